@@ -1,0 +1,52 @@
+#pragma once
+#include <cassert>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace kvsim {
+
+/// A row-major table [rows][columns] that owns its values.
+template <class T>
+class Table {
+ public:
+  Table() = default;
+  Table(int64_t rows, int64_t columns, T value = T())
+      : rows_(rows), columns_(columns), values_(static_cast<size_t>(rows * columns), value) {}
+
+  int64_t rows() const { return rows_; }
+  int64_t columns() const { return columns_; }
+  bool empty() const { return values_.empty(); }
+
+  std::span<T> row(int64_t r) {
+    assert(r >= 0 && r < rows_);
+    return {values_.data() + r * columns_, static_cast<size_t>(columns_)};
+  }
+  std::span<const T> row(int64_t r) const {
+    assert(r >= 0 && r < rows_);
+    return {values_.data() + r * columns_, static_cast<size_t>(columns_)};
+  }
+  T& operator()(int64_t r, int64_t c) { return row(r)[static_cast<size_t>(c)]; }
+  const T& operator()(int64_t r, int64_t c) const { return row(r)[static_cast<size_t>(c)]; }
+
+  T* data() { return values_.data(); }
+  const T* data() const { return values_.data(); }
+  std::vector<T>& values() { return values_; }
+  const std::vector<T>& values() const { return values_; }
+
+ private:
+  int64_t rows_ = 0;
+  int64_t columns_ = 0;
+  std::vector<T> values_;
+};
+
+/// Half-open range of positions or columns.
+struct Range {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+  bool contains(int64_t i) const { return i >= begin && i < end; }
+  friend bool operator==(const Range&, const Range&) = default;
+};
+
+}  // namespace kvsim

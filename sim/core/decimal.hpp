@@ -1,0 +1,32 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace kvsim {
+
+/// A decimal number as typed: mantissa * 10^exponent, exact. Products with counts are exact, so
+/// that 0.2 of 10 entries is 2 and never 1.
+class Decimal {
+ public:
+  Decimal() = default;
+  explicit Decimal(int64_t integer) : mantissa_(integer) {}
+  /// "0.2", "20%", "1e-4", "-3"; nothing when the text is not such a number or has > 18 digits.
+  static std::optional<Decimal> parse(std::string_view text);
+
+  double value() const;                       ///< nearest double
+  int64_t floor_times(int64_t count) const;   ///< floor(this * count), exact; count >= 0
+  int64_t floor_times(int64_t count, const Decimal& other) const;  ///< floor(this * count * other)
+  Decimal one_minus() const;                  ///< 1 - this, exact
+  std::string text() const;                   ///< shortest decimal that reads back to value()
+
+ private:
+  int64_t mantissa_ = 0;
+  int exponent_ = 0;
+};
+
+/// Shortest decimal text that reads back to the same double ("0.2", "16", "1e-04" never).
+std::string shortest(double value);
+
+}  // namespace kvsim

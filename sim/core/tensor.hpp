@@ -1,0 +1,49 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace kvsim {
+
+enum class ElementType { float32, float16, bfloat16 };
+
+size_t element_size(ElementType type);
+const char* element_name(ElementType type);
+
+/// Widens `count` raw elements to float32. 16-bit input is converted here, never by HDF5.
+void widen(ElementType type, const void* raw, int64_t count, float* out);
+/// Rounds (to nearest even) `count` float32 values to `type`.
+void narrow(ElementType type, const float* values, int64_t count, void* raw);
+
+/// A three-dimensional tensor [a][b][c], row-major, kept in its stored element type.
+/// Rows (the last axis) are widened to float32 when they are read.
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(ElementType type, std::array<int64_t, 3> shape);
+
+  ElementType type() const { return type_; }
+  int64_t dim(int axis) const { return shape_[static_cast<size_t>(axis)]; }
+  int64_t count() const { return shape_[0] * shape_[1] * shape_[2]; }
+  size_t bytes() const { return static_cast<size_t>(count()) * element_size(type_); }
+  bool empty() const { return count() == 0; }
+
+  std::byte* data() { return data_.get(); }
+  const std::byte* data() const { return data_.get(); }
+  const std::byte* row(int64_t a, int64_t b) const {
+    return data_.get() + static_cast<size_t>((a * shape_[1] + b) * shape_[2]) * element_size(type_);
+  }
+  /// float32 copy of rows b0..b1-1 of slice a: out[(b1 - b0)][c].
+  void read(int64_t a, int64_t b0, int64_t b1, float* out) const;
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const;
+  };
+  ElementType type_ = ElementType::float32;
+  std::array<int64_t, 3> shape_{0, 0, 0};
+  std::unique_ptr<std::byte[], Free> data_;
+};
+
+}  // namespace kvsim
