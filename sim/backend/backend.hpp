@@ -1,0 +1,123 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sim/core/array.hpp"
+#include "sim/core/layer_trace.hpp"
+
+namespace kvsim {
+
+enum class Norm { l1, l2 };
+
+/// Asks for rows of full-cache attention of one KV head's query group.
+struct AttentionRequest {
+  int kv_head = 0;
+  std::vector<int64_t> rows;   ///< indices into the stored queries, ascending
+  int64_t columns = 0;         ///< keys 0..columns-1 are returned; softmax is over all visible keys
+  bool logits = false;         ///< also return the logits
+  bool outputs = false;        ///< also return z
+};
+
+/// Full-cache attention of the g query heads that share a KV head. All arrays row-major.
+struct AttentionBlock {
+  int kv_head = 0;
+  int heads = 0;                     ///< g; head x of the block is query head kv_head * g + x
+  int64_t rows = 0;
+  int64_t columns = 0;
+  std::vector<int64_t> positions;    ///< [rows] position of each query
+  std::vector<float> attention;      ///< [heads][rows][columns] A; 0 where invisible
+  std::vector<float> logits;         ///< [heads][rows][columns]; -inf where invisible
+  std::vector<double> log_sum_exp;   ///< [heads][rows] over everything visible, sink included
+  std::vector<float> outputs;        ///< [heads][rows][dv] z
+
+  const float* attention_row(int head, int64_t row) const {
+    return attention.data() + (head * rows + row) * columns;
+  }
+  const float* logit_row(int head, int64_t row) const {
+    return logits.data() + (head * rows + row) * columns;
+  }
+};
+
+/// Kept sets of one owner (a KV head or a query head) that are nested over budgets: the set at
+/// boundary b is order[0 .. end[b]), and end is ascending. Inside a band between two ends the order
+/// of entries is of no meaning.
+struct KeptChain {
+  std::vector<uint32_t> order;   ///< prompt entries
+  std::vector<int64_t> end;      ///< [boundaries]
+};
+
+/// One chain per owner; all owners have the same number of boundaries.
+struct ReplayPlan {
+  bool per_query_head = false;      ///< owners are the Hq query heads instead of the Hkv KV heads
+  bool masses_only = false;         ///< only attention and importance sums are wanted, no outputs
+  std::vector<KeptChain> owners;
+  int64_t boundaries() const { return static_cast<int64_t>(owners.at(0).end.size()); }
+};
+
+/// What a block of later steps looks like with the full cache and with each kept set. A "set" is
+/// one boundary of one plan; sets are numbered plan by plan, boundary by boundary. Attention is
+/// that of the full cache (fractions of the whole softmax); the sums below run over prompt entries
+/// 0..n-1 or over later ones n..t. Importance is attention times `ReplayRequest::importance`.
+struct ReplayBlock {
+  int64_t first_step = 0;                   ///< index of the block's first step in 0..T-1
+  int64_t steps = 0;
+  Table<double> prompt_attention;           ///< [Hq][steps]
+  Table<double> prompt_importance;          ///< [Hq][steps]
+  Table<double> later_attention;            ///< [Hq][steps]
+  Table<double> later_importance;           ///< [Hq][steps]; 0 unless `later_importance` was asked
+  std::vector<float> z;                     ///< [Hq][steps][dv] output of the full cache
+  std::vector<Table<double>> kept_attention;    ///< per set [Hq][steps]
+  std::vector<Table<double>> kept_importance;   ///< per set [Hq][steps]
+  std::vector<std::vector<float>> delta;        ///< per set [Hq][steps][dv], z_hat - z; empty when
+                                                ///< the plan wants masses only
+};
+
+struct ReplayRequest {
+  std::vector<ReplayPlan> plans;
+  const float* importance = nullptr;   ///< [Hq][importance_columns] weight of each entry per head
+  int64_t importance_columns = 0;      ///< n, or N when `later_importance`
+  bool later_importance = false;
+  int64_t chunk = 0;                   ///< keys per chunk; 0: chosen by the backend
+};
+
+/// The heavy verbs. Every result is independent of the number of threads. Selection never runs
+/// here. `layer.q` holds queries at `layer.info->query_position`; visibility is causal (layers with
+/// a sliding window below N never get here, except in `attention`, which honours it).
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string name() const = 0;     ///< "cpu", "cuda"
+  virtual std::string device() const = 0;   ///< processor and instruction set, for the run record
+
+  /// Rows of softmax attention (policies.md 1): scale, softcap, sink and window honoured.
+  virtual void attention(const LayerTrace& layer, const AttentionRequest& request,
+                         AttentionBlock& block) = 0;
+
+  /// out[Hq][entries.size()] = norm of v_i W^h for the entries of the range.
+  virtual void projected_norms(const LayerTrace& layer, Norm norm, Range entries, float* out) = 0;
+
+  /// out[Hkv][entries.size()] = norm of v_i.
+  virtual void value_norms(const LayerTrace& layer, Norm norm, Range entries, float* out) = 0;
+
+  /// Replays every later step t (stored queries at positions >= n) against all kept sets: entries
+  /// kept plus all later positions n..t. Calls `sink` once per block of steps, in ascending order.
+  virtual void replay(const LayerTrace& layer, const ReplayRequest& request,
+                      const std::function<void(const ReplayBlock&)>& sink) = 0;
+
+  /// L2 norm over the hidden dimension of sum_h x[h][s] W^h for each step s of `steps`:
+  /// x is [Hq][stride][dv]; out[steps.size()].
+  virtual void project_norms(const LayerTrace& layer, const float* x, int64_t stride,
+                             std::span<const int64_t> steps, double* out) = 0;
+
+  /// The same for one head at a time: out[Hq][stride], every step.
+  virtual void project_head_norms(const LayerTrace& layer, const float* x, int64_t stride,
+                                  double* out) = 0;
+};
+
+std::unique_ptr<Backend> make_cpu_backend();
+
+}  // namespace kvsim
