@@ -1,0 +1,51 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/backend/layer_work.hpp"
+#include "sim/policy/record.hpp"
+
+namespace kvsim {
+
+/// What one policy keeps of one layer's prompt at one budget.
+struct KeptSets {
+  bool per_query_head = false;                    ///< owners are query heads (granularity=query)
+  std::vector<std::vector<uint32_t>> owners;      ///< kept prompt entries, ascending, per owner
+  std::vector<int64_t> tied;                      ///< tied_at_threshold, per owner
+  std::vector<std::vector<uint32_t>> guarded;     ///< protected entries that were kept, per owner,
+                                                  ///< ascending (for --scope evictable)
+  bool chosen_per_step = false;                   ///< oracle-step: a set per step, not this one
+};
+
+/// Kept sets of one layer: [record][budget].
+using LayerKept = std::vector<std::vector<std::shared_ptr<const KeptSets>>>;
+
+/// All policies of a run over all its layers: score, rank, allocate, select. Layers must be given
+/// in ascending order. Records that rank across layers see every layer twice.
+class PolicyRun {
+ public:
+  /// `layers`: those to be replayed (sliding-window layers already left out).
+  PolicyRun(std::vector<Record> records, std::vector<Budget> budgets, const TraceInfo& info,
+            std::vector<int> layers, uint64_t seed);
+  ~PolicyRun();
+
+  /// Throws (bad data) naming policy, positions needed and positions present, when the trace
+  /// cannot serve a record; (usage) for whitelists that do not fit and the like. Before any work.
+  void check() const;
+
+  const std::vector<Record>& records() const;
+  const std::vector<Budget>& budgets() const;
+
+  bool needs_survey() const;          ///< some record ranks or budgets across layers by its scores
+  void survey(LayerWork& work);       ///< first pass over one layer
+  void finish_survey();
+
+  LayerKept select(LayerWork& work);  ///< second (or only) pass over one layer
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvsim
