@@ -16,6 +16,14 @@ void widen(ElementType type, const void* raw, int64_t count, float* out);
 /// Rounds (to nearest even) `count` float32 values to `type`.
 void narrow(ElementType type, const float* values, int64_t count, void* raw);
 
+/// One IEEE binary16 value as float32 (exact; a signalling NaN becomes quiet), and back (to nearest
+/// even, overflow to infinity). The portable forms of what widen and narrow do in bulk.
+float half_to_float(uint16_t bits);
+uint16_t float_to_half(float value);
+
+/// Index of the first NaN or infinity among `count` raw elements; -1 if all are finite.
+int64_t first_non_finite(ElementType type, const void* raw, int64_t count);
+
 /// A three-dimensional tensor [a][b][c], row-major, kept in its stored element type.
 /// Rows (the last axis) are widened to float32 when they are read.
 class Tensor {
