@@ -1,0 +1,75 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "sim/backend/backend.hpp"
+#include "sim/core/decimal.hpp"
+#include "sim/core/layer_trace.hpp"
+#include "sim/stages/kind.hpp"
+#include "sim/stages/scored_layer.hpp"
+#include "sim/stages/settings.hpp"
+
+namespace kvsim {
+
+/// One layer as allocation sees it.
+struct AllocationLayer {
+  int layer = 0;                              ///< the model's index l
+  const ScoredLayer* scored = nullptr;        ///< null for kinds that need no scores
+  std::vector<std::vector<uint32_t>> guaranteed;  ///< per owner: protected entries, then those
+                                                  ///< forced by stage1=mass
+  std::vector<int64_t> guarded;               ///< per owner: how many of them are protected
+};
+
+/// What one allocation is made from. B = budget entries per owner.
+struct AllocationRequest {
+  const Settings* settings = nullptr;
+  int64_t budget = 0;                ///< B
+  Decimal ratio;                     ///< rho; B/n is `budget_is_count`
+  bool budget_is_count = false;
+  int64_t entries = 0;               ///< n
+  int64_t window = 0;                ///< m
+  int64_t owners = 0;                ///< per layer
+  int model_layers = 0;              ///< L
+  std::vector<AllocationLayer> layers;   ///< those that take part, ascending
+};
+
+/// Watches attention rows of a layer on behalf of an allocation (cake, d2o).
+class RowStatistic {
+ public:
+  virtual ~RowStatistic() = default;
+  /// Rows row_begin.. of J, one block per KV head at a time; blocks of a KV head come in order.
+  virtual void add(const AttentionBlock& block, int64_t row_begin, Range candidates) = 0;
+  virtual std::vector<double> finish() = 0;
+};
+
+/// A budget for every owner (policies.md 7).
+class Allocate : public Kind {
+ public:
+  using Kind::Kind;
+  virtual bool needs_scores() const { return false; }
+  virtual bool across_layers() const { return false; }
+  virtual bool ignores_budget() const { return false; }   ///< allocate=table
+  /// `rows`: |J|; null for kinds that watch nothing. One object watches one segment.
+  virtual std::unique_ptr<RowStatistic> statistic(const Settings&, const TraceInfo&,
+                                                  int64_t /*rows*/, Range /*candidates*/) const {
+    return nullptr;
+  }
+  virtual bool watches() const { return false; }
+  /// b: [layers][owners]. Values above n are cut by the caller.
+  virtual Table<int64_t> budgets(const AllocationRequest& request) const = 0;
+};
+
+/// apportion(T, x, cap) of policies.md 3: whole numbers by largest remainder.
+std::vector<int64_t> apportion(int64_t total, std::vector<double> weights, int64_t cap);
+std::vector<int64_t> apportion(int64_t total, std::vector<double> weights,
+                               const std::vector<int64_t>& caps);
+/// The same with integer weights: quotas are exact.
+std::vector<int64_t> apportion_exact(int64_t total, const std::vector<int64_t>& weights,
+                                     const std::vector<int64_t>& caps);
+
+/// Double arithmetic as kvpress does it (rounding=kvpress).
+double kvpress_kept(const AllocationRequest& request);   ///< double(n) * (1.0 - r)
+
+}  // namespace kvsim

@@ -1,0 +1,21 @@
+#pragma once
+#include <span>
+#include <vector>
+
+#include "sim/stages/kind.hpp"
+
+namespace kvsim {
+
+enum class GroupSpan { head, kv_group, layer };
+
+/// Over the query heads that share an owner (policies.md 5.6).
+class Group : public Kind {
+ public:
+  using Kind::Kind;
+  virtual GroupSpan span() const { return GroupSpan::kv_group; }
+  /// Combines one more head's row into `out`, number `index` of `count`.
+  virtual void add(int index, int count, std::span<const double> head,
+                   std::span<double> out) const = 0;
+};
+
+}  // namespace kvsim

@@ -1,0 +1,51 @@
+#pragma once
+#include <memory>
+#include <span>
+
+#include "sim/backend/layer_work.hpp"
+#include "sim/stages/kind.hpp"
+#include "sim/stages/scored_layer.hpp"
+#include "sim/stages/settings.hpp"
+
+namespace kvsim {
+
+/// The axes of an indicator before aggregation and grouping.
+enum class Axes {
+  entry,            ///< [owner][i]: no queries; `aggregate` and `group` are skipped
+  head_row,         ///< [h][j][i]
+  group_row,        ///< [kv head][j][i]; `group` is skipped
+};
+
+/// Turns rows of attention into rows of the indicator, for one layer and one segment.
+class RowIndicator {
+ public:
+  virtual ~RowIndicator() = default;
+  /// Called once per attention block, before any row() of it; not in parallel with row().
+  virtual void start(const AttentionBlock&) {}
+  /// Row of `head` of the block (0 for group rows): out[c] for the candidates c, 0 where invisible.
+  virtual void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
+                   std::span<double> out) const = 0;
+  /// After aggregation over the queries, one head at a time (only where `order` starts with a
+  /// before g). `query_head` is Hq-wide.
+  virtual void finish(int /*query_head*/, Range /*candidates*/, std::span<double>) const {}
+};
+
+/// What is measured per query head, observing query and entry (policies.md 5.2).
+class Indicator : public Kind {
+ public:
+  using Kind::Kind;
+  virtual Axes axes() const = 0;
+  virtual bool needs_logits() const { return false; }
+  virtual bool needs_outputs() const { return false; }
+  virtual bool aggregates_first() const { return false; }   ///< needs order=asg or ags
+
+  /// Axes::entry only: scores of one owner's entries of a segment, out[i - segment.range.begin].
+  virtual void entries(LayerWork&, const Settings&, uint64_t /*seed*/, int /*owner*/,
+                       const Segment&, std::span<double>) const {}
+  /// Other axes: the transformation of rows.
+  virtual std::unique_ptr<RowIndicator> rows(LayerWork&, const Settings&, const Segment&) const {
+    return nullptr;
+  }
+};
+
+}  // namespace kvsim

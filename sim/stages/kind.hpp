@@ -1,0 +1,69 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvsim {
+
+/// What a kind of a stage says of itself; printed by `kvsim policies` and used to check records.
+struct KindInfo {
+  std::string stage;                ///< the record key that selects it, e.g. "aggregate"
+  std::string name;                 ///< the value, e.g. "mean"
+  std::string meaning;              ///< one line
+  std::string source;               ///< paper and equation, or repository
+  std::vector<std::string> keys;    ///< parameters that this kind reads
+  std::string needs = "";           ///< what it needs from a trace beyond keys, in words
+};
+
+/// Base of every stage kind.
+class Kind {
+ public:
+  explicit Kind(KindInfo info) : info_(std::move(info)) {}
+  virtual ~Kind() = default;
+  Kind(const Kind&) = delete;
+  Kind& operator=(const Kind&) = delete;
+  const KindInfo& info() const { return info_; }
+
+ private:
+  KindInfo info_;
+};
+
+/// Every kind of a stage, in order of name; and every kind of every stage.
+std::vector<const KindInfo*> kinds_of_stage(std::string_view stage);
+std::vector<const KindInfo*> all_kinds();
+
+/// Adds a kind to the list of all kinds; a second kind of the same stage and name throws.
+void announce_kind(const KindInfo& info);
+
+/// The kinds of one stage, by name. A kind registers itself from its own file:
+///     const Register<Aggregate, MeanAggregate> registered;
+/// so that a new kind is one new file and no list is edited.
+template <class Stage>
+class Kinds {
+ public:
+  static void add(std::unique_ptr<Stage> kind) {
+    announce_kind(kind->info());
+    table().emplace(kind->info().name, std::move(kind));
+  }
+  static const Stage& find(const std::string& name) {
+    const auto found = table().find(name);
+    if (found == table().end()) throw std::logic_error("no such kind: " + name);
+    return *found->second;
+  }
+
+ private:
+  static std::map<std::string, std::unique_ptr<Stage>>& table() {
+    static std::map<std::string, std::unique_ptr<Stage>> kinds;
+    return kinds;
+  }
+};
+
+template <class Stage, class Implementation>
+struct Register {
+  Register() { Kinds<Stage>::add(std::make_unique<Implementation>()); }
+};
+
+}  // namespace kvsim

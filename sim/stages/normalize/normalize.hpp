@@ -1,0 +1,16 @@
+#pragma once
+#include "sim/core/array.hpp"
+#include "sim/stages/kind.hpp"
+
+namespace kvsim {
+
+/// Divides scores by a sum of weights (policies.md 5.8); a zero divisor leaves them.
+class Normalize : public Kind {
+ public:
+  using Kind::Kind;
+  /// Both [owners][n]; only `candidates` count and change.
+  virtual void apply(const Table<double>& weights, Range candidates,
+                     Table<double>& scores) const = 0;
+};
+
+}  // namespace kvsim

@@ -1,0 +1,185 @@
+#include "sim/stages/parameter.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <stdexcept>
+
+#include "sim/core/decimal.hpp"
+#include "sim/core/error.hpp"
+#include "sim/stages/kind.hpp"
+
+namespace kvsim {
+namespace {
+
+std::map<std::string, Parameter, std::less<>>& table() {
+  static std::map<std::string, Parameter, std::less<>> declared;
+  return declared;
+}
+
+int edit_distance(std::string_view a, std::string_view b) {
+  std::vector<int> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    int diagonal = row[0];
+    row[0] = static_cast<int>(i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const int change = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
+    }
+  }
+  return row.back();
+}
+
+std::vector<std::string> allowed_words(const Parameter& p) {
+  if (p.type == ValueType::word) return p.words;
+  if (p.type == ValueType::flag) return {"yes", "no"};
+  std::vector<std::string> names;
+  for (const auto* info : kinds_of_stage(p.key)) names.push_back(info->name);
+  return names;
+}
+
+[[noreturn]] void refuse(const Parameter& p, std::string_view typed, std::string hint = "") {
+  const std::string value(typed);
+  usage_error({.what = "bad value of " + p.key,
+               .where = fmt::format("{}={}", p.key, value),
+               .found = value.empty() ? "nothing" : value,
+               .expected = p.range(),
+               .hint = std::move(hint)});
+}
+
+void check_number(const Parameter& p, std::string_view typed, double value) {
+  const bool below = value < p.low || (p.low_open && value == p.low);
+  const bool above = value > p.high || (p.high_open && value == p.high);
+  if (below || above) refuse(p, typed);
+}
+
+bool is_integer(std::string_view text) {
+  return !text.empty() && text.size() <= 15 &&
+         text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+std::string canonical_number(const Parameter& p, std::string_view typed) {
+  const bool integer = is_integer(typed);
+  if (p.type == ValueType::count || (p.type == ValueType::share && integer)) {
+    if (!integer) refuse(p, typed);
+    const int64_t count = std::stoll(std::string(typed));
+    check_number(p, typed, static_cast<double>(count));
+    if (p.odd && count % 2 == 0) refuse(p, typed);
+    return std::to_string(count);
+  }
+  const auto decimal = Decimal::parse(typed);
+  if (!decimal || typed.find('%') != std::string_view::npos) refuse(p, typed);
+  const double value = decimal->value();
+  if (p.type == ValueType::share) {
+    if (typed.find('.') == std::string_view::npos || value < 0 || value > 1) refuse(p, typed);
+    const std::string text = decimal->text();   // a fraction keeps its point: 1.0 is not 1 entry
+    return text.find('.') == std::string::npos ? text + ".0" : text;
+  }
+  check_number(p, typed, value);
+  return decimal->text();
+}
+
+}  // namespace
+
+std::string Parameter::range() const {
+  const auto words_of = [this] { return fmt::format("{}", fmt::join(allowed_words(*this), " | ")); };
+  const bool bounded = high < std::numeric_limits<double>::infinity();
+  std::string text;
+  switch (type) {
+    case ValueType::word:
+    case ValueType::flag:
+    case ValueType::kind:
+      return words_of();
+    case ValueType::text:
+      return may_be_none ? "a text, or none" : "a text";
+    case ValueType::count:
+      text = odd ? "an odd integer" : "an integer";
+      text += bounded ? fmt::format(" in [{}, {}]", low, high) : fmt::format(" >= {}", low);
+      break;
+    case ValueType::share:
+      text = fmt::format("an integer >= {}, or a fraction of the budget with a decimal point", low);
+      break;
+    case ValueType::real:
+      if (bounded)
+        text = fmt::format("a number in {}{}, {}{}", low_open ? "(" : "[", low, high,
+                           high_open ? ")" : "]");
+      else
+        text = fmt::format("a number {} {}", low_open ? ">" : ">=", low);
+      break;
+  }
+  return may_be_none ? text + ", or none" : text;
+}
+
+Declare::Declare(Parameter parameter) {
+  const std::string key = parameter.key;
+  if (!table().emplace(key, std::move(parameter)).second)
+    throw std::logic_error("parameter declared twice: " + key);
+}
+
+const Parameter* find_parameter(std::string_view key) {
+  const auto found = table().find(key);
+  return found == table().end() ? nullptr : &found->second;
+}
+
+std::vector<const Parameter*> parameters() {
+  std::vector<const Parameter*> all;
+  for (const auto& [key, parameter] : table()) all.push_back(&parameter);
+  std::sort(all.begin(), all.end(),
+            [](const Parameter* a, const Parameter* b) { return a->place < b->place; });
+  return all;
+}
+
+std::string canonical_value(const Parameter& p, std::string_view typed) {
+  if (p.may_be_none && typed == "none") return "none";
+  switch (p.type) {
+    case ValueType::count:
+    case ValueType::real:
+    case ValueType::share:
+      return canonical_number(p, typed);
+    case ValueType::word:
+    case ValueType::flag:
+    case ValueType::kind: {
+      const auto words = allowed_words(p);
+      if (std::find(words.begin(), words.end(), typed) == words.end())
+        refuse(p, typed, did_you_mean(typed, words));
+      return std::string(typed);
+    }
+    case ValueType::text:
+      break;
+  }
+  if (typed.empty()) refuse(p, typed);
+  if (p.fault) {
+    const std::string fault = p.fault(typed);
+    if (!fault.empty()) refuse(p, typed, fault);
+  }
+  return std::string(typed);
+}
+
+std::vector<std::string> nearest(std::string_view word,
+                                 const std::vector<std::string>& candidates) {
+  std::vector<std::pair<int, std::string>> scored;
+  for (const auto& candidate : candidates) {
+    const int distance = edit_distance(word, candidate);
+    const int longest = static_cast<int>(std::max(word.size(), candidate.size()));
+    const bool contains = word.size() >= 3 && candidate.find(word) != std::string::npos;
+    if (contains || distance <= std::max(1, longest / 2)) scored.emplace_back(distance, candidate);
+  }
+  std::stable_sort(scored.begin(), scored.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<std::string> names;
+  for (const auto& [distance, name] : scored)
+    if (names.size() < 3) names.push_back(name);
+  return names;
+}
+
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
+  const auto names = nearest(word, candidates);
+  return names.empty() ? "" : fmt::format("did you mean {}?", fmt::join(names, ", "));
+}
+
+}  // namespace kvsim

@@ -1,0 +1,50 @@
+#pragma once
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvsim {
+
+enum class ValueType { count, real, flag, word, kind, share, text };
+
+/// One key of a policy record, declared once, beside the code that reads it. The declaration
+/// parses records, checks ranges, prints `kvsim policies` and is recorded in the results.
+struct Parameter {
+  std::string key;
+  int place = 0;                      ///< order in canonical records: section * 100 + position
+  ValueType type = ValueType::text;
+  std::string fallback;               ///< default value
+  std::string meaning;                ///< one line
+  std::string unit = "1";
+  double low = 0;                     ///< least value of count, real, share
+  double high = std::numeric_limits<double>::infinity();
+  bool low_open = false;              ///< low itself is not allowed
+  bool high_open = false;
+  bool odd = false;                   ///< counts only
+  std::vector<std::string> words = {};                  ///< values of type word
+  std::string (*fault)(std::string_view) = nullptr;     ///< what is wrong with a text, or ""
+  bool may_be_none = false;           ///< `none` stands for "not set"
+
+  std::string range() const;          ///< "[0, 1]", "odd, >= 1", "raw | recent"
+};
+
+/// Declares a parameter while the program starts; a key declared twice throws.
+struct Declare {
+  explicit Declare(Parameter parameter);
+};
+
+const Parameter* find_parameter(std::string_view key);
+/// All declared parameters in canonical order.
+std::vector<const Parameter*> parameters();
+
+/// Canonical text of a typed value ("0.20" -> "0.2", "016" -> "16"); throws a usage error that
+/// says what the key takes.
+std::string canonical_value(const Parameter& parameter, std::string_view typed);
+
+/// The candidates closest to a misspelt word by edit distance, best first, at most three.
+std::vector<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates);
+/// " (did you mean a, b?)" text of the nearest names, without parentheses; empty if none is near.
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
+
+}  // namespace kvsim

@@ -1,0 +1,25 @@
+#pragma once
+#include "sim/core/layer_trace.hpp"
+#include "sim/stages/kind.hpp"
+#include "sim/stages/scored_layer.hpp"
+#include "sim/stages/settings.hpp"
+
+namespace kvsim {
+
+/// Which queries observe a segment of the prompt, and which entries they score (policies.md 5.1).
+class Queries : public Kind {
+ public:
+  using Kind::Kind;
+  /// m at budget B: entries at the end of the prompt that observe and are protected.
+  virtual int64_t window(const Settings&, int64_t /*budget*/, int64_t /*entries*/) const {
+    return 0;
+  }
+  /// Fills `candidates`, `window` and `positions` of a segment whose `range` is set. `window` is
+  /// the segment's own share of m.
+  virtual void observe(const Settings& settings, int64_t window, const TraceInfo& info,
+                       Segment& segment) const = 0;
+  /// Looks at queries after the prompt; only oracles may.
+  virtual bool looks_ahead() const { return false; }
+};
+
+}  // namespace kvsim

@@ -1,0 +1,14 @@
+#pragma once
+#include "sim/stages/kind.hpp"
+#include "sim/stages/settings.hpp"
+
+namespace kvsim {
+
+/// When compression runs (policies.md 12).
+class Schedule : public Kind {
+ public:
+  using Kind::Kind;
+  virtual bool per_step() const { return false; }   ///< a set chosen anew at each later step
+};
+
+}  // namespace kvsim
