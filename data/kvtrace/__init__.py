@@ -1,0 +1,1 @@
+"""Captures what a Hugging Face causal LM puts into its attention layers, as kvtrace v1 files."""

@@ -1,0 +1,167 @@
+"""One capture from prompt to file: tokens, later steps, recording, and what the file says of it."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from .errors import EXIT_USAGE, CaptureError
+from .generate import Sampling, generate
+from .markup import Conversation
+from .model import LoadedModel, config_digest, config_record, library_versions, token_digest
+from .prompt import TokenizedPrompt, render, token_texts, tokenize
+from .record import Recorder, choose_attention, find_attention_layers, rope_frequencies
+from .writer import TraceWriter
+
+DEFAULT_STEPS = 128
+
+
+@dataclass
+class CaptureOptions:
+    """What to capture. None for `layers` is all, for `window` every query, for `steps` the default.
+
+    `record` holds further entries for the trace's `source`: file names, digests, the command.
+    """
+
+    layers: list[int] | None = None
+    window: int | None = None
+    steps: int | None = None
+    answer: str = ""
+    raw: bool = False
+    checks: int = 8
+    stored_type: str = "float16"
+    sampling: Sampling = field(default_factory=Sampling)
+    record: dict = field(default_factory=dict)
+
+
+def no_progress(stage: str, done: int, total: int) -> None:
+    """For callers that show nothing."""
+
+
+def stored_queries(prompt_len: int, total_len: int, window: int | None) -> np.ndarray:
+    """Every position, or the last `window` of the prompt and all later ones."""
+    begin = 0 if window is None else max(0, prompt_len - window)
+    return np.arange(begin, total_len, dtype=np.int64)
+
+
+def spread(positions: np.ndarray, count: int) -> np.ndarray:
+    """`count` of the positions, evenly spread, the last among them."""
+    picks = np.linspace(len(positions) - 1, 0, min(count, len(positions)))
+    return positions[np.unique(np.round(picks).astype(np.int64))]
+
+
+def _number_of_steps(options: CaptureOptions, conversation: Conversation) -> int:
+    """How many tokens the model writes itself."""
+    if options.answer:
+        return 0
+    if options.steps is not None:
+        return options.steps
+    return 0 if conversation.has_compress else DEFAULT_STEPS
+
+
+def later_tokens(
+    loaded: LoadedModel, conversation: Conversation, options: CaptureOptions, progress
+) -> tuple[list[int], TokenizedPrompt, int]:
+    """Returns all N token ids, the tokenised prompt, and how many of the ids the model wrote."""
+    rendered = render(loaded.tokenizer, conversation, options.raw)
+    prompt = tokenize(loaded.tokenizer, rendered, options.answer)
+    ids = prompt.ids
+    if options.answer and options.steps is not None:
+        without = len(tokenize(loaded.tokenizer, rendered).ids)
+        ids = ids[: max(without, prompt.prompt_len) + options.steps]
+    count = _number_of_steps(options, conversation)
+    written = []
+    if count > 0:
+        choose_attention(loaded.model)
+        written = generate(
+            loaded, ids, count, options.sampling, lambda i, n: progress("generating", i, n)
+        )
+    ids = ids + written
+    if len(ids) <= prompt.prompt_len:
+        raise CaptureError(
+            "no tokens after the compression point: give --steps, --answer or text after "
+            "<compress/>",
+            EXIT_USAGE,
+        )
+    return ids, prompt, len(written)
+
+
+def _source_record(loaded: LoadedModel, options: CaptureOptions, ids, written, attention) -> str:
+    record = {
+        "tool": "data/capture.py",
+        "libraries": library_versions(),
+        "model_source": loaded.source,
+        "model_dtype": str(loaded.model.dtype).removeprefix("torch."),
+        "stored_dtype": options.stored_type,
+        "device": loaded.model.device.type,
+        "attention": attention,
+        "config": config_record(loaded.config),
+        "config_sha256": config_digest(loaded.config),
+        "token_ids_sha256": token_digest(ids),
+        "generated_tokens": written,
+    }
+    if written:
+        sampling = options.sampling
+        record["generation"] = "sampling" if sampling.temperature > 0 else "greedy"
+        record["repetition_penalty"] = sampling.repetition_penalty
+        if sampling.temperature > 0:
+            record |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
+            record["seed"] = sampling.seed
+    return json.dumps(record | options.record, sort_keys=True)
+
+
+def capture_trace(
+    loaded: LoadedModel,
+    conversation: Conversation,
+    options: CaptureOptions,
+    target: Path,
+    progress=no_progress,
+) -> dict:
+    """Captures one trace into `target`; returns n, T, the layers and the size for a summary."""
+    known = find_attention_layers(loaded.model)
+    layers = sorted(known) if options.layers is None else options.layers
+    for layer in layers:
+        if layer not in known:
+            raise CaptureError(f"layer {layer}: the model has layers 0..{max(known)}")
+    ids, prompt, written = later_tokens(loaded, conversation, options, progress)
+    positions = stored_queries(prompt.prompt_len, len(ids), options.window)
+    checks = spread(positions, options.checks)
+
+    with TraceWriter(target, options.stored_type) as writer:
+        recorder = Recorder(
+            loaded.model, layers, positions, checks, writer,
+            lambda done, total: progress("recording", done, total),
+        )  # fmt: skip
+        recorder.run(ids)
+        writer.attribute("format", "kvtrace")
+        writer.attribute("version", 1)
+        writer.attribute("model", loaded.name)
+        writer.attribute("num_layers", loaded.num_layers)
+        for name, value in recorder.shape.items():
+            writer.attribute(name, value)
+        writer.attribute("prompt_len", prompt.prompt_len)
+        writer.attribute("total_len", len(ids))
+        writer.attribute("attention_scale", recorder.root_scale)
+        source = _source_record(loaded, options, ids, written, recorder.own_name)
+        writer.attribute("source", source)
+        writer.array("query_position", positions)
+        writer.array("check/query_position", checks)
+        writer.array("tokens/id", np.asarray(ids, dtype=np.int32))
+        writer.strings("tokens/text", token_texts(loaded.tokenizer, ids))
+        if prompt.spans:
+            writer.strings("spans/name", [name for name, _, _ in prompt.spans])
+            writer.array("spans/begin", np.array([b for _, b, _ in prompt.spans], dtype=np.int64))
+            writer.array("spans/end", np.array([e for _, _, e in prompt.spans], dtype=np.int64))
+        frequencies = rope_frequencies(loaded.model, recorder.shape["head_dim"])
+        if frequencies is not None:
+            writer.attribute("rope_layout", "half")
+            writer.array("rope/inv_freq", frequencies)
+    return {
+        "prompt_len": prompt.prompt_len,
+        "total_len": len(ids),
+        "queries": len(positions),
+        "layers": layers,
+        "spans": prompt.spans,
+        "bytes": target.stat().st_size,
+    }

@@ -1,0 +1,76 @@
+"""Lets the model write the later tokens itself: greedily, or sampled with a seed."""
+
+from dataclasses import dataclass
+
+from .model import LoadedModel
+
+
+@dataclass
+class Sampling:
+    """temperature 0 is greedy. repetition_penalty 1 changes nothing."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    ignore_end: bool = False
+
+
+def end_tokens(loaded: LoadedModel) -> set[int]:
+    """Ids at which the model stops of its own accord."""
+    declared = getattr(loaded.model.generation_config, "eos_token_id", None)
+    declared = declared if isinstance(declared, (list, tuple)) else [declared]
+    return {int(i) for i in [*declared, loaded.tokenizer.eos_token_id] if i is not None}
+
+
+def _penalise(logits, seen, penalty: float):
+    """CTRL's repetition penalty: logits of tokens already present shrink towards "unlikely"."""
+    values = logits[seen]
+    logits[seen] = values / penalty * (values > 0) + values * penalty * (values <= 0)
+    return logits
+
+
+def _pick(logits, sampling: Sampling, generator) -> int:
+    """The next token from logits [vocabulary], on the host in float32."""
+    import torch
+
+    if sampling.temperature <= 0:
+        return int(logits.argmax())
+    probabilities = torch.softmax(logits / sampling.temperature, dim=-1)
+    ordered, order = probabilities.sort(descending=True, stable=True)
+    # The nucleus holds the tokens before whose turn less than top_p has been spent.
+    ordered[ordered.cumsum(0) - ordered >= sampling.top_p] = 0
+    return int(order[torch.multinomial(ordered, 1, generator=generator)])
+
+
+def generate(loaded: LoadedModel, ids: list[int], steps: int, sampling: Sampling, progress):
+    """Returns up to `steps` new token ids; fewer when the model ends its answer.
+
+    Written out here so that no setting of the model's own generation config (a repetition
+    penalty, a temperature) changes what the command line says.
+    """
+    import torch
+
+    ends = end_tokens(loaded)
+    generator = torch.Generator().manual_seed(sampling.seed)
+    new: list[int] = []
+    past = None
+    tokens = torch.tensor([ids], device=loaded.model.device)
+    with torch.inference_mode():
+        while len(new) < steps:
+            out = loaded.model(
+                input_ids=tokens, past_key_values=past, use_cache=True, logits_to_keep=1
+            )
+            past = out.past_key_values
+            logits = out.logits[0, -1].float().cpu()
+            if sampling.repetition_penalty != 1:
+                seen = torch.tensor(sorted(set(ids + new)))
+                logits = _penalise(logits, seen, sampling.repetition_penalty)
+            if sampling.ignore_end:
+                logits[list(ends)] = float("-inf")
+            new.append(_pick(logits, sampling, generator))
+            progress(len(new), steps)
+            if new[-1] in ends:
+                break
+            tokens = torch.tensor([[new[-1]]], device=loaded.model.device)
+    return new

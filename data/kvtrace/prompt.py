@@ -1,0 +1,208 @@
+"""From a conversation to tokens: chat template, tokenising, spans and the point of compression."""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from .errors import CaptureError
+from .markup import Conversation, Turn
+
+# Stand-ins for markers while the chat template runs: the last plane of private-use characters,
+# which no tokenizer or template gives a meaning.
+FIRST_SENTINEL = 0x100000
+LAST_SENTINEL = 0x10FFFD
+
+
+@dataclass
+class RenderedPrompt:
+    """The text that is tokenised, with character offsets of what was marked in it."""
+
+    text: str
+    spans: list[tuple[str, int, int]]
+    compress_at: int | None
+    # True when the tokenizer still has to add its own special tokens (no chat template).
+    add_special_tokens: bool
+
+
+@dataclass
+class TokenizedPrompt:
+    """Token ids up to where generation starts, and what the trace says about them."""
+
+    ids: list[int]
+    # n: with no <compress/> and no answer, all of `ids`.
+    prompt_len: int
+    spans: list[tuple[str, int, int]]
+
+
+def _apply_template(tokenizer, turns: list[Turn], texts: list[str], generate: bool) -> str:
+    messages = [{"role": turn.role, "content": text} for turn, text in zip(turns, texts)]
+    continues = generate and turns[-1].role == "assistant"
+    try:
+        return tokenizer.apply_chat_template(
+            messages,
+            tokenize=False,
+            add_generation_prompt=generate and not continues,
+            continue_final_message=continues,
+        )
+    except Exception as error:  # templates raise whatever their authors chose
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CaptureError(f"the model's chat template refuses this prompt: {reason}") from None
+
+
+def _marked_offsets(turn: Turn) -> list[int]:
+    """Every offset of a turn that a marker stood at, ascending."""
+    offsets = [offset for _, begin, end in turn.spans for offset in (begin, end)]
+    return sorted(offsets + ([] if turn.compress_at is None else [turn.compress_at]))
+
+
+def _with_sentinels(turns: list[Turn]) -> tuple[list[str], int]:
+    """Puts one character for every marker into the texts, numbered in order of appearance."""
+    number = FIRST_SENTINEL
+    texts = []
+    for turn in turns:
+        if any(FIRST_SENTINEL <= ord(c) <= LAST_SENTINEL for c in turn.text):
+            raise CaptureError("the prompt holds private-use characters of Unicode's plane 16")
+        pieces, done = [], 0
+        for offset in _marked_offsets(turn):
+            pieces += [turn.text[done:offset], chr(number)]
+            number += 1
+            done = offset
+        texts.append("".join(pieces) + turn.text[done:])
+    return texts, number - FIRST_SENTINEL
+
+
+def _take_out_sentinels(marked: str, count: int) -> tuple[str, list[int]]:
+    """Returns the text without them and the offset of each, by number."""
+    offsets = [-1] * count
+    kept = []
+    for character in marked:
+        number = ord(character) - FIRST_SENTINEL
+        if 0 <= number < count:
+            if offsets[number] >= 0:
+                raise CaptureError("the chat template repeats a text that holds markers")
+            offsets[number] = len(kept)
+        else:
+            kept.append(character)
+    if -1 in offsets:
+        raise CaptureError("the chat template leaves out a text that holds markers")
+    return "".join(kept), offsets
+
+
+def render(tokenizer, conversation: Conversation, raw: bool) -> RenderedPrompt:
+    """Applies the chat template, unless `raw` or the tokenizer has none, and follows the markers.
+
+    A conversation without <turn> markers is one user turn. Raises CaptureError when the template
+    cannot be followed, for instance because it has no system role.
+    """
+    turns = conversation.turns
+    if raw or getattr(tokenizer, "chat_template", None) is None:
+        if len(turns) > 1 or turns[0].role is not None:
+            reason = "--raw was given" if raw else "this tokenizer has no chat template"
+            raise CaptureError(f"the prompt has turns with roles, but {reason}")
+        only = turns[0]
+        return RenderedPrompt(only.text, only.spans, only.compress_at, add_special_tokens=True)
+
+    turns = [Turn(t.role or "user", t.text, t.spans, t.compress_at) for t in turns]
+    texts, count = _with_sentinels(turns)
+    text, offsets = _take_out_sentinels(_apply_template(tokenizer, turns, texts, True), count)
+    if text != _apply_template(tokenizer, turns, [turn.text for turn in turns], True):
+        raise CaptureError("the chat template changes the prompt when markers stand in it")
+
+    # Sentinels were numbered along _marked_offsets, so the same walk gives them back.
+    spans, compress_at, number = [], None, 0
+    for turn in turns:
+        marked = _marked_offsets(turn)
+        at = {offset: offsets[number + i] for i, offset in enumerate(marked)}
+        number += len(marked)
+        spans += [(name, at[begin], at[end]) for name, begin, end in turn.spans]
+        if turn.compress_at is not None:
+            compress_at = at[turn.compress_at]
+    if conversation.compress_after is not None:
+        compress_at = _end_of_turns(tokenizer, turns, conversation.compress_after, text)
+    return RenderedPrompt(text, spans, compress_at, add_special_tokens=False)
+
+
+def _end_of_turns(tokenizer, turns: list[Turn], count: int, full_text: str) -> int:
+    """Where the rendered text of the first `count` turns ends, end-of-turn marks included."""
+    if count == 0:
+        raise CaptureError("<compress/> before the first turn leaves nothing to compress")
+    first = _apply_template(tokenizer, turns[:count], [t.text for t in turns[:count]], False)
+    if not full_text.startswith(first):
+        raise CaptureError(
+            "this chat template does not render the first turns as a prefix of the whole chat; "
+            "put <compress/> inside a turn instead"
+        )
+    return len(first)
+
+
+def _anchors(text: str, offsets: list[tuple[int, int]]) -> list[int]:
+    """For each token the character that decides where it belongs.
+
+    That is its first character that is not white space, since most tokenizers glue the space
+    before a word to the word. A token without characters (an added BOS) belongs before all text.
+    """
+    anchors = []
+    for begin, end in offsets:
+        piece = text[begin:end]
+        space = len(piece) - len(piece.lstrip())
+        if end <= begin:
+            anchors.append(begin if begin > 0 else -1)
+        else:
+            anchors.append(begin + (space if space < len(piece) else 0))
+    return anchors
+
+
+def tokenize(tokenizer, prompt: RenderedPrompt, answer: str = "") -> TokenizedPrompt:
+    """Tokenises prompt and answer as one text and maps spans and the compression point to tokens.
+
+    The prompt ends (prompt_len) at <compress/>, else where the answer begins, else at the end.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise CaptureError(
+            f"{type(tokenizer).__name__} gives no character offsets: a fast tokenizer is needed"
+        )
+    text = prompt.text + answer
+    encoded = tokenizer(
+        text, add_special_tokens=prompt.add_special_tokens, return_offsets_mapping=True
+    )
+    ids = list(encoded["input_ids"])
+    anchors = _anchors(text, encoded["offset_mapping"])
+    boundary = len(prompt.text) if prompt.compress_at is None else prompt.compress_at
+    prompt_len = bisect_left(anchors, boundary)
+    if prompt_len == 0:
+        raise CaptureError("no tokens before the compression point: nothing to compress")
+
+    spans = []
+    for name, begin, end in sorted(prompt.spans, key=lambda span: span[1]):
+        first, last = bisect_left(anchors, begin), bisect_left(anchors, end)
+        if first == last:
+            raise CaptureError(f'span "{name}" is too short: no token begins in it')
+        if last > prompt_len:
+            raise CaptureError(
+                f'span "{name}" covers tokens {first}..{last - 1}, but the prompt is compressed '
+                f"at token {prompt_len}; spans lie before <compress/>"
+            )
+        spans.append((name, first, last))
+    return TokenizedPrompt(ids, prompt_len, spans)
+
+
+def token_texts(tokenizer, ids: list[int], context: int = 8) -> list[str]:
+    """The text each token adds; joined, the pieces give the whole text.
+
+    Decoding a token alone loses the space before a word with some tokenizers and cannot show half
+    a character, so each is decoded after a few others. Of the tokens that share one character,
+    the last has it and the others are empty.
+    """
+    def decode(part: list[int]) -> str:
+        text = tokenizer.decode(
+            part, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return text.rstrip("\ufffd")
+
+    texts = []
+    for i in range(len(ids)):
+        begin = max(0, i - context)
+        before = decode(ids[begin:i]) if i > begin else ""
+        piece = decode(ids[begin : i + 1])[len(before) :]
+        # HDF5 strings end at a NUL; show the control picture for it instead.
+        texts.append(piece.replace("\0", "\u2400"))
+    return texts

@@ -1,0 +1,299 @@
+"""Listens in on a model's attention and hands every wanted layer to a TraceWriter.
+
+transformers lets a model's attention function be replaced by name. The one registered here calls
+the model's own function and stores what went in and came out, so the model computes exactly what
+it computes without it. One layer's tensors are alive at a time: each is written as it appears.
+"""
+
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+
+from .errors import EXIT_FAILURE, CaptureError
+from .writer import TraceWriter
+
+REGISTERED_NAME = "kvtrace_recorder"
+OUTPUT_PROJECTIONS = ("o_proj", "out_proj", "wo", "dense")
+# Rows of eager attention are computed in blocks whose logits take at most this much memory.
+EAGER_BLOCK_BYTES = 256 << 20
+# Families whose queries and keys are rotated by position * inv_freq, halves of a head paired.
+HALF_ROPE_FAMILIES = (
+    "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
+    "gemma", "gemma2", "gpt_oss",
+)  # fmt: skip
+STATIC_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+
+
+@dataclass
+class AttentionLayer:
+    """One layer of the model: its attention, output projection and the block around both."""
+
+    attention: object
+    projection: object
+    block: object
+
+
+@dataclass
+class LayerCall:
+    """What one attention call saw, as float32 arrays on the host.
+
+    query [Hq, M, d] at the stored positions; key [Hkv, N, d]; value [Hkv, N, dv];
+    check_output [Hq, R, dv] at the check positions; sink [Hq] or None.
+    """
+
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    check_query: np.ndarray
+    check_output: np.ndarray
+    scale: float
+    softcap: float | None
+    sliding_window: int | None
+    sink: np.ndarray | None
+
+
+def find_attention_layers(model) -> dict[int, AttentionLayer]:
+    """The model's self-attention modules by layer index."""
+    modules = dict(model.named_modules())
+    layers = {}
+    for name, module in modules.items():
+        index = getattr(module, "layer_idx", None)
+        projection = next(
+            (getattr(module, p) for p in OUTPUT_PROJECTIONS if hasattr(module, p)), None
+        )
+        if isinstance(index, int) and projection is not None and hasattr(projection, "weight"):
+            layers[index] = AttentionLayer(module, projection, modules[name.rpartition(".")[0]])
+    if not layers:
+        raise CaptureError(
+            f"{type(model).__name__}: no attention layers with an output projection found"
+        )
+    return layers
+
+
+def choose_attention(model) -> str:
+    """Sets the model's own attention function and returns its name.
+
+    sdpa knows neither soft caps nor sink logits; models with them need their eager function.
+    """
+    config = model.config.get_text_config()
+    chosen = getattr(model.config, "_attn_implementation", None)
+    has_softcap = getattr(config, "attn_logit_softcapping", None) is not None
+    has_sinks = any(hasattr(module, "sinks") for module in model.modules())
+    if chosen != "sdpa" or has_softcap or has_sinks:
+        chosen = "eager"
+    model.set_attn_implementation(chosen)
+    return chosen
+
+
+def check_rows(call: LayerCall, positions: np.ndarray) -> float:
+    """Largest relative error, over heads, of attention recomputed from what is stored.
+
+    The formula is the trace format's. A large error means that this model's attention does
+    something that the format cannot say, and the capture must not pretend otherwise.
+    """
+    group = call.query.shape[0] // call.key.shape[0]
+    visible = np.arange(call.key.shape[1])[None, :] <= positions[:, None]
+    if call.sliding_window:
+        visible &= np.arange(call.key.shape[1])[None, :] > positions[:, None] - call.sliding_window
+    worst = 0.0
+    for head in range(call.query.shape[0]):
+        logits = call.scale * (call.check_query[head] @ call.key[head // group].T)
+        if call.softcap:
+            logits = call.softcap * np.tanh(logits / call.softcap)
+        logits = np.where(visible, logits, -np.inf)
+        top = logits.max(axis=1, keepdims=True)
+        if call.sink is not None:
+            top = np.maximum(top, call.sink[head])
+        weights = np.exp(logits - top)
+        total = weights.sum(axis=1, keepdims=True)
+        if call.sink is not None:
+            total = total + np.exp(call.sink[head] - top)
+        output = (weights / total) @ call.value[head // group]
+        truth = call.check_output[head]
+        scale = np.linalg.norm(truth)
+        worst = max(worst, float(np.linalg.norm(output - truth) / scale) if scale > 0 else 0.0)
+    return worst
+
+
+class Recorder:
+    """Runs the model once over all tokens and writes the chosen layers.
+
+    `positions` [M] are the stored queries, `checks` [R] a subset of them.
+    """
+
+    def __init__(self, model, layers: list[int], positions, checks, writer: TraceWriter, progress):
+        self.model = model
+        self.writer = writer
+        self.positions = positions
+        self.checks = checks
+        self.progress = progress
+        self.modules = find_attention_layers(model)
+        missing = [layer for layer in layers if layer not in self.modules]
+        if missing:
+            known = f"{min(self.modules)}..{max(self.modules)}"
+            raise CaptureError(f"layer {missing[0]}: the model has layers {known}")
+        self.wanted = set(layers)
+        self.residual_norms: dict[int, np.ndarray] = {}
+        self.done: list[int] = []
+        # Shapes and scale of the first layer written; the root attributes come from them.
+        self.shape: dict[str, int] = {}
+        self.root_scale: float | None = None
+        # Numbers of a low-precision model are themselves only this exact.
+        dtype = next(model.parameters()).dtype
+        self.tolerance = 1e-3 if str(dtype) in ("torch.float32", "torch.float64") else 5e-2
+
+    def run(self, ids: list[int]) -> None:
+        """One teacher-forced pass over `ids`. Leaves the model as it was."""
+        import torch
+        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        own = choose_attention(self.model)
+        self.own_name = own
+        self.own_function = None if own == "eager" else ALL_ATTENTION_FUNCTIONS[own]
+        # Without a mask function of the same name the model would be given no mask at all.
+        ALL_MASK_ATTENTION_FUNCTIONS.register(REGISTERED_NAME, ALL_MASK_ATTENTION_FUNCTIONS[own])
+        ALL_ATTENTION_FUNCTIONS.register(REGISTERED_NAME, self._attend)
+        hooks = [
+            self.modules[layer].block.register_forward_pre_hook(
+                self._residual_hook(layer), with_kwargs=True
+            )
+            for layer in sorted(self.wanted)
+        ]
+        try:
+            self.model.set_attn_implementation(REGISTERED_NAME)
+            tokens = torch.tensor([ids], device=self.model.device)
+            with torch.inference_mode():
+                # One row of logits is enough: all of them would take N x vocabulary floats.
+                self.model(input_ids=tokens, use_cache=False, logits_to_keep=1)
+        finally:
+            for hook in hooks:
+                hook.remove()
+            self.model.set_attn_implementation(own)
+        if len(self.done) != len(self.wanted):
+            lost = sorted(self.wanted - set(self.done))
+            raise CaptureError(
+                f"layer {lost[0]}: {type(self.model).__name__} does not go through "
+                "transformers' ALL_ATTENTION_FUNCTIONS; this model cannot be captured",
+                EXIT_FAILURE,
+            )
+
+    def _residual_hook(self, layer: int):
+        def hook(block, args, kwargs):
+            hidden = args[0] if args else kwargs["hidden_states"]
+            rows = hidden[0, self.positions].float()
+            self.residual_norms[layer] = rows.norm(dim=-1).cpu().numpy()
+
+        return hook
+
+    def _call_own(self, module, query, key, value, mask, kwargs):
+        """The model's own function; eager ones row block by row block, to bound their memory."""
+        if self.own_function is not None:
+            return self.own_function(module, query, key, value, mask, **kwargs)
+        import torch
+
+        eager = sys.modules[type(module).__module__].eager_attention_forward
+        row_bytes = 4 * query.shape[0] * query.shape[1] * key.shape[2]
+        rows = max(1, EAGER_BLOCK_BYTES // row_bytes)
+        parts = []
+        for begin in range(0, query.shape[2], rows):
+            part = slice(begin, begin + rows)
+            part_mask = None if mask is None else mask[:, :, part]
+            output, _ = eager(module, query[:, :, part], key, value, part_mask, **kwargs)
+            parts.append(output)
+        return torch.cat(parts, dim=1), None
+
+    def _attend(self, module, query, key, value, attention_mask, **kwargs):
+        """Called by the model: query [1, Hq, N, d], key [1, Hkv, N, d]; returns [1, N, Hq, dv]."""
+        output, weights = self._call_own(module, query, key, value, attention_mask, kwargs)
+        layer = getattr(module, "layer_idx", None)
+        if layer in self.wanted and layer not in self.done:
+            self._write(layer, self._describe(module, query, key, value, output, kwargs))
+            self.done.append(layer)
+            self.progress(len(self.done), len(self.wanted))
+        return output, weights
+
+    def _describe(self, module, query, key, value, output, kwargs) -> LayerCall:
+        def host(tensor):
+            return tensor.detach().float().cpu().numpy()
+
+        scale = kwargs.get("scaling")
+        sink = kwargs.get("s_aux")
+        window = kwargs.get("sliding_window")
+        heads = query.shape[1]
+        return LayerCall(
+            query=host(query[0][:, self.positions]),
+            key=host(key[0]),
+            value=host(value[0]),
+            check_query=host(query[0][:, self.checks]),
+            check_output=host(output[0][self.checks].transpose(0, 1)),
+            scale=float(query.shape[-1] ** -0.5 if scale is None else scale),
+            softcap=float(kwargs["softcap"]) if kwargs.get("softcap") else None,
+            sliding_window=int(window) if window else None,
+            sink=None if sink is None else host(sink).reshape(heads),
+        )
+
+    def _write(self, layer: int, call: LayerCall) -> None:
+        error = check_rows(call, self.checks)
+        if not error < self.tolerance:
+            raise CaptureError(
+                f"layer {layer}: attention recomputed from q, k, v differs from the model's by "
+                f"{error:.2g} (tolerance {self.tolerance:.0e}): this attention is not softmax "
+                "over a causal or sliding window, which is all that a trace can describe",
+                EXIT_FAILURE,
+            )
+        weight = self.modules[layer].projection.weight.detach().float().cpu().numpy()
+        heads, width = call.query.shape[0], call.value.shape[2]
+        if weight.ndim != 2 or weight.shape[1] != heads * width:
+            raise CaptureError(
+                f"layer {layer}: output projection of shape {list(weight.shape)}, expected "
+                f"[D, {heads * width}]; quantised weights must be loaded unquantised",
+                EXIT_FAILURE,
+            )
+        self._keep_shape(layer, call, weight.shape[0])
+        group = f"layers/{layer}"
+        self.writer.tensor(f"{group}/q", call.query)
+        self.writer.tensor(f"{group}/k", call.key)
+        self.writer.tensor(f"{group}/v", call.value)
+        # [D, Hq * dv] -> [Hq, dv, D]; a bias of the projection is the same for every kept set
+        # and no part of any head's share, so it is not stored.
+        self.writer.tensor(f"{group}/wo", weight.T.reshape(heads, width, -1))
+        self.writer.array(f"{group}/residual_norm", self.residual_norms.pop(layer))
+        self.writer.array(f"{group}/check_output", call.check_output)
+        if call.sink is not None:
+            self.writer.array(f"{group}/attention_sink", call.sink)
+        if call.scale != self.root_scale:
+            self.writer.attribute("attention_scale", call.scale, group)
+        if call.softcap is not None:
+            self.writer.attribute("softcap", call.softcap, group)
+        if call.sliding_window is not None:
+            self.writer.attribute("sliding_window", call.sliding_window, group)
+
+    def _keep_shape(self, layer: int, call: LayerCall, hidden_size: int) -> None:
+        shape = {
+            "num_query_heads": call.query.shape[0],
+            "num_kv_heads": call.key.shape[0],
+            "head_dim": call.query.shape[2],
+            "hidden_size": hidden_size,
+        }
+        if not self.shape:
+            self.shape, self.root_scale = shape, call.scale
+        if shape != self.shape:
+            raise CaptureError(
+                f"layer {layer}: shapes {shape}, but earlier layers have {self.shape}; "
+                "choose --layers of one shape",
+                EXIT_FAILURE,
+            )
+
+
+def rope_frequencies(model, head_dim: int) -> np.ndarray | None:
+    """inv_freq [d/2] where rotation is the same in all layers and for every length, else None."""
+    config = model.config.get_text_config()
+    if config.model_type not in HALF_ROPE_FAMILIES:
+        return None
+    rotary = [m for m in model.modules() if getattr(m, "inv_freq", None) is not None]
+    if len(rotary) != 1 or getattr(rotary[0], "rope_type", "default") not in STATIC_ROPE_TYPES:
+        return None
+    frequencies = rotary[0].inv_freq.detach().double().cpu().numpy()
+    return frequencies if 2 * len(frequencies) == head_dim else None
