@@ -1,0 +1,7 @@
+"""Figures of kvsim. Reads results files (docs/results.md) and nothing else.
+
+load.py    opens results files and turns every mistake into one line and an exit code
+style.py   the one look of all figures: fonts, colours, line styles, the frame around the panels
+figures/   one script per figure; a new file there is a new figure, no list is edited
+draw.py    the entry point that `kvsim plot` runs
+"""

@@ -1,0 +1,155 @@
+"""Draws the figures of results files: draw.py RESULTS.nc [MORE.nc ...] -o figs/
+
+One results file puts its figures into the folder; several put them into a folder each, named after
+the file. Prints the path of every file written, one per line; what could not be drawn, and why,
+goes to standard error. Exit codes are those of kvsim: 0 done, 1 failed, 2 usage, 3 bad data.
+"""
+
+import argparse
+import importlib
+import pkgutil
+import sys
+from pathlib import Path
+
+# Run as a script: the package `plots` is found from the folder above it.
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+FORMATS = ("pdf", "png")
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        """One line, as kvsim's other commands do; argparse would print the usage too."""
+        self.exit(2, f"kvsim plot: {message}; see --help\n")
+
+
+def parse(arguments, figures):
+    listing = "\n".join(f"  {name:22}{module.TITLE}" for name, module in figures.items())
+    parser = Parser(prog="kvsim plot", description="Draws the figures of results files.",
+                    epilog=f"figures:\n{listing}",
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", nargs="+", metavar="RESULTS.nc", type=Path)
+    parser.add_argument("-o", "--out", required=True, metavar="DIR", type=Path,
+                        help="folder of the figures, made when absent")
+    parser.add_argument("--only", metavar="LIST", type=names(figures, "figure"),
+                        help="figures to draw, by comma (all that the file is enough for)")
+    parser.add_argument("--formats", metavar="LIST", default=list(FORMATS),
+                        type=names(FORMATS, "format"), help="pdf, png or both (pdf,png)")
+    parser.add_argument("--budget", default="0.5", metavar="B",
+                        help="budget of the figures that show one: a ratio, or a count of tokens; "
+                             "the nearest in the file is taken (0.5)")
+    parser.add_argument("--layers", metavar="LIST", type=layer_list,
+                        help="layers to draw, e.g. 0,5,10-15 (all)")
+    parser.add_argument("--policy", action="append", metavar="RECORD",
+                        help="policy to draw, as the file names it; repeatable (all)")
+    parser.add_argument("--overwrite", action="store_true", help="replace existing figures")
+    return parser.parse_args(arguments)
+
+
+def names(known, what):
+    def convert(text):
+        chosen = list(dict.fromkeys(text.split(",")))
+        for name in chosen:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"no {what} {name!r}; known: {', '.join(known)}")
+        return chosen
+    return convert
+
+
+def layer_list(text):
+    layers = []
+    try:
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            layers += range(int(first), int(last or first) + 1)
+    except ValueError:
+        layers = []
+    if not layers:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected layers such as 0,5,10-15")
+    return layers
+
+
+def find_figures():
+    """Every module of the folder figures/, by name: a new figure is a new file."""
+    import plots.figures
+    return {module.name: importlib.import_module(f"plots.figures.{module.name}")
+            for module in pkgutil.iter_modules(plots.figures.__path__)}
+
+
+def folders(paths, out):
+    """The folder of each results file; two files of one name get numbers."""
+    if len(paths) == 1:
+        return [out]
+    taken, result = set(), []
+    for path in paths:
+        name, number = path.stem, 2
+        while name in taken:
+            name, number = f"{path.stem}-{number}", number + 1
+        taken.add(name)
+        result.append(out / name)
+    return result
+
+
+def plan(options, figures, load):
+    """All (path, function that draws) of the run. Nothing is drawn before all is known to fit."""
+    planned = []
+    for path, folder in zip(options.results, folders(options.results, options.out)):
+        results = load.open_results(path, options.layers, options.policy)
+        for name in options.only or figures:
+            try:
+                pages = figures[name].pages(results, options)
+            except load.Missing as missing:
+                if options.only:
+                    raise load.data_error(f"cannot draw {name}: {missing}") from None
+                print(f"kvsim plot: {name} left out: {missing}", file=sys.stderr)
+                continue
+            planned += [(folder / page, draw) for page, draw in pages]
+    if not planned:
+        raise load.data_error("nothing to draw")
+    return planned
+
+
+def check_targets(targets, overwrite, load):
+    for target in targets:
+        if target.exists() and not target.is_file():
+            raise load.usage_error(f"{target}: exists and is not a regular file")
+        if target.exists() and not overwrite:
+            raise load.usage_error(f"{target}: exists; --overwrite replaces it")
+
+
+def run(options, figures):
+    from plots import load, style
+    try:
+        load.parse_budget(options.budget)
+        planned = plan(options, figures, load)
+        check_targets([Path(f"{stem}.{ending}") for stem, _ in planned
+                       for ending in options.formats], options.overwrite, load)
+        style.use()
+        for stem, draw in planned:
+            stem.parent.mkdir(parents=True, exist_ok=True)
+            figure = draw()
+            for ending in options.formats:
+                style.save(figure, Path(f"{stem}.{ending}"))
+                print(f"{stem}.{ending}", flush=True)
+            style.close(figure)
+    except load.Problem as problem:
+        print(f"kvsim plot: {problem}", file=sys.stderr)
+        return problem.exit_code
+    except OSError as error:
+        print(f"kvsim plot: {load.one_line(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def main(arguments=None):
+    try:
+        figures = find_figures()
+    except ModuleNotFoundError as error:
+        print(f"kvsim plot: Python has no module {error.name}; "
+              f"install what {Path(__file__).with_name('requirements.txt')} lists", file=sys.stderr)
+        return 1
+    return run(parse(arguments, figures), figures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

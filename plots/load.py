@@ -1,0 +1,164 @@
+"""Opens results files. Mistakes become exceptions with one line and the exit code of kvsim."""
+
+from dataclasses import dataclass
+from pathlib import Path, PureWindowsPath
+
+import numpy as np
+import xarray
+
+DIMENSIONS = ("policy", "budget", "layer", "step")
+
+
+class Problem(Exception):
+    """A mistake that ends the run: one line for the user and an exit code."""
+
+    def __init__(self, line, exit_code):
+        super().__init__(line)
+        self.exit_code = exit_code
+
+
+def usage_error(line):
+    return Problem(line, 2)
+
+
+def data_error(line):
+    return Problem(line, 3)
+
+
+class Missing(Exception):
+    """The file is fine but lacks what one figure needs; other figures can still be drawn."""
+
+
+@dataclass
+class Results:
+    """One results file, cut down to the policies and layers that were asked for."""
+
+    path: Path
+    data: xarray.Dataset
+
+    @property
+    def policies(self):
+        return [str(record) for record in self.data["policy"].values]
+
+    @property
+    def layers(self):
+        return [int(layer) for layer in self.data["layer"].values]
+
+    @property
+    def budgets(self):
+        return np.asarray(self.data["budget"].values, dtype=np.float64)
+
+    @property
+    def steps(self):
+        return np.asarray(self.data["step"].values)
+
+    @property
+    def subtitle(self):
+        """Model, prompt length n, number of later steps T and trace: what every figure says."""
+        attrs = self.data.attrs
+        model = str(attrs.get("model", "")) or "model not recorded"
+        if model.startswith("/"):
+            model = Path(model).name  # a folder on somebody's machine says nothing to a reader
+        trace = str(attrs.get("trace", self.path.stem))
+        n = attrs.get("prompt_len", "?")
+        return f"{model}, n = {n} prompt tokens, T = {self.steps.size} later steps, " \
+               f"trace {PureWindowsPath(trace).name}"
+
+    def variable(self, name, *dims):
+        """The variable as float64 in the order of `dims`; Missing when the file lacks it."""
+        if name not in self.data.variables:
+            raise Missing(f"{self.path}: no variable {name}")
+        array = self.data[name]
+        if set(array.dims) != set(dims):
+            raise data_error(f"{self.path}: {name} has dimensions ({', '.join(array.dims)}), "
+                             f"expected ({', '.join(dims)})")
+        try:
+            return array.transpose(*dims).values.astype(np.float64)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise data_error(f"{self.path}: cannot read {name}: {one_line(error)}") from error
+
+    def has(self, *names):
+        return all(name in self.data.variables for name in names)
+
+    def nearest_budget(self, wanted):
+        """Index of the budget nearest to `wanted`: a ratio (0.5, 50%) or a count of tokens."""
+        labels = self.budget_labels()
+        if wanted in labels:
+            return labels.index(wanted)
+        return int(np.argmin(np.abs(self.budgets - self._ratio(wanted))))
+
+    def budget_labels(self):
+        """What the user typed for each budget, or the ratio where the file does not say."""
+        if "budget_label" in self.data.variables:
+            return [str(label) for label in self.data["budget_label"].values]
+        return [f"{ratio:g}" for ratio in self.budgets]
+
+    def budget_text(self, index):
+        label, ratio = self.budget_labels()[index], self.budgets[index]
+        if label.isdigit():
+            return f"{label} tokens (ratio {ratio:.3g})"
+        return label
+
+    @property
+    def budgets_are_counts(self):
+        return all(label.isdigit() for label in self.budget_labels())
+
+    def _ratio(self, text):
+        value, is_count = parse_budget(text)
+        if not is_count:
+            return value
+        try:
+            return min(1.0, value / float(self.data.attrs["prompt_len"]))
+        except (KeyError, ValueError, ZeroDivisionError):
+            raise data_error(f"{self.path}: no attribute prompt_len; "
+                             f"give --budget as a ratio instead of {text}") from None
+
+
+def parse_budget(text):
+    """(value, is it a count?) of a budget as kvsim reads it: with `.` or `%` it is a ratio."""
+    try:
+        value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise usage_error(f"--budget {text}: expected a ratio such as 0.5 or 50%, "
+                          "or a count of tokens")
+    return value, text.isdigit()
+
+
+def one_line(error):
+    """The first non-empty line of an exception's text: libraries like to print paragraphs."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def open_results(path, layers=None, policies=None):
+    """Opens one results file; `layers` (numbers) and `policies` (records) choose a part of it."""
+    path = Path(path)
+    if not path.is_file():
+        raise data_error(f"{path}: no such file")
+    try:
+        # Units such as "s" must stay numbers, hence no decoding of times.
+        data = xarray.open_dataset(path, engine="h5netcdf", decode_times=False)
+    except Exception as error:  # h5py, h5netcdf and xarray each have their own kinds
+        raise data_error(f"{path}: not a netCDF-4 file: {one_line(error)}") from error
+    for name in DIMENSIONS:
+        if name not in data.dims or name not in data.variables:
+            raise data_error(f"{path}: no dimension {name} with a coordinate; "
+                             "is this a results file of kvsim replay?")
+        if data.sizes[name] == 0:
+            raise data_error(f"{path}: dimension {name} is empty")
+    if layers is not None:
+        data = _choose(path, data, "layer", layers)
+    if policies:
+        data = _choose(path, data, "policy", policies)
+    return Results(path, data)
+
+
+def _choose(path, data, dimension, wanted):
+    present = data[dimension].values.tolist()
+    for value in wanted:
+        if value not in present:
+            raise data_error(f"{path}: no {dimension} {value}; "
+                             f"the file has {', '.join(str(one) for one in present)}")
+    return data.isel({dimension: [present.index(value) for value in dict.fromkeys(wanted)]})

@@ -1,0 +1,221 @@
+"""The one look of all figures.
+
+Every line differs in colour, dash pattern and marker, so that a figure survives a black-and-white
+printer and a colour-blind reader. Sizes are those of a paper: 7.2 inches is a full text width.
+"""
+
+import functools
+import math
+import textwrap
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")  # no window, whatever the machine
+
+import matplotlib.pyplot as plt  # noqa: E402  (the backend must be chosen first)
+from matplotlib.lines import Line2D  # noqa: E402
+
+WIDTH = 7.2          # inches
+PAGE_POLICIES = 10   # more lines than this in one panel cannot be told apart
+REFERENCE = "0.45"   # grey of reference lines
+
+# Okabe and Ito's palette without its yellow (too pale on white), then three dark ones of Tol's.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7",
+           "#E69F00", "#56B4E9", "#882255", "#332288", "#999933")
+DASHES = ("-", (0, (5, 1.2)), (0, (1.2, 1)), (0, (5, 1.2, 1.2, 1.2)), (0, (8, 1.5)),
+          "-", (0, (3, 1, 1, 1, 1, 1)), (0, (2.5, 1)), (0, (8, 1.5, 1.2, 1.5)), (0, (1, 2)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", ">")
+
+RC = {
+    "pdf.fonttype": 42,  # embed TrueType outlines: publishers refuse Type 3 fonts
+    "ps.fonttype": 42,
+    "font.family": "DejaVu Sans",  # ships with matplotlib, so figures are the same everywhere
+    "font.size": 7,
+    "axes.titlesize": 7,
+    "axes.labelsize": 7,
+    "xtick.labelsize": 6,
+    "ytick.labelsize": 6,
+    "legend.fontsize": 6.5,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlepad": 3,
+    "axes.labelpad": 2,
+    "grid.color": "0.9",
+    "grid.linewidth": 0.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "lines.linewidth": 1.0,
+    "lines.markersize": 3.6,
+    "legend.frameon": False,
+    "legend.handlelength": 3.4,
+    "text.parse_math": False,  # names are shown as typed, dollar signs too
+    "figure.max_open_warning": 0,
+    "savefig.dpi": 200,
+}
+
+
+def use():
+    matplotlib.rcdefaults()  # a matplotlibrc on the user's machine must not change the figures
+    matplotlib.rcParams.update(RC)
+
+
+def is_full(record):
+    """Is this the policy that keeps everything? It is a reference line, not a competitor."""
+    return record.replace(":", ",").split(",")[0] == "full"
+
+
+def line_style(index):
+    """Keyword arguments of plot() for the line with this index."""
+    k = index % len(COLOURS)
+    return {"color": COLOURS[k], "linestyle": DASHES[k], "marker": MARKERS[k],
+            "markeredgewidth": 0.3, "markeredgecolor": "white"}
+
+
+def policy_style(results, record):
+    if is_full(record):
+        return {"color": REFERENCE, "linestyle": "-", "linewidth": 0.8, "marker": "", "zorder": 1}
+    competitors = [one for one in results.policies if not is_full(one)]
+    return line_style(competitors.index(record))
+
+
+def policy_pages(results, size=PAGE_POLICIES):
+    """Groups of at most `size` policies; `full` joins every group, as a reference."""
+    full = [record for record in results.policies if is_full(record)]
+    others = [record for record in results.policies if not is_full(record)]
+    count = max(1, math.ceil(len(others) / size))
+    # Groups of nearly equal size; at most `size`, so that no style comes twice in one group.
+    bounds = [round(k * len(others) / count) for k in range(count + 1)]
+    return [full + others[a:b] for a, b in zip(bounds, bounds[1:])]
+
+
+def pages(figure, groups, draw):
+    """(file name, function that draws it) per group; calls draw(group, note for the title)."""
+    if len(groups) == 1:
+        return [(figure, functools.partial(draw, groups[0], ""))]
+    return [(f"{figure}-{i}", functools.partial(draw, group, f" ({i} of {len(groups)})"))
+            for i, group in enumerate(groups, start=1)]
+
+
+def wrapped(record, width=34):
+    """A long record over several lines, broken after commas only."""
+    spaced = textwrap.wrap(record.replace(",", ", "), width, break_long_words=False,
+                           break_on_hyphens=False)
+    return "\n".join(line.replace(", ", ",") for line in spaced)
+
+
+def key(label, style, values=0.0):
+    """A legend entry: a line of `style` named `label`; says so when all its values are NaN."""
+    undefined = " (undefined)" if np.isnan(values).all() else ""
+    return Line2D([], [], label=wrapped(label) + undefined, **style)
+
+
+def panel_grid(count, most_columns):
+    """Rows and columns for `count` panels, without a nearly empty last row."""
+    columns = min(count, most_columns)
+    rows = math.ceil(count / columns)
+    return rows, math.ceil(count / rows)
+
+
+def frame(title, subtitle, rows, columns, panel_height, keys=(), labels=("", ""), **subplots):
+    """A figure with title and subtitle above `rows` x `columns` panels and the legend below.
+
+    `labels` are the x and y label that all panels share. Room for all of these is set aside in
+    inches, so that it is the same in every figure. Returns the figure and a 2-D array of axes.
+    """
+    lines = [part for line in subtitle.split("\n") for part in textwrap.wrap(line, 125)]
+    subtitle = "\n".join(lines)
+    head = 0.42 + 0.13 * subtitle.count("\n")
+    legend_columns, legend = _legend_size(keys)
+    xlabel, ylabel = (0.16 if label else 0.0 for label in labels)
+    height = head + rows * panel_height + xlabel + legend
+    fig, axes = plt.subplots(rows, columns, figsize=(WIDTH, height), squeeze=False,
+                             layout="constrained", **subplots)
+    fig.get_layout_engine().set(w_pad=0.04, h_pad=0.04, wspace=0.02, hspace=0.03,
+                                rect=(ylabel / WIDTH, (legend + xlabel) / height,
+                                      1 - ylabel / WIDTH, rows * panel_height / height))
+    fig.text(0.06 / WIDTH, 1 - 0.06 / height, title, fontsize=9, fontweight="bold", va="top")
+    fig.text(0.06 / WIDTH, 1 - 0.24 / height, subtitle, fontsize=7, color="0.3", va="top")
+    fig.text(0.5, (legend + 0.06) / height, labels[0], ha="center")
+    fig.text(0.06 / WIDTH, (legend + xlabel + rows * panel_height / 2) / height, labels[1],
+             rotation=90, va="center")
+    if keys:
+        fig.legend(handles=list(keys), loc="lower center", ncols=legend_columns,
+                   bbox_to_anchor=(0.5, 0), columnspacing=1.6, labelspacing=0.4)
+    return fig, axes
+
+
+def _legend_size(keys):
+    """Columns of the legend and its height in inches, estimated from its longest label."""
+    if not keys:
+        return 1, 0.0
+    labels = [handle.get_label() for handle in keys]
+    longest = max(len(line) for label in labels for line in label.split("\n"))
+    columns = max(1, min(len(keys), int((WIDTH - 0.2) / (0.058 * longest + 0.55))))
+    rows = math.ceil(len(keys) / columns)
+    # matplotlib fills the columns from the left; the tallest one decides.
+    heights = [sum(0.04 + 0.105 * (label.count("\n") + 1) for label in labels[first:first + rows])
+               for first in range(0, len(labels), rows)]
+    return len(heights), 0.12 + max(heights)
+
+
+def row_labels(policies):
+    """Labels for rows of policies, their font size, and the height of a row in inches."""
+    labels = [wrapped(policy) for policy in policies]
+    lines = max(label.count("\n") + 1 for label in labels)
+    return labels, 6 if lines == 1 else 5.5, max(0.165, 0.04 + 0.085 * lines)
+
+
+def hide_unused(axes, count):
+    """Takes away the panels of a grid after the first `count`."""
+    for ax in axes.flat[count:]:
+        ax.remove()
+
+
+def budget_axis(ax, results):
+    """Scale and ticks for budgets: logarithmic when they are spaced by factors."""
+    budgets, labels = results.budgets, results.budget_labels()
+    ticks, first = np.unique(budgets, return_index=True)
+    if ticks.size > 2 and ticks[0] > 0:
+        linear, factors = np.diff(ticks), np.diff(np.log(ticks))
+        if np.std(factors) / np.mean(factors) < np.std(linear) / np.mean(linear):
+            ax.set_xscale("log")
+            ax.minorticks_off()
+    every = math.ceil(ticks.size / 5)
+    counts = results.budgets_are_counts
+    ax.set_xticks(ticks[::every], [labels[i] if counts else f"{budgets[i]:.3g}"
+                                   for i in first[::every]])
+
+
+def budget_label(results):
+    if results.budgets_are_counts:
+        return "budget (tokens kept per KV head)"
+    return "budget (fraction of the prompt kept)"
+
+
+def note_undefined(ax):
+    """Says in words that a panel is empty because its values are undefined, not by mistake."""
+    ax.text(0.5, 0.5, "undefined", transform=ax.transAxes, ha="center", va="center",
+            color=REFERENCE, bbox={"facecolor": "white", "edgecolor": "none"})
+
+
+def save(fig, path):
+    """Writes `fig` without any time stamp, so that the same results give the same bytes."""
+    kind = path.suffix[1:]
+    stamps = {"pdf": {"Creator": "kvsim", "Producer": None, "CreationDate": None},
+              "png": {"Software": None}}
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        fig.savefig(temporary, format=kind, metadata=stamps[kind])
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def close(fig):
+    plt.close(fig)
