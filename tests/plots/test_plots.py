@@ -1,0 +1,266 @@
+"""Tests of the figures, on small made-up results files. Run: python3 tests/plots/test_plots.py
+
+Needs the modules of plots/requirements.txt; without them one line says so and nothing is tested.
+"""
+
+import contextlib
+import hashlib
+import io
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+import zlib
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+DRAW = ROOT / "plots" / "draw.py"
+sys.path[:0] = [str(ROOT), str(HERE)]
+
+try:
+    import h5netcdf  # noqa: F401
+    import matplotlib.image
+    import numpy as np
+
+    import fake_results
+    from plots import draw, load, style
+    from plots.figures import retained_importance, worst_case
+except ModuleNotFoundError as error:
+    print(f"tests/plots skipped: Python has no module {error.name} "
+          "(plots/requirements.txt lists what the figures need)")
+    raise unittest.SkipTest(f"no module {error.name}") if __name__ != "__main__" else SystemExit(0)
+
+SMALL = {"policies": ("full", "random", "snapkv,window=16"), "budgets": (0.2, 0.5),
+         "layers": (0, 5), "steps": 20}
+ALL = {"budget", "keep_rate", "retained_importance", "worst_case"}
+
+
+class PlotTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.out = self.folder / "figs"
+
+    def file(self, name="results.nc", **options):
+        return fake_results.write(self.folder / name, **{**SMALL, **options})
+
+    def draw(self, *arguments):
+        """Runs the entry point in this process: (exit code, output lines, error lines)."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                code = draw.main([str(one) for one in arguments])
+            except SystemExit as stop:  # argparse ends the process on wrong usage
+                code = stop.code
+        return code, out.getvalue().splitlines(), err.getvalue().splitlines()
+
+    def refused(self, code, pattern, *arguments):
+        """Expects this exit code, one line of error that has `pattern`, and no figure."""
+        got, out, err = self.draw(*arguments)
+        self.assertEqual((got, out, len(err)), (code, [], 1), err)
+        self.assertRegex(err[0], pattern)
+
+
+class FiguresTest(PlotTest):
+    def test_every_figure_is_written_in_both_formats_and_its_path_printed(self):
+        code, out, err = self.draw(self.file(), "-o", self.out)
+        self.assertEqual((code, err), (0, []))
+        expected = {str(self.out / f"{name}.{kind}") for name in ALL for kind in ("pdf", "png")}
+        self.assertEqual(set(out), expected)
+        for path in out:
+            self.assertGreater(os.path.getsize(path), 2000, path)
+        self.assertEqual({path.name for path in self.out.iterdir()},
+                         {Path(path).name for path in expected}, "nothing else is left behind")
+
+    def test_a_picture_has_more_than_one_colour(self):
+        self.draw(self.file(), "-o", self.out, "--formats", "png")
+        for path in self.out.iterdir():
+            pixels = np.rint(matplotlib.image.imread(path)[..., :3] * 255) @ (65536, 256, 1)
+            self.assertGreater(len(np.unique(pixels)), 50, path)
+
+    def test_fonts_are_embedded_as_outlines_and_none_is_type_3(self):
+        self.draw(self.file(), "-o", self.out, "--formats", "pdf")
+        for path in self.out.iterdir():
+            text = pdf_objects(path)
+            self.assertIn(b"/FontFile2", text, path)
+            self.assertNotIn(b"/Type3", text, path)
+
+    def test_the_same_results_give_the_same_bytes_in_another_process(self):
+        results, sums = self.file(), []
+        for seed in "12":
+            out = self.folder / seed
+            subprocess.run([sys.executable, DRAW, results, "-o", out], check=True,
+                           stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONHASHSEED": seed})
+            sums.append({path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+                         for path in out.iterdir()})
+        self.assertEqual(sums[0], sums[1])
+
+    def test_several_files_get_a_folder_each_even_with_equal_names(self):
+        (self.folder / "other").mkdir()
+        files = [self.file("a.nc"), self.file("b.nc"), self.file("other/a.nc")]
+        code, out, _ = self.draw(*files, "-o", self.out, "--only", "budget", "--formats", "png")
+        self.assertEqual(code, 0)
+        self.assertEqual(out, [str(self.out / stem / "budget.png") for stem in ("a", "b", "a-2")])
+
+    def test_thirty_policies_are_spread_over_several_figures(self):
+        policies = ("full", *(f"snapkv,window={w}" for w in range(1, 31)))
+        code, out, _ = self.draw(self.file(policies=policies, layers=(3,)), "-o", self.out,
+                                 "--formats", "png",
+                                 "--only", "retained_importance")
+        self.assertEqual(code, 0)
+        self.assertEqual([Path(path).stem for path in out],
+                         [f"retained_importance-{i}" for i in (1, 2, 3)])
+
+    def test_one_layer_one_budget_one_policy_one_step(self):
+        results = self.file(policies=("h2o",), budgets=(0.5,), layers=(7,), steps=1)
+        self.assertEqual(self.draw(results, "-o", self.out, "--formats", "png")[0], 0)
+
+    def test_many_layers(self):
+        results = self.file(layers=range(30), policies=("full", "h2o"))
+        self.assertEqual(self.draw(results, "-o", self.out, "--formats", "png", "--only",
+                                   "retained_importance,worst_case")[0], 0)
+
+    def test_values_that_are_undefined_everywhere_do_not_stop_a_figure(self):
+        def blank(data):
+            for name in data.data_vars:
+                if data[name].dtype.kind == "f":
+                    data[name][...] = np.nan
+            return data
+        code, _, err = self.draw(self.file(edit=blank), "-o", self.out, "--formats", "png")
+        self.assertEqual((code, err), (0, []))
+
+    def test_layers_and_policies_can_be_chosen(self):
+        self.assertEqual(self.draw(self.file(), "-o", self.out, "--layers", "5", "--policy",
+                                   "snapkv,window=16", "--formats", "png")[0], 0)
+
+
+class WhatTheFileLacksTest(PlotTest):
+    def test_without_spans_keep_rate_is_left_out_with_one_line(self):
+        code, out, err = self.draw(self.file(spans=()), "-o", self.out, "--formats", "png")
+        self.assertEqual(code, 0)
+        self.assertEqual({Path(path).stem for path in out}, ALL - {"keep_rate"})
+        self.assertEqual(len(err), 1)
+        self.assertRegex(err[0], "keep_rate left out: .*results.nc: no labelled spans")
+
+    def test_without_residual_error_the_other_metrics_are_drawn(self):
+        self.assertEqual(self.draw(self.file(residual=False), "-o", self.out, "--only", "budget",
+                                   "--formats", "png")[0], 0)
+
+    def test_a_figure_asked_for_that_cannot_be_drawn_is_bad_data(self):
+        results = self.file(drop=("outlier_count",))
+        self.refused(3, "cannot draw worst_case: .*no variable outlier_count",
+                     results, "-o", self.out, "--only", "worst_case")
+
+    def test_a_variable_over_other_dimensions_is_bad_data(self):
+        results = self.file(edit=lambda data: data.assign(
+            output_error_mean=data["output_error_mean"].isel(layer=0)))
+        code, _, err = self.draw(results, "-o", self.out, "--only", "budget")
+        self.assertEqual(code, 3)
+        self.assertRegex(err[0], r"output_error_mean has dimensions \(policy, budget\), "
+                                 r"expected \(policy, budget, layer\)")
+
+
+class RefusalTest(PlotTest):
+    def test_files_that_are_no_results(self):
+        text = self.folder / "notes.nc"
+        text.write_text("not a netCDF file")
+        self.refused(3, "no such file", self.folder / "absent.nc", "-o", self.out)
+        self.refused(3, "not a netCDF-4 file", text, "-o", self.out)
+        other = self.file(edit=lambda data: data.drop_dims("step"))
+        self.refused(3, "no dimension step", other, "-o", self.out)
+
+    def test_a_file_cut_short(self):
+        results = self.file()
+        results.write_bytes(results.read_bytes()[:3000])
+        self.refused(3, "not a netCDF-4 file", results, "-o", self.out)
+
+    def test_layers_and_policies_that_the_file_does_not_have(self):
+        self.refused(3, "no layer 4; the file has 0, 5", self.file(), "-o", self.out,
+                     "--layers", "0,4")
+        self.refused(3, "no policy h2o; the file has full, random", self.folder / "results.nc",
+                     "-o", self.out, "--policy", "h2o")
+
+    def test_wrong_usage(self):
+        results = self.file()
+        self.refused(2, "no figure 'bugdet'", results, "-o", self.out, "--only", "bugdet")
+        self.refused(2, "no format 'svg'", results, "-o", self.out, "--formats", "svg")
+        self.refused(2, "--budget much: expected a ratio", results, "-o", self.out,
+                     "--budget", "much")
+        self.refused(2, "expected layers such as", results, "-o", self.out, "--layers", "a")
+        self.refused(2, "required: -o", results)
+
+    def test_existing_figures_are_kept_unless_overwriting_was_asked_for(self):
+        arguments = (self.file(), "-o", self.out, "--only", "budget", "--formats", "png")
+        self.assertEqual(self.draw(*arguments)[0], 0)
+        self.refused(2, "budget.png: exists; --overwrite", *arguments)
+        self.assertEqual(self.draw(*arguments, "--overwrite")[0], 0)
+
+    def test_a_folder_in_the_place_of_a_figure_is_never_replaced(self):
+        (self.out / "budget.png").mkdir(parents=True)
+        self.refused(2, "not a regular file", self.file(), "-o", self.out, "--overwrite")
+
+    def test_an_output_folder_that_cannot_be_made(self):
+        results = self.file()
+        code, _, err = self.draw(results, "-o", results)
+        self.assertNotEqual(code, 0)
+        self.assertEqual(len(err), 1, err)
+
+
+class PartsTest(PlotTest):
+    def test_the_nearest_budget_is_taken(self):
+        results = load.open_results(self.file(budgets=(0.9, 0.4, 0.1)))
+        for wanted, index in (("0.5", 1), ("85%", 0), ("20", 2), ("0.1", 2), ("1000", 0)):
+            self.assertEqual(results.nearest_budget(wanted), index, wanted)
+
+    def test_counts_are_named_as_they_were_typed(self):
+        results = load.open_results(self.file(budgets=(0.16, 0.64), labels=("64", "256")))
+        self.assertEqual(results.budget_text(1), "256 tokens (ratio 0.64)")
+        self.assertEqual(results.nearest_budget("64"), 0)
+        self.assertTrue(results.budgets_are_counts)
+
+    def test_a_subtitle_names_model_lengths_and_trace(self):
+        self.assertEqual(load.open_results(self.file()).subtitle,
+                         "example/tiny-360M, n = 400 prompt tokens, T = 20 later steps, "
+                         "trace example.h5")
+
+    def test_no_two_lines_of_one_figure_look_alike(self):
+        for count in (1, 9, 10, 11, 19, 21, 30, 31):
+            policies = ("full", *(f"p{i}" for i in range(count)))
+            results = load.open_results(self.file(f"{count}.nc", policies=policies, spans=(),
+                                                  layers=(0,), budgets=(0.5,), steps=2))
+            groups = style.policy_pages(results)
+            self.assertEqual([one for group in groups for one in group if one != "full"],
+                             list(policies[1:]))
+            for group in groups:
+                looks = {str(style.policy_style(results, policy)) for policy in group}
+                self.assertEqual(len(looks), len(group))
+
+    def test_the_running_median_ignores_what_is_undefined(self):
+        line = np.full(40, 0.8)
+        line[[3, 20]] = (0.0, np.nan)
+        self.assertTrue(np.all(retained_importance.running_median(line) == 0.8))
+
+    def test_the_summary_over_layers_leaves_out_undefined_values(self):
+        values = np.array([[0.2, np.nan, 0.4], [np.nan] * 3])
+        np.testing.assert_allclose(worst_case.worst(values), [0.2, np.nan])
+        np.testing.assert_allclose(worst_case.mean(values), [0.3, np.nan])
+        self.assertEqual([worst_case.share(v) for v in (0.204, 0.9949, 0.999, 1, 0, np.nan)],
+                         [".20", ".99", "1.0", "1.0", ".00", "–"])
+
+
+def pdf_objects(path):
+    """The bytes of a PDF with its compressed streams unpacked."""
+    data = path.read_bytes()
+    parts = [data]
+    for stream in re.findall(rb"stream\r?\n(.*?)\r?\nendstream", data, re.DOTALL):
+        with contextlib.suppress(zlib.error):
+            parts.append(zlib.decompress(stream))
+    return b"".join(parts)
+
+
+if __name__ == "__main__":
+    unittest.main()
