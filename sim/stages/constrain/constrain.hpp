@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/core/array.hpp"
 #include "sim/core/layer_trace.hpp"
 #include "sim/stages/kind.hpp"
 #include "sim/stages/settings.hpp"

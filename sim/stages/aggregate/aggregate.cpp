@@ -1,0 +1,23 @@
+#include "sim/stages/aggregate/aggregate.hpp"
+
+#include "sim/stages/parameter.hpp"
+
+namespace kvsim {
+namespace {
+
+const Declare aggregate{{.key = "aggregate",
+                         .place = 541,
+                         .type = ValueType::kind,
+                         .fallback = "mean",
+                         .meaning = "how the observing queries' rows become one"}};
+const Declare ema_alpha{{.key = "ema_alpha",
+                         .place = 543,
+                         .type = ValueType::real,
+                         .fallback = "0.3",
+                         .meaning = "weight of the newest row (ReST-KV Eq. 9)",
+                         .low = 0,
+                         .high = 1,
+                         .low_open = true}};
+
+}  // namespace
+}  // namespace kvsim

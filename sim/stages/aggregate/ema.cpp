@@ -1,0 +1,40 @@
+#include <vector>
+
+#include "sim/stages/aggregate/aggregate.hpp"
+
+namespace kvsim {
+namespace {
+
+/// e_1 = X_1; e_k = alpha X_k + (1 - alpha) e_{k-1} (ReST-KV Eq. 9).
+class Recursion : public Aggregation {
+ public:
+  Recursion(double alpha, int64_t columns)
+      : alpha_(alpha), values_(static_cast<size_t>(columns), 0.0) {}
+  void add(int64_t j, std::span<const double> row, int64_t) override {
+    const double past = j == 0 ? 0 : 1 - alpha_;
+    for (size_t c = 0; c < row.size(); ++c)   // no memory: an infinite past must not become NaN
+      values_[c] = past == 0 ? row[c] : alpha_ * row[c] + past * values_[c];
+  }
+  void finish(std::span<double> out) override {
+    for (size_t c = 0; c < out.size(); ++c) out[c] = values_[c];
+  }
+
+ private:
+  double alpha_;
+  std::vector<double> values_;
+};
+
+class Ema : public Aggregate {
+ public:
+  Ema()
+      : Aggregate({"aggregate", "ema", "exponential moving average, newest row weighs alpha",
+                   "ReST-KV Eq. 9", {"ema_alpha"}}) {}
+  std::unique_ptr<Aggregation> start(const Settings& settings, int64_t,
+                                     int64_t columns) const override {
+    return std::make_unique<Recursion>(settings.real("ema_alpha"), columns);
+  }
+};
+const Register<Aggregate, Ema> ema;
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,36 @@
+#include <algorithm>
+#include <vector>
+
+#include "sim/stages/aggregate/aggregate.hpp"
+
+namespace kvsim {
+namespace {
+
+class Maximum : public Aggregation {
+ public:
+  explicit Maximum(int64_t columns) : values_(static_cast<size_t>(columns), 0.0) {}
+  void add(int64_t j, std::span<const double> row, int64_t) override {
+    for (size_t c = 0; c < row.size(); ++c)
+      values_[c] = j == 0 ? row[c] : std::max(values_[c], row[c]);
+  }
+  void finish(std::span<double> out) override {
+    for (size_t c = 0; c < out.size(); ++c) out[c] = values_[c];
+  }
+
+ private:
+  std::vector<double> values_;
+};
+
+class Max : public Aggregate {
+ public:
+  Max()
+      : Aggregate({"aggregate", "max", "largest value over the observing queries",
+                   "DefensiveKV Eq. 5", {}}) {}
+  std::unique_ptr<Aggregation> start(const Settings&, int64_t, int64_t columns) const override {
+    return std::make_unique<Maximum>(columns);
+  }
+};
+const Register<Aggregate, Max> max;
+
+}  // namespace
+}  // namespace kvsim

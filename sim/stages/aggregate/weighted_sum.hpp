@@ -1,0 +1,28 @@
+#pragma once
+#include <vector>
+
+#include "sim/stages/aggregate/aggregate.hpp"
+
+namespace kvsim {
+
+/// sum_j weight[j] * row_j, for the aggregates whose weights are known beforehand.
+class WeightedSum : public Aggregation {
+ public:
+  WeightedSum(std::vector<double> weights, int64_t columns)
+      : weights_(std::move(weights)), sums_(static_cast<size_t>(columns), 0.0) {}
+
+  void add(int64_t j, std::span<const double> row, int64_t /*visible*/) override {
+    const double w = weights_[static_cast<size_t>(j)];
+    if (w == 0) return;   // an infinite score times no weight is no score
+    for (size_t c = 0; c < row.size(); ++c) sums_[c] += w * row[c];
+  }
+  void finish(std::span<double> out) override {
+    for (size_t c = 0; c < out.size(); ++c) out[c] = sums_[c];
+  }
+
+ private:
+  std::vector<double> weights_;
+  std::vector<double> sums_;
+};
+
+}  // namespace kvsim

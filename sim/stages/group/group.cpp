@@ -1,0 +1,77 @@
+#include "sim/stages/group/group.hpp"
+
+#include <algorithm>
+
+#include "sim/stages/parameter.hpp"
+
+namespace kvsim {
+namespace {
+
+const Declare group{{.key = "group",
+                     .place = 561,
+                     .type = ValueType::kind,
+                     .fallback = "mean",
+                     .meaning = "how the query heads of a KV head become one"}};
+
+void add_sum(int index, std::span<const double> head, std::span<double> out) {
+  for (size_t c = 0; c < out.size(); ++c) out[c] = index == 0 ? head[c] : out[c] + head[c];
+}
+void add_mean(int index, int count, std::span<const double> head, std::span<double> out) {
+  add_sum(index, head, out);
+  if (index + 1 == count)
+    for (double& value : out) value /= count;
+}
+
+class NoGroup : public Group {
+ public:
+  NoGroup() : Group({"group", "none", "every query head for itself (granularity=query)", "", {}}) {}
+  GroupSpan span() const override { return GroupSpan::head; }
+  void add(int, int, std::span<const double> head, std::span<double> out) const override {
+    std::copy(head.begin(), head.end(), out.begin());
+  }
+};
+const Register<Group, NoGroup> none;
+
+class GroupMean : public Group {
+ public:
+  GroupMean() : Group({"group", "mean", "mean over the group", "SnapKV in kvpress", {}}) {}
+  void add(int index, int count, std::span<const double> head,
+           std::span<double> out) const override {
+    add_mean(index, count, head, out);
+  }
+};
+const Register<Group, GroupMean> mean;
+
+class GroupMax : public Group {
+ public:
+  GroupMax() : Group({"group", "max", "maximum over the group", "DefensiveKV footnote 1", {}}) {}
+  void add(int index, int, std::span<const double> head, std::span<double> out) const override {
+    for (size_t c = 0; c < out.size(); ++c)
+      out[c] = index == 0 ? head[c] : std::max(out[c], head[c]);
+  }
+};
+const Register<Group, GroupMax> max;
+
+class GroupSum : public Group {
+ public:
+  GroupSum() : Group({"group", "sum", "sum over the group", "", {}}) {}
+  void add(int index, int, std::span<const double> head, std::span<double> out) const override {
+    add_sum(index, head, out);
+  }
+};
+const Register<Group, GroupSum> sum;
+
+class LayerMean : public Group {
+ public:
+  LayerMean()
+      : Group({"group", "layer-mean", "mean over all query heads of the layer", "TOVA", {}}) {}
+  GroupSpan span() const override { return GroupSpan::layer; }
+  void add(int index, int count, std::span<const double> head,
+           std::span<double> out) const override {
+    add_mean(index, count, head, out);
+  }
+};
+const Register<Group, LayerMean> layer_mean;
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,73 @@
+#include "sim/stages/normalize/normalize.hpp"
+
+#include "sim/stages/parameter.hpp"
+
+namespace kvsim {
+namespace {
+
+const Declare normalize{{.key = "normalize",
+                         .place = 583,
+                         .type = ValueType::kind,
+                         .fallback = "none",
+                         .meaning = "which sum of weights the scores are divided by"}};
+
+void divide(std::span<double> scores, Range candidates, double divisor) {
+  if (divisor == 0) return;
+  for (int64_t i = candidates.begin; i < candidates.end; ++i)
+    scores[static_cast<size_t>(i)] /= divisor;
+}
+double sum_of(std::span<const double> weights, Range candidates) {
+  double sum = 0;
+  for (int64_t i = candidates.begin; i < candidates.end; ++i) sum += weights[static_cast<size_t>(i)];
+  return sum;
+}
+
+class NoDivision : public Normalize {
+ public:
+  NoDivision() : Normalize({"normalize", "none", "no division", "", {}}) {}
+  void apply(const Table<double>&, Range, Table<double>&) const override {}
+};
+const Register<Normalize, NoDivision> none;
+
+class HeadSum : public Normalize {
+ public:
+  HeadSum() : Normalize({"normalize", "head-sum", "sum of w over the head's candidates", "", {}}) {}
+  void apply(const Table<double>& w, Range candidates, Table<double>& scores) const override {
+    for (int64_t owner = 0; owner < scores.rows(); ++owner)
+      divide(scores.row(owner), candidates, sum_of(w.row(owner), candidates));
+  }
+};
+const Register<Normalize, HeadSum> head_sum;
+
+class LayerSum : public Normalize {
+ public:
+  LayerSum()
+      : Normalize({"normalize", "layer-sum", "sum of w over all heads and candidates",
+                   "DefensiveKV Algorithm 2, line 11", {}}) {}
+  void apply(const Table<double>& w, Range candidates, Table<double>& scores) const override {
+    double total = 0;
+    for (int64_t owner = 0; owner < w.rows(); ++owner) total += sum_of(w.row(owner), candidates);
+    for (int64_t owner = 0; owner < scores.rows(); ++owner)
+      divide(scores.row(owner), candidates, total);
+  }
+};
+const Register<Normalize, LayerSum> layer_sum;
+
+class TokenHeads : public Normalize {
+ public:
+  TokenHeads()
+      : Normalize({"normalize", "token-heads", "sum of the token's w over the heads",
+                   "DefensiveKV code", {}}) {}
+  void apply(const Table<double>& w, Range candidates, Table<double>& scores) const override {
+    for (int64_t i = candidates.begin; i < candidates.end; ++i) {
+      double total = 0;
+      for (int64_t owner = 0; owner < w.rows(); ++owner) total += w(owner, i);
+      for (int64_t owner = 0; owner < scores.rows() && total != 0; ++owner)
+        scores(owner, i) /= total;
+    }
+  }
+};
+const Register<Normalize, TokenHeads> token_heads;
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,59 @@
+#include "sim/stages/prior/prior.hpp"
+
+#include <algorithm>
+
+#include "sim/stages/parameter.hpp"
+
+namespace kvsim {
+namespace {
+
+const Declare prior{{.key = "prior",
+                     .place = 571,
+                     .type = ValueType::kind,
+                     .fallback = "none",
+                     .meaning = "a floor under the scores"}};
+const Declare prior_value{{.key = "prior_value",
+                           .place = 572,
+                           .type = ValueType::real,
+                           .fallback = "0.0001",
+                           .meaning = "the constant floor",
+                           .unit = "score",
+                           .low = 0}};
+
+class NoPrior : public Prior {
+ public:
+  NoPrior() : Prior({"prior", "none", "no floor", "", {}}) {}
+  bool changes_nothing() const override { return true; }
+  void apply(const Settings&, std::span<double>) const override {}
+};
+const Register<Prior, NoPrior> none;
+
+class HeadMean : public Prior {
+ public:
+  HeadMean()
+      : Prior({"prior", "head-mean", "max(score, mean score of the head's candidates)",
+               "DefensiveKV Algorithm 1", {}}) {}
+  void apply(const Settings&, std::span<double> scores) const override {
+    if (scores.empty()) return;
+    double sum = 0;
+    for (double s : scores) sum += s;
+    const double mean = sum / static_cast<double>(scores.size());
+    for (double& s : scores) s = std::max(s, mean);
+  }
+};
+const Register<Prior, HeadMean> head_mean;
+
+class Constant : public Prior {
+ public:
+  Constant()
+      : Prior({"prior", "constant", "max(score, `prior_value`)", "DefensiveKV, ablation",
+               {"prior_value"}}) {}
+  void apply(const Settings& settings, std::span<double> scores) const override {
+    const double floor = settings.real("prior_value");
+    for (double& s : scores) s = std::max(s, floor);
+  }
+};
+const Register<Prior, Constant> constant;
+
+}  // namespace
+}  // namespace kvsim

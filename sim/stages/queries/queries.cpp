@@ -1,0 +1,102 @@
+#include "sim/stages/queries/queries.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "sim/stages/parameter.hpp"
+
+namespace kvsim {
+namespace {
+
+const Declare queries{{.key = "queries",
+                       .place = 511,
+                       .type = ValueType::kind,
+                       .fallback = "window",
+                       .meaning = "which queries observe"}};
+const Declare window{{.key = "window",
+                      .place = 512,
+                      .type = ValueType::share,
+                      .fallback = "32",
+                      .meaning = "newest entries that observe and are protected",
+                      .unit = "entries",
+                      .low = 1}};
+const Declare last_queries{{.key = "last_queries",
+                            .place = 513,
+                            .type = ValueType::count,
+                            .fallback = "400",
+                            .meaning = "how many of the last queries observe",
+                            .unit = "queries",
+                            .low = 1}};
+
+std::vector<int64_t> positions_of(Range range) {
+  std::vector<int64_t> positions(static_cast<size_t>(range.size()));
+  std::iota(positions.begin(), positions.end(), range.begin);
+  return positions;
+}
+
+class NoQueries : public Queries {
+ public:
+  NoQueries() : Queries({"queries", "none", "no query observes", "", {}}) {}
+  void observe(const Settings&, int64_t, const TraceInfo&, Segment& segment) const override {
+    segment.candidates = segment.range;
+  }
+};
+const Register<Queries, NoQueries> none;
+
+class WindowQueries : public Queries {
+ public:
+  WindowQueries()
+      : Queries({"queries", "window", "the newest m, whose own entries are protected",
+                 "SnapKV; DefensiveKV 2", {"window"}, "queries n-m..n-1"}) {}
+  int64_t window(const Settings& settings, int64_t budget, int64_t entries) const override {
+    return std::min(std::max<int64_t>(1, settings.share("window", budget)), entries);
+  }
+  void observe(const Settings&, int64_t window, const TraceInfo&, Segment& segment) const override {
+    const int64_t m = std::min(window, segment.range.size());
+    segment.window = m;
+    segment.candidates = {segment.range.begin, segment.range.end - m};
+    segment.positions = positions_of({segment.range.end - m, segment.range.end});
+  }
+};
+const Register<Queries, WindowQueries> by_window;
+
+class LastQueries : public Queries {
+ public:
+  LastQueries()
+      : Queries({"queries", "last", "the newest `last_queries`", "Scissorhands",
+                 {"last_queries"}, "the last `last_queries` prompt queries"}) {}
+  void observe(const Settings& settings, int64_t, const TraceInfo&,
+               Segment& segment) const override {
+    const int64_t count = std::min(settings.count("last_queries"), segment.range.size());
+    segment.candidates = segment.range;
+    segment.positions = positions_of({segment.range.end - count, segment.range.end});
+  }
+};
+const Register<Queries, LastQueries> last;
+
+class AllQueries : public Queries {
+ public:
+  AllQueries() : Queries({"queries", "all", "every prompt query", "H2O", {}, "queries 0..n-1"}) {}
+  void observe(const Settings&, int64_t, const TraceInfo&, Segment& segment) const override {
+    segment.candidates = segment.range;
+    segment.positions = positions_of(segment.range);
+  }
+};
+const Register<Queries, AllQueries> all;
+
+class FutureQueries : public Queries {
+ public:
+  FutureQueries()
+      : Queries({"queries", "future", "the later steps themselves (oracles only)", "kvsim", {},
+                 "queries at positions >= n"}) {}
+  bool looks_ahead() const override { return true; }
+  void observe(const Settings&, int64_t, const TraceInfo& info, Segment& segment) const override {
+    segment.candidates = segment.range;
+    segment.positions.assign(info.query_position.begin() + info.first_step(),
+                             info.query_position.end());
+  }
+};
+const Register<Queries, FutureQueries> future;
+
+}  // namespace
+}  // namespace kvsim

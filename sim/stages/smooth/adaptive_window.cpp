@@ -1,0 +1,74 @@
+#include <algorithm>
+#include <cmath>
+
+#include "sim/stages/parameter.hpp"
+#include "sim/stages/smooth/smooth.hpp"
+
+namespace kvsim {
+namespace {
+
+const Declare aws_beta{{.key = "aws_beta",
+                        .place = 553,
+                        .type = ValueType::real,
+                        .fallback = "2000",
+                        .meaning = "drift per step of the adaptive window's width and shift",
+                        .unit = "tokens",
+                        .low = 0,
+                        .low_open = true}};
+const Declare aws_min{{.key = "aws_min",
+                       .place = 554,
+                       .type = ValueType::count,
+                       .fallback = "5",
+                       .meaning = "least width of the adaptive window",
+                       .unit = "entries",
+                       .low = 1,
+                       .odd = true}};
+
+/// Mean over a window of width W, shifted by gamma; edges replicate (ReST-KV Eq. 11-13).
+void shifted_mean(int64_t width, int64_t shift, std::span<const double> in,
+                  std::span<double> out) {
+  const int64_t last = static_cast<int64_t>(in.size()) - 1;
+  for (int64_t i = 0; i <= last; ++i) {
+    double sum = 0;
+    for (int64_t c = i + shift - width / 2; c <= i + shift + width / 2; ++c)
+      sum += in[static_cast<size_t>(std::clamp<int64_t>(c, 0, last))];
+    out[static_cast<size_t>(i)] = sum / static_cast<double>(width);
+  }
+}
+
+int64_t window_width(const Settings& settings, double drift) {
+  const double steps = std::floor(std::abs(drift) / settings.real("aws_beta"));
+  return std::max<int64_t>(settings.count("aws_min"), 2 * static_cast<int64_t>(steps) + 1);
+}
+
+class AdaptiveWindow : public Smooth {
+ public:
+  AdaptiveWindow()
+      : Smooth({"smooth", "aws", "window as wide and as shifted as the best entries' drift asks",
+                "ReST-KV Eq. 10-13", {"aws_beta", "aws_min"}}) {}
+  Drift drift() const override { return Drift::indicator; }
+  void apply(const Settings& settings, double drift, std::span<const double> in,
+             std::span<double> out) const override {
+    const auto steps = static_cast<int64_t>(std::floor(drift / settings.real("aws_beta")));
+    const int64_t shift = drift > 0 ? steps : drift < 0 ? steps + 1 : 0;
+    shifted_mean(window_width(settings, drift), shift, in, out);
+  }
+};
+const Register<Smooth, AdaptiveWindow> aws;
+
+class AdaptiveWindowCode : public Smooth {
+ public:
+  AdaptiveWindowCode()
+      : Smooth({"smooth", "aws-code", "`aws` with the published code's choices (drift of the "
+                "attention, shift 1 without drift)", "ReST-KV code", {"aws_beta", "aws_min"}}) {}
+  Drift drift() const override { return Drift::attention; }
+  void apply(const Settings& settings, double drift, std::span<const double> in,
+             std::span<double> out) const override {
+    const auto steps = static_cast<int64_t>(std::floor(drift / settings.real("aws_beta")));
+    shifted_mean(window_width(settings, drift), drift > 0 ? steps : steps + 1, in, out);
+  }
+};
+const Register<Smooth, AdaptiveWindowCode> aws_code;
+
+}  // namespace
+}  // namespace kvsim

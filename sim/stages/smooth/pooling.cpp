@@ -1,0 +1,113 @@
+#include <algorithm>
+#include <numeric>
+
+#include "sim/stages/parameter.hpp"
+#include "sim/stages/smooth/smooth.hpp"
+
+namespace kvsim {
+namespace {
+
+const Declare smooth{{.key = "smooth",
+                      .place = 551,
+                      .type = ValueType::kind,
+                      .fallback = "none",
+                      .meaning = "pooling over neighbouring candidates"}};
+const Declare kernel{{.key = "kernel",
+                      .place = 552,
+                      .type = ValueType::count,
+                      .fallback = "5",
+                      .meaning = "width of the pooling",
+                      .unit = "entries",
+                      .low = 1,
+                      .odd = true}};
+
+class NoSmoothing : public Smooth {
+ public:
+  NoSmoothing() : Smooth({"smooth", "none", "scores as they are", "", {}}) {}
+  bool changes_nothing() const override { return true; }
+  void apply(const Settings&, double, std::span<const double> in,
+             std::span<double> out) const override {
+    std::copy(in.begin(), in.end(), out.begin());
+  }
+};
+const Register<Smooth, NoSmoothing> none;
+
+/// (1/k) sum over the kernel, columns outside count as 0.
+void average(int64_t k, std::span<const double> in, std::span<double> out) {
+  const int64_t columns = static_cast<int64_t>(in.size());
+  for (int64_t i = 0; i < columns; ++i) {
+    const int64_t begin = std::max<int64_t>(0, i - k / 2);
+    const int64_t end = std::min(columns, i + k / 2 + 1);
+    double sum = 0;
+    for (int64_t c = begin; c < end; ++c) sum += in[static_cast<size_t>(c)];
+    out[static_cast<size_t>(i)] = sum / static_cast<double>(k);
+  }
+}
+
+class Average : public Smooth {
+ public:
+  Average()
+      : Smooth({"smooth", "avg", "average pooling; columns outside are 0 and still counted",
+                "SnapKV", {"kernel"}}) {}
+  void apply(const Settings& settings, double, std::span<const double> in,
+             std::span<double> out) const override {
+    average(settings.count("kernel"), in, out);
+  }
+};
+const Register<Smooth, Average> avg;
+
+class AverageReplicate : public Smooth {
+ public:
+  AverageReplicate()
+      : Smooth({"smooth", "avg-replicate", "average pooling; the edge columns repeat outside", "",
+                {"kernel"}}) {}
+  void apply(const Settings& settings, double, std::span<const double> in,
+             std::span<double> out) const override {
+    const int64_t k = settings.count("kernel");
+    const int64_t last = static_cast<int64_t>(in.size()) - 1;
+    for (int64_t i = 0; i <= last; ++i) {
+      double sum = 0;
+      for (int64_t c = i - k / 2; c <= i + k / 2; ++c)
+        sum += in[static_cast<size_t>(std::clamp<int64_t>(c, 0, last))];
+      out[static_cast<size_t>(i)] = sum / static_cast<double>(k);
+    }
+  }
+};
+const Register<Smooth, AverageReplicate> avg_replicate;
+
+class AverageRenormalized : public Smooth {
+ public:
+  AverageRenormalized()
+      : Smooth({"smooth", "avg-renormalized", "`avg`, each row scaled back to its sum before",
+                "DefensiveKV code", {"kernel"}}) {}
+  bool only_before_aggregate() const override { return true; }
+  void apply(const Settings& settings, double, std::span<const double> in,
+             std::span<double> out) const override {
+    average(settings.count("kernel"), in, out);
+    const double before = std::accumulate(in.begin(), in.end(), 0.0);
+    const double after = std::accumulate(out.begin(), out.end(), 0.0);
+    if (after == 0) return;
+    for (double& value : out) value *= before / after;
+  }
+};
+const Register<Smooth, AverageRenormalized> avg_renormalized;
+
+class MaxPooling : public Smooth {
+ public:
+  MaxPooling()
+      : Smooth({"smooth", "max", "maximum over the columns that exist", "AdaKV", {"kernel"}}) {}
+  void apply(const Settings& settings, double, std::span<const double> in,
+             std::span<double> out) const override {
+    const int64_t half = settings.count("kernel") / 2;
+    const int64_t columns = static_cast<int64_t>(in.size());
+    for (int64_t i = 0; i < columns; ++i) {
+      const auto begin = in.begin() + std::max<int64_t>(0, i - half);
+      const auto end = in.begin() + std::min(columns, i + half + 1);
+      out[static_cast<size_t>(i)] = *std::max_element(begin, end);
+    }
+  }
+};
+const Register<Smooth, MaxPooling> max;
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,89 @@
+#include "sim/stages/weight/weight.hpp"
+
+#include "sim/stages/parameter.hpp"
+
+namespace kvsim {
+namespace {
+
+const Declare weight{{.key = "weight",
+                      .place = 581,
+                      .type = ValueType::kind,
+                      .fallback = "none",
+                      .meaning = "what scores are multiplied with"}};
+const Declare weight_epsilon{{.key = "weight_epsilon",
+                              .place = 582,
+                              .type = ValueType::real,
+                              .fallback = "0",
+                              .meaning = "added to the score before it is multiplied",
+                              .unit = "score",
+                              .low = 0}};
+
+class NoWeight : public Weight {
+ public:
+  NoWeight() : Weight({"weight", "none", "1", "", {}}) {}
+  bool changes_nothing() const override { return true; }
+  Table<double> weights(LayerWork& work, bool per_query_head) const override {
+    return Table<double>(per_query_head ? work.query_heads() : work.kv_heads(), work.entries(), 1);
+  }
+};
+const Register<Weight, NoWeight> none;
+
+/// ||v_i|| of the owner's KV head.
+Table<double> value_weights(LayerWork& work, bool per_query_head, Norm norm) {
+  const Table<float>& norms = work.value_norms(norm);
+  Table<double> w(per_query_head ? work.query_heads() : work.kv_heads(), work.entries());
+  for (int64_t owner = 0; owner < w.rows(); ++owner) {
+    const auto from = norms.row(per_query_head ? owner / work.group_size() : owner);
+    std::copy(from.begin(), from.end(), w.row(owner).begin());
+  }
+  return w;
+}
+
+/// ||v_i W^h||: of the query head itself, or the mean over the owner's group (CriticalKV).
+Table<double> projected_weights(LayerWork& work, bool per_query_head, Norm norm) {
+  const Table<float>& norms = work.projected_norms(norm);
+  Table<double> w(per_query_head ? work.query_heads() : work.kv_heads(), work.entries());
+  const int heads = per_query_head ? 1 : work.group_size();
+  for (int64_t owner = 0; owner < w.rows(); ++owner) {
+    auto out = w.row(owner);
+    for (int x = 0; x < heads; ++x) {
+      const auto from = norms.row(owner * heads + x);
+      for (size_t i = 0; i < out.size(); ++i) out[i] += static_cast<double>(from[i]);
+    }
+    for (double& value : out) value /= heads;
+  }
+  return w;
+}
+
+template <bool kProjected, Norm kNorm>
+class NormWeight : public Weight {
+ public:
+  using Weight::Weight;
+  Table<double> weights(LayerWork& work, bool per_query_head) const override {
+    return kProjected ? projected_weights(work, per_query_head, kNorm)
+                      : value_weights(work, per_query_head, kNorm);
+  }
+};
+
+struct ValueL1 : NormWeight<false, Norm::l1> {
+  ValueL1() : NormWeight({"weight", "value-l1", "||v_i||_1", "VATP", {"weight_epsilon"}}) {}
+};
+struct ValueL2 : NormWeight<false, Norm::l2> {
+  ValueL2() : NormWeight({"weight", "value-l2", "||v_i||_2", "ReST-KV Table 12",
+                          {"weight_epsilon"}}) {}
+};
+struct ProjectedL1 : NormWeight<true, Norm::l1> {
+  ProjectedL1() : NormWeight({"weight", "projected-l1", "mean over the group of ||v_i W^h||_1",
+                              "CriticalKV; DefensiveKV 2", {"weight_epsilon"}}) {}
+};
+struct ProjectedL2 : NormWeight<true, Norm::l2> {
+  ProjectedL2() : NormWeight({"weight", "projected-l2", "mean over the group of ||v_i W^h||_2",
+                              "kvsim", {"weight_epsilon"}}) {}
+};
+const Register<Weight, ValueL1> value_l1;
+const Register<Weight, ValueL2> value_l2;
+const Register<Weight, ProjectedL1> projected_l1;
+const Register<Weight, ProjectedL2> projected_l2;
+
+}  // namespace
+}  // namespace kvsim
