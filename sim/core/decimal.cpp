@@ -116,6 +116,39 @@ Decimal Decimal::one_minus() const {
   return d;
 }
 
+std::optional<Decimal> Decimal::advanced(const Decimal& step, int64_t count) const {
+  if (step.mantissa_ == 0 || count == 0) return *this;
+  const int low = mantissa_ == 0 ? step.exponent_ : std::min(exponent_, step.exponent_);
+  const int shift = mantissa_ == 0 ? 0 : exponent_ - low;
+  if (shift > kMaxDigits || step.exponent_ - low > kMaxDigits) return std::nullopt;
+  // 18 digits times 10^18 fit 128 bits; the second product is checked.
+  Wide sum = static_cast<Wide>(step.mantissa_) * power_of_ten(step.exponent_ - low);
+  if (__builtin_mul_overflow(sum, static_cast<Wide>(count), &sum) ||
+      __builtin_add_overflow(sum, static_cast<Wide>(mantissa_) * power_of_ten(shift), &sum))
+    return std::nullopt;
+  Decimal d;
+  d.exponent_ = low;
+  while (sum != 0 && sum % 10 == 0) {
+    sum /= 10;
+    ++d.exponent_;
+  }
+  const Wide limit = power_of_ten(kMaxDigits);
+  if (sum >= limit || sum <= -limit) return std::nullopt;
+  d.mantissa_ = static_cast<int64_t>(sum);
+  if (d.mantissa_ == 0) d.exponent_ = 0;
+  return d;
+}
+
+bool operator<(const Decimal& a, const Decimal& b) {
+  // Doubles decide unless they agree; then both have nearly the same size and can be aligned.
+  const double x = a.value(), y = b.value();
+  if (x != y) return x < y;
+  const int low = std::min(a.exponent_, b.exponent_);
+  if (a.exponent_ - low > kMaxDigits || b.exponent_ - low > kMaxDigits) return false;
+  return a.mantissa_ * power_of_ten(a.exponent_ - low) <
+         b.mantissa_ * power_of_ten(b.exponent_ - low);
+}
+
 std::string Decimal::text() const { return shortest(value()); }
 
 std::string shortest(double value) {

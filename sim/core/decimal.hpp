@@ -19,7 +19,12 @@ class Decimal {
   int64_t floor_times(int64_t count) const;   ///< floor(this * count), exact; count >= 0
   int64_t floor_times(int64_t count, const Decimal& other) const;  ///< floor(this * count * other)
   Decimal one_minus() const;                  ///< 1 - this, exact
+  /// this + step * count, exact; nothing when the sum has > 18 digits.
+  std::optional<Decimal> advanced(const Decimal& step, int64_t count) const;
   std::string text() const;                   ///< shortest decimal that reads back to value()
+
+  friend bool operator==(const Decimal&, const Decimal&) = default;   // one form per value
+  friend bool operator<(const Decimal& a, const Decimal& b);          // exact
 
  private:
   int64_t mantissa_ = 0;

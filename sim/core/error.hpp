@@ -12,11 +12,11 @@ enum class Fault { failure = 1, usage = 2, bad_data = 3, verification = 4 };
 class Error : public std::runtime_error {
  public:
   struct Parts {
-    std::string what;      ///< what is wrong, e.g. "unknown preset"
-    std::string where;     ///< file, object or option it was seen in
-    std::string found;     ///< what was there
-    std::string expected;  ///< what should have been there
-    std::string hint;      ///< what to try, e.g. the nearest valid names
+    std::string what = {};      ///< what is wrong, e.g. "unknown preset"
+    std::string where = {};     ///< file, object or option it was seen in
+    std::string found = {};     ///< what was there
+    std::string expected = {};  ///< what should have been there
+    std::string hint = {};      ///< what to try, e.g. the nearest valid names
   };
   Error(Fault fault, Parts parts);
 

@@ -1,0 +1,239 @@
+#include "cli/command.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <new>
+#include <sstream>
+
+#include "cli/options.hpp"
+#include "cli/parse.hpp"
+#include "cli/terminal.hpp"
+#include "kvsim_version.hpp"
+#include "sim/core/error.hpp"
+#include "sim/core/nearest.hpp"
+#include "sim/core/parallel.hpp"
+
+namespace kvsim::cli {
+namespace {
+
+std::vector<Command>& table() {
+  static std::vector<Command> commands;
+  return commands;
+}
+
+std::string typed_line;
+
+std::string shell_quoted(const std::string& word) {
+  const char* plain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=,./:@%";
+  if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
+  std::string result = "'";
+  for (const char c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
+}
+
+std::string upper(std::string name) {
+  for (char& c : name) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return name;
+}
+
+std::string usage_line(const Command& command) {
+  std::string line = "Usage: kvsim " + command.name;
+  for (const Argument& argument : command.arguments) {
+    const std::string name = upper(argument.name) + (argument.many ? "..." : "");
+    line += argument.required ? " " + name : " [" + name + "]";
+  }
+  return line + " [options]";
+}
+
+void print_version() {
+  std::printf("kvsim %s (commit %s, %s)\n", KVSIM_VERSION, KVSIM_GIT_COMMIT, KVSIM_BUILD);
+}
+
+void print_program_help(std::FILE* stream) {
+  std::fprintf(stream,
+               "Usage: kvsim COMMAND [options]\n\n"
+               "If this KV cache had been compressed this way, what would each later token have "
+               "lost?\n\nCommands:\n");
+  for (const Command& command : commands())
+    std::fprintf(stream, "  %-10s %s\n", command.name.c_str(), command.summary.c_str());
+  std::fprintf(stream,
+               "\n`kvsim COMMAND --help` explains a command and shows two examples; "
+               "`kvsim --version` prints the version.\n");
+}
+
+void print_command_help(const Command& command, const po::options_description& options) {
+  std::ostringstream text;
+  text << usage_line(command) << "\n\n" << command.summary << "\n";
+  if (!command.description.empty()) text << "\n" << command.description << "\n";
+  for (const Argument& argument : command.arguments)
+    text << "\n  " << upper(argument.name) << "  " << argument.meaning;
+  text << "\n" << options << "\nExamples:\n";
+  for (const std::string& example : command.examples) text << "  " << example << "\n";
+  std::fputs(text.str().c_str(), stdout);
+}
+
+std::vector<std::string> option_names(const po::options_description& options) {
+  std::vector<std::string> names;
+  for (const auto& option : options.options()) names.push_back("--" + option->long_name());
+  return names;
+}
+
+/// Boost's complaints in the program's own form.
+[[noreturn]] void option_error(const Command& command, const po::error& error,
+                               const po::options_description& options) {
+  const std::string hint = "kvsim " + command.name + " --help lists the options";
+  if (const auto* unknown = dynamic_cast<const po::unknown_option*>(&error)) {
+    const std::string name = unknown->get_option_name();
+    const std::string near = did_you_mean(name, option_names(options));
+    usage_error({.what = "unknown option", .where = command.name, .found = name,
+                 .hint = near.empty() ? hint : near});
+  }
+  if (dynamic_cast<const po::too_many_positional_options_error*>(&error) != nullptr)
+    usage_error({.what = "too many arguments", .where = command.name,
+                 .expected = usage_line(command).substr(7)});
+  usage_error({.what = error.what(), .where = command.name, .hint = hint});
+}
+
+/// The declared positional arguments as options that --help does not list among the options.
+po::options_description argument_options(const Command& command) {
+  po::options_description hidden;
+  for (const Argument& argument : command.arguments) {
+    if (argument.many) {
+      hidden.add_options()(argument.name.c_str(), po::value<std::vector<std::string>>());
+    } else {
+      hidden.add_options()(argument.name.c_str(), po::value<std::string>());
+    }
+  }
+  return hidden;
+}
+
+Values parse(const Command& command, const std::vector<std::string>& words,
+             const po::options_description& visible) {
+  po::options_description all;
+  all.add(visible).add(argument_options(command));
+  po::positional_options_description positions;
+  for (const Argument& argument : command.arguments)
+    positions.add(argument.name.c_str(), argument.many ? -1 : 1);
+  namespace style = po::command_line_style;
+  Values values;
+  try {
+    po::store(po::command_line_parser(words)
+                  .options(all)
+                  .positional(positions)
+                  .style(style::unix_style & ~style::allow_guessing)
+                  .run(),
+              values);
+    po::notify(values);
+  } catch (const po::error& error) {
+    option_error(command, error, visible);
+  }
+  return values;
+}
+
+void check_arguments(const Command& command, const Values& values) {
+  for (const Argument& argument : command.arguments)
+    if (argument.required && values.count(argument.name) == 0)
+      usage_error({.what = "missing " + upper(argument.name), .where = command.name,
+                   .expected = usage_line(command).substr(7)});
+}
+
+void apply_general_options(const Values& values) {
+  if (has(values, "quiet") && has(values, "verbose"))
+    usage_error({.what = "-q and -v exclude each other"});
+  set_verbosity(has(values, "quiet")     ? Verbosity::quiet
+                : has(values, "verbose") ? Verbosity::verbose
+                                         : Verbosity::normal);
+  if (has(values, "threads"))
+    set_threads(static_cast<int>(parse_count(text(values, "threads"), "--threads", 1, 4096)));
+}
+
+int run_command(const Command& command, const std::vector<std::string>& words) {
+  po::options_description options("Options", 100, 60);
+  if (command.describe != nullptr) command.describe(options);
+  add_general_options(options);
+  const Values values = parse(command, words, options);
+  if (has(values, "help")) {
+    print_command_help(command, options);
+    return kDone;
+  }
+  if (has(values, "version")) {
+    print_version();
+    return kDone;
+  }
+  check_arguments(command, values);
+  apply_general_options(values);
+  return command.run(values);
+}
+
+int dispatch(const std::vector<std::string>& words) {
+  if (words.empty()) {
+    print_program_help(stderr);
+    return kUsage;
+  }
+  const std::string& name = words[0];
+  if (name == "--version") {
+    print_version();
+    return kDone;
+  }
+  if (name == "--help" || name == "-h" || name == "help") {
+    print_program_help(stdout);
+    return kDone;
+  }
+  std::vector<std::string> names;
+  for (const Command& command : commands()) {
+    if (command.name == name) return run_command(command, {words.begin() + 1, words.end()});
+    names.push_back(command.name);
+  }
+  const bool option = name.starts_with('-');
+  const std::string near = did_you_mean(name, names);
+  usage_error({.what = option ? "unknown option" : "unknown command",
+               .found = name,
+               .expected = option ? "a command first" : "",
+               .hint = near.empty() ? "kvsim --help lists the commands" : near});
+}
+
+/// Results that could not be written are no success.
+int flushed(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.flush()) return code;
+  print_error("standard output: cannot be written");
+  return code == kDone ? kFailed : code;
+}
+
+}  // namespace
+
+bool register_command(Command command) {
+  for (const Command& other : table()) {
+    if (other.name != command.name) continue;
+    std::fprintf(stderr, "command %s is registered twice\n", command.name.c_str());
+    std::abort();
+  }
+  const auto later = [](const Command& a, const Command& b) { return a.name < b.name; };
+  table().insert(std::upper_bound(table().begin(), table().end(), command, later), command);
+  return true;
+}
+
+const std::vector<Command>& commands() { return table(); }
+
+const std::string& command_line() { return typed_line; }
+
+int run_command_line(int argc, const char* const* argv) {
+  const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  typed_line = "kvsim";
+  for (const std::string& word : words) typed_line += " " + shell_quoted(word);
+  try {
+    return flushed(dispatch(words));
+  } catch (const Error& error) {
+    print_error(error.what());
+    return static_cast<int>(error.fault());
+  } catch (const std::bad_alloc&) {
+    print_error("out of memory");
+  } catch (const std::exception& error) {
+    print_error(error.what());
+  }
+  return kFailed;
+}
+
+}  // namespace kvsim::cli

@@ -1,0 +1,7 @@
+#include "cli/command.hpp"
+#include "io/temporary_file.hpp"
+
+int main(int argc, char** argv) {
+  kvsim::remove_temporary_files_on_signals();
+  return kvsim::run_command_line(argc, argv);
+}

@@ -1,0 +1,109 @@
+#include "cli/options.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "cli/parse.hpp"
+#include "sim/core/error.hpp"
+
+namespace kvsim::cli {
+namespace {
+
+auto one(const char* placeholder) { return po::value<std::string>()->value_name(placeholder); }
+auto several(const char* placeholder) {
+  return po::value<std::vector<std::string>>()->value_name(placeholder)->composing();
+}
+
+}  // namespace
+
+void add_general_options(po::options_description& options) {
+  options.add_options()
+      ("threads", one("N"), "threads to use (default: all cores)")
+      ("quiet,q", "say nothing but results and errors")
+      ("verbose,v", "say more on standard error")
+      ("help,h", "this text")
+      ("version", "print the version");
+}
+
+void add_output_options(po::options_description& options, const std::string& meaning) {
+  options.add_options()
+      ("out,o", one("FILE"), meaning.c_str())
+      ("overwrite", "replace an existing file");
+}
+
+void add_seed_option(po::options_description& options) {
+  options.add_options()("seed", one("N"), "seed of everything random (default: 0)");
+}
+
+void add_layers_option(po::options_description& options) {
+  options.add_options()("layers", one("LIST"), "layers to use, e.g. 0,5,10-15 (default: all)");
+}
+
+void add_budget_option(po::options_description& options) {
+  options.add_options()(
+      "budget", several("LIST"),
+      "entries kept per KV head: ratios 0.2 or 20%, counts 512; lists by comma, ranges "
+      "0.1:0.9:0.1; repeatable");
+}
+
+void add_policy_option(po::options_description& options) {
+  options.add_options()("policy", several("RECORD"),
+                        "PRESET[:VARIANT][,key=value]..., repeatable; `kvsim policies` lists them");
+}
+
+void add_metric_option(po::options_description& options) {
+  options.add_options()("metric", several("LIST"), "further metrics to compute; repeatable");
+}
+
+void add_backend_option(po::options_description& options) {
+  options.add_options()("backend", one("auto|cpu|cuda"), "where to compute (default: auto)");
+}
+
+void add_json_option(po::options_description& options) {
+  options.add_options()("json", "print one JSON document on standard output");
+}
+
+void add_csv_option(po::options_description& options) {
+  options.add_options()("csv", one("FILE"), "also write the summaries as a tidy table");
+}
+
+bool has(const Values& values, const char* name) { return values.count(name) > 0; }
+
+std::string text(const Values& values, const char* name) {
+  return has(values, name) ? values[name].as<std::string>() : std::string();
+}
+
+std::vector<std::string> texts(const Values& values, const char* name) {
+  return has(values, name) ? values[name].as<std::vector<std::string>>()
+                           : std::vector<std::string>();
+}
+
+uint64_t seed(const Values& values) {
+  if (!has(values, "seed")) return 0;
+  return static_cast<uint64_t>(
+      parse_count(text(values, "seed"), "--seed", 0, std::numeric_limits<int64_t>::max()));
+}
+
+std::vector<int> chosen_layers(const Values& values, const TraceInfo& info) {
+  if (!has(values, "layers")) return info.layers;
+  const std::vector<int> layers = parse_layers(text(values, "layers"), "--layers");
+  for (const int layer : layers) {
+    if (std::binary_search(info.layers.begin(), info.layers.end(), layer)) continue;
+    std::string there;
+    for (const int l : info.layers) there += (there.empty() ? "" : ",") + std::to_string(l);
+    bad_data({.what = "the trace does not have the layer asked for",
+              .where = info.path,
+              .found = "--layers with " + std::to_string(layer),
+              .expected = "layers among " + there});
+  }
+  return layers;
+}
+
+std::vector<std::string> budget_items(const Values& values) {
+  std::vector<std::string> items;
+  for (const std::string& list : texts(values, "budget"))
+    for (std::string& item : expand_numbers(list, "--budget")) items.push_back(std::move(item));
+  return items;
+}
+
+}  // namespace kvsim::cli

@@ -1,0 +1,37 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/command.hpp"
+#include "sim/core/layer_trace.hpp"
+
+/// Options that mean the same in every command: each has one function that adds it to a command's
+/// table and, where it needs parsing, one that reads it.
+namespace kvsim::cli {
+
+/// -h, -q, -v, --threads; the framework adds them to every command.
+void add_general_options(po::options_description& options);
+
+void add_output_options(po::options_description& options, const std::string& meaning);  ///< -o, --overwrite
+void add_seed_option(po::options_description& options);            ///< --seed N (0)
+void add_layers_option(po::options_description& options);          ///< --layers LIST
+void add_budget_option(po::options_description& options);          ///< --budget LIST, repeatable
+void add_policy_option(po::options_description& options);          ///< --policy RECORD, repeatable
+void add_metric_option(po::options_description& options);          ///< --metric LIST
+void add_backend_option(po::options_description& options);         ///< --backend auto|cpu|cuda
+void add_json_option(po::options_description& options);            ///< --json
+void add_csv_option(po::options_description& options);             ///< --csv FILE
+
+bool has(const Values& values, const char* name);
+std::string text(const Values& values, const char* name);               ///< "" when not given
+std::vector<std::string> texts(const Values& values, const char* name);  ///< of a repeatable option
+uint64_t seed(const Values& values);
+
+/// Layers of `info` chosen by --layers, ascending; all without the option. A layer that the trace
+/// does not have is bad data.
+std::vector<int> chosen_layers(const Values& values, const TraceInfo& info);
+/// Items of all --budget options in typed order, ranges expanded; still text.
+std::vector<std::string> budget_items(const Values& values);
+
+}  // namespace kvsim::cli

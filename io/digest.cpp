@@ -1,0 +1,39 @@
+#include <xxhash.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "io/trace_reader.hpp"
+#include "sim/core/error.hpp"
+
+namespace kvsim {
+
+std::string file_digest(const std::string& path) {
+  const auto close = [](std::FILE* f) { std::fclose(f); };
+  const std::unique_ptr<std::FILE, decltype(close)> file(std::fopen(path.c_str(), "rb"), close);
+  if (!file) bad_data({.what = std::strerror(errno), .where = path});
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       &XXH3_freeState);
+  if (!state) throw Error(Fault::failure, {.what = "out of memory", .where = path});
+  XXH3_128bits_reset(state.get());
+  std::vector<char> buffer(size_t{1} << 20);
+  while (const size_t got = std::fread(buffer.data(), 1, buffer.size(), file.get()))
+    XXH3_128bits_update(state.get(), buffer.data(), got);
+  if (std::ferror(file.get()) != 0) bad_data({.what = "read error", .where = path});
+  XXH128_canonical_t bytes;
+  XXH128_canonicalFromHash(&bytes, XXH3_128bits_digest(state.get()));
+  std::string text = "xxh3-128:";
+  for (const unsigned char byte : bytes.digest) {
+    constexpr char kHex[] = "0123456789abcdef";
+    text += kHex[byte >> 4];
+    text += kHex[byte & 15];
+  }
+  return text;
+}
+
+std::string TraceReader::digest() const { return file_digest(file_.path()); }
+
+}  // namespace kvsim

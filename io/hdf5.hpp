@@ -1,0 +1,135 @@
+#pragma once
+#include <hdf5.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "sim/core/tensor.hpp"
+
+/// A small, suspicious layer over HDF5's C interface. Nothing that is read is trusted: shapes are
+/// compared with what the file really stores before memory is allocated, links never leave the
+/// file, and HDF5's own error printing is off. Every fault is a kvsim::Error (bad data) that names
+/// file and object.
+namespace kvsim::h5 {
+
+/// Owns one HDF5 identifier.
+class Handle {
+ public:
+  Handle() = default;
+  explicit Handle(hid_t id) : id_(id) {}
+  Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, H5I_INVALID_HID)) {}
+  Handle& operator=(Handle&& other) noexcept {
+    std::swap(id_, other.id_);
+    return *this;
+  }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  ~Handle();
+
+  hid_t get() const { return id_; }
+  bool valid() const { return id_ >= 0; }
+
+ private:
+  hid_t id_ = H5I_INVALID_HID;
+};
+
+using Shape = std::vector<int64_t>;
+
+/// "[4, 15, 8]"
+std::string shape_text(const Shape& shape);
+/// "int64", "float16", "big-endian float32", "variable-length string", ...
+std::string type_text(hid_t type);
+/// The file type of IEEE binary16, little-endian (what h5py writes for numpy's float16).
+Handle half_type();
+/// Properties for reading and writing under which any type conversion is an error: HDF5 gets a
+/// conversion buffer too small for one element. Tensors move with these and no others.
+Handle no_conversion();
+/// HDF5 prints its error stack by default; the program's errors are one line.
+void silence_errors();
+
+class InputFile;
+
+/// A dataset of an InputFile.
+class InputDataset {
+ public:
+  const std::string& name() const { return name_; }
+  const Shape& shape() const { return shape_; }
+  bool compressed() const { return compressed_; }
+
+  /// Refuses another rank or shape. `letters` names the axes, e.g. "[Hq, M, d]"; -1 takes any
+  /// length >= 1.
+  void expect_shape(const Shape& wanted, const char* letters) const;
+  /// Stored element type; refuses all but float32, float16 and bfloat16-as-uint16.
+  ElementType float_type() const;
+  /// Elements as they are stored; room for all of them. No conversion.
+  void read_raw(void* out) const;
+  std::vector<float> read_floats() const;      ///< any type that float_type() accepts
+  std::vector<double> read_doubles() const;    ///< float64, or any that float_type() accepts
+  std::vector<int64_t> read_integers() const;  ///< any integer type
+  std::vector<std::string> read_text() const;  ///< variable-length or fixed-length strings
+
+  [[noreturn]] void fail(std::string what, std::string found = {}, std::string expected = {}) const;
+
+ private:
+  friend class InputFile;
+  InputDataset(const InputFile& file, std::string name, Handle id);
+  void read_shape();
+  void check_layout();
+  void check_chunks(hid_t properties, int64_t stored);
+  void check_filters(hid_t properties);
+  int64_t bytes() const;   ///< of all elements, as stored
+  int64_t count() const;
+  std::vector<std::string> read_variable_text() const;
+
+  const InputFile* file_;
+  std::string name_;
+  Handle id_;
+  Handle type_;
+  Shape shape_;
+  Shape chunk_;                       ///< empty unless chunked
+  std::vector<H5Z_filter_t> filters_;   ///< in the order they were applied
+  bool compressed_ = false;
+};
+
+/// A file opened for reading.
+class InputFile {
+ public:
+  explicit InputFile(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  int64_t size() const { return size_; }
+
+  bool exists(const std::string& object) const;
+  /// Names of the links of a group, in ascending order of their bytes.
+  std::vector<std::string> children(const std::string& group) const;
+  InputDataset dataset(const std::string& object) const;
+
+  /// Attributes of `object` ("/" is the root); nothing when absent, an error on another type.
+  std::optional<int64_t> integer_attribute(const std::string& object, const char* name) const;
+  std::optional<double> real_attribute(const std::string& object, const char* name) const;
+  std::optional<std::string> text_attribute(const std::string& object, const char* name) const;
+
+  [[noreturn]] void fail(const std::string& object, std::string what, std::string found = {},
+                         std::string expected = {}, std::string hint = {}) const;
+
+ private:
+  friend class InputDataset;
+  Handle open(const std::string& object) const;
+  Handle open_attribute(const std::string& object, const char* name) const;
+
+  std::string path_;
+  int64_t size_ = 0;
+  Handle file_;
+  Handle access_;   ///< link access properties that refuse external links
+};
+
+/// Valid UTF-8?
+bool valid_utf8(std::string_view text);
+/// The text with every invalid byte replaced by U+FFFD.
+std::string repaired_utf8(std::string_view text);
+
+}  // namespace kvsim::h5

@@ -1,0 +1,294 @@
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "io/chunks.hpp"
+#include "io/hdf5.hpp"
+#include "sim/core/error.hpp"
+
+namespace kvsim::h5 {
+namespace {
+
+/// deflate cannot shrink data more than 1032 times; anything above is a lie about the size.
+constexpr int64_t kLargestCompression = 1100;
+
+std::string filter_text(H5Z_filter_t filter) {
+  switch (filter) {
+    case H5Z_FILTER_SZIP: return "szip";
+    case H5Z_FILTER_NBIT: return "nbit";
+    case H5Z_FILTER_SCALEOFFSET: return "scaleoffset";
+    case 32000: return "lzf";
+    case 32001: return "blosc";
+    case 32004: return "lz4";
+    case 32015: return "zstd";
+    default: return "number " + std::to_string(filter);
+  }
+}
+
+/// a * b, or the largest value when it does not fit.
+int64_t saturating_product(int64_t a, int64_t b) {
+  int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
+}
+
+}  // namespace
+
+std::string shape_text(const Shape& shape) {
+  std::string text = "[";
+  for (const int64_t length : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(length);
+  return text + "]";
+}
+
+std::string type_text(hid_t type) {
+  const std::string bits = std::to_string(8 * H5Tget_size(type));
+  const bool big = H5Tget_size(type) > 1 && H5Tget_order(type) == H5T_ORDER_BE;
+  switch (H5Tget_class(type)) {
+    case H5T_INTEGER:
+      return (big ? "big-endian " : "") +
+             std::string(H5Tget_sign(type) == H5T_SGN_NONE ? "uint" : "int") + bits;
+    case H5T_FLOAT: return (big ? "big-endian float" : "float") + bits;
+    case H5T_STRING:
+      return H5Tis_variable_str(type) > 0 ? "variable-length string" : "fixed-length string";
+    case H5T_ENUM: return "an enumeration or boolean";
+    case H5T_COMPOUND: return "a compound type";
+    case H5T_ARRAY: return "an array type";
+    case H5T_VLEN: return "a variable-length type";
+    case H5T_REFERENCE: return "a reference";
+    default: return "another type";
+  }
+}
+
+Handle half_type() {
+  Handle type(H5Tcopy(H5T_IEEE_F32LE));
+  H5Tset_fields(type.get(), 15, 10, 5, 0, 10);   // sign bit, exponent at 10 (5 bits), fraction
+  H5Tset_size(type.get(), 2);
+  H5Tset_ebias(type.get(), 15);
+  return type;
+}
+
+Handle no_conversion() {
+  Handle properties(H5Pcreate(H5P_DATASET_XFER));
+  H5Pset_buffer(properties.get(), 1, nullptr, nullptr);
+  return properties;
+}
+
+InputDataset::InputDataset(const InputFile& file, std::string name, Handle id)
+    : file_(&file), name_(std::move(name)), id_(std::move(id)), type_(H5Dget_type(id_.get())) {
+  if (!type_.valid()) fail("cannot be read", "a damaged type", "a readable dataset");
+  read_shape();
+  check_layout();
+}
+
+void InputDataset::fail(std::string what, std::string found, std::string expected) const {
+  file_->fail(name_, std::move(what), std::move(found), std::move(expected));
+}
+
+void InputDataset::read_shape() {
+  const Handle space(H5Dget_space(id_.get()));
+  const H5S_class_t kind = H5Sget_simple_extent_type(space.get());
+  if (kind != H5S_SIMPLE && kind != H5S_SCALAR) fail("wrong shape", "no data", "an array");
+  const int rank = H5Sget_simple_extent_ndims(space.get());
+  if (rank < 0 || rank > H5S_MAX_RANK) fail("cannot be read", "a damaged shape");
+  std::vector<hsize_t> lengths(static_cast<size_t>(rank));
+  H5Sget_simple_extent_dims(space.get(), lengths.data(), nullptr);
+  for (const hsize_t length : lengths) {
+    if (length > static_cast<hsize_t>(std::numeric_limits<int64_t>::max()))
+      fail("absurd size", "a length of " + std::to_string(length));
+    shape_.push_back(static_cast<int64_t>(length));
+  }
+}
+
+int64_t InputDataset::count() const {
+  if (std::find(shape_.begin(), shape_.end(), 0) != shape_.end()) return 0;
+  int64_t count = 1;
+  for (const int64_t length : shape_) count = saturating_product(count, length);
+  return count;
+}
+
+int64_t InputDataset::bytes() const {
+  const int64_t count_now = count();
+  const auto size = static_cast<int64_t>(H5Tget_size(type_.get()));
+  // On disk a variable-length string is a length, an address and an index, as in memory 16 bytes.
+  const bool text = H5Tget_class(type_.get()) == H5T_STRING && H5Tis_variable_str(type_.get()) > 0;
+  return saturating_product(count_now, text ? 16 : size);
+}
+
+/// Compares the shape with what the file really stores, before anything is allocated.
+void InputDataset::check_layout() {
+  const Handle properties(H5Dget_create_plist(id_.get()));
+  if (!properties.valid()) fail("cannot be read", "a damaged layout");
+  const auto stored = static_cast<int64_t>(
+      std::min<hsize_t>(H5Dget_storage_size(id_.get()), std::numeric_limits<int64_t>::max()));
+  const int64_t wanted = bytes();
+  const auto absurd = [&](const std::string& found) {
+    fail("absurd size", found, "storage for shape " + shape_text(shape_));
+  };
+  if (H5Pget_external_count(properties.get()) > 0)
+    fail("not allowed", "data in another file", "data in this file");
+  switch (H5Pget_layout(properties.get())) {
+    case H5D_COMPACT:
+      if (stored != wanted) absurd(std::to_string(stored) + " bytes stored");
+      break;
+    case H5D_CONTIGUOUS: {
+      if (stored != wanted) absurd(std::to_string(stored) + " bytes stored");
+      if (wanted == 0) break;
+      const haddr_t begin = H5Dget_offset(id_.get());
+      if (begin == HADDR_UNDEF || begin > static_cast<haddr_t>(file_->size()) ||
+          static_cast<haddr_t>(wanted) > static_cast<haddr_t>(file_->size()) - begin)
+        absurd("data that end after the file");
+      break;
+    }
+    case H5D_CHUNKED:
+      if (stored > file_->size()) absurd("more chunks than the file can hold");
+      check_filters(properties.get());
+      check_chunks(properties.get(), stored);
+      break;
+    default: fail("not allowed", "a virtual or unknown layout", "contiguous or chunked data");
+  }
+}
+
+void InputDataset::check_filters(hid_t properties) {
+  const int filters = H5Pget_nfilters(properties);
+  if (filters < 0) fail("cannot be read", "a damaged filter list");
+  for (int f = 0; f < filters; ++f) {
+    unsigned flags = 0;
+    size_t values = 0;
+    const H5Z_filter_t filter = H5Pget_filter2(properties, static_cast<unsigned>(f), &flags,
+                                               &values, nullptr, 0, nullptr, nullptr);
+    if (filter != H5Z_FILTER_DEFLATE && filter != H5Z_FILTER_SHUFFLE &&
+        filter != H5Z_FILTER_FLETCHER32)
+      fail("unknown filter", filter_text(filter), "none, gzip, shuffle or fletcher32");
+    compressed_ = compressed_ || filter == H5Z_FILTER_DEFLATE;
+    filters_.push_back(filter);
+  }
+}
+
+void InputDataset::check_chunks(hid_t properties, int64_t stored) {
+  std::vector<hsize_t> lengths(shape_.size());
+  const int rank = H5Pget_chunk(properties, static_cast<int>(lengths.size()), lengths.data());
+  if (rank != static_cast<int>(shape_.size())) fail("cannot be read", "a damaged chunk shape");
+  int64_t chunks = 1;
+  int64_t chunk_count = 1;
+  for (size_t a = 0; a < shape_.size(); ++a) {
+    const auto length = static_cast<int64_t>(lengths[a]);
+    if (length <= 0) fail("cannot be read", "a damaged chunk shape");
+    chunk_.push_back(length);
+    chunk_count = saturating_product(chunk_count, length);
+    chunks = saturating_product(chunks, shape_[a] / length + (shape_[a] % length != 0 ? 1 : 0));
+  }
+  const int64_t all = saturating_product(
+      chunks, saturating_product(chunk_count, bytes() == 0 ? 1 : bytes() / count()));
+  const int64_t limit = compressed_ ? saturating_product(stored, kLargestCompression) : stored;
+  if (all > limit)
+    fail("absurd size", std::to_string(stored) + " bytes stored",
+         "storage for shape " + shape_text(shape_));
+  const Handle space(H5Dget_space(id_.get()));
+  hsize_t present = 0;
+  if (H5Dget_num_chunks(id_.get(), space.get(), &present) < 0)
+    fail("cannot be read", "a damaged chunk index");
+  if (present != static_cast<hsize_t>(chunks))
+    fail("missing data", std::to_string(present) + " chunks stored",
+         std::to_string(chunks) + " for shape " + shape_text(shape_));
+}
+
+void InputDataset::expect_shape(const Shape& wanted, const char* letters) const {
+  std::string text = std::string(letters) + " = [";
+  bool same = wanted.size() == shape_.size();
+  for (size_t a = 0; a < wanted.size(); ++a) {
+    text += (a > 0 ? ", " : "") + (wanted[a] < 0 ? "any" : std::to_string(wanted[a]));
+    if (same) same = wanted[a] < 0 ? shape_[a] >= 1 : shape_[a] == wanted[a];
+  }
+  if (!same) fail("wrong shape", shape_text(shape_), text + "]");
+}
+
+ElementType InputDataset::float_type() const {
+  if (H5Tequal(type_.get(), H5T_IEEE_F32LE) > 0) return ElementType::float32;
+  if (H5Tequal(type_.get(), half_type().get()) > 0) return ElementType::float16;
+  const char* expected = "little-endian float32, float16, or uint16 with encoding = \"bfloat16\"";
+  if (H5Tequal(type_.get(), H5T_STD_U16LE) > 0) {
+    const auto encoding = file_->text_attribute(name_, "encoding");
+    if (encoding == "bfloat16") return ElementType::bfloat16;
+    fail("wrong type", "uint16 " + (encoding ? "with encoding \"" + *encoding + "\"" : "without encoding"),
+         expected);
+  }
+  fail("wrong type", type_text(type_.get()), expected);
+}
+
+void InputDataset::read_raw(void* out) const {
+  if (count() == 0) return;
+  if (!filters_.empty()) {
+    const auto element = static_cast<int64_t>(H5Tget_size(type_.get()));
+    const std::string fault =
+        read_chunks({id_.get(), shape_, chunk_, element, filters_, file_->size()},
+                    static_cast<std::byte*>(out));
+    if (!fault.empty()) fail("cannot be read", fault, "intact data");
+    return;
+  }
+  if (H5Dread(id_.get(), type_.get(), H5S_ALL, H5S_ALL, no_conversion().get(), out) < 0)
+    fail("cannot be read", "damaged data", "intact data");
+}
+
+std::vector<float> InputDataset::read_floats() const {
+  const ElementType type = float_type();
+  std::vector<std::byte> raw(static_cast<size_t>(bytes()));
+  read_raw(raw.data());
+  std::vector<float> values(static_cast<size_t>(count()));
+  widen(type, raw.data(), count(), values.data());
+  return values;
+}
+
+std::vector<double> InputDataset::read_doubles() const {
+  if (H5Tequal(type_.get(), H5T_IEEE_F64LE) > 0) {
+    std::vector<double> values(static_cast<size_t>(count()));
+    read_raw(values.data());
+    return values;
+  }
+  const std::vector<float> values = read_floats();
+  return {values.begin(), values.end()};
+}
+
+std::vector<int64_t> InputDataset::read_integers() const {
+  const size_t size = H5Tget_size(type_.get());
+  if (H5Tget_class(type_.get()) != H5T_INTEGER || size > sizeof(int64_t))
+    fail("wrong type", type_text(type_.get()), "int64");
+  std::vector<int64_t> values(static_cast<size_t>(count()));   // wide enough to convert in place
+  read_raw(values.data());
+  if (H5Tconvert(type_.get(), H5T_NATIVE_INT64, values.size(), values.data(), nullptr,
+                 H5P_DEFAULT) < 0)
+    fail("cannot be read", "integers that cannot be converted", "int64");
+  return values;
+}
+
+std::vector<std::string> InputDataset::read_text() const {
+  if (H5Tget_class(type_.get()) != H5T_STRING)
+    fail("wrong type", type_text(type_.get()), "variable-length strings");
+  if (H5Tis_variable_str(type_.get()) > 0) return read_variable_text();
+  const size_t size = H5Tget_size(type_.get());
+  std::vector<char> raw(static_cast<size_t>(bytes()));
+  read_raw(raw.data());
+  std::vector<std::string> texts;
+  for (size_t begin = 0; begin < raw.size(); begin += size)
+    texts.emplace_back(raw.data() + begin, strnlen(raw.data() + begin, size));
+  return texts;
+}
+
+std::vector<std::string> InputDataset::read_variable_text() const {
+  std::vector<char*> raw(static_cast<size_t>(count()), nullptr);
+  if (raw.empty()) return {};
+  if (H5Dread(id_.get(), type_.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, raw.data()) < 0)
+    fail("cannot be read", "damaged text", "intact text");
+  std::vector<std::string> texts(raw.size());
+  int64_t null_at = -1;
+  for (size_t i = 0; i < raw.size(); ++i) {
+    if (raw[i] == nullptr) {
+      null_at = static_cast<int64_t>(i);
+      continue;
+    }
+    texts[i] = raw[i];
+    H5free_memory(raw[i]);
+  }
+  if (null_at >= 0) fail("no text", "a null string at index " + std::to_string(null_at), "text");
+  return texts;
+}
+
+}  // namespace kvsim::h5

@@ -1,0 +1,197 @@
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "io/hdf5.hpp"
+#include "sim/core/error.hpp"
+
+namespace kvsim::h5 {
+namespace {
+
+/// HDF5 calls this before it would follow a link into another file.
+herr_t refuse_external(const char*, const char*, const char*, const char*, unsigned*, hid_t,
+                       void*) {
+  return -1;
+}
+
+herr_t collect_name(hid_t, const char* name, const H5L_info_t*, void* names) noexcept {
+  try {
+    static_cast<std::vector<std::string>*>(names)->emplace_back(name);
+    return 0;
+  } catch (...) {
+    return -1;
+  }
+}
+
+bool is_root(const std::string& object) { return object.empty() || object == "/"; }
+
+/// "attribute prompt_len", "layers/3 attribute softcap"
+std::string attribute_place(const std::string& object, const char* name) {
+  return (is_root(object) ? std::string() : object + " ") + "attribute " + name;
+}
+
+}  // namespace
+
+Handle::~Handle() {
+  if (id_ < 0) return;
+  switch (H5Iget_type(id_)) {
+    case H5I_FILE: H5Fclose(id_); break;
+    case H5I_GROUP:
+    case H5I_DATASET: H5Oclose(id_); break;
+    case H5I_DATATYPE: H5Tclose(id_); break;
+    case H5I_DATASPACE: H5Sclose(id_); break;
+    case H5I_ATTR: H5Aclose(id_); break;
+    default: H5Pclose(id_); break;
+  }
+}
+
+void silence_errors() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
+
+InputFile::InputFile(const std::string& path) : path_(path) {
+  silence_errors();
+  struct stat status {};
+  if (stat(path.c_str(), &status) != 0)
+    bad_data({.what = errno == ENOENT ? "no such file" : std::strerror(errno), .where = path});
+  if (!S_ISREG(status.st_mode))   // a pipe would block, a device could do anything
+    bad_data({.what = "not a regular file", .where = path});
+  if (access(path.c_str(), R_OK) != 0) bad_data({.what = std::strerror(errno), .where = path});
+  size_ = status.st_size;
+  const Handle properties(H5Pcreate(H5P_FILE_ACCESS));
+  H5Pset_cache(properties.get(), 0, 1, 0, 1.0);   // no chunk cache: every chunk is read once
+  file_ = Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, properties.get()));
+  if (!file_.valid()) {
+    const bool hdf5 = H5Fis_hdf5(path.c_str()) > 0;
+    bad_data({.what = hdf5 ? "the HDF5 library cannot open the file; it is truncated or damaged"
+                           : "not an HDF5 file",
+              .where = path,
+              .found = std::to_string(size_) + " bytes",
+              .expected = "a complete kvtrace file (HDF5)"});
+  }
+  access_ = Handle(H5Pcreate(H5P_LINK_ACCESS));
+  H5Pset_elink_cb(access_.get(), refuse_external, nullptr);
+}
+
+void InputFile::fail(const std::string& object, std::string what, std::string found,
+                     std::string expected, std::string hint) const {
+  bad_data({.what = std::move(what),
+            .where = is_root(object) ? path_ : path_ + ": " + object,
+            .found = std::move(found),
+            .expected = std::move(expected),
+            .hint = std::move(hint)});
+}
+
+bool InputFile::exists(const std::string& object) const {
+  if (is_root(object)) return true;
+  // Link by link: HDF5 itself would follow a link into another file.
+  for (size_t slash = object.find('/');; slash = object.find('/', slash + 1)) {
+    const std::string part = object.substr(0, slash);
+    const htri_t there = H5Lexists(file_.get(), part.c_str(), access_.get());
+    if (there < 0) fail(part, "cannot be read", "a damaged group above it", "a readable group");
+    if (there == 0) return false;
+    H5L_info_t link;
+    if (H5Lget_info(file_.get(), part.c_str(), &link, access_.get()) < 0)
+      fail(part, "cannot be read", "a damaged link", "an object of this file");
+    if (link.type == H5L_TYPE_EXTERNAL)
+      fail(part, "not allowed", "a link to another file", "an object of this file");
+    if (H5Oexists_by_name(file_.get(), part.c_str(), access_.get()) <= 0)
+      fail(part, "cannot be read", "a link that leads nowhere", "an object of this file");
+    if (slash == std::string::npos) return true;
+  }
+}
+
+Handle InputFile::open(const std::string& object) const {
+  if (!exists(object)) fail(object, "missing");
+  Handle id(H5Oopen(file_.get(), is_root(object) ? "/" : object.c_str(), access_.get()));
+  if (!id.valid()) fail(object, "cannot be read", "a damaged object", "a readable one");
+  return id;
+}
+
+std::vector<std::string> InputFile::children(const std::string& group) const {
+  const Handle id = open(group);
+  if (H5Iget_type(id.get()) != H5I_GROUP) fail(group, "wrong kind of object", "no group", "a group");
+  std::vector<std::string> names;
+  hsize_t from = 0;
+  if (H5Literate(id.get(), H5_INDEX_NAME, H5_ITER_INC, &from, collect_name, &names) < 0)
+    fail(group, "cannot be read", "a damaged group", "a readable one");
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+InputDataset InputFile::dataset(const std::string& object) const {
+  Handle id = open(object);
+  if (H5Iget_type(id.get()) != H5I_DATASET)
+    fail(object, "wrong kind of object", "no dataset", "a dataset");
+  return InputDataset(*this, object, std::move(id));
+}
+
+Handle InputFile::open_attribute(const std::string& object, const char* name) const {
+  const Handle owner = open(object);
+  const htri_t there = H5Aexists(owner.get(), name);
+  if (there == 0) return Handle();
+  Handle attribute(there > 0 ? H5Aopen(owner.get(), name, H5P_DEFAULT) : H5I_INVALID_HID);
+  if (!attribute.valid()) fail(attribute_place(object, name), "cannot be read");
+  const Handle space(H5Aget_space(attribute.get()));
+  if (H5Sget_simple_extent_type(space.get()) != H5S_SCALAR)
+    fail(attribute_place(object, name), "wrong shape", "an array or nothing", "one value");
+  return attribute;
+}
+
+std::optional<int64_t> InputFile::integer_attribute(const std::string& object,
+                                                    const char* name) const {
+  const Handle attribute = open_attribute(object, name);
+  if (!attribute.valid()) return std::nullopt;
+  const Handle type(H5Aget_type(attribute.get()));
+  if (H5Tget_class(type.get()) != H5T_INTEGER)
+    fail(attribute_place(object, name), "wrong type", type_text(type.get()), "an integer");
+  int64_t value = 0;
+  if (H5Aread(attribute.get(), H5T_NATIVE_INT64, &value) < 0)
+    fail(attribute_place(object, name), "cannot be read");
+  return value;
+}
+
+std::optional<double> InputFile::real_attribute(const std::string& object, const char* name) const {
+  const Handle attribute = open_attribute(object, name);
+  if (!attribute.valid()) return std::nullopt;
+  const Handle type(H5Aget_type(attribute.get()));
+  if (H5Tget_class(type.get()) != H5T_FLOAT)
+    fail(attribute_place(object, name), "wrong type", type_text(type.get()), "a float");
+  double value = 0;
+  if (H5Aread(attribute.get(), H5T_NATIVE_DOUBLE, &value) < 0)
+    fail(attribute_place(object, name), "cannot be read");
+  return value;
+}
+
+std::optional<std::string> InputFile::text_attribute(const std::string& object,
+                                                     const char* name) const {
+  const Handle attribute = open_attribute(object, name);
+  if (!attribute.valid()) return std::nullopt;
+  const std::string place = attribute_place(object, name);
+  const Handle type(H5Aget_type(attribute.get()));
+  if (H5Tget_class(type.get()) != H5T_STRING)
+    fail(place, "wrong type", type_text(type.get()), "a string");
+  std::string text;
+  if (H5Tis_variable_str(type.get()) > 0) {
+    char* value = nullptr;
+    const Handle memory(H5Tcopy(type.get()));
+    if (H5Aread(attribute.get(), memory.get(), &value) < 0) fail(place, "cannot be read");
+    if (value == nullptr) fail(place, "no text", "a null string", "text");
+    text = value;
+    H5free_memory(value);
+  } else {
+    const size_t size = H5Tget_size(type.get());
+    if (size > static_cast<size_t>(size_))
+      fail(place, "absurd size", std::to_string(size) + " bytes", "less than the file holds");
+    text.resize(size);
+    if (H5Aread(attribute.get(), type.get(), text.data()) < 0) fail(place, "cannot be read");
+    const size_t padding = text.find('\0');
+    if (padding != std::string::npos) text.resize(padding);
+    if (H5Tget_strpad(type.get()) == H5T_STR_SPACEPAD) text.erase(text.find_last_not_of(' ') + 1);
+  }
+  if (!valid_utf8(text)) fail(place, "not text", "bytes that are not UTF-8", "UTF-8");
+  return text;
+}
+
+}  // namespace kvsim::h5

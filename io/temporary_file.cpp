@@ -1,0 +1,119 @@
+#include "io/temporary_file.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "sim/core/error.hpp"
+
+namespace kvsim {
+namespace {
+
+/// The handler may call nothing that allocates or locks, so names lie in a fixed table.
+constexpr size_t kSlots = 64;
+constexpr size_t kLongestPath = 4096;
+enum State : int { kFree, kFilling, kUsed };
+struct Slot {
+  std::atomic<int> state{kFree};
+  char path[kLongestPath];
+};
+std::array<Slot, kSlots> slots;
+std::atomic<int> counter{0};
+
+int take_slot(const std::string& path) {
+  for (size_t s = 0; s < kSlots; ++s) {
+    int expected = kFree;
+    if (!slots[s].state.compare_exchange_strong(expected, kFilling)) continue;
+    std::memcpy(slots[s].path, path.c_str(), path.size() + 1);
+    slots[s].state = kUsed;
+    return static_cast<int>(s);
+  }
+  return -1;
+}
+
+void release_slot(int slot) {
+  if (slot >= 0) slots[static_cast<size_t>(slot)].state = kFree;
+}
+
+extern "C" void end_on_signal(int) {
+  for (Slot& slot : slots)
+    if (slot.state == kUsed) unlink(slot.path);
+  constexpr char kLine[] = "\nkvsim: interrupted\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kLine, sizeof kLine - 1);
+  _exit(130);
+}
+
+void flush_to_disk(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return;
+  fsync(file);
+  close(file);
+}
+
+}  // namespace
+
+TemporaryFile::TemporaryFile(std::string target) : target_(std::move(target)) {
+  const std::filesystem::path place(target_);
+  const std::string name = "." + place.filename().string() + "." + std::to_string(getpid()) + "-" +
+                           std::to_string(counter++) + ".part";
+  path_ = (place.parent_path() / name).string();
+  if (path_.size() >= kLongestPath)
+    usage_error({.what = "the path is too long", .where = target_});
+  slot_ = take_slot(path_);
+}
+
+TemporaryFile::~TemporaryFile() {
+  if (!path_.empty()) unlink(path_.c_str());
+  release_slot(slot_);
+}
+
+void TemporaryFile::commit() {
+  flush_to_disk(path_);
+  if (std::rename(path_.c_str(), target_.c_str()) != 0)
+    throw Error(Fault::failure,
+                {.what = "cannot be written", .where = target_, .found = std::strerror(errno)});
+  path_.clear();
+  release_slot(slot_);
+  slot_ = -1;
+}
+
+void check_target(const std::string& target, bool overwrite,
+                  const std::vector<std::string>& inputs) {
+  namespace fs = std::filesystem;
+  std::error_code fault;
+  if (target.empty() || fs::path(target).filename().empty())
+    usage_error({.what = "no file name", .where = target, .expected = "a file to write"});
+  const fs::path folder = fs::path(target).parent_path();
+  if (!folder.empty() && !fs::is_directory(folder, fault))
+    usage_error({.what = "the folder to write to does not exist", .where = folder.string()});
+  if (access(folder.empty() ? "." : folder.c_str(), W_OK) != 0)
+    usage_error({.what = "the folder to write to is not writable", .where = folder.string()});
+  const fs::file_status status = fs::symlink_status(target, fault);
+  if (status.type() == fs::file_type::not_found) return;
+  for (const std::string& input : inputs)
+    if (fs::equivalent(target, input, fault) && !fault)
+      usage_error({.what = "an input is never replaced", .where = target});
+  if (!fs::is_regular_file(status))
+    usage_error({.what = "only regular files are replaced", .where = target});
+  if (!overwrite)
+    usage_error({.what = "the file exists", .where = target, .hint = "--overwrite replaces it"});
+}
+
+void remove_temporary_files_on_signals() {
+  struct sigaction action {};
+  action.sa_handler = end_on_signal;
+  sigfillset(&action.sa_mask);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+}  // namespace kvsim

@@ -1,0 +1,36 @@
+#pragma once
+#include <string>
+#include <vector>
+
+namespace kvsim {
+
+/// A file written under a temporary name beside its target and renamed when complete, so that no
+/// partial result is ever seen under the target's name. Removed when it is not committed: by the
+/// destructor, and by the signal handler of remove_temporary_files_on_signals().
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(std::string target);
+  ~TemporaryFile();
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  const std::string& path() const { return path_; }   ///< write here
+  const std::string& target() const { return target_; }
+  /// Flushes to disk and renames to the target; an error leaves the target as it was.
+  void commit();
+
+ private:
+  std::string target_;
+  std::string path_;
+  int slot_ = -1;   ///< in the table the signal handler reads
+};
+
+/// Refuses (usage error) an existing target unless `overwrite`, anything but a regular file, a file
+/// that is one of `inputs`, and a folder that does not exist. To be called before any work.
+void check_target(const std::string& target, bool overwrite,
+                  const std::vector<std::string>& inputs = {});
+
+/// From now on SIGINT and SIGTERM remove all temporary files and end the program with status 130.
+void remove_temporary_files_on_signals();
+
+}  // namespace kvsim

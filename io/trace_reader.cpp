@@ -1,0 +1,338 @@
+#include "io/trace_reader.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "sim/core/error.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr int64_t kMostHeads = std::numeric_limits<int>::max();
+constexpr int64_t kMostLength = int64_t{1} << 40;   // products of two lengths cannot overflow
+
+std::string layer_path(int layer) { return "layers/" + std::to_string(layer); }
+
+/// Layer index of a link name in plain decimal; -1 for anything else.
+int layer_index(const std::string& name) {
+  int layer = -1;
+  const auto [end, fault] = std::from_chars(name.data(), name.data() + name.size(), layer);
+  const bool whole = fault == std::errc() && end == name.data() + name.size();
+  return whole && layer >= 0 && std::to_string(layer) == name ? layer : -1;
+}
+
+/// Positions must ascend strictly within [0, limit).
+void check_positions(const h5::InputDataset& dataset, const std::vector<int64_t>& positions,
+                     int64_t limit) {
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const std::string at = std::to_string(positions[i]) + " at index " + std::to_string(i);
+    if (positions[i] < 0 || positions[i] >= limit)
+      dataset.fail("position out of range", at, "0 to " + std::to_string(limit - 1));
+    if (i > 0 && positions[i] <= positions[i - 1])
+      dataset.fail("positions are not ascending", at + " after " + std::to_string(positions[i - 1]),
+                   "strictly ascending positions");
+  }
+}
+
+/// [3, 1, 7] for flat index `flat` of a tensor of that shape.
+std::string index_text(const h5::Shape& shape, int64_t flat) {
+  h5::Shape index(shape.size());
+  for (size_t a = shape.size(); a-- > 0;) {
+    index[a] = flat % shape[a];
+    flat /= shape[a];
+  }
+  return h5::shape_text(index);
+}
+
+void check_finite(const h5::InputDataset& dataset, ElementType type, const void* raw,
+                  int64_t count) {
+  const int64_t bad = first_non_finite(type, raw, count);
+  if (bad < 0) return;
+  float value = 0;
+  widen(type, static_cast<const std::byte*>(raw) + static_cast<size_t>(bad) * element_size(type), 1,
+        &value);
+  dataset.fail("not a finite number",
+               (std::isnan(value) ? "NaN at " : "infinity at ") + index_text(dataset.shape(), bad),
+               "finite numbers");
+}
+
+}  // namespace
+
+std::string span_name_fault(const std::string& name) {
+  if (name.empty()) return "an empty name";
+  if (!h5::valid_utf8(name)) return "a name that is not UTF-8";
+  for (const char c : name) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte <= ' ' || byte == 0x7F) return "a name with white space or a control character";
+    if (c == '+' || c == ',' || c == '=') return "\"" + name + "\"";
+  }
+  const size_t dash = name.find('-');
+  const auto digits = [](const std::string& text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  };
+  if (dash != std::string::npos && digits(name.substr(0, dash)) && digits(name.substr(dash + 1)))
+    return "\"" + name + "\", which looks like a range";
+  return {};
+}
+
+TraceReader::TraceReader(const std::string& path) : file_(path) {
+  info_.path = path;
+  read_root();
+  read_positions();
+  read_spans();
+  read_rope();
+  read_tokens();
+  read_layer_list();
+}
+
+int64_t TraceReader::positive_attribute(const char* name, int64_t most) const {
+  const auto value = file_.integer_attribute("/", name);
+  const std::string place = std::string("attribute ") + name;
+  if (!value) file_.fail(place, "missing", {}, "an integer");
+  if (*value < 1 || *value > most)
+    file_.fail(place, "out of range", std::to_string(*value), "1 to " + std::to_string(most));
+  return *value;
+}
+
+void TraceReader::read_root() {
+  const auto format = file_.text_attribute("/", "format");
+  if (format != "kvtrace")
+    file_.fail("attribute format", format ? "not a trace" : "missing",
+               format ? "\"" + *format + "\"" : "", "\"kvtrace\"");
+  const auto version = file_.integer_attribute("/", "version");
+  if (!version) file_.fail("attribute version", "missing", {}, "1");
+  if (*version != 1)
+    file_.fail("attribute version", *version > 1 ? "version from the future" : "no such version",
+               std::to_string(*version), "1");
+  const auto model = file_.text_attribute("/", "model");
+  if (!model) file_.fail("attribute model", "missing", {}, "a string");
+  info_.model = *model;
+  info_.source = file_.text_attribute("/", "source").value_or("");
+  info_.num_layers = static_cast<int>(positive_attribute("num_layers", kMostHeads));
+  info_.num_query_heads = static_cast<int>(positive_attribute("num_query_heads", kMostHeads));
+  info_.num_kv_heads = static_cast<int>(positive_attribute("num_kv_heads", kMostHeads));
+  if (info_.num_query_heads % info_.num_kv_heads != 0)
+    file_.fail("attribute num_query_heads", "not a multiple of num_kv_heads",
+               std::to_string(info_.num_query_heads),
+               "a multiple of " + std::to_string(info_.num_kv_heads));
+  info_.head_dim = positive_attribute("head_dim", kMostLength);
+  info_.hidden_size = positive_attribute("hidden_size", kMostLength);
+  info_.total_len = positive_attribute("total_len", kMostLength);
+  info_.prompt_len = positive_attribute("prompt_len", kMostLength);
+  if (info_.prompt_len > info_.total_len)
+    file_.fail("attribute prompt_len", "out of range", std::to_string(info_.prompt_len),
+               "at most total_len = " + std::to_string(info_.total_len));
+  const auto scale = file_.real_attribute("/", "attention_scale");
+  if (!scale) file_.fail("attribute attention_scale", "missing", {}, "a float");
+  if (!std::isfinite(*scale) || *scale <= 0)
+    file_.fail("attribute attention_scale", "out of range", std::to_string(*scale),
+               "a positive number");
+  info_.attention_scale = *scale;
+}
+
+void TraceReader::read_positions() {
+  const auto queries = file_.dataset("query_position");
+  queries.expect_shape({-1}, "[M]");
+  info_.query_position = queries.read_integers();
+  check_positions(queries, info_.query_position, info_.total_len);
+  if (!file_.exists("check/query_position")) return;
+  const auto checked = file_.dataset("check/query_position");
+  if (checked.shape().size() != 1)
+    checked.fail("wrong rank", h5::shape_text(checked.shape()), "[R]");
+  info_.check_position = checked.read_integers();
+  check_positions(checked, info_.check_position, info_.total_len);
+}
+
+void TraceReader::read_spans() {
+  const bool any = file_.exists("spans/name") || file_.exists("spans/begin") ||
+                   file_.exists("spans/end");
+  if (!any) return;
+  const auto name_data = file_.dataset("spans/name");
+  const auto begin_data = file_.dataset("spans/begin");
+  const auto end_data = file_.dataset("spans/end");
+  if (name_data.shape().size() != 1)
+    name_data.fail("wrong rank", h5::shape_text(name_data.shape()), "[S]");
+  begin_data.expect_shape(name_data.shape(), "[S]");
+  end_data.expect_shape(name_data.shape(), "[S]");
+  const auto names = name_data.read_text();
+  const auto begins = begin_data.read_integers();
+  const auto ends = end_data.read_integers();
+  std::set<std::string> seen;
+  int64_t last_end = 0;
+  for (size_t s = 0; s < names.size(); ++s) {
+    const std::string fault = span_name_fault(names[s]);
+    if (!fault.empty())
+      name_data.fail("bad span name", fault + " at index " + std::to_string(s),
+                     "a name without + , = or white space that is no range");
+    if (!seen.insert(names[s]).second)
+      name_data.fail("span name used twice", "\"" + names[s] + "\"", "distinct names");
+    const std::string range =
+        names[s] + " " + std::to_string(begins[s]) + " to " + std::to_string(ends[s]);
+    if (begins[s] < 0 || ends[s] < begins[s] || ends[s] > info_.prompt_len)
+      file_.fail("spans", "span out of range", range,
+                 "0 <= begin <= end <= prompt_len = " + std::to_string(info_.prompt_len));
+    if (begins[s] < last_end)
+      file_.fail("spans", "spans overlap or are not ascending", range,
+                 "a begin of at least " + std::to_string(last_end));
+    last_end = ends[s];
+    info_.spans.push_back({names[s], begins[s], ends[s]});
+  }
+}
+
+void TraceReader::read_rope() {
+  if (!file_.exists("rope/inv_freq")) return;
+  const auto data = file_.dataset("rope/inv_freq");
+  if (info_.head_dim % 2 != 0)
+    data.fail("rotary frequencies need an even head_dim", std::to_string(info_.head_dim));
+  data.expect_shape({info_.head_dim / 2}, "[d/2]");
+  info_.rope_inv_freq = data.read_doubles();
+  for (const double frequency : info_.rope_inv_freq)
+    if (!std::isfinite(frequency))
+      data.fail("not a finite number", "NaN or infinity", "finite numbers");
+  const auto layout = file_.text_attribute("/", "rope_layout");
+  if (layout != "half" && layout != "interleaved")
+    file_.fail("attribute rope_layout", layout ? "unknown layout" : "missing",
+               layout ? "\"" + *layout + "\"" : "", "\"half\" or \"interleaved\"");
+  info_.rope_interleaved = layout == "interleaved";
+}
+
+void TraceReader::read_tokens() {
+  const h5::Shape shape{info_.total_len};
+  has_token_ids_ = file_.exists("tokens/id");
+  has_token_text_ = file_.exists("tokens/text");
+  if (has_token_ids_) file_.dataset("tokens/id").expect_shape(shape, "[N]");
+  if (has_token_text_) file_.dataset("tokens/text").expect_shape(shape, "[N]");
+}
+
+std::vector<std::string> TraceReader::token_text() const {
+  if (!has_token_text_) return {};
+  std::vector<std::string> texts = file_.dataset("tokens/text").read_text();
+  for (std::string& text : texts) text = h5::repaired_utf8(text);
+  return texts;
+}
+
+std::vector<int32_t> TraceReader::token_ids() const {
+  if (!has_token_ids_) return {};
+  const auto data = file_.dataset("tokens/id");
+  std::vector<int32_t> ids;
+  for (const int64_t id : data.read_integers()) {
+    if (id < std::numeric_limits<int32_t>::min() || id > std::numeric_limits<int32_t>::max())
+      data.fail("out of range", std::to_string(id), "int32");
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
+void TraceReader::read_layer_list() {
+  for (const std::string& name : file_.children("layers")) {
+    const int layer = layer_index(name);
+    if (layer < 0 || layer >= info_.num_layers)
+      file_.fail("layers/" + name, "no layer of the model", "\"" + name + "\"",
+                 "a decimal index from 0 to " + std::to_string(info_.num_layers - 1));
+    info_.layers.push_back(layer);
+  }
+  if (info_.layers.empty())
+    file_.fail("layers", "no layers", "an empty group", "at least one layer");
+  std::sort(info_.layers.begin(), info_.layers.end());
+  info_.has_residual_norm = file_.exists(layer_path(info_.layers[0]) + "/residual_norm");
+  for (const int layer : info_.layers) headers_.push_back(read_header(layer));
+}
+
+void TraceReader::note_compression(const h5::InputDataset& dataset) {
+  if (dataset.compressed() && warnings_.empty())
+    warnings_.push_back(info_.path + ": " + dataset.name() +
+                        " is compressed; reading is many times slower than from a plain file");
+}
+
+LayerHeader TraceReader::read_header(int layer) {
+  const std::string path = layer_path(layer);
+  LayerHeader header;
+  header.layer = layer;
+  const auto positive = [&](const char* name) {
+    const auto value = file_.real_attribute(path, name);
+    if (value && (!std::isfinite(*value) || *value <= 0))
+      file_.fail(path + " attribute " + name, "out of range", std::to_string(*value),
+                 "a positive number");
+    return value;
+  };
+  header.scale = positive("attention_scale").value_or(info_.attention_scale);
+  header.softcap = positive("softcap").value_or(0);
+  const auto window = file_.integer_attribute(path, "sliding_window");
+  if (window && *window < 1)
+    file_.fail(path + " attribute sliding_window", "out of range", std::to_string(*window),
+               "at least 1");
+  header.sliding_window = window.value_or(0);
+
+  const int64_t heads = info_.num_query_heads, kv_heads = info_.num_kv_heads;
+  const auto queries = static_cast<int64_t>(info_.query_position.size());
+  const auto check = [&](const char* name, const h5::Shape& shape, const char* letters) {
+    const auto dataset = file_.dataset(path + "/" + name);
+    dataset.expect_shape(shape, letters);
+    note_compression(dataset);
+    return std::pair(dataset.float_type(), dataset.shape());
+  };
+  header.q = check("q", {heads, queries, info_.head_dim}, "[Hq, M, d]").first;
+  header.k = check("k", {kv_heads, info_.total_len, info_.head_dim}, "[Hkv, N, d]").first;
+  const auto [v_type, v_shape] = check("v", {kv_heads, info_.total_len, -1}, "[Hkv, N, dv]");
+  header.v = v_type;
+  header.value_dim = v_shape[2];
+  header.wo = check("wo", {heads, header.value_dim, info_.hidden_size}, "[Hq, dv, D]").first;
+  if (file_.exists(path + "/residual_norm") != info_.has_residual_norm)
+    file_.fail(path + "/residual_norm", info_.has_residual_norm ? "missing" : "unexpected", {},
+               "residual_norm in all layers of the file or in none");
+  if (info_.has_residual_norm) check("residual_norm", {queries}, "[M]");
+  header.has_sink = file_.exists(path + "/attention_sink");
+  if (header.has_sink) check("attention_sink", {heads}, "[Hq]");
+  const auto checked = static_cast<int64_t>(info_.check_position.size());
+  header.has_check = checked > 0 && file_.exists(path + "/check_output");
+  if (header.has_check) check("check_output", {heads, checked, header.value_dim}, "[Hq, R, dv]");
+  return header;
+}
+
+const LayerHeader& TraceReader::header(int layer) const {
+  const auto found = std::lower_bound(info_.layers.begin(), info_.layers.end(), layer);
+  if (found == info_.layers.end() || *found != layer)
+    file_.fail(layer_path(layer), "missing", {}, "a layer that the trace has");
+  return headers_[static_cast<size_t>(found - info_.layers.begin())];
+}
+
+Tensor TraceReader::read_tensor(const std::string& object) const {
+  const auto dataset = file_.dataset(object);
+  const h5::Shape& shape = dataset.shape();
+  Tensor tensor(dataset.float_type(), {shape.at(0), shape.at(1), shape.at(2)});
+  dataset.read_raw(tensor.data());
+  check_finite(dataset, tensor.type(), tensor.data(), tensor.count());
+  return tensor;
+}
+
+std::vector<float> TraceReader::read_vector(const std::string& object) const {
+  const auto dataset = file_.dataset(object);
+  std::vector<float> values = dataset.read_floats();
+  check_finite(dataset, ElementType::float32, values.data(), static_cast<int64_t>(values.size()));
+  return values;
+}
+
+LayerTrace TraceReader::read_layer(int layer, bool with_check) const {
+  const LayerHeader& known = header(layer);
+  const std::string path = layer_path(layer) + "/";
+  LayerTrace trace;
+  trace.info = &info_;
+  trace.layer = layer;
+  trace.scale = known.scale;
+  trace.softcap = known.softcap;
+  trace.sliding_window = known.sliding_window;
+  trace.q = read_tensor(path + "q");
+  trace.k = read_tensor(path + "k");
+  trace.v = read_tensor(path + "v");
+  trace.wo = read_tensor(path + "wo");
+  if (info_.has_residual_norm) trace.residual_norm = read_vector(path + "residual_norm");
+  if (known.has_sink) trace.attention_sink = read_vector(path + "attention_sink");
+  if (with_check && known.has_check)
+    trace.check_output = read_vector(path + "check_output");
+  return trace;
+}
+
+}  // namespace kvsim

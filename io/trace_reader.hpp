@@ -1,0 +1,81 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "io/hdf5.hpp"
+#include "sim/core/layer_trace.hpp"
+
+namespace kvsim {
+
+/// What is known of a layer without reading its tensors.
+struct LayerHeader {
+  int layer = 0;
+  double scale = 0;             ///< logits are scale * q.k
+  double softcap = 0;           ///< 0: none
+  int64_t sliding_window = 0;   ///< W; 0: none
+  int64_t value_dim = 0;        ///< dv
+  bool has_sink = false;
+  bool has_check = false;       ///< recorded outputs are stored
+  ElementType q = ElementType::float32;
+  ElementType k = ElementType::float32;
+  ElementType v = ElementType::float32;
+  ElementType wo = ElementType::float32;
+};
+
+/// Reads a kvtrace file (version 1), one layer at a time. The constructor checks everything but
+/// the tensors' contents: attributes, shapes, types, storage, positions and spans of every layer;
+/// a bad file is a kvsim::Error (bad data) before any large allocation.
+class TraceReader {
+ public:
+  explicit TraceReader(const std::string& path);
+
+  const TraceInfo& info() const { return info_; }
+  /// One per layer of the file, in the order of info().layers.
+  const std::vector<LayerHeader>& headers() const { return headers_; }
+  const LayerHeader& header(int layer) const;
+  /// What a user should know about a file that reads (slow compression); each a whole sentence.
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
+  /// Everything stored of one layer; NaN or infinity in a tensor is an error. The LayerTrace points
+  /// to info(), so the reader must outlive it. `with_check`: the recorded outputs, too.
+  LayerTrace read_layer(int layer, bool with_check = false) const;
+
+  bool has_token_text() const { return has_token_text_; }
+  bool has_token_ids() const { return has_token_ids_; }
+  std::vector<std::string> token_text() const;   ///< [N], valid UTF-8; empty when absent
+  std::vector<int32_t> token_ids() const;        ///< [N]; empty when absent
+
+  int64_t file_size() const { return file_.size(); }
+  /// "xxh3-128:" and the hex digest of the file's bytes; reads the whole file.
+  std::string digest() const;
+
+ private:
+  void read_root();
+  void read_positions();
+  void read_spans();
+  void read_rope();
+  void read_tokens();
+  void read_layer_list();
+  LayerHeader read_header(int layer);
+  void note_compression(const h5::InputDataset& dataset);
+  Tensor read_tensor(const std::string& object) const;
+  std::vector<float> read_vector(const std::string& object) const;
+  int64_t positive_attribute(const char* name, int64_t most) const;
+
+  h5::InputFile file_;
+  TraceInfo info_;
+  std::vector<LayerHeader> headers_;
+  std::vector<std::string> warnings_;
+  bool has_token_text_ = false;
+  bool has_token_ids_ = false;
+};
+
+/// "xxh3-128:" and the hex XXH3 128-bit digest of a file's bytes.
+std::string file_digest(const std::string& path);
+
+/// Spans are used in policy records: their names may not contain `+`, `,`, `=` or white space, nor
+/// look like a range. Returns what is wrong, or nothing.
+std::string span_name_fault(const std::string& name);
+
+}  // namespace kvsim
