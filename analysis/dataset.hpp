@@ -1,0 +1,100 @@
+#pragma once
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+namespace kvsim {
+
+struct Dimension {
+  std::string name;
+  int64_t size = 0;
+};
+
+/// One value of a variable that is a flag, e.g. 2 = "merged".
+struct FlagMeaning {
+  uint8_t value = 0;
+  std::string meaning;   ///< one word, or words joined by `_`
+};
+
+/// The alternatives are the types a results file may hold, in the order of VariableType.
+using VariableValues = std::variant<std::vector<double>, std::vector<int32_t>, std::vector<int64_t>,
+                                    std::vector<uint8_t>, std::vector<std::string>>;
+enum class VariableType { float64, int32, int64, uint8, text };
+
+/// An array over named dimensions, row-major. A variable named like its only dimension is the
+/// coordinate of that dimension.
+struct Variable {
+  std::string name;
+  std::vector<std::string> dims;
+  std::string units;
+  std::string long_name;
+  std::vector<FlagMeaning> flags;
+  VariableValues values;
+
+  VariableType type() const { return static_cast<VariableType>(values.index()); }
+  bool is_coordinate() const { return dims.size() == 1 && dims[0] == name; }
+};
+
+using AttributeValue = std::variant<std::string, int64_t, double>;
+struct Attribute {
+  std::string name;
+  AttributeValue value;
+};
+
+/// What one results file holds: dimensions, variables over them, and attributes of the run. Plain
+/// data; writing, reading and printing are elsewhere (io/).
+class Dataset {
+ public:
+  void add_dimension(std::string name, int64_t size);
+  /// Adds a variable; its values must fill its dimensions, which must exist.
+  Variable& add(Variable variable);
+  void set_attribute(std::string name, AttributeValue value);   ///< replaces one of the same name
+
+  const std::vector<Dimension>& dimensions() const { return dimensions_; }
+  const std::vector<Variable>& variables() const { return variables_; }
+  const std::vector<Attribute>& attributes() const { return attributes_; }
+
+  bool has_dimension(std::string_view name) const;
+  int64_t size(std::string_view dimension) const;               ///< of a dimension that exists
+  /// Number of values of a variable over these dimensions.
+  int64_t count(const std::vector<std::string>& dims) const;
+
+  bool has(std::string_view variable) const { return find(variable) != nullptr; }
+  const Variable* find(std::string_view variable) const;
+  Variable& at(std::string_view variable);
+  const Variable& at(std::string_view variable) const;
+  const AttributeValue* attribute(std::string_view name) const;
+
+  /// The values of a variable at fixed indices of its leading dimensions: one row over the rest.
+  template <class T = double>
+  std::span<T> row(std::string_view variable, std::initializer_list<int64_t> leading) {
+    Variable& found = at(variable);
+    const auto [offset, length] = locate(found, leading);
+    return std::span<T>(std::get<std::vector<T>>(found.values)).subspan(offset, length);
+  }
+  template <class T = double>
+  std::span<const T> row(std::string_view variable, std::initializer_list<int64_t> leading) const {
+    const Variable& found = at(variable);
+    const auto [offset, length] = locate(found, leading);
+    return std::span<const T>(std::get<std::vector<T>>(found.values)).subspan(offset, length);
+  }
+
+ private:
+  struct Place {
+    size_t offset = 0;
+    size_t length = 0;
+  };
+  Place locate(const Variable& variable, std::initializer_list<int64_t> leading) const;
+
+  std::vector<Dimension> dimensions_;
+  std::vector<Variable> variables_;
+  std::vector<Attribute> attributes_;
+  std::unordered_map<std::string, size_t> index_;   ///< of variables_, by name
+};
+
+}  // namespace kvsim

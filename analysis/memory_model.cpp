@@ -1,0 +1,88 @@
+#include "analysis/memory_model.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace kvsim {
+namespace {
+
+constexpr double kLengthBytes = 4;    // the length of one ragged KV head
+constexpr int64_t kGroupBits = 32;    // step and lowest value of one group, 16 bits each
+constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
+
+double quantized_bytes(const QuantizedHead& head, int64_t numbers, int64_t element_bytes) {
+  const int64_t bits = head.numbers * head.bits + head.groups * kGroupBits +
+                       (numbers - head.numbers) * 8 * element_bytes;
+  return static_cast<double>((bits + 7) / 8);
+}
+
+}  // namespace
+
+std::vector<int64_t> slots_per_kv_head(const KeptSets& kept, int group_size) {
+  std::vector<int64_t> slots;
+  if (!kept.per_query_head) {
+    for (const auto& owner : kept.owners) slots.push_back(static_cast<int64_t>(owner.size()));
+    return slots;
+  }
+  for (size_t first = 0; first < kept.owners.size(); first += static_cast<size_t>(group_size)) {
+    std::vector<uint32_t> all;
+    for (size_t h = first; h < first + static_cast<size_t>(group_size); ++h) {
+      std::vector<uint32_t> merged;
+      std::set_union(all.begin(), all.end(), kept.owners[h].begin(), kept.owners[h].end(),
+                     std::back_inserter(merged));
+      all = std::move(merged);
+    }
+    slots.push_back(static_cast<int64_t>(all.size()));
+  }
+  return slots;
+}
+
+void MemoryModel::add_layer(const CacheShape& shape, const KeptSets& kept,
+                            const std::vector<QuantizedHead>& quantized) {
+  const std::vector<int64_t> slots = slots_per_kv_head(kept, shape.group_size);
+  const int64_t width = shape.head_dim + shape.value_dim;
+  const auto slot_bytes = static_cast<double>(width * shape.element_bytes);
+  const auto total = static_cast<double>(std::accumulate(slots.begin(), slots.end(), int64_t{0}));
+  const auto [least, most] = std::minmax_element(slots.begin(), slots.end());
+  const auto n = static_cast<double>(shape.prompt_len);
+  const double full = shape.kv_heads * n;
+
+  sum_.entries_kv += total;
+  sum_.realised_ratio_min = std::min(sum_.realised_ratio_min, static_cast<double>(*least) / n);
+  sum_.realised_ratio_max = std::max(sum_.realised_ratio_max, static_cast<double>(*most) / n);
+  sum_.bytes_full += full * slot_bytes;
+  sum_.bytes_ragged += total * slot_bytes + kLengthBytes * shape.kv_heads;
+  sum_.bytes_grouped += shape.kv_heads * static_cast<double>(*most) * slot_bytes;
+  const double flops_per_slot = 2.0 * shape.group_size * static_cast<double>(width);
+  sum_.flops += total * flops_per_slot;
+  sum_.flops_full += full * flops_per_slot;
+  heads_times_prompt_ += full;
+
+  if (kept.per_query_head) {
+    per_query_head_ = true;
+    for (const auto& owner : kept.owners) sum_.entries_query += static_cast<double>(owner.size());
+  }
+  for (size_t o = 0; o < quantized.size(); ++o) {
+    quantized_ = true;
+    sum_.bytes_quantized += quantized_bytes(
+        quantized[o], static_cast<int64_t>(kept.owners[o].size()) * width, shape.element_bytes);
+  }
+}
+
+MemoryUse MemoryModel::use() const {
+  MemoryUse use = sum_;
+  use.realised_ratio = use.entries_kv / heads_times_prompt_;
+  if (!per_query_head_) use.entries_query = kUndefined;
+  if (!quantized_) use.bytes_quantized = kUndefined;
+  use.compression =
+      use.bytes_full / ((quantized_ ? use.bytes_quantized : use.bytes_ragged) + use.bytes_side);
+  return use;
+}
+
+double roofline_time(double bytes, double flops, double bandwidth, double peak) {
+  return std::max(bytes / bandwidth, flops / peak);
+}
+
+}  // namespace kvsim

@@ -1,0 +1,66 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "sim/core/kept_sets.hpp"
+
+namespace kvsim {
+
+/// Sizes of one layer's cache that memory depends on.
+struct CacheShape {
+  int kv_heads = 0;
+  int group_size = 0;          ///< g
+  int64_t head_dim = 0;        ///< d
+  int64_t value_dim = 0;       ///< dv
+  int64_t prompt_len = 0;      ///< n
+  int64_t element_bytes = 2;   ///< e
+};
+
+/// What quantisation made of one head's slots.
+struct QuantizedHead {
+  int64_t numbers = 0;   ///< quantised numbers, keys and values
+  int64_t groups = 0;    ///< groups with a step and a lowest value each
+  int bits = 0;          ///< per number
+};
+
+/// Memory of a compressed cache over all layers of the run (metrics.md 9).
+struct MemoryUse {
+  double entries_kv = 0;
+  double entries_query = 0;     ///< NaN unless owners are query heads
+  double realised_ratio = 0;
+  double realised_ratio_min = 1;
+  double realised_ratio_max = 0;
+  double bytes_full = 0;        ///< of the cache with all n slots
+  double bytes_ragged = 0;
+  double bytes_grouped = 0;
+  double bytes_quantized = 0;   ///< NaN unless quantised
+  double bytes_side = 0;
+  double compression = 0;
+  double flops = 0;             ///< of the attention of one decode step
+  double flops_full = 0;
+};
+
+/// Slots per KV head: the kept entries, or with query heads as owners the union over each group.
+std::vector<int64_t> slots_per_kv_head(const KeptSets& kept, int group_size);
+
+/// Adds up layers.
+class MemoryModel {
+ public:
+  /// `quantized`: one per owner of `kept`, or empty when nothing is quantised.
+  void add_layer(const CacheShape& shape, const KeptSets& kept,
+                 const std::vector<QuantizedHead>& quantized);
+  MemoryUse use() const;
+
+ private:
+  MemoryUse sum_;
+  double heads_times_prompt_ = 0;   ///< sum over layers of Hkv * n
+  bool per_query_head_ = false;
+  bool quantized_ = false;
+};
+
+/// Time in s of the attention of one decode step: the larger of reading `bytes` at `bandwidth`
+/// bytes/s and computing `flops` at `peak` flop/s. No weights, launches or scoring.
+double roofline_time(double bytes, double flops, double bandwidth, double peak);
+
+}  // namespace kvsim

@@ -1,0 +1,138 @@
+#include "analysis/statistics.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "analysis/summary.hpp"
+#include "sim/core/random.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
+constexpr uint64_t kResamples = 1000;
+constexpr int64_t kBlockSteps = 16;
+constexpr uint64_t kBootstrapStream = 1;   // last index of u(seed, a, b, 1)
+
+bool dominates(const LossPair& a, const LossPair& b) {
+  return a.x <= b.x && a.y <= b.y && (a.x < b.x || a.y < b.y);
+}
+
+Interval interval_of(std::vector<double> statistics) {
+  return {percentile(statistics, 2.5), percentile(statistics, 97.5)};
+}
+
+int64_t draw(uint64_t seed, uint64_t resample, uint64_t index, int64_t count) {
+  const double u = uniform(seed, resample, index, kBootstrapStream);
+  return static_cast<int64_t>(std::floor(u * static_cast<double>(count)));
+}
+
+}  // namespace
+
+std::vector<double> average_ranks(std::span<const double> values) {
+  std::vector<size_t> order(values.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return values[a] < values[b]; });
+  std::vector<double> ranks(values.size());
+  for (size_t begin = 0; begin < order.size();) {
+    size_t end = begin + 1;
+    while (end < order.size() && values[order[end]] == values[order[begin]]) ++end;
+    const double shared = static_cast<double>(begin + 1 + end) / 2;
+    for (size_t k = begin; k < end; ++k) ranks[order[k]] = shared;
+    begin = end;
+  }
+  return ranks;
+}
+
+double pearson(std::span<const double> x, std::span<const double> y) {
+  if (x.size() < 2) return kUndefined;
+  const double x_mean = mean(x);
+  const double y_mean = mean(y);
+  double xx = 0;
+  double yy = 0;
+  double xy = 0;
+  for (size_t k = 0; k < x.size(); ++k) {
+    xx += (x[k] - x_mean) * (x[k] - x_mean);
+    yy += (y[k] - y_mean) * (y[k] - y_mean);
+    xy += (x[k] - x_mean) * (y[k] - y_mean);
+  }
+  return xx == 0 || yy == 0 ? kUndefined : xy / std::sqrt(xx * yy);
+}
+
+double spearman(std::span<const double> x, std::span<const double> y) {
+  return pearson(average_ranks(x), average_ranks(y));
+}
+
+ParetoFrequency pareto_frequency(const std::vector<std::vector<LossPair>>& points) {
+  ParetoFrequency result;
+  if (points.empty()) return result;
+  const size_t lambdas = points[0].size();
+  result.informative.assign(lambdas, 0);
+  result.all_budgets.assign(lambdas, 0);
+  for (const std::vector<LossPair>& budget : points) {
+    const bool informative = std::any_of(budget.begin(), budget.end(), [&](const LossPair& point) {
+      return point != budget.front();
+    });
+    result.informative_budgets += informative;
+    for (size_t k = 0; k < lambdas; ++k) {
+      const bool optimal = std::none_of(budget.begin(), budget.end(), [&](const LossPair& other) {
+        return dominates(other, budget[k]);
+      });
+      result.all_budgets[k] += optimal;
+      result.informative[k] += optimal && informative;
+    }
+  }
+  const auto informative_budgets = static_cast<double>(result.informative_budgets);
+  for (size_t k = 0; k < lambdas; ++k) {
+    result.all_budgets[k] /= static_cast<double>(points.size());
+    result.informative[k] = result.informative_budgets == 0
+                                ? kUndefined
+                                : result.informative[k] / informative_budgets;
+  }
+  return result;
+}
+
+double fairness_gain(std::span<const LossPair> base, std::span<const LossPair> constrained) {
+  std::vector<double> gains(base.size());
+  for (size_t b = 0; b < base.size(); ++b) {
+    gains[b] = ((base[b].x - constrained[b].x) + (base[b].y - constrained[b].y)) / 2;
+  }
+  return mean(gains);
+}
+
+Interval bootstrap_traces(std::span<const double> values, uint64_t seed,
+                          const Statistic& statistic) {
+  const auto count = static_cast<int64_t>(values.size());
+  std::vector<double> statistics;
+  std::vector<double> resample(values.size());
+  for (uint64_t a = 0; a < kResamples; ++a) {
+    for (size_t b = 0; b < values.size(); ++b) {
+      resample[b] = values[static_cast<size_t>(draw(seed, a, b, count))];
+    }
+    statistics.push_back(statistic(resample));
+  }
+  return interval_of(std::move(statistics));
+}
+
+Interval bootstrap_steps(std::span<const double> values, uint64_t seed,
+                         const Statistic& statistic) {
+  const auto steps = static_cast<int64_t>(values.size());
+  if (steps == 0) return {kUndefined, kUndefined};
+  const int64_t block = std::min(kBlockSteps, steps);
+  std::vector<double> statistics;
+  std::vector<double> resample;
+  for (uint64_t a = 0; a < kResamples; ++a) {
+    resample.clear();
+    for (uint64_t b = 0; static_cast<int64_t>(resample.size()) < steps; ++b) {
+      const int64_t start = draw(seed, a, b, steps - block + 1);
+      const int64_t length = std::min(block, steps - static_cast<int64_t>(resample.size()));
+      resample.insert(resample.end(), values.begin() + start, values.begin() + start + length);
+    }
+    statistics.push_back(statistic(resample));
+  }
+  return interval_of(std::move(statistics));
+}
+
+}  // namespace kvsim

@@ -1,0 +1,54 @@
+#include "analysis/summary.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace kvsim {
+namespace {
+
+std::vector<double> defined(std::span<const double> values) {
+  std::vector<double> kept;
+  kept.reserve(values.size());
+  std::copy_if(values.begin(), values.end(), std::back_inserter(kept),
+               [](double value) { return !std::isnan(value); });
+  return kept;
+}
+
+constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
+
+}  // namespace
+
+double mean(std::span<const double> values) {
+  const std::vector<double> kept = defined(values);
+  if (kept.empty()) return kUndefined;
+  double sum = 0;
+  for (const double value : kept) sum += value;
+  return sum / static_cast<double>(kept.size());
+}
+
+double minimum(std::span<const double> values) {
+  const std::vector<double> kept = defined(values);
+  return kept.empty() ? kUndefined : *std::min_element(kept.begin(), kept.end());
+}
+
+double maximum(std::span<const double> values) {
+  const std::vector<double> kept = defined(values);
+  return kept.empty() ? kUndefined : *std::max_element(kept.begin(), kept.end());
+}
+
+double percentile(std::span<const double> values, double p) {
+  std::vector<double> kept = defined(values);
+  if (kept.empty()) return kUndefined;
+  std::sort(kept.begin(), kept.end());
+  const double rank = p / 100 * static_cast<double>(kept.size() - 1);
+  const auto below = static_cast<size_t>(std::floor(rank));
+  const auto above = static_cast<size_t>(std::ceil(rank));
+  const double part = rank - static_cast<double>(below);
+  // Written so that equal (also infinite) neighbours give themselves.
+  if (part == 0 || kept[below] == kept[above]) return kept[below];
+  return kept[below] + part * (kept[above] - kept[below]);
+}
+
+}  // namespace kvsim

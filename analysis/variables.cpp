@@ -1,0 +1,292 @@
+#include "analysis/variables.hpp"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <sstream>
+#include <stdexcept>
+
+namespace kvsim {
+namespace {
+
+constexpr const char* kCell = "policy budget";
+constexpr const char* kLayer = "policy budget layer";
+constexpr const char* kStep = "policy budget layer step";
+constexpr const char* kHeadStep = "policy budget layer head step";
+constexpr auto kReal = VariableType::float64;
+
+std::vector<VariableDeclaration> coordinates() {
+  return {
+      {"policy", "policy", VariableType::text, "1", "policy record",
+       "canonical text of the record: preset, variant, and the keys that differ from the preset",
+       kAlways},
+      {"budget", "budget", kReal, "1", "budget as a share of the prompt",
+       "the typed ratio, or min(c, n)/n for a count c", kAlways},
+      {"layer", "layer", VariableType::int32, "1", "layer of the model", "the model's own index",
+       kAlways},
+      {"head", "head", VariableType::int32, "1", "query head", "0..Hq-1", kAlways},
+      {"kv_head", "kv_head", VariableType::int32, "1", "KV head", "0..Hkv-1", kAlways},
+      {"step", "step", VariableType::int64, "1", "position of the query",
+       "absolute positions >= n with a stored query, ascending", kAlways},
+      {"span", "span", VariableType::text, "1", "labelled part of the prompt",
+       "span names of the trace; `!NAME` is every prompt token outside NAME (--span-complement)",
+       kSpans},
+      {"position", "position", VariableType::int64, "1", "position of a prompt entry", "0..n-1",
+       kSaveKeep},
+      {"budget_label", "budget", VariableType::text, "1", "budget as typed", "e.g. `20%` or `512`",
+       kAlways},
+  };
+}
+
+std::vector<VariableDeclaration> retained() {
+  return {
+      {"retained_importance", kStep, kReal, "1", "retained importance",
+       "share of the importance I = A * ‖v W‖, summed over query heads, that falls on kept "
+       "entries; metrics.md 1",
+       kAlways},
+      {"retained_attention", kStep, kReal, "1", "retained attention",
+       "the same with I = A; metrics.md 1", kAlways},
+      {"retained_importance_mean", kLayer, kReal, "1", "mean retained importance",
+       "mean over steps", kAlways},
+      {"retained_importance_min", kLayer, kReal, "1", "worst retained importance",
+       "minimum over steps", kAlways},
+      {"retained_importance_p01", kLayer, kReal, "1", "retained importance, percentile 1",
+       "percentile 1 over steps", kAlways},
+      {"retained_attention_mean", kLayer, kReal, "1", "mean retained attention", "mean over steps",
+       kAlways},
+      {"retained_attention_min", kLayer, kReal, "1", "worst retained attention",
+       "minimum over steps", kAlways},
+      {"retained_attention_p01", kLayer, kReal, "1", "retained attention, percentile 1",
+       "percentile 1 over steps", kAlways},
+      {"outlier_count", kLayer, kReal, "count", "steps with low retained importance",
+       "number of steps whose retained importance is below --outlier (0.5)", kAlways},
+  };
+}
+
+std::vector<VariableDeclaration> errors() {
+  return {
+      {"output_error", kStep, kReal, "1", "relative error of the layer's output",
+       "‖sum over heads of (z^ - z) W‖ / ‖sum over heads of z W‖; NaN at steps that --wo-steps "
+       "leaves out; metrics.md 2",
+       kAlways},
+      {"output_error_mean", kLayer, kReal, "1", "mean output error",
+       "mean over the evaluated steps", kAlways},
+      {"output_error_max", kLayer, kReal, "1", "worst output error",
+       "maximum over the evaluated steps", kAlways},
+      {"output_error_p99", kLayer, kReal, "1", "output error, percentile 99",
+       "percentile 99 over the evaluated steps", kAlways},
+      {"output_error_undefined", kLayer, kReal, "count", "steps with undefined output error",
+       "evaluated steps with an error although the full cache's output is 0", kAlways},
+      {"residual_error", kStep, kReal, "1", "error relative to the residual stream",
+       "‖sum over heads of (z^ - z) W‖ / norm of the residual stream that enters the layer; "
+       "metrics.md 2",
+       kResidualNorm},
+      {"residual_error_mean", kLayer, kReal, "1", "mean residual error",
+       "mean over the evaluated steps", kResidualNorm},
+      {"residual_error_max", kLayer, kReal, "1", "worst residual error",
+       "maximum over the evaluated steps", kResidualNorm},
+      {"residual_error_p99", kLayer, kReal, "1", "residual error, percentile 99",
+       "percentile 99 over the evaluated steps", kResidualNorm},
+  };
+}
+
+std::vector<VariableDeclaration> kept() {
+  return {
+      {"kept", "policy budget layer kv_head", kReal, "count", "kept prompt entries of a KV head",
+       "prompt entries that are their own slot; NaN for policies with granularity=query", kAlways},
+      {"kept_query", "policy budget layer head", kReal, "count",
+       "kept prompt entries of a query head", "the same for policies with granularity=query",
+       kQueryHeads},
+      {"tied_at_threshold", "policy budget layer kv_head", kReal, "count",
+       "candidates tied with the last one kept",
+       "candidates whose score equals that of the last one kept by score, itself included; 0 if "
+       "none was kept by score; policies.md 10",
+       kAlways},
+      {"tied_at_threshold_query", "policy budget layer head", kReal, "count",
+       "candidates tied with the last one kept", "the same for policies with granularity=query",
+       kQueryHeads},
+      {"keep_rate", "policy budget layer span", kReal, "1", "kept share of a span",
+       "mean over the span's tokens and the heads of [kept]; metrics.md 4", kSpans},
+      {"bias_index", "policy budget layer span", kReal, "1", "keep rate above the unbiased line",
+       "keep_rate minus the share of all entries that the layer keeps; 0 is unbiased", kSpans},
+      {"bias_spread", kLayer, kReal, "1", "spread of keep rates",
+       "largest minus smallest keep_rate over the spans of the trace", kSpans},
+      {"keep_rate_head", "policy budget layer kv_head span", kReal, "1",
+       "kept share of a span in one KV head", "NaN for policies with granularity=query",
+       kSpans | kPerHead},
+      {"kept_mask", "policy budget layer kv_head position", VariableType::uint8, "1",
+       "what became of each prompt entry", "255 for policies with granularity=query", kSaveKeep,
+       {{0, "dropped"}, {1, "kept"}, {2, "merged"}}},
+      {"kept_mask_query", "policy budget layer head position", VariableType::uint8, "1",
+       "what became of each prompt entry", "the same for policies with granularity=query",
+       kSaveKeep | kQueryHeads, {{0, "dropped"}, {1, "kept"}, {2, "merged"}}},
+  };
+}
+
+std::vector<VariableDeclaration> memory() {
+  return {
+      {"entries_kv", kCell, kReal, "count", "slots of the compressed cache",
+       "sum over layers and KV heads; with granularity=query the union over the group; "
+       "metrics.md 9",
+       kAlways},
+      {"entries_query", kCell, kReal, "count", "slots counted per query head",
+       "sum over layers and query heads; only for policies with granularity=query", kQueryHeads},
+      {"realised_ratio", kCell, kReal, "1", "share of the prompt that is kept",
+       "entries_kv / (layers * Hkv * n)", kAlways},
+      {"realised_ratio_min", kCell, kReal, "1", "smallest kept share of a head",
+       "minimum over layers and KV heads", kAlways},
+      {"realised_ratio_max", kCell, kReal, "1", "largest kept share of a head",
+       "maximum over layers and KV heads", kAlways},
+      {"bytes_ragged", kCell, kReal, "bytes", "memory with a length per head",
+       "slots * (d + dv) * --element-bytes + 4 per KV head", kAlways},
+      {"bytes_grouped", kCell, kReal, "bytes", "memory with one tensor per layer",
+       "sum over layers of Hkv * largest head's slots * (d + dv) * --element-bytes", kAlways},
+      {"bytes_quantized", kCell, kReal, "bytes", "memory when quantised",
+       "codes, 32 bits per group, and the rest at --element-bytes; NaN for policies that do not "
+       "quantise",
+       kQuantizes},
+      {"bytes_side", kCell, kReal, "bytes", "memory of votes, biases and estimates",
+       "4 per vote, 4 g per bias, 4 per estimate; 0 without merging", kAlways},
+      {"compression", kCell, kReal, "1", "compression",
+       "bytes of the full cache / bytes of the compressed one", kAlways},
+      {"decode_time", kCell, kReal, "s", "attention time of one decode step by the roofline",
+       "max(bytes read / --bandwidth, flops / --peak)", kRoofline},
+      {"decode_speedup", kCell, kReal, "1", "speed-up of one decode step by the roofline",
+       "decode time of the full cache / of the compressed one; an upper bound", kRoofline},
+  };
+}
+
+std::vector<VariableDeclaration> on_request() {
+  return {
+      {"retained_importance_head", kHeadStep, kReal, "1", "retained importance of a query head",
+       "the ratio of one head", kPerHead},
+      {"retained_attention_head", kHeadStep, kReal, "1", "retained attention of a query head",
+       "the ratio of one head", kPerHead},
+      {"output_error_head", kHeadStep, kReal, "1", "relative error of a head's output",
+       "‖(z^ - z) W‖ / ‖z W‖ of one head, every step", kPerHead},
+      {"output_error_absolute", kStep, kReal, "model units", "error of the layer's output",
+       "the numerator of output_error", kOnRequest},
+      {"importance_pearson", kStep, kReal, "1", "correlation with the full cache",
+       "Pearson of I and I * [kept] over all heads and entries; metrics.md 1", kOnRequest},
+      {"importance_cosine", kStep, kReal, "1", "cosine with the full cache",
+       "sqrt(sum of squares kept / sum of squares)", kOnRequest},
+      {"regret_mean", kLayer, kReal, "1", "regret against the best static choice",
+       "retained_importance_mean of oracle-mean minus the policy's; metrics.md 7", kOnRequest},
+      {"regret_step", kStep, kReal, "1", "regret against the best choice of each step",
+       "retained_importance of oracle-step minus the policy's; metrics.md 7", kOnRequest},
+      {"minmax_bound", kLayer, kReal, "1", "upper bound of the worst retained importance",
+       "no static choice of B entries per head is better than this at its worst step; "
+       "metrics.md 7",
+       kOnRequest},
+  };
+}
+
+std::vector<VariableDeclaration> all_variables() {
+  std::vector<VariableDeclaration> all;
+  for (auto part : {coordinates, retained, errors, kept, memory, on_request}) {
+    for (VariableDeclaration& declaration : part()) all.push_back(std::move(declaration));
+  }
+  return all;
+}
+
+std::string occasion_text(const VariableDeclaration& variable) {
+  if (variable.occasion == kAlways) return "always";
+  static const std::pair<unsigned, const char*> kTexts[] = {
+      {kResidualNorm, "the trace has `residual_norm`"},
+      {kSpans, "the trace has spans"},
+      {kQueryHeads, "a policy has `granularity=query`"},
+      {kPerHead, "`--per-head`"},
+      {kSaveKeep, "`--save-keep`"},
+      {kQuantizes, "a policy quantises"},
+      {kRoofline, "`--bandwidth` and `--peak`"},
+  };
+  std::string text;
+  for (const auto& [bit, meaning] : kTexts) {
+    if (variable.occasion & bit) text += (text.empty() ? "" : "; ") + std::string(meaning);
+  }
+  if (variable.occasion & kOnRequest) text += fmt::format("`--metric {}`", variable.name);
+  return text;
+}
+
+const char* type_text(VariableType type) {
+  static constexpr const char* kNames[] = {"float64", "int32", "int64", "uint8", "string"};
+  return kNames[static_cast<size_t>(type)];
+}
+
+VariableValues undefined_values(VariableType type, size_t count) {
+  switch (type) {
+    case VariableType::float64:
+      return std::vector<double>(count, std::numeric_limits<double>::quiet_NaN());
+    case VariableType::int32: return std::vector<int32_t>(count, 0);
+    case VariableType::int64: return std::vector<int64_t>(count, 0);
+    case VariableType::uint8: return std::vector<uint8_t>(count, 255);
+    case VariableType::text: return std::vector<std::string>(count);
+  }
+  throw std::logic_error("unknown type of a variable");
+}
+
+}  // namespace
+
+std::vector<std::string> VariableDeclaration::dim_names() const {
+  std::istringstream text(dims);
+  std::vector<std::string> names;
+  for (std::string dim; text >> dim;) names.push_back(dim);
+  return names;
+}
+
+const std::vector<VariableDeclaration>& declared_variables() {
+  static const std::vector<VariableDeclaration> all = all_variables();
+  return all;
+}
+
+const VariableDeclaration& declared(std::string_view name) {
+  for (const VariableDeclaration& declaration : declared_variables()) {
+    if (name == declaration.name) return declaration;
+  }
+  throw std::logic_error("no variable is declared as " + std::string(name));
+}
+
+std::vector<std::string> metrics_on_request() {
+  std::vector<std::string> names;
+  for (const VariableDeclaration& declaration : declared_variables()) {
+    if (declaration.occasion & kOnRequest) names.push_back(declaration.name);
+  }
+  return names;
+}
+
+bool is_written(const VariableDeclaration& variable, unsigned occasion,
+                const std::set<std::string>& metrics) {
+  if (variable.occasion & kOnRequest) return metrics.contains(variable.name);
+  return (variable.occasion & ~occasion) == 0;
+}
+
+Variable make_variable(const VariableDeclaration& declaration, const Dataset& dataset) {
+  Variable variable;
+  variable.name = declaration.name;
+  variable.dims = declaration.dim_names();
+  variable.units = declaration.units;
+  variable.long_name = declaration.long_name;
+  variable.flags = declaration.flags;
+  variable.values = undefined_values(declaration.type,
+                                     static_cast<size_t>(dataset.count(variable.dims)));
+  return variable;
+}
+
+std::string variables_markdown() {
+  std::string text =
+      "# Variables of a results file\n\n"
+      "Generated by `kvsim replay --variables`; edit `analysis/variables.cpp` instead. Undefined\n"
+      "values are NaN (255 in `uint8`). Sections are those of the metrics' definitions.\n\n"
+      "| variable | dimensions | type | unit | meaning | written when |\n"
+      "|---|---|---|---|---|---|\n";
+  for (const VariableDeclaration& variable : declared_variables()) {
+    std::string dims;
+    for (const std::string& dim : variable.dim_names()) dims += (dims.empty() ? "" : ", ") + dim;
+    text += fmt::format("| `{}` | {} | {} | {} | {}: {} | {} |\n", variable.name, dims,
+                        type_text(variable.type), variable.units, variable.long_name,
+                        variable.definition, occasion_text(variable));
+  }
+  return text;
+}
+
+}  // namespace kvsim
