@@ -78,10 +78,22 @@ struct ReplayBlock {
 
 struct ReplayRequest {
   std::vector<ReplayPlan> plans;
-  const float* importance = nullptr;   ///< [Hq][importance_columns] weight of each entry per head
+  const float* importance = nullptr;   ///< [Hq][importance_columns] weight >= 0 of each entry per head
   int64_t importance_columns = 0;      ///< n, or N when `later_importance`
   bool later_importance = false;
   int64_t chunk = 0;                   ///< keys per chunk; 0: chosen by the backend
+};
+
+/// Norms after W_O. Each x is [Hq][stride][dv], e.g. `z` or one `delta` of a ReplayBlock; all x of a
+/// block are best given at once, since W_O is then read once for all.
+class Projection {
+ public:
+  virtual ~Projection() = default;
+  /// out[x.size()][steps.size()]: L2 norm over the hidden dimension of sum_h x[h][s] W^h.
+  virtual void norms(std::span<const float* const> x, int64_t stride,
+                     std::span<const int64_t> steps, double* out) = 0;
+  /// out[x.size()][Hq][stride]: L2 norm of x[h][s] W^h, one head at a time, every step.
+  virtual void head_norms(std::span<const float* const> x, int64_t stride, double* out) = 0;
 };
 
 /// The heavy verbs. Every result is independent of the number of threads. Selection never runs
@@ -108,14 +120,17 @@ class Backend {
   virtual void replay(const LayerTrace& layer, const ReplayRequest& request,
                       const std::function<void(const ReplayBlock&)>& sink) = 0;
 
-  /// L2 norm over the hidden dimension of sum_h x[h][s] W^h for each step s of `steps`:
-  /// x is [Hq][stride][dv]; out[steps.size()].
-  virtual void project_norms(const LayerTrace& layer, const float* x, int64_t stride,
-                             std::span<const int64_t> steps, double* out) = 0;
+  /// W_O of a layer, prepared for many projections. The layer must outlive it.
+  virtual std::unique_ptr<Projection> projection(const LayerTrace& layer) = 0;
 
-  /// The same for one head at a time: out[Hq][stride], every step.
-  virtual void project_head_norms(const LayerTrace& layer, const float* x, int64_t stride,
-                                  double* out) = 0;
+  /// Single projections; prepare a Projection where there are several.
+  void project_norms(const LayerTrace& layer, const float* x, int64_t stride,
+                     std::span<const int64_t> steps, double* out) {
+    projection(layer)->norms({&x, 1}, stride, steps, out);
+  }
+  void project_head_norms(const LayerTrace& layer, const float* x, int64_t stride, double* out) {
+    projection(layer)->head_norms({&x, 1}, stride, out);
+  }
 };
 
 std::unique_ptr<Backend> make_cpu_backend();

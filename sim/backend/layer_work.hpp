@@ -25,19 +25,16 @@ class LayerWork {
   int group_size() const { return info().group_size(); }         ///< g
   int64_t value_dim() const { return trace_.value_dim(); }       ///< dv
 
-  /// Full-cache attention of the queries at `positions` (all stored) over keys 0..n-1.
-  void attention(int kv_head, std::span<const int64_t> positions, bool look_ahead, bool logits,
-                 bool outputs, AttentionBlock& block) const;
-
   const Table<float>& projected_norms(Norm norm);   ///< [Hq][n] norm of v_i W^h
   const Table<float>& value_norms(Norm norm);       ///< [Hkv][n] norm of v_i
 
   Table<float> keys(int kv_head) const;             ///< [n][d]
   Table<float> values(int kv_head) const;           ///< [n][dv]
+  /// [count][dv]: values up to a later step, for whoever looks ahead.
+  Table<float> values_ahead(int kv_head, int64_t count) const;
 
-  /// Factor F^h of W^h (W^h)^T = F^T F for one head, or for the g heads of a KV head stacked
-  /// ([g*dv][g*dv]): the L2 norm of x W is that of F x. Column-major Eigen layout in a Table
-  /// [rows][columns] = F.
+  /// Upper-triangular F [w][w] with W W^T = F^T F, so that the L2 norm of x W is that of F x: for
+  /// one query head (w = dv), or the g heads of a KV head stacked (w = g*dv).
   const Table<double>& output_factor(int query_head);
   const Table<double>& group_output_factor(int kv_head);
 
@@ -49,5 +46,21 @@ class LayerWork {
   std::map<int, Table<double>> output_factor_;
   std::map<int, Table<double>> group_factor_;
 };
+
+/// What a walk over blocks of attention rows asks for.
+struct AttentionPass {
+  std::span<const int64_t> positions;   ///< queries, ascending; every one must be stored
+  bool look_ahead = false;              ///< positions >= n are allowed
+  bool logits = false;
+  bool outputs = false;
+  bool rows_outer = false;   ///< every KV head of some rows before the next rows, not the other way
+  int64_t columns = 0;       ///< keys 0..columns-1; 0: n
+};
+
+/// Calls visit(block, first_row) for all KV heads and rows, a few rows at a time, so that memory
+/// stays at some MB whatever n is. Row first_row + r of `positions` is row r of the block.
+void for_each_attention_block(
+    LayerWork& work, const AttentionPass& pass,
+    const std::function<void(const AttentionBlock& block, int64_t first_row)>& visit);
 
 }  // namespace kvsim

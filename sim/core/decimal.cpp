@@ -105,6 +105,12 @@ int64_t Decimal::floor_times(int64_t count, const Decimal& other) const {
   return scaled_floor(product, exponent_ + other.exponent_, count);
 }
 
+int64_t Decimal::floor_divide(int64_t count) const {
+  const Wide mantissa = mantissa_;
+  if (exponent_ >= 0) return static_cast<int64_t>(count / (mantissa * power_of_ten(exponent_)));
+  return static_cast<int64_t>(count * power_of_ten(-exponent_) / mantissa);
+}
+
 Decimal Decimal::one_minus() const {
   Decimal d;
   if (exponent_ >= 0) {

@@ -18,6 +18,7 @@ class Decimal {
   double value() const;                       ///< nearest double
   int64_t floor_times(int64_t count) const;   ///< floor(this * count), exact; count >= 0
   int64_t floor_times(int64_t count, const Decimal& other) const;  ///< floor(this * count * other)
+  int64_t floor_divide(int64_t count) const;  ///< floor(count / this), exact; this > 0
   Decimal one_minus() const;                  ///< 1 - this, exact
   /// this + step * count, exact; nothing when the sum has > 18 digits.
   std::optional<Decimal> advanced(const Decimal& step, int64_t count) const;

@@ -10,13 +10,23 @@
 #include "sim/stages/kind.hpp"
 #include "sim/stages/scored_layer.hpp"
 #include "sim/stages/settings.hpp"
+#include "sim/stages/side_files.hpp"
 
 namespace kvsim {
+
+/// Candidates of one layer in the order of policies.md 10: score, then (tie=raw) the score without
+/// its prior, then the more recent.
+struct Ranking {
+  const Table<double>* score = nullptr;             ///< [owners][n]
+  const Table<double>* raw = nullptr;               ///< [owners][n], or null
+  std::vector<std::vector<uint32_t>> order;         ///< per owner, best first
+};
 
 /// One layer as allocation sees it.
 struct AllocationLayer {
   int layer = 0;                              ///< the model's index l
   const ScoredLayer* scored = nullptr;        ///< null for kinds that need no scores
+  const Ranking* ranking = nullptr;           ///< by the scores of `allocate_score`
   std::vector<std::vector<uint32_t>> guaranteed;  ///< per owner: protected entries, then those
                                                   ///< forced by stage1=mass
   std::vector<int64_t> guarded;               ///< per owner: how many of them are protected
@@ -25,8 +35,9 @@ struct AllocationLayer {
 /// What one allocation is made from. B = budget entries per owner.
 struct AllocationRequest {
   const Settings* settings = nullptr;
+  const SideFiles* files = nullptr;
   int64_t budget = 0;                ///< B
-  Decimal ratio;                     ///< rho; B/n is `budget_is_count`
+  Decimal ratio;                     ///< rho as typed; B/n when `budget_is_count`
   bool budget_is_count = false;
   int64_t entries = 0;               ///< n
   int64_t window = 0;                ///< m
@@ -63,13 +74,11 @@ class Allocate : public Kind {
 
 /// apportion(T, x, cap) of policies.md 3: whole numbers by largest remainder.
 std::vector<int64_t> apportion(int64_t total, std::vector<double> weights, int64_t cap);
-std::vector<int64_t> apportion(int64_t total, std::vector<double> weights,
-                               const std::vector<int64_t>& caps);
 /// The same with integer weights: quotas are exact.
 std::vector<int64_t> apportion_exact(int64_t total, const std::vector<int64_t>& weights,
                                      const std::vector<int64_t>& caps);
 
-/// Double arithmetic as kvpress does it (rounding=kvpress).
-double kvpress_kept(const AllocationRequest& request);   ///< double(n) * (1.0 - r)
+/// floor(entries * rho * heads), the total of `ada_total=product`.
+int64_t product_total(const AllocationRequest& request, int64_t heads);
 
 }  // namespace kvsim

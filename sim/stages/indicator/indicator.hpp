@@ -6,6 +6,7 @@
 #include "sim/stages/kind.hpp"
 #include "sim/stages/scored_layer.hpp"
 #include "sim/stages/settings.hpp"
+#include "sim/stages/side_files.hpp"
 
 namespace kvsim {
 
@@ -30,6 +31,19 @@ class RowIndicator {
   virtual void finish(int /*query_head*/, Range /*candidates*/, std::span<double>) const {}
 };
 
+/// What an indicator without queries is computed from.
+struct EntryRequest {
+  LayerWork& work;
+  const Settings& settings;
+  const SideFiles& files;
+  uint64_t seed = 0;
+  bool per_query_head = false;   ///< owners are query heads; values and keys come from kappa(h)
+  int64_t owners() const { return per_query_head ? work.query_heads() : work.kv_heads(); }
+  int kv_head(int64_t owner) const {
+    return static_cast<int>(per_query_head ? owner / work.group_size() : owner);
+  }
+};
+
 /// What is measured per query head, observing query and entry (policies.md 5.2).
 class Indicator : public Kind {
  public:
@@ -39,9 +53,8 @@ class Indicator : public Kind {
   virtual bool needs_outputs() const { return false; }
   virtual bool aggregates_first() const { return false; }   ///< needs order=asg or ags
 
-  /// Axes::entry only: scores of one owner's entries of a segment, out[i - segment.range.begin].
-  virtual void entries(LayerWork&, const Settings&, uint64_t /*seed*/, int /*owner*/,
-                       const Segment&, std::span<double>) const {}
+  /// Axes::entry only: scores [owners][n], the same for every segment.
+  virtual Table<double> entries(const EntryRequest&) const { return {}; }
   /// Other axes: the transformation of rows.
   virtual std::unique_ptr<RowIndicator> rows(LayerWork&, const Settings&, const Segment&) const {
     return nullptr;

@@ -1,0 +1,247 @@
+// Rows of full-cache attention. A tile is up to 96 rows of the query group; keys go by in blocks
+// whose float32 transpose stays in the second-level cache, so scores come out row-major, as the
+// result is stored. The shift under the exponential of a row is raised lazily and remembered per
+// block; one last pass brings all blocks to the same shift and divides by the sum.
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "sim/backend/cpu/loader.hpp"
+#include "sim/backend/cpu/verbs.hpp"
+#include "sim/core/parallel.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr int64_t kKeyBlock = 256;
+constexpr float kSlack = 20.0f;   // see ReplayTile
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+/// Visible keys of a row: positions begin..end-1.
+Range visible_keys(const LayerTrace& layer, int64_t position) {
+  const int64_t window = layer.sliding_window;
+  return {window > 0 ? std::max<int64_t>(0, position - window + 1) : 0, position + 1};
+}
+
+/// Works on one tile at a time; memory is used again by the next tile of the same thread.
+class AttentionTile {
+ public:
+  AttentionTile(const Kernels& kernels, const LayerTrace& layer, const AttentionRequest& request,
+                AttentionBlock& block)
+      : kernels_(kernels), layer_(layer), request_(request), block_(block) {}
+
+  /// Rows first..first+count-1 of the block seen as [heads * rows].
+  void run(int64_t first, int64_t count) {
+    start(first, count);
+    for (int64_t key = keys_.begin; key < keys_.end; key += kKeyBlock)
+      score(key, std::min(kKeyBlock, keys_.end - key));
+    for (int64_t r = 0; r < rows_; ++r) finish_row(r);
+    if (request_.outputs) outputs();
+  }
+
+ private:
+  struct Row {
+    int64_t index = 0;   ///< of the block's [heads * rows]
+    Range visible;
+    float shift = 0;
+    bool seen = false;
+    double sum = 0;      ///< of exp(logit - shift) over the visible keys so far
+  };
+
+  void start(int64_t first, int64_t count) {
+    rows_ = count;
+    ld_ = padded(padded(count, kRowStep), kPad);
+    const int64_t d = layer_.k.dim(2);
+    std::vector<QueryRow> queries;
+    row_.assign(static_cast<size_t>(count), Row{});
+    keys_ = {std::numeric_limits<int64_t>::max(), 0};
+    for (int64_t r = 0; r < count; ++r) {
+      Row& row = row_[static_cast<size_t>(r)];
+      row.index = first + r;
+      const int64_t at = row.index % block_.rows;
+      queries.push_back({block_.kv_head * block_.heads + row.index / block_.rows,
+                         request_.rows[static_cast<size_t>(at)]});
+      row.visible = visible_keys(layer_, block_.positions[static_cast<size_t>(at)]);
+      keys_.begin = std::min(keys_.begin, row.visible.begin);
+      keys_.end = std::max(keys_.end, row.visible.end);
+    }
+    keys_.begin = keys_.begin / kKeyBlock * kKeyBlock;
+    load_queries(layer_, queries, ld_, queries_.reserve(d * ld_));
+    const int64_t blocks = (keys_.end - keys_.begin + kKeyBlock - 1) / kKeyBlock;
+    shifts_.assign(static_cast<size_t>(count * blocks), 0.0f);
+    scores_.reserve(ld_ * kKeyBlock);
+    transposed_.reserve(d * kKeyBlock);
+  }
+
+  void score(int64_t key, int64_t count) {
+    const int64_t d = layer_.k.dim(2);
+    const float* const k = load_rows(layer_.k, block_.kv_head, key, key + count, d, keys_buffer_);
+    const int64_t columns = padded(count, kPad);
+    if (columns > count) std::fill_n(transposed_.data(), d * kKeyBlock, 0.0f);
+    kernels_.transpose(k, count, d, d, transposed_.data(), kKeyBlock);
+    kernels_.multiply(queries_.data(), ld_, rows_, transposed_.data(), kKeyBlock, d, columns,
+                      scores_.data(), kKeyBlock);
+    for (int64_t r = 0; r < rows_; ++r) {
+      Row& row = row_[static_cast<size_t>(r)];
+      const int64_t begin = std::max(key, row.visible.begin);
+      const int64_t end = std::min(key + count, row.visible.end);
+      if (begin < end) block_row(row, r, key, {begin, end});
+      shift_of(r, key) = row.shift;
+    }
+  }
+
+  /// The visible part of one row in one block of keys.
+  void block_row(Row& row, int64_t r, int64_t key, Range part) {
+    float* const s = scores_.data() + r * kKeyBlock + (part.begin - key);
+    if (layer_.softcap > 0)
+      kernels_.softcap(s, part.size(), static_cast<float>(layer_.softcap));
+    const int64_t stored = std::min(part.end, block_.columns) - part.begin;
+    if (request_.logits && stored > 0)
+      std::copy_n(s, stored, block_.logits.data() + row.index * block_.columns + part.begin);
+    const float top = kernels_.maximum(s, part.size());
+    if (!row.seen || top > row.shift + kSlack) {
+      if (row.seen)
+        row.sum *= std::exp(static_cast<double>(row.shift) - static_cast<double>(top));
+      row.shift = top;
+      row.seen = true;
+    }
+    row.sum += kernels_.exp_row(s, part.size(), row.shift, s);
+    if (stored > 0)
+      std::copy_n(s, stored, block_.attention.data() + row.index * block_.columns + part.begin);
+  }
+
+  void finish_row(int64_t r) {
+    const Row& row = row_[static_cast<size_t>(r)];
+    const int64_t head = block_.kv_head * block_.heads + row.index / block_.rows;
+    double total = row.sum;
+    const double shift = static_cast<double>(row.shift);
+    if (!layer_.attention_sink.empty())
+      total += std::exp(static_cast<double>(layer_.attention_sink[static_cast<size_t>(head)]) -
+                        shift);
+    block_.log_sum_exp[static_cast<size_t>(row.index)] = shift + std::log(total);
+    const Range visible{row.visible.begin, std::min(row.visible.end, block_.columns)};
+    for (int64_t key = keys_.begin; key < visible.end; key += kKeyBlock) {
+      const int64_t begin = std::max(key, visible.begin);
+      const int64_t end = std::min(key + kKeyBlock, visible.end);
+      if (begin >= end) continue;
+      const double factor = std::exp(static_cast<double>(shift_of(r, key)) - shift) / total;
+      kernels_.scale_row(block_.attention.data() + row.index * block_.columns + begin, end - begin,
+                         static_cast<float>(factor));
+    }
+  }
+
+  float& shift_of(int64_t r, int64_t key) {
+    return shifts_[static_cast<size_t>((key - keys_.begin) / kKeyBlock * rows_ + r)];
+  }
+
+  /// z of the tile's rows: scores once more, key-major, with the final shift.
+  void outputs() {
+    const int64_t d = layer_.k.dim(2), dv = layer_.value_dim(), ldv = padded(dv, kPad);
+    const int64_t acc_rows = padded(rows_, kRowStep);
+    std::vector<float> acc(static_cast<size_t>(acc_rows * ldv), 0.0f);
+    std::vector<float> shift(static_cast<size_t>(ld_), 0.0f), maximum(static_cast<size_t>(ld_));
+    std::vector<double> mass(static_cast<size_t>(ld_), 0.0);
+    std::vector<int32_t> last(static_cast<size_t>(ld_), 0);
+    for (int64_t r = 0; r < rows_; ++r)
+      shift[static_cast<size_t>(r)] = row_[static_cast<size_t>(r)].shift;
+    Scratch<float> value_buffer;
+    scores_.reserve(kKeyBlock * ld_ + kPad);
+    for (int64_t key = keys_.begin; key < keys_.end; key += kKeyBlock) {
+      const int64_t count = std::min(kKeyBlock, keys_.end - key);
+      for (int64_t r = 0; r < rows_; ++r)
+        last[static_cast<size_t>(r)] = static_cast<int32_t>(
+            std::clamp<int64_t>(row_[static_cast<size_t>(r)].visible.end - 1 - key, -1, count));
+      ScoreTask task{};
+      task.k = load_rows(layer_.k, block_.kv_head, key, key + count, d, keys_buffer_);
+      task.keys = count;
+      task.d = d;
+      task.qt = queries_.data();
+      task.ld = ld_;
+      task.softcap = static_cast<float>(layer_.softcap);
+      task.last_visible = last.data();
+      task.s = scores_.data();
+      task.maximum = maximum.data();
+      kernels_.scores(task);
+      hide_before_window(key, count);
+      kernels_.exponentiate(scores_.data(), count, ld_, shift.data(), nullptr, mass.data(),
+                            nullptr);
+      ProductTask product{};
+      product.count = count;
+      product.e = scores_.data();
+      product.lde = ld_;
+      product.rows = rows_;
+      product.v = load_rows(layer_.v, block_.kv_head, key, key + count, ldv, value_buffer);
+      product.ldv = product.lda = product.columns = ldv;
+      product.acc = acc.data();
+      kernels_.product(product);
+    }
+    for (int64_t r = 0; r < rows_; ++r) {
+      const Row& row = row_[static_cast<size_t>(r)];
+      const double log_sum = block_.log_sum_exp[static_cast<size_t>(row.index)];
+      const float factor = static_cast<float>(std::exp(static_cast<double>(row.shift) - log_sum));
+      for (int64_t c = 0; c < dv; ++c)
+        block_.outputs[static_cast<size_t>(row.index * dv + c)] =
+            acc[static_cast<size_t>(r * ldv + c)] * factor;
+    }
+  }
+
+  void hide_before_window(int64_t key, int64_t count) {
+    for (int64_t r = 0; r < rows_; ++r) {
+      const int64_t hidden = row_[static_cast<size_t>(r)].visible.begin - key;
+      for (int64_t i = 0; i < std::min(hidden, count); ++i)
+        scores_.data()[i * ld_ + r] = kMinusInfinity;
+    }
+  }
+
+  const Kernels& kernels_;
+  const LayerTrace& layer_;
+  const AttentionRequest& request_;
+  AttentionBlock& block_;
+  int64_t rows_ = 0;
+  int64_t ld_ = 0;
+  Range keys_;                     ///< whole key blocks that some row sees
+  std::vector<Row> row_;           ///< [rows]
+  std::vector<float> shifts_;      ///< [key blocks][rows]
+  Scratch<float> queries_;         ///< [d][ld]
+  Scratch<float> keys_buffer_;     ///< [kKeyBlock][d]
+  Scratch<float> transposed_;      ///< [d][kKeyBlock]
+  Scratch<float> scores_;          ///< [rows][kKeyBlock]
+};
+
+void prepare(const LayerTrace& layer, const AttentionRequest& request, AttentionBlock& block) {
+  block.kv_head = request.kv_head;
+  block.heads = layer.info->group_size();
+  block.rows = static_cast<int64_t>(request.rows.size());
+  block.columns = request.columns;
+  block.positions.clear();
+  for (const int64_t row : request.rows)
+    block.positions.push_back(layer.info->query_position[static_cast<size_t>(row)]);
+  const size_t rows = static_cast<size_t>(block.heads * block.rows);
+  const size_t cells = rows * static_cast<size_t>(block.columns);
+  block.attention.assign(cells, 0.0f);
+  block.logits.assign(request.logits ? cells : 0, kMinusInfinity);
+  block.log_sum_exp.assign(rows, 0.0);
+  block.outputs.assign(request.outputs ? rows * static_cast<size_t>(layer.value_dim()) : 0, 0.0f);
+}
+
+}  // namespace
+
+void cpu_attention(const Kernels& kernels, const LayerTrace& layer, const AttentionRequest& request,
+                   AttentionBlock& block) {
+  prepare(layer, request, block);
+  const int64_t rows = block.heads * block.rows;
+  if (rows == 0) return;
+  const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  const int64_t height = (rows + tiles - 1) / tiles;
+  std::vector<std::unique_ptr<AttentionTile>> workers(static_cast<size_t>(threads()));
+  parallel_for(tiles, [&](int64_t t) {
+    auto& worker = workers[static_cast<size_t>(thread_index())];
+    if (worker == nullptr)
+      worker = std::make_unique<AttentionTile>(kernels, layer, request, block);
+    worker->run(t * height, std::min(height, rows - t * height));
+  });
+}
+
+}  // namespace kvsim

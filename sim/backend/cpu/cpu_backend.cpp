@@ -1,0 +1,55 @@
+#include <fstream>
+#include <string>
+
+#include "sim/backend/cpu/verbs.hpp"
+
+namespace kvsim {
+namespace {
+
+/// Name of the processor as the system gives it; empty if it does not say.
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("model name")) continue;
+    const size_t begin = line.find_first_not_of(" \t", line.find(':') + 1);
+    if (begin != std::string::npos) return line.substr(begin);
+  }
+  return "";
+}
+
+class CpuBackend : public Backend {
+ public:
+  CpuBackend() : kernels_(choose_kernels()) {}
+
+  std::string name() const override { return "cpu"; }
+  std::string device() const override {
+    const std::string processor = processor_name();
+    return (processor.empty() ? "unknown processor" : processor) + ", " + kernels_.isa;
+  }
+  void attention(const LayerTrace& layer, const AttentionRequest& request,
+                 AttentionBlock& block) override {
+    cpu_attention(kernels_, layer, request, block);
+  }
+  void projected_norms(const LayerTrace& layer, Norm norm, Range entries, float* out) override {
+    cpu_projected_norms(kernels_, layer, norm, entries, out);
+  }
+  void value_norms(const LayerTrace& layer, Norm norm, Range entries, float* out) override {
+    cpu_value_norms(kernels_, layer, norm, entries, out);
+  }
+  void replay(const LayerTrace& layer, const ReplayRequest& request,
+              const std::function<void(const ReplayBlock&)>& sink) override {
+    cpu_replay(kernels_, layer, request, sink);
+  }
+  std::unique_ptr<Projection> projection(const LayerTrace& layer) override {
+    return cpu_projection(kernels_, layer);
+  }
+
+ private:
+  const Kernels& kernels_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend() { return std::make_unique<CpuBackend>(); }
+
+}  // namespace kvsim

@@ -1,0 +1,91 @@
+#include "sim/backend/cpu/factors.hpp"
+
+#include <Eigen/Dense>
+#include <algorithm>
+#include <cstring>
+
+#include "sim/core/parallel.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr int64_t kDepthRun = 64;   // columns of W^h that go into the Gram matrix at a time
+
+/// G = W^h (W^h)^T in float64, [n][n] with n = dv padded.
+Eigen::MatrixXd gram(const Kernels& kernels, const LayerTrace& layer, int64_t head) {
+  const int64_t dv = layer.value_dim(), width = layer.wo.dim(2), n = padded(dv, kPad);
+  std::vector<double> g(static_cast<size_t>(n * n), 0.0);
+  std::vector<float> w(static_cast<size_t>(dv * kDepthRun));
+  std::vector<double> wt(static_cast<size_t>(n * kDepthRun), 0.0);
+  for (int64_t c = 0; c < width; c += kDepthRun) {
+    const int64_t columns = std::min(kDepthRun, width - c);
+    load_output_columns(layer, head, c, columns, kDepthRun, w.data());
+    for (int64_t k = 0; k < kDepthRun; ++k)
+      for (int64_t i = 0; i < dv; ++i)
+        wt[static_cast<size_t>(k * n + i)] =
+            static_cast<double>(w[static_cast<size_t>(i * kDepthRun + k)]);
+    kernels.gram(wt.data(), columns, n, g.data());
+  }
+  using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  return Eigen::Map<const RowMajor>(g.data(), n, n).topLeftCorner(dv, dv);
+}
+
+}  // namespace
+
+void load_output_columns(const LayerTrace& layer, int64_t head, int64_t c, int64_t columns,
+                         int64_t ld, float* out) {
+  const Tensor& wo = layer.wo;
+  for (int64_t k = 0; k < wo.dim(1); ++k) {
+    const std::byte* const raw =
+        wo.row(head, k) + static_cast<size_t>(c) * element_size(wo.type());
+    widen(wo.type(), raw, columns, out + k * ld);
+    std::fill(out + k * ld + columns, out + (k + 1) * ld, 0.0f);
+  }
+}
+
+OutputFactors::OutputFactors(const Kernels& kernels, const LayerTrace& layer)
+    : kernels_(&kernels), dv_(layer.value_dim()), ld_(padded(dv_, kPad)) {
+  const size_t heads = static_cast<size_t>(layer.info->num_query_heads);
+  factors_.assign(heads * static_cast<size_t>(dv_ * ld_), 0.0f);
+  triangular_.assign(heads, 0);
+  parallel_for(layer.info->num_query_heads, [&](int64_t head) { factorise(head, layer); });
+}
+
+void OutputFactors::factorise(int64_t head, const LayerTrace& layer) {
+  const Eigen::MatrixXd g = gram(*kernels_, layer, head);
+  const Eigen::LLT<Eigen::MatrixXd> cholesky(g);
+  Eigen::MatrixXd factor;   // R with R^T R = G
+  // A tiny pivot means that rounding, not W^h, decided the factor.
+  const bool definite =
+      cholesky.info() == Eigen::Success &&
+      cholesky.matrixL().toDenseMatrix().diagonal().minCoeff() >
+          1e-6 * cholesky.matrixL().toDenseMatrix().diagonal().maxCoeff();
+  if (definite) {
+    factor = cholesky.matrixU();
+  } else {
+    const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solver(g);
+    const Eigen::VectorXd root = solver.eigenvalues().cwiseMax(0.0).cwiseSqrt();
+    factor = root.asDiagonal() * solver.eigenvectors().transpose();
+  }
+  triangular_[static_cast<size_t>(head)] = definite ? 1 : 0;
+  float* const out = factors_.data() + head * dv_ * ld_;
+  for (int64_t k = 0; k < dv_; ++k)
+    for (int64_t c = 0; c < dv_; ++c) out[k * ld_ + c] = static_cast<float>(factor(c, k));
+}
+
+void OutputFactors::add_squares(int64_t head, const float* xt, int64_t ld, int64_t rows,
+                                double* sums) const {
+  NormTask task{};
+  task.a = xt;
+  task.lda = ld;
+  task.rows = rows;
+  task.b = factors_.data() + head * dv_ * ld_;
+  task.ldb = task.columns = ld_;
+  task.depth = dv_;
+  task.squares = true;
+  task.lower = triangular_[static_cast<size_t>(head)] != 0;   // R is upper: f[k][c] = 0 for c > k
+  task.sums = sums;
+  kernels_->norms(task);
+}
+
+}  // namespace kvsim

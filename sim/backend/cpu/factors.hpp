@@ -1,0 +1,37 @@
+#pragma once
+#include <vector>
+
+#include "sim/backend/cpu/kernels.hpp"
+#include "sim/backend/cpu/scratch.hpp"
+#include "sim/core/layer_trace.hpp"
+
+namespace kvsim {
+
+/// Columns c..c+columns-1 of W^h in float32: out[dv][ld], zero beyond the columns.
+void load_output_columns(const LayerTrace& layer, int64_t head, int64_t c, int64_t columns,
+                         int64_t ld, float* out);
+
+/// For every query head a triangular R with R^T R = G = W^h (W^h)^T, so that |x W^h| = |R x|: D/dv
+/// times cheaper than the product. Gram matrix and Cholesky factor are taken in float64. A head
+/// whose G is not numerically positive definite (fewer columns than rows, equal rows) uses the
+/// square root of the eigendecomposition, which is no triangle but needs no positive eigenvalue.
+class OutputFactors {
+ public:
+  OutputFactors() = default;
+  OutputFactors(const Kernels& kernels, const LayerTrace& layer);
+
+  /// sums[r] += |x_r W^h|_2^2 for rows x_r given transposed, xt[dv][ld]; rows are rounded up to
+  /// kRowStep, for which xt and sums must have room.
+  void add_squares(int64_t head, const float* xt, int64_t ld, int64_t rows, double* sums) const;
+
+ private:
+  void factorise(int64_t head, const LayerTrace& layer);
+
+  const Kernels* kernels_ = nullptr;
+  int64_t dv_ = 0;
+  int64_t ld_ = 0;   ///< dv padded to whole vectors
+  std::vector<float> factors_;       ///< [Hq][dv][ld], transposed: y_c = sum_k f[k][c] x_k
+  std::vector<uint8_t> triangular_;  ///< [Hq]
+};
+
+}  // namespace kvsim

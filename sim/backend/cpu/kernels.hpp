@@ -1,0 +1,130 @@
+#pragma once
+#include <cstdint>
+
+namespace kvsim {
+
+/// Query rows of one tile at most: 6 vectors of 16 floats in the scores, 16 groups of 6 rows in the
+/// products.
+constexpr int64_t kTileRows = 96;
+/// Rows of a tile are padded to a multiple of this, so that no product kernel has a remainder.
+constexpr int64_t kRowStep = 6;
+/// Columns of values and row strides of scores are padded to a multiple of this (the widest vector).
+constexpr int64_t kPad = 16;
+
+constexpr int64_t padded(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
+
+/// Scores of a tile: s[key][row] = k[key] . q[row], then softcap, then -inf where invisible.
+struct ScoreTask {
+  const float* k;               ///< [keys][d]
+  int64_t keys;
+  int64_t d;
+  const float* qt;              ///< [d][ld] queries, scaled and transposed; ld multiple of kPad
+  int64_t ld;
+  float softcap;                ///< 0: none
+  const int32_t* last_visible;  ///< [ld] last visible key of each row, relative to key 0; or null
+  float* s;                     ///< [keys][ld]
+  float* maximum;               ///< [ld], raised to the largest visible score
+};
+
+/// Weight of each key for each head of the tile, for sums of importance.
+struct TileWeights {
+  const float* values;   ///< [keys][ld]; kPad floats may be read from any head's column
+  int64_t ld;
+  const int32_t* head;   ///< [tile ld] column of each row; ascending
+};
+
+/// Sums over keys: mass[row] += sum e[key][row], importance[row] += sum e[key][row] * w[key][head].
+struct SumTask {
+  const uint16_t* index;   ///< [count] keys, or null for 0..count-1
+  int64_t count;
+  const float* e;          ///< [keys][ld]
+  int64_t ld;
+  int64_t begin, end;      ///< rows wanted
+  const TileWeights* weights;   ///< or null
+  double* mass;                 ///< [ld]
+  double* importance;           ///< [ld]; untouched without weights
+};
+
+/// acc[r][c] += sum over keys e[key][begin + r] * v[key][c] for r < rows (rounded up to kRowStep:
+/// acc and e must have room). The sums of every 64 keys start from zero: two-level summation.
+struct ProductTask {
+  const uint16_t* index;   ///< [count] keys, or null for 0..count-1
+  int64_t count;
+  const float* e;          ///< [keys][lde], first wanted row at column 0
+  int64_t lde;
+  int64_t rows;
+  const float* v;          ///< [keys][ldv]
+  int64_t ldv;
+  int64_t columns;         ///< multiple of kPad
+  float* acc;              ///< [rows][lda]
+  int64_t lda;
+};
+
+/// One output of the replay: current += previous, out = current * inverse[row] - z.
+struct EmitTask {
+  const float* previous;   ///< [rows][ld] or null
+  float* current;          ///< [rows][ld]
+  int64_t ld;
+  int64_t rows;
+  int64_t columns;
+  const float* inverse;    ///< [rows]
+  const float* z;          ///< [rows][columns] or null
+  float* out;              ///< [rows][columns]
+};
+
+/// Norms of rows of a product that is never stored: sums[r] += sum_c |y|^p, with
+/// y = sum_k a[k][r] * b[k][c], p = 1 or 2.
+struct NormTask {
+  const float* a;   ///< [depth][lda]
+  int64_t lda;
+  int64_t rows;     ///< rounded up to kRowStep: `a` and `sums` must have room
+  const float* b;   ///< [depth][ldb]
+  int64_t ldb;
+  int64_t depth;
+  int64_t columns;  ///< multiple of kPad
+  bool squares;     ///< p = 2
+  bool lower;       ///< b[k][c] is 0 for c > k: skips blocks of zeros
+  double* sums;     ///< [rows]
+};
+
+/// The inner loops, compiled once per instruction set from kernels.inc. Everything is float32 unless
+/// said otherwise; sums over more than 64 terms are two-level or float64.
+struct Kernels {
+  const char* isa;
+  int width;   ///< floats per vector
+  void (*scores)(const ScoreTask&);
+  /// s = exp(s - shift[row]) in place (0 below 2e-38); sums over all keys as SumTask does.
+  void (*exponentiate)(float* s, int64_t keys, int64_t ld, const float* shift,
+                       const TileWeights* weights, double* mass, double* importance);
+  void (*sums)(const SumTask&);
+  void (*product)(const ProductTask&);
+  void (*emit)(const EmitTask&);
+  void (*norms)(const NormTask&);
+  /// c[r][c] = sum_k a[k][r] * b[k][c]; rows rounded up to kRowStep, columns multiple of kPad.
+  void (*multiply)(const float* a, int64_t lda, int64_t rows, const float* b, int64_t ldb,
+                   int64_t depth, int64_t columns, float* c, int64_t ldc);
+  /// g[i][j] += sum_k a[k][i] * a[k][j] for i, j < n; n multiple of kPad.
+  void (*gram)(const double* a, int64_t depth, int64_t n, double* g);
+  /// out[c][r] = in[r][c].
+  void (*transpose)(const float* in, int64_t rows, int64_t columns, int64_t ldin, float* out,
+                    int64_t ldout);
+  void (*softcap)(float* x, int64_t count, float cap);
+  float (*maximum)(const float* x, int64_t count);
+  /// out = exp(x - shift), 0 below 2e-38; returns the sum. `out` may be `x`.
+  double (*exp_row)(const float* x, int64_t count, float shift, float* out);
+  void (*scale_row)(float* x, int64_t count, float factor);
+  /// sum |x|, or sum x^2.
+  double (*row_sum)(const float* x, int64_t count, bool squares);
+};
+
+// Null where the compiler or the architecture has no such instruction set.
+const Kernels* kernels_portable();
+const Kernels* kernels_v2();
+const Kernels* kernels_v3();
+const Kernels* kernels_v4();
+
+/// The kernels to use: the widest that this processor runs, or the one that the environment
+/// variable KVSIM_ISA names (v2, v3, v4, portable); a usage error if it cannot run here.
+const Kernels& choose_kernels();
+
+}  // namespace kvsim

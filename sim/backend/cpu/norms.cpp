@@ -1,0 +1,104 @@
+// Norms of values, alone and after the output projection.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "sim/backend/cpu/factors.hpp"
+#include "sim/backend/cpu/loader.hpp"
+#include "sim/backend/cpu/verbs.hpp"
+#include "sim/core/parallel.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr int64_t kValueRun = 256;     // entries of one task of value_norms
+constexpr int64_t kTilesPerTask = 8;   // row tiles that share one float32 copy of a block of W^h
+constexpr int64_t kWidthRun = 512;     // columns of W^h in float32 at a time
+
+/// Transposed values of entries of one KV head: tiles of kTileRows rows, vt[tile][dv][kTileRows].
+void load_values(const Kernels& kernels, const LayerTrace& layer, int64_t kv_head, Range entries,
+                 Scratch<float>& buffer, float* vt) {
+  const int64_t dv = layer.value_dim();
+  std::fill_n(vt, padded(entries.size(), kTileRows) * dv, 0.0f);
+  for (int64_t at = 0; at < entries.size(); at += kTileRows) {
+    const int64_t count = std::min(kTileRows, entries.size() - at);
+    const int64_t begin = entries.begin + at;
+    const float* const v = load_rows(layer.v, kv_head, begin, begin + count, dv, buffer);
+    kernels.transpose(v, count, dv, dv, vt + at * dv, kTileRows);
+  }
+}
+
+/// Adds |v_i W^h|_1 of every entry, a block of columns of W^h at a time.
+void add_projected_l1(const Kernels& kernels, const LayerTrace& layer, int64_t head,
+                      int64_t entries, const float* vt, Scratch<float>& w, double* sums) {
+  const int64_t dv = layer.value_dim(), width = layer.wo.dim(2);
+  for (int64_t c = 0; c < width; c += kWidthRun) {
+    const int64_t columns = std::min(kWidthRun, width - c);
+    const int64_t ld = padded(columns, kPad);
+    load_output_columns(layer, head, c, columns, ld, w.reserve(dv * ld));
+    for (int64_t at = 0; at < entries; at += kTileRows) {
+      NormTask task{};
+      task.a = vt + at * dv;
+      task.lda = kTileRows;
+      task.rows = std::min(kTileRows, entries - at);
+      task.b = w.data();
+      task.ldb = task.columns = ld;
+      task.depth = dv;
+      task.sums = sums + at;
+      kernels.norms(task);
+    }
+  }
+}
+
+}  // namespace
+
+void cpu_value_norms(const Kernels& kernels, const LayerTrace& layer, Norm norm, Range entries,
+                     float* out) {
+  const int64_t dv = layer.value_dim();
+  const int64_t runs = (entries.size() + kValueRun - 1) / kValueRun;
+  parallel_for(runs * layer.info->num_kv_heads, [&](int64_t task) {
+    const int64_t kv_head = task / runs;
+    const int64_t begin = entries.begin + task % runs * kValueRun;
+    const int64_t end = std::min(entries.end, begin + kValueRun);
+    Scratch<float> buffer;
+    const float* const v = load_rows(layer.v, kv_head, begin, end, dv, buffer);
+    float* const to = out + kv_head * entries.size() + (begin - entries.begin);
+    for (int64_t i = 0; i < end - begin; ++i) {
+      const double sum = kernels.row_sum(v + i * dv, dv, norm == Norm::l2);
+      to[i] = static_cast<float>(norm == Norm::l2 ? std::sqrt(sum) : sum);
+    }
+  });
+}
+
+void cpu_projected_norms(const Kernels& kernels, const LayerTrace& layer, Norm norm, Range entries,
+                         float* out) {
+  const int64_t dv = layer.value_dim(), group = layer.info->group_size();
+  const int64_t run = kTilesPerTask * kTileRows;
+  const int64_t runs = (entries.size() + run - 1) / run;
+  const OutputFactors factors =
+      norm == Norm::l2 ? OutputFactors(kernels, layer) : OutputFactors();
+  parallel_for(runs * layer.info->num_kv_heads, [&](int64_t task) {
+    const int64_t kv_head = task / runs;
+    const int64_t begin = entries.begin + task % runs * run;
+    const Range part{begin, std::min(entries.end, begin + run)};
+    Scratch<float> buffer, w;
+    Scratch<float> vt(padded(part.size(), kTileRows) * dv);
+    load_values(kernels, layer, kv_head, part, buffer, vt.data());
+    std::vector<double> sums(static_cast<size_t>(padded(part.size(), kTileRows)));
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      std::fill(sums.begin(), sums.end(), 0.0);
+      if (norm == Norm::l1)
+        add_projected_l1(kernels, layer, head, part.size(), vt.data(), w, sums.data());
+      for (int64_t at = 0; at < part.size() && norm == Norm::l2; at += kTileRows)
+        factors.add_squares(head, vt.data() + at * dv, kTileRows,
+                            std::min(kTileRows, part.size() - at), sums.data() + at);
+      float* const to = out + head * entries.size() + (begin - entries.begin);
+      for (int64_t i = 0; i < part.size(); ++i) {
+        const double sum = sums[static_cast<size_t>(i)];
+        to[i] = static_cast<float>(norm == Norm::l2 ? std::sqrt(std::max(sum, 0.0)) : sum);
+      }
+    }
+  });
+}
+
+}  // namespace kvsim

@@ -1,0 +1,117 @@
+// Norms of outputs after W_O.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "sim/backend/cpu/factors.hpp"
+#include "sim/backend/cpu/loader.hpp"
+#include "sim/backend/cpu/verbs.hpp"
+#include "sim/core/parallel.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr int64_t kWidthRun = 128;   // columns of W_O of one task
+
+class CpuProjection : public Projection {
+ public:
+  CpuProjection(const Kernels& kernels, const LayerTrace& layer)
+      : kernels_(kernels), layer_(layer), dv_(layer.value_dim()) {}
+
+  void norms(std::span<const float* const> x, int64_t stride, std::span<const int64_t> steps,
+             double* out) override;
+  void head_norms(std::span<const float* const> x, int64_t stride, double* out) override;
+
+ private:
+  int64_t heads() const { return layer_.info->num_query_heads; }
+  void add_columns(const float* xt, int64_t rows, int64_t c, double* squares) const;
+
+  const Kernels& kernels_;
+  const LayerTrace& layer_;
+  int64_t dv_;
+  OutputFactors factors_;
+  bool factorised_ = false;
+};
+
+/// squares[r] += sum over columns c..c+kWidthRun-1 of (x_r W)^2; xt[row tiles][Hq * dv][kTileRows].
+void CpuProjection::add_columns(const float* xt, int64_t rows, int64_t c, double* squares) const {
+  const int64_t columns = std::min(kWidthRun, layer_.wo.dim(2) - c);
+  const int64_t ld = padded(columns, kPad), all = padded(rows, kTileRows);
+  Scratch<float> w(dv_ * ld), y(all * ld);
+  std::fill_n(y.data(), all * ld, 0.0f);
+  for (int64_t head = 0; head < heads(); ++head) {
+    load_output_columns(layer_, head, c, columns, ld, w.data());
+    for (int64_t at = 0; at < rows; at += kTileRows) {
+      ProductTask task{};
+      task.count = dv_;
+      task.e = xt + (at * heads() + head * kTileRows) * dv_;
+      task.lde = kTileRows;
+      task.rows = std::min(kTileRows, rows - at);
+      task.v = w.data();
+      task.ldv = task.lda = task.columns = ld;
+      task.acc = y.data() + at * ld;
+      kernels_.product(task);
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) squares[r] += kernels_.row_sum(y.data() + r * ld, ld, true);
+}
+
+void CpuProjection::norms(std::span<const float* const> x, int64_t stride,
+                          std::span<const int64_t> steps, double* out) {
+  const int64_t per_x = static_cast<int64_t>(steps.size());
+  const int64_t rows = static_cast<int64_t>(x.size()) * per_x;
+  const int64_t depth = heads() * dv_, width = layer_.wo.dim(2);
+  const int64_t row_tiles = (rows + kTileRows - 1) / kTileRows;
+  Scratch<float> xt(row_tiles * depth * kTileRows);
+  parallel_for(row_tiles, [&](int64_t tile) {
+    float* const to = xt.data() + tile * depth * kTileRows;
+    std::fill_n(to, depth * kTileRows, 0.0f);
+    for (int64_t r = tile * kTileRows; r < std::min(rows, (tile + 1) * kTileRows); ++r)
+      for (int64_t head = 0; head < heads(); ++head) {
+        const float* const from = x[static_cast<size_t>(r / per_x)] +
+                                  (head * stride + steps[static_cast<size_t>(r % per_x)]) * dv_;
+        for (int64_t k = 0; k < dv_; ++k)
+          to[(head * dv_ + k) * kTileRows + r % kTileRows] = from[k];
+      }
+  });
+  // Every run of columns has its own sums, added in order: no result depends on the threads.
+  const int64_t runs = (width + kWidthRun - 1) / kWidthRun;
+  Table<double> squares(runs, rows);
+  parallel_for(runs, [&](int64_t run) {
+    add_columns(xt.data(), rows, run * kWidthRun, squares.row(run).data());
+  });
+  for (int64_t r = 0; r < rows; ++r) {
+    double sum = 0;
+    for (int64_t run = 0; run < runs; ++run) sum += squares(run, r);
+    out[r] = std::sqrt(sum);
+  }
+}
+
+void CpuProjection::head_norms(std::span<const float* const> x, int64_t stride, double* out) {
+  if (!factorised_) factors_ = OutputFactors(kernels_, layer_);
+  factorised_ = true;
+  const int64_t count = static_cast<int64_t>(x.size());
+  parallel_for(heads(), [&](int64_t head) {
+    Scratch<float> xt(dv_ * kTileRows);
+    double sums[kTileRows];
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t at = 0; at < stride; at += kTileRows) {
+        const int64_t rows = std::min(kTileRows, stride - at);
+        std::fill_n(xt.data(), dv_ * kTileRows, 0.0f);
+        std::fill_n(sums, kTileRows, 0.0);
+        kernels_.transpose(x[static_cast<size_t>(i)] + (head * stride + at) * dv_, rows, dv_, dv_,
+                           xt.data(), kTileRows);
+        factors_.add_squares(head, xt.data(), kTileRows, rows, sums);
+        double* const to = out + (i * heads() + head) * stride + at;
+        for (int64_t r = 0; r < rows; ++r) to[r] = std::sqrt(sums[r]);
+      }
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Projection> cpu_projection(const Kernels& kernels, const LayerTrace& layer) {
+  return std::make_unique<CpuProjection>(kernels, layer);
+}
+
+}  // namespace kvsim

@@ -1,0 +1,79 @@
+#include "sim/backend/cpu/replay_job.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <limits>
+
+#include "sim/core/parallel.hpp"
+
+namespace kvsim {
+namespace {
+
+/// Accumulators of one tile at most, and outputs of one block of steps at most.
+constexpr int64_t kTileBytes = int64_t{24} << 20;
+constexpr int64_t kBlockBytes = int64_t{32} << 20;
+
+/// Scores of a chunk (384 bytes per key) stay near the second-level cache, while a band still has
+/// enough keys per chunk to make up for loading and storing its accumulator.
+constexpr int64_t kUsualChunk = 4096;
+
+std::vector<ChunkedChain> lay_out(const ReplayPlan& plan, int64_t entries, int64_t chunk) {
+  std::vector<std::unique_ptr<ChunkedChain>> made(plan.owners.size());
+  parallel_for(static_cast<int64_t>(made.size()), [&](int64_t i) {
+    const size_t at = static_cast<size_t>(i);
+    made[at] = std::make_unique<ChunkedChain>(plan.owners[at], entries, chunk);
+  });
+  std::vector<ChunkedChain> chains;
+  for (auto& chain : made) chains.push_back(std::move(*chain));
+  return chains;
+}
+
+}  // namespace
+
+ReplayJob::ReplayJob(const Kernels& used_kernels, const LayerTrace& used_layer,
+                     const ReplayRequest& used_request)
+    : kernels(used_kernels), layer(used_layer), request(used_request) {
+  const TraceInfo& info = *layer.info;
+  n = info.prompt_len;
+  d = layer.k.dim(2);
+  dv = layer.value_dim();
+  ldv = padded(dv, kPad);
+  group = info.group_size();
+  first_query = info.first_step();
+  steps = info.steps();
+  chunk = std::min({request.chunk > 0 ? request.chunk : kUsualChunk, n, kLargestChunk});
+  for (const ReplayPlan& plan : request.plans) {
+    PlanWalk walk;
+    walk.per_query_head = plan.per_query_head;
+    walk.masses_only = plan.masses_only;
+    walk.bands = plan.boundaries();
+    walk.first_set = sets;
+    walk.owners = lay_out(plan, n, chunk);
+    assert(static_cast<int>(walk.owners.size()) ==
+           (plan.per_query_head ? info.num_query_heads : info.num_kv_heads));
+    sets += walk.bands;
+    if (!walk.masses_only) {
+      walk.first_slot = slots;
+      slots += walk.bands;
+    }
+    plans.push_back(std::move(walk));
+  }
+
+  heads_per_tile = std::min(group, kTileRows);
+  const int64_t floats = static_cast<int64_t>(sizeof(float));
+  const int64_t tile_step = (slots + 2) * heads_per_tile * ldv * floats;
+  const int64_t block_step = (slots + 1) * info.num_query_heads * dv * floats;
+  const int64_t most = std::min({kTileRows / heads_per_tile, kTileBytes / tile_step,
+                                 kBlockBytes / block_step, std::max<int64_t>(steps, 1)});
+  // Blocks of about the same height.
+  steps_per_block = std::max<int64_t>(most, 1);
+  const int64_t blocks = (steps + steps_per_block - 1) / steps_per_block;
+  if (blocks > 0) steps_per_block = (steps + blocks - 1) / blocks;
+}
+
+double ReplayJob::sink_logit(int64_t head) const {
+  if (layer.attention_sink.empty()) return -std::numeric_limits<double>::infinity();
+  return static_cast<double>(layer.attention_sink[static_cast<size_t>(head)]);
+}
+
+}  // namespace kvsim

@@ -1,0 +1,49 @@
+#pragma once
+#include <vector>
+
+#include "sim/backend/backend.hpp"
+#include "sim/backend/cpu/chunked_chain.hpp"
+#include "sim/backend/cpu/kernels.hpp"
+
+namespace kvsim {
+
+/// A plan, its chains laid out for the walk.
+struct PlanWalk {
+  bool per_query_head = false;
+  bool masses_only = false;
+  int64_t bands = 0;
+  int64_t first_set = 0;             ///< number of the plan's first set
+  int64_t first_slot = -1;           ///< accumulator of band 0; -1 when masses_only
+  std::vector<ChunkedChain> owners;
+};
+
+/// Everything that the tiles of one replay share. Letters as in the tensors: d, dv head sizes,
+/// g query heads per KV head, n prompt entries, T later steps.
+struct ReplayJob {
+  ReplayJob(const Kernels& kernels, const LayerTrace& layer, const ReplayRequest& request);
+
+  const Kernels& kernels;
+  const LayerTrace& layer;
+  const ReplayRequest& request;
+  int64_t n = 0;
+  int64_t d = 0;
+  int64_t dv = 0;
+  int64_t ldv = 0;               ///< dv padded to whole vectors
+  int64_t group = 0;             ///< g
+  int64_t first_query = 0;       ///< index of the first later step among the stored queries
+  int64_t steps = 0;             ///< T
+  int64_t chunk = 0;             ///< keys per chunk
+  int64_t sets = 0;
+  int64_t slots = 0;             ///< accumulators of all plans together
+  int64_t heads_per_tile = 0;    ///< query heads of a tile, at most g
+  int64_t steps_per_block = 0;
+  std::vector<PlanWalk> plans;
+
+  int64_t chunks() const { return (n + chunk - 1) / chunk; }
+  int64_t position(int64_t step) const {
+    return layer.info->query_position[static_cast<size_t>(first_query + step)];
+  }
+  double sink_logit(int64_t head) const;   ///< -infinity without a sink
+};
+
+}  // namespace kvsim

@@ -1,0 +1,90 @@
+#pragma once
+#include <vector>
+
+#include "sim/backend/cpu/loader.hpp"
+#include "sim/backend/cpu/replay_job.hpp"
+#include "sim/backend/cpu/scratch.hpp"
+
+namespace kvsim {
+
+/// The fused walk over one tile: `heads` query heads of one KV head x a block of steps. Rows are
+/// head-major, so that the rows of each head are contiguous. One object per thread; its memory is
+/// used again by the next tile.
+///
+/// Prompt keys are taken in chunks. Scores of a chunk are key-major (one contiguous line of tile
+/// rows per key); the exponential is taken once for all plans; each plan then walks its keys of the
+/// chunk band by band, into one accumulator per band. Sums over bands at the end give every kept
+/// set. The shift under the exponential is the row's maximum when it was last raised: it is raised,
+/// and everything so far scaled down, only when a score exceeds it by more than kSlack.
+class ReplayTile {
+ public:
+  explicit ReplayTile(const ReplayJob& job);
+
+  /// Fills the rows of query heads first_head..first_head+heads-1 in `block`, whose first step and
+  /// number of steps are set and whose tables have their sizes.
+  void run(int64_t first_head, int64_t heads, ReplayBlock& block);
+
+ private:
+  // Accumulators and sums: those shared by all plans come first.
+  static constexpr int64_t kPrompt = 0;
+  static constexpr int64_t kLater = 1;
+  static constexpr int64_t kShared = 2;
+
+  void start(int64_t first_head, int64_t heads, const ReplayBlock& block);
+  void score(int64_t first_key, int64_t keys, const int32_t* last_visible);
+  void raise_shift();
+  void load_chunk(int64_t first_key, int64_t keys);
+  const TileWeights* load_weights(int64_t first_key, int64_t keys);
+  void walk_prompt();
+  void walk_plan(const PlanWalk& plan, int64_t chunk, const TileWeights* weights);
+  void walk_later();
+  void finish(ReplayBlock& block);
+  void finish_plan(const PlanWalk& plan, const ReplayPlan& request, ReplayBlock& block);
+  void finish_masses(const PlanWalk& plan, const ReplayPlan& request, ReplayBlock& block);
+  void finish_outputs(const PlanWalk& plan, const ReplayPlan& request, ReplayBlock& block);
+  void redo(const PlanWalk& plan, const ReplayPlan& request, int64_t band, int64_t row,
+            ReplayBlock& block) const;
+
+  float* accumulator(int64_t slot) { return accumulators_.data() + slot * slot_size_; }
+  double* mass(int64_t set) { return masses_.data() + set * ld_; }
+  double* importance(int64_t set) { return importances_.data() + set * ld_; }
+  int64_t head_of(int64_t row) const { return row / steps_; }
+  const KeptChain& chain(const PlanWalk& plan, const ReplayPlan& request, int64_t head) const {
+    const int64_t query_head = first_head_ + head;
+    return request.owners[static_cast<size_t>(plan.per_query_head ? query_head
+                                                                  : query_head / job_.group)];
+  }
+  /// First accumulator row of a head: plans per query head pad each head's rows for themselves.
+  int64_t accumulator_row(bool per_query_head, int64_t head) const {
+    return head * (per_query_head ? padded(steps_, kRowStep) : steps_);
+  }
+
+  const ReplayJob& job_;
+  int64_t first_head_ = 0;
+  int64_t heads_ = 0;
+  int64_t kv_head_ = 0;
+  int64_t first_step_ = 0;
+  int64_t steps_ = 0;
+  int64_t rows_ = 0;        ///< heads * steps
+  int64_t ld_ = 0;          ///< rows padded to whole groups and vectors
+  int64_t slot_size_ = 0;   ///< floats of one accumulator
+  bool first_chunk_ = true;
+
+  Scratch<float> queries_;        ///< [d][ld]
+  Scratch<float> key_buffer_;     ///< [some keys][d]
+  Scratch<float> value_buffer_;   ///< [chunk][ldv]
+  Scratch<float> scores_;         ///< [chunk][ld]
+  Scratch<float> weight_buffer_;  ///< [chunk][heads + kPad]
+  Scratch<float> accumulators_;   ///< full prompt, later positions, then the slots of the plans
+  std::vector<double> masses_;       ///< [sets + 2][ld]: prompt, later, then the sets' bands
+  std::vector<double> importances_;  ///< likewise
+  std::vector<float> shift_;         ///< [ld]
+  std::vector<float> maximum_;       ///< [ld] of the chunk
+  std::vector<double> total_;        ///< [ld] all of the softmax, sink included
+  std::vector<double> sink_;         ///< [ld]
+  std::vector<int32_t> head_;        ///< [ld] column of the weights
+  const float* values_ = nullptr;    ///< [chunk][ldv]
+  TileWeights weights_{};
+};
+
+}  // namespace kvsim

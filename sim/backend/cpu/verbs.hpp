@@ -1,0 +1,18 @@
+#pragma once
+#include "sim/backend/backend.hpp"
+#include "sim/backend/cpu/kernels.hpp"
+
+namespace kvsim {
+
+// The verbs of the CPU backend, one file each; see Backend for what they compute.
+void cpu_attention(const Kernels& kernels, const LayerTrace& layer, const AttentionRequest& request,
+                   AttentionBlock& block);
+void cpu_replay(const Kernels& kernels, const LayerTrace& layer, const ReplayRequest& request,
+                const std::function<void(const ReplayBlock&)>& sink);
+void cpu_projected_norms(const Kernels& kernels, const LayerTrace& layer, Norm norm, Range entries,
+                         float* out);
+void cpu_value_norms(const Kernels& kernels, const LayerTrace& layer, Norm norm, Range entries,
+                     float* out);
+std::unique_ptr<Projection> cpu_projection(const Kernels& kernels, const LayerTrace& layer);
+
+}  // namespace kvsim

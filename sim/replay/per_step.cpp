@@ -1,0 +1,162 @@
+#include "sim/replay/per_step.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "sim/core/parallel.hpp"
+
+namespace kvsim {
+namespace {
+
+/// Entries of one owner, most important first; guarded ones before all others.
+std::vector<uint32_t> ranked(std::span<const double> importance,
+                             const std::vector<uint32_t>& guarded, int64_t most) {
+  std::vector<uint8_t> first(importance.size(), 0);
+  for (const uint32_t entry : guarded) first[entry] = 1;
+  std::vector<uint32_t> order(importance.size());
+  std::iota(order.begin(), order.end(), 0u);
+  const auto better = [&](uint32_t a, uint32_t b) {
+    if (first[a] != first[b]) return first[a] > first[b];
+    if (importance[a] != importance[b]) return importance[a] > importance[b];
+    return a > b;
+  };
+  std::partial_sort(order.begin(), order.begin() + most, order.end(), better);
+  order.resize(static_cast<size_t>(most));
+  return order;
+}
+
+/// Replays the rows of one block of attention for all budgets.
+class BlockReplay {
+ public:
+  BlockReplay(LayerWork& work, const std::vector<std::shared_ptr<const KeptSets>>& kept,
+              const float* importance, int64_t stride, const std::vector<float>& z,
+              std::vector<PerStepResult>& results)
+      : work_(work), kept_(kept), importance_(importance), stride_(stride), z_(z),
+        results_(results) {}
+
+  void run(const AttentionBlock& block, int64_t first_row) {
+    if (block.kv_head != value_head_) {
+      values_ = work_.values_ahead(block.kv_head, work_.info().total_len);
+      value_head_ = block.kv_head;
+    }
+    const bool per_query_head = kept_.front()->per_query_head;
+    parallel_for(block.rows, [&](int64_t r) {
+      if (per_query_head) {
+        for (int x = 0; x < block.heads; ++x) run_owner(block, r, first_row + r, x, 1, true);
+      } else {
+        run_owner(block, r, first_row + r, 0, block.heads, false);
+      }
+    });
+  }
+
+ private:
+  float weight(int head, int64_t entry) const { return importance_[head * stride_ + entry]; }
+
+  /// One owner at one step: heads x0..x0+count-1 of the block share its sets.
+  void run_owner(const AttentionBlock& block, int64_t row, int64_t step, int x0, int count,
+                 bool per_query_head) {
+    const int head0 = block.kv_head * block.heads + x0;
+    const auto owner = static_cast<size_t>(per_query_head ? head0 : block.kv_head);
+    const int64_t n = work_.entries();
+    std::vector<double> total(static_cast<size_t>(n), 0.0);
+    for (int x = 0; x < count; ++x) {
+      const float* attention = block.attention_row(x0 + x, row);
+      for (int64_t i = 0; i < n; ++i) {
+        total[static_cast<size_t>(i)] +=
+            static_cast<double>(attention[i]) * static_cast<double>(weight(head0 + x, i));
+      }
+    }
+    for (size_t b = 0; b < kept_.size(); ++b) {
+      const auto size = static_cast<int64_t>(kept_[b]->owners[owner].size());
+      static const std::vector<uint32_t> kNone;
+      const auto& guarded = kept_[b]->guarded.empty() ? kNone : kept_[b]->guarded[owner];
+      std::vector<uint32_t> set = ranked(total, guarded, size);
+      std::sort(set.begin(), set.end());
+      for (int x = 0; x < count; ++x) {
+        measure(block.attention_row(x0 + x, row), block.columns, head0 + x, step, set, results_[b]);
+      }
+      if (step + 1 == work_.info().steps()) results_[b].last.owners[owner] = std::move(set);
+    }
+  }
+
+  /// Sums and output of one query head at one step. `attention` covers all visible entries; what is
+  /// missing to 1 is the dropped ones' and the sink's. Taking dropped entries away divides by
+  /// 1 - their mass, summed from what stays: 1 - M would cancel.
+  void measure(const float* attention, int64_t columns, int head, int64_t step,
+               const std::vector<uint32_t>& set, PerStepResult& result) const {
+    const int64_t n = work_.entries();
+    const auto width = static_cast<size_t>(work_.value_dim());
+    std::vector<double> output(width, 0.0);
+    double mass = 0;
+    const auto take = [&](int64_t entry) {
+      const double a = attention[entry];
+      mass += a;
+      const auto value = values_.row(entry);
+      for (size_t c = 0; c < width; ++c) output[c] += a * static_cast<double>(value[c]);
+    };
+    double kept_importance = 0;
+    double kept_squares = 0;
+    for (const uint32_t entry : set) {
+      take(entry);
+      const double gain =
+          static_cast<double>(attention[entry]) * static_cast<double>(weight(head, entry));
+      kept_importance += gain;
+      kept_squares += gain * gain;
+    }
+    result.kept_attention(head, step) = mass;
+    result.kept_importance(head, step) = kept_importance;
+    result.kept_squares(head, step) = kept_squares;
+    double all = 0;
+    for (int64_t i = 0; i < n; ++i) all += attention[i];
+    for (int64_t i = n; i < columns; ++i) {
+      all += attention[i];
+      take(i);
+    }
+    const double sink = work_.trace().attention_sink.empty() ? 0.0 : std::max(0.0, 1 - all);
+    const bool everything = static_cast<int64_t>(set.size()) == n;
+    const auto at = static_cast<size_t>((head * work_.info().steps() + step)) * width;
+    for (size_t c = 0; c < width; ++c) {
+      const double z_hat = output[c] / (mass + sink);
+      result.delta[at + c] =
+          everything ? 0.0f : static_cast<float>(z_hat - static_cast<double>(z_[at + c]));
+    }
+  }
+
+  LayerWork& work_;
+  const std::vector<std::shared_ptr<const KeptSets>>& kept_;
+  const float* importance_;
+  int64_t stride_;
+  const std::vector<float>& z_;
+  std::vector<PerStepResult>& results_;
+  Table<float> values_;     ///< [N][dv] of the KV head at work
+  int value_head_ = -1;
+};
+
+}  // namespace
+
+std::vector<PerStepResult> replay_per_step(
+    LayerWork& work, const std::vector<std::shared_ptr<const KeptSets>>& kept,
+    const float* importance, int64_t stride, const std::vector<float>& z) {
+  const int64_t heads = work.query_heads();
+  const int64_t steps = work.info().steps();
+  std::vector<PerStepResult> results(kept.size());
+  for (size_t b = 0; b < kept.size(); ++b) {
+    results[b].kept_attention = Table<double>(heads, steps);
+    results[b].kept_importance = Table<double>(heads, steps);
+    results[b].kept_squares = Table<double>(heads, steps);
+    results[b].delta.resize(static_cast<size_t>(heads * steps * work.value_dim()));
+    results[b].last = *kept[b];
+  }
+  BlockReplay replay(work, kept, importance, stride, z, results);
+  AttentionPass pass;
+  pass.positions =
+      std::span(work.info().query_position).subspan(static_cast<size_t>(work.info().first_step()));
+  pass.look_ahead = true;
+  pass.columns = work.info().total_len;
+  for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first_row) {
+    replay.run(block, first_row);
+  });
+  return results;
+}
+
+}  // namespace kvsim

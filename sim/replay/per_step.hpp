@@ -1,0 +1,29 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "sim/backend/layer_work.hpp"
+#include "sim/core/kept_sets.hpp"
+
+namespace kvsim {
+
+/// What per-step choice gives for one record and budget over all T later steps.
+struct PerStepResult {
+  Table<double> kept_attention;      ///< [Hq][T]
+  Table<double> kept_importance;     ///< [Hq][T]
+  Table<double> kept_squares;        ///< [Hq][T] sum of squared importance
+  std::vector<float> delta;          ///< [Hq][T][dv] z^ - z
+  KeptSets last;                     ///< the sets of the last step
+};
+
+/// schedule=per-step (oracle-step, metrics.md 7): at each later step t every owner keeps the entries
+/// of largest importance at t, summed over the query heads it serves; more recent first on ties.
+/// `kept` gives, for each budget, how many entries each owner keeps (the sizes of its sets) and
+/// which are guarded and kept whatever their importance. `importance` is [Hq][stride >= n],
+/// z [Hq][T][dv] the outputs of the full cache.
+std::vector<PerStepResult> replay_per_step(
+    LayerWork& work, const std::vector<std::shared_ptr<const KeptSets>>& kept,
+    const float* importance, int64_t stride, const std::vector<float>& z);
+
+}  // namespace kvsim

@@ -1,0 +1,249 @@
+#include <algorithm>
+#include <cmath>
+#include <queue>
+
+#include "sim/stages/allocate/allocate.hpp"
+#include "sim/stages/parameter.hpp"
+
+namespace kvsim {
+namespace {
+
+const Declare ada_floor{{.key = "ada_floor",
+                         .place = 702,
+                         .type = ValueType::real,
+                         .fallback = "0.2",
+                         .meaning = "share of B that every head gets for sure",
+                         .high = 1}};
+const Declare ada_total{{.key = "ada_total",
+                         .place = 703,
+                         .type = ValueType::word,
+                         .fallback = "per-head",
+                         .meaning = "total of a layer: heads * B, or floor(n * rho * heads)",
+                         .words = {"per-head", "product"}}};
+const Declare allocate_score{{.key = "allocate_score",
+                              .place = 710,
+                              .type = ValueType::word,
+                              .fallback = "final",
+                              .meaning = "the score that heads compete with",
+                              .words = {"final", "unweighted"}}};
+
+/// One head's entries in the order in which it would keep them, and how far it has come.
+struct Queue {
+  size_t layer = 0;
+  int64_t owner = 0;
+  std::vector<uint32_t> entries;   // not yet marked, best first
+  std::vector<uint8_t> rank;       // 0 protected, 1 forced, 2 by score (layer-max only)
+  size_t next = 0;
+};
+
+/// What the next entry of a queue competes with (policies.md 10).
+struct Offer {
+  double score = 0;
+  int rank = 2;
+  double raw = 0;
+  int64_t position = 0;
+  size_t queue = 0;
+  bool operator<(const Offer& other) const {   // a worse offer is smaller
+    if (score != other.score) return score < other.score;
+    if (rank != other.rank) return rank > other.rank;
+    if (raw != other.raw) return raw < other.raw;
+    if (position != other.position) return position < other.position;
+    return queue > other.queue;
+  }
+};
+
+/// Competition of many heads for one total.
+class Competition {
+ public:
+  explicit Competition(const AllocationRequest& request)
+      : request_(request),
+        budgets_(static_cast<int64_t>(request.layers.size()), request.owners) {}
+
+  /// Every head is sure of its best max(|guaranteed|, floor) entries; the others compete.
+  void mark(size_t layer, int64_t floor) {
+    const AllocationLayer& one = request_.layers[layer];
+    for (int64_t owner = 0; owner < request_.owners; ++owner) {
+      const auto& sure = one.guaranteed[static_cast<size_t>(owner)];
+      Queue queue{.layer = layer, .owner = owner, .entries = {}, .rank = {}};
+      std::vector<uint8_t> taken(static_cast<size_t>(request_.entries), 0);
+      for (uint32_t i : sure) taken[i] = 1;
+      auto marked = static_cast<int64_t>(sure.size());
+      for (uint32_t i : one.ranking->order[static_cast<size_t>(owner)]) {
+        if (taken[i]) continue;
+        if (marked < floor)
+          ++marked;
+        else
+          queue.entries.push_back(i);
+      }
+      budgets_(static_cast<int64_t>(layer), owner) = marked;
+      given_ += marked;
+      queues_.push_back(std::move(queue));
+    }
+  }
+
+  /// Nothing is sure: guaranteed entries compete at the layer's largest candidate score.
+  void enter_all(size_t layer) {
+    const AllocationLayer& one = request_.layers[layer];
+    double top = -INFINITY;
+    for (int64_t owner = 0; owner < request_.owners; ++owner) {
+      const auto& order = one.ranking->order[static_cast<size_t>(owner)];
+      if (!order.empty())
+        top = std::max(top, (*one.ranking->score)(owner, static_cast<int64_t>(order.front())));
+    }
+    top_.resize(request_.layers.size());
+    top_[layer] = top;
+    for (int64_t owner = 0; owner < request_.owners; ++owner) {
+      Queue queue{.layer = layer, .owner = owner, .entries = {}, .rank = {}};
+      const auto& sure = one.guaranteed[static_cast<size_t>(owner)];
+      const auto guarded = static_cast<size_t>(one.guarded[static_cast<size_t>(owner)]);
+      std::vector<uint8_t> taken(static_cast<size_t>(request_.entries), 0);
+      for (size_t at = 0; at < sure.size(); ++at) {
+        taken[sure[at]] = 1;
+        queue.entries.push_back(sure[at]);
+        queue.rank.push_back(at < guarded ? 0 : 1);
+      }
+      const auto later = [](uint32_t a, uint32_t b) { return a > b; };
+      const auto forced = queue.entries.begin() + static_cast<int64_t>(guarded);
+      std::sort(queue.entries.begin(), forced, later);
+      std::sort(forced, queue.entries.end(), later);
+      for (uint32_t i : one.ranking->order[static_cast<size_t>(owner)])
+        if (!taken[i]) {
+          queue.entries.push_back(i);
+          queue.rank.push_back(2);
+        }
+      queues_.push_back(std::move(queue));
+    }
+  }
+
+  Table<int64_t> fill(int64_t total) {
+    std::priority_queue<Offer> offers;
+    for (size_t q = 0; q < queues_.size(); ++q) push(offers, q);
+    for (; given_ < total && !offers.empty(); ++given_) {
+      const size_t q = offers.top().queue;
+      offers.pop();
+      ++budgets_(static_cast<int64_t>(queues_[q].layer), queues_[q].owner);
+      push(offers, q);
+    }
+    return std::move(budgets_);
+  }
+
+ private:
+  void push(std::priority_queue<Offer>& offers, size_t q) {
+    Queue& queue = queues_[q];
+    if (queue.next == queue.entries.size()) return;
+    const uint32_t i = queue.entries[queue.next];
+    const Ranking& ranking = *request_.layers[queue.layer].ranking;
+    Offer offer{.position = i, .queue = q};
+    offer.rank = queue.rank.empty() ? 2 : queue.rank[queue.next];
+    offer.score = offer.rank < 2 ? top_[queue.layer] : (*ranking.score)(queue.owner, i);
+    if (offer.rank == 2 && ranking.raw) offer.raw = (*ranking.raw)(queue.owner, i);
+    ++queue.next;
+    offers.push(offer);
+  }
+
+  const AllocationRequest& request_;
+  Table<int64_t> budgets_;
+  std::vector<Queue> queues_;   // layer by layer, owner by owner: the order of the last tie
+  std::vector<double> top_;     // per layer, layer-max only
+  int64_t given_ = 0;
+};
+
+bool protection_fills(const AllocationRequest& request) {
+  for (const AllocationLayer& layer : request.layers)
+    for (int64_t guarded : layer.guarded)
+      if (guarded >= request.budget) return true;
+  return false;
+}
+
+Table<int64_t> uniform_budgets(const AllocationRequest& request) {
+  return Table<int64_t>(static_cast<int64_t>(request.layers.size()), request.owners,
+                        request.budget);
+}
+
+int64_t total_of(const AllocationRequest& request, int64_t layers) {
+  const int64_t heads = request.owners * layers;
+  return request.settings->is("ada_total", "product") ? product_total(request, heads)
+                                                       : request.budget * heads;
+}
+
+class Ada : public Allocate {
+ public:
+  Ada()
+      : Allocate({"allocate", "ada", "the heads of a layer compete for its total",
+                  "AdaKV Algorithm 1", {"ada_floor", "ada_total", "allocate_score"}}) {}
+  bool needs_scores() const override { return true; }
+  Table<int64_t> budgets(const AllocationRequest& request) const override {
+    const Decimal share = request.settings->decimal("ada_floor");
+    int64_t floor = share.floor_times(request.budget);
+    if (request.settings->is("rounding", "kvpress") && share.value() > 0)
+      floor = std::max<int64_t>(1, floor);
+    Table<int64_t> all(static_cast<int64_t>(request.layers.size()), request.owners);
+    for (size_t l = 0; l < request.layers.size(); ++l) {
+      AllocationRequest one = request;
+      one.layers = {request.layers[l]};
+      Table<int64_t> b;
+      if (protection_fills(one)) {
+        b = uniform_budgets(one);
+      } else {
+        Competition competition(one);
+        competition.mark(0, floor);
+        b = competition.fill(total_of(one, 1));
+      }
+      std::copy(b.row(0).begin(), b.row(0).end(), all.row(static_cast<int64_t>(l)).begin());
+    }
+    return all;
+  }
+};
+const Register<Allocate, Ada> ada;
+
+class Joint : public Allocate {
+ public:
+  Joint()
+      : Allocate({"allocate", "joint", "all heads of all layers compete for one total",
+                  "DefensiveKV Algorithm 2", {"ada_total", "allocate_score", "protected_rank"}}) {}
+  bool needs_scores() const override { return true; }
+  bool across_layers() const override { return true; }
+  Table<int64_t> budgets(const AllocationRequest& request) const override {
+    if (protection_fills(request)) return uniform_budgets(request);
+    const bool compete = request.settings->is("protected_rank", "layer-max");
+    Competition competition(request);
+    for (size_t l = 0; l < request.layers.size(); ++l)
+      compete ? competition.enter_all(l) : competition.mark(l, 0);
+    return competition.fill(total_of(request, static_cast<int64_t>(request.layers.size())));
+  }
+};
+const Register<Allocate, Joint> joint;
+
+class AdaInterpolate : public Allocate {
+ public:
+  AdaInterpolate()
+      : Allocate({"allocate", "ada-interpolate", "between the layer's best entries and a floor",
+                  "AdaKV code", {"ada_floor", "allocate_score"}}) {}
+  bool needs_scores() const override { return true; }
+  Table<int64_t> budgets(const AllocationRequest& request) const override {
+    const int64_t c = request.budget - request.window;
+    if (c <= 0) return uniform_budgets(request);
+    const Decimal share = request.settings->decimal("ada_floor");
+    const int64_t sure = share.floor_times(c);
+    Table<int64_t> all(static_cast<int64_t>(request.layers.size()), request.owners);
+    for (size_t l = 0; l < request.layers.size(); ++l) {
+      AllocationRequest one = request;
+      one.layers = {request.layers[l]};
+      for (auto& sure_entries : one.layers[0].guaranteed) sure_entries.clear();
+      Competition competition(one);
+      competition.mark(0, 0);
+      const Table<int64_t> best = competition.fill(request.owners * c);
+      for (int64_t owner = 0; owner < request.owners; ++owner) {
+        // (1 - floor) * b* is rounded half to even after the sum; exact in tenths of a percent.
+        const double own = share.one_minus().value() * static_cast<double>(best(0, owner));
+        all(static_cast<int64_t>(l), owner) =
+            request.window + static_cast<int64_t>(std::nearbyint(own + static_cast<double>(sure)));
+      }
+    }
+    return all;
+  }
+};
+const Register<Allocate, AdaInterpolate> ada_interpolate;
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,103 @@
+#include <algorithm>
+#include <cmath>
+
+#include "sim/stages/aggregate/aggregate.hpp"
+#include "sim/stages/allocate/allocate.hpp"
+#include "sim/stages/parameter.hpp"
+
+namespace kvsim {
+namespace {
+
+const Declare cake_tau1{{.key = "cake_tau1",
+                         .place = 706,
+                         .type = ValueType::real,
+                         .fallback = "1.6",
+                         .meaning = "temperature of the attention's entropy",
+                         .low = 0,
+                         .low_open = true}};
+const Declare cake_tau2{{.key = "cake_tau2",
+                         .place = 707,
+                         .type = ValueType::real,
+                         .fallback = "0.6",
+                         .meaning = "temperature of the attention's variance over time",
+                         .low = 0,
+                         .low_open = true}};
+
+/// Entropy of the attention on the candidates and its variance over the observing queries.
+class Preference : public RowStatistic {
+ public:
+  void add(const AttentionBlock& block, int64_t row_begin, Range candidates) override {
+    if (block.kv_head != kv_head_) {
+      close();
+      kv_head_ = block.kv_head;
+      const auto columns = static_cast<size_t>(block.heads * candidates.size());
+      mean_.assign(columns, 0.0);
+      squares_.assign(columns, 0.0);
+    }
+    for (int head = 0; head < block.heads; ++head)
+      for (int64_t r = 0; r < block.rows; ++r) {
+        const float* a = block.attention_row(head, r) + candidates.begin;
+        rows_ = static_cast<double>(row_begin + r + 1);
+        for (int64_t c = 0; c < candidates.size(); ++c) {
+          const auto at = static_cast<size_t>(head * candidates.size() + c);
+          const auto x = static_cast<double>(a[c]);
+          entropy_ -= x * std::log(x + 1e-10);
+          const double change = x - mean_[at];
+          mean_[at] += change / rows_;
+          squares_[at] += change * (x - mean_[at]);
+        }
+      }
+  }
+  std::vector<double> finish() override {
+    close();
+    return {entropy_, variance_};
+  }
+
+ private:
+  void close() {
+    if (kv_head_ >= 0 && rows_ > 1)
+      for (double s : squares_) variance_ += s / (rows_ - 1);
+    kv_head_ = -1;
+  }
+  int kv_head_ = -1;
+  double rows_ = 0;
+  double entropy_ = 0;
+  double variance_ = 0;
+  std::vector<double> mean_;      // [heads][candidates] of the KV head at work
+  std::vector<double> squares_;
+};
+
+class Cake : public Allocate {
+ public:
+  Cake()
+      : Allocate({"allocate", "cake", "layers by entropy and variance of their attention",
+                  "CAKE Eq. 5", {"cake_tau1", "cake_tau2"}}) {}
+  bool needs_scores() const override { return true; }
+  bool across_layers() const override { return true; }
+  bool watches() const override { return true; }
+  std::unique_ptr<RowStatistic> statistic(const Settings&, const TraceInfo&, int64_t,
+                                          Range) const override {
+    return std::make_unique<Preference>();
+  }
+  Table<int64_t> budgets(const AllocationRequest& request) const override {
+    const int64_t m = request.window;
+    const auto layers = static_cast<int64_t>(request.layers.size());
+    Table<int64_t> b(layers, request.owners, request.budget);
+    if (request.budget <= m) return b;
+    std::vector<double> preference;
+    for (const AllocationLayer& layer : request.layers) {
+      const std::vector<double>& seen = layer.scored->statistic;
+      preference.push_back(
+          std::pow(std::max(0.0, seen.at(0)), 1 / request.settings->real("cake_tau1")) *
+          std::pow(seen.at(1), 1 / request.settings->real("cake_tau2")));
+    }
+    const auto shares = apportion(layers * (request.budget - m), preference, request.entries - m);
+    for (int64_t l = 0; l < layers; ++l)
+      for (int64_t& entry : b.row(l)) entry = m + shares[static_cast<size_t>(l)];
+    return b;
+  }
+};
+const Register<Allocate, Cake> cake;
+
+}  // namespace
+}  // namespace kvsim

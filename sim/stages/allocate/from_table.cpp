@@ -1,0 +1,101 @@
+#include <algorithm>
+#include <cmath>
+
+#include "sim/core/error.hpp"
+#include "sim/stages/allocate/allocate.hpp"
+#include "sim/stages/parameter.hpp"
+
+namespace kvsim {
+namespace {
+
+const Declare table{{.key = "table",
+                     .place = 708,
+                     .type = ValueType::text,
+                     .fallback = "none",
+                     .meaning = "text file, one row per model layer, one number per head",
+                     .unit = "path",
+                     .may_be_none = true}};
+const Declare streaming_share{{.key = "streaming_share",
+                               .place = 709,
+                               .type = ValueType::real,
+                               .fallback = "none",
+                               .meaning = "share of heads that stream; none: as the budget asks",
+                               .high = 1,
+                               .may_be_none = true}};
+
+Table<double> read(const AllocationRequest& request) {
+  return request.files->table(request.settings->text("table"), request.model_layers,
+                              request.owners);
+}
+
+class Duo : public Allocate {
+ public:
+  Duo()
+      : Allocate({"allocate", "duo", "heads of low gate keep sinks and recent, the others all",
+                  "DuoAttention", {"table", "streaming_share"}, "the file `table`"}) {}
+  bool across_layers() const override { return true; }
+  Table<int64_t> budgets(const AllocationRequest& request) const override {
+    const Table<double> gates = read(request);
+    struct Head {
+      double gate;
+      int64_t layer, owner;
+    };
+    std::vector<Head> heads;
+    for (size_t l = 0; l < request.layers.size(); ++l)
+      for (int64_t owner = 0; owner < request.owners; ++owner)
+        heads.push_back({std::clamp(gates(request.layers[l].layer, owner), 0.0, 1.0),
+                         static_cast<int64_t>(l), owner});
+    std::stable_sort(heads.begin(), heads.end(),
+                     [](const Head& a, const Head& b) { return a.gate < b.gate; });
+    const Settings& settings = *request.settings;
+    const int64_t streaming = std::min(
+        request.entries, settings.count("sinks") + settings.share("recent", request.budget));
+    const auto count = static_cast<int64_t>(heads.size());
+    int64_t stream = 0;
+    if (settings.is("streaming_share", "none")) {
+      const int64_t total = count * request.budget;
+      while (stream < count &&
+             stream * streaming + (count - stream) * request.entries > total)
+        ++stream;
+    } else {
+      stream = static_cast<int64_t>(
+          std::nearbyint(settings.real("streaming_share") * static_cast<double>(count)));
+    }
+    Table<int64_t> b(static_cast<int64_t>(request.layers.size()), request.owners,
+                     request.entries);
+    for (int64_t at = 0; at < stream; ++at) {
+      const Head& head = heads[static_cast<size_t>(at)];
+      b(head.layer, head.owner) = streaming;
+    }
+    return b;
+  }
+};
+const Register<Allocate, Duo> duo;
+
+class FromTable : public Allocate {
+ public:
+  FromTable()
+      : Allocate({"allocate", "table", "numbers of the file `table`, whatever the budget", "kvsim",
+                  {"table"}, "the file `table`"}) {}
+  bool ignores_budget() const override { return true; }
+  Table<int64_t> budgets(const AllocationRequest& request) const override {
+    const Table<double> rows = read(request);
+    Table<int64_t> b(static_cast<int64_t>(request.layers.size()), request.owners);
+    for (size_t l = 0; l < request.layers.size(); ++l)
+      for (int64_t owner = 0; owner < request.owners; ++owner) {
+        const double entry = rows(request.layers[l].layer, owner);
+        if (entry < 0 || entry != std::floor(entry))
+          bad_data({.what = "a budget that is no whole number",
+                    .where = request.settings->text("table"),
+                    .found = shortest(entry),
+                    .expected = "an integer >= 0"});
+        b(static_cast<int64_t>(l), owner) =
+            static_cast<int64_t>(std::min(entry, static_cast<double>(request.entries)));
+      }
+    return b;
+  }
+};
+const Register<Allocate, FromTable> from_table;
+
+}  // namespace
+}  // namespace kvsim

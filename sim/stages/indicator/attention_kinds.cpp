@@ -1,0 +1,183 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "sim/stages/indicator/indicator.hpp"
+
+namespace kvsim {
+namespace {
+
+using Rows = std::unique_ptr<RowIndicator>;
+
+/// A_{h,j,i}, times a weight per query head (or KV head) and entry if there is one.
+class AttentionRows : public RowIndicator {
+ public:
+  explicit AttentionRows(const Table<float>* weights = nullptr, bool per_kv_head = false)
+      : weights_(weights), per_kv_head_(per_kv_head) {}
+  void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
+           std::span<double> out) const override {
+    const float* a = block.attention_row(head, row) + candidates.begin;
+    for (size_t c = 0; c < out.size(); ++c) out[c] = static_cast<double>(a[c]);
+    if (!weights_) return;
+    const int64_t owner = per_kv_head_ ? block.kv_head : block.kv_head * block.heads + head;
+    const float* w = weights_->row(owner).data() + candidates.begin;
+    for (size_t c = 0; c < out.size(); ++c) out[c] *= static_cast<double>(w[c]);
+  }
+
+ private:
+  const Table<float>* weights_;
+  bool per_kv_head_;
+};
+
+class HeadRows : public Indicator {
+ public:
+  using Indicator::Indicator;
+  Axes axes() const override { return Axes::head_row; }
+};
+
+class Attention : public HeadRows {
+ public:
+  Attention() : HeadRows({"indicator", "attention", "softmax attention A", "SnapKV", {}}) {}
+  Rows rows(LayerWork&, const Settings&, const Segment&) const override {
+    return std::make_unique<AttentionRows>();
+  }
+};
+const Register<Indicator, Attention> attention;
+
+class Importance : public HeadRows {
+ public:
+  Importance()
+      : HeadRows({"indicator", "importance", "A * ||v_i W^h||_1", "DefensiveKV 3.1", {}}) {}
+  Rows rows(LayerWork& work, const Settings&, const Segment&) const override {
+    return std::make_unique<AttentionRows>(&work.projected_norms(Norm::l1));
+  }
+};
+const Register<Indicator, Importance> importance;
+
+class AttentionValue : public HeadRows {
+ public:
+  AttentionValue()
+      : HeadRows({"indicator", "attention-value", "A * ||v_i||_2", "ReST-KV Table 12", {}}) {}
+  Rows rows(LayerWork& work, const Settings&, const Segment&) const override {
+    return std::make_unique<AttentionRows>(&work.value_norms(Norm::l2), true);
+  }
+};
+const Register<Indicator, AttentionValue> attention_value;
+
+/// -1 where an entry gets less than its even share of what the query sees, else 0.
+class BelowMeanRows : public RowIndicator {
+ public:
+  explicit BelowMeanRows(int64_t first_visible) : first_visible_(first_visible) {}
+  void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
+           std::span<double> out) const override {
+    const float* a = block.attention_row(head, row) + candidates.begin;
+    const int64_t position = block.positions[static_cast<size_t>(row)];
+    const double share = 1.0 / static_cast<double>(position + 1 - first_visible_);
+    for (size_t c = 0; c < out.size(); ++c) {
+      const bool visible = candidates.begin + static_cast<int64_t>(c) <= position;
+      out[c] = visible && static_cast<double>(a[c]) < share ? -1 : 0;
+    }
+  }
+
+ private:
+  int64_t first_visible_;   // 0, or the start of a segment that scores on its own
+};
+
+class BelowMean : public HeadRows {
+ public:
+  BelowMean()
+      : HeadRows({"indicator", "below-mean", "-1 where A < 1/(number of visible entries), else 0",
+                  "Scissorhands", {}}) {}
+  Rows rows(LayerWork&, const Settings&, const Segment& segment) const override {
+    return std::make_unique<BelowMeanRows>(segment.range.begin);
+  }
+};
+const Register<Indicator, BelowMean> below_mean;
+
+/// The largest logit of each head over J x candidates; fixed before any row is scored.
+class ExpLogitRows : public RowIndicator {
+ public:
+  explicit ExpLogitRows(std::vector<double> largest) : largest_(std::move(largest)) {}
+  void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
+           std::span<double> out) const override {
+    const float* logits = block.logit_row(head, row) + candidates.begin;
+    const double largest = largest_[static_cast<size_t>(block.kv_head * block.heads + head)];
+    for (size_t c = 0; c < out.size(); ++c)
+      out[c] = std::exp(static_cast<double>(logits[c]) - largest);
+  }
+
+ private:
+  std::vector<double> largest_;   // [Hq]
+};
+
+class ExpLogit : public HeadRows {
+ public:
+  ExpLogit()
+      : HeadRows({"indicator", "exp-logit", "exp(logit - the head's largest over J x C)",
+                  "KeepKV code", {}}) {}
+  bool needs_logits() const override { return true; }
+  Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
+    std::vector<double> largest(static_cast<size_t>(work.query_heads()), -INFINITY);
+    const bool ahead = settings.is("queries", "future");
+    const AttentionPass pass{.positions = segment.positions, .look_ahead = ahead, .logits = true};
+    for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t) {
+      for (int head = 0; head < block.heads; ++head)
+        for (int64_t r = 0; r < block.rows; ++r) {
+          const float* logits = block.logit_row(head, r);
+          double& top = largest[static_cast<size_t>(block.kv_head * block.heads + head)];
+          for (int64_t i = segment.candidates.begin; i < segment.candidates.end; ++i)
+            top = std::max(top, static_cast<double>(logits[i]));
+        }
+    });
+    return std::make_unique<ExpLogitRows>(std::move(largest));
+  }
+};
+const Register<Indicator, ExpLogit> exp_logit;
+
+/// Importance divided by the layer's total of the same query.
+class ShareRows : public RowIndicator {
+ public:
+  ShareRows(const Table<float>* weights, std::vector<int64_t> positions,
+            std::vector<double> totals)
+      : importance_(weights), positions_(std::move(positions)), totals_(std::move(totals)) {}
+  void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
+           std::span<double> out) const override {
+    importance_.row(block, head, row, candidates, out);
+    const auto j = std::lower_bound(positions_.begin(), positions_.end(),
+                                    block.positions[static_cast<size_t>(row)]);
+    const double total = totals_[static_cast<size_t>(j - positions_.begin())];
+    for (double& x : out) x = total > 0 ? x / total : 0;
+  }
+
+ private:
+  AttentionRows importance_;
+  std::vector<int64_t> positions_;
+  std::vector<double> totals_;   // [M] over all heads and candidates
+};
+
+class ImportanceShare : public HeadRows {
+ public:
+  ImportanceShare()
+      : HeadRows({"indicator", "importance-share", "importance / the layer's total of that query",
+                  "kvsim; DefensiveKV 3.1", {}}) {}
+  Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
+    const Table<float>& weights = work.projected_norms(Norm::l1);
+    std::vector<double> totals(segment.positions.size(), 0.0);
+    const AttentionRows unshared(&weights);
+    const bool ahead = settings.is("queries", "future");
+    std::vector<double> row(static_cast<size_t>(segment.candidates.size()));
+    const AttentionPass pass{.positions = segment.positions, .look_ahead = ahead};
+    for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first) {
+      for (int head = 0; head < block.heads; ++head)
+        for (int64_t r = 0; r < block.rows; ++r) {
+          unshared.row(block, head, r, segment.candidates, row);
+          for (double x : row) totals[static_cast<size_t>(first + r)] += x;
+        }
+    });
+    return std::make_unique<ShareRows>(&weights, segment.positions, std::move(totals));
+  }
+};
+const Register<Indicator, ImportanceShare> importance_share;
+
+}  // namespace
+}  // namespace kvsim

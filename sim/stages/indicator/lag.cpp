@@ -1,0 +1,99 @@
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/parameter.hpp"
+
+namespace kvsim {
+namespace {
+
+const Declare lag_block{{.key = "lag_block",
+                         .place = 522,
+                         .type = ValueType::count,
+                         .fallback = "128",
+                         .meaning = "tokens of a block that is compared with the next one",
+                         .unit = "entries",
+                         .low = 2}};
+
+/// Softmax over the tokens of a block of the standard deviation over channels, after each channel
+/// was scaled by its minimum and maximum in the following block (LagKV Eq. 2-6).
+std::vector<double> block_scores(const Table<float>& x, int64_t begin, int64_t size) {
+  const int64_t channels = x.columns();
+  std::vector<double> low(static_cast<size_t>(channels), INFINITY);
+  std::vector<double> high(static_cast<size_t>(channels), -INFINITY);
+  for (int64_t i = begin + size; i < begin + 2 * size; ++i)
+    for (int64_t c = 0; c < channels; ++c) {
+      const auto at = static_cast<size_t>(c);
+      low[at] = std::min(low[at], static_cast<double>(x(i, c)));
+      high[at] = std::max(high[at], static_cast<double>(x(i, c)));
+    }
+  std::vector<double> score(static_cast<size_t>(size));
+  std::vector<double> scaled(static_cast<size_t>(channels));
+  for (int64_t t = 0; t < size; ++t) {
+    for (int64_t c = 0; c < channels; ++c) {
+      const auto at = static_cast<size_t>(c);
+      const double width = high[at] - low[at];
+      scaled[at] = width == 0 ? 0 : (static_cast<double>(x(begin + t, c)) - low[at]) / width;
+    }
+    const double mean =
+        std::accumulate(scaled.begin(), scaled.end(), 0.0) / static_cast<double>(channels);
+    double squares = 0;
+    for (double s : scaled) squares += (s - mean) * (s - mean);
+    score[static_cast<size_t>(t)] =
+        channels > 1 ? std::sqrt(squares / static_cast<double>(channels - 1)) : 0;
+  }
+  const double top = *std::max_element(score.begin(), score.end());
+  double sum = 0;
+  for (double& s : score) sum += s = std::exp(s - top);
+  for (double& s : score) s /= sum;
+  return score;
+}
+
+/// (rank within the block, 0 = lowest, the more recent higher on a tie) / size.
+void write_ranks(const std::vector<double>& score, std::span<double> out) {
+  std::vector<size_t> order(score.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return score[a] < score[b]; });
+  for (size_t rank = 0; rank < order.size(); ++rank)
+    out[order[rank]] = static_cast<double>(rank) / static_cast<double>(order.size());
+}
+
+class Lag : public Indicator {
+ public:
+  Lag()
+      : Indicator({"indicator", "lag", "rank of the spread of keys and values, scaled by the "
+                   "following block", "LagKV", {"lag_block", "sinks"}}) {}
+  Axes axes() const override { return Axes::entry; }
+
+  Table<double> entries(const EntryRequest& request) const override {
+    const int64_t n = request.work.entries();
+    const int64_t sinks = request.settings.count("sinks");
+    const int64_t size = request.settings.count("lag_block");
+    Table<double> x(request.owners(), n, 1.0);
+    for (int64_t owner = 0; owner < x.rows(); ++owner) {
+      auto out = x.row(owner);
+      if (n < sinks + 2 * size) {
+        std::iota(out.begin(), out.end(), 0.0);
+        continue;
+      }
+      const Table<float> keys = request.work.keys(request.kv_head(owner));
+      const Table<float> values = request.work.values(request.kv_head(owner));
+      const int64_t blocks = (n - sinks) / size;
+      for (int64_t p = 0; p + 1 < blocks; ++p) {
+        const int64_t begin = sinks + p * size;
+        std::vector<double> score = block_scores(keys, begin, size);
+        const std::vector<double> of_values = block_scores(values, begin, size);
+        for (size_t t = 0; t < score.size(); ++t) score[t] = (score[t] + of_values[t]) / 2;
+        write_ranks(score, out.subspan(static_cast<size_t>(begin), static_cast<size_t>(size)));
+      }
+    }
+    return x;
+  }
+};
+const Register<Indicator, Lag> lag;
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,34 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "sim/core/array.hpp"
+#include "sim/stages/kind.hpp"
+#include "sim/stages/settings.hpp"
+
+namespace kvsim {
+
+/// How much of one head's slots is quantised; for the memory model.
+struct QuantizedCount {
+  int64_t numbers = 0;   ///< quantised numbers, keys and values
+  int64_t groups = 0;    ///< groups, short ones included
+};
+
+/// Rounds the kept entries of one head to few bits (policies.md 11). Runs once at each compression,
+/// after merging, on the entries in ascending position.
+class Quantize : public Kind {
+ public:
+  using Kind::Kind;
+  virtual bool changes_entries() const { return true; }
+  /// Replaces k [b][d] and v [b][dv] by what their codes stand for, in float32 arithmetic.
+  virtual void apply(const Settings& settings, Table<float>& k, Table<float>& v) const = 0;
+  virtual QuantizedCount count(const Settings& settings, int64_t slots, int64_t head_dim,
+                               int64_t value_dim) const = 0;
+  /// What is wrong with the settings for this kind, or nothing.
+  virtual std::string fault(const Settings&) const { return {}; }
+};
+
+/// The kind that `quantize` of the record names.
+const Quantize& quantizer(const Settings& settings);
+
+}  // namespace kvsim
