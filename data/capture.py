@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from kvtrace.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, CaptureError  # noqa: E402
+from kvtrace.errors import EXIT_USAGE, CaptureError, run_tool  # noqa: E402
 
 EXAMPLES = """\
 the prompt file
@@ -212,19 +212,7 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     args = parser().parse_args(argv)
-    try:
-        run(args, argv)
-    except CaptureError as error:
-        print(f"capture: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("capture: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except (RuntimeError, OSError, MemoryError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        print(f"capture: {reason}", file=sys.stderr)
-        return EXIT_FAILURE
-    return 0
+    return run_tool("capture", lambda: run(args, argv))
 
 
 if __name__ == "__main__":

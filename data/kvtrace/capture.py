@@ -47,8 +47,8 @@ def stored_queries(prompt_len: int, total_len: int, window: int | None) -> np.nd
 
 def spread(positions: np.ndarray, count: int) -> np.ndarray:
     """`count` of the positions, evenly spread, the last among them."""
-    picks = np.linspace(len(positions) - 1, 0, min(count, len(positions)))
-    return positions[np.unique(np.round(picks).astype(np.int64))]
+    count = min(count, len(positions))
+    return positions[np.arange(1, count + 1) * len(positions) // count - 1]
 
 
 def _number_of_steps(options: CaptureOptions, conversation: Conversation) -> int:

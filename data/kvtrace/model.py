@@ -119,6 +119,7 @@ def import_torch(threads: int):
         os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
+        import huggingface_hub
         import torch
         import transformers
     except ImportError as error:
@@ -127,6 +128,7 @@ def import_torch(threads: int):
         ) from None
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    huggingface_hub.utils.logging.set_verbosity_error()
     logging.getLogger("gguf").setLevel(logging.ERROR)
     if threads > 0:
         torch.set_num_threads(threads)

@@ -1,0 +1,12 @@
+"""Texts for larger traces, written by script in words of our own. A new kind is a row of KINDS."""
+
+from . import counting, messages, orders, program, reports
+from .kinds import Kind, Text, text_of
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for module in (reports, messages, program, counting, orders)
+    for kind in module.KINDS
+}
+
+__all__ = ["KINDS", "Kind", "Text", "text_of"]

@@ -1,0 +1,39 @@
+"""What a generated text is, and the table of kinds that scripts pick from."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass
+class Text:
+    """A marked-up prompt and the written answer that is teacher-forced after it."""
+
+    prompt: str
+    answer: str
+
+
+@dataclass
+class Kind:
+    """A row of the table: `build(rng, units)` makes the text, `units` sets how long the prompt is.
+
+    The same seed and number of units always give the same text; more units give a longer prompt.
+    Kinds of one `stream` draw the same numbers, so that they differ in nothing but their point.
+    """
+
+    name: str
+    meaning: str
+    build: Callable[[random.Random, int], Text]
+    stream: str = ""
+
+
+def chat(user: str, system: str = "", compress: bool = False) -> str:
+    """A prompt of a system turn, if any, and a user turn, with <compress/> between if wanted."""
+    first = f'<turn role="system">{system}</turn>\n' if system else ""
+    middle = "<compress/>\n" if compress else ""
+    return f'{first}{middle}<turn role="user">{user}</turn>\n'
+
+
+def text_of(kind: Kind, seed: int, units: int) -> Text:
+    """The text of a kind; every stream draws from numbers of its own."""
+    return kind.build(random.Random(f"{kind.stream or kind.name}/{seed}"), units)

@@ -1,0 +1,96 @@
+"""Generated texts: the same from the same seed, growing with their units, and well marked up.
+
+Needs nothing but Python. Run: python3 tests/capture/test_texts.py
+"""
+
+import ast
+import json
+import random
+import re
+import sys
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "data"))
+
+import texts  # noqa: E402
+from kvtrace.markup import parse_text  # noqa: E402
+from texts import program, world  # noqa: E402
+
+
+def build(name: str, seed: int = 0, units: int = 12) -> texts.Text:
+    return texts.text_of(texts.KINDS[name], seed, units)
+
+
+class EveryKind(unittest.TestCase):
+    def test_a_seed_gives_one_text_and_another_seed_another(self):
+        for name in texts.KINDS:
+            self.assertEqual(build(name), build(name), name)
+            self.assertNotEqual(build(name).prompt, build(name, seed=1).prompt, name)
+
+    def test_more_units_make_longer_prompts(self):
+        for name in texts.KINDS:
+            sizes = [len(build(name, units=units).prompt) for units in (4, 8, 16, 64)]
+            self.assertEqual(sizes, sorted(set(sizes)), name)
+
+    def test_prompts_parse_and_nothing_is_left_unfilled(self):
+        for name in texts.KINDS:
+            text = build(name)
+            conversation = parse_text(text.prompt, name)
+            self.assertEqual(conversation.turns[-1].role, "user")
+            self.assertTrue(text.answer.strip())
+            if name != "code" and name != "switch":
+                self.assertNotRegex(text.prompt + text.answer, r"[{}]", name)
+            self.assertNotIn("  ", text.answer.replace("\n    ", "\n").replace("    ", ""), name)
+
+
+class SomeKinds(unittest.TestCase):
+    def test_works_do_not_repeat(self):
+        found = world.works(random.Random(0), 400)
+        self.assertEqual(len({(work.place, work.thing) for work in found}), 400)
+
+    def test_code_is_python_and_its_classes_differ(self):
+        text = build("code", units=2 * len(program.RECORDS))
+        module = re.search(r"```python\n(.*?)```", text.prompt, re.S)[1]
+        classes = [n.name for n in ast.parse(module).body if isinstance(n, ast.ClassDef)]
+        answer = ast.parse(text.answer.removeprefix("```python").removesuffix("```"))
+        classes += [n.name for n in answer.body if isinstance(n, ast.ClassDef)]
+        self.assertEqual(len(classes), len(set(classes)))
+        for name in classes[-2:]:
+            self.assertIn(name, text.prompt)
+
+    def test_counting_adds_up(self):
+        text = build("counting", units=40)
+        totals = {}
+        numbers = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5}
+        for verb, amount, colour in re.findall(r"(puts|takes) (\w+) (\w+) stone", text.prompt):
+            totals[colour] = totals.get(colour, 0) + (1 if verb == "puts" else -1) * numbers[amount]
+        last = text.answer.splitlines()[-1]
+        for colour, count in totals.items():
+            self.assertIn(f"{colour} {count}", last)
+
+    def test_the_switch_is_from_prose_to_json(self):
+        prose, records = build("switch").answer.rsplit("\n\n", 1)
+        self.assertNotIn("{", prose)
+        self.assertEqual(len([json.loads(line) for line in records.splitlines()]), 12)
+
+    def test_needles_are_spans_at_their_depth(self):
+        for name, depth in (("needle_d000", 0.0), ("needle_d050", 0.5), ("needle_d100", 1.0)):
+            turn = parse_text(build(name, units=40).prompt, name).turns[0]
+            [(label, begin, _)] = turn.spans
+            self.assertEqual(label, "needle")
+            self.assertAlmostEqual(begin / len(turn.text), depth, delta=0.05)
+        self.assertEqual(len(parse_text(build("needles4").prompt, "n").turns[0].spans), 4)
+
+    def test_both_requests_of_an_order_share_their_system_prompt(self):
+        for order in ("defense", "directive"):
+            wish, leak = (parse_text(build(f"order_{order}_{request}").prompt, order)
+                          for request in ("wish", "leak"))
+            self.assertEqual(wish.turns[0], leak.turns[0])
+            self.assertNotEqual(wish.turns[1].text, leak.turns[1].text)
+            self.assertEqual((wish.compress_after, leak.compress_after), (1, 1))
+            self.assertEqual(wish.turns[0].spans[0][0], order)
+
+
+if __name__ == "__main__":
+    unittest.main()
