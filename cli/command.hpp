@@ -15,7 +15,7 @@ enum ExitCode { kDone = 0, kFailed = 1, kUsage = 2, kBadData = 3, kNotVerified =
 /// `many`.
 struct Argument {
   std::string name;
-  std::string meaning;
+  std::string meaning = {};
   bool required = true;
   bool many = false;
 };
@@ -29,10 +29,10 @@ struct Argument {
 struct Command {
   std::string name;
   std::string summary;                  ///< one line for the list of commands
-  std::vector<Argument> arguments;      ///< positional; only the last may be `many`
-  std::string description;              ///< paragraphs of --help below the usage line; may be empty
+  std::vector<Argument> arguments = {};    ///< positional; only the last may be `many`
+  std::string description = {};            ///< paragraphs of --help below the usage line; may be empty
   void (*describe)(po::options_description& options) = nullptr;
-  std::vector<std::string> examples;    ///< two, that work as typed from the repository's root
+  std::vector<std::string> examples = {};   ///< two, that work as typed from the repository's root
   int (*run)(const Values& values) = nullptr;
 };
 

@@ -1,0 +1,25 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "sim/core/layer_trace.hpp"
+
+namespace kvsim {
+
+/// Attention outputs before W_O in float64: Z [Hq][R][dv] at `positions` [R], each of which must be
+/// a stored query (bad data otherwise). logit = scale * q.k, then softcap; entry i is visible to
+/// position p when i <= p and i > p - W; the sink joins the softmax and has no value.
+std::vector<double> attention_outputs(const LayerTrace& layer,
+                                      const std::vector<int64_t>& positions);
+
+/// How far recorded outputs are from recomputed ones in one layer.
+struct LayerCheck {
+  int layer = 0;
+  double error = 0;   ///< largest over heads of |Z - Z_check|_F / |Z_check|_F, Z = [R, dv]
+  int head = 0;       ///< where it is largest
+};
+
+/// Needs a layer read with its recorded outputs.
+LayerCheck check_layer(const LayerTrace& layer);
+
+}  // namespace kvsim
