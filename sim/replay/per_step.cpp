@@ -1,6 +1,7 @@
 #include "sim/replay/per_step.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "sim/core/parallel.hpp"
@@ -29,10 +30,9 @@ std::vector<uint32_t> ranked(std::span<const double> importance,
 class BlockReplay {
  public:
   BlockReplay(LayerWork& work, const std::vector<std::shared_ptr<const KeptSets>>& kept,
-              const float* importance, int64_t stride, const std::vector<float>& z,
-              std::vector<PerStepResult>& results)
-      : work_(work), kept_(kept), importance_(importance), stride_(stride), z_(z),
-        results_(results) {}
+              const PerStepInput& input, std::vector<PerStepResult>& results)
+      : work_(work), kept_(kept), importance_(input.importance), stride_(input.stride),
+        z_(*input.z), leave_out_guarded_(input.leave_out_guarded), results_(results) {}
 
   void run(const AttentionBlock& block, int64_t first_row) {
     if (block.kv_head != value_head_) {
@@ -73,21 +73,26 @@ class BlockReplay {
       std::vector<uint32_t> set = ranked(total, guarded, size);
       std::sort(set.begin(), set.end());
       for (int x = 0; x < count; ++x) {
-        measure(block.attention_row(x0 + x, row), block.columns, head0 + x, step, set, results_[b]);
+        const double log_sum_exp =
+            block.log_sum_exp[static_cast<size_t>((x0 + x) * block.rows + row)];
+        measure(block.attention_row(x0 + x, row), block.columns, log_sum_exp, head0 + x, step, set,
+                guarded, results_[b]);
       }
       if (step + 1 == work_.info().steps()) results_[b].last.owners[owner] = std::move(set);
     }
   }
 
-  /// Sums and output of one query head at one step. `attention` covers all visible entries; what is
-  /// missing to 1 is the dropped ones' and the sink's. Taking dropped entries away divides by
-  /// 1 - their mass, summed from what stays: 1 - M would cancel.
-  void measure(const float* attention, int64_t columns, int head, int64_t step,
-               const std::vector<uint32_t>& set, PerStepResult& result) const {
+  /// Sums and output of one query head at one step. `attention` covers all visible entries. Taking
+  /// dropped entries away divides by 1 - their mass M, which is summed from what stays (kept and
+  /// later entries, the sink): 1 - M would cancel.
+  void measure(const float* attention, int64_t columns, double log_sum_exp, int head, int64_t step,
+               const std::vector<uint32_t>& set, const std::vector<uint32_t>& guarded,
+               PerStepResult& result) const {
     const int64_t n = work_.entries();
     const auto width = static_cast<size_t>(work_.value_dim());
     std::vector<double> output(width, 0.0);
     double mass = 0;
+    double kept_attention = 0;
     const auto take = [&](int64_t entry) {
       const double a = attention[entry];
       mass += a;
@@ -98,21 +103,21 @@ class BlockReplay {
     double kept_squares = 0;
     for (const uint32_t entry : set) {
       take(entry);
+      if (leave_out_guarded_ && std::binary_search(guarded.begin(), guarded.end(), entry)) continue;
+      kept_attention += static_cast<double>(attention[entry]);
       const double gain =
           static_cast<double>(attention[entry]) * static_cast<double>(weight(head, entry));
       kept_importance += gain;
       kept_squares += gain * gain;
     }
-    result.kept_attention(head, step) = mass;
+    result.kept_attention(head, step) = kept_attention;
     result.kept_importance(head, step) = kept_importance;
     result.kept_squares(head, step) = kept_squares;
-    double all = 0;
-    for (int64_t i = 0; i < n; ++i) all += attention[i];
-    for (int64_t i = n; i < columns; ++i) {
-      all += attention[i];
-      take(i);
-    }
-    const double sink = work_.trace().attention_sink.empty() ? 0.0 : std::max(0.0, 1 - all);
+    for (int64_t i = n; i < columns; ++i) take(i);
+    const auto& sinks = work_.trace().attention_sink;
+    const double sink = sinks.empty() ? 0.0
+                                      : std::exp(static_cast<double>(
+                                            sinks[static_cast<size_t>(head)]) - log_sum_exp);
     const bool everything = static_cast<int64_t>(set.size()) == n;
     const auto at = static_cast<size_t>((head * work_.info().steps() + step)) * width;
     for (size_t c = 0; c < width; ++c) {
@@ -127,6 +132,7 @@ class BlockReplay {
   const float* importance_;
   int64_t stride_;
   const std::vector<float>& z_;
+  bool leave_out_guarded_;
   std::vector<PerStepResult>& results_;
   Table<float> values_;     ///< [N][dv] of the KV head at work
   int value_head_ = -1;
@@ -136,7 +142,7 @@ class BlockReplay {
 
 std::vector<PerStepResult> replay_per_step(
     LayerWork& work, const std::vector<std::shared_ptr<const KeptSets>>& kept,
-    const float* importance, int64_t stride, const std::vector<float>& z) {
+    const PerStepInput& input) {
   const int64_t heads = work.query_heads();
   const int64_t steps = work.info().steps();
   std::vector<PerStepResult> results(kept.size());
@@ -147,7 +153,7 @@ std::vector<PerStepResult> replay_per_step(
     results[b].delta.resize(static_cast<size_t>(heads * steps * work.value_dim()));
     results[b].last = *kept[b];
   }
-  BlockReplay replay(work, kept, importance, stride, z, results);
+  BlockReplay replay(work, kept, input, results);
   AttentionPass pass;
   pass.positions =
       std::span(work.info().query_position).subspan(static_cast<size_t>(work.info().first_step()));

@@ -17,13 +17,19 @@ struct PerStepResult {
   KeptSets last;                     ///< the sets of the last step
 };
 
+struct PerStepInput {
+  const float* importance = nullptr;       ///< [Hq][stride], stride >= n
+  int64_t stride = 0;
+  const std::vector<float>* z = nullptr;   ///< [Hq][T][dv] outputs of the full cache
+  bool leave_out_guarded = false;          ///< sums without guarded entries (--scope evictable)
+};
+
 /// schedule=per-step (oracle-step, metrics.md 7): at each later step t every owner keeps the entries
 /// of largest importance at t, summed over the query heads it serves; more recent first on ties.
 /// `kept` gives, for each budget, how many entries each owner keeps (the sizes of its sets) and
-/// which are guarded and kept whatever their importance. `importance` is [Hq][stride >= n],
-/// z [Hq][T][dv] the outputs of the full cache.
+/// which are guarded and kept whatever their importance. Results are per budget.
 std::vector<PerStepResult> replay_per_step(
     LayerWork& work, const std::vector<std::shared_ptr<const KeptSets>>& kept,
-    const float* importance, int64_t stride, const std::vector<float>& z);
+    const PerStepInput& input);
 
 }  // namespace kvsim

@@ -1,0 +1,286 @@
+#include "sim/replay/prefill.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "sim/replay/per_step.hpp"
+#include "sim/replay/slots.hpp"
+#include "sim/stages/quantize/quantize.hpp"
+
+namespace kvsim {
+namespace {
+
+/// Does the record change keys or values of what it kept of this layer?
+bool changes_entries(const LayerWork& work, const KeptSets& kept, const Settings& settings) {
+  if (settings.is("positions", "cache")) return true;
+  const Quantize& rounding = quantizer(settings);
+  return std::any_of(kept.owners.begin(), kept.owners.end(), [&](const auto& owner) {
+    return rounding.count(settings, static_cast<int64_t>(owner.size()), work.trace().k.dim(2),
+                          work.value_dim()).numbers > 0;
+  });
+}
+
+/// Are the kept entries changed in the same way under both settings?
+bool same_change(const Settings& a, const Settings& b) {
+  return std::ranges::all_of(
+      std::vector<const char*>{"positions", "quantize", "quant_bits", "quant_group",
+                               "quant_residual"},
+      [&](const char* key) { return a.text(key) == b.text(key); });
+}
+
+/// Every entry of each owner but the guarded ones; or of a list, when one is given.
+std::shared_ptr<const OwnerSets> without(const OwnerSets* from, const OwnerSets& guarded,
+                                         int64_t entries) {
+  auto rest = std::make_shared<OwnerSets>(guarded.size());
+  std::vector<uint32_t> all(static_cast<size_t>(entries));
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint32_t>(i);
+  for (size_t o = 0; o < guarded.size(); ++o) {
+    const auto& source = from == nullptr ? all : (*from)[o];
+    std::ranges::set_difference(source, guarded[o], std::back_inserter((*rest)[o]));
+  }
+  return rest;
+}
+
+Table<double> added(const Table<double>& a, const Table<double>& b) {
+  Table<double> sum = a;
+  for (size_t k = 0; k < sum.values().size(); ++k) sum.values()[k] += b.values()[k];
+  return sum;
+}
+
+/// Copies columns of a part of the steps into a table over all of them.
+void append(const Table<double>& part, int64_t first, Table<double>& whole) {
+  for (int64_t r = 0; r < part.rows(); ++r) {
+    std::ranges::copy(part.row(r), whole.row(r).begin() + first);
+  }
+}
+
+}  // namespace
+
+struct PrefillReplay::Sums {
+  Table<double> kept_attention;
+  Table<double> kept_importance;
+  Table<double> total_attention;
+  Table<double> total_importance;
+
+  static Sums zero(int64_t heads, int64_t steps) {
+    const Table<double> none(heads, steps);
+    return {none, none, none, none};
+  }
+  void append_to(Sums& whole, int64_t first) const {
+    append(kept_attention, first, whole.kept_attention);
+    append(kept_importance, first, whole.kept_importance);
+    append(total_attention, first, whole.total_attention);
+    append(total_importance, first, whole.total_importance);
+  }
+  void point(OutcomeBlock& block) const {
+    block.kept_attention = &kept_attention;
+    block.kept_importance = &kept_importance;
+    block.total_attention = &total_attention;
+    block.total_importance = &total_importance;
+  }
+};
+
+struct PrefillReplay::WholeRun {
+  std::vector<float> z;                ///< [Hq][T][dv]
+  std::map<size_t, Sums> sums;         ///< by outcome
+  Table<double> later_attention;       ///< [Hq][T]
+  Table<double> later_importance;
+};
+
+PrefillReplay::PrefillReplay(LayerWork& work, const LayerKept& kept,
+                             const std::vector<Record>& records, const PrefillOptions& options)
+    : work_(work), options_(options), builder_(work.entries()) {
+  for (size_t r = 0; r < kept.size(); ++r) {
+    for (size_t b = 0; b < kept[r].size(); ++b) {
+      add_cell({static_cast<int>(r), static_cast<int>(b)}, kept[r][b], records[r].settings);
+    }
+  }
+  plans_ = builder_.build();
+  if (options.scope == Scope::all) {
+    const int64_t all = work.info().total_len;
+    own_importance_ = Table<float>(work.query_heads(), all);
+    work.backend().projected_norms(work.trace(), options.norm, {0, all}, own_importance_.data());
+    importance_ = &own_importance_;
+  } else {
+    importance_ = &work.projected_norms(options.norm);
+  }
+}
+
+void PrefillReplay::add_cell(ReplayCell cell, const std::shared_ptr<const KeptSets>& kept,
+                             const Settings& settings) {
+  ReplayOutcome fresh;
+  fresh.cells = {cell};
+  fresh.kept = kept;
+  fresh.settings = &settings;
+  fresh.changed = !kept->chosen_per_step && changes_entries(work_, *kept, settings);
+  fresh.shares_defined = !settings.is("positions", "cache");
+  ask_for_sets(fresh);
+  for (ReplayOutcome& known : outcomes_) {
+    if (known.kept->chosen_per_step || kept->chosen_per_step) continue;
+    if (known.kept_handle != fresh.kept_handle || known.changed != fresh.changed) continue;
+    if (known.share_handle != fresh.share_handle || known.total_handle != fresh.total_handle) {
+      continue;
+    }
+    if (fresh.changed && !same_change(*known.settings, settings)) continue;
+    known.cells.push_back(cell);
+    return;
+  }
+  outcomes_.push_back(std::move(fresh));
+}
+
+void PrefillReplay::ask_for_sets(ReplayOutcome& outcome) {
+  const KeptSets& kept = *outcome.kept;
+  const bool of_heads = kept.per_query_head;
+  const bool guards = std::any_of(kept.guarded.begin(), kept.guarded.end(),
+                                  [](const auto& owner) { return !owner.empty(); });
+  if (!kept.chosen_per_step) {
+    outcome.kept_handle = builder_.add(owners_of(outcome.kept), of_heads, !outcome.changed);
+    outcome.share_handle = outcome.kept_handle;
+  }
+  if (options_.scope != Scope::evictable || !guards) return;
+  outcome.total_handle =
+      builder_.add(without(nullptr, kept.guarded, work_.entries()), of_heads, false);
+  if (!kept.chosen_per_step) {
+    outcome.share_handle =
+        builder_.add(without(&kept.owners, kept.guarded, work_.entries()), of_heads, false);
+  }
+}
+
+bool PrefillReplay::needs_second_pass() const {
+  return std::any_of(outcomes_.begin(), outcomes_.end(), [](const ReplayOutcome& outcome) {
+    return outcome.changed || outcome.kept->chosen_per_step;
+  });
+}
+
+void PrefillReplay::run(const Sink& sink) {
+  ReplayRequest request;
+  request.plans = plans_.plans;
+  request.importance = importance_->data();
+  request.importance_columns = importance_->columns();
+  request.later_importance = options_.scope == Scope::all;
+  WholeRun whole;
+  work_.backend().replay(work_.trace(), request,
+                         [&](const ReplayBlock& block) { on_block(block, whole, sink); });
+  if (!needs_second_pass()) return;
+  run_per_step(whole, sink);
+  run_changed(whole, sink);
+}
+
+PrefillReplay::Sums PrefillReplay::sums_of(const ReplayOutcome& outcome,
+                                           const ReplayBlock& block) const {
+  const auto set_of = [&](int handle) {
+    return handle < 0 ? PlanBuilder::Plans::kEverything : plans_.set[static_cast<size_t>(handle)];
+  };
+  const int kept = set_of(outcome.share_handle);
+  const int total = set_of(outcome.total_handle);
+  const auto attention = [&](int set) -> const Table<double>& {
+    return set < 0 ? block.prompt_attention : block.kept_attention[static_cast<size_t>(set)];
+  };
+  const auto importance = [&](int set) -> const Table<double>& {
+    return set < 0 ? block.prompt_importance : block.kept_importance[static_cast<size_t>(set)];
+  };
+  if (options_.scope != Scope::all) {
+    return {attention(kept), importance(kept), attention(total), importance(total)};
+  }
+  return {added(attention(kept), block.later_attention),
+          added(importance(kept), block.later_importance),
+          added(attention(total), block.later_attention),
+          added(importance(total), block.later_importance)};
+}
+
+void PrefillReplay::on_block(const ReplayBlock& block, WholeRun& whole, const Sink& sink) const {
+  const int64_t heads = work_.query_heads();
+  const int64_t steps = work_.info().steps();
+  const int64_t width = work_.value_dim();
+  const bool second_pass = needs_second_pass();
+  if (second_pass && whole.z.empty()) {
+    whole.z.resize(static_cast<size_t>(heads * steps * width));
+    whole.later_attention = whole.later_importance = Table<double>(heads, steps);
+  }
+  if (second_pass) {
+    append(block.later_attention, block.first_step, whole.later_attention);
+    append(block.later_importance, block.first_step, whole.later_importance);
+    for (int64_t h = 0; h < heads; ++h) {
+      std::copy_n(block.z.begin() + h * block.steps * width, block.steps * width,
+                  whole.z.begin() + (h * steps + block.first_step) * width);
+    }
+  }
+  StepBlock out{block.first_step, block.steps, block.z.data(), {}};
+  std::vector<Sums> sums(outcomes_.size());   // outlives the pointers in `out`
+  for (size_t o = 0; o < outcomes_.size(); ++o) {
+    const ReplayOutcome& outcome = outcomes_[o];
+    sums[o] = sums_of(outcome, block);
+    if (outcome.changed || outcome.kept->chosen_per_step) {
+      auto& kept = whole.sums.try_emplace(o, Sums::zero(heads, steps)).first->second;
+      sums[o].append_to(kept, block.first_step);
+      continue;
+    }
+    OutcomeBlock view;
+    view.outcome = static_cast<int>(o);
+    if (outcome.shares_defined) sums[o].point(view);
+    const int set = plans_.set[static_cast<size_t>(outcome.kept_handle)];
+    if (set >= 0) view.delta = block.delta[static_cast<size_t>(set)].data();
+    out.outcomes.push_back(view);
+  }
+  sink(out);
+}
+
+void PrefillReplay::run_per_step(const WholeRun& whole, const Sink& sink) {
+  // Owners are KV heads or query heads; each kind walks the attention once for all its budgets.
+  for (const bool per_query_head : {false, true}) {
+    std::vector<size_t> chosen;
+    std::vector<std::shared_ptr<const KeptSets>> kept;
+    for (size_t o = 0; o < outcomes_.size(); ++o) {
+      const auto& sets = outcomes_[o].kept;
+      if (!sets->chosen_per_step || sets->per_query_head != per_query_head) continue;
+      chosen.push_back(o);
+      kept.push_back(sets);
+    }
+    if (chosen.empty()) continue;
+    const PerStepInput input{importance_->data(), importance_->columns(), &whole.z,
+                             options_.scope == Scope::evictable};
+    std::vector<PerStepResult> results = replay_per_step(work_, kept, input);
+    for (size_t x = 0; x < chosen.size(); ++x) {
+      PerStepResult& result = results[x];
+      Sums sums = whole.sums.at(chosen[x]);
+      sums.kept_attention = std::move(result.kept_attention);
+      sums.kept_importance = std::move(result.kept_importance);
+      if (options_.scope == Scope::all) {
+        sums.kept_attention = added(sums.kept_attention, whole.later_attention);
+        sums.kept_importance = added(sums.kept_importance, whole.later_importance);
+      }
+      // From here on the sets are those of the last step: what is reported as kept.
+      outcomes_[chosen[x]].kept = std::make_shared<const KeptSets>(std::move(result.last));
+      OutcomeBlock view;
+      view.outcome = static_cast<int>(chosen[x]);
+      sums.point(view);
+      view.kept_squares = &result.kept_squares;
+      view.delta = result.delta.data();
+      sink({0, work_.info().steps(), nullptr, {view}});
+    }
+  }
+}
+
+void PrefillReplay::run_changed(const WholeRun& whole, const Sink& sink) const {
+  const int64_t steps = work_.info().steps();
+  std::vector<float> delta(whole.z.size());
+  for (size_t o = 0; o < outcomes_.size(); ++o) {
+    const ReplayOutcome& outcome = outcomes_[o];
+    if (!outcome.changed) continue;
+    LayerSlots slots = slots_of(work_, *outcome.kept);
+    const Quantize& rounding = quantizer(*outcome.settings);
+    for (OwnerSlots& owner : slots.owners) rounding.apply(*outcome.settings, owner.k, owner.v);
+    if (outcome.settings->is("positions", "cache")) {
+      rotate_to_cache_positions(work_.info(), *outcome.kept, slots);
+    }
+    attend_slots(work_, slots, 0, steps, delta.data());
+    for (size_t x = 0; x < delta.size(); ++x) delta[x] -= whole.z[x];
+    OutcomeBlock view;
+    view.outcome = static_cast<int>(o);
+    if (outcome.shares_defined) whole.sums.at(o).point(view);
+    view.delta = delta.data();
+    sink({0, steps, nullptr, {view}});
+  }
+}
+
+}  // namespace kvsim

@@ -1,0 +1,97 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "sim/backend/layer_work.hpp"
+#include "sim/policy/record.hpp"
+#include "sim/replay/plans.hpp"
+
+namespace kvsim {
+
+/// Over which entries retained shares are taken: the prompt's, those of them that were not
+/// protected, or everything visible (metrics.md 0).
+enum class Scope { prompt, evictable, all };
+
+/// One policy at one budget, by their indices in the run.
+struct ReplayCell {
+  int record = 0;
+  int budget = 0;
+};
+
+/// A distinct outcome of replaying one layer: cells whose caches are equal share it.
+struct ReplayOutcome {
+  std::vector<ReplayCell> cells;
+  std::shared_ptr<const KeptSets> kept;
+  const Settings* settings = nullptr;
+  bool changed = false;         ///< keys or values differ from the trace's: replayed as slots
+  bool shares_defined = true;   ///< false with positions=cache: metrics.md 1 does not apply
+  int kept_handle = -1;         ///< sets as asked of the PlanBuilder: what was kept,
+  int share_handle = -1;        ///< numerator and
+  int total_handle = -1;        ///< denominator of the shares; -1: the whole prompt, or none
+};
+
+/// One outcome over a block of steps. Sums are [Hq][steps] in the scope of the run.
+struct OutcomeBlock {
+  int outcome = 0;
+  const Table<double>* kept_attention = nullptr;     ///< null: undefined
+  const Table<double>* kept_importance = nullptr;
+  const Table<double>* total_attention = nullptr;
+  const Table<double>* total_importance = nullptr;
+  const Table<double>* kept_squares = nullptr;       ///< of importance; per-step outcomes only
+  const float* delta = nullptr;                      ///< [Hq][steps][dv] z^ - z; null: all 0
+};
+
+struct StepBlock {
+  int64_t first_step = 0;
+  int64_t steps = 0;
+  const float* z = nullptr;   ///< [Hq][steps][dv] of the full cache; null when given before
+  std::vector<OutcomeBlock> outcomes;
+};
+
+struct PrefillOptions {
+  Scope scope = Scope::prompt;
+  Norm norm = Norm::l1;   ///< of v W in the importance
+};
+
+/// schedule=prefill: the prompt is compressed once, then every later step is replayed against what
+/// was kept. Also per-step choice, and kept entries that were rounded or re-rotated.
+class PrefillReplay {
+ public:
+  /// `kept` is [record][budget]; everything given must outlive the replay.
+  PrefillReplay(LayerWork& work, const LayerKept& kept, const std::vector<Record>& records,
+                const PrefillOptions& options);
+
+  const std::vector<ReplayOutcome>& outcomes() const { return outcomes_; }
+  /// Calls `sink` with blocks of steps; the first calls cover all steps once and carry z.
+  void run(const std::function<void(const StepBlock&)>& sink);
+
+  const PlanBuilder::Plans& plans() const { return plans_; }
+  /// [Hq][columns] weight of each entry in the importance; n columns, N when the scope is all.
+  const Table<float>& importance() const { return *importance_; }
+
+ private:
+  using Sink = std::function<void(const StepBlock&)>;
+  struct Sums;       // the four sums of one outcome over some steps
+  struct WholeRun;   // what is kept of the first pass for outcomes that follow it
+
+  void add_cell(ReplayCell cell, const std::shared_ptr<const KeptSets>& kept,
+                const Settings& settings);
+  void ask_for_sets(ReplayOutcome& outcome);
+  Sums sums_of(const ReplayOutcome& outcome, const ReplayBlock& block) const;
+  void on_block(const ReplayBlock& block, WholeRun& whole, const Sink& sink) const;
+  void run_per_step(const WholeRun& whole, const Sink& sink);
+  void run_changed(const WholeRun& whole, const Sink& sink) const;
+  bool needs_second_pass() const;
+
+  LayerWork& work_;
+  PrefillOptions options_;
+  PlanBuilder builder_;
+  PlanBuilder::Plans plans_;
+  std::vector<ReplayOutcome> outcomes_;
+  Table<float> own_importance_;   ///< empty when the layer's own table serves
+  const Table<float>* importance_ = nullptr;
+};
+
+}  // namespace kvsim
