@@ -68,8 +68,9 @@ void print_command_help(const Command& command, const po::options_description& o
   std::ostringstream text;
   text << usage_line(command) << "\n\n" << command.summary << "\n";
   if (!command.description.empty()) text << "\n" << command.description << "\n";
+  if (!command.arguments.empty()) text << "\nArguments:\n";
   for (const Argument& argument : command.arguments)
-    text << "\n  " << upper(argument.name) << "  " << argument.meaning;
+    text << "  " << upper(argument.name) << "  " << argument.meaning << "\n";
   text << "\n" << options << "\nExamples:\n";
   for (const std::string& example : command.examples) text << "  " << example << "\n";
   std::fputs(text.str().c_str(), stdout);

@@ -1,0 +1,161 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cli/options.hpp"
+#include "cli/terminal.hpp"
+#include "io/trace_reader.hpp"
+#include "run/trace_uses.hpp"
+
+namespace kvsim::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void describe(po::options_description& options) { add_json_option(options); }
+
+std::string size_text(int64_t bytes) {
+  const char* units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+  double size = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; size >= 1024 && unit + 1 < std::size(units); ++unit) size /= 1024;
+  return unit == 0 ? fmt::format("{} bytes", bytes) : fmt::format("{:.1f} {}", size, units[unit]);
+}
+
+void print_field(const char* name, const std::string& value) {
+  fmt::print("{:<15}{}\n", name, printable(value));
+}
+
+void print_run(const TraceReader& trace) {
+  const TraceInfo& info = trace.info();
+  print_field("trace", info.path);
+  print_field("size", size_text(trace.file_size()));
+  print_field("digest", trace.digest());
+  print_field("model", info.model);
+  print_field("heads", fmt::format("{} query heads, {} KV heads ({} query heads share one)",
+                                   info.num_query_heads, info.num_kv_heads, info.group_size()));
+  print_field("sizes", fmt::format("head_dim {}, hidden_size {}", info.head_dim, info.hidden_size));
+  print_field("prompt", fmt::format("{} entries (n)", info.prompt_len));
+  print_field("later", fmt::format("{} tokens, {} in all (N)", info.total_len - info.prompt_len,
+                                   info.total_len));
+  print_field("queries", fmt::format("{} stored: {}", info.query_position.size(),
+                                     runs_text(info.query_position)));
+  print_field("checks", info.check_position.empty()
+                            ? "none"
+                            : fmt::format("{} recorded outputs", info.check_position.size()));
+  print_field("residual norm", info.has_residual_norm ? "yes" : "no");
+  print_field("tokens", trace.has_token_text() ? (trace.has_token_ids() ? "ids and text" : "text")
+                                               : (trace.has_token_ids() ? "ids" : "none"));
+  print_field("rope", info.rope_inv_freq.empty()
+                          ? "no frequencies"
+                          : fmt::format("{} frequencies, {}", info.rope_inv_freq.size(),
+                                        info.rope_interleaved ? "interleaved" : "half"));
+  for (const Span& span : info.spans)
+    print_field("span", fmt::format("{} [{}, {}), {} tokens", span.name, span.begin, span.end,
+                                    span.end - span.begin));
+}
+
+std::string types_text(const LayerHeader& layer) {
+  std::string text = element_name(layer.q);
+  for (const ElementType type : {layer.k, layer.v, layer.wo})
+    if (text.find(element_name(type)) == std::string::npos)
+      text += std::string("+") + element_name(type);
+  return text;
+}
+
+void print_layers(const TraceReader& trace) {
+  const TraceInfo& info = trace.info();
+  fmt::print("\nlayers         {} of {}\n", info.layers.size(), info.num_layers);
+  fmt::print("layer  type       value_dim     scale  softcap  window  sink\n");
+  const auto or_dash = [](bool there, const std::string& text) { return there ? text : "-"; };
+  for (const LayerHeader& layer : trace.headers())
+    fmt::print("{:5}  {:<9}  {:>9}  {:8.5g}  {:>7}  {:>6}  {:>4}{}\n", layer.layer,
+               types_text(layer), layer.value_dim, layer.scale,
+               or_dash(layer.softcap > 0, fmt::format("{:g}", layer.softcap)),
+               or_dash(layer.sliding_window > 0, std::to_string(layer.sliding_window)),
+               layer.has_sink ? "yes" : "-",
+               layer.sliding_window > 0 && layer.sliding_window < info.total_len
+                   ? "  not compressed, not measured: its window is shorter than the trace"
+                   : "");
+}
+
+void print_uses(const TraceInfo& info) {
+  for (const TraceUseGroup& group : trace_use_groups()) {
+    const std::vector<TraceUse> uses = group.list(info);
+    size_t width = 0;
+    for (const TraceUse& use : uses) width = std::max(width, use.name.size());
+    fmt::print("\nenough for, by {}\n", group.title);
+    for (const TraceUse& use : uses)
+      fmt::print("  {:<3}  {:<{}}  {}\n", use.served ? "yes" : "no", use.name, width, use.detail);
+  }
+}
+
+Json layer_json(const LayerHeader& layer) {
+  return {{"layer", layer.layer},
+          {"types", {{"q", element_name(layer.q)}, {"k", element_name(layer.k)},
+                     {"v", element_name(layer.v)}, {"wo", element_name(layer.wo)}}},
+          {"value_dim", layer.value_dim},
+          {"attention_scale", layer.scale},
+          {"softcap", layer.softcap > 0 ? Json(layer.softcap) : Json()},
+          {"sliding_window", layer.sliding_window > 0 ? Json(layer.sliding_window) : Json()},
+          {"attention_sink", layer.has_sink},
+          {"check_output", layer.has_check}};
+}
+
+void print_json(const TraceReader& trace) {
+  const TraceInfo& info = trace.info();
+  Json document = {{"trace", h5::repaired_utf8(info.path)},
+                   {"bytes", trace.file_size()},
+                   {"digest", trace.digest()},
+                   {"model", info.model},
+                   {"num_layers", info.num_layers},
+                   {"num_query_heads", info.num_query_heads},
+                   {"num_kv_heads", info.num_kv_heads},
+                   {"head_dim", info.head_dim},
+                   {"hidden_size", info.hidden_size},
+                   {"prompt_len", info.prompt_len},
+                   {"total_len", info.total_len},
+                   {"query_runs", Json::array()},
+                   {"check_position", info.check_position},
+                   {"residual_norm", info.has_residual_norm},
+                   {"token_text", trace.has_token_text()},
+                   {"token_ids", trace.has_token_ids()},
+                   {"spans", Json::array()},
+                   {"layers", Json::array()},
+                   {"uses", Json::array()}};
+  for (const Range& run : runs_of(info.query_position))
+    document["query_runs"].push_back({run.begin, run.end});
+  for (const Span& span : info.spans)
+    document["spans"].push_back({{"name", span.name}, {"begin", span.begin}, {"end", span.end}});
+  for (const LayerHeader& layer : trace.headers()) document["layers"].push_back(layer_json(layer));
+  for (const TraceUseGroup& group : trace_use_groups())
+    for (const TraceUse& use : group.list(info))
+      document["uses"].push_back({{"group", group.title}, {"name", use.name},
+                                  {"served", use.served}, {"detail", use.detail}});
+  fmt::print("{}\n", document.dump(2));
+}
+
+int run(const Values& values) {
+  const TraceReader trace(text(values, "trace"));
+  for (const std::string& warning : trace.warnings()) note(warning);
+  if (has(values, "json")) {
+    print_json(trace);
+    return kDone;
+  }
+  print_run(trace);
+  print_layers(trace);
+  print_uses(trace.info());
+  return kDone;
+}
+
+const bool registered = register_command(
+    {.name = "inspect",
+     .summary = "show what a trace holds and what it is enough for",
+     .arguments = {{.name = "trace", .meaning = "the trace file"}},
+     .describe = describe,
+     .examples = {"kvsim inspect data/sample.h5", "kvsim inspect data/sample.h5 --json"},
+     .run = run});
+
+}  // namespace
+}  // namespace kvsim::cli
