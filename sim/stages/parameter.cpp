@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <stdexcept>
 
 #include "sim/core/decimal.hpp"
 #include "sim/core/error.hpp"
+#include "sim/core/nearest.hpp"
 #include "sim/stages/kind.hpp"
 
 namespace kvsim {
@@ -18,21 +18,6 @@ namespace {
 std::map<std::string, Parameter, std::less<>>& table() {
   static std::map<std::string, Parameter, std::less<>> declared;
   return declared;
-}
-
-int edit_distance(std::string_view a, std::string_view b) {
-  std::vector<int> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (size_t i = 1; i <= a.size(); ++i) {
-    int diagonal = row[0];
-    row[0] = static_cast<int>(i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const int change = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
-    }
-  }
-  return row.back();
 }
 
 std::vector<std::string> allowed_words(const Parameter& p) {
@@ -158,28 +143,6 @@ std::string canonical_value(const Parameter& p, std::string_view typed) {
     if (!fault.empty()) refuse(p, typed, fault);
   }
   return std::string(typed);
-}
-
-std::vector<std::string> nearest(std::string_view word,
-                                 const std::vector<std::string>& candidates) {
-  std::vector<std::pair<int, std::string>> scored;
-  for (const auto& candidate : candidates) {
-    const int distance = edit_distance(word, candidate);
-    const int longest = static_cast<int>(std::max(word.size(), candidate.size()));
-    const bool contains = word.size() >= 3 && candidate.find(word) != std::string::npos;
-    if (contains || distance <= std::max(1, longest / 2)) scored.emplace_back(distance, candidate);
-  }
-  std::stable_sort(scored.begin(), scored.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<std::string> names;
-  for (const auto& [distance, name] : scored)
-    if (names.size() < 3) names.push_back(name);
-  return names;
-}
-
-std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
-  const auto names = nearest(word, candidates);
-  return names.empty() ? "" : fmt::format("did you mean {}?", fmt::join(names, ", "));
 }
 
 }  // namespace kvsim

@@ -42,9 +42,4 @@ std::vector<const Parameter*> parameters();
 /// says what the key takes.
 std::string canonical_value(const Parameter& parameter, std::string_view typed);
 
-/// The candidates closest to a misspelt word by edit distance, best first, at most three.
-std::vector<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates);
-/// " (did you mean a, b?)" text of the nearest names, without parentheses; empty if none is near.
-std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
-
 }  // namespace kvsim

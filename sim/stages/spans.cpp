@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "sim/core/error.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/core/nearest.hpp"
 
 namespace kvsim {
 namespace {

@@ -1,0 +1,64 @@
+#include "sim/stages/kind.hpp"
+#include "sim/stages/parameter.hpp"
+
+namespace kvsim {
+namespace {
+
+/// "0+1+5" or "none".
+std::string layer_list_fault(std::string_view text) {
+  bool digit = false;
+  for (char c : text) {
+    if (c == '+' && !digit) return "a layer index is missing before '+'";
+    if (c != '+' && (c < '0' || c > '9')) return "layer indices are integers joined by '+'";
+    digit = c != '+';
+  }
+  return digit ? "" : "a layer index is missing";
+}
+
+const Declare granularity{{.key = "granularity",
+                           .place = 201,
+                           .type = ValueType::word,
+                           .fallback = "kv",
+                           .meaning = "who owns a kept set: a KV head or a query head",
+                           .words = {"kv", "query"}}};
+const Declare rounding{{.key = "rounding",
+                        .place = 202,
+                        .type = ValueType::word,
+                        .fallback = "exact",
+                        .meaning = "how a ratio becomes a count: exactly, or as kvpress does",
+                        .words = {"exact", "kvpress"}}};
+const Declare tie{{.key = "tie",
+                   .place = 203,
+                   .type = ValueType::word,
+                   .fallback = "raw",
+                   .meaning = "equal scores: by the score without its prior, or by recency alone",
+                   .words = {"raw", "recent"}}};
+const Declare skip_layers{{.key = "skip_layers",
+                           .place = 204,
+                           .type = ValueType::text,
+                           .fallback = "none",
+                           .meaning = "layers that keep everything, joined by +",
+                           .unit = "layers",
+                           .fault = layer_list_fault,
+                           .may_be_none = true}};
+const Declare positions{{.key = "positions",
+                         .place = 205,
+                         .type = ValueType::word,
+                         .fallback = "absolute",
+                         .meaning = "where kept keys stand: where they were, or closed up",
+                         .words = {"absolute", "cache"}}};
+const Declare order{{.key = "order",
+                     .place = 531,
+                     .type = ValueType::word,
+                     .fallback = "asg",
+                     .meaning = "order of smooth (s), aggregate (a) and group (g)",
+                     .words = {"asg", "ags", "sag", "sga", "gas", "gsa"}}};
+const Declare select{{.key = "select",
+                      .place = 1001,
+                      .type = ValueType::word,
+                      .fallback = "top",
+                      .meaning = "the best entries of each head",
+                      .words = {"top"}}};
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,143 @@
+#include "sim/policy/presets.hpp"
+
+#include <stdexcept>
+
+#include "sim/stages/parameter.hpp"
+
+namespace kvsim {
+namespace {
+
+// Cells shared by several rows. The parameters' own defaults are: queries=window (32),
+// indicator=attention, order=asg, aggregate=mean, group=mean, allocate=uniform, nothing else.
+#define KEYS_ONLY "queries=none,group=none,"
+#define SNAPKV "smooth=avg,"
+#define KVPRESS "rounding=kvpress,window=64,"
+#define DEFENSIVE "order=sag,smooth=avg,aggregate=max,group=max,prior=head-mean,weight=projected-l1,"
+#define DEFENSIVE_CODE                                                                       \
+  "order=sga,smooth=avg-renormalized,aggregate=max,group=max,prior=head-mean,"               \
+  "weight=projected-l1,normalize=token-heads,stage1=mass,ada_total=product,"
+#define CRITICAL SNAPKV "weight=projected-l1,weight_epsilon=0.0001,stage1=ratio,"
+#define CAKE "aggregate=mean-variance,smooth=avg,allocate=cake,"
+#define RESTKV "indicator=output-change,aggregate=ema,smooth=aws,"
+#define FUTURE "queries=future,"
+
+const std::vector<Preset> kPresets = {
+    {"full", "", KEYS_ONLY "indicator=position,allocate=everything", "keeps everything", ""},
+    {"random", "", KEYS_ONLY "indicator=random", "keeps a random set", "kvsim"},
+    {"streaming", "", KEYS_ONLY "indicator=position,sinks=4", "sinks and the newest entries",
+     "StreamingLLM"},
+    {"streaming", "kvpress", KEYS_ONLY "indicator=position,sinks=4,rounding=kvpress",
+     "sinks and the newest entries", "kvpress StreamingLLMPress"},
+    {"lm-infinite", "", KEYS_ONLY "indicator=position,sinks=100",
+     "the mask of LM-Infinite, without its distance cap", "LM-Infinite"},
+    {"knorm", "", KEYS_ONLY "indicator=key-norm", "keys of small norm", "Knorm"},
+    {"knorm", "official", KEYS_ONLY "indicator=key-norm,skip_layers=0+1",
+     "the first two layers keep everything", "Knorm repository"},
+    {"knorm", "kvpress", KEYS_ONLY "indicator=key-norm,rounding=kvpress", "keys of small norm",
+     "kvpress KnormPress"},
+    {"keydiff", "", KEYS_ONLY "indicator=key-difference", "keys unlike the mean key", "KeyDiff"},
+    {"lagkv", "", KEYS_ONLY "indicator=lag,sinks=4", "spread relative to the following block",
+     "LagKV"},
+    {"h2o", "", "queries=all,aggregate=mean-visible", "heavy hitters over the whole prompt",
+     "H2O; kvpress ObservedAttention"},
+    {"h2o", "kvpress", "queries=all,aggregate=mean-visible,rounding=kvpress",
+     "heavy hitters over the whole prompt", "kvpress ObservedAttentionPress"},
+    {"tova", "", "window=1,group=layer-mean", "what the last token attends to", "TOVA"},
+    {"tova", "kvpress", "window=1,group=layer-mean,rounding=kvpress",
+     "what the last token attends to", "kvpress TOVAPress"},
+    {"snapkv", "", SNAPKV, "pooled attention of the last tokens", "SnapKV"},
+    {"snapkv", "official", SNAPKV "aggregate=sum,granularity=query,group=none",
+     "a kept set per query head", "SnapKV repository"},
+    {"snapkv", "kvpress", SNAPKV KVPRESS, "pooled attention of the last tokens",
+     "kvpress SnapKVPress"},
+    {"pyramidkv", "", SNAPKV "allocate=pyramid", "SnapKV with less budget in deeper layers",
+     "PyramidKV"},
+    {"pyramidkv", "kvpress", SNAPKV KVPRESS "allocate=pyramid-kvpress",
+     "SnapKV with less budget in deeper layers", "kvpress PyramidKVPress"},
+    {"pyramidinfer", "",
+     "window=0.2,aggregate=linear,group=layer-mean,sinks=4,allocate=cosine,nested=yes",
+     "selection of PyramidInfer: each layer among what the one before kept", "PyramidInfer"},
+    {"adakv", "", SNAPKV "allocate=ada", "SnapKV whose heads compete for the layer's budget",
+     "AdaKV"},
+    {"adakv", "official", "order=ags,smooth=max,kernel=7,allocate=ada-interpolate",
+     "as in the authors' repository", "AdaKV repository"},
+    {"adakv", "kvpress", SNAPKV KVPRESS "allocate=ada", "SnapKV whose heads compete",
+     "kvpress AdaKVPress"},
+    {"criticalkv", "", CRITICAL, "attention first, then attention times ||v W||", "CriticalKV"},
+    {"criticalkv", "ada", CRITICAL "allocate=ada,allocate_score=unweighted",
+     "with the heads' budgets of AdaKV", "CriticalKV"},
+    {"criticalkv", "kvpress", CRITICAL KVPRESS, "attention first, then attention times ||v W||",
+     "kvpress CriticalKVPress"},
+    {"vatp", "", SNAPKV "weight=value-l2", "attention times ||v||, on SnapKV", "ReST-KV Table 12"},
+    {"vatp", "official", "queries=all,aggregate=sum,weight=value-l1,sinks=20,recent=0.5",
+     "attention times ||v||_1, on H2O", "VATP"},
+    {"cake", "", CAKE, "layers by entropy and variance of their attention", "CAKE"},
+    {"cake", "official", CAKE "cake_tau1=1,cake_tau2=1", "temperatures of the paper", "CAKE"},
+    {"duo", "", KEYS_ONLY "indicator=position,sinks=128,recent=256,allocate=duo",
+     "retrieval heads keep all, streaming heads little", "DuoAttention"},
+    {"scissorhands", "",
+     "queries=last,indicator=below-mean,aggregate=sum,recent=10",
+     "entries that are rarely below the mean attention", "Scissorhands"},
+    {"roco", "",
+     "queries=all,order=gas,aggregate=mean-visible,sinks=4,recent=10,std_keep=0.3",
+     "mean attention, entries of large deviation protected", "RoCo"},
+    {"importance", "", "indicator=importance", "attention times ||v W||_1, the target itself",
+     "DefensiveKV 3.1"},
+    {"defensivekv", "", DEFENSIVE "allocate=ada,ada_floor=0",
+     "worst case over queries and heads, with a prior", "DefensiveKV Algorithm 1"},
+    {"defensivekv", "code", DEFENSIVE_CODE "allocate=ada,ada_floor=0", "as published",
+     "DefensiveKV repository"},
+    {"layer-defensivekv", "", DEFENSIVE "normalize=layer-sum,allocate=joint",
+     "all layers compete for one budget", "DefensiveKV Algorithm 2"},
+    {"layer-defensivekv", "code", DEFENSIVE_CODE "allocate=joint,protected_rank=layer-max",
+     "as published", "DefensiveKV repository"},
+    {"restkv", "", RESTKV, "change of the output when an entry is removed", "ReST-KV"},
+    {"restkv", "code",
+     "indicator=output-change-mean,aggregate=ema,smooth=aws-code,granularity=query,group=none",
+     "as published: attention is aggregated first", "ReST-KV repository"},
+    {"restkv", "joint", "indicator=output-change-joint,aggregate=ema,smooth=aws",
+     "change of the output by all heads that share the entry", "kvsim"},
+    {"external", "", KEYS_ONLY "indicator=external", "scores from a file", "kvsim"},
+    {"oracle-mean", "", FUTURE "indicator=importance-share,aggregate=sum,group=sum",
+     "hindsight: best mean retained importance", "kvsim"},
+    {"oracle-max", "", FUTURE "indicator=importance,aggregate=max,group=max",
+     "hindsight: largest importance at any later step", "kvsim; DefensiveKV 3.1"},
+    {"oracle-step", "",
+     FUTURE "indicator=importance,aggregate=each,group=sum,schedule=per-step",
+     "hindsight: the best set at each step", "kvsim"},
+    {"oracle-snapkv", "", FUTURE SNAPKV, "SnapKV whose window is the future", "kvsim"},
+    {"oracle-restkv", "", FUTURE "indicator=output-change", "ReST-KV's indicator on the future",
+     "kvsim"},
+};
+
+}  // namespace
+
+const std::vector<Preset>& presets() { return kPresets; }
+
+const Preset* find_preset(std::string_view name, std::string_view variant) {
+  for (const Preset& preset : kPresets)
+    if (preset.name == name && preset.variant == variant) return &preset;
+  return nullptr;
+}
+
+std::string preset_title(const Preset& preset) {
+  return preset.variant.empty() ? preset.name : preset.name + ":" + preset.variant;
+}
+
+Settings preset_settings(const Preset& preset) {
+  Settings settings;
+  for (const Parameter* p : parameters()) settings.set(p->key, p->fallback);
+  std::string_view rest = preset.cells;
+  while (!rest.empty()) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    const std::string_view cell = rest.substr(0, comma);
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+    const size_t equals = cell.find('=');
+    const Parameter* p = find_parameter(cell.substr(0, equals));
+    if (!p) throw std::logic_error("unknown key in the preset table: " + std::string(cell));
+    settings.set(p->key, canonical_value(*p, cell.substr(equals + 1)));   // a later cell replaces
+  }
+  return settings;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,121 @@
+#include "sim/policy/record.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "sim/core/error.hpp"
+#include "sim/core/nearest.hpp"
+#include "sim/policy/presets.hpp"
+#include "sim/policy/record_rules.hpp"
+#include "sim/stages/parameter.hpp"
+
+namespace kvsim {
+namespace {
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const size_t end = std::min(text.find(separator), text.size());
+    parts.push_back(text.substr(0, end));
+    if (end == text.size()) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+const Preset& preset_named(std::string_view title) {
+  const size_t colon = std::min(title.find(':'), title.size());
+  const std::string name(title.substr(0, colon));
+  const std::string variant(colon < title.size() ? title.substr(colon + 1) : "");
+  const Preset* found = colon + 1 == title.size() ? nullptr : find_preset(name, variant);
+  if (found) return *found;
+  std::vector<std::string> names;
+  std::vector<std::string> variants;
+  for (const Preset& preset : presets()) {
+    if (preset.variant.empty()) names.push_back(preset.name);
+    if (preset.name == name) variants.push_back(preset_title(preset));
+  }
+  if (variants.empty())
+    usage_error({.what = "unknown preset", .where = "policy", .found = name,
+                 .expected = "a preset of `kvsim policies`", .hint = did_you_mean(name, names)});
+  std::string listed;
+  for (const std::string& one : variants) listed += (listed.empty() ? "" : ", ") + one;
+  usage_error({.what = "unknown variant of " + name, .where = "policy",
+               .found = std::string(title), .expected = listed});
+}
+
+std::vector<std::string> all_keys() {
+  std::vector<std::string> keys;
+  for (const Parameter* p : parameters()) keys.push_back(p->key);
+  return keys;
+}
+
+}  // namespace
+
+Record Record::parse(std::string_view text) {
+  const auto parts = split(text, ',');
+  const Preset& preset = preset_named(parts[0]);
+  Record record{preset.name, preset.variant, preset_settings(preset)};
+  const Settings original = record.settings;
+  std::set<std::string> typed;
+  for (size_t at = 1; at < parts.size(); ++at) {
+    const size_t equals = parts[at].find('=');
+    const std::string key(parts[at].substr(0, equals));
+    if (equals == std::string_view::npos)
+      usage_error({.what = "not a change of a record", .where = "policy " + std::string(text),
+                   .found = key.empty() ? "nothing between two commas" : key,
+                   .expected = "key=value"});
+    const Parameter* parameter = find_parameter(key);
+    if (!parameter)
+      usage_error({.what = "unknown key", .where = "policy " + std::string(text), .found = key,
+                   .expected = "a key of `kvsim policies " + preset.name + "`",
+                   .hint = did_you_mean(key, all_keys())});
+    record.settings.set(key, canonical_value(*parameter, parts[at].substr(equals + 1)));
+    typed.insert(key);
+  }
+  if (record.settings.is("granularity", "query") && !typed.contains("group"))
+    record.settings.set("group", "none");   // a query head has no group
+  check_record(std::string(text), original, typed, record.settings);
+  return record;
+}
+
+std::string Record::canonical() const {
+  const Preset* preset = find_preset(this->preset, variant);
+  const Settings original = preset_settings(*preset);
+  std::string text = preset_title(*preset);
+  for (const Parameter* p : parameters()) {
+    const std::string& value = settings.text(p->key);
+    const bool implied = p->key == "group" && settings.is("granularity", "query") &&
+                         !original.is("granularity", "query");
+    if (value != original.text(p->key) && !implied) text += "," + p->key + "=" + value;
+  }
+  return text;
+}
+
+Budget Budget::parse(std::string_view text) {
+  Budget budget;
+  budget.label = std::string(text);
+  const auto amount = Decimal::parse(text);
+  const bool fraction = text.find_first_of(".%") != std::string_view::npos;
+  const bool integer = !text.empty() &&
+                       text.find_first_not_of("0123456789") == std::string_view::npos;
+  const bool ok = amount && (fraction ? amount->value() > 0 && amount->value() <= 1
+                                      : integer && amount->value() >= 1);
+  if (!ok)
+    usage_error({.what = "bad budget", .where = "--budget", .found = std::string(text),
+                 .expected = "a ratio in (0, 1] with '.' or '%', or a count >= 1",
+                 .hint = "1.0 keeps everything, 1 keeps one entry"});
+  budget.is_ratio = fraction;
+  budget.amount = *amount;
+  return budget;
+}
+
+int64_t Budget::entries(int64_t n) const {
+  return is_ratio ? amount.floor_times(n) : std::min(amount.floor_times(1), n);
+}
+
+double Budget::ratio(int64_t n) const {
+  return is_ratio ? amount.value()
+                  : static_cast<double>(entries(n)) / static_cast<double>(n);
+}
+
+}  // namespace kvsim

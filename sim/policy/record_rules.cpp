@@ -1,0 +1,141 @@
+#include "sim/policy/record_rules.hpp"
+
+#include "sim/core/error.hpp"
+#include "sim/core/nearest.hpp"
+#include "sim/stages/aggregate/aggregate.hpp"
+#include "sim/stages/constrain/constrain.hpp"
+#include "sim/stages/group/group.hpp"
+#include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/parameter.hpp"
+#include "sim/stages/protect/stage1.hpp"
+#include "sim/stages/quantize/quantize.hpp"
+#include "sim/stages/queries/queries.hpp"
+#include "sim/stages/schedule/schedule.hpp"
+#include "sim/stages/smooth/smooth.hpp"
+
+namespace kvsim {
+namespace {
+
+template <class Stage>
+const Stage& chosen(const Settings& settings, const char* stage) {
+  return Kinds<Stage>::find(settings.text(stage));
+}
+
+/// One rule that a record breaks.
+class Complaints {
+ public:
+  explicit Complaints(std::string text) : text_(std::move(text)) {}
+  void require(bool holds, const std::string& what, const std::string& expected) const {
+    if (!holds) usage_error({.what = what, .where = "policy " + text_, .expected = expected});
+  }
+
+ private:
+  std::string text_;
+};
+
+/// Value of `key` may not be chosen by a user, only by a preset that has it.
+void only_from_preset(const Complaints& complaints, const Settings& original,
+                      const Settings& settings, const char* key, bool reserved) {
+  complaints.require(!reserved || settings.text(key) == original.text(key),
+                     std::string(key) + "=" + settings.text(key) + " looks into the future",
+                     "an oracle-* preset");
+}
+
+void check_scoring(const Complaints& complaints, const Settings& settings) {
+  const auto& indicator = chosen<Indicator>(settings, "indicator");
+  const auto& smooth = chosen<Smooth>(settings, "smooth");
+  const auto& group = chosen<Group>(settings, "group");
+  const std::string name = "indicator=" + settings.text("indicator");
+  const std::string& order = settings.text("order");
+  const bool rows = indicator.axes() != Axes::entry;
+  const bool per_query_head = settings.is("granularity", "query");
+  complaints.require(!rows || !settings.is("queries", "none"), name + " needs observing queries",
+                     "queries=window, last or all");
+  complaints.require(!indicator.aggregates_first() || order[0] == 'a',
+                     name + " aggregates first", "order=asg or ags");
+  const bool before = rows && order.find('s') < order.find('a');
+  complaints.require(!smooth.only_before_aggregate() || before,
+                     "smooth=" + settings.text("smooth") + " works on rows",
+                     "an order with s before a");
+  const bool after = rows && order.find("as") != std::string::npos;
+  complaints.require(smooth.drift() == Drift::none || after,
+                     "smooth=" + settings.text("smooth") + " follows the aggregated rows",
+                     "an order with s directly after a");
+  complaints.require(!per_query_head || group.span() == GroupSpan::head,
+                     "granularity=query has no groups", "group=none");
+  complaints.require(per_query_head || indicator.axes() != Axes::head_row ||
+                         group.span() != GroupSpan::head,
+                     "group=none leaves one score per query head", "granularity=query");
+  complaints.require(!per_query_head || indicator.axes() != Axes::group_row,
+                     name + " scores KV heads", "granularity=kv");
+}
+
+void check_budget(const Complaints& complaints, const Settings& settings) {
+  const auto& constrain = chosen<Constrain>(settings, "constrain");
+  const bool rescored = constrain.cuts() && !constrain.keeps_scores(settings);
+  complaints.require(!rescored || chosen<Smooth>(settings, "smooth").drift() == Drift::none,
+                     "smooth=" + settings.text("smooth") + " follows the whole prompt",
+                     "fair_scores=default");
+  complaints.require(!rescored || !chosen<Stage1>(settings, "stage1").uses_mass(),
+                     "stage1=" + settings.text("stage1") + " looks at the whole prompt",
+                     "fair_scores=default");
+  for (const char* file : {"table", "scores"})
+    if (used_keys(settings).contains(file))
+      complaints.require(!settings.is(file, "none"), "no file is named",
+                         std::string(file) + "=FILE");
+  complaints.require(!settings.flag("nested") ||
+                         chosen<Group>(settings, "group").span() == GroupSpan::layer,
+                     "nested=yes needs one score for all heads", "group=layer-mean");
+  const std::string fault =
+      chosen<Quantize>(settings, "quantize").fault(settings);
+  complaints.require(fault.empty(), "quantize=" + settings.text("quantize"), fault);
+}
+
+}  // namespace
+
+std::set<std::string> used_keys(const Settings& settings) {
+  // Keys of every record; those that select a kind are added with the kind's own.
+  std::set<std::string> used = {"granularity", "rounding", "tie",    "skip_layers", "positions",
+                                "whitelist",   "sinks",    "recent", "select"};
+  const auto& indicator = chosen<Indicator>(settings, "indicator");
+  for (const Parameter* p : parameters()) {
+    if (p->type != ValueType::kind) continue;
+    const bool skipped = (p->key == "aggregate" && indicator.axes() == Axes::entry) ||
+                         (p->key == "group" && indicator.axes() != Axes::head_row);
+    if (skipped) continue;
+    used.insert(p->key);
+    for (const KindInfo* kind : kinds_of_stage(p->key))
+      if (kind->name == settings.text(p->key)) used.insert(kind->keys.begin(), kind->keys.end());
+  }
+  if (indicator.axes() != Axes::entry) used.insert({"order", "std_keep"});
+  if (chosen<Group>(settings, "group").span() == GroupSpan::layer) used.insert("nested");
+  return used;
+}
+
+void check_record(const std::string& text, const Settings& original,
+                  const std::set<std::string>& typed, const Settings& settings) {
+  const Complaints complaints(text);
+  only_from_preset(complaints, original, settings, "queries",
+                   chosen<Queries>(settings, "queries").looks_ahead());
+  only_from_preset(complaints, original, settings, "aggregate",
+                   chosen<Aggregate>(settings, "aggregate").per_step());
+  only_from_preset(complaints, original, settings, "schedule",
+                   chosen<Schedule>(settings, "schedule").per_step());
+  complaints.require(chosen<Schedule>(settings, "schedule").per_step() ==
+                         chosen<Aggregate>(settings, "aggregate").per_step(),
+                     "schedule=" + settings.text("schedule") + " with aggregate=" +
+                         settings.text("aggregate"),
+                     "per-step with each, or neither");
+  check_scoring(complaints, settings);
+  check_budget(complaints, settings);
+  const std::set<std::string> used = used_keys(settings);
+  for (const std::string& key : typed) {
+    if (used.contains(key)) continue;
+    usage_error({.what = "the chosen stages do not use " + key, .where = "policy " + text,
+                 .found = key + "=" + settings.text(key),
+                 .expected = "only keys that take effect",
+                 .hint = did_you_mean(key, {used.begin(), used.end()})});
+  }
+}
+
+}  // namespace kvsim
