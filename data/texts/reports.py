@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 from .kinds import Kind, Text, chat
 from .world import FIRST_NAMES, PLACES, Work, sentence, works
@@ -179,11 +180,22 @@ def build_switch(rng: random.Random, units: int) -> Text:
     return Text(chat(f"{body}\n\n{question}"), f"{prose}\n\n" + "\n".join(records))
 
 
+def hide(body: str, facts: list[str], depths: list[float]) -> str:
+    """Puts each fact, as a span, between the two sentences nearest to its depth."""
+    gaps = [0, *(gap.end() for gap in re.finditer(r"[a-z]\.\s+(?=[A-Z])", body)), len(body)]
+    placed = [(min(gaps, key=lambda gap: abs(gap - depth * len(body))), fact)
+              for fact, depth in zip(facts, depths)]
+    for gap, fact in sorted(placed, reverse=True):
+        span = f'<span name="needle">{fact}</span>'
+        body = f"{body} {span}" if gap == len(body) else f"{body[:gap]}{span} {body[gap:]}"
+    return body
+
+
 def needle_builder(count: int, depth: float | None):
     """`count` facts hidden in a report: one at `depth` (0 start, 1 end), or evenly spread."""
 
     def build(rng: random.Random, units: int) -> Text:
-        sections = report(rng, works(rng, units))
+        body = "\n\n".join(report(rng, works(rng, units)))
         names, places = rng.sample(FIRST_NAMES, count), rng.sample(PLACES, count)
         codes = [str(rng.randint(10000, 99999)) for _ in range(count)]
         facts = [
@@ -191,18 +203,16 @@ def needle_builder(count: int, depth: float | None):
             for name, place, code in zip(names, places, codes)
         ]
         depths = [depth] if depth is not None else [(i + 0.5) / count for i in range(count)]
-        for fact, at in reversed(list(zip(facts, depths))):
-            sections.insert(round(at * units), f'<span name="needle">{fact}</span>')
         whose = " and ".join(f"{name} at {place}" for name, place in zip(names, places))
         question = f"Which locker numbers does the text above give for {whose}?"
         answer = " ".join([
-            "The report mentions them in passing, between sections that are about other things.",
+            "The report mentions them in passing, between sentences that are about other things.",
             *(f"{name}'s locker at {place} has the number {code}."
               for name, place, code in zip(names, places, codes)),
             "Nothing else in the text has to do with lockers, so there is no second number to "
             "confuse them with.",
         ])  # fmt: skip
-        return Text(chat("\n\n".join([*sections, question])), answer)
+        return Text(chat(f"{hide(body, facts, depths)}\n\n{question}"), answer)
 
     return build
 

@@ -75,11 +75,12 @@ class SomeKinds(unittest.TestCase):
         self.assertEqual(len([json.loads(line) for line in records.splitlines()]), 12)
 
     def test_needles_are_spans_at_their_depth(self):
-        for name, depth in (("needle_d000", 0.0), ("needle_d050", 0.5), ("needle_d100", 1.0)):
-            turn = parse_text(build(name, units=40).prompt, name).turns[0]
+        for name, depth in (("needle_d000", 0.0), ("needle_d025", 0.25), ("needle_d050", 0.5),
+                            ("needle_d075", 0.75), ("needle_d100", 1.0)):
+            turn = parse_text(build(name, units=20).prompt, name).turns[0]
             [(label, begin, _)] = turn.spans
             self.assertEqual(label, "needle")
-            self.assertAlmostEqual(begin / len(turn.text), depth, delta=0.05)
+            self.assertAlmostEqual(begin / len(turn.text), depth, delta=0.03)
         self.assertEqual(len(parse_text(build("needles4").prompt, "n").turns[0].spans), 4)
 
     def test_both_requests_of_an_order_share_their_system_prompt(self):
