@@ -1,0 +1,164 @@
+#include "io/results_reader.hpp"
+
+#include <hdf5_hl.h>
+
+#include <algorithm>
+
+#include "io/hdf5.hpp"
+
+namespace kvsim {
+namespace {
+
+using h5::Handle;
+
+herr_t collect_link(hid_t, const char* name, const H5L_info_t*, void* names) {
+  static_cast<std::vector<std::string>*>(names)->push_back(name);
+  return 0;
+}
+
+herr_t collect_attribute(hid_t, const char* name, const H5A_info_t*, void* names) {
+  static_cast<std::vector<std::string>*>(names)->push_back(name);
+  return 0;
+}
+
+/// Name of the dimension scale of one axis; the first one that is attached.
+herr_t name_of_scale(hid_t, unsigned, hid_t scale, void* name) {
+  char text[256] = "";
+  H5Iget_name(scale, text, sizeof text);
+  *static_cast<std::string*>(name) = text[0] == '/' ? text + 1 : text;
+  return 1;
+}
+
+/// Reads one file; `file_` checks what is read, `root_` knows the order and the dimensions.
+class Reader {
+ public:
+  explicit Reader(const std::string& path) : file_(path) {
+    root_ = Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT));
+  }
+
+  Dataset read() {
+    std::vector<std::string> names;
+    const bool ordered = H5Literate(root_.get(), H5_INDEX_CRT_ORDER, H5_ITER_INC, nullptr,
+                                    collect_link, &names) >= 0;
+    if (!ordered) {
+      file_.fail("/", "not a results file", "links without an order of creation",
+                 "a netCDF-4 file written by kvsim");
+    }
+    for (const std::string& name : names) {
+      const h5::InputDataset found = file_.dataset(name);
+      const Handle id(H5Dopen2(root_.get(), name.c_str(), H5P_DEFAULT));
+      if (H5DSis_scale(id.get()) > 0) {
+        if (found.shape().size() != 1) found.fail("wrong rank", h5::shape_text(found.shape()), "1");
+        dataset_.add_dimension(name, found.shape()[0]);
+      }
+    }
+    if (dataset_.dimensions().empty()) {
+      file_.fail("/", "not a results file", "no dimensions", "a netCDF-4 file written by kvsim");
+    }
+    for (const std::string& name : names) read_variable(name);
+    read_attributes();
+    return std::move(dataset_);
+  }
+
+ private:
+  void read_variable(const std::string& name) {
+    const h5::InputDataset found = file_.dataset(name);
+    const Handle id(H5Dopen2(root_.get(), name.c_str(), H5P_DEFAULT));
+    Variable variable;
+    variable.name = name;
+    if (H5DSis_scale(id.get()) > 0) {
+      variable.dims = {name};
+    } else {
+      for (size_t axis = 0; axis < found.shape().size(); ++axis) {
+        variable.dims.push_back(dimension(id.get(), found, axis));
+      }
+    }
+    variable.units = file_.text_attribute(name, "units").value_or("");
+    variable.long_name = file_.text_attribute(name, "long_name").value_or("");
+    read_values(id.get(), found, variable);
+    read_flags(id.get(), variable);
+    dataset_.add(std::move(variable));
+  }
+
+  std::string dimension(hid_t id, const h5::InputDataset& found, size_t axis) const {
+    std::string name;
+    H5DSiterate_scales(id, static_cast<unsigned>(axis), nullptr, name_of_scale, &name);
+    if (!dataset_.has_dimension(name) || dataset_.size(name) != found.shape()[axis]) {
+      found.fail("wrong dimension", name.empty() ? "an axis without one" : name,
+                 "a dimension of length " + std::to_string(found.shape()[axis]));
+    }
+    return name;
+  }
+
+  static void read_values(hid_t id, const h5::InputDataset& found, Variable& variable) {
+    const Handle type(H5Dget_type(id));
+    const auto integers = [&](auto kind) {
+      const std::vector<int64_t> wide = found.read_integers();
+      variable.values = std::vector<decltype(kind)>(wide.begin(), wide.end());
+    };
+    if (H5Tget_class(type.get()) == H5T_STRING) {
+      variable.values = found.read_text();
+    } else if (H5Tequal(type.get(), H5T_IEEE_F64LE) > 0) {
+      variable.values = found.read_doubles();
+    } else if (H5Tequal(type.get(), H5T_STD_I32LE) > 0) {
+      integers(int32_t{});
+    } else if (H5Tequal(type.get(), H5T_STD_I64LE) > 0) {
+      variable.values = found.read_integers();
+    } else if (H5Tequal(type.get(), H5T_STD_U8LE) > 0) {
+      integers(uint8_t{});
+    } else {
+      found.fail("wrong type", h5::type_text(type.get()), "float64, int32, int64, uint8 or string");
+    }
+  }
+
+  void read_flags(hid_t id, Variable& variable) const {
+    const auto meanings = file_.text_attribute(variable.name, "flag_meanings");
+    if (!meanings || H5Aexists(id, "flag_values") <= 0) return;
+    const Handle attribute(H5Aopen(id, "flag_values", H5P_DEFAULT));
+    const Handle space(H5Aget_space(attribute.get()));
+    std::vector<uint8_t> values(static_cast<size_t>(H5Sget_simple_extent_npoints(space.get())));
+    if (H5Aread(attribute.get(), H5T_NATIVE_UINT8, values.data()) < 0) return;
+    size_t begin = 0;
+    for (const uint8_t value : values) {
+      const size_t end = std::min(meanings->find(' ', begin), meanings->size());
+      if (begin >= meanings->size()) break;
+      variable.flags.push_back({value, meanings->substr(begin, end - begin)});
+      begin = end + 1;
+    }
+  }
+
+  void read_attributes() {
+    std::vector<std::string> names;
+    H5Aiterate2(root_.get(), H5_INDEX_CRT_ORDER, H5_ITER_INC, nullptr, collect_attribute, &names);
+    for (const std::string& name : names) {
+      const Handle attribute(H5Aopen_by_name(root_.get(), "/", name.c_str(), H5P_DEFAULT,
+                                             H5P_DEFAULT));
+      const Handle type(H5Aget_type(attribute.get()));
+      switch (H5Tget_class(type.get())) {
+        case H5T_STRING:
+          dataset_.set_attribute(name, file_.text_attribute("/", name.c_str()).value_or(""));
+          break;
+        case H5T_INTEGER:
+          dataset_.set_attribute(name, file_.integer_attribute("/", name.c_str()).value_or(0));
+          break;
+        case H5T_FLOAT:
+          dataset_.set_attribute(name, file_.real_attribute("/", name.c_str()).value_or(0));
+          break;
+        default: break;   // nothing that kvsim writes
+      }
+    }
+  }
+
+  h5::InputFile file_;
+  Handle root_;
+  Dataset dataset_;
+};
+
+}  // namespace
+
+Dataset read_results(const std::string& path) {
+  h5::silence_errors();
+  return Reader(path).read();
+}
+
+}  // namespace kvsim

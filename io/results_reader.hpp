@@ -1,0 +1,13 @@
+#pragma once
+#include <string>
+
+#include "analysis/dataset.hpp"
+
+namespace kvsim {
+
+/// Reads a results file back into a Dataset: dimensions with their coordinates, variables with
+/// units, long name and flags, and the attributes of the run. A file that is not one written by
+/// write_results() is bad data.
+Dataset read_results(const std::string& path);
+
+}  // namespace kvsim

@@ -1,0 +1,29 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "analysis/dataset.hpp"
+
+namespace kvsim {
+
+/// The summaries of a results file, one value per row: all variables over policy, budget and, where
+/// they have them, layer, head, kv_head and span; nothing per step or position.
+/// Columns: policy, budget, layer, metric, value, then head, kv_head, span (empty where a variable
+/// has none). Comma-separated, quoted where needed; undefined values are `nan`.
+std::string tidy_csv(const Dataset& dataset);
+
+/// The same rows as one JSON array of objects, without the columns a row does not have; undefined
+/// values are null.
+std::string tidy_json(const Dataset& dataset);
+
+struct SummaryStyle {
+  bool color = false;
+  int width = 80;   ///< columns of the terminal
+};
+
+/// The table a person reads after a run: per policy and budget the mean and worst retained
+/// importance, outlier count, mean and worst output error, worst residual error (when there is
+/// one) and compression; over layers means of means, worst of worst, sums of counts.
+std::string summary_table(const Dataset& dataset, const SummaryStyle& style);
+
+}  // namespace kvsim
