@@ -79,9 +79,9 @@ Record Record::parse(std::string_view text) {
 }
 
 std::string Record::canonical() const {
-  const Preset* preset = find_preset(this->preset, variant);
-  const Settings original = preset_settings(*preset);
-  std::string text = preset_title(*preset);
+  const Preset& row = *find_preset(preset, variant);
+  const Settings original = preset_settings(row);
+  std::string text = preset_title(row);
   for (const Parameter* p : parameters()) {
     const std::string& value = settings.text(p->key);
     const bool implied = p->key == "group" && settings.is("granularity", "query") &&

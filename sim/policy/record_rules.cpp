@@ -61,6 +61,9 @@ void check_scoring(const Complaints& complaints, const Settings& settings) {
   complaints.require(smooth.drift() == Drift::none || after,
                      "smooth=" + settings.text("smooth") + " follows the aggregated rows",
                      "an order with s directly after a");
+  complaints.require(smooth.drift() != Drift::attention || order[0] == 'a',
+                     "smooth=" + settings.text("smooth") + " follows every head's attention",
+                     "order=asg");
   complaints.require(!per_query_head || group.span() == GroupSpan::head,
                      "granularity=query has no groups", "group=none");
   complaints.require(per_query_head || indicator.axes() != Axes::head_row ||

@@ -1,0 +1,27 @@
+#pragma once
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <vector>
+
+namespace kvsim {
+
+/// Where the K best entries of the observing rows stand, early against late (ReST-KV Eq. 10):
+/// Delta = mean position over the first half of the rows - mean position over the other half.
+class DriftTracker {
+ public:
+  /// `best`: the values of K to follow, one result each.
+  DriftTracker(std::vector<int64_t> best, int64_t rows);
+  void add(int64_t j, std::span<const double> row);
+  double drift(size_t variant) const;   ///< tokens; 0 if K = 0 or there is one row
+
+ private:
+  std::vector<int64_t> best_;
+  std::vector<size_t> descending_;   // variants by K, largest first
+  int64_t rows_;
+  std::vector<double> front_;   // per variant, sum of mean positions of the first half
+  std::vector<double> rear_;
+  std::vector<uint32_t> order_;
+};
+
+}  // namespace kvsim

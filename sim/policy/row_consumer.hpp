@@ -1,0 +1,35 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "sim/backend/layer_work.hpp"
+#include "sim/stages/scored_layer.hpp"
+
+namespace kvsim {
+
+/// Something that reads attention rows block by block: a record's scores, or a statistic. Blocks
+/// of a KV head come in order of rows.
+class RowConsumer {
+ public:
+  explicit RowConsumer(const Segment& segment) : segment_(segment) {}
+  virtual ~RowConsumer() = default;
+  RowConsumer(const RowConsumer&) = delete;
+  RowConsumer& operator=(const RowConsumer&) = delete;
+
+  const Segment& segment() const { return segment_; }
+  virtual AttentionPass wanted() const { return {.positions = segment_.positions}; }
+
+  virtual void start(const AttentionBlock& block, int64_t first_row) = 0;
+  virtual int tasks(const AttentionBlock&) const { return 1; }
+  /// Tasks of one block run in parallel; each must write to its own memory only.
+  virtual void run(const AttentionBlock& block, int64_t first_row, int task) = 0;
+  virtual void end(const AttentionBlock&, int64_t /*first_row*/) {}
+
+ private:
+  Segment segment_;
+};
+
+/// Feeds all consumers, with one pass for each distinct set of observing queries.
+void run_consumers(LayerWork& work, const std::vector<RowConsumer*>& consumers);
+
+}  // namespace kvsim

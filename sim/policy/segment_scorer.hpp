@@ -1,0 +1,70 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/policy/drift_tracker.hpp"
+#include "sim/policy/row_consumer.hpp"
+#include "sim/policy/scoring.hpp"
+#include "sim/stages/aggregate/aggregate.hpp"
+#include "sim/stages/group/group.hpp"
+#include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/smooth/smooth.hpp"
+
+namespace kvsim {
+
+/// indicator -> {smooth, aggregate, group in the order of `order`} over one segment, for
+/// indicators that have queries. Writes [owners][n] per variant.
+class SegmentScorer : public RowConsumer {
+ public:
+  /// `results`: grouped scores, one table [owners][n] per variant of the job.
+  SegmentScorer(LayerWork& work, const ScoreJob& job, const Segment& segment,
+                std::vector<Table<double>>& results);
+
+  AttentionPass wanted() const override;
+  void start(const AttentionBlock& block, int64_t first_row) override;
+  int tasks(const AttentionBlock& block) const override;
+  void run(const AttentionBlock& block, int64_t first_row, int task) override;
+  void end(const AttentionBlock& block, int64_t first_row) override;
+
+ private:
+  using Row = std::vector<double>;
+  /// One row of scores in the making: a head, a group, or the layer.
+  struct Unit {
+    std::unique_ptr<Aggregation> aggregation;
+    std::unique_ptr<DriftTracker> drift;
+    Row row, smoothed, combined;   // scratch of one task
+  };
+
+  bool groups_before() const { return before_.find('g') != std::string::npos; }
+  bool whole_layer() const { return has_group_ && group_.span() == GroupSpan::layer; }
+  bool last_kv_head(const AttentionBlock& block) const;
+  void open_units(int count);
+  void fold_head(const AttentionBlock& block, int64_t first_row, int head, Unit& unit);
+  void fold_group(const AttentionBlock& block, int64_t first_row, Unit& unit);
+  void follow_attention(const AttentionBlock& block, int head, int64_t row, int64_t j, Unit& unit);
+  int64_t visible(const AttentionBlock& block, int64_t row) const;
+  std::span<double> smooth_row(Row& row, Row& smoothed) const;
+  void close_kv_head(const AttentionBlock& block);
+  void close_variant(const AttentionBlock& block, size_t variant, const std::vector<Row>& rows);
+  void smooth_into(size_t variant, const Unit& unit, Row& row) const;
+  void write(size_t variant, int64_t owner, std::span<const double> row);
+
+  LayerWork& work_;
+  const ScoreJob& job_;
+  const Settings& settings_;
+  const Indicator& indicator_;
+  const Aggregate& aggregate_;
+  const Smooth& smooth_;
+  const Group& group_;
+  std::vector<Table<double>>& results_;
+  std::unique_ptr<RowIndicator> rows_;
+  std::string before_, after_;       // letters of `order` on either side of `a`
+  bool has_group_;                   // heads are combined at all
+  bool per_query_head_;
+  std::vector<Unit> units_;          // of the KV head at work, or of the layer
+  std::vector<Row> layer_rows_;      // per variant, heads combined so far (group=layer-mean)
+  Table<double> combined_;           // [block rows][candidates] heads combined so far, in `before_`
+};
+
+}  // namespace kvsim

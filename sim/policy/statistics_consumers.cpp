@@ -1,0 +1,122 @@
+#include "sim/policy/statistics_consumers.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvsim {
+
+MassConsumer::MassConsumer(LayerWork& work, const Segment& segment, bool per_query_head,
+                           ScoredLayer& result)
+    : RowConsumer(segment), work_(work), per_query_head_(per_query_head), result_(result) {
+  const int64_t owners = per_query_head ? work.query_heads() : work.kv_heads();
+  result_.mass = Table<double>(owners, work.entries());
+}
+
+void MassConsumer::run(const AttentionBlock& block, int64_t, int) {
+  const Segment& s = segment();
+  const auto rows = static_cast<double>(s.positions.size());
+  const double per_owner = rows * (per_query_head_ ? 1 : block.heads);
+  const double per_layer = rows * work_.query_heads();
+  const Range before{std::max(s.candidates.begin, s.candidates.end - s.window), s.candidates.end};
+  for (int head = 0; head < block.heads; ++head) {
+    const int64_t owner = per_query_head_ ? block.kv_head * block.heads + head : block.kv_head;
+    const auto mass = result_.mass.row(owner);
+    for (int64_t r = 0; r < block.rows; ++r) {
+      const float* a = block.attention_row(head, r);
+      for (int64_t i = s.candidates.begin; i < s.candidates.end; ++i)
+        mass[static_cast<size_t>(i)] += static_cast<double>(a[i]) / per_owner;
+      for (int64_t i = before.begin; i < before.end; ++i)
+        result_.mass_before_window += static_cast<double>(a[i]) / per_layer;
+      for (int64_t i = s.candidates.end; i < s.range.end; ++i)
+        result_.mass_of_window += static_cast<double>(a[i]) / per_layer;
+    }
+  }
+}
+
+DeviationConsumer::DeviationConsumer(LayerWork& work, const Settings& settings,
+                                     const Segment& segment, Table<double>& deviation)
+    : RowConsumer(segment),
+      work_(work),
+      settings_(settings),
+      indicator_(Kinds<Indicator>::find(settings.text("indicator"))),
+      group_(Kinds<Group>::find(settings.text("group"))),
+      rows_(indicator_.rows(work, settings, segment)),
+      deviation_(deviation),
+      layer_(indicator_.axes() == Axes::head_row && group_.span() == GroupSpan::layer),
+      seen_(static_cast<size_t>(segment.candidates.size()), 0.0) {
+  for (int64_t position : segment.positions)
+    for (int64_t i = segment.candidates.begin; i < std::min(segment.candidates.end, position + 1);
+         ++i)
+      seen_[static_cast<size_t>(i - segment.candidates.begin)] += 1;
+}
+
+AttentionPass DeviationConsumer::wanted() const {
+  AttentionPass pass{.positions = segment().positions};
+  pass.look_ahead = settings_.is("queries", "future");
+  pass.logits = indicator_.needs_logits();
+  pass.outputs = indicator_.needs_outputs();
+  pass.rows_outer = layer_;
+  if (pass.outputs && !segment().positions.empty())
+    pass.columns = std::max(work_.entries(), segment().positions.back() + 1);
+  return pass;
+}
+
+void DeviationConsumer::start(const AttentionBlock& block, int64_t first_row) {
+  rows_->start(block);
+  if (first_row > 0 || (layer_ && block.kv_head > 0)) return;
+  const bool each_head = indicator_.axes() == Axes::head_row && group_.span() == GroupSpan::head;
+  const auto owners = static_cast<size_t>(each_head ? block.heads : 1);
+  const std::vector<double> zero(seen_.size(), 0.0);
+  sum_.assign(owners, zero);
+  squares_.assign(owners, zero);
+}
+
+void DeviationConsumer::run(const AttentionBlock& block, int64_t, int) {
+  const Range candidates = segment().candidates;
+  const bool rows_of_group = indicator_.axes() == Axes::group_row;
+  const int rows_per_query = rows_of_group ? 1 : block.heads;
+  const bool each_head = sum_.size() > 1 || group_.span() == GroupSpan::head;
+  const int first_head = layer_ ? block.kv_head * block.heads : 0;
+  const int heads = layer_ ? work_.query_heads() : block.heads;
+  std::vector<double> row(seen_.size());
+  const auto add = [&](size_t owner, std::span<const double> x) {
+    for (size_t c = 0; c < x.size(); ++c) {
+      sum_[owner][c] += x[c];
+      squares_[owner][c] += x[c] * x[c];
+    }
+  };
+  if (first_head == 0) combined_ = Table<double>(block.rows, candidates.size());
+  for (int64_t r = 0; r < block.rows; ++r) {
+    for (int head = 0; head < rows_per_query; ++head) {
+      rows_->row(block, head, r, candidates, row);
+      if (rows_of_group || each_head)
+        add(each_head && !rows_of_group ? static_cast<size_t>(head) : 0, row);
+      else
+        group_.add(first_head + head, heads, row, combined_.row(r));
+    }
+    const bool complete = !layer_ || block.kv_head + 1 == work_.kv_heads();
+    if (!rows_of_group && !each_head && complete) add(0, combined_.row(r));
+  }
+}
+
+void DeviationConsumer::end(const AttentionBlock& block, int64_t first_row) {
+  if (first_row + block.rows != static_cast<int64_t>(segment().positions.size())) return;
+  if (layer_ && block.kv_head + 1 < work_.kv_heads()) return;
+  for (size_t owner = 0; owner < sum_.size(); ++owner) {
+    for (size_t c = 0; c < seen_.size(); ++c) {
+      const double count = std::max(1.0, seen_[c]);
+      const double mean = sum_[owner][c] / count;
+      squares_[owner][c] = std::sqrt(std::max(0.0, squares_[owner][c] / count - mean * mean));
+    }
+    const auto write = [&](int64_t row) {
+      std::copy(squares_[owner].begin(), squares_[owner].end(),
+                deviation_.row(row).begin() + segment().candidates.begin);
+    };
+    if (layer_)
+      for (int64_t row = 0; row < deviation_.rows(); ++row) write(row);
+    else
+      write(static_cast<int64_t>(static_cast<size_t>(block.kv_head) * sum_.size() + owner));
+  }
+}
+
+}  // namespace kvsim

@@ -1,0 +1,64 @@
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "sim/policy/row_consumer.hpp"
+#include "sim/stages/allocate/allocate.hpp"
+#include "sim/stages/group/group.hpp"
+#include "sim/stages/indicator/indicator.hpp"
+
+namespace kvsim {
+
+/// Mean attention of each owner over J, and the layer's attention on the last candidates and on
+/// the window: what stage1=mass asks for (policies.md 6).
+class MassConsumer : public RowConsumer {
+ public:
+  MassConsumer(LayerWork& work, const Segment& segment, bool per_query_head, ScoredLayer& result);
+  void start(const AttentionBlock&, int64_t) override {}
+  void run(const AttentionBlock& block, int64_t first_row, int task) override;
+
+ private:
+  LayerWork& work_;
+  bool per_query_head_;
+  ScoredLayer& result_;
+};
+
+/// Standard deviation of the grouped row over the queries that see each entry (RoCo, std_keep).
+class DeviationConsumer : public RowConsumer {
+ public:
+  DeviationConsumer(LayerWork& work, const Settings& settings, const Segment& segment,
+                    Table<double>& deviation);
+  AttentionPass wanted() const override;
+  void start(const AttentionBlock& block, int64_t first_row) override;
+  void run(const AttentionBlock& block, int64_t first_row, int task) override;
+  void end(const AttentionBlock& block, int64_t first_row) override;
+
+ private:
+  LayerWork& work_;
+  const Settings& settings_;
+  const Indicator& indicator_;
+  const Group& group_;
+  std::unique_ptr<RowIndicator> rows_;
+  Table<double>& deviation_;
+  bool layer_;                       // one row for the whole layer
+  Table<double> combined_;           // [block rows][candidates]
+  std::vector<std::vector<double>> sum_, squares_;   // per row owner of the KV head at work
+  std::vector<double> seen_;         // [candidates] queries that see the entry
+};
+
+/// Hands rows to what an allocation watches.
+class StatisticConsumer : public RowConsumer {
+ public:
+  StatisticConsumer(const Segment& segment, std::unique_ptr<RowStatistic> statistic)
+      : RowConsumer(segment), statistic_(std::move(statistic)) {}
+  void start(const AttentionBlock&, int64_t) override {}
+  void run(const AttentionBlock& block, int64_t first_row, int) override {
+    statistic_->add(block, first_row, segment().candidates);
+  }
+  std::vector<double> finish() { return statistic_->finish(); }
+
+ private:
+  std::unique_ptr<RowStatistic> statistic_;
+};
+
+}  // namespace kvsim
