@@ -6,6 +6,7 @@
 #include "sim/backend/layer_work.hpp"
 #include "sim/core/kept_sets.hpp"
 #include "sim/policy/record.hpp"
+#include "sim/stages/side_files.hpp"
 
 namespace kvsim {
 
@@ -13,9 +14,10 @@ namespace kvsim {
 /// in ascending order. Records that rank across layers see every layer twice.
 class PolicyRun {
  public:
-  /// `layers`: those to be replayed (sliding-window layers already left out).
+  /// `layers`: those to be replayed (sliding-window layers already left out), ascending. `info`
+  /// and `files` must outlive the run.
   PolicyRun(std::vector<Record> records, std::vector<Budget> budgets, const TraceInfo& info,
-            std::vector<int> layers, uint64_t seed);
+            std::vector<int> layers, uint64_t seed, const SideFiles& files);
   ~PolicyRun();
 
   /// Throws (bad data) naming policy, positions needed and positions present, when the trace
@@ -27,7 +29,7 @@ class PolicyRun {
 
   bool needs_survey() const;          ///< some record ranks or budgets across layers by its scores
   void survey(LayerWork& work);       ///< first pass over one layer
-  void finish_survey();
+  void finish_survey();               ///< after the last layer of the first pass
 
   LayerKept select(LayerWork& work);  ///< second (or only) pass over one layer
 

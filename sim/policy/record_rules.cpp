@@ -3,6 +3,7 @@
 #include "sim/core/error.hpp"
 #include "sim/core/nearest.hpp"
 #include "sim/stages/aggregate/aggregate.hpp"
+#include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/constrain/constrain.hpp"
 #include "sim/stages/group/group.hpp"
 #include "sim/stages/indicator/indicator.hpp"
@@ -82,6 +83,13 @@ void check_budget(const Complaints& complaints, const Settings& settings) {
   complaints.require(!rescored || !chosen<Stage1>(settings, "stage1").uses_mass(),
                      "stage1=" + settings.text("stage1") + " looks at the whole prompt",
                      "fair_scores=default");
+  const bool observed = !settings.is("queries", "none");
+  complaints.require(observed || !chosen<Allocate>(settings, "allocate").watches(),
+                     "allocate=" + settings.text("allocate") + " needs observing queries",
+                     "queries=window, last or all");
+  complaints.require(observed || !chosen<Stage1>(settings, "stage1").uses_mass(),
+                     "stage1=" + settings.text("stage1") + " needs observing queries",
+                     "queries=window, last or all");
   for (const char* file : {"table", "scores"})
     if (used_keys(settings).contains(file))
       complaints.require(!settings.is(file, "none"), "no file is named",

@@ -63,8 +63,9 @@ void add_consumers(LayerWork& work, Scoring& scoring) {
   const auto& allocate = stage<Allocate>(scoring, "allocate");
   for (const Segment& segment : scoring.job->segments) {
     if (segment.positions.empty()) continue;
-    scoring.consumers.push_back(
-        std::make_unique<SegmentScorer>(work, *scoring.job, segment, scoring.grouped));
+    if (stage<Indicator>(scoring, "indicator").axes() != Axes::entry)
+      scoring.consumers.push_back(
+          std::make_unique<SegmentScorer>(work, *scoring.job, segment, scoring.grouped));
     if (stage<Stage1>(scoring, "stage1").uses_mass())
       scoring.consumers.push_back(std::make_unique<MassConsumer>(
           work, segment, scoring.per_query_head(), scoring.observed));
@@ -160,8 +161,7 @@ void score_layer(LayerWork& work, const SideFiles& files, uint64_t seed,
   std::vector<RowConsumer*> consumers;
   for (ScoreJob* job : jobs) {
     Scoring& scoring = scorings.emplace_back(prepare(work, files, seed, *job));
-    if (stage<Indicator>(scoring, "indicator").axes() != Axes::entry)
-      add_consumers(work, scoring);
+    add_consumers(work, scoring);
     for (const auto& consumer : scoring.consumers) consumers.push_back(consumer.get());
   }
   run_consumers(work, consumers);

@@ -1,0 +1,316 @@
+#include "sim/policy/policy_run.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "sim/core/parallel.hpp"
+#include "sim/policy/prepared_record.hpp"
+#include "sim/policy/selection.hpp"
+#include "sim/stages/schedule/schedule.hpp"
+
+namespace kvsim {
+namespace {
+
+/// Scores of one plan and variant on one layer, with their rankings made when first asked for.
+struct Scored {
+  std::shared_ptr<const ScoredLayer> layer;
+  std::map<bool, Ranking> by_final;        // by tie=raw or not
+  std::map<bool, Ranking> by_unweighted;
+
+  const Ranking& final_ranking(bool tie_by_raw) {
+    auto [at, fresh] = by_final.try_emplace(tie_by_raw);
+    if (fresh) at->second = rank(layer->score, layer->raw, tie_by_raw, layer->candidate);
+    return at->second;
+  }
+  const Ranking& unweighted_ranking(bool tie_by_raw) {
+    auto [at, fresh] = by_unweighted.try_emplace(tie_by_raw);
+    if (fresh)
+      at->second = rank(layer->unweighted, layer->unweighted_raw, tie_by_raw, layer->candidate);
+    return at->second;
+  }
+};
+
+using ScoredPlans = std::map<std::pair<size_t, size_t>, Scored>;   // by (plan, variant)
+
+std::shared_ptr<const KeptSets> everything(int64_t owners, int64_t entries, bool per_query_head) {
+  auto kept = std::make_shared<KeptSets>();
+  kept->per_query_head = per_query_head;
+  std::vector<uint32_t> all(static_cast<size_t>(entries));
+  std::iota(all.begin(), all.end(), 0u);
+  kept->owners.assign(static_cast<size_t>(owners), all);
+  kept->tied.assign(static_cast<size_t>(owners), 0);
+  kept->guarded.assign(static_cast<size_t>(owners), {});
+  return kept;
+}
+
+}  // namespace
+
+class PolicyRun::Impl {
+ public:
+  Impl(std::vector<Record> all, std::vector<Budget> asked, const TraceInfo& trace,
+       std::vector<int> run_layers, uint64_t run_seed, const SideFiles& side_files)
+      : records(std::move(all)), budgets(std::move(asked)), info(trace),
+        layers(std::move(run_layers)), seed(run_seed), files(side_files),
+        preparation(info, layers, budgets) {
+    for (const Record& record : records) prepared.push_back(preparation.prepare(record));
+    for (size_t at = 0; at < records.size(); ++at) {   // companions come after all records
+      const PreparedRecord& one = prepared[at];
+      if (!one.constrain->compares_with_unconstrained(one.settings)) continue;
+      Record plain = records[at];
+      plain.settings.set("constrain", "none");
+      const int index = static_cast<int>(prepared.size());
+      prepared.push_back(preparation.prepare(plain));
+      prepared[at].unconstrained = index;
+    }
+  }
+
+  std::vector<size_t> survey_plans() const { return plans_where(true); }
+  std::vector<size_t> plans_where(bool for_survey) const;
+  ScoredPlans score(LayerWork& work, const std::vector<size_t>& plans) const;
+  AllocationRequest allocation(const PreparedRecord& record, size_t b) const;
+  void allocate_across();
+  Table<int64_t> allocate(const PreparedRecord& record, size_t b, AllocationRequest request,
+                          const std::vector<ScoredPlans*>& of_layers) const;
+  AllocationLayer allocation_layer(const PreparedRecord& record, size_t b, int layer,
+                                   ScoredPlans* plans) const;
+  SelectionInput selection(const PreparedRecord& record, size_t b, Scored& scored) const;
+  std::shared_ptr<const KeptSets> select(size_t record, size_t b, int layer, ScoredPlans& plans);
+  int64_t whitelisted(const PreparedRecord& record) const;
+  void restrict_to_previous(size_t record, size_t b, Ranking& ranking) const;
+
+  std::vector<Record> records;
+  std::vector<Budget> budgets;
+  const TraceInfo& info;
+  std::vector<int> layers;
+  uint64_t seed;
+  const SideFiles& files;
+  Preparation preparation;
+  std::vector<PreparedRecord> prepared;     // records, then their unconstrained companions
+  std::map<int, ScoredPlans> surveyed;      // by layer, until it is replayed
+  bool allocated = false;
+  // [prepared][budget] what the layer before kept, and what this layer keeps
+  std::vector<std::vector<std::shared_ptr<const KeptSets>>> previous, current;
+};
+
+std::vector<size_t> PolicyRun::Impl::plans_where(bool for_survey) const {
+  std::vector<size_t> found;
+  for (size_t plan = 0; plan < preparation.plans().size(); ++plan)
+    if (preparation.plans()[plan].for_survey == for_survey) found.push_back(plan);
+  return found;
+}
+
+ScoredPlans PolicyRun::Impl::score(LayerWork& work, const std::vector<size_t>& plans) const {
+  std::vector<ScoreJob> jobs;
+  for (size_t plan : plans) {
+    const ScorePlan& p = preparation.plans()[plan];
+    ScoreJob job;
+    job.settings = &p.settings;
+    job.segments = p.segments;
+    job.free_slots = p.free_slots;
+    job.wants_unweighted = p.wants_unweighted;
+    job.wants_statistic = p.wants_statistic;
+    jobs.push_back(std::move(job));
+  }
+  std::vector<ScoreJob*> pointers;
+  for (ScoreJob& job : jobs) pointers.push_back(&job);
+  score_layer(work, files, seed, pointers);
+  ScoredPlans scored;
+  for (size_t at = 0; at < plans.size(); ++at)
+    for (size_t variant = 0; variant < jobs[at].results.size(); ++variant)
+      scored[{plans[at], variant}].layer = jobs[at].results[variant];
+  return scored;
+}
+
+AllocationRequest PolicyRun::Impl::allocation(const PreparedRecord& record, size_t b) const {
+  AllocationRequest request;
+  request.settings = &record.settings;
+  request.files = &files;
+  request.budget = record.budgets[b].entries;
+  request.ratio = budgets[b].amount;
+  request.budget_is_count = !budgets[b].is_ratio;
+  request.entries = info.prompt_len;
+  request.window = record.budgets[b].window;
+  request.owners = record.owners;
+  request.model_layers = info.num_layers;
+  return request;
+}
+
+SelectionInput PolicyRun::Impl::selection(const PreparedRecord& record, size_t b,
+                                          Scored& scored) const {
+  const PreparedBudget& at = record.budgets[b];
+  const bool tie_by_raw = record.settings.is("tie", "raw");
+  const int64_t n = info.prompt_len;
+  SelectionInput input;
+  input.settings = &record.settings;
+  input.scored = scored.layer.get();
+  input.ranking = &scored.final_ranking(tie_by_raw);
+  if (!scored.layer->unweighted.empty())
+    input.by_unweighted = &scored.unweighted_ranking(tie_by_raw);
+  input.whitelist = &record.whitelist;
+  input.ranges = &record.ranges;
+  input.rescored = record.rescored;
+  input.budget = at.entries;
+  input.budget_is_count = !budgets[b].is_ratio;
+  const int64_t others = n - at.window;
+  input.mass_cap = (budgets[b].is_ratio ? budgets[b].amount.floor_times(others)
+                                        : others * at.entries / n) - at.window;
+  if (budgets[b].is_ratio)
+    input.kvpress_kept =
+        (1.0 - budgets[b].amount.one_minus().value()) * static_cast<double>(n);
+  return input;
+}
+
+AllocationLayer PolicyRun::Impl::allocation_layer(const PreparedRecord& record, size_t b,
+                                                  int layer, ScoredPlans* plans) const {
+  AllocationLayer one;
+  one.layer = layer;
+  if (!plans || !record.allocate->needs_scores()) return one;
+  Scored& scored = plans->at({record.budgets[b].plan, record.budgets[b].variant});
+  const SelectionInput input = selection(record, b, scored);
+  const Selection selecting(input);
+  one.scored = scored.layer.get();
+  const bool unweighted = record.settings.is("allocate_score", "unweighted");
+  one.ranking = unweighted ? input.by_unweighted : input.ranking;
+  for (int64_t owner = 0; owner < record.owners; ++owner) {
+    Guaranteed sure = selecting.guaranteed(owner);
+    one.guaranteed.push_back(std::move(sure.entries));
+    one.guarded.push_back(sure.guarded);
+  }
+  return one;
+}
+
+Table<int64_t> PolicyRun::Impl::allocate(const PreparedRecord& record, size_t b,
+                                         AllocationRequest request,
+                                         const std::vector<ScoredPlans*>& of_layers) const {
+  for (size_t l = 0; l < of_layers.size(); ++l)
+    request.layers.push_back(
+        allocation_layer(record, b, record.layers[l], of_layers[l]));
+  return record.allocate->budgets(request);
+}
+
+/// Budgets of kinds that divide a total over layers; once, after the survey.
+void PolicyRun::Impl::allocate_across() {
+  for (PreparedRecord& record : prepared) {
+    if (!record.allocate->across_layers() || record.layers.empty()) continue;
+    for (size_t b = 0; b < budgets.size(); ++b) {
+      if (record.budgets[b].keeps_all) continue;
+      std::vector<ScoredPlans*> of_layers;
+      for (int layer : record.layers) {
+        const auto at = surveyed.find(layer);
+        of_layers.push_back(at == surveyed.end() ? nullptr : &at->second);
+      }
+      record.budgets[b].across = allocate(record, b, allocation(record, b), of_layers);
+    }
+  }
+  allocated = true;
+}
+
+int64_t PolicyRun::Impl::whitelisted(const PreparedRecord& record) const {
+  std::vector<uint8_t> listed(static_cast<size_t>(info.prompt_len), 0);
+  for (const Range& range : record.whitelist)
+    std::fill(listed.begin() + range.begin, listed.begin() + range.end, uint8_t{1});
+  return std::accumulate(listed.begin(), listed.end(), int64_t{0});
+}
+
+/// nested=yes: only entries that the layer before kept are candidates.
+void PolicyRun::Impl::restrict_to_previous(size_t record, size_t b, Ranking& ranking) const {
+  if (previous.empty() || previous[record].empty()) return;
+  for (size_t owner = 0; owner < ranking.order.size(); ++owner) {
+    std::vector<uint8_t> before(static_cast<size_t>(info.prompt_len), 0);
+    for (uint32_t i : previous[record][b]->owners[owner]) before[i] = 1;
+    std::erase_if(ranking.order[owner], [&](uint32_t i) { return !before[i]; });
+  }
+}
+
+std::shared_ptr<const KeptSets> PolicyRun::Impl::select(size_t r, size_t b, int layer,
+                                                        ScoredPlans& plans) {
+  const PreparedRecord& record = prepared[r];
+  const PreparedBudget& at = record.budgets[b];
+  const bool per_query_head = record.settings.is("granularity", "query");
+  const auto position = std::ranges::find(record.layers, layer);
+  if (at.keeps_all || position == record.layers.end())
+    return everything(record.owners, info.prompt_len, per_query_head);
+  Scored& scored = plans.at({at.plan, at.variant});
+  SelectionInput input = selection(record, b, scored);
+  Ranking nested;
+  if (record.settings.flag("nested")) {
+    nested = *input.ranking;
+    restrict_to_previous(r, b, nested);
+    input.ranking = &nested;
+  }
+  if (record.unconstrained >= 0)
+    input.unconstrained = current[static_cast<size_t>(record.unconstrained)][b].get();
+  Table<int64_t> own;
+  int64_t row = position - record.layers.begin();
+  if (!record.allocate->across_layers()) {
+    AllocationRequest request = allocation(record, b);
+    request.layers.push_back(allocation_layer(record, b, layer, &plans));
+    own = record.allocate->budgets(request);
+    row = 0;
+  }
+  const Table<int64_t>& share = record.allocate->across_layers() ? at.across : own;
+  auto kept = std::make_shared<KeptSets>();
+  kept->per_query_head = per_query_head;
+  kept->chosen_per_step = Kinds<Schedule>::find(record.settings.text("schedule")).per_step();
+  kept->owners.resize(static_cast<size_t>(record.owners));
+  kept->guarded.resize(static_cast<size_t>(record.owners));
+  kept->tied.resize(static_cast<size_t>(record.owners));
+  const int64_t least = whitelisted(record);
+  const Selection selecting(input);
+  parallel_for(record.owners, [&](int64_t owner) {
+    const int64_t size = std::clamp(share(row, owner), least, info.prompt_len);
+    selecting.select(owner, size, *kept);
+  });
+  return kept;
+}
+
+PolicyRun::PolicyRun(std::vector<Record> records, std::vector<Budget> budgets,
+                     const TraceInfo& info, std::vector<int> layers, uint64_t seed,
+                     const SideFiles& files)
+    : impl_(std::make_unique<Impl>(std::move(records), std::move(budgets), info,
+                                   std::move(layers), seed, files)) {}
+PolicyRun::~PolicyRun() = default;
+
+void PolicyRun::check() const {
+  for (const PreparedRecord& record : impl_->prepared) {
+    impl_->preparation.check(record);
+    if (!record.settings.is("table", "none"))
+      impl_->files.table(record.settings.text("table"), impl_->info.num_layers, record.owners);
+    if (!record.settings.is("scores", "none"))
+      for (int layer : record.layers)
+        impl_->files.scores(record.settings.text("scores"), layer, record.owners,
+                            impl_->info.prompt_len);
+  }
+}
+
+const std::vector<Record>& PolicyRun::records() const { return impl_->records; }
+const std::vector<Budget>& PolicyRun::budgets() const { return impl_->budgets; }
+bool PolicyRun::needs_survey() const { return !impl_->survey_plans().empty(); }
+
+void PolicyRun::survey(LayerWork& work) {
+  impl_->surveyed[work.layer()] = impl_->score(work, impl_->survey_plans());
+}
+
+void PolicyRun::finish_survey() { impl_->allocate_across(); }
+
+LayerKept PolicyRun::select(LayerWork& work) {
+  Impl& run = *impl_;
+  if (!run.allocated) run.allocate_across();
+  ScoredPlans plans = run.score(work, run.plans_where(false));
+  const auto stored = run.surveyed.find(work.layer());
+  if (stored != run.surveyed.end()) {
+    for (auto& [key, scored] : stored->second) plans[key] = std::move(scored);
+    run.surveyed.erase(stored);
+  }
+  run.current.assign(run.prepared.size(), {});
+  for (size_t r = run.prepared.size(); r-- > 0;)   // companions before those who look at them
+    for (size_t b = 0; b < run.budgets.size(); ++b)
+      run.current[r].push_back(run.select(r, b, work.layer(), plans));
+  run.previous.assign(run.prepared.size(), {});
+  for (size_t r = 0; r < run.prepared.size(); ++r)
+    if (run.prepared[r].settings.flag("nested")) run.previous[r] = run.current[r];
+  return {run.current.begin(), run.current.begin() + static_cast<int64_t>(run.records.size())};
+}
+
+}  // namespace kvsim

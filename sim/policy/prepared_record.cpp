@@ -1,0 +1,193 @@
+#include "sim/policy/prepared_record.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "sim/core/error.hpp"
+#include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/parameter.hpp"
+#include "sim/stages/protect/stage1.hpp"
+#include "sim/stages/queries/queries.hpp"
+#include "sim/stages/smooth/smooth.hpp"
+#include "sim/stages/spans.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr int kFirstScoringPlace = 500;   // sections 5.1 to 5.8 of the parameters' order
+constexpr int kEndOfScoring = 600;
+
+/// B: exact, or as kvpress computes it in IEEE doubles (policies.md 3).
+int64_t budget_entries(const Settings& settings, const Budget& budget, int64_t n) {
+  if (!budget.is_ratio || settings.is("rounding", "exact")) return budget.entries(n);
+  const double r = budget.amount.one_minus().value();
+  return std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(n) * (1.0 - r)));
+}
+
+std::vector<int> skipped_layers(const Settings& settings) {
+  std::vector<int> skipped;
+  for (const std::string& layer : settings.list("skip_layers")) skipped.push_back(std::stoi(layer));
+  return skipped;
+}
+
+/// Texts of everything that scoring depends on; equal keys mean equal scores.
+std::string scoring_key(const PreparedRecord& record, const ScorePlan& plan) {
+  std::string key;
+  for (const Parameter* p : parameters())
+    if ((p->place >= kFirstScoringPlace && p->place < kEndOfScoring && p->key != "window") ||
+        p->key == "granularity" || p->key == "sinks")
+      key += record.settings.text(p->key) + "|";
+  const auto& stage1 = Kinds<Stage1>::find(record.settings.text("stage1"));
+  key += fmt::format("{}{}{}", stage1.uses_mass() ? "m" : "", plan.wants_unweighted ? "u" : "",
+                     record.settings.real("std_keep") > 0 ? "d" : "");
+  if (plan.wants_statistic) key += record.settings.text("allocate");
+  for (const Segment& s : plan.segments)
+    key += fmt::format("|{}-{}:{}", s.range.begin, s.range.end, s.window);
+  for (int64_t slots : plan.free_slots) key += fmt::format("|{}", slots);
+  return key;
+}
+
+/// "0..31, 40" of ascending positions.
+std::string as_ranges(const std::vector<int64_t>& positions) {
+  std::string text;
+  size_t pieces = 0;
+  for (size_t from = 0; from < positions.size();) {
+    size_t to = from;
+    while (to + 1 < positions.size() && positions[to + 1] == positions[to] + 1) ++to;
+    if (++pieces > 4) return text + ", ...";
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", positions[from]);
+    if (to > from) text += fmt::format("..{}", positions[to]);
+    from = to + 1;
+  }
+  return text.empty() ? "none" : text;
+}
+
+}  // namespace
+
+bool PreparedRecord::skips(int layer) const {
+  return std::ranges::find(layers, layer) == layers.end();
+}
+
+PreparedRecord Preparation::prepare(const Record& record) {
+  PreparedRecord p;
+  p.settings = record.settings;
+  p.title = record.canonical();
+  p.allocate = &Kinds<Allocate>::find(p.settings.text("allocate"));
+  p.constrain = &Kinds<Constrain>::find(p.settings.text("constrain"));
+  p.rescored = p.constrain->cuts() && !p.constrain->keeps_scores(p.settings);
+  p.owners = p.settings.is("granularity", "query") ? info_.num_query_heads : info_.num_kv_heads;
+  const int64_t n = info_.prompt_len;
+  const auto skipped = skipped_layers(p.settings);
+  for (int layer : layers_)
+    if (std::ranges::find(skipped, layer) == skipped.end()) p.layers.push_back(layer);
+  p.whitelist = resolve_spans(p.settings.list("whitelist"), info_.spans, n);
+  p.ranges = p.constrain->segments(p.settings, info_.spans, n);
+
+  const auto& queries = Kinds<Queries>::find(p.settings.text("queries"));
+  const bool follows_drift =
+      Kinds<Smooth>::find(p.settings.text("smooth")).drift() != Drift::none;
+  std::map<int64_t, std::vector<int64_t>> slots_of_window;   // K of the variants, per m
+  for (const Budget& budget : budgets_) {
+    PreparedBudget b;
+    b.entries = budget_entries(p.settings, budget, n);
+    b.window = queries.window(p.settings, b.entries, n);
+    const bool fixed = p.allocate->ignores_budget();
+    b.keeps_all = (!fixed && b.entries >= n) || p.settings.is("allocate", "everything");
+    p.budgets.push_back(b);
+    auto& slots = slots_of_window[b.window];
+    const int64_t free = follows_drift ? std::max<int64_t>(b.entries - b.window, 0) : 0;
+    if (!b.keeps_all && std::ranges::find(slots, free) == slots.end()) slots.push_back(free);
+  }
+  const auto& stage1 = Kinds<Stage1>::find(p.settings.text("stage1"));
+  for (PreparedBudget& b : p.budgets) {
+    if (b.keeps_all) continue;
+    ScorePlan plan;
+    plan.settings = p.settings;
+    plan.segments = segments(p, b.window);
+    plan.free_slots = slots_of_window[b.window];
+    plan.wants_unweighted =
+        stage1.uses_unweighted() || p.settings.is("allocate_score", "unweighted");
+    plan.wants_statistic = p.allocate->watches();
+    plan.for_survey = p.allocate->across_layers() && p.allocate->needs_scores();
+    const int64_t free = follows_drift ? std::max<int64_t>(b.entries - b.window, 0) : 0;
+    b.variant = static_cast<size_t>(std::ranges::find(plan.free_slots, free) -
+                                    plan.free_slots.begin());
+    const std::string key = scoring_key(p, plan);
+    b.plan = share_plan(key, std::move(plan));
+  }
+  return p;
+}
+
+size_t Preparation::share_plan(const std::string& key, ScorePlan plan) {
+  const auto [at, fresh] = by_key_.try_emplace(key, plans_.size());
+  if (fresh)
+    plans_.push_back(std::move(plan));
+  else
+    plans_[at->second].for_survey |= plan.for_survey;
+  return at->second;
+}
+
+/// Segments in which scoring runs; each votes with its own share of the window (policies.md 8).
+std::vector<Segment> Preparation::segments(const PreparedRecord& record, int64_t window) const {
+  const auto& queries = Kinds<Queries>::find(record.settings.text("queries"));
+  std::vector<Segment> segments;
+  const std::vector<Range> whole = {{0, info_.prompt_len}};
+  const std::vector<Range>& ranges = record.rescored ? record.ranges : whole;
+  const auto count = static_cast<int64_t>(ranges.size());
+  for (int64_t k = 0; k < count; ++k) {
+    Segment segment;
+    segment.range = ranges[static_cast<size_t>(k)];
+    const int64_t part = k + 1 < count ? window / count : window - (count - 1) * (window / count);
+    queries.observe(record.settings, std::max<int64_t>(1, part), info_, segment);
+    segments.push_back(std::move(segment));
+  }
+  return segments;
+}
+
+void Preparation::check(const PreparedRecord& record) const {
+  check_whitelist(record);
+  check_queries(record);
+  if (record.settings.is("positions", "cache") && info_.rope_inv_freq.empty())
+    bad_data({.what = "policy " + record.title + " moves positions",
+              .where = info_.path,
+              .found = "no rope/inv_freq",
+              .expected = "a trace with rope/inv_freq"});
+}
+
+void Preparation::check_whitelist(const PreparedRecord& record) const {
+  std::set<int64_t> listed;
+  for (const Range& range : record.whitelist)
+    for (int64_t i = range.begin; i < range.end; ++i) listed.insert(i);
+  const auto size = static_cast<int64_t>(listed.size());
+  for (size_t b = 0; b < budgets_.size(); ++b)
+    if (!record.allocate->ignores_budget() && size > record.budgets[b].entries)
+      usage_error({.what = "the whitelist does not fit the budget",
+                   .where = fmt::format("policy {} at budget {}", record.title, budgets_[b].label),
+                   .found = fmt::format("{} whitelisted entries, {} places", size,
+                                        record.budgets[b].entries),
+                   .expected = fmt::format("a budget of at least {}", size)});
+}
+
+void Preparation::check_queries(const PreparedRecord& record) const {
+  const auto& stored = info_.query_position;
+  const auto& queries = Kinds<Queries>::find(record.settings.text("queries"));
+  std::set<int64_t> needed;
+  if (info_.steps() == 0)
+    bad_data({.what = "the trace holds no later step",
+              .where = info_.path,
+              .found = "no query at positions >= " + std::to_string(info_.prompt_len),
+              .expected = "at least one"});
+  for (const PreparedBudget& b : record.budgets)
+    if (!b.keeps_all && !queries.looks_ahead() && !record.layers.empty())
+      for (const Segment& segment : plans_[b.plan].segments)
+        needed.insert(segment.positions.begin(), segment.positions.end());
+  if (std::ranges::includes(stored, needed)) return;
+  bad_data({.what = "policy " + record.title + " needs queries the trace does not hold",
+            .where = info_.path,
+            .found = "positions " + as_ranges(stored),
+            .expected = "positions " + as_ranges({needed.begin(), needed.end()})});
+}
+
+}  // namespace kvsim

@@ -1,0 +1,176 @@
+#include "sim/policy/selection.hpp"
+
+#include <algorithm>
+
+#include "sim/core/parallel.hpp"
+#include "sim/stages/constrain/constrain.hpp"
+#include "sim/stages/protect/protect.hpp"
+#include "sim/stages/protect/stage1.hpp"
+
+namespace kvsim {
+
+Ranking rank(const Table<double>& score, const Table<double>& raw, bool tie_by_raw,
+             const std::vector<uint8_t>& candidate) {
+  Ranking ranking{.score = &score, .raw = tie_by_raw && !raw.empty() ? &raw : nullptr, .order = {}};
+  ranking.order.resize(static_cast<size_t>(score.rows()));
+  std::vector<uint32_t> candidates;
+  for (size_t i = candidate.size(); i-- > 0;)
+    if (candidate[i]) candidates.push_back(static_cast<uint32_t>(i));
+  parallel_for(score.rows(), [&](int64_t owner) {
+    const double* s = score.row(owner).data();
+    const double* r = ranking.raw ? ranking.raw->row(owner).data() : nullptr;
+    auto& order = ranking.order[static_cast<size_t>(owner)];
+    order = candidates;
+    std::sort(order.begin(), order.end(), [s, r](uint32_t a, uint32_t b) {
+      if (s[a] != s[b]) return s[a] > s[b];
+      if (r && r[a] != r[b]) return r[a] > r[b];
+      return a > b;
+    });
+  });
+  return ranking;
+}
+
+/// A range with its share of the budget and what goes first in it.
+struct Selection::Part {
+  Range range;
+  int64_t share = 0;
+  std::vector<uint32_t> guarded;   // in the order of their grant
+  std::vector<uint32_t> forced;    // best first
+};
+
+/// Protected entries of part k, fractions multiplying `budget`. A record that is not scored anew
+/// in its segments is protected as if it had none.
+std::vector<uint32_t> Selection::protection(int64_t owner, size_t k, int64_t budget) const {
+  const ScoredLayer& scored = *in_.scored;
+  const size_t last = in_.rescored ? scored.segments.size() - 1 : 0;
+  ProtectRequest request;
+  request.settings = in_.settings;
+  request.whitelist = in_.whitelist;
+  request.range = in_.rescored ? scored.segments[k].range : whole();
+  request.first = k == 0;
+  request.last = k == last;
+  request.window = scored.segments[in_.rescored ? k : last].window;
+  request.budget = budget;
+  if (!scored.deviation.empty()) request.deviation = scored.deviation.row(owner);
+  request.candidate = scored.candidate;
+  return protected_entries(request);
+}
+
+std::vector<uint32_t> Selection::forced(int64_t owner, Range range, int64_t budget, bool before,
+                                        const std::vector<uint32_t>& guarded) const {
+  std::vector<uint8_t> is_protected(static_cast<size_t>(in_.scored->entries()), 0);
+  for (uint32_t i : guarded) is_protected[i] = 1;
+  Stage1Request request;
+  request.settings = in_.settings;
+  request.scored = in_.scored;
+  request.owner = owner;
+  request.range = range;
+  request.budget = budget;
+  request.protected_count = static_cast<int64_t>(guarded.size());
+  request.is_protected = &is_protected;
+  request.mass_cap = in_.mass_cap;
+  request.kvpress_kept = in_.kvpress_kept;
+  request.budget_is_count = in_.budget_is_count;
+  if (in_.by_unweighted)
+    request.by_unweighted = &in_.by_unweighted->order[static_cast<size_t>(owner)];
+  const auto& stage = Kinds<Stage1>::find(in_.settings->text("stage1"));
+  return before ? stage.before_allocate(request) : stage.after_allocate(request);
+}
+
+Guaranteed Selection::guaranteed(int64_t owner) const {
+  Guaranteed sure;
+  if (in_.rescored) {
+    const std::vector<int64_t> parts = shares(owner, in_.budget);
+    for (size_t k = 0; k < parts.size(); ++k)
+      for (uint32_t i : protection(owner, k, parts[k])) sure.entries.push_back(i);
+  } else {
+    sure.entries = protection(owner, 0, in_.budget);
+  }
+  sure.guarded = static_cast<int64_t>(sure.entries.size());
+  if (in_.rescored) return sure;
+  const auto first = forced(owner, whole(), in_.budget, true, sure.entries);
+  sure.entries.insert(sure.entries.end(), first.begin(), first.end());
+  return sure;
+}
+
+std::vector<int64_t> Selection::shares(int64_t owner, int64_t b) const {
+  ShareRequest request;
+  request.budget = b;
+  for (const Range& range : *in_.ranges) request.sizes.push_back(range.size());
+  request.position = in_.settings->is("indicator", "position");
+  if (request.position)
+    request.sinks = std::min({in_.settings->count("sinks"), request.sizes[0], b});
+  if (in_.unconstrained) {
+    for (const Range& range : *in_.ranges) {
+      const auto& all = in_.unconstrained->owners[static_cast<size_t>(owner)];
+      request.unconstrained.push_back(std::ranges::count_if(
+          all, [&](uint32_t i) { return range.contains(i); }));
+    }
+  }
+  return Kinds<Constrain>::find(in_.settings->text("constrain")).shares(*in_.settings, request);
+}
+
+void Selection::select(int64_t owner, int64_t b, KeptSets& kept) const {
+  const std::vector<int64_t> parts = shares(owner, b);
+  std::vector<uint32_t> guarded, first;
+  if (!in_.rescored) {
+    guarded = protection(owner, 0, in_.budget);
+    first = forced(owner, whole(), in_.budget, true, guarded);
+    const auto later = forced(owner, whole(), b, false, guarded);
+    first.insert(first.end(), later.begin(), later.end());
+  }
+  kept.tied[static_cast<size_t>(owner)] = 0;
+  for (size_t k = 0; k < parts.size(); ++k) {
+    Part part{.range = (*in_.ranges)[k], .share = parts[k], .guarded = {}, .forced = {}};
+    if (in_.rescored) {
+      part.guarded = protection(owner, k, part.share);
+      part.forced = forced(owner, part.range, part.share, false, part.guarded);
+    } else {
+      const auto inside = [&](uint32_t i) { return part.range.contains(i); };
+      std::ranges::copy_if(guarded, std::back_inserter(part.guarded), inside);
+      std::ranges::copy_if(first, std::back_inserter(part.forced), inside);
+    }
+    take(owner, part, kept);
+  }
+  std::ranges::sort(kept.owners[static_cast<size_t>(owner)]);
+  std::ranges::sort(kept.guarded[static_cast<size_t>(owner)]);
+}
+
+/// The first `share` entries of a part in the order protected, forced, score.
+void Selection::take(int64_t owner, const Part& part, KeptSets& kept) const {
+  auto& entries = kept.owners[static_cast<size_t>(owner)];
+  std::vector<uint8_t> sure(static_cast<size_t>(in_.scored->entries()), 0);
+  int64_t left = part.share;
+  for (uint32_t i : part.guarded) {
+    sure[i] = 1;
+    if (left-- <= 0) continue;
+    entries.push_back(i);
+    kept.guarded[static_cast<size_t>(owner)].push_back(i);
+  }
+  for (uint32_t i : part.forced) {
+    if (sure[i]) continue;
+    sure[i] = 1;
+    if (left-- > 0) entries.push_back(i);
+  }
+  const auto score = in_.ranking->score->row(owner);
+  double threshold = 0;
+  int64_t tied = 0;
+  bool by_score = false;
+  for (uint32_t i : in_.ranking->order[static_cast<size_t>(owner)]) {
+    if (sure[i] || !part.range.contains(i)) continue;
+    if (left > 0) {
+      --left;
+      entries.push_back(i);
+      tied = by_score && score[i] == threshold ? tied + 1 : 1;
+      threshold = score[i];
+      by_score = true;
+    } else if (by_score && score[i] == threshold) {
+      ++tied;
+    } else {
+      break;
+    }
+  }
+  kept.tied[static_cast<size_t>(owner)] += tied;
+}
+
+}  // namespace kvsim
