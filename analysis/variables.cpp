@@ -42,10 +42,10 @@ std::vector<VariableDeclaration> retained() {
   return {
       {"retained_importance", kStep, kReal, "1", "retained importance",
        "share of the importance I = A * ‖v W‖, summed over query heads, that falls on kept "
-       "entries; metrics.md 1",
+       "entries",
        kAlways},
       {"retained_attention", kStep, kReal, "1", "retained attention",
-       "the same with I = A; metrics.md 1", kAlways},
+       "the same with I = A", kAlways},
       {"retained_importance_mean", kLayer, kReal, "1", "mean retained importance",
        "mean over steps", kAlways},
       {"retained_importance_min", kLayer, kReal, "1", "worst retained importance",
@@ -67,7 +67,7 @@ std::vector<VariableDeclaration> errors() {
   return {
       {"output_error", kStep, kReal, "1", "relative error of the layer's output",
        "‖sum over heads of (z^ - z) W‖ / ‖sum over heads of z W‖; NaN at steps that --wo-steps "
-       "leaves out; metrics.md 2",
+       "leaves out",
        kAlways},
       {"output_error_mean", kLayer, kReal, "1", "mean output error",
        "mean over the evaluated steps", kAlways},
@@ -78,8 +78,7 @@ std::vector<VariableDeclaration> errors() {
       {"output_error_undefined", kLayer, kReal, "count", "steps with undefined output error",
        "evaluated steps with an error although the full cache's output is 0", kAlways},
       {"residual_error", kStep, kReal, "1", "error relative to the residual stream",
-       "‖sum over heads of (z^ - z) W‖ / norm of the residual stream that enters the layer; "
-       "metrics.md 2",
+       "‖sum over heads of (z^ - z) W‖ / norm of the residual stream that enters the layer",
        kResidualNorm},
       {"residual_error_mean", kLayer, kReal, "1", "mean residual error",
        "mean over the evaluated steps", kResidualNorm},
@@ -100,13 +99,13 @@ std::vector<VariableDeclaration> kept() {
       {"tied_at_threshold", "policy budget layer kv_head", kReal, "count",
        "candidates tied with the last one kept",
        "candidates whose score equals that of the last one kept by score, itself included; 0 if "
-       "none was kept by score; policies.md 10",
+       "none was kept by score",
        kAlways},
       {"tied_at_threshold_query", "policy budget layer head", kReal, "count",
        "candidates tied with the last one kept", "the same for policies with granularity=query",
        kQueryHeads},
       {"keep_rate", "policy budget layer span", kReal, "1", "kept share of a span",
-       "mean over the span's tokens and the heads of [kept]; metrics.md 4", kSpans},
+       "mean over the span's tokens and the heads of [kept]", kSpans},
       {"bias_index", "policy budget layer span", kReal, "1", "keep rate above the unbiased line",
        "keep_rate minus the share of all entries that the layer keeps; 0 is unbiased", kSpans},
       {"bias_spread", kLayer, kReal, "1", "spread of keep rates",
@@ -126,8 +125,7 @@ std::vector<VariableDeclaration> kept() {
 std::vector<VariableDeclaration> memory() {
   return {
       {"entries_kv", kCell, kReal, "count", "slots of the compressed cache",
-       "sum over layers and KV heads; with granularity=query the union over the group; "
-       "metrics.md 9",
+       "sum over layers and KV heads; with granularity=query the union over the group",
        kAlways},
       {"entries_query", kCell, kReal, "count", "slots counted per query head",
        "sum over layers and query heads; only for policies with granularity=query", kQueryHeads},
@@ -167,16 +165,15 @@ std::vector<VariableDeclaration> on_request() {
       {"output_error_absolute", kStep, kReal, "model units", "error of the layer's output",
        "the numerator of output_error", kOnRequest},
       {"importance_pearson", kStep, kReal, "1", "correlation with the full cache",
-       "Pearson of I and I * [kept] over all heads and entries; metrics.md 1", kOnRequest},
+       "Pearson of I and I * [kept] over all heads and entries", kOnRequest},
       {"importance_cosine", kStep, kReal, "1", "cosine with the full cache",
        "sqrt(sum of squares kept / sum of squares)", kOnRequest},
       {"regret_mean", kLayer, kReal, "1", "regret against the best static choice",
-       "retained_importance_mean of oracle-mean minus the policy's; metrics.md 7", kOnRequest},
+       "retained_importance_mean of oracle-mean minus the policy's", kOnRequest},
       {"regret_step", kStep, kReal, "1", "regret against the best choice of each step",
-       "retained_importance of oracle-step minus the policy's; metrics.md 7", kOnRequest},
+       "retained_importance of oracle-step minus the policy's", kOnRequest},
       {"minmax_bound", kLayer, kReal, "1", "upper bound of the worst retained importance",
-       "no static choice of B entries per head is better than this at its worst step; "
-       "metrics.md 7",
+       "no static choice of B entries per head is better than this at its worst step",
        kOnRequest},
   };
 }
@@ -275,8 +272,10 @@ Variable make_variable(const VariableDeclaration& declaration, const Dataset& da
 std::string variables_markdown() {
   std::string text =
       "# Variables of a results file\n\n"
-      "Generated by `kvsim replay --variables`; edit `analysis/variables.cpp` instead. Undefined\n"
-      "values are NaN (255 in `uint8`). Sections are those of the metrics' definitions.\n\n"
+      "Generated from `analysis/variables.cpp`; after a change there, run\n"
+      "`KVSIM_UPDATE_DOCS=1 kvsim_tests \"[docs]\"`. Undefined values are NaN (255 in `uint8`).\n"
+      "n is the number of prompt entries, t a later step, A attention of the full cache, z a head's\n"
+      "output before W_O (W), z^ that of the compressed cache.\n\n"
       "| variable | dimensions | type | unit | meaning | written when |\n"
       "|---|---|---|---|---|---|\n";
   for (const VariableDeclaration& variable : declared_variables()) {

@@ -205,7 +205,7 @@ void PrefillReplay::on_block(const ReplayBlock& block, WholeRun& whole, const Si
                   whole.z.begin() + (h * steps + block.first_step) * width);
     }
   }
-  StepBlock out{block.first_step, block.steps, block.z.data(), {}};
+  StepBlock out{block.first_step, block.steps, &block, {}};
   std::vector<Sums> sums(outcomes_.size());   // outlives the pointers in `out`
   for (size_t o = 0; o < outcomes_.size(); ++o) {
     const ReplayOutcome& outcome = outcomes_[o];

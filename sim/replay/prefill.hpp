@@ -46,7 +46,7 @@ struct OutcomeBlock {
 struct StepBlock {
   int64_t first_step = 0;
   int64_t steps = 0;
-  const float* z = nullptr;   ///< [Hq][steps][dv] of the full cache; null when given before
+  const ReplayBlock* full = nullptr;   ///< the full cache at these steps; null when given before
   std::vector<OutcomeBlock> outcomes;
 };
 
@@ -64,7 +64,8 @@ class PrefillReplay {
                 const PrefillOptions& options);
 
   const std::vector<ReplayOutcome>& outcomes() const { return outcomes_; }
-  /// Calls `sink` with blocks of steps; the first calls cover all steps once and carry z.
+  /// Calls `sink` with blocks of steps; the first calls cover all steps, in order, and carry the
+  /// full cache.
   void run(const std::function<void(const StepBlock&)>& sink);
 
   const PlanBuilder::Plans& plans() const { return plans_; }

@@ -1,0 +1,151 @@
+#include "run/layer_measures.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+#include "analysis/retained.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
+
+/// Sum over query heads at each step.
+std::vector<double> pooled(const Table<double>& heads) {
+  std::vector<double> sum(static_cast<size_t>(heads.columns()), 0.0);
+  for (int64_t h = 0; h < heads.rows(); ++h) {
+    const auto row = heads.row(h);
+    for (size_t s = 0; s < sum.size(); ++s) sum[s] += row[s];
+  }
+  return sum;
+}
+
+std::span<double> part(std::vector<double>& series, int64_t first, int64_t steps) {
+  return std::span(series).subspan(static_cast<size_t>(first), static_cast<size_t>(steps));
+}
+std::span<double> part(Table<double>& table, int64_t row, int64_t first, int64_t steps) {
+  return table.row(row).subspan(static_cast<size_t>(first), static_cast<size_t>(steps));
+}
+
+}  // namespace
+
+LayerMeasures::LayerMeasures(LayerWork& work, size_t outcomes, Options options)
+    : work_(work), options_(std::move(options)),
+      projection_(work.backend().projection(work.trace())) {
+  const int64_t steps = work.info().steps();
+  const std::vector<double> series(static_cast<size_t>(steps), kUndefined);
+  const Table<double> heads = options_.per_head
+                                  ? Table<double>(work.query_heads(), steps, kUndefined)
+                                  : Table<double>();
+  outcomes_.assign(outcomes, {series, series, series, heads, heads, heads, {}, {}});
+  full_ = {series, heads, series, series};
+}
+
+void LayerMeasures::add(const StepBlock& block) {
+  if (block.full != nullptr) add_full(*block.full);
+  for (const OutcomeBlock& view : block.outcomes) {
+    if (view.kept_attention != nullptr) add_shares(view, block.first_step, block.steps);
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  add_errors(block);
+  projection_seconds_ +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void LayerMeasures::add_full(const ReplayBlock& block) {
+  const std::vector<double> prompt = pooled(block.prompt_importance);
+  const std::vector<double> later = pooled(block.later_importance);
+  for (size_t s = 0; s < prompt.size(); ++s) {
+    const auto at = static_cast<size_t>(block.first_step) + s;
+    const double counted = options_.scope == Scope::all ? later[s] : 0.0;
+    full_.importance[at] = prompt[s] + counted;
+    full_.later_share[at] = counted == 0 ? 0.0 : counted / full_.importance[at];
+  }
+}
+
+void LayerMeasures::add_shares(const OutcomeBlock& view, int64_t first, int64_t steps) {
+  StepSeries& series = outcomes_[static_cast<size_t>(view.outcome)];
+  retained_pooled(*view.kept_importance, *view.total_importance,
+                  part(series.importance, first, steps));
+  retained_pooled(*view.kept_attention, *view.total_attention,
+                  part(series.attention, first, steps));
+  if (view.kept_squares != nullptr) {
+    series.kept_sum = pooled(*view.kept_importance);
+    series.kept_squares = pooled(*view.kept_squares);
+  }
+  if (!options_.per_head) return;
+  for (int h = 0; h < work_.query_heads(); ++h) {
+    retained_of_head(*view.kept_importance, *view.total_importance, h,
+                     part(series.importance_head, h, first, steps));
+    retained_of_head(*view.kept_attention, *view.total_attention, h,
+                     part(series.attention_head, h, first, steps));
+  }
+}
+
+void LayerMeasures::add_errors(const StepBlock& block) {
+  // All vectors of the block go through W_O at once: z first when it is here, then the deltas.
+  std::vector<const float*> inputs;
+  std::vector<std::vector<double>*> outputs;
+  if (block.full != nullptr) {
+    inputs.push_back(block.full->z.data());
+    outputs.push_back(&full_.output);
+  }
+  for (const OutcomeBlock& view : block.outcomes) {
+    StepSeries& series = outcomes_[static_cast<size_t>(view.outcome)];
+    if (view.delta == nullptr) continue;
+    inputs.push_back(view.delta);
+    outputs.push_back(&series.error);
+  }
+  std::vector<int64_t> steps;   // within the block
+  for (const int64_t step : options_.projected_steps) {
+    const int64_t here = step - block.first_step;
+    if (here >= 0 && here < block.steps) steps.push_back(here);
+  }
+  for (const OutcomeBlock& view : block.outcomes) {
+    if (view.delta != nullptr) continue;
+    StepSeries& series = outcomes_[static_cast<size_t>(view.outcome)];
+    for (const int64_t s : steps) series.error[static_cast<size_t>(block.first_step + s)] = 0;
+  }
+  if (!steps.empty() && !inputs.empty()) {
+    std::vector<double> norms(inputs.size() * steps.size());
+    projection_->norms(inputs, block.steps, steps, norms.data());
+    for (size_t x = 0; x < inputs.size(); ++x) {
+      for (size_t k = 0; k < steps.size(); ++k) {
+        (*outputs[x])[static_cast<size_t>(block.first_step + steps[k])] =
+            norms[x * steps.size() + k];
+      }
+    }
+  }
+  if (options_.per_head) add_head_errors(block, inputs);
+}
+
+void LayerMeasures::add_head_errors(const StepBlock& block,
+                                    const std::vector<const float*>& inputs) {
+  std::vector<Table<double>*> outputs;
+  if (block.full != nullptr) outputs.push_back(&full_.output_head);
+  for (const OutcomeBlock& view : block.outcomes) {
+    Table<double>& error = outcomes_[static_cast<size_t>(view.outcome)].error_head;
+    if (view.delta != nullptr) {
+      outputs.push_back(&error);
+      continue;
+    }
+    for (int64_t h = 0; h < error.rows(); ++h) {
+      std::ranges::fill(part(error, h, block.first_step, block.steps), 0.0);
+    }
+  }
+  if (inputs.empty()) return;
+  const auto heads = static_cast<size_t>(work_.query_heads());
+  const auto steps = static_cast<size_t>(block.steps);
+  std::vector<double> norms(inputs.size() * heads * steps);
+  projection_->head_norms(inputs, block.steps, norms.data());
+  for (size_t x = 0; x < inputs.size(); ++x) {
+    for (size_t h = 0; h < heads; ++h) {
+      std::copy_n(norms.begin() + static_cast<int64_t>((x * heads + h) * steps), steps,
+                  part(*outputs[x], static_cast<int64_t>(h), block.first_step,
+                       block.steps).begin());
+    }
+  }
+}
+
+}  // namespace kvsim

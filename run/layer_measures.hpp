@@ -1,0 +1,61 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "sim/replay/prefill.hpp"
+
+namespace kvsim {
+
+/// What one outcome of a layer's replay measured at each of the T later steps. NaN: undefined, or
+/// not evaluated.
+struct StepSeries {
+  std::vector<double> importance;    ///< [T] retained, pooled over heads
+  std::vector<double> attention;     ///< [T]
+  std::vector<double> error;         ///< [T] norm of the change of the layer's output
+  Table<double> importance_head;     ///< [Hq][T]; the three are empty unless asked for
+  Table<double> attention_head;
+  Table<double> error_head;          ///< norm of the change of each head's output after W_O
+  std::vector<double> kept_sum;      ///< [T] importance kept, all heads; per-step outcomes only
+  std::vector<double> kept_squares;  ///< [T]
+};
+
+/// The full cache at each later step.
+struct FullSeries {
+  std::vector<double> output;         ///< [T] norm of the layer's output; NaN if not evaluated
+  Table<double> output_head;          ///< [Hq][T], when asked for
+  std::vector<double> importance;     ///< [T] of all entries in the scope prompt or all
+  std::vector<double> later_share;    ///< [T] share of it on later entries; 0 in scope prompt
+};
+
+/// Measures one layer while it is replayed: give add() to PrefillReplay::run().
+class LayerMeasures {
+ public:
+  struct Options {
+    std::vector<int64_t> projected_steps;   ///< indices of the steps whose output error is wanted
+    bool per_head = false;
+    Scope scope = Scope::prompt;
+  };
+  LayerMeasures(LayerWork& work, size_t outcomes, Options options);
+
+  void add(const StepBlock& block);
+
+  const std::vector<StepSeries>& outcomes() const { return outcomes_; }
+  const FullSeries& full() const { return full_; }
+  double projection_seconds() const { return projection_seconds_; }
+
+ private:
+  void add_full(const ReplayBlock& block);
+  void add_shares(const OutcomeBlock& view, int64_t first, int64_t steps);
+  void add_errors(const StepBlock& block);
+  void add_head_errors(const StepBlock& block, const std::vector<const float*>& inputs);
+
+  LayerWork& work_;
+  Options options_;
+  std::unique_ptr<Projection> projection_;
+  std::vector<StepSeries> outcomes_;
+  FullSeries full_;
+  double projection_seconds_ = 0;
+};
+
+}  // namespace kvsim

@@ -1,0 +1,254 @@
+#include "run/study.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <future>
+
+#include "analysis/output_error.hpp"
+#include "io/side_files.hpp"
+#include "run/study_results.hpp"
+#include "sim/core/error.hpp"
+
+namespace kvsim {
+namespace {
+
+/// Side files of records, read while layers are read ahead.
+class GuardedSideFiles : public SideFiles {
+ public:
+  explicit GuardedSideFiles(std::mutex& access) : access_(access) {}
+  Table<double> scores(const std::string& path, int layer, int64_t owners,
+                       int64_t entries) const override {
+    const std::lock_guard lock(access_);
+    return read_scores(path, layer, owners, entries);
+  }
+  Table<double> table(const std::string& path, int64_t rows, int64_t columns) const override {
+    return read_table(path, rows, columns);
+  }
+
+ private:
+  std::mutex& access_;
+};
+
+/// Adds the time of its life to a phase.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& phase) : phase_(phase) {}
+  ~Stopwatch() {
+    phase_ +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+
+ private:
+  double& phase_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+template <class Item, class Key>
+std::vector<Item> without_doubles(std::vector<Item> items, Key key) {
+  std::vector<Item> kept;
+  for (Item& item : items) {
+    const auto same = [&](const Item& other) { return key(other) == key(item); };
+    if (std::ranges::none_of(kept, same)) kept.push_back(std::move(item));
+  }
+  return kept;
+}
+
+/// Index of a record among those of a run, added at the end when it is not there.
+int find_or_add(std::vector<Record>& records, const char* text) {
+  const Record wanted = Record::parse(text);
+  for (size_t r = 0; r < records.size(); ++r) {
+    if (records[r].canonical() == wanted.canonical()) return static_cast<int>(r);
+  }
+  records.push_back(wanted);
+  return static_cast<int>(records.size()) - 1;
+}
+
+/// Layers that see less than the whole trace are not compressed (their cache is bounded anyway).
+std::vector<int> replayed_layers(const TraceReader& reader, const std::vector<int>& wanted,
+                                 const std::function<void(const std::string&)>& message) {
+  std::vector<int> kept;
+  std::string left_out;
+  for (const int layer : wanted) {
+    const int64_t window = reader.header(layer).sliding_window;
+    if (window == 0 || window >= reader.info().total_len) {
+      kept.push_back(layer);
+    } else {
+      left_out += (left_out.empty() ? "" : ", ") + std::to_string(layer);
+    }
+  }
+  if (kept.empty()) {
+    bad_data({.what = "no layer to replay",
+              .where = reader.info().path,
+              .found = "only layers with a sliding window shorter than the trace: " + left_out,
+              .expected = "at least one layer that sees the whole trace"});
+  }
+  if (!left_out.empty() && message) {
+    message(fmt::format("{}: layers left alone, since their sliding window is shorter than the "
+                        "trace: {}", reader.info().path, left_out));
+  }
+  return kept;
+}
+
+}  // namespace
+
+int64_t default_wo_steps(const TraceInfo& info, int64_t value_dim, int64_t sets, double largest,
+                         int64_t records) {
+  constexpr double kFreeFlops = 5e9;   // a tenth of a second on two cores
+  constexpr int64_t kFewest = 16;
+  const auto heads = static_cast<double>(info.num_query_heads);
+  const auto steps = static_cast<double>(info.steps());
+  const double unit = 2 * heads * steps * static_cast<double>(info.prompt_len) *
+                      static_cast<double>(info.head_dim + value_dim) / 2;
+  const double replay = (2 + static_cast<double>(records) * largest) * unit;
+  const double per_step = 2 * heads * static_cast<double>(value_dim * info.hidden_size) *
+                          static_cast<double>(sets + 1);
+  const double affordable = std::max(replay / 2, kFreeFlops) / per_step;
+  if (affordable >= steps) return info.steps();
+  return std::min(info.steps(), std::max(kFewest, static_cast<int64_t>(affordable)));
+}
+
+/// Reads the layers of a pass one after the other, one ahead of the work.
+class Study::Layers {
+ public:
+  explicit Layers(Study& study) : study_(study), layers_(study.options_.layers) { start(); }
+
+  /// The next layer; passes follow each other as long as `passes` says that there are more.
+  LayerTrace next(bool last_pass) {
+    const Stopwatch watch(study_.times_.read);
+    LayerTrace layer = ahead_.get();
+    const bool last = ++at_ == layers_.size();
+    if (last) at_ = 0;
+    if (!last || !last_pass) start();
+    return layer;
+  }
+
+ private:
+  void start() {
+    ahead_ = std::async(std::launch::async, [this, layer = layers_[at_]] {
+      const std::lock_guard lock(study_.file_access_);
+      return study_.reader_.read_layer(layer);
+    });
+  }
+
+  Study& study_;
+  std::vector<int> layers_;
+  size_t at_ = 0;
+  std::future<LayerTrace> ahead_;
+};
+
+Study::Study(const TraceReader& reader, StudyOptions options, StudyHooks hooks)
+    : reader_(reader),
+      options_(std::move(options)),
+      hooks_(std::move(hooks)),
+      files_(std::make_unique<GuardedSideFiles>(file_access_)) {
+  const TraceInfo& info = reader.info();
+  if (info.steps() == 0) {
+    bad_data({.what = "nothing to replay",
+              .where = info.path,
+              .found = "no stored query at or after prompt_len",
+              .expected = "queries of later steps"});
+  }
+  options_.records = without_doubles(std::move(options_.records),
+                                     [](const Record& record) { return record.canonical(); });
+  options_.budgets = without_doubles(
+      std::move(options_.budgets),
+      [&](const Budget& budget) { return budget.ratio(info.prompt_len); });
+  options_.layers = replayed_layers(reader, options_.layers, hooks_.message);
+  shown_ = options_.records.size();
+  add_hidden_records();
+  policies_ = std::make_unique<PolicyRun>(options_.records, options_.budgets, info,
+                                          options_.layers, options_.seed, *files_);
+  options_.records.resize(shown_);
+  results_ = std::make_unique<StudyResults>(reader_, options_, options_.records,
+                                            evaluated_steps(info.steps(), wo_steps()));
+}
+
+Study::~Study() = default;
+
+void Study::add_hidden_records() {
+  if (options_.metrics.contains("regret_mean")) {
+    oracle_mean_ = find_or_add(options_.records, "oracle-mean");
+  }
+  if (options_.metrics.contains("regret_step")) {
+    oracle_step_ = find_or_add(options_.records, "oracle-step");
+  }
+}
+
+void Study::check() const { policies_->check(); }
+
+int64_t Study::wo_steps() const {
+  if (options_.wo_steps) return *options_.wo_steps;
+  const TraceInfo& info = reader_.info();
+  double largest = 0;
+  for (const Budget& budget : options_.budgets) {
+    largest = std::max(largest, budget.ratio(info.prompt_len));
+  }
+  const auto records = static_cast<int64_t>(options_.records.size());
+  return default_wo_steps(info, reader_.header(options_.layers.front()).value_dim,
+                          records * static_cast<int64_t>(options_.budgets.size()), largest,
+                          records);
+}
+
+void Study::say_progress(const std::string& what) {
+  const int64_t passes = policies_->needs_survey() ? 2 : 1;
+  const auto all = static_cast<double>(passes * static_cast<int64_t>(options_.layers.size()));
+  if (hooks_.progress) hooks_.progress(static_cast<double>(steps_done_) / all, what);
+}
+
+Dataset Study::run(Backend& backend) {
+  Layers layers(*this);
+  if (policies_->needs_survey()) survey(backend, layers);
+  for (size_t l = 0; l < options_.layers.size(); ++l) {
+    say_progress(fmt::format("layer {}", options_.layers[l]));
+    const LayerTrace trace = layers.next(true);
+    LayerWork work(trace, backend);
+    run_layer(work, static_cast<int64_t>(l));
+    ++steps_done_;
+  }
+  say_progress("");
+  return results_->finish(backend);
+}
+
+void Study::survey(Backend& backend, Layers& layers) {
+  for (const int layer : options_.layers) {
+    say_progress(fmt::format("scores of layer {}", layer));
+    const LayerTrace trace = layers.next(false);
+    const Stopwatch watch(times_.select);
+    LayerWork work(trace, backend);
+    policies_->survey(work);
+    ++steps_done_;
+  }
+  const Stopwatch watch(times_.select);
+  policies_->finish_survey();
+}
+
+void Study::run_layer(LayerWork& work, int64_t layer) {
+  LayerKept kept;
+  {
+    const Stopwatch watch(times_.select);
+    kept = policies_->select(work);
+  }
+  LayerMeasures::Options measured;
+  measured.projected_steps = results_->projected_steps();
+  measured.per_head = options_.per_head;
+  measured.scope = options_.scope;
+  const auto begin = std::chrono::steady_clock::now();
+  PrefillReplay replay(work, kept, policies_->records(), {options_.scope, options_.importance});
+  LayerMeasures measures(work, replay.outcomes().size(), std::move(measured));
+  double inside = 0;
+  replay.run([&](const StepBlock& block) {
+    const Stopwatch watch(inside);
+    measures.add(block);
+  });
+  const double both =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  times_.replay += both - inside;
+  times_.project += measures.projection_seconds();
+  times_.measure += inside - measures.projection_seconds();
+  const Stopwatch watch(times_.measure);
+  write_layer(work, layer, replay, measures);
+}
+
+}  // namespace kvsim

@@ -1,0 +1,107 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "analysis/dataset.hpp"
+#include "io/trace_reader.hpp"
+#include "sim/policy/policy_run.hpp"
+#include "sim/replay/prefill.hpp"
+
+namespace kvsim {
+
+class LayerMeasures;
+struct FullSeries;
+class StudyResults;
+
+/// What to replay and what to measure.
+struct StudyOptions {
+  std::vector<Record> records;    ///< typed order; equal ones collapse
+  std::vector<Budget> budgets;    ///< typed order; equal ones collapse
+  std::vector<int> layers;        ///< ascending
+  uint64_t seed = 0;
+
+  Scope scope = Scope::prompt;
+  Norm importance = Norm::l1;
+  double outlier = 0.5;
+  std::optional<int64_t> wo_steps;             ///< 0: all; not set: chosen by cost
+  std::set<std::string> metrics;               ///< variables on request
+  std::vector<std::string> span_complements;
+  bool per_head = false;
+  bool save_keep = false;
+
+  int64_t element_bytes = 2;
+  std::optional<double> bandwidth;             ///< bytes/s
+  std::optional<double> peak;                  ///< flop/s
+
+  std::string command_line;                    ///< for `history`
+};
+
+/// Seconds per phase of a run.
+struct PhaseTimes {
+  double read = 0;      ///< waiting for the trace; reading ahead overlaps the rest
+  double select = 0;    ///< score, rank, allocate
+  double replay = 0;
+  double project = 0;   ///< through W_O
+  double measure = 0;   ///< everything else that fills the results
+};
+
+struct StudyHooks {
+  std::function<void(const std::string&)> message;           ///< whole sentences for the user
+  std::function<void(double done, const std::string&)> progress;   ///< done in [0, 1]
+};
+
+/// One trace x policies x budgets: reads layer by layer, selects, replays and measures.
+class Study {
+ public:
+  /// `reader` must outlive the study. Layers with a sliding window shorter than the trace are left
+  /// out and named through hooks.message; none left is bad data.
+  Study(const TraceReader& reader, StudyOptions options, StudyHooks hooks = {});
+  ~Study();
+
+  /// Everything that can be refused before any work is refused here.
+  void check() const;
+
+  Dataset run(Backend& backend);
+  const PhaseTimes& times() const { return times_; }
+
+ private:
+  class Layers;   // reads ahead
+  void add_hidden_records();
+  void survey(Backend& backend, Layers& layers);
+  void run_layer(LayerWork& work, int64_t layer);
+  void write_layer(LayerWork& work, int64_t layer, const PrefillReplay& replay,
+                   const LayerMeasures& measures);
+  void write_correlations(LayerWork& work, int64_t layer, const PrefillReplay& replay,
+                          const LayerMeasures& measures);
+  void write_minmax(LayerWork& work, int64_t layer, const PrefillReplay& replay,
+                    const FullSeries& full);
+  int64_t wo_steps() const;
+  void say_progress(const std::string& what);
+
+  const TraceReader& reader_;
+  StudyOptions options_;
+  StudyHooks hooks_;
+  /// The HDF5 library serves one thread at a time: layers that are read ahead, and side files.
+  std::mutex file_access_;
+  std::unique_ptr<SideFiles> files_;
+  size_t shown_ = 0;              ///< records of the user; oracles for regret follow them
+  int oracle_mean_ = -1;          ///< index among the records, -1: not in the run
+  int oracle_step_ = -1;
+  std::unique_ptr<PolicyRun> policies_;
+  std::unique_ptr<StudyResults> results_;
+  PhaseTimes times_;
+  int64_t steps_done_ = 0;        ///< of the progress
+};
+
+/// K of --wo-steps when the user gave none: all steps while projecting them costs at most half the
+/// replay (or a tenth of a second), else fewer, but at least 16. Depends on shapes only.
+int64_t default_wo_steps(const TraceInfo& info, int64_t value_dim, int64_t sets, double largest,
+                         int64_t records);
+
+}  // namespace kvsim

@@ -1,0 +1,224 @@
+#include "run/study_results.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "analysis/outliers.hpp"
+#include "analysis/output_error.hpp"
+#include "analysis/summary.hpp"
+#include "sim/stages/quantize/quantize.hpp"
+
+namespace kvsim {
+namespace {
+
+/// What quantisation does to each owner's slots; empty when nothing is quantised.
+std::vector<QuantizedHead> quantized_heads(const LayerWork& work, const ReplayOutcome& outcome,
+                                           const Settings& settings) {
+  const Quantize& rounding = quantizer(settings);
+  std::vector<QuantizedHead> heads;
+  if (!rounding.changes_entries()) return heads;
+  for (const auto& owner : outcome.kept->owners) {
+    const QuantizedCount count =
+        rounding.count(settings, static_cast<int64_t>(owner.size()), work.trace().k.dim(2),
+                       work.value_dim());
+    heads.push_back({count.numbers, count.groups, static_cast<int>(settings.count("quant_bits"))});
+  }
+  return heads;
+}
+
+std::vector<double> differences(const std::vector<double>& from, const std::vector<double>& what) {
+  std::vector<double> result(from.size());
+  for (size_t t = 0; t < from.size(); ++t) result[t] = from[t] - what[t];
+  return result;
+}
+
+}  // namespace
+
+StudyResults::StudyResults(const TraceReader& reader, const StudyOptions& options,
+                           const std::vector<Record>& records,
+                           std::vector<int64_t> projected_steps)
+    : reader_(reader),
+      options_(options),
+      records_(records),
+      projected_steps_(std::move(projected_steps)),
+      spans_(span_tokens(reader.info(), options.span_complements)),
+      dataset_(empty_results(reader, options, records, spans_)) {}
+
+void StudyResults::set_value(const char* name, std::initializer_list<int64_t> index,
+                             double value) {
+  if (dataset_.has(name)) dataset_.row(name, index)[0] = value;
+}
+
+void StudyResults::write_series(const char* name, ReplayCell cell, int64_t layer,
+                                const std::vector<double>& values) {
+  if (dataset_.has(name)) {
+    std::ranges::copy(values, dataset_.row(name, {cell.record, cell.budget, layer}).begin());
+  }
+}
+
+void StudyResults::write_cell(ReplayCell cell, int64_t layer, const LayerWork& work,
+                              const ReplayOutcome& outcome, const StepSeries& series,
+                              const FullSeries& full) {
+  write_summaries(cell, layer, series);
+  write_errors(cell, layer, work, series, full);
+  write_kept(cell, layer, *outcome.kept);
+  if (!spans_.empty()) write_keep_rates(cell, layer, *outcome.kept);
+  if (options_.per_head) write_heads(cell, layer, series, full);
+  add_memory(cell, work, outcome);
+}
+
+void StudyResults::write_summaries(ReplayCell cell, int64_t layer, const StepSeries& series) {
+  const auto [p, b] = cell;
+  write_series("retained_importance", cell, layer, series.importance);
+  write_series("retained_attention", cell, layer, series.attention);
+  set_value("retained_importance_mean", {p, b, layer}, mean(series.importance));
+  set_value("retained_importance_min", {p, b, layer}, minimum(series.importance));
+  set_value("retained_importance_p01", {p, b, layer}, percentile(series.importance, 1));
+  set_value("retained_attention_mean", {p, b, layer}, mean(series.attention));
+  set_value("retained_attention_min", {p, b, layer}, minimum(series.attention));
+  set_value("retained_attention_p01", {p, b, layer}, percentile(series.attention, 1));
+  set_value("outlier_count", {p, b, layer}, outlier_count(series.importance, options_.outlier));
+}
+
+void StudyResults::write_errors(ReplayCell cell, int64_t layer, const LayerWork& work,
+                                const StepSeries& series, const FullSeries& full) {
+  const auto [p, b] = cell;
+  std::vector<double> relative(series.error.size());
+  relative_errors(series.error, full.output, relative);
+  write_series("output_error", cell, layer, relative);
+  write_series("output_error_absolute", cell, layer, series.error);
+  set_value("output_error_mean", {p, b, layer}, mean(relative));
+  set_value("output_error_max", {p, b, layer}, maximum(relative));
+  set_value("output_error_p99", {p, b, layer}, percentile(relative, 99));
+  set_value("output_error_undefined", {p, b, layer},
+            static_cast<double>(undefined_errors(series.error, full.output)));
+  if (!dataset_.has("residual_error")) return;
+  const auto norms = std::span(work.trace().residual_norm)
+                         .subspan(static_cast<size_t>(work.info().first_step()));
+  relative_errors(series.error, std::vector<double>(norms.begin(), norms.end()), relative);
+  write_series("residual_error", cell, layer, relative);
+  set_value("residual_error_mean", {p, b, layer}, mean(relative));
+  set_value("residual_error_max", {p, b, layer}, maximum(relative));
+  set_value("residual_error_p99", {p, b, layer}, percentile(relative, 99));
+}
+
+void StudyResults::write_kept(ReplayCell cell, int64_t layer, const KeptSets& kept) {
+  const auto [p, b] = cell;
+  const bool query = kept.per_query_head;
+  for (size_t o = 0; o < kept.owners.size(); ++o) {
+    const auto owner = static_cast<int64_t>(o);
+    set_value(query ? "kept_query" : "kept", {p, b, layer, owner},
+              static_cast<double>(kept.owners[o].size()));
+    set_value(query ? "tied_at_threshold_query" : "tied_at_threshold", {p, b, layer, owner},
+              kept.tied.empty() ? 0.0 : static_cast<double>(kept.tied[o]));
+    const char* mask = query ? "kept_mask_query" : "kept_mask";
+    if (!dataset_.has(mask)) continue;
+    const auto row = dataset_.row<uint8_t>(mask, {p, b, layer, owner});
+    std::ranges::fill(row, uint8_t{0});
+    for (const uint32_t entry : kept.owners[o]) row[entry] = 1;
+  }
+}
+
+void StudyResults::write_keep_rates(ReplayCell cell, int64_t layer, const KeptSets& kept) {
+  const auto [p, b] = cell;
+  const double line = unbiased_rate(kept.owners, reader_.info().prompt_len);
+  std::vector<double> rates;
+  for (size_t s = 0; s < spans_.size(); ++s) {
+    const auto span = static_cast<int64_t>(s);
+    rates.push_back(keep_rate(kept.owners, spans_[s]));
+    set_value("keep_rate", {p, b, layer, span}, rates.back());
+    set_value("bias_index", {p, b, layer, span}, rates.back() - line);
+    if (kept.per_query_head) continue;
+    for (size_t o = 0; o < kept.owners.size(); ++o) {
+      set_value("keep_rate_head", {p, b, layer, static_cast<int64_t>(o), span},
+                keep_rate_of_head(kept.owners[o], spans_[s]));
+    }
+  }
+  set_value("bias_spread", {p, b, layer}, bias_spread(rates, spans_));
+}
+
+void StudyResults::write_heads(ReplayCell cell, int64_t layer, const StepSeries& series,
+                               const FullSeries& full) {
+  const auto copy = [&](const char* name, const Table<double>& table) {
+    std::ranges::copy(table.values(),
+                      dataset_.row(name, {cell.record, cell.budget, layer}).begin());
+  };
+  copy("retained_importance_head", series.importance_head);
+  copy("retained_attention_head", series.attention_head);
+  Table<double> relative = series.error_head;
+  for (int64_t h = 0; h < relative.rows(); ++h) {
+    relative_errors(series.error_head.row(h), full.output_head.row(h), relative.row(h));
+  }
+  copy("output_error_head", relative);
+}
+
+void StudyResults::write_correlation(ReplayCell cell, int64_t layer,
+                                     const std::vector<Moments>& all,
+                                     const std::vector<Moments>& kept,
+                                     const std::vector<double>& count) {
+  std::vector<double> pearson(all.size());
+  std::vector<double> cosine(all.size());
+  for (size_t t = 0; t < all.size(); ++t) {
+    pearson[t] = importance_pearson(all[t], kept[t], count[t]);
+    cosine[t] = importance_cosine(all[t], kept[t]);
+  }
+  write_series("importance_pearson", cell, layer, pearson);
+  write_series("importance_cosine", cell, layer, cosine);
+}
+
+void StudyResults::write_regret(ReplayCell cell, int64_t layer, const StepSeries& own,
+                                const StepSeries* oracle_mean, const StepSeries* oracle_step) {
+  if (oracle_mean != nullptr) {
+    set_value("regret_mean", {cell.record, cell.budget, layer},
+              mean(oracle_mean->importance) - mean(own.importance));
+  }
+  if (oracle_step != nullptr) {
+    write_series("regret_step", cell, layer, differences(oracle_step->importance, own.importance));
+  }
+}
+
+void StudyResults::write_minmax(ReplayCell cell, int64_t layer, double bound) {
+  set_value("minmax_bound", {cell.record, cell.budget, layer}, bound);
+}
+
+void StudyResults::add_memory(ReplayCell cell, const LayerWork& work,
+                              const ReplayOutcome& outcome) {
+  const CacheShape shape{work.kv_heads(),  work.group_size(), work.trace().k.dim(2),
+                         work.value_dim(), work.entries(),    options_.element_bytes};
+  const Settings& settings = records_[static_cast<size_t>(cell.record)].settings;
+  memory_[{cell.record, cell.budget}].add_layer(shape, *outcome.kept,
+                                                quantized_heads(work, outcome, settings));
+}
+
+void StudyResults::write_memory() {
+  for (const auto& [cell, model] : memory_) {
+    const auto [p, b] = cell;
+    const MemoryUse use = model.use();
+    set_value("entries_kv", {p, b}, use.entries_kv);
+    set_value("entries_query", {p, b}, use.entries_query);
+    set_value("realised_ratio", {p, b}, use.realised_ratio);
+    set_value("realised_ratio_min", {p, b}, use.realised_ratio_min);
+    set_value("realised_ratio_max", {p, b}, use.realised_ratio_max);
+    set_value("bytes_ragged", {p, b}, use.bytes_ragged);
+    set_value("bytes_grouped", {p, b}, use.bytes_grouped);
+    set_value("bytes_quantized", {p, b}, use.bytes_quantized);
+    set_value("bytes_side", {p, b}, use.bytes_side);
+    set_value("compression", {p, b}, use.compression);
+    if (!options_.bandwidth || !options_.peak) continue;
+    const double bytes = use.bytes_full / use.compression;
+    const double time = roofline_time(bytes, use.flops, *options_.bandwidth, *options_.peak);
+    const double full =
+        roofline_time(use.bytes_full, use.flops_full, *options_.bandwidth, *options_.peak);
+    set_value("decode_time", {p, b}, time);
+    set_value("decode_speedup", {p, b}, full / time);
+  }
+}
+
+Dataset StudyResults::finish(const Backend& backend) {
+  write_memory();
+  describe_run(dataset_, reader_, options_, records_, backend,
+               static_cast<int64_t>(projected_steps_.size()));
+  return std::move(dataset_);
+}
+
+}  // namespace kvsim
