@@ -83,6 +83,8 @@ class InputDataset {
   void check_filters(hid_t properties);
   int64_t bytes() const;   ///< of all elements, as stored
   int64_t count() const;
+  void read_filtered(size_t element, std::byte* out) const;
+  void read_references(std::byte* out) const;
   std::vector<std::string> read_variable_text() const;
 
   const InputFile* file_;

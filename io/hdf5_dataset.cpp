@@ -4,6 +4,7 @@
 
 #include "io/chunks.hpp"
 #include "io/hdf5.hpp"
+#include "io/variable_text.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim::h5 {
@@ -216,14 +217,8 @@ ElementType InputDataset::float_type() const {
 
 void InputDataset::read_raw(void* out) const {
   if (count() == 0) return;
-  if (!filters_.empty()) {
-    const auto element = static_cast<int64_t>(H5Tget_size(type_.get()));
-    const std::string fault =
-        read_chunks({id_.get(), shape_, chunk_, element, filters_, file_->size()},
-                    static_cast<std::byte*>(out));
-    if (!fault.empty()) fail("cannot be read", fault, "intact data");
-    return;
-  }
+  if (!filters_.empty())
+    return read_filtered(H5Tget_size(type_.get()), static_cast<std::byte*>(out));
   if (H5Dread(id_.get(), type_.get(), H5S_ALL, H5S_ALL, no_conversion().get(), out) < 0)
     fail("cannot be read", "damaged data", "intact data");
 }
@@ -273,22 +268,34 @@ std::vector<std::string> InputDataset::read_text() const {
 }
 
 std::vector<std::string> InputDataset::read_variable_text() const {
-  std::vector<char*> raw(static_cast<size_t>(count()), nullptr);
-  if (raw.empty()) return {};
-  if (H5Dread(id_.get(), type_.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, raw.data()) < 0)
-    fail("cannot be read", "damaged text", "intact text");
-  std::vector<std::string> texts(raw.size());
-  int64_t null_at = -1;
-  for (size_t i = 0; i < raw.size(); ++i) {
-    if (raw[i] == nullptr) {
-      null_at = static_cast<int64_t>(i);
-      continue;
-    }
-    texts[i] = raw[i];
-    H5free_memory(raw[i]);
+  std::vector<std::byte> references(static_cast<size_t>(count()) * kTextReference);
+  read_references(references.data());
+  TextHeap heap(file_->path(), file_->file_.get(), file_->size());
+  std::vector<std::string> texts;
+  for (size_t at = 0; at < references.size(); at += kTextReference) {
+    TextHeap::Result result = heap.read(references.data() + at);
+    const std::string place = " at index " + std::to_string(at / kTextReference);
+    if (result.outcome == TextHeap::Outcome::null) fail("no text", "a null string" + place, "text");
+    if (result.outcome == TextHeap::Outcome::damaged)
+      fail("cannot be read", "damaged text" + place, "intact text");
+    texts.push_back(std::move(result.text));
   }
-  if (null_at >= 0) fail("no text", "a null string at index " + std::to_string(null_at), "text");
   return texts;
+}
+
+/// Chunks with filters are decoded here; anything else HDF5 reads without looking at the heap.
+void InputDataset::read_references(std::byte* out) const {
+  if (count() == 0) return;
+  if (!filters_.empty()) return read_filtered(kTextReference, out);
+  if (H5Dread(id_.get(), text_reference_type(), H5S_ALL, H5S_ALL, H5P_DEFAULT, out) < 0)
+    fail("cannot be read", "damaged data", "intact data");
+}
+
+void InputDataset::read_filtered(size_t element, std::byte* out) const {
+  const std::string fault = read_chunks({id_.get(), shape_, chunk_, static_cast<int64_t>(element),
+                                         filters_, file_->size()},
+                                        out);
+  if (!fault.empty()) fail("cannot be read", fault, "intact data");
 }
 
 }  // namespace kvsim::h5

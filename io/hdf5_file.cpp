@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "io/hdf5.hpp"
+#include "io/variable_text.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim::h5 {
@@ -174,12 +175,14 @@ std::optional<std::string> InputFile::text_attribute(const std::string& object,
     fail(place, "wrong type", type_text(type.get()), "a string");
   std::string text;
   if (H5Tis_variable_str(type.get()) > 0) {
-    char* value = nullptr;
-    const Handle memory(H5Tcopy(type.get()));
-    if (H5Aread(attribute.get(), memory.get(), &value) < 0) fail(place, "cannot be read");
-    if (value == nullptr) fail(place, "no text", "a null string", "text");
-    text = value;
-    H5free_memory(value);
+    std::byte reference[kTextReference];
+    if (H5Aread(attribute.get(), text_reference_type(), reference) < 0)
+      fail(place, "cannot be read");
+    TextHeap::Result result = TextHeap(path_, file_.get(), size_).read(reference);
+    if (result.outcome == TextHeap::Outcome::null) fail(place, "no text", "a null string", "text");
+    if (result.outcome == TextHeap::Outcome::damaged)
+      fail(place, "cannot be read", "damaged text", "intact text");
+    text = std::move(result.text);
   } else {
     const size_t size = H5Tget_size(type.get());
     if (size > static_cast<size_t>(size_))

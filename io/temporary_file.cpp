@@ -1,6 +1,5 @@
 #include "io/temporary_file.hpp"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -52,13 +51,6 @@ extern "C" void end_on_signal(int) {
   _exit(130);
 }
 
-void flush_to_disk(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return;
-  fsync(file);
-  close(file);
-}
-
 }  // namespace
 
 TemporaryFile::TemporaryFile(std::string target) : target_(std::move(target)) {
@@ -77,7 +69,6 @@ TemporaryFile::~TemporaryFile() {
 }
 
 void TemporaryFile::commit() {
-  flush_to_disk(path_);
   if (std::rename(path_.c_str(), target_.c_str()) != 0)
     throw Error(Fault::failure,
                 {.what = "cannot be written", .where = target_, .found = std::strerror(errno)});

@@ -16,7 +16,7 @@ class TemporaryFile {
 
   const std::string& path() const { return path_; }   ///< write here
   const std::string& target() const { return target_; }
-  /// Flushes to disk and renames to the target; an error leaves the target as it was.
+  /// Renames to the target; an error leaves the target as it was.
   void commit();
 
  private:

@@ -1,0 +1,110 @@
+#include "io/variable_text.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "io/hdf5.hpp"
+
+namespace kvsim::h5 {
+namespace {
+
+constexpr uint64_t kMostLoaded = uint64_t{64} << 20;   // bytes of collections kept
+
+/// Little-endian unsigned integer of `bytes` bytes.
+template <class Byte>
+uint64_t number(const Byte* data, size_t bytes) {
+  uint64_t value = 0;
+  for (size_t i = bytes; i-- > 0;) value = value << 8 | static_cast<unsigned char>(data[i]);
+  return value;
+}
+
+/// HDF5 asks this "conversion" to turn references into references: they stay as they are.
+herr_t keep_references(hid_t source, hid_t target, H5T_cdata_t* data, size_t, size_t, size_t,
+                       void*, void*, hid_t) {
+  if (data->command != H5T_CONV_INIT) return 0;
+  data->need_bkg = H5T_BKG_NO;
+  return H5Tget_size(source) == kTextReference && H5Tget_size(target) == kTextReference ? 0 : -1;
+}
+
+hid_t register_reference_type() {
+  const hid_t type = H5Tcreate(H5T_OPAQUE, kTextReference);
+  H5Tset_tag(type, "kvsim text reference");
+  const Handle text(H5Tcopy(H5T_C_S1));
+  H5Tset_size(text.get(), H5T_VARIABLE);
+  H5Tregister(H5T_PERS_SOFT, "kvsim text reference", text.get(), type, keep_references);
+  return type;
+}
+
+}  // namespace
+
+hid_t text_reference_type() {
+  static const hid_t type = register_reference_type();   // kept for the life of the program
+  return type;
+}
+
+TextHeap::TextHeap(const std::string& path, hid_t file, int64_t size)
+    : file_(path, std::ios::binary), size_(static_cast<uint64_t>(size)) {
+  const Handle properties(H5Fget_create_plist(file));
+  size_t address_bytes = 0, length_bytes = 0;
+  hsize_t user_block = 0;
+  known_sizes_ = H5Pget_sizes(properties.get(), &address_bytes, &length_bytes) >= 0 &&
+                 address_bytes == 8 && length_bytes == 8 &&
+                 H5Pget_userblock(properties.get(), &user_block) >= 0 && user_block <= size_;
+  base_ = user_block;
+}
+
+/// A collection: "GCOL", version 1, 3 bytes, its size (8), then objects: index (2), reference count
+/// (2), 4 bytes, size (8), data padded to 8 bytes. Index 0 is the free space at the end.
+std::optional<TextHeap::Collection> TextHeap::load(uint64_t address) {
+  constexpr size_t kHead = 16;
+  if (address > size_ - base_ || size_ - base_ - address < kHead) return std::nullopt;
+  char head[kHead];
+  file_.clear();
+  file_.seekg(static_cast<std::streamoff>(base_ + address));
+  if (!file_.read(head, kHead) || std::memcmp(head, "GCOL\1", 5) != 0) return std::nullopt;
+  const uint64_t size = number(head + 8, 8);
+  if (size < kHead || size > size_ - base_ - address) return std::nullopt;
+  Collection result;
+  result.bytes.resize(size);
+  file_.seekg(static_cast<std::streamoff>(base_ + address));
+  if (!file_.read(result.bytes.data(), static_cast<std::streamsize>(size))) return std::nullopt;
+  for (size_t at = kHead; at + kHead <= size;) {
+    const char* object = result.bytes.data() + at;
+    const auto index = static_cast<uint32_t>(number(object, 2));
+    const uint64_t length = number(object + 8, 8);
+    if (index == 0 || length > size - at - kHead) break;
+    result.objects[index] = {at + kHead, static_cast<size_t>(length)};
+    at += kHead + (static_cast<size_t>(length) + 7) / 8 * 8;
+  }
+  return result;
+}
+
+const TextHeap::Collection* TextHeap::collection(uint64_t address) {
+  const auto known = loaded_.find(address);
+  if (known != loaded_.end()) return &known->second;
+  std::optional<Collection> fresh = load(address);
+  if (!fresh) return nullptr;
+  if (loaded_bytes_ > kMostLoaded) {
+    loaded_.clear();
+    loaded_bytes_ = 0;
+  }
+  loaded_bytes_ += fresh->bytes.size();
+  return &loaded_.emplace(address, std::move(*fresh)).first->second;
+}
+
+TextHeap::Result TextHeap::read(const std::byte* reference) {
+  const uint64_t length = number(reference, 4);
+  const uint64_t address = number(reference + 4, 8);
+  const auto index = static_cast<uint32_t>(number(reference + 12, 4));
+  if (!known_sizes_) return {};
+  if (address == 0) return {Outcome::null, {}};
+  if (length == 0) return {Outcome::text, {}};
+  const Collection* heap = collection(address);
+  if (heap == nullptr) return {};
+  const auto object = heap->objects.find(index);
+  if (object == heap->objects.end() || object->second.size < length) return {};
+  const char* begin = heap->bytes.data() + object->second.begin;
+  return {Outcome::text, std::string(begin, strnlen(begin, length))};
+}
+
+}  // namespace kvsim::h5
