@@ -1,0 +1,69 @@
+# Shared by the scripts: installs what is missing, quietly, and says what failed when it does.
+# Sourced, not run.
+
+KVSIM_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+KVSIM_CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/kvsim
+LOG=$(mktemp "${TMPDIR:-/tmp}/kvsim-script.XXXXXX")
+trap 'rm -f "$LOG"' EXIT
+
+PACKAGES="g++ cmake ninja-build pkg-config git ccache
+  libhdf5-dev libeigen3-dev libboost-dev libboost-program-options-dev libfmt-dev
+  nlohmann-json3-dev libtomlplusplus-dev libxxhash-dev catch2 python3 python3-venv"
+TEST_PACKAGES="python3-numpy python3-h5py netcdf-bin"
+
+say() { printf '%s\n' "$*" >&2; }
+
+# quietly WHAT COMMAND...: runs the command; on failure prints the end of its output and stops.
+quietly() {
+  local what=$1
+  shift
+  if ! "$@" >"$LOG" 2>&1 </dev/null; then
+    tail -n 40 "$LOG" >&2
+    say "failed: $what"
+    exit 1
+  fi
+}
+
+# ensure_packages NAME...: Debian packages that are missing are installed, as root or with sudo.
+ensure_packages() {
+  local missing=() name
+  for name in "$@"; do
+    dpkg-query -W -f='${Status}\n' "$name" 2>/dev/null | grep -q '^install ok installed' ||
+      missing+=("$name")
+  done
+  [ ${#missing[@]} -eq 0 ] && return
+  if ! command -v apt-get >/dev/null; then
+    say "missing: ${missing[*]}. This script installs Debian packages only; please install these."
+    exit 1
+  fi
+  local as_root=()
+  [ "$(id -u)" -eq 0 ] || as_root=(sudo)
+  say "installing ${missing[*]}"
+  quietly "apt-get update" "${as_root[@]}" apt-get update
+  quietly "apt-get install ${missing[*]}" "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y --no-install-recommends "${missing[@]}"
+}
+
+# ensure_venv NAME REQUIREMENTS: a Python venv under the user's cache, made again when the list of
+# requirements changes. Its interpreter is $KVSIM_CACHE/NAME/bin/python.
+ensure_venv() {
+  local venv=$KVSIM_CACHE/$1 list=$2 digest
+  digest=$(sha256sum <"$list")
+  [ "$(cat "$venv/requirements.sha256" 2>/dev/null)" = "$digest" ] && return
+  say "installing Python packages of ${list#"$KVSIM_ROOT"/} into $venv"
+  mkdir -p "$KVSIM_CACHE"
+  [ -x "$venv/bin/python" ] || quietly "making a Python venv" /usr/bin/python3 -m venv "$venv"
+  quietly "pip install -r $list" "$venv/bin/python" -m pip install --disable-pip-version-check \
+    -q -r "$list"
+  printf '%s\n' "$digest" >"$venv/requirements.sha256"
+}
+
+# build PRESET TARGET...: configures when needed and builds; silent when nothing is to be done.
+build() {
+  local preset=$1
+  shift
+  cd "$KVSIM_ROOT" || exit 1
+  quietly "cmake --preset $preset" cmake --preset "$preset"
+  say "building (preset $preset)"
+  quietly "building $*" cmake --build --preset "$preset" --target "$@"
+}

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# From a fresh clone to the first figures: installs what is missing, builds, replays the sample
+# trace and draws. Takes seconds when there is nothing to do.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+# shellcheck disable=SC2086  # a list of names
+ensure_packages $PACKAGES
+ensure_venv plots "$KVSIM_ROOT/plots/requirements.txt"
+build release kvsim
+
+cd "$KVSIM_ROOT"
+build/kvsim replay data/sample.h5 -o build/sample.nc --overwrite
+build/kvsim plot build/sample.nc -o figs --overwrite >/dev/null
+say "results in build/sample.nc, figures in figs/:"
+ls figs/*.png

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds and runs every test.
+#   --sanitizers  also with the address, undefined-behaviour and thread sanitizers
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+# shellcheck disable=SC2086  # lists of names
+ensure_packages $PACKAGES $TEST_PACKAGES
+ensure_venv plots "$KVSIM_ROOT/plots/requirements.txt"
+build release kvsim
+build dev all
+
+cd "$KVSIM_ROOT"
+export KVSIM_BIN=$KVSIM_ROOT/build/kvsim
+plots_python=$KVSIM_CACHE/plots/bin/python
+torch_python=$KVSIM_CACHE/torch/bin/python
+failed=()
+
+# check NAME COMMAND...: runs one group of tests and remembers whether it failed.
+check() {
+  local name=$1
+  shift
+  say "== $name"
+  "$@" </dev/null || failed+=("$name")
+}
+
+check "unit tests" build/dev/kvsim_tests --order rand --rng-seed time
+check "figures" "$plots_python" tests/plots/test_plots.py
+check "prompts with markers" /usr/bin/python3 tests/capture/test_markup.py
+check "texts of the larger traces" /usr/bin/python3 tests/capture/test_texts.py
+if [ -x "$torch_python" ] && "$torch_python" -c 'import torch, transformers' 2>/dev/null; then
+  check "capture" "$torch_python" tests/capture/test_capture.py
+else
+  check "capture" /usr/bin/python3 tests/capture/test_capture.py   # says why it is skipped
+fi
+check "sample trace" "$KVSIM_BIN" verify data/sample.h5
+check "goldens of published code" /usr/bin/python3 tests/golden/check_golden.py "$KVSIM_BIN"
+check "commands of the README" /usr/bin/python3 tests/cli/test_readme.py
+
+independent=$KVSIM_ROOT/../shared/check/check.py
+if [ -f "$independent" ]; then
+  check "independent numbers" /usr/bin/python3 "$independent" "$KVSIM_BIN"
+fi
+
+if [ "${1:-}" = --sanitizers ]; then
+  for sanitizer in asan tsan; do
+    build $sanitizer kvsim_tests
+    check "$sanitizer" "build/$sanitizer/kvsim_tests" --order rand --rng-seed time
+  done
+fi
+
+if [ ${#failed[@]} -gt 0 ]; then
+  say "failed: $(IFS=,; echo "${failed[*]}" | sed 's/,/, /g')"
+  exit 1
+fi
+say "all tests passed"
