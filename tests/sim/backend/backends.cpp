@@ -1,0 +1,49 @@
+#include "tests/sim/backend/backends.hpp"
+
+#include <cstdlib>
+
+#include "sim/core/error.hpp"
+#include "sim/core/parallel.hpp"
+
+namespace kvsim::test {
+
+ForcedIsa::ForcedIsa(const std::string& isa) {
+  const char* const before = std::getenv("KVSIM_ISA");
+  was_set_ = before != nullptr;
+  if (was_set_) before_ = before;
+  setenv("KVSIM_ISA", isa.c_str(), 1);
+}
+
+ForcedIsa::~ForcedIsa() {
+  if (was_set_)
+    setenv("KVSIM_ISA", before_.c_str(), 1);
+  else
+    unsetenv("KVSIM_ISA");
+}
+
+ForcedThreads::ForcedThreads(int count) : before_(threads()) { set_threads(count); }
+ForcedThreads::~ForcedThreads() { set_threads(before_); }
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> result;
+  for (const std::string isa : {"v4", "v3", "v2", "portable"}) {
+    const ForcedIsa forced(isa);
+    try {
+      make_cpu_backend();
+      result.push_back(isa);
+    } catch (const Error&) {   // this processor lacks it
+    }
+  }
+  return result;
+}
+
+std::vector<NamedBackend> all_backends() {
+  std::vector<NamedBackend> result;
+  for (const std::string& isa : instruction_sets()) {
+    const ForcedIsa forced(isa);
+    result.push_back({"cpu " + isa, make_cpu_backend()});
+  }
+  return result;
+}
+
+}  // namespace kvsim::test

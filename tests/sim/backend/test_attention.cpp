@@ -1,0 +1,206 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "tests/reference/reference.hpp"
+#include "tests/sim/backend/backends.hpp"
+#include "tests/support/random_trace.hpp"
+
+namespace kvsim::test {
+namespace {
+
+// Relative error of one A: that of its float32 logit (size 5..20) and of the sum.
+constexpr double kWeightTolerance = 1e-5;
+// Absolute error of a float32 logit of size 5..20, and so of the log-sum-exp.
+constexpr double kLogitTolerance = 1e-5;
+constexpr double kOutputTolerance = 5e-6;   // as for the replay
+constexpr double kSmallest = 1e-30;         // smaller weights may be 0
+
+void check_row(const LayerTrace& layer, const AttentionBlock& block, int head, int64_t r,
+               int64_t row, bool logits, bool outputs) {
+  const int query_head = block.kv_head * block.heads + head;
+  const std::vector<double> expected = reference::logits(layer, query_head, row);
+  const reference::Attention full = reference::attention(layer, query_head, expected);
+  double worst = 0, worst_logit = 0;
+  for (int64_t i = 0; i < block.columns; ++i) {
+    const double want = full.weight[static_cast<size_t>(i)];
+    const double got = static_cast<double>(block.attention_row(head, r)[i]);
+    if (std::isinf(expected[static_cast<size_t>(i)]) && got != 0.0) worst = 1;
+    if (want > kSmallest) worst = std::max(worst, std::fabs(got / want - 1));
+    if (!logits) continue;
+    const double logit = static_cast<double>(block.logit_row(head, r)[i]);
+    if (logit != expected[static_cast<size_t>(i)])   // both may be -inf
+      worst_logit = std::max(worst_logit, std::fabs(logit - expected[static_cast<size_t>(i)]));
+  }
+  CHECK(worst < kWeightTolerance);
+  CHECK(worst_logit < kLogitTolerance);
+  CHECK(block.log_sum_exp[static_cast<size_t>(head * block.rows + r)] ==
+        Approx(full.log_sum_exp).margin(kLogitTolerance));
+  if (!outputs) return;
+  std::vector<double> z = reference::output(layer, query_head, full.weight);
+  const double size = reference::l2(z);
+  for (size_t c = 0; c < z.size(); ++c)
+    z[c] -= static_cast<double>(
+        block.outputs[static_cast<size_t>(head * block.rows + r) * z.size() + c]);
+  CHECK(reference::l2(z) <= kOutputTolerance * size);
+}
+
+void check(Backend& backend, const LayerTrace& layer, std::vector<int64_t> rows, int64_t columns,
+           bool logits, bool outputs) {
+  for (int kv_head = 0; kv_head < layer.info->num_kv_heads; ++kv_head) {
+    AttentionRequest request;
+    request.kv_head = kv_head;
+    request.rows = rows;
+    request.columns = columns;
+    request.logits = logits;
+    request.outputs = outputs;
+    AttentionBlock block;
+    backend.attention(layer, request, block);
+    REQUIRE(block.rows == static_cast<int64_t>(rows.size()));
+    REQUIRE(block.heads == layer.info->group_size());
+    CHECK(block.logits.empty() == !logits);
+    CHECK(block.outputs.empty() == !outputs);
+    for (int head = 0; head < block.heads; ++head)
+      for (int64_t r = 0; r < block.rows; ++r) {
+        const int64_t row = rows[static_cast<size_t>(r)];
+        CHECK(block.positions[static_cast<size_t>(r)] ==
+              layer.info->query_position[static_cast<size_t>(row)]);
+        check_row(layer, block, head, r, row, logits, outputs);
+      }
+  }
+}
+
+std::vector<int64_t> all_rows(const TraceInfo& info) {
+  std::vector<int64_t> rows(info.query_position.size());
+  std::iota(rows.begin(), rows.end(), int64_t{0});
+  return rows;
+}
+
+}  // namespace
+
+TEST_CASE("attention rows agree with float64 for every shape of heads", "[backend][attention]") {
+  struct Case {
+    int query_heads, kv_heads;
+    int64_t d, dv, prompt, later;
+  };
+  for (auto& [name, backend] : all_backends())
+    for (const Case& c : std::vector<Case>{{1, 1, 64, 64, 33, 5},
+                                           {6, 2, 10, 7, 100, 7},
+                                           {16, 1, 80, 96, 40, 3},
+                                           {4, 4, 128, 16, 300, 4},
+                                           {8, 2, 256, 20, 10, 0},
+                                           {3, 1, 96, 96, 1, 0}}) {
+      CAPTURE(name, c.query_heads, c.d, c.dv, c.prompt);
+      RandomTraceShape shape;
+      shape.query_heads = c.query_heads;
+      shape.kv_heads = c.kv_heads;
+      shape.d = c.d;
+      shape.dv = c.dv;
+      shape.prompt = c.prompt;
+      shape.later = c.later;
+      const auto trace = random_trace(shape);
+      check(*backend, trace->layer, all_rows(trace->info), c.prompt, true, true);
+      check(*backend, trace->layer, all_rows(trace->info), c.prompt + c.later, false, false);
+    }
+}
+
+TEST_CASE("attention honours softcap, window and sink", "[backend][attention]") {
+  for (auto& [name, backend] : all_backends())
+    for (const double softcap : {0.0, 3.0, 30.0})
+      for (const int64_t window : {0, 1, 17, 400})
+        for (const bool sink : {false, true}) {
+          CAPTURE(name, softcap, window, sink);
+          RandomTraceShape shape;
+          shape.prompt = 290;
+          shape.softcap = softcap;
+          shape.window = window;
+          shape.sink = sink;
+          const auto trace = random_trace(shape);
+          check(*backend, trace->layer, {0, 5, 20, 255, 256, 257, 289, 298}, 290, true, true);
+        }
+}
+
+TEST_CASE("attention needs only the rows and columns asked for", "[backend][attention]") {
+  RandomTraceShape shape;
+  shape.queries = {3, 30, 39, 44, 48};
+  shape.type = ElementType::bfloat16;
+  const auto trace = random_trace(shape);
+  for (auto& [name, backend] : all_backends()) {
+    CAPTURE(name);
+    check(*backend, trace->layer, {1, 2, 4}, 10, true, false);
+    check(*backend, trace->layer, {2}, 1, false, true);
+    check(*backend, trace->layer, {0, 4}, 40, false, false);
+  }
+}
+
+TEST_CASE("the only visible entry has all the attention, and equal logits share it equally",
+          "[backend][attention]") {
+  for (auto& [name, backend] : all_backends()) {
+    CAPTURE(name);
+    RandomTraceShape shape;
+    shape.logit_spread = 0;
+    shape.prompt = 500;
+    const auto equal = random_trace(shape);
+    AttentionRequest request;
+    request.rows = {0, 6, 497};
+    request.columns = 500;
+    AttentionBlock block;
+    backend->attention(equal->layer, request, block);
+    CHECK(block.attention_row(0, 0)[0] == 1.0f);
+    for (int i = 0; i < 7; ++i) CHECK(block.attention_row(1, 1)[i] == 1.0f / 7);
+    for (int i = 1; i < 498; ++i)
+      CHECK(block.attention_row(0, 2)[i] == block.attention_row(0, 2)[0]);
+    CHECK(block.attention_row(0, 2)[498] == 0.0f);
+    shape.logit_spread = 5;
+    const auto spread = random_trace(shape);
+    backend->attention(spread->layer, request, block);
+    CHECK(block.attention_row(0, 0)[0] == 1.0f);
+    CHECK(block.attention_row(1, 0)[0] == 1.0f);
+  }
+}
+
+TEST_CASE("attention stays right when the largest logit comes late", "[backend][attention]") {
+  // Logits rise by 1 per key, so that the shift has to move many times. Integers: exact.
+  RandomTraceShape shape;
+  shape.integers = true;
+  shape.prompt = 1000;
+  shape.queries = {700, 999, 1003};
+  const auto trace = random_trace(shape);
+  LayerTrace& layer = trace->layer;
+  for (int h = 0; h < shape.query_heads; ++h)
+    for (int64_t row = 0; row < 3; ++row)
+      for (int64_t j = 0; j < shape.d; ++j) set_element(layer.q, h, row, j, j == 0 ? 4.0f : 0.0f);
+  for (int h = 0; h < shape.kv_heads; ++h)
+    for (int64_t i = 0; i < trace->info.total_len; ++i)
+      set_element(layer.k, h, i, 0, static_cast<float>(i));
+  for (auto& [name, backend] : all_backends()) {
+    CAPTURE(name);
+    check(*backend, layer, {0, 1, 2}, 1000, true, true);
+  }
+}
+
+TEST_CASE("attention gives the same bytes on 1, 2 and 8 threads", "[backend][attention]") {
+  RandomTraceShape shape;
+  shape.prompt = 400;
+  const auto trace = random_trace(shape);
+  AttentionRequest request;
+  request.rows = all_rows(trace->info);
+  request.columns = shape.prompt;
+  request.outputs = true;
+  for (auto& [name, backend] : all_backends()) {
+    CAPTURE(name);
+    std::vector<AttentionBlock> blocks(3);
+    for (int i = 0; i < 3; ++i) {
+      const ForcedThreads forced(i == 0 ? 1 : i == 1 ? 2 : 8);
+      backend->attention(trace->layer, request, blocks[static_cast<size_t>(i)]);
+    }
+    for (const AttentionBlock& block : blocks) {
+      CHECK(block.attention == blocks[0].attention);
+      CHECK(block.outputs == blocks[0].outputs);
+      CHECK(block.log_sum_exp == blocks[0].log_sum_exp);
+    }
+  }
+}
+
+}  // namespace kvsim::test

@@ -1,0 +1,164 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "tests/reference/reference.hpp"
+#include "tests/sim/backend/backends.hpp"
+#include "tests/support/random_trace.hpp"
+
+namespace kvsim::test {
+namespace {
+
+// Norms are long sums of float32 products of both signs, rounded to float32 at the end.
+constexpr double kNormTolerance = 3e-6;
+
+struct Case {
+  int query_heads, kv_heads;
+  int64_t dv, hidden, prompt;
+  ElementType type;
+};
+
+const std::vector<Case> kCases = {{4, 2, 16, 24, 40, ElementType::float32},
+                                  {1, 1, 10, 7, 5, ElementType::float32},   // W^h of low rank
+                                  {6, 3, 80, 700, 110, ElementType::float16},
+                                  {3, 1, 128, 600, 800, ElementType::bfloat16},
+                                  {8, 1, 64, 513, 97, ElementType::float32},
+                                  {2, 2, 256, 300, 3, ElementType::float16}};
+
+std::unique_ptr<RandomTrace> make(const Case& c) {
+  RandomTraceShape shape;
+  shape.query_heads = c.query_heads;
+  shape.kv_heads = c.kv_heads;
+  shape.dv = c.dv;
+  shape.hidden = c.hidden;
+  shape.prompt = c.prompt;
+  shape.type = c.type;
+  return random_trace(shape);
+}
+
+/// x[Hq][steps][dv]
+std::vector<float> random_rows(const TraceInfo& info, int64_t steps, int64_t dv, uint64_t seed) {
+  std::vector<float> x;
+  for (int64_t i = 0; i < info.num_query_heads * steps * dv; ++i)
+    x.push_back(static_cast<float>(normal(seed, 11, static_cast<uint64_t>(i))));
+  return x;
+}
+
+std::vector<double> row(const std::vector<float>& x, int64_t index, int64_t dv) {
+  return {x.begin() + index * dv, x.begin() + (index + 1) * dv};
+}
+
+}  // namespace
+
+TEST_CASE("norms of values agree with float64", "[backend][norms]") {
+  for (auto& [name, backend] : all_backends())
+    for (const Case& c : kCases) {
+      CAPTURE(name, c.dv, c.prompt);
+      const auto trace = make(c);
+      const Range entries{1, c.prompt};
+      std::vector<float> l1(static_cast<size_t>(c.kv_heads * entries.size())), l2(l1.size());
+      backend->value_norms(trace->layer, Norm::l1, entries, l1.data());
+      backend->value_norms(trace->layer, Norm::l2, entries, l2.data());
+      const int group = trace->info.group_size();
+      for (int h = 0; h < c.kv_heads; ++h)
+        for (int64_t i = 0; i < entries.size(); ++i) {
+          const std::vector<double> v =
+              reference::value(trace->layer, h * group, entries.begin + i);
+          const size_t at = static_cast<size_t>(h * entries.size() + i);
+          CHECK(static_cast<double>(l1[at]) == Approx(reference::l1(v)).epsilon(kNormTolerance));
+          CHECK(static_cast<double>(l2[at]) == Approx(reference::l2(v)).epsilon(kNormTolerance));
+        }
+    }
+}
+
+TEST_CASE("norms of projected values agree with float64", "[backend][norms]") {
+  for (auto& [name, backend] : all_backends())
+    for (const Case& c : kCases) {
+      CAPTURE(name, c.dv, c.prompt);
+      const auto trace = make(c);
+      const Range entries{0, c.prompt};
+      std::vector<float> l1(static_cast<size_t>(c.query_heads * entries.size())), l2(l1.size());
+      backend->projected_norms(trace->layer, Norm::l1, entries, l1.data());
+      backend->projected_norms(trace->layer, Norm::l2, entries, l2.data());
+      double worst = 0;
+      for (int h = 0; h < c.query_heads; ++h)
+        for (int64_t i = 0; i < entries.size(); i += 1 + entries.size() / 40) {
+          const std::vector<double> y =
+              reference::project(trace->layer, h, reference::value(trace->layer, h, i));
+          const size_t at = static_cast<size_t>(h * entries.size() + i);
+          worst = std::max(worst, std::fabs(static_cast<double>(l1[at]) / reference::l1(y) - 1));
+          worst = std::max(worst, std::fabs(static_cast<double>(l2[at]) / reference::l2(y) - 1));
+        }
+      CHECK(worst < kNormTolerance);
+    }
+}
+
+TEST_CASE("norms after the output projection agree with float64", "[backend][norms]") {
+  for (auto& [name, backend] : all_backends())
+    for (const Case& c : kCases) {
+      CAPTURE(name, c.dv, c.hidden);
+      const auto trace = make(c);
+      const int64_t stride = 7;
+      const std::vector<float> x = random_rows(trace->info, stride, c.dv, 1);
+      const std::vector<float> y = random_rows(trace->info, stride, c.dv, 2);
+      const std::vector<const float*> both = {x.data(), y.data()};
+      const std::vector<int64_t> steps = {0, 2, 6};
+      std::vector<double> norms(both.size() * steps.size());
+      std::vector<double> head_norms(both.size() * static_cast<size_t>(c.query_heads * stride));
+      const auto projection = backend->projection(trace->layer);
+      projection->norms(both, stride, steps, norms.data());
+      projection->head_norms(both, stride, head_norms.data());
+      for (size_t b = 0; b < 2; ++b)
+        for (int64_t s = 0; s < stride; ++s) {
+          std::vector<double> layer(static_cast<size_t>(c.hidden), 0.0);
+          for (int h = 0; h < c.query_heads; ++h) {
+            const int64_t index = h * stride + s;
+            const std::vector<double> p =
+                reference::project(trace->layer, h, row(b == 0 ? x : y, index, c.dv));
+            for (size_t i = 0; i < p.size(); ++i) layer[i] += p[i];
+            CHECK(head_norms[b * static_cast<size_t>(c.query_heads * stride) +
+                             static_cast<size_t>(index)] ==
+                  Approx(reference::l2(p)).epsilon(kNormTolerance));
+          }
+          for (size_t k = 0; k < steps.size(); ++k)
+            if (steps[k] == s)
+              CHECK(norms[b * steps.size() + k] ==
+                    Approx(reference::l2(layer)).epsilon(kNormTolerance));
+        }
+    }
+}
+
+TEST_CASE("projections of zero are exactly zero", "[backend][norms]") {
+  for (auto& [name, backend] : all_backends()) {
+    CAPTURE(name);
+    const auto trace = make(kCases[0]);
+    const std::vector<float> x(static_cast<size_t>(4 * 3 * 16), 0.0f);
+    const std::vector<int64_t> steps = {0, 1, 2};
+    std::vector<double> norms(3, -1.0), head_norms(12, -1.0);
+    backend->project_norms(trace->layer, x.data(), 3, steps, norms.data());
+    backend->project_head_norms(trace->layer, x.data(), 3, head_norms.data());
+    for (const double value : norms) CHECK(value == 0.0);
+    for (const double value : head_norms) CHECK(value == 0.0);
+  }
+}
+
+TEST_CASE("norms give the same bytes on 1, 2 and 8 threads", "[backend][norms]") {
+  const auto trace = make(kCases[3]);
+  const std::vector<float> x = random_rows(trace->info, 5, 128, 1);
+  const std::vector<int64_t> steps = {0, 1, 4};
+  const auto backend = make_cpu_backend();
+  std::vector<std::vector<float>> projected;
+  std::vector<std::vector<double>> norms;
+  for (const int count : {1, 2, 8}) {
+    const ForcedThreads forced(count);
+    projected.emplace_back(3 * 800);
+    norms.emplace_back(3);
+    backend->projected_norms(trace->layer, Norm::l1, {0, 800}, projected.back().data());
+    backend->project_norms(trace->layer, x.data(), 5, steps, norms.back().data());
+  }
+  CHECK(projected[1] == projected[0]);
+  CHECK(projected[2] == projected[0]);
+  CHECK(norms[1] == norms[0]);
+  CHECK(norms[2] == norms[0]);
+}
+
+}  // namespace kvsim::test

@@ -1,0 +1,435 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "sim/core/random.hpp"
+#include "tests/reference/reference.hpp"
+#include "tests/sim/backend/backends.hpp"
+#include "tests/support/random_trace.hpp"
+
+namespace kvsim::test {
+namespace {
+
+// Outputs: relative L2 against float64. Logits of size 5 carry 1e-6 from float32 dot products,
+// exponentials and sums add 1e-7 each.
+constexpr double kOutputTolerance = 5e-6;
+// Fractions of the softmax: errors of many keys average out, but a set may hang on one key with a
+// float32 logit of size 20.
+constexpr double kMassTolerance = 5e-6;
+
+/// A replay kept whole: [Hq][T] and [Hq][T][dv] for all steps.
+struct Replayed {
+  Table<double> prompt_attention, prompt_importance, later_attention, later_importance;
+  std::vector<Table<double>> kept_attention, kept_importance;
+  std::vector<float> z;
+  std::vector<std::vector<float>> delta;
+};
+
+void copy_steps(const Table<double>& from, int64_t first, int64_t steps, Table<double>& to,
+                int64_t heads, int64_t all) {
+  if (to.empty()) to = Table<double>(heads, all);
+  for (int64_t h = 0; h < heads; ++h)
+    for (int64_t s = 0; s < steps; ++s) to(h, first + s) = from(h, s);
+}
+
+void copy_outputs(const std::vector<float>& from, int64_t first, int64_t steps, int64_t dv,
+                  std::vector<float>& to, int64_t heads, int64_t all) {
+  if (from.empty()) return;
+  to.resize(static_cast<size_t>(heads * all * dv));
+  for (int64_t h = 0; h < heads; ++h)
+    std::copy_n(from.begin() + h * steps * dv, steps * dv, to.begin() + (h * all + first) * dv);
+}
+
+Replayed replay(Backend& backend, const LayerTrace& layer, const ReplayRequest& request) {
+  Replayed all;
+  const int64_t heads = layer.info->num_query_heads, steps = layer.info->steps();
+  int64_t next = 0;
+  backend.replay(layer, request, [&](const ReplayBlock& block) {
+    REQUIRE(block.first_step == next);
+    next += block.steps;
+    const int64_t first = block.first_step, count = block.steps;
+    copy_steps(block.prompt_attention, first, count, all.prompt_attention, heads, steps);
+    copy_steps(block.prompt_importance, first, count, all.prompt_importance, heads, steps);
+    copy_steps(block.later_attention, first, count, all.later_attention, heads, steps);
+    copy_steps(block.later_importance, first, count, all.later_importance, heads, steps);
+    all.kept_attention.resize(block.kept_attention.size());
+    all.kept_importance.resize(block.kept_attention.size());
+    all.delta.resize(block.kept_attention.size());
+    const int64_t dv = layer.value_dim();
+    copy_outputs(block.z, first, count, dv, all.z, heads, steps);
+    for (size_t set = 0; set < all.delta.size(); ++set) {
+      copy_steps(block.kept_attention[set], first, count, all.kept_attention[set], heads, steps);
+      copy_steps(block.kept_importance[set], first, count, all.kept_importance[set], heads, steps);
+      copy_outputs(block.delta[set], first, count, dv, all.delta[set], heads, steps);
+    }
+  });
+  REQUIRE(next == steps);
+  return all;
+}
+
+/// A random order of the entries, kept up to the ends of `fractions` of n, per owner.
+ReplayPlan random_plan(const LayerTrace& layer, bool per_query_head, uint64_t seed,
+                       const std::vector<double>& fractions) {
+  ReplayPlan plan;
+  plan.per_query_head = per_query_head;
+  const int64_t n = layer.info->prompt_len;
+  const int owners = per_query_head ? layer.info->num_query_heads : layer.info->num_kv_heads;
+  for (int owner = 0; owner < owners; ++owner) {
+    KeptChain chain;
+    for (int64_t i = 0; i < n; ++i) chain.order.push_back(static_cast<uint32_t>(i));
+    for (size_t i = chain.order.size(); i > 1; --i) {
+      const double u = uniform(seed, static_cast<uint64_t>(owner), i, 3);
+      std::swap(chain.order[i - 1], chain.order[static_cast<size_t>(u * static_cast<double>(i))]);
+    }
+    // Owners differ in what they keep, as ragged budgets do.
+    for (const double f : fractions)
+      chain.end.push_back(std::min<int64_t>(
+          n, static_cast<int64_t>(f * static_cast<double>(n)) + (f > 0 && f < 1 ? owner : 0)));
+    plan.owners.push_back(chain);
+  }
+  return plan;
+}
+
+std::vector<float> random_importance(const TraceInfo& info, int64_t columns) {
+  std::vector<float> weights;
+  for (int64_t i = 0; i < info.num_query_heads * columns; ++i)
+    weights.push_back(static_cast<float>(std::fabs(normal(7, 7, static_cast<uint64_t>(i)))));
+  return weights;
+}
+
+/// Largest errors of a replay against the reference.
+struct Errors {
+  double output = 0;   ///< relative L2 of z and of z + delta, per row
+  double mass = 0;     ///< relative, where the fraction is above 1e-20
+};
+
+class Judge {
+ public:
+  Judge(const LayerTrace& layer, const ReplayRequest& request, const Replayed& replayed)
+      : layer_(layer), request_(request), got_(replayed) {}
+
+  Errors errors() {
+    for (int h = 0; h < layer_.info->num_query_heads; ++h)
+      for (int64_t s = 0; s < layer_.info->steps(); ++s) row(h, s);
+    return errors_;
+  }
+
+ private:
+  void row(int head, int64_t step) {
+    const std::vector<double> logits =
+        reference::logits(layer_, head, layer_.info->first_step() + step);
+    const reference::Attention full = reference::attention(layer_, head, logits);
+    const size_t n = static_cast<size_t>(layer_.info->prompt_len);
+    std::vector<bool> all(logits.size(), true), prompt(logits.size(), false);
+    std::fill_n(prompt.begin(), n, true);
+    mass(got_.prompt_attention(head, step), sum(full.weight, prompt, nullptr));
+    std::vector<bool> later(logits.size(), true);
+    std::fill_n(later.begin(), n, false);
+    mass(got_.later_attention(head, step), sum(full.weight, later, nullptr));
+    if (request_.importance != nullptr) {
+      const float* w = request_.importance + head * request_.importance_columns;
+      mass(got_.prompt_importance(head, step), sum(full.weight, prompt, w));
+      if (request_.later_importance)
+        mass(got_.later_importance(head, step), sum(full.weight, later, w));
+    }
+    const std::vector<double> z = reference::output(layer_, head, full.weight);
+    output(head, step, nullptr, z, z);
+    size_t set = 0;
+    for (const ReplayPlan& plan : request_.plans)
+      for (int64_t b = 0; b < plan.boundaries(); ++b, ++set)
+        kept(plan, b, set, head, step, logits, full, z);
+  }
+
+  void kept(const ReplayPlan& plan, int64_t boundary, size_t set, int head, int64_t step,
+            const std::vector<double>& logits, const reference::Attention& full,
+            const std::vector<double>& z) {
+    const int owner = plan.per_query_head ? head : head / layer_.info->group_size();
+    const KeptChain& chain = plan.owners[static_cast<size_t>(owner)];
+    const int64_t end = chain.end[static_cast<size_t>(boundary)];
+    std::vector<bool> present(logits.size(), true), of_prompt(logits.size(), false);
+    std::fill_n(present.begin(), layer_.info->prompt_len, false);
+    for (int64_t i = 0; i < end; ++i)
+      present[chain.order[static_cast<size_t>(i)]] =
+          of_prompt[chain.order[static_cast<size_t>(i)]] = true;
+    mass(got_.kept_attention[set](head, step), sum(full.weight, of_prompt, nullptr));
+    if (request_.importance != nullptr)
+      mass(got_.kept_importance[set](head, step),
+           sum(full.weight, of_prompt,
+               request_.importance + head * request_.importance_columns));
+    if (plan.masses_only) {
+      CHECK(got_.delta[set].empty());
+      return;
+    }
+    const reference::Attention part = reference::attention(layer_, head, logits, present);
+    output(head, step, &got_.delta[set], reference::output(layer_, head, part.weight), z);
+    if (end != layer_.info->prompt_len) return;
+    CHECK(got_.kept_attention[set](head, step) == got_.prompt_attention(head, step));
+    CHECK(got_.kept_importance[set](head, step) == got_.prompt_importance(head, step));
+    const auto delta = got_.delta[set].begin() + at(head, step, 0);
+    CHECK(std::all_of(delta, delta + layer_.value_dim(), [](float x) { return x == 0.0f; }));
+  }
+
+  static double sum(const std::vector<double>& weight, const std::vector<bool>& in,
+                    const float* importance) {
+    double result = 0;
+    for (size_t i = 0; i < weight.size(); ++i)
+      if (in[i] && weight[i] > 0)
+        result += weight[i] * (importance != nullptr ? static_cast<double>(importance[i]) : 1.0);
+    return result;
+  }
+
+  int64_t at(int head, int64_t step, int64_t c) const {
+    return (head * layer_.info->steps() + step) * layer_.value_dim() + c;
+  }
+
+  void output(int head, int64_t step, const std::vector<float>* delta,
+              const std::vector<double>& expected, const std::vector<double>& z) {
+    std::vector<double> difference;
+    for (size_t c = 0; c < expected.size(); ++c) {
+      const size_t i = static_cast<size_t>(at(head, step, static_cast<int64_t>(c)));
+      const double got = delta == nullptr ? static_cast<double>(got_.z[i])
+                                          : static_cast<double>((*delta)[i]) + z[c];
+      difference.push_back(got - expected[c]);
+    }
+    // z and z + delta are float32 sums of terms as large as both.
+    const double size = std::max(reference::l2(expected), reference::l2(z));
+    errors_.output = std::max(errors_.output, reference::l2(difference) / size);
+  }
+
+  void mass(double got, double expected) {
+    if (expected < 1e-20) {
+      if (std::fabs(got - expected) > 1e-25) errors_.mass = 1;
+      return;
+    }
+    errors_.mass = std::max(errors_.mass, std::fabs(got / expected - 1));
+  }
+
+  const LayerTrace& layer_;
+  const ReplayRequest& request_;
+  const Replayed& got_;
+  Errors errors_;
+};
+
+void check(Backend& backend, const LayerTrace& layer, const ReplayRequest& request) {
+  const Replayed replayed = replay(backend, layer, request);
+  const Errors errors = Judge(layer, request, replayed).errors();
+  CHECK(errors.output < kOutputTolerance);
+  CHECK(errors.mass < kMassTolerance);
+}
+
+/// Plans of every kind over one layer.
+ReplayRequest usual_request(const LayerTrace& layer) {
+  ReplayRequest request;
+  request.plans.push_back(random_plan(layer, false, 1, {0.0, 0.1, 0.3, 0.3, 0.8, 1.0}));
+  request.plans.push_back(random_plan(layer, true, 2, {0.2, 0.5}));
+  request.plans.push_back(random_plan(layer, false, 3, {0.25, 1.0}));
+  request.plans.back().masses_only = true;
+  request.plans.push_back(random_plan(layer, true, 4, {0.5}));
+  request.plans.back().masses_only = true;
+  return request;
+}
+
+}  // namespace
+
+TEST_CASE("the replay agrees with float64 for every shape of heads", "[backend][replay]") {
+  struct Case {
+    int query_heads, kv_heads;
+    int64_t d, dv, prompt, later;
+  };
+  const std::vector<Case> cases = {
+      {1, 1, 64, 64, 33, 5},     {4, 2, 10, 10, 100, 7},  {6, 2, 80, 80, 65, 40},
+      {8, 1, 96, 32, 77, 13},    {7, 1, 7, 80, 50, 17},   {16, 1, 128, 128, 130, 9},
+      {16, 16, 16, 16, 20, 3},   {12, 4, 256, 24, 40, 35}, {2, 2, 128, 64, 300, 120},
+      {5, 5, 1, 1, 9, 1},        {100, 1, 8, 8, 30, 2},   {4, 4, 32, 48, 1, 6}};
+  for (auto& [name, backend] : all_backends())
+    for (const Case& c : cases) {
+      CAPTURE(name, c.query_heads, c.kv_heads, c.d, c.dv, c.prompt, c.later);
+      RandomTraceShape shape;
+      shape.query_heads = c.query_heads;
+      shape.kv_heads = c.kv_heads;
+      shape.d = c.d;
+      shape.dv = c.dv;
+      shape.prompt = c.prompt;
+      shape.later = c.later;
+      const auto trace = random_trace(shape);
+      ReplayRequest request = usual_request(trace->layer);
+      const std::vector<float> weights = random_importance(trace->info, trace->info.prompt_len);
+      request.importance = weights.data();
+      request.importance_columns = trace->info.prompt_len;
+      check(*backend, trace->layer, request);
+    }
+}
+
+TEST_CASE("the size of the key chunks changes no more than rounding", "[backend][replay]") {
+  RandomTraceShape shape;
+  shape.prompt = 150;
+  shape.later = 20;
+  shape.logit_spread = 4;
+  const auto trace = random_trace(shape);
+  ReplayRequest request = usual_request(trace->layer);
+  for (auto& [name, backend] : all_backends())
+    for (const int64_t chunk : {1, 7, 64, 149, 150, 1000, 0}) {
+      CAPTURE(name, chunk);
+      request.chunk = chunk;
+      check(*backend, trace->layer, request);
+    }
+}
+
+TEST_CASE("softcap, attention sinks and both at once enter the replay", "[backend][replay]") {
+  for (auto& [name, backend] : all_backends())
+    for (const double softcap : {0.0, 2.0, 50.0})
+      for (const bool sink : {false, true}) {
+        CAPTURE(name, softcap, sink);
+        RandomTraceShape shape;
+        shape.softcap = softcap;
+        shape.sink = sink;
+        shape.logit_spread = 3;
+        const auto trace = random_trace(shape);
+        ReplayRequest request = usual_request(trace->layer);
+        const std::vector<float> weights = random_importance(trace->info, trace->info.total_len);
+        request.importance = weights.data();
+        request.importance_columns = trace->info.total_len;
+        request.later_importance = true;
+        check(*backend, trace->layer, request);
+      }
+}
+
+TEST_CASE("16-bit traces are widened without loss", "[backend][replay]") {
+  for (auto& [name, backend] : all_backends())
+    for (const ElementType type :
+         {ElementType::float32, ElementType::float16, ElementType::bfloat16}) {
+      CAPTURE(name, element_name(type));
+      RandomTraceShape shape;
+      shape.type = type;
+      shape.d = 80;
+      shape.dv = 24;
+      const auto trace = random_trace(shape);
+      check(*backend, trace->layer, usual_request(trace->layer));
+    }
+}
+
+TEST_CASE("later steps may be stored with gaps", "[backend][replay]") {
+  RandomTraceShape shape;
+  shape.queries = {3, 39, 40, 44, 47, 48};
+  const auto trace = random_trace(shape);
+  for (auto& [name, backend] : all_backends()) {
+    CAPTURE(name);
+    check(*backend, trace->layer, usual_request(trace->layer));
+  }
+}
+
+TEST_CASE("attention that sits on one dropped entry leaves the rest accurate",
+          "[backend][replay]") {
+  // One key has a logit 150 above all others: without a maximum of their own, the scores of
+  // everything else would vanish in float32. Integers make the logits exact.
+  RandomTraceShape shape;
+  shape.integers = true;
+  shape.prompt = 60;
+  for (const int64_t heavy : {0, 31, 59})
+    for (const bool sink : {false, true}) {
+      shape.sink = sink;
+      const auto trace = random_trace(shape);
+      LayerTrace& layer = trace->layer;
+      for (int h = 0; h < shape.query_heads; ++h)
+        for (size_t row = 0; row < trace->info.query_position.size(); ++row)
+          set_element(layer.q, h, static_cast<int64_t>(row), 0, 4);
+      for (int h = 0; h < shape.kv_heads; ++h) {
+        for (int64_t i = 0; i < trace->info.total_len; ++i) set_element(layer.k, h, i, 0, 0);
+        set_element(layer.k, h, heavy, 0, 150);
+      }
+      ReplayRequest request = usual_request(layer);
+      const std::vector<float> weights = random_importance(trace->info, trace->info.prompt_len);
+      request.importance = weights.data();
+      request.importance_columns = trace->info.prompt_len;
+      for (auto& [name, backend] : all_backends())
+        for (const int64_t chunk : {0, 16}) {
+          CAPTURE(name, heavy, sink, chunk);
+          request.chunk = chunk;
+          check(*backend, layer, request);
+        }
+    }
+}
+
+TEST_CASE("tiny and equal logits give plain averages", "[backend][replay]") {
+  for (auto& [name, backend] : all_backends())
+    for (const double spread : {0.0, 1e-30}) {
+      CAPTURE(name, spread);
+      RandomTraceShape shape;
+      shape.logit_spread = spread;
+      const auto trace = random_trace(shape);
+      check(*backend, trace->layer, usual_request(trace->layer));
+    }
+}
+
+TEST_CASE("large logits lose no more than their float32 dot products do", "[backend][replay]") {
+  // Integers: logits in steps of 1/4 up to several hundred, all exact.
+  for (auto& [name, backend] : all_backends()) {
+    CAPTURE(name);
+    RandomTraceShape shape;
+    shape.integers = true;
+    shape.d = 64;
+    const auto trace = random_trace(shape);
+    trace->layer.scale = 8;
+    ReplayRequest request = usual_request(trace->layer);
+    for (const int64_t chunk : {0, 5}) {
+      request.chunk = chunk;
+      check(*backend, trace->layer, request);
+    }
+  }
+}
+
+TEST_CASE("a kept set's result does not depend on the plans beside it", "[backend][replay]") {
+  RandomTraceShape shape;
+  shape.prompt = 90;
+  shape.later = 30;
+  const auto trace = random_trace(shape);
+  const auto backend = make_cpu_backend();
+  const ReplayRequest all = usual_request(trace->layer);
+  const Replayed together = replay(*backend, trace->layer, all);
+  size_t set = 0;
+  for (const ReplayPlan& plan : all.plans) {
+    ReplayRequest one;
+    one.plans = {plan};
+    const Replayed alone = replay(*backend, trace->layer, one);
+    CHECK(alone.z == together.z);
+    for (size_t b = 0; b < alone.delta.size(); ++b, ++set) {
+      CHECK(alone.delta[b] == together.delta[set]);
+      CHECK(alone.kept_attention[b].values() == together.kept_attention[set].values());
+    }
+  }
+}
+
+TEST_CASE("a replay gives the same bytes on 1, 2 and 8 threads", "[backend][replay]") {
+  RandomTraceShape shape;
+  shape.query_heads = 6;
+  shape.kv_heads = 3;
+  shape.prompt = 200;
+  shape.later = 150;
+  const auto trace = random_trace(shape);
+  const ReplayRequest request = usual_request(trace->layer);
+  for (auto& [name, backend] : all_backends()) {
+    CAPTURE(name);
+    std::vector<Replayed> results;
+    for (const int count : {1, 2, 8}) {
+      const ForcedThreads forced(count);
+      results.push_back(replay(*backend, trace->layer, request));
+    }
+    for (const Replayed& other : results) {
+      CHECK(other.z == results[0].z);
+      CHECK(other.delta == results[0].delta);
+      CHECK(other.prompt_attention.values() == results[0].prompt_attention.values());
+      for (size_t set = 0; set < other.kept_attention.size(); ++set)
+        CHECK(other.kept_attention[set].values() == results[0].kept_attention[set].values());
+    }
+  }
+}
+
+TEST_CASE("a replay without plans still tells the full cache's outputs", "[backend][replay]") {
+  const auto trace = random_trace({});
+  const auto backend = make_cpu_backend();
+  check(*backend, trace->layer, {});
+}
+
+}  // namespace kvsim::test

@@ -1,0 +1,79 @@
+#include "tests/support/random_trace.hpp"
+
+#include <cmath>
+#include <numbers>
+#include <numeric>
+
+#include "sim/core/random.hpp"
+
+namespace kvsim::test {
+namespace {
+
+/// Every element scale * normal, or an integer in -2..2.
+Tensor random_tensor(const RandomTraceShape& shape, uint64_t stream, std::array<int64_t, 3> size,
+                     double scale) {
+  Tensor tensor(shape.type, size);
+  std::vector<float> values(static_cast<size_t>(tensor.count()));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = shape.integers
+                    ? static_cast<float>(std::floor(5 * uniform(shape.seed, stream, i, 9)) - 2)
+                    : static_cast<float>(scale * normal(shape.seed, stream, i));
+  narrow(shape.type, values.data(), tensor.count(), tensor.data());
+  return tensor;
+}
+
+}  // namespace
+
+double normal(uint64_t seed, uint64_t stream, uint64_t i) {
+  const double u = 1.0 - uniform(seed, stream, i, 1), v = uniform(seed, stream, i, 2);
+  return std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v);
+}
+
+void set_element(Tensor& tensor, int64_t a, int64_t b, int64_t c, float value) {
+  const size_t at = static_cast<size_t>(c) * element_size(tensor.type());
+  narrow(tensor.type(), &value, 1, tensor.data() + (tensor.row(a, b) - tensor.data()) + at);
+}
+
+float element(const Tensor& tensor, int64_t a, int64_t b, int64_t c) {
+  float value = 0;
+  const size_t at = static_cast<size_t>(c) * element_size(tensor.type());
+  widen(tensor.type(), tensor.row(a, b) + at, 1, &value);
+  return value;
+}
+
+std::unique_ptr<RandomTrace> random_trace(const RandomTraceShape& shape) {
+  auto trace = std::make_unique<RandomTrace>();
+  TraceInfo& info = trace->info;
+  info.model = "random";
+  info.num_layers = 1;
+  info.layers = {0};
+  info.num_query_heads = shape.query_heads;
+  info.num_kv_heads = shape.kv_heads;
+  info.head_dim = shape.d;
+  info.hidden_size = shape.hidden;
+  info.prompt_len = shape.prompt;
+  info.total_len = shape.prompt + shape.later;
+  info.query_position = shape.queries;
+  if (info.query_position.empty()) {
+    info.query_position.resize(static_cast<size_t>(info.total_len));
+    std::iota(info.query_position.begin(), info.query_position.end(), int64_t{0});
+  }
+  const double d = static_cast<double>(shape.d);
+  LayerTrace& layer = trace->layer;
+  layer.info = &info;
+  layer.scale = info.attention_scale = shape.integers ? 0.25 : 1.0 / std::sqrt(d);
+  layer.softcap = shape.softcap;
+  layer.sliding_window = shape.window;
+  const int64_t stored = static_cast<int64_t>(info.query_position.size());
+  layer.q = random_tensor(shape, 1, {shape.query_heads, stored, shape.d}, shape.logit_spread);
+  layer.k = random_tensor(shape, 2, {shape.kv_heads, info.total_len, shape.d}, 1.0);
+  layer.v = random_tensor(shape, 3, {shape.kv_heads, info.total_len, shape.dv}, 1.0);
+  layer.wo = random_tensor(shape, 4, {shape.query_heads, shape.dv, shape.hidden},
+                           1.0 / std::sqrt(static_cast<double>(shape.dv)));
+  for (int h = 0; h < shape.query_heads && shape.sink; ++h)
+    layer.attention_sink.push_back(
+        static_cast<float>(normal(shape.seed, 5, static_cast<uint64_t>(h))));
+  return trace;
+}
+
+}  // namespace kvsim::test
