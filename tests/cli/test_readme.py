@@ -1,0 +1,59 @@
+"""Runs the commands of README.md as they are printed, in a copy of nothing but the repository's
+own files, and checks what the page says of itself.
+
+Blocks marked ```sh are run from the repository's root; ```python blocks with the plots venv. A
+block after the line `<!-- not run: WHY -->` is left out. build/kvsim must have been built.
+"""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "kvsim"
+BLOCK = re.compile(r"(<!-- not run: [^>]*-->\n)?```(sh|python)\n(.*?)```", re.S)
+
+
+def blocks(kind):
+    text = (ROOT / "README.md").read_text()
+    return [m.group(3) for m in BLOCK.finditer(text) if m.group(2) == kind and not m.group(1)]
+
+
+def run(command, **kwargs):
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, **kwargs)
+
+
+class Readme(unittest.TestCase):
+    def test_shell_commands_work_in_the_order_of_the_page(self):
+        self.assertTrue(blocks("sh"), "no commands found")
+        for block in blocks("sh"):
+            done = run(["bash", "-euo", "pipefail", "-c", block])
+            self.assertEqual(done.returncode, 0, f"{block}\n{done.stdout}\n{done.stderr}")
+
+    def test_python_examples_work_on_the_results_of_the_commands(self):
+        python = CACHE / "plots" / "bin" / "python"
+        self.assertTrue(blocks("python"), "no examples found")
+        for block in blocks("python"):
+            done = run([str(python), "-c", block])
+            self.assertEqual(done.returncode, 0, f"{block}\n{done.stdout}\n{done.stderr}")
+
+    def test_policy_table_is_what_the_program_prints(self):
+        text = (ROOT / "README.md").read_text()
+        table = text.split("<!-- policies:begin -->\n")[1].split("<!-- policies:end -->")[0]
+        printed = run(["build/kvsim", "policies", "--markdown"])
+        self.assertEqual(printed.returncode, 0, printed.stderr)
+        self.assertEqual(table.strip(), printed.stdout.strip(),
+                         "stale: put the output of `build/kvsim policies --markdown` there")
+
+    def test_links_point_at_files_of_the_repository(self):
+        text = (ROOT / "README.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
+        for target in re.findall(r"\]\(([^)#:]+)\)", text):
+            self.assertTrue((ROOT / target).exists(), target)
+
+
+if __name__ == "__main__":
+    if not (ROOT / "build" / "kvsim").exists():
+        sys.exit("build/kvsim is missing: run scripts/quickstart.sh first")
+    unittest.main()
