@@ -77,42 +77,49 @@ std::string label_of(const Dataset& dataset, const Variable& variable,
 
 }  // namespace
 
-std::string tidy_csv(const Dataset& dataset) {
+std::string tidy_csv(const std::vector<TableSource>& sources) {
   std::string text = "policy,budget,layer,metric,value";
   for (const char* dim : kFurther) text += fmt::format(",{}", dim);
-  text += '\n';
-  for_rows(dataset, [&](const Variable& variable, const std::vector<int64_t>& index, double value) {
-    const auto cell = [&](const char* dim) {
-      return quoted(label_of(dataset, variable, index, dim));
-    };
-    text += fmt::format("{},{},{},{},{}", cell("policy"), cell("budget"), cell("layer"),
-                        variable.name, number(value));
-    for (const char* dim : kFurther) text += "," + cell(dim);
-    text += '\n';
-  });
+  const bool several = sources.size() > 1;
+  text += several ? ",trace\n" : "\n";
+  for (const auto& [trace, dataset] : sources) {
+    for_rows(*dataset, [&](const Variable& variable, const std::vector<int64_t>& index,
+                           double value) {
+      const auto cell = [&](const char* dim) {
+        return quoted(label_of(*dataset, variable, index, dim));
+      };
+      text += fmt::format("{},{},{},{},{}", cell("policy"), cell("budget"), cell("layer"),
+                          variable.name, number(value));
+      for (const char* dim : kFurther) text += "," + cell(dim);
+      text += several ? "," + quoted(trace) + "\n" : "\n";
+    });
+  }
   return text;
 }
 
-std::string tidy_json(const Dataset& dataset) {
+std::string tidy_json(const std::vector<TableSource>& sources) {
   std::string text = "[";
-  for_rows(dataset, [&](const Variable& variable, const std::vector<int64_t>& index, double value) {
-    nlohmann::ordered_json row;
-    row["policy"] = label_of(dataset, variable, index, "policy");
-    row["budget"] = std::get<std::vector<double>>(
-        dataset.at("budget").values)[static_cast<size_t>(index[1])];
-    for (size_t axis = 2; axis < index.size(); ++axis) {
-      const std::string& dim = variable.dims[axis];
-      const std::string name = label(dataset, dim, index[axis]);
-      if (dim == "span") {
-        row[dim] = name;
-      } else {
-        row[dim] = std::stoll(name);
+  for (const auto& [trace, dataset] : sources) {
+    for_rows(*dataset, [&](const Variable& variable, const std::vector<int64_t>& index,
+                           double value) {
+      nlohmann::ordered_json row;
+      row["policy"] = label_of(*dataset, variable, index, "policy");
+      row["budget"] = dataset->row("budget", {index[1]})[0];
+      for (size_t axis = 2; axis < index.size(); ++axis) {
+        const std::string& dim = variable.dims[axis];
+        const std::string name = label(*dataset, dim, index[axis]);
+        if (dim == "span") {
+          row[dim] = name;
+        } else {
+          row[dim] = std::stoll(name);
+        }
       }
-    }
-    row["metric"] = variable.name;
-    row["value"] = std::isfinite(value) ? nlohmann::ordered_json(value) : nullptr;
-    text += (text.size() > 1 ? ",\n " : "\n ") + row.dump();
-  });
+      row["metric"] = variable.name;
+      row["value"] = std::isfinite(value) ? nlohmann::ordered_json(value) : nullptr;
+      if (sources.size() > 1) row["trace"] = trace;
+      text += (text.size() > 1 ? ",\n " : "\n ") + row.dump();
+    });
+  }
   return text + "\n]\n";
 }
 

@@ -6,15 +6,22 @@
 
 namespace kvsim {
 
-/// The summaries of a results file, one value per row: all variables over policy, budget and, where
+/// A results file in a table, with the name of its trace.
+struct TableSource {
+  std::string trace;
+  const Dataset* dataset = nullptr;
+};
+
+/// The summaries of results files, one value per row: all variables over policy, budget and, where
 /// they have them, layer, head, kv_head and span; nothing per step or position.
 /// Columns: policy, budget, layer, metric, value, then head, kv_head, span (empty where a variable
-/// has none). Comma-separated, quoted where needed; undefined values are `nan`.
-std::string tidy_csv(const Dataset& dataset);
+/// has none), and trace when there are several. Comma-separated, quoted where needed; undefined
+/// values are `nan`.
+std::string tidy_csv(const std::vector<TableSource>& sources);
 
 /// The same rows as one JSON array of objects, without the columns a row does not have; undefined
 /// values are null.
-std::string tidy_json(const Dataset& dataset);
+std::string tidy_json(const std::vector<TableSource>& sources);
 
 struct SummaryStyle {
   bool color = false;

@@ -1,0 +1,30 @@
+#pragma once
+#include <chrono>
+#include <string>
+
+namespace kvsim::cli {
+
+/// How far a long command is, on standard error: a bar on a terminal, elsewhere a line now and
+/// then, nothing with -q. The bar is wiped when the object goes.
+class Progress {
+ public:
+  explicit Progress(std::string title);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  /// `done` in [0, 1]; `what` is being worked on.
+  void update(double done, const std::string& what);
+  /// Takes the bar away, so that another line can be printed; the next update brings it back.
+  void clear();
+
+ private:
+  void draw(double done, const std::string& what);
+
+  std::string title_;
+  bool bar_ = false;
+  bool drawn_ = false;
+  std::chrono::steady_clock::time_point next_;
+};
+
+}  // namespace kvsim::cli

@@ -1,0 +1,203 @@
+#include <fmt/format.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+
+#include "cli/options.hpp"
+#include "cli/progress.hpp"
+#include "cli/replay_options.hpp"
+#include "cli/terminal.hpp"
+#include "io/results_writer.hpp"
+#include "io/tables.hpp"
+#include "io/temporary_file.hpp"
+#include "sim/core/error.hpp"
+
+namespace kvsim::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+void describe(po::options_description& options) {
+  add_output_options(options,
+                     "results file (default: the trace's name with .nc, in this folder); with "
+                     "several traces their folder");
+  add_policy_option(options);
+  add_budget_option(options);
+  add_layers_option(options);
+  add_metric_option(options);
+  add_measure_options(options);
+  add_seed_option(options);
+  add_backend_option(options);
+  add_csv_option(options);
+  add_json_option(options);
+}
+
+std::unique_ptr<Backend> chosen_backend(const Values& values) {
+  const std::string name = has(values, "backend") ? text(values, "backend") : "auto";
+  if (name == "auto" || name == "cpu") return make_cpu_backend();
+  const bool known = name == "cuda";
+  usage_error({.what = known ? "this build has no CUDA backend" : "unknown backend",
+               .where = "--backend", .found = name, .expected = "auto or cpu"});
+}
+
+/// One results file per trace: -o itself for one trace, else named after the traces in its folder.
+std::vector<std::string> targets_of(const Values& values, const std::vector<std::string>& traces) {
+  const std::string out = text(values, "out");
+  if (traces.size() == 1 && !out.empty()) return {out};
+  std::vector<std::string> targets;
+  for (const std::string& trace : traces) {
+    const fs::path name = fs::path(trace).stem().string() + ".nc";
+    const std::string target = (fs::path(out) / name).string();
+    if (std::ranges::find(targets, target) != targets.end()) {
+      usage_error({.what = "two traces of one name would share a results file", .where = target,
+                   .hint = "replay them one at a time, with -o"});
+    }
+    targets.push_back(target);
+  }
+  return targets;
+}
+
+void check_targets(const Values& values, const std::vector<std::string>& targets,
+                   const std::vector<std::string>& traces) {
+  const bool overwrite = has(values, "overwrite");
+  const std::string out = text(values, "out");
+  std::error_code fault;
+  if (traces.size() > 1 && !out.empty() && !fs::is_directory(out, fault)) {
+    if (fs::exists(out, fault)) {
+      usage_error({.what = "not a folder", .where = out, .expected = "a folder for several traces"});
+    }
+    if (!fs::create_directory(out, fault)) {
+      usage_error({.what = "the folder cannot be made", .where = out, .found = fault.message()});
+    }
+  }
+  for (const std::string& target : targets) check_target(target, overwrite, traces);
+  const std::string csv = text(values, "csv");
+  if (csv.empty()) return;
+  std::vector<std::string> inputs = traces;
+  inputs.insert(inputs.end(), targets.begin(), targets.end());
+  check_target(csv, overwrite, inputs);
+  if (std::ranges::find(targets, csv) != targets.end()) {
+    usage_error({.what = "the table would replace the results file", .where = "--csv",
+                 .found = csv});
+  }
+}
+
+void say_times(const PhaseTimes& times, double write, double whole) {
+  const double known =
+      times.read + times.select + times.replay + times.project + times.measure + write;
+  detail(fmt::format("seconds: read {:.3f}, score and rank {:.3f}, replay {:.3f}, project {:.3f}, "
+                     "measure {:.3f}, write {:.3f}, other {:.3f}, in all {:.3f}",
+                     times.read, times.select, times.replay, times.project, times.measure, write,
+                     whole - known, whole));
+}
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// One trace ready to be replayed, everything checked.
+struct Job {
+  std::unique_ptr<TraceReader> reader;
+  std::unique_ptr<Study> study;
+  std::shared_ptr<Progress> progress;
+};
+
+Job prepare(const Values& values, const Request& request, const std::string& trace) {
+  Job job;
+  job.reader = std::make_unique<TraceReader>(trace);
+  for (const std::string& warning : job.reader->warnings()) note(warning);
+  StudyOptions options = request.options;
+  options.layers = chosen_layers(values, job.reader->info());
+  options.records = served_records(request, *job.reader, options.layers);
+  if (options.records.empty()) {
+    bad_data({.what = "the trace can serve none of the default policies", .where = trace});
+  }
+  job.progress = std::make_shared<Progress>(fs::path(trace).filename().string());
+  StudyHooks hooks;
+  hooks.message = note;
+  hooks.progress = [progress = job.progress](double done, const std::string& what) {
+    progress->update(done, what);
+  };
+  job.study = std::make_unique<Study>(*job.reader, std::move(options), std::move(hooks));
+  job.study->check();
+  return job;
+}
+
+Dataset replay(Job& job, Backend& backend, const std::string& target) {
+  const auto begin = std::chrono::steady_clock::now();
+  Dataset dataset = job.study->run(backend);
+  job.progress->clear();
+  const auto write_begin = std::chrono::steady_clock::now();
+  write_results(dataset, target);
+  const double write = seconds_since(write_begin);
+  say_times(job.study->times(), write, seconds_since(begin));
+  return dataset;
+}
+
+void write_text(const std::string& text, const std::string& target) {
+  TemporaryFile file(target);
+  std::ofstream out(file.path(), std::ios::binary);
+  out << text;
+  out.close();
+  if (!out) throw Error(Fault::failure, {.what = "cannot be written", .where = target});
+  file.commit();
+}
+
+void print_results(const Values& values, const std::vector<TableSource>& tables,
+                   const std::vector<std::string>& targets) {
+  if (has(values, "csv")) write_text(tidy_csv(tables), text(values, "csv"));
+  if (has(values, "json")) {
+    fmt::print("{}", tidy_json(tables));
+    return;
+  }
+  if (verbosity() == Verbosity::quiet) return;
+  const SummaryStyle style{color_enabled(stdout), terminal_width(stdout)};
+  for (size_t t = 0; t < tables.size(); ++t) {
+    const std::string name = printable(tables[t].trace);
+    fmt::print("{}{}\n{}", t == 0 ? "" : "\n", name, summary_table(*tables[t].dataset, style));
+    note(targets[t] + " written");
+  }
+}
+
+int run(const Values& values) {
+  const auto traces = values["trace"].as<std::vector<std::string>>();
+  const Request request = read_request(values);
+  const std::unique_ptr<Backend> backend = chosen_backend(values);
+  const std::vector<std::string> targets = targets_of(values, traces);
+  check_targets(values, targets, traces);
+  std::vector<Job> jobs;
+  for (const std::string& trace : traces) jobs.push_back(prepare(values, request, trace));
+  std::vector<Dataset> datasets;
+  for (size_t t = 0; t < traces.size(); ++t) {
+    datasets.push_back(replay(jobs[t], *backend, targets[t]));
+  }
+  std::vector<TableSource> tables;
+  for (size_t t = 0; t < traces.size(); ++t) {
+    tables.push_back({fs::path(traces[t]).filename().string(), &datasets[t]});
+  }
+  print_results(values, tables, targets);
+  return kDone;
+}
+
+const bool registered = register_command(
+    {.name = "replay",
+     .summary = "replay policies at several budgets and measure what later tokens lose",
+     .arguments = {{.name = "trace", .meaning = "trace files", .many = true}},
+     .description =
+         "Compresses the prompt's cache with every policy at every budget, replays the queries that\n"
+         "came later, and writes one results file (netCDF-4) per trace. Without --policy and\n"
+         "--budget a useful set runs, as far as the trace holds what it needs.\n"
+         "`retained importance` is the share of attention times ||v W|| that falls on kept entries;\n"
+         "`outliers` counts steps below 0.5; errors are relative to the layer's own output, or to\n"
+         "the residual stream. Queries come from the run with the full cache, so that errors do not\n"
+         "feed back into later layers or steps.",
+     .describe = describe,
+     .examples = {"kvsim replay data/sample.h5",
+                  "kvsim replay data/sample.h5 --policy snapkv --policy snapkv,window=64 "
+                  "--budget 10%,20%,128 -o windows.nc"},
+     .run = run});
+
+}  // namespace
+}  // namespace kvsim::cli

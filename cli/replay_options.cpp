@@ -1,0 +1,146 @@
+#include "cli/replay_options.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "analysis/variables.hpp"
+#include "cli/options.hpp"
+#include "cli/parse.hpp"
+#include "cli/terminal.hpp"
+#include "sim/core/error.hpp"
+#include "sim/core/nearest.hpp"
+
+namespace kvsim::cli {
+namespace {
+
+/// What answers "which policy loses least on this trace?" without being asked further.
+constexpr const char* kDefaultPolicies[] = {
+    "random", "streaming", "knorm", "tova", "h2o", "snapkv", "importance", "defensivekv", "restkv",
+    "oracle-mean"};
+constexpr const char* kDefaultBudgets[] = {"0.1", "0.2", "0.3", "0.5", "0.7"};
+constexpr double kHuge = std::numeric_limits<double>::max();
+
+/// One of a few words.
+template <class Enum>
+Enum one_of(const Values& values, const char* option,
+            std::initializer_list<std::pair<const char*, Enum>> words, Enum fallback) {
+  if (!has(values, option)) return fallback;
+  const std::string typed = text(values, option);
+  std::string expected;
+  for (const auto& [word, meaning] : words) {
+    if (typed == word) return meaning;
+    expected += (expected.empty() ? "" : ", ") + std::string(word);
+  }
+  usage_error({.what = "unknown value", .where = std::string("--") + option, .found = typed,
+               .expected = "one of " + expected});
+}
+
+std::set<std::string> chosen_metrics(const Values& values) {
+  std::set<std::string> chosen;
+  std::vector<std::string> known;
+  for (const VariableDeclaration& variable : declared_variables()) known.push_back(variable.name);
+  for (const std::string& list : texts(values, "metric")) {
+    for (const std::string& name : split_list(list, "--metric")) {
+      if (std::ranges::find(known, name) == known.end()) {
+        std::string expected;
+        for (const std::string& metric : metrics_on_request()) {
+          expected += (expected.empty() ? "" : ", ") + metric;
+        }
+        usage_error({.what = "unknown metric", .where = "--metric", .found = name,
+                     .expected = "some of " + expected, .hint = did_you_mean(name, known)});
+      }
+      chosen.insert(name);
+    }
+  }
+  return chosen;
+}
+
+std::optional<double> positive_real(const Values& values, const char* option) {
+  if (!has(values, option)) return std::nullopt;
+  return parse_real(text(values, option), std::string("--") + option,
+                    std::numeric_limits<double>::min(), kHuge);
+}
+
+auto word(const char* placeholder) { return po::value<std::string>()->value_name(placeholder); }
+
+}  // namespace
+
+void add_measure_options(po::options_description& options) {
+  options.add_options()
+      ("importance", word("l1|l2"), "norm of v W in the importance (default: l1)")
+      ("scope", word("prompt|evictable|all"),
+       "entries that shares are taken over: the prompt's, without protected ones, or everything "
+       "visible (default: prompt)")
+      ("outlier", word("X"), "steps with less retained importance are counted (default: 0.5)")
+      ("wo-steps", word("K"),
+       "evenly spaced steps whose output error is computed; 0: all (default: by cost)")
+      ("span-complement", po::value<std::vector<std::string>>()->value_name("NAME")->composing(),
+       "adds a span !NAME: the prompt tokens outside NAME; repeatable")
+      ("per-head", "also measure every query head and KV head by itself")
+      ("save-keep", "also save what became of every prompt entry")
+      ("element-bytes", word("E"), "bytes of a cached number in the memory model (default: 2)")
+      ("bandwidth", word("X"), "bytes/s of the device, for the roofline; with --peak")
+      ("peak", word("X"), "flop/s of the device, for the roofline; with --bandwidth");
+}
+
+Request read_request(const Values& values) {
+  Request request;
+  StudyOptions& options = request.options;
+  std::vector<std::string> policies = texts(values, "policy");
+  request.default_policies = policies.empty();
+  if (policies.empty()) policies.assign(std::begin(kDefaultPolicies), std::end(kDefaultPolicies));
+  for (const std::string& policy : policies) options.records.push_back(Record::parse(policy));
+  std::vector<std::string> budgets = budget_items(values);
+  if (budgets.empty()) budgets.assign(std::begin(kDefaultBudgets), std::end(kDefaultBudgets));
+  for (const std::string& budget : budgets) options.budgets.push_back(Budget::parse(budget));
+  options.seed = seed(values);
+  options.metrics = chosen_metrics(values);
+  options.importance = one_of<Norm>(values, "importance", {{"l1", Norm::l1}, {"l2", Norm::l2}},
+                                    Norm::l1);
+  options.scope = one_of<Scope>(
+      values, "scope",
+      {{"prompt", Scope::prompt}, {"evictable", Scope::evictable}, {"all", Scope::all}},
+      Scope::prompt);
+  if (has(values, "outlier")) {
+    options.outlier = parse_real(text(values, "outlier"), "--outlier", 0, 1);
+  }
+  if (has(values, "wo-steps")) {
+    options.wo_steps = parse_count(text(values, "wo-steps"), "--wo-steps", 0,
+                                   std::numeric_limits<int64_t>::max());
+  }
+  options.span_complements = texts(values, "span-complement");
+  options.per_head = has(values, "per-head");
+  options.save_keep = has(values, "save-keep");
+  if (has(values, "element-bytes")) {
+    options.element_bytes = parse_count(text(values, "element-bytes"), "--element-bytes", 1, 16);
+  }
+  options.bandwidth = positive_real(values, "bandwidth");
+  options.peak = positive_real(values, "peak");
+  if (options.bandwidth.has_value() != options.peak.has_value()) {
+    usage_error({.what = "--bandwidth and --peak belong together", .where = "replay"});
+  }
+  options.command_line = command_line();
+  return request;
+}
+
+std::vector<Record> served_records(const Request& request, const TraceReader& reader,
+                                   const std::vector<int>& layers) {
+  if (!request.default_policies) return request.options.records;
+  std::vector<Record> served;
+  for (const Record& record : request.options.records) {
+    StudyOptions alone = request.options;
+    alone.records = {record};
+    alone.layers = layers;
+    alone.metrics.clear();
+    try {
+      Study(reader, alone).check();
+      served.push_back(record);
+    } catch (const Error& error) {
+      if (error.fault() != Fault::bad_data) throw;
+      note(record.canonical() + " left out: " + error.what());
+    }
+  }
+  return served;
+}
+
+}  // namespace kvsim::cli
