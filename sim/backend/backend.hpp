@@ -78,14 +78,14 @@ struct ReplayBlock {
 
 struct ReplayRequest {
   std::vector<ReplayPlan> plans;
-  const float* importance = nullptr;   ///< [Hq][importance_columns] weight >= 0 of each entry per head
+  const float* importance = nullptr;   ///< [Hq][importance_columns] weights >= 0 of the entries
   int64_t importance_columns = 0;      ///< n, or N when `later_importance`
   bool later_importance = false;
   int64_t chunk = 0;                   ///< keys per chunk; 0: chosen by the backend
 };
 
-/// Norms after W_O. Each x is [Hq][stride][dv], e.g. `z` or one `delta` of a ReplayBlock; all x of a
-/// block are best given at once, since W_O is then read once for all.
+/// Norms after W_O. Each x is [Hq][stride][dv], e.g. `z` or one `delta` of a ReplayBlock; all x of
+/// a block are best given at once, since W_O is then read once for all.
 class Projection {
  public:
   virtual ~Projection() = default;

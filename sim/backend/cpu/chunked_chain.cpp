@@ -24,7 +24,10 @@ ChunkedChain::ChunkedChain(const KeptChain& chain, int64_t entries, int64_t chun
   for (int64_t first = 0; first < entries; first += chunk) {
     const int64_t last = std::min(entries, first + chunk);
     std::fill(next.begin(), next.end(), 0u);
-    for (int64_t i = first; i < last; ++i) ++next[static_cast<size_t>(band_of[static_cast<size_t>(i)])];
+    for (int64_t i = first; i < last; ++i) {
+      const int32_t band = band_of[static_cast<size_t>(i)];
+      ++next[static_cast<size_t>(band)];
+    }
     for (int64_t band = 0; band < bands_; ++band) {   // counts become positions
       const uint32_t count = next[static_cast<size_t>(band)];
       next[static_cast<size_t>(band)] = written;
@@ -34,7 +37,8 @@ ChunkedChain::ChunkedChain(const KeptChain& chain, int64_t entries, int64_t chun
     begin_.push_back(written);
     for (int64_t i = first; i < last; ++i) {
       const int32_t band = band_of[static_cast<size_t>(i)];
-      if (band < bands_) keys_[next[static_cast<size_t>(band)]++] = static_cast<uint16_t>(i - first);
+      if (band == bands_) continue;
+      keys_[next[static_cast<size_t>(band)]++] = static_cast<uint16_t>(i - first);
     }
   }
   assert(written == kept && "a chain names an entry twice");

@@ -23,6 +23,12 @@ class ChunkedChain {
     return {keys_.data() + begin_[at], static_cast<size_t>(begin_[at + 1] - begin_[at])};
   }
 
+  /// Keys of all bands inside a chunk; they follow one another in memory.
+  int64_t count(int64_t chunk) const {
+    const size_t at = static_cast<size_t>(chunk * (bands_ + 1));
+    return begin_[at + static_cast<size_t>(bands_)] - begin_[at];
+  }
+
  private:
   int64_t bands_;
   std::vector<uint16_t> keys_;

@@ -8,7 +8,7 @@ namespace kvsim {
 constexpr int64_t kTileRows = 96;
 /// Rows of a tile are padded to a multiple of this, so that no product kernel has a remainder.
 constexpr int64_t kRowStep = 6;
-/// Columns of values and row strides of scores are padded to a multiple of this (the widest vector).
+/// Columns of values and row strides of scores are padded to a multiple of this, the widest vector.
 constexpr int64_t kPad = 16;
 
 constexpr int64_t padded(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
@@ -45,11 +45,14 @@ struct SumTask {
   double* importance;           ///< [ld]; untouched without weights
 };
 
-/// acc[r][c] += sum over keys e[key][begin + r] * v[key][c] for r < rows (rounded up to kRowStep:
-/// acc and e must have room). The sums of every 64 keys start from zero: two-level summation.
+/// acc[r][c] += sum over keys e[key][r] * v[key][c] for r < rows (rounded up to kRowStep: acc and e
+/// must have room). The sums of each block of keys start from zero: two-level summation.
 struct ProductTask {
   const uint16_t* index;   ///< [count] keys, or null for 0..count-1
-  int64_t count;
+  int64_t count;           ///< > 0
+  int64_t ahead;           ///< indices beyond `count` that will be walked next, for prefetching
+  bool fresh;              ///< acc = instead of acc +=
+  const SumTask* sums;     ///< sums over the same keys, taken while their scores are near; or null
   const float* e;          ///< [keys][lde], first wanted row at column 0
   int64_t lde;
   int64_t rows;
@@ -60,10 +63,11 @@ struct ProductTask {
   int64_t lda;
 };
 
-/// One output of the replay: current += previous, out = current * inverse[row] - z.
+/// One output of the replay: current += previous, out = current * inverse[row] - z. Without
+/// `current` the output is that of `previous`.
 struct EmitTask {
-  const float* previous;   ///< [rows][ld] or null
-  float* current;          ///< [rows][ld]
+  const float* previous;   ///< [rows][ld]
+  float* current;          ///< [rows][ld] or null
   int64_t ld;
   int64_t rows;
   int64_t columns;
@@ -87,8 +91,8 @@ struct NormTask {
   double* sums;     ///< [rows]
 };
 
-/// The inner loops, compiled once per instruction set from kernels.inc. Everything is float32 unless
-/// said otherwise; sums over more than 64 terms are two-level or float64.
+/// The inner loops, compiled once per instruction set. Everything is float32 unless said otherwise;
+/// long sums are two-level or float64.
 struct Kernels {
   const char* isa;
   int width;   ///< floats per vector

@@ -38,8 +38,9 @@ void prepare(const ReplayJob& job, int64_t first_step, ReplayBlock& block) {
 /// Blocks of steps computed together: enough to give every thread the same number of tiles, as far
 /// as memory allows.
 int64_t blocks_in_flight(const ReplayJob& job, int64_t tiles_per_block) {
-  const int64_t bytes = (job.slots + 1) * job.layer.info->num_query_heads * job.steps_per_block *
-                        job.dv * static_cast<int64_t>(sizeof(float));
+  const int64_t rows = job.layer.info->num_query_heads * job.steps_per_block;
+  const int64_t bytes =
+      (job.output_sets + 1) * rows * job.dv * static_cast<int64_t>(sizeof(float));
   const int64_t room = std::max<int64_t>(1, kFlightBytes / std::max<int64_t>(bytes, 1));
   const int64_t wanted = std::max<int64_t>(1, (4 * threads() + tiles_per_block - 1) /
                                                   tiles_per_block);

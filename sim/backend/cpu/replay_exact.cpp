@@ -29,7 +29,8 @@ ExactRow::ExactRow(const ReplayJob& job, int64_t head, int64_t step) : job_(job)
     const int64_t entry = static_cast<int64_t>(i);
     layer.k.read(head / job.group, entry, entry + 1, key.data());
     double dot = 0;
-    for (size_t j = 0; j < d; ++j) dot += static_cast<double>(query[j]) * static_cast<double>(key[j]);
+    for (size_t j = 0; j < d; ++j)
+      dot += static_cast<double>(query[j]) * static_cast<double>(key[j]);
     const double logit = layer.scale * dot;
     logits_[i] = layer.softcap > 0 ? layer.softcap * std::tanh(logit / layer.softcap) : logit;
   }
@@ -41,7 +42,8 @@ ExactRow::Result ExactRow::attend(std::span<const uint32_t> kept, bool output) c
   double prompt_maximum = -kInfinity;
   for (const uint32_t i : kept) prompt_maximum = std::max(prompt_maximum, logits_[i]);
   double maximum = prompt_maximum;
-  for (int64_t i = n; i < visible; ++i) maximum = std::max(maximum, logits_[static_cast<size_t>(i)]);
+  for (size_t i = static_cast<size_t>(n); i < logits_.size(); ++i)
+    maximum = std::max(maximum, logits_[i]);
 
   Result result;
   const float* const weights =

@@ -14,7 +14,7 @@ constexpr double kVanishing = 1e-25;
 
 }  // namespace
 
-void ReplayTile::finish(ReplayBlock& block) {
+void ReplayTile::finish_full(ReplayBlock& block) {
   std::vector<float> inverse(static_cast<size_t>(rows_));
   sink_.assign(static_cast<size_t>(rows_), 0.0);
   for (int64_t r = 0; r < rows_; ++r) {
@@ -38,8 +38,6 @@ void ReplayTile::finish(ReplayBlock& block) {
   task.inverse = inverse.data();
   task.out = block.z.data() + first_head_ * steps_ * job_.dv;
   job_.kernels.emit(task);
-  for (size_t p = 0; p < job_.plans.size(); ++p)
-    finish_plan(job_.plans[p], job_.request.plans[p], block);
 }
 
 void ReplayTile::finish_plan(const PlanWalk& plan, const ReplayPlan& request, ReplayBlock& block) {
@@ -100,7 +98,9 @@ void ReplayTile::finish_outputs(const PlanWalk& plan, const ReplayPlan& request,
       const int64_t out = (first_head_ + head) * steps_ * job_.dv;
       EmitTask task{};
       task.previous = previous;
-      task.current = accumulator(kShared + plan.first_slot + band) + own_row * job_.ldv;
+      task.current = used(plan.slot(band), plan.per_query_head ? head : 0)
+                         ? accumulator(plan.slot(band)) + own_row * job_.ldv
+                         : nullptr;
       task.ld = job_.ldv;
       task.rows = steps_;
       task.columns = job_.dv;
@@ -108,7 +108,7 @@ void ReplayTile::finish_outputs(const PlanWalk& plan, const ReplayPlan& request,
       task.z = block.z.data() + out;
       task.out = block.delta[static_cast<size_t>(set)].data() + out;
       job_.kernels.emit(task);
-      previous = task.current;
+      if (task.current != nullptr) previous = task.current;
       // Nothing was dropped: the order of the sums must not show.
       if (chain(plan, request, head).end[static_cast<size_t>(band)] == job_.n)
         std::fill_n(task.out, steps_ * job_.dv, 0.0f);

@@ -53,16 +53,18 @@ ReplayJob::ReplayJob(const Kernels& used_kernels, const LayerTrace& used_layer,
            (plan.per_query_head ? info.num_query_heads : info.num_kv_heads));
     sets += walk.bands;
     if (!walk.masses_only) {
-      walk.first_slot = slots;
-      slots += walk.bands;
+      const bool one_chunk = chunk == n;   // plans come one after the other
+      walk.first_slot = kSharedSlots + (one_chunk ? 0 : slots);
+      slots = one_chunk ? std::max(slots, walk.bands) : slots + walk.bands;
+      output_sets += walk.bands;
     }
     plans.push_back(std::move(walk));
   }
 
   heads_per_tile = std::min(group, kTileRows);
   const int64_t floats = static_cast<int64_t>(sizeof(float));
-  const int64_t tile_step = (slots + 2) * heads_per_tile * ldv * floats;
-  const int64_t block_step = (slots + 1) * info.num_query_heads * dv * floats;
+  const int64_t tile_step = (slots + kSharedSlots) * heads_per_tile * ldv * floats;
+  const int64_t block_step = (output_sets + 1) * info.num_query_heads * dv * floats;
   const int64_t most = std::min({kTileRows / heads_per_tile, kTileBytes / tile_step,
                                  kBlockBytes / block_step, std::max<int64_t>(steps, 1)});
   // Blocks of about the same height.

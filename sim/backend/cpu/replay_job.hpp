@@ -7,14 +7,19 @@
 
 namespace kvsim {
 
+/// Accumulators that all plans of a tile share: prompt and later positions of the full cache.
+constexpr int64_t kSharedSlots = 2;
+
 /// A plan, its chains laid out for the walk.
 struct PlanWalk {
   bool per_query_head = false;
   bool masses_only = false;
   int64_t bands = 0;
   int64_t first_set = 0;             ///< number of the plan's first set
-  int64_t first_slot = -1;           ///< accumulator of band 0; -1 when masses_only
+  int64_t first_slot = 0;            ///< accumulator of band 0
   std::vector<ChunkedChain> owners;
+
+  int64_t slot(int64_t band) const { return first_slot + band; }
 };
 
 /// Everything that the tiles of one replay share. Letters as in the tensors: d, dv head sizes,
@@ -34,7 +39,8 @@ struct ReplayJob {
   int64_t steps = 0;             ///< T
   int64_t chunk = 0;             ///< keys per chunk
   int64_t sets = 0;
-  int64_t slots = 0;             ///< accumulators of all plans together
+  int64_t output_sets = 0;       ///< sets whose outputs are wanted
+  int64_t slots = 0;             ///< accumulators of a tile, those shared by all plans not counted
   int64_t heads_per_tile = 0;    ///< query heads of a tile, at most g
   int64_t steps_per_block = 0;
   std::vector<PlanWalk> plans;

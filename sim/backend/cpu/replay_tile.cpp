@@ -23,9 +23,8 @@ ReplayTile::ReplayTile(const ReplayJob& job) : job_(job) {
 
 void ReplayTile::run(int64_t first_head, int64_t heads, ReplayBlock& block) {
   start(first_head, heads, block);
-  walk_prompt();
   walk_later();
-  finish(block);
+  walk_prompt(block);
 }
 
 void ReplayTile::start(int64_t first_head, int64_t heads, const ReplayBlock& block) {
@@ -46,8 +45,8 @@ void ReplayTile::start(int64_t first_head, int64_t heads, const ReplayBlock& blo
   load_queries(job_.layer, rows, ld_, queries_.reserve(job_.d * ld_));
 
   const size_t ld = static_cast<size_t>(ld_);
-  const int64_t accumulators = (kShared + job_.slots) * slot_size_;
-  std::fill_n(accumulators_.reserve(accumulators), accumulators, 0.0f);
+  accumulators_.reserve((kShared + job_.slots) * slot_size_);
+  used_.assign(static_cast<size_t>((kShared + job_.slots) * heads), 0);
   masses_.assign(static_cast<size_t>(kShared + job_.sets) * ld, 0.0);
   importances_.assign(job_.request.importance != nullptr ? masses_.size() : 0, 0.0);
   shift_.assign(ld, 0.0f);
@@ -99,17 +98,19 @@ void ReplayTile::raise_shift() {
       mass(set)[r] *= factor;
       if (!importances_.empty()) importance(set)[r] *= factor;
     }
-    const int64_t head = head_of(r);
-    const auto scale = [&](int64_t slot, bool per_query_head) {
-      const int64_t row = accumulator_row(per_query_head, head) + r - head * steps_;
-      float* const at = accumulator(slot) + row * job_.ldv;
-      job_.kernels.scale_row(at, job_.ldv, static_cast<float>(factor));
+    const auto scale = [&](int64_t slot, int64_t part, int64_t row) {
+      if (!used(slot, part)) return;
+      job_.kernels.scale_row(accumulator(slot) + row * job_.ldv, job_.ldv,
+                             static_cast<float>(factor));
     };
-    scale(kPrompt, false);
-    scale(kLater, false);
-    for (const PlanWalk& plan : job_.plans)
-      for (int64_t b = 0; b < plan.bands && !plan.masses_only; ++b)
-        scale(kShared + plan.first_slot + b, plan.per_query_head);
+    scale(kPrompt, 0, r);
+    scale(kLater, 0, r);
+    for (const PlanWalk& plan : job_.plans) {
+      if (plan.masses_only) continue;
+      const int64_t part = plan.per_query_head ? head_of(r) : 0;
+      const int64_t row = accumulator_row(plan.per_query_head, head_of(r)) + r % steps_;
+      for (int64_t b = 0; b < plan.bands; ++b) scale(plan.slot(b), part, row);
+    }
   }
   first_chunk_ = false;
 }
@@ -133,7 +134,21 @@ const TileWeights* ReplayTile::load_weights(int64_t first_key, int64_t keys) {
   return &weights_;
 }
 
-void ReplayTile::walk_prompt() {
+/// Adds the products of some keys of the chunk in memory to one accumulator.
+void ReplayTile::add_product(int64_t slot, int64_t part, int64_t first_row, ProductTask task) {
+  task.e = scores_.data() + first_row;
+  task.lde = ld_;
+  task.v = values_;
+  task.ldv = task.lda = task.columns = job_.ldv;
+  task.acc = accumulator(slot) + part * padded(steps_, kRowStep) * job_.ldv;
+  task.fresh = !used(slot, part);
+  job_.kernels.product(task);
+  used(slot, part) = 1;
+}
+
+/// With the last chunk, every plan is finished as soon as it has been walked: its accumulators are
+/// still near. If the whole prompt is one chunk, all plans share the same few.
+void ReplayTile::walk_prompt(ReplayBlock& block) {
   for (int64_t c = 0; c < job_.chunks(); ++c) {
     const int64_t first = c * job_.chunk;
     const int64_t keys = std::min(job_.chunk, job_.n - first);
@@ -145,14 +160,17 @@ void ReplayTile::walk_prompt() {
     load_chunk(first, keys);
     ProductTask task{};
     task.count = keys;
-    task.e = scores_.data();
-    task.lde = ld_;
     task.rows = rows_;
-    task.v = values_;
-    task.ldv = task.lda = task.columns = job_.ldv;
-    task.acc = accumulator(kPrompt);
-    job_.kernels.product(task);
-    for (const PlanWalk& plan : job_.plans) walk_plan(plan, c, weights);
+    add_product(kPrompt, 0, 0, task);
+    const bool last = c + 1 == job_.chunks();
+    if (last) finish_full(block);
+    for (size_t p = 0; p < job_.plans.size(); ++p) {
+      const PlanWalk& plan = job_.plans[p];
+      for (int64_t b = 0; b < plan.bands && c == 0 && !plan.masses_only; ++b)
+        for (int64_t part = 0; part < heads_; ++part) used(plan.slot(b), part) = 0;
+      walk_plan(plan, c, weights);
+      if (last) finish_plan(plan, job_.request.plans[p], block);
+    }
   }
 }
 
@@ -162,13 +180,16 @@ void ReplayTile::walk_plan(const PlanWalk& plan, int64_t chunk, const TileWeight
   for (int64_t part = 0; part < parts; ++part) {
     const int64_t owner = plan.per_query_head ? first_head_ + part : kv_head_;
     const ChunkedChain& chain = plan.owners[static_cast<size_t>(owner)];
+    int64_t left = chain.count(chunk);
     for (int64_t band = 0; band < plan.bands; ++band) {
       const std::span<const uint16_t> keys = chain.keys(chunk, band);
       if (keys.empty()) continue;
       const int64_t set = kShared + plan.first_set + band;
+      const int64_t count = static_cast<int64_t>(keys.size());
+      left -= count;
       SumTask sum{};
       sum.index = keys.data();
-      sum.count = static_cast<int64_t>(keys.size());
+      sum.count = count;
       sum.e = scores_.data();
       sum.ld = ld_;
       sum.begin = part * steps_;
@@ -176,19 +197,17 @@ void ReplayTile::walk_plan(const PlanWalk& plan, int64_t chunk, const TileWeight
       sum.weights = weights;
       sum.mass = mass(set);
       sum.importance = weights != nullptr ? importance(set) : nullptr;
-      job_.kernels.sums(sum);
-      if (plan.masses_only) continue;
+      if (plan.masses_only) {
+        job_.kernels.sums(sum);
+        continue;
+      }
       ProductTask task{};
       task.index = keys.data();
-      task.count = sum.count;
-      task.e = scores_.data() + sum.begin;
-      task.lde = ld_;
+      task.count = count;
+      task.ahead = left;
+      task.sums = &sum;
       task.rows = rows;
-      task.v = values_;
-      task.ldv = task.lda = task.columns = job_.ldv;
-      task.acc = accumulator(kShared + plan.first_slot + band) +
-                 accumulator_row(plan.per_query_head, part) * job_.ldv;
-      job_.kernels.product(task);
+      add_product(plan.slot(band), part, sum.begin, task);
     }
   }
 }
@@ -213,13 +232,8 @@ void ReplayTile::walk_later() {
     load_chunk(first, keys);
     ProductTask task{};
     task.count = keys;
-    task.e = scores_.data();
-    task.lde = ld_;
     task.rows = rows_;
-    task.v = values_;
-    task.ldv = task.lda = task.columns = job_.ldv;
-    task.acc = accumulator(kLater);
-    job_.kernels.product(task);
+    add_product(kLater, 0, 0, task);
   }
 }
 

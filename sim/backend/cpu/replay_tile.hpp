@@ -11,11 +11,12 @@ namespace kvsim {
 /// head-major, so that the rows of each head are contiguous. One object per thread; its memory is
 /// used again by the next tile.
 ///
-/// Prompt keys are taken in chunks. Scores of a chunk are key-major (one contiguous line of tile
-/// rows per key); the exponential is taken once for all plans; each plan then walks its keys of the
-/// chunk band by band, into one accumulator per band. Sums over bands at the end give every kept
-/// set. The shift under the exponential is the row's maximum when it was last raised: it is raised,
-/// and everything so far scaled down, only when a score exceeds it by more than kSlack.
+/// Later positions, which every set keeps, come first; then prompt keys in chunks. Scores of a chunk
+/// are key-major (one contiguous line of tile rows per key); the exponential is taken once for all
+/// plans; each plan then walks its keys of the chunk band by band, into one accumulator per band.
+/// Sums over bands at the end give every kept set. The shift under the exponential is the row's
+/// maximum when it was last raised: it is raised, and everything so far scaled down, only when a
+/// score exceeds it by more than kSlack.
 class ReplayTile {
  public:
   explicit ReplayTile(const ReplayJob& job);
@@ -28,23 +29,29 @@ class ReplayTile {
   // Accumulators and sums: those shared by all plans come first.
   static constexpr int64_t kPrompt = 0;
   static constexpr int64_t kLater = 1;
-  static constexpr int64_t kShared = 2;
+  static constexpr int64_t kShared = kSharedSlots;
 
   void start(int64_t first_head, int64_t heads, const ReplayBlock& block);
   void score(int64_t first_key, int64_t keys, const int32_t* last_visible);
   void raise_shift();
   void load_chunk(int64_t first_key, int64_t keys);
   const TileWeights* load_weights(int64_t first_key, int64_t keys);
-  void walk_prompt();
+  void walk_prompt(ReplayBlock& block);
   void walk_plan(const PlanWalk& plan, int64_t chunk, const TileWeights* weights);
   void walk_later();
-  void finish(ReplayBlock& block);
+  void add_product(int64_t slot, int64_t part, int64_t first_row, ProductTask task);
+  void finish_full(ReplayBlock& block);
   void finish_plan(const PlanWalk& plan, const ReplayPlan& request, ReplayBlock& block);
   void finish_masses(const PlanWalk& plan, const ReplayPlan& request, ReplayBlock& block);
   void finish_outputs(const PlanWalk& plan, const ReplayPlan& request, ReplayBlock& block);
   void redo(const PlanWalk& plan, const ReplayPlan& request, int64_t band, int64_t row,
             ReplayBlock& block) const;
 
+  /// Whether an accumulator holds anything: a first product overwrites what an earlier tile left.
+  /// Plans per query head have one part per head in it, the others part 0 only.
+  uint8_t& used(int64_t slot, int64_t part) {
+    return used_[static_cast<size_t>(slot * heads_ + part)];
+  }
   float* accumulator(int64_t slot) { return accumulators_.data() + slot * slot_size_; }
   double* mass(int64_t set) { return masses_.data() + set * ld_; }
   double* importance(int64_t set) { return importances_.data() + set * ld_; }
@@ -76,6 +83,7 @@ class ReplayTile {
   Scratch<float> scores_;         ///< [chunk][ld]
   Scratch<float> weight_buffer_;  ///< [chunk][heads + kPad]
   Scratch<float> accumulators_;   ///< full prompt, later positions, then the slots of the plans
+  std::vector<uint8_t> used_;        ///< [kShared + slots][heads]
   std::vector<double> masses_;       ///< [sets + 2][ld]: prompt, later, then the sets' bands
   std::vector<double> importances_;  ///< likewise
   std::vector<float> shift_;         ///< [ld]

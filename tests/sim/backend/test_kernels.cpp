@@ -14,7 +14,8 @@ TEST_CASE("the vectorised exponential is right to 1.3e-7", "[backend][kernels]")
     const Kernels& kernels = choose_kernels();
     CHECK(isa == kernels.isa);
     std::vector<float> x;
-    for (double value = -86.5; value < 25; value += 0.000617) x.push_back(static_cast<float>(value));
+    for (double value = -86.5; value < 25; value += 0.000617)
+      x.push_back(static_cast<float>(value));
     x.push_back(0.0f);
     std::vector<float> e(x.size());
     double sum = 0;
@@ -49,7 +50,8 @@ TEST_CASE("the softcap is right to 2e-7 of the cap", "[backend][kernels]") {
       CAPTURE(isa, cap);
       const ForcedIsa forced(isa);
       std::vector<float> x;
-      for (double value = -500; value < 500; value += 0.0171) x.push_back(static_cast<float>(value));
+      for (double value = -500; value < 500; value += 0.0171)
+        x.push_back(static_cast<float>(value));
       x.insert(x.end(), {0.0f, 1e-20f, -1e-20f, 1e30f, -1e30f});
       std::vector<float> y = x;
       choose_kernels().softcap(y.data(), static_cast<int64_t>(y.size()), cap);
