@@ -13,7 +13,8 @@ namespace kvsim::cli {
 /// -h, -q, -v, --threads; the framework adds them to every command.
 void add_general_options(po::options_description& options);
 
-void add_output_options(po::options_description& options, const std::string& meaning);  ///< -o, --overwrite
+void add_output_options(po::options_description& options,
+                        const std::string& meaning);               ///< -o, --overwrite
 void add_seed_option(po::options_description& options);            ///< --seed N (0)
 void add_layers_option(po::options_description& options);          ///< --layers LIST
 void add_budget_option(po::options_description& options);          ///< --budget LIST, repeatable

@@ -14,8 +14,9 @@ std::vector<std::string> split_list(std::string_view text, const std::string& op
 std::vector<int> parse_layers(std::string_view text, const std::string& option);
 
 /// A comma list of numbers and ranges FIRST:LAST:STEP, expanded in exact decimal arithmetic:
-/// "0.1:0.4:0.1" -> "0.1", "0.2", "0.3", "0.4". LAST is included when a step lands on it. Items keep
-/// their kind: with a decimal point or `%` in the range every item has one ("1.0" stays a ratio).
+/// "0.1:0.4:0.1" -> "0.1", "0.2", "0.3", "0.4". LAST is included when a step lands on it. Items
+/// keep their kind: with a decimal point or `%` in the range every item has one ("1.0" stays a
+/// ratio).
 std::vector<std::string> expand_numbers(std::string_view text, const std::string& option);
 
 /// A whole number within [least, most].

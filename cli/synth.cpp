@@ -133,11 +133,11 @@ const bool registered = register_command(
      .summary = "write a synthetic trace with known properties",
      .description =
          "Keys and queries are noise with planted structure, the same in every layer: a few heavy\n"
-         "hitters that every query attends to, a hot spot that drifts backwards through the prompt\n"
-         "during the later steps (even query heads; odd ones look at their own neighbourhood), and\n"
-         "spikes: later steps that suddenly attend to one entry that nothing attended to before.\n"
-         "The trace's `source` attribute lists heavy hitters and spikes. The same options and seed\n"
-         "give the same numbers.",
+         "hitters that every query attends to; a hot spot that drifts backwards through the\n"
+         "prompt during the later steps (even query heads; odd ones look at their own\n"
+         "neighbourhood); and spikes: later steps that suddenly attend to one entry that nothing\n"
+         "attended to before. The trace's `source` attribute lists heavy hitters and spikes. The\n"
+         "same options and seed give the same numbers.",
      .describe = describe,
      .examples = {"kvsim synth -o synthetic.h5 --prompt 2048 --steps 128 --seed 1",
                   "kvsim synth -o narrow.h5 --heads 8 --kv-heads 1 --value-dim 32 --dtype float32"},

@@ -21,7 +21,8 @@ void describe(po::options_description& options) {
 }
 
 double tolerance(const Values& values, const TraceReader& trace) {
-  if (has(values, "tolerance")) return parse_real(text(values, "tolerance"), "--tolerance", 0, 1e300);
+  if (has(values, "tolerance"))
+    return parse_real(text(values, "tolerance"), "--tolerance", 0, 1e300);
   for (const LayerHeader& layer : trace.headers())
     for (const ElementType type : {layer.q, layer.k, layer.v, layer.wo})
       if (type != ElementType::float32) return 1e-2;
@@ -63,8 +64,9 @@ int run(const Values& values) {
               .expected = "check/query_position and check_output in a layer"});
   if (json) print_json(checks, limit);
   if (failed > 0) {
-    print_error(fmt::format("{}: {} of {} layers differ by more than {:g} from the recorded outputs",
-                            trace.info().path, failed, checks.size(), limit));
+    print_error(
+        fmt::format("{}: {} of {} layers differ by more than {:g} from the recorded outputs",
+                    trace.info().path, failed, checks.size(), limit));
     return kNotVerified;
   }
   if (!json) fmt::print("{} layers within {:g}\n", checks.size(), limit);

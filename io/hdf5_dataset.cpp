@@ -209,7 +209,8 @@ ElementType InputDataset::float_type() const {
   if (H5Tequal(type_.get(), H5T_STD_U16LE) > 0) {
     const auto encoding = file_->text_attribute(name_, "encoding");
     if (encoding == "bfloat16") return ElementType::bfloat16;
-    fail("wrong type", "uint16 " + (encoding ? "with encoding \"" + *encoding + "\"" : "without encoding"),
+    fail("wrong type",
+         "uint16 " + (encoding ? "with encoding \"" + *encoding + "\"" : "without encoding"),
          expected);
   }
   fail("wrong type", type_text(type_.get()), expected);

@@ -112,7 +112,8 @@ Handle InputFile::open(const std::string& object) const {
 
 std::vector<std::string> InputFile::children(const std::string& group) const {
   const Handle id = open(group);
-  if (H5Iget_type(id.get()) != H5I_GROUP) fail(group, "wrong kind of object", "no group", "a group");
+  if (H5Iget_type(id.get()) != H5I_GROUP)
+    fail(group, "wrong kind of object", "no group", "a group");
   std::vector<std::string> names;
   hsize_t from = 0;
   if (H5Literate(id.get(), H5_INDEX_NAME, H5_ITER_INC, &from, collect_name, &names) < 0)

@@ -118,7 +118,8 @@ void TraceWriter::write_root() {
   if (info_.rope_inv_freq.empty()) return;
   write("rope/inv_freq", H5T_IEEE_F64LE, {static_cast<int64_t>(info_.rope_inv_freq.size())},
         info_.rope_inv_freq.data());
-  write_attribute(root, "rope_layout", std::string(info_.rope_interleaved ? "interleaved" : "half"));
+  write_attribute(root, "rope_layout",
+                  std::string(info_.rope_interleaved ? "interleaved" : "half"));
 }
 
 void TraceWriter::write_spans() {

@@ -60,12 +60,14 @@ class Layer {
   void fill_query(int64_t head, int64_t position, float* out) const {
     const int64_t kv_head = head / info_.group_size();
     fill_noise(kQueries, head, position, out);
-    const double strength = 0.6 + 0.8 * uniform(config_.seed, kStrength, static_cast<uint64_t>(layer_),
-                                                static_cast<uint64_t>(kv_head));
+    const double strength =
+        0.6 + 0.8 * uniform(config_.seed, kStrength, static_cast<uint64_t>(layer_),
+                            static_cast<uint64_t>(kv_head));
     out[0] = static_cast<float>(kHitterLogit * strength / info_.attention_scale);
     const double looks_at =
         head % 2 == 0 ? hot_spot(config_, position) : static_cast<double>(position);
-    encode(looks_at, kHotSpotLogit / info_.attention_scale / static_cast<double>(frequencies_), out);
+    encode(looks_at, kHotSpotLogit / info_.attention_scale / static_cast<double>(frequencies_),
+           out);
     for (const Spike& spike : spikes_)
       if (spike.step == position) look_at(kv_head, spike.position, out);
   }
@@ -161,8 +163,9 @@ LayerTrace make_layer(const SynthConfig& config, const TraceInfo& info, const Sy
                         [&](int64_t h, int64_t i, float* row) { source.fill_key(h, i, row); });
   layer.v = make_tensor(config.type, {config.kv_heads, info.total_len, config.value_dim},
                         [&](int64_t h, int64_t i, float* row) { source.fill_value(h, i, row); });
-  layer.wo = make_tensor(config.type, {config.heads, config.value_dim, config.hidden},
-                         [&](int64_t h, int64_t r, float* row) { source.fill_projection(h, r, row); });
+  layer.wo =
+      make_tensor(config.type, {config.heads, config.value_dim, config.hidden},
+                  [&](int64_t h, int64_t r, float* row) { source.fill_projection(h, r, row); });
   const double norm = std::sqrt(static_cast<double>(config.hidden)) * (1 + index);
   for (const int64_t position : info.query_position)
     layer.residual_norm.push_back(static_cast<float>(
@@ -206,7 +209,8 @@ TraceInfo make_info(const SynthConfig& config, const SynthPlan& plan) {
   const auto stored = static_cast<int64_t>(info.query_position.size());
   const int64_t checks = std::min(kChecks, stored);
   for (int64_t c = 1; c <= checks; ++c)   // evenly spaced, the last position among them
-    info.check_position.push_back(info.query_position[static_cast<size_t>(c * stored / checks - 1)]);
+    info.check_position.push_back(
+        info.query_position[static_cast<size_t>(c * stored / checks - 1)]);
   if (config.head_dim % 2 == 0)
     for (int64_t f = 0; f < config.head_dim / 2; ++f)
       info.rope_inv_freq.push_back(

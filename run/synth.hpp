@@ -43,8 +43,8 @@ SynthPlan plan_synth(const SynthConfig& config);
 /// from its end to its begin during the later steps; before, it is p itself.
 double hot_spot(const SynthConfig& config, int64_t position);
 
-/// Writes the trace, layer by layer. Logits at a later step are about: 0 +- 1 for any entry, +4 near
-/// the hot spot (even query heads) or near the query itself (odd ones), +5 for a heavy hitter
+/// Writes the trace, layer by layer. Logits at a later step are about: 0 +- 1 for any entry, +4
+/// near the hot spot (even query heads) or near the query itself (odd ones), +5 for a heavy hitter
 /// (scaled by 0.6 to 1.4 per KV head), and ln N + 6 for the entry of a spike. The same arguments
 /// give the same bytes with any number of threads.
 void write_synth(const SynthConfig& config, const std::string& path);

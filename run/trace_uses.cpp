@@ -17,8 +17,9 @@ std::vector<TraceUse> position_uses(const TraceInfo& info) {
   const bool whole = window == n, decode = steps == later && later > 0;
   const std::string last = std::to_string(n - 1);
   std::vector<TraceUse> uses;
-  uses.push_back({"metrics over later steps, oracles", steps > 0,
-                  "stored queries at " + std::to_string(n) + " or later: " + std::to_string(steps)});
+  uses.push_back(
+      {"metrics over later steps, oracles", steps > 0,
+       "stored queries at " + std::to_string(n) + " or later: " + std::to_string(steps)});
   uses.push_back({"schedule=decode", decode,
                   decode ? "every later query is stored"
                          : std::to_string(steps) + " of " + std::to_string(later) +
@@ -26,8 +27,9 @@ std::vector<TraceUse> position_uses(const TraceInfo& info) {
   uses.push_back({"queries=window", window > 0,
                   window > 0 ? "window up to " + std::to_string(window)
                              : "query " + last + " is not stored"});
-  uses.push_back({"tova, cam", window > 0,
-                  window > 0 ? "query " + last + " is stored" : "query " + last + " is not stored"});
+  uses.push_back(
+      {"tova, cam", window > 0,
+       window > 0 ? "query " + last + " is stored" : "query " + last + " is not stored"});
   uses.push_back({"keepkv's score estimate", window > 1,
                   window > 1 ? "window up to " + std::to_string(window - 1)
                              : "queries before " + std::to_string(n) + " are not stored"});

@@ -64,7 +64,8 @@ std::optional<Decimal> Decimal::parse(std::string_view text) {
     int exponent = 0;
     size_t from = i + 1;
     if (from < text.size() && text[from] == '+') ++from;
-    const auto [end, fault] = std::from_chars(text.data() + from, text.data() + text.size(), exponent);
+    const auto [end, fault] =
+        std::from_chars(text.data() + from, text.data() + text.size(), exponent);
     if (fault != std::errc() || end != text.data() + text.size() || std::abs(exponent) > 300)
       return std::nullopt;
     d.exponent_ += exponent;

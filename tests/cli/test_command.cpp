@@ -35,7 +35,8 @@ TEST_CASE("usage errors are one line that helps, with status 2", "[cli]") {
   require_usage("synth", "missing -o");
 }
 
-TEST_CASE("without a command the help goes to standard error, with --help to standard output", "[cli]") {
+TEST_CASE("without a command the help goes to standard error, with --help to standard output",
+          "[cli]") {
   const Outcome none = run_kvsim("");
   CHECK(none.status == 2);
   CHECK_THAT(none.err, Catch::Contains("Usage: kvsim COMMAND"));

@@ -20,7 +20,8 @@ TEST_CASE("layer lists take numbers and ranges, in any order", "[cli]") {
   CHECK(parse_layers("0,5,10-15", "--x") == std::vector<int>{0, 5, 10, 11, 12, 13, 14, 15});
   CHECK(parse_layers("7, 3,3 ,2-4", "--x") == std::vector<int>{2, 3, 4, 7});
   CHECK(parse_layers("4-4", "--x") == std::vector<int>{4});
-  for (const char* bad : {"", "a", "1,", ",1", "5-3", "1-", "-1", "1-2-3", "1.5", "99999999999999999999"})
+  for (const char* bad :
+       {"", "a", "1,", ",1", "5-3", "1-", "-1", "1-2-3", "1.5", "99999999999999999999"})
     require_usage([bad] { parse_layers(bad, "--x"); }, "");
 }
 

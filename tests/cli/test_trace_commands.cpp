@@ -20,14 +20,18 @@ TEST_CASE("a bad trace ends with status 3 and one line on standard error", "[cli
   refused("inspect " + path, path + ": no such file");
   write_small_trace(path);
   Editor(path).integer("/", "version", 7);
-  refused("inspect " + path, path + ": attribute version: version from the future: found 7, expected 1");
-  refused("verify " + path, path + ": attribute version: version from the future: found 7, expected 1");
-  write_small_trace(path);
-  refused("verify " + path + " --layers 1",
-          path + ": the trace does not have the layer asked for: found --layers with 1, expected layers among 0,2");
-  Editor(path).remove("check");
+  refused("inspect " + path,
+          path + ": attribute version: version from the future: found 7, expected 1");
   refused("verify " + path,
-          path + ": no recorded outputs to verify: expected check/query_position and check_output in a layer");
+          path + ": attribute version: version from the future: found 7, expected 1");
+  write_small_trace(path);
+  refused("verify " + path + " --layers 1", path +
+                                                ": the trace does not have the layer asked for: "
+                                                "found --layers with 1, expected layers among 0,2");
+  Editor(path).remove("check");
+  refused("verify " + path, path +
+                                ": no recorded outputs to verify: expected check/query_position "
+                                "and check_output in a layer");
 }
 
 TEST_CASE("a compressed trace reads with one warning", "[cli]") {
@@ -65,7 +69,8 @@ TEST_CASE("inspect tells shapes, positions and what the trace is enough for", "[
 TEST_CASE("inspect says what a trace with few queries lacks", "[cli]") {
   const TemporaryFolder folder;
   const std::string path = folder / "t.h5";
-  REQUIRE(run_kvsim("synth -o " + path + " --prompt 50 --steps 0 --queries window:4 --spans none").status == 0);
+  REQUIRE(run_kvsim("synth -o " + path + " --prompt 50 --steps 0 --queries window:4 --spans none")
+              .status == 0);
   const json document = json::parse(run_kvsim("inspect --json " + path).out);
   std::map<std::string, json> uses;
   for (const json& use : document["uses"]) uses[use["name"]] = use;
@@ -114,9 +119,10 @@ TEST_CASE("synth refuses what exists, and what makes no sense, before it writes"
   CHECK(status("") == 2);
   CHECK(read_bytes(path) == "precious");
   std::filesystem::remove(path);
-  for (const char* bad : {"--heads 3 --kv-heads 2", "--dtype float64", "--queries last", "--head-dim 2",
-                          "--spans a:5", "--spans a:0-5,a:6-7", "--spans b:5-9,a:0-5", "--spans x+y:0-5",
-                          "--prompt 0", "--spans a:0-2000", "--seed -1", "--softcap 0"}) {
+  for (const char* bad :
+       {"--heads 3 --kv-heads 2", "--dtype float64", "--queries last", "--head-dim 2",
+        "--spans a:5", "--spans a:0-5,a:6-7", "--spans b:5-9,a:0-5", "--spans x+y:0-5",
+        "--prompt 0", "--spans a:0-2000", "--seed -1", "--softcap 0"}) {
     INFO(bad);
     CHECK(status(bad) == 2);
   }

@@ -23,7 +23,8 @@ TEST_CASE("a table file with other content is bad data, with the line", "[io]") 
     CHECK(thrown.fault == Fault::bad_data);
     return thrown.message;
   };
-  CHECK(message("1 2\n3 x\n") == path + ": line 2: not a number: found \"x\", expected a finite number");
+  CHECK(message("1 2\n3 x\n") ==
+        path + ": line 2: not a number: found \"x\", expected a finite number");
   CHECK(message("1 2 3\n4 5\n") == path + ": line 1: wrong number of columns: found 3, expected 2");
   CHECK(message("1 2\n\n3\n") == path + ": line 3: wrong number of columns: found 1, expected 2");
   CHECK_THAT(message("1 2\n"), Catch::Contains("wrong number of lines: found 1, expected 2"));
@@ -71,9 +72,12 @@ TEST_CASE("a score file of another shape, type or content is bad data", "[io]") 
     CHECK(thrown.fault == Fault::bad_data);
     return thrown.message;
   };
-  CHECK_THAT(message(0, 2, 3), Catch::Contains("layers/0/score: not a finite number: found NaN at [1, 1]"));
-  CHECK_THAT(message(0, 4, 3), Catch::Contains("wrong shape: found [2, 3], expected [heads, n] = [4, 3]"));
+  CHECK_THAT(message(0, 2, 3),
+             Catch::Contains("layers/0/score: not a finite number: found NaN at [1, 1]"));
+  CHECK_THAT(message(0, 4, 3),
+             Catch::Contains("wrong shape: found [2, 3], expected [heads, n] = [4, 3]"));
   CHECK_THAT(message(1, 2, 3), Catch::Contains("wrong type: found int64"));
   CHECK_THAT(message(2, 2, 3), Catch::Contains("layers/2/score: missing"));
-  CHECK_THAT(error_of([&] { read_scores(folder / "none", 0, 1, 1); }).message, Catch::EndsWith("no such file"));
+  CHECK_THAT(error_of([&] { read_scores(folder / "none", 0, 1, 1); }).message,
+             Catch::EndsWith("no such file"));
 }

@@ -36,7 +36,8 @@ TEST_CASE("targets that must not be replaced are refused as a usage error", "[io
   write_bytes(folder / "old", "x");
   fs::create_directory(folder / "folder");
   fs::create_symlink(folder / "old", folder / "link");
-  const auto message = [&](const std::string& target, bool overwrite, std::vector<std::string> inputs = {}) {
+  const auto message = [&](const std::string& target, bool overwrite,
+                           std::vector<std::string> inputs = {}) {
     const Thrown thrown = error_of([&] { check_target(target, overwrite, inputs); });
     CHECK(thrown.fault == Fault::usage);
     return thrown.message;

@@ -113,7 +113,8 @@ TEST_CASE("chunked, shuffled, compressed and checksummed data read the same", "[
       GENERATE(ElementType::float32, ElementType::float16, ElementType::bfloat16);
   const Storage storage = GENERATE(
       Storage{.chunk = {1, 5, 8}}, Storage{.chunk = {3, 4096, 5}},
-      Storage{.chunk = {1, 16, 8}, .gzip = 4}, Storage{.chunk = {2, 7, 3}, .shuffle = true, .gzip = 9},
+      Storage{.chunk = {1, 16, 8}, .gzip = 4},
+      Storage{.chunk = {2, 7, 3}, .shuffle = true, .gzip = 9},
       Storage{.chunk = {1, 5, 8}, .shuffle = true}, Storage{.chunk = {2, 3, 3}, .fletcher32 = true},
       Storage{.chunk = {1, 5, 7}, .shuffle = true, .gzip = 1, .fletcher32 = true});
   const TemporaryFolder folder;

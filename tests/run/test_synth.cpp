@@ -22,7 +22,8 @@ std::vector<double> attention(const LayerTrace& layer, int64_t head, int64_t row
   layer.q.read(head, row, row + 1, query.data());
   std::vector<double> weights(static_cast<size_t>(info.total_len), 0.0);
   double sum = 0;
-  if (!layer.attention_sink.empty()) sum = std::exp(double{layer.attention_sink[static_cast<size_t>(head)]});
+  if (!layer.attention_sink.empty())
+    sum = std::exp(double{layer.attention_sink[static_cast<size_t>(head)]});
   for (int64_t i = 0; i <= position; ++i) {
     if (layer.sliding_window > 0 && i <= position - layer.sliding_window) continue;
     layer.k.read(head / info.group_size(), i, i + 1, key.data());
@@ -71,7 +72,8 @@ TEST_CASE("recomputed outputs equal the plain softmax, with every switch on", "[
         for (size_t c = 0; c < 24; ++c) expected[c] += weights[static_cast<size_t>(i)] * value[c];
       }
       for (size_t c = 0; c < 24; ++c)
-        worst = std::max(worst, std::fabs(expected[c] - outputs[static_cast<size_t>((h * 3 + r) * 24) + c]));
+        worst = std::max(
+            worst, std::fabs(expected[c] - outputs[static_cast<size_t>((h * 3 + r) * 24) + c]));
     }
   CHECK(worst < 1e-12);
 }
@@ -104,7 +106,8 @@ TEST_CASE("heavy hitters hold most of the attention to what is not near", "[run]
   double hitters = 0;
   for (int64_t row = 260; row < 320; ++row) {
     const auto weights = attention(layer, 1, row);
-    for (const int64_t position : plan.heavy_hitters) hitters += weights[static_cast<size_t>(position)] / 60;
+    for (const int64_t position : plan.heavy_hitters)
+      hitters += weights[static_cast<size_t>(position)] / 60;
   }
   // They are 2 % of the entries; evenly spread attention would give them as much.
   CHECK(plan.heavy_hitters.size() < 6);
@@ -158,7 +161,8 @@ TEST_CASE("the plan is recorded in the trace", "[run]") {
   CHECK(source["spikes"][0]["step"] == plan.spikes[0].step);
 }
 
-TEST_CASE("the same seed gives the same tensors with any number of threads, another seed others", "[run]") {
+TEST_CASE("the same seed gives the same tensors with any number of threads, another seed others",
+          "[run]") {
   const TemporaryFolder folder;
   SynthConfig config = small_config();
   const auto keys = [&](uint64_t seed, int thread_count) {

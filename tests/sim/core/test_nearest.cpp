@@ -16,7 +16,8 @@ TEST_CASE("a mistyped name finds its neighbours, nearest first", "[core]") {
 }
 
 TEST_CASE("an error is one line with where, what, found, expected and hint", "[core]") {
-  const Error full(Fault::usage, {.what = "bad", .where = "--x", .found = "1", .expected = "2", .hint = "try 2"});
+  const Error full(Fault::usage,
+                   {.what = "bad", .where = "--x", .found = "1", .expected = "2", .hint = "try 2"});
   CHECK(std::string(full.what()) == "--x: bad: found 1, expected 2 (try 2)");
   const Error part(Fault::bad_data, {.what = "line\nbreak", .where = "f"});
   CHECK(std::string(part.what()) == "f: line break");

@@ -58,7 +58,8 @@ uint16_t nearest_by_search(const Format& format, const std::vector<double>& valu
 }  // namespace
 
 TEST_CASE("every 16-bit pattern widens to the number that its format defines", "[core]") {
-  const Format format = GENERATE(Format{ElementType::float16, 5, 10}, Format{ElementType::bfloat16, 8, 7});
+  const Format format =
+      GENERATE(Format{ElementType::float16, 5, 10}, Format{ElementType::bfloat16, 8, 7});
   const std::vector<uint16_t> bits = all_patterns();
   std::vector<float> wide(bits.size());
   widen(format.type, bits.data(), 65536, wide.data());
@@ -81,7 +82,8 @@ TEST_CASE("bulk and portable float16 conversions agree on every pattern", "[core
   narrow(ElementType::float16, wide.data(), 65536, back.data());
   int wrong = 0;
   for (size_t i = 0; i < bits.size(); ++i) {
-    const bool same = std::bit_cast<uint32_t>(half_to_float(bits[i])) == std::bit_cast<uint32_t>(wide[i]);
+    const bool same =
+        std::bit_cast<uint32_t>(half_to_float(bits[i])) == std::bit_cast<uint32_t>(wide[i]);
     const bool round = std::isnan(wide[i]) ? (back[i] & 0x7E00) == 0x7E00 : back[i] == bits[i];
     wrong += same && round && float_to_half(wide[i]) == back[i] ? 0 : 1;
   }
@@ -89,7 +91,8 @@ TEST_CASE("bulk and portable float16 conversions agree on every pattern", "[core
 }
 
 TEST_CASE("narrowing rounds to the nearest pattern, ties to even", "[core]") {
-  const Format format = GENERATE(Format{ElementType::float16, 5, 10}, Format{ElementType::bfloat16, 8, 7});
+  const Format format =
+      GENERATE(Format{ElementType::float16, 5, 10}, Format{ElementType::bfloat16, 8, 7});
   std::vector<double> values(65536);
   for (size_t i = 0; i < values.size(); ++i)
     values[i] = by_definition(static_cast<uint16_t>(i), format.exponent_bits, format.fraction_bits);
@@ -128,7 +131,8 @@ TEST_CASE("infinity stays infinity and NaN stays NaN when narrowed", "[core]") {
 }
 
 TEST_CASE("the first NaN or infinity is found wherever it is", "[core]") {
-  const ElementType type = GENERATE(ElementType::float32, ElementType::float16, ElementType::bfloat16);
+  const ElementType type =
+      GENERATE(ElementType::float32, ElementType::float16, ElementType::bfloat16);
   constexpr int64_t kCount = 5000;
   std::vector<float> values(kCount, -3.5f);
   std::vector<std::byte> raw(kCount * element_size(type));
