@@ -80,14 +80,36 @@ void print_layers(const TraceReader& trace) {
                    : "");
 }
 
+/// Names joined by commas, on lines of about 96 columns that start with `indent`.
+void print_wrapped(const std::string& indent, const std::vector<std::string>& names) {
+  constexpr size_t kWidth = 96;
+  std::string line;
+  for (const std::string& name : names) {
+    if (!line.empty() && indent.size() + line.size() + name.size() + 2 > kWidth) {
+      fmt::print("{}{},\n", indent, line);
+      line.clear();
+    }
+    line += (line.empty() ? "" : ", ") + name;
+  }
+  if (!line.empty()) fmt::print("{}{}\n", indent, line);
+}
+
 void print_uses(const TraceInfo& info) {
   for (const TraceUseGroup& group : trace_use_groups()) {
     const std::vector<TraceUse> uses = group.list(info);
+    // Names that are served without conditions share lines; the others have something to say.
+    std::vector<std::string> plain;
     size_t width = 0;
-    for (const TraceUse& use : uses) width = std::max(width, use.name.size());
+    for (const TraceUse& use : uses) {
+      if (use.served && use.detail.empty()) plain.push_back(use.name);
+      else width = std::max(width, use.name.size());
+    }
     fmt::print("\nenough for, by {}\n", group.title);
+    print_wrapped("  yes  ", plain);
     for (const TraceUse& use : uses)
-      fmt::print("  {:<3}  {:<{}}  {}\n", use.served ? "yes" : "no", use.name, width, use.detail);
+      if (!use.served || !use.detail.empty())
+        fmt::print("  {:<3}  {:<{}}  {}\n", use.served ? "yes" : "no", use.name, width,
+                   use.detail);
   }
 }
 

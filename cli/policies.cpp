@@ -1,0 +1,310 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "cli/options.hpp"
+#include "sim/core/error.hpp"
+#include "sim/core/nearest.hpp"
+#include "sim/policy/presets.hpp"
+#include "sim/policy/record.hpp"
+#include "sim/policy/record_rules.hpp"
+#include "sim/stages/kind.hpp"
+#include "sim/stages/parameter.hpp"
+
+namespace kvsim::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void describe(po::options_description& options) {
+  options.add_options()("markdown", "the table of presets as in README.md");
+  add_json_option(options);
+}
+
+std::string or_dash(const std::string& text) { return text.empty() ? "-" : text; }
+
+/// The kind that the settings choose for a stage, or null where the record does not use the stage.
+const KindInfo* chosen_kind(const Settings& settings, const std::set<std::string>& used,
+                            const std::string& stage) {
+  if (!used.contains(stage)) return nullptr;
+  for (const KindInfo* kind : kinds_of_stage(stage))
+    if (kind->name == settings.text(stage)) return kind;
+  return nullptr;
+}
+
+std::vector<std::string> stages() {
+  std::vector<std::string> names;
+  for (const Parameter* p : parameters())
+    if (p->type == ValueType::kind) names.push_back(p->key);
+  return names;
+}
+
+/// What the chosen kinds need from a trace beyond keys, without repetitions, in order of stages.
+std::vector<std::string> needs_of(const Settings& settings) {
+  const std::set<std::string> used = used_keys(settings);
+  std::vector<std::string> needs;
+  for (const std::string& stage : stages()) {
+    const KindInfo* kind = chosen_kind(settings, used, stage);
+    if (!kind || kind->needs.empty()) continue;
+    if (std::ranges::find(needs, kind->needs) == needs.end()) needs.push_back(kind->needs);
+  }
+  if (settings.is("positions", "cache")) needs.push_back("rope/inv_freq");
+  return needs;
+}
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : "; ") + part;
+  return text;
+}
+
+// ---- one preset -------------------------------------------------------------------------------
+
+Json parameter_json(const Parameter& p) {
+  return {{"key", p.key},     {"default", p.fallback}, {"range", p.range()},
+          {"unit", p.unit},   {"meaning", p.meaning}};
+}
+
+Json kind_json(const KindInfo& kind) {
+  return {{"stage", kind.stage},   {"kind", kind.name}, {"meaning", kind.meaning},
+          {"source", kind.source}, {"keys", kind.keys}, {"needs", kind.needs}};
+}
+
+Json preset_json(const Preset& preset) {
+  const Settings settings = preset_settings(preset);
+  return {{"preset", preset_title(preset)},
+          {"summary", preset.summary},
+          {"source", preset.source},
+          {"schedule", settings.text("schedule")},
+          {"needs", needs_of(settings)}};
+}
+
+/// Every key that the record uses, as a row of what it is set to and what it may be.
+std::vector<const Parameter*> keys_of(const Settings& settings) {
+  const std::set<std::string> used = used_keys(settings);
+  std::vector<const Parameter*> keys;
+  for (const Parameter* p : parameters())
+    if (used.contains(p->key)) keys.push_back(p);
+  return keys;
+}
+
+Json record_json(const Preset& preset, const Settings& settings) {
+  Json document = preset_json(preset);
+  document["schedule"] = settings.text("schedule");
+  document["needs"] = needs_of(settings);
+  document["record"] = Json::array();
+  for (const Parameter* p : keys_of(settings)) {
+    Json row = parameter_json(*p);
+    row["value"] = settings.text(p->key);
+    document["record"].push_back(std::move(row));
+  }
+  return document;
+}
+
+/// Text in a column at least `width` wide; longer text still keeps apart from the next column.
+std::string cell(const std::string& text, size_t width) {
+  return fmt::format("{:<{}}  ", text, width);
+}
+
+void print_record(const Preset& preset, const std::string& title, const Settings& settings) {
+  fmt::print("{}: {}\n", title, preset.summary);
+  fmt::print("source    {}\n", or_dash(preset.source));
+  fmt::print("schedule  {}\n", settings.text("schedule"));
+  const std::string needs = joined(needs_of(settings));
+  fmt::print("needs     {}\n", needs.empty() ? "keys only" : needs);
+  std::string variants;
+  for (const Preset& other : presets())
+    if (other.name == preset.name && other.variant != preset.variant)
+      variants += (variants.empty() ? "" : ", ") + preset_title(other);
+  if (!variants.empty()) fmt::print("see also  {}\n", variants);
+  fmt::print("\n{}{}{}{}\n", cell("key", 14), cell("value", 19), cell("default", 11), "meaning");
+  for (const Parameter* p : keys_of(settings)) {
+    const std::string unit = p->unit == "1" ? "" : " [" + p->unit + "]";
+    fmt::print("{}{}{}{}{}\n", cell(p->key, 14), cell(settings.text(p->key), 19),
+               cell(p->fallback, 11), p->meaning, unit);
+    fmt::print("{:14}  {}\n", "", p->range());
+  }
+}
+
+// ---- stages, kinds and keys -------------------------------------------------------------------
+
+void print_kind(const KindInfo& kind) {
+  fmt::print("{}={}: {}\n", kind.stage, kind.name, kind.meaning);
+  if (!kind.source.empty()) fmt::print("  source  {}\n", kind.source);
+  if (!kind.needs.empty()) fmt::print("  needs   {}\n", kind.needs);
+  for (const std::string& key : kind.keys) {
+    const Parameter* p = find_parameter(key);
+    fmt::print("  {}  {} (default {}; {})\n", key, p->meaning, p->fallback, p->range());
+  }
+}
+
+void print_key(const Parameter& p) {
+  fmt::print("{}: {}\n", p.key, p.meaning);
+  fmt::print("  default  {}\n  unit     {}\n  range    {}\n", p.fallback, p.unit, p.range());
+  std::string users;
+  for (const KindInfo* kind : all_kinds())
+    if (std::ranges::find(kind->keys, p.key) != kind->keys.end())
+      users += (users.empty() ? "" : ", ") + kind->stage + "=" + kind->name;
+  if (!users.empty()) fmt::print("  used by  {}\n", users);
+}
+
+/// Everything a name may mean: presets, kinds of any stage, a stage, a key.
+struct Meanings {
+  const Preset* preset = nullptr;
+  Settings settings;                      // of the preset, with its changes
+  std::vector<const KindInfo*> kinds;     // of this name, or of this stage
+  const Parameter* key = nullptr;
+  bool empty() const { return !preset && kinds.empty() && !key; }
+};
+
+Meanings meanings_of(const std::string& name) {
+  Meanings found;
+  if (name.find(',') != std::string::npos) {   // a record with changes
+    const Record record = Record::parse(name);
+    found.preset = find_preset(record.preset, record.variant);
+    found.settings = record.settings;
+    return found;
+  }
+  for (const Preset& preset : presets())
+    if (preset_title(preset) == name) found.preset = &preset;
+  if (found.preset) found.settings = preset_settings(*found.preset);
+  for (const KindInfo* kind : all_kinds())
+    if (kind->name == name) found.kinds.push_back(kind);
+  found.key = find_parameter(name);
+  if (found.key && found.key->type == ValueType::kind)
+    for (const KindInfo* kind : kinds_of_stage(name)) found.kinds.push_back(kind);
+  return found;
+}
+
+[[noreturn]] void unknown(const std::string& name) {
+  const size_t colon = name.find(':');
+  std::set<std::string> names;
+  for (const Preset& preset : presets())
+    names.insert(colon == std::string::npos ? preset.name : preset_title(preset));
+  if (colon == std::string::npos) {
+    for (const KindInfo* kind : all_kinds()) names.insert(kind->name);
+    for (const Parameter* p : parameters()) names.insert(p->key);
+  }
+  usage_error({.what = "no such preset, stage, kind or key", .where = "policies", .found = name,
+               .expected = "a name that `kvsim policies` lists",
+               .hint = did_you_mean(name, {names.begin(), names.end()})});
+}
+
+void print_meanings(const std::string& name, const Meanings& found) {
+  bool first = true;
+  const auto gap = [&] {
+    if (!first) fmt::print("\n");
+    first = false;
+  };
+  if (found.preset) {
+    gap();
+    print_record(*found.preset, name, found.settings);
+  }
+  if (found.key) {
+    gap();
+    print_key(*found.key);
+  }
+  for (const KindInfo* kind : found.kinds) {
+    gap();
+    print_kind(*kind);
+  }
+}
+
+Json meanings_json(const Meanings& found) {
+  Json document = Json::object();
+  if (found.preset) document["preset"] = record_json(*found.preset, found.settings);
+  if (found.key) document["key"] = parameter_json(*found.key);
+  for (const KindInfo* kind : found.kinds) document["kinds"].push_back(kind_json(*kind));
+  return document;
+}
+
+// ---- everything -------------------------------------------------------------------------------
+
+void print_all() {
+  size_t title = 0, summary = 0, source = 0;
+  for (const Preset& preset : presets()) {
+    title = std::max(title, preset_title(preset).size());
+    summary = std::max(summary, preset.summary.size());
+    source = std::max(source, preset.source.size());
+  }
+  fmt::print("{}{}{}schedule\n", cell("preset", title), cell("what it keeps", summary),
+             cell("source", source));
+  for (const Preset& preset : presets())
+    fmt::print("{}{}{}{}\n", cell(preset_title(preset), title), cell(preset.summary, summary),
+               cell(or_dash(preset.source), source), preset_settings(preset).text("schedule"));
+  fmt::print("\nstages and their kinds\n");
+  for (const std::string& stage : stages()) {
+    std::string kinds;
+    for (const KindInfo* kind : kinds_of_stage(stage))
+      kinds += (kinds.empty() ? "" : " ") + kind->name;
+    fmt::print("  {}{}\n", cell(stage, 10), kinds);
+  }
+  fmt::print("\nother keys\n ");
+  for (const Parameter* p : parameters())
+    if (p->type != ValueType::kind) fmt::print(" {}", p->key);
+  fmt::print("\n\n`kvsim policies NAME` explains a preset, a stage, a kind or a key.\n");
+}
+
+void print_markdown() {
+  fmt::print("| preset | what it keeps | source | needs beyond keys |\n|---|---|---|---|\n");
+  const auto escaped = [](std::string text) {
+    for (size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2)
+      text.insert(at, "\\");
+    return text;
+  };
+  for (const Preset& preset : presets())
+    fmt::print("| `{}` | {} | {} | {} |\n", preset_title(preset), escaped(preset.summary),
+               escaped(preset.source), escaped(joined(needs_of(preset_settings(preset)))));
+}
+
+Json all_json() {
+  Json document = {{"presets", Json::array()}, {"stages", Json::array()}, {"keys", Json::array()}};
+  for (const Preset& preset : presets()) document["presets"].push_back(preset_json(preset));
+  for (const std::string& stage : stages()) {
+    Json kinds = Json::array();
+    for (const KindInfo* kind : kinds_of_stage(stage)) kinds.push_back(kind_json(*kind));
+    document["stages"].push_back({{"stage", stage}, {"kinds", std::move(kinds)}});
+  }
+  for (const Parameter* p : parameters()) document["keys"].push_back(parameter_json(*p));
+  return document;
+}
+
+int run(const Values& values) {
+  const std::string name = text(values, "name");
+  const bool json = has(values, "json");
+  if (has(values, "markdown") && (json || !name.empty()))
+    usage_error({.what = "--markdown prints the whole table", .where = "policies",
+                 .expected = "no NAME and no --json"});
+  if (has(values, "markdown")) {
+    print_markdown();
+  } else if (has(values, "name")) {
+    const Meanings found = meanings_of(name);
+    if (found.empty()) unknown(name);
+    if (json) {
+      fmt::print("{}\n", meanings_json(found).dump(2));
+    } else {
+      print_meanings(name, found);
+    }
+  } else if (json) {
+    fmt::print("{}\n", all_json().dump(2));
+  } else {
+    print_all();
+  }
+  return kDone;
+}
+
+const bool registered = register_command(
+    {.name = "policies",
+     .summary = "presets and stages with every parameter, what they need, and the paper",
+     .arguments = {{.name = "name",
+                    .meaning = "a preset (snapkv:kvpress), a record (snapkv,kernel=7), a stage, a\n"
+                               "        kind or a key; without it: all of them",
+                    .required = false}},
+     .describe = describe,
+     .examples = {"kvsim policies defensivekv", "kvsim policies aggregate"},
+     .run = run});
+
+}  // namespace
+}  // namespace kvsim::cli
