@@ -23,7 +23,7 @@ const Declare sinks{{.key = "sinks",
                      .fallback = "0",
                      .meaning = "first entries that are protected",
                      .unit = "entries"}};
-const Declare recent{{.key = "recent",
+const Declare recent_key{{.key = "recent",
                       .place = 603,
                       .type = ValueType::share,
                       .fallback = "0",
@@ -60,13 +60,13 @@ std::vector<uint32_t> protected_entries(const ProtectRequest& request) {
       grant(i);
   if (request.first)
     for (int64_t i = range.begin; i < std::min(settings.count("sinks"), range.end); ++i) grant(i);
-  const int64_t recent_entries = settings.share("recent", request.budget);
-  const int64_t newest = std::max(request.window, request.last ? recent_entries : 0);
+  const int64_t recent = request.last ? settings.share("recent", request.budget) : 0;
+  const int64_t newest = std::max(request.window, recent);
   for (int64_t i = range.end; i-- > std::max(range.begin, range.end - newest);) grant(i);
   if (request.deviation.empty()) return granted;
 
   const int64_t spread =
-      settings.decimal("std_keep").floor_times(request.budget) - recent_entries;
+      settings.decimal("std_keep").floor_times(request.budget) - recent;
   std::vector<uint32_t> others;
   for (int64_t i = range.begin; i < range.end; ++i)
     if (!taken[static_cast<size_t>(i - range.begin)] && request.candidate[static_cast<size_t>(i)])
