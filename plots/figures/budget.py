@@ -50,7 +50,7 @@ def draw_curves(results, metrics, policies, note):
         f"Metrics against the budget{note}", results.subtitle, rows, len(metrics),
         1.9 if rows == 2 else 2.2,
         [style.key(policy, style.policy_style(results, policy)) for policy in policies],
-        (style.budget_label(results), ""), sharex=True, sharey="col")
+        (style.budget_label(results), ""), sharex=True)
     order = np.argsort(results.budgets, kind="stable")  # the file has them as they were typed
     for column, (name, title, _), table in zip(axes.T, metrics, tables):
         for ax, (what, values) in zip(column, table):
