@@ -96,9 +96,11 @@ class Projection {
   virtual void head_norms(std::span<const float* const> x, int64_t stride, double* out) = 0;
 };
 
-/// The heavy verbs. Every result is independent of the number of threads. Selection never runs
-/// here. `layer.q` holds queries at `layer.info->query_position`; visibility is causal (layers with
-/// a sliding window below N never get here, except in `attention`, which honours it).
+/// The heavy verbs, one at a time: a backend keeps memory between calls, so only `attention`,
+/// `value_norms` and `projected_norms` may run side by side. No result depends on the number of
+/// threads. Selection never runs here. `layer.q` holds queries at `layer.info->query_position`;
+/// visibility is causal (layers with a sliding window below N never get here, except in
+/// `attention`, which honours it).
 class Backend {
  public:
   virtual ~Backend() = default;

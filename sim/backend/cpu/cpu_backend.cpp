@@ -38,7 +38,7 @@ class CpuBackend : public Backend {
   }
   void replay(const LayerTrace& layer, const ReplayRequest& request,
               const std::function<void(const ReplayBlock&)>& sink) override {
-    cpu_replay(kernels_, layer, request, sink);
+    cpu_replay(kernels_, layer, request, sink, replay_memory_);
   }
   std::unique_ptr<Projection> projection(const LayerTrace& layer) override {
     return cpu_projection(kernels_, layer);
@@ -46,6 +46,7 @@ class CpuBackend : public Backend {
 
  private:
   const Kernels& kernels_;
+  ReplayMemory replay_memory_;
 };
 
 }  // namespace

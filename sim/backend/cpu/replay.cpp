@@ -13,26 +13,30 @@ namespace {
 /// Outputs of all blocks of steps in flight together.
 constexpr int64_t kFlightBytes = int64_t{48} << 20;
 
-/// Gives a block the sizes of its steps; memory is kept from one use to the next.
+void set_size(Table<double>& table, int64_t rows, int64_t columns) {
+  if (table.rows() != rows || table.columns() != columns) table = Table<double>(rows, columns);
+}
+
+/// Gives a block the sizes of its steps.
 void prepare(const ReplayJob& job, int64_t first_step, ReplayBlock& block) {
   const int64_t heads = job.layer.info->num_query_heads;
   const int64_t steps = std::min(job.steps_per_block, job.steps - first_step);
   const size_t outputs = static_cast<size_t>(heads * steps * job.dv);
   block.first_step = first_step;
-  const bool fits = block.steps == steps;
   block.steps = steps;
-  if (fits) return;
   for (Table<double>* table : {&block.prompt_attention, &block.prompt_importance,
                                &block.later_attention, &block.later_importance})
-    *table = Table<double>(heads, steps);
+    set_size(*table, heads, steps);
   block.z.resize(outputs);
-  const size_t sets = static_cast<size_t>(job.sets);
-  block.kept_attention.assign(sets, Table<double>(heads, steps));
-  block.kept_importance.assign(sets, Table<double>(heads, steps));
-  block.delta.resize(sets);
+  for (auto* tables : {&block.kept_attention, &block.kept_importance}) {
+    tables->resize(static_cast<size_t>(job.sets));
+    for (Table<double>& table : *tables) set_size(table, heads, steps);
+  }
+  block.delta.resize(static_cast<size_t>(job.sets));
   for (const PlanWalk& plan : job.plans)
-    for (int64_t band = 0; band < plan.bands && !plan.masses_only; ++band)
-      block.delta[static_cast<size_t>(plan.first_set + band)].resize(outputs);
+    for (int64_t band = 0; band < plan.bands; ++band)
+      block.delta[static_cast<size_t>(plan.first_set + band)].resize(
+          plan.masses_only ? 0 : outputs);
 }
 
 /// Blocks of steps computed together: enough to give every thread the same number of tiles, as far
@@ -50,7 +54,7 @@ int64_t blocks_in_flight(const ReplayJob& job, int64_t tiles_per_block) {
 }  // namespace
 
 void cpu_replay(const Kernels& kernels, const LayerTrace& layer, const ReplayRequest& request,
-                const std::function<void(const ReplayBlock&)>& sink) {
+                const std::function<void(const ReplayBlock&)>& sink, ReplayMemory& memory) {
   const ReplayJob job(kernels, layer, request);
   if (job.steps == 0) return;
   const int64_t parts = (job.group + job.heads_per_tile - 1) / job.heads_per_tile;
@@ -58,21 +62,24 @@ void cpu_replay(const Kernels& kernels, const LayerTrace& layer, const ReplayReq
   const int64_t blocks = (job.steps + job.steps_per_block - 1) / job.steps_per_block;
   const int64_t flight = std::min(blocks, blocks_in_flight(job, tiles));
 
-  std::vector<ReplayBlock> ring(static_cast<size_t>(flight));
-  std::vector<std::unique_ptr<ReplayTile>> workers(static_cast<size_t>(threads()));
+  memory.blocks.resize(static_cast<size_t>(flight));
+  memory.tiles.resize(static_cast<size_t>(threads()));
+  std::vector<std::unique_ptr<ReplayTile>> workers(memory.tiles.size());
   for (int64_t first = 0; first < blocks; first += flight) {
     const int64_t count = std::min(flight, blocks - first);
     for (int64_t b = 0; b < count; ++b)
-      prepare(job, (first + b) * job.steps_per_block, ring[static_cast<size_t>(b)]);
+      prepare(job, (first + b) * job.steps_per_block, memory.blocks[static_cast<size_t>(b)]);
     parallel_for(count * tiles, [&](int64_t i) {
-      auto& worker = workers[static_cast<size_t>(thread_index())];
-      if (worker == nullptr) worker = std::make_unique<ReplayTile>(job);
+      const size_t thread = static_cast<size_t>(thread_index());
+      auto& worker = workers[thread];
+      if (worker == nullptr) worker = std::make_unique<ReplayTile>(job, memory.tiles[thread]);
       const int64_t tile = i % tiles;
       const int64_t begin = tile % parts * job.heads_per_tile;
       const int64_t heads = std::min(job.heads_per_tile, job.group - begin);
-      worker->run(tile / parts * job.group + begin, heads, ring[static_cast<size_t>(i / tiles)]);
+      worker->run(tile / parts * job.group + begin, heads,
+                  memory.blocks[static_cast<size_t>(i / tiles)]);
     });
-    for (int64_t b = 0; b < count; ++b) sink(ring[static_cast<size_t>(b)]);
+    for (int64_t b = 0; b < count; ++b) sink(memory.blocks[static_cast<size_t>(b)]);
   }
 }
 

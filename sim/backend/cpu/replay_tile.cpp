@@ -16,11 +16,6 @@ constexpr int64_t kKeyRun = 192;
 
 }  // namespace
 
-ReplayTile::ReplayTile(const ReplayJob& job) : job_(job) {
-  const int64_t sets = kShared + job.sets;
-  masses_.reserve(static_cast<size_t>(sets * padded(kTileRows, kPad)));
-}
-
 void ReplayTile::run(int64_t first_head, int64_t heads, ReplayBlock& block) {
   start(first_head, heads, block);
   walk_later();
@@ -42,10 +37,10 @@ void ReplayTile::start(int64_t first_head, int64_t heads, const ReplayBlock& blo
   for (int64_t h = 0; h < heads; ++h)
     for (int64_t s = 0; s < steps_; ++s)
       rows.push_back({first_head + h, job_.first_query + first_step_ + s});
-  load_queries(job_.layer, rows, ld_, queries_.reserve(job_.d * ld_));
+  load_queries(job_.layer, rows, ld_, memory_.queries.reserve(job_.d * ld_));
 
   const size_t ld = static_cast<size_t>(ld_);
-  accumulators_.reserve((kShared + job_.slots) * slot_size_);
+  memory_.accumulators.reserve((kShared + job_.slots) * slot_size_);
   used_.assign(static_cast<size_t>((kShared + job_.slots) * heads), 0);
   masses_.assign(static_cast<size_t>(kShared + job_.sets) * ld, 0.0);
   importances_.assign(job_.request.importance != nullptr ? masses_.size() : 0, 0.0);
@@ -56,7 +51,7 @@ void ReplayTile::start(int64_t first_head, int64_t heads, const ReplayBlock& blo
   for (int64_t r = 0; r < rows_; ++r)
     head_[static_cast<size_t>(r)] = static_cast<int32_t>(head_of(r));
   // Product kernels work on whole groups of rows and may read beyond the last score line.
-  scores_.reserve(job_.chunk * ld_ + kPad);
+  memory_.scores.reserve(job_.chunk * ld_ + kPad);
 }
 
 /// Scores of `keys` keys from first_key on, into scores_, and their maximum into maximum_.
@@ -69,14 +64,14 @@ void ReplayTile::score(int64_t first_key, int64_t keys, const int32_t* last_visi
       visible[r] = last_visible[r] - static_cast<int32_t>(at);
     ScoreTask task{};
     task.k = load_rows(job_.layer.k, kv_head_, first_key + at, first_key + at + count, job_.d,
-                       key_buffer_);
+                       memory_.keys);
     task.keys = count;
     task.d = job_.d;
-    task.qt = queries_.data();
+    task.qt = memory_.queries.data();
     task.ld = ld_;
     task.softcap = static_cast<float>(job_.layer.softcap);
     task.last_visible = last_visible != nullptr ? visible.data() : nullptr;
-    task.s = scores_.data() + at * ld_;
+    task.s = memory_.scores.data() + at * ld_;
     task.maximum = maximum_.data();
     job_.kernels.scores(task);
   }
@@ -116,7 +111,7 @@ void ReplayTile::raise_shift() {
 }
 
 void ReplayTile::load_chunk(int64_t first_key, int64_t keys) {
-  values_ = load_rows(job_.layer.v, kv_head_, first_key, first_key + keys, job_.ldv, value_buffer_);
+  values_ = load_rows(job_.layer.v, kv_head_, first_key, first_key + keys, job_.ldv, memory_.values);
 }
 
 /// Importance of the keys for the heads of the tile, key-major; null when there is none.
@@ -124,7 +119,7 @@ const TileWeights* ReplayTile::load_weights(int64_t first_key, int64_t keys) {
   const float* const all = job_.request.importance;
   if (all == nullptr || first_key >= job_.request.importance_columns) return nullptr;
   const int64_t ld = heads_ + kPad;
-  float* const out = weight_buffer_.reserve(keys * ld);
+  float* const out = memory_.weights.reserve(keys * ld);
   std::fill_n(out, keys * ld, 0.0f);
   for (int64_t h = 0; h < heads_; ++h) {
     const float* const in = all + (first_head_ + h) * job_.request.importance_columns + first_key;
@@ -136,7 +131,7 @@ const TileWeights* ReplayTile::load_weights(int64_t first_key, int64_t keys) {
 
 /// Adds the products of some keys of the chunk in memory to one accumulator.
 void ReplayTile::add_product(int64_t slot, int64_t part, int64_t first_row, ProductTask task) {
-  task.e = scores_.data() + first_row;
+  task.e = memory_.scores.data() + first_row;
   task.lde = ld_;
   task.v = values_;
   task.ldv = task.lda = task.columns = job_.ldv;
@@ -155,7 +150,7 @@ void ReplayTile::walk_prompt(ReplayBlock& block) {
     score(first, keys, nullptr);
     raise_shift();
     const TileWeights* const weights = load_weights(first, keys);
-    job_.kernels.exponentiate(scores_.data(), keys, ld_, shift_.data(), weights, mass(kPrompt),
+    job_.kernels.exponentiate(memory_.scores.data(), keys, ld_, shift_.data(), weights, mass(kPrompt),
                               weights != nullptr ? importance(kPrompt) : nullptr);
     load_chunk(first, keys);
     ProductTask task{};
@@ -190,7 +185,7 @@ void ReplayTile::walk_plan(const PlanWalk& plan, int64_t chunk, const TileWeight
       SumTask sum{};
       sum.index = keys.data();
       sum.count = count;
-      sum.e = scores_.data();
+      sum.e = memory_.scores.data();
       sum.ld = ld_;
       sum.begin = part * steps_;
       sum.end = sum.begin + rows;
@@ -227,7 +222,7 @@ void ReplayTile::walk_later() {
     raise_shift();
     const TileWeights* const weights =
         job_.request.later_importance ? load_weights(first, keys) : nullptr;
-    job_.kernels.exponentiate(scores_.data(), keys, ld_, shift_.data(), weights, mass(kLater),
+    job_.kernels.exponentiate(memory_.scores.data(), keys, ld_, shift_.data(), weights, mass(kLater),
                               weights != nullptr ? importance(kLater) : nullptr);
     load_chunk(first, keys);
     ProductTask task{};

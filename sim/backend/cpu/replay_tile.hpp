@@ -3,23 +3,22 @@
 
 #include "sim/backend/cpu/loader.hpp"
 #include "sim/backend/cpu/replay_job.hpp"
-#include "sim/backend/cpu/scratch.hpp"
+#include "sim/backend/cpu/replay_memory.hpp"
 
 namespace kvsim {
 
 /// The fused walk over one tile: `heads` query heads of one KV head x a block of steps. Rows are
-/// head-major, so that the rows of each head are contiguous. One object per thread; its memory is
-/// used again by the next tile.
+/// head-major, so that the rows of each head are contiguous. One object per thread.
 ///
-/// Later positions, which every set keeps, come first; then prompt keys in chunks. Scores of a chunk
-/// are key-major (one contiguous line of tile rows per key); the exponential is taken once for all
-/// plans; each plan then walks its keys of the chunk band by band, into one accumulator per band.
+/// Later positions, which every set keeps, come first; then prompt keys in chunks. Scores of a
+/// chunk are key-major (one contiguous line of tile rows per key); the exponential is taken once for
+/// all plans; each plan then walks its keys of the chunk band by band, into one accumulator per band.
 /// Sums over bands at the end give every kept set. The shift under the exponential is the row's
 /// maximum when it was last raised: it is raised, and everything so far scaled down, only when a
 /// score exceeds it by more than kSlack.
 class ReplayTile {
  public:
-  explicit ReplayTile(const ReplayJob& job);
+  ReplayTile(const ReplayJob& job, TileMemory& memory) : job_(job), memory_(memory) {}
 
   /// Fills the rows of query heads first_head..first_head+heads-1 in `block`, whose first step and
   /// number of steps are set and whose tables have their sizes.
@@ -52,7 +51,7 @@ class ReplayTile {
   uint8_t& used(int64_t slot, int64_t part) {
     return used_[static_cast<size_t>(slot * heads_ + part)];
   }
-  float* accumulator(int64_t slot) { return accumulators_.data() + slot * slot_size_; }
+  float* accumulator(int64_t slot) { return memory_.accumulators.data() + slot * slot_size_; }
   double* mass(int64_t set) { return masses_.data() + set * ld_; }
   double* importance(int64_t set) { return importances_.data() + set * ld_; }
   int64_t head_of(int64_t row) const { return row / steps_; }
@@ -77,12 +76,7 @@ class ReplayTile {
   int64_t slot_size_ = 0;   ///< floats of one accumulator
   bool first_chunk_ = true;
 
-  Scratch<float> queries_;        ///< [d][ld]
-  Scratch<float> key_buffer_;     ///< [some keys][d]
-  Scratch<float> value_buffer_;   ///< [chunk][ldv]
-  Scratch<float> scores_;         ///< [chunk][ld]
-  Scratch<float> weight_buffer_;  ///< [chunk][heads + kPad]
-  Scratch<float> accumulators_;   ///< full prompt, later positions, then the slots of the plans
+  TileMemory& memory_;
   std::vector<uint8_t> used_;        ///< [kShared + slots][heads]
   std::vector<double> masses_;       ///< [sets + 2][ld]: prompt, later, then the sets' bands
   std::vector<double> importances_;  ///< likewise

@@ -1,6 +1,7 @@
 #pragma once
 #include "sim/backend/backend.hpp"
 #include "sim/backend/cpu/kernels.hpp"
+#include "sim/backend/cpu/replay_memory.hpp"
 
 namespace kvsim {
 
@@ -8,7 +9,7 @@ namespace kvsim {
 void cpu_attention(const Kernels& kernels, const LayerTrace& layer, const AttentionRequest& request,
                    AttentionBlock& block);
 void cpu_replay(const Kernels& kernels, const LayerTrace& layer, const ReplayRequest& request,
-                const std::function<void(const ReplayBlock&)>& sink);
+                const std::function<void(const ReplayBlock&)>& sink, ReplayMemory& memory);
 void cpu_projected_norms(const Kernels& kernels, const LayerTrace& layer, Norm norm, Range entries,
                          float* out);
 void cpu_value_norms(const Kernels& kernels, const LayerTrace& layer, Norm norm, Range entries,
