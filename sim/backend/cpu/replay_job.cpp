@@ -13,9 +13,16 @@ namespace {
 constexpr int64_t kTileBytes = int64_t{24} << 20;
 constexpr int64_t kBlockBytes = int64_t{32} << 20;
 
-/// Scores of a chunk (384 bytes per key) stay near the second-level cache, while a band still has
-/// enough keys per chunk to make up for loading and storing its accumulator.
-constexpr int64_t kUsualChunk = 4096;
+/// Keys per chunk. A prompt that fits into one chunk needs no accumulators but those of one plan at
+/// a time. Longer ones go by in chunks whose scores and values (384 + 4 dv bytes per key) stay near
+/// the second-level cache, with enough keys per band to make up for loading its accumulator.
+constexpr int64_t kOneChunk = 4096;
+constexpr int64_t kUsualChunk = 2048;
+
+int64_t chunk_of(const ReplayRequest& request, int64_t entries) {
+  const int64_t usual = entries <= kOneChunk ? kOneChunk : kUsualChunk;
+  return std::min({request.chunk > 0 ? request.chunk : usual, entries, kLargestChunk});
+}
 
 std::vector<ChunkedChain> lay_out(const ReplayPlan& plan, int64_t entries, int64_t chunk) {
   std::vector<std::unique_ptr<ChunkedChain>> made(plan.owners.size());
@@ -41,7 +48,7 @@ ReplayJob::ReplayJob(const Kernels& used_kernels, const LayerTrace& used_layer,
   group = info.group_size();
   first_query = info.first_step();
   steps = info.steps();
-  chunk = std::min({request.chunk > 0 ? request.chunk : kUsualChunk, n, kLargestChunk});
+  chunk = chunk_of(request, n);
   for (const ReplayPlan& plan : request.plans) {
     PlanWalk walk;
     walk.per_query_head = plan.per_query_head;

@@ -6,7 +6,7 @@
 
 namespace kvsim {
 
-/// What one thread needs to work on tiles of the replay. ld: rows of a tile, padded; ldv: dv padded.
+/// What one thread needs to work on tiles of the replay. ld, ldv: padded rows of a tile, padded dv.
 struct TileMemory {
   Scratch<float> queries;        ///< [d][ld]
   Scratch<float> keys;           ///< [some keys][d]

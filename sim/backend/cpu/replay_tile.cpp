@@ -111,7 +111,8 @@ void ReplayTile::raise_shift() {
 }
 
 void ReplayTile::load_chunk(int64_t first_key, int64_t keys) {
-  values_ = load_rows(job_.layer.v, kv_head_, first_key, first_key + keys, job_.ldv, memory_.values);
+  values_ =
+      load_rows(job_.layer.v, kv_head_, first_key, first_key + keys, job_.ldv, memory_.values);
 }
 
 /// Importance of the keys for the heads of the tile, key-major; null when there is none.
@@ -150,8 +151,8 @@ void ReplayTile::walk_prompt(ReplayBlock& block) {
     score(first, keys, nullptr);
     raise_shift();
     const TileWeights* const weights = load_weights(first, keys);
-    job_.kernels.exponentiate(memory_.scores.data(), keys, ld_, shift_.data(), weights, mass(kPrompt),
-                              weights != nullptr ? importance(kPrompt) : nullptr);
+    job_.kernels.exponentiate(memory_.scores.data(), keys, ld_, shift_.data(), weights,
+                              mass(kPrompt), weights != nullptr ? importance(kPrompt) : nullptr);
     load_chunk(first, keys);
     ProductTask task{};
     task.count = keys;
@@ -222,8 +223,8 @@ void ReplayTile::walk_later() {
     raise_shift();
     const TileWeights* const weights =
         job_.request.later_importance ? load_weights(first, keys) : nullptr;
-    job_.kernels.exponentiate(memory_.scores.data(), keys, ld_, shift_.data(), weights, mass(kLater),
-                              weights != nullptr ? importance(kLater) : nullptr);
+    job_.kernels.exponentiate(memory_.scores.data(), keys, ld_, shift_.data(), weights,
+                              mass(kLater), weights != nullptr ? importance(kLater) : nullptr);
     load_chunk(first, keys);
     ProductTask task{};
     task.count = keys;

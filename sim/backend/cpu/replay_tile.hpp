@@ -11,11 +11,11 @@ namespace kvsim {
 /// head-major, so that the rows of each head are contiguous. One object per thread.
 ///
 /// Later positions, which every set keeps, come first; then prompt keys in chunks. Scores of a
-/// chunk are key-major (one contiguous line of tile rows per key); the exponential is taken once for
-/// all plans; each plan then walks its keys of the chunk band by band, into one accumulator per band.
-/// Sums over bands at the end give every kept set. The shift under the exponential is the row's
-/// maximum when it was last raised: it is raised, and everything so far scaled down, only when a
-/// score exceeds it by more than kSlack.
+/// chunk are key-major (one contiguous line of tile rows per key); the exponential is taken once
+/// for all plans; each plan then walks its keys of the chunk band by band, into one accumulator per
+/// band. Sums over bands at the end give every kept set. The shift under the exponential is the
+/// row's maximum when it was last raised: it is raised, and everything so far scaled down, only
+/// when a score exceeds it by more than kSlack.
 class ReplayTile {
  public:
   ReplayTile(const ReplayJob& job, TileMemory& memory) : job_(job), memory_(memory) {}
