@@ -16,9 +16,10 @@ CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".ca
 BLOCK = re.compile(r"(<!-- not run: [^>]*-->\n)?```(sh|python)\n(.*?)```", re.S)
 
 
-def blocks(kind):
+def blocks():
+    """(language, text) of every block that is run, in the order of the page."""
     text = (ROOT / "README.md").read_text()
-    return [m.group(3) for m in BLOCK.finditer(text) if m.group(2) == kind and not m.group(1)]
+    return [(m.group(2), m.group(3)) for m in BLOCK.finditer(text) if not m.group(1)]
 
 
 def run(command, **kwargs):
@@ -26,18 +27,14 @@ def run(command, **kwargs):
 
 
 class Readme(unittest.TestCase):
-    def test_shell_commands_work_in_the_order_of_the_page(self):
-        self.assertTrue(blocks("sh"), "no commands found")
-        for block in blocks("sh"):
-            done = run(["bash", "-euo", "pipefail", "-c", block])
-            self.assertEqual(done.returncode, 0, f"{block}\n{done.stdout}\n{done.stderr}")
-
-    def test_python_examples_work_on_the_results_of_the_commands(self):
-        python = CACHE / "plots" / "bin" / "python"
-        self.assertTrue(blocks("python"), "no examples found")
-        for block in blocks("python"):
-            done = run([str(python), "-c", block])
-            self.assertEqual(done.returncode, 0, f"{block}\n{done.stdout}\n{done.stderr}")
+    def test_commands_and_examples_work_in_the_order_of_the_page(self):
+        python = str(CACHE / "plots" / "bin" / "python")
+        commands = blocks()
+        self.assertEqual({kind for kind, _ in commands}, {"sh", "python"})
+        for kind, text in commands:
+            done = run(["bash", "-euo", "pipefail", "-c", text] if kind == "sh" else
+                       [python, "-c", text])
+            self.assertEqual(done.returncode, 0, f"{text}\n{done.stdout}\n{done.stderr}")
 
     def test_policy_table_is_what_the_program_prints(self):
         text = (ROOT / "README.md").read_text()
