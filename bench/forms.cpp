@@ -142,9 +142,9 @@ void gather(const Problem& p, Outputs* outputs) {
     for (int64_t i = 0; i < p.shape.steps; ++i) index.push_back(static_cast<uint32_t>(n + i));
     const int64_t columns = static_cast<int64_t>(index.size());
     parallel_for(columns, [&](int64_t i) {
-      const size_t row = static_cast<size_t>(index[static_cast<size_t>(i)]) * static_cast<size_t>(d);
-      std::copy_n(p.k.data() + row, d, k + i * d);
-      std::copy_n(p.v.data() + row, d, v + i * d);
+      const int64_t key = index[static_cast<size_t>(i)];
+      std::copy_n(p.k.data() + key * d, d, k + i * d);
+      std::copy_n(p.v.data() + key * d, d, v + i * d);
     });
     gemm(m, columns, d, p.q.data(), k, true, scores);
     softmax(p, scores, columns, sums.data(), tops.data());

@@ -108,7 +108,8 @@ def ratios(options, n, d):
 
 def growth(options):
     """Nanoseconds per key, and how far each is from the first."""
-    programs = {n: Program(options, [options.bench, "--n", str(n), "--steps", "48"]) for n in GROWTH}
+    programs = {n: Program(options, [options.bench, "--n", str(n), "--steps", "48"])
+                for n in GROWTH}
     for program in programs.values():
         program.tell(f"threads {options.threads}")
     times = alternate(options.rounds, {n: lambda n=n: programs[n].ask("fused") for n in GROWTH})
@@ -146,7 +147,7 @@ def scaling(options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bench", help="the kvsim_bench program")
-    parser.add_argument("--torch", help="a Python that has torch; without it its forms are left out")
+    parser.add_argument("--torch", help="a Python that has torch; without it left out")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--processor-time", action="store_true",

@@ -4,7 +4,8 @@
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=$root/build/bench
-cmake -S "$root" -B "$build" -DCMAKE_BUILD_TYPE=Release -DKVSIM_BENCH=ON -DKVSIM_TESTS=OFF >/dev/null
+cmake -S "$root" -B "$build" -DCMAKE_BUILD_TYPE=Release -DKVSIM_BENCH=ON -DKVSIM_TESTS=OFF \
+  >/dev/null
 cmake --build "$build" --target kvsim_bench >/dev/null
 torch=${KVSIM_TORCH:-$HOME/.cache/kvsim/torch/bin/python}
 if [ -x "$torch" ]; then

@@ -18,7 +18,8 @@ M, N, P = group * steps, n + steps, 8
 budgets = [.01, .02, .03, .05, .08, .12, .18, .25, .35, .5]
 kept = [max(1, int(n * f + 0.5)) for f in budgets]
 raw = numpy.fromfile(path, dtype=numpy.float32, count=(M + 2 * N) * d)
-order = numpy.fromfile(path, dtype=numpy.uint32, offset=raw.nbytes).reshape(P, n).astype(numpy.int64)
+order = numpy.fromfile(path, dtype=numpy.uint32, offset=raw.nbytes)
+order = order.reshape(P, n).astype(numpy.int64)
 Q, K, V = (torch.from_numpy(x.reshape(-1, d)) for x in numpy.split(raw, [M * d, (M + N) * d]))
 order = torch.from_numpy(order)
 later = torch.arange(n, N)

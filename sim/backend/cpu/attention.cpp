@@ -107,9 +107,9 @@ class AttentionTile {
       row.shift = top;
       row.seen = true;
     }
-    row.sum += kernels_.exp_row(s, part.size(), row.shift, s);
-    if (stored > 0)
-      std::copy_n(s, stored, block_.attention.data() + row.index * block_.columns + part.begin);
+    float* const a = block_.attention.data() + row.index * block_.columns + part.begin;
+    row.sum += kernels_.exp_row(s, part.size(), row.shift, stored == part.size() ? a : s);
+    if (stored > 0 && stored < part.size()) std::copy_n(s, stored, a);
   }
 
   void finish_row(int64_t r) {
@@ -121,14 +121,17 @@ class AttentionTile {
       total += std::exp(static_cast<double>(layer_.attention_sink[static_cast<size_t>(head)]) -
                         shift);
     block_.log_sum_exp[static_cast<size_t>(row.index)] = shift + std::log(total);
-    const Range visible{row.visible.begin, std::min(row.visible.end, block_.columns)};
+    const Range visible{std::min(row.visible.begin, block_.columns),
+                        std::min(row.visible.end, block_.columns)};
+    float* const a = block_.attention.data() + row.index * block_.columns;
+    std::fill(a, a + visible.begin, 0.0f);
+    std::fill(a + visible.end, a + block_.columns, 0.0f);
     for (int64_t key = keys_.begin; key < visible.end; key += kKeyBlock) {
       const int64_t begin = std::max(key, visible.begin);
       const int64_t end = std::min(key + kKeyBlock, visible.end);
       if (begin >= end) continue;
       const double factor = std::exp(static_cast<double>(shift_of(r, key)) - shift) / total;
-      kernels_.scale_row(block_.attention.data() + row.index * block_.columns + begin, end - begin,
-                         static_cast<float>(factor));
+      kernels_.scale_row(a + begin, end - begin, static_cast<float>(factor));
     }
   }
 
@@ -220,7 +223,7 @@ void prepare(const LayerTrace& layer, const AttentionRequest& request, Attention
     block.positions.push_back(layer.info->query_position[static_cast<size_t>(row)]);
   const size_t rows = static_cast<size_t>(block.heads * block.rows);
   const size_t cells = rows * static_cast<size_t>(block.columns);
-  block.attention.assign(cells, 0.0f);
+  block.attention.resize(cells);   // every cell is written
   block.logits.assign(request.logits ? cells : 0, kMinusInfinity);
   block.log_sum_exp.assign(rows, 0.0);
   block.outputs.assign(request.outputs ? rows * static_cast<size_t>(layer.value_dim()) : 0, 0.0f);
