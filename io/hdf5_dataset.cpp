@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "io/chunks.hpp"
+#include "io/crash_guard.hpp"
 #include "io/hdf5.hpp"
 #include "io/variable_text.hpp"
 #include "sim/core/error.hpp"
@@ -217,6 +218,7 @@ ElementType InputDataset::float_type() const {
 }
 
 void InputDataset::read_raw(void* out) const {
+  const ReadingGuard guard(file_->path());
   if (count() == 0) return;
   if (!filters_.empty())
     return read_filtered(H5Tget_size(type_.get()), static_cast<std::byte*>(out));
@@ -286,6 +288,7 @@ std::vector<std::string> InputDataset::read_variable_text() const {
 
 /// Chunks with filters are decoded here; anything else HDF5 reads without looking at the heap.
 void InputDataset::read_references(std::byte* out) const {
+  const ReadingGuard guard(file_->path());
   if (count() == 0) return;
   if (!filters_.empty()) return read_filtered(kTextReference, out);
   if (H5Dread(id_.get(), text_reference_type(), H5S_ALL, H5S_ALL, H5P_DEFAULT, out) < 0)
@@ -293,6 +296,7 @@ void InputDataset::read_references(std::byte* out) const {
 }
 
 void InputDataset::read_filtered(size_t element, std::byte* out) const {
+  const ReadingGuard guard(file_->path());
   const std::string fault = read_chunks({id_.get(), shape_, chunk_, static_cast<int64_t>(element),
                                          filters_, file_->size()},
                                         out);

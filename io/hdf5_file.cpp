@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "io/crash_guard.hpp"
 #include "io/hdf5.hpp"
 #include "io/variable_text.hpp"
 #include "sim/core/error.hpp"
@@ -52,6 +53,7 @@ Handle::~Handle() {
 void silence_errors() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
 
 InputFile::InputFile(const std::string& path) : path_(path) {
+  const ReadingGuard guard(path_);
   silence_errors();
   struct stat status {};
   if (stat(path.c_str(), &status) != 0)
@@ -85,6 +87,7 @@ void InputFile::fail(const std::string& object, std::string what, std::string fo
 }
 
 bool InputFile::exists(const std::string& object) const {
+  const ReadingGuard guard(path_);
   if (is_root(object)) return true;
   // Link by link: HDF5 itself would follow a link into another file.
   for (size_t slash = object.find('/');; slash = object.find('/', slash + 1)) {
@@ -104,6 +107,7 @@ bool InputFile::exists(const std::string& object) const {
 }
 
 Handle InputFile::open(const std::string& object) const {
+  const ReadingGuard guard(path_);
   if (!exists(object)) fail(object, "missing");
   Handle id(H5Oopen(file_.get(), is_root(object) ? "/" : object.c_str(), access_.get()));
   if (!id.valid()) fail(object, "cannot be read", "a damaged object", "a readable one");
@@ -111,6 +115,7 @@ Handle InputFile::open(const std::string& object) const {
 }
 
 std::vector<std::string> InputFile::children(const std::string& group) const {
+  const ReadingGuard guard(path_);
   const Handle id = open(group);
   if (H5Iget_type(id.get()) != H5I_GROUP)
     fail(group, "wrong kind of object", "no group", "a group");
@@ -123,6 +128,7 @@ std::vector<std::string> InputFile::children(const std::string& group) const {
 }
 
 InputDataset InputFile::dataset(const std::string& object) const {
+  const ReadingGuard guard(path_);
   Handle id = open(object);
   if (H5Iget_type(id.get()) != H5I_DATASET)
     fail(object, "wrong kind of object", "no dataset", "a dataset");
@@ -130,6 +136,7 @@ InputDataset InputFile::dataset(const std::string& object) const {
 }
 
 Handle InputFile::open_attribute(const std::string& object, const char* name) const {
+  const ReadingGuard guard(path_);
   const Handle owner = open(object);
   const htri_t there = H5Aexists(owner.get(), name);
   if (there == 0) return Handle();
@@ -143,6 +150,7 @@ Handle InputFile::open_attribute(const std::string& object, const char* name) co
 
 std::optional<int64_t> InputFile::integer_attribute(const std::string& object,
                                                     const char* name) const {
+  const ReadingGuard guard(path_);
   const Handle attribute = open_attribute(object, name);
   if (!attribute.valid()) return std::nullopt;
   const Handle type(H5Aget_type(attribute.get()));
@@ -155,6 +163,7 @@ std::optional<int64_t> InputFile::integer_attribute(const std::string& object,
 }
 
 std::optional<double> InputFile::real_attribute(const std::string& object, const char* name) const {
+  const ReadingGuard guard(path_);
   const Handle attribute = open_attribute(object, name);
   if (!attribute.valid()) return std::nullopt;
   const Handle type(H5Aget_type(attribute.get()));
@@ -168,6 +177,7 @@ std::optional<double> InputFile::real_attribute(const std::string& object, const
 
 std::optional<std::string> InputFile::text_attribute(const std::string& object,
                                                      const char* name) const {
+  const ReadingGuard guard(path_);
   const Handle attribute = open_attribute(object, name);
   if (!attribute.valid()) return std::nullopt;
   const std::string place = attribute_place(object, name);

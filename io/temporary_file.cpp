@@ -1,5 +1,6 @@
 #include "io/temporary_file.hpp"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -43,9 +44,18 @@ void release_slot(int slot) {
   if (slot >= 0) slots[static_cast<size_t>(slot)].state = kFree;
 }
 
+bool reaches_disk(const std::string& path, int flags) {
+  const int file = open(path.c_str(), flags | O_CLOEXEC);
+  if (file < 0) return false;
+  const int status = fsync(file);
+  const int fault = errno;
+  close(file);
+  errno = fault;
+  return status == 0 || fault == EINVAL;   // EINVAL: nothing that could be kept, e.g. a pipe
+}
+
 extern "C" void end_on_signal(int) {
-  for (Slot& slot : slots)
-    if (slot.state == kUsed) unlink(slot.path);
+  remove_temporary_files();
   constexpr char kLine[] = "\nkvsim: interrupted\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kLine, sizeof kLine - 1);
   _exit(130);
@@ -69,9 +79,12 @@ TemporaryFile::~TemporaryFile() {
 }
 
 void TemporaryFile::commit() {
-  if (std::rename(path_.c_str(), target_.c_str()) != 0)
+  // A name must never reach the disk before the bytes do; a full disk may show only here.
+  if (!reaches_disk(path_, O_RDONLY) || std::rename(path_.c_str(), target_.c_str()) != 0)
     throw Error(Fault::failure,
                 {.what = "cannot be written", .where = target_, .found = std::strerror(errno)});
+  const std::filesystem::path folder = std::filesystem::path(target_).parent_path();
+  reaches_disk(folder.empty() ? "." : folder.string(), O_RDONLY | O_DIRECTORY);
   path_.clear();
   release_slot(slot_);
   slot_ = -1;
@@ -97,6 +110,11 @@ void check_target(const std::string& target, bool overwrite,
     usage_error({.what = "only regular files are replaced", .where = target});
   if (!overwrite)
     usage_error({.what = "the file exists", .where = target, .hint = "--overwrite replaces it"});
+}
+
+void remove_temporary_files() {
+  for (Slot& slot : slots)
+    if (slot.state == kUsed) unlink(slot.path);
 }
 
 void remove_temporary_files_on_signals() {

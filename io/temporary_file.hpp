@@ -30,6 +30,9 @@ class TemporaryFile {
 void check_target(const std::string& target, bool overwrite,
                   const std::vector<std::string>& inputs = {});
 
+/// Removes the files of all TemporaryFile objects; may be called in a signal handler.
+void remove_temporary_files();
+
 /// From now on SIGINT and SIGTERM remove all temporary files and end the program with status 130.
 void remove_temporary_files_on_signals();
 

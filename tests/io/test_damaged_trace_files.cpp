@@ -71,12 +71,9 @@ TEST_CASE("no byte of a trace crashes the reader, whatever it is changed to", "[
   int refused = 0;
   const auto attempt = [&](const std::string& changed) {
     write_bytes(path, changed);
-    try {
-      read_all(path);
-    } catch (const Error& error) {
-      CHECK(error.fault() == Fault::bad_data);
-      ++refused;
-    }
+    const int status = status_of(folder / "err", [&] { read_all(path); });
+    CHECK((status == 0 || status == 3));
+    refused += status == 3 ? 1 : 0;
   };
   for (size_t i = 0; i < 100; ++i) attempt(bytes.substr(0, i * bytes.size() / 100));
   CHECK(refused == 100);   // cut anywhere, a file is bad

@@ -1,5 +1,7 @@
 #include "tests/io/trace_fixture.hpp"
 
+#include <fcntl.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +12,7 @@
 #include <iterator>
 #include <map>
 
+#include "io/crash_guard.hpp"
 #include "io/trace_writer.hpp"
 #include "run/attention_reference.hpp"
 #include "sim/core/random.hpp"
@@ -264,6 +267,26 @@ Outcome run_kvsim(const std::string& arguments) {
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_bytes(folder / "out"),
           read_bytes(folder / "err")};
+}
+
+int status_of(const std::string& err, const std::function<void()>& action) {
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
+    for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) signal(number, SIG_DFL);
+    report_crashes_while_reading();
+    try {
+      action();
+    } catch (const Error& error) {
+      _exit(static_cast<int>(error.fault()));
+    } catch (...) {
+      _exit(99);
+    }
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 std::string read_bytes(const std::string& path) {

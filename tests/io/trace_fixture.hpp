@@ -82,6 +82,11 @@ struct Outcome {
 };
 Outcome run_kvsim(const std::string& arguments);
 
+/// Exit status of `action` in a process of its own (128 + signal when killed), which is as fresh as
+/// the kvsim program: its signal handlers, none of the test framework. Bad data gives 3. Standard
+/// error goes to the file `err`.
+int status_of(const std::string& err, const std::function<void()>& action);
+
 std::string read_bytes(const std::string& path);
 void write_bytes(const std::string& path, const std::string& bytes);
 
