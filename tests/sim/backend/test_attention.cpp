@@ -88,7 +88,7 @@ TEST_CASE("attention rows agree with float64 for every shape of heads", "[backen
     for (const Case& c : std::vector<Case>{{1, 1, 64, 64, 33, 5},
                                            {6, 2, 10, 7, 100, 7},
                                            {16, 1, 80, 96, 40, 3},
-                                           {4, 4, 128, 16, 300, 4},
+                                           {1, 1, 128, 16, 270, 4},
                                            {8, 2, 256, 20, 10, 0},
                                            {3, 1, 96, 96, 1, 0}}) {
       CAPTURE(name, c.query_heads, c.d, c.dv, c.prompt);

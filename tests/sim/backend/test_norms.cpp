@@ -81,7 +81,7 @@ TEST_CASE("norms of projected values agree with float64", "[backend][norms]") {
       backend->projected_norms(trace->layer, Norm::l2, entries, l2.data());
       double worst = 0;
       for (int h = 0; h < c.query_heads; ++h)
-        for (int64_t i = 0; i < entries.size(); i += 1 + entries.size() / 40) {
+        for (int64_t i = 0; i < entries.size(); i += 1 + entries.size() / 15) {
           const std::vector<double> y =
               reference::project(trace->layer, h, reference::value(trace->layer, h, i));
           const size_t at = static_cast<size_t>(h * entries.size() + i);
