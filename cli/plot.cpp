@@ -132,6 +132,7 @@ const bool registered = register_command(
      .arguments = {{.name = "results", .meaning = "results files", .many = true}},
      .description =
          "Runs plots/draw.py: PDF and PNG per figure, a folder per file when there are several.\n"
+         "Also draws what `kvsim theory --json` and `kvsim explain --json` print (FILE.json).\n"
          "Python is that of KVSIM_PYTHON, of scripts/quickstart.sh, or python3.",
      .describe = describe,
      .examples = {"kvsim plot sample.nc -o figures",

@@ -1,5 +1,7 @@
 """Draws the figures of results files: draw.py RESULTS.nc [MORE.nc ...] -o figs/
 
+Also of the JSON that `kvsim theory --json` and `kvsim explain --json` print (FILE.json).
+
 One results file puts its figures into the folder; several put them into a folder each, named after
 the file. Prints the path of every file written, one per line; what could not be drawn, and why,
 goes to standard error. Exit codes are those of kvsim: 0 done, 1 failed, 2 usage, 3 bad data.
@@ -90,15 +92,30 @@ def folders(paths, out):
     return result
 
 
+def open_input(path, options, figures, load):
+    """A results file, or the JSON of a command, with the names of the figures that read it."""
+    if path.suffix == ".json":
+        results = load.open_document(path)
+        kind = results.kind
+    else:
+        results, kind = load.open_results(path, options.layers, options.policy), "results"
+    return results, [name for name, module in figures.items()
+                     if getattr(module, "READS", "results") == kind]
+
+
 def plan(options, figures, load):
     """All (path, function that draws) of the run. Nothing is drawn before all is known to fit."""
     planned = []
     for path, folder in zip(options.results, folders(options.results, options.out)):
-        results = load.open_results(path, options.layers, options.policy)
-        for name in options.only or figures:
+        results, suited = open_input(path, options, figures, load)
+        for name in options.only or suited:
             try:
+                if name not in suited:
+                    raise load.Missing(f"{path} is not what {name} is drawn from")
                 pages = figures[name].pages(results, options)
             except load.Missing as missing:
+                if isinstance(missing, load.NotMeasured) and not options.only:
+                    continue
                 if options.only:
                     raise load.data_error(f"cannot draw {name}: {missing}") from None
                 print(f"kvsim plot: {name} left out: {missing}", file=sys.stderr)

@@ -1,5 +1,6 @@
 """Opens results files. Mistakes become exceptions with one line and the exit code of kvsim."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 
@@ -27,6 +28,19 @@ def data_error(line):
 
 class Missing(Exception):
     """The file is fine but lacks what one figure needs; other figures can still be drawn."""
+
+
+class NotMeasured(Missing):
+    """The run was not asked to measure it: nothing to be told unless the figure was asked for."""
+
+
+@dataclass
+class Document:
+    """What `kvsim theory --json` or `kvsim explain --json` printed."""
+
+    path: Path
+    kind: str
+    data: dict
 
 
 @dataclass
@@ -153,6 +167,21 @@ def open_results(path, layers=None, policies=None):
     if policies:
         data = _choose(path, data, "policy", policies)
     return Results(path, data)
+
+
+def open_document(path):
+    """Opens the JSON of a command; its field `kvsim` names the command."""
+    path = Path(path)
+    if not path.is_file():
+        raise data_error(f"{path}: no such file")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise data_error(f"{path}: not JSON: {one_line(error)}") from error
+    if not isinstance(data, dict) or not isinstance(data.get("kvsim"), str):
+        raise data_error(f"{path}: no field kvsim; is this what kvsim theory --json or "
+                         "kvsim explain --json prints?")
+    return Document(path, data["kvsim"], data)
 
 
 def _choose(path, data, dimension, wanted):

@@ -6,6 +6,7 @@ Needs the modules of plots/requirements.txt; without them one line says so and n
 import contextlib
 import hashlib
 import io
+import json
 import os
 import re
 import subprocess
@@ -162,6 +163,39 @@ class WhatTheFileLacksTest(PlotTest):
         self.assertEqual(code, 3)
         self.assertRegex(err[0], r"output_error_mean has dimensions \(policy, budget\), "
                                  r"expected \(policy, budget, layer\)")
+
+
+THEORY = {
+    "kvsim": "theory",
+    "parameters": {"m": 2, "epsilon": 0.5, "a": 1, "b": 1, "c": 3, "prior": 1, "steady": 2,
+                   "samples": 100, "dwell": None},
+    "windows": [{"m": m, "rows": [
+        {"quantity": name, "closed_form": None if name.startswith("P(mean") else 0.5,
+         "monte_carlo": 0.5, "standard_error": 0.05, "agrees": True}
+        for name in ("E[mean]", "E[max]", "E[max(X, prior)]", "P(mean outranks steady)",
+                     "P(max outranks steady)", "P(max with prior outranks steady)")]}
+        for m in (1, 2)],
+    "distribution": {"x": [0, 1, 2, 3], "closed_form": [0, 0.25, 0.6, 1],
+                     "monte_carlo": [0, 0.2, 0.6, 1]}}
+
+
+class DocumentTest(PlotTest):
+    def document(self, content):
+        path = self.folder / "document.json"
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return path
+
+    def test_the_json_of_theory_is_drawn(self):
+        code, out, err = self.draw(self.document(THEORY), "-o", self.out, "--formats", "png")
+        self.assertEqual((code, out, err), (0, [str(self.out / "theory.png")], []))
+
+    def test_other_json_is_bad_data(self):
+        for content, pattern in (("{", "not JSON"), ("[]", "no field kvsim"),
+                                 ('{"kvsim": "dance"}', "nothing to draw")):
+            self.refused(3, pattern, self.document(content), "-o", self.out)
+        self.refused(3, "no such file", self.folder / "absent.json", "-o", self.out)
+        self.refused(3, "cannot draw budget: .* is not what budget is drawn from",
+                     self.document(THEORY), "-o", self.out, "--only", "budget")
 
 
 class RefusalTest(PlotTest):

@@ -1,0 +1,258 @@
+#include "analysis/theory.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "sim/core/random.hpp"
+
+namespace kvsim {
+namespace {
+
+/// H of metrics.md 8: distribution of one independent observation.
+double observation_distribution(const RiskModel& model, double x) {
+  if (x < 0) return 0;
+  if (x >= model.c) return 1;
+  const double low = model.a > 0 ? std::min(1.0, x / model.a) : 1.0;
+  const double high = std::clamp((x - model.b) / (model.c - model.b), 0.0, 1.0);
+  return (1 - model.epsilon) * low + model.epsilon * high;
+}
+
+/// Sums of a quantity and of its square over samples.
+struct Tally {
+  double sum = 0;
+  double squares = 0;
+  void add(double x) {
+    sum += x;
+    squares += x * x;
+  }
+  Estimate estimate(int64_t samples) const {
+    const auto count = static_cast<double>(samples);
+    const double mean = sum / count;
+    const double variance = std::max(0.0, squares / count - mean * mean);
+    return {mean, samples > 1 ? std::sqrt(variance / (count - 1)) : 0};
+  }
+};
+
+struct Tallies {
+  Tally no_high, mean, max, max_prior, mean_outranks, max_outranks, prior_outranks;
+};
+
+/// Running state of one sampled window.
+class Window {
+ public:
+  Window(const RiskModel& model, uint64_t seed, uint64_t sample)
+      : model_(model), seed_(seed), sample_(sample) {}
+
+  void observe(int64_t j) {
+    const double state = uniform(seed_, sample_, static_cast<uint64_t>(j), 0);
+    if (j == 0 || !model_.dwell) {
+      high_ = state < model_.epsilon;
+    } else {
+      high_ = high_ ? state >= model_.leaving() : state < model_.entering();
+    }
+    const double place = uniform(seed_, sample_, static_cast<uint64_t>(j), 1);
+    const double value =
+        high_ ? model_.b + (model_.c - model_.b) * place : model_.a * place;
+    highs_ += high_;
+    sum_ += value;
+    max_ = std::max(max_, value);
+  }
+  void tally(int64_t m, Tallies& to) const {
+    const double mean = sum_ / static_cast<double>(m);
+    const double s = model_.steady;
+    const double r = model_.prior;
+    to.no_high.add(highs_ == 0);
+    to.mean.add(mean);
+    to.max.add(max_);
+    to.max_prior.add(std::max(max_, r));
+    to.mean_outranks.add(mean > s);
+    to.max_outranks.add(max_ > s);
+    to.prior_outranks.add(std::max(max_, r) > std::max(s, r));
+  }
+  double max() const { return max_; }
+
+ private:
+  const RiskModel& model_;
+  uint64_t seed_;
+  uint64_t sample_;
+  bool high_ = false;
+  int64_t highs_ = 0;
+  double sum_ = 0;
+  double max_ = 0;
+};
+
+}  // namespace
+
+double RiskModel::leaving() const { return dwell ? 1 / *dwell : 1 - epsilon; }
+
+double RiskModel::entering() const {
+  return dwell ? epsilon / ((1 - epsilon) * *dwell) : epsilon;
+}
+
+double mean_of_mean(const RiskModel& model) {
+  return (1 - model.epsilon) * model.a / 2 + model.epsilon * (model.b + model.c) / 2;
+}
+
+double no_high_probability(const RiskModel& model) {
+  return std::pow(1 - model.epsilon, static_cast<double>(model.m));
+}
+
+double mean_of_max(const RiskModel& model) {
+  const auto m = static_cast<double>(model.m);
+  const double none = no_high_probability(model);
+  const double spread =
+      1 - (1 - none * (1 - model.epsilon)) / ((m + 1) * model.epsilon);
+  return none * model.a * m / (m + 1) + model.b * (1 - none) + (model.c - model.b) * spread;
+}
+
+double bound_of_max(const RiskModel& model) {
+  const double none = no_high_probability(model);
+  return none * model.a / 2 + (1 - none) * (model.b + model.c) / 2;
+}
+
+double max_distribution(const RiskModel& model, double x) {
+  return std::pow(observation_distribution(model, x), static_cast<double>(model.m));
+}
+
+double mean_of_max_with_prior(const RiskModel& model) {
+  // r + the integral of 1 - H^m from r to c, piece by piece; H is linear on each.
+  const auto m = static_cast<double>(model.m);
+  const double none = no_high_probability(model);
+  double power = 0;   // integral of H^m
+  const double r = model.prior;
+  if (r < model.a) {
+    power += none * model.a / (m + 1) * (1 - std::pow(r / model.a, m + 1));
+  }
+  power += none * std::max(0.0, model.b - std::max(r, model.a));
+  const double from = observation_distribution(model, std::max(r, model.b));
+  power += (model.c - model.b) / model.epsilon * (1 - std::pow(from, m + 1)) / (m + 1);
+  return model.c - power;
+}
+
+std::vector<double> high_counts(const RiskModel& model) {
+  const auto m = static_cast<size_t>(model.m);
+  // P(k high so far, state now); the chain starts stationary.
+  std::vector<double> low(m + 1, 0.0);
+  std::vector<double> high(m + 1, 0.0);
+  low[0] = 1 - model.epsilon;
+  high[1] = model.epsilon;
+  const double leave = model.leaving();
+  const double enter = model.entering();
+  for (size_t j = 1; j < m; ++j) {
+    for (size_t k = j + 2; k-- > 0;) {   // descending: high[k] needs the old entries of k - 1
+      const double to_high = k == 0 ? 0 : low[k - 1] * enter + high[k - 1] * (1 - leave);
+      low[k] = low[k] * (1 - enter) + high[k] * leave;
+      high[k] = to_high;
+    }
+  }
+  for (size_t k = 0; k <= m; ++k) low[k] += high[k];
+  return low;
+}
+
+double max_distribution(const RiskModel& model, const std::vector<double>& counts, double x) {
+  if (x < 0) return 0;
+  if (x >= model.c) return 1;
+  const auto m = static_cast<double>(model.m);
+  const double low = model.a > 0 ? std::min(1.0, x / model.a) : 1.0;
+  const double high = std::clamp((x - model.b) / (model.c - model.b), 0.0, 1.0);
+  double sum = 0;
+  for (size_t k = 0; k < counts.size(); ++k) {
+    const auto highs = static_cast<double>(k);
+    sum += counts[k] * std::pow(low, m - highs) * std::pow(high, highs);   // 0^0 = 1
+  }
+  return sum;
+}
+
+double mean_of_max_with_prior(const RiskModel& model, const std::vector<double>& counts) {
+  const auto m = static_cast<double>(model.m);
+  const double r = model.prior;
+  double power = 0;   // integral of P(max <= x) from r to c
+  if (r < model.a) {
+    power += counts[0] * model.a / (m + 1) * (1 - std::pow(r / model.a, m + 1));
+  }
+  power += counts[0] * std::max(0.0, model.b - std::max(r, model.a));
+  const double from = std::clamp((r - model.b) / (model.c - model.b), 0.0, 1.0);
+  for (size_t k = 0; k < counts.size(); ++k) {
+    const auto next = static_cast<double>(k) + 1;
+    power += counts[k] * (model.c - model.b) * (1 - std::pow(from, next)) / next;
+  }
+  return model.c - power;
+}
+
+std::vector<RiskSample> simulate_risk(const RiskModel& model, const std::vector<int64_t>& sizes,
+                                      int64_t samples, uint64_t seed) {
+  std::vector<Tallies> tallies(sizes.size());
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    Window window(model, seed, static_cast<uint64_t>(sample));
+    size_t size = 0;
+    for (int64_t j = 0; j < model.m && size < sizes.size(); ++j) {
+      window.observe(j);
+      if (j + 1 == sizes[size]) window.tally(sizes[size], tallies[size]), ++size;
+    }
+  }
+  std::vector<RiskSample> result;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const Tallies& t = tallies[i];
+    result.push_back({sizes[i], t.no_high.estimate(samples), t.mean.estimate(samples),
+                      t.max.estimate(samples), t.max_prior.estimate(samples),
+                      t.mean_outranks.estimate(samples), t.max_outranks.estimate(samples),
+                      t.prior_outranks.estimate(samples)});
+  }
+  return result;
+}
+
+std::vector<double> sampled_max_distribution(const RiskModel& model, const std::vector<double>& x,
+                                             int64_t samples, uint64_t seed) {
+  std::vector<double> below(x.size(), 0.0);
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    Window window(model, seed, static_cast<uint64_t>(sample));
+    for (int64_t j = 0; j < model.m; ++j) window.observe(j);
+    const auto first = std::ranges::lower_bound(x, window.max()) - x.begin();
+    for (size_t i = static_cast<size_t>(first); i < x.size(); ++i) below[i] += 1;
+  }
+  for (double& share : below) share /= static_cast<double>(samples);
+  return below;
+}
+
+bool RiskRow::agrees(int64_t samples) const {
+  if (std::isnan(closed_form)) return true;
+  const double error = std::max(sampled.standard_error, 1 / static_cast<double>(samples));
+  const double difference = sampled.mean - closed_form;
+  return bound ? difference >= -4 * error : std::abs(difference) <= 4 * error;
+}
+
+std::vector<RiskRow> risk_rows(const RiskModel& asked, const RiskSample& sample) {
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  RiskModel model = asked;
+  model.m = sample.m;
+  const bool chain = model.dwell.has_value();
+  const std::vector<double> counts = chain ? high_counts(model) : std::vector<double>();
+  RiskModel plain = model;
+  plain.prior = 0;
+  const auto below = [&](double x) {
+    return chain ? max_distribution(model, counts, x) : max_distribution(model, x);
+  };
+  const double max = chain ? mean_of_max_with_prior(plain, counts) : mean_of_max(model);
+  const double max_prior =
+      chain ? mean_of_max_with_prior(model, counts) : mean_of_max_with_prior(model);
+  const auto bias = [&](Estimate e) { return Estimate{model.c - e.mean, e.standard_error}; };
+  const double mean = mean_of_mean(model);
+  std::vector<RiskRow> rows = {
+      {"P(no high observation)", chain ? counts[0] : no_high_probability(model), sample.no_high},
+      {"E[mean]", mean, sample.mean},
+      {"E[max]", max, sample.max},
+      {"E[max], lower bound of the paper", chain ? kNone : bound_of_max(model), sample.max, true},
+      {"E[max(X, prior)]", max_prior, sample.max_prior},
+      {"bias of mean", model.c - mean, bias(sample.mean)},
+      {"bias of max", model.c - max, bias(sample.max)},
+      {"bias of max with prior", model.c - max_prior, bias(sample.max_prior)},
+      {"P(mean outranks steady)", kNone, sample.mean_outranks},
+      {"P(max outranks steady)", 1 - below(model.steady), sample.max_outranks},
+      {"P(max with prior outranks steady)", 1 - below(std::max(model.steady, model.prior)),
+       sample.prior_outranks},
+  };
+  return rows;
+}
+
+}  // namespace kvsim
