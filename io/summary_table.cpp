@@ -30,7 +30,9 @@ struct Column {
   }
 };
 
-std::string share_text(double value) { return std::isnan(value) ? "-" : fmt::format("{:.3f}", value); }
+std::string share_text(double value) {
+  return std::isnan(value) ? "-" : fmt::format("{:.3f}", value);
+}
 
 /// Errors span decades: three significant digits, without exponents where that reads well.
 std::string error_text(double value) {

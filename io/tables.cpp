@@ -41,8 +41,8 @@ bool is_summary(const Variable& variable) {
 }
 
 /// Calls row(variable, indices of its dimensions, value) for every summary.
-void for_rows(const Dataset& dataset,
-              const std::function<void(const Variable&, const std::vector<int64_t>&, double)>& row) {
+using RowVisitor = std::function<void(const Variable&, const std::vector<int64_t>&, double)>;
+void for_rows(const Dataset& dataset, const RowVisitor& row) {
   for (const Variable& variable : dataset.variables()) {
     if (!is_summary(variable)) continue;
     std::vector<int64_t> index(variable.dims.size(), 0);

@@ -24,8 +24,9 @@ struct PerStepInput {
   bool leave_out_guarded = false;          ///< sums without guarded entries (--scope evictable)
 };
 
-/// schedule=per-step (oracle-step, metrics.md 7): at each later step t every owner keeps the entries
-/// of largest importance at t, summed over the query heads it serves; more recent first on ties.
+/// schedule=per-step (oracle-step, metrics.md 7): at each later step t every owner keeps the
+/// entries of largest importance at t, summed over the query heads it serves; more recent first on
+/// ties.
 /// `kept` gives, for each budget, how many entries each owner keeps (the sizes of its sets) and
 /// which are guarded and kept whatever their importance. Results are per budget.
 std::vector<PerStepResult> replay_per_step(

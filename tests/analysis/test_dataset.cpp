@@ -1,0 +1,68 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "analysis/variables.hpp"
+
+using namespace kvsim;
+
+namespace {
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+TEST_CASE("docs/results.md says what the declarations say", "[analysis][docs]") {
+  const std::string path = std::string(KVSIM_SOURCE_DIR) + "/docs/results.md";
+  if (std::getenv("KVSIM_UPDATE_DOCS") != nullptr) std::ofstream(path) << variables_markdown();
+  INFO("KVSIM_UPDATE_DOCS=1 kvsim_tests \"[docs]\" writes it anew");
+  CHECK(text_of(path) == variables_markdown());
+}
+
+TEST_CASE("every declared variable stands over dimensions that have a coordinate", "[analysis]") {
+  std::set<std::string> coordinates;
+  std::set<std::string> names;
+  for (const VariableDeclaration& variable : declared_variables()) {
+    CHECK(names.insert(variable.name).second);
+    for (const std::string& dim : variable.dim_names()) {
+      if (dim == variable.name) coordinates.insert(dim);
+      CHECK(coordinates.contains(dim));
+    }
+    CHECK(std::string(variable.units) != "");
+    CHECK(std::string(variable.long_name) != "");
+  }
+}
+
+TEST_CASE("rows of a dataset are found by their leading indices", "[analysis]") {
+  Dataset dataset;
+  dataset.add_dimension("a", 2);
+  dataset.add_dimension("b", 3);
+  Variable variable{"v", {"a", "b"}, "1", "v", {}, std::vector<double>{0, 1, 2, 3, 4, 5}};
+  dataset.add(variable);
+  CHECK(dataset.row("v", {1})[2] == 5);
+  CHECK(dataset.row("v", {1, 1}).size() == 1);
+  CHECK(dataset.row("v", {0, 1})[0] == 1);
+  CHECK(dataset.row("v", {}).size() == 6);
+  CHECK_THROWS(dataset.add(variable));                                         // twice
+  CHECK_THROWS(dataset.add({"w", {"a"}, "1", "w", {}, std::vector<double>{1}}));   // does not fill
+}
+
+TEST_CASE("a fresh variable is undefined everywhere", "[analysis]") {
+  Dataset dataset;
+  for (const char* dim : {"policy", "budget", "layer", "kv_head", "position"}) {
+    dataset.add_dimension(dim, 2);
+  }
+  const Variable kept = make_variable(declared("kept"), dataset);
+  for (const double value : std::get<std::vector<double>>(kept.values)) CHECK(std::isnan(value));
+  const Variable mask = make_variable(declared("kept_mask"), dataset);
+  CHECK(std::get<std::vector<uint8_t>>(mask.values) == std::vector<uint8_t>(32, 255));
+  CHECK(mask.flags.size() == 3);
+}

@@ -1,0 +1,222 @@
+#include <catch2/catch.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "io/results_reader.hpp"
+#include "tests/io/trace_fixture.hpp"
+
+using namespace kvsim;
+using namespace kvsim::test;
+using nlohmann::json;
+
+namespace {
+
+/// A synthetic trace of 60 + 12 tokens in two layers, all queries stored.
+std::string make_trace(const std::string& path, const std::string& more = "") {
+  REQUIRE(run_kvsim("synth -o " + path +
+                    " --prompt 60 --steps 12 --head-dim 16 --hidden 32 " + more).status == 0);
+  return path;
+}
+
+constexpr const char* kSmall = " --policy snapkv,window=8 --policy streaming --budget 0.2,30 ";
+
+}  // namespace
+
+TEST_CASE("replay writes results, prints a table and says where the file is", "[cli][replay]") {
+  const TemporaryFolder folder;
+  const std::string trace = make_trace(folder / "t.h5");
+  const std::string out = folder / "r.nc";
+  const Outcome outcome = run_kvsim("replay " + trace + kSmall + "-o " + out);
+  CHECK(outcome.status == 0);
+  CHECK_THAT(outcome.out, Catch::Contains("snapkv,window=8"));
+  CHECK_THAT(outcome.err, Catch::Contains(out + " written"));
+  CHECK(outcome.out.find('\033') == std::string::npos);
+  const Dataset results = read_results(out);
+  CHECK(results.size("policy") == 2);
+  CHECK(std::get<std::vector<double>>(results.at("budget").values) ==
+        std::vector<double>{0.2, 0.5});
+  CHECK(std::get<std::vector<std::string>>(results.at("budget_label").values) ==
+        std::vector<std::string>{"0.2", "30"});
+  CHECK(results.row("kept", {0, 0, 0, 0})[0] == 12);
+  CHECK(results.row("entries_kv", {1, 1})[0] == 2 * 2 * 30);
+  CHECK(results.has("residual_error"));   // synthetic traces have residual norms
+  CHECK_FALSE(results.has("retained_importance_head"));
+  for (const char* name : {"Conventions", "title", "history", "kvsim_version", "git_commit",
+                           "build", "trace", "trace_digest", "model", "prompt_len", "total_len",
+                           "seed", "threads", "backend", "device", "config", "open_loop_note"}) {
+    INFO(name);
+    CHECK(results.attribute(name) != nullptr);
+  }
+  const json config = json::parse(std::get<std::string>(*results.attribute("config")));
+  CHECK(config["policies"][0]["record"] == "snapkv,window=8");
+  CHECK(config["policies"][0]["parameters"]["window"] == "8");
+  CHECK(config["policies"][0]["parameters"]["kernel"] == "5");
+}
+
+TEST_CASE("results are the same bytes with one thread and with several", "[cli][replay]") {
+  const TemporaryFolder folder;
+  const std::string trace = make_trace(folder / "t.h5");
+  const auto values = [&](const std::string& threads) {
+    const std::string out = folder / ("r" + threads + ".nc");
+    REQUIRE(run_kvsim("replay -q " + trace + kSmall + "--per-head --save-keep --threads " +
+                      threads + " -o " + out).status == 0);
+    return read_results(out);
+  };
+  const Dataset one = values("1");
+  for (const char* threads : {"2", "8"}) {
+    const Dataset several = values(threads);
+    for (const Variable& variable : one.variables()) {
+      INFO(variable.name);
+      if (variable.type() != VariableType::float64) {
+        CHECK(several.at(variable.name).values == variable.values);
+        continue;
+      }
+      const auto& a = std::get<std::vector<double>>(variable.values);
+      const auto& b = std::get<std::vector<double>>(several.at(variable.name).values);
+      REQUIRE(a.size() == b.size());
+      CHECK(std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0);
+    }
+  }
+}
+
+TEST_CASE("requested metrics add variables and take none away", "[cli][replay]") {
+  const TemporaryFolder folder;
+  const std::string trace = make_trace(folder / "t.h5");
+  REQUIRE(run_kvsim("replay -q " + trace + kSmall + "-o " + (folder / "a.nc")).status == 0);
+  REQUIRE(run_kvsim("replay -q " + trace + kSmall +
+                    "--metric output_error_absolute,importance_cosine,importance_pearson "
+                    "--metric regret_mean,regret_step,minmax_bound --save-keep --per-head "
+                    "--span-complement defense -o " + (folder / "b.nc")).status == 0);
+  const Dataset plain = read_results(folder / "a.nc");
+  const Dataset rich = read_results(folder / "b.nc");
+  for (const Variable& variable : plain.variables()) CHECK(rich.has(variable.name));
+  for (const char* name : {"output_error_absolute", "importance_cosine", "importance_pearson",
+                           "regret_mean", "regret_step", "minmax_bound", "kept_mask",
+                           "retained_importance_head", "keep_rate_head"}) {
+    INFO(name);
+    CHECK_FALSE(plain.has(name));
+    CHECK(rich.has(name));
+  }
+  CHECK(rich.size("policy") == 2);   // the oracles of regret are not reported
+  CHECK(rich.size("span") == plain.size("span") + 1);
+  for (int64_t p = 0; p < 2; ++p) {
+    for (int64_t b = 0; b < 2; ++b) {
+      for (int64_t l = 0; l < 2; ++l) {
+        CHECK(rich.row("regret_mean", {p, b, l})[0] >= 0);
+        const auto step = rich.row("regret_step", {p, b, l});
+        CHECK(*std::min_element(step.begin(), step.end()) >= -1e-6);
+        CHECK(rich.row("retained_importance_min", {p, b, l})[0] <=
+              rich.row("minmax_bound", {p, b, l})[0] + 1e-6);
+      }
+    }
+  }
+}
+
+TEST_CASE("without --policy every default preset runs that the trace can serve",
+          "[cli][replay]") {
+  const TemporaryFolder folder;
+  const std::string trace = make_trace(folder / "t.h5", "--queries window:40");
+  const std::string out = folder / "r.nc";
+  const Outcome outcome = run_kvsim("replay " + trace + " --budget 0.5 -o " + out);
+  CHECK(outcome.status == 0);
+  CHECK_THAT(outcome.err, Catch::Contains("h2o left out: "));
+  const Dataset results = read_results(out);
+  const auto& policies = std::get<std::vector<std::string>>(results.at("policy").values);
+  CHECK(std::find(policies.begin(), policies.end(), "snapkv") != policies.end());
+  CHECK(std::find(policies.begin(), policies.end(), "h2o") == policies.end());
+  CHECK(run_kvsim("replay " + trace + " --policy h2o -o " + (folder / "x.nc")).status == 3);
+}
+
+TEST_CASE("bad requests end with status 2, one line and no file", "[cli][replay]") {
+  const TemporaryFolder folder;
+  const std::string trace = make_trace(folder / "t.h5");
+  const std::string out = folder / "r.nc";
+  const std::string arguments = GENERATE(
+      std::string("--policy snapvk"), std::string("--policy snapkv,windw=3"),
+      std::string("--budget 0"), std::string("--budget 1.5"), std::string("--metric regrett"),
+      std::string("--scope half"), std::string("--importance l3"), std::string("--outlier x"),
+      std::string("--wo-steps -1"), std::string("--backend tpu"), std::string("--peak 1e12"));
+  const Outcome outcome = run_kvsim("replay " + trace + " " + arguments + " -o " + out);
+  INFO(arguments << ": " << outcome.err);
+  CHECK(outcome.status == 2);
+  CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+  CHECK_FALSE(std::filesystem::exists(out));
+}
+
+TEST_CASE("bad data ends with status 3 before any work", "[cli][replay]") {
+  const TemporaryFolder folder;
+  const std::string trace = make_trace(folder / "t.h5");
+  const std::string out = folder / "r.nc";
+  CHECK(run_kvsim("replay " + (folder / "none.h5") + " -o " + out).status == 3);
+  CHECK(run_kvsim("replay " + trace + " --layers 7 -o " + out).status == 3);
+  const Outcome span = run_kvsim("replay " + trace + kSmall + "--span-complement defens -o " + out);
+  CHECK(span.status == 3);
+  CHECK_THAT(span.err, Catch::Contains("defense"));
+  CHECK_FALSE(std::filesystem::exists(out));
+}
+
+TEST_CASE("an existing target is refused before any work unless it may be replaced",
+          "[cli][replay]") {
+  const TemporaryFolder folder;
+  const std::string trace = make_trace(folder / "t.h5");
+  const std::string out = folder / "r.nc";
+  write_bytes(out, "precious");
+  CHECK(run_kvsim("replay " + trace + kSmall + "-o " + out).status == 2);
+  CHECK(read_bytes(out) == "precious");
+  CHECK(run_kvsim("replay " + trace + kSmall + "-o " + trace + " --overwrite").status == 2);
+  CHECK(run_kvsim("replay " + trace + kSmall + "-o " + out + " --overwrite").status == 0);
+  CHECK(run_kvsim("replay " + trace + kSmall + "--overwrite -o " + out + " --csv " + out).status ==
+        2);
+}
+
+TEST_CASE("several traces give a results file each, named after them", "[cli][replay]") {
+  const TemporaryFolder folder;
+  const std::string a = make_trace(folder / "a.h5");
+  const std::string b = make_trace(folder / "b.h5", "--seed 1");
+  const std::string out = folder / "results";
+  const Outcome outcome =
+      run_kvsim("replay " + a + " " + b + kSmall + "-o " + out + " --csv " + (folder / "t.csv"));
+  CHECK(outcome.status == 0);
+  CHECK(std::filesystem::exists(out + "/a.nc"));
+  CHECK(std::filesystem::exists(out + "/b.nc"));
+  CHECK_THAT(read_bytes(folder / "t.csv"), Catch::Contains(",span,trace\n"));
+  CHECK(run_kvsim("replay " + a + " " + a + kSmall + "-o " + (folder / "twice")).status == 2);
+}
+
+TEST_CASE("--json prints rows and nothing else on standard output", "[cli][replay]") {
+  const TemporaryFolder folder;
+  const std::string trace = make_trace(folder / "t.h5");
+  const Outcome outcome =
+      run_kvsim("replay " + trace + kSmall + "--json -o " + (folder / "r.nc"));
+  CHECK(outcome.status == 0);
+  const json rows = json::parse(outcome.out);
+  CHECK(rows.size() > 50);
+  CHECK(rows[0].contains("metric"));
+}
+
+TEST_CASE("layers with a short sliding window are left alone and named", "[cli][replay]") {
+  const TemporaryFolder folder;
+  const std::string trace = folder / "t.h5";
+  write_small_trace(trace);   // layer 2 has a window of 7
+  const std::string out = folder / "r.nc";
+  const Outcome outcome = run_kvsim("replay " + trace + " --policy streaming -o " + out);
+  CHECK(outcome.status == 0);
+  CHECK_THAT(outcome.err, Catch::Contains("shorter than the trace: 2\n"));
+  CHECK(read_results(out).size("layer") == 1);
+  CHECK(run_kvsim("replay " + trace + " --policy streaming --layers 2 -o " + (folder / "x.nc"))
+            .status == 3);
+}
+
+TEST_CASE("plot without matplotlib says what sets it up", "[cli][plot]") {
+  const TemporaryFolder folder;
+  const Outcome outcome = run_kvsim("plot " + (folder / "r.nc") + " -o " + (folder / "figs"));
+  CHECK(outcome.status != 0);
+  setenv("KVSIM_PYTHON", "/bin/false", 1);
+  const Outcome without = run_kvsim("plot " + (folder / "r.nc") + " -o " + (folder / "figs"));
+  unsetenv("KVSIM_PYTHON");
+  CHECK(without.status == 1);
+  CHECK_THAT(without.err, Catch::Contains("scripts/quickstart.sh"));
+}

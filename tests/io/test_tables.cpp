@@ -1,0 +1,90 @@
+#include <catch2/catch.hpp>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "analysis/variables.hpp"
+#include "io/tables.hpp"
+
+using namespace kvsim;
+
+namespace {
+
+/// Two policies at one budget, two layers, one span.
+Dataset small() {
+  Dataset dataset;
+  const auto add = [&](const char* name, VariableValues values) {
+    const VariableDeclaration& declaration = declared(name);
+    if (declaration.dim_names() == std::vector<std::string>{name}) {
+      dataset.add_dimension(name, std::visit([](const auto& v) {
+        return static_cast<int64_t>(v.size());
+      }, values));
+    }
+    Variable variable = make_variable(declaration, dataset);
+    variable.values = std::move(values);
+    dataset.add(std::move(variable));
+  };
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  add("policy", std::vector<std::string>{"snapkv,window=16", "knorm"});
+  add("budget", std::vector<double>{0.25});
+  add("layer", std::vector<int32_t>{0, 7});
+  add("step", std::vector<int64_t>{10});
+  add("span", std::vector<std::string>{"a \"b\""});
+  add("budget_label", std::vector<std::string>{"25%"});
+  add("retained_importance", std::vector<double>{1, 1, 1, 1});
+  add("retained_importance_mean", std::vector<double>{0.8, 0.4, 0.1, kNaN});
+  add("retained_importance_min", std::vector<double>{0.5, 0.3, 0.1, kNaN});
+  add("outlier_count", std::vector<double>{1, 2, 0, kNaN});
+  add("keep_rate", std::vector<double>{0.25, 0.5, 0.75, 1});
+  add("compression", std::vector<double>{4, 3.96});
+  return dataset;
+}
+
+}  // namespace
+
+TEST_CASE("the tidy table has one row per summary and none per step", "[tables]") {
+  const Dataset dataset = small();
+  const std::string csv = tidy_csv({{"t.h5", &dataset}});
+  CHECK_THAT(csv, Catch::StartsWith(
+                      "policy,budget,layer,metric,value,head,kv_head,span\n"
+                      "\"snapkv,window=16\",0.25,0,retained_importance_mean,0.8,,,\n"));
+  CHECK_THAT(csv, Catch::Contains("knorm,0.25,7,retained_importance_mean,nan,,,\n"));
+  CHECK_THAT(csv, Catch::Contains("knorm,0.25,7,keep_rate,1,,,\"a \"\"b\"\"\"\n"));
+  CHECK_THAT(csv, Catch::Contains("knorm,0.25,,compression,3.96,,,\n"));
+  CHECK(std::count(csv.begin(), csv.end(), '\n') == 1 + 4 * 4 + 2);
+}
+
+TEST_CASE("several results files are told apart by their trace", "[tables]") {
+  const Dataset dataset = small();
+  const std::string csv = tidy_csv({{"a.h5", &dataset}, {"b,1.h5", &dataset}});
+  CHECK_THAT(csv, Catch::StartsWith("policy,budget,layer,metric,value,head,kv_head,span,trace\n"));
+  CHECK_THAT(csv, Catch::EndsWith(",compression,3.96,,,,\"b,1.h5\"\n"));
+}
+
+TEST_CASE("JSON holds the same rows, undefined values as null", "[tables]") {
+  const Dataset dataset = small();
+  const auto rows = nlohmann::json::parse(tidy_json({{"t.h5", &dataset}}));
+  REQUIRE(rows.size() == 18);
+  CHECK(rows[0]["policy"] == "snapkv,window=16");
+  CHECK(rows[0]["layer"] == 0);
+  CHECK(rows[3]["value"].is_null());
+  CHECK(rows[12]["span"] == "a \"b\"");
+  CHECK_FALSE(rows[17].contains("layer"));
+  CHECK(rows[17]["value"] == 3.96);
+}
+
+TEST_CASE("the summary takes means of means, the worst of the worst and sums of counts",
+          "[tables]") {
+  const Dataset dataset = small();
+  CHECK(summary_table(dataset, {}) ==
+        "                          retained  importance\n"
+        "policy            budget      mean       worst  outliers  smaller\n"
+        "snapkv,window=16     25%     0.600       0.300         3     4.0x\n"
+        "knorm                25%     0.100       0.100         0     4.0x\n");
+}
+
+TEST_CASE("colours come only when asked for and long names are cut to the terminal", "[tables]") {
+  const Dataset dataset = small();
+  CHECK(summary_table(dataset, {}).find('\033') == std::string::npos);
+  CHECK_THAT(summary_table(dataset, {.color = true}), Catch::Contains("\033[31m"));
+  CHECK_THAT(summary_table(dataset, {.color = false, .width = 40}), Catch::Contains("knorm"));
+}

@@ -1,0 +1,108 @@
+#include <catch2/catch.hpp>
+#include <algorithm>
+#include <numeric>
+
+#include "sim/replay/per_step.hpp"
+#include "tests/reference/reference.hpp"
+#include "tests/sim/replay/replay_reference.hpp"
+#include "tests/support/random_trace.hpp"
+
+using namespace kvsim;
+using namespace kvsim::test;
+
+namespace {
+
+using Sets = std::vector<std::vector<uint32_t>>;
+
+/// The `count` entries of largest importance at one step, summed over the heads of each owner.
+Sets best_sets(const LayerTrace& layer, int64_t row, size_t count, bool per_query_head) {
+  const TraceInfo& info = *layer.info;
+  const int heads = per_query_head ? 1 : info.group_size();
+  Sets sets;
+  for (int first = 0; first < info.num_query_heads; first += heads) {
+    std::vector<double> gain(static_cast<size_t>(info.prompt_len), 0.0);
+    for (int head = first; head < first + heads; ++head) {
+      const auto weight =
+          reference::attention(layer, head, reference::logits(layer, head, row)).weight;
+      for (size_t i = 0; i < gain.size(); ++i) {
+        const auto value = reference::value(layer, head, static_cast<int64_t>(i));
+        gain[i] += weight[i] * reference::l1(reference::project(layer, head, value));
+      }
+    }
+    std::vector<uint32_t> order(gain.size());
+    std::iota(order.begin(), order.end(), 0u);
+    std::sort(order.begin(), order.end(),
+              [&](uint32_t a, uint32_t b) { return gain[a] > gain[b]; });
+    order.resize(count);
+    std::sort(order.begin(), order.end());
+    sets.push_back(order);
+  }
+  return sets;
+}
+
+}  // namespace
+
+TEST_CASE("per-step choice keeps each step's most important entries", "[replay]") {
+  RandomTraceShape shape;
+  shape.sink = GENERATE(false, true);
+  const auto trace = random_trace(shape);
+  const TraceInfo& info = trace->info;
+  const bool per_query_head = GENERATE(false, true);
+  const auto owners = static_cast<size_t>(per_query_head ? info.num_query_heads
+                                                         : info.num_kv_heads);
+  std::vector<std::shared_ptr<const KeptSets>> kept;
+  for (const uint32_t count : {3u, 10u}) {
+    KeptSets sets;
+    sets.per_query_head = per_query_head;
+    sets.chosen_per_step = true;
+    std::vector<uint32_t> any(count);
+    std::iota(any.begin(), any.end(), 0u);
+    sets.owners.assign(owners, any);
+    kept.push_back(std::make_shared<const KeptSets>(sets));
+  }
+  const auto backend = make_cpu_backend();
+  LayerWork work(trace->layer, *backend);
+  const Table<float>& importance = work.projected_norms(Norm::l1);
+  std::vector<float> z;
+  for (int head = 0; head < info.num_query_heads; ++head) {
+    for (int64_t row = info.first_step();
+         row < static_cast<int64_t>(info.query_position.size()); ++row) {
+      const auto weight =
+          reference::attention(trace->layer, head, reference::logits(trace->layer, head, row));
+      for (const double x : reference::output(trace->layer, head, weight.weight)) {
+        z.push_back(static_cast<float>(x));
+      }
+    }
+  }
+  const auto results =
+      replay_per_step(work, kept, {importance.data(), importance.columns(), &z, false});
+  const int64_t steps = info.steps();
+  for (size_t b = 0; b < kept.size(); ++b) {
+    for (int64_t s = 0; s < steps; ++s) {
+      const Sets sets = best_sets(trace->layer, info.first_step() + s,
+                                  kept[b]->owners[0].size(), per_query_head);
+      const auto expected =
+          reference::replay(trace->layer, sets, per_query_head)[static_cast<size_t>(s)];
+      double attention = 0;
+      double prompt = 0;
+      for (int head = 0; head < info.num_query_heads; ++head) {
+        attention += results[b].kept_attention(head, s);
+        const auto full = reference::attention(
+            trace->layer, head, reference::logits(trace->layer, head, info.first_step() + s));
+        prompt += std::accumulate(full.weight.begin(), full.weight.begin() + info.prompt_len, 0.0);
+        std::vector<double> delta;
+        for (int64_t c = 0; c < work.value_dim(); ++c) {
+          delta.push_back(results[b].delta[static_cast<size_t>(
+              (head * steps + s) * work.value_dim() + c)]);
+        }
+        const double change = reference::l2(reference::project(trace->layer, head, delta));
+        const double whole = reference::l2(reference::project(
+            trace->layer, head, reference::output(trace->layer, head, full.weight)));
+        CHECK(change / whole ==
+              Approx(expected.output_error_head[static_cast<size_t>(head)]).margin(2e-5));
+      }
+      CHECK(attention / prompt == Approx(expected.retained_attention).margin(2e-5));
+      if (s + 1 == steps) CHECK(results[b].last.owners == sets);
+    }
+  }
+}
