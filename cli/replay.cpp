@@ -145,7 +145,32 @@ void write_text(const std::string& text, const std::string& target) {
   file.commit();
 }
 
-void print_results(const Values& values, const std::vector<TableSource>& tables,
+/// The bands of --fragility instead of a line for each of their records.
+std::string fragility_table(const Dataset& results, const std::vector<FragilityGroup>& groups) {
+  std::string table = fmt::format("{:<21}{:<24}{:<24}{}\n", "", "mean retained",
+                                  "worst retained", "outliers");
+  table += fmt::format("{:<21}{:<7}{:<7}{:<10}{:<7}{:<7}{:<10}{:<6}{:<7}{}\n", "", "least",
+                       "median", "most", "least", "median", "most", "least", "median", "most");
+  const auto line = [&](const char* name, const Band& mean, const Band& worst,
+                        const Band& outliers) {
+    table += fmt::format("  {:<19}{:<7.3f}{:<7.3f}{:<10.3f}{:<7.3f}{:<7.3f}{:<10.3f}", name,
+                         mean.low, mean.middle, mean.high, worst.low, worst.middle, worst.high);
+    table += fmt::format("{:<6g}{:<7g}{:g}\n", outliers.low, outliers.middle, outliers.high);
+  };
+  const auto own = [&](const char* name, double mean, double worst, double outliers) {
+    table += fmt::format("  {:<26}{:<24.3f}{:<23.3f}{:g}\n", name, mean, worst, outliers);
+  };
+  for (const FragilityRow& row : fragility_rows(results, groups)) {
+    table += fmt::format("{} at budget {}\n", printable(row.base), printable(row.budget));
+    line("one query alone", row.single_mean, row.single_min, row.single_outliers);
+    own("as it is", row.base_mean, row.base_min, row.base_outliers);
+    own("defensive step", row.defensive_mean, row.defensive_min, row.defensive_outliers);
+  }
+  return table;
+}
+
+void print_results(const Values& values, const std::vector<FragilityGroup>& fragility,
+                   const std::vector<TableSource>& tables,
                    const std::vector<std::string>& targets) {
   if (has(values, "csv")) write_text(tidy_csv(tables), text(values, "csv"));
   if (has(values, "json")) {
@@ -156,7 +181,9 @@ void print_results(const Values& values, const std::vector<TableSource>& tables,
   const SummaryStyle style{color_enabled(stdout), terminal_width(stdout)};
   for (size_t t = 0; t < tables.size(); ++t) {
     const std::string name = printable(tables[t].trace);
-    fmt::print("{}{}\n{}", t == 0 ? "" : "\n", name, summary_table(*tables[t].dataset, style));
+    fmt::print("{}{}\n{}", t == 0 ? "" : "\n", name,
+               fragility.empty() ? summary_table(*tables[t].dataset, style)
+                                 : fragility_table(*tables[t].dataset, fragility));
     note(targets[t] + " written");
   }
 }
@@ -177,7 +204,7 @@ int run(const Values& values) {
   for (size_t t = 0; t < traces.size(); ++t) {
     tables.push_back({fs::path(traces[t]).filename().string(), &datasets[t]});
   }
-  print_results(values, tables, targets);
+  print_results(values, request.fragility, tables, targets);
   return kDone;
 }
 

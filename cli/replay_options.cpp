@@ -18,6 +18,8 @@ constexpr const char* kDefaultPolicies[] = {
     "random", "streaming", "knorm", "tova", "h2o", "snapkv", "importance", "defensivekv", "restkv",
     "oracle-mean"};
 constexpr const char* kDefaultBudgets[] = {"0.1", "0.2", "0.3", "0.5", "0.7"};
+/// What --fragility takes apart: DefensiveKV's Figure 1, with hindsight beside it.
+constexpr const char* kFragilePolicies[] = {"importance", "oracle-mean"};
 constexpr double kHuge = std::numeric_limits<double>::max();
 
 /// One of a few words.
@@ -61,6 +63,21 @@ std::optional<double> positive_real(const Values& values, const char* option) {
                     std::numeric_limits<double>::min(), kHuge);
 }
 
+/// The records that take those of the request apart; at least one of them must have a window.
+void add_fragility(Request& request) {
+  request.fragility = fragility_groups(request.options.records);
+  if (request.fragility.empty()) {
+    usage_error({.what = "no policy aggregates over a window of queries", .where = "--fragility",
+                 .expected = "a record with queries=window and a count as its window",
+                 .hint = "importance and snapkv are"});
+  }
+  for (const FragilityGroup& group : request.fragility) {
+    for (const std::string& single : group.singles)
+      request.options.records.push_back(Record::parse(single));
+    request.options.records.push_back(Record::parse(group.defensive));
+  }
+}
+
 auto word(const char* placeholder) { return po::value<std::string>()->value_name(placeholder); }
 
 }  // namespace
@@ -77,6 +94,8 @@ void add_measure_options(po::options_description& options) {
       ("span-complement", po::value<std::vector<std::string>>()->value_name("NAME")->composing(),
        "adds a span !NAME: the prompt tokens outside NAME; repeatable")
       ("per-head", "also measure every query head and KV head by itself")
+      ("fragility", "also replay what each query of the window sees alone, and DefensiveKV's step; "
+                    "without --policy that of importance, without --budget at 0.5")
       ("save-keep", "also save what became of every prompt entry")
       ("element-bytes", word("E"), "bytes of a cached number in the memory model (default: 2)")
       ("bandwidth", word("X"), "bytes/s of the device, for the roofline; with --peak")
@@ -87,11 +106,17 @@ Request read_request(const Values& values) {
   Request request;
   StudyOptions& options = request.options;
   std::vector<std::string> policies = texts(values, "policy");
-  request.default_policies = policies.empty();
+  const bool fragility = has(values, "fragility");
+  request.default_policies = policies.empty() && !fragility;
+  if (policies.empty() && fragility) {
+    policies.assign(std::begin(kFragilePolicies), std::end(kFragilePolicies));
+  }
   if (policies.empty()) policies.assign(std::begin(kDefaultPolicies), std::end(kDefaultPolicies));
   for (const std::string& policy : policies) options.records.push_back(Record::parse(policy));
   std::vector<std::string> budgets = budget_items(values);
+  if (budgets.empty() && fragility) budgets = {"0.5"};
   if (budgets.empty()) budgets.assign(std::begin(kDefaultBudgets), std::end(kDefaultBudgets));
+  if (fragility) add_fragility(request);
   for (const std::string& budget : budgets) options.budgets.push_back(Budget::parse(budget));
   options.seed = seed(values);
   options.metrics = chosen_metrics(values);

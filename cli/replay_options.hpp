@@ -1,5 +1,6 @@
 #pragma once
 #include "cli/command.hpp"
+#include "run/fragility.hpp"
 #include "run/study.hpp"
 
 /// The options of `kvsim replay` that say what to replay and what to measure.
@@ -12,6 +13,7 @@ void add_measure_options(po::options_description& options);
 struct Request {
   StudyOptions options;      ///< without layers, which depend on the trace
   bool default_policies = false;
+  std::vector<FragilityGroup> fragility;   ///< of --fragility; their records are in the options
 };
 Request read_request(const Values& values);
 

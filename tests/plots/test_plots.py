@@ -28,7 +28,7 @@ try:
 
     import fake_results
     from plots import draw, load, style
-    from plots.figures import retained_importance, worst_case
+    from plots.figures import explain, fragility, retained_importance, worst_case
 except ModuleNotFoundError as error:
     print(f"tests/plots skipped: Python has no module {error.name} "
           "(plots/requirements.txt lists what the figures need)")
@@ -36,7 +36,7 @@ except ModuleNotFoundError as error:
 
 SMALL = {"policies": ("full", "random", "snapkv,window=16"), "budgets": (0.2, 0.5),
          "layers": (0, 5), "steps": 20}
-ALL = {"budget", "keep_rate", "retained_importance", "worst_case"}
+ALL = {"budget", "keep_rate", "keep_rate_layers", "retained_importance", "worst_case"}
 
 
 class PlotTest(unittest.TestCase):
@@ -139,11 +139,47 @@ class FiguresTest(PlotTest):
                                    "snapkv,window=16", "--formats", "png")[0], 0)
 
 
+class FragilityTest(PlotTest):
+    RECORDS = {"importance,window=2": {"window": "2", "aggregate": "mean", "group": "mean",
+                                       "prior": "none", "single_row": "0"},
+               "importance,window=2,aggregate=single,single_row=1":
+                   {"window": "2", "aggregate": "single", "group": "mean", "prior": "none",
+                    "single_row": "1"},
+               "importance,window=2,aggregate=single":
+                   {"window": "2", "aggregate": "single", "group": "mean", "prior": "none",
+                    "single_row": "0"},
+               "importance,window=2,aggregate=max,group=max,prior=head-mean":
+                   {"window": "2", "aggregate": "max", "group": "max", "prior": "head-mean",
+                    "single_row": "0", "prior_scale": "1"},
+               "oracle-mean": {"queries": "future"}}
+
+    def fragile(self):
+        config = {"policies": [{"record": record, "parameters": keys}
+                               for record, keys in self.RECORDS.items()]}
+        return self.file(policies=tuple(self.RECORDS), edit=lambda data: data.assign_attrs(
+            config=json.dumps(config)))
+
+    def test_rows_and_the_defensive_step_are_found_by_their_parameters(self):
+        base, second, first, defensive, _ = self.RECORDS
+        self.assertEqual(fragility.groups(load.open_results(self.fragile())),
+                         {base: {"singles": [first, second], "defensive": defensive}})
+
+    def test_bands_and_rows_are_drawn(self):
+        code, out, err = self.draw(self.fragile(), "-o", self.out, "--formats", "png", "--only",
+                                   "fragility")
+        self.assertEqual((code, err), (0, []))
+        self.assertEqual([Path(path).stem for path in out], ["fragility", "fragility-rows"])
+
+    def test_other_results_have_no_band(self):
+        self.refused(3, "cannot draw fragility: .*replay --fragility", self.file(), "-o", self.out,
+                     "--only", "fragility")
+
+
 class WhatTheFileLacksTest(PlotTest):
     def test_without_spans_keep_rate_is_left_out_with_one_line(self):
         code, out, err = self.draw(self.file(spans=()), "-o", self.out, "--formats", "png")
         self.assertEqual(code, 0)
-        self.assertEqual({Path(path).stem for path in out}, ALL - {"keep_rate"})
+        self.assertEqual({Path(path).stem for path in out}, ALL - {"keep_rate", "keep_rate_layers"})
         self.assertEqual(len(err), 1)
         self.assertRegex(err[0], "keep_rate left out: .*results.nc: no labelled spans")
 
@@ -179,6 +215,18 @@ THEORY = {
                      "monte_carlo": [0, 0.2, 0.6, 1]}}
 
 
+EXPLAIN = {
+    "kvsim": "explain", "trace": "t.h5", "model": "example/tiny", "policy": "snapkv",
+    "budget": "0.5", "layer": 3, "step": 7, "step_text": " so", "heads": 2,
+    "retained_importance": 0.75,
+    "lost": [{"position": 1, "lost": 0.2}, {"position": 2, "lost": 0.05}],
+    "prompt": [{"text": text, "importance": importance, "lost": lost, "kept_heads": kept,
+                "merged_heads": 0}
+               for text, importance, lost, kept in (
+                   ("One", 0.6, 0.0, 2), (" two\n", 0.2, 0.2, 0), ("\t$3$", 0.2, 0.05, 1),
+                   ("", 0.0, 0.0, 0))]}
+
+
 class DocumentTest(PlotTest):
     def document(self, content):
         path = self.folder / "document.json"
@@ -188,6 +236,16 @@ class DocumentTest(PlotTest):
     def test_the_json_of_theory_is_drawn(self):
         code, out, err = self.draw(self.document(THEORY), "-o", self.out, "--formats", "png")
         self.assertEqual((code, out, err), (0, [str(self.out / "theory.png")], []))
+
+    def test_the_json_of_explain_is_drawn(self):
+        code, out, err = self.draw(self.document(EXPLAIN), "-o", self.out, "--formats", "png")
+        self.assertEqual((code, out, err), (0, [str(self.out / "explain.png")], []))
+
+    def test_the_text_of_a_prompt_is_broken_between_tokens(self):
+        width = int((style.WIDTH - 2 * explain.MARGIN) / explain.CHARACTER)
+        places, lines = explain.layout(["a" * (width - 1), "b", "", "c", "d" * (width + 5)])
+        self.assertEqual(places, [(0, 0), (0, width - 1), (1, 0), (1, 1), (2, 0)])
+        self.assertEqual(lines, 3)
 
     def test_other_json_is_bad_data(self):
         for content, pattern in (("{", "not JSON"), ("[]", "no field kvsim"),

@@ -1,0 +1,226 @@
+#include "run/explain.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "cli/options.hpp"
+#include "cli/parse.hpp"
+#include "cli/terminal.hpp"
+#include "io/results_reader.hpp"
+#include "sim/core/error.hpp"
+
+namespace kvsim::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+void describe(po::options_description& options) {
+  const auto one = [](const char* placeholder) {
+    return po::value<std::string>()->value_name(placeholder);
+  };
+  options.add_options()
+      ("trace", one("FILE"), "the trace (default: the one named in the results, beside them, in "
+                             "this folder or in data/)")
+      ("policy", one("RECORD"), "policy, as the results name it (default: the worst)")
+      ("budget", one("B"), "budget, as it was typed (default: the worst)")
+      ("layer", one("L"), "layer (default: the worst)")
+      ("step", one("T"), "position of the later query (default: the worst)")
+      ("top", one("N"), "tokens to list (default: 20)");
+  add_json_option(options);
+}
+
+std::string attribute(const Dataset& results, const char* name) {
+  const AttributeValue* found = results.attribute(name);
+  const std::string* text = found != nullptr ? std::get_if<std::string>(found) : nullptr;
+  return text != nullptr ? *text : "";
+}
+
+std::string find_trace(const Values& values, const Dataset& results, const std::string& path) {
+  if (has(values, "trace")) return text(values, "trace");
+  const std::string name = attribute(results, "trace");
+  if (name.empty()) bad_data({.what = "no trace is named", .where = path, .hint = "give --trace"});
+  for (const fs::path& folder : {fs::path(path).parent_path(), fs::path("."), fs::path("data")}) {
+    std::error_code fault;
+    if (fs::is_regular_file(folder / name, fault)) return (folder / name).string();
+  }
+  bad_data({.what = "the trace of the results is not here", .where = path, .found = name,
+            .hint = "give its path with --trace"});
+}
+
+std::string in_text(const std::string& value) { return value; }
+std::string in_text(int32_t value) { return std::to_string(value); }
+std::string in_text(int64_t value) { return std::to_string(value); }
+
+/// Index of what an option names among the values of a variable; -1 without the option.
+template <class T>
+int64_t choice(const Values& values, const Dataset& results, const char* option,
+               const char* variable) {
+  if (!has(values, option)) return -1;
+  const auto& known = std::get<std::vector<T>>(results.at(variable).values);
+  const std::string typed = text(values, option);
+  std::string all;
+  for (size_t i = 0; i < known.size(); ++i) {
+    if (in_text(known[i]) == typed) return static_cast<int64_t>(i);
+    if (i < 40) all += (i == 0 ? "" : "; ") + in_text(known[i]);
+  }
+  bad_data({.what = std::string("the results do not have this ") + option,
+            .where = std::string("--") + option, .found = typed,
+            .expected = "one of " + all + (known.size() > 40 ? "; ..." : "")});
+}
+
+std::string span_of(const TraceInfo& info, int64_t position) {
+  for (const Span& span : info.spans)
+    if (position >= span.begin && position < span.end) return span.name;
+  return "";
+}
+
+/// What a report needs besides the numbers.
+struct Context {
+  std::string policy;
+  std::string budget;
+  int layer = 0;
+  int64_t step = 0;
+  std::vector<std::string> words;   ///< text of each token; empty: not in the trace
+  std::string word(int64_t position) const {
+    return words.empty() ? "" : words[static_cast<size_t>(position)];
+  }
+};
+
+Context context_of(const Dataset& results, const TraceReader& reader, const ExplainedCell& cell) {
+  Context context;
+  context.policy = std::get<std::vector<std::string>>(
+      results.at("policy").values)[static_cast<size_t>(cell.policy)];
+  context.budget = std::get<std::vector<std::string>>(
+      results.at("budget_label").values)[static_cast<size_t>(cell.budget)];
+  context.layer = std::get<std::vector<int32_t>>(
+      results.at("layer").values)[static_cast<size_t>(cell.layer)];
+  context.step = std::get<std::vector<int64_t>>(
+      results.at("step").values)[static_cast<size_t>(cell.step)];
+  if (reader.has_token_text()) context.words = reader.token_text();
+  return context;
+}
+
+Json json_of(const Explanation& found, const Context& context, const TraceInfo& info,
+             const std::string& trace, int64_t top) {
+  Json document = {{"kvsim", "explain"},
+                   {"trace", fs::path(trace).filename().string()},
+                   {"model", info.model},
+                   {"policy", context.policy},
+                   {"budget", context.budget},
+                   {"layer", context.layer},
+                   {"step", context.step},
+                   {"step_text", context.word(context.step)},
+                   {"heads", found.heads},
+                   {"retained_importance", found.retained}};
+  document["lost"] = Json::array();
+  for (const int64_t position : most_lost(found, top)) {
+    const ExplainedToken& token = found.tokens[static_cast<size_t>(position)];
+    Json entry = {{"position", position}, {"text", context.word(position)},
+                  {"span", span_of(info, position)}, {"importance", token.importance},
+                  {"lost", token.lost}, {"kept_heads", token.kept_heads},
+                  {"merged_heads", token.merged_heads}, {"worst_head", token.worst_head}};
+    const bool scored = !std::isnan(token.score);
+    entry["score"] = scored ? Json(token.score) : Json(nullptr);
+    entry["rank"] = scored ? Json(token.rank) : Json(nullptr);
+    entry["ranked"] = scored ? Json(token.ranked) : Json(nullptr);
+    document["lost"].push_back(std::move(entry));
+  }
+  document["prompt"] = Json::array();
+  for (const ExplainedToken& token : found.tokens) {
+    document["prompt"].push_back({{"text", context.word(token.position)},
+                                  {"importance", token.importance}, {"lost", token.lost},
+                                  {"kept_heads", token.kept_heads},
+                                  {"merged_heads", token.merged_heads}});
+  }
+  return document;
+}
+
+/// A token between quotes with line ends and the like visible.
+std::string quoted(const std::string& word) {
+  std::string shown;
+  for (const char c : word) shown += c == '\n' ? "\\n" : c == '\t' ? "\\t" : std::string(1, c);
+  return '"' + printable(shown) + '"';
+}
+
+void print_table(const Explanation& found, const Context& context, const TraceInfo& info,
+                 int64_t top) {
+  const std::string word = context.word(context.step);
+  fmt::print("{} at budget {}, layer {}, step {}{}\n", printable(context.policy),
+             printable(context.budget), context.layer, context.step,
+             word.empty() ? "" : " (" + quoted(word) + ")");
+  int64_t dropped = 0;
+  for (const ExplainedToken& token : found.tokens) dropped += token.lost > 0;
+  fmt::print("retained importance {:.4f}; {} of {} prompt tokens lost something in some of {} "
+             "heads\n\n",
+             found.retained, dropped, found.tokens.size(), found.heads);
+  fmt::print("{:>8} {:>8} {:>6} {:>10} {:>12} {:>4} {:>11}  {:<12} {}\n", "position", "lost",
+             "kept", "importance", "score", "head", "rank", "span", "text");
+  for (const int64_t position : most_lost(found, top)) {
+    const ExplainedToken& token = found.tokens[static_cast<size_t>(position)];
+    const bool scored = !std::isnan(token.score);
+    fmt::print("{:>8} {:>8.4f} {:>6} {:>10.4f} {:>12} {:>4} {:>11}  {:<12} {}\n", position,
+               token.lost, fmt::format("{}/{}", token.kept_heads, found.heads), token.importance,
+               scored ? fmt::format("{:.4g}", token.score) : "none", token.worst_head,
+               scored ? fmt::format("{}/{}", token.rank, token.ranked) : "-",
+               printable(span_of(info, position)), quoted(context.word(position)));
+  }
+}
+
+int run(const Values& values) {
+  const auto path = values["results"].as<std::string>();
+  const int64_t top = has(values, "top") ? parse_count(text(values, "top"), "--top", 1, 1000) : 20;
+  const Dataset results = read_results(path);
+  for (const char* name : {"policy", "budget_label", "layer", "step", "retained_importance"}) {
+    if (!results.has(name)) bad_data({.what = "missing variable", .where = path, .expected = name});
+  }
+  ExplainedCell cell;
+  cell.policy = choice<std::string>(values, results, "policy", "policy");
+  cell.budget = choice<std::string>(values, results, "budget", "budget_label");
+  cell.layer = choice<int32_t>(values, results, "layer", "layer");
+  cell.step = choice<int64_t>(values, results, "step", "step");
+  cell = worst_cell(results, path, cell);
+  const std::string trace = find_trace(values, results, path);
+  const TraceReader reader(trace);
+  if (const std::string digest = attribute(results, "trace_digest");
+      !digest.empty() && digest != reader.digest()) {
+    bad_data({.what = "not the trace of these results", .where = trace,
+              .found = "another content", .expected = digest});
+  }
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  const Explanation found = explain(results, reader, cell, *backend);
+  // float32 sums in another order differ by less than this.
+  if (!(std::abs(found.retained - found.recorded) < 1e-4)) {
+    note(fmt::format("the results say {:.4f} where the saved sets retain {:.4f}: the policy's sets "
+                     "change over the steps, or the run had another --scope",
+                     found.recorded, found.retained));
+  }
+  const Context context = context_of(results, reader, cell);
+  if (has(values, "json")) {
+    fmt::print("{}\n", json_of(found, context, reader.info(), trace, top).dump(1));
+  } else {
+    print_table(found, context, reader.info(), top);
+  }
+  return kDone;
+}
+
+const bool registered = register_command(
+    {.name = "explain",
+     .summary = "list the evicted tokens that carried the most importance at one step",
+     .arguments = {{.name = "results", .meaning = "a results file written with --save-keep"}},
+     .description =
+         "Why did it fail there? At one policy, budget, layer and step (default: where the least\n"
+         "importance was retained) lists the prompt tokens whose importance was lost, with the\n"
+         "share lost, the heads that kept them, and score and rank in the head that lost most.\n"
+         "`kvsim plot` draws the document that --json prints: the prompt, coloured.",
+     .describe = describe,
+     .examples = {"kvsim explain sample.nc --policy snapkv --budget 0.2",
+                  "kvsim explain sample.nc --trace data/sample.h5 --json > explain.json"},
+     .run = run});
+
+}  // namespace
+}  // namespace kvsim::cli

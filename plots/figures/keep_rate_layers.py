@@ -1,0 +1,56 @@
+"""Keep rate of each span in each layer at one budget, one panel per policy (Pitfalls, Figure 27).
+
+Shades are the keep rate minus the share of all entries that the layer keeps (the bias index), so
+that white is unbiased whatever the layer's budget; dots mark spans that are kept less than that.
+"""
+
+import functools
+
+import numpy as np
+
+from plots import load, style
+
+TITLE = "bias index per layer and span at one budget, one panel per policy"
+PAGE_PANELS = 24
+
+
+def pages(results, options):
+    if not results.has("bias_index") or results.data.sizes.get("span", 0) == 0:
+        raise load.NotMeasured(f"{results.path}: no labelled spans")
+    policies = [one for one in results.policies if not style.is_full(one)]
+    if not policies:
+        raise load.NotMeasured(f"{results.path}: no policy that drops entries")
+    groups = [policies[first:first + PAGE_PANELS]
+              for first in range(0, len(policies), PAGE_PANELS)]
+    return style.pages("keep_rate_layers", groups, functools.partial(draw, results, options))
+
+
+def draw(results, options, policies, note):
+    budget = results.nearest_budget(options.budget)
+    bias = results.variable("bias_index", "policy", "budget", "span", "layer")[:, budget]
+    spans = [str(span) for span in results.data["span"].values]
+    rows, columns = style.panel_grid(len(policies), 2 if len(results.layers) > 8 else 4)
+    height = 0.32 + max(0.13 * len(spans), 0.3)
+    fig, axes = style.frame(
+        f"Keep rate of each span against the layer's own at budget "
+        f"{results.budget_text(budget)}{note}",
+        f"{results.subtitle}\nbias index: keep rate of the span minus kept share of the layer; "
+        "dots: kept less than that share", rows, columns, height + 0.06, (),
+        ("layer of the model", ""))
+    limit = max(0.05, float(np.nanmax(np.abs(bias), initial=0)))
+    image = None
+    for ax, policy in zip(axes.flat, policies):
+        values = bias[results.policies.index(policy)]
+        image = ax.imshow(values, aspect="auto", cmap="PuOr", vmin=-limit, vmax=limit,
+                          interpolation="nearest")
+        y, x = np.nonzero(values < -0.01)
+        ax.plot(x, y, ".", color="black", markersize=1.5, linestyle="none")
+        ax.set_yticks(range(len(spans)), spans)
+        every = max(1, len(results.layers) // 8)
+        ax.set_xticks(range(0, len(results.layers), every), results.layers[::every])
+        ax.set_title(style.wrapped(policy, 60), fontsize=6)
+        ax.grid(False)
+    style.hide_unused(axes, len(policies))
+    fig.colorbar(image, ax=list(axes.flat[:len(policies)]), label="bias index", pad=0.01,
+                 fraction=0.03)
+    return fig

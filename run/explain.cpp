@@ -1,0 +1,234 @@
+#include "run/explain.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "analysis/retained.hpp"
+#include "io/side_files.hpp"
+#include "sim/core/error.hpp"
+#include "sim/policy/prepared_record.hpp"
+
+namespace kvsim {
+namespace {
+
+class PlainSideFiles : public SideFiles {
+ public:
+  Table<double> scores(const std::string& path, int layer, int64_t owners,
+                       int64_t entries) const override {
+    return read_scores(path, layer, owners, entries);
+  }
+  Table<double> table(const std::string& path, int64_t rows, int64_t columns) const override {
+    return read_table(path, rows, columns);
+  }
+};
+
+constexpr uint8_t kNoOwner = 255;   // the mask of policies whose owners are of the other kind
+
+std::span<const uint8_t> mask_row(const Dataset& results, const char* name,
+                                  const ExplainedCell& cell, int64_t owner) {
+  return results.row<uint8_t>(name, {cell.policy, cell.budget, cell.layer, owner});
+}
+
+Norm importance_norm(const Dataset& results) {
+  const AttributeValue* config = results.attribute("config");
+  const std::string* text = config != nullptr ? std::get_if<std::string>(config) : nullptr;
+  if (text == nullptr) return Norm::l1;
+  const auto parsed = nlohmann::json::parse(*text, nullptr, false);
+  const bool l2 = parsed.is_object() && parsed.value("importance", "") == "l2";
+  return l2 ? Norm::l2 : Norm::l1;
+}
+
+/// Scores of the record's stages in this layer; null when it keeps everything there.
+std::shared_ptr<ScoredLayer> scores_of(const Dataset& results, LayerWork& work,
+                                       const ExplainedCell& cell) {
+  const auto& policies = std::get<std::vector<std::string>>(results.at("policy").values);
+  const auto& labels = std::get<std::vector<std::string>>(results.at("budget_label").values);
+  const std::vector<Budget> budgets = {Budget::parse(labels[static_cast<size_t>(cell.budget)])};
+  const std::vector<int> layers = {work.layer()};
+  Preparation preparation(work.info(), layers, budgets);
+  const PreparedRecord record =
+      preparation.prepare(Record::parse(policies[static_cast<size_t>(cell.policy)]));
+  const PreparedBudget& budget = record.budgets.at(0);
+  if (budget.keeps_all || record.skips(work.layer())) return nullptr;
+  preparation.check(record);
+  const ScorePlan& plan = preparation.plans().at(budget.plan);
+  ScoreJob job;
+  job.settings = &plan.settings;
+  job.segments = plan.segments;
+  job.free_slots = plan.free_slots;
+  job.wants_unweighted = plan.wants_unweighted;
+  job.wants_statistic = plan.wants_statistic;
+  ScoreJob* const pointer = &job;
+  const AttributeValue* seed = results.attribute("seed");
+  const int64_t* number = seed != nullptr ? std::get_if<int64_t>(seed) : nullptr;
+  score_layer(work, PlainSideFiles(), static_cast<uint64_t>(number != nullptr ? *number : 0),
+              {&pointer, 1});
+  return job.results.at(budget.variant);
+}
+
+void add_score(ExplainedToken& token, const ScoredLayer* scored) {
+  token.score = std::numeric_limits<double>::quiet_NaN();
+  if (scored == nullptr || token.worst_head < 0 || token.worst_head >= scored->owners()) return;
+  const auto at = static_cast<size_t>(token.position);
+  if (scored->candidate[at] == 0) return;
+  const auto row = scored->score.row(token.worst_head);
+  token.score = row[at];
+  token.rank = 1;
+  for (size_t i = 0; i < row.size(); ++i) {
+    if (scored->candidate[i] == 0) continue;
+    ++token.ranked;
+    token.rank += row[i] > row[at];
+  }
+}
+
+/// Adds up the importance of every entry and the part that its head did not keep.
+class Losses {
+ public:
+  Losses(const Dataset& results, const ExplainedCell& cell, const std::string& mask, bool query,
+         int64_t owners, int64_t entries)
+      : per_query_head_(query), lost_(owners, entries, 0.0), importance_(1, entries, 0.0) {
+    for (int64_t o = 0; o < owners; ++o) masks_.push_back(mask_row(results, mask.c_str(), cell, o));
+  }
+
+  void add(const AttentionBlock& block, const Table<float>& norms) {
+    for (int x = 0; x < block.heads; ++x) {
+      const int head = block.kv_head * block.heads + x;
+      const auto owner = static_cast<size_t>(per_query_head_ ? head : block.kv_head);
+      const float* const attention = block.attention_row(x, 0);
+      for (int64_t i = 0; i < importance_.columns(); ++i) {
+        const double importance = static_cast<double>(attention[i]) * norms(head, i);
+        importance_(0, i) += importance;
+        if (masks_[owner][static_cast<size_t>(i)] != 1)
+          lost_(static_cast<int64_t>(owner), i) += importance;
+      }
+    }
+  }
+
+  std::vector<ExplainedToken> tokens(double& retained) const {
+    const auto row = importance_.row(0);
+    const double total = std::accumulate(row.begin(), row.end(), 0.0);
+    double kept = total;
+    std::vector<ExplainedToken> tokens;
+    for (int64_t i = 0; i < importance_.columns(); ++i) {
+      ExplainedToken token;
+      token.position = i;
+      double most = 0;
+      for (int64_t o = 0; o < lost_.rows(); ++o) {
+        const uint8_t state = masks_[static_cast<size_t>(o)][static_cast<size_t>(i)];
+        token.kept_heads += state == 1;
+        token.merged_heads += state == 2;
+        token.lost += lost_(o, i);
+        if (lost_(o, i) > most) {
+          most = lost_(o, i);
+          token.worst_head = static_cast<int>(o);
+        }
+      }
+      kept -= token.lost;
+      token.importance = total > 0 ? importance_(0, i) / total : 0;
+      token.lost = total > 0 ? token.lost / total : 0;
+      tokens.push_back(token);
+    }
+    retained = retained_share(std::max(0.0, kept), total);
+    return tokens;
+  }
+
+ private:
+  bool per_query_head_;
+  std::vector<std::span<const uint8_t>> masks_;
+  Table<double> lost_;         ///< [owners][n]
+  Table<double> importance_;   ///< [1][n]
+};
+
+void check_shape(const Dataset& results, const TraceReader& reader) {
+  const TraceInfo& info = reader.info();
+  const bool fits = results.size("position") == info.prompt_len &&
+                    results.size("kv_head") == info.num_kv_heads &&
+                    results.size("head") == info.num_query_heads;
+  if (!fits) {
+    bad_data({.what = "not the trace of these results", .where = info.path,
+              .found = std::to_string(info.prompt_len) + " prompt entries",
+              .expected = std::to_string(results.size("position")) + " and as many heads"});
+  }
+}
+
+}  // namespace
+
+ExplainedCell worst_cell(const Dataset& results, const std::string& path,
+                         const ExplainedCell& fixed) {
+  if (!results.has("kept_mask")) {
+    bad_data({.what = "the results do not say what became of each entry", .where = path,
+              .hint = "kvsim replay --save-keep writes it"});
+  }
+  const auto range = [&](const char* dimension, int64_t chosen) {
+    return chosen >= 0 ? Range{chosen, chosen + 1} : Range{0, results.size(dimension)};
+  };
+  const Range policies = range("policy", fixed.policy);
+  const Range budgets = range("budget", fixed.budget);
+  const Range layers = range("layer", fixed.layer);
+  const Range steps = range("step", fixed.step);
+  ExplainedCell worst{-1, -1, -1, -1};
+  double least = std::numeric_limits<double>::infinity();
+  for (int64_t p = policies.begin; p < policies.end; ++p) {
+    for (int64_t b = budgets.begin; b < budgets.end; ++b) {
+      for (int64_t l = layers.begin; l < layers.end; ++l) {
+        const auto row = results.row("retained_importance", {p, b, l});
+        for (int64_t t = steps.begin; t < steps.end; ++t) {
+          if (!(row[static_cast<size_t>(t)] < least)) continue;
+          least = row[static_cast<size_t>(t)];
+          worst = {p, b, l, t};
+        }
+      }
+    }
+  }
+  if (worst.policy < 0) {
+    bad_data({.what = "no retained importance is defined there", .where = path});
+  }
+  return worst;
+}
+
+Explanation explain(const Dataset& results, const TraceReader& reader, const ExplainedCell& cell,
+                    Backend& backend) {
+  check_shape(results, reader);
+  const auto& layers = std::get<std::vector<int32_t>>(results.at("layer").values);
+  const auto& steps = std::get<std::vector<int64_t>>(results.at("step").values);
+  const LayerTrace trace = reader.read_layer(layers[static_cast<size_t>(cell.layer)]);
+  LayerWork work(trace, backend);
+  Explanation result;
+  result.per_query_head = mask_row(results, "kept_mask", cell, 0)[0] == kNoOwner;
+  const std::string mask = result.per_query_head ? "kept_mask_query" : "kept_mask";
+  result.heads = result.per_query_head ? work.query_heads() : work.kv_heads();
+  Losses losses(results, cell, mask, result.per_query_head, result.heads, work.entries());
+  const Table<float>& norms = work.projected_norms(importance_norm(results));
+  const std::vector<int64_t> positions = {steps[static_cast<size_t>(cell.step)]};
+  AttentionPass pass;
+  pass.positions = positions;
+  pass.look_ahead = true;
+  for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t) {
+    losses.add(block, norms);
+  });
+  result.tokens = losses.tokens(result.retained);
+  result.recorded = results.row("retained_importance", {cell.policy, cell.budget, cell.layer})[
+      static_cast<size_t>(cell.step)];
+  const std::shared_ptr<ScoredLayer> scored = scores_of(results, work, cell);
+  for (ExplainedToken& token : result.tokens) add_score(token, nullptr);
+  for (const int64_t position : most_lost(result, 1000))
+    add_score(result.tokens[static_cast<size_t>(position)], scored.get());
+  return result;
+}
+
+std::vector<int64_t> most_lost(const Explanation& explanation, int64_t count) {
+  std::vector<int64_t> order;
+  for (const ExplainedToken& token : explanation.tokens)
+    if (token.lost > 0) order.push_back(token.position);
+  std::ranges::stable_sort(order, [&](int64_t x, int64_t y) {
+    return explanation.tokens[static_cast<size_t>(x)].lost >
+           explanation.tokens[static_cast<size_t>(y)].lost;
+  });
+  order.resize(std::min(order.size(), static_cast<size_t>(count)));
+  return order;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,44 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "analysis/dataset.hpp"
+#include "sim/policy/record.hpp"
+
+namespace kvsim {
+
+/// A record, and the records that replay it with other ways to aggregate over its window
+/// (metrics.md 1, fragility): every row of the window alone, and DefensiveKV's step.
+struct FragilityGroup {
+  std::string base;                    ///< canonical texts
+  std::vector<std::string> singles;    ///< aggregate=single,single_row=0..m-1
+  std::string defensive;               ///< aggregate=max,group=max,prior=head-mean
+};
+
+/// Empty `singles` for records without a window of queries of known length.
+FragilityGroup fragility_group(const Record& record);
+
+/// The groups of all records that have one.
+std::vector<FragilityGroup> fragility_groups(const std::vector<Record>& records);
+
+/// Least, middle and largest value over the single rows.
+struct Band {
+  double low = 0;
+  double middle = 0;
+  double high = 0;
+};
+
+/// One line of the summary: over layers the mean of means, the worst, and the sum of outliers.
+struct FragilityRow {
+  std::string base;
+  std::string budget;
+  Band single_mean, single_min, single_outliers;
+  double base_mean = 0, base_min = 0, base_outliers = 0;
+  double defensive_mean = 0, defensive_min = 0, defensive_outliers = 0;
+};
+
+/// Per group and budget of a results file that holds all records of the groups.
+std::vector<FragilityRow> fragility_rows(const Dataset& results,
+                                         const std::vector<FragilityGroup>& groups);
+
+}  // namespace kvsim

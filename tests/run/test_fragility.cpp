@@ -1,0 +1,70 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "io/results_reader.hpp"
+#include "run/fragility.hpp"
+#include "tests/io/trace_fixture.hpp"
+
+using namespace kvsim;
+using namespace kvsim::test;
+
+TEST_CASE("a record with a window is taken apart into its rows and the defensive step",
+          "[run][fragility]") {
+  const FragilityGroup group = fragility_group(Record::parse("importance,window=4"));
+  CHECK(group.base == "importance,window=4");
+  REQUIRE(group.singles.size() == 4);
+  const Record third = Record::parse(group.singles[2]);
+  CHECK(third.settings.is("aggregate", "single"));
+  CHECK(third.settings.count("single_row") == 2);
+  CHECK(third.settings.count("window") == 4);
+  const Record defensive = Record::parse(group.defensive);
+  CHECK(defensive.settings.is("aggregate", "max"));
+  CHECK(defensive.settings.is("group", "max"));
+  CHECK(defensive.settings.is("prior", "head-mean"));
+}
+
+TEST_CASE("keys that are replaced do not stay beside their replacement", "[run][fragility]") {
+  const FragilityGroup group =
+      fragility_group(Record::parse("importance,window=4,aggregate=single,single_row=3"));
+  CHECK(Record::parse(group.singles[0]).settings.count("single_row") == 0);
+  CHECK(group.defensive == fragility_group(Record::parse("importance,window=4")).defensive);
+}
+
+TEST_CASE("records without a window of queries are left as they are", "[run][fragility]") {
+  CHECK(fragility_group(Record::parse("streaming")).singles.empty());
+  CHECK(fragility_group(Record::parse("h2o")).singles.empty());
+  CHECK(fragility_groups({Record::parse("knorm"), Record::parse("snapkv")}).size() == 1);
+}
+
+TEST_CASE("replay --fragility measures every row, and its band is that of those records",
+          "[cli][fragility]") {
+  const TemporaryFolder folder;
+  const std::string trace = folder / "t.h5";
+  const std::string out = folder / "r.nc";
+  REQUIRE(run_kvsim("synth -o " + trace + " --prompt 60 --steps 12 --head-dim 16 --hidden 32")
+              .status == 0);
+  const Outcome outcome =
+      run_kvsim("replay " + trace + " --fragility --policy importance,window=4 -o " + out);
+  INFO(outcome.err);
+  REQUIRE(outcome.status == 0);
+  CHECK_THAT(outcome.out, Catch::Contains("importance,window=4 at budget 0.5"));
+  const Dataset results = read_results(out);
+  CHECK(results.size("policy") == 6);   // the record, its 4 rows, and the defensive step
+  const auto rows = fragility_rows(results, fragility_groups({Record::parse(
+                                                "importance,window=4")}));
+  REQUIRE(rows.size() == 1);
+  double least = 1;
+  double most = 0;
+  for (int64_t p = 1; p <= 4; ++p) {   // mean over the two layers of the mean over steps
+    const auto mean = results.row("retained_importance_mean", {p, 0});
+    least = std::min(least, (mean[0] + mean[1]) / 2);
+    most = std::max(most, (mean[0] + mean[1]) / 2);
+  }
+  CHECK(rows[0].single_mean.low == Approx(least));
+  CHECK(rows[0].single_mean.high == Approx(most));
+  CHECK(rows[0].single_mean.middle >= least);
+  CHECK(rows[0].single_mean.middle <= most);
+  const Outcome refused = run_kvsim("replay " + trace + " --fragility --policy streaming");
+  CHECK(refused.status == 2);
+  CHECK_THAT(refused.err, Catch::Contains("no policy aggregates over a window"));
+}
