@@ -11,14 +11,13 @@ namespace kvsim::cli {
 namespace {
 
 constexpr auto kBarEvery = std::chrono::milliseconds(100);
-constexpr auto kLineEvery = std::chrono::seconds(30);
 constexpr int kMostCells = 30;
 
 }  // namespace
 
-Progress::Progress(std::string title)
-    : title_(std::move(title)), bar_(is_terminal(stderr)),
-      next_(std::chrono::steady_clock::now() + (bar_ ? kBarEvery : kLineEvery)) {}
+Progress::Progress(std::string title, std::chrono::seconds line_every)
+    : title_(std::move(title)), line_every_(line_every), bar_(is_terminal(stderr)),
+      next_(std::chrono::steady_clock::now() + (bar_ ? kBarEvery : line_every_)) {}
 
 Progress::~Progress() { clear(); }
 
@@ -33,7 +32,7 @@ void Progress::update(double done, const std::string& what) {
   if (verbosity() == Verbosity::quiet) return;
   const auto now = std::chrono::steady_clock::now();
   if (now < next_) return;
-  next_ = now + (bar_ ? kBarEvery : kLineEvery);
+  next_ = now + (bar_ ? kBarEvery : line_every_);
   if (bar_) {
     draw(done, what);
   } else {

@@ -8,7 +8,9 @@ namespace kvsim::cli {
 /// then, nothing with -q. The bar is wiped when the object goes.
 class Progress {
  public:
-  explicit Progress(std::string title);
+  /// `line_every`: between lines where there is no terminal.
+  explicit Progress(std::string title,
+                    std::chrono::seconds line_every = std::chrono::seconds(30));
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -22,6 +24,7 @@ class Progress {
   void draw(double done, const std::string& what);
 
   std::string title_;
+  std::chrono::seconds line_every_;
   bool bar_ = false;
   bool drawn_ = false;
   std::chrono::steady_clock::time_point next_;

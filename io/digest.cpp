@@ -10,6 +10,21 @@
 #include "sim/core/error.hpp"
 
 namespace kvsim {
+namespace {
+
+std::string hex(XXH128_hash_t hash) {
+  XXH128_canonical_t bytes;
+  XXH128_canonicalFromHash(&bytes, hash);
+  std::string text;
+  for (const unsigned char byte : bytes.digest) {
+    constexpr char kHex[] = "0123456789abcdef";
+    text += kHex[byte >> 4];
+    text += kHex[byte & 15];
+  }
+  return text;
+}
+
+}  // namespace
 
 std::string file_digest(const std::string& path) {
   const auto close = [](std::FILE* f) { std::fclose(f); };
@@ -23,17 +38,16 @@ std::string file_digest(const std::string& path) {
   while (const size_t got = std::fread(buffer.data(), 1, buffer.size(), file.get()))
     XXH3_128bits_update(state.get(), buffer.data(), got);
   if (std::ferror(file.get()) != 0) bad_data({.what = "read error", .where = path});
-  XXH128_canonical_t bytes;
-  XXH128_canonicalFromHash(&bytes, XXH3_128bits_digest(state.get()));
-  std::string text = "xxh3-128:";
-  for (const unsigned char byte : bytes.digest) {
-    constexpr char kHex[] = "0123456789abcdef";
-    text += kHex[byte >> 4];
-    text += kHex[byte & 15];
-  }
-  return text;
+  return "xxh3-128:" + hex(XXH3_128bits_digest(state.get()));
 }
 
-std::string TraceReader::digest() const { return file_digest(file_.path()); }
+std::string text_digest(std::string_view text) {
+  return hex(XXH3_128bits(text.data(), text.size()));
+}
+
+const std::string& TraceReader::digest() const {
+  if (digest_.empty()) digest_ = file_digest(file_.path());
+  return digest_;
+}
 
 }  // namespace kvsim

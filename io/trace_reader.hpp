@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/hdf5.hpp"
@@ -47,8 +48,9 @@ class TraceReader {
   std::vector<int32_t> token_ids() const;        ///< [N]; empty when absent
 
   int64_t file_size() const { return file_.size(); }
-  /// "xxh3-128:" and the hex digest of the file's bytes; reads the whole file.
-  std::string digest() const;
+  /// "xxh3-128:" and the hex digest of the file's bytes; the first call reads the whole file. One
+  /// thread at a time.
+  const std::string& digest() const;
 
  private:
   void read_root();
@@ -67,12 +69,15 @@ class TraceReader {
   TraceInfo info_;
   std::vector<LayerHeader> headers_;
   std::vector<std::string> warnings_;
+  mutable std::string digest_;   ///< empty until it is asked for
   bool has_token_text_ = false;
   bool has_token_ids_ = false;
 };
 
 /// "xxh3-128:" and the hex XXH3 128-bit digest of a file's bytes.
 std::string file_digest(const std::string& path);
+/// 32 hex digits: the XXH3 128-bit digest of a text.
+std::string text_digest(std::string_view text);
 
 /// Spans are used in policy records: their names may not contain `+`, `,`, `=` or white space, nor
 /// look like a range. Returns what is wrong, or nothing.

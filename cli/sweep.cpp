@@ -1,0 +1,147 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "cli/options.hpp"
+#include "cli/parse.hpp"
+#include "cli/progress.hpp"
+#include "cli/terminal.hpp"
+#include "run/sweep_run.hpp"
+#include "sim/core/error.hpp"
+#include "sim/core/parallel.hpp"
+
+namespace kvsim::cli {
+namespace {
+
+void describe(po::options_description& options) {
+  add_output_options(options,
+                     "folder of the results files and the finished units, made when absent");
+  options.add_options()
+      ("plan", "print what would be done, and what it costs, and do nothing")
+      ("shard", po::value<std::string>()->value_name("I/N"),
+       "do share I of N (I = 1..N) only; `kvsim merge` joins the parts")
+      ("trace", po::value<std::vector<std::string>>()->value_name("FILE")->composing(),
+       "trace to use instead of those of the file; repeatable");
+}
+
+struct Shard {
+  int64_t index = 1;
+  int64_t count = 1;
+};
+
+Shard chosen_shard(const Values& values) {
+  if (!has(values, "shard")) return {};
+  const std::string typed = text(values, "shard");
+  const size_t slash = typed.find('/');
+  if (slash == std::string::npos) {
+    usage_error({.what = "not a share", .where = "--shard", .found = typed,
+                 .expected = "I/N, e.g. 1/4"});
+  }
+  Shard shard;
+  shard.count = parse_count(typed.substr(slash + 1), "--shard", 1, 1000000);
+  shard.index = parse_count(typed.substr(0, slash), "--shard", 1, shard.count);
+  return shard;
+}
+
+std::string duration(double seconds) {
+  if (seconds < 100) return fmt::format("{:.1f} s", seconds);
+  if (seconds < 6000) return fmt::format("{:.0f} min", seconds / 60);
+  return fmt::format("{:.1f} h", seconds / 3600);
+}
+
+void print_plan(const SweepPlan& plan, const SweepRun& run) {
+  double seconds = 0;
+  int64_t memory = 0;
+  size_t there = 0;
+  for (const SweepGroup& group : run.groups()) {
+    const SweepJob& job = plan.jobs()[group.job];
+    size_t missing = 0;
+    for (const size_t unit : group.units) {
+      const bool done = run.is_there(group, unit);
+      missing += done ? 0 : 1;
+      there += done ? 1 : 0;
+      fmt::print("{}  {:>8}  {}  {}\n", done ? "done" : "to do",
+                 duration(job.units[unit].cost.seconds / threads()), printable(job.name),
+                 job.options.records[job.units[unit].record].canonical());
+    }
+    if (missing == 0) continue;
+    seconds += group.seconds * static_cast<double>(missing) /
+               static_cast<double>(group.units.size());
+    memory = std::max(memory, plan.memory(group));
+  }
+  fmt::print("{} units in {} groups, {} of them done; results files: {}\n", run.units(),
+             run.groups().size(), there, run.jobs().size());
+  for (const size_t job : run.jobs()) fmt::print("  {}\n", printable(run.target(plan.jobs()[job])));
+  fmt::print("estimated: {} on {} threads, {} MiB of memory\n", duration(seconds / threads()),
+             threads(), memory >> 20);
+}
+
+/// Units done, rate and remaining time in one line.
+class Reporter {
+ public:
+  void operator()(const SweepProgress& progress) {
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+    const double share = progress.all_cost > 0 ? progress.cost / progress.all_cost : 1;
+    std::string line = fmt::format("{:.0f} of {} units", progress.units, progress.all_units);
+    if (share > 0 && seconds > 0) {
+      line += fmt::format(", {:.1f} per minute, {} left", 60 * progress.units / seconds,
+                          duration(seconds * (1 - share) / share));
+    }
+    bar_.update(share, line + ", " + progress.what);
+  }
+  void clear() { bar_.clear(); }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  Progress bar_{"sweep", std::chrono::seconds(60)};
+};
+
+int run(const Values& values) {
+  SweepConfig config = read_sweep_config(text(values, "config"));
+  if (has(values, "trace")) config.traces = texts(values, "trace");
+  const Shard shard = chosen_shard(values);
+  if (!has(values, "out")) {
+    usage_error({.what = "missing -o", .where = "sweep",
+                 .expected = "kvsim sweep CONFIG.toml -o DIR"});
+  }
+  StudyHooks hooks;
+  hooks.message = note;
+  const SweepPlan plan(config, hooks);
+  SweepRun sweep(plan, text(values, "out"), shard.index, shard.count);
+  if (has(values, "plan")) {
+    print_plan(plan, sweep);
+    return kDone;
+  }
+  std::vector<std::string> inputs = config.traces;
+  inputs.push_back(config.path);
+  sweep.prepare(has(values, "overwrite"), inputs);
+  if (sweep.groups().empty()) note("nothing to do in this share");
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  Reporter reporter;
+  SweepHooks said;
+  said.progress = [&](const SweepProgress& progress) { reporter(progress); };
+  said.message = [&](const std::string& message) {
+    reporter.clear();
+    note(message);
+  };
+  sweep.run(*backend, command_line(), said);
+  return kDone;
+}
+
+const bool registered = register_command(
+    {.name = "sweep",
+     .summary = "replay a grid of policies, budgets, traces and seeds; resumes where it stopped",
+     .arguments = {{.name = "config", .meaning = "TOML file; lists in it are axes of a grid"}},
+     .description =
+         "Lists in the file are axes of a grid. Writes one results file per trace (and seed, when\n"
+         "there are several) into the folder of -o. Finished units are kept in its folder units/:\n"
+         "run again, only what is missing is done. Shards may run on different machines.",
+     .describe = describe,
+     .examples = {"kvsim sweep data/sweeps/defensivekv_window.toml -o window --plan",
+                  "kvsim sweep data/sweeps/defensivekv_window.toml -o window --shard 1/2"},
+     .run = run});
+
+}  // namespace
+}  // namespace kvsim::cli

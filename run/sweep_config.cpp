@@ -1,0 +1,351 @@
+#include "run/sweep_config.hpp"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <map>
+#include <sstream>
+
+#include "analysis/variables.hpp"
+#include "sim/core/error.hpp"
+#include "sim/core/nearest.hpp"
+#include "sim/stages/parameter.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr size_t kMostRecords = 100000;   // of one grid; more is a slip of the keyboard
+
+/// Keys that vary together: row i of `values` has one value per key.
+struct Axis {
+  std::vector<std::string> keys;
+  std::vector<std::vector<std::string>> values;
+};
+
+/// A value of the file with the place it stands at.
+struct Item {
+  std::string text;
+  const toml::node* node = nullptr;
+};
+
+class Parser {
+ public:
+  explicit Parser(const std::string& path) { config_.path = path; }
+
+  SweepConfig parse(std::string_view text) {
+    toml::table root;
+    try {
+      root = toml::parse(text);
+    } catch (const toml::parse_error& error) {
+      usage_error({.what = "not TOML: " + std::string(error.description()),
+                   .where = place(error.source().begin.line)});
+    }
+    for (const auto& [key, node] : in_order(root)) top_level(key, *node);
+    if (config_.options.records.empty()) missing("[[policy]]", "at least one table of policies");
+    if (config_.options.budgets.empty()) missing("budgets", "e.g. budgets = [0.1, 0.2, 512]");
+    const StudyOptions& options = config_.options;
+    if (options.bandwidth.has_value() != options.peak.has_value()) {
+      missing(options.peak ? "bandwidth" : "peak", "bandwidth and peak together");
+    }
+    if (config_.seeds.empty()) config_.seeds = {0};
+    return std::move(config_);
+  }
+
+ private:
+  using Entries = std::vector<std::pair<std::string, const toml::node*>>;
+
+  std::string place(int64_t line) const { return fmt::format("{}:{}", config_.path, line); }
+  std::string place(const toml::node& node) const { return place(node.source().begin.line); }
+  [[noreturn]] void fail(const toml::node& node, Error::Parts parts) const {
+    parts.where = place(node);
+    usage_error(std::move(parts));
+  }
+  [[noreturn]] void missing(const char* key, const char* expected) const {
+    usage_error({.what = std::string("no ") + key, .where = config_.path, .expected = expected});
+  }
+
+  /// toml++ sorts keys by name; the order of axes is the order in which they were typed.
+  static Entries in_order(const toml::table& table) {
+    Entries entries;
+    for (const auto& [key, node] : table) entries.emplace_back(std::string(key.str()), &node);
+    std::ranges::stable_sort(entries, [](const auto& a, const auto& b) {
+      const auto x = a.second->source().begin;
+      const auto y = b.second->source().begin;
+      return std::pair(x.line, x.column) < std::pair(y.line, y.column);
+    });
+    return entries;
+  }
+
+  Item item(const toml::node& node) const {
+    if (const auto* text = node.as_string()) return {text->get(), &node};
+    if (const auto* integer = node.as_integer()) return {std::to_string(integer->get()), &node};
+    if (const auto* flag = node.as_boolean()) return {flag->get() ? "yes" : "no", &node};
+    if (const auto* real = node.as_floating_point()) {
+      std::string text = shortest(real->get());
+      // 1.0 is a ratio or a fraction and 1 is a count: the point must survive.
+      if (text.find_first_not_of("-0123456789") == std::string::npos) text += ".0";
+      return {text, &node};
+    }
+    fail(node, {.what = "not a value", .expected = "a text, a number, true or false"});
+  }
+
+  /// A value, or a list of them.
+  std::vector<Item> items(const toml::node& node) const {
+    const toml::array* list = node.as_array();
+    if (list == nullptr) return {item(node)};
+    std::vector<Item> found;
+    for (const toml::node& one : *list) found.push_back(item(one));
+    if (found.empty()) fail(node, {.what = "an empty list"});
+    return found;
+  }
+
+  /// Runs `use` and puts file and line into its complaint.
+  template <class Use>
+  auto at(const toml::node& node, Use use) const {
+    try {
+      return use();
+    } catch (const Error& error) {
+      Error::Parts parts = error.parts();
+      if (!parts.where.empty()) parts.what = parts.where + ": " + parts.what;
+      fail(node, std::move(parts));
+    }
+  }
+
+  int64_t whole(const Item& item, int64_t least) const {
+    const auto* integer = item.node->as_integer();
+    if (integer == nullptr || integer->get() < least) {
+      fail(*item.node, {.what = "not a whole number", .found = item.text,
+                        .expected = fmt::format("an integer >= {}", least)});
+    }
+    return integer->get();
+  }
+  double real(const Item& item, double least, double most) const {
+    const auto value = item.node->value<double>();
+    if (!value || !(*value >= least) || !(*value <= most)) {
+      fail(*item.node, {.what = "not a number in range", .found = item.text,
+                        .expected = fmt::format("a number in [{}, {}]", least, most)});
+    }
+    return *value;
+  }
+  bool flag(const Item& item) const {
+    if (const auto* value = item.node->as_boolean()) return value->get();
+    fail(*item.node, {.what = "not a flag", .found = item.text, .expected = "true or false"});
+  }
+  template <class Enum>
+  Enum word(const Item& item, const std::map<std::string, Enum>& words) const {
+    const auto found = words.find(item.text);
+    if (found != words.end()) return found->second;
+    std::string expected;
+    for (const auto& [name, value] : words) expected += (expected.empty() ? "" : ", ") + name;
+    fail(*item.node, {.what = "unknown value", .found = item.text, .expected = expected});
+  }
+
+  void top_level(const std::string& key, const toml::node& node) {
+    if (key == "policy") {
+      policies(node);
+      return;
+    }
+    const auto& readers = keys();
+    const auto reader = readers.find(key);
+    if (reader == readers.end()) {
+      std::vector<std::string> known = {"policy"};
+      for (const auto& [name, use] : readers) known.push_back(name);
+      fail(node, {.what = "unknown key", .found = key,
+                  .expected = "traces, budgets, seeds, [[policy]] or how to measure",
+                  .hint = did_you_mean(key, known)});
+    }
+    for (const Item& one : items(node)) reader->second(one);
+  }
+
+  /// What each key of the top level does with each of its values.
+  std::map<std::string, std::function<void(const Item&)>> keys() {
+    StudyOptions& o = config_.options;
+    const double huge = std::numeric_limits<double>::max();
+    return {
+        {"traces", [this](const Item& i) { config_.traces.push_back(i.text); }},
+        {"seeds", [this](const Item& i) {
+           config_.seeds.push_back(static_cast<uint64_t>(whole(i, 0)));
+         }},
+        {"layers", [this](const Item& i) {
+           config_.layers.push_back(static_cast<int>(std::min<int64_t>(whole(i, 0), 1 << 30)));
+         }},
+        {"budgets", [this, &o](const Item& i) {
+           o.budgets.push_back(at(*i.node, [&] { return Budget::parse(i.text); }));
+         }},
+        {"metrics", [this](const Item& i) { metric(i); }},
+        {"importance", [this, &o](const Item& i) {
+           o.importance = word<Norm>(i, {{"l1", Norm::l1}, {"l2", Norm::l2}});
+         }},
+        {"scope", [this, &o](const Item& i) {
+           o.scope = word<Scope>(i, {{"prompt", Scope::prompt},
+                                     {"evictable", Scope::evictable},
+                                     {"all", Scope::all}});
+         }},
+        {"outlier", [this, &o](const Item& i) { o.outlier = real(i, 0, 1); }},
+        {"wo_steps", [this, &o](const Item& i) { o.wo_steps = whole(i, 0); }},
+        {"span_complements", [&o](const Item& i) { o.span_complements.push_back(i.text); }},
+        {"per_head", [this, &o](const Item& i) { o.per_head = flag(i); }},
+        {"save_keep", [this, &o](const Item& i) { o.save_keep = flag(i); }},
+        {"element_bytes", [this, &o](const Item& i) { o.element_bytes = whole(i, 1); }},
+        {"bandwidth", [this, &o, huge](const Item& i) { o.bandwidth = real(i, 1, huge); }},
+        {"peak", [this, &o, huge](const Item& i) { o.peak = real(i, 1, huge); }},
+    };
+  }
+
+  void metric(const Item& one) {
+    std::vector<std::string> known;
+    for (const VariableDeclaration& variable : declared_variables()) known.push_back(variable.name);
+    if (std::ranges::find(known, one.text) == known.end()) {
+      fail(*one.node, {.what = "unknown metric", .found = one.text,
+                       .hint = did_you_mean(one.text, known)});
+    }
+    config_.options.metrics.insert(one.text);
+  }
+
+  void policies(const toml::node& node) {
+    const toml::array* tables = node.as_array();
+    if (tables == nullptr || !tables->is_homogeneous(toml::node_type::table)) {
+      fail(node, {.what = "policy is not a list of tables", .expected = "[[policy]]"});
+    }
+    for (const toml::node& one : *tables) policy(*one.as_table());
+  }
+
+  void policy(const toml::table& table) {
+    std::vector<Axis> axes;
+    const toml::node* zip = nullptr;
+    for (const auto& [key, node] : in_order(table)) {
+      if (key == "zip") {
+        zip = node;
+      } else {
+        axes.push_back(axis(key, *node));
+      }
+    }
+    if (!table.contains("preset")) {
+      fail(table, {.what = "no preset in [[policy]]", .expected = "e.g. preset = \"snapkv\""});
+    }
+    if (zip != nullptr) tie(*zip, axes);
+    expand(table, axes);
+  }
+
+  /// Values are checked one by one here, so that a mistake is found at its own line.
+  Axis axis(const std::string& key, const toml::node& node) const {
+    Axis axis{{key}, {}};
+    const Parameter* parameter = find_parameter(key);
+    if (parameter == nullptr && key != "preset") {
+      std::vector<std::string> known = {"preset", "zip"};
+      for (const Parameter* p : parameters()) known.push_back(p->key);
+      fail(node, {.what = "unknown key", .found = key, .expected = "a key of `kvsim policies`",
+                  .hint = did_you_mean(key, known)});
+    }
+    for (const Item& one : items(node)) {
+      at(*one.node, [&] {
+        return key == "preset" ? Record::parse(one.text).preset
+                               : canonical_value(*parameter, one.text);
+      });
+      axis.values.push_back({one.text});
+    }
+    return axis;
+  }
+
+  /// zip = ["a", "b"], or a list of such lists.
+  void tie(const toml::node& zip, std::vector<Axis>& axes) const {
+    const toml::array* list = zip.as_array();
+    if (list == nullptr || list->empty()) {
+      fail(zip, {.what = "zip is not a list of keys", .expected = "e.g. zip = [\"a\", \"b\"]"});
+    }
+    if (!list->front().is_array()) {
+      tie_one(zip, axes);
+      return;
+    }
+    for (const toml::node& one : *list) tie_one(one, axes);
+  }
+
+  void tie_one(const toml::node& zip, std::vector<Axis>& axes) const {
+    Axis* first = nullptr;
+    for (const Item& name : items(zip)) {
+      const auto found = std::ranges::find_if(
+          axes, [&](const Axis& one) { return one.keys == std::vector{name.text}; });
+      if (found == axes.end() || &*found == first) {
+        fail(*name.node, {.what = "zip names what is no free axis of this policy",
+                          .found = name.text, .expected = "a key beside zip, once"});
+      }
+      if (first == nullptr) {
+        first = &*found;
+        continue;
+      }
+      if (found->values.size() != first->values.size()) {
+        fail(zip, {.what = "zip ties lists of different lengths",
+                   .found = fmt::format("{} of {} and {} of {}", first->values.size(),
+                                        first->keys[0], found->values.size(), name.text)});
+      }
+      first->keys.push_back(name.text);
+      for (size_t i = 0; i < first->values.size(); ++i) {
+        first->values[i].push_back(found->values[i][0]);
+      }
+      const ptrdiff_t place = first - axes.data();
+      const bool before = found - axes.begin() < place;
+      axes.erase(found);
+      first = &axes[static_cast<size_t>(before ? place - 1 : place)];
+    }
+  }
+
+  /// Every combination of the axes, the last one fastest.
+  void expand(const toml::table& table, const std::vector<Axis>& axes) {
+    size_t combinations = 1;
+    for (const Axis& axis : axes) {
+      combinations = std::min(combinations * axis.values.size(), kMostRecords + 1);
+    }
+    if (combinations + config_.options.records.size() > kMostRecords) {
+      fail(table, {.what = "too many policies", .found = std::to_string(combinations),
+                   .expected = fmt::format("at most {} in a sweep", kMostRecords)});
+    }
+    for (size_t number = 0; number < combinations; ++number) {
+      size_t rest = number;
+      std::string preset;
+      std::string changes;
+      for (size_t a = axes.size(); a-- > 0;) {
+        const std::vector<std::string>& row = axes[a].values[rest % axes[a].values.size()];
+        rest /= axes[a].values.size();
+        for (size_t k = 0; k < row.size(); ++k) {
+          if (axes[a].keys[k] == "preset") {
+            preset = row[k];
+          } else {
+            changes += "," + axes[a].keys[k] + "=" + row[k];
+          }
+        }
+      }
+      config_.options.records.push_back(
+          at(table, [&] { return Record::parse(preset + changes); }));
+    }
+  }
+
+  SweepConfig config_;
+};
+
+}  // namespace
+
+SweepConfig parse_sweep_config(std::string_view text, const std::string& path) {
+  return Parser(path).parse(text);
+}
+
+SweepConfig read_sweep_config(const std::string& path) {
+  std::error_code fault;
+  if (std::filesystem::is_directory(path, fault)) bad_data({.what = "a folder", .where = path});
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file.is_open() || file.bad()) {
+    bad_data({.what = errno != 0 ? std::strerror(errno) : "cannot be read", .where = path});
+  }
+  return parse_sweep_config(text.str(), path);
+}
+
+}  // namespace kvsim

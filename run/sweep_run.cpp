@@ -1,0 +1,255 @@
+#include "run/sweep_run.hpp"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "analysis/output_error.hpp"
+#include "io/hdf5.hpp"
+#include "io/results_reader.hpp"
+#include "io/results_writer.hpp"
+#include "io/temporary_file.hpp"
+#include "run/join_results.hpp"
+#include "run/study_results.hpp"
+#include "sim/core/error.hpp"
+
+namespace kvsim {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+/// The attribute `sweep` of a results file; nothing when there is none that could be read.
+std::string sweep_of_file(const std::string& path) {
+  try {
+    return h5::InputFile(path).text_attribute("/", "sweep").value_or("");
+  } catch (const Error&) {
+    return "";
+  }
+}
+
+/// What a part says of the sweep it belongs to.
+struct PartOf {
+  std::string id;
+  std::string shard;
+  std::vector<std::string> policies;
+};
+
+PartOf part_of(const std::string& path) {
+  h5::InputFile file(path);
+  const auto text = file.text_attribute("/", "sweep");
+  const auto json = ordered_json::parse(text.value_or(""), nullptr, false);
+  PartOf part;
+  try {
+    part.id = json.at("id");
+    part.shard = json.at("shard");
+    part.policies = json.at("policies").get<std::vector<std::string>>();
+  } catch (const nlohmann::json::exception&) {
+    bad_data({.what = "not a part of a sweep", .where = path,
+              .expected = "a results file of kvsim sweep"});
+  }
+  return part;
+}
+
+/// "a, b, c and 5 more"
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 3;
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kMost); ++i) {
+    text += (text.empty() ? "" : "; ") + names[i];
+  }
+  return names.size() > kMost ? fmt::format("{}; and {} more", text, names.size() - kMost) : text;
+}
+
+std::string history_line(const std::string& command_line) {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ} {}", fmt::gmtime(std::time(nullptr)), command_line);
+}
+
+}  // namespace
+
+SweepRun::SweepRun(const SweepPlan& plan, std::string folder, int64_t shard, int64_t shards)
+    : plan_(plan),
+      folder_(std::move(folder)),
+      shard_(shard),
+      shards_(shards),
+      groups_(plan.groups(shard, shards)),
+      store_((fs::path(folder_) / "units").string()) {}
+
+std::string SweepRun::target(const SweepJob& job) const {
+  const std::string part = shards_ == 1 ? "" : fmt::format(".part-{}-of-{}", shard_, shards_);
+  return (fs::path(folder_) / (job.name + part + ".nc")).string();
+}
+
+std::vector<size_t> SweepRun::jobs() const {
+  std::vector<size_t> jobs;
+  for (const SweepGroup& group : groups_) {
+    if (std::ranges::find(jobs, group.job) == jobs.end()) jobs.push_back(group.job);
+  }
+  std::ranges::sort(jobs);
+  return jobs;
+}
+
+std::vector<size_t> SweepRun::units_of(size_t job) const {
+  std::vector<size_t> units;
+  for (const SweepGroup& group : groups_) {
+    if (group.job == job) units.insert(units.end(), group.units.begin(), group.units.end());
+  }
+  std::ranges::sort(units);
+  return units;
+}
+
+size_t SweepRun::units() const {
+  size_t count = 0;
+  for (const SweepGroup& group : groups_) count += group.units.size();
+  return count;
+}
+
+bool SweepRun::is_there(const SweepGroup& group, size_t unit) const {
+  return store_.has(plan_.jobs()[group.job].units[unit].key);
+}
+
+std::vector<size_t> SweepRun::missing(const SweepGroup& group) const {
+  std::vector<size_t> units;
+  for (const size_t unit : group.units) {
+    if (!is_there(group, unit)) units.push_back(unit);
+  }
+  return units;
+}
+
+std::string SweepRun::sweep_attribute(const SweepJob& job) const {
+  ordered_json json;
+  json["id"] = job.id;
+  json["shard"] = fmt::format("{}/{}", shard_, shards_);
+  for (const Record& record : job.options.records) json["policies"].push_back(record.canonical());
+  return json.dump();
+}
+
+void SweepRun::prepare(bool overwrite, const std::vector<std::string>& inputs) const {
+  store_.open();
+  for (const size_t j : jobs()) {
+    const SweepJob& job = plan_.jobs()[j];
+    std::error_code fault;
+    const bool there = fs::is_regular_file(target(job), fault);
+    // The sweep's own file may stay, or be completed by a rerun.
+    const bool own = there && sweep_of_file(target(job)) == sweep_attribute(job);
+    check_target(target(job), overwrite || own, inputs);
+  }
+}
+
+void SweepRun::run(Backend& backend, const std::string& command_line, const SweepHooks& hooks) {
+  SweepProgress progress;
+  std::vector<std::vector<size_t>> todo;
+  for (const SweepGroup& group : groups_) {
+    todo.push_back(missing(group));
+    progress.all_units += todo.back().size();
+    if (!todo.back().empty()) progress.all_cost += group.seconds;
+  }
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (todo[g].empty()) continue;
+    const SweepGroup& group = groups_[g];
+    const SweepProgress before = progress;
+    work(group, backend, [&](double done) {
+      progress.units = before.units + done * static_cast<double>(todo[g].size());
+      progress.cost = before.cost + done * group.seconds;
+      progress.what = plan_.jobs()[group.job].name;
+      if (hooks.progress) hooks.progress(progress);
+    });
+    progress.units = before.units + static_cast<double>(todo[g].size());
+    progress.cost = before.cost + group.seconds;
+  }
+  for (const size_t job : jobs()) {
+    const bool done = sweep_of_file(target(plan_.jobs()[job])) ==
+                      sweep_attribute(plan_.jobs()[job]);
+    if (!done) write_target(job, backend, command_line);
+    if (hooks.message) {
+      hooks.message(target(plan_.jobs()[job]) + (done ? " is there already" : " written"));
+    }
+  }
+}
+
+/// The whole group, even when only some of it is missing: see SweepGroup.
+void SweepRun::work(const SweepGroup& group, Backend& backend,
+                    const std::function<void(double)>& progress) const {
+  const SweepJob& job = plan_.jobs()[group.job];
+  StudyOptions options = job.options;
+  options.records.clear();
+  for (const size_t unit : group.units) options.records.push_back(job.options.records[unit]);
+  StudyHooks hooks;
+  hooks.progress = [&](double done, const std::string&) { progress(done); };
+  Study study(*job.reader, std::move(options), std::move(hooks));
+  const Dataset results = study.run(backend);
+  for (size_t i = 0; i < group.units.size(); ++i) {
+    const std::string& key = job.units[group.units[i]].key;
+    if (!store_.has(key)) store_.save(key, one_policy(results, static_cast<int64_t>(i)));
+  }
+}
+
+void SweepRun::write_target(size_t number, Backend& backend,
+                            const std::string& command_line) const {
+  const SweepJob& job = plan_.jobs()[number];
+  StudyOptions options = job.options;
+  options.command_line = command_line;
+  std::vector<Record> records;
+  std::vector<std::string> names;
+  const std::vector<size_t> units = units_of(number);
+  for (const size_t unit : units) {
+    records.push_back(options.records[unit]);
+    names.push_back(records.back().canonical());
+  }
+  ResultsJoin join(names);
+  for (const size_t unit : units) {
+    const std::string& key = job.units[unit].key;
+    join.add(store_.load(key), store_.path(key));
+  }
+  Dataset whole = join.finish();
+  // Layers that are left alone, and budgets that collapse, are known to the units only.
+  const auto& layers = std::get<std::vector<int32_t>>(whole.at("layer").values);
+  options.layers.assign(layers.begin(), layers.end());
+  const auto steps = evaluated_steps(job.reader->info().steps(), *options.wo_steps);
+  describe_run(whole, *job.reader, options, records, backend,
+               static_cast<int64_t>(steps.size()));
+  whole.set_attribute("sweep", sweep_attribute(job));
+  write_results(whole, target(job));
+}
+
+Dataset merge_parts(const std::vector<std::string>& paths, const std::string& command_line) {
+  const PartOf first = part_of(paths.front());
+  ResultsJoin join(first.policies);
+  std::vector<std::string> shards;
+  for (const std::string& path : paths) {
+    const PartOf part = part_of(path);
+    if (part.id != first.id) {
+      bad_data({.what = "a part of another sweep", .where = path,
+                .expected = "a part of the same sweep as " + paths.front(),
+                .hint = "trace, policies, budgets, options and version must be the same"});
+    }
+    join.add(read_results(path), path);
+    shards.push_back(part.shard);
+  }
+  const std::vector<std::string> missing = join.missing();
+  if (!missing.empty()) {
+    bad_data({.what = fmt::format("{} of {} policies are missing", missing.size(),
+                                  first.policies.size()),
+              .where = "merge", .found = "shards " + some_of(shards),
+              .expected = "every part of the sweep",
+              .hint = "missing: " + some_of(missing)});
+  }
+  Dataset whole = join.finish();
+  std::string history = history_line(command_line);
+  if (const AttributeValue* before = whole.attribute("history")) {
+    if (const auto* text = std::get_if<std::string>(before)) history = *text + "\n" + history;
+  }
+  whole.set_attribute("history", history);
+  ordered_json sweep;
+  sweep["id"] = first.id;
+  sweep["shard"] = "1/1";
+  sweep["policies"] = first.policies;
+  whole.set_attribute("sweep", sweep.dump());
+  return whole;
+}
+
+}  // namespace kvsim

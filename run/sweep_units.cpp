@@ -1,0 +1,291 @@
+#include "run/sweep_units.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "analysis/variables.hpp"
+#include "kvsim_version.hpp"
+#include "sim/core/error.hpp"
+#include "sim/core/parallel.hpp"
+
+namespace kvsim {
+namespace {
+
+/// A kill loses the group in work, and shards are made of groups, so that groups stay small.
+constexpr double kLongestGroup = 30;            // seconds on one thread
+constexpr size_t kLargestGroup = 8;             // records
+constexpr int64_t kMostResults = 256 << 20;     // bytes of results of one group
+constexpr double kRate = 60e9;                  // flop/s
+constexpr double kReading = 2e9;                // bytes/s
+constexpr double kPerCell = 1e-4;               // seconds per budget and layer: the small things
+constexpr int kFormat = 1;                      // of unit files; part of every key
+
+bool quantizes(const Record& record) { return !record.settings.is("quantize", "none"); }
+bool merges(const Record& record) { return !record.settings.is("merge", "drop"); }
+
+/// Shapes of a job as real numbers.
+struct Shapes {
+  double heads, steps, entries, key_dim, value_dim, hidden, layers, budgets, kept, largest;
+
+  Shapes(const TraceReader& reader, const StudyOptions& options) {
+    const TraceInfo& info = reader.info();
+    heads = info.num_query_heads;
+    steps = static_cast<double>(info.steps());
+    entries = static_cast<double>(info.prompt_len);
+    key_dim = static_cast<double>(info.head_dim);
+    value_dim = static_cast<double>(reader.headers().front().value_dim);
+    hidden = static_cast<double>(info.hidden_size);
+    layers = static_cast<double>(options.layers.size());
+    budgets = static_cast<double>(options.budgets.size());
+    kept = largest = 0;
+    for (const Budget& budget : options.budgets) {
+      kept += budget.ratio(info.prompt_len);
+      largest = std::max(largest, budget.ratio(info.prompt_len));
+    }
+  }
+  double products(double rows, double dim) const { return 2 * heads * rows * entries * dim; }
+};
+
+double seconds_of(double flops) { return flops / kRate; }
+
+int64_t tensor_bytes(const TraceReader& reader) {
+  return reader.file_size() / static_cast<int64_t>(std::max<size_t>(1, reader.headers().size()));
+}
+
+SweepCost unit_cost(const Shapes& s, const StudyOptions& options, const Record& record) {
+  const Settings& settings = record.settings;
+  const bool all = settings.is("queries", "all");
+  double flops = 2 * s.products(all ? s.entries : 64, s.key_dim);
+  // Nested budgets cost as much as the largest; merging and decoding take each by itself.
+  const bool alone = merges(record) || !settings.is("schedule", "prefill");
+  flops += s.products(s.steps, s.value_dim) * (alone ? 2 * s.budgets : s.largest + 0.2 * s.kept);
+  const double projected =
+      options.wo_steps.value_or(0) > 0 ? std::min<double>(*options.wo_steps, s.steps) : s.steps;
+  flops += 2 * projected * s.heads * s.value_dim * s.hidden * s.budgets;
+  const double series = 4 + static_cast<double>(options.metrics.size()) +
+                        (options.per_head ? 3 * s.heads : 0);
+  const double masks = options.save_keep ? s.heads * s.entries : 0;
+  return {seconds_of(flops * s.layers) + kPerCell * s.budgets * s.layers,
+          static_cast<int64_t>(s.budgets * s.layers * (8 * series * s.steps + masks))};
+}
+
+/// What the numbers of every unit of a job depend on.
+nlohmann::ordered_json job_description(const SweepJob& job) {
+  const StudyOptions& o = job.options;
+  nlohmann::ordered_json text;
+  text["format"] = kFormat;
+  text["version"] = std::string(KVSIM_VERSION) + " " + KVSIM_GIT_COMMIT;
+  text["trace"] = job.reader->digest();
+  text["layers"] = o.layers;
+  text["seed"] = o.seed;
+  for (const Budget& budget : o.budgets) text["budgets"].push_back(budget.label);
+  text["importance"] = o.importance == Norm::l1 ? "l1" : "l2";
+  text["scope"] = static_cast<int>(o.scope);
+  text["outlier"] = o.outlier;
+  text["wo_steps"] = *o.wo_steps;
+  text["metrics"] = o.metrics;
+  text["span_complements"] = o.span_complements;
+  text["per_head"] = o.per_head;
+  text["save_keep"] = o.save_keep;
+  text["element_bytes"] = o.element_bytes;
+  text["bandwidth"] = o.bandwidth.value_or(0);
+  text["peak"] = o.peak.value_or(0);
+  return text;
+}
+
+/// A record with every parameter, and what its side files hold.
+nlohmann::ordered_json record_description(const Record& record) {
+  nlohmann::ordered_json text;
+  text["record"] = record.canonical();
+  text["parameters"] = record.settings.values();
+  for (const char* key : {"scores", "table"}) {
+    const std::string& path = record.settings.text(key);
+    if (path != "none") text["files"].push_back(file_digest(path));
+  }
+  return text;
+}
+
+/// Equal records and equal budgets collapse.
+void take_doubles_out(StudyOptions& options, int64_t entries) {
+  std::set<std::string> records;
+  std::erase_if(options.records, [&](const Record& record) {
+    return !records.insert(record.canonical()).second;
+  });
+  std::set<double> budgets;
+  std::erase_if(options.budgets, [&](const Budget& budget) {
+    return !budgets.insert(budget.ratio(entries)).second;
+  });
+}
+
+/// Variables must not depend on which records share a group: what one merging record makes the run
+/// measure is measured for all.
+void ask_for_merges(StudyOptions& options) {
+  if (std::ranges::none_of(options.records, merges)) return;
+  for (const VariableDeclaration& variable : declared_variables()) {
+    const bool on_request = (variable.occasion & kOnRequest) != 0;
+    if (on_request && variable.occasion != kOnRequest) options.metrics.insert(variable.name);
+  }
+}
+
+void check_layers(const StudyOptions& options, const TraceInfo& info) {
+  for (const int layer : options.layers) {
+    if (std::ranges::find(info.layers, layer) != info.layers.end()) continue;
+    bad_data({.what = "the trace does not have the layer asked for",
+              .where = info.path,
+              .found = fmt::format("layers with {}", layer)});
+  }
+}
+
+/// Everything that a trace can refuse is refused here, before any work.
+void check_records(const TraceReader& reader, const StudyOptions& options,
+                   const StudyHooks& hooks) {
+  bool first = true;
+  for (const Record& record : options.records) {
+    StudyOptions alone = options;
+    alone.records = {record};
+    Study(reader, std::move(alone), first ? hooks : StudyHooks{}).check();
+    first = false;
+  }
+}
+
+/// Records that share a replay share partial sums where their kept sets are nested, so that the last
+/// bits of a unit depend on its group: the key names them all.
+void name_units(SweepJob& job, const SweepGroup& group) {
+  nlohmann::ordered_json text = job_description(job);
+  for (const size_t unit : group.units) {
+    text["group"].push_back(record_description(job.options.records[job.units[unit].record]));
+  }
+  for (const size_t unit : group.units) {
+    text["policy"] = job.options.records[job.units[unit].record].canonical();
+    job.units[unit].key = text_digest(text.dump());
+  }
+}
+
+/// The dearest groups first, each to the shard with the least to do; those of one shard.
+std::vector<SweepGroup> share_of(std::vector<SweepGroup> groups, int64_t shard, int64_t shards) {
+  std::vector<size_t> order(groups.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) {
+    return groups[a].seconds > groups[b].seconds;
+  });
+  std::vector<double> load(static_cast<size_t>(shards), 0.0);
+  std::vector<size_t> mine;
+  for (const size_t g : order) {
+    const auto least = std::ranges::min_element(load);
+    *least += groups[g].seconds;
+    if (least - load.begin() == shard - 1) mine.push_back(g);
+  }
+  std::ranges::sort(mine);
+  std::vector<SweepGroup> chosen;
+  for (const size_t g : mine) chosen.push_back(std::move(groups[g]));
+  return chosen;
+}
+
+}  // namespace
+
+SweepPlan::SweepPlan(const SweepConfig& config, const StudyHooks& hooks) {
+  if (config.traces.empty()) {
+    usage_error({.what = "no traces", .where = config.path,
+                 .expected = "traces = [\"FILE\"], or --trace FILE"});
+  }
+  for (const std::string& path : config.traces) add_trace(config, path, hooks);
+}
+
+void SweepPlan::add_trace(const SweepConfig& config, const std::string& path,
+                          const StudyHooks& hooks) {
+  readers_.push_back(std::make_unique<TraceReader>(path));
+  if (hooks.message) {
+    for (const std::string& warning : readers_.back()->warnings()) hooks.message(warning);
+  }
+  for (const uint64_t seed : config.seeds) add_job(config, *readers_.back(), seed, hooks);
+}
+
+void SweepPlan::add_job(const SweepConfig& config, const TraceReader& reader, uint64_t seed,
+                        const StudyHooks& hooks) {
+  SweepJob job;
+  job.reader = &reader;
+  job.name = std::filesystem::path(reader.info().path).stem().string();
+  if (config.seeds.size() > 1) job.name += fmt::format("-seed{}", seed);
+  for (const SweepJob& other : jobs_) {
+    if (other.name != job.name) continue;
+    usage_error({.what = other.reader == &reader ? "a seed twice"
+                                                 : "two traces of one name would share a file",
+                 .where = config.path, .found = job.name + ".nc"});
+  }
+  job.options = config.options;
+  StudyOptions& options = job.options;
+  take_doubles_out(options, reader.info().prompt_len);
+  options.seed = seed;
+  options.layers = config.layers.empty() ? reader.info().layers : config.layers;
+  std::ranges::sort(options.layers);
+  options.layers.erase(std::ranges::unique(options.layers).begin(), options.layers.end());
+  check_layers(options, reader.info());
+  ask_for_merges(options);
+  const Shapes shapes(reader, options);
+  if (!options.wo_steps) {   // by cost, but not by how many records happen to share a group
+    options.wo_steps = default_wo_steps(reader.info(), reader.headers().front().value_dim,
+                                        static_cast<int64_t>(options.budgets.size()),
+                                        shapes.largest, 1);
+  }
+  check_records(reader, options, jobs_.empty() || jobs_.back().reader != &reader ? hooks
+                                                                                 : StudyHooks{});
+  nlohmann::ordered_json whole = job_description(job);
+  for (size_t r = 0; r < options.records.size(); ++r) {
+    whole["policies"].push_back(record_description(options.records[r]));
+    job.units.push_back({r, "", unit_cost(shapes, options, options.records[r])});
+  }
+  job.id = text_digest(whole.dump());
+  const double flops = shapes.products(shapes.steps, shapes.key_dim + shapes.value_dim);
+  job.shared_seconds =
+      shapes.layers * (seconds_of(flops) + static_cast<double>(tensor_bytes(reader)) / kReading);
+  jobs_.push_back(std::move(job));
+  // Quantising records keep to themselves: they bring a variable along that others do not have.
+  for (const bool quantizing : {false, true}) add_groups(jobs_.size() - 1, quantizing);
+  for (const SweepGroup& group : groups_) {
+    if (group.job == jobs_.size() - 1) name_units(jobs_.back(), group);
+  }
+}
+
+void SweepPlan::add_groups(size_t j, bool quantizing) {
+  const SweepJob& job = jobs_[j];
+  SweepGroup group{j, {}, job.shared_seconds};
+  int64_t bytes = 0;
+  for (size_t u = 0; u < job.units.size(); ++u) {
+    const SweepUnit& unit = job.units[u];
+    if (quantizes(job.options.records[unit.record]) != quantizing) continue;
+    const double own = group.seconds - job.shared_seconds + unit.cost.seconds;
+    if (!group.units.empty() && (group.units.size() >= kLargestGroup || own > kLongestGroup ||
+                                 bytes + unit.cost.bytes > kMostResults)) {
+      groups_.push_back(std::exchange(group, {j, {}, job.shared_seconds}));
+      bytes = 0;
+    }
+    group.units.push_back(u);
+    group.seconds += unit.cost.seconds;
+    bytes += unit.cost.bytes;
+  }
+  if (!group.units.empty()) groups_.push_back(std::move(group));
+}
+
+std::vector<SweepGroup> SweepPlan::groups(int64_t shard, int64_t shards) const {
+  return share_of(groups_, shard, shards);
+}
+
+int64_t SweepPlan::memory(const SweepGroup& group) const {
+  constexpr int64_t kProgram = 32 << 20;
+  constexpr int64_t kPerThread = 64 << 20;
+  const SweepJob& job = jobs_[group.job];
+  int64_t results = 0;
+  int64_t all = 0;
+  for (const size_t unit : group.units) results += job.units[unit].cost.bytes;
+  for (const SweepUnit& unit : job.units) all += unit.cost.bytes;
+  return kProgram + kPerThread * threads() +
+         std::max(2 * tensor_bytes(*job.reader) + 2 * results, 2 * all);
+}
+
+}  // namespace kvsim

@@ -1,0 +1,173 @@
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <random>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+#include "io/results_reader.hpp"
+#include "tests/io/trace_fixture.hpp"
+
+using namespace kvsim;
+using namespace kvsim::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Quantising, random and query-head records bring variables along that others do not have.
+constexpr const char* kSweep =
+    "budgets = [0.25, 0.5, 8]\nseeds = [0, 5]\n"
+    "[[policy]]\npreset = \"snapkv\"\nwindow = [2, 4]\nkernel = [3, 5]\n"
+    "[[policy]]\npreset = \"snapkv:official\"\nwindow = 4\n"
+    "[[policy]]\npreset = \"random\"\n"
+    "[[policy]]\npreset = \"snapkv\"\nwindow = 4\nquantize = [\"per-token\", \"none\"]\n"
+    "[[policy]]\npreset = \"defensivekv\"\nwindow = 4\n";
+
+/// A small trace and a sweep over it, with the results of an undisturbed run.
+class Sweep {
+ public:
+  Sweep() : trace(folder / "t.h5"), config(folder / "s.toml") {
+    REQUIRE(run_kvsim("synth -o " + trace + " --prompt 96 --steps 12 --head-dim 8 --value-dim 8 "
+                      "--hidden 16 --heads 4 --kv-heads 2 --num-layers 3").status == 0);
+    write_bytes(config, std::string("traces = [\"") + trace + "\"]\n" + kSweep);
+  }
+  std::string line(const std::string& out, const std::string& more = "") const {
+    return "sweep " + config + " -o " + (folder / out) + " " + more;
+  }
+  const TemporaryFolder folder;
+  const std::string trace;
+  const std::string config;
+};
+
+void check_same(const std::string& a, const std::string& b) {
+  const Dataset x = read_results(a);
+  const Dataset y = read_results(b);
+  REQUIRE(x.variables().size() == y.variables().size());
+  for (size_t v = 0; v < x.variables().size(); ++v) {
+    const Variable& one = x.variables()[v];
+    const Variable& other = y.variables()[v];
+    INFO(one.name);
+    CHECK(one.name == other.name);
+    CHECK(one.dims == other.dims);
+    REQUIRE(one.values.index() == other.values.index());
+    if (const auto* reals = std::get_if<std::vector<double>>(&one.values)) {
+      const auto& others = std::get<std::vector<double>>(other.values);
+      REQUIRE(reals->size() == others.size());   // as bytes: NaN equals NaN
+      CHECK(std::memcmp(reals->data(), others.data(), reals->size() * sizeof(double)) == 0);
+    } else {
+      CHECK(one.values == other.values);
+    }
+  }
+}
+
+/// Starts the program and ends it with `signal` after a while; true when it was still running.
+bool interrupted(const std::string& arguments, int signal, std::chrono::microseconds after) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const std::string command = std::string("exec ") + KVSIM_BINARY + " " + arguments + " -q 2>&-";
+    execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    _exit(127);
+  }
+  std::this_thread::sleep_for(after);
+  kill(child, signal);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return !(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+size_t finished_units(const std::string& folder) {
+  size_t count = 0;
+  std::error_code fault;
+  for (const auto& entry : fs::directory_iterator(folder + "/units", fault)) {
+    if (entry.path().extension() == ".nc") ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("a sweep killed at random moments ends with the same data", "[sweep]") {
+  const Sweep sweep;
+  const auto begin = std::chrono::steady_clock::now();
+  REQUIRE(run_kvsim(sweep.line("whole")).status == 0);
+  const auto whole = std::chrono::duration_cast<std::chrono::microseconds>(
+      std::chrono::steady_clock::now() - begin);
+  std::mt19937 random(std::random_device{}());
+  size_t before = 0;
+  for (int attempt = 0; attempt < 8; ++attempt) {
+    std::uniform_int_distribution<int64_t> moment(0, whole.count());
+    const int signal = attempt % 2 == 0 ? SIGKILL : SIGTERM;
+    const std::chrono::microseconds after(moment(random));
+    if (!interrupted(sweep.line("killed"), signal, after)) break;
+    const size_t now = finished_units(sweep.folder / "killed");
+    CHECK(now >= before);   // what is finished stays
+    before = now;
+  }
+  REQUIRE(run_kvsim(sweep.line("killed")).status == 0);
+  for (const char* name : {"/t-seed0.nc", "/t-seed5.nc"}) {
+    check_same((sweep.folder / "whole") + name, (sweep.folder / "killed") + name);
+  }
+}
+
+TEST_CASE("a finished sweep does nothing and ends with 0; a changed one asks first", "[sweep]") {
+  const Sweep sweep;
+  REQUIRE(run_kvsim(sweep.line("out")).status == 0);
+  const std::string target = (sweep.folder / "out") + "/t-seed0.nc";
+  const auto written = fs::last_write_time(target);
+  const Outcome again = run_kvsim(sweep.line("out"));
+  CHECK(again.status == 0);
+  CHECK_THAT(again.err, Catch::Contains("is there already"));
+  CHECK(fs::last_write_time(target) == written);
+  const Outcome plan = run_kvsim(sweep.line("out", "--plan"));
+  CHECK(plan.status == 0);
+  CHECK_THAT(plan.out, Catch::Contains("16 units") && Catch::Contains("16 of them done"));
+  write_bytes(sweep.config, "outlier = 0.3\n" + read_bytes(sweep.config));
+  CHECK(run_kvsim(sweep.line("out")).status == 2);
+  CHECK(run_kvsim(sweep.line("out", "--overwrite")).status == 0);
+}
+
+TEST_CASE("shards joined are one run; missing, doubled and foreign parts are named", "[sweep]") {
+  const Sweep sweep;
+  REQUIRE(run_kvsim(sweep.line("whole")).status == 0);
+  std::vector<std::string> parts;
+  for (const char* shard : {"1", "2", "3"}) {
+    const std::string share = std::string("--threads 1 --shard ") + shard + "/3";
+    REQUIRE(run_kvsim(sweep.line("parts", share)).status == 0);
+    const std::string part = (sweep.folder / "parts") + "/t-seed0.part-" + shard + "-of-3.nc";
+    if (fs::exists(part)) parts.push_back(part);
+  }
+  REQUIRE(parts.size() >= 2);
+  std::string all;
+  for (const std::string& part : parts) all += part + " ";
+  const std::string out = sweep.folder / "joined.nc";
+  REQUIRE(run_kvsim("merge " + all + "-o " + out).status == 0);
+  check_same((sweep.folder / "whole") + "/t-seed0.nc", out);
+
+  const std::string to = " --overwrite -o " + out;
+  const Outcome missing = run_kvsim("merge " + parts[0] + to);
+  CHECK(missing.status == 3);
+  CHECK_THAT(missing.err, Catch::Contains("policies are missing"));
+  const Outcome doubled = run_kvsim("merge " + all + parts[0] + to);
+  CHECK(doubled.status == 3);
+  CHECK_THAT(doubled.err, Catch::Contains("a policy twice") && Catch::Contains(parts[0]));
+  const std::string foreign = (sweep.folder / "whole") + "/t-seed5.nc";
+  const Outcome other = run_kvsim("merge " + parts[0] + " " + foreign + to);
+  CHECK(other.status == 3);
+  CHECK_THAT(other.err, Catch::Contains("a part of another sweep") && Catch::Contains(foreign));
+}
+
+TEST_CASE("a full disk loses only what is in work", "[sweep]") {
+  const Sweep sweep;
+  REQUIRE(run_kvsim(sweep.line("whole")).status == 0);
+  // Files may not grow past a limit: writing fails as on a full disk.
+  const std::string command = "trap '' XFSZ; ulimit -f 8; " + std::string(KVSIM_BINARY) + " " +
+                              sweep.line("full") + " 2>&1";
+  CHECK(std::system(("bash -c \"" + command + "\" > /dev/null").c_str()) != 0);
+  CHECK(!fs::exists((sweep.folder / "full") + "/t-seed0.nc"));
+  REQUIRE(run_kvsim(sweep.line("full")).status == 0);
+  check_same((sweep.folder / "whole") + "/t-seed0.nc", (sweep.folder / "full") + "/t-seed0.nc");
+}
