@@ -40,7 +40,7 @@ std::vector<int64_t> slots_per_kv_head(const KeptSets& kept, int group_size) {
 }
 
 void MemoryModel::add_layer(const CacheShape& shape, const KeptSets& kept,
-                            const std::vector<QuantizedHead>& quantized) {
+                            const std::vector<QuantizedHead>& quantized, double side_bytes) {
   const std::vector<int64_t> slots = slots_per_kv_head(kept, shape.group_size);
   const int64_t width = shape.head_dim + shape.value_dim;
   const auto slot_bytes = static_cast<double>(width * shape.element_bytes);
@@ -50,6 +50,7 @@ void MemoryModel::add_layer(const CacheShape& shape, const KeptSets& kept,
   const double full = shape.kv_heads * n;
 
   sum_.entries_kv += total;
+  sum_.bytes_side += side_bytes;
   sum_.realised_ratio_min = std::min(sum_.realised_ratio_min, static_cast<double>(*least) / n);
   sum_.realised_ratio_max = std::max(sum_.realised_ratio_max, static_cast<double>(*most) / n);
   sum_.bytes_full += full * slot_bytes;

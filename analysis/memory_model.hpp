@@ -47,9 +47,10 @@ std::vector<int64_t> slots_per_kv_head(const KeptSets& kept, int group_size);
 /// Adds up layers.
 class MemoryModel {
  public:
-  /// `quantized`: one per owner of `kept`, or empty when nothing is quantised.
+  /// `quantized`: one per owner of `kept`, or empty when nothing is quantised. `side_bytes`: votes,
+  /// biases and estimates of the layer's slots.
   void add_layer(const CacheShape& shape, const KeptSets& kept,
-                 const std::vector<QuantizedHead>& quantized);
+                 const std::vector<QuantizedHead>& quantized, double side_bytes = 0);
   MemoryUse use() const;
 
  private:

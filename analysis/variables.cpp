@@ -154,6 +154,38 @@ std::vector<VariableDeclaration> memory() {
   };
 }
 
+std::vector<VariableDeclaration> merging() {
+  constexpr unsigned kAny = kMerges | kOnRequest;
+  return {
+      {"represented_importance", kStep, kReal, "1", "importance of kept and merged entries",
+       "retained_importance with the entries counted in that are part of another's slot", kAny},
+      {"attention_sag", kStep, kReal, "1", "attention sag",
+       "sum over merged slots of (attention of their entries in the full cache - attention of the "
+       "slot), mean over query heads; positive: the slots lost attention; 0 without merged slots",
+       kAny},
+      {"attention_shift", kStep, kReal, "1", "attention shift",
+       "the same with absolute values of the brackets", kAny},
+      {"dropped_attention", kStep, kReal, "1", "attention on dropped entries",
+       "attention of the full cache on entries that no slot holds, mean over query heads", kAny},
+      {"log_mass_defect", kStep, kReal, "nat", "log-mass defect",
+       "log-weight + logit of a merged slot - log-sum-exp of its entries' logits, mean over heads "
+       "and merged slots; NaN without any",
+       kAny},
+      {"log_mass_defect_p01", kLayer, kReal, "nat", "log-mass defect, percentile 1",
+       "percentile 1 over heads, merged slots and steps", kAny},
+      {"log_mass_defect_p99", kLayer, kReal, "nat", "log-mass defect, percentile 99",
+       "percentile 99 over heads, merged slots and steps", kAny},
+      {"merge_count", kLayer, kReal, "count", "merged slots",
+       "slots that hold two or more entries, after the last compression", kAny},
+      {"zip_undefined", kLayer, kReal, "count", "merges with an undefined scale",
+       "merges at which KeepKV Eq. 7 divides by nothing; its scale is 1 there", kAny},
+      {"zip_scale_p01", kLayer, kReal, "1", "scale of a merged key, percentile 1",
+       "percentile 1 of f in KeepKV Eq. 7; NaN for other merges", kAny},
+      {"zip_scale_p99", kLayer, kReal, "1", "scale of a merged key, percentile 99",
+       "percentile 99 of f in KeepKV Eq. 7; NaN for other merges", kAny},
+  };
+}
+
 std::vector<VariableDeclaration> on_request() {
   return {
       {"retained_importance_head", kHeadStep, kReal, "1", "retained importance of a query head",
@@ -180,7 +212,7 @@ std::vector<VariableDeclaration> on_request() {
 
 std::vector<VariableDeclaration> all_variables() {
   std::vector<VariableDeclaration> all;
-  for (auto part : {coordinates, retained, errors, kept, memory, on_request}) {
+  for (auto part : {coordinates, retained, errors, kept, memory, merging, on_request}) {
     for (VariableDeclaration& declaration : part()) all.push_back(std::move(declaration));
   }
   return all;
@@ -196,12 +228,14 @@ std::string occasion_text(const VariableDeclaration& variable) {
       {kSaveKeep, "`--save-keep`"},
       {kQuantizes, "a policy quantises"},
       {kRoofline, "`--bandwidth` and `--peak`"},
+      {kMerges, "a policy merges"},
   };
   std::string text;
   for (const auto& [bit, meaning] : kTexts) {
     if (variable.occasion & bit) text += (text.empty() ? "" : "; ") + std::string(meaning);
   }
-  if (variable.occasion & kOnRequest) text += fmt::format("`--metric {}`", variable.name);
+  if (variable.occasion & kOnRequest)
+    text += fmt::format("{}`--metric {}`", text.empty() ? "" : "; or ", variable.name);
   return text;
 }
 
@@ -253,8 +287,9 @@ std::vector<std::string> metrics_on_request() {
 
 bool is_written(const VariableDeclaration& variable, unsigned occasion,
                 const std::set<std::string>& metrics) {
-  if (variable.occasion & kOnRequest) return metrics.contains(variable.name);
-  return (variable.occasion & ~occasion) == 0;
+  if (variable.occasion & kOnRequest && metrics.contains(variable.name)) return true;
+  if (variable.occasion == kOnRequest) return false;
+  return (variable.occasion & ~kOnRequest & ~occasion) == 0;
 }
 
 Variable make_variable(const VariableDeclaration& declaration, const Dataset& dataset) {

@@ -19,6 +19,7 @@ enum Occasion : unsigned {
   kQuantizes = 32,        ///< a policy of the run quantises
   kRoofline = 64,         ///< --bandwidth and --peak
   kOnRequest = 128,       ///< --metric NAME
+  kMerges = 256,          ///< a policy of the run merges
 };
 
 /// One variable of a results file. The writer, docs/results.md and `--metric` read this table and

@@ -38,7 +38,13 @@ LayerMeasures::LayerMeasures(LayerWork& work, size_t outcomes, Options options)
   const Table<double> heads = options_.per_head
                                   ? Table<double>(work.query_heads(), steps, kUndefined)
                                   : Table<double>();
-  outcomes_.assign(outcomes, {series, series, series, heads, heads, heads, {}, {}});
+  StepSeries fresh;
+  fresh.importance = fresh.attention = fresh.error = series;
+  fresh.importance_head = fresh.attention_head = fresh.error_head = heads;
+  if (options_.merges) {
+    fresh.represented = fresh.dropped = fresh.sag = fresh.shift = fresh.defect = series;
+  }
+  outcomes_.assign(outcomes, fresh);
   full_ = {series, heads, series, series};
 }
 
@@ -46,6 +52,7 @@ void LayerMeasures::add(const StepBlock& block) {
   if (block.full != nullptr) add_full(*block.full);
   for (const OutcomeBlock& view : block.outcomes) {
     if (view.kept_attention != nullptr) add_shares(view, block.first_step, block.steps);
+    if (options_.merges) add_merges(view, block.first_step, block.steps);
   }
   const auto begin = std::chrono::steady_clock::now();
   add_errors(block);
@@ -81,6 +88,38 @@ void LayerMeasures::add_shares(const OutcomeBlock& view, int64_t first, int64_t 
     retained_of_head(*view.kept_attention, *view.total_attention, h,
                      part(series.attention_head, h, first, steps));
   }
+}
+
+void LayerMeasures::add_merges(const OutcomeBlock& view, int64_t first, int64_t steps) {
+  StepSeries& series = outcomes_[static_cast<size_t>(view.outcome)];
+  const MergeTally* const merges = view.merges;
+  if (view.kept_attention != nullptr) {   // undefined with positions=cache
+    std::vector<double> kept = pooled(*view.kept_importance);
+    std::vector<double> dropped = pooled(*view.total_attention);
+    const std::vector<double> total = pooled(*view.total_importance);
+    const std::vector<double> present = pooled(*view.kept_attention);
+    std::vector<double> of_members(kept.size(), 0.0);
+    if (merges != nullptr) {
+      of_members = pooled(merges->member_attention());
+      const std::vector<double> gain = pooled(merges->member_importance());
+      for (size_t s = 0; s < kept.size(); ++s) kept[s] += gain[s];
+    }
+    for (size_t s = 0; s < kept.size(); ++s) {
+      const auto at = static_cast<size_t>(first) + s;
+      series.represented[at] = retained_share(kept[s], total[s]);
+      series.dropped[at] = std::max(0.0, dropped[s] - present[s] - of_members[s]) /
+                           static_cast<double>(work_.query_heads());
+    }
+  }
+  for (int64_t s = 0; s < steps; ++s) {
+    const auto at = static_cast<size_t>(first + s);
+    series.sag[at] = merges != nullptr ? merges->sag(s) : 0;
+    series.shift[at] = merges != nullptr ? merges->shift(s) : 0;
+    series.defect[at] = merges != nullptr ? merges->defect(s) : kUndefined;
+  }
+  if (merges == nullptr) return;
+  const std::vector<double> defects = merges->defects();
+  series.defects.insert(series.defects.end(), defects.begin(), defects.end());
 }
 
 void LayerMeasures::add_errors(const StepBlock& block) {

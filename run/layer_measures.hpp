@@ -16,6 +16,13 @@ struct StepSeries {
   Table<double> importance_head;     ///< [Hq][T]; the three are empty unless asked for
   Table<double> attention_head;
   Table<double> error_head;          ///< norm of the change of each head's output after W_O
+  std::vector<double> represented;   ///< [T] retained importance with merged entries counted in;
+                                     ///< this and the next four only in runs that merge
+  std::vector<double> dropped;       ///< [T] attention on dropped entries, mean over heads
+  std::vector<double> sag;           ///< [T]
+  std::vector<double> shift;         ///< [T]
+  std::vector<double> defect;        ///< [T] nats
+  std::vector<double> defects;       ///< of every head, merged slot and step
   std::vector<double> kept_sum;      ///< [T] importance kept, all heads; per-step outcomes only
   std::vector<double> kept_squares;  ///< [T]
 };
@@ -28,13 +35,14 @@ struct FullSeries {
   std::vector<double> later_share;    ///< [T] share of it on later entries; 0 in scope prompt
 };
 
-/// Measures one layer while it is replayed: give add() to PrefillReplay::run().
+/// Measures one layer while it is replayed: give add() to the run() of the replay loops.
 class LayerMeasures {
  public:
   struct Options {
     std::vector<int64_t> projected_steps;   ///< indices of the steps whose output error is wanted
     bool per_head = false;
     Scope scope = Scope::prompt;
+    bool merges = false;                    ///< a policy of the run merges
   };
   LayerMeasures(LayerWork& work, size_t outcomes, Options options);
 
@@ -47,6 +55,7 @@ class LayerMeasures {
  private:
   void add_full(const ReplayBlock& block);
   void add_shares(const OutcomeBlock& view, int64_t first, int64_t steps);
+  void add_merges(const OutcomeBlock& view, int64_t first, int64_t steps);
   void add_errors(const StepBlock& block);
   void add_head_errors(const StepBlock& block, const std::vector<const float*>& inputs);
 

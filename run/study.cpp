@@ -10,6 +10,7 @@
 #include "io/side_files.hpp"
 #include "run/study_results.hpp"
 #include "sim/core/error.hpp"
+#include "sim/stages/merge/merge.hpp"
 
 namespace kvsim {
 namespace {
@@ -160,6 +161,8 @@ Study::Study(const TraceReader& reader, StudyOptions options, StudyHooks hooks)
   add_hidden_records();
   policies_ = std::make_unique<PolicyRun>(options_.records, options_.budgets, info,
                                           options_.layers, options_.seed, *files_);
+  periodic_ = std::make_unique<PeriodicPolicies>(*policies_, info, options_.layers, options_.seed,
+                                                 *files_);
   options_.records.resize(shown_);
   results_ = std::make_unique<StudyResults>(reader_, options_, options_.records,
                                             evaluated_steps(info.steps(), wo_steps()));
@@ -176,7 +179,23 @@ void Study::add_hidden_records() {
   }
 }
 
-void Study::check() const { policies_->check(); }
+void Study::check() const {
+  policies_->check();
+  periodic_->check();
+  for (const Record& record : policies_->records()) {
+    if (!Kinds<Merge>::find(record.settings.text("merge")).needs_linear_logits()) continue;
+    for (const int layer : options_.layers) {
+      if (reader_.header(layer).softcap == 0) continue;
+      bad_data({.what = "policy " + record.canonical() + " needs logits that are linear in the key",
+                .where = fmt::format("{}, layer {}", reader_.info().path, layer),
+                .found = fmt::format("softcap {}", reader_.header(layer).softcap),
+                .expected = "layers without softcap",
+                .hint = "merge=convex works there"});
+    }
+  }
+}
+
+bool Study::needs_survey() const { return policies_->needs_survey() || periodic_->needs_survey(); }
 
 int64_t Study::wo_steps() const {
   if (options_.wo_steps) return *options_.wo_steps;
@@ -192,14 +211,14 @@ int64_t Study::wo_steps() const {
 }
 
 void Study::say_progress(const std::string& what) {
-  const int64_t passes = policies_->needs_survey() ? 2 : 1;
+  const int64_t passes = needs_survey() ? 2 : 1;
   const auto all = static_cast<double>(passes * static_cast<int64_t>(options_.layers.size()));
   if (hooks_.progress) hooks_.progress(static_cast<double>(steps_done_) / all, what);
 }
 
 Dataset Study::run(Backend& backend) {
   Layers layers(*this);
-  if (policies_->needs_survey()) survey(backend, layers);
+  if (needs_survey()) survey(backend, layers);
   for (size_t l = 0; l < options_.layers.size(); ++l) {
     say_progress(fmt::format("layer {}", options_.layers[l]));
     const LayerTrace trace = layers.next(true);
@@ -217,11 +236,13 @@ void Study::survey(Backend& backend, Layers& layers) {
     const LayerTrace trace = layers.next(false);
     const Stopwatch watch(times_.select);
     LayerWork work(trace, backend);
-    policies_->survey(work);
+    if (policies_->needs_survey()) policies_->survey(work);
+    if (periodic_->needs_survey()) periodic_->survey(trace, backend);
     ++steps_done_;
   }
   const Stopwatch watch(times_.select);
   policies_->finish_survey();
+  periodic_->finish_survey();
 }
 
 void Study::run_layer(LayerWork& work, int64_t layer) {
@@ -234,9 +255,14 @@ void Study::run_layer(LayerWork& work, int64_t layer) {
   measured.projected_steps = results_->projected_steps();
   measured.per_head = options_.per_head;
   measured.scope = options_.scope;
+  measured.merges = results_->wants_merges();
   const auto begin = std::chrono::steady_clock::now();
-  PrefillReplay replay(work, kept, policies_->records(), {options_.scope, options_.importance});
-  LayerMeasures measures(work, replay.outcomes().size(), std::move(measured));
+  PrefillOptions options;
+  options.scope = options_.scope;
+  options.norm = options_.importance;
+  options.seed = options_.seed;
+  LayerReplay replay(work, *periodic_, kept, policies_->records(), options);
+  LayerMeasures measures(work, replay.count(), std::move(measured));
   double inside = 0;
   replay.run([&](const StepBlock& block) {
     const Stopwatch watch(inside);

@@ -10,8 +10,8 @@
 
 #include "analysis/dataset.hpp"
 #include "io/trace_reader.hpp"
+#include "run/layer_replay.hpp"
 #include "sim/policy/policy_run.hpp"
-#include "sim/replay/prefill.hpp"
 
 namespace kvsim {
 
@@ -73,9 +73,10 @@ class Study {
  private:
   class Layers;   // reads ahead
   void add_hidden_records();
+  bool needs_survey() const;
   void survey(Backend& backend, Layers& layers);
   void run_layer(LayerWork& work, int64_t layer);
-  void write_layer(LayerWork& work, int64_t layer, const PrefillReplay& replay,
+  void write_layer(LayerWork& work, int64_t layer, const LayerReplay& replay,
                    const LayerMeasures& measures);
   void write_correlations(LayerWork& work, int64_t layer, const PrefillReplay& replay,
                           const LayerMeasures& measures);
@@ -94,6 +95,7 @@ class Study {
   int oracle_mean_ = -1;          ///< index among the records, -1: not in the run
   int oracle_step_ = -1;
   std::unique_ptr<PolicyRun> policies_;
+  std::unique_ptr<PeriodicPolicies> periodic_;   ///< the same records at later compressions
   std::unique_ptr<StudyResults> results_;
   PhaseTimes times_;
   int64_t steps_done_ = 0;        ///< of the progress

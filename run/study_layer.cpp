@@ -87,19 +87,19 @@ class LayerMoments {
 
 }  // namespace
 
-void Study::write_layer(LayerWork& work, int64_t layer, const PrefillReplay& replay,
+void Study::write_layer(LayerWork& work, int64_t layer, const LayerReplay& replay,
                         const LayerMeasures& measures) {
   std::map<std::pair<int, int>, const StepSeries*> series_of;
-  for (size_t o = 0; o < replay.outcomes().size(); ++o) {
-    for (const ReplayCell cell : replay.outcomes()[o].cells) {
+  for (size_t o = 0; o < replay.count(); ++o) {
+    for (const ReplayCell cell : replay.outcome(o).cells) {
       series_of[{cell.record, cell.budget}] = &measures.outcomes()[o];
     }
   }
   const auto oracle = [&](int record, int budget) {
     return record < 0 ? nullptr : series_of.at({record, budget});
   };
-  for (size_t o = 0; o < replay.outcomes().size(); ++o) {
-    const ReplayOutcome& outcome = replay.outcomes()[o];
+  for (size_t o = 0; o < replay.count(); ++o) {
+    const ReplayOutcome& outcome = replay.outcome(o);
     const StepSeries& series = measures.outcomes()[o];
     for (const ReplayCell cell : outcome.cells) {
       if (cell.record >= static_cast<int>(shown_)) continue;
@@ -109,9 +109,9 @@ void Study::write_layer(LayerWork& work, int64_t layer, const PrefillReplay& rep
     }
   }
   if (results_->wants("importance_pearson") || results_->wants("importance_cosine")) {
-    write_correlations(work, layer, replay, measures);
+    write_correlations(work, layer, replay.prefill(), measures);
   }
-  if (results_->wants("minmax_bound")) write_minmax(work, layer, replay, measures.full());
+  if (results_->wants("minmax_bound")) write_minmax(work, layer, replay.prefill(), measures.full());
 }
 
 void Study::write_correlations(LayerWork& work, int64_t layer, const PrefillReplay& replay,

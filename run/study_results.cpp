@@ -6,6 +6,8 @@
 #include "analysis/outliers.hpp"
 #include "analysis/output_error.hpp"
 #include "analysis/summary.hpp"
+#include "sim/stages/merge/merge.hpp"
+#include "sim/stages/merge/votes.hpp"
 #include "sim/stages/quantize/quantize.hpp"
 
 namespace kvsim {
@@ -17,13 +19,29 @@ std::vector<QuantizedHead> quantized_heads(const LayerWork& work, const ReplayOu
   const Quantize& rounding = quantizer(settings);
   std::vector<QuantizedHead> heads;
   if (!rounding.changes_entries()) return heads;
-  for (const auto& owner : outcome.kept->owners) {
+  const KeptSets& kept = outcome.first_kept ? *outcome.first_kept : *outcome.kept;
+  for (const auto& owner : kept.owners) {
     const QuantizedCount count =
         rounding.count(settings, static_cast<int64_t>(owner.size()), work.trace().k.dim(2),
                        work.value_dim());
     heads.push_back({count.numbers, count.groups, static_cast<int>(settings.count("quant_bits"))});
   }
   return heads;
+}
+
+/// Bytes of votes, biases and estimates: four for each number that a slot carries.
+double side_bytes(const LayerWork& work, const KeptSets& kept, const Settings& settings) {
+  constexpr double kNumberBytes = 4;
+  const int heads = kept.per_query_head ? 1 : work.group_size();
+  double per_slot = votes_of(settings).side_bytes(heads);
+  switch (Kinds<Merge>::find(settings.text("merge")).estimates()) {
+    case EstimateLines::none: break;
+    case EstimateLines::mean_query: per_slot += kNumberBytes; break;
+    case EstimateLines::every_head: per_slot += kNumberBytes * heads; break;
+  }
+  double slots = 0;
+  for (const auto& owner : kept.owners) slots += static_cast<double>(owner.size());
+  return slots * per_slot;
 }
 
 std::vector<double> differences(const std::vector<double>& from, const std::vector<double>& what) {
@@ -61,6 +79,7 @@ void StudyResults::write_cell(ReplayCell cell, int64_t layer, const LayerWork& w
                               const FullSeries& full) {
   write_summaries(cell, layer, series);
   write_errors(cell, layer, work, series, full);
+  if (!series.represented.empty()) write_merges(cell, layer, outcome, series);
   write_kept(cell, layer, *outcome.kept);
   if (!spans_.empty()) write_keep_rates(cell, layer, *outcome.kept);
   if (options_.per_head) write_heads(cell, layer, series, full);
@@ -102,6 +121,31 @@ void StudyResults::write_errors(ReplayCell cell, int64_t layer, const LayerWork&
   set_value("residual_error_p99", {p, b, layer}, percentile(relative, 99));
 }
 
+bool StudyResults::wants_merges() const {
+  return std::ranges::any_of(
+      std::vector<const char*>{"represented_importance", "attention_sag", "attention_shift",
+                               "dropped_attention", "log_mass_defect", "log_mass_defect_p01",
+                               "log_mass_defect_p99", "merge_count", "zip_undefined",
+                               "zip_scale_p01", "zip_scale_p99"},
+      [this](const char* name) { return wants(name); });
+}
+
+void StudyResults::write_merges(ReplayCell cell, int64_t layer, const ReplayOutcome& outcome,
+                                const StepSeries& series) {
+  const auto [p, b] = cell;
+  write_series("represented_importance", cell, layer, series.represented);
+  write_series("dropped_attention", cell, layer, series.dropped);
+  write_series("attention_sag", cell, layer, series.sag);
+  write_series("attention_shift", cell, layer, series.shift);
+  write_series("log_mass_defect", cell, layer, series.defect);
+  set_value("log_mass_defect_p01", {p, b, layer}, percentile(series.defects, 1));
+  set_value("log_mass_defect_p99", {p, b, layer}, percentile(series.defects, 99));
+  set_value("merge_count", {p, b, layer}, static_cast<double>(outcome.merge_count));
+  set_value("zip_undefined", {p, b, layer}, static_cast<double>(outcome.undefined_scales));
+  set_value("zip_scale_p01", {p, b, layer}, percentile(outcome.scales, 1));
+  set_value("zip_scale_p99", {p, b, layer}, percentile(outcome.scales, 99));
+}
+
 void StudyResults::write_kept(ReplayCell cell, int64_t layer, const KeptSets& kept) {
   const auto [p, b] = cell;
   const bool query = kept.per_query_head;
@@ -116,6 +160,8 @@ void StudyResults::write_kept(ReplayCell cell, int64_t layer, const KeptSets& ke
     const auto row = dataset_.row<uint8_t>(mask, {p, b, layer, owner});
     std::ranges::fill(row, uint8_t{0});
     for (const uint32_t entry : kept.owners[o]) row[entry] = 1;
+    for (size_t m = 0; !kept.merged.empty() && m < kept.merged[o].size(); ++m)
+      row[kept.merged[o][m]] = 2;
   }
 }
 
@@ -186,8 +232,10 @@ void StudyResults::add_memory(ReplayCell cell, const LayerWork& work,
   const CacheShape shape{work.kv_heads(),  work.group_size(), work.trace().k.dim(2),
                          work.value_dim(), work.entries(),    options_.element_bytes};
   const Settings& settings = records_[static_cast<size_t>(cell.record)].settings;
-  memory_[{cell.record, cell.budget}].add_layer(shape, *outcome.kept,
-                                                quantized_heads(work, outcome, settings));
+  const KeptSets& first = outcome.first_kept ? *outcome.first_kept : *outcome.kept;
+  memory_[{cell.record, cell.budget}].add_layer(shape, first,
+                                                quantized_heads(work, outcome, settings),
+                                                side_bytes(work, first, settings));
 }
 
 void StudyResults::write_memory() {

@@ -31,6 +31,7 @@ class StudyResults {
 
   const std::vector<int64_t>& projected_steps() const { return projected_steps_; }
   bool wants(const char* variable) const { return dataset_.has(variable); }
+  bool wants_merges() const;   ///< any measure of metrics.md 3
   /// Adds what is known only at the end: memory over all layers, and the run's attributes.
   Dataset finish(const Backend& backend);
 
@@ -40,6 +41,8 @@ class StudyResults {
   void write_summaries(ReplayCell cell, int64_t layer, const StepSeries& series);
   void write_errors(ReplayCell cell, int64_t layer, const LayerWork& work,
                     const StepSeries& series, const FullSeries& full);
+  void write_merges(ReplayCell cell, int64_t layer, const ReplayOutcome& outcome,
+                    const StepSeries& series);
   void write_kept(ReplayCell cell, int64_t layer, const KeptSets& kept);
   void write_keep_rates(ReplayCell cell, int64_t layer, const KeptSets& kept);
   void write_heads(ReplayCell cell, int64_t layer, const StepSeries& series,

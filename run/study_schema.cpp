@@ -9,6 +9,7 @@
 #include "kvsim_version.hpp"
 #include "run/study_results.hpp"
 #include "sim/core/parallel.hpp"
+#include "sim/replay/compression.hpp"
 #include "sim/stages/quantize/quantize.hpp"
 
 namespace kvsim {
@@ -35,6 +36,7 @@ unsigned occasion_of(const TraceReader& reader, const StudyOptions& options,
   if (any([](const Record& r) { return quantizer(r.settings).changes_entries(); })) {
     occasion |= kQuantizes;
   }
+  if (any([](const Record& r) { return merges(r.settings); })) occasion |= kMerges;
   return occasion;
 }
 

@@ -13,6 +13,13 @@ struct KeptSets {
   std::vector<std::vector<uint32_t>> guarded;     ///< protected entries that were kept, per owner,
                                                   ///< ascending (for --scope evictable)
   bool chosen_per_step = false;                   ///< oracle-step: a set per step, not this one
+  int64_t budget = 0;                             ///< B of the record
+  std::vector<int64_t> places;                    ///< b of each owner; empty: nothing ever leaves
+  /// Per owner and kept entry the entries that become one slot with it, ascending; only where the
+  /// policy chooses sets instead of entries.
+  std::vector<std::vector<std::vector<uint32_t>>> sets;
+  /// Per owner, ascending: entries that are part of another's slot; empty before merging.
+  std::vector<std::vector<uint32_t>> merged;
 };
 
 /// Kept sets of one layer: [record][budget].

@@ -209,11 +209,9 @@ int64_t first_non_finite(ElementType type, const void* raw, int64_t count) {
   return -1;
 }
 
-void Tensor::Free::operator()(std::byte* p) const { std::free(p); }
-
 Tensor::Tensor(ElementType type, std::array<int64_t, 3> shape) : type_(type), shape_(shape) {
   assert(shape[0] >= 0 && shape[1] >= 0 && shape[2] >= 0);
-  data_.reset(allocate(std::max<size_t>(bytes(), 1)));
+  data_.reset(allocate(std::max<size_t>(bytes(), 1)), [](std::byte* p) { std::free(p); });
 }
 
 void Tensor::read(int64_t a, int64_t b0, int64_t b1, float* out) const {

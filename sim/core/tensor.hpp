@@ -25,7 +25,7 @@ uint16_t float_to_half(float value);
 int64_t first_non_finite(ElementType type, const void* raw, int64_t count);
 
 /// A three-dimensional tensor [a][b][c], row-major, kept in its stored element type.
-/// Rows (the last axis) are widened to float32 when they are read.
+/// Rows (the last axis) are widened to float32 when they are read. Copies share the elements.
 class Tensor {
  public:
   Tensor() = default;
@@ -46,12 +46,9 @@ class Tensor {
   void read(int64_t a, int64_t b0, int64_t b1, float* out) const;
 
  private:
-  struct Free {
-    void operator()(std::byte* p) const;
-  };
   ElementType type_ = ElementType::float32;
   std::array<int64_t, 3> shape_{0, 0, 0};
-  std::unique_ptr<std::byte[], Free> data_;
+  std::shared_ptr<std::byte[]> data_;
 };
 
 }  // namespace kvsim

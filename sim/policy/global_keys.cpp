@@ -4,13 +4,17 @@
 namespace kvsim {
 namespace {
 
-/// "0+1+5" or "none".
+/// "0+1+5", "0+-1" (-1 is the last layer) or "none".
 std::string layer_list_fault(std::string_view text) {
   bool digit = false;
+  char before = '+';
   for (char c : text) {
     if (c == '+' && !digit) return "a layer index is missing before '+'";
-    if (c != '+' && (c < '0' || c > '9')) return "layer indices are integers joined by '+'";
-    digit = c != '+';
+    if (c != '+' && c != '-' && (c < '0' || c > '9'))
+      return "layer indices are integers joined by '+'";
+    if (c == '-' && before != '+') return "'-' stands before an index counted from the last layer";
+    digit = c != '+' && c != '-';
+    before = c;
   }
   return digit ? "" : "a layer index is missing";
 }
@@ -37,7 +41,7 @@ const Declare skip_layers{{.key = "skip_layers",
                            .place = 204,
                            .type = ValueType::text,
                            .fallback = "none",
-                           .meaning = "layers that keep everything, joined by +",
+                           .meaning = "layers that keep everything, joined by +; -1 is the last",
                            .unit = "layers",
                            .fault = layer_list_fault,
                            .may_be_none = true}};

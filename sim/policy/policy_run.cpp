@@ -7,6 +7,7 @@
 #include "sim/core/parallel.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/selection.hpp"
+#include "sim/stages/merge/merge.hpp"
 #include "sim/stages/schedule/schedule.hpp"
 
 namespace kvsim {
@@ -33,7 +34,7 @@ struct Scored {
 
 using ScoredPlans = std::map<std::pair<size_t, size_t>, Scored>;   // by (plan, variant)
 
-std::shared_ptr<const KeptSets> everything(int64_t owners, int64_t entries, bool per_query_head) {
+std::shared_ptr<KeptSets> everything(int64_t owners, int64_t entries, bool per_query_head) {
   auto kept = std::make_shared<KeptSets>();
   kept->per_query_head = per_query_head;
   std::vector<uint32_t> all(static_cast<size_t>(entries));
@@ -42,6 +43,33 @@ std::shared_ptr<const KeptSets> everything(int64_t owners, int64_t entries, bool
   kept->tied.assign(static_cast<size_t>(owners), 0);
   kept->guarded.assign(static_cast<size_t>(owners), {});
   return kept;
+}
+
+/// Kinds that replace selection: every owner's entries become sets, one slot each.
+void choose_sets(const LayerWork& work, const Settings& settings, const ScoredLayer& scored,
+                 KeptSets& kept) {
+  const auto& merge = Kinds<Merge>::find(settings.text("merge"));
+  const int64_t sharing = static_cast<int64_t>(kept.owners.size()) / work.kv_heads();
+  kept.sets.resize(kept.owners.size());
+  parallel_for(static_cast<int64_t>(kept.owners.size()), [&](int64_t owner) {
+    const auto o = static_cast<size_t>(owner);
+    const Table<float> keys = work.keys(static_cast<int>(owner / sharing));
+    ClusterRequest request;
+    request.keys = keys.data();
+    request.key_dim = keys.columns();
+    request.score = scored.score.row(owner);
+    request.budget = kept.places[o];
+    Clusters clusters = merge.cluster(request);
+    std::vector<size_t> order(clusters.pivot.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::ranges::sort(order, {}, [&](size_t s) { return clusters.pivot[s]; });
+    for (const size_t s : order) {
+      kept.owners[o].push_back(clusters.pivot[s]);
+      kept.sets[o].push_back(std::move(clusters.sets[s]));
+    }
+    kept.guarded[o] = std::move(clusters.guarded);
+    kept.tied[o] = 0;
+  });
 }
 
 }  // namespace
@@ -75,7 +103,8 @@ class PolicyRun::Impl {
   AllocationLayer allocation_layer(const PreparedRecord& record, size_t b, int layer,
                                    ScoredPlans* plans) const;
   SelectionInput selection(const PreparedRecord& record, size_t b, Scored& scored) const;
-  std::shared_ptr<const KeptSets> select(size_t record, size_t b, int layer, ScoredPlans& plans);
+  std::shared_ptr<const KeptSets> select(size_t record, size_t b, const LayerWork& work,
+                                         ScoredPlans& plans);
   int64_t whitelisted(const PreparedRecord& record) const;
   void restrict_to_previous(size_t record, size_t b, Ranking& ranking) const;
 
@@ -223,14 +252,21 @@ void PolicyRun::Impl::restrict_to_previous(size_t record, size_t b, Ranking& ran
   }
 }
 
-std::shared_ptr<const KeptSets> PolicyRun::Impl::select(size_t r, size_t b, int layer,
+std::shared_ptr<const KeptSets> PolicyRun::Impl::select(size_t r, size_t b, const LayerWork& work,
                                                         ScoredPlans& plans) {
   const PreparedRecord& record = prepared[r];
   const PreparedBudget& at = record.budgets[b];
   const bool per_query_head = record.settings.is("granularity", "query");
+  const int layer = work.layer();
   const auto position = std::ranges::find(record.layers, layer);
-  if (at.keeps_all || position == record.layers.end())
-    return everything(record.owners, info.prompt_len, per_query_head);
+  if (at.keeps_all || position == record.layers.end()) {
+    auto all = everything(record.owners, info.prompt_len, per_query_head);
+    all->budget = at.entries;
+    // Places stay empty where nothing ever leaves; else entries may have to go while decoding.
+    if (position != record.layers.end() && !record.settings.is("allocate", "everything"))
+      all->places.assign(static_cast<size_t>(record.owners), info.prompt_len);
+    return all;
+  }
   Scored& scored = plans.at({at.plan, at.variant});
   SelectionInput input = selection(record, b, scored);
   Ranking nested;
@@ -256,11 +292,17 @@ std::shared_ptr<const KeptSets> PolicyRun::Impl::select(size_t r, size_t b, int 
   kept->owners.resize(static_cast<size_t>(record.owners));
   kept->guarded.resize(static_cast<size_t>(record.owners));
   kept->tied.resize(static_cast<size_t>(record.owners));
+  kept->budget = at.entries;
   const int64_t least = whitelisted(record);
+  for (int64_t owner = 0; owner < record.owners; ++owner)
+    kept->places.push_back(std::clamp(share(row, owner), least, info.prompt_len));
+  if (Kinds<Merge>::find(record.settings.text("merge")).replaces_selection()) {
+    choose_sets(work, record.settings, *input.scored, *kept);
+    return kept;
+  }
   const Selection selecting(input);
   parallel_for(record.owners, [&](int64_t owner) {
-    const int64_t size = std::clamp(share(row, owner), least, info.prompt_len);
-    selecting.select(owner, size, *kept);
+    selecting.select(owner, kept->places[static_cast<size_t>(owner)], *kept);
   });
   return kept;
 }
@@ -286,6 +328,9 @@ void PolicyRun::check() const {
 
 const std::vector<Record>& PolicyRun::records() const { return impl_->records; }
 const std::vector<Budget>& PolicyRun::budgets() const { return impl_->budgets; }
+int64_t PolicyRun::budget_entries(size_t record, size_t budget) const {
+  return impl_->prepared.at(record).budgets.at(budget).entries;
+}
 bool PolicyRun::needs_survey() const { return !impl_->survey_plans().empty(); }
 
 void PolicyRun::survey(LayerWork& work) {
@@ -306,7 +351,7 @@ LayerKept PolicyRun::select(LayerWork& work) {
   run.current.assign(run.prepared.size(), {});
   for (size_t r = run.prepared.size(); r-- > 0;)   // companions before those who look at them
     for (size_t b = 0; b < run.budgets.size(); ++b)
-      run.current[r].push_back(run.select(r, b, work.layer(), plans));
+      run.current[r].push_back(run.select(r, b, work, plans));
   run.previous.assign(run.prepared.size(), {});
   for (size_t r = 0; r < run.prepared.size(); ++r)
     if (run.prepared[r].settings.flag("nested")) run.previous[r] = run.current[r];

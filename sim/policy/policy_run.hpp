@@ -26,6 +26,7 @@ class PolicyRun {
 
   const std::vector<Record>& records() const;
   const std::vector<Budget>& budgets() const;
+  int64_t budget_entries(size_t record, size_t budget) const;   ///< B
 
   bool needs_survey() const;          ///< some record ranks or budgets across layers by its scores
   void survey(LayerWork& work);       ///< first pass over one layer

@@ -6,10 +6,13 @@
 #include <set>
 
 #include "sim/core/error.hpp"
+#include "sim/stages/estimate/estimate.hpp"
 #include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/merge/merge.hpp"
 #include "sim/stages/parameter.hpp"
 #include "sim/stages/protect/stage1.hpp"
 #include "sim/stages/queries/queries.hpp"
+#include "sim/stages/schedule/schedule.hpp"
 #include "sim/stages/smooth/smooth.hpp"
 #include "sim/stages/spans.hpp"
 
@@ -26,9 +29,12 @@ int64_t budget_entries(const Settings& settings, const Budget& budget, int64_t n
   return std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(n) * (1.0 - r)));
 }
 
-std::vector<int> skipped_layers(const Settings& settings) {
+std::vector<int> skipped_layers(const Settings& settings, int model_layers) {
   std::vector<int> skipped;
-  for (const std::string& layer : settings.list("skip_layers")) skipped.push_back(std::stoi(layer));
+  for (const std::string& text : settings.list("skip_layers")) {
+    const int layer = std::stoi(text);
+    skipped.push_back(layer < 0 ? model_layers + layer : layer);   // -1 is the last
+  }
   return skipped;
 }
 
@@ -79,7 +85,7 @@ PreparedRecord Preparation::prepare(const Record& record) {
   p.rescored = p.constrain->cuts() && !p.constrain->keeps_scores(p.settings);
   p.owners = p.settings.is("granularity", "query") ? info_.num_query_heads : info_.num_kv_heads;
   const int64_t n = info_.prompt_len;
-  const auto skipped = skipped_layers(p.settings);
+  const auto skipped = skipped_layers(p.settings, info_.num_layers);
   for (int layer : layers_)
     if (std::ranges::find(skipped, layer) == skipped.end()) p.layers.push_back(layer);
   p.whitelist = resolve_spans(p.settings.list("whitelist"), info_.spans, n);
@@ -170,6 +176,18 @@ void Preparation::check_whitelist(const PreparedRecord& record) const {
                    .expected = fmt::format("a budget of at least {}", size)});
 }
 
+/// Queries that the chosen merge reads: those of its score estimates, or the newest.
+void Preparation::need_for_merging(const PreparedRecord& record, int64_t budget,
+                                   std::set<int64_t>& needed) const {
+  const auto& merge = Kinds<Merge>::find(record.settings.text("merge"));
+  int64_t rows = merge.uses_attention() ? 1 : 0;
+  if (merge.estimates() != EstimateLines::none)
+    rows = Kinds<ScoreEstimate>::find(record.settings.text("score_estimate"))
+               .rows(record.settings, budget);
+  const int64_t n = info_.prompt_len;
+  for (int64_t j = std::max<int64_t>(0, n - rows); j < n; ++j) needed.insert(j);
+}
+
 void Preparation::check_queries(const PreparedRecord& record) const {
   const auto& stored = info_.query_position;
   const auto& queries = Kinds<Queries>::find(record.settings.text("queries"));
@@ -179,10 +197,18 @@ void Preparation::check_queries(const PreparedRecord& record) const {
               .where = info_.path,
               .found = "no query at positions >= " + std::to_string(info_.prompt_len),
               .expected = "at least one"});
-  for (const PreparedBudget& b : record.budgets)
-    if (!b.keeps_all && !queries.looks_ahead() && !record.layers.empty())
+  const bool decodes = Kinds<Schedule>::find(record.settings.text("schedule")).decodes();
+  for (const PreparedBudget& b : record.budgets) {
+    if (record.layers.empty()) continue;
+    if (!b.keeps_all && !queries.looks_ahead())
       for (const Segment& segment : plans_[b.plan].segments)
         needed.insert(segment.positions.begin(), segment.positions.end());
+    if (b.keeps_all && decodes && !record.settings.is("allocate", "everything"))
+      for (const Segment& segment : segments(record, b.window))   // entries leave later
+        needed.insert(segment.positions.begin(), segment.positions.end());
+    if (!b.keeps_all || decodes) need_for_merging(record, b.entries, needed);
+  }
+  for (int64_t t = info_.prompt_len; decodes && t < info_.total_len; ++t) needed.insert(t);
   if (std::ranges::includes(stored, needed)) return;
   bad_data({.what = "policy " + record.title + " needs queries the trace does not hold",
             .where = info_.path,

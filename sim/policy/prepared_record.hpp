@@ -1,6 +1,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -66,6 +67,8 @@ class Preparation {
   size_t share_plan(const std::string& key, ScorePlan plan);
   void check_whitelist(const PreparedRecord& record) const;
   void check_queries(const PreparedRecord& record) const;
+  void need_for_merging(const PreparedRecord& record, int64_t budget,
+                        std::set<int64_t>& needed) const;
 
   const TraceInfo& info_;
   const std::vector<int>& layers_;

@@ -20,6 +20,10 @@ namespace {
 #define CAKE "aggregate=mean-variance,smooth=avg,allocate=cake,"
 #define RESTKV "indicator=output-change,aggregate=ema,smooth=aws,"
 #define FUTURE "queries=future,"
+// The selection of PyramidInfer, on which KeepKV merges.
+#define PYRAMID_WINDOW "window=0.2,aggregate=linear,sinks=4,allocate=cosine,"
+#define CAM KEYS_ONLY "indicator=position,sinks=4,schedule=decode,"
+#define D2O "queries=all,aggregate=sum,sinks=4,recent=0.5,allocate=d2o,"
 
 const std::vector<Preset> kPresets = {
     {"full", "", KEYS_ONLY "indicator=position,allocate=everything", "keeps everything", ""},
@@ -28,6 +32,9 @@ const std::vector<Preset> kPresets = {
      "StreamingLLM"},
     {"streaming", "kvpress", KEYS_ONLY "indicator=position,sinks=4,rounding=kvpress",
      "sinks and the newest entries", "kvpress StreamingLLMPress"},
+    {"streaming", "official",
+     KEYS_ONLY "indicator=position,sinks=4,schedule=decode,positions=cache",
+     "step by step, positions counted in the cache", "StreamingLLM repository"},
     {"lm-infinite", "", KEYS_ONLY "indicator=position,sinks=100",
      "the mask of LM-Infinite, without its distance cap", "LM-Infinite"},
     {"knorm", "", KEYS_ONLY "indicator=key-norm", "keys of small norm", "Knorm"},
@@ -42,9 +49,15 @@ const std::vector<Preset> kPresets = {
      "H2O; kvpress ObservedAttention"},
     {"h2o", "kvpress", "queries=all,aggregate=mean-visible,rounding=kvpress",
      "heavy hitters over the whole prompt", "kvpress ObservedAttentionPress"},
+    {"h2o", "official",
+     "queries=all,aggregate=sum,granularity=query,group=none,recent=0.5,schedule=decode",
+     "step by step, half heavy hitters and half recent", "H2O repository"},
     {"tova", "", "window=1,group=layer-mean", "what the last token attends to", "TOVA"},
     {"tova", "kvpress", "window=1,group=layer-mean,rounding=kvpress",
      "what the last token attends to", "kvpress TOVAPress"},
+    {"tova", "official",
+     "queries=last,last_queries=1,aggregate=last,group=layer-mean,schedule=decode",
+     "step by step; the newest token is not safe", "TOVA repository"},
     {"snapkv", "", SNAPKV, "pooled attention of the last tokens", "SnapKV"},
     {"snapkv", "official", SNAPKV "aggregate=sum,granularity=query,group=none",
      "a kept set per query head", "SnapKV repository"},
@@ -76,7 +89,7 @@ const std::vector<Preset> kPresets = {
     {"duo", "", KEYS_ONLY "indicator=position,sinks=128,recent=256,allocate=duo",
      "retrieval heads keep all, streaming heads little", "DuoAttention"},
     {"scissorhands", "",
-     "queries=last,indicator=below-mean,aggregate=sum,recent=10",
+     "queries=last,indicator=below-mean,aggregate=sum,recent=10,evict_batch=0.5",
      "entries that are rarely below the mean attention", "Scissorhands"},
     {"roco", "",
      "queries=all,order=gas,aggregate=mean-visible,sinks=4,recent=10,std_keep=0.3",
@@ -97,6 +110,25 @@ const std::vector<Preset> kPresets = {
      "as published: attention is aggregated first", "ReST-KV repository"},
     {"restkv", "joint", "indicator=output-change-joint,aggregate=ema,smooth=aws",
      "change of the output by all heads that share the entry", "kvsim"},
+    {"convex", "", PYRAMID_WINDOW "merge=convex",
+     "the selection of keepkv, slots are plain means", "KeepKV Eq. 5"},
+    {"cam", "", CAM "merge=cam", "values of the oldest are spread over later slots, by a draw",
+     "CaM repository"},
+    {"cam", "expected", CAM "merge=cam-expected", "the expectation of the draw", "kvsim"},
+    {"d2o", "", D2O "merge=d2o", "layers by variance of attention, merging by cosine", "D2O"},
+    {"d2o", "code",
+     D2O "merge=d2o-code,granularity=query,group=none,skip_layers=0+1+-1", "as published",
+     "D2O repository"},
+    {"kvmerger", "", "queries=all,aggregate=sum,merge=kvmerger",
+     "runs of similar keys become one slot", "KVMerger"},
+    {"keepkv", "", PYRAMID_WINDOW "merge=keepkv,votes=count",
+     "merging that keeps the mass at the predicted scores", "KeepKV Algorithm 1"},
+    {"keepkv", "bias", PYRAMID_WINDOW "merge=keepkv-bias,votes=bias",
+     "the mass is kept by a bias per query head", "kvsim"},
+    {"keepkv", "code",
+     PYRAMID_WINDOW "indicator=exp-logit,granularity=query,group=none,merge=keepkv-code,"
+     "votes=count,score_estimate=window-mean,estimate_window=0.2",
+     "as published", "KeepKV repository"},
     {"external", "", KEYS_ONLY "indicator=external", "scores from a file", "kvsim"},
     {"oracle-mean", "", FUTURE "indicator=importance-share,aggregate=sum,group=sum",
      "hindsight: best mean retained importance", "kvsim"},

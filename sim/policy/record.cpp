@@ -74,6 +74,8 @@ Record Record::parse(std::string_view text) {
   }
   if (record.settings.is("granularity", "query") && !typed.contains("group"))
     record.settings.set("group", "none");   // a query head has no group
+  if (typed.contains("merge") && !typed.contains("votes"))
+    record.settings.set("votes", usual_votes(record.settings));
   check_record(std::string(text), original, typed, record.settings);
   return record;
 }
@@ -84,8 +86,9 @@ std::string Record::canonical() const {
   std::string text = preset_title(row);
   for (const Parameter* p : parameters()) {
     const std::string& value = settings.text(p->key);
-    const bool implied = p->key == "group" && settings.is("granularity", "query") &&
-                         !original.is("granularity", "query");
+    const bool implied = (p->key == "group" && settings.is("granularity", "query") &&
+                          !original.is("granularity", "query")) ||
+                         (p->key == "votes" && value == usual_votes(settings));
     if (value != original.text(p->key) && !implied) text += "," + p->key + "=" + value;
   }
   return text;

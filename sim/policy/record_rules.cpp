@@ -1,5 +1,7 @@
 #include "sim/policy/record_rules.hpp"
 
+#include <algorithm>
+
 #include "sim/core/error.hpp"
 #include "sim/core/nearest.hpp"
 #include "sim/stages/aggregate/aggregate.hpp"
@@ -7,6 +9,7 @@
 #include "sim/stages/constrain/constrain.hpp"
 #include "sim/stages/group/group.hpp"
 #include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/merge/merge.hpp"
 #include "sim/stages/parameter.hpp"
 #include "sim/stages/protect/stage1.hpp"
 #include "sim/stages/quantize/quantize.hpp"
@@ -102,17 +105,66 @@ void check_budget(const Complaints& complaints, const Settings& settings) {
   complaints.require(fault.empty(), "quantize=" + settings.text("quantize"), fault);
 }
 
+void check_merge(const Complaints& complaints, const Settings& settings) {
+  const auto& merge = chosen<Merge>(settings, "merge");
+  const std::vector<std::string> fitting = merge.votes();
+  std::string listed;
+  for (const std::string& votes : fitting) listed += (listed.empty() ? "" : " or ") + votes;
+  complaints.require(std::ranges::find(fitting, settings.text("votes")) != fitting.end(),
+                     "votes=" + settings.text("votes") + " with merge=" + settings.text("merge"),
+                     "votes=" + listed);
+  if (!merge.merges()) return;
+  const std::string name = "merge=" + settings.text("merge");
+  complaints.require(!chosen<Schedule>(settings, "schedule").per_step(),
+                     name + " with sets that are chosen anew at each step", "merge=drop");
+  if (!merge.replaces_selection()) return;
+  complaints.require(!settings.is("queries", "window") && settings.is("constrain", "none") &&
+                         settings.is("protected_rank", "guaranteed"),
+                     name + " chooses among all entries",
+                     "queries=all, last or none, no constraint");
+  complaints.require(!chosen<Schedule>(settings, "schedule").decodes(),
+                     name + " replaces selection", "schedule=prefill or periodic");
+}
+
+/// What can go on from step to step (policies.md 12).
+void check_decode(const Complaints& complaints, const Settings& settings) {
+  if (!chosen<Schedule>(settings, "schedule").decodes()) return;
+  const std::string with = " with schedule=decode";
+  for (const char* key : {"constrain", "smooth", "prior", "stage1", "quantize"})
+    complaints.require(settings.is(key, "none"), key + ("=" + settings.text(key)) + with,
+                       std::string(key) + "=none");
+  const auto& indicator = chosen<Indicator>(settings, "indicator");
+  complaints.require(indicator.scores_slots(), "indicator=" + settings.text("indicator") + with,
+                     "indicator=attention, below-mean, position, key-norm or random");
+  complaints.require(indicator.axes() == Axes::entry ||
+                         chosen<Aggregate>(settings, "aggregate").follows_slots(),
+                     "aggregate=" + settings.text("aggregate") + with,
+                     "aggregate=sum, mean, mean-visible, max, last, ema or linear");
+  complaints.require(!settings.is("normalize", "token-heads"),
+                     "normalize=token-heads" + with + ": heads no longer hold the same tokens",
+                     "normalize=none, head-sum or layer-sum");
+  complaints.require(!chosen<Queries>(settings, "queries").looks_ahead(), "an oracle" + with,
+                     "schedule=prefill");
+}
+
 }  // namespace
+
+std::string usual_votes(const Settings& settings) {
+  return chosen<Merge>(settings, "merge").votes().front();
+}
 
 std::set<std::string> used_keys(const Settings& settings) {
   // Keys of every record; those that select a kind are added with the kind's own.
   std::set<std::string> used = {"granularity", "rounding", "tie",    "skip_layers", "positions",
                                 "whitelist",   "sinks",    "recent", "select"};
   const auto& indicator = chosen<Indicator>(settings, "indicator");
+  const auto& merge = chosen<Merge>(settings, "merge");
+  const bool estimates = merge.estimates() != EstimateLines::none;
   for (const Parameter* p : parameters()) {
     if (p->type != ValueType::kind) continue;
     const bool skipped = (p->key == "aggregate" && indicator.axes() == Axes::entry) ||
-                         (p->key == "group" && indicator.axes() != Axes::head_row);
+                         (p->key == "group" && indicator.axes() != Axes::head_row) ||
+                         (p->key == "score_estimate" && !estimates);
     if (skipped) continue;
     used.insert(p->key);
     for (const KindInfo* kind : kinds_of_stage(p->key))
@@ -120,6 +172,9 @@ std::set<std::string> used_keys(const Settings& settings) {
   }
   if (indicator.axes() != Axes::entry) used.insert({"order", "std_keep"});
   if (chosen<Group>(settings, "group").span() == GroupSpan::layer) used.insert("nested");
+  if (merge.replaces_selection())
+    for (const char* key : {"whitelist", "sinks", "recent", "std_keep", "stage1", "tie"})
+      used.erase(key);
   return used;
 }
 
@@ -138,6 +193,8 @@ void check_record(const std::string& text, const Settings& original,
                          settings.text("aggregate"),
                      "per-step with each, or neither");
   check_scoring(complaints, settings);
+  check_merge(complaints, settings);
+  check_decode(complaints, settings);
   check_budget(complaints, settings);
   const std::set<std::string> used = used_keys(settings);
   for (const std::string& key : typed) {

@@ -6,6 +6,9 @@
 
 namespace kvsim {
 
+/// The value of `votes` that the record's `merge` brings with it.
+std::string usual_votes(const Settings& settings);
+
 /// Keys that the chosen kinds read; others may not be typed, so that no setting is ignored.
 std::set<std::string> used_keys(const Settings& settings);
 

@@ -3,16 +3,24 @@
 #include <algorithm>
 #include <map>
 
+#include "sim/replay/compression.hpp"
+#include "sim/replay/merge_watcher.hpp"
 #include "sim/replay/per_step.hpp"
-#include "sim/replay/slots.hpp"
 #include "sim/stages/quantize/quantize.hpp"
 
 namespace kvsim {
 namespace {
 
+bool leaves_out_entries(const LayerWork& work, const KeptSets& kept) {
+  return std::any_of(kept.owners.begin(), kept.owners.end(), [&](const auto& owner) {
+    return static_cast<int64_t>(owner.size()) < work.entries();
+  });
+}
+
 /// Does the record change keys or values of what it kept of this layer?
 bool changes_entries(const LayerWork& work, const KeptSets& kept, const Settings& settings) {
   if (settings.is("positions", "cache")) return true;
+  if (leaves_out_entries(work, kept) && merges(settings)) return true;
   const Quantize& rounding = quantizer(settings);
   return std::any_of(kept.owners.begin(), kept.owners.end(), [&](const auto& owner) {
     return rounding.count(settings, static_cast<int64_t>(owner.size()), work.trace().k.dim(2),
@@ -92,11 +100,14 @@ PrefillReplay::PrefillReplay(LayerWork& work, const LayerKept& kept,
     : work_(work), options_(options), builder_(work.entries()) {
   for (size_t r = 0; r < kept.size(); ++r) {
     for (size_t b = 0; b < kept[r].size(); ++b) {
+      if (kept[r][b] == nullptr) continue;
       add_cell({static_cast<int>(r), static_cast<int>(b)}, kept[r][b], records[r].settings);
     }
   }
   plans_ = builder_.build();
-  if (options.scope == Scope::all) {
+  if (options.importance != nullptr) {
+    importance_ = options.importance;
+  } else if (options.scope == Scope::all) {
     const int64_t all = work.info().total_len;
     own_importance_ = Table<float>(work.query_heads(), all);
     work.backend().projected_norms(work.trace(), options.norm, {0, all}, own_importance_.data());
@@ -114,9 +125,11 @@ void PrefillReplay::add_cell(ReplayCell cell, const std::shared_ptr<const KeptSe
   fresh.settings = &settings;
   fresh.changed = !kept->chosen_per_step && changes_entries(work_, *kept, settings);
   fresh.shares_defined = !settings.is("positions", "cache");
+  fresh.merging = fresh.changed && merges(settings);
   ask_for_sets(fresh);
   for (ReplayOutcome& known : outcomes_) {
     if (known.kept->chosen_per_step || kept->chosen_per_step) continue;
+    if (known.merging || fresh.merging) continue;   // what is merged depends on more than the sets
     if (known.kept_handle != fresh.kept_handle || known.changed != fresh.changed) continue;
     if (known.share_handle != fresh.share_handle || known.total_handle != fresh.total_handle) {
       continue;
@@ -261,24 +274,51 @@ void PrefillReplay::run_per_step(const WholeRun& whole, const Sink& sink) {
   }
 }
 
-void PrefillReplay::run_changed(const WholeRun& whole, const Sink& sink) const {
+LayerSlots PrefillReplay::changed_slots(ReplayOutcome& outcome, std::vector<SlotCache>& merged) {
+  const Settings& settings = *outcome.settings;
+  LayerSlots slots;
+  if (outcome.merging) {
+    MergeMemory memory;
+    Compressed compressed = compress(work_, *outcome.kept, settings, options_.seed, memory);
+    slots = as_slots(compressed, settings);
+    outcome.kept = kept_after(compressed.owners, *outcome.kept, work_.entries());
+    outcome.merge_count = merged_slots(compressed.owners);
+    outcome.undefined_scales = compressed.undefined_scales;
+    outcome.scales = std::move(compressed.scales);
+    merged = std::move(compressed.owners);
+  } else {
+    slots = slots_of(work_, *outcome.kept);
+  }
+  const Quantize& rounding = quantizer(settings);
+  for (OwnerSlots& owner : slots.owners) rounding.apply(settings, owner.k, owner.v);
+  if (settings.is("positions", "cache"))
+    rotate_to_cache_positions(work_.info(), *outcome.kept, slots);
+  return slots;
+}
+
+void PrefillReplay::run_changed(const WholeRun& whole, const Sink& sink) {
   const int64_t steps = work_.info().steps();
   std::vector<float> delta(whole.z.size());
+  Table<double> log_sum_exp;   // of the full cache; only merging outcomes need it
   for (size_t o = 0; o < outcomes_.size(); ++o) {
-    const ReplayOutcome& outcome = outcomes_[o];
+    ReplayOutcome& outcome = outcomes_[o];
     if (!outcome.changed) continue;
-    LayerSlots slots = slots_of(work_, *outcome.kept);
-    const Quantize& rounding = quantizer(*outcome.settings);
-    for (OwnerSlots& owner : slots.owners) rounding.apply(*outcome.settings, owner.k, owner.v);
-    if (outcome.settings->is("positions", "cache")) {
-      rotate_to_cache_positions(work_.info(), *outcome.kept, slots);
+    std::vector<SlotCache> merged;
+    const LayerSlots slots = changed_slots(outcome, merged);
+    MergeTally tally(work_.query_heads(), steps);
+    if (outcome.merge_count > 0) {
+      if (log_sum_exp.empty()) log_sum_exp = full_log_sum_exp(work_);
+      MergeWatcher watcher(work_, merged, *importance_, log_sum_exp, tally);
+      attend_slots(work_, slots, 0, steps, delta.data(), watcher.watch());
+    } else {
+      attend_slots(work_, slots, 0, steps, delta.data());
     }
-    attend_slots(work_, slots, 0, steps, delta.data());
     for (size_t x = 0; x < delta.size(); ++x) delta[x] -= whole.z[x];
     OutcomeBlock view;
     view.outcome = static_cast<int>(o);
     if (outcome.shares_defined) whole.sums.at(o).point(view);
     view.delta = delta.data();
+    if (outcome.merge_count > 0) view.merges = &tally;
     sink({0, steps, nullptr, {view}});
   }
 }

@@ -6,7 +6,10 @@
 
 #include "sim/backend/layer_work.hpp"
 #include "sim/policy/record.hpp"
+#include "sim/replay/merge_tally.hpp"
 #include "sim/replay/plans.hpp"
+#include "sim/replay/slots.hpp"
+#include "sim/stages/merge/slot_cache.hpp"
 
 namespace kvsim {
 
@@ -26,6 +29,11 @@ struct ReplayOutcome {
   std::shared_ptr<const KeptSets> kept;
   const Settings* settings = nullptr;
   bool changed = false;         ///< keys or values differ from the trace's: replayed as slots
+  bool merging = false;         ///< entries were merged
+  std::shared_ptr<const KeptSets> first_kept;   ///< at the first compression; null: as `kept`
+  int64_t merge_count = 0;      ///< slots of two or more entries
+  int64_t undefined_scales = 0;
+  std::vector<double> scales;   ///< f of KeepKV Eq. 7
   bool shares_defined = true;   ///< false with positions=cache: metrics.md 1 does not apply
   int kept_handle = -1;         ///< sets as asked of the PlanBuilder: what was kept,
   int share_handle = -1;        ///< numerator and
@@ -41,6 +49,7 @@ struct OutcomeBlock {
   const Table<double>* total_importance = nullptr;
   const Table<double>* kept_squares = nullptr;       ///< of importance; per-step outcomes only
   const float* delta = nullptr;                      ///< [Hq][steps][dv] z^ - z; null: all 0
+  const MergeTally* merges = nullptr;                ///< null: no slot holds two entries
 };
 
 struct StepBlock {
@@ -53,13 +62,16 @@ struct StepBlock {
 struct PrefillOptions {
   Scope scope = Scope::prompt;
   Norm norm = Norm::l1;   ///< of v W in the importance
+  uint64_t seed = 0;      ///< of merges that draw
+  const Table<float>* importance = nullptr;   ///< [Hq][N] weights made before; null: made here
 };
 
 /// schedule=prefill: the prompt is compressed once, then every later step is replayed against what
-/// was kept. Also per-step choice, and kept entries that were rounded or re-rotated.
+/// was kept. Also per-step choice, and kept entries that were merged, rounded or re-rotated.
 class PrefillReplay {
  public:
-  /// `kept` is [record][budget]; everything given must outlive the replay.
+  /// `kept` is [record][budget], null where another loop replays the cell; everything given must
+  /// outlive the replay.
   PrefillReplay(LayerWork& work, const LayerKept& kept, const std::vector<Record>& records,
                 const PrefillOptions& options);
 
@@ -83,7 +95,8 @@ class PrefillReplay {
   Sums sums_of(const ReplayOutcome& outcome, const ReplayBlock& block) const;
   void on_block(const ReplayBlock& block, WholeRun& whole, const Sink& sink) const;
   void run_per_step(const WholeRun& whole, const Sink& sink);
-  void run_changed(const WholeRun& whole, const Sink& sink) const;
+  void run_changed(const WholeRun& whole, const Sink& sink);
+  LayerSlots changed_slots(ReplayOutcome& outcome, std::vector<SlotCache>& merged);
   bool needs_second_pass() const;
 
   LayerWork& work_;

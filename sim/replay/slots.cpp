@@ -16,23 +16,6 @@ using MatrixView = Eigen::Map<const RowMatrix>;
 
 MatrixView view(const Table<float>& table) { return {table.data(), table.rows(), table.columns()}; }
 
-/// Rotates one key by `angle_steps` positions: pairs (x_j, x_{j+d/2}), or (x_2j, x_2j+1) when
-/// interleaved, turn by angle_steps * inv_freq[j].
-void rotate(const TraceInfo& info, int64_t angle_steps, std::span<float> key) {
-  const size_t half = info.rope_inv_freq.size();
-  for (size_t j = 0; j < half; ++j) {
-    const double angle = static_cast<double>(angle_steps) * info.rope_inv_freq[j];
-    const double c = std::cos(angle);
-    const double s = std::sin(angle);
-    float& a = key[info.rope_interleaved ? 2 * j : j];
-    float& b = key[info.rope_interleaved ? 2 * j + 1 : j + half];
-    const double x = a;
-    const double y = b;
-    a = static_cast<float>(x * c - y * s);
-    b = static_cast<float>(x * s + y * c);
-  }
-}
-
 /// Query head at work on its slots; scratch of one thread.
 struct HeadInput {
   const OwnerSlots* slots = nullptr;
@@ -42,8 +25,8 @@ struct HeadInput {
 };
 
 /// One query: softmax over slots and the first `later` later entries, in place of the logits in
-/// `row`; out[dv] is the weighted mean of the values.
-void attend_row(const LayerTrace& layer, const HeadInput& input, int head, int64_t later,
+/// `row`; out[dv] is the weighted mean of the values. Returns the log-sum-exp.
+double attend_row(const LayerTrace& layer, const HeadInput& input, int head, int64_t later,
                 std::span<float> row, float* out) {
   const auto slots = static_cast<int64_t>(input.slots->k.rows());
   const int64_t used = slots + later;
@@ -72,6 +55,7 @@ void attend_row(const LayerTrace& layer, const HeadInput& input, int head, int64
     for (size_t c = 0; c < mean.size(); ++c) mean[c] += weight * static_cast<double>(value[c]);
   }
   for (size_t c = 0; c < mean.size(); ++c) out[c] = static_cast<float>(mean[c] / sum);
+  return largest + std::log(sum);
 }
 
 /// Later entries n..N-1 of one KV head.
@@ -82,6 +66,21 @@ Table<float> later_rows(const Tensor& tensor, int kv_head, int64_t n) {
 }
 
 }  // namespace
+
+void rotate_key(const TraceInfo& info, int64_t positions, std::span<float> key) {
+  const size_t half = info.rope_inv_freq.size();
+  for (size_t j = 0; j < half; ++j) {
+    const double angle = static_cast<double>(positions) * info.rope_inv_freq[j];
+    const double c = std::cos(angle);
+    const double s = std::sin(angle);
+    float& a = key[info.rope_interleaved ? 2 * j : j];
+    float& b = key[info.rope_interleaved ? 2 * j + 1 : j + half];
+    const double x = a;
+    const double y = b;
+    a = static_cast<float>(x * c - y * s);
+    b = static_cast<float>(x * s + y * c);
+  }
+}
 
 LayerSlots slots_of(const LayerWork& work, const KeptSets& kept) {
   LayerSlots slots;
@@ -113,13 +112,13 @@ void rotate_to_cache_positions(const TraceInfo& info, const KeptSets& kept, Laye
     const int64_t shift = info.prompt_len - static_cast<int64_t>(entries.size());
     for (size_t r = 0; r < entries.size(); ++r) {
       const int64_t moved = static_cast<int64_t>(r) + shift - static_cast<int64_t>(entries[r]);
-      if (moved != 0) rotate(info, moved, slots.owners[o].k.row(static_cast<int64_t>(r)));
+      if (moved != 0) rotate_key(info, moved, slots.owners[o].k.row(static_cast<int64_t>(r)));
     }
   }
 }
 
 void attend_slots(const LayerWork& work, const LayerSlots& slots, int64_t first, int64_t steps,
-                  float* out) {
+                  float* out, const SlotWatcher& watch) {
   const TraceInfo& info = work.info();
   const LayerTrace& layer = work.trace();
   const int group = work.group_size();
@@ -142,9 +141,12 @@ void attend_slots(const LayerWork& work, const LayerSlots& slots, int64_t first,
     logits.rightCols(later_k.rows()).noalias() = view(queries) * view(later_k).transpose();
     for (int64_t s = 0; s < steps; ++s) {
       const int64_t position = info.query_position[static_cast<size_t>(row0 + s)];
-      attend_row(layer, input, head, position - n + 1,
-                 {logits.data() + s * logits.cols(), static_cast<size_t>(logits.cols())},
-                 out + (h * steps + s) * work.value_dim());
+      const int64_t later = position - n + 1;
+      const std::span<float> row(logits.data() + s * logits.cols(),
+                                 static_cast<size_t>(owner.k.rows() + later));
+      const double log_sum_exp =
+          attend_row(layer, input, head, later, row, out + (h * steps + s) * work.value_dim());
+      if (watch) watch(head, s, row, log_sum_exp);
     }
   });
 }

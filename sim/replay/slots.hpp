@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "sim/backend/layer_work.hpp"
@@ -22,6 +24,10 @@ struct LayerSlots {
   std::vector<OwnerSlots> owners;
 };
 
+/// Rotates a key by a number of positions: pairs (x_j, x_{j+d/2}), or (x_2j, x_2j+1) when
+/// interleaved, turn by positions * inv_freq[j].
+void rotate_key(const TraceInfo& info, int64_t positions, std::span<float> key);
+
 /// The kept entries as slots, unchanged.
 LayerSlots slots_of(const LayerWork& work, const KeptSets& kept);
 
@@ -31,10 +37,16 @@ LayerSlots slots_of(const LayerWork& work, const KeptSets& kept);
 /// done. Needs info().rope_inv_freq.
 void rotate_to_cache_positions(const TraceInfo& info, const KeptSets& kept, LayerSlots& slots);
 
+/// Sees one query of one head after attend_slots() is through with it: logits with log-weights of
+/// all slots and then of the later entries up to the query, and their log-sum-exp (sink included).
+/// Heads run in parallel, the steps of a head in ascending order.
+using SlotWatcher = std::function<void(int head, int64_t step, std::span<const float> logits,
+                                       double log_sum_exp)>;
+
 /// The plain general form of compressed attention (metrics.md 2): for later steps
 /// first..first+steps-1, out[Hq][steps][dv] is z^ over the slots present and every later entry up
 /// to the query itself. Float32 logits, sums in float64.
 void attend_slots(const LayerWork& work, const LayerSlots& slots, int64_t first, int64_t steps,
-                  float* out);
+                  float* out, const SlotWatcher& watch = nullptr);
 
 }  // namespace kvsim

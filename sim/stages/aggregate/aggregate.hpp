@@ -17,12 +17,32 @@ class Aggregation {
   virtual void finish(std::span<double> out) = 0;
 };
 
+/// The same for slots that come and go while decoding (policies.md 12). It starts from the prompt
+/// rows of J and goes on with one row per step.
+class SlotStatistic {
+ public:
+  virtual ~SlotStatistic() = default;
+  /// One more row over all slots; the query sees the first `visible` of them.
+  virtual void add(std::span<const double> row, int64_t visible) = 0;
+  virtual double score(int64_t slot) const = 0;
+  virtual void append() = 0;
+  virtual void erase(std::span<const int64_t> slots) = 0;   ///< ascending
+  /// Slot `from` becomes part of `into`; weights are those of their entries.
+  virtual void merge(int64_t from, int64_t into, double weight_from, double weight_into) = 0;
+};
+
 /// Over queries (policies.md 5.4).
 class Aggregate : public Kind {
  public:
   using Kind::Kind;
   virtual std::unique_ptr<Aggregation> start(const Settings& settings, int64_t rows,
                                              int64_t columns) const = 0;
+  /// Over |J| = rows rows and then on; null where a kind cannot go on from step to step.
+  virtual std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t /*rows*/,
+                                                int64_t /*slots*/) const {
+    return nullptr;
+  }
+  virtual bool follows_slots() const { return false; }
   /// No aggregation: every step is scored by its own row (schedule=per-step).
   virtual bool per_step() const { return false; }
 };

@@ -1,6 +1,6 @@
 #include <vector>
 
-#include "sim/stages/aggregate/aggregate.hpp"
+#include "sim/stages/aggregate/slot_statistics.hpp"
 
 namespace kvsim {
 namespace {
@@ -32,6 +32,11 @@ class Ema : public Aggregate {
   std::unique_ptr<Aggregation> start(const Settings& settings, int64_t,
                                      int64_t columns) const override {
     return std::make_unique<Recursion>(settings.real("ema_alpha"), columns);
+  }
+  bool follows_slots() const override { return true; }
+  std::unique_ptr<SlotStatistic> follow(const Settings& settings, int64_t,
+                                        int64_t slots) const override {
+    return average_of_rows(settings.real("ema_alpha"), slots);
   }
 };
 const Register<Aggregate, Ema> ema;

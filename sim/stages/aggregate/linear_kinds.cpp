@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/stages/aggregate/slot_statistics.hpp"
 #include "sim/stages/aggregate/weighted_sum.hpp"
 #include "sim/stages/parameter.hpp"
 
@@ -42,6 +43,11 @@ class Sum : public Aggregate {
   Started start(const Settings&, int64_t rows, int64_t columns) const override {
     return weighted(constant(rows, 1), columns);
   }
+  bool follows_slots() const override { return true; }
+  std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t,
+                                        int64_t slots) const override {
+    return sum_of_rows(slots);
+  }
 };
 const Register<Aggregate, Sum> sum;
 
@@ -65,6 +71,11 @@ class Mean : public Aggregate {
   Mean() : Aggregate({"aggregate", "mean", "mean over the observing queries", "SnapKV", {}}) {}
   Started start(const Settings&, int64_t rows, int64_t columns) const override {
     return std::make_unique<MeanOfRows>(rows, columns);
+  }
+  bool follows_slots() const override { return true; }
+  std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t rows,
+                                        int64_t slots) const override {
+    return mean_of_last_rows(1, rows, slots);
   }
 };
 const Register<Aggregate, Mean> mean;
@@ -99,6 +110,11 @@ class MeanVisible : public Aggregate {
   Started start(const Settings&, int64_t rows, int64_t columns) const override {
     return std::make_unique<MeanOfVisible>(rows, columns);
   }
+  bool follows_slots() const override { return true; }
+  std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t,
+                                        int64_t slots) const override {
+    return mean_of_seen_rows(slots);
+  }
 };
 const Register<Aggregate, MeanVisible> mean_visible;
 
@@ -107,6 +123,11 @@ class Last : public Aggregate {
   Last() : Aggregate({"aggregate", "last", "the newest row alone", "TOVA", {}}) {}
   Started start(const Settings&, int64_t rows, int64_t columns) const override {
     return weighted(one_row(rows, rows - 1), columns);
+  }
+  bool follows_slots() const override { return true; }
+  std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t,
+                                        int64_t slots) const override {
+    return average_of_rows(1, slots);
   }
 };
 const Register<Aggregate, Last> last;
@@ -135,6 +156,11 @@ class Linear : public Aggregate {
           1 + (newest - 1) * static_cast<double>(k) / static_cast<double>(rows - 1);
     for (double& w : weights) w /= static_cast<double>(rows);
     return weighted(std::move(weights), columns);
+  }
+  bool follows_slots() const override { return true; }
+  std::unique_ptr<SlotStatistic> follow(const Settings& settings, int64_t rows,
+                                        int64_t slots) const override {
+    return mean_of_last_rows(settings.real("linear_newest"), rows, slots);
   }
 };
 const Register<Aggregate, Linear> linear;

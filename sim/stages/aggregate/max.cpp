@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "sim/stages/aggregate/aggregate.hpp"
+#include "sim/stages/aggregate/slot_statistics.hpp"
 
 namespace kvsim {
 namespace {
@@ -28,6 +28,11 @@ class Max : public Aggregate {
                    "DefensiveKV Eq. 5", {}}) {}
   std::unique_ptr<Aggregation> start(const Settings&, int64_t, int64_t columns) const override {
     return std::make_unique<Maximum>(columns);
+  }
+  bool follows_slots() const override { return true; }
+  std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t,
+                                        int64_t slots) const override {
+    return largest_of_rows(slots);
   }
 };
 const Register<Aggregate, Max> max;

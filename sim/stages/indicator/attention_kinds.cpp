@@ -41,6 +41,10 @@ class Attention : public HeadRows {
   Rows rows(LayerWork&, const Settings&, const Segment&) const override {
     return std::make_unique<AttentionRows>();
   }
+  bool scores_slots() const override { return true; }
+  void slot_row(std::span<const double> a, std::span<double> out) const override {
+    std::copy(a.begin(), a.end(), out.begin());
+  }
 };
 const Register<Indicator, Attention> attention;
 
@@ -90,6 +94,11 @@ class BelowMean : public HeadRows {
                   "Scissorhands", {}}) {}
   Rows rows(LayerWork&, const Settings&, const Segment& segment) const override {
     return std::make_unique<BelowMeanRows>(segment.range.begin);
+  }
+  bool scores_slots() const override { return true; }
+  void slot_row(std::span<const double> a, std::span<double> out) const override {
+    const double share = 1.0 / static_cast<double>(a.size());
+    for (size_t s = 0; s < out.size(); ++s) out[s] = a[s] < share ? -1 : 0;
   }
 };
 const Register<Indicator, BelowMean> below_mean;

@@ -37,6 +37,10 @@ class Position : public EntryIndicator {
       for (int64_t i = 0; i < x.columns(); ++i) x(owner, i) = static_cast<double>(i);
     return x;
   }
+  bool scores_slots() const override { return true; }
+  double slot_score(const SlotToScore& slot) const override {
+    return static_cast<double>(slot.position);
+  }
 };
 const Register<Indicator, Position> position;
 
@@ -51,6 +55,11 @@ class Random : public EntryIndicator {
         x(owner, i) = uniform(request.seed, static_cast<uint64_t>(request.work.layer()),
                               static_cast<uint64_t>(owner), static_cast<uint64_t>(i));
     return x;
+  }
+  bool scores_slots() const override { return true; }
+  double slot_score(const SlotToScore& slot) const override {
+    return uniform(slot.seed, static_cast<uint64_t>(slot.layer), static_cast<uint64_t>(slot.owner),
+                   static_cast<uint64_t>(slot.position));
   }
 };
 const Register<Indicator, Random> random;
@@ -85,6 +94,8 @@ class KeyNorm : public EntryIndicator {
       for (int64_t i = 0; i < keys.rows(); ++i) out[static_cast<size_t>(i)] = -norm(keys.row(i));
     });
   }
+  bool scores_slots() const override { return true; }
+  double slot_score(const SlotToScore& slot) const override { return -norm(slot.key); }
 };
 const Register<Indicator, KeyNorm> key_norm;
 

@@ -44,6 +44,15 @@ struct EntryRequest {
   }
 };
 
+/// A slot of one owner while decoding.
+struct SlotToScore {
+  uint64_t seed = 0;
+  int layer = 0;
+  int owner = 0;
+  int64_t position = 0;
+  std::span<const float> key;
+};
+
 /// What is measured per query head, observing query and entry (policies.md 5.2).
 class Indicator : public Kind {
  public:
@@ -52,6 +61,12 @@ class Indicator : public Kind {
   virtual bool needs_logits() const { return false; }
   virtual bool needs_outputs() const { return false; }
   virtual bool aggregates_first() const { return false; }   ///< needs order=asg or ags
+
+  /// schedule=decode: can score slots. Row indicators turn one query's attention over the slots
+  /// present into X; the others score a slot from what it is.
+  virtual bool scores_slots() const { return false; }
+  virtual void slot_row(std::span<const double> /*attention*/, std::span<double>) const {}
+  virtual double slot_score(const SlotToScore&) const { return 0; }
 
   /// Axes::entry only: scores [owners][n], the same for every segment.
   virtual Table<double> entries(const EntryRequest&) const { return {}; }

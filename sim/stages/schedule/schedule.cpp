@@ -10,6 +10,21 @@ const Declare schedule{{.key = "schedule",
                         .type = ValueType::kind,
                         .fallback = "prefill",
                         .meaning = "when compression runs"}};
+const Declare period{{.key = "period",
+                      .place = 1202,
+                      .type = ValueType::count,
+                      .fallback = "64",
+                      .meaning = "positions from one compression to the next",
+                      .unit = "positions",
+                      .low = 1}};
+const Declare evict_batch{{.key = "evict_batch",
+                           .place = 1203,
+                           .type = ValueType::share,
+                           .fallback = "1",
+                           .meaning = "slots that leave at once when a head is over its budget",
+                           .unit = "slots",
+                           .low = 0,
+                           .low_open = true}};
 
 struct Prefill : Schedule {
   Prefill() : Schedule({"schedule", "prefill", "once, when the prompt is complete", "", {}}) {}
@@ -23,6 +38,22 @@ struct PerStep : Schedule {
   bool per_step() const override { return true; }
 };
 const Register<Schedule, PerStep> per_step;
+
+struct Decode : Schedule {
+  Decode()
+      : Schedule({"schedule", "decode", "the budget is held at every step", "H2O; KeepKV",
+                  {"evict_batch"}, "all queries n..N-1"}) {}
+  bool decodes() const override { return true; }
+};
+const Register<Schedule, Decode> decode;
+
+struct Periodic : Schedule {
+  Periodic()
+      : Schedule({"schedule", "periodic", "the full cache is compressed anew every `period`",
+                  "KeepKV", {"period"}, "the observing queries before each compression"}) {}
+  bool repeats() const override { return true; }
+};
+const Register<Schedule, Periodic> periodic;
 
 }  // namespace
 }  // namespace kvsim

@@ -1,5 +1,8 @@
 #include "sim/stages/weight/weight.hpp"
 
+#include <cmath>
+#include <vector>
+
 #include "sim/stages/parameter.hpp"
 
 namespace kvsim {
@@ -22,6 +25,9 @@ class NoWeight : public Weight {
  public:
   NoWeight() : Weight({"weight", "none", "1", "", {}}) {}
   bool changes_nothing() const override { return true; }
+  double of_value(std::span<const float>, std::span<const Table<float>>) const override {
+    return 1;
+  }
   Table<double> weights(LayerWork& work, bool per_query_head) const override {
     return Table<double>(per_query_head ? work.query_heads() : work.kv_heads(), work.entries(), 1);
   }
@@ -55,10 +61,41 @@ Table<double> projected_weights(LayerWork& work, bool per_query_head, Norm norm)
   return w;
 }
 
+template <class T>
+double norm(std::span<const T> x, Norm norm) {
+  double sum = 0;
+  for (const T value : x) {
+    const auto v = static_cast<double>(value);
+    sum += norm == Norm::l1 ? std::fabs(v) : v * v;
+  }
+  return norm == Norm::l1 ? sum : std::sqrt(sum);
+}
+
+/// Mean over the heads of the norm of v W^h, one value at a time.
+double projected_norm(std::span<const float> value, std::span<const Table<float>> outputs,
+                      Norm kind) {
+  double total = 0;
+  for (const Table<float>& output : outputs) {
+    std::vector<double> product(static_cast<size_t>(output.columns()), 0.0);
+    for (size_t c = 0; c < value.size(); ++c) {
+      const auto row = output.row(static_cast<int64_t>(c));
+      const auto v = static_cast<double>(value[c]);
+      for (size_t x = 0; x < product.size(); ++x) product[x] += v * static_cast<double>(row[x]);
+    }
+    total += norm(std::span<const double>(product), kind);
+  }
+  return total / static_cast<double>(outputs.size());
+}
+
 template <bool kProjected, Norm kNorm>
 class NormWeight : public Weight {
  public:
   using Weight::Weight;
+  bool needs_outputs() const override { return kProjected; }
+  double of_value(std::span<const float> value,
+                  std::span<const Table<float>> outputs) const override {
+    return kProjected ? projected_norm(value, outputs, kNorm) : norm(value, kNorm);
+  }
   Table<double> weights(LayerWork& work, bool per_query_head) const override {
     return kProjected ? projected_weights(work, per_query_head, kNorm)
                       : value_weights(work, per_query_head, kNorm);

@@ -1,4 +1,6 @@
 #pragma once
+#include <span>
+
 #include "sim/backend/layer_work.hpp"
 #include "sim/stages/kind.hpp"
 
@@ -9,6 +11,10 @@ class Weight : public Kind {
  public:
   using Kind::Kind;
   virtual bool changes_nothing() const { return false; }
+  /// w of a slot with this value, read by `heads`; each `outputs` is W^h of one of them, [dv][D].
+  virtual double of_value(std::span<const float> value,
+                          std::span<const Table<float>> outputs) const = 0;
+  virtual bool needs_outputs() const { return false; }
   /// w: [owners][n]; owners are query heads when `per_query_head`.
   virtual Table<double> weights(LayerWork& work, bool per_query_head) const = 0;
 };

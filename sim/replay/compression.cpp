@@ -1,0 +1,193 @@
+#include "sim/replay/compression.hpp"
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "sim/core/parallel.hpp"
+#include "sim/stages/merge/votes.hpp"
+
+namespace kvsim {
+namespace {
+
+using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using View = Eigen::Map<const Matrix>;
+
+const Merge& merge_of(const Settings& settings) {
+  return Kinds<Merge>::find(settings.text("merge"));
+}
+
+/// Every prompt entry of the owner as a slot of its own.
+SlotCache whole_prompt(const LayerWork& work, const KeptSets& kept, int owner) {
+  const int heads = kept.per_query_head ? 1 : work.group_size();
+  const int kv = kept.per_query_head ? owner / work.group_size() : owner;
+  SlotCache cache(owner, owner * heads, heads, work.trace().k.dim(2), work.value_dim());
+  const Table<float> keys = work.keys(kv);
+  const Table<float> values = work.values(kv);
+  cache.reserve(work.entries());
+  for (int64_t i = 0; i < work.entries(); ++i) cache.append(i, keys.row(i), values.row(i));
+  return cache;
+}
+
+/// Estimates from the last prompt queries. Logits are linear in the key here (no softcap).
+std::unique_ptr<Estimates> first_estimates(const LayerWork& work, const SlotCache& cache,
+                                           const Settings& settings, EstimateLines lines,
+                                           int64_t budget) {
+  const auto& kind = Kinds<ScoreEstimate>::find(settings.text("score_estimate"));
+  const TraceInfo& info = work.info();
+  const int64_t n = cache.size();
+  const int64_t rows = std::min(kind.rows(settings, budget), n);
+  const bool per_head = lines == EstimateLines::every_head;
+  const int count = per_head ? cache.heads() : 1;
+  auto estimates = kind.start(settings, budget, count, n);
+  const View keys(cache.keys(), n, cache.key_dim());
+  const int64_t end = info.first_step();   // stored queries n-rows..n-1 are the last before it
+  for (int line = 0; line < count; ++line) {
+    const Table<float> queries = per_head
+                                     ? mean_queries(work.trace(), cache.first_head() + line, 1,
+                                                    end - rows, end)
+                                     : mean_queries(work.trace(), cache.first_head(), cache.heads(),
+                                                    end - rows, end);
+    const Matrix logits = View(queries.data(), rows, queries.columns()) * keys.transpose();
+    std::vector<double> seen(static_cast<size_t>(n));
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < n; ++i)
+        seen[static_cast<size_t>(i)] =
+            i <= n - rows + r ? static_cast<double>(logits(r, i)) * work.trace().scale
+                              : -std::numeric_limits<double>::infinity();
+      estimates->see(line, seen);
+    }
+  }
+  return estimates;
+}
+
+/// Attention of query n-1 on every entry, mean over each owner's heads.
+void read_newest_attention(LayerWork& work, std::vector<MergeOwner>& owners) {
+  const std::vector<int64_t> newest = {work.entries() - 1};
+  AttentionPass pass;
+  pass.positions = newest;
+  for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t) {
+    for (MergeOwner& owner : owners) {
+      const int first = owner.cache->first_head() - block.kv_head * block.heads;
+      if (first < 0 || first >= block.heads) continue;
+      owner.attention.assign(static_cast<size_t>(block.columns), 0.0);
+      for (int x = 0; x < owner.cache->heads(); ++x) {
+        const float* row = block.attention_row(first + x, 0);
+        for (size_t i = 0; i < owner.attention.size(); ++i)
+          owner.attention[i] += static_cast<double>(row[i]) / owner.cache->heads();
+      }
+    }
+  });
+}
+
+/// Slots that are not among the kept entries, ascending.
+std::vector<int64_t> others(const std::vector<uint32_t>& kept, int64_t entries) {
+  std::vector<int64_t> rest;
+  auto at = kept.begin();
+  for (int64_t i = 0; i < entries; ++i) {
+    if (at != kept.end() && static_cast<int64_t>(*at) == i)
+      ++at;
+    else
+      rest.push_back(i);
+  }
+  return rest;
+}
+
+}  // namespace
+
+bool merges(const Settings& settings) { return merge_of(settings).merges(); }
+
+Table<float> mean_queries(const LayerTrace& layer, int first_head, int heads, int64_t begin,
+                          int64_t end) {
+  Table<float> one(end - begin, layer.q.dim(2));
+  layer.q.read(first_head, begin, end, one.data());
+  if (heads == 1) return one;
+  std::vector<double> sum(one.values().begin(), one.values().end());
+  for (int x = 1; x < heads; ++x) {
+    layer.q.read(first_head + x, begin, end, one.data());
+    for (size_t c = 0; c < sum.size(); ++c) sum[c] += static_cast<double>(one.values()[c]);
+  }
+  for (size_t c = 0; c < sum.size(); ++c) one.values()[c] = static_cast<float>(sum[c] / heads);
+  return one;
+}
+
+Compressed compress(LayerWork& work, const KeptSets& kept, const Settings& settings, uint64_t seed,
+                    MergeMemory& memory) {
+  const Merge& merge = merge_of(settings);
+  Compressed result;
+  result.per_query_head = kept.per_query_head;
+  MergeRequest request{&settings, seed, work.layer(), {}, &memory};
+  request.owners.resize(kept.owners.size());
+  for (size_t o = 0; o < kept.owners.size(); ++o)
+    result.owners.push_back(whole_prompt(work, kept, static_cast<int>(o)));
+  parallel_for(static_cast<int64_t>(kept.owners.size()), [&](int64_t at) {
+    const auto o = static_cast<size_t>(at);
+    SlotCache& cache = result.owners[o];
+    MergeOwner& owner = request.owners[o];
+    owner.cache = &cache;
+    owner.evicted = others(kept.owners[o], work.entries());
+    if (merge.estimates() != EstimateLines::none)
+      cache.estimate_with(
+          first_estimates(work, cache, settings, merge.estimates(), kept.budget));
+    for (size_t s = 0; !kept.sets.empty() && s < kept.sets[o].size(); ++s)
+      owner.sets.push_back({kept.owners[o][s], {kept.sets[o][s].begin(), kept.sets[o][s].end()}});
+  });
+  if (merge.uses_attention()) read_newest_attention(work, request.owners);
+  merge.apply(request);
+  for (MergeOwner& owner : request.owners) {
+    owner.cache->erase(owner.evicted);
+    result.undefined_scales += owner.undefined_scales;
+    result.scales.insert(result.scales.end(), owner.scales.begin(), owner.scales.end());
+    result.evicted.push_back(std::move(owner.evicted));
+    result.steps.push_back(std::move(owner.steps));
+  }
+  return result;
+}
+
+LayerSlots as_slots(const Compressed& compressed, const Settings& settings) {
+  const Votes& votes = votes_of(settings);
+  LayerSlots slots;
+  slots.per_query_head = compressed.per_query_head;
+  for (const SlotCache& cache : compressed.owners) {
+    OwnerSlots owner;
+    owner.k = Table<float>(cache.size(), cache.key_dim());
+    owner.v = Table<float>(cache.size(), cache.value_dim());
+    std::copy_n(cache.keys(), owner.k.values().size(), owner.k.data());
+    std::copy_n(cache.values(), owner.v.values().size(), owner.v.data());
+    if (votes.weighs()) {
+      owner.log_weight = Table<float>(cache.heads(), cache.size());
+      for (int x = 0; x < cache.heads(); ++x)
+        for (int64_t s = 0; s < cache.size(); ++s)
+          owner.log_weight(x, s) = static_cast<float>(votes.log_weight(cache, s, x));
+    }
+    slots.owners.push_back(std::move(owner));
+  }
+  return slots;
+}
+
+std::shared_ptr<KeptSets> kept_after(const std::vector<SlotCache>& owners, const KeptSets& kept,
+                                     int64_t entries) {
+  auto after = std::make_shared<KeptSets>(kept);
+  after->merged.assign(owners.size(), {});
+  for (size_t o = 0; o < owners.size(); ++o) {
+    after->owners[o].clear();
+    for (int64_t s = 0; s < owners[o].size(); ++s) {
+      const int64_t own = owners[o].position(s);
+      if (own < entries) after->owners[o].push_back(static_cast<uint32_t>(own));
+      for (const uint32_t entry : owners[o].members(s))
+        if (entry != own && entry < entries) after->merged[o].push_back(entry);
+    }
+    std::ranges::sort(after->merged[o]);
+  }
+  return after;
+}
+
+int64_t merged_slots(const std::vector<SlotCache>& owners) {
+  int64_t count = 0;
+  for (const SlotCache& cache : owners)
+    for (int64_t s = 0; s < cache.size(); ++s) count += !cache.members(s).empty();
+  return count;
+}
+
+}  // namespace kvsim

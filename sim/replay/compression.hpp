@@ -1,0 +1,48 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "sim/backend/layer_work.hpp"
+#include "sim/core/kept_sets.hpp"
+#include "sim/replay/slots.hpp"
+#include "sim/stages/merge/merge.hpp"
+
+namespace kvsim {
+
+/// The prompt of one layer after selection and merging (policies.md 9).
+struct Compressed {
+  bool per_query_head = false;
+  std::vector<SlotCache> owners;     ///< the slots that stayed, ascending
+  /// Per owner what happened before slots were erased: slot i was prompt entry i.
+  std::vector<std::vector<int64_t>> evicted;
+  std::vector<std::vector<MergeOwner::Step>> steps;
+  int64_t undefined_scales = 0;
+  std::vector<double> scales;        ///< f of Eq. 7, every merge
+};
+
+/// Compresses entries 0..n-1 once: what `kept` lists stays, `merge` of the settings says what
+/// becomes of the rest. `memory` is carried from one compression of a layer to the next.
+Compressed compress(LayerWork& work, const KeptSets& kept, const Settings& settings, uint64_t seed,
+                    MergeMemory& memory);
+
+/// Does the record change more than which entries there are?
+bool merges(const Settings& settings);
+
+/// Rows of the mean query of heads first..first+heads-1, or of one of them, at stored query indices
+/// begin..end-1: [end - begin][d].
+Table<float> mean_queries(const LayerTrace& layer, int first_head, int heads, int64_t begin,
+                          int64_t end);
+
+/// The slots as attend_slots() takes them, log-weights included.
+LayerSlots as_slots(const Compressed& compressed, const Settings& settings);
+
+/// What was kept, with the entries that are part of others' slots (mask 2). Of all slots only
+/// those at positions below `entries` count, and of their members the same.
+std::shared_ptr<KeptSets> kept_after(const std::vector<SlotCache>& owners, const KeptSets& kept,
+                                     int64_t entries);
+
+/// Slots that hold at least two entries, over all owners.
+int64_t merged_slots(const std::vector<SlotCache>& owners);
+
+}  // namespace kvsim

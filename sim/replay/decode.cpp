@@ -1,0 +1,145 @@
+#include "sim/replay/decode.hpp"
+
+#include <algorithm>
+
+#include "sim/core/parallel.hpp"
+#include "sim/replay/decode_scratch.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr int64_t kBlockValues = int64_t{1} << 24;   // attention of all heads: 64 MB at a time
+constexpr int64_t kMostSteps = 64;
+
+Table<double> difference(const Table<double>& a, const Table<double>& b) {
+  Table<double> result = a;
+  for (size_t x = 0; x < result.values().size(); ++x) result.values()[x] -= b.values()[x];
+  return result;
+}
+
+}  // namespace
+
+DecodeReplay::DecodeReplay(LayerWork& work, const LayerKept& kept,
+                           const std::vector<Record>& records, const PrefillOptions& options)
+    : work_(work), options_(options) {
+  for (size_t r = 0; r < kept.size(); ++r) {
+    for (size_t b = 0; b < kept[r].size(); ++b) {
+      if (kept[r][b] == nullptr) continue;
+      ReplayOutcome& outcome = outcomes_.emplace_back();
+      outcome.cells = {{static_cast<int>(r), static_cast<int>(b)}};
+      outcome.kept = outcome.first_kept = kept[r][b];
+      outcome.settings = &records[r].settings;
+      outcome.changed = true;
+      outcome.merging = merges(records[r].settings);
+      outcome.shares_defined = !records[r].settings.is("positions", "cache");
+    }
+  }
+}
+
+/// Prompt statistics of all runs share passes over the attention, then every run compresses.
+void DecodeReplay::start_runs(std::vector<std::unique_ptr<DecodeRun>>& runs) {
+  std::vector<RowConsumer*> consumers;
+  for (const ReplayOutcome& outcome : outcomes_) {
+    runs.push_back(std::make_unique<DecodeRun>(work_, *outcome.first_kept, *outcome.settings,
+                                               options_.seed));
+    if (runs.back()->prompt() != nullptr) consumers.push_back(runs.back()->prompt());
+  }
+  run_consumers(work_, consumers);
+  for (const auto& run : runs) run->start();
+}
+
+/// The full cache at some steps, for comparison only: policies see nothing of it.
+DecodeBlock DecodeReplay::read_block(int64_t first, int64_t steps,
+                                     const Table<float>& importance) const {
+  const TraceInfo& info = work_.info();
+  DecodeBlock block;
+  block.first_step = first;
+  block.steps = steps;
+  block.importance = &importance;
+  block.count_query = options_.scope == Scope::all;
+  block.leave_out_guarded = options_.scope == Scope::evictable;
+  block.total_attention = block.total_importance = Table<double>(work_.query_heads(), steps);
+  AttentionRequest request;
+  for (int64_t s = 0; s < steps; ++s) request.rows.push_back(info.first_step() + first + s);
+  request.columns = info.query_position[static_cast<size_t>(request.rows.back())] + 1;
+  request.outputs = true;
+  request.logits = std::ranges::any_of(outcomes_, &ReplayOutcome::merging);
+  block.heads.resize(static_cast<size_t>(work_.kv_heads()));
+  for (int kv = 0; kv < work_.kv_heads(); ++kv) {
+    request.kv_head = kv;
+    work_.backend().attention(work_.trace(), request, block.heads[static_cast<size_t>(kv)]);
+  }
+  parallel_for(work_.query_heads(), [&](int64_t h) {
+    const auto head = static_cast<int>(h);
+    for (int64_t s = 0; s < steps; ++s) {
+      const float* row = block.attention(head, s);
+      const int64_t before = block.heads.front().positions[static_cast<size_t>(s)] +
+                             (block.count_query ? 1 : 0);
+      for (int64_t i = 0; i < before; ++i) {
+        const auto a = static_cast<double>(row[i]);
+        block.total_attention(h, s) += a;
+        block.total_importance(h, s) += a * static_cast<double>(importance(h, i));
+      }
+    }
+  });
+  return block;
+}
+
+void DecodeReplay::run(const std::function<void(const StepBlock&)>& sink) {
+  if (outcomes_.empty()) return;
+  const TraceInfo& info = work_.info();
+  const int64_t heads = work_.query_heads();
+  Table<float> importance(heads, info.total_len);
+  work_.backend().projected_norms(work_.trace(), options_.norm, {0, info.total_len},
+                                  importance.data());
+  std::vector<std::unique_ptr<DecodeRun>> runs;
+  start_runs(runs);
+  const int64_t most = std::clamp<int64_t>(kBlockValues / (heads * info.total_len), 1, kMostSteps);
+  for (int64_t first = 0; first < info.steps(); first += most) {
+    const int64_t steps = std::min(most, info.steps() - first);
+    const DecodeBlock full = read_block(first, steps, importance);
+    std::vector<DecodeSeries> series(runs.size(), DecodeSeries(heads, steps, work_.value_dim()));
+    const auto advance = [&](size_t r) {
+      for (int64_t s = 0; s < steps; ++s) runs[r]->step(full, s, series[r]);
+    };
+    // Threads share runs if there are enough of them, else the heads of each.
+    if (static_cast<int>(runs.size()) >= threads())
+      parallel_for(static_cast<int64_t>(runs.size()),
+                   [&](int64_t r) { advance(static_cast<size_t>(r)); });
+    else
+      for (size_t r = 0; r < runs.size(); ++r) advance(r);
+    for (size_t r = 0; r < runs.size(); ++r) sink_block(full, series[r], r, sink);
+  }
+  for (size_t r = 0; r < runs.size(); ++r) {
+    ReplayOutcome& outcome = outcomes_[r];
+    outcome.kept = kept_after(runs[r]->owners(), *outcome.first_kept, work_.entries());
+    outcome.merge_count = merged_slots(runs[r]->owners());
+    outcome.undefined_scales = runs[r]->undefined_scales();
+    outcome.scales = runs[r]->scales();
+  }
+}
+
+void DecodeReplay::sink_block(const DecodeBlock& full, const DecodeSeries& series, size_t run,
+                              const std::function<void(const StepBlock&)>& sink) const {
+  const bool leave_out = options_.scope == Scope::evictable;
+  const auto scoped = [&](const Table<double>& sums, const Table<double>& guarded) {
+    return leave_out ? difference(sums, guarded) : sums;
+  };
+  const auto kept_attention = scoped(series.kept_attention, series.guarded_attention);
+  const auto kept_importance = scoped(series.kept_importance, series.guarded_importance);
+  const auto total_attention = scoped(full.total_attention, series.guarded_attention);
+  const auto total_importance = scoped(full.total_importance, series.guarded_importance);
+  OutcomeBlock view;
+  view.outcome = static_cast<int>(run);
+  if (outcomes_[run].shares_defined) {
+    view.kept_attention = &kept_attention;
+    view.kept_importance = &kept_importance;
+    view.total_attention = &total_attention;
+    view.total_importance = &total_importance;
+  }
+  view.delta = series.delta.data();
+  if (outcomes_[run].merging) view.merges = &series.merges;
+  sink({full.first_step, full.steps, nullptr, {view}});
+}
+
+}  // namespace kvsim

@@ -1,0 +1,193 @@
+#include <algorithm>
+#include <numeric>
+
+#include "sim/core/parallel.hpp"
+#include "sim/replay/decode_scratch.hpp"
+#include "sim/stages/merge/votes.hpp"
+#include "sim/stages/queries/queries.hpp"
+#include "sim/stages/spans.hpp"
+
+namespace kvsim {
+namespace {
+
+const Indicator& indicator_of(const Settings& settings) {
+  return Kinds<Indicator>::find(settings.text("indicator"));
+}
+const Group& group_of(const Settings& settings) {
+  return Kinds<Group>::find(settings.text("group"));
+}
+
+}  // namespace
+
+std::vector<uint8_t> listed_entries(const TraceInfo& info, const Settings& settings) {
+  std::vector<uint8_t> listed(static_cast<size_t>(info.prompt_len), 0);
+  for (const Range& range :
+       resolve_spans(settings.list("whitelist"), info.spans, info.prompt_len))
+    std::fill(listed.begin() + range.begin, listed.begin() + range.end, uint8_t{1});
+  return listed;
+}
+
+/// Rows are grouped before they enter a statistic. Heads of different owners hold different slots,
+/// so the layer's mean goes by position; a head without the slot counts as 0.
+void DecodeRun::update_statistics() {
+  if (scores_.empty()) return;
+  const Group& group = group_of(settings_);
+  const Indicator& indicator = indicator_of(settings_);
+  const bool layer = group.span() == GroupSpan::layer;
+  std::vector<Table<double>> grouped(owners_.size());
+  parallel_for(static_cast<int64_t>(owners_.size()), [&](int64_t at) {
+    const auto o = static_cast<size_t>(at);
+    const SlotCache& cache = owners_[o];
+    std::vector<double> row(static_cast<size_t>(cache.size()));
+    grouped[o] = Table<double>(layer ? cache.heads() : 1, cache.size());
+    for (int x = 0; x < cache.heads(); ++x) {
+      indicator.slot_row(scratch_[o].attention.row(x), row);
+      if (layer)
+        std::ranges::copy(row, grouped[o].row(x).begin());
+      else
+        group.add(x, cache.heads(), row, grouped[o].row(0));
+    }
+  });
+  std::vector<double> by_position;
+  if (layer) {
+    by_position.assign(static_cast<size_t>(work_.info().total_len), 0.0);
+    for (size_t o = 0; o < owners_.size(); ++o)
+      for (int64_t x = 0; x < grouped[o].rows(); ++x)
+        for (int64_t s = 0; s < owners_[o].size(); ++s)
+          by_position[static_cast<size_t>(owners_[o].position(s))] += grouped[o](x, s);
+  }
+  parallel_for(static_cast<int64_t>(owners_.size()), [&](int64_t at) {
+    const auto o = static_cast<size_t>(at);
+    const std::vector<double> row =
+        layer ? layer_row(o, by_position) : grouped[o].values();
+    scores_[o]->add(row, owners_[o].size());
+    if (!deviations_.empty()) deviations_[o]->add(row, owners_[o].size());
+  });
+}
+
+/// Mean over all query heads of the layer, for the slots of one owner.
+std::vector<double> DecodeRun::layer_row(size_t owner,
+                                         const std::vector<double>& by_position) const {
+  std::vector<double> row;
+  for (const int64_t position : owners_[owner].positions())
+    row.push_back(by_position[static_cast<size_t>(position)] / work_.query_heads());
+  return row;
+}
+
+/// Slots that no score can evict: whitelist, sinks, and the newest `window` or `recent`.
+std::vector<uint8_t> DecodeRun::protection(size_t owner) const {
+  const SlotCache& cache = owners_[owner];
+  const int64_t b = kept_.places[owner];
+  const auto& queries = Kinds<Queries>::find(settings_.text("queries"));
+  const int64_t newest = std::max(queries.window(settings_, b, work_.info().total_len),
+                                  settings_.share("recent", b));
+  const int64_t sinks = settings_.count("sinks");
+  std::vector<uint8_t> safe(static_cast<size_t>(cache.size()), 0);
+  for (int64_t s = 0; s < cache.size(); ++s) {
+    const int64_t position = cache.position(s);
+    const bool listed = position < work_.entries() && whitelisted_[static_cast<size_t>(position)];
+    safe[static_cast<size_t>(s)] = listed || position < sinks || s >= cache.size() - newest;
+  }
+  return safe;
+}
+
+double DecodeRun::score(size_t owner, int64_t slot) const {
+  const SlotCache& cache = owners_[owner];
+  const double score =
+      scores_.empty()
+          ? indicator_of(settings_).slot_score({seed_, work_.layer(), cache.owner(),
+                                                cache.position(slot), cache.key(slot)})
+          : scores_[owner]->score(slot);
+  if (weights_.empty()) return score;
+  return (score + settings_.real("weight_epsilon")) * weights_[owner][static_cast<size_t>(slot)];
+}
+
+/// Slots that leave an owner that is over its budget, ascending.
+std::vector<int64_t> DecodeRun::victims(size_t owner) const {
+  const SlotCache& cache = owners_[owner];
+  const int64_t b = kept_.places[owner];
+  if (cache.size() <= b) return {};
+  const std::vector<uint8_t> safe = protection(owner);
+  std::vector<int64_t> open;
+  for (int64_t s = 0; s < cache.size(); ++s)
+    if (!safe[static_cast<size_t>(s)]) open.push_back(s);
+  if (!deviations_.empty()) {   // of the rest, those of largest deviation (RoCo)
+    const int64_t spread =
+        settings_.decimal("std_keep").floor_times(b) - settings_.share("recent", b);
+    const auto count = std::clamp<int64_t>(spread, 0, static_cast<int64_t>(open.size()));
+    const SlotStatistic& deviation = *deviations_[owner];
+    std::ranges::sort(open, [&](int64_t a, int64_t c) {
+      const double x = deviation.score(a);
+      const double y = deviation.score(c);
+      return x != y ? x > y : a > c;
+    });
+    open.erase(open.begin(), open.begin() + count);
+  }
+  if (open.empty()) {   // the oldest that is no sink, or of the sinks the newest
+    const int64_t sinks = settings_.count("sinks");
+    int64_t oldest = 0;
+    while (oldest + 1 < cache.size() && cache.position(oldest) < sinks) ++oldest;
+    return {oldest};
+  }
+  const int64_t batch = std::max<int64_t>(1, settings_.share("evict_batch", b));
+  const auto count = std::min<int64_t>(batch, static_cast<int64_t>(open.size()));
+  std::vector<double> scores(static_cast<size_t>(cache.size()));
+  for (const int64_t s : open) scores[static_cast<size_t>(s)] = score(owner, s);
+  std::partial_sort(open.begin(), open.begin() + count, open.end(), [&](int64_t a, int64_t c) {
+    const double x = scores[static_cast<size_t>(a)];
+    const double y = scores[static_cast<size_t>(c)];
+    return x != y ? x < y : a < c;
+  });
+  open.resize(static_cast<size_t>(count));
+  std::ranges::sort(open);
+  return open;
+}
+
+void DecodeRun::evict() {
+  const auto& merge = Kinds<Merge>::find(settings_.text("merge"));
+  MergeRequest request{&settings_, seed_, work_.layer(), {}, &memory_};
+  request.owners.resize(owners_.size());
+  parallel_for(static_cast<int64_t>(owners_.size()), [&](int64_t at) {
+    const auto o = static_cast<size_t>(at);
+    MergeOwner& owner = request.owners[o];
+    owner.cache = &owners_[o];
+    owner.evicted = victims(o);
+    if (!merge.uses_attention()) return;
+    const Table<double>& attention = scratch_[o].attention;
+    owner.attention.assign(static_cast<size_t>(attention.columns()), 0.0);
+    for (int64_t x = 0; x < attention.rows(); ++x)
+      for (size_t s = 0; s < owner.attention.size(); ++s)
+        owner.attention[s] +=
+            attention(x, static_cast<int64_t>(s)) / static_cast<double>(attention.rows());
+  });
+  const bool nobody = std::ranges::all_of(
+      request.owners, [](const MergeOwner& owner) { return owner.evicted.empty(); });
+  if (nobody) return;
+  merge.apply(request);
+  for (size_t o = 0; o < owners_.size(); ++o) {
+    MergeOwner& owner = request.owners[o];
+    undefined_scales_ += owner.undefined_scales;
+    scales_.insert(scales_.end(), owner.scales.begin(), owner.scales.end());
+    merge_statistics(o, owner.steps, owner.evicted);
+    owners_[o].erase(owner.evicted);
+    if (weights_.empty()) continue;
+    erase_rows(weights_[o], 1, owner.evicted);
+    if (merges(settings_))   // merges change values
+      for (int64_t s = 0; s < owners_[o].size(); ++s) weigh(o, s);
+  }
+}
+
+void DecodeRun::merge_statistics(size_t owner, const std::vector<MergeOwner::Step>& steps,
+                                 const std::vector<int64_t>& evicted) {
+  const Votes& votes = votes_of(settings_);
+  for (auto* statistics : {&scores_, &deviations_}) {
+    if (statistics->empty()) continue;
+    SlotStatistic& statistic = *(*statistics)[owner];
+    for (const MergeOwner::Step& step : steps)
+      statistic.merge(step.from, step.into, votes.weight(step.entries_from),
+                      votes.weight(step.entries_into));
+    statistic.erase(evicted);
+  }
+}
+
+}  // namespace kvsim

@@ -1,0 +1,93 @@
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "sim/replay/compression.hpp"
+#include "sim/replay/merge_tally.hpp"
+#include "sim/replay/prefill.hpp"
+#include "sim/replay/prompt_statistics.hpp"
+
+namespace kvsim {
+
+/// Some later steps of the full cache, all heads, as decoding compares with them.
+struct DecodeBlock {
+  int64_t first_step = 0;
+  int64_t steps = 0;
+  std::vector<AttentionBlock> heads;      ///< [Hkv]; columns 0..last position, outputs, logits
+  Table<double> total_attention;          ///< [Hq][steps] on entries before the query
+  Table<double> total_importance;
+  const Table<float>* importance = nullptr;   ///< [Hq][N] weight of each entry
+  bool count_query = false;               ///< the query's own entry belongs to the scope
+  bool leave_out_guarded = false;         ///< guarded entries do not
+  /// Row of a query head: attention, logits (only where asked for).
+  const float* attention(int head, int64_t step) const;
+  const float* logits(int head, int64_t step) const;
+  const float* z(int head, int64_t step, int64_t width) const;
+};
+
+/// What one record at one budget gives over a block of steps.
+struct DecodeSeries {
+  DecodeSeries(int64_t heads, int64_t steps, int64_t width);
+  Table<double> kept_attention;     ///< [Hq][steps]
+  Table<double> kept_importance;
+  Table<double> guarded_attention;  ///< on entries that were protected (--scope evictable)
+  Table<double> guarded_importance;
+  std::vector<float> delta;         ///< [Hq][steps][dv]
+  MergeTally merges;
+};
+
+/// One record at one budget on one layer while it decodes: slots, their statistics, and the step of
+/// policies.md 12. Time per step is linear in the slots present.
+class DecodeRun {
+ public:
+  DecodeRun(LayerWork& work, const KeptSets& kept, const Settings& settings, uint64_t seed);
+  ~DecodeRun();
+
+  /// What has to see the prompt's rows before start(); null when no statistic is kept.
+  PromptStatistics* prompt() const { return prompt_.get(); }
+  void start();
+  /// Steps 1 to 4 for stored query number `first_step + step`.
+  void step(const DecodeBlock& block, int64_t step, DecodeSeries& series);
+
+  const std::vector<SlotCache>& owners() const { return owners_; }
+  int64_t undefined_scales() const { return undefined_scales_; }
+  const std::vector<double>& scales() const { return scales_; }
+
+ private:
+  struct Scratch;   // one owner's attention at the step at work
+  void append(size_t owner, int64_t position);
+  void attend(size_t owner, const DecodeBlock& block, int64_t step, DecodeSeries& series);
+  void compare(size_t owner, int x, const DecodeBlock& block, int64_t step,
+               DecodeSeries& series) const;
+  void compare_merged(size_t owner, int x, const DecodeBlock& block, int64_t step,
+                      MergeTally& tally) const;
+  const float* keys_in_place(size_t owner, int64_t position);
+  void see_estimates(size_t owner);
+  void update_statistics();
+  std::vector<double> layer_row(size_t owner, const std::vector<double>& by_position) const;
+  std::vector<int64_t> victims(size_t owner) const;
+  std::vector<uint8_t> protection(size_t owner) const;
+  double score(size_t owner, int64_t slot) const;
+  void evict();
+  void weigh(size_t owner, int64_t slot);
+  void merge_statistics(size_t owner, const std::vector<MergeOwner::Step>& steps,
+                        const std::vector<int64_t>& evicted);
+
+  LayerWork& work_;
+  const KeptSets& kept_;
+  const Settings& settings_;
+  uint64_t seed_;
+  std::unique_ptr<PromptStatistics> prompt_;
+  std::vector<SlotCache> owners_;
+  std::vector<std::unique_ptr<SlotStatistic>> scores_;       ///< per owner, or empty
+  std::vector<std::unique_ptr<SlotStatistic>> deviations_;
+  std::vector<std::vector<double>> weights_;                 ///< w of each slot, or empty
+  std::vector<std::vector<Table<float>>> outputs_;           ///< W^h of the owner's heads, or empty
+  std::vector<uint8_t> whitelisted_;                         ///< [n]
+  std::vector<Scratch> scratch_;
+  MergeMemory memory_;
+  int64_t undefined_scales_ = 0;
+  std::vector<double> scales_;
+};
+
+}  // namespace kvsim

@@ -1,0 +1,69 @@
+#include "sim/replay/merge_tally.hpp"
+
+#include <cmath>
+#include <limits>
+
+#include "sim/backend/layer_work.hpp"
+
+namespace kvsim {
+namespace {
+
+double column_sum(const Table<double>& table, int64_t column) {
+  double sum = 0;
+  for (int64_t r = 0; r < table.rows(); ++r) sum += table(r, column);
+  return sum;
+}
+
+}  // namespace
+
+MergeTally::MergeTally(int64_t heads, int64_t steps)
+    : sag_(heads, steps), shift_(heads, steps), defect_sum_(heads, steps), slots_(heads, steps),
+      attention_(heads, steps), importance_(heads, steps), defects_(static_cast<size_t>(heads)) {}
+
+void MergeTally::add_slot(int64_t head, int64_t step, double members, double slot, double defect) {
+  sag_(head, step) += members - slot;
+  shift_(head, step) += std::fabs(members - slot);
+  defect_sum_(head, step) += defect;
+  slots_(head, step) += 1;
+  defects_[static_cast<size_t>(head)].push_back(static_cast<float>(defect));
+}
+
+double MergeTally::sag(int64_t step) const {
+  return column_sum(sag_, step) / static_cast<double>(sag_.rows());
+}
+
+double MergeTally::shift(int64_t step) const {
+  return column_sum(shift_, step) / static_cast<double>(shift_.rows());
+}
+
+double MergeTally::defect(int64_t step) const {
+  const double count = column_sum(slots_, step);
+  return count > 0 ? column_sum(defect_sum_, step) / count
+                   : std::numeric_limits<double>::quiet_NaN();
+}
+
+std::vector<double> MergeTally::defects() const {
+  std::vector<double> all;
+  for (const auto& head : defects_) all.insert(all.end(), head.begin(), head.end());
+  return all;
+}
+
+Table<double> full_log_sum_exp(LayerWork& work) {
+  const TraceInfo& info = work.info();
+  const std::vector<int64_t> later(info.query_position.begin() + info.first_step(),
+                                   info.query_position.end());
+  Table<double> sums(work.query_heads(), info.steps());
+  AttentionPass pass;
+  pass.positions = later;
+  pass.look_ahead = true;   // what the full cache would have seen, for measures only
+  pass.columns = 1;
+  for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first_row) {
+    for (int x = 0; x < block.heads; ++x)
+      for (int64_t r = 0; r < block.rows; ++r)
+        sums(block.kv_head * block.heads + x, first_row + r) =
+            block.log_sum_exp[static_cast<size_t>(x * block.rows + r)];
+  });
+  return sums;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,48 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sim/core/array.hpp"
+
+namespace kvsim {
+
+class LayerWork;
+
+/// What merging did to the attention at some steps (metrics.md 3). Different query heads may be
+/// added in parallel; each adds its steps in ascending order.
+class MergeTally {
+ public:
+  MergeTally(int64_t heads, int64_t steps);
+
+  /// One merged slot (two or more entries) of a head at a step: attention of the full cache on its
+  /// members, attention of the compressed cache on the slot, and the log-mass defect in nats.
+  void add_slot(int64_t head, int64_t step, double members, double slot, double defect);
+  /// An entry that is part of another's slot: its attention and importance in the full cache.
+  void add_member(int64_t head, int64_t step, double attention, double importance) {
+    attention_(head, step) += attention;
+    importance_(head, step) += importance;
+  }
+
+  int64_t steps() const { return sag_.columns(); }
+  double sag(int64_t step) const;        ///< (1/Hq) sum over heads and merged slots
+  double shift(int64_t step) const;
+  double defect(int64_t step) const;     ///< mean over heads and merged slots; NaN without any
+  std::vector<double> defects() const;   ///< all of them, head by head
+  const Table<double>& member_attention() const { return attention_; }     ///< [Hq][steps]
+  const Table<double>& member_importance() const { return importance_; }
+
+ private:
+  Table<double> sag_;
+  Table<double> shift_;
+  Table<double> defect_sum_;
+  Table<double> slots_;
+  Table<double> attention_;
+  Table<double> importance_;
+  std::vector<std::vector<float>> defects_;   ///< per head
+};
+
+/// ln of the sum of exp over everything visible, sink included, at every later step: [Hq][T].
+Table<double> full_log_sum_exp(LayerWork& work);
+
+}  // namespace kvsim

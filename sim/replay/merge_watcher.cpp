@@ -1,0 +1,93 @@
+#include "sim/replay/merge_watcher.hpp"
+
+#include <Eigen/Core>
+#include <cmath>
+#include <limits>
+
+#include "sim/core/log_sum.hpp"
+
+namespace kvsim {
+namespace {
+
+using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using View = Eigen::Map<const Matrix>;
+
+}  // namespace
+
+MergeWatcher::MergeWatcher(const LayerWork& work, const std::vector<SlotCache>& owners,
+                           const Table<float>& importance, const Table<double>& log_sum_exp,
+                           MergeTally& tally)
+    : work_(work), importance_(importance), full_(log_sum_exp), tally_(tally),
+      heads_per_owner_(work.query_heads() / static_cast<int>(owners.size())),
+      logits_(static_cast<size_t>(work.query_heads())) {
+  for (const SlotCache& cache : owners) {
+    Owner& owner = owners_.emplace_back();
+    for (int64_t s = 0; s < cache.size(); ++s) {
+      if (cache.members(s).empty()) continue;
+      owner.slot.push_back(s);
+      for (const uint32_t entry : cache.members(s)) {
+        owner.member.push_back(entry);
+        owner.own.push_back(entry == cache.position(s));
+      }
+      owner.end.push_back(owner.member.size());
+    }
+  }
+}
+
+SlotWatcher MergeWatcher::watch() {
+  return [this](int head, int64_t step, std::span<const float> slots, double log_sum_exp) {
+    see(head, step, slots, log_sum_exp);
+  };
+}
+
+Table<float> MergeWatcher::member_logits(int head) const {
+  const Owner& owner = owners_[owner_of(head)];
+  const LayerTrace& layer = work_.trace();
+  const int64_t first = work_.info().first_step();
+  const int64_t steps = work_.info().steps();
+  const auto members = static_cast<int64_t>(owner.member.size());
+  const int kv = head / work_.group_size();
+  Table<float> keys(members, layer.k.dim(2));
+  for (int64_t m = 0; m < members; ++m) {
+    const int64_t entry = owner.member[static_cast<size_t>(m)];
+    layer.k.read(kv, entry, entry + 1, keys.row(m).data());
+  }
+  Table<float> queries(steps, layer.q.dim(2));
+  layer.q.read(head, first, first + steps, queries.data());
+  Table<float> logits(steps, members);
+  Eigen::Map<Matrix>(logits.data(), steps, members).noalias() =
+      View(queries.data(), steps, queries.columns()) *
+      View(keys.data(), members, keys.columns()).transpose();
+  for (float& logit : logits.values()) {
+    double x = static_cast<double>(logit) * layer.scale;
+    if (layer.softcap != 0) x = layer.softcap * std::tanh(x / layer.softcap);
+    logit = static_cast<float>(x);
+  }
+  return logits;
+}
+
+void MergeWatcher::see(int head, int64_t step, std::span<const float> slots, double log_sum_exp) {
+  const Owner& owner = owners_[owner_of(head)];
+  Table<float>& logits = logits_[static_cast<size_t>(head)];
+  if (step == 0) logits = member_logits(head);
+  const auto row = logits.row(step);
+  const double full = full_(head, step);
+  size_t m = 0;
+  for (size_t x = 0; x < owner.slot.size(); ++x) {
+    double together = -std::numeric_limits<double>::infinity();
+    for (; m < owner.end[x]; ++m) {
+      const auto logit = static_cast<double>(row[m]);
+      together = log_add(together, logit);
+      if (owner.own[m]) continue;
+      const double attention = std::exp(logit - full);
+      const double weight = static_cast<double>(importance_(head, owner.member[m]));
+      tally_.add_member(head, step, attention, attention * weight);
+    }
+    const auto slot = static_cast<double>(slots[static_cast<size_t>(owner.slot[x])]);
+    tally_.add_slot(head, step, std::exp(together - full), std::exp(slot - log_sum_exp),
+                    slot - together);
+  }
+  if (step + 1 == logits.rows()) logits = {};
+}
+
+}  // namespace kvsim

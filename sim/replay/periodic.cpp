@@ -1,0 +1,172 @@
+#include "sim/replay/periodic.hpp"
+
+#include <algorithm>
+
+#include "sim/replay/compression.hpp"
+#include "sim/stages/schedule/schedule.hpp"
+
+namespace kvsim {
+namespace {
+
+bool repeats(const Settings& settings) {
+  return Kinds<Schedule>::find(settings.text("schedule")).repeats();
+}
+
+/// The layer as if the trace were `info`; elements are shared, not copied.
+LayerTrace layer_seen_as(const LayerTrace& layer, const TraceInfo& info) {
+  LayerTrace view = layer;
+  view.info = &info;
+  return view;
+}
+
+std::vector<Budget> counts(const PolicyRun& run, size_t record) {
+  std::vector<Budget> budgets;
+  for (size_t b = 0; b < run.budgets().size(); ++b) {
+    Budget budget;
+    budget.label = run.budgets()[b].label;
+    budget.amount = Decimal(run.budget_entries(record, b));
+    budgets.push_back(budget);
+  }
+  return budgets;
+}
+
+void cut(std::vector<std::vector<uint32_t>>& owners, int64_t entries) {
+  for (auto& owner : owners)
+    std::erase_if(owner, [&](uint32_t i) { return static_cast<int64_t>(i) >= entries; });
+}
+
+}  // namespace
+
+PeriodicPolicies::PeriodicPolicies(const PolicyRun& first, const TraceInfo& info,
+                                   std::vector<int> layers, uint64_t seed,
+                                   const SideFiles& files) {
+  for (size_t r = 0; r < first.records().size(); ++r) {
+    const Record& record = first.records()[r];
+    if (!repeats(record.settings)) continue;
+    Planned& planned = planned_.emplace_back();
+    planned.record = r;
+    const int64_t period = record.settings.count("period");
+    const int64_t last = info.query_position.back();
+    for (int64_t t = info.prompt_len; t <= last; t += period) {
+      Epoch& epoch = planned.epochs.emplace_back();
+      epoch.seen = epoch.replayed = info;
+      epoch.seen.prompt_len = epoch.replayed.prompt_len = t;
+      epoch.first_step = epoch.seen.first_step() - info.first_step();
+      std::erase_if(epoch.replayed.query_position,
+                    [&](int64_t position) { return position >= t + period; });
+      if (t > info.prompt_len)
+        epoch.policies = std::make_unique<PolicyRun>(std::vector<Record>{record}, counts(first, r),
+                                                     epoch.seen, layers, seed, files);
+    }
+  }
+}
+
+void PeriodicPolicies::check() const {
+  for (const Planned& planned : planned_)
+    for (const Epoch& epoch : planned.epochs)
+      if (epoch.policies) epoch.policies->check();
+}
+
+bool PeriodicPolicies::needs_survey() const {
+  return std::ranges::any_of(planned_, [](const Planned& planned) {
+    return std::ranges::any_of(planned.epochs, [](const Epoch& epoch) {
+      return epoch.policies && epoch.policies->needs_survey();
+    });
+  });
+}
+
+void PeriodicPolicies::survey(const LayerTrace& layer, Backend& backend) {
+  for (Planned& planned : planned_) {
+    for (Epoch& epoch : planned.epochs) {
+      if (!epoch.policies || !epoch.policies->needs_survey()) continue;
+      const LayerTrace view = layer_seen_as(layer, epoch.seen);
+      LayerWork work(view, backend);
+      epoch.policies->survey(work);
+    }
+  }
+}
+
+void PeriodicPolicies::finish_survey() {
+  for (Planned& planned : planned_)
+    for (Epoch& epoch : planned.epochs)
+      if (epoch.policies) epoch.policies->finish_survey();
+}
+
+PeriodicReplay::PeriodicReplay(LayerWork& work, PeriodicPolicies& policies, const LayerKept& kept,
+                               const std::vector<Record>& records, const PrefillOptions& options)
+    : work_(work), policies_(policies), kept_(kept), records_(records), options_(options) {
+  for (size_t r = 0; r < kept.size(); ++r) {
+    number_.emplace_back(kept[r].size(), -1);
+    for (size_t b = 0; b < kept[r].size(); ++b) {
+      if (kept[r][b] == nullptr) continue;
+      number_[r][b] = static_cast<int>(outcomes_.size());
+      ReplayOutcome& outcome = outcomes_.emplace_back();
+      outcome.cells = {{static_cast<int>(r), static_cast<int>(b)}};
+      outcome.kept = outcome.first_kept = kept[r][b];
+      outcome.settings = &records[r].settings;
+      outcome.merging = merges(records[r].settings);
+      outcome.shares_defined = !records[r].settings.is("positions", "cache");
+    }
+  }
+}
+
+void PeriodicReplay::run(const std::function<void(const StepBlock&)>& sink) {
+  if (outcomes_.empty()) return;
+  const int64_t all = work_.info().total_len;
+  Table<float> importance(work_.query_heads(), all);   // of prompts and of what follows them
+  work_.backend().projected_norms(work_.trace(), options_.norm, {0, all}, importance.data());
+  PrefillOptions options = options_;
+  options.importance = &importance;
+  for (PeriodicPolicies::Planned& planned : policies_.planned())
+    for (Epoch& epoch : planned.epochs) replay_epoch(planned, epoch, options, sink);
+}
+
+void PeriodicReplay::replay_epoch(const PeriodicPolicies::Planned& planned, Epoch& epoch,
+                                  const PrefillOptions& options,
+                                  const std::function<void(const StepBlock&)>& sink) {
+  const size_t r = planned.record;
+  if (std::ranges::all_of(number_[r], [](int number) { return number < 0; })) return;
+  LayerKept kept = {kept_[r]};
+  if (epoch.policies) {
+    const LayerTrace seen = layer_seen_as(work_.trace(), epoch.seen);
+    LayerWork work(seen, work_.backend());
+    kept = epoch.policies->select(work);
+    for (size_t b = 0; b < kept[0].size(); ++b)
+      if (number_[r][b] < 0) kept[0][b] = nullptr;
+  }
+  const LayerTrace replayed = layer_seen_as(work_.trace(), epoch.replayed);
+  LayerWork work(replayed, work_.backend());
+  const std::vector<Record> record = {records_[r]};
+  PrefillReplay replay(work, kept, record, options);
+  if (epoch.replayed.steps() > 0) {
+    replay.run([&](const StepBlock& block) {
+      StepBlock moved{epoch.first_step + block.first_step, block.steps, nullptr, {}};
+      for (OutcomeBlock view : block.outcomes) {
+        for (const ReplayCell cell : replay.outcomes()[static_cast<size_t>(view.outcome)].cells) {
+          OutcomeBlock& own = moved.outcomes.emplace_back(view);
+          own.outcome = number_[r][static_cast<size_t>(cell.budget)];
+        }
+      }
+      sink(moved);
+    });
+  }
+  for (const ReplayOutcome& seen : replay.outcomes())
+    for (const ReplayCell cell : seen.cells)
+      note(seen, outcomes_[static_cast<size_t>(number_[r][static_cast<size_t>(cell.budget)])],
+           !epoch.policies);
+}
+
+/// What is reported of an outcome is its state after the last compression so far.
+void PeriodicReplay::note(const ReplayOutcome& seen, ReplayOutcome& outcome, bool first) const {
+  if (first) outcome.first_kept = seen.kept;
+  auto kept = std::make_shared<KeptSets>(*seen.kept);
+  cut(kept->owners, work_.entries());
+  cut(kept->merged, work_.entries());
+  cut(kept->guarded, work_.entries());
+  outcome.kept = kept;
+  outcome.merge_count = seen.merge_count;
+  outcome.undefined_scales += seen.undefined_scales;
+  outcome.scales.insert(outcome.scales.end(), seen.scales.begin(), seen.scales.end());
+}
+
+}  // namespace kvsim

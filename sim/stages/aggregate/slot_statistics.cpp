@@ -1,0 +1,226 @@
+#include "sim/stages/aggregate/slot_statistics.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace kvsim {
+namespace {
+
+void erase_at(std::vector<double>& values, std::span<const int64_t> slots) {
+  for (size_t k = slots.size(); k-- > 0;) values.erase(values.begin() + slots[k]);
+}
+
+/// Weighted mean of two values, with the second replaced by it.
+void average_into(double from, double& into, double weight_from, double weight_into) {
+  into = (weight_from * from + weight_into * into) / (weight_from + weight_into);
+}
+
+class SumOfRows : public SlotStatistic {
+ public:
+  explicit SumOfRows(int64_t slots) : sum_(static_cast<size_t>(slots), 0.0) {}
+  void add(std::span<const double> row, int64_t) override {
+    for (size_t s = 0; s < row.size(); ++s) sum_[s] += row[s];
+  }
+  double score(int64_t slot) const override { return sum_[static_cast<size_t>(slot)]; }
+  void append() override { sum_.push_back(0); }
+  void erase(std::span<const int64_t> slots) override { erase_at(sum_, slots); }
+  void merge(int64_t from, int64_t into, double, double) override {
+    sum_[static_cast<size_t>(into)] += sum_[static_cast<size_t>(from)];
+  }
+
+ private:
+  std::vector<double> sum_;
+};
+
+/// Sum over the rows that saw the slot, divided by their number.
+class MeanOfSeen : public SlotStatistic {
+ public:
+  explicit MeanOfSeen(int64_t slots)
+      : sum_(static_cast<size_t>(slots), 0.0), seen_(static_cast<size_t>(slots), 0.0) {}
+  void add(std::span<const double> row, int64_t visible) override {
+    for (size_t s = 0; s < static_cast<size_t>(visible); ++s) {
+      sum_[s] += row[s];
+      ++seen_[s];
+    }
+  }
+  double score(int64_t slot) const override {
+    const auto s = static_cast<size_t>(slot);
+    return seen_[s] > 0 ? sum_[s] / seen_[s] : 0;
+  }
+  void append() override {
+    sum_.push_back(0);
+    seen_.push_back(0);
+  }
+  void erase(std::span<const int64_t> slots) override {
+    erase_at(sum_, slots);
+    erase_at(seen_, slots);
+  }
+  void merge(int64_t from, int64_t into, double weight_from, double weight_into) override {
+    double mean = score(into);
+    average_into(score(from), mean, weight_from, weight_into);
+    sum_[static_cast<size_t>(into)] = mean * seen_[static_cast<size_t>(into)];
+  }
+
+ private:
+  std::vector<double> sum_;
+  std::vector<double> seen_;
+};
+
+/// sqrt(mean of squares - square of mean) over the rows that saw the slot.
+class DeviationOfSeen : public SlotStatistic {
+ public:
+  explicit DeviationOfSeen(int64_t slots) : mean_(slots), squares_(slots) {}
+  void add(std::span<const double> row, int64_t visible) override {
+    mean_.add(row, visible);
+    scratch_.assign(row.begin(), row.end());
+    for (double& x : scratch_) x *= x;
+    squares_.add(scratch_, visible);
+  }
+  double score(int64_t slot) const override {
+    const double mean = mean_.score(slot);
+    return std::sqrt(std::max(0.0, squares_.score(slot) - mean * mean));
+  }
+  void append() override {
+    mean_.append();
+    squares_.append();
+  }
+  void erase(std::span<const int64_t> slots) override {
+    mean_.erase(slots);
+    squares_.erase(slots);
+  }
+  void merge(int64_t from, int64_t into, double weight_from, double weight_into) override {
+    mean_.merge(from, into, weight_from, weight_into);
+    squares_.merge(from, into, weight_from, weight_into);
+  }
+
+ private:
+  MeanOfSeen mean_;
+  MeanOfSeen squares_;
+  std::vector<double> scratch_;
+};
+
+/// What starts with a slot's first row and is then updated from row to row.
+template <class Update>
+class Recursive : public SlotStatistic {
+ public:
+  Recursive(Update update, int64_t slots)
+      : update_(update), value_(static_cast<size_t>(slots), 0.0),
+        started_(static_cast<size_t>(slots), 0.0) {}
+  void add(std::span<const double> row, int64_t) override {
+    for (size_t s = 0; s < row.size(); ++s) {
+      value_[s] = started_[s] > 0 ? update_(value_[s], row[s]) : row[s];
+      started_[s] = 1;
+    }
+  }
+  double score(int64_t slot) const override { return value_[static_cast<size_t>(slot)]; }
+  void append() override {
+    value_.push_back(0);
+    started_.push_back(0);
+  }
+  void erase(std::span<const int64_t> slots) override {
+    erase_at(value_, slots);
+    erase_at(started_, slots);
+  }
+  void merge(int64_t from, int64_t into, double weight_from, double weight_into) override {
+    average_into(score(from), value_[static_cast<size_t>(into)], weight_from, weight_into);
+  }
+
+ private:
+  Update update_;
+  std::vector<double> value_;
+  std::vector<double> started_;
+};
+
+struct Larger {
+  double operator()(double past, double row) const { return std::max(past, row); }
+};
+struct Average {
+  double alpha;
+  double operator()(double past, double row) const {
+    return alpha == 1 ? row : alpha * row + (1 - alpha) * past;
+  }
+};
+
+/// Keeps the last rows of each slot in a ring, so that a row costs O(1) per slot; sums are made
+/// anew whenever the ring has gone round, so that roundings do not pile up.
+class MeanOfLast : public SlotStatistic {
+ public:
+  MeanOfLast(double newest, int64_t rows, int64_t slots)
+      : rows_(static_cast<size_t>(std::max<int64_t>(rows, 1))), newest_(newest),
+        slope_(rows > 1 ? (newest - 1) / static_cast<double>(rows - 1) : 0),
+        slots_(static_cast<size_t>(slots), Slot{std::vector<double>(rows_, 0.0), 0, 0}) {}
+
+  void add(std::span<const double> row, int64_t) override {
+    for (size_t s = 0; s < row.size(); ++s) {
+      Slot& slot = slots_[s];
+      const double oldest = slot.ring[at_];
+      const double others = slot.sum - oldest;
+      slot.weighted = rows_ == 1 ? newest_ * row[s]
+                                 : slot.weighted - oldest - slope_ * others + newest_ * row[s];
+      slot.sum = others + row[s];
+      slot.ring[at_] = row[s];
+    }
+    at_ = (at_ + 1) % rows_;
+    if (at_ == 0)
+      for (Slot& slot : slots_) sum_anew(slot);
+  }
+  double score(int64_t slot) const override {
+    return slots_[static_cast<size_t>(slot)].weighted / static_cast<double>(rows_);
+  }
+  void append() override { slots_.push_back({std::vector<double>(rows_, 0.0), 0, 0}); }
+  void erase(std::span<const int64_t> slots) override {
+    for (size_t k = slots.size(); k-- > 0;) slots_.erase(slots_.begin() + slots[k]);
+  }
+  void merge(int64_t from, int64_t into, double weight_from, double weight_into) override {
+    const Slot& a = slots_[static_cast<size_t>(from)];
+    Slot& b = slots_[static_cast<size_t>(into)];
+    for (size_t r = 0; r < rows_; ++r) average_into(a.ring[r], b.ring[r], weight_from, weight_into);
+    sum_anew(b);
+  }
+
+ private:
+  struct Slot {
+    std::vector<double> ring;   // row number r of all lies at r mod rows
+    double sum = 0;
+    double weighted = 0;        // sum of weight * row
+  };
+
+  void sum_anew(Slot& slot) const {
+    slot.sum = slot.weighted = 0;
+    for (size_t age = 0; age < rows_; ++age) {   // 0: the oldest, at the place of the next row
+      const double row = slot.ring[(at_ + age) % rows_];
+      slot.sum += row;
+      slot.weighted += (rows_ == 1 ? newest_ : 1 + slope_ * static_cast<double>(age)) * row;
+    }
+  }
+
+  size_t rows_;
+  double newest_;
+  double slope_;
+  size_t at_ = 0;   // where the next row goes
+  std::vector<Slot> slots_;
+};
+
+}  // namespace
+
+std::unique_ptr<SlotStatistic> sum_of_rows(int64_t slots) {
+  return std::make_unique<SumOfRows>(slots);
+}
+std::unique_ptr<SlotStatistic> mean_of_seen_rows(int64_t slots) {
+  return std::make_unique<MeanOfSeen>(slots);
+}
+std::unique_ptr<SlotStatistic> deviation_of_seen_rows(int64_t slots) {
+  return std::make_unique<DeviationOfSeen>(slots);
+}
+std::unique_ptr<SlotStatistic> largest_of_rows(int64_t slots) {
+  return std::make_unique<Recursive<Larger>>(Larger{}, slots);
+}
+std::unique_ptr<SlotStatistic> average_of_rows(double alpha, int64_t slots) {
+  return std::make_unique<Recursive<Average>>(Average{alpha}, slots);
+}
+std::unique_ptr<SlotStatistic> mean_of_last_rows(double newest, int64_t rows, int64_t slots) {
+  return std::make_unique<MeanOfLast>(newest, rows, slots);
+}
+
+}  // namespace kvsim

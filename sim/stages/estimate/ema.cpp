@@ -1,0 +1,84 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "sim/core/log_sum.hpp"
+#include "sim/stages/estimate/estimate.hpp"
+#include "sim/stages/estimate/line_table.hpp"
+#include "sim/stages/parameter.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr double kNothing = -std::numeric_limits<double>::infinity();
+
+const Declare estimate_decay{{.key = "estimate_decay",
+                              .place = 906,
+                              .type = ValueType::real,
+                              .fallback = "0.9",
+                              .meaning = "weight of the past in a moving average of scores",
+                              .low = 0,
+                              .high = 1,
+                              .high_open = true}};
+
+/// S <- a S + (1-a) s, and the same with s = 1 over the queries that saw the slot; both in logs.
+class MovingAverage : public Estimates {
+ public:
+  MovingAverage(double decay, int lines, int64_t slots)
+      : log_past_(decay > 0 ? std::log(decay) : kNothing),
+        log_new_(std::log1p(-decay)),
+        log_sum_(lines, slots, kNothing),
+        log_weight_(lines, slots, kNothing) {}
+
+  void see(int line, std::span<const double> logits) override {
+    for (size_t s = 0; s < logits.size(); ++s) {
+      const auto slot = static_cast<int64_t>(s);
+      if (logits[s] == kNothing) continue;   // weights count from the first query that sees it
+      double& sum = log_sum_.at(slot, line);
+      double& weight = log_weight_.at(slot, line);
+      sum = log_add(log_past_ + sum, log_new_ + logits[s]);
+      weight = log_add(log_past_ + weight, log_new_);
+    }
+  }
+  double log_score(int64_t slot, int line) const override {
+    return log_sum_.at(slot, line) - log_weight_.at(slot, line);
+  }
+  void append() override {
+    log_sum_.append();
+    log_weight_.append();
+  }
+  void erase(std::span<const int64_t> slots) override {
+    log_sum_.erase(slots);
+    log_weight_.erase(slots);
+  }
+  void restart(int64_t slot, int line, double log_score) override {   // the weight goes on
+    log_sum_.at(slot, line) = log_score + log_weight_.at(slot, line);
+  }
+
+ private:
+  double log_past_;
+  double log_new_;
+  LineTable<double> log_sum_;
+  LineTable<double> log_weight_;
+};
+
+/// KeepKV Eq. 8. Its printed correction 1 - a^t does not match a start from a window of w+1
+/// queries; the true sum of the weights does.
+class Ema : public ScoreEstimate {
+ public:
+  Ema()
+      : ScoreEstimate({"score_estimate", "ema", "moving average of scores over its weights",
+                       "KeepKV Eq. 8", {"estimate_decay", "estimate_window"},
+                       "queries n-1-w..n-1"}) {}
+  int64_t rows(const Settings& settings, int64_t budget) const override {
+    return std::max<int64_t>(1, settings.share("estimate_window", budget)) + 1;
+  }
+  std::unique_ptr<Estimates> start(const Settings& settings, int64_t, int lines,
+                                   int64_t slots) const override {
+    return std::make_unique<MovingAverage>(settings.real("estimate_decay"), lines, slots);
+  }
+};
+const Register<ScoreEstimate, Ema> ema;
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,81 @@
+#include <algorithm>
+
+#include "sim/core/random.hpp"
+#include "sim/stages/merge/targets.hpp"
+#include "sim/stages/parameter.hpp"
+
+namespace kvsim {
+namespace {
+
+const Declare cam_targets{{.key = "cam_targets",
+                           .place = 903,
+                           .type = ValueType::count,
+                           .fallback = "32",
+                           .meaning = "later slots among which a value is spread",
+                           .unit = "slots",
+                           .low = 1}};
+
+/// Spreads the value of an evicted slot over the next kept ones, in proportion to how its
+/// attention compares with theirs. Keys stay, so entries count as dropped.
+class CamBase : public Merge {
+ public:
+  using Merge::Merge;
+  bool uses_attention() const override { return true; }
+  virtual double amount(double chance, double draw) const = 0;
+
+  void apply(MergeRequest& request) const override {
+    const int64_t most = request.settings->count("cam_targets");
+    for (MergeOwner& owner : request.owners) {
+      SlotCache& cache = *owner.cache;
+      std::vector<int64_t> later;   // kept slots behind the one at work, farthest first
+      double attention = 0;
+      size_t next = owner.evicted.size();
+      std::vector<std::pair<int64_t, double>> spread(owner.evicted.size());   // targets, amount
+      std::vector<std::vector<int64_t>> targets(owner.evicted.size());
+      for (int64_t slot = cache.size(); slot-- > 0;) {
+        if (next == 0 || owner.evicted[next - 1] != slot) {
+          later.push_back(slot);
+          attention += owner.attention[static_cast<size_t>(slot)];
+          continue;
+        }
+        --next;
+        const auto count = std::min<int64_t>(most, static_cast<int64_t>(later.size()));
+        if (count == 0 || attention <= 0) continue;
+        const double mean = attention / static_cast<double>(later.size());
+        const double chance =
+            std::clamp(owner.attention[static_cast<size_t>(slot)] / mean, 0.0, 1.0);
+        const double draw = uniform(request.seed + 1, static_cast<uint64_t>(request.layer),
+                                    static_cast<uint64_t>(cache.owner()),
+                                    static_cast<uint64_t>(cache.position(slot)));
+        spread[next] = {slot, amount(chance, draw) / static_cast<double>(count)};
+        targets[next].assign(later.end() - count, later.end());
+      }
+      for (size_t x = 0; x < spread.size(); ++x)
+        for (const int64_t into : targets[x])
+          mix(cache.value(into), 1, cache.value(spread[x].first), spread[x].second);
+    }
+  }
+};
+
+/// CaM as published: a draw decides.
+class Cam : public CamBase {
+ public:
+  Cam()
+      : CamBase({"merge", "cam", "values are spread over later slots, by a draw",
+                 "CaM repository", {"cam_targets"}, "query n-1"}) {}
+  double amount(double chance, double draw) const override { return draw < chance ? 1 : 0; }
+};
+const Register<Merge, Cam> cam;
+
+/// The expectation of the draw.
+class CamExpected : public CamBase {
+ public:
+  CamExpected()
+      : CamBase({"merge", "cam-expected", "values are spread over later slots, by the probability",
+                 "kvsim", {"cam_targets"}, "query n-1"}) {}
+  double amount(double chance, double) const override { return chance; }
+};
+const Register<Merge, CamExpected> cam_expected;
+
+}  // namespace
+}  // namespace kvsim

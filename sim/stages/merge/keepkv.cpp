@@ -1,0 +1,56 @@
+#include <cmath>
+
+#include "sim/core/log_sum.hpp"
+#include "sim/stages/merge/targets.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr double kLeastLevel = 1e-6;   // |mean logit| below which Eq. 7 divides by nothing
+
+/// KeepKV Eq. 7 in logs. With L = ln s^, a = ln p + L: the key is the mean by score, stretched by
+/// f = (Lambda - ln P) / mean L, so that P votes of the slot weigh at the estimate what both did.
+void merge_pair(MergeOwner& owner, int64_t from, int64_t into) {
+  SlotCache& cache = *owner.cache;
+  Estimates& estimates = *cache.estimates();
+  const double level_e = estimates.log_score(from, 0);
+  const double level_c = estimates.log_score(into, 0);
+  const double mass_e = std::log(cache.entries(from)) + level_e;
+  const double mass_c = std::log(cache.entries(into)) + level_c;
+  const double share = 1 / (1 + std::exp(mass_c - mass_e));
+  const double mean_level = share * level_e + (1 - share) * level_c;
+  const double level =
+      log_add(mass_e, mass_c) - std::log(cache.entries(from) + cache.entries(into));
+  double scale = 1;
+  if (std::fabs(mean_level) < kLeastLevel)
+    ++owner.undefined_scales;
+  else
+    scale = level / mean_level;
+  owner.scales.push_back(scale);
+  mix(cache.key(into), scale * (1 - share), cache.key(from), scale * share);
+  mix(cache.value(into), 1 - share, cache.value(from), share);
+  estimates.restart(into, 0, level);
+  join(owner, from, into);
+}
+
+class KeepKv : public Merge {
+ public:
+  KeepKv() : Merge({"merge", "keepkv", "mean by score and votes, key scaled to keep the mass",
+                    "KeepKV Eq. 7", {"merge_threshold", "score_estimate"},
+                    "a layer without softcap"}) {}
+  std::vector<std::string> votes() const override { return {"count"}; }
+  EstimateLines estimates() const override { return EstimateLines::mean_query; }
+
+  void apply(MergeRequest& request) const override {
+    const double threshold = request.settings->real("merge_threshold");
+    const auto targets = nearest_kept(request);
+    for (size_t o = 0; o < targets.size(); ++o)
+      for (size_t x = 0; x < targets[o].size(); ++x)
+        if (targets[o][x].slot >= 0 && targets[o][x].cosine > threshold)
+          merge_pair(request.owners[o], request.owners[o].evicted[x], targets[o][x].slot);
+  }
+};
+const Register<Merge, KeepKv> keepkv;
+
+}  // namespace
+}  // namespace kvsim

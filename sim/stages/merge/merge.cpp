@@ -1,0 +1,29 @@
+#include "sim/stages/merge/merge.hpp"
+
+#include "sim/stages/parameter.hpp"
+
+namespace kvsim {
+namespace {
+
+const Declare merge{{.key = "merge",
+                     .place = 901,
+                     .type = ValueType::kind,
+                     .fallback = "drop",
+                     .meaning = "what becomes of entries that lose their place"}};
+const Declare merge_threshold{{.key = "merge_threshold",
+                               .place = 902,
+                               .type = ValueType::real,
+                               .fallback = "0.8",
+                               .meaning = "cosine of keys above which an entry is merged",
+                               .low = -1,
+                               .high = 1}};
+
+}  // namespace
+
+void join(MergeOwner& owner, int64_t from, int64_t into) {
+  SlotCache& cache = *owner.cache;
+  owner.steps.push_back({from, into, cache.entries(from), cache.entries(into)});
+  cache.absorb(from, into);
+}
+
+}  // namespace kvsim

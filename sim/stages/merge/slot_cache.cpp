@@ -1,0 +1,56 @@
+#include "sim/stages/merge/slot_cache.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+namespace kvsim {
+
+void SlotCache::absorb(int64_t from, int64_t into) {
+  const auto listed = [this](int64_t slot) {
+    const auto& entries = members(slot);
+    return entries.empty() ? std::vector<uint32_t>{static_cast<uint32_t>(position(slot))} : entries;
+  };
+  const std::vector<uint32_t> a = listed(from);
+  const std::vector<uint32_t> b = listed(into);
+  std::vector<uint32_t> all;
+  all.reserve(a.size() + b.size());
+  std::ranges::merge(a, b, std::back_inserter(all));
+  members_[static_cast<size_t>(into)] = std::move(all);
+}
+
+void SlotCache::set_members(int64_t slot, std::vector<uint32_t> members) {
+  members_[static_cast<size_t>(slot)] = std::move(members);
+}
+
+void SlotCache::set_bias(int64_t slot, int x, double bias) {
+  if (bias_.empty()) bias_.assign(static_cast<size_t>(size() * heads_), 0.0);
+  bias_[static_cast<size_t>(slot * heads_ + x)] = bias;
+}
+
+void SlotCache::reserve(int64_t slots) {
+  const auto count = static_cast<size_t>(slots);
+  position_.reserve(count);
+  k_.reserve(count * width(key_dim_));
+  v_.reserve(count * width(value_dim_));
+  members_.reserve(count);
+}
+
+void SlotCache::append(int64_t position, std::span<const float> k, std::span<const float> v) {
+  position_.push_back(position);
+  k_.insert(k_.end(), k.begin(), k.end());
+  v_.insert(v_.end(), v.begin(), v.end());
+  members_.emplace_back();
+  if (!bias_.empty()) bias_.insert(bias_.end(), static_cast<size_t>(heads_), 0.0);
+  if (estimates_) estimates_->append();
+}
+
+void SlotCache::erase(std::span<const int64_t> slots) {
+  erase_rows(position_, 1, slots);
+  erase_rows(k_, key_dim_, slots);
+  erase_rows(v_, value_dim_, slots);
+  erase_rows(members_, 1, slots);
+  if (!bias_.empty()) erase_rows(bias_, heads_, slots);
+  if (estimates_) estimates_->erase(slots);
+}
+
+}  // namespace kvsim

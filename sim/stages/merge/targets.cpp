@@ -1,0 +1,94 @@
+#include "sim/stages/merge/targets.hpp"
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+
+#include "sim/core/parallel.hpp"
+
+namespace kvsim {
+namespace {
+
+using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+constexpr int64_t kBlockRows = 64;
+// Float32 products find the candidates; those this close to the best are compared in float64, so
+// that equal keys tie whatever the blocking of the product.
+constexpr float kNear = 1e-5f;
+
+double dot(std::span<const float> a, std::span<const float> b) {
+  double sum = 0;
+  for (size_t c = 0; c < a.size(); ++c)
+    sum += static_cast<double>(a[c]) * static_cast<double>(b[c]);
+  return sum;
+}
+
+double cosine(const SlotCache& cache, int64_t a, int64_t b, double length_a, double length_b) {
+  const double lengths = length_a * length_b;
+  return lengths > 0 ? dot(cache.key(a), cache.key(b)) / lengths : 0;
+}
+
+/// Keys of the slots divided by their lengths; rows of zeros where the length is 0.
+Matrix unit_keys(const SlotCache& cache, const std::vector<int64_t>& slots,
+                 const std::vector<double>& length) {
+  Matrix unit(static_cast<int64_t>(slots.size()), cache.key_dim());
+  for (size_t r = 0; r < slots.size(); ++r) {
+    const auto key = cache.key(slots[r]);
+    const double size = length[static_cast<size_t>(slots[r])];
+    for (size_t c = 0; c < key.size(); ++c)
+      unit(static_cast<int64_t>(r), static_cast<int64_t>(c)) =
+          size > 0 ? static_cast<float>(static_cast<double>(key[c]) / size) : 0.0f;
+  }
+  return unit;
+}
+
+}  // namespace
+
+std::vector<Target> nearest_kept(const MergeOwner& owner) {
+  const SlotCache& cache = *owner.cache;
+  std::vector<Target> targets(owner.evicted.size());
+  if (targets.empty()) return targets;
+  std::vector<int64_t> kept;
+  std::vector<double> length(static_cast<size_t>(cache.size()));
+  for (int64_t slot = 0; slot < cache.size(); ++slot) {
+    length[static_cast<size_t>(slot)] = norm_of(cache.key(slot));
+    if (!std::ranges::binary_search(owner.evicted, slot)) kept.push_back(slot);
+  }
+  if (kept.empty()) return targets;
+  const Matrix stay = unit_keys(cache, kept, length);
+  const Matrix leave = unit_keys(cache, owner.evicted, length);
+  Matrix products;
+  for (int64_t first = 0; first < leave.rows(); first += kBlockRows) {
+    const int64_t rows = std::min(kBlockRows, leave.rows() - first);
+    products.noalias() = leave.middleRows(first, rows) * stay.transpose();
+    for (int64_t r = 0; r < rows; ++r) {
+      const auto e = static_cast<size_t>(first + r);
+      const float near = products.row(r).maxCoeff() - kNear;
+      for (size_t c = 0; c < kept.size(); ++c) {
+        if (products(r, static_cast<int64_t>(c)) < near) continue;
+        const double u = cosine(cache, owner.evicted[e], kept[c],
+                                length[static_cast<size_t>(owner.evicted[e])],
+                                length[static_cast<size_t>(kept[c])]);
+        if (targets[e].slot < 0 || u >= targets[e].cosine) targets[e] = {kept[c], u};
+      }
+    }
+  }
+  return targets;
+}
+
+std::vector<std::vector<Target>> nearest_kept(const MergeRequest& request) {
+  std::vector<std::vector<Target>> all(request.owners.size());
+  parallel_for(static_cast<int64_t>(all.size()), [&](int64_t o) {
+    all[static_cast<size_t>(o)] = nearest_kept(request.owners[static_cast<size_t>(o)]);
+  });
+  return all;
+}
+
+void mix(std::span<float> x, double a, std::span<const float> y, double b) {
+  for (size_t c = 0; c < x.size(); ++c)
+    x[c] = static_cast<float>(a * static_cast<double>(x[c]) + b * static_cast<double>(y[c]));
+}
+
+double norm_of(std::span<const float> x) { return std::sqrt(dot(x, x)); }
+
+}  // namespace kvsim
