@@ -1,0 +1,323 @@
+#include "tests/reference/policy_allocation.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <numeric>
+#include <stdexcept>
+
+namespace kvsim::reference {
+namespace {
+
+using Budgets = std::vector<std::vector<int64_t>>;
+
+/// An entry of a head in a competition with other heads (section 10 order over heads and layers).
+struct Entry {
+  double score = 0;
+  int rank = 2;         // layer-max: protected 0, forced 1
+  double raw = 0;
+  int64_t position = 0;
+  size_t owner = 0, layer = 0;
+  bool operator<(const Entry& other) const {   // better first
+    if (score != other.score) return score > other.score;
+    if (rank != other.rank) return rank < other.rank;
+    if (raw != other.raw) return raw > other.raw;
+    if (position != other.position) return position > other.position;
+    if (owner != other.owner) return owner < other.owner;
+    return layer < other.layer;
+  }
+};
+
+/// Candidates of a head that are not in `taken`, best first.
+std::vector<Entry> entries_of(const PolicyCase& c, const Scores& scores, size_t layer, size_t owner,
+                              const std::vector<int64_t>& taken) {
+  const bool unweighted = c.settings.is("allocate_score", "unweighted");
+  const Row& score = (unweighted ? scores.unweighted : scores.final_score)[owner];
+  const Row& raw = (unweighted ? scores.unweighted_raw : scores.final_raw)[owner];
+  std::vector<Entry> entries;
+  for (int64_t i = 0; i < c.n(); ++i) {
+    const auto at = static_cast<size_t>(i);
+    if (!scores.candidate[at] || std::find(taken.begin(), taken.end(), i) != taken.end()) continue;
+    entries.push_back({.score = score[at], .rank = 2,
+                       .raw = c.settings.is("tie", "raw") ? raw[at] : 0, .position = i,
+                       .owner = owner, .layer = layer});
+  }
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+struct Protected {
+  std::vector<int64_t> guarded, forced, both;
+};
+
+/// |P| and the entries of stage1=mass, before any budget is known.
+Protected before_allocation(const PolicyCase& c, const Scores& scores, size_t owner) {
+  Protected all;
+  PolicyCase plain = c;
+  if (c.settings.is("stage1", "ratio")) plain.settings.set("stage1", "none");   // runs afterwards
+  const auto shares = shares_of(plain, c.entries(), nullptr);
+  for (const Sure& sure :
+       sure_entries(plain, scores, static_cast<int>(owner), shares, c.entries())) {
+    all.guarded.insert(all.guarded.end(), sure.guarded.begin(), sure.guarded.end());
+    all.forced.insert(all.forced.end(), sure.forced.begin(), sure.forced.end());
+  }
+  all.both = all.guarded;
+  all.both.insert(all.both.end(), all.forced.begin(), all.forced.end());
+  return all;
+}
+
+/// The best entries of the open competition get the rest of the total.
+void fill(std::vector<Entry> open, int64_t rest, Budgets& budgets, double& closest) {
+  std::sort(open.begin(), open.end());
+  const int64_t count = std::clamp<int64_t>(rest, 0, static_cast<int64_t>(open.size()));
+  for (int64_t x = 0; x < count; ++x)
+    ++budgets[open[static_cast<size_t>(x)].layer][open[static_cast<size_t>(x)].owner];
+  if (count > 0 && count < static_cast<int64_t>(open.size()))
+    closest = std::min(closest, distance(open[static_cast<size_t>(count - 1)].score,
+                                         open[static_cast<size_t>(count)].score));
+}
+
+/// `ada` over one layer, `joint` over all: `scores` are those that compete for one total.
+Budgets compete(const PolicyCase& c, const std::vector<Scores>& scores, int64_t floor,
+                double& closest) {
+  const auto owners = static_cast<size_t>(c.owners());
+  const int64_t b = c.entries();
+  const auto heads = static_cast<int64_t>(owners * scores.size());
+  const int64_t total = c.settings.is("ada_total", "product")
+                            ? (Rational(c.n()) * c.ratio() * Rational(heads)).floor()
+                            : heads * b;
+  const bool layer_max =
+      c.settings.is("allocate", "joint") && c.settings.is("protected_rank", "layer-max");
+  Budgets budgets(scores.size(), std::vector<int64_t>(owners, 0));
+  std::vector<Entry> open;
+  int64_t given = 0;
+  for (size_t l = 0; l < scores.size(); ++l) {
+    std::vector<std::vector<Entry>> queues;
+    double top = -INFINITY;
+    for (size_t o = 0; o < owners; ++o)
+      for (const Entry& entry : entries_of(c, scores[l], l, o, {}))
+        top = std::max(top, entry.score);
+    for (size_t o = 0; o < owners; ++o) {
+      const Protected sure = before_allocation(c, scores[l], o);
+      if (static_cast<int64_t>(sure.guarded.size()) >= b)
+        return Budgets(scores.size(), std::vector<int64_t>(owners, b));
+      std::vector<Entry> entries = entries_of(c, scores[l], l, o, sure.both);
+      if (layer_max) {
+        for (const int64_t i : sure.guarded)
+          open.push_back({.score = top, .rank = 0, .position = i, .owner = o, .layer = l});
+        for (const int64_t i : sure.forced)
+          open.push_back({.score = top, .rank = 1, .position = i, .owner = o, .layer = l});
+        open.insert(open.end(), entries.begin(), entries.end());
+        continue;
+      }
+      const int64_t extra = std::clamp<int64_t>(floor - static_cast<int64_t>(sure.both.size()), 0,
+                                                static_cast<int64_t>(entries.size()));
+      budgets[l][o] = static_cast<int64_t>(sure.both.size()) + extra;
+      given += budgets[l][o];
+      open.insert(open.end(), entries.begin() + extra, entries.end());
+    }
+  }
+  fill(std::move(open), total - given, budgets, closest);
+  return budgets;
+}
+
+Budgets ada_interpolate(const PolicyCase& c, const std::vector<Scores>& scores, double& closest) {
+  const auto owners = static_cast<size_t>(c.owners());
+  const int64_t left = c.entries() - c.window();
+  Budgets budgets;
+  for (const Scores& layer : scores) {
+    Budgets best(1, std::vector<int64_t>(owners, 0));
+    std::vector<Entry> open;
+    for (size_t o = 0; o < owners; ++o)
+      for (const Entry& entry : entries_of(c, layer, 0, o, {})) open.push_back(entry);
+    fill(std::move(open), c.owners() * left, best, closest);
+    const Rational floor = Rational::parse(c.settings.text("ada_floor"));
+    for (int64_t& b : best[0])
+      b = left <= 0 ? c.entries()
+                    : c.window() + ((Rational(1) - floor) * Rational(b) +
+                                    Rational((floor * Rational(left)).floor()))
+                                       .half_even();
+    budgets.push_back(best[0]);
+  }
+  return budgets;
+}
+
+int64_t pyramid(const PolicyCase& c, int layer) {
+  const int64_t m = c.window(), n = c.n(), left = c.entries() - m, layers = c.info->num_layers;
+  if (left <= 0 || n < 2 * left || layers == 1) return c.entries();
+  int64_t low = (Rational(left) / Rational::parse(c.settings.text("pyramid_beta"))).floor();
+  int64_t high = 2 * left - low;
+  if (high >= n - m) {
+    high = n - m;
+    low = 2 * left - high;
+  }
+  const int64_t step = static_cast<int64_t>(std::floor(static_cast<double>(high - low) /
+                                                       static_cast<double>(layers - 1)));
+  return m + high - layer * step;
+}
+
+/// In rationals, or in doubles like kvpress.
+int64_t pyramid_kvpress(const PolicyCase& c, int layer) {
+  const int64_t m = c.window(), n = c.n(), layers = c.info->num_layers;
+  if (c.settings.is("rounding", "kvpress") && !c.is_count()) {
+    const double r = (Rational(1) - c.ratio()).value();
+    const double left = static_cast<double>(n) * (1.0 - r);
+    double low = left / c.settings.real("pyramid_beta"), high = 2 * left - low;
+    if (high >= static_cast<double>(n - m)) {
+      high = static_cast<double>(n - m);
+      low = 2 * left - high;
+    }
+    const bool fits =
+        static_cast<double>(n) >= high && high >= low && low >= static_cast<double>(m);
+    if (!fits) return std::max<int64_t>(1, std::llrint(left));
+    return layers == 1 ? std::llrint(high)
+                       : std::llrint(high - layer * ((high - low) / (layers - 1)));
+  }
+  const Rational left = c.is_count() ? Rational(c.entries()) : Rational(n) * c.ratio();
+  Rational low = left / Rational::parse(c.settings.text("pyramid_beta"));
+  Rational high = Rational(2) * left - low;
+  if (Rational(n - m) <= high) {
+    high = n - m;
+    low = Rational(2) * left - high;
+  }
+  if (!(high <= Rational(n) && low <= high && Rational(m) <= low)) return left.half_even();
+  if (layers == 1) return high.half_even();
+  return (high - Rational(layer) * ((high - low) / Rational(layers - 1))).half_even();
+}
+
+Row layer_weights(const PolicyCase& c, const std::vector<int>& layers,
+                  const std::vector<Scores>& scores) {
+  Row weights;
+  for (size_t l = 0; l < layers.size(); ++l) {
+    if (c.settings.is("allocate", "cosine")) {
+      const double phi = c.settings.real("cosine_floor");
+      const double angle = std::numbers::pi * layers[l] / c.info->num_layers;
+      weights.push_back(0.2 + 0.8 * (phi + (1 - phi) * (1 + std::cos(angle)) / 2));
+    } else if (c.settings.is("allocate", "cake")) {
+      weights.push_back(std::pow(scores[l].entropy, 1 / c.settings.real("cake_tau1")) *
+                        std::pow(scores[l].variance, 1 / c.settings.real("cake_tau2")));
+    } else {   // d2o
+      const Row& v = scores[l].summed_variance;
+      const double low = *std::min_element(v.begin(), v.end());
+      const double high = *std::max_element(v.begin(), v.end());
+      double mean = 0;
+      for (const double x : v)
+        mean += (x - low) / (high - low + 1e-6) / static_cast<double>(v.size());
+      weights.push_back(std::exp(-mean));
+    }
+  }
+  return weights;
+}
+
+Budgets duo(const PolicyCase& c, const std::vector<int>& layers) {
+  struct Gate {
+    double gate;
+    size_t layer;
+    int64_t owner;
+  };
+  std::vector<Gate> gates;
+  for (size_t l = 0; l < layers.size(); ++l)
+    for (int64_t o = 0; o < c.owners(); ++o)
+      gates.push_back({std::clamp(c.table(layers[l], o), 0.0, 1.0), l, o});
+  std::stable_sort(gates.begin(), gates.end(),
+                   [](const Gate& a, const Gate& b) { return a.gate < b.gate; });
+  const auto heads = static_cast<int64_t>(gates.size());
+  const int64_t small =
+      std::min(c.n(), c.settings.count("sinks") + c.share("recent", c.entries()));
+  int64_t streaming = 0;
+  if (c.settings.is("streaming_share", "none")) {
+    const auto total = [&] { return streaming * small + (heads - streaming) * c.n(); };
+    while (streaming < heads && total() > heads * c.entries()) ++streaming;
+  } else {
+    streaming = (Rational::parse(c.settings.text("streaming_share")) * Rational(heads)).half_even();
+  }
+  Budgets budgets(layers.size(), std::vector<int64_t>(static_cast<size_t>(c.owners()), c.n()));
+  for (int64_t x = 0; x < streaming; ++x) {
+    const Gate& gate = gates[static_cast<size_t>(x)];
+    budgets[gate.layer][static_cast<size_t>(gate.owner)] = small;
+  }
+  return budgets;
+}
+
+}  // namespace
+
+Budgets allocate(const PolicyCase& c, const std::vector<int>& layers,
+                 const std::vector<Scores>& scores, double& closest) {
+  const std::string& kind = c.settings.text("allocate");
+  const auto owners = static_cast<size_t>(c.owners());
+  const int64_t b = c.entries(), m = c.window();
+  if (kind == "joint") return compete(c, scores, 0, closest);
+  if (kind == "ada-interpolate") return ada_interpolate(c, scores, closest);
+  if (kind == "duo") return duo(c, layers);
+  Budgets budgets;
+  if (kind == "ada") {
+    const Rational share = Rational::parse(c.settings.text("ada_floor"));
+    int64_t floor = (share * Rational(b)).floor();
+    if (c.settings.is("rounding", "kvpress") && Rational(0) < share)
+      floor = std::max<int64_t>(1, floor);
+    for (const Scores& one : scores) budgets.push_back(compete(c, {one}, floor, closest)[0]);
+    return budgets;
+  }
+  std::vector<int64_t> per_layer(layers.size(), b);
+  const auto count = static_cast<int64_t>(layers.size());
+  if (kind == "cosine" || kind == "d2o")
+    per_layer = apportion(count * b, layer_weights(c, layers, scores), c.n());
+  if (kind == "cake" && b > m) {
+    per_layer = apportion(count * (b - m), layer_weights(c, layers, scores), c.n() - m);
+    for (int64_t& x : per_layer) x += m;
+  }
+  for (size_t l = 0; l < layers.size(); ++l) {
+    if (kind == "pyramid") per_layer[l] = pyramid(c, layers[l]);
+    if (kind == "pyramid-kvpress") per_layer[l] = pyramid_kvpress(c, layers[l]);
+    budgets.emplace_back(owners, std::clamp<int64_t>(per_layer[l], 0, c.n()));
+    for (size_t o = 0; o < owners && kind == "table"; ++o)
+      budgets.back()[o] = std::min(
+          static_cast<int64_t>(c.table(layers[l], static_cast<int64_t>(o))), c.n());
+  }
+  return budgets;
+}
+
+PolicyResult run_policy(const PolicyCase& c) {
+  PolicyResult result;
+  const auto owners = static_cast<size_t>(c.owners());
+  std::vector<int64_t> everything(static_cast<size_t>(c.n()));
+  std::iota(everything.begin(), everything.end(), 0);
+  const bool keeps_all = c.entries() >= c.n() || c.settings.is("allocate", "everything");
+  if (keeps_all) {
+    result.layers.assign(c.layers.size(), std::vector<Head>(owners, {everything, {}, 0}));
+    return result;
+  }
+  PolicyResult unconstrained;
+  if (c.settings.is("constrain", "debias")) {
+    PolicyCase plain = c;
+    plain.settings.set("constrain", "none");
+    unconstrained = run_policy(plain);
+    result.closest = unconstrained.closest;
+  }
+  std::vector<int> layers;
+  std::vector<Scores> scores;
+  for (const LayerTrace* layer : c.layers) {
+    if (c.skips(layer->layer)) continue;
+    layers.push_back(layer->layer);
+    scores.push_back(score_layer(c, *layer));
+  }
+  const Budgets budgets = allocate(c, layers, scores, result.closest);
+  std::vector<std::vector<int64_t>> before(owners, everything);
+  size_t part = 0;
+  for (size_t at = 0; at < c.layers.size(); ++at) {
+    std::vector<Head> heads(owners, {everything, {}, 0});
+    const bool skipped = c.skips(c.layers[at]->layer);
+    for (size_t o = 0; o < owners && !skipped; ++o)
+      heads[o] = select_head(c, scores[part], static_cast<int>(o), budgets[part][o], before[o],
+                             unconstrained.layers.empty() ? nullptr
+                                                          : &unconstrained.layers[at][o],
+                             result.closest);
+    part += skipped ? 0 : 1;
+    for (size_t o = 0; o < owners; ++o)
+      if (c.settings.is("nested", "yes")) before[o] = heads[o].kept;
+    result.layers.push_back(std::move(heads));
+  }
+  return result;
+}
+
+}  // namespace kvsim::reference

@@ -1,0 +1,135 @@
+#include "tests/reference/policy_smoothing.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <stdexcept>
+
+namespace kvsim::reference {
+namespace {
+
+double sum_of(const Row& row) { return std::accumulate(row.begin(), row.end(), 0.0); }
+
+/// floor(|x| / beta) and its relatives are of float64 here: Delta is a mean of positions.
+Row adaptive(const Settings& settings, const Row& row, double drift_tokens) {
+  const double beta = settings.real("aws_beta");
+  const auto steps = static_cast<int64_t>(std::floor(std::fabs(drift_tokens) / beta));
+  const int64_t width = std::max(settings.count("aws_min"), 2 * steps + 1);
+  int64_t shift = 0;
+  if (drift_tokens > 0) shift = static_cast<int64_t>(std::floor(drift_tokens / beta));
+  if (drift_tokens < 0) shift = static_cast<int64_t>(std::floor(drift_tokens / beta)) + 1;
+  if (drift_tokens == 0 && settings.is("smooth", "aws-code")) shift = 1;
+  const auto last = static_cast<int64_t>(row.size()) - 1;
+  Row out(row.size(), 0.0);
+  for (int64_t i = 0; i <= last; ++i) {
+    double sum = 0;
+    for (int64_t d = -(width / 2); d <= width / 2; ++d)
+      sum += row[static_cast<size_t>(std::clamp<int64_t>(i + shift + d, 0, last))];
+    out[static_cast<size_t>(i)] = sum / static_cast<double>(width);
+  }
+  return out;
+}
+
+}  // namespace
+
+Row smoothed(const Settings& settings, const Row& row, double drift_tokens) {
+  const std::string& kind = settings.text("smooth");
+  if (kind == "none") return row;
+  if (kind.starts_with("aws")) return adaptive(settings, row, drift_tokens);
+  const int64_t k = settings.count("kernel");
+  const auto last = static_cast<int64_t>(row.size()) - 1;
+  Row out(row.size(), 0.0);
+  for (int64_t i = 0; i <= last; ++i) {
+    double sum = 0, most = -INFINITY;
+    for (int64_t x = i - k / 2; x <= i + k / 2; ++x) {
+      const bool inside = x >= 0 && x <= last;
+      if (inside) most = std::max(most, row[static_cast<size_t>(x)]);
+      if (inside) sum += row[static_cast<size_t>(x)];
+      else if (kind == "avg-replicate") sum += row[static_cast<size_t>(x < 0 ? 0 : last)];
+    }
+    out[static_cast<size_t>(i)] = kind == "max" ? most : sum / static_cast<double>(k);
+  }
+  if (kind == "avg-renormalized" && sum_of(row) != 0) {
+    const double factor = sum_of(row) / sum_of(out);
+    for (double& x : out) x *= factor;
+  }
+  return out;
+}
+
+double drift(const std::vector<Row>& rows, int64_t free) {
+  const size_t m = rows.size();
+  if (free == 0 || m < 2) return 0;
+  Row mean_position;
+  for (const Row& row : rows) {
+    std::vector<size_t> order(row.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return row[a] != row[b] ? row[a] > row[b] : a > b;
+    });
+    order.resize(std::min(order.size(), static_cast<size_t>(free)));
+    double sum = 0;
+    for (const size_t i : order) sum += static_cast<double>(i);
+    mean_position.push_back(sum / static_cast<double>(order.size()));
+  }
+  const auto middle = mean_position.begin() + static_cast<int64_t>(m / 2);
+  const double front = std::accumulate(mean_position.begin(), middle, 0.0);
+  const double rear = std::accumulate(middle, mean_position.end(), 0.0);
+  return front / static_cast<double>(m / 2) - rear / static_cast<double>(m - m / 2);
+}
+
+void observe_layer(const PolicyCase& c,
+                   const std::function<const Row&(int head, int64_t query)>& attention,
+                   Scores& scores) {
+  const auto n = static_cast<size_t>(c.n());
+  const int heads = c.info->num_query_heads;
+  const int64_t m = c.window();
+  scores.mean_attention.assign(static_cast<size_t>(c.owners()), Row(n, 0.0));
+  for (int h = 0; h < heads; ++h) {
+    Row summed(n, 0.0);
+    double parts_variance = 0;
+    std::vector<int64_t> columns;
+    for (const Part& part : parts_of(c)) {
+      const auto rows = static_cast<double>(part.queries.size());
+      for (const int64_t i : part.candidates) {
+        const auto at = [&](int64_t j) {
+          const bool across = c.rescored() && !part.range.contains(j);
+          return across ? 0.0 : attention(h, j)[static_cast<size_t>(i)];
+        };
+        double sum = 0, squares = 0;
+        for (const int64_t j : part.queries) {
+          sum += at(j);
+          scores.entropy -= at(j) * std::log(at(j) + 1e-10);
+        }
+        for (const int64_t j : part.queries) squares += (at(j) - sum / rows) * (at(j) - sum / rows);
+        if (rows > 1) parts_variance += squares / (rows - 1);
+        summed[static_cast<size_t>(i)] = sum;
+        columns.push_back(i);
+        const int owner = c.per_query_head() ? h : h / c.info->group_size();
+        const double share = c.per_query_head() ? 1 : 1.0 / c.info->group_size();
+        scores.mean_attention[static_cast<size_t>(owner)][static_cast<size_t>(i)] +=
+            sum / rows * share;
+      }
+      for (const int64_t j : part.queries) {
+        const double weight = 1.0 / (rows * heads);
+        const auto size = static_cast<int64_t>(part.candidates.size());
+        for (int64_t x = std::max<int64_t>(0, size - m); x < size; ++x) {
+          const int64_t i = part.candidates[static_cast<size_t>(x)];
+          scores.shifted_bias += weight * attention(h, j)[static_cast<size_t>(i)];
+        }
+        for (int64_t i = c.n() - m; i < c.n(); ++i)
+          scores.window_bias += weight * attention(h, j)[static_cast<size_t>(i)];
+      }
+    }
+    scores.variance += parts_variance;
+    double mean = 0, squares = 0;
+    for (const int64_t i : columns)
+      mean += summed[static_cast<size_t>(i)] / static_cast<double>(columns.size());
+    for (const int64_t i : columns)
+      squares += (summed[static_cast<size_t>(i)] - mean) * (summed[static_cast<size_t>(i)] - mean);
+    scores.summed_variance.push_back(
+        columns.size() > 1 ? squares / static_cast<double>(columns.size() - 1) : 0);
+  }
+  scores.entropy = std::max(0.0, scores.entropy);
+}
+
+}  // namespace kvsim::reference

@@ -1,0 +1,155 @@
+#include <catch2/catch.hpp>
+
+#include <cmath>
+
+#include "sim/core/error.hpp"
+#include "sim/core/random.hpp"
+#include "sim/policy/policy_run.hpp"
+#include "sim/policy/presets.hpp"
+#include "tests/reference/policy_reference.hpp"
+#include "tests/support/random_records.hpp"
+#include "tests/support/random_run.hpp"
+
+namespace kvsim {
+namespace {
+
+/// Scores of the two arithmetics differ by about 1e-6 of themselves; sets whose last decision was
+/// closer than this may differ.
+constexpr double kTooClose = 1e-5;
+
+test::MadeUpFiles files_of(const test::RandomRun& run, int64_t owners, const Settings& settings) {
+  test::MadeUpFiles files;
+  for (const int layer : run.info.layers) {
+    Table<double> scores(owners, run.info.prompt_len);
+    for (size_t i = 0; i < scores.values().size(); ++i)
+      scores.values()[i] = test::normal(5, static_cast<uint64_t>(layer), i);
+    files.layer_scores[layer] = scores;
+  }
+  files.rows = Table<double>(run.info.num_layers, owners);
+  for (size_t i = 0; i < files.rows.values().size(); ++i) {
+    const double gate = 1.4 * uniform(6, 0, i, 0) - 0.2;   // some have to be clipped
+    files.rows.values()[i] = settings.is("allocate", "table") ? std::floor(40 * gate + 8) : gate;
+  }
+  return files;
+}
+
+/// How often something was compared, and how often it was too close to compare.
+struct Tally {
+  int compared = 0;
+  int too_close = 0;
+};
+
+void compare(const test::RandomRun& run, const std::string& text,
+             const std::vector<std::string>& budgets, Tally& tally) {
+  const Record record = Record::parse(text);
+  reference::PolicyCase c;
+  c.info = &run.info;
+  for (const LayerTrace& layer : run.layers) c.layers.push_back(&layer);
+  c.settings = record.settings;
+  c.seed = 3;
+  const test::MadeUpFiles files = files_of(run, c.owners(), c.settings);
+  c.scores = files.layer_scores;
+  c.table = files.rows;
+  for (const std::string& budget : budgets) {
+    CAPTURE(text, budget);
+    c.budget = budget;
+    std::vector<LayerKept> kept;
+    bool refused = false;
+    try {
+      kept = test::kept_of(run, {text}, {budget}, c.seed, files);
+    } catch (const Error& error) {
+      if (error.fault() == Fault::usage) continue;   // a whitelist that does not fit
+      refused = true;
+    }
+    reference::PolicyResult expected;
+    try {
+      expected = reference::run_policy(c);
+    } catch (const std::domain_error&) {
+      CHECK(refused);
+      continue;
+    }
+    REQUIRE_FALSE(refused);
+    if (expected.closest < kTooClose) {
+      ++tally.too_close;
+      continue;
+    }
+    ++tally.compared;
+    for (size_t l = 0; l < run.layers.size(); ++l) {
+      const KeptSets& sets = *kept[l][0][0];
+      REQUIRE(sets.owners.size() == expected.layers[l].size());
+      for (size_t o = 0; o < sets.owners.size(); ++o) {
+        const reference::Head& head = expected.layers[l][o];
+        const auto wide = [](const std::vector<uint32_t>& list) {
+          return std::vector<int64_t>(list.begin(), list.end());
+        };
+        CAPTURE(l, o);
+        CHECK(wide(sets.owners[o]) == head.kept);
+        CHECK(sets.tied[o] == head.tied);
+        if (!head.guarded.empty() || !sets.guarded[o].empty())
+          CHECK(wide(sets.guarded[o]) == head.guarded);
+      }
+    }
+  }
+}
+
+std::vector<std::unique_ptr<test::RandomRun>> runs() {
+  std::vector<std::unique_ptr<test::RandomRun>> all;
+  test::RandomTraceShape shape;
+  shape.query_heads = 4;
+  shape.kv_heads = 2;
+  shape.d = 8;
+  shape.dv = 6;
+  shape.hidden = 10;
+  shape.prompt = 29;
+  shape.later = 5;
+  all.push_back(test::random_run(shape, {0, 2, 3}, 5));
+  shape.query_heads = 3;   // one KV head serves three
+  shape.kv_heads = 1;
+  shape.dv = 9;
+  shape.prompt = 19;
+  shape.sink = true;
+  shape.seed = 2;
+  all.push_back(test::random_run(shape, {0, 1}, 2));
+  shape.query_heads = shape.kv_heads = 2;   // no groups
+  shape.prompt = 22;
+  shape.sink = false;
+  shape.softcap = 2.5;
+  shape.seed = 3;
+  all.push_back(test::random_run(shape, {1}, 4));
+  for (auto& run : all) {
+    const int64_t n = run->info.prompt_len;
+    run->info.spans = {{"head", 0, n / 4}, {"middle", n / 4, n / 4 + 3}, {"tail", n - 8, n}};
+  }
+  return all;
+}
+
+TEST_CASE("every preset keeps what the naive reference keeps") {
+  Tally tally;
+  for (const auto& run : runs())
+    for (const Preset& preset : presets()) {
+      const Settings settings = preset_settings(preset);
+      // Stepwise eviction and slots have references of their own.
+      if (settings.is("schedule", "decode") || settings.is("merge", "kvmerger")) continue;
+      std::string text = preset_title(preset);
+      if (settings.is("allocate", "duo")) text += ",table=FILE";
+      if (settings.is("indicator", "external")) text += ",scores=FILE";
+      compare(*run, text, {"0.5"}, tally);
+      if (settings.is("queries", "window") && !settings.is_fraction("window"))
+        text += ",window=5";   // 32 is nearly the whole of these prompts
+      compare(*run, text, {"0.04", "0.25", "0.87", "1", "19"}, tally);
+    }
+  CHECK(tally.too_close * 20 < tally.compared);
+}
+
+TEST_CASE("random records keep what the naive reference keeps") {
+  Tally tally;
+  const auto all = runs();
+  const std::vector<std::string> records = test::random_records(250, 1);
+  for (size_t at = 0; at < records.size(); ++at)
+    compare(*all[at % all.size()], records[at], {"0.04", "0.4", "7"}, tally);
+  CHECK(tally.too_close * 20 < tally.compared);
+  CHECK(tally.compared > 500);
+}
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,187 @@
+// Smoothing over neighbours, groups, priors, weights (policies.md 5.5 to 5.8), on paper.
+#include <catch2/catch.hpp>
+
+#include "sim/stages/group/group.hpp"
+#include "sim/stages/prior/prior.hpp"
+#include "sim/stages/smooth/smooth.hpp"
+#include "tests/support/near.hpp"
+#include "tests/support/small_run.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::near;
+
+std::vector<double> smoothed(const std::string& changes, std::vector<double> row,
+                             double drift = 0) {
+  const Settings settings = test::settings_with(changes);
+  std::vector<double> out(row.size());
+  Kinds<Smooth>::find(settings.text("smooth")).apply(settings, drift, row, out);
+  return out;
+}
+
+TEST_CASE("average pooling counts the columns outside as zeros") {
+  // SnapKV: avg_pool1d with padding counts k columns everywhere.
+  CHECK_THAT(smoothed("smooth=avg,kernel=3", {1, 2, 6, 3}), near({1, 3, 11.0 / 3, 3}));
+  CHECK_THAT(smoothed("smooth=avg,kernel=5", {5}), near({1}));
+}
+
+TEST_CASE("avg-replicate repeats the edge columns outside") {
+  CHECK_THAT(smoothed("smooth=avg-replicate,kernel=3", {1, 2, 6, 3}),
+             near({4.0 / 3, 3, 11.0 / 3, 4}));
+}
+
+TEST_CASE("avg-renormalized gives each row its sum back") {
+  // DefensiveKV code: sums 12 before and 32/3 after, factor 9/8; a zero row stays zero.
+  CHECK_THAT(smoothed("smooth=avg-renormalized,kernel=3", {1, 2, 6, 3}),
+             near({9.0 / 8, 27.0 / 8, 33.0 / 8, 27.0 / 8}));
+  CHECK_THAT(smoothed("smooth=avg-renormalized,kernel=3", {0, 0}), near({0, 0}));
+}
+
+TEST_CASE("max pooling looks at existing columns only") {
+  CHECK_THAT(smoothed("smooth=max,kernel=3", {-1, -2, -6, -3}), near({-1, -1, -2, -3}));
+}
+
+TEST_CASE("the adaptive window widens with the drift and follows it") {
+  // ReST-KV Eq. 11-13, beta 2, at least 1 wide. Delta 5: W = 2 floor(5/2) + 1 = 5, shift 2.
+  // Entry 0: columns 0..4: 10/5; entry 2: columns 2..6, the last clamped: (2+3+4+5+5)/5.
+  const std::vector<double> row = {0, 1, 2, 3, 4, 5};
+  CHECK_THAT(smoothed("smooth=aws,aws_beta=2,aws_min=1", row, 5),
+             near({2, 3, 19.0 / 5, 22.0 / 5, 24.0 / 5, 5}));
+}
+
+TEST_CASE("a drift forwards shifts the other way, truncated towards zero") {
+  // Eq. 12, second branch as resolved: floor(-5/2) + 1 = -2; floor(-1/2) + 1 = 0.
+  const std::vector<double> row = {0, 1, 2, 3, 4, 5};
+  CHECK_THAT(smoothed("smooth=aws,aws_beta=2,aws_min=1", row, -5),
+             near({0, 1.0 / 5, 3.0 / 5, 6.0 / 5, 2, 3}));
+  CHECK_THAT(smoothed("smooth=aws,aws_beta=2,aws_min=1", row, -1), near(row));
+}
+
+TEST_CASE("without drift only the least width smooths, and the published code shifts by one") {
+  const std::vector<double> row = {0, 3, 6, 9};
+  CHECK_THAT(smoothed("smooth=aws,aws_beta=2,aws_min=3", row), near({1, 3, 6, 8}));
+  CHECK_THAT(smoothed("smooth=aws-code,aws_beta=2,aws_min=3", row), near({3, 6, 8, 9}));
+}
+
+std::vector<double> grouped(const std::string& kind) {
+  const auto& group = Kinds<Group>::find(kind);
+  std::vector<double> out(2, -1);
+  group.add(0, 2, std::vector<double>{1, 8}, out);
+  group.add(1, 2, std::vector<double>{3, 4}, out);
+  return out;
+}
+
+TEST_CASE("the heads of a group become their mean, maximum or sum") {
+  CHECK_THAT(grouped("mean"), near({2, 6}));
+  CHECK_THAT(grouped("max"), near({3, 8}));   // DefensiveKV footnote 1
+  CHECK_THAT(grouped("sum"), near({4, 12}));
+  CHECK_THAT(grouped("layer-mean"), near({2, 6}));
+}
+
+/// Two KV heads of one query head each with attention (1,3,.)/8 and (2,2,.)/8.
+test::SmallRun two_heads() {
+  test::SmallRun small;
+  small.prompt = 3;
+  small.query_heads = small.kv_heads = 2;
+  small.weights = {{{1, 3, 4}}, {{2, 2, 4}}};
+  return small;
+}
+
+TEST_CASE("layer-mean gives every KV head the same score") {
+  // TOVA: mean over all heads: (3/16, 5/16).
+  const auto scored = test::scores_of(*two_heads().build(), "tova", "1");
+  for (int64_t owner = 0; owner < 2; ++owner)
+    CHECK_THAT(test::candidates_row(*scored, scored->score, owner), near({3.0 / 16, 5.0 / 16}));
+}
+
+TEST_CASE("pooling and maximum over queries do not commute, so their order counts") {
+  // Rows (6,0,0,.) and (0,0,6,.) of 12, kernel 3: max of pooled rows: (2,2,2)/12; pooled maximum
+  // (6,0,6): (2,4,2)/12.
+  test::SmallRun small;
+  small.prompt = 5;
+  small.positions = {3, 4, 5};
+  small.weights = {{{6, 0, 0, 6}, {0, 0, 6, 6, 0}}};
+  const auto run = small.build();
+  const std::string record = "snapkv,window=2,kernel=3,aggregate=max,order=";
+  const auto before = test::scores_of(*run, record + "sag", "3");
+  CHECK_THAT(test::candidates_row(*before, before->score), near({1.0 / 6, 1.0 / 6, 1.0 / 6}));
+  const auto after = test::scores_of(*run, record + "asg", "3");
+  CHECK_THAT(test::candidates_row(*after, after->score), near({1.0 / 6, 1.0 / 3, 1.0 / 6}));
+}
+
+TEST_CASE("the head-mean prior lifts scores to their mean and remembers the score for ties") {
+  // DefensiveKV Algorithm 1, line 6: max(s, mean) with mean 4.
+  std::vector<double> row = {1, 2, 9};
+  Kinds<Prior>::find("head-mean").apply(test::settings_with(""), row);
+  CHECK_THAT(row, near({4, 4, 9}));
+  row = {0.5, 2};
+  Kinds<Prior>::find("constant").apply(test::settings_with("prior_value=1"), row);
+  CHECK_THAT(row, near({1, 2}));
+}
+
+const std::string kWeighted = "snapkv,window=1,smooth=none,";
+
+/// The two heads' values: (1,1) (0,2) and (3,4) (0,0).
+test::SmallRun with_values() {
+  test::SmallRun small = two_heads();
+  small.values = {{{1, 1}, {0, 2}, {9, 9}}, {{3, 4}, {0, 0}, {9, 9}}};
+  return small;
+}
+
+TEST_CASE("weights multiply the score, epsilon included, by a norm of the value") {
+  // CriticalKV: (s + epsilon) w. Scores (1,3)/8 and (2,2)/8.
+  const auto run = with_values().build();
+  const auto l1 = test::scores_of(*run, kWeighted + "weight=value-l1", "1");
+  CHECK_THAT(test::candidates_row(*l1, l1->score, 0), near({2.0 / 8, 6.0 / 8}));
+  CHECK_THAT(test::candidates_row(*l1, l1->score, 1), near({14.0 / 8, 0}));
+  const auto l2 =
+      test::scores_of(*run, kWeighted + "weight=value-l2,weight_epsilon=0.125", "1");
+  CHECK_THAT(test::candidates_row(*l2, l2->score, 0), near({2.0 / 8 * std::sqrt(2.0), 1}));
+  CHECK_THAT(test::candidates_row(*l2, l2->score, 1), near({15.0 / 8, 0}));
+}
+
+TEST_CASE("projected norms are averaged over the query heads of the group") {
+  // One KV head, two query heads with W = 1 and W = -3: mean |v W| = 2 |v|. Mean attention 1/4.
+  test::SmallRun small;
+  small.prompt = 3;
+  small.query_heads = 2;
+  small.weights = {{{1, 1, 2}}, {{1, 1, 2}}};
+  small.values = {{{5}, {-1}, {0}}};
+  small.output = {{{1}}, {{-3}}};
+  const auto run = small.build();
+  for (const char* norm : {"projected-l1", "projected-l2"}) {
+    const auto scored = test::scores_of(*run, kWeighted + "weight=" + norm, "1");
+    CHECK_THAT(test::candidates_row(*scored, scored->score), near({10.0 / 4, 2.0 / 4}));
+  }
+  const auto own = test::scores_of(
+      *run, kWeighted + "weight=projected-l1,granularity=query", "1");
+  CHECK_THAT(test::candidates_row(*own, own->score, 1), near({15.0 / 4, 3.0 / 4}));
+}
+
+TEST_CASE("normalize divides by the head's, the layer's or the token's sum of weights") {
+  // w = (2,2) and (7,0): head sums 4 and 7, layer sum 11 (DefensiveKV Algorithm 2, line 11),
+  // token sums 9 and 2. Products (2,6)/8 and (14,0)/8.
+  const auto run = with_values().build();
+  const auto row = [&](const std::string& kind, int64_t owner) {
+    const auto scored = test::scores_of(*run, kWeighted + "weight=value-l1,normalize=" + kind, "1");
+    return test::candidates_row(*scored, scored->score, owner);
+  };
+  CHECK_THAT(row("head-sum", 0), near({2.0 / 32, 6.0 / 32}));
+  CHECK_THAT(row("head-sum", 1), near({14.0 / 56, 0}));
+  CHECK_THAT(row("layer-sum", 0), near({2.0 / 88, 6.0 / 88}));
+  CHECK_THAT(row("layer-sum", 1), near({14.0 / 88, 0}));
+  CHECK_THAT(row("token-heads", 0), near({2.0 / 72, 6.0 / 16}));
+  CHECK_THAT(row("token-heads", 1), near({14.0 / 72, 0}));
+}
+
+TEST_CASE("a sum of weights that is zero divides nothing") {
+  test::SmallRun small = two_heads();
+  small.values = {{{0}, {1}, {1}}, {{0}, {1}, {1}}};
+  const auto scored = test::scores_of(
+      *small.build(), kWeighted + "weight=value-l1,normalize=token-heads", "1");
+  CHECK_THAT(test::candidates_row(*scored, scored->score, 0), near({0, 3.0 / 16}));
+}
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,54 @@
+#include "tests/support/random_run.hpp"
+
+#include "sim/policy/policy_run.hpp"
+
+namespace kvsim::test {
+
+std::vector<int> RandomRun::layer_indices() const { return info.layers; }
+
+std::unique_ptr<RandomRun> random_run(const RandomTraceShape& shape, const std::vector<int>& layers,
+                                      int model_layers) {
+  auto run = std::make_unique<RandomRun>();
+  for (size_t at = 0; at < layers.size(); ++at) {
+    RandomTraceShape one = shape;
+    one.seed = shape.seed * 1000 + at;
+    auto trace = random_trace(one);
+    if (at == 0) run->info = trace->info;
+    run->layers.push_back(std::move(trace->layer));
+  }
+  run->info.num_layers = model_layers;
+  run->info.layers = layers;
+  for (size_t at = 0; at < layers.size(); ++at) {
+    run->layers[at].info = &run->info;
+    run->layers[at].layer = layers[at];
+  }
+  return run;
+}
+
+std::vector<LayerKept> kept_of(const RandomRun& run, const std::vector<std::string>& records,
+                               const std::vector<std::string>& budgets, uint64_t seed,
+                               const SideFiles& files) {
+  std::vector<Record> parsed;
+  for (const std::string& record : records) parsed.push_back(Record::parse(record));
+  std::vector<Budget> amounts;
+  for (const std::string& budget : budgets) amounts.push_back(Budget::parse(budget));
+  PolicyRun policies(std::move(parsed), std::move(amounts), run.info, run.layer_indices(), seed,
+                     files);
+  policies.check();
+  const auto backend = make_cpu_backend();
+  if (policies.needs_survey()) {
+    for (const LayerTrace& layer : run.layers) {
+      LayerWork work(layer, *backend);
+      policies.survey(work);
+    }
+    policies.finish_survey();
+  }
+  std::vector<LayerKept> kept;
+  for (const LayerTrace& layer : run.layers) {
+    LayerWork work(layer, *backend);
+    kept.push_back(policies.select(work));
+  }
+  return kept;
+}
+
+}  // namespace kvsim::test
