@@ -94,6 +94,14 @@ int64_t Decimal::floor_times(int64_t count) const {
   return scaled_floor(mantissa_, exponent_, count);
 }
 
+int64_t Decimal::half_even_times(int64_t count, int64_t plus) const {
+  const int64_t twice = floor_times(2 * count) + 2 * plus;   // floor of twice the value
+  const int64_t down = twice >= 0 ? twice / 2 : -((1 - twice) / 2);
+  if (twice == 2 * down) return down;   // below the half
+  const bool half = scaled_floor(-mantissa_, exponent_, 2 * count) == -floor_times(2 * count);
+  return half && down % 2 == 0 ? down : down + 1;
+}
+
 int64_t Decimal::floor_times(int64_t count, const Decimal& other) const {
   // Both mantissas rarely have more than a few digits; long ones fall back to long double.
   const Wide product = static_cast<Wide>(mantissa_) * other.mantissa_;

@@ -18,6 +18,8 @@ class Decimal {
   double value() const;                       ///< nearest double
   int64_t floor_times(int64_t count) const;   ///< floor(this * count), exact; count >= 0
   int64_t floor_times(int64_t count, const Decimal& other) const;  ///< floor(this * count * other)
+  int64_t half_even_times(int64_t count, int64_t plus = 0) const;
+                                              ///< this * count + plus rounded half to even, exact
   int64_t floor_divide(int64_t count) const;  ///< floor(count / this), exact; this > 0
   Decimal one_minus() const;                  ///< 1 - this, exact
   /// this + step * count, exact; nothing when the sum has > 18 digits.

@@ -99,8 +99,7 @@ PreparedRecord Preparation::prepare(const Record& record) {
     PreparedBudget b;
     b.entries = budget_entries(p.settings, budget, n);
     b.window = queries.window(p.settings, b.entries, n);
-    const bool fixed = p.allocate->ignores_budget();
-    b.keeps_all = (!fixed && b.entries >= n) || p.settings.is("allocate", "everything");
+    b.keeps_all = b.entries >= n || p.settings.is("allocate", "everything");
     p.budgets.push_back(b);
     auto& slots = slots_of_window[b.window];
     const int64_t free = follows_drift ? std::max<int64_t>(b.entries - b.window, 0) : 0;

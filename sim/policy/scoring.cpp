@@ -105,8 +105,19 @@ void check_finite(const Table<double>& scores, int layer, const ScoreJob& job) {
                     .expected = "a number"});
 }
 
+/// What scores are multiplied with: w over the sum that `normalize` names. The quotient is taken
+/// first, so that w over itself is 1 and scores that a prior made equal stay equal.
+Table<double> factors(LayerWork& work, const Scoring& scoring) {
+  const Table<double> weights =
+      stage<Weight>(scoring, "weight").weights(work, scoring.per_query_head());
+  Table<double> shares = weights;
+  for (const Segment& segment : scoring.job->segments)
+    stage<Normalize>(scoring, "normalize").apply(weights, segment.candidates, shares);
+  return shares;
+}
+
 /// prior, weight and normalize; inside each segment.
-void finish_scores(const Scoring& scoring, const Table<double>* weights, bool with_prior,
+void finish_scores(const Scoring& scoring, const Table<double>* factor, bool with_prior,
                    Table<double>* unweighted, Table<double>& scores) {
   const Settings& settings = scoring.settings();
   const auto& prior = stage<Prior>(scoring, "prior");
@@ -118,18 +129,15 @@ void finish_scores(const Scoring& scoring, const Table<double>* weights, bool wi
       prior.apply(settings, scores.row(owner).subspan(begin, size));
   }
   if (unweighted) *unweighted = scores;
-  if (!weights) return;
-  const bool weighted = !stage<Weight>(scoring, "weight").changes_nothing();
-  for (const Segment& segment : scoring.job->segments) {
-    for (int64_t owner = 0; owner < scores.rows() && weighted; ++owner)
+  if (!factor) return;
+  for (const Segment& segment : scoring.job->segments)
+    for (int64_t owner = 0; owner < scores.rows(); ++owner)
       for (int64_t i = segment.candidates.begin; i < segment.candidates.end; ++i)
-        scores(owner, i) = (scores(owner, i) + epsilon) * (*weights)(owner, i);
-    stage<Normalize>(scoring, "normalize").apply(*weights, segment.candidates, scores);
-  }
+        scores(owner, i) = (scores(owner, i) + epsilon) * (*factor)(owner, i);
 }
 
 std::shared_ptr<ScoredLayer> finish_variant(LayerWork& work, const Scoring& scoring,
-                                            const Table<double>* weights, size_t variant) {
+                                            const Table<double>* factor, size_t variant) {
   const ScoreJob& job = *scoring.job;
   auto layer = std::make_shared<ScoredLayer>(scoring.observed);
   layer->layer = work.layer();
@@ -143,10 +151,10 @@ std::shared_ptr<ScoredLayer> finish_variant(LayerWork& work, const Scoring& scor
   const bool has_prior = !stage<Prior>(scoring, "prior").changes_nothing();
   if (has_prior) {
     layer->raw = layer->score;
-    finish_scores(scoring, weights, false,
+    finish_scores(scoring, factor, false,
                   job.wants_unweighted ? &layer->unweighted_raw : nullptr, layer->raw);
   }
-  finish_scores(scoring, weights, true, job.wants_unweighted ? &layer->unweighted : nullptr,
+  finish_scores(scoring, factor, true, job.wants_unweighted ? &layer->unweighted : nullptr,
                 layer->score);
   check_finite(layer->score, work.layer(), job);
   return layer;
@@ -172,15 +180,14 @@ void score_layer(LayerWork& work, const SideFiles& files, uint64_t seed,
       total.resize(seen.size(), 0.0);
       for (size_t k = 0; k < seen.size(); ++k) total[k] += seen[k];
     }
-    const auto& weight = stage<Weight>(scoring, "weight");
-    const bool divides = !scoring.settings().is("normalize", "none");
-    Table<double> weights;
-    const bool weighted = !weight.changes_nothing() || divides;
-    if (weighted) weights = weight.weights(work, scoring.per_query_head());
+    const bool weighted = !stage<Weight>(scoring, "weight").changes_nothing() ||
+                          !scoring.settings().is("normalize", "none");
+    const Table<double> factor = weighted ? factors(work, scoring) : Table<double>();
     scoring.job->results.clear();
     for (size_t variant = 0; variant < scoring.job->free_slots.size(); ++variant)
-      scoring.job->results.push_back(finish_variant(
-          work, scoring, weighted ? &weights : nullptr, std::min(variant, scoring.grouped.size() - 1)));
+      scoring.job->results.push_back(
+          finish_variant(work, scoring, weighted ? &factor : nullptr,
+                         std::min(variant, scoring.grouped.size() - 1)));
   }
 }
 

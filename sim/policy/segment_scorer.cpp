@@ -43,12 +43,14 @@ bool SegmentScorer::last_kv_head(const AttentionBlock& block) const {
 }
 
 void SegmentScorer::open_units(int count) {
-  const auto rows = static_cast<int64_t>(segment().positions.size());
+  const int64_t rows = segment().rows();
   const int64_t columns = segment().candidates.size();
+  const Row nothing(static_cast<size_t>(columns), 0.0);
   units_.clear();
   units_.resize(static_cast<size_t>(count));
   for (Unit& unit : units_) {
     unit.aggregation = aggregate_.start(settings_, rows, columns);
+    for (int64_t j = 0; j < segment().rows_before; ++j) unit.aggregation->add(j, nothing, 0);
     if (smooth_.drift() != Drift::none)
       unit.drift = std::make_unique<DriftTracker>(job_.free_slots, rows);
     unit.row.resize(static_cast<size_t>(columns));
@@ -93,7 +95,7 @@ void SegmentScorer::fold_head(const AttentionBlock& block, int64_t first_row, in
   for (int64_t r = 0; r < block.rows; ++r) {
     rows_->row(block, head, r, segment().candidates, unit.row);
     const std::span<double> row = smooths ? smooth_row(unit.row, unit.smoothed) : unit.row;
-    unit.aggregation->add(first_row + r, row, visible(block, r));
+    unit.aggregation->add(segment().rows_before + first_row + r, row, visible(block, r));
     if (smooth_.drift() == Drift::indicator) unit.drift->add(first_row + r, row);
     if (smooth_.drift() == Drift::attention)
       follow_attention(block, head, r, first_row + r, unit);
@@ -127,7 +129,7 @@ void SegmentScorer::fold_group(const AttentionBlock& block, int64_t first_row, U
     const auto grouped = combined_.row(r);
     unit.row.assign(grouped.begin(), grouped.end());
     const std::span<double> row = smooths_group ? smooth_row(unit.row, unit.smoothed) : unit.row;
-    unit.aggregation->add(first_row + r, row, visible(block, r));
+    unit.aggregation->add(segment().rows_before + first_row + r, row, visible(block, r));
     if (smooth_.drift() == Drift::indicator) unit.drift->add(first_row + r, row);
   }
 }
@@ -149,7 +151,9 @@ void SegmentScorer::smooth_into(size_t variant, const Unit& unit, Row& row) cons
 void SegmentScorer::close_kv_head(const AttentionBlock& block) {
   std::vector<Row> rows;
   for (size_t u = 0; u < units_.size(); ++u) {
-    Row row(static_cast<size_t>(segment().candidates.size()));
+    Row row(static_cast<size_t>(segment().candidates.size()), 0.0);
+    for (int64_t j = segment().rows() - segment().rows_after; j < segment().rows(); ++j)
+      units_[u].aggregation->add(j, row, 0);
     units_[u].aggregation->finish(row);
     const int query_head = block.kv_head * block.heads + static_cast<int>(u);
     rows_->finish(query_head, segment().candidates, row);

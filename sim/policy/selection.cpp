@@ -1,6 +1,7 @@
 #include "sim/policy/selection.hpp"
 
 #include <algorithm>
+#include <functional>
 
 #include "sim/core/parallel.hpp"
 #include "sim/stages/constrain/constrain.hpp"
@@ -130,10 +131,23 @@ void Selection::select(int64_t owner, int64_t b, KeptSets& kept) const {
       std::ranges::copy_if(guarded, std::back_inserter(part.guarded), inside);
       std::ranges::copy_if(first, std::back_inserter(part.forced), inside);
     }
+    const auto& allocate = Kinds<Allocate>::find(in_.settings->text("allocate"));
+    if (allocate.lets_protected_compete(*in_.settings)) order_by_position(part);
     take(owner, part, kept);
   }
   std::ranges::sort(kept.owners[static_cast<size_t>(owner)]);
   std::ranges::sort(kept.guarded[static_cast<size_t>(owner)]);
+}
+
+/// Newest first, as they won their places; only whitelisted entries, which every head keeps, first.
+void Selection::order_by_position(Part& part) const {
+  const auto listed = [&](uint32_t i) {
+    return std::ranges::any_of(*in_.whitelist, [i](const Range& r) { return r.contains(i); });
+  };
+  std::ranges::sort(part.guarded, [&](uint32_t a, uint32_t b) {
+    return listed(a) != listed(b) ? listed(a) : a > b;
+  });
+  std::ranges::sort(part.forced, std::greater<>());
 }
 
 /// The first `share` entries of a part in the order protected, forced, score.

@@ -49,6 +49,7 @@ class Selection {
   std::vector<uint32_t> forced(int64_t owner, Range range, int64_t budget, bool before,
                                const std::vector<uint32_t>& guarded) const;
   std::vector<int64_t> shares(int64_t owner, int64_t b) const;
+  void order_by_position(Part& part) const;
   void take(int64_t owner, const Part& part, KeptSets& kept) const;
   Range whole() const { return {0, in_.scored->entries()}; }
 

@@ -13,6 +13,13 @@ struct Segment {
   Range candidates;                   ///< those that are scored
   int64_t window = 0;                 ///< entries of its own window, [candidates.end, range.end)
   std::vector<int64_t> positions;     ///< J: positions of the observing queries, ascending
+  /// Queries of J that stand in earlier and later segments: they see nothing here, but count in M.
+  int64_t rows_before = 0;
+  int64_t rows_after = 0;
+
+  int64_t rows() const {              ///< M
+    return rows_before + static_cast<int64_t>(positions.size()) + rows_after;
+  }
 };
 
 /// Scores of one layer for one record (at one budget where they depend on it). "Owners" are KV

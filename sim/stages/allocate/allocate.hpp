@@ -62,6 +62,9 @@ class Allocate : public Kind {
   virtual bool needs_scores() const { return false; }
   virtual bool across_layers() const { return false; }
   virtual bool ignores_budget() const { return false; }   ///< allocate=table
+  /// Protected and forced entries have no guarantee but a score, and stand by position among each
+  /// other.
+  virtual bool lets_protected_compete(const Settings&) const { return false; }
   /// `rows`: |J|; null for kinds that watch nothing. One object watches one segment.
   virtual std::unique_ptr<RowStatistic> statistic(const Settings&, const TraceInfo&,
                                                   int64_t /*rows*/, Range /*candidates*/) const {

@@ -203,9 +203,12 @@ class Joint : public Allocate {
                   "DefensiveKV Algorithm 2", {"ada_total", "allocate_score", "protected_rank"}}) {}
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
+  bool lets_protected_compete(const Settings& settings) const override {
+    return settings.is("protected_rank", "layer-max");
+  }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     if (protection_fills(request)) return uniform_budgets(request);
-    const bool compete = request.settings->is("protected_rank", "layer-max");
+    const bool compete = lets_protected_compete(*request.settings);
     Competition competition(request);
     for (size_t l = 0; l < request.layers.size(); ++l)
       compete ? competition.enter_all(l) : competition.mark(l, 0);
@@ -233,12 +236,9 @@ class AdaInterpolate : public Allocate {
       Competition competition(one);
       competition.mark(0, 0);
       const Table<int64_t> best = competition.fill(request.owners * c);
-      for (int64_t owner = 0; owner < request.owners; ++owner) {
-        // (1 - floor) * b* is rounded half to even after the sum; exact in tenths of a percent.
-        const double own = share.one_minus().value() * static_cast<double>(best(0, owner));
+      for (int64_t owner = 0; owner < request.owners; ++owner)
         all(static_cast<int64_t>(l), owner) =
-            request.window + static_cast<int64_t>(std::nearbyint(own + static_cast<double>(sure)));
-      }
+            request.window + share.one_minus().half_even_times(best(0, owner), sure);
     }
     return all;
   }

@@ -58,8 +58,7 @@ class Duo : public Allocate {
              stream * streaming + (count - stream) * request.entries > total)
         ++stream;
     } else {
-      stream = static_cast<int64_t>(
-          std::nearbyint(settings.real("streaming_share") * static_cast<double>(count)));
+      stream = settings.decimal("streaming_share").half_even_times(count);
     }
     Table<int64_t> b(static_cast<int64_t>(request.layers.size()), request.owners,
                      request.entries);

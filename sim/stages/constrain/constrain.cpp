@@ -169,6 +169,7 @@ class Debias : public Constrain {
   std::vector<int64_t> shares(const Settings& settings,
                               const ShareRequest& request) const override {
     const std::vector<int64_t> equal = fair_shares(settings, request);
+    if (request.unconstrained.empty()) return equal;
     const int64_t gap = equal[0] - request.unconstrained[0];
     // b_1 = floor(lambda * fair + (1 - lambda) * default + 1/2), exactly: lambda * gap is doubled.
     const Decimal lambda = settings.decimal("debias_lambda");

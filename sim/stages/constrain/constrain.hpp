@@ -16,7 +16,8 @@ struct ShareRequest {
                                            ///< (indicator=position), else 0
   std::vector<int64_t> sizes;              ///< entries of each segment
   std::vector<int64_t> unconstrained;      ///< kept per segment by the unconstrained record;
-                                           ///< only for kinds that compare with it
+                                           ///< only for kinds that compare with it; empty while
+                                           ///< budgets are not known yet: shares are the fair ones
   bool position = false;                   ///< indicator=position: its own division
 };
 

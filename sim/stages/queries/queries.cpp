@@ -34,6 +34,16 @@ std::vector<int64_t> positions_of(Range range) {
   return positions;
 }
 
+/// J of the whole prompt, of which a segment sees its own part only.
+void observe_part(Range all, Segment& segment) {
+  const Range own{std::clamp(segment.range.begin, all.begin, all.end),
+                  std::clamp(segment.range.end, all.begin, all.end)};
+  segment.candidates = segment.range;
+  segment.positions = positions_of(own);
+  segment.rows_before = own.begin - all.begin;
+  segment.rows_after = all.end - own.end;
+}
+
 class NoQueries : public Queries {
  public:
   NoQueries() : Queries({"queries", "none", "no query observes", "", {}}) {}
@@ -65,11 +75,10 @@ class LastQueries : public Queries {
   LastQueries()
       : Queries({"queries", "last", "the newest `last_queries`", "Scissorhands",
                  {"last_queries"}, "the last `last_queries` prompt queries"}) {}
-  void observe(const Settings& settings, int64_t, const TraceInfo&,
+  void observe(const Settings& settings, int64_t, const TraceInfo& info,
                Segment& segment) const override {
-    const int64_t count = std::min(settings.count("last_queries"), segment.range.size());
-    segment.candidates = segment.range;
-    segment.positions = positions_of({segment.range.end - count, segment.range.end});
+    const int64_t n = info.prompt_len;
+    observe_part({n - std::min(settings.count("last_queries"), n), n}, segment);
   }
 };
 const Register<Queries, LastQueries> last;
@@ -77,9 +86,8 @@ const Register<Queries, LastQueries> last;
 class AllQueries : public Queries {
  public:
   AllQueries() : Queries({"queries", "all", "every prompt query", "H2O", {}, "queries 0..n-1"}) {}
-  void observe(const Settings&, int64_t, const TraceInfo&, Segment& segment) const override {
-    segment.candidates = segment.range;
-    segment.positions = positions_of(segment.range);
+  void observe(const Settings&, int64_t, const TraceInfo& info, Segment& segment) const override {
+    observe_part({0, info.prompt_len}, segment);
   }
 };
 const Register<Queries, AllQueries> all;
