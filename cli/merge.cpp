@@ -33,9 +33,9 @@ const bool registered = register_command(
          "Every part must be of the same sweep, no policy may be there twice, and none may be\n"
          "missing; the file that is not right is named.",
      .describe = describe,
-     .examples = {"kvsim merge window/sample.part-1-of-2.nc window/sample.part-2-of-2.nc "
-                  "-o window/sample.nc",
-                  "kvsim merge window/sample.part-*.nc -o window.nc --overwrite"},
+     .examples = {"kvsim merge smoothing/sample.part-1-of-2.nc smoothing/sample.part-2-of-2.nc "
+                  "-o smoothing/sample.nc",
+                  "kvsim merge smoothing/sample.part-*.nc -o smoothing.nc --overwrite"},
      .run = run});
 
 }  // namespace

@@ -139,8 +139,8 @@ const bool registered = register_command(
          "there are several) into the folder of -o. Finished units are kept in its folder units/:\n"
          "run again, only what is missing is done. Shards may run on different machines.",
      .describe = describe,
-     .examples = {"kvsim sweep data/sweeps/defensivekv_window.toml -o window --plan",
-                  "kvsim sweep data/sweeps/defensivekv_window.toml -o window --shard 1/2"},
+     .examples = {"kvsim sweep data/sweeps/restkv_smoothing.toml -o smoothing --plan",
+                  "kvsim sweep data/sweeps/restkv_smoothing.toml -o smoothing --shard 1/2"},
      .run = run});
 
 }  // namespace

@@ -154,8 +154,8 @@ void check_records(const TraceReader& reader, const StudyOptions& options,
   }
 }
 
-/// Records that share a replay share partial sums where their kept sets are nested, so that the last
-/// bits of a unit depend on its group: the key names them all.
+/// Records that share a replay share partial sums where their kept sets are nested, so that the
+/// last bits of a unit depend on its group: the key names them all.
 void name_units(SweepJob& job, const SweepGroup& group) {
   nlohmann::ordered_json text = job_description(job);
   for (const size_t unit : group.units) {

@@ -33,8 +33,8 @@ struct SweepJob {
 };
 
 /// Units of one job that are worked on together: the layer is read, and its attention with the full
-/// cache computed, once for all of them. Groups follow from the sweep alone, whatever the shards and
-/// whatever is finished, since the last bits of a number depend on them.
+/// cache computed, once for all of them. Groups follow from the sweep alone, whatever the shards
+/// and whatever is finished, since the last bits of a number depend on them.
 struct SweepGroup {
   size_t job = 0;
   std::vector<size_t> units;   ///< ascending
