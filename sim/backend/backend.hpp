@@ -124,15 +124,6 @@ class Backend {
 
   /// W_O of a layer, prepared for many projections. The layer must outlive it.
   virtual std::unique_ptr<Projection> projection(const LayerTrace& layer) = 0;
-
-  /// Single projections; prepare a Projection where there are several.
-  void project_norms(const LayerTrace& layer, const float* x, int64_t stride,
-                     std::span<const int64_t> steps, double* out) {
-    projection(layer)->norms({&x, 1}, stride, steps, out);
-  }
-  void project_head_norms(const LayerTrace& layer, const float* x, int64_t stride, double* out) {
-    projection(layer)->head_norms({&x, 1}, stride, out);
-  }
 };
 
 std::unique_ptr<Backend> make_cpu_backend();

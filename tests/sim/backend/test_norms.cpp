@@ -134,8 +134,10 @@ TEST_CASE("projections of zero are exactly zero", "[backend][norms]") {
     const std::vector<float> x(static_cast<size_t>(4 * 3 * 16), 0.0f);
     const std::vector<int64_t> steps = {0, 1, 2};
     std::vector<double> norms(3, -1.0), head_norms(12, -1.0);
-    backend->project_norms(trace->layer, x.data(), 3, steps, norms.data());
-    backend->project_head_norms(trace->layer, x.data(), 3, head_norms.data());
+    const std::vector<const float*> one = {x.data()};
+    const auto projection = backend->projection(trace->layer);
+    projection->norms(one, 3, steps, norms.data());
+    projection->head_norms(one, 3, head_norms.data());
     for (const double value : norms) CHECK(value == 0.0);
     for (const double value : head_norms) CHECK(value == 0.0);
   }
@@ -153,7 +155,8 @@ TEST_CASE("norms give the same bytes on 1, 2 and 8 threads", "[backend][norms]")
     projected.emplace_back(3 * 800);
     norms.emplace_back(3);
     backend->projected_norms(trace->layer, Norm::l1, {0, 800}, projected.back().data());
-    backend->project_norms(trace->layer, x.data(), 5, steps, norms.back().data());
+    const std::vector<const float*> one = {x.data()};
+    backend->projection(trace->layer)->norms(one, 5, steps, norms.back().data());
   }
   CHECK(projected[1] == projected[0]);
   CHECK(projected[2] == projected[0]);
