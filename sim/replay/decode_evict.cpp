@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "sim/core/parallel.hpp"
 #include "sim/replay/decode_scratch.hpp"
 #include "sim/stages/merge/votes.hpp"
 #include "sim/stages/queries/queries.hpp"
@@ -35,8 +34,7 @@ void DecodeRun::update_statistics() {
   const Indicator& indicator = indicator_of(settings_);
   const bool layer = group.span() == GroupSpan::layer;
   std::vector<Table<double>> grouped(owners_.size());
-  parallel_for(static_cast<int64_t>(owners_.size()), [&](int64_t at) {
-    const auto o = static_cast<size_t>(at);
+  for_owners([&](size_t o) {
     const SlotCache& cache = owners_[o];
     std::vector<double> row(static_cast<size_t>(cache.size()));
     grouped[o] = Table<double>(layer ? cache.heads() : 1, cache.size());
@@ -56,8 +54,7 @@ void DecodeRun::update_statistics() {
         for (int64_t s = 0; s < owners_[o].size(); ++s)
           by_position[static_cast<size_t>(owners_[o].position(s))] += grouped[o](x, s);
   }
-  parallel_for(static_cast<int64_t>(owners_.size()), [&](int64_t at) {
-    const auto o = static_cast<size_t>(at);
+  for_owners([&](size_t o) {
     const std::vector<double> row =
         layer ? layer_row(o, by_position) : grouped[o].values();
     scores_[o]->add(row, owners_[o].size());
@@ -147,8 +144,7 @@ void DecodeRun::evict() {
   const auto& merge = Kinds<Merge>::find(settings_.text("merge"));
   MergeRequest request{&settings_, seed_, work_.layer(), {}, &memory_};
   request.owners.resize(owners_.size());
-  parallel_for(static_cast<int64_t>(owners_.size()), [&](int64_t at) {
-    const auto o = static_cast<size_t>(at);
+  for_owners([&](size_t o) {
     MergeOwner& owner = request.owners[o];
     owner.cache = &owners_[o];
     owner.evicted = victims(o);

@@ -92,10 +92,22 @@ void DecodeRun::weigh(size_t owner, int64_t slot) {
       weight_of(settings_).of_value(owners_[owner].value(slot), outputs_[owner]);
 }
 
+void DecodeRun::for_owners(const std::function<void(size_t)>& body) const {
+  constexpr int64_t kWorthThreads = int64_t{1} << 22;   // about a millisecond of one core
+  int64_t work = 0;
+  for (const SlotCache& cache : owners_)
+    work += cache.size() * cache.heads() * (cache.key_dim() + cache.value_dim());
+  if (work < kWorthThreads) {
+    for (size_t owner = 0; owner < owners_.size(); ++owner) body(owner);
+    return;
+  }
+  parallel_for(static_cast<int64_t>(owners_.size()),
+               [&](int64_t owner) { body(static_cast<size_t>(owner)); });
+}
+
 void DecodeRun::step(const DecodeBlock& block, int64_t step, DecodeSeries& series) {
   const int64_t position = block.heads.front().positions[static_cast<size_t>(step)];
-  parallel_for(static_cast<int64_t>(owners_.size()), [&](int64_t at) {
-    const auto owner = static_cast<size_t>(at);
+  for_owners([&](size_t owner) {
     append(owner, position);
     attend(owner, block, step, series);
     see_estimates(owner);

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -55,6 +56,8 @@ class DecodeRun {
 
  private:
   struct Scratch;   // one owner's attention at the step at work
+  /// body(owner) for all owners, in parallel where a step is worth the start of a parallel loop.
+  void for_owners(const std::function<void(size_t)>& body) const;
   void append(size_t owner, int64_t position);
   void attend(size_t owner, const DecodeBlock& block, int64_t step, DecodeSeries& series);
   void compare(size_t owner, int x, const DecodeBlock& block, int64_t step,

@@ -78,6 +78,15 @@ std::vector<Target> nearest_kept(const MergeOwner& owner) {
 
 std::vector<std::vector<Target>> nearest_kept(const MergeRequest& request) {
   std::vector<std::vector<Target>> all(request.owners.size());
+  constexpr int64_t kWorthThreads = int64_t{1} << 22;   // about a millisecond of one core
+  int64_t work = 0;
+  for (const MergeOwner& owner : request.owners)
+    work += static_cast<int64_t>(owner.evicted.size()) * owner.cache->size() *
+            owner.cache->key_dim();
+  if (work < kWorthThreads) {   // a few entries of a decoding step
+    for (size_t o = 0; o < all.size(); ++o) all[o] = nearest_kept(request.owners[o]);
+    return all;
+  }
   parallel_for(static_cast<int64_t>(all.size()), [&](int64_t o) {
     all[static_cast<size_t>(o)] = nearest_kept(request.owners[static_cast<size_t>(o)]);
   });
