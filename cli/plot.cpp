@@ -105,12 +105,14 @@ std::string find_python() {
 
 int run(const Values& values) {
   if (!has(values, "out")) {
-    usage_error({.what = "missing -o", .where = "plot", .expected = "kvsim plot RESULTS.nc -o DIR"});
+    usage_error(
+        {.what = "missing -o", .where = "plot", .expected = "kvsim plot RESULTS.nc -o DIR"});
   }
   std::vector<std::string> words = {find_python(), find_script()};
   words.push_back("--out=" + text(values, "out"));
   for (const char* option : kPassedOn) {
-    if (has(values, option)) words.push_back(std::string("--") + option + "=" + text(values, option));
+    if (has(values, option))
+      words.push_back(std::string("--") + option + "=" + text(values, option));
   }
   for (const std::string& policy : texts(values, "policy")) words.push_back("--policy=" + policy);
   if (has(values, "overwrite")) words.emplace_back("--overwrite");

@@ -66,7 +66,8 @@ void check_targets(const Values& values, const std::vector<std::string>& targets
   std::error_code fault;
   if (traces.size() > 1 && !out.empty() && !fs::is_directory(out, fault)) {
     if (fs::exists(out, fault)) {
-      usage_error({.what = "not a folder", .where = out, .expected = "a folder for several traces"});
+      usage_error(
+          {.what = "not a folder", .where = out, .expected = "a folder for several traces"});
     }
     if (!fs::create_directory(out, fault)) {
       usage_error({.what = "the folder cannot be made", .where = out, .found = fault.message()});

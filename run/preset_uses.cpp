@@ -24,7 +24,8 @@ std::vector<TraceUse> preset_uses(const TraceInfo& info) {
     const Record record{preset.name, preset.variant, preset_settings(preset)};
     TraceUse use{preset_title(preset), true, ""};
     for (const char* file : {"table", "scores"})
-      if (used_keys(record.settings).contains(file)) use.detail = std::string("with ") + file + "=FILE";
+      if (used_keys(record.settings).contains(file))
+        use.detail = std::string("with ") + file + "=FILE";
     try {
       const NoFiles files;
       PolicyRun({record}, {Budget::parse(kBudget)}, info, info.layers, 0, files).check();

@@ -12,7 +12,8 @@ namespace {
 #define KEYS_ONLY "queries=none,group=none,"
 #define SNAPKV "smooth=avg,"
 #define KVPRESS "rounding=kvpress,window=64,"
-#define DEFENSIVE "order=sag,smooth=avg,aggregate=max,group=max,prior=head-mean,weight=projected-l1,"
+#define DEFENSIVE \
+  "order=sag,smooth=avg,aggregate=max,group=max,prior=head-mean,weight=projected-l1,"
 #define DEFENSIVE_CODE                                                                       \
   "order=sga,smooth=avg-renormalized,aggregate=max,group=max,prior=head-mean,"               \
   "weight=projected-l1,normalize=token-heads,stage1=mass,ada_total=product,"

@@ -72,7 +72,9 @@ std::string canonical_number(const Parameter& p, std::string_view typed) {
 }  // namespace
 
 std::string Parameter::range() const {
-  const auto words_of = [this] { return fmt::format("{}", fmt::join(allowed_words(*this), " | ")); };
+  const auto words_of = [this] {
+    return fmt::format("{}", fmt::join(allowed_words(*this), " | "));
+  };
   const bool bounded = high < std::numeric_limits<double>::infinity();
   std::string text;
   switch (type) {

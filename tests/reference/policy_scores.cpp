@@ -244,7 +244,9 @@ void PartScorer::finish_mean_change(int h, Row& a) {
   }
   for (size_t c = 0; c < columns(); ++c) {
     const Row v = value(facts_.layer(), h, part_.candidates[c]);
-    a[c] = a[c] / (1 - a[c]) * l2(project(facts_.layer(), h, minus(mean, v)));
+    // An aggregate of 1 or more leaves nothing that the rest could be measured against.
+    a[c] = a[c] < 1 ? a[c] / (1 - a[c]) * l2(project(facts_.layer(), h, minus(mean, v)))
+                    : kInfinity;
   }
 }
 

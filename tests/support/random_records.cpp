@@ -100,7 +100,10 @@ std::string random_kinds(Dice& dice) {
   if (dice.roll() < 0.3) text += ",granularity=query";
   for (const auto& [stage, often] : kStages) {
     if (dice.roll() >= often) continue;
-    const std::string kind = dice.pick(kinds_of_stage(stage))->name;
+    std::vector<const KindInfo*> kinds = kinds_of_stage(stage);
+    // The tests also hold the example of CONTRIBUTING.md, which the reference does not know.
+    std::erase_if(kinds, [](const KindInfo* k) { return k->name.starts_with("example-"); });
+    const std::string kind = dice.pick(kinds)->name;
     if (kReserved.contains(stage + "=" + kind)) continue;
     std::string cell = "," + stage + "=" + kind;
     if (kind == "debias") cell += ",fair_spans=head+tail";

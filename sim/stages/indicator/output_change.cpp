@@ -93,12 +93,14 @@ class OutputChangeRows : public RowIndicator {
     const std::vector<float>& sinks = work_.trace().attention_sink;
     const int query_head = kv_head_ * block.heads + head;
     const float* logits = block.logit_row(head, row);
-    double shift = sinks.empty() ? -INFINITY : static_cast<double>(sinks[static_cast<size_t>(query_head)]);
+    const double sink =
+        sinks.empty() ? -INFINITY : static_cast<double>(sinks[static_cast<size_t>(query_head)]);
+    double shift = sink;
     for (int64_t i = 0; i < visible; ++i)
       if (i != own.heavy) shift = std::max(shift, static_cast<double>(logits[i]));
     own.alone = shift == -INFINITY;
     if (own.alone) return;
-    double mass = sinks.empty() ? 0 : std::exp(static_cast<double>(sinks[static_cast<size_t>(query_head)]) - shift);
+    double mass = std::exp(sink - shift);
     std::vector<double> mean(static_cast<size_t>(work_.value_dim()), 0.0);
     for (int64_t i = 0; i < visible; ++i) {
       if (i == own.heavy) continue;

@@ -18,7 +18,8 @@ void divide(std::span<double> scores, Range candidates, double divisor) {
 }
 double sum_of(std::span<const double> weights, Range candidates) {
   double sum = 0;
-  for (int64_t i = candidates.begin; i < candidates.end; ++i) sum += weights[static_cast<size_t>(i)];
+  for (int64_t i = candidates.begin; i < candidates.end; ++i)
+    sum += weights[static_cast<size_t>(i)];
   return sum;
 }
 

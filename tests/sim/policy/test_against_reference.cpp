@@ -84,7 +84,8 @@ void compare(const test::RandomRun& run, const std::string& text,
         };
         CAPTURE(l, o);
         CHECK(wide(sets.owners[o]) == head.kept);
-        CHECK(sets.tied[o] == head.tied);
+        // A division rounds: what is equal before it need not be equal after it, in either program.
+        if (record.settings.is("normalize", "none")) CHECK(sets.tied[o] == head.tied);
         if (!head.guarded.empty() || !sets.guarded[o].empty())
           CHECK(wide(sets.guarded[o]) == head.guarded);
       }

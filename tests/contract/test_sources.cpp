@@ -1,0 +1,134 @@
+// The house keeps its shape: who may include whom, and how long a file may be.
+#include <catch2/catch.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kRoot = KVSIM_SOURCE_DIR;
+
+std::vector<std::string> lines_of(const fs::path& file) {
+  std::ifstream in(file);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+std::vector<fs::path> files_below(const std::string& folder, const std::set<std::string>& endings) {
+  std::vector<fs::path> files;
+  if (!fs::exists(kRoot / folder)) return files;
+  for (const auto& entry : fs::recursive_directory_iterator(kRoot / folder))
+    if (entry.is_regular_file() && endings.contains(entry.path().extension().string()))
+      files.push_back(fs::relative(entry.path(), kRoot));
+  return files;
+}
+
+/// The table of the architecture: what each folder may include beside itself.
+const std::map<std::string, std::set<std::string>> kMayInclude = {
+    {"sim/core", {}},
+    {"sim/backend", {"sim/core"}},
+    {"sim/stages", {"sim/core", "sim/backend"}},
+    {"sim/policy", {"sim/core", "sim/backend", "sim/stages"}},
+    {"sim/replay", {"sim/core", "sim/backend", "sim/stages", "sim/policy"}},
+    {"analysis", {"sim/core", "sim/backend"}},
+    {"io", {"sim/core", "analysis"}},
+    {"run",
+     {"sim/core", "sim/backend", "sim/stages", "sim/policy", "sim/replay", "analysis", "io"}},
+    {"cli",
+     {"sim/core", "sim/backend", "sim/stages", "sim/policy", "sim/replay", "analysis", "io",
+      "run"}},
+};
+
+/// Folder of the table that a path is in; empty for any other.
+std::string folder_of(const std::string& path) {
+  for (const auto& [folder, allowed] : kMayInclude)
+    if (path.starts_with(folder + "/")) return folder;
+  return "";
+}
+
+/// A backend's own files may be included by that backend only; others see the interface.
+bool inside_a_backend(const std::string& path) {
+  return path.starts_with("sim/backend/cpu/") || path.starts_with("sim/backend/cuda/");
+}
+
+const std::regex kOurs(R"(^\s*#\s*include\s*\"([^\"]+)\")");
+const std::regex kTheirs(R"(^\s*#\s*include\s*<([^>]+)>)");
+
+TEST_CASE("folders include only what the architecture allows them", "[sources]") {
+  int seen = 0;
+  for (const auto& [folder, allowed] : kMayInclude)
+    for (const fs::path& file : files_below(folder, {".cpp", ".hpp", ".inc", ".cu", ".cuh"}))
+      for (const std::string& line : lines_of(kRoot / file)) {
+        std::smatch found;
+        if (!std::regex_search(line, found, kOurs)) continue;
+        const std::string target = found[1];
+        const std::string to = folder_of(target);
+        if (to.empty()) continue;
+        ++seen;
+        INFO(file.generic_string() << " includes " << target);
+        CHECK((to == folder || allowed.contains(to)));
+        if (inside_a_backend(target)) CHECK(folder == "sim/backend");
+      }
+  CHECK(seen > 100);   // the scan sees includes at all
+}
+
+TEST_CASE("the simulator and the measures see neither HDF5 nor Boost nor a terminal", "[sources]") {
+  const std::set<std::string> hidden = {"iostream", "cstdio", "unistd.h", "fmt/core.h"};
+  for (const char* folder : {"sim", "analysis"})
+    for (const fs::path& file : files_below(folder, {".cpp", ".hpp", ".inc", ".cu", ".cuh"}))
+      for (const std::string& line : lines_of(kRoot / file)) {
+        std::smatch found;
+        if (!std::regex_search(line, found, kTheirs)) continue;
+        const std::string header = found[1];
+        INFO(file.generic_string() << " includes " << header);
+        CHECK_FALSE(header.starts_with("hdf5"));
+        CHECK_FALSE(header.starts_with("H5"));
+        CHECK_FALSE(header.starts_with("boost/"));
+        CHECK_FALSE(hidden.contains(header));
+      }
+}
+
+TEST_CASE("source files have at most 500 lines, lines of C++ at most 100 columns", "[sources]") {
+  size_t seen = 0;
+  for (const char* folder : {"sim", "analysis", "io", "run", "cli", "plots", "data", "scripts",
+                             "tests", "bench", "cmake"})
+    for (const fs::path& file :
+         files_below(folder, {".cpp", ".hpp", ".inc", ".cu", ".cuh", ".py", ".sh", ".cmake"})) {
+      ++seen;
+      const std::vector<std::string> lines = lines_of(kRoot / file);
+      INFO(file.generic_string());
+      CHECK(lines.size() <= 500);
+      if (!std::set<std::string>{".cpp", ".hpp", ".inc", ".cu", ".cuh"}.contains(
+              file.extension().string()))
+        continue;
+      for (const std::string& line : lines) {
+        if (line.find_first_not_of(' ') == line.find('"')) continue;   // texts may be longer
+        size_t width = 0;   // characters, not bytes
+        for (const char c : line) width += (static_cast<unsigned char>(c) & 0xC0) != 0x80 ? 1 : 0;
+        INFO(line);
+        CHECK(width <= 100);
+      }
+    }
+  CHECK(seen > 200);
+}
+
+TEST_CASE("names of presets and kinds decide nothing outside the tables", "[sources]") {
+  // A preset is a row: the code never asks for one by name.
+  const std::regex asks(R"((==|!=)\s*\"(snapkv|h2o|tova|streaming|adakv|defensivekv|restkv)\")");
+  for (const char* folder : {"sim", "analysis", "run"})
+    for (const fs::path& file : files_below(folder, {".cpp", ".hpp"}))
+      for (const std::string& line : lines_of(kRoot / file)) {
+        INFO(file.generic_string() << ": " << line);
+        CHECK_FALSE(std::regex_search(line, asks));
+      }
+}
+
+}  // namespace
