@@ -40,6 +40,8 @@ check "commands of the README" /usr/bin/python3 tests/cli/test_readme.py
 independent=$KVSIM_ROOT/../shared/check/check.py
 if [ -f "$independent" ]; then
   check "independent numbers" /usr/bin/python3 "$independent" "$KVSIM_BIN"
+  check "independent numbers of merging and decoding" /usr/bin/python3 "$independent" \
+    "$KVSIM_BIN" --merge
 fi
 
 if [ "${1:-}" = --sanitizers ]; then
