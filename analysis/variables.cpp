@@ -110,6 +110,13 @@ std::vector<VariableDeclaration> kept() {
        "keep_rate minus the share of all entries that the layer keeps; 0 is unbiased", kSpans},
       {"bias_spread", kLayer, kReal, "1", "spread of keep rates",
        "largest minus smallest keep_rate over the spans of the trace", kSpans},
+      {"span_retained_importance", "policy budget layer span", kReal, "1",
+       "class score: retained importance of a span",
+       "share of the importance of the span's own entries that falls on kept ones, pooled over "
+       "query heads, mean over steps; a proxy of how well the instruction survives",
+       kSpans},
+      {"span_retained_importance_step", "policy budget layer span step", kReal, "1",
+       "retained importance of a span", "the same at each step", kSpans | kOnRequest},
       {"keep_rate_head", "policy budget layer kv_head span", kReal, "1",
        "kept share of a span in one KV head", "NaN for policies with granularity=query",
        kSpans | kPerHead},
@@ -234,8 +241,11 @@ std::string occasion_text(const VariableDeclaration& variable) {
   for (const auto& [bit, meaning] : kTexts) {
     if (variable.occasion & bit) text += (text.empty() ? "" : "; ") + std::string(meaning);
   }
-  if (variable.occasion & kOnRequest)
-    text += fmt::format("{}`--metric {}`", text.empty() ? "" : "; or ", variable.name);
+  if (variable.occasion & kOnRequest) {
+    const bool needs_spans = variable.occasion & kSpans;
+    text += fmt::format("{}`--metric {}`", text.empty() ? "" : needs_spans ? "; " : "; or ",
+                        variable.name);
+  }
   return text;
 }
 
@@ -287,9 +297,11 @@ std::vector<std::string> metrics_on_request() {
 
 bool is_written(const VariableDeclaration& variable, unsigned occasion,
                 const std::set<std::string>& metrics) {
-  if (variable.occasion & kOnRequest && metrics.contains(variable.name)) return true;
-  if (variable.occasion == kOnRequest) return false;
-  return (variable.occasion & ~kOnRequest & ~occasion) == 0;
+  if (variable.occasion & kSpans && !(occasion & kSpans)) return false;
+  const unsigned rest = variable.occasion & ~kSpans;
+  if (rest & kOnRequest && metrics.contains(variable.name)) return true;
+  if (rest == kOnRequest) return false;
+  return (rest & ~kOnRequest & ~occasion) == 0;
 }
 
 Variable make_variable(const VariableDeclaration& declaration, const Dataset& dataset) {

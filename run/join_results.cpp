@@ -1,6 +1,7 @@
 #include "run/join_results.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "analysis/variables.hpp"
@@ -26,8 +27,15 @@ void copy_row(const VariableValues& source, int64_t from, VariableValues& target
       source);
 }
 
-/// Coordinates have no NaN, so that values compare as they are.
-bool same(const Variable& a, const Variable& b) { return a.dims == b.dims && a.values == b.values; }
+/// Equal to the bit: what does not depend on the policy may hold NaN, which equals nothing.
+bool same(const Variable& a, const Variable& b) {
+  if (a.dims != b.dims || a.values.index() != b.values.index()) return false;
+  const auto* x = std::get_if<std::vector<double>>(&a.values);
+  if (x == nullptr) return a.values == b.values;
+  const auto& y = std::get<std::vector<double>>(b.values);
+  return x->size() == y.size() &&
+         std::memcmp(x->data(), y.data(), x->size() * sizeof(double)) == 0;
+}
 
 const std::string& text_attribute(const Dataset& dataset, const char* name) {
   static const std::string none;

@@ -40,6 +40,7 @@ LayerMeasures::LayerMeasures(LayerWork& work, size_t outcomes, Options options)
                                   : Table<double>();
   StepSeries fresh;
   fresh.importance = fresh.attention = fresh.error = series;
+  fresh.parts = Table<double>(options_.parts, steps, kUndefined);
   fresh.importance_head = fresh.attention_head = fresh.error_head = heads;
   if (options_.merges) {
     fresh.represented = fresh.dropped = fresh.sag = fresh.shift = fresh.defect = series;
@@ -77,6 +78,10 @@ void LayerMeasures::add_shares(const OutcomeBlock& view, int64_t first, int64_t 
                   part(series.importance, first, steps));
   retained_pooled(*view.kept_attention, *view.total_attention,
                   part(series.attention, first, steps));
+  for (int64_t p = 0; view.part_kept != nullptr && p < options_.parts; ++p)
+    for (int64_t s = 0; s < steps; ++s)
+      series.parts(p, first + s) =
+          retained_share((*view.part_kept)(p, s), (*view.part_total)(p, s));
   if (view.kept_squares != nullptr) {
     series.kept_sum = pooled(*view.kept_importance);
     series.kept_squares = pooled(*view.kept_squares);

@@ -23,6 +23,7 @@ struct StepSeries {
   std::vector<double> shift;         ///< [T]
   std::vector<double> defect;        ///< [T] nats
   std::vector<double> defects;       ///< of every head, merged slot and step
+  Table<double> parts;               ///< [parts][T] retained importance within parts of the prompt
   std::vector<double> kept_sum;      ///< [T] importance kept, all heads; per-step outcomes only
   std::vector<double> kept_squares;  ///< [T]
 };
@@ -43,6 +44,7 @@ class LayerMeasures {
     bool per_head = false;
     Scope scope = Scope::prompt;
     bool merges = false;                    ///< a policy of the run merges
+    int64_t parts = 0;                      ///< of the prompt, measured apart
   };
   LayerMeasures(LayerWork& work, size_t outcomes, Options options);
 

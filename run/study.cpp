@@ -258,6 +258,8 @@ void Study::run_layer(LayerWork& work, int64_t layer) {
   measured.merges = results_->wants_merges();
   const auto begin = std::chrono::steady_clock::now();
   PrefillOptions options;
+  for (const SpanTokens& span : results_->spans()) options.parts.push_back(span.ranges);
+  measured.parts = static_cast<int64_t>(options.parts.size());
   options.scope = options_.scope;
   options.norm = options_.importance;
   options.seed = options_.seed;

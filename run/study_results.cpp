@@ -82,6 +82,7 @@ void StudyResults::write_cell(ReplayCell cell, int64_t layer, const LayerWork& w
   if (!series.represented.empty()) write_merges(cell, layer, outcome, series);
   write_kept(cell, layer, *outcome.kept);
   if (!spans_.empty()) write_keep_rates(cell, layer, *outcome.kept);
+  write_classes(cell, layer, series.parts);
   if (options_.per_head) write_heads(cell, layer, series, full);
   add_memory(cell, work, outcome);
 }
@@ -181,6 +182,16 @@ void StudyResults::write_keep_rates(ReplayCell cell, int64_t layer, const KeptSe
     }
   }
   set_value("bias_spread", {p, b, layer}, bias_spread(rates, spans_));
+}
+
+/// Class scores (metrics.md 6): retained importance within each span, [spans][T].
+void StudyResults::write_classes(ReplayCell cell, int64_t layer, const Table<double>& spans) {
+  const auto [p, b] = cell;
+  for (int64_t s = 0; s < spans.rows(); ++s)
+    set_value("span_retained_importance", {p, b, layer, s}, mean(spans.row(s)));
+  if (wants("span_retained_importance_step"))
+    std::ranges::copy(spans.values(),
+                      dataset_.row("span_retained_importance_step", {p, b, layer}).begin());
 }
 
 void StudyResults::write_heads(ReplayCell cell, int64_t layer, const StepSeries& series,

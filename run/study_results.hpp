@@ -30,6 +30,7 @@ class StudyResults {
   void write_minmax(ReplayCell cell, int64_t layer, double bound);
 
   const std::vector<int64_t>& projected_steps() const { return projected_steps_; }
+  const std::vector<SpanTokens>& spans() const { return spans_; }
   bool wants(const char* variable) const { return dataset_.has(variable); }
   bool wants_merges() const;   ///< any measure of metrics.md 3
   /// Adds what is known only at the end: memory over all layers, and the run's attributes.
@@ -45,6 +46,7 @@ class StudyResults {
                     const StepSeries& series);
   void write_kept(ReplayCell cell, int64_t layer, const KeptSets& kept);
   void write_keep_rates(ReplayCell cell, int64_t layer, const KeptSets& kept);
+  void write_classes(ReplayCell cell, int64_t layer, const Table<double>& spans);
   void write_heads(ReplayCell cell, int64_t layer, const StepSeries& series,
                    const FullSeries& full);
   void add_memory(ReplayCell cell, const LayerWork& work, const ReplayOutcome& outcome);

@@ -128,8 +128,7 @@ void take_doubles_out(StudyOptions& options, int64_t entries) {
 void ask_for_merges(StudyOptions& options) {
   if (std::ranges::none_of(options.records, merges)) return;
   for (const VariableDeclaration& variable : declared_variables()) {
-    const bool on_request = (variable.occasion & kOnRequest) != 0;
-    if (on_request && variable.occasion != kOnRequest) options.metrics.insert(variable.name);
+    if (variable.occasion & kMerges) options.metrics.insert(variable.name);
   }
 }
 

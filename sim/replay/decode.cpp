@@ -17,6 +17,19 @@ Table<double> difference(const Table<double>& a, const Table<double>& b) {
   return result;
 }
 
+/// [parts][steps] from [parts][Hq][steps], with or without what is guarded of it.
+Table<double> over_heads(const std::vector<Table<double>>& parts,
+                         const std::vector<Table<double>>& guarded, bool leave_out) {
+  if (parts.empty()) return {};
+  Table<double> sums(static_cast<int64_t>(parts.size()), parts[0].columns());
+  for (size_t part = 0; part < parts.size(); ++part)
+    for (int64_t h = 0; h < parts[part].rows(); ++h)
+      for (int64_t s = 0; s < sums.columns(); ++s)
+        sums(static_cast<int64_t>(part), s) +=
+            parts[part](h, s) - (leave_out ? guarded[part](h, s) : 0.0);
+  return sums;
+}
+
 }  // namespace
 
 DecodeReplay::DecodeReplay(LayerWork& work, const LayerKept& kept,
@@ -59,6 +72,8 @@ DecodeBlock DecodeReplay::read_block(int64_t first, int64_t steps,
   block.count_query = options_.scope == Scope::all;
   block.leave_out_guarded = options_.scope == Scope::evictable;
   block.total_attention = block.total_importance = Table<double>(work_.query_heads(), steps);
+  block.parts = &options_.parts;
+  block.part_total.assign(options_.parts.size(), block.total_importance);
   AttentionRequest request;
   for (int64_t s = 0; s < steps; ++s) request.rows.push_back(info.first_step() + first + s);
   request.columns = info.query_position[static_cast<size_t>(request.rows.back())] + 1;
@@ -80,6 +95,11 @@ DecodeBlock DecodeReplay::read_block(int64_t first, int64_t steps,
         block.total_attention(h, s) += a;
         block.total_importance(h, s) += a * static_cast<double>(importance(h, i));
       }
+      for (size_t part = 0; part < block.part_total.size(); ++part)
+        for (const Range range : options_.parts[part])
+          for (int64_t i = range.begin; i < range.end; ++i)
+            block.part_total[part](h, s) +=
+                static_cast<double>(row[i]) * static_cast<double>(importance(h, i));
     }
   });
   return block;
@@ -98,7 +118,8 @@ void DecodeReplay::run(const std::function<void(const StepBlock&)>& sink) {
   for (int64_t first = 0; first < info.steps(); first += most) {
     const int64_t steps = std::min(most, info.steps() - first);
     const DecodeBlock full = read_block(first, steps, importance);
-    std::vector<DecodeSeries> series(runs.size(), DecodeSeries(heads, steps, work_.value_dim()));
+    std::vector<DecodeSeries> series(runs.size(), DecodeSeries(heads, steps, work_.value_dim(),
+                                                                options_.parts.size()));
     const auto advance = [&](size_t r) {
       for (int64_t s = 0; s < steps; ++s) runs[r]->step(full, s, series[r]);
     };
@@ -136,6 +157,12 @@ void DecodeReplay::sink_block(const DecodeBlock& full, const DecodeSeries& serie
     view.kept_importance = &kept_importance;
     view.total_attention = &total_attention;
     view.total_importance = &total_importance;
+  }
+  const Table<double> part_kept = over_heads(series.part_kept, series.part_guarded, leave_out);
+  const Table<double> part_total = over_heads(full.part_total, series.part_guarded, leave_out);
+  if (outcomes_[run].shares_defined && !part_kept.empty()) {
+    view.part_kept = &part_kept;
+    view.part_total = &part_total;
   }
   view.delta = series.delta.data();
   if (outcomes_[run].merging) view.merges = &series.merges;

@@ -46,10 +46,11 @@ const float* DecodeBlock::z(int head, int64_t step, int64_t width) const {
   return block.outputs.data() + ((head % block.heads) * block.rows + step) * width;
 }
 
-DecodeSeries::DecodeSeries(int64_t heads, int64_t steps, int64_t width)
+DecodeSeries::DecodeSeries(int64_t heads, int64_t steps, int64_t width, size_t parts)
     : kept_attention(heads, steps), kept_importance(heads, steps), guarded_attention(heads, steps),
-      guarded_importance(heads, steps), delta(static_cast<size_t>(heads * steps * width)),
-      merges(heads, steps) {}
+      guarded_importance(heads, steps), part_kept(parts, Table<double>(heads, steps)),
+      part_guarded(parts, Table<double>(heads, steps)),
+      delta(static_cast<size_t>(heads * steps * width)), merges(heads, steps) {}
 
 DecodeRun::~DecodeRun() = default;
 
@@ -216,7 +217,14 @@ void DecodeRun::compare(size_t owner, int x, const DecodeBlock& block, int64_t s
     const double gain = a * static_cast<double>(importance[i]);
     kept += a;
     kept_gain += gain;
-    if (guarded.empty() || !guarded[static_cast<size_t>(s)]) continue;
+    const bool is_safe = !guarded.empty() && guarded[static_cast<size_t>(s)];
+    for (size_t part = 0; part < block.parts->size(); ++part) {
+      const auto holds = [&](Range range) { return range.contains(cache.position(s)); };
+      if (std::ranges::none_of((*block.parts)[part], holds)) continue;
+      series.part_kept[part](head, step) += gain;
+      if (is_safe) series.part_guarded[part](head, step) += gain;
+    }
+    if (!is_safe) continue;
     safe += a;
     safe_gain += gain;
   }

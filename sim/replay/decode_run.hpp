@@ -20,6 +20,8 @@ struct DecodeBlock {
   const Table<float>* importance = nullptr;   ///< [Hq][N] weight of each entry
   bool count_query = false;               ///< the query's own entry belongs to the scope
   bool leave_out_guarded = false;         ///< guarded entries do not
+  const PromptParts* parts = nullptr;     ///< of the prompt, summed apart
+  std::vector<Table<double>> part_total;  ///< [parts][Hq][steps]
   /// Row of a query head: attention, logits (only where asked for).
   const float* attention(int head, int64_t step) const;
   const float* logits(int head, int64_t step) const;
@@ -28,11 +30,13 @@ struct DecodeBlock {
 
 /// What one record at one budget gives over a block of steps.
 struct DecodeSeries {
-  DecodeSeries(int64_t heads, int64_t steps, int64_t width);
+  DecodeSeries(int64_t heads, int64_t steps, int64_t width, size_t parts);
   Table<double> kept_attention;     ///< [Hq][steps]
   Table<double> kept_importance;
   Table<double> guarded_attention;  ///< on entries that were protected (--scope evictable)
   Table<double> guarded_importance;
+  std::vector<Table<double>> part_kept;      ///< [parts][Hq][steps] importance
+  std::vector<Table<double>> part_guarded;
   std::vector<float> delta;         ///< [Hq][steps][dv]
   MergeTally merges;
 };

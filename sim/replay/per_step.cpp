@@ -32,7 +32,8 @@ class BlockReplay {
   BlockReplay(LayerWork& work, const std::vector<std::shared_ptr<const KeptSets>>& kept,
               const PerStepInput& input, std::vector<PerStepResult>& results)
       : work_(work), kept_(kept), importance_(input.importance), stride_(input.stride),
-        z_(*input.z), leave_out_guarded_(input.leave_out_guarded), results_(results) {}
+        z_(*input.z), leave_out_guarded_(input.leave_out_guarded), parts_(input.parts),
+        results_(results) {}
 
   void run(const AttentionBlock& block, int64_t first_row) {
     if (block.kv_head != value_head_) {
@@ -109,6 +110,9 @@ class BlockReplay {
           static_cast<double>(attention[entry]) * static_cast<double>(weight(head, entry));
       kept_importance += gain;
       kept_squares += gain * gain;
+      for (size_t part = 0; part < parts_.size(); ++part)
+        if (std::ranges::any_of(parts_[part], [&](Range range) { return range.contains(entry); }))
+          result.part_kept(static_cast<int64_t>(part), step) += gain;
     }
     result.kept_attention(head, step) = kept_attention;
     result.kept_importance(head, step) = kept_importance;
@@ -133,6 +137,7 @@ class BlockReplay {
   int64_t stride_;
   const std::vector<float>& z_;
   bool leave_out_guarded_;
+  const std::vector<std::vector<Range>>& parts_;
   std::vector<PerStepResult>& results_;
   Table<float> values_;     ///< [N][dv] of the KV head at work
   int value_head_ = -1;
@@ -150,6 +155,7 @@ std::vector<PerStepResult> replay_per_step(
     results[b].kept_attention = Table<double>(heads, steps);
     results[b].kept_importance = Table<double>(heads, steps);
     results[b].kept_squares = Table<double>(heads, steps);
+    results[b].part_kept = Table<double>(static_cast<int64_t>(input.parts.size()), steps);
     results[b].delta.resize(static_cast<size_t>(heads * steps * work.value_dim()));
     results[b].last = *kept[b];
   }

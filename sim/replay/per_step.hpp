@@ -13,6 +13,7 @@ struct PerStepResult {
   Table<double> kept_attention;      ///< [Hq][T]
   Table<double> kept_importance;     ///< [Hq][T]
   Table<double> kept_squares;        ///< [Hq][T] sum of squared importance
+  Table<double> part_kept;           ///< [parts][T] importance kept of each part, over query heads
   std::vector<float> delta;          ///< [Hq][T][dv] z^ - z
   KeptSets last;                     ///< the sets of the last step
 };
@@ -22,6 +23,7 @@ struct PerStepInput {
   int64_t stride = 0;
   const std::vector<float>* z = nullptr;   ///< [Hq][T][dv] outputs of the full cache
   bool leave_out_guarded = false;          ///< sums without guarded entries (--scope evictable)
+  std::vector<std::vector<Range>> parts;   ///< of the prompt, for part_kept
 };
 
 /// schedule=per-step (oracle-step, metrics.md 7): at each later step t every owner keeps the

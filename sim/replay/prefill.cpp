@@ -49,6 +49,30 @@ std::shared_ptr<const OwnerSets> without(const OwnerSets* from, const OwnerSets&
   return rest;
 }
 
+/// What some ranges hold of each owner's set; of every entry when no set is given.
+std::shared_ptr<const OwnerSets> within(const OwnerSets* from, size_t owners,
+                                        const std::vector<Range>& ranges) {
+  auto part = std::make_shared<OwnerSets>(owners);
+  for (size_t o = 0; o < owners; ++o) {
+    for (const Range range : ranges) {
+      const auto begin = static_cast<uint32_t>(range.begin), end = static_cast<uint32_t>(range.end);
+      if (from == nullptr) {
+        for (uint32_t i = begin; i < end; ++i) (*part)[o].push_back(i);
+      } else {
+        const auto first = std::ranges::lower_bound((*from)[o], begin);
+        (*part)[o].insert((*part)[o].end(), first, std::ranges::lower_bound((*from)[o], end));
+      }
+    }
+  }
+  return part;
+}
+
+/// Adds a table [Hq][steps] of sums, over its heads, to a row.
+void add_heads(const Table<double>& heads, std::span<double> row) {
+  for (int64_t h = 0; h < heads.rows(); ++h)
+    for (size_t s = 0; s < row.size(); ++s) row[s] += heads(h, static_cast<int64_t>(s));
+}
+
 Table<double> added(const Table<double>& a, const Table<double>& b) {
   Table<double> sum = a;
   for (size_t k = 0; k < sum.values().size(); ++k) sum.values()[k] += b.values()[k];
@@ -69,22 +93,29 @@ struct PrefillReplay::Sums {
   Table<double> kept_importance;
   Table<double> total_attention;
   Table<double> total_importance;
+  Table<double> part_kept;    ///< [parts][steps]
+  Table<double> part_total;
 
-  static Sums zero(int64_t heads, int64_t steps) {
-    const Table<double> none(heads, steps);
-    return {none, none, none, none};
+  static Sums zero(int64_t heads, int64_t steps, int64_t parts) {
+    const Table<double> none(heads, steps), apart(parts, steps);
+    return {none, none, none, none, apart, apart};
   }
   void append_to(Sums& whole, int64_t first) const {
     append(kept_attention, first, whole.kept_attention);
     append(kept_importance, first, whole.kept_importance);
     append(total_attention, first, whole.total_attention);
     append(total_importance, first, whole.total_importance);
+    append(part_kept, first, whole.part_kept);
+    append(part_total, first, whole.part_total);
   }
   void point(OutcomeBlock& block) const {
     block.kept_attention = &kept_attention;
     block.kept_importance = &kept_importance;
     block.total_attention = &total_attention;
     block.total_importance = &total_importance;
+    if (part_kept.empty()) return;
+    block.part_kept = &part_kept;
+    block.part_total = &part_total;
   }
 };
 
@@ -150,12 +181,22 @@ void PrefillReplay::ask_for_sets(ReplayOutcome& outcome) {
     outcome.kept_handle = builder_.add(owners_of(outcome.kept), of_heads, !outcome.changed);
     outcome.share_handle = outcome.kept_handle;
   }
-  if (options_.scope != Scope::evictable || !guards) return;
-  outcome.total_handle =
-      builder_.add(without(nullptr, kept.guarded, work_.entries()), of_heads, false);
-  if (!kept.chosen_per_step) {
-    outcome.share_handle =
-        builder_.add(without(&kept.owners, kept.guarded, work_.entries()), of_heads, false);
+  std::shared_ptr<const OwnerSets> share = owners_of(outcome.kept), total;
+  if (options_.scope == Scope::evictable && guards) {
+    total = without(nullptr, kept.guarded, work_.entries());
+    outcome.total_handle = builder_.add(total, of_heads, false);
+    if (!kept.chosen_per_step) {
+      share = without(&kept.owners, kept.guarded, work_.entries());
+      outcome.share_handle = builder_.add(share, of_heads, false);
+    }
+  }
+  for (const std::vector<Range>& part : options_.parts) {
+    const size_t owners = kept.owners.size();
+    outcome.part_total_handles.push_back(
+        builder_.add(within(total.get(), owners, part), of_heads, false));
+    if (kept.chosen_per_step) continue;
+    outcome.part_share_handles.push_back(
+        builder_.add(within(share.get(), owners, part), of_heads, false));
   }
 }
 
@@ -192,13 +233,22 @@ PrefillReplay::Sums PrefillReplay::sums_of(const ReplayOutcome& outcome,
   const auto importance = [&](int set) -> const Table<double>& {
     return set < 0 ? block.prompt_importance : block.kept_importance[static_cast<size_t>(set)];
   };
-  if (options_.scope != Scope::all) {
-    return {attention(kept), importance(kept), attention(total), importance(total)};
+  const auto parts = [&](const std::vector<int>& handles) {
+    Table<double> sums(static_cast<int64_t>(options_.parts.size()), block.steps);
+    for (size_t part = 0; part < handles.size(); ++part)
+      add_heads(importance(set_of(handles[part])), sums.row(static_cast<int64_t>(part)));
+    return sums;
+  };
+  Sums sums = {attention(kept),  importance(kept), attention(total),
+               importance(total), parts(outcome.part_share_handles),
+               parts(outcome.part_total_handles)};
+  if (options_.scope == Scope::all) {
+    for (Table<double>* table : {&sums.kept_attention, &sums.total_attention})
+      *table = added(*table, block.later_attention);
+    for (Table<double>* table : {&sums.kept_importance, &sums.total_importance})
+      *table = added(*table, block.later_importance);
   }
-  return {added(attention(kept), block.later_attention),
-          added(importance(kept), block.later_importance),
-          added(attention(total), block.later_attention),
-          added(importance(total), block.later_importance)};
+  return sums;
 }
 
 void PrefillReplay::on_block(const ReplayBlock& block, WholeRun& whole, const Sink& sink) const {
@@ -224,7 +274,8 @@ void PrefillReplay::on_block(const ReplayBlock& block, WholeRun& whole, const Si
     const ReplayOutcome& outcome = outcomes_[o];
     sums[o] = sums_of(outcome, block);
     if (outcome.changed || outcome.kept->chosen_per_step) {
-      auto& kept = whole.sums.try_emplace(o, Sums::zero(heads, steps)).first->second;
+      const auto parts = static_cast<int64_t>(options_.parts.size());
+      auto& kept = whole.sums.try_emplace(o, Sums::zero(heads, steps, parts)).first->second;
       sums[o].append_to(kept, block.first_step);
       continue;
     }
@@ -251,13 +302,14 @@ void PrefillReplay::run_per_step(const WholeRun& whole, const Sink& sink) {
     }
     if (chosen.empty()) continue;
     const PerStepInput input{importance_->data(), importance_->columns(), &whole.z,
-                             options_.scope == Scope::evictable};
+                             options_.scope == Scope::evictable, options_.parts};
     std::vector<PerStepResult> results = replay_per_step(work_, kept, input);
     for (size_t x = 0; x < chosen.size(); ++x) {
       PerStepResult& result = results[x];
       Sums sums = whole.sums.at(chosen[x]);
       sums.kept_attention = std::move(result.kept_attention);
       sums.kept_importance = std::move(result.kept_importance);
+      sums.part_kept = std::move(result.part_kept);
       if (options_.scope == Scope::all) {
         sums.kept_attention = added(sums.kept_attention, whole.later_attention);
         sums.kept_importance = added(sums.kept_importance, whole.later_importance);

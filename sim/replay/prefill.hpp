@@ -17,6 +17,9 @@ namespace kvsim {
 /// protected, or everything visible (metrics.md 0).
 enum class Scope { prompt, evictable, all };
 
+/// Parts of the prompt, each some disjoint ranges of its entries; parts may overlap.
+using PromptParts = std::vector<std::vector<Range>>;
+
 /// One policy at one budget, by their indices in the run.
 struct ReplayCell {
   int record = 0;
@@ -38,6 +41,8 @@ struct ReplayOutcome {
   int kept_handle = -1;         ///< sets as asked of the PlanBuilder: what was kept,
   int share_handle = -1;        ///< numerator and
   int total_handle = -1;        ///< denominator of the shares; -1: the whole prompt, or none
+  std::vector<int> part_share_handles;   ///< of both within each part of the prompt
+  std::vector<int> part_total_handles;
 };
 
 /// One outcome over a block of steps. Sums are [Hq][steps] in the scope of the run.
@@ -48,6 +53,8 @@ struct OutcomeBlock {
   const Table<double>* total_attention = nullptr;
   const Table<double>* total_importance = nullptr;
   const Table<double>* kept_squares = nullptr;       ///< of importance; per-step outcomes only
+  const Table<double>* part_kept = nullptr;    ///< [parts][steps] importance kept of each part of
+  const Table<double>* part_total = nullptr;   ///< the prompt, and all of it, over query heads
   const float* delta = nullptr;                      ///< [Hq][steps][dv] z^ - z; null: all 0
   const MergeTally* merges = nullptr;                ///< null: no slot holds two entries
 };
@@ -64,6 +71,7 @@ struct PrefillOptions {
   Norm norm = Norm::l1;   ///< of v W in the importance
   uint64_t seed = 0;      ///< of merges that draw
   const Table<float>* importance = nullptr;   ///< [Hq][N] weights made before; null: made here
+  PromptParts parts;      ///< whose importance is also summed apart
 };
 
 /// schedule=prefill: the prompt is compressed once, then every later step is replayed against what

@@ -75,7 +75,7 @@ TEST_CASE("per-step choice keeps each step's most important entries", "[replay]"
     }
   }
   const auto results =
-      replay_per_step(work, kept, {importance.data(), importance.columns(), &z, false});
+      replay_per_step(work, kept, {importance.data(), importance.columns(), &z, false, {}});
   const int64_t steps = info.steps();
   for (size_t b = 0; b < kept.size(); ++b) {
     for (int64_t s = 0; s < steps; ++s) {
