@@ -33,7 +33,7 @@ void describe(po::options_description& options) {
   add_policy_option(options);
   options.add_options()
       ("only", word("LIST"), "figures to draw, by comma (default: all that the file is enough for)")
-      ("formats", word("LIST"), "pdf, png or both (default: pdf,png)")
+      ("formats", word("LIST"), "pdf, png, csv for the numbers of tables (default: pdf,png)")
       ("budget", word("B"), "budget of the figures that show one (default: 0.5)")
       ("layers", word("LIST"), "layers to draw, e.g. 0,5,10-15 (default: all)");
 }

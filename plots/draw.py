@@ -3,8 +3,9 @@
 Also of the JSON that `kvsim theory --json` and `kvsim explain --json` print (FILE.json).
 
 One results file puts its figures into the folder; several put them into a folder each, named after
-the file. Prints the path of every file written, one per line; what could not be drawn, and why,
-goes to standard error. Exit codes are those of kvsim: 0 done, 1 failed, 2 usage, 3 bad data.
+the file, and what is drawn from all of them together into the folder itself. Prints the path of
+every file written, one per line; what could not be drawn, and why, goes to standard error. Exit
+codes are those of kvsim: 0 done, 1 failed, 2 usage, 3 bad data.
 """
 
 import argparse
@@ -16,7 +17,8 @@ from pathlib import Path
 # Run as a script: the package `plots` is found from the folder above it.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-FORMATS = ("pdf", "png")
+FORMATS = ("pdf", "png", "csv")
+DEFAULT_FORMATS = ("pdf", "png")
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,8 +37,10 @@ def parse(arguments, figures):
                         help="folder of the figures, made when absent")
     parser.add_argument("--only", metavar="LIST", type=names(figures, "figure"),
                         help="figures to draw, by comma (all that the file is enough for)")
-    parser.add_argument("--formats", metavar="LIST", default=list(FORMATS),
-                        type=names(FORMATS, "format"), help="pdf, png or both (pdf,png)")
+    parser.add_argument("--formats", metavar="LIST", default=list(DEFAULT_FORMATS),
+                        type=names(FORMATS, "format"),
+                        help="pdf, png, and csv for the numbers of figures that are tables "
+                             "(pdf,png)")
     parser.add_argument("--budget", default="0.5", metavar="B",
                         help="budget of the figures that show one: a ratio, or a count of tokens; "
                              "the nearest in the file is taken (0.5)")
@@ -105,25 +109,37 @@ def open_input(path, options, figures, load):
 
 def plan(options, figures, load):
     """All (path, function that draws) of the run. Nothing is drawn before all is known to fit."""
-    planned = []
+    together = [name for name, module in figures.items()
+                if getattr(module, "READS", "results") == "several"]
+    planned, opened = [], []
     for path, folder in zip(options.results, folders(options.results, options.out)):
         results, suited = open_input(path, options, figures, load)
+        if isinstance(results, load.Results):
+            opened.append(results)
         for name in options.only or suited:
-            try:
-                if name not in suited:
-                    raise load.Missing(f"{path} is not what {name} is drawn from")
-                pages = figures[name].pages(results, options)
-            except load.Missing as missing:
-                if isinstance(missing, load.NotMeasured) and not options.only:
-                    continue
-                if options.only:
-                    raise load.data_error(f"cannot draw {name}: {missing}") from None
-                print(f"kvsim plot: {name} left out: {missing}", file=sys.stderr)
-                continue
-            planned += [(folder / page, draw) for page, draw in pages]
+            if name not in together:
+                planned += pages_of(name, results, suited, folder, options, figures, load)
+    for name in options.only or together:
+        # What compares files is drawn from a single one only when asked for by name.
+        if name in together and (options.only or len(opened) > 1):
+            planned += pages_of(name, opened, together, options.out, options, figures, load)
     if not planned:
         raise load.data_error("nothing to draw")
     return planned
+
+
+def pages_of(name, given, suited, folder, options, figures, load):
+    """The (path, function that draws) of one figure; none when the file is not enough for it."""
+    try:
+        if name not in suited or not given:
+            raise load.Missing(f"{getattr(given, 'path', 'this')} is not what {name} is drawn from")
+        return [(folder / page, draw) for page, draw in figures[name].pages(given, options)]
+    except load.Missing as missing:
+        if options.only:
+            raise load.data_error(f"cannot draw {name}: {missing}") from None
+        if not isinstance(missing, load.NotMeasured):
+            print(f"kvsim plot: {name} left out: {missing}", file=sys.stderr)
+        return []
 
 
 def check_targets(targets, overwrite, load):
@@ -146,8 +162,8 @@ def run(options, figures):
             stem.parent.mkdir(parents=True, exist_ok=True)
             figure = draw()
             for ending in options.formats:
-                style.save(figure, Path(f"{stem}.{ending}"))
-                print(f"{stem}.{ending}", flush=True)
+                if style.save(figure, Path(f"{stem}.{ending}")):
+                    print(f"{stem}.{ending}", flush=True)
             style.close(figure)
     except load.Problem as problem:
         print(f"kvsim plot: {problem}", file=sys.stderr)

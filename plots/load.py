@@ -67,16 +67,27 @@ class Results:
         return np.asarray(self.data["step"].values)
 
     @property
+    def model(self):
+        model = str(self.data.attrs.get("model", "")) or "model not recorded"
+        # A folder on somebody's machine says nothing to a reader.
+        return Path(model).name if model.startswith("/") else model
+
+    @property
+    def trace(self):
+        """File name of the trace."""
+        return PureWindowsPath(str(self.data.attrs.get("trace", self.path.stem))).name
+
+    @property
+    def name(self):
+        """Name of the trace without its ending, for legends of several traces."""
+        return self.trace.removesuffix(".h5")
+
+    @property
     def subtitle(self):
         """Model, prompt length n, number of later steps T and trace: what every figure says."""
-        attrs = self.data.attrs
-        model = str(attrs.get("model", "")) or "model not recorded"
-        if model.startswith("/"):
-            model = Path(model).name  # a folder on somebody's machine says nothing to a reader
-        trace = str(attrs.get("trace", self.path.stem))
-        n = attrs.get("prompt_len", "?")
-        return f"{model}, n = {n} prompt tokens, T = {self.steps.size} later steps, " \
-               f"trace {PureWindowsPath(trace).name}"
+        n = self.data.attrs.get("prompt_len", "?")
+        return f"{self.model}, n = {n} prompt tokens, T = {self.steps.size} later steps, " \
+               f"trace {self.trace}"
 
     def variable(self, name, *dims):
         """The variable as float64 in the order of `dims`; Missing when the file lacks it."""
@@ -167,6 +178,41 @@ def open_results(path, layers=None, policies=None):
     if policies:
         data = _choose(path, data, "policy", policies)
     return Results(path, data)
+
+
+def parameters(results):
+    """{record: all its keys and their values}, from the attribute `config`."""
+    try:
+        listed = json.loads(results.data.attrs["config"])["policies"]
+        return {one["record"]: dict(one["parameters"]) for one in listed}
+    except (KeyError, TypeError, ValueError):
+        return {}
+
+
+def names(several):
+    """Short names of the traces of several results files, all different."""
+    plain = [results.name for results in several]
+    return [name if plain.count(name) == 1 else f"{name} ({results.path.stem})"
+            for name, results in zip(plain, several)]
+
+
+def spans(several):
+    """Names of the labelled spans of all files, in the order in which they come."""
+    for results in several:
+        if results.data.sizes.get("span", 0) == 0:
+            raise NotMeasured(f"{results.path}: no labelled spans")
+    return list(dict.fromkeys(str(span) for results in several
+                              for span in results.data["span"].values))
+
+
+def common_policies(several):
+    """Records that all results files have, in the order of the first; Missing without any."""
+    common = [one for one in several[0].policies
+              if all(one in other.policies for other in several)]
+    if not common:
+        raise Missing("the files have no policy in common: "
+                      + ", ".join(str(results.path) for results in several))
+    return common
 
 
 def open_document(path):

@@ -4,8 +4,10 @@ Every line differs in colour, dash pattern and marker, so that a figure survives
 printer and a colour-blind reader. Sizes are those of a paper: 7.2 inches is a full text width.
 """
 
+import csv
 import functools
 import math
+import re
 import textwrap
 
 import matplotlib
@@ -171,6 +173,36 @@ def row_labels(policies):
     return labels, 6 if lines == 1 else 5.5, max(0.165, 0.04 + 0.085 * lines)
 
 
+def narrow(name, width=12):
+    """A name over several lines, broken after underscores and hyphens where it is long."""
+    lines = [""]
+    for part in re.split(r"(?<=[_-])", name):
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
+
+
+def number_map(ax, values, shades, darkest, text):
+    """Cells with their numbers. Columns of `values` that `shades` lacks stand apart, in bold."""
+    rows, columns = shades.shape
+    colours = matplotlib.colormaps["Blues"]
+    image = colours(np.clip(np.nan_to_num(shades) / darkest, 0, 1))
+    image[np.isnan(shades)] = (0.93, 0.93, 0.93, 1)
+    ax.imshow(image, aspect="auto", interpolation="nearest")
+    for i in range(rows):
+        for k in range(values.shape[1]):
+            dark = k < columns and np.dot(image[i, k, :3], (0.299, 0.587, 0.114)) < 0.5
+            ax.text(k, i, "–" if np.isnan(values[i, k]) else text.format(values[i, k]),
+                    ha="center", va="center", fontsize=5.2, color="white" if dark else "black",
+                    fontweight="normal" if k < columns else "bold")
+    ax.set_xlim(-0.5, values.shape[1] - 0.5)
+    ax.grid(False)
+    ax.tick_params(length=0)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+
+
 def hide_unused(axes, count):
     """Takes away the panels of a grid after the first `count`."""
     for ax in axes.flat[count:]:
@@ -204,17 +236,32 @@ def note_undefined(ax):
             color=REFERENCE, bbox={"facecolor": "white", "edgecolor": "none"})
 
 
+def numbers(fig, header, rows):
+    """Gives a figure the numbers that `--formats csv` writes beside it."""
+    fig.kvsim_numbers = [header, *rows]
+
+
 def save(fig, path):
-    """Writes `fig` without any time stamp, so that the same results give the same bytes."""
+    """Writes `fig` without any time stamp, so that the same results give the same bytes.
+
+    False when there is nothing to write: a CSV file of a figure without numbers of its own.
+    """
     kind = path.suffix[1:]
     stamps = {"pdf": {"Creator": "kvsim", "Producer": None, "CreationDate": None},
               "png": {"Software": None}}
+    if kind == "csv" and not hasattr(fig, "kvsim_numbers"):
+        return False
     temporary = path.with_name(f".{path.name}.partial")
     try:
-        fig.savefig(temporary, format=kind, metadata=stamps[kind])
+        if kind == "csv":
+            with temporary.open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file, lineterminator="\n").writerows(fig.kvsim_numbers)
+        else:
+            fig.savefig(temporary, format=kind, metadata=stamps[kind])
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+    return True
 
 
 def close(fig):

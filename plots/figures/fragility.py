@@ -8,7 +8,6 @@ step. One panel per layer.
 """
 
 import functools
-import json
 import re
 
 import numpy as np
@@ -34,18 +33,9 @@ def pages(results, options):
             for suffix, draw in (("", bands), ("-rows", by_row))]
 
 
-def parameters(results):
-    """All keys of each record, from the attribute `config`."""
-    try:
-        listed = json.loads(results.data.attrs["config"])["policies"]
-        return {one["record"]: dict(one["parameters"]) for one in listed}
-    except (KeyError, TypeError, ValueError):
-        return {}
-
-
 def groups(results):
     """{base record: {"singles": [records by row], "defensive": record or None}}."""
-    known = parameters(results)
+    known = load.parameters(results)
     found = {}
     for record in results.policies:
         singles = re.compile(r"(^|,)aggregate=single(,|$)")

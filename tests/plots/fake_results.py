@@ -37,6 +37,7 @@ def write(path, policies=POLICIES, budgets=BUDGETS, layers=range(8), steps=150, 
         keep, line = keep_rates(generator, policies, np.array(budgets), len(layers), len(spans))
         variables["keep_rate"] = (per_span, keep)
         variables["bias_index"] = (per_span, keep - line)
+        variables["bias_spread"] = (per_layer, keep.max(axis=3) - keep.min(axis=3))
     coordinates = {"policy": np.array(policies, object),
                    "budget": np.array(budgets, np.float64),
                    "layer": np.array(layers, np.int32),

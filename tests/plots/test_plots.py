@@ -4,6 +4,7 @@ Needs the modules of plots/requirements.txt; without them one line says so and n
 """
 
 import contextlib
+import csv
 import hashlib
 import io
 import json
@@ -27,8 +28,8 @@ try:
     import numpy as np
 
     import fake_results
-    from plots import draw, load, style
-    from plots.figures import explain, fragility, retained_importance, worst_case
+    from plots import draw, load, statistics, style
+    from plots.figures import explain, fragility, retained_importance, traces, worst_case
 except ModuleNotFoundError as error:
     print(f"tests/plots skipped: Python has no module {error.name} "
           "(plots/requirements.txt lists what the figures need)")
@@ -36,7 +37,9 @@ except ModuleNotFoundError as error:
 
 SMALL = {"policies": ("full", "random", "snapkv,window=16"), "budgets": (0.2, 0.5),
          "layers": (0, 5), "steps": 20}
-ALL = {"budget", "keep_rate", "keep_rate_layers", "retained_importance", "worst_case"}
+ALL = {"bias_index", "budget", "keep_rate", "keep_rate_layers", "retained_importance",
+       "worst_case"}
+SPANS = {"bias_index", "keep_rate", "keep_rate_layers"}
 
 
 class PlotTest(unittest.TestCase):
@@ -175,11 +178,109 @@ class FragilityTest(PlotTest):
                      "--only", "fragility")
 
 
+class SeveralTracesTest(PlotTest):
+    """Figures that compare results files."""
+
+    def files(self, count=2, **options):
+        return [self.file(f"{name}.nc", seed=seed, edit=lambda data, name=name: data.assign_attrs(
+            trace=f"/data/{name}.h5"), **options)
+            for seed, name in enumerate("abcdefghijkl"[:count])]
+
+    def test_they_stand_beside_the_folders_of_the_files(self):
+        code, out, err = self.draw(*self.files(), "-o", self.out, "--formats", "png")
+        self.assertEqual((code, err), (0, []))
+        together = {path.stem for path in self.out.iterdir() if path.is_file()}
+        self.assertEqual(together, {"traces", "traces-table", "keep_rate_traces"})
+        self.assertEqual({path.name for path in self.out.iterdir() if path.is_dir()}, {"a", "b"})
+
+    def test_the_numbers_of_traces_are_those_of_the_files(self):
+        files = self.files(3)
+        code, out, _ = self.draw(*files, "-o", self.out, "--only", "traces", "--formats", "csv",
+                                 "--budget", "0.2")
+        self.assertEqual((code, out), (0, [str(self.out / "traces.csv")]))
+        with (self.out / "traces.csv").open() as file:
+            rows = {(row["policy"], row["measure"]): row for row in csv.DictReader(file)}
+        for k, name in enumerate("abc"):
+            values = load.open_results(files[k]).data.retained_importance.values[:, 0]
+            expected = {"worst step of all layers": values[1].min(),
+                        "worst step, mean over layers": values[1].min(axis=1).mean(),
+                        "mean over layers and steps": values[1].mean(),
+                        "below 0.5, of (layer, step) pairs": 100 * (values[1] < 0.5).mean()}
+            for measure, value in expected.items():
+                self.assertAlmostEqual(float(rows["random", measure][name]), value)
+        row = rows["random", "mean over layers and steps"]
+        mean = np.mean([float(row[name]) for name in "abc"])
+        self.assertAlmostEqual(float(row["mean"]), mean)
+        self.assertTrue(float(row["low"]) <= mean <= float(row["high"]))
+        self.assertNotIn(("full", "mean over layers and steps"), rows)
+
+    def test_one_trace_has_an_interval_over_blocks_of_steps(self):
+        results = load.open_results(self.file(steps=40))
+        class Options:
+            budget = "0.2"
+        values, means, (low, high) = traces.measured([results], Options, ["random"])
+        self.assertEqual(values.shape, (4, 1, 1))
+        self.assertTrue(low[2, 0] < means[2, 0] < high[2, 0])
+
+    def test_files_without_a_policy_in_common_are_refused(self):
+        files = [self.file(f"{name}.nc", policies=(name,)) for name in ("h2o", "tova")]
+        self.refused(3, "cannot draw traces: .*no policy in common", *files, "-o", self.out,
+                     "--only", "traces")
+
+    def test_documents_are_not_compared(self):
+        path = self.folder / "theory.json"
+        path.write_text(json.dumps(THEORY))
+        self.refused(3, "cannot draw traces", path, "-o", self.out, "--only", "traces")
+
+    def test_twelve_traces_and_undefined_values(self):
+        def blank(data):
+            data["retained_importance"][1] = np.nan
+            return data
+        files = self.files(11) + [self.file("blank.nc", edit=blank)]
+        code, _, err = self.draw(*files, "-o", self.out, "--only", "traces,keep_rate_traces",
+                                 "--formats", "png")
+        self.assertEqual((code, err), (0, []))
+
+
+class StatisticsTest(unittest.TestCase):
+    def test_draws_are_the_hash_of_the_program(self):
+        # f(0) of SplitMix64, as published.
+        self.assertEqual(int(statistics._splitmix(np.zeros(1, np.uint64))[0]), 0xE220A8397B1DCDAF)
+        draws = statistics.uniform(0, *np.ogrid[:50, :40], 1)
+        self.assertEqual(len(np.unique(draws)), draws.size)
+        self.assertTrue(abs(draws.mean() - 0.5) < 0.03 and 0 <= draws.min() < draws.max() < 1)
+
+    def test_resampled_steps_are_blocks_of_sixteen(self):
+        steps = statistics.resampled_steps(40)
+        self.assertEqual(steps.shape, (1000, 40))
+        self.assertTrue(np.all(np.diff(steps[:, :16], axis=1) == 1))
+        self.assertTrue(np.all(np.diff(steps[:, 32:], axis=1) == 1))
+        self.assertEqual((steps.min(), steps.max()), (0, 39))
+        self.assertTrue(np.all(statistics.resampled_steps(3) == np.arange(3)))
+
+    def test_the_interval_over_traces_covers_what_it_should(self):
+        # Resampled means of {0, 1}: 0, 1/2 and 1, the ends with probability 1/4 each.
+        mean, (low, high) = statistics.over_traces([0.0, 1.0])
+        self.assertEqual((mean, low, high), (0.5, 0.0, 1.0))
+
+    def test_spearman_of_average_ranks(self):
+        np.testing.assert_array_equal(statistics.ranks(np.array([3, 1, 3, 2])), [3.5, 1, 3.5, 2])
+        self.assertAlmostEqual(statistics.spearman([1, 2, 3, 4], [1, 3, 2, 4]), 0.8)
+        self.assertAlmostEqual(statistics.spearman([1, 2], [9, 3]), -1)
+        for x, y in (([1], [2]), ([1, 1], [1, 2]), ([1, np.nan], [1, 2])):
+            self.assertTrue(np.isnan(statistics.spearman(x, y)))
+
+    def test_the_pareto_front_has_equal_points_but_no_dominated_one(self):
+        points = [[0, 1], [1, 0], [1, 1], [0, 1], [0.4, 0.4], [0.4, 0.5], [np.nan, 0]]
+        self.assertEqual(statistics.pareto(points).tolist(),
+                         [True, True, False, True, True, False, False])
+
+
 class WhatTheFileLacksTest(PlotTest):
     def test_without_spans_keep_rate_is_left_out_with_one_line(self):
         code, out, err = self.draw(self.file(spans=()), "-o", self.out, "--formats", "png")
         self.assertEqual(code, 0)
-        self.assertEqual({Path(path).stem for path in out}, ALL - {"keep_rate", "keep_rate_layers"})
+        self.assertEqual({Path(path).stem for path in out}, ALL - SPANS)
         self.assertEqual(len(err), 1)
         self.assertRegex(err[0], "keep_rate left out: .*results.nc: no labelled spans")
 
