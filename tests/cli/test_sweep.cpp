@@ -18,14 +18,16 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Quantising, random and query-head records bring variables along that others do not have.
+/// Merging, quantising, random and query-head records bring variables along that others lack.
 constexpr const char* kSweep =
     "budgets = [0.25, 0.5, 8]\nseeds = [0, 5]\n"
     "[[policy]]\npreset = \"snapkv\"\nwindow = [2, 4]\nkernel = [3, 5]\n"
     "[[policy]]\npreset = \"snapkv:official\"\nwindow = 4\n"
     "[[policy]]\npreset = \"random\"\n"
     "[[policy]]\npreset = \"snapkv\"\nwindow = 4\nquantize = [\"per-token\", \"none\"]\n"
-    "[[policy]]\npreset = \"defensivekv\"\nwindow = 4\n";
+    "[[policy]]\npreset = \"defensivekv\"\nwindow = 4\n"
+    "[[policy]]\npreset = [\"keepkv\", \"convex\"]\nwindow = 4\nmerge_threshold = [0.1, 0.8]\n"
+    "[[policy]]\npreset = \"tova:official\"\n";
 
 /// A small trace and a sweep over it, with the results of an undisturbed run.
 class Sweep {
@@ -124,7 +126,7 @@ TEST_CASE("a finished sweep does nothing and ends with 0; a changed one asks fir
   CHECK(fs::last_write_time(target) == written);
   const Outcome plan = run_kvsim(sweep.line("out", "--plan"));
   CHECK(plan.status == 0);
-  CHECK_THAT(plan.out, Catch::Contains("16 units") && Catch::Contains("16 of them done"));
+  CHECK_THAT(plan.out, Catch::Contains("26 units") && Catch::Contains("26 of them done"));
   write_bytes(sweep.config, "outlier = 0.3\n" + read_bytes(sweep.config));
   CHECK(run_kvsim(sweep.line("out")).status == 2);
   CHECK(run_kvsim(sweep.line("out", "--overwrite")).status == 0);

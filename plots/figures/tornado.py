@@ -1,0 +1,73 @@
+"""How much each hyper-parameter of a preset matters: a bar from the worst to the best value along
+its axis, as differences from the default setting, the widest on top.
+"""
+
+import functools
+
+from matplotlib.patches import Patch
+
+from plots import grid, style
+
+TITLE = "sweeps: effect of each hyper-parameter on the metrics, the largest on top"
+ACROSS = True
+LOOKS = {True: {"facecolor": style.COLOURS[0], "edgecolor": "white", "linewidth": 0},
+         False: {"facecolor": style.COLOURS[1], "edgecolor": "white", "linewidth": 0,
+                 "hatch": "////"}}
+
+
+def pages(files, options):
+    found = grid.grids(files, options.only)
+    return [(stem, functools.partial(draw, one, options))
+            for stem, one in zip(grid.stems("tornado", found), found)]
+
+
+def effects(one, metric, budget):
+    """[(line, least, most)]: (difference from the default, value of the axis), widest first."""
+    values = one.values(metric).mean(axis=0)[:, one.budgets().index(budget)]
+    rows = []
+    for line in one.lines():
+        along = [(values[record], line.axis.text(line.axis.values[at]))
+                 for at, record in line.points]
+        middle = values[one.base] if one.base is not None else sorted(along)[len(along) // 2][0]
+        along = [(value - middle, text) for value, text in along]
+        rows.append((line, min(along), max(along)))
+    return sorted(rows, key=lambda row: row[1][0] - row[2][0])
+
+
+def draw(one, options):
+    budget = one.nearest_budget(options.budget)
+    metrics = one.metrics()
+    columns = min(2, len(metrics))
+    rows = -(-len(metrics) // columns)
+    keys = [Patch(label=f"{'better' if better else 'worse'} than the default", **LOOKS[better])
+            for better in (True, False)]
+    fig, axes = style.frame(
+        f"Effect of {one.preset}'s hyper-parameters at budget {one.budget_text(budget)}",
+        f"{one.subtitle.split('; bands')[0]}\nbars: from the least to the most along an axis, the "
+        "others at their defaults; beside them the values that give it", rows, columns,
+        0.55 + 0.24 * len(one.lines()), keys)
+    for ax, metric in zip(axes.flat, metrics):
+        panel(ax, one, metric, effects(one, metric, budget))
+    style.hide_unused(axes, len(metrics))
+    return fig
+
+
+def panel(ax, one, metric, rows):
+    spread = max(max(abs(low[0]), abs(high[0])) for _, low, high in rows) or 1
+    for y, (_, low, high) in enumerate(rows):
+        for begin, end, better in ((min(low[0], 0), min(high[0], 0), not metric[3]),
+                                   (max(low[0], 0), max(high[0], 0), metric[3])):
+            ax.barh(y, end - begin, left=begin, height=0.62, **LOOKS[better])
+        if low[0] < high[0]:
+            pad = 0.03 * spread
+            ax.text(min(low[0], 0) - pad, y, low[1], ha="right", va="center", fontsize=5.5)
+            ax.text(max(high[0], 0) + pad, y, high[1], ha="left", va="center", fontsize=5.5)
+    ax.axvline(0, color="black", linewidth=0.8)
+    ax.set_xlim(-1.45 * spread, 1.45 * spread)
+    ax.set_yticks(range(len(rows)),
+                  [line.axis.name + (f"\n({line.fixed})" if line.fixed else "")
+                   for line, _, _ in rows])
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    ax.set_title(metric[2].replace("\n", " "))
+    ax.set_xlabel("difference from the default")
