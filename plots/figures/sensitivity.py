@@ -13,7 +13,8 @@ import numpy as np
 from plots import grid, style
 
 TITLE = "sweeps: metrics along each hyper-parameter, the others at their defaults"
-ACROSS = True
+READS = "several"
+ALONE = True  # one file of a sweep is enough
 COLUMNS = 4
 MOST_BUDGETS = 6
 

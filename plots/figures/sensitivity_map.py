@@ -10,7 +10,8 @@ import numpy as np
 from plots import grid, load, style
 
 TITLE = "sweeps: heat map over two hyper-parameters, per metric and budget"
-ACROSS = True
+READS = "several"
+ALONE = True  # one file of a sweep is enough
 MOST_MAPS = 4
 
 

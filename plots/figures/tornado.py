@@ -9,7 +9,8 @@ from matplotlib.patches import Patch
 from plots import grid, style
 
 TITLE = "sweeps: effect of each hyper-parameter on the metrics, the largest on top"
-ACROSS = True
+READS = "several"
+ALONE = True  # one file of a sweep is enough
 LOOKS = {True: {"facecolor": style.COLOURS[0], "edgecolor": "white", "linewidth": 0},
          False: {"facecolor": style.COLOURS[1], "edgecolor": "white", "linewidth": 0,
                  "hatch": "////"}}
