@@ -121,8 +121,8 @@ def plan(options, figures, load):
                 planned += pages_of(name, results, suited, folder, options, figures, load)
     for name in options.only or together:
         # What compares files is drawn from a single one only when asked for by name.
-        alone = options.only or getattr(figures[name], "ALONE", False)
-        if name in together and opened and (alone or len(opened) > 1):
+        enough = 1 if getattr(figures[name], "ALONE", False) else 2
+        if name in together and (options.only or len(opened) >= enough):
             planned += pages_of(name, opened, together, options.out, options, figures, load)
     if not planned:
         raise load.data_error("nothing to draw")
