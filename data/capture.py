@@ -48,7 +48,7 @@ exit codes: 0 done, 1 failed while running, 2 usage, 3 bad data, 130 interrupted
 class Parser(argparse.ArgumentParser):
     def error(self, message: str):
         """One line, like every other error."""
-        self.exit(EXIT_USAGE, f"capture: {message} (--help explains)\n")
+        self.exit(EXIT_USAGE, f"{self.prog.removesuffix('.py')}: {message} (--help explains)\n")
 
 
 def layer_list(text: str) -> list[int]:

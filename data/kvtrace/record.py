@@ -86,6 +86,42 @@ def choose_attention(model) -> str:
     return chosen
 
 
+def replace_attention(model, name: str, attend):
+    """Puts `attend` in the place of the model's own attention function.
+
+    Returns the own one's name, for set_attn_implementation() to bring back, and the function, None
+    for the eager one that every model file has for itself.
+    """
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    own = choose_attention(model)
+    own_function = None if own == "eager" else ALL_ATTENTION_FUNCTIONS[own]
+    # Without a mask function of the same name the model would be given no mask at all.
+    ALL_MASK_ATTENTION_FUNCTIONS.register(name, ALL_MASK_ATTENTION_FUNCTIONS[own])
+    ALL_ATTENTION_FUNCTIONS.register(name, attend)
+    model.set_attn_implementation(name)
+    return own, own_function
+
+
+def call_own_attention(own_function, module, query, key, value, mask, kwargs):
+    """The model's own function; eager ones row block by row block, to bound their memory."""
+    if own_function is not None:
+        return own_function(module, query, key, value, mask, **kwargs)
+    import torch
+
+    eager = sys.modules[type(module).__module__].eager_attention_forward
+    row_bytes = 4 * query.shape[0] * query.shape[1] * key.shape[2]
+    rows = max(1, EAGER_BLOCK_BYTES // row_bytes)
+    parts = []
+    for begin in range(0, query.shape[2], rows):
+        part = slice(begin, begin + rows)
+        part_mask = None if mask is None else mask[:, :, part]
+        output, _ = eager(module, query[:, :, part], key, value, part_mask, **kwargs)
+        parts.append(output)
+    return torch.cat(parts, dim=1), None
+
+
 def check_rows(call: LayerCall, positions: np.ndarray) -> float:
     """Largest relative error, over heads, of attention recomputed from what is stored.
 
@@ -146,15 +182,10 @@ class Recorder:
     def run(self, ids: list[int]) -> None:
         """One teacher-forced pass over `ids`. Leaves the model as it was."""
         import torch
-        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-        own = choose_attention(self.model)
-        self.own_name = own
-        self.own_function = None if own == "eager" else ALL_ATTENTION_FUNCTIONS[own]
-        # Without a mask function of the same name the model would be given no mask at all.
-        ALL_MASK_ATTENTION_FUNCTIONS.register(REGISTERED_NAME, ALL_MASK_ATTENTION_FUNCTIONS[own])
-        ALL_ATTENTION_FUNCTIONS.register(REGISTERED_NAME, self._attend)
+        self.own_name, self.own_function = replace_attention(
+            self.model, REGISTERED_NAME, self._attend
+        )
         hooks = [
             self.modules[layer].block.register_forward_pre_hook(
                 self._residual_hook(layer), with_kwargs=True
@@ -162,7 +193,6 @@ class Recorder:
             for layer in sorted(self.wanted)
         ]
         try:
-            self.model.set_attn_implementation(REGISTERED_NAME)
             tokens = torch.tensor([ids], device=self.model.device)
             with torch.inference_mode():
                 # One row of logits is enough: all of them would take N x vocabulary floats.
@@ -170,7 +200,7 @@ class Recorder:
         finally:
             for hook in hooks:
                 hook.remove()
-            self.model.set_attn_implementation(own)
+            self.model.set_attn_implementation(self.own_name)
         if len(self.done) != len(self.wanted):
             lost = sorted(self.wanted - set(self.done))
             raise CaptureError(
@@ -187,26 +217,11 @@ class Recorder:
 
         return hook
 
-    def _call_own(self, module, query, key, value, mask, kwargs):
-        """The model's own function; eager ones row block by row block, to bound their memory."""
-        if self.own_function is not None:
-            return self.own_function(module, query, key, value, mask, **kwargs)
-        import torch
-
-        eager = sys.modules[type(module).__module__].eager_attention_forward
-        row_bytes = 4 * query.shape[0] * query.shape[1] * key.shape[2]
-        rows = max(1, EAGER_BLOCK_BYTES // row_bytes)
-        parts = []
-        for begin in range(0, query.shape[2], rows):
-            part = slice(begin, begin + rows)
-            part_mask = None if mask is None else mask[:, :, part]
-            output, _ = eager(module, query[:, :, part], key, value, part_mask, **kwargs)
-            parts.append(output)
-        return torch.cat(parts, dim=1), None
-
     def _attend(self, module, query, key, value, attention_mask, **kwargs):
         """Called by the model: query [1, Hq, N, d], key [1, Hkv, N, d]; returns [1, N, Hq, dv]."""
-        output, weights = self._call_own(module, query, key, value, attention_mask, kwargs)
+        output, weights = call_own_attention(
+            self.own_function, module, query, key, value, attention_mask, kwargs
+        )
         layer = getattr(module, "layer_idx", None)
         if layer in self.wanted and layer not in self.done:
             self._write(layer, self._describe(module, query, key, value, output, kwargs))

@@ -1,0 +1,217 @@
+"""Runs a model whose later queries see only what a kept set left of the prompt's cache.
+
+The prompt runs once, with the full cache; its keys and values serve every set. Only the later
+tokens are run again, several sets at a time, each layer masked with the sets' own entries. As in a
+capture, the model's attention function is replaced in transformers' registry by one that calls it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .errors import CaptureError
+from .kept_sets import KeptSets
+from .record import call_own_attention, find_attention_layers, replace_attention
+
+REGISTERED_NAME = "kvtrace_closed_loop"
+# Rows (sets times tokens) of one forward pass: enough for fast products, little enough memory.
+ROWS_AT_ONCE = 256
+
+
+@dataclass
+class Loss:
+    """What one kept set does to the model's next-token distributions, per later query [T].
+
+    kl: KL(full || kept), nats. nll_difference: of the trace's next token, nats, NaN at the last
+    query. agrees: 1 where both distributions have the same most likely token.
+    """
+
+    kl: np.ndarray
+    nll_difference: np.ndarray
+    agrees: np.ndarray
+
+
+class ClosedLoop:
+    """One model and one text: `ids` [N] tokens, of which the first `prompt_len` are the prompt.
+
+    A context manager: the model's own attention is back when it ends.
+    """
+
+    def __init__(self, model, ids: list[int], prompt_len: int):
+        import torch
+
+        self.model = model
+        self.device = model.device
+        self.ids = torch.tensor(ids, device=self.device)
+        self.prompt_len = prompt_len
+        self.layers = find_attention_layers(model)
+        # [1, Hkv, n, d] by layer; what later tokens added, [B, Hkv, t, d]; sets by layer, or None.
+        self.prompt: dict[int, tuple] = {}
+        self.later: dict[int, tuple] = {}
+        self.kept: dict[int, object] = {}
+        self.keeps_later = False
+        self.start: int | None = None
+
+    def __enter__(self) -> "ClosedLoop":
+        import torch
+
+        self.own, self.own_function = replace_attention(
+            self.model, REGISTERED_NAME, self._attend
+        )
+        try:
+            with torch.inference_mode():
+                self._run_prompt()
+        except BaseException:
+            self.model.set_attn_implementation(self.own)
+            raise
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.model.set_attn_implementation(self.own)
+
+    def _run_prompt(self) -> None:
+        import torch
+
+        prompt = self.ids[None, : self.prompt_len]
+        result = self.model(input_ids=prompt, use_cache=False, logits_to_keep=1)
+        missing = set(self.layers) - set(self.prompt)
+        if missing:
+            raise CaptureError(
+                f"layer {min(missing)}: {type(self.model).__name__} does not go through "
+                "transformers' ALL_ATTENTION_FUNCTIONS"
+            )
+        self.first_token = int(result.logits[0, -1].argmax())
+        logits = self._forward(self.ids[None, self.prompt_len :], [None], self.prompt_len)[0]
+        self.full_logits = logits.float()
+        self.full = self.full_logits.softmax(-1)
+        self.full_sum = self.full.sum(-1, keepdim=True, dtype=torch.float64)
+        self.full_top = self.full_logits.argmax(-1)
+
+    def prompt_tensors(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and values of the prompt, [Hkv, n, d] float32."""
+        return tuple(t[0].float().cpu().numpy() for t in self.prompt[layer])
+
+    def _attend(self, module, query, key, value, attention_mask, **kwargs):
+        """query [B, Hq, m, d], key [B, Hkv, m, d]: the prompt's own pass, or m later tokens."""
+        import torch
+
+        layer = module.layer_idx
+        if self.start is None:
+            self.prompt[layer] = (key, value)
+            return call_own_attention(
+                self.own_function, module, query, key, value, attention_mask, kwargs
+            )
+        parts = [tuple(t.expand(len(query), -1, -1, -1) for t in self.prompt[layer])]
+        if layer in self.later:
+            parts.append(self.later[layer])
+        parts.append((key, value))
+        keys, values = (torch.cat(tensors, dim=2) for tensors in zip(*parts))
+        if self.keeps_later:
+            self.later[layer] = (keys[:, :, self.prompt_len :], values[:, :, self.prompt_len :])
+        mask = self._mask(layer, query, keys.shape[2], kwargs.get("sliding_window"))
+        return call_own_attention(self.own_function, module, query, keys, values, mask, kwargs)
+
+    def _mask(self, layer: int, query, visible_len: int, window: int | None):
+        """Additive mask [B or 1, Hq or 1, m, entries]: causal, sliding window, kept sets."""
+        import torch
+
+        rows = torch.arange(self.start, self.start + query.shape[2], device=self.device)[:, None]
+        entries = torch.arange(visible_len, device=self.device)[None]
+        visible = entries <= rows
+        if window:
+            visible &= entries > rows - window
+        visible = visible[None, None]
+        kept = self.kept.get(layer)
+        if kept is not None:
+            visible = visible.repeat(len(query), query.shape[1], 1, 1)
+            visible[..., : self.prompt_len] &= kept[:, :, None]
+        mask = torch.zeros(visible.shape, dtype=query.dtype, device=self.device)
+        return mask.masked_fill_(~visible, float("-inf"))
+
+    def _choose(self, sets: list[KeptSets | None]) -> None:
+        """Puts the sets of a batch together per layer, as bool [B, Hq, n]; None keeps all."""
+        import torch
+
+        self.kept = {}
+        heads = self.model.config.get_text_config().num_attention_heads
+        for layer in {layer for one in sets if one is not None for layer in one.masks}:
+            if layer not in self.layers:
+                raise CaptureError(f"layer {layer}: the model has no such layer")
+            rows = []
+            for one in sets:
+                mask = None if one is None else one.masks.get(layer)
+                if mask is None:
+                    mask = np.ones((heads, self.prompt_len), dtype=bool)
+                if heads % len(mask) != 0 or mask.shape[1] != self.prompt_len:
+                    raise CaptureError(f"layer {layer}: kept sets of shape {mask.shape} do not "
+                                       f"fit {heads} heads and {self.prompt_len} tokens")
+                rows.append(np.repeat(mask, heads // len(mask), axis=0))
+            self.kept[layer] = torch.from_numpy(np.stack(rows)).to(self.device)
+
+    def _forward(self, tokens, sets: list[KeptSets | None], start: int):
+        """Logits [B, m, vocabulary] of tokens [1 or B, m] at positions start.., one set a row."""
+        import torch
+
+        self._choose(sets)
+        self.start = start
+        positions = torch.arange(start, start + tokens.shape[1], device=self.device)
+        return self.model(
+            input_ids=tokens.expand(len(sets), -1),
+            position_ids=positions[None].expand(len(sets), -1),
+            use_cache=False,
+        ).logits
+
+    @property
+    def batch(self) -> int:
+        """How many sets one forward pass takes."""
+        return max(1, ROWS_AT_ONCE // (len(self.ids) - self.prompt_len))
+
+    def logits(self, sets: list[KeptSets | None]):
+        """Teacher-forced logits [B, T, vocabulary] of the later tokens, one kept set a row."""
+        import torch
+
+        with torch.inference_mode():
+            return self._forward(self.ids[None, self.prompt_len :], sets, self.prompt_len)
+
+    def losses(self, sets: list[KeptSets]) -> list[Loss]:
+        """Runs one batch of sets and compares each with the run that keeps everything."""
+        import torch
+
+        logits = self.logits(sets)
+        with torch.inference_mode():
+            return [self._compare(one.float()) for one in logits]
+
+    def _compare(self, logits) -> Loss:
+        import torch
+
+        change = logits - self.full_logits
+        mean = (self.full * change).sum(-1, keepdim=True, dtype=torch.float64) / self.full_sum
+        spread = change - mean.float()
+        # KL = log E[e^spread] over the full run's distribution: no difference of large numbers,
+        # so that a small loss keeps its digits. Past 80 the exponential would leave float32.
+        spread = spread if spread.max() < 80 else spread.double()
+        grown = (self.full * spread.expm1()).sum(-1, dtype=torch.float64) / self.full_sum[:, 0]
+        kl = grown.log1p().clamp(min=0)
+        nll = torch.full_like(kl, torch.nan)
+        following = self.ids[self.prompt_len + 1 :, None]
+        nll[:-1] = (kl + mean[:, 0])[:-1] - change[:-1].gather(-1, following)[:, 0]
+        return Loss(
+            kl.cpu().numpy(),
+            nll.cpu().numpy(),
+            (logits.argmax(-1) == self.full_top).cpu().numpy(),
+        )
+
+    def generate(self, sets: list[KeptSets | None], count: int) -> np.ndarray:
+        """Greedy tokens [B, count] after the prompt; the first comes from the prompt itself."""
+        import torch
+
+        self.later, self.keeps_later = {}, True
+        written = torch.full((len(sets), 1), self.first_token, device=self.device)
+        try:
+            with torch.inference_mode():
+                for step in range(count - 1):
+                    logits = self._forward(written[:, -1:], sets, self.prompt_len + step)
+                    written = torch.cat([written, logits[:, -1].argmax(-1)[:, None]], dim=1)
+        finally:
+            self.later, self.keeps_later = {}, False
+        return written.cpu().numpy()

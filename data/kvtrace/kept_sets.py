@@ -1,0 +1,133 @@
+"""Kept sets of a results file (`kvsim replay --save-keep`), checked to be ones a model can run with.
+
+A set says, per layer and head, which of the n prompt entries later queries may still see. Only
+policies that compress once, after the prompt, and change no keys or values have such sets.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from .errors import EXIT_USAGE, CaptureError
+
+# What a record must say of these stages; anything else is not a set of untouched entries.
+PLAIN_STAGES = {
+    "schedule": ("prefill", "its sets change over the steps"),
+    "merge": ("drop", "it changes keys and values of the slots that stay"),
+    "quantize": ("none", "it changes keys and values"),
+    "positions": ("absolute", "it moves the entries' positions"),
+}
+
+
+@dataclass
+class KeptSets:
+    """One (policy, budget): `masks` maps a layer to bool [Hkv, n], or [Hq, n] per query head.
+
+    Layers that are not in `masks` keep everything.
+    """
+
+    policy: str
+    budget: str
+    masks: dict[int, np.ndarray]
+
+    def digest(self) -> str:
+        """Equal for equal sets, whatever they are called."""
+        state = hashlib.sha256()
+        for layer in sorted(self.masks):
+            mask = self.masks[layer]
+            state.update(f"{layer} {mask.shape}".encode())
+            state.update(np.packbits(mask).tobytes())
+        return state.hexdigest()
+
+
+def _texts(dataset) -> list[str]:
+    return [str(text) for text in dataset.asstr()[:]]
+
+
+def reason_against(parameters: dict) -> str:
+    """Why the policy with these parameters has no static sets; empty when it has."""
+    for stage, (wanted, reason) in PLAIN_STAGES.items():
+        if parameters.get(stage, wanted) != wanted:
+            return f"{stage}={parameters[stage]}: {reason}"
+    return ""
+
+
+class ResultsFile:
+    """The parts of a results file that a closed loop needs. Raises CaptureError for anything odd."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        try:
+            self.file = h5py.File(path)
+        except OSError:
+            what = "not a results file" if path.is_file() else "no such file"
+            raise CaptureError(f"{path}: {what}") from None
+        try:
+            self._read_header()
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise CaptureError(f"{path}: not a results file of kvsim replay: {error}") from None
+
+    def __enter__(self) -> "ResultsFile":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.file.close()
+
+    def _read_header(self) -> None:
+        attributes = self.file.attrs
+        self.prompt_len = int(attributes["prompt_len"])
+        self.trace_digest = str(attributes["trace_digest"])
+        self.config = str(attributes["config"])
+        self.history = str(attributes["history"])
+        self.policies = _texts(self.file["policy"])
+        self.budgets = np.asarray(self.file["budget"][:], dtype=np.float64)
+        self.budget_labels = _texts(self.file["budget_label"])
+        self.layers = [int(layer) for layer in self.file["layer"][:]]
+        self.parameters = {
+            entry["record"]: entry["parameters"] for entry in json.loads(self.config)["policies"]
+        }
+        if "kept_mask" not in self.file and "kept_mask_query" not in self.file:
+            raise CaptureError(f"{self.path}: holds no kept sets; replay with --save-keep")
+
+    def choose(self, wanted: list[str] | None, known: list[str], what: str) -> list[int]:
+        """Indices of the wanted names, all of them without a choice."""
+        for name in wanted or []:
+            if name not in known:
+                raise CaptureError(
+                    f"{self.path}: no {what} {name}; there are {', '.join(known)}", EXIT_USAGE
+                )
+        return [i for i, name in enumerate(known) if not wanted or name in wanted]
+
+    def check_static(self, chosen: list[int]) -> None:
+        """Refuses, by name, policies whose sets are not all there is to say of them."""
+        refused = []
+        for index in chosen:
+            name = self.policies[index]
+            reason = reason_against(self.parameters.get(name, {}))
+            if reason:
+                refused.append(f"{name} ({reason})")
+        if refused:
+            raise CaptureError(
+                f"{self.path}: no model can be run with the kept sets of {'; '.join(refused)}; "
+                "choose others with --policy"
+            )
+
+    def sets(self, policy: int, budget: int) -> KeptSets:
+        for variable in ("kept_mask", "kept_mask_query"):
+            if variable not in self.file:
+                continue
+            values = self.file[variable][policy, budget]
+            # 255 marks policies whose sets belong to the other kind of head.
+            if values.ndim != 3 or values.shape[::2] != (len(self.layers), self.prompt_len):
+                raise CaptureError(f"{self.path}: {variable} has shape {values.shape}")
+            if (values == 255).all():
+                continue
+            if (values > 1).any():
+                raise CaptureError(f"{self.path}: {variable} holds merged or undefined entries")
+            masks = {layer: values[i] == 1 for i, layer in enumerate(self.layers)}
+            return KeptSets(self.policies[policy], self.budget_labels[budget], masks)
+        raise CaptureError(f"{self.path}: no kept sets of {self.policies[policy]}")

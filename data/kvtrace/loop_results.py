@@ -1,0 +1,163 @@
+"""What a closed loop found: a journal while it runs, one netCDF-4 file when it is done."""
+
+import datetime
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+from .errors import EXIT_FAILURE, CaptureError
+
+NOTE = (
+    "Closed loop: the model ran with the kept sets applied to every query after the prompt, so "
+    "that errors feed into later layers and steps; the tokens are those of the trace."
+)
+# name -> (dimensions, unit, long name); the first three hold a number per step.
+VARIABLES = {
+    "kl_divergence": (
+        ("policy", "budget", "step"), "nat",
+        "KL divergence of the next-token distribution from the one with the full cache"),
+    "nll_difference": (
+        ("policy", "budget", "step"), "nat",
+        "negative log-likelihood of the trace's next token, less that with the full cache"),
+    "top1_agreement": (
+        ("policy", "budget", "step"), "1", "whether the most likely next token is the same"),
+    "kl_divergence_mean": (("policy", "budget"), "nat", "kl_divergence, mean over steps"),
+    "kl_divergence_max": (("policy", "budget"), "nat", "kl_divergence, largest over steps"),
+    "nll_difference_mean": (("policy", "budget"), "nat", "nll_difference, mean over steps"),
+    "top1_agreement_mean": (("policy", "budget"), "1", "top1_agreement, mean over steps"),
+    "generated_agreement": (
+        ("policy", "budget"), "count",
+        "greedy tokens equal to those with the full cache, up to the first that differs"),
+}  # fmt: skip
+
+
+class Journal:
+    """Finished (policy, budget) pairs, one JSON line each behind a line that names the run.
+
+    An interrupted run goes on from it; a line cut short by a kill is ignored.
+    """
+
+    def __init__(self, target: Path, identity: dict, fresh: bool):
+        self.path = target.with_name(f"{target.name}.unfinished")
+        self.pairs: dict[tuple[str, str], dict] = {}
+        lines = [] if fresh or not self.path.is_file() else self._lines()
+        if lines and lines[0] != identity:
+            raise CaptureError(
+                f"{self.path}: left by a run with another trace, results or options; "
+                "--overwrite starts anew"
+            )
+        for line in lines[1:]:
+            self.pairs[line["policy"], line["budget"]] = line
+        self._rewrite([identity, *lines[1:]])
+        self.file = open(self.path, "a", encoding="utf-8")
+
+    def _lines(self) -> list[dict]:
+        lines = []
+        for text in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                lines.append(json.loads(text))
+            except ValueError:
+                break
+        return lines
+
+    def _rewrite(self, lines: list[dict]) -> None:
+        """Also drops a line cut short, which must not be appended to."""
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
+        temporary.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        os.replace(temporary, self.path)
+
+    def add(self, pairs: list[tuple[str, str]], found: dict) -> None:
+        """Notes what was found for pairs that share their sets; those it has already stay."""
+        for policy, budget in pairs:
+            if (policy, budget) in self.pairs:
+                continue
+            line = {**found, "policy": policy, "budget": budget}
+            self.file.write(json.dumps(line) + "\n")
+            self.pairs[policy, budget] = line
+        self.file.flush()
+
+    def close(self) -> None:
+        self.file.close()
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def write_loop(target: Path, coordinates: dict, pairs: dict, attributes: dict) -> None:
+    """Writes the netCDF-4 file under a temporary name first.
+
+    `coordinates`: policy, budget_label (texts), budget, step (numbers). `pairs` as in a Journal.
+    """
+    import h5netcdf
+
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        with h5netcdf.File(temporary, "w") as file:
+            _write_coordinates(file, coordinates)
+            for name, values in _arrays(coordinates, pairs).items():
+                dims, unit, meaning = VARIABLES[name]
+                variable = file.create_variable(
+                    name, dims, dtype=values.dtype, data=values, fillvalue=np.float64(np.nan)
+                )
+                variable.attrs["units"] = unit
+                variable.attrs["long_name"] = meaning
+            now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+            attributes = dict(attributes, history=f"{now} {attributes['history']}")
+            title = "What a model loses that runs with a compressed KV cache"
+            for name, value in {"Conventions": "CF-1.11", "title": title, **attributes,
+                                "closed_loop_note": NOTE}.items():  # fmt: skip
+                file.attrs[name] = value
+        os.replace(temporary, target)
+    except OSError as error:
+        raise CaptureError(f"{target}: cannot write: {error}", EXIT_FAILURE) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write_coordinates(file, coordinates: dict) -> None:
+    import h5py
+
+    described = {
+        "policy": ("policy", "", "canonical policy record"),
+        "budget": ("budget", "1", "share of the prompt's entries kept"),
+        "budget_label": ("budget", "", "budget as typed"),
+        "step": ("step", "1", "position of the query whose next token is predicted"),
+    }
+    for name in ("policy", "budget", "step"):
+        file.dimensions[name] = len(coordinates[name])
+    for name, (dimension, unit, meaning) in described.items():
+        values = coordinates[name]
+        if isinstance(values[0], str):
+            variable = file.create_variable(name, (dimension,), h5py.string_dtype("utf-8"))
+            variable[:] = np.array(values, dtype=object)
+        else:
+            variable = file.create_variable(name, (dimension,), data=np.asarray(values))
+        if unit:
+            variable.attrs["units"] = unit
+        variable.attrs["long_name"] = meaning
+
+
+def _arrays(coordinates: dict, pairs: dict) -> dict[str, np.ndarray]:
+    """The variables of VARIABLES from the journal's lines."""
+    shape = (len(coordinates["policy"]), len(coordinates["budget"]), len(coordinates["step"]))
+    series = {name: np.full(shape, np.nan) for name in list(VARIABLES)[:3]}
+    generated = np.full(shape[:2], np.nan)
+    for p, policy in enumerate(coordinates["policy"]):
+        for b, budget in enumerate(coordinates["budget_label"]):
+            line = pairs[policy, budget]
+            for name, values in series.items():
+                values[p, b] = line[name]
+            generated[p, b] = line.get("generated_agreement", np.nan)
+    arrays = dict(series)
+    arrays["kl_divergence_mean"] = series["kl_divergence"].mean(-1)
+    arrays["kl_divergence_max"] = series["kl_divergence"].max(-1)
+    # The last query has no next token in the trace.
+    arrays["nll_difference_mean"] = (
+        series["nll_difference"][..., :-1].mean(-1) if shape[2] > 1 else np.full(shape[:2], np.nan)
+    )
+    arrays["top1_agreement_mean"] = series["top1_agreement"].mean(-1)
+    if not np.isnan(generated).all():
+        arrays["generated_agreement"] = generated
+    return arrays
