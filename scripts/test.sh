@@ -29,10 +29,12 @@ check "figures" "$plots_python" tests/plots/test_plots.py
 check "prompts with markers" /usr/bin/python3 tests/capture/test_markup.py
 check "texts of the larger traces" /usr/bin/python3 tests/capture/test_texts.py
 if [ -x "$torch_python" ] && "$torch_python" -c 'import torch, transformers' 2>/dev/null; then
-  check "capture" "$torch_python" tests/capture/test_capture.py
+  model_python=$torch_python
 else
-  check "capture" /usr/bin/python3 tests/capture/test_capture.py   # says why it is skipped
+  model_python=/usr/bin/python3   # the tests say why they are skipped
 fi
+check "capture" "$model_python" tests/capture/test_capture.py
+check "closed loop" "$model_python" tests/capture/test_closed_loop.py
 check "sample trace" "$KVSIM_BIN" verify data/sample.h5
 check "goldens of published code" /usr/bin/python3 tests/golden/check_golden.py "$KVSIM_BIN"
 check "commands of the README" /usr/bin/python3 tests/cli/test_readme.py
