@@ -33,6 +33,8 @@ struct VariableDeclaration {
   const char* definition;    ///< how the number is computed; Markdown
   unsigned occasion;
   std::vector<FlagMeaning> flags = {};
+  const char* measures = "";   ///< names that `--metric` takes for all variables of a measure,
+                               ///< separated by blanks; any of its variables asks for all of them
 
   std::vector<std::string> dim_names() const;
 };
@@ -41,8 +43,13 @@ struct VariableDeclaration {
 const std::vector<VariableDeclaration>& declared_variables();
 const VariableDeclaration& declared(std::string_view name);
 
-/// Names that `--metric` adds variables for.
+/// Names that `--metric` adds variables for: measures, and variables of none.
 std::vector<std::string> metrics_on_request();
+/// Every name that `--metric` takes: those, and all variables.
+std::vector<std::string> known_metrics();
+
+/// The variables of these metrics: a measure, or one of its variables, stands for all of them.
+std::set<std::string> variables_of(const std::set<std::string>& metrics);
 
 /// Is this variable written when `occasion` (a union of bits) holds and `metrics` were asked for?
 bool is_written(const VariableDeclaration& variable, unsigned occasion,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "analysis/variables.hpp"
 #include "cli/parse.hpp"
 #include "sim/core/error.hpp"
 
@@ -52,7 +53,10 @@ void add_policy_option(po::options_description& options) {
 }
 
 void add_metric_option(po::options_description& options) {
-  options.add_options()("metric", several("LIST"), "further metrics to compute; repeatable");
+  std::string names;
+  for (const std::string& name : metrics_on_request()) names += (names.empty() ? "" : ", ") + name;
+  const std::string meaning = "further metrics to compute, repeatable: " + names;
+  options.add_options()("metric", several("LIST"), meaning.c_str());
 }
 
 void add_backend_option(po::options_description& options) {

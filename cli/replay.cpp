@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 
+#include "analysis/summary.hpp"
 #include "cli/options.hpp"
 #include "cli/progress.hpp"
 #include "cli/replay_options.hpp"
@@ -98,6 +100,19 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
+/// --fragility compares estimated with true risk, too, where the trace holds what that needs.
+void add_risk(const TraceReader& reader, StudyOptions& options) {
+  StudyOptions with_risk = options;
+  with_risk.metrics.insert("risk");
+  try {
+    Study(reader, with_risk).check();
+    options = std::move(with_risk);
+  } catch (const Error& error) {
+    if (error.fault() != Fault::bad_data) throw;
+    note(std::string("risk left out: ") + error.what());
+  }
+}
+
 /// One trace ready to be replayed, everything checked.
 struct Job {
   std::unique_ptr<TraceReader> reader;
@@ -115,6 +130,7 @@ Job prepare(const Values& values, const Request& request, const std::string& tra
   if (options.records.empty()) {
     bad_data({.what = "the trace can serve none of the default policies", .where = trace});
   }
+  if (!request.fragility.empty()) add_risk(*job.reader, options);
   job.progress = std::make_shared<Progress>(fs::path(trace).filename().string());
   StudyHooks hooks;
   hooks.message = note;
@@ -170,6 +186,28 @@ std::string fragility_table(const Dataset& results, const std::vector<FragilityG
   return table;
 }
 
+/// Estimated against true risk, means over layers; empty when it was not measured.
+std::string risk_table(const Dataset& results) {
+  if (!results.has("risk_spearman")) return "";
+  std::string table = fmt::format("{:<21}{:>10}{:>16}{:>16}{:>14}\n", "estimate of true risk",
+                                  "Spearman", "median ln ratio", "underestimated", "prior above");
+  const auto& names = std::get<std::vector<std::string>>(results.at("estimator").values);
+  for (size_t e = 0; e < names.size(); ++e) {
+    const auto over_layers = [&](const char* variable) {
+      std::vector<double> values;
+      for (int64_t layer = 0; layer < results.size("layer"); ++layer)
+        values.push_back(results.row(variable, {layer, static_cast<int64_t>(e)})[0]);
+      return mean(values);
+    };
+    const double above = over_layers("risk_prior_exceeds");
+    table += fmt::format("  {:<19}{:>10.3f}{:>16.3f}{:>16.3f}{:>14}\n", names[e],
+                         over_layers("risk_spearman"), over_layers("risk_log_ratio_median"),
+                         over_layers("risk_underestimated"),
+                         std::isnan(above) ? "-" : fmt::format("{:.3f}", above));
+  }
+  return table;
+}
+
 void print_results(const Values& values, const std::vector<FragilityGroup>& fragility,
                    const std::vector<TableSource>& tables,
                    const std::vector<std::string>& targets) {
@@ -184,7 +222,8 @@ void print_results(const Values& values, const std::vector<FragilityGroup>& frag
     const std::string name = printable(tables[t].trace);
     fmt::print("{}{}\n{}", t == 0 ? "" : "\n", name,
                fragility.empty() ? summary_table(*tables[t].dataset, style)
-                                 : fragility_table(*tables[t].dataset, fragility));
+                                 : fragility_table(*tables[t].dataset, fragility) +
+                                       risk_table(*tables[t].dataset));
     note(targets[t] + " written");
   }
 }

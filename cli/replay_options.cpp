@@ -39,8 +39,7 @@ Enum one_of(const Values& values, const char* option,
 
 std::set<std::string> chosen_metrics(const Values& values) {
   std::set<std::string> chosen;
-  std::vector<std::string> known;
-  for (const VariableDeclaration& variable : declared_variables()) known.push_back(variable.name);
+  const std::vector<std::string> known = known_metrics();
   for (const std::string& list : texts(values, "metric")) {
     for (const std::string& name : split_list(list, "--metric")) {
       if (std::ranges::find(known, name) == known.end()) {
@@ -94,8 +93,8 @@ void add_measure_options(po::options_description& options) {
       ("span-complement", po::value<std::vector<std::string>>()->value_name("NAME")->composing(),
        "adds a span !NAME: the prompt tokens outside NAME; repeatable")
       ("per-head", "also measure every query head and KV head by itself")
-      ("fragility", "also replay what each query of the window sees alone, and DefensiveKV's step; "
-                    "without --policy that of importance, without --budget at 0.5")
+      ("fragility", "also replay what each query of the window sees alone, and DefensiveKV's step, "
+                    "and compare estimated with true risk (metric risk); without --policy that of importance, without --budget at 0.5")
       ("save-keep", "also save what became of every prompt entry")
       ("element-bytes", word("E"), "bytes of a cached number in the memory model (default: 2)")
       ("bandwidth", word("X"), "bytes/s of the device, for the roofline; with --peak")

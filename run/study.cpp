@@ -7,7 +7,9 @@
 #include <future>
 
 #include "analysis/output_error.hpp"
+#include "analysis/variables.hpp"
 #include "io/side_files.hpp"
+#include "run/attention_study.hpp"
 #include "run/study_results.hpp"
 #include "sim/core/error.hpp"
 #include "sim/stages/merge/merge.hpp"
@@ -157,6 +159,7 @@ Study::Study(const TraceReader& reader, StudyOptions options, StudyHooks hooks)
       std::move(options_.budgets),
       [&](const Budget& budget) { return budget.ratio(info.prompt_len); });
   options_.layers = replayed_layers(reader, options_.layers, hooks_.message);
+  options_.metrics = variables_of(options_.metrics);
   shown_ = options_.records.size();
   add_hidden_records();
   policies_ = std::make_unique<PolicyRun>(options_.records, options_.budgets, info,
@@ -166,6 +169,7 @@ Study::Study(const TraceReader& reader, StudyOptions options, StudyHooks hooks)
   options_.records.resize(shown_);
   results_ = std::make_unique<StudyResults>(reader_, options_, options_.records,
                                             evaluated_steps(info.steps(), wo_steps()));
+  attention_ = std::make_unique<AttentionStudy>(options_, info, *files_);
 }
 
 Study::~Study() = default;
@@ -181,6 +185,7 @@ void Study::add_hidden_records() {
 
 void Study::check() const {
   policies_->check();
+  attention_->check();
   periodic_->check();
   for (const Record& record : policies_->records()) {
     if (!Kinds<Merge>::find(record.settings.text("merge")).needs_linear_logits()) continue;
@@ -277,6 +282,7 @@ void Study::run_layer(LayerWork& work, int64_t layer) {
   times_.measure += inside - measures.projection_seconds();
   const Stopwatch watch(times_.measure);
   write_layer(work, layer, replay, measures);
+  attention_->measure(work, layer, replay, shown_, results_->dataset());
 }
 
 }  // namespace kvsim

@@ -15,6 +15,7 @@
 
 namespace kvsim {
 
+class AttentionStudy;
 class LayerMeasures;
 struct FullSeries;
 class StudyResults;
@@ -97,6 +98,7 @@ class Study {
   std::unique_ptr<PolicyRun> policies_;
   std::unique_ptr<PeriodicPolicies> periodic_;   ///< the same records at later compressions
   std::unique_ptr<StudyResults> results_;
+  std::unique_ptr<AttentionStudy> attention_;
   PhaseTimes times_;
   int64_t steps_done_ = 0;        ///< of the progress
 };

@@ -32,6 +32,7 @@ class StudyResults {
   const std::vector<int64_t>& projected_steps() const { return projected_steps_; }
   const std::vector<SpanTokens>& spans() const { return spans_; }
   bool wants(const char* variable) const { return dataset_.has(variable); }
+  Dataset& dataset() { return dataset_; }
   bool wants_merges() const;   ///< any measure of metrics.md 3
   /// Adds what is known only at the end: memory over all layers, and the run's attributes.
   Dataset finish(const Backend& backend);

@@ -7,6 +7,7 @@
 
 #include "analysis/variables.hpp"
 #include "kvsim_version.hpp"
+#include "run/attention_study.hpp"
 #include "run/study_results.hpp"
 #include "sim/core/parallel.hpp"
 #include "sim/replay/compression.hpp"
@@ -51,6 +52,7 @@ std::vector<T> counting(int64_t count) {
 VariableValues coordinate_values(const std::string& name, const TraceInfo& info,
                                  const StudyOptions& options, const std::vector<Record>& records,
                                  const std::vector<SpanTokens>& spans) {
+  if (auto values = attention_coordinate(name, info)) return std::move(*values);
   std::vector<std::string> texts;
   if (name == "policy") {
     for (const Record& record : records) texts.push_back(record.canonical());

@@ -200,8 +200,7 @@ class Parser {
   }
 
   void metric(const Item& one) {
-    std::vector<std::string> known;
-    for (const VariableDeclaration& variable : declared_variables()) known.push_back(variable.name);
+    const std::vector<std::string> known = known_metrics();
     if (std::ranges::find(known, one.text) == known.end()) {
       fail(*one.node, {.what = "unknown metric", .found = one.text,
                        .hint = did_you_mean(one.text, known)});
