@@ -42,6 +42,13 @@ struct AttentionBlock {
   }
 };
 
+/// Asks for sums over queries of full-cache attention, for every query head.
+struct AttentionSumRequest {
+  std::vector<int64_t> rows;      ///< indices into the stored queries, ascending
+  std::vector<double> weights;    ///< [rows] what each row of attention is multiplied with
+  int64_t columns = 0;            ///< keys 0..columns-1 are returned
+};
+
 /// Kept sets of one owner (a KV head or a query head) that are nested over budgets: the set at
 /// boundary b is order[0 .. end[b]), and end is ascending. Inside a band between two ends the order
 /// of entries is of no meaning.
@@ -96,8 +103,8 @@ class Projection {
   virtual void head_norms(std::span<const float* const> x, int64_t stride, double* out) = 0;
 };
 
-/// The heavy verbs, one at a time: a backend keeps memory between calls, so only `attention`,
-/// `value_norms` and `projected_norms` may run side by side. No result depends on the number of
+/// The heavy verbs, one at a time: a backend keeps memory between calls, so only those that take a
+/// KV head, `value_norms` and `projected_norms` may run side by side. No result depends on the number of
 /// threads. Selection never runs here. `layer.q` holds queries at `layer.info->query_position`;
 /// visibility is causal (layers with a sliding window below N never get here, except in
 /// `attention`, which honours it).
@@ -110,6 +117,22 @@ class Backend {
   /// Rows of softmax attention (policies.md 1): scale, softcap, sink and window honoured.
   virtual void attention(const LayerTrace& layer, const AttentionRequest& request,
                          AttentionBlock& block) = 0;
+
+  /// out[Hq][columns] = sum over the rows of weight * A, without ever holding A: what H2O and all
+  /// whose aggregation is linear ask for. No sliding window.
+  virtual void attention_sums(const LayerTrace& layer, const AttentionSumRequest& request,
+                              double* out) = 0;
+
+  /// g[dv][dv] = W^a (W^b)^T of two query heads, in float64: |x W^a|^2 = x G_aa x^T.
+  virtual void output_gram(const LayerTrace& layer, int head_a, int head_b, double* g) = 0;
+
+  /// out[rows][entries.size()] = y_r . v_i for y[rows][dv], in float64.
+  virtual void value_products(const LayerTrace& layer, int kv_head, const double* y, int64_t rows,
+                              Range entries, double* out) = 0;
+
+  /// out[entries.size()] = v_i G v_i^T for g[dv][dv], in float64.
+  virtual void value_forms(const LayerTrace& layer, int kv_head, const double* g, Range entries,
+                           double* out) = 0;
 
   /// out[Hq][entries.size()] = norm of v_i W^h for the entries of the range.
   virtual void projected_norms(const LayerTrace& layer, Norm norm, Range entries, float* out) = 0;

@@ -30,6 +30,21 @@ class CpuBackend : public Backend {
                  AttentionBlock& block) override {
     cpu_attention(kernels_, layer, request, block);
   }
+  void attention_sums(const LayerTrace& layer, const AttentionSumRequest& request,
+                      double* out) override {
+    cpu_attention_sums(kernels_, layer, request, out);
+  }
+  void output_gram(const LayerTrace& layer, int head_a, int head_b, double* g) override {
+    cpu_output_gram(kernels_, layer, head_a, head_b, g);
+  }
+  void value_products(const LayerTrace& layer, int kv_head, const double* y, int64_t rows,
+                      Range entries, double* out) override {
+    cpu_value_products(kernels_, layer, kv_head, y, rows, entries, out);
+  }
+  void value_forms(const LayerTrace& layer, int kv_head, const double* g, Range entries,
+                   double* out) override {
+    cpu_value_forms(kernels_, layer, kv_head, g, entries, out);
+  }
   void projected_norms(const LayerTrace& layer, Norm norm, Range entries, float* out) override {
     cpu_projected_norms(kernels_, layer, norm, entries, out);
   }

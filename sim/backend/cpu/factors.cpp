@@ -11,23 +11,17 @@ namespace {
 
 constexpr int64_t kDepthRun = 64;   // columns of W^h that go into the Gram matrix at a time
 
-/// G = W^h (W^h)^T in float64, [n][n] with n = dv padded.
-Eigen::MatrixXd gram(const Kernels& kernels, const LayerTrace& layer, int64_t head) {
-  const int64_t dv = layer.value_dim(), width = layer.wo.dim(2), n = padded(dv, kPad);
-  std::vector<double> g(static_cast<size_t>(n * n), 0.0);
+/// Columns c.. of W^h transposed in float64, wt[kDepthRun][n].
+void load_transposed(const LayerTrace& layer, int64_t head, int64_t c, int64_t columns, int64_t n,
+                     std::vector<double>& wt) {
+  const int64_t dv = layer.value_dim();
   std::vector<float> w(static_cast<size_t>(dv * kDepthRun));
-  std::vector<double> wt(static_cast<size_t>(n * kDepthRun), 0.0);
-  for (int64_t c = 0; c < width; c += kDepthRun) {
-    const int64_t columns = std::min(kDepthRun, width - c);
-    load_output_columns(layer, head, c, columns, kDepthRun, w.data());
-    for (int64_t k = 0; k < kDepthRun; ++k)
-      for (int64_t i = 0; i < dv; ++i)
-        wt[static_cast<size_t>(k * n + i)] =
-            static_cast<double>(w[static_cast<size_t>(i * kDepthRun + k)]);
-    kernels.gram(wt.data(), columns, n, g.data());
-  }
-  using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  return Eigen::Map<const RowMajor>(g.data(), n, n).topLeftCorner(dv, dv);
+  load_output_columns(layer, head, c, columns, kDepthRun, w.data());
+  wt.resize(static_cast<size_t>(n * kDepthRun));   // zero in the padding, which is never written
+  for (int64_t k = 0; k < kDepthRun; ++k)
+    for (int64_t i = 0; i < dv; ++i)
+      wt[static_cast<size_t>(k * n + i)] =
+          static_cast<double>(w[static_cast<size_t>(i * kDepthRun + k)]);
 }
 
 }  // namespace
@@ -43,6 +37,19 @@ void load_output_columns(const LayerTrace& layer, int64_t head, int64_t c, int64
   }
 }
 
+std::vector<double> output_gram(const Kernels& kernels, const LayerTrace& layer, int64_t head_a,
+                                int64_t head_b) {
+  const int64_t width = layer.wo.dim(2), n = padded(layer.value_dim(), kPad);
+  std::vector<double> g(static_cast<size_t>(n * n), 0.0), a, b;
+  for (int64_t c = 0; c < width; c += kDepthRun) {
+    const int64_t columns = std::min(kDepthRun, width - c);
+    load_transposed(layer, head_a, c, columns, n, a);
+    if (head_b != head_a) load_transposed(layer, head_b, c, columns, n, b);
+    kernels.gram(a.data(), head_b == head_a ? a.data() : b.data(), columns, n, g.data());
+  }
+  return g;
+}
+
 OutputFactors::OutputFactors(const Kernels& kernels, const LayerTrace& layer)
     : kernels_(&kernels), dv_(layer.value_dim()), ld_(padded(dv_, kPad)) {
   const size_t heads = static_cast<size_t>(layer.info->num_query_heads);
@@ -52,7 +59,11 @@ OutputFactors::OutputFactors(const Kernels& kernels, const LayerTrace& layer)
 }
 
 void OutputFactors::factorise(int64_t head, const LayerTrace& layer) {
-  const Eigen::MatrixXd g = gram(*kernels_, layer, head);
+  using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  const std::vector<double> whole = output_gram(*kernels_, layer, head, head);
+  const int64_t n = padded(dv_, kPad);
+  const Eigen::MatrixXd g =
+      Eigen::Map<const RowMajor>(whole.data(), n, n).topLeftCorner(dv_, dv_);
   const Eigen::LLT<Eigen::MatrixXd> cholesky(g);
   Eigen::MatrixXd factor;   // R with R^T R = G
   // A tiny pivot means that rounding, not W^h, decided the factor.
