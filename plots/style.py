@@ -9,6 +9,7 @@ import functools
 import math
 import re
 import textwrap
+import warnings
 
 import matplotlib
 import numpy as np
@@ -207,6 +208,39 @@ def hide_unused(axes, count):
     """Takes away the panels of a grid after the first `count`."""
     for ax in axes.flat[count:]:
         ax.remove()
+
+
+def layer_axis(ax, results):
+    """Whole numbers as ticks, also where the file has few layers."""
+    ax.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(8, integer=True))
+    if len(results.layers) == 1:
+        ax.set_xlim(results.layers[0] - 1, results.layers[0] + 1)
+
+
+def log_ticks(axis, most=4):
+    """At most a few ticks at powers of ten, written as typed: the text is never parsed as maths."""
+    axis.set_major_locator(matplotlib.ticker.LogLocator(numticks=most))
+    axis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(matplotlib.ticker.NullLocator())
+
+
+def mean_over(values, axis):
+    """Mean without NaN; NaN of nothing, silently: that is what it is."""
+    return _quietly(np.nanmean, values, axis)
+
+
+def middle(values, axis):
+    return _quietly(np.nanmedian, values, axis)
+
+
+def least(values, axis):
+    return _quietly(np.nanmin, values, axis)
+
+
+def _quietly(summary, values, axis):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return summary(values, axis=axis)
 
 
 def budget_axis(ax, results):

@@ -82,3 +82,33 @@ def keep_rates(generator, policies, budgets, layers, spans):
 
 def mean_of(values):
     return values.mean(axis=3)
+
+
+def add_attention(data, seed=1):
+    """Adds the measures of the attention itself, as `--metric` would."""
+    generator = np.random.default_rng(seed)
+    sizes = {**data.sizes, "head": 4, "kv_head": 2, "estimator": 3, "sample": 40, "share": 6,
+             "indicator": 2, "row": 5, "part": 12}
+    coordinates = {"estimator": ["single", "max_prior", "defensivekv"],
+                   "share": [0.01, 0.02, 0.05, 0.1, 0.2, 0.5], "row": np.arange(395, 400),
+                   "indicator": ["output-change", "attention"], "part": 33.0 * np.arange(12)}
+    shapes = {"risk_true": "layer sample", "risk_estimate": "layer estimator sample",
+              "risk_spearman": "layer estimator", "risk_log_ratio_median": "layer estimator",
+              "risk_underestimated": "layer estimator", "risk_prior_exceeds": "layer estimator",
+              "attention_cdf_mean": "layer share", "attention_cdf_p05": "layer share",
+              "late_share": "policy budget layer", "late_share_chance": "policy budget layer",
+              "late_recall": "policy budget layer", "locality": "layer head",
+              "locality_within": "layer head", "locality_permuted": "layer head",
+              "drift": "indicator budget layer head", "drift_width": "indicator budget layer head",
+              "drift_shift": "indicator budget layer head",
+              "drift_position": "indicator budget layer head row",
+              "output_change_map": "layer row part", "key_norm": "layer kv_head part",
+              "key_norm_position": "layer kv_head", "key_norm_attention_spearman": "layer head",
+              "importance_pearson": "policy budget layer step",
+              "importance_cosine": "policy budget layer step"}
+    for name, dims in shapes.items():
+        values = generator.random([sizes[dim] for dim in dims.split()])
+        data[name] = (tuple(dims.split()), values)
+    data["risk_prior_exceeds"][:, 0] = np.nan  # no prior
+    data["risk_estimate"][0, 0, :3] = 0
+    return data.assign_coords(coordinates)

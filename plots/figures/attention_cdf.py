@@ -1,0 +1,52 @@
+"""How concentrated attention is: what a query's largest entries hold, per layer.
+
+Needs `kvsim replay --metric attention_cdf`.
+"""
+
+import functools
+
+import matplotlib
+import numpy as np
+
+from plots import load, style
+
+TITLE = "attention held by the largest entries, mean and percentile 5, one line per layer"
+PANELS = (("attention_cdf_mean", "mean over heads and steps"),
+          ("attention_cdf_p05", "percentile 5: the flattest rows"))
+
+
+def pages(results, options):
+    if not results.has("attention_cdf_mean", "attention_cdf_p05"):
+        raise load.NotMeasured(f"{results.path}: no attention_cdf; "
+                               "kvsim replay --metric attention_cdf measures it")
+    return [("attention_cdf", functools.partial(draw, results))]
+
+
+def draw(results):
+    shares = results.data["share"].values
+    mean = {"color": "black", "linestyle": "-", "marker": "o"}
+    fig, axes = style.frame(
+        "Concentration of attention", f"{results.subtitle}\nshare of a query's attention that its "
+        "largest visible entries hold", 1, 2, 2.4,
+        [style.key("mean over layers", mean), style.key("attention spread evenly",
+                                                       {"color": "black", "linestyle": ":"})],
+        ("share of the visible entries", ""), sharey=True)
+    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.92, len(results.layers)))
+    for ax, (name, title) in zip(axes[0], PANELS):
+        values = results.variable(name, "layer", "share")
+        for line, colour in zip(values, colours):
+            ax.plot(shares, line, color=colour, linewidth=0.7)
+        ax.plot(shares, style.mean_over(values, axis=0), **mean)
+        ax.plot(shares, shares, color="black", linestyle=":")
+        ax.set_xscale("log")
+        ax.set_xticks(shares, [f"{share:g}" for share in shares])
+        ax.minorticks_off()
+        ax.set_ylim(0, 1.02)
+        ax.set_title(title)
+    axes[0, 0].set_ylabel("attention (fraction)")
+    if len(results.layers) > 1:
+        scale = matplotlib.cm.ScalarMappable(
+            matplotlib.colors.Normalize(results.layers[0], results.layers[-1]),
+            matplotlib.colors.ListedColormap(colours))
+        fig.colorbar(scale, ax=list(axes[0]), label="layer (light: deep)", pad=0.01, fraction=0.03)
+    return fig

@@ -1,0 +1,103 @@
+"""How importance moves while the window's queries pass: over time and over positions (ReST-KV,
+Figure 3, and the drift of its Eq. 10).
+
+Needs `kvsim replay --metric drift`. First figure: output change over queries and positions, and how
+the best entries move, in four layers. Second: drift of every head by layer.
+"""
+
+import functools
+
+import matplotlib
+import numpy as np
+
+from plots import load, style
+
+TITLE = "output change over queries and positions, and the drift of the best entries"
+PANELS = 4
+
+
+def pages(results, options):
+    if not results.has("drift", "drift_position", "output_change_map"):
+        raise load.NotMeasured(f"{results.path}: no drift; kvsim replay --metric drift measures it")
+    return [("drift", functools.partial(maps, results, options)),
+            ("drift-layers", functools.partial(by_layer, results, options))]
+
+
+def chosen_layers(results):
+    """At most four, evenly spaced from the first to the last."""
+    return np.unique(np.linspace(0, len(results.layers) - 1, PANELS).round().astype(int))
+
+
+def indicators(results):
+    return [str(name) for name in results.data["indicator"].values]
+
+
+def maps(results, options):
+    budget = results.nearest_budget(options.budget)
+    values = results.variable("output_change_map", "layer", "row", "part")
+    moves = results.variable("drift_position", "indicator", "budget", "layer", "head", "row")
+    moves = style.mean_over(moves[:, budget], axis=2)
+    queries = results.data["row"].values
+    shown, names = chosen_layers(results), indicators(results)
+    fig, axes = style.frame(
+        f"Output change while the window's queries pass, best entries at budget "
+        f"{results.budget_text(budget)}", f"{results.subtitle}\nabove: change of a head's output "
+        "when an entry is removed (ReST-KV Eq. 7), mean over heads and neighbouring entries; below: "
+        "mean position of the best entries, mean over heads, minus that of the first query",
+        2, len(shown), 1.7,
+        [style.key(name, style.line_style(k)) for k, name in enumerate(names)])
+    parts = results.data["part"].values
+    for column, layer in zip(axes.T, shown):
+        ax, own = column[0], values[layer]
+        some = own[np.isfinite(own) & (own > 0)]
+        low, high = (np.percentile(some, (2, 99.5)) if some.size else (0.1, 1.0))
+        image = ax.imshow(own, aspect="auto", cmap="viridis", interpolation="nearest",
+                          norm=matplotlib.colors.LogNorm(low, max(high, 1.001 * low)),
+                          extent=(parts[0], parts[-1], queries[-1] + 0.5, queries[0] - 0.5))
+        bar = fig.colorbar(image, ax=ax, location="bottom", pad=0.03, fraction=0.06)
+        style.log_ticks(bar.ax.xaxis, 3)
+        ax.set_title(f"layer {results.layers[layer]}")
+        ax.set_xlabel("position of the entry")
+        ax.grid(False)
+        for k in range(len(names)):
+            line = moves[k, layer] - moves[k, layer, 0]
+            column[1].plot(queries, line, **{**style.line_style(k), "markersize": 2})
+            if np.isnan(line).all():
+                style.note_undefined(column[1])
+        column[1].axhline(0, color="black", linewidth=0.7, linestyle=":")
+        column[1].set_xlabel("position of the query")
+        column[1].xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(3, integer=True))
+    axes[0, 0].set_ylabel("position of the query")
+    axes[1, 0].set_ylabel("shift (tokens)")
+    return fig
+
+
+def by_layer(results, options):
+    budget = results.nearest_budget(options.budget)
+    drift = results.variable("drift", "indicator", "budget", "layer", "head")[:, budget]
+    width = results.variable("drift_width", "indicator", "budget", "layer", "head")[:, budget]
+    shift = results.variable("drift_shift", "indicator", "budget", "layer", "head")[:, budget]
+    names = indicators(results)
+    dots = {"color": "0.55", "linestyle": "", "marker": ".", "markersize": 2.5}
+    fig, axes = style.frame(
+        f"Drift of the best entries at budget {results.budget_text(budget)}",
+        f"{results.subtitle}\nmean position of the best entries, rear half of the window minus "
+        "front half; the adaptive window widens and shifts only beyond ± 2000 tokens",
+        1, len(names), 2.1, [style.key("one head", dots),
+                             style.key("mean over heads", style.line_style(0))],
+        ("layer of the model", ""), sharey=True)
+    for k, (ax, name) in enumerate(zip(axes[0], names)):
+        ax.plot(np.repeat(results.layers, drift.shape[2]), drift[k].ravel(), **dots)
+        ax.plot(results.layers, style.mean_over(drift[k], axis=1), **style.line_style(0))
+        ax.axhline(0, color="black", linewidth=0.7, linestyle=":")
+        ax.set_title(f"{name}: widths {span(width[k])}, shifts {span(shift[k])}")
+        style.layer_axis(ax, results)
+    axes[0, 0].set_ylabel("drift (tokens)")
+    return fig
+
+
+def span(values):
+    low, high = np.nanmin(values, initial=np.inf), np.nanmax(values, initial=-np.inf)
+    if low > high:
+        return "undefined"
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"

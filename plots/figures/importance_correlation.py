@@ -1,0 +1,47 @@
+"""Correlation of the importance that a policy kept with that of the full cache, over budgets.
+
+Needs `kvsim replay --metric importance_pearson,importance_cosine`.
+"""
+
+import functools
+
+import numpy as np
+
+from plots import load, style
+
+TITLE = "correlation of kept importance with the full cache, against the budget"
+NAMES = {"importance_pearson": "Pearson", "importance_cosine": "cosine"}
+
+
+def pages(results, options):
+    shown = [name for name in NAMES if results.has(name)]
+    if not shown:
+        raise load.NotMeasured(f"{results.path}: no importance_pearson or importance_cosine; "
+                               "kvsim replay --metric importance_pearson measures it")
+    return style.pages("importance_correlation", style.policy_pages(results),
+                       functools.partial(draw, results, shown))
+
+
+def draw(results, shown, policies, note):
+    fig, axes = style.frame(
+        f"Correlation of importance with the full cache{note}",
+        f"{results.subtitle}\nover all heads and entries at one step; above: mean over layers and "
+        "steps, below: worst (layer, step)", 2, len(shown), 1.8,
+        [style.key(policy, style.policy_style(results, policy)) for policy in policies],
+        (style.budget_label(results), ""), sharex=True)
+    order = np.argsort(results.budgets, kind="stable")
+    for column, name in zip(axes.T, shown):
+        values = results.variable(name, "policy", "budget", "layer", "step")
+        flat = values.reshape(*values.shape[:2], -1)
+        for ax, line in zip(column, (style.mean_over(flat, axis=2), style.least(flat, axis=2))):
+            for policy in policies:
+                ax.plot(results.budgets[order], line[results.policies.index(policy), order],
+                        **{"zorder": 2, **style.policy_style(results, policy)})
+            if np.isnan(line).all():
+                style.note_undefined(ax)
+            style.budget_axis(ax, results)
+            ax.set_ylim(top=1.03)
+        column[0].set_title(NAMES[name])
+    axes[0, 0].set_ylabel("mean")
+    axes[1, 0].set_ylabel("worst")
+    return fig
