@@ -17,6 +17,7 @@ import numpy as np
 matplotlib.use("Agg")  # no window, whatever the machine
 
 import matplotlib.pyplot as plt  # noqa: E402  (the backend must be chosen first)
+from matplotlib.layout_engine import ConstrainedLayoutEngine  # noqa: E402
 from matplotlib.lines import Line2D  # noqa: E402
 
 WIDTH = 7.2          # inches
@@ -184,17 +185,17 @@ def narrow(name, width=12):
     return "\n".join(lines)
 
 
-def number_map(ax, values, shades, darkest, text):
+def number_map(ax, values, shades, darkest, text, missing="–"):
     """Cells with their numbers. Columns of `values` that `shades` lacks stand apart, in bold."""
     rows, columns = shades.shape
     colours = matplotlib.colormaps["Blues"]
     image = colours(np.clip(np.nan_to_num(shades) / darkest, 0, 1))
-    image[np.isnan(shades)] = (0.93, 0.93, 0.93, 1)
+    image[np.isnan(shades)] = (0.93, 0.93, 0.93, 1) if missing else (1, 1, 1, 1)
     ax.imshow(image, aspect="auto", interpolation="nearest")
     for i in range(rows):
         for k in range(values.shape[1]):
             dark = k < columns and np.dot(image[i, k, :3], (0.299, 0.587, 0.114)) < 0.5
-            ax.text(k, i, "–" if np.isnan(values[i, k]) else text.format(values[i, k]),
+            ax.text(k, i, missing if np.isnan(values[i, k]) else text.format(values[i, k]),
                     ha="center", va="center", fontsize=5.2, color="white" if dark else "black",
                     fontweight="normal" if k < columns else "bold")
     ax.set_xlim(-0.5, values.shape[1] - 0.5)
@@ -275,6 +276,15 @@ def numbers(fig, header, rows):
     fig.kvsim_numbers = [header, *rows]
 
 
+def settle(fig):
+    """Fixes the layout, rounded: the solver's last bits depend on the order of hashes."""
+    if isinstance(fig.get_layout_engine(), ConstrainedLayoutEngine):
+        fig.draw_without_rendering()
+        fig.set_layout_engine("none")
+        for ax in fig.axes:
+            ax.set_position(np.round(ax.get_position().bounds, 6))
+
+
 def save(fig, path):
     """Writes `fig` without any time stamp, so that the same results give the same bytes.
 
@@ -291,6 +301,7 @@ def save(fig, path):
             with temporary.open("w", newline="", encoding="utf-8") as file:
                 csv.writer(file, lineterminator="\n").writerows(fig.kvsim_numbers)
         else:
+            settle(fig)
             fig.savefig(temporary, format=kind, metadata=stamps[kind])
         temporary.replace(path)
     finally:

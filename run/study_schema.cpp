@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <string_view>
 
 #include "analysis/variables.hpp"
 #include "kvsim_version.hpp"
@@ -48,7 +49,10 @@ std::vector<T> counting(int64_t count) {
   return values;
 }
 
-/// Values of every coordinate, and of the budgets' labels.
+/// What is known of the axes before anything is measured, beside their coordinates.
+constexpr std::string_view kDescribed[] = {"budget_label", "span_begin", "span_end"};
+
+/// Values of every coordinate, and of what is described.
 VariableValues coordinate_values(const std::string& name, const TraceInfo& info,
                                  const StudyOptions& options, const std::vector<Record>& records,
                                  const std::vector<SpanTokens>& spans) {
@@ -60,6 +64,14 @@ VariableValues coordinate_values(const std::string& name, const TraceInfo& info,
     for (const Budget& budget : options.budgets) texts.push_back(budget.label);
   } else if (name == "span") {
     for (const SpanTokens& span : spans) texts.push_back(span.name);
+  } else if (name == "span_begin" || name == "span_end") {
+    std::vector<int64_t> positions;
+    for (const SpanTokens& span : spans) {
+      const bool none = span.ranges.empty();   // a complement of the whole prompt
+      const int64_t begin = none ? 0 : span.ranges.front().begin;
+      positions.push_back(name == "span_begin" ? begin : none ? 0 : span.ranges.back().end);
+    }
+    return positions;
   } else if (name == "budget") {
     std::vector<double> ratios;
     for (const Budget& budget : options.budgets) ratios.push_back(budget.ratio(info.prompt_len));
@@ -128,7 +140,7 @@ Dataset empty_results(const TraceReader& reader, const StudyOptions& options,
     if (!is_written(declaration, occasion, options.metrics)) continue;
     const std::string name = declaration.name;
     const bool coordinate = declaration.dim_names() == std::vector<std::string>{name};
-    if (!coordinate && name != "budget_label") {
+    if (!coordinate && std::ranges::find(kDescribed, name) == std::end(kDescribed)) {
       dataset.add(make_variable(declaration, dataset));
       continue;
     }

@@ -2,6 +2,9 @@
 # Remakes every figure and number of docs/reproduction.md.
 #   scripts/reproduce.sh [TRACE...]     default: data/sample.h5; results and figures in
 #                                       build/reproduction/
+# What a trace is good for is taken from its spans: any for fragility, `defense` and `directive` for
+# eviction bias, a name with _wish_ beside one with _leak_ for both requests of one cache, `needle*`
+# for needles, `secrecy` for the order of rules.
 # KVSIM_BIN names the program (default: build/kvsim, as scripts/quickstart.sh makes it).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,31 +13,147 @@ out=build/reproduction
 traces=("$@")
 [ ${#traces[@]} -gt 0 ] || traces=(data/sample.h5)
 
-mkdir -p "$out"
-"$kvsim" theory | tee "$out/theory.txt"
-"$kvsim" theory --json >"$out/theory.json"
-"$kvsim" theory --dwell 8 --json >"$out/theory_dwell.json"
-"$kvsim" plot "$out/theory.json" "$out/theory_dwell.json" -o "$out/theory" --overwrite
+name() { basename "$1" .h5; }
+draw() { "$kvsim" plot "$@" --overwrite; }
+has_span() { "$kvsim" inspect "$1" | grep -q "^span  *$2"; }
 
+# replay TRACE GROUP BUDGETS RECORD...: results in $out/NAME.GROUP.nc.
+replay() {
+  local trace=$1 group=$2 budgets=$3 one policies=()
+  shift 3
+  for one in "$@"; do policies+=(--policy "$one"); done
+  "$kvsim" replay "$trace" "${policies[@]}" --budget "$budgets" --wo-steps 16 -q \
+    -o "$out/$(name "$trace").$group.nc" --overwrite
+}
+
+theory() {
+  "$kvsim" theory | tee "$out/theory.txt"
+  "$kvsim" theory --json >"$out/theory.json"
+  "$kvsim" theory --dwell 8 --json >"$out/theory_dwell.json"
+  draw "$out/theory.json" "$out/theory_dwell.json" -o "$out/theory"
+}
+
+# Every query of the window alone, their mean, the defensive step, hindsight.
+fragility() {
+  local file
+  file=$out/$(name "$1").fragility
+  "$kvsim" replay "$1" --fragility --wo-steps 16 -o "$file.nc" --overwrite | tee "$file.txt"
+  draw "$file.nc" -o "$out/$(name "$1")" --only fragility
+}
+
+# What was lost at the worst step of SnapKV.
+lost() {
+  local file
+  file=$out/$(name "$1")
+  "$kvsim" replay "$1" --policy snapkv --budget 0.5 --wo-steps 16 --save-keep -q \
+    -o "$file.kept.nc" --overwrite
+  "$kvsim" explain "$file.kept.nc" --trace "$1" | tee "$file.explain.txt"
+  "$kvsim" explain "$file.kept.nc" --trace "$1" --json >"$file.explain.json"
+  draw "$file.explain.json" -o "$file"
+}
+
+# DefensiveKV's aggregation, priors and ties; windows; whole methods.
+ablation() {
+  local max=aggregate=max,group=max m windows=()
+  local after=importance,indicator=attention,weight=projected-l1   # the norm after the prior
+  replay "$1" aggregation 0.5,0.2 importance importance,aggregate=single "importance,$max" \
+    "importance,$max,prior=head-mean" "importance,$max,prior=head-mean,tie=recent" \
+    "$after" "$after,$max" "$after,$max,prior=constant,prior_value=0.001" \
+    "$after,$max,prior=constant,prior_value=0.0001" \
+    "$after,$max,prior=constant,prior_value=0.00001" "$after,$max,prior=head-mean" \
+    "$after,$max,prior=head-mean,tie=recent" oracle-mean
+  for m in 8 16 32 64 128; do
+    windows+=("importance,window=$m" "importance,window=$m,$max,prior=head-mean")
+  done
+  replay "$1" windows 0.5,0.2 "${windows[@]}"
+  replay "$1" methods 0.5,0.2 importance snapkv adakv criticalkv restkv defensivekv \
+    defensivekv:code layer-defensivekv layer-defensivekv:code oracle-mean
+}
+
+draw_ablations() {
+  local group budget
+  for group in aggregation windows methods; do
+    for budget in 0.5 0.2; do
+      draw "$out"/*."$group.nc" -o "$out/traces/$group-$budget" --only traces \
+        --budget "$budget" --formats pdf,png,csv
+    done
+  done
+}
+
+# Eviction bias in kvpress's forms: as they are, fair, the defense whitelisted; then debiased.
+bias() {
+  local one lambda forms=(snapkv:kvpress tova:kvpress knorm:kvpress streaming:kvpress)
+  "$kvsim" inspect "$1" | grep -q 'stored: 0-' && forms+=(h2o:kvpress)
+  local records=() grid=()
+  for one in "${forms[@]}"; do
+    grid+=("$one")
+    for lambda in 0 0.2 0.4 0.6 0.8 1; do
+      grid+=("$one,constrain=debias,debias_lambda=$lambda")
+    done
+  done
+  for one in "" ,constrain=fair ,whitelist=defense; do records+=("${forms[@]/%/$one}"); done
+  replay "$1" bias 0.3:1.0:0.1 "${records[@]}"
+  replay "$1" debias 0.1:1.0:0.1 "${grid[@]}"
+  draw "$out/$(name "$1").bias.nc" -o "$out/$(name "$1")" \
+    --only bias_index,keep_rate,keep_rate_layers,span_scores
+}
+
+# The request that needs the directive and the one to leak it, on one cache; $1 is the former.
+requests() {
+  local wish leak
+  wish=$(name "$1")
+  leak=${wish/_wish_/_leak_}
+  draw "$out/$wish.bias.nc" "$out/$leak.bias.nc" -o "$out/$wish" --only fairness \
+    --formats pdf,png,csv
+  draw "$out/$wish.debias.nc" "$out/$leak.debias.nc" -o "$out/$wish" --only pareto \
+    --formats pdf,png,csv
+}
+
+# Both orders of the instructions below each other; $1 is the defense first.
+orders() {
+  local first
+  first=$(name "$1")
+  draw "$out/$first.bias.nc" "$out/${first/_defense_/_directive_}.bias.nc" -o "$out/$first" \
+    --only keep_rate_traces
+}
+
+rules() {
+  replay "$1" rules 0.1:0.9:0.1 snapkv:kvpress tova:kvpress knorm:kvpress streaming:kvpress \
+    snapkv:kvpress,constrain=fair importance defensivekv
+  draw "$out/$(name "$1").rules.nc" -o "$out/$(name "$1")" \
+    --only keep_rate,bias_index,span_scores
+}
+
+needle() {
+  replay "$1" needle 0.5,0.2 snapkv adakv criticalkv defensivekv layer-defensivekv restkv tova \
+    knorm keydiff streaming importance oracle-mean
+}
+
+draw_needles() {
+  local budget
+  for budget in 0.5 0.2; do
+    draw "$out"/*.needle.nc -o "$out/needles-$budget" --only needles --budget "$budget" \
+      --formats pdf,png,csv
+  done
+}
+
+mkdir -p "$out"
+rm -f "$out"/*.nc   # figures over traces take all that are there
+theory
 for trace in "${traces[@]}"; do
-  name=$(basename "$trace" .h5)
-  # Fragility: every query of the window alone, their mean, the defensive step, hindsight.
-  "$kvsim" replay "$trace" --fragility --wo-steps 16 -o "$out/$name.fragility.nc" --overwrite |
-    tee "$out/$name.fragility.txt"
-  "$kvsim" plot "$out/$name.fragility.nc" -o "$out/$name" --only fragility --overwrite
-  # What was lost at the worst step of SnapKV.
-  "$kvsim" replay "$trace" --policy snapkv --budget 0.5 --wo-steps 16 --save-keep -q \
-    -o "$out/$name.kept.nc" --overwrite
-  "$kvsim" explain "$out/$name.kept.nc" --trace "$trace" | tee "$out/$name.explain.txt"
-  "$kvsim" explain "$out/$name.kept.nc" --trace "$trace" --json >"$out/$name.explain.json"
-  "$kvsim" plot "$out/$name.explain.json" -o "$out/$name" --overwrite
-  # Eviction bias, with kvpress's forms, on traces with spans; H2O where every prompt query is stored.
-  says=$("$kvsim" inspect "$trace")
-  grep -q '^span ' <<<"$says" || continue
-  policies=(--policy snapkv:kvpress --policy snapkv:kvpress,constrain=fair --policy tova:kvpress
-    --policy knorm:kvpress --policy streaming:kvpress)
-  grep -q 'stored: 0-' <<<"$says" && policies+=(--policy h2o:kvpress)
-  "$kvsim" replay "$trace" "${policies[@]}" --budget 0.1:0.9:0.1 --wo-steps 16 \
-    -o "$out/$name.bias.nc" --csv "$out/$name.bias.csv" --overwrite
-  "$kvsim" plot "$out/$name.bias.nc" -o "$out/$name" --only keep_rate,keep_rate_layers --overwrite
+  if has_span "$trace" needle; then needle "$trace"; continue; fi
+  fragility "$trace"
+  lost "$trace"
+  ablation "$trace"
+  if has_span "$trace" defense; then bias "$trace"; fi
+  if has_span "$trace" secrecy; then rules "$trace"; fi
 done
+for trace in "${traces[@]}"; do
+  leak=${trace/_wish_/_leak_}
+  if [ "$leak" != "$trace" ] && [ -f "$leak" ]; then
+    requests "$trace"
+    if [[ $trace == *_defense_* ]]; then orders "$trace"; fi
+  fi
+done
+if ls "$out"/*.aggregation.nc >/dev/null 2>&1; then draw_ablations; fi
+if ls "$out"/*.needle.nc >/dev/null 2>&1; then draw_needles; fi

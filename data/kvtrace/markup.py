@@ -175,6 +175,10 @@ class _Parser:
 def _check(conversation: Conversation, where: str) -> Conversation:
     if not conversation.turns or not any(turn.text for turn in conversation.turns):
         raise CaptureError(f"{where}: the prompt is empty")
+    names = [name for turn in conversation.turns for name, _, _ in turn.spans]
+    for name in names:
+        if names.count(name) > 1:
+            raise CaptureError(f'{where}: span "{name}" comes twice; expected distinct names')
     return conversation
 
 

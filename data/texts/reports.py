@@ -181,12 +181,13 @@ def build_switch(rng: random.Random, units: int) -> Text:
 
 
 def hide(body: str, facts: list[str], depths: list[float]) -> str:
-    """Puts each fact, as a span, between the two sentences nearest to its depth."""
+    """Puts each fact between the two sentences nearest to its depth, as a span with its number."""
     gaps = [0, *(gap.end() for gap in re.finditer(r"[a-z]\.\s+(?=[A-Z])", body)), len(body)]
-    placed = [(min(gaps, key=lambda gap: abs(gap - depth * len(body))), fact)
-              for fact, depth in zip(facts, depths)]
-    for gap, fact in sorted(placed, reverse=True):
-        span = f'<span name="needle">{fact}</span>'
+    names = [f"needle{i}" for i in range(1, len(facts) + 1)] if len(facts) > 1 else ["needle"]
+    placed = [(min(gaps, key=lambda gap: abs(gap - depth * len(body))), name, fact)
+              for name, fact, depth in zip(names, facts, depths)]
+    for gap, name, fact in sorted(placed, reverse=True):
+        span = f'<span name="{name}">{fact}</span>'
         body = f"{body} {span}" if gap == len(body) else f"{body[:gap]}{span} {body[gap:]}"
     return body
 

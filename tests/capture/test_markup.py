@@ -31,9 +31,9 @@ class ParseText(unittest.TestCase):
         self.assertEqual(turn.text, "a bc de")
         self.assertEqual(turn.spans, [("x", 2, 4), ("y", 6, 7)])
 
-    def test_spans_may_share_a_name(self):
-        turn = parse_text('<span name="n">a</span> <span name="n">b</span>', "p.txt").turns[0]
-        self.assertEqual([name for name, _, _ in turn.spans], ["n", "n"])
+    def test_no_two_spans_share_a_name(self):
+        self.refused('<span name="n">a</span> <span name="n">b</span>',
+                     'span "n" comes twice; expected distinct names')
 
     def test_trimming_a_turn_moves_its_offsets(self):
         turn = parse_text('\n\n <span name="x"> ab</span><compress/>\n', "p.txt").turns[0]

@@ -81,7 +81,8 @@ class SomeKinds(unittest.TestCase):
             [(label, begin, _)] = turn.spans
             self.assertEqual(label, "needle")
             self.assertAlmostEqual(begin / len(turn.text), depth, delta=0.03)
-        self.assertEqual(len(parse_text(build("needles4").prompt, "n").turns[0].spans), 4)
+        names = [name for name, _, _ in parse_text(build("needles4").prompt, "n").turns[0].spans]
+        self.assertEqual(names, ["needle1", "needle2", "needle3", "needle4"])
 
     def test_both_requests_of_an_order_share_their_system_prompt(self):
         for order in ("defense", "directive"):
@@ -91,6 +92,15 @@ class SomeKinds(unittest.TestCase):
             self.assertNotEqual(wish.turns[1].text, leak.turns[1].text)
             self.assertEqual((wish.compress_after, leak.compress_after), (1, 1))
             self.assertEqual(wish.turns[0].spans[0][0], order)
+
+    def test_every_rule_is_a_span_and_the_answer_keeps_them(self):
+        text = build("rules")
+        names = [name for name, _, _ in parse_text(text.prompt, "rules").turns[0].spans]
+        self.assertEqual(len(names), 9)
+        self.assertEqual(text.answer.count("\n\n"), 2)
+        self.assertGreaterEqual(text.answer.count("lantern"), 2)
+        self.assertNotIn("!", text.answer)
+        self.assertTrue(text.answer.endswith("The door is open until five."))
 
 
 if __name__ == "__main__":

@@ -38,6 +38,10 @@ def write(path, policies=POLICIES, budgets=BUDGETS, layers=range(8), steps=150, 
         variables["keep_rate"] = (per_span, keep)
         variables["bias_index"] = (per_span, keep - line)
         variables["bias_spread"] = (per_layer, keep.max(axis=3) - keep.min(axis=3))
+        variables["span_retained_importance"] = (per_span, np.sqrt(keep))
+        places = np.linspace(3, prompt_len - 20, len(spans)).astype(np.int64)
+        variables["span_begin"] = (("span",), places)
+        variables["span_end"] = (("span",), places + 10)
     coordinates = {"policy": np.array(policies, object),
                    "budget": np.array(budgets, np.float64),
                    "layer": np.array(layers, np.int32),

@@ -28,9 +28,9 @@ try:
     import numpy as np
 
     import fake_results
-    from plots import draw, grid, load, statistics, style
-    from plots.figures import (explain, fragility, retained_importance, tornado, traces,
-                               worst_case)
+    from plots import draw, grid, load, losses, statistics, style
+    from plots.figures import (explain, fragility, needles, retained_importance, span_scores,
+                               tornado, traces, worst_case)
 except ModuleNotFoundError as error:
     print(f"tests/plots skipped: Python has no module {error.name} "
           "(plots/requirements.txt lists what the figures need)")
@@ -39,8 +39,8 @@ except ModuleNotFoundError as error:
 SMALL = {"policies": ("full", "random", "snapkv,window=16"), "budgets": (0.2, 0.5),
          "layers": (0, 5), "steps": 20}
 ALL = {"bias_index", "budget", "keep_rate", "keep_rate_layers", "retained_importance",
-       "worst_case"}
-SPANS = {"bias_index", "keep_rate", "keep_rate_layers"}
+       "span_order", "span_scores", "worst_case"}
+SPANS = {"bias_index", "keep_rate", "keep_rate_layers", "span_order", "span_scores"}
 
 
 class PlotTest(unittest.TestCase):
@@ -284,6 +284,132 @@ class SeveralTracesTest(PlotTest):
         code, _, err = self.draw(*files, "-o", self.out, "--only", "traces,keep_rate_traces",
                                  "--formats", "png")
         self.assertEqual((code, err), (0, []))
+
+
+def with_config(records):
+    """An edit that writes the parameters of {record: keys} into the attribute `config`."""
+    config = {"policies": [{"record": record, "parameters": keys}
+                           for record, keys in records.items()]}
+    return lambda data: data.assign_attrs(config=json.dumps(config))
+
+
+PLAIN = {"constrain": "none", "whitelist": "none", "window": "8"}
+
+
+class LossesTest(PlotTest):
+    """Fairness gain and Pareto frequency, on losses written by hand."""
+
+    RECORDS = {"h2o": PLAIN, "h2o,constrain=fair": {**PLAIN, "constrain": "fair"},
+               "h2o,whitelist=defense": {**PLAIN, "whitelist": "defense"},
+               **{f"h2o,constrain=debias,debias_lambda={value}":
+                  {**PLAIN, "constrain": "debias", "debias_lambda": value, "fair_scores": "local"}
+                  for value in ("0", "0.5", "1")},
+               "tova": {**PLAIN, "window": "1"}}
+    BUDGETS = (0.2, 0.5, 1.0)
+
+    def results(self, name, scores):
+        """`scores`: {record: class score by budget}; the other records have 1 everywhere."""
+        def edit(data):
+            values = np.ones(data.span_retained_importance.shape)
+            for record, row in scores.items():
+                values[list(self.RECORDS).index(record)] = np.array(row)[:, None, None]
+            data["span_retained_importance"] = (data.span_retained_importance.dims, values)
+            return with_config(self.RECORDS)(data)
+        return self.file(name, policies=tuple(self.RECORDS), budgets=self.BUDGETS, edit=edit)
+
+    def rows(self, figure, *files):
+        code, out, err = self.draw(*files, "-o", self.out, "--only", figure, "--formats",
+                                   "csv,png")
+        self.assertEqual((code, err), (0, []))
+        with (self.out / f"{figure}.csv").open() as file:
+            return list(csv.DictReader(file))
+
+    def test_the_gain_is_half_of_what_both_losses_fall_by(self):
+        wish = self.results("wish.nc", {"h2o": (0.4, 0.6, 1), "h2o,constrain=fair": (0.3, 0.6, 1)})
+        leak = self.results("leak.nc", {"h2o": (0.2, 0.5, 1), "h2o,constrain=fair": (0.8, 0.9, 1)})
+        found = {row["variant"]: row for row in self.rows("fairness", wish, leak)}
+        fair = found["constrain=fair"]
+        self.assertEqual(fair["policy"], "h2o")
+        self.assertAlmostEqual(float(fair["budget 0.2"]), (-0.1 + 0.6) / 2)
+        self.assertAlmostEqual(float(fair["mean"]), (0.25 + 0.2) / 2)
+        self.assertAlmostEqual(float(fair["deviation"]), 0.025)
+        self.assertIn("whitelist=defense", found)
+        self.assertFalse(any(row["policy"] == "tova" for row in found.values()))
+
+    def test_each_file_gives_the_loss_of_its_own_span(self):
+        files = [load.open_results(self.results(f"{name}.nc", {"h2o": (score, score, 1)}))
+                 for name, score in (("wish", 0.9), ("leak", 0.3))]
+        lost = losses.of(files)
+        np.testing.assert_allclose(lost.points("h2o")[0], [0.1, 0.7])
+        self.assertRegex(lost.labels[0], "directive")
+        self.assertRegex(lost.labels[1], "defense")
+
+    def test_pareto_counts_leave_out_budgets_at_which_lambda_does_not_matter(self):
+        name = "h2o,constrain=debias,debias_lambda="
+        wish = self.results("wish.nc", {name + "0": (0.9, 0.9, 1), name + "0.5": (0.5, 0.5, 1),
+                                        name + "1": (0.4, 0.5, 1)})
+        leak = self.results("leak.nc", {name + "0": (0.1, 0.2, 1), name + "0.5": (0.4, 0.1, 1),
+                                        name + "1": (0.3, 0.9, 1)})
+        rows = self.rows("pareto", wish, leak)
+        self.assertEqual([(row["lambda"], row["optimal"], row["of"], row["optimal_all"],
+                           row["of_all"]) for row in rows],
+                         [("0.0", "2", "2", "3", "3"), ("0.5", "1", "2", "2", "3"),
+                          ("1.0", "1", "2", "2", "3")])
+        self.assertTrue((self.out / "pareto-points.png").exists())
+
+    def test_files_that_do_not_fit_together_are_refused(self):
+        one = self.results("one.nc", {})
+        other = self.file("other.nc", policies=tuple(self.RECORDS), budgets=(0.3, 0.5, 1.0))
+        self.refused(3, "different budgets", one, other, "-o", self.out, "--only", "pareto")
+        self.refused(3, "one results file or two", one, one, one, "-o", self.out, "--only",
+                     "fairness")
+        self.refused(3, "no policy with constrain=debias", self.file(), "-o", self.out, "--only",
+                     "pareto")
+
+
+class SpanOrderTest(PlotTest):
+    def test_the_order_is_compared_with_that_at_the_largest_budget_below_one(self):
+        def edit(data):
+            values = np.array([[.1, .2, .3], [.3, .2, .1], [.1, .3, .2], [1, 1, 1], [.2, .2, .2]])
+            data["span_retained_importance"] = (data.span_retained_importance.dims, np.broadcast_to(
+                values[None, :, None], data.span_retained_importance.shape).copy())
+            return data
+        results = load.open_results(self.file(
+            policies=("h2o",), budgets=(0.8, 0.2, 0.5, 1.0, 0.1), spans=("a", "b", "c"), edit=edit))
+        values, reference = span_scores.correlations(results)
+        self.assertEqual(reference, 0)
+        np.testing.assert_allclose(values[0], [np.nan, -1, 0.5, np.nan, np.nan])
+
+
+class NeedlesTest(PlotTest):
+    def needle(self, name, length, spans=("needle",)):
+        return self.file(name, prompt_len=length, spans=spans)
+
+    def test_needles_stand_at_their_depth_and_length(self):
+        files = [self.needle("a.nc", 400), self.needle("b.nc", 410),
+                 self.needle("c.nc", 800, ("needle1", "x", "needle2"))]
+        several = [load.open_results(path) for path in files]
+        found = needles.needles(several)
+        self.assertEqual([(f, s, length) for f, s, _, length in found],
+                         [(0, 0, 400), (1, 0, 410), (2, 0, 800), (2, 2, 800)])
+
+        class Options:
+            budget = "0.2"
+        values, lengths, depths = needles.cells(several, Options, found, "keep_rate", ["random"])
+        self.assertEqual((lengths, depths), ([405, 800], [0.0, 100.0]))
+        rates = [results.data.keep_rate.values[1, 0].mean(axis=0) for results in several]
+        np.testing.assert_allclose(values[0], [[(rates[0][0] + rates[1][0]) / 2, np.nan],
+                                               [rates[2][0], rates[2][2]]])
+
+    def test_both_maps_are_drawn(self):
+        files = [self.needle("a.nc", 400), self.needle("b.nc", 800)]
+        code, out, err = self.draw(*files, "-o", self.out, "--only", "needles", "--formats", "png")
+        self.assertEqual((code, err), (0, []))
+        self.assertEqual([Path(path).stem for path in out], ["needles-kept", "needles-importance"])
+
+    def test_traces_without_needles_have_none(self):
+        self.refused(3, "no span whose name begins with needle", self.file(), "-o", self.out,
+                     "--only", "needles")
 
 
 class StatisticsTest(unittest.TestCase):

@@ -185,6 +185,16 @@ TEST_CASE("keep rates and the mask tell the same story", "[study]") {
   CHECK(study.results.row("bias_spread", {0, 0, 0})[0] == Approx(std::abs(rates[0] - rates[1])));
 }
 
+TEST_CASE("results say where the spans are, a complement from its first token to its last",
+          "[study]") {
+  const StudyOfSynth study([](StudyOptions& o) { o.span_complements = {"a"}; });
+  const auto positions = [&](const char* name) {
+    return std::get<std::vector<int64_t>>(study.results.at(name).values);
+  };
+  CHECK(positions("span_begin") == std::vector<int64_t>{4, 20, 0});
+  CHECK(positions("span_end") == std::vector<int64_t>{20, 30, kPrompt});
+}
+
 TEST_CASE("equal records and budgets collapse, in the order they were typed", "[study]") {
   const StudyOfSynth study([](StudyOptions& o) {
     o.records.push_back(Record::parse("snapkv,window=08"));

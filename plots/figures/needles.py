@@ -1,0 +1,111 @@
+"""Keep rate and retained importance of hidden facts: depth across, length of the prompt down, one
+panel per policy (the retrieval figures of DefensiveKV and ReST-KV, on attention instead of answers).
+
+A needle is a span whose name begins with `needle`. Its depth is the share of the prompt before it;
+needles of nearly the same depth and length share a cell, which shows their mean.
+"""
+
+import functools
+
+import numpy as np
+
+from plots import load, style
+
+TITLE = "keep rate and importance of needles, depth by length, one panel per policy"
+READS = "several"
+MEASURES = (("keep_rate", "needles-kept", "Keep rate of needles"),
+            ("span_retained_importance", "needles-importance",
+             "Retained importance of needles"))
+PAGE_PANELS = 20
+DEPTH_STEP = 12.5   # percent
+
+
+def pages(several, options):
+    found = needles(several)
+    policies = [one for one in load.common_policies(several) if not style.is_full(one)]
+    if not policies:
+        raise load.NotMeasured("no policy that drops entries")
+    groups = [policies[first:first + PAGE_PANELS]
+              for first in range(0, len(policies), PAGE_PANELS)]
+    listed = []
+    for name, stem, title in MEASURES:
+        if all(results.has(name) for results in several):
+            listed += style.pages(stem, groups, functools.partial(
+                draw, several, options, found, name, title))
+    if not listed:
+        raise load.NotMeasured("neither keep_rate nor span_retained_importance was measured")
+    return listed
+
+
+def needles(several):
+    """[(number of the file, number of the span, depth in percent, prompt length)]."""
+    found = []
+    for f, results in enumerate(several):
+        if results.data.sizes.get("span", 0) == 0 or not results.has("span_begin"):
+            continue
+        length = int(results.data.attrs["prompt_len"])
+        for s, name in enumerate(results.data["span"].values):
+            if str(name).startswith("needle"):
+                begin = float(results.data["span_begin"].values[s])
+                end = float(results.data["span_end"].values[s])
+                found.append((f, s, 100 * begin / max(1.0, length - (end - begin)), length))
+    if not found:
+        raise load.NotMeasured("no span whose name begins with needle")
+    return found
+
+
+def cells(several, options, found, name, policies):
+    """(values [policy, length, depth], lengths, depths): means over layers and the cell's needles."""
+    tables = []
+    for results in several:
+        table = results.variable(name, "policy", "budget", "span", "layer")
+        chosen = [results.policies.index(policy) for policy in policies]
+        tables.append(table[chosen, results.nearest_budget(options.budget)].mean(axis=2))
+    lengths = grouped([length for *_, length in found])
+    depths = sorted({round(depth / DEPTH_STEP) * DEPTH_STEP for _, _, depth, _ in found})
+    sums, counts = (np.zeros((len(policies), len(lengths), len(depths))) for _ in range(2))
+    for f, s, depth, length in found:
+        row = next(i for i, group in enumerate(lengths) if length in group)
+        column = depths.index(round(depth / DEPTH_STEP) * DEPTH_STEP)
+        sums[:, row, column] += tables[f][:, s]
+        counts[:, row, column] += 1
+    with np.errstate(invalid="ignore"):
+        values = sums / np.where(counts > 0, counts, np.nan)
+    return values, [round(sum(group) / len(group)) for group in lengths], depths
+
+
+def grouped(lengths):
+    """Lengths that differ by less than a tenth, together: texts end where a sentence does."""
+    groups = []
+    for length in sorted(set(lengths)):
+        if groups and length < 1.1 * groups[-1][0]:
+            groups[-1].append(length)
+        else:
+            groups.append([length])
+    return groups
+
+
+def draw(several, options, found, name, title, policies, note):
+    values, lengths, depths = cells(several, options, found, name, policies)
+    rows, columns = style.panel_grid(len(policies), 4)
+    titles = [style.wrapped(policy, 30) for policy in policies]
+    lines = max(text.count("\n") + 1 for text in titles)
+    budgets = {results.budget_text(results.nearest_budget(options.budget)) for results in several}
+    fig, axes = style.frame(
+        f"{title} at budget {', '.join(sorted(budgets))}{note}",
+        f"{several[0].model}, {len(several)} traces, {len(found)} needles; mean over layers; "
+        "darker is worse; white without number: no needle there", rows, columns,
+        0.3 + 0.1 * lines + 0.17 * len(lengths), (),
+        ("depth of the needle (% of the prompt)", "prompt length (tokens)"),
+        sharex=True, sharey=True)
+    for ax, panel, text in zip(axes.flat, values, titles):
+        style.number_map(ax, panel, 1 - panel, 1.0, "{:.2f}", missing="")
+        ax.set_xticks(range(len(depths)), [f"{depth:g}" for depth in depths])
+        ax.set_yticks(range(len(lengths)), lengths)
+        ax.set_title(f"{text}  (mean {np.nanmean(panel):.2f})", fontsize=6)
+    style.hide_unused(axes, len(policies))
+    style.numbers(fig, ["policy", "length", "depth", "value"],
+                  [[policy, length, depth, values[p, i, k]] for p, policy in enumerate(policies)
+                   for i, length in enumerate(lengths) for k, depth in enumerate(depths)
+                   if not np.isnan(values[p, i, k])])
+    return fig
