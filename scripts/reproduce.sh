@@ -5,7 +5,8 @@
 # What a trace is good for is taken from its spans: any for fragility, `defense` and `directive` for
 # eviction bias, a name with _wish_ beside one with _leak_ for both requests of one cache, `needle*`
 # for needles, `secrecy` for the order of rules.
-# KVSIM_BIN names the program (default: build/kvsim, as scripts/quickstart.sh makes it).
+# KVSIM_BIN names the program (default: build/kvsim, as scripts/quickstart.sh makes it);
+# KVSIM_LAYERS=0,5,10 restricts what is replayed of eviction bias to some layers.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 kvsim=${KVSIM_BIN:-build/kvsim}
@@ -22,6 +23,9 @@ replay() {
   local trace=$1 group=$2 budgets=$3 one policies=()
   shift 3
   for one in "$@"; do policies+=(--policy "$one"); done
+  if [[ -n ${KVSIM_LAYERS:-} && $group =~ bias|rules ]]; then
+    policies+=(--layers "$KVSIM_LAYERS")
+  fi
   "$kvsim" replay "$trace" "${policies[@]}" --budget "$budgets" --wo-steps 16 -q \
     -o "$out/$(name "$trace").$group.nc" --overwrite
 }
@@ -85,7 +89,7 @@ bias() {
   local one lambda forms=(snapkv:kvpress tova:kvpress knorm:kvpress streaming:kvpress)
   "$kvsim" inspect "$1" | grep -q 'stored: 0-' && forms+=(h2o:kvpress)
   local records=() grid=()
-  for one in "${forms[@]}"; do
+  for one in snapkv:kvpress tova:kvpress streaming:kvpress; do
     grid+=("$one")
     for lambda in 0 0.2 0.4 0.6 0.8 1; do
       grid+=("$one,constrain=debias,debias_lambda=$lambda")
