@@ -88,6 +88,14 @@ uint64_t seed(const Values& values) {
       parse_count(text(values, "seed"), "--seed", 0, std::numeric_limits<int64_t>::max()));
 }
 
+std::unique_ptr<Backend> chosen_backend(const Values& values) {
+  const std::string name = has(values, "backend") ? text(values, "backend") : "auto";
+  if (name == "auto" || name == "cpu") return make_cpu_backend();
+  const bool known = name == "cuda";
+  usage_error({.what = known ? "this build has no CUDA backend" : "unknown backend",
+               .where = "--backend", .found = name, .expected = "auto or cpu"});
+}
+
 std::vector<int> chosen_layers(const Values& values, const TraceInfo& info) {
   if (!has(values, "layers")) return info.layers;
   const std::vector<int> layers = parse_layers(text(values, "layers"), "--layers");

@@ -1,9 +1,11 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "cli/command.hpp"
+#include "sim/backend/backend.hpp"
 #include "sim/core/layer_trace.hpp"
 
 /// Options that mean the same in every command: each has one function that adds it to a command's
@@ -28,6 +30,9 @@ bool has(const Values& values, const char* name);
 std::string text(const Values& values, const char* name);               ///< "" when not given
 std::vector<std::string> texts(const Values& values, const char* name);  ///< of a repeatable option
 uint64_t seed(const Values& values);
+
+/// The backend of --backend; a name that this build does not have is a usage error.
+std::unique_ptr<Backend> chosen_backend(const Values& values);
 
 /// Layers of `info` chosen by --layers, ascending; all without the option. A layer that the trace
 /// does not have is bad data.

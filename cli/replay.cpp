@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 
 #include "analysis/summary.hpp"
@@ -34,14 +33,6 @@ void describe(po::options_description& options) {
   add_backend_option(options);
   add_csv_option(options);
   add_json_option(options);
-}
-
-std::unique_ptr<Backend> chosen_backend(const Values& values) {
-  const std::string name = has(values, "backend") ? text(values, "backend") : "auto";
-  if (name == "auto" || name == "cpu") return make_cpu_backend();
-  const bool known = name == "cuda";
-  usage_error({.what = known ? "this build has no CUDA backend" : "unknown backend",
-               .where = "--backend", .found = name, .expected = "auto or cpu"});
 }
 
 /// One results file per trace: -o itself for one trace, else named after the traces in its folder.
@@ -153,15 +144,6 @@ Dataset replay(Job& job, Backend& backend, const std::string& target) {
   return dataset;
 }
 
-void write_text(const std::string& text, const std::string& target) {
-  TemporaryFile file(target);
-  std::ofstream out(file.path(), std::ios::binary);
-  out << text;
-  out.close();
-  if (!out) throw Error(Fault::failure, {.what = "cannot be written", .where = target});
-  file.commit();
-}
-
 /// The bands of --fragility instead of a line for each of their records.
 std::string fragility_table(const Dataset& results, const std::vector<FragilityGroup>& groups) {
   std::string table = fmt::format("{:<21}{:<24}{:<24}{}\n", "", "mean retained",
@@ -211,7 +193,7 @@ std::string risk_table(const Dataset& results) {
 void print_results(const Values& values, const std::vector<FragilityGroup>& fragility,
                    const std::vector<TableSource>& tables,
                    const std::vector<std::string>& targets) {
-  if (has(values, "csv")) write_text(tidy_csv(tables), text(values, "csv"));
+  if (has(values, "csv")) write_file(tidy_csv(tables), text(values, "csv"));
   if (has(values, "json")) {
     fmt::print("{}", tidy_json(tables));
     return;

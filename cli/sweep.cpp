@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <chrono>
 
+#include "cli/best_table.hpp"
 #include "cli/options.hpp"
 #include "cli/parse.hpp"
 #include "cli/progress.hpp"
 #include "cli/terminal.hpp"
-#include "run/sweep_run.hpp"
+#include "io/temporary_file.hpp"
+#include "run/sweep_best.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/parallel.hpp"
 
@@ -23,6 +25,10 @@ void describe(po::options_description& options) {
        "do share I of N (I = 1..N) only; `kvsim merge` joins the parts")
       ("trace", po::value<std::vector<std::string>>()->value_name("FILE")->composing(),
        "trace to use instead of those of the file; repeatable");
+  add_backend_option(options);
+  options.add_options()("csv", po::value<std::string>()->value_name("FILE"),
+                        "also write the best settings as a table");
+  add_json_option(options);
 }
 
 struct Shard {
@@ -98,6 +104,15 @@ class Reporter {
   Progress bar_{"sweep", std::chrono::seconds(60)};
 };
 
+/// What the whole sweep says in the end; of shards, only the merged files can say it.
+void print_best(const Values& values, const SweepPlan& plan, const SweepRun& sweep) {
+  const bool printed = has(values, "json") || verbosity() != Verbosity::quiet;
+  if (!printed && !has(values, "csv")) return;
+  const BestTable table = best_settings(plan, sweep);
+  if (has(values, "csv")) write_file(best_csv(table), text(values, "csv"));
+  if (printed) fmt::print("{}", has(values, "json") ? best_json(table) : best_text(table));
+}
+
 int run(const Values& values) {
   SweepConfig config = read_sweep_config(text(values, "config"));
   if (has(values, "trace")) config.traces = texts(values, "trace");
@@ -105,6 +120,13 @@ int run(const Values& values) {
   if (!has(values, "out")) {
     usage_error({.what = "missing -o", .where = "sweep",
                  .expected = "kvsim sweep CONFIG.toml -o DIR"});
+  }
+  const std::unique_ptr<Backend> backend = chosen_backend(values);
+  for (const char* table : {"csv", "json"}) {
+    if (shard.count == 1 || !has(values, table)) continue;
+    usage_error({.what = "one share does not know the best settings",
+                 .where = std::string("--") + table,
+                 .hint = "run the sweep without --shard where the merged files are"});
   }
   StudyHooks hooks;
   hooks.message = note;
@@ -117,8 +139,8 @@ int run(const Values& values) {
   std::vector<std::string> inputs = config.traces;
   inputs.push_back(config.path);
   sweep.prepare(has(values, "overwrite"), inputs);
+  if (has(values, "csv")) check_target(text(values, "csv"), has(values, "overwrite"), inputs);
   if (sweep.groups().empty()) note("nothing to do in this share");
-  const std::unique_ptr<Backend> backend = make_cpu_backend();
   Reporter reporter;
   SweepHooks said;
   said.progress = [&](const SweepProgress& progress) { reporter(progress); };
@@ -127,6 +149,8 @@ int run(const Values& values) {
     note(message);
   };
   sweep.run(*backend, command_line(), said);
+  reporter.clear();
+  if (shard.count == 1) print_best(values, plan, sweep);
   return kDone;
 }
 
@@ -137,7 +161,8 @@ const bool registered = register_command(
      .description =
          "Lists in the file are axes of a grid. Writes one results file per trace (and seed, when\n"
          "there are several) into the folder of -o. Finished units are kept in its folder units/:\n"
-         "run again, only what is missing is done. Shards may run on different machines.",
+         "run again, only what is missing is done. Shards may run on different machines. Ends with\n"
+         "the best setting of each preset per budget, with bootstrap intervals.",
      .describe = describe,
      .examples = {"kvsim sweep data/sweeps/restkv_smoothing.toml -o smoothing --plan",
                   "kvsim sweep data/sweeps/restkv_smoothing.toml -o smoothing --shard 1/2"},

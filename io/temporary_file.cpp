@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "sim/core/error.hpp"
 
@@ -88,6 +89,15 @@ void TemporaryFile::commit() {
   path_.clear();
   release_slot(slot_);
   slot_ = -1;
+}
+
+void write_file(const std::string& text, const std::string& target) {
+  TemporaryFile file(target);
+  std::ofstream out(file.path(), std::ios::binary);
+  out << text;
+  out.close();
+  if (!out) throw Error(Fault::failure, {.what = "cannot be written", .where = target});
+  file.commit();
 }
 
 void check_target(const std::string& target, bool overwrite,

@@ -25,6 +25,9 @@ class TemporaryFile {
   int slot_ = -1;   ///< in the table the signal handler reads
 };
 
+/// A text as a file that is there complete or not at all.
+void write_file(const std::string& text, const std::string& target);
+
 /// Refuses (usage error) an existing target unless `overwrite`, anything but a regular file, a file
 /// that is one of `inputs`, and a folder that does not exist. To be called before any work.
 void check_target(const std::string& target, bool overwrite,

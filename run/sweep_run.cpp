@@ -77,7 +77,13 @@ SweepRun::SweepRun(const SweepPlan& plan, std::string folder, int64_t shard, int
       shard_(shard),
       shards_(shards),
       groups_(plan.groups(shard, shards)),
-      store_((fs::path(folder_) / "units").string()) {}
+      store_((fs::path(folder_) / "units").string()) {
+  for (const size_t job : jobs()) {
+    if (sweep_of_file(target(plan.jobs()[job])) == sweep_attribute(plan.jobs()[job])) {
+      complete_.insert(job);
+    }
+  }
+}
 
 std::string SweepRun::target(const SweepJob& job) const {
   const std::string part = shards_ == 1 ? "" : fmt::format(".part-{}-of-{}", shard_, shards_);
@@ -109,7 +115,8 @@ size_t SweepRun::units() const {
 }
 
 bool SweepRun::is_there(const SweepGroup& group, size_t unit) const {
-  return store_.has(plan_.jobs()[group.job].units[unit].key);
+  return complete_.contains(group.job) ||
+         store_.has(plan_.jobs()[group.job].units[unit].key);
 }
 
 std::vector<size_t> SweepRun::missing(const SweepGroup& group) const {
@@ -132,11 +139,8 @@ void SweepRun::prepare(bool overwrite, const std::vector<std::string>& inputs) c
   store_.open();
   for (const size_t j : jobs()) {
     const SweepJob& job = plan_.jobs()[j];
-    std::error_code fault;
-    const bool there = fs::is_regular_file(target(job), fault);
-    // The sweep's own file may stay, or be completed by a rerun.
-    const bool own = there && sweep_of_file(target(job)) == sweep_attribute(job);
-    check_target(target(job), overwrite || own, inputs);
+    // The sweep's own file stays.
+    check_target(target(job), overwrite || complete_.contains(j), inputs);
   }
 }
 
@@ -162,8 +166,7 @@ void SweepRun::run(Backend& backend, const std::string& command_line, const Swee
     progress.cost = before.cost + group.seconds;
   }
   for (const size_t job : jobs()) {
-    const bool done = sweep_of_file(target(plan_.jobs()[job])) ==
-                      sweep_attribute(plan_.jobs()[job]);
+    const bool done = complete_.contains(job);
     if (!done) write_target(job, backend, command_line);
     if (hooks.message) {
       hooks.message(target(plan_.jobs()[job]) + (done ? " is there already" : " written"));

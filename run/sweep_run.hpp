@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,8 @@ class SweepRun {
 
   const std::vector<SweepGroup>& groups() const { return groups_; }   ///< all of the share
   size_t units() const;
-  bool is_there(const SweepGroup& group, size_t unit) const;   ///< finished in an earlier run
+  /// Finished in an earlier run, or in a results file that is complete.
+  bool is_there(const SweepGroup& group, size_t unit) const;
 
   /// The results file of a job; a part of it when there are several shards.
   std::string target(const SweepJob& job) const;
@@ -55,6 +57,7 @@ class SweepRun {
   int64_t shards_;
   std::vector<SweepGroup> groups_;
   SweepStore store_;
+  std::set<size_t> complete_;   ///< jobs whose results file was there, e.g. merged from shards
 };
 
 /// Joins parts of one sweep's results file; `command_line` is added to the history. Missing and

@@ -55,7 +55,7 @@ void score_entries(LayerWork& work, const SideFiles& files, uint64_t seed, Scori
   scoring.grouped.assign(1, std::move(scores));
 }
 
-void add_consumers(LayerWork& work, Scoring& scoring) {
+void add_consumers(LayerWork& work, RowsOfLayer& rows, Scoring& scoring) {
   const Settings& settings = scoring.settings();
   const int64_t owners = scoring.per_query_head() ? work.query_heads() : work.kv_heads();
   if (settings.real("std_keep") > 0)
@@ -65,7 +65,7 @@ void add_consumers(LayerWork& work, Scoring& scoring) {
     if (segment.positions.empty()) continue;
     if (stage<Indicator>(scoring, "indicator").axes() != Axes::entry)
       scoring.consumers.push_back(
-          std::make_unique<SegmentScorer>(work, *scoring.job, segment, scoring.grouped));
+          std::make_unique<SegmentScorer>(work, *scoring.job, segment, rows, scoring.grouped));
     if (stage<Stage1>(scoring, "stage1").uses_mass())
       scoring.consumers.push_back(std::make_unique<MassConsumer>(
           work, segment, scoring.per_query_head(), scoring.observed));
@@ -167,9 +167,10 @@ void score_layer(LayerWork& work, const SideFiles& files, uint64_t seed,
   std::vector<Scoring> scorings;
   scorings.reserve(jobs.size());   // consumers keep pointers into their scoring
   std::vector<RowConsumer*> consumers;
+  RowsOfLayer rows(work);
   for (ScoreJob* job : jobs) {
     Scoring& scoring = scorings.emplace_back(prepare(work, files, seed, *job));
-    add_consumers(work, scoring);
+    add_consumers(work, rows, scoring);
     for (const auto& consumer : scoring.consumers) consumers.push_back(consumer.get());
   }
   run_consumers(work, consumers);

@@ -5,7 +5,7 @@
 namespace kvsim {
 
 SegmentScorer::SegmentScorer(LayerWork& work, const ScoreJob& job, const Segment& segment,
-                             std::vector<Table<double>>& results)
+                             RowsOfLayer& rows, std::vector<Table<double>>& results)
     : RowConsumer(segment),
       work_(work),
       job_(job),
@@ -15,7 +15,7 @@ SegmentScorer::SegmentScorer(LayerWork& work, const ScoreJob& job, const Segment
       smooth_(Kinds<Smooth>::find(settings_.text("smooth"))),
       group_(Kinds<Group>::find(settings_.text("group"))),
       results_(results),
-      rows_(indicator_.rows(work, settings_, segment)),
+      rows_(rows.rows(settings_, segment)),
       has_group_(indicator_.axes() == Axes::head_row && group_.span() != GroupSpan::head),
       per_query_head_(settings_.is("granularity", "query")) {
   const std::string& order = settings_.text("order");
@@ -59,7 +59,7 @@ void SegmentScorer::open_units(int count) {
 }
 
 void SegmentScorer::start(const AttentionBlock& block, int64_t first_row) {
-  rows_->start(block);
+  rows_->start(block, first_row);
   const bool one_unit =
       indicator_.axes() == Axes::group_row || (has_group_ && groups_before());
   const bool first_of_unit =
@@ -93,7 +93,7 @@ void SegmentScorer::fold_head(const AttentionBlock& block, int64_t first_row, in
                               Unit& unit) {
   const bool smooths = before_.find('s') != std::string::npos && !smooth_.changes_nothing();
   for (int64_t r = 0; r < block.rows; ++r) {
-    rows_->row(block, head, r, segment().candidates, unit.row);
+    (*rows_)->row(block, head, r, segment().candidates, unit.row);
     const std::span<double> row = smooths ? smooth_row(unit.row, unit.smoothed) : unit.row;
     unit.aggregation->add(segment().rows_before + first_row + r, row, visible(block, r));
     if (smooth_.drift() == Drift::indicator) unit.drift->add(first_row + r, row);
@@ -121,7 +121,7 @@ void SegmentScorer::fold_group(const AttentionBlock& block, int64_t first_row, U
   if (first_head == 0) combined_ = Table<double>(block.rows, columns);
   for (int64_t r = 0; r < block.rows; ++r) {
     for (int head = 0; head < block.heads; ++head) {
-      rows_->row(block, head, r, segment().candidates, unit.row);
+      (*rows_)->row(block, head, r, segment().candidates, unit.row);
       const std::span<double> row = smooths_heads ? smooth_row(unit.row, unit.smoothed) : unit.row;
       group_.add(first_head + head, heads, row, combined_.row(r));
     }
@@ -156,7 +156,7 @@ void SegmentScorer::close_kv_head(const AttentionBlock& block) {
       units_[u].aggregation->add(j, row, 0);
     units_[u].aggregation->finish(row);
     const int query_head = block.kv_head * block.heads + static_cast<int>(u);
-    rows_->finish(query_head, segment().candidates, row);
+    (*rows_)->finish(query_head, segment().candidates, row);
     rows.push_back(std::move(row));
   }
   for (size_t variant = 0; variant < job_.free_slots.size(); ++variant)

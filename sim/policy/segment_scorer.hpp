@@ -6,6 +6,7 @@
 #include "sim/policy/drift_tracker.hpp"
 #include "sim/policy/row_consumer.hpp"
 #include "sim/policy/scoring.hpp"
+#include "sim/policy/shared_rows.hpp"
 #include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/group/group.hpp"
 #include "sim/stages/indicator/indicator.hpp"
@@ -18,7 +19,7 @@ namespace kvsim {
 class SegmentScorer : public RowConsumer {
  public:
   /// `results`: grouped scores, one table [owners][n] per variant of the job.
-  SegmentScorer(LayerWork& work, const ScoreJob& job, const Segment& segment,
+  SegmentScorer(LayerWork& work, const ScoreJob& job, const Segment& segment, RowsOfLayer& rows,
                 std::vector<Table<double>>& results);
 
   AttentionPass wanted() const override;
@@ -58,7 +59,7 @@ class SegmentScorer : public RowConsumer {
   const Smooth& smooth_;
   const Group& group_;
   std::vector<Table<double>>& results_;
-  std::unique_ptr<RowIndicator> rows_;
+  std::shared_ptr<SharedRows> rows_;
   std::string before_, after_;       // letters of `order` on either side of `a`
   bool has_group_;                   // heads are combined at all
   bool per_query_head_;

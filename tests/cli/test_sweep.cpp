@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
@@ -162,14 +163,23 @@ TEST_CASE("shards joined are one run; missing, doubled and foreign parts are nam
   CHECK_THAT(other.err, Catch::Contains("a part of another sweep") && Catch::Contains(foreign));
 }
 
-TEST_CASE("a full disk loses only what is in work", "[sweep]") {
+TEST_CASE("a full disk loses only what is in work and says so in one line", "[sweep]") {
   const Sweep sweep;
   REQUIRE(run_kvsim(sweep.line("whole")).status == 0);
-  // Files may not grow past a limit: writing fails as on a full disk.
-  const std::string command = "trap '' XFSZ; ulimit -f 8; " + std::string(KVSIM_BINARY) + " " +
-                              sweep.line("full") + " 2>&1";
-  CHECK(std::system(("bash -c \"" + command + "\" > /dev/null").c_str()) != 0);
-  CHECK(!fs::exists((sweep.folder / "full") + "/t-seed0.nc"));
+  // Files may not grow past a limit: writing fails as on a full disk, early or late in a file.
+  for (const char* kilobytes : {"1", "8", "40", "80"}) {
+    const std::string errors = sweep.folder / "errors";
+    const std::string command = "trap '' XFSZ; ulimit -f " + std::string(kilobytes) + "; " +
+                                KVSIM_BINARY + " " + sweep.line("full") + " 2> " + errors;
+    const int status = std::system(("bash -c \"" + command + "\"").c_str());
+    INFO(kilobytes << " KiB: " << read_bytes(errors));
+    REQUIRE(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 1);
+    const std::string said = read_bytes(errors);
+    CHECK(std::count(said.begin(), said.end(), '\n') == 1);
+    CHECK_THAT(said, Catch::Contains("cannot"));
+    CHECK(!fs::exists((sweep.folder / "full") + "/t-seed0.nc"));
+  }
   REQUIRE(run_kvsim(sweep.line("full")).status == 0);
   check_same((sweep.folder / "whole") + "/t-seed0.nc", (sweep.folder / "full") + "/t-seed0.nc");
 }

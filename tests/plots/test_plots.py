@@ -586,6 +586,16 @@ EXPLAIN = {
                    ("", 0.0, 0.0, 0))]}
 
 
+SWEEP = {
+    "kvsim": "sweep", "traces": 1,
+    "rows": [{"preset": "snapkv", "settings": 3, "measure": measure, "over": "mean",
+              "budget": budget, "best": best, "value": 0.5, "low": 0.4, "high": 0.6,
+              "default": default, "gain": 0.1, "gain_low": 0.0, "gain_high": 0.2, "chosen": 0.7}
+             for measure in ("retained_importance", "output_error")
+             for budget, best, default in (("64", "snapkv,window=8,kernel=7", 0.4),
+                                           ("0.5", "snapkv", None))]}
+
+
 class DocumentTest(PlotTest):
     def document(self, content):
         path = self.folder / "document.json"
@@ -599,6 +609,10 @@ class DocumentTest(PlotTest):
     def test_the_json_of_explain_is_drawn(self):
         code, out, err = self.draw(self.document(EXPLAIN), "-o", self.out, "--formats", "png")
         self.assertEqual((code, out, err), (0, [str(self.out / "explain.png")], []))
+
+    def test_the_json_of_a_sweep_is_drawn(self):
+        code, out, err = self.draw(self.document(SWEEP), "-o", self.out, "--formats", "png")
+        self.assertEqual((code, out, err), (0, [str(self.out / "best_settings.png")], []))
 
     def test_the_text_of_a_prompt_is_broken_between_tokens(self):
         width = int((style.WIDTH - 2 * explain.MARGIN) / explain.CHARACTER)

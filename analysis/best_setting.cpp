@@ -1,0 +1,112 @@
+#include "analysis/best_setting.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "analysis/summary.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
+/// Settings with equal kept sets differ by the rounding of sums that share partial results.
+constexpr double kEqual = 1e-7;
+
+/// Values of all settings on a resample of traces or steps.
+class Resamples {
+ public:
+  Resamples(const std::vector<SettingSeries>& settings, const Criterion& criterion, uint64_t seed)
+      : criterion_(criterion), seed_(seed), over_traces_(settings.front().size() > 1) {
+    for (const SettingSeries& setting : settings) {
+      std::vector<double> values;
+      for (const std::vector<double>& trace : setting) values.push_back(criterion.fold(trace));
+      units_.push_back(over_traces_ ? values : setting.front());
+    }
+    all_.resize(units_.front().size());
+    std::iota(all_.begin(), all_.end(), 0.0);
+  }
+
+  /// Of the traces or steps that `drawn` names.
+  double value(size_t setting, std::span<const double> drawn) const {
+    std::vector<double> values;
+    for (const double unit : drawn) {
+      values.push_back(units_[setting][static_cast<size_t>(unit)]);
+    }
+    return over_traces_ ? mean(values) : criterion_.fold(values);
+  }
+  double value(size_t setting) const { return value(setting, all_); }
+
+  size_t best(std::span<const double> drawn, int usual) const {
+    std::vector<double> values;
+    for (size_t s = 0; s < units_.size(); ++s) {
+      const double sign = criterion_.more_is_better ? 1 : -1;
+      values.push_back(sign * value(s, drawn));
+    }
+    const double most = maximum(values);
+    const auto equal = [&](double x) { return x >= most - kEqual * std::abs(most); };
+    if (usual >= 0 && equal(values[static_cast<size_t>(usual)])) return static_cast<size_t>(usual);
+    const auto found = std::ranges::find_if(values, equal);
+    return found == values.end() ? 0 : static_cast<size_t>(found - values.begin());
+  }
+  size_t best(int usual) const { return best(all_, usual); }
+
+  Interval bootstrap(const Statistic& statistic) const {
+    return over_traces_ ? bootstrap_traces(all_, seed_, statistic)
+                        : bootstrap_steps(all_, seed_, statistic);
+  }
+
+ private:
+  const Criterion& criterion_;
+  uint64_t seed_;
+  bool over_traces_;
+  std::vector<std::vector<double>> units_;   ///< [setting][trace or step]
+  std::vector<double> all_;                  ///< 0, 1, ...: what the bootstrap draws from
+};
+
+}  // namespace
+
+double Criterion::fold(std::span<const double> values) const {
+  if (!worst) return mean(values);
+  return more_is_better ? minimum(values) : maximum(values);
+}
+
+const std::vector<Criterion>& criteria() {
+  static const std::vector<Criterion> all = {
+      {.variable = "retained_importance"},
+      {.variable = "retained_importance", .worst = true},
+      {.variable = "output_error", .more_is_better = false},
+      {.variable = "residual_error", .worst = true, .more_is_better = false}};
+  return all;
+}
+
+BestSetting best_setting(const std::vector<SettingSeries>& settings, int usual,
+                         const Criterion& criterion, uint64_t seed) {
+  const Resamples resamples(settings, criterion, seed);
+  BestSetting result;
+  result.best = resamples.best(usual);
+  result.value = resamples.value(result.best);
+  int64_t times = 0;
+  int64_t chosen = 0;
+  result.interval = resamples.bootstrap([&](std::span<const double> drawn) {
+    ++times;
+    chosen += resamples.best(drawn, usual) == result.best;
+    return resamples.value(result.best, drawn);
+  });
+  result.chosen = times == 0 ? kUndefined
+                             : static_cast<double>(chosen) / static_cast<double>(times);
+  result.usual = result.gain = kUndefined;
+  result.gain_interval = {kUndefined, kUndefined};
+  if (usual < 0) return result;
+  const auto other = static_cast<size_t>(usual);
+  const double sign = criterion.more_is_better ? 1 : -1;
+  result.usual = resamples.value(other);
+  result.gain = sign * (result.value - result.usual);
+  result.gain_interval = resamples.bootstrap([&](std::span<const double> drawn) {
+    return sign * (resamples.value(result.best, drawn) - resamples.value(other, drawn));
+  });
+  return result;
+}
+
+}  // namespace kvsim

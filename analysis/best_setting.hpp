@@ -1,0 +1,42 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "analysis/statistics.hpp"
+
+namespace kvsim {
+
+/// What makes one setting better than another: a measure per layer and step, folded over the layers
+/// and then over the steps, by its mean or by its worst value.
+struct Criterion {
+  std::string variable;
+  bool worst = false;            ///< minimum (maximum where less is better) instead of mean
+  bool more_is_better = true;
+
+  double fold(std::span<const double> values) const;   ///< NaN is left out
+};
+
+/// The four criteria that settings are judged by.
+const std::vector<Criterion>& criteria();
+
+/// One setting at one budget: per trace, the values of the steps, folded over the layers.
+using SettingSeries = std::vector<std::vector<double>>;
+
+/// The best of several settings with 95 % bootstrap intervals (metrics.md 6): over traces when
+/// there are at least two, else over moving blocks of steps.
+struct BestSetting {
+  size_t best = 0;          ///< index; among equals the default, else the first
+  double value = 0;         ///< mean over traces of the criterion
+  Interval interval;
+  double usual = 0;         ///< value of the default setting; NaN when there is none
+  double gain = 0;          ///< improvement over the default, > 0 is better; NaN when there is none
+  Interval gain_interval;   ///< paired: both settings on the same traces or steps
+  double chosen = 0;        ///< share of resamples in which it is the best, too
+};
+
+/// `settings` is not empty and all have the same traces; `usual`: index of the default, or -1.
+BestSetting best_setting(const std::vector<SettingSeries>& settings, int usual,
+                         const Criterion& criterion, uint64_t seed);
+
+}  // namespace kvsim

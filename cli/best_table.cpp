@@ -1,0 +1,117 @@
+#include "cli/best_table.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "cli/terminal.hpp"
+#include "sim/core/decimal.hpp"
+
+namespace kvsim::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// What of the record differs from its preset.
+std::string changes(const BestRow& row) {
+  return row.record == row.preset ? "as it is" : row.record.substr(row.preset.size() + 1);
+}
+
+std::string measure(const Criterion& criterion) {
+  std::string text = criterion.variable;
+  std::ranges::replace(text, '_', ' ');
+  return text + (criterion.worst ? ", worst step and layer" : ", mean over steps and layers");
+}
+
+std::string between(const Interval& interval, bool sign) {
+  return sign ? fmt::format("[{:+.3f}, {:+.3f}]", interval.low, interval.high)
+              : fmt::format("[{:.3f}, {:.3f}]", interval.low, interval.high);
+}
+
+/// Columns of the CSV and fields of the JSON.
+Json fields(const BestRow& row) {
+  const auto number = [](double value) { return std::isnan(value) ? Json(nullptr) : Json(value); };
+  return {{"preset", row.preset},
+          {"settings", row.settings},
+          {"measure", row.criterion.variable},
+          {"over", row.criterion.worst ? "worst" : "mean"},
+          {"budget", row.budget},
+          {"best", row.record},
+          {"value", number(row.found.value)},
+          {"low", number(row.found.interval.low)},
+          {"high", number(row.found.interval.high)},
+          {"default", number(row.found.usual)},
+          {"gain", number(row.found.gain)},
+          {"gain_low", number(row.found.gain_interval.low)},
+          {"gain_high", number(row.found.gain_interval.high)},
+          {"chosen", number(row.found.chosen)}};
+}
+
+std::string csv_cell(const Json& value) {
+  if (value.is_null()) return "nan";
+  if (value.is_number_float()) return shortest(value.get<double>());
+  if (!value.is_string()) return value.dump();
+  const std::string text = value.get<std::string>();
+  return text.find(',') == std::string::npos ? text : "\"" + text + "\"";
+}
+
+}  // namespace
+
+std::string best_text(const BestTable& table) {
+  if (table.rows.empty()) return "";
+  size_t width = 12;
+  for (const BestRow& row : table.rows) width = std::max(width, changes(row).size());
+  std::string text = fmt::format(
+      "best settings; 95 % intervals by bootstrap over {}; gain is over the preset as it is;\n"
+      "chosen: share of resamples in which this setting is the best, too\n",
+      table.traces > 1 ? fmt::format("{} traces", table.traces)
+                       : "moving blocks of the steps of one trace");
+  std::string head;
+  for (const BestRow& row : table.rows) {
+    const std::string own =
+        fmt::format("\n{}, {} settings: {}\n", row.preset, row.settings, measure(row.criterion));
+    if (own != head) {
+      head = own;
+      text += head + fmt::format("  {:<8}{:<{}}  {:<23}{:<25}{}\n", "budget", "best", width,
+                                 "value", "gain", "chosen");
+    }
+    const BestSetting& found = row.found;
+    const std::string gain =
+        std::isnan(found.gain) ? "-"
+                               : fmt::format("{:+.3f} {}", found.gain,
+                                             between(found.gain_interval, true));
+    text += fmt::format("  {:<8}{:<{}}  {:<23}{:<25}{:>4.0f} %\n", printable(row.budget),
+                        printable(changes(row)), width,
+                        fmt::format("{:.3f} {}", found.value, between(found.interval, false)), gain,
+                        100 * found.chosen);
+  }
+  return text;
+}
+
+std::string best_csv(const BestTable& table) {
+  std::string text;
+  const Json names = fields(BestRow());
+  for (const auto& [name, value] : names.items()) {
+    text += (text.empty() ? "" : ",") + name;
+  }
+  text += "\n";
+  for (const BestRow& row : table.rows) {
+    std::string line;
+    const Json cells = fields(row);
+    for (const auto& [name, value] : cells.items()) {
+      line += (line.empty() ? "" : ",") + csv_cell(value);
+    }
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string best_json(const BestTable& table) {
+  Json rows = Json::array();
+  for (const BestRow& row : table.rows) rows.push_back(fields(row));
+  return Json{{"kvsim", "sweep"}, {"traces", table.traces}, {"rows", rows}}.dump(1) + "\n";
+}
+
+}  // namespace kvsim::cli

@@ -1,0 +1,62 @@
+"""The best setting of each preset at each budget with its 95 % bootstrap interval, beside the preset
+as it is: the table that `kvsim sweep --json` prints.
+"""
+
+import functools
+
+from plots import load, style
+
+TITLE = "best settings of a sweep with bootstrap intervals (kvsim sweep --json)"
+READS = "sweep"
+LOOKS = ({"color": style.COLOURS[0], "marker": "o", "linestyle": ""},
+         {"color": style.COLOURS[1], "marker": "s", "linestyle": "", "fillstyle": "none",
+          "markersize": 5.5})
+
+
+def pages(document, options):
+    rows = document.data.get("rows", [])
+    if not rows:
+        raise load.Missing(f"{document.path}: no preset with several settings")
+    presets = list(dict.fromkeys(row["preset"] for row in rows))
+    return style.pages("best_settings", [[row for row in rows if row["preset"] == preset]
+                                         for preset in presets],
+                       functools.partial(draw, document.data))
+
+
+def measure(row):
+    return row["measure"].replace("_", " "), \
+        "worst step and layer" if row["over"] == "worst" else "mean over steps and layers"
+
+
+def draw(data, rows, note):
+    panels = list(dict.fromkeys((row["measure"], row["over"]) for row in rows))
+    over = f"{data['traces']} traces" if data["traces"] > 1 else "blocks of steps of one trace"
+    across, columns = style.panel_grid(len(panels), 2)
+    deepest = max(sum((row["measure"], row["over"]) == panel for row in rows) for panel in panels)
+    keys = [style.key(text, look)
+            for text, look in zip(("best setting (named)", "preset as it is"),
+                                  LOOKS)]
+    fig, axes = style.frame(
+        f"Best of {rows[0]['settings']} settings of {rows[0]['preset']}{note}",
+        f"95 % intervals by bootstrap over {over}; % of the resamples in which the setting is best",
+        across, columns, 0.55 + 0.3 * deepest, keys)
+    for ax, panel in zip(axes.flat, panels):
+        dots(ax, [row for row in rows if (row["measure"], row["over"]) == panel])
+    style.hide_unused(axes, len(panels))
+    return fig
+
+
+def dots(ax, rows):
+    for y, row in enumerate(rows):
+        ax.plot([row["low"], row["high"]], [y, y], color=LOOKS[0]["color"], linewidth=1.2)
+        ax.plot(row["value"], y, **LOOKS[0])
+        if row["default"] is not None:
+            ax.plot(row["default"], y, **LOOKS[1])
+        changes = row["best"].removeprefix(row["preset"]).removeprefix(",") or "as it is"
+        ax.text(0.01, y - 0.22, f"{changes}  ({100 * row['chosen']:.0f} %)", fontsize=5,
+                transform=ax.get_yaxis_transform())
+    ax.set_title(", ".join(measure(rows[0])))
+    ax.set_yticks(range(len(rows)), [row["budget"] for row in rows])
+    ax.set_ylim(len(rows) - 0.5, -0.8)
+    ax.set_ylabel("budget")
+    ax.set_xlabel("fraction" if rows[0]["measure"].startswith("retained") else "relative")

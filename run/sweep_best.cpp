@@ -1,0 +1,167 @@
+#include "run/sweep_best.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
+#include "analysis/summary.hpp"
+#include "io/results_reader.hpp"
+
+namespace kvsim {
+namespace {
+
+std::string preset_of(const std::string& record) { return record.substr(0, record.find(',')); }
+
+/// Series of every (criterion, budget, record); those of a sweep's results files are added up.
+class Series {
+ public:
+  explicit Series(const SweepPlan& plan) : plan_(plan), options_(plan.jobs().front().options) {
+    for (const SweepJob& job : plan.jobs()) {
+      const std::string& trace = job.reader->digest();
+      if (std::ranges::find(traces_, trace) == traces_.end()) traces_.push_back(trace);
+    }
+  }
+
+  void add(const SweepJob& job, const Dataset& results) {
+    const size_t trace = static_cast<size_t>(
+        std::ranges::find(traces_, job.reader->digest()) - traces_.begin());
+    const auto& budgets = std::get<std::vector<double>>(results.at("budget").values);
+    for (size_t c = 0; c < criteria().size(); ++c) {
+      if (!results.has(criteria()[c].variable)) continue;
+      for (size_t b = 0; b < options_.budgets.size(); ++b) {
+        const double ratio = options_.budgets[b].ratio(job.reader->info().prompt_len);
+        const auto column = std::ranges::find(budgets, ratio) - budgets.begin();
+        if (ratio >= 1 || column == std::ssize(budgets)) continue;
+        for (size_t r = 0; r < options_.records.size(); ++r) {
+          add_one(results, {c, b, r}, trace, static_cast<int64_t>(column));
+        }
+      }
+    }
+  }
+
+  /// Empty when a trace lacks it.
+  SettingSeries of(size_t criterion, size_t budget, size_t record) const {
+    const auto found = series_.find({criterion, budget, record});
+    if (found == series_.end()) return {};
+    SettingSeries series = found->second;
+    const bool complete = std::ranges::none_of(series, [](const auto& one) { return one.empty(); });
+    return complete ? series : SettingSeries();
+  }
+  size_t traces() const { return traces_.size(); }
+
+ private:
+  using Key = std::array<size_t, 3>;
+
+  void add_one(const Dataset& results, Key key, size_t trace, int64_t column) {
+    const Criterion& criterion = criteria()[key[0]];
+    const int64_t layers = results.size("layer");
+    std::vector<std::span<const double>> rows;
+    for (int64_t l = 0; l < layers; ++l) {
+      rows.push_back(results.row(criterion.variable, {static_cast<int64_t>(key[2]), column, l}));
+    }
+    SettingSeries& series = series_[key];
+    series.resize(traces_.size());
+    std::vector<double>& steps = series[trace];
+    const bool first = steps.empty();
+    if (first) steps.assign(rows.front().size(), 0.0);
+    const double seeds = static_cast<double>(plan_.jobs().size() / traces_.size());
+    std::vector<double> layer(rows.size());
+    for (size_t t = 0; t < steps.size(); ++t) {
+      for (size_t l = 0; l < rows.size(); ++l) layer[l] = rows[l][t];
+      steps[t] += criterion.fold(layer) / seeds;
+    }
+  }
+
+  const SweepPlan& plan_;
+  const StudyOptions& options_;
+  std::vector<std::string> traces_;   ///< digests
+  std::map<Key, SettingSeries> series_;
+};
+
+/// Takes out the steps that no setting measured.
+void drop_undefined(std::vector<SettingSeries>& settings) {
+  for (size_t trace = 0; trace < settings.front().size(); ++trace) {
+    std::vector<size_t> kept;
+    for (size_t t = 0; t < settings.front()[trace].size(); ++t) {
+      if (std::ranges::any_of(settings, [&](const SettingSeries& one) {
+            return !std::isnan(one[trace][t]);
+          })) {
+        kept.push_back(t);
+      }
+    }
+    for (SettingSeries& one : settings) {
+      std::vector<double> steps;
+      for (const size_t t : kept) steps.push_back(one[trace][t]);
+      one[trace] = std::move(steps);
+    }
+  }
+}
+
+/// Is there any difference that is more than rounding?
+bool differ(const std::vector<SettingSeries>& settings) {
+  constexpr double kRounding = 1e-6;
+  const SettingSeries& first = settings.front();
+  for (const SettingSeries& one : settings) {
+    for (size_t trace = 0; trace < one.size(); ++trace) {
+      for (size_t t = 0; t < one[trace].size(); ++t) {
+        if (std::abs(one[trace][t] - first[trace][t]) > kRounding) return true;
+      }
+    }
+  }
+  return false;
+}
+
+/// Presets in typed order, each with the indices of its records.
+using Presets = std::vector<std::pair<std::string, std::vector<size_t>>>;
+
+Presets presets_of(const std::vector<Record>& records) {
+  Presets presets;
+  for (size_t r = 0; r < records.size(); ++r) {
+    const std::string preset = preset_of(records[r].canonical());
+    auto found = std::ranges::find(presets, preset, &Presets::value_type::first);
+    if (found == presets.end()) found = presets.insert(presets.end(), {preset, {}});
+    found->second.push_back(r);
+  }
+  return presets;
+}
+
+/// The settings of a preset at one budget by one criterion; empty when they cannot be compared.
+std::vector<SettingSeries> comparable(const Series& series, size_t criterion, size_t budget,
+                                      const std::vector<size_t>& records) {
+  std::vector<SettingSeries> settings;
+  for (const size_t r : records) {
+    settings.push_back(series.of(criterion, budget, r));
+    if (settings.back().empty()) return {};
+  }
+  drop_undefined(settings);
+  return differ(settings) ? settings : std::vector<SettingSeries>();
+}
+
+}  // namespace
+
+BestTable best_settings(const SweepPlan& plan, const SweepRun& sweep) {
+  Series series(plan);
+  for (const SweepJob& job : plan.jobs()) series.add(job, read_results(sweep.target(job)));
+  const StudyOptions& options = plan.jobs().front().options;
+  BestTable table{series.traces(), {}};
+  for (const auto& [preset, records] : presets_of(options.records)) {
+    if (records.size() < 2) continue;
+    int usual = -1;
+    for (size_t k = 0; k < records.size(); ++k) {
+      if (options.records[records[k]].canonical() == preset) usual = static_cast<int>(k);
+    }
+    for (size_t c = 0; c < criteria().size(); ++c) {
+      for (size_t b = 0; b < options.budgets.size(); ++b) {
+        const std::vector<SettingSeries> settings = comparable(series, c, b, records);
+        if (settings.empty()) continue;
+        const BestSetting found = best_setting(settings, usual, criteria()[c], options.seed);
+        table.rows.push_back({preset, records.size(), criteria()[c], options.budgets[b].label,
+                              options.records[records[found.best]].canonical(), found});
+      }
+    }
+  }
+  return table;
+}
+
+}  // namespace kvsim

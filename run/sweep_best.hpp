@@ -1,0 +1,30 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "analysis/best_setting.hpp"
+#include "run/sweep_run.hpp"
+
+namespace kvsim {
+
+/// One line of the table of best settings: of one preset at one budget by one criterion.
+struct BestRow {
+  std::string preset;
+  size_t settings = 0;
+  Criterion criterion;
+  std::string budget;    ///< as it was typed
+  std::string record;    ///< the best
+  BestSetting found;
+};
+
+struct BestTable {
+  size_t traces = 0;
+  std::vector<BestRow> rows;
+};
+
+/// Reads the results files of a finished sweep. Presets with one setting, budgets that keep
+/// everything, and criteria that do not tell the settings apart are left out; seeds of one trace
+/// are averaged.
+BestTable best_settings(const SweepPlan& plan, const SweepRun& sweep);
+
+}  // namespace kvsim

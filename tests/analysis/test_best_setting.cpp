@@ -1,0 +1,83 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "analysis/best_setting.hpp"
+
+using namespace kvsim;
+
+namespace {
+
+const Criterion kMean{.variable = "x"};
+const Criterion kWorstError{.variable = "x", .worst = true, .more_is_better = false};
+
+SettingSeries constant(double value, size_t steps) { return {std::vector<double>(steps, value)}; }
+
+}  // namespace
+
+TEST_CASE("the best setting is the largest mean or the smallest worst error", "[statistics]") {
+  const std::vector<SettingSeries> settings = {
+      {{0.2, 0.4, 0.6}}, {{0.5, 0.5, 0.8}}, {{0.1, 0.45, 0.4}}};
+  const BestSetting mean = best_setting(settings, 0, kMean, 0);
+  CHECK(mean.best == 1);
+  CHECK(mean.value == Approx(0.6));
+  CHECK(mean.usual == Approx(0.4));
+  CHECK(mean.gain == Approx(0.2));
+  const BestSetting worst = best_setting(settings, 0, kWorstError, 0);
+  CHECK(worst.best == 2);
+  CHECK(worst.value == Approx(0.45));
+  CHECK(worst.gain == Approx(0.15));
+}
+
+TEST_CASE("among equal settings the default is the best, without it the first", "[statistics]") {
+  const std::vector<SettingSeries> settings = {constant(0.5, 20), constant(0.7, 20),
+                                               constant(0.7 + 1e-12, 20), constant(0.7, 20)};
+  CHECK(best_setting(settings, 3, kMean, 0).best == 3);
+  CHECK(best_setting(settings, 0, kMean, 0).best == 1);
+  const BestSetting none = best_setting(settings, -1, kMean, 0);
+  CHECK(none.best == 1);
+  CHECK(std::isnan(none.gain));
+  CHECK(none.chosen == 1);
+}
+
+TEST_CASE("undefined steps are left out of a setting's value", "[statistics]") {
+  const double nan = std::nan("");
+  const BestSetting found = best_setting({{{0.2, nan, 0.4}}, {{nan, nan, 0.2}}}, 1, kMean, 0);
+  CHECK(found.best == 0);
+  CHECK(found.value == Approx(0.3));
+}
+
+TEST_CASE("intervals are those of the bootstrap over steps, and gains are paired",
+          "[statistics]") {
+  SettingSeries usual(1), better(1);
+  for (int t = 0; t < 64; ++t) {
+    usual[0].push_back(0.5 + 0.3 * std::sin(t));
+    better[0].push_back(usual[0].back() + 0.01);   // always by as much
+  }
+  const BestSetting found = best_setting({usual, better}, 0, kMean, 7);
+  const Interval direct = bootstrap_steps(better[0], 7, [](std::span<const double> values) {
+    return kMean.fold(values);
+  });
+  CHECK(found.interval.low == Approx(direct.low));
+  CHECK(found.interval.high == Approx(direct.high));
+  CHECK(found.interval.high - found.interval.low > 0.02);
+  CHECK(found.gain_interval.low == Approx(0.01));
+  CHECK(found.gain_interval.high == Approx(0.01));
+  CHECK(found.chosen == 1);
+}
+
+TEST_CASE("with several traces it is traces that are resampled", "[statistics]") {
+  // Setting 1 is better on two traces of three, by far on one of them.
+  const std::vector<SettingSeries> settings = {{{0.5, 0.5}, {0.5, 0.5}, {0.6, 0.6}},
+                                               {{0.9, 0.7}, {0.6, 0.6}, {0.4, 0.4}}};
+  const BestSetting found = best_setting(settings, 0, kMean, 3);
+  CHECK(found.best == 1);
+  CHECK(found.value == Approx(0.6));
+  const std::vector<double> values = {0.8, 0.6, 0.4};
+  const Interval direct = bootstrap_traces(
+      values, 3, [](std::span<const double> drawn) { return kMean.fold(drawn); });
+  CHECK(found.interval.low == Approx(direct.low));
+  CHECK(found.interval.high == Approx(direct.high));
+  CHECK(found.gain_interval.low < 0);
+  CHECK(found.chosen > 0.5);
+  CHECK(found.chosen < 1);
+}
