@@ -138,7 +138,9 @@ class Grid:
         return next(label for i in order if (label := first.budget_labels()[i]) in labels)
 
     def budget_text(self, label):
-        return self.results[0].budget_text(self.results[0].budget_labels().index(label))
+        texts = {one.budget_text(one.budget_labels().index(label)) for one in self.results}
+        # A count is another ratio of a prompt of another length.
+        return texts.pop() if len(texts) == 1 else f"{label} tokens"
 
     def metrics(self):
         """Metrics that all files have and that differ between the records."""
