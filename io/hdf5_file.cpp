@@ -13,9 +13,9 @@
 namespace kvsim::h5 {
 namespace {
 
-/// When writing fails, e.g. on a full disk, HDF5 cannot close the file, tries again when the program
-/// ends, and crashes. Everything is closed by its Handle; nothing is left to be done then. To be
-/// said before the library is used at all, hence here.
+/// When writing fails, e.g. on a full disk, HDF5 cannot close the file, tries again when the
+/// program ends, and crashes. Everything is closed by its Handle; nothing is left to be done then.
+/// To be said before the library is used at all, hence here.
 [[maybe_unused]] const herr_t no_cleanup_at_exit = H5dont_atexit();
 
 /// HDF5 calls this before it would follow a link into another file.

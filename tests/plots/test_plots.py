@@ -28,9 +28,9 @@ try:
     import numpy as np
 
     import fake_results
-    from plots import draw, grid, load, losses, statistics, style
+    from plots import draw, load, losses, statistics, style
     from plots.figures import (explain, fragility, needles, retained_importance, span_scores,
-                               tornado, traces, worst_case)
+                               traces, worst_case)
 except ModuleNotFoundError as error:
     print(f"tests/plots skipped: Python has no module {error.name} "
           "(plots/requirements.txt lists what the figures need)")
@@ -444,94 +444,6 @@ class StatisticsTest(unittest.TestCase):
         points = [[0, 1], [1, 0], [1, 1], [0, 1], [0.4, 0.4], [0.4, 0.5], [np.nan, 0]]
         self.assertEqual(statistics.pareto(points).tolist(),
                          [True, True, False, True, True, False, False])
-
-
-class SweepFiguresTest(PlotTest):
-    FIGURES = "sensitivity,sensitivity_map,tornado"
-    # Two crossed axes, a key that another decides (votes), and one that needs another (prior_value).
-    KEYS = {"window": "32", "kernel": "5", "prior": "none", "prior_value": "0.1", "votes": "a"}
-    CHANGES = [{}, {"window": "8"}, {"window": "128"}, {"kernel": "7"},
-               {"window": "8", "kernel": "7"}, {"window": "128", "kernel": "7"},
-               {"prior": "constant", "votes": "b"},
-               {"prior": "constant", "prior_value": "0.2", "votes": "b"}]
-
-    def sweep(self, name="results.nc", sweep=True, edit=None, **options):
-        records, policies = [], []
-        for changes in self.CHANGES:
-            records.append("snapkv:x" + "".join(f",{k}={v}" for k, v in changes.items()))
-            policies.append({"record": records[-1], "preset": "snapkv", "variant": "x",
-                             "parameters": {**self.KEYS, **changes}})
-        attributes = {"config": json.dumps({"policies": policies}), "trace_digest": name}
-        if sweep:
-            attributes["sweep"] = "{}"
-
-        def complete(data):
-            data = data.assign_attrs(attributes)
-            return edit(data) if edit else data
-        return self.file(name, policies=records, edit=complete, **options)
-
-    def grid(self, *paths):
-        [found] = grid.grids([load.open_results(path) for path in paths], asked=False)
-        return found
-
-    def test_axes_are_the_keys_that_vary_in_numeric_order_with_their_defaults(self):
-        one = self.grid(self.sweep())
-        self.assertEqual([(axis.keys, axis.base) for axis in one.axes],
-                         [(("window",), ("32",)), (("kernel",), ("5",)),
-                          (("prior", "votes"), ("none", "a")), (("prior_value",), ("0.1",))])
-        self.assertEqual(one.axes[0].values, [("8",), ("32",), ("128",)])
-        self.assertEqual(one.records[one.base], "snapkv:x")
-
-    def test_a_line_has_the_other_axes_at_their_defaults(self):
-        window, kernel, prior, value = self.grid(self.sweep()).lines()
-        self.assertEqual(window.points, [(0, 1), (1, 0), (2, 2)])
-        self.assertEqual(kernel.points, [(0, 0), (1, 3)])
-        self.assertEqual(prior.points, [(0, 0), (1, 6)])
-        self.assertEqual((value.points, value.fixed), ([(0, 6), (1, 7)], "prior=constant, votes=b"))
-
-    def test_only_axes_that_are_crossed_make_a_map(self):
-        [(rows, columns, table)] = self.grid(self.sweep()).planes()
-        self.assertEqual((rows.name, columns.name), ("window", "kernel"))
-        np.testing.assert_array_equal(table, [[1, 4], [0, 3], [2, 5]])
-
-    def test_effects_are_differences_from_the_default_and_the_widest_comes_first(self):
-        def edit(data):
-            mean = data["output_error_mean"]
-            mean[...] = np.array([.5, .4, .8, .45, 1, 1, .5, .5])[:, None, None]
-            return data
-        one = self.grid(self.sweep(edit=edit))
-        rows = tornado.effects(one, grid.METRICS[2], "0.5")
-        self.assertEqual([line.axis.name for line, _, _ in rows[:2]], ["window", "kernel"])
-        (low, low_at), (high, high_at) = rows[0][1:]
-        np.testing.assert_allclose((low, high), (-0.1, 0.3))
-        self.assertEqual((low_at, high_at), ("8", "128"))
-
-    def test_traces_of_one_sweep_make_one_figure(self):
-        files = [self.sweep("a.nc"), self.sweep("b.nc", seed=1)]
-        self.assertEqual(self.grid(*files).values(grid.METRICS[0]).shape[0], 2)
-        code, out, err = self.draw(*files, "-o", self.out, "--formats", "png", "--only",
-                                   self.FIGURES)
-        self.assertEqual((code, err), (0, []))
-        self.assertEqual(out, [str(self.out / f"{name}-snapkv-x.png")
-                               for name in self.FIGURES.split(",")])
-
-    def test_seeds_of_a_trace_are_averaged(self):
-        same = {"edit": lambda data: data.assign_attrs(trace_digest="one")}
-        files = [self.sweep("a.nc", **same), self.sweep("b.nc", seed=1, **same)]
-        values = self.grid(*files).values(grid.METRICS[0])
-        single = [self.grid(path).values(grid.METRICS[0])[0] for path in files]
-        np.testing.assert_allclose(values[0], np.mean(single, axis=0))
-
-    def test_a_file_that_no_sweep_wrote_is_drawn_only_when_asked(self):
-        results = self.sweep(sweep=False)
-        _, out, _ = self.draw(results, "-o", self.out, "--formats", "png")
-        self.assertFalse([path for path in out if "sensitivity" in path or "tornado" in path])
-        self.assertEqual(self.draw(results, "-o", self.out, "--formats", "png", "--only",
-                                   "tornado")[0], 0)
-
-    def test_a_file_without_a_grid_is_refused_in_one_line(self):
-        self.refused(3, "cannot draw sensitivity: .*no preset with several settings", self.file(),
-                     "-o", self.out, "--only", "sensitivity")
 
 
 class WhatTheFileLacksTest(PlotTest):
