@@ -120,6 +120,10 @@ std::vector<VariableDeclaration> kept() {
        "share of the importance of the span's own entries that falls on kept ones, pooled over "
        "query heads, mean over steps; a proxy of how well the instruction survives",
        kSpans},
+      {"span_spearman", kCell, kReal, "1", "order of the spans under compression",
+       "Spearman over the trace's spans of their class scores (mean over layers) with those at the "
+       "largest budget below n; NaN for fewer than 2 spans or equal scores",
+       kSpans},
       {"span_retained_importance_step", "policy budget layer span step", kReal, "1",
        "retained importance of a span", "the same at each step", kSpans | kOnRequest},
       {"keep_rate_head", "policy budget layer kv_head span", kReal, "1",

@@ -12,8 +12,20 @@
 namespace kvsim {
 namespace {
 
-/// Columns of a tidy table after policy, budget, layer, metric and value.
+/// Columns of a tidy table after policy, budget, layer, metric and value; and those that only
+/// tables of results with such measures have.
 constexpr const char* kFurther[] = {"head", "kv_head", "span"};
+constexpr const char* kOfMeasures[] = {"estimator", "share", "indicator"};
+
+std::vector<std::string> further_columns(const std::vector<TableSource>& sources) {
+  std::vector<std::string> columns(std::begin(kFurther), std::end(kFurther));
+  for (const char* dim : kOfMeasures)
+    for (const TableSource& source : sources)
+      if (source.dataset->has_dimension(dim) &&
+          std::ranges::find(columns, dim) == columns.end())
+        columns.emplace_back(dim);
+  return columns;
+}
 
 /// Text of one index of a dimension: its coordinate's value.
 std::string label(const Dataset& dataset, const std::string& dim, int64_t index) {
@@ -34,9 +46,10 @@ std::string label(const Dataset& dataset, const std::string& dim, int64_t index)
 
 bool is_summary(const Variable& variable) {
   if (variable.type() != VariableType::float64 || variable.dims.size() < 2) return false;
-  if (variable.dims[0] != "policy" || variable.dims[1] != "budget") return false;
-  return std::all_of(variable.dims.begin() + 2, variable.dims.end(), [](const std::string& dim) {
-    return dim == "layer" || dim == "head" || dim == "kv_head" || dim == "span";
+  return std::ranges::all_of(variable.dims, [](const std::string& dim) {
+    const auto is = [&](const char* known) { return dim == known; };
+    return is("policy") || is("budget") || is("layer") || std::ranges::any_of(kFurther, is) ||
+           std::ranges::any_of(kOfMeasures, is);
   });
 }
 
@@ -69,7 +82,7 @@ std::string quoted(const std::string& text) {
 std::string number(double value) { return std::isnan(value) ? "nan" : shortest(value); }
 
 std::string label_of(const Dataset& dataset, const Variable& variable,
-                     const std::vector<int64_t>& index, const char* dim) {
+                     const std::vector<int64_t>& index, const std::string& dim) {
   const auto found = std::find(variable.dims.begin(), variable.dims.end(), dim);
   if (found == variable.dims.end()) return "";
   return label(dataset, dim, index[static_cast<size_t>(found - variable.dims.begin())]);
@@ -79,18 +92,19 @@ std::string label_of(const Dataset& dataset, const Variable& variable,
 
 std::string tidy_csv(const std::vector<TableSource>& sources) {
   std::string text = "policy,budget,layer,metric,value";
-  for (const char* dim : kFurther) text += fmt::format(",{}", dim);
+  const std::vector<std::string> further = further_columns(sources);
+  for (const std::string& dim : further) text += "," + dim;
   const bool several = sources.size() > 1;
   text += several ? ",trace\n" : "\n";
   for (const auto& [trace, dataset] : sources) {
     for_rows(*dataset, [&](const Variable& variable, const std::vector<int64_t>& index,
                            double value) {
-      const auto cell = [&](const char* dim) {
+      const auto cell = [&](const std::string& dim) {
         return quoted(label_of(*dataset, variable, index, dim));
       };
       text += fmt::format("{},{},{},{},{}", cell("policy"), cell("budget"), cell("layer"),
                           variable.name, number(value));
-      for (const char* dim : kFurther) text += "," + cell(dim);
+      for (const std::string& dim : further) text += "," + cell(dim);
       text += several ? "," + quoted(trace) + "\n" : "\n";
     });
   }
@@ -103,15 +117,13 @@ std::string tidy_json(const std::vector<TableSource>& sources) {
     for_rows(*dataset, [&](const Variable& variable, const std::vector<int64_t>& index,
                            double value) {
       nlohmann::ordered_json row;
-      row["policy"] = label_of(*dataset, variable, index, "policy");
-      row["budget"] = dataset->row("budget", {index[1]})[0];
-      for (size_t axis = 2; axis < index.size(); ++axis) {
+      for (size_t axis = 0; axis < index.size(); ++axis) {
         const std::string& dim = variable.dims[axis];
         const std::string name = label(*dataset, dim, index[axis]);
-        if (dim == "span") {
-          row[dim] = name;
-        } else {
-          row[dim] = std::stoll(name);
+        switch (dataset->at(dim).type()) {
+          case VariableType::text: row[dim] = name; break;
+          case VariableType::float64: row[dim] = dataset->row(dim, {index[axis]})[0]; break;
+          default: row[dim] = std::stoll(name);
         }
       }
       row["metric"] = variable.name;

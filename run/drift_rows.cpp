@@ -82,6 +82,7 @@ DriftRows::DriftRows(const TraceInfo& info, std::vector<int> layers,
     : info_(info), layers_(std::move(layers)), budget_{Budget::parse("0.5")},
       preparation_(info_, layers_, budget_),
       record_(preparation_.prepare(Record::parse("restkv"))), parts_(std::move(parts)) {
+  record_.title += " of metric drift";
   const auto window = static_cast<int64_t>(segment().positions.size());
   for (const Budget& budget : budgets)
     best_.push_back(std::max<int64_t>(budget.entries(info.prompt_len) - window, 0));

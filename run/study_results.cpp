@@ -5,6 +5,7 @@
 
 #include "analysis/outliers.hpp"
 #include "analysis/output_error.hpp"
+#include "analysis/statistics.hpp"
 #include "analysis/summary.hpp"
 #include "sim/stages/merge/merge.hpp"
 #include "sim/stages/merge/votes.hpp"
@@ -273,8 +274,44 @@ void StudyResults::write_memory() {
   }
 }
 
+/// Does compression change the order of the spans? Nothing is generated, and without compression
+/// all scores are 1, so that the largest budget below n stands for the order to be kept.
+void StudyResults::write_span_order() {
+  if (!wants("span_spearman")) return;
+  const int64_t n = reader_.info().prompt_len;
+  const auto budgets = static_cast<int64_t>(options_.budgets.size());
+  int64_t reference = -1;
+  for (int64_t b = 0; b < budgets; ++b) {
+    const auto entries = [&](int64_t at) {
+      return options_.budgets[static_cast<size_t>(at)].entries(n);
+    };
+    if (entries(b) < n && (reference < 0 || entries(b) > entries(reference))) reference = b;
+  }
+  const auto scores = [&](int64_t policy, int64_t budget) {
+    std::vector<double> classes;
+    for (size_t s = 0; s < spans_.size(); ++s) {
+      std::vector<double> layers;
+      for (int64_t layer = 0; layer < dataset_.size("layer"); ++layer)
+        layers.push_back(dataset_.row("span_retained_importance",
+                                      {policy, budget, layer, static_cast<int64_t>(s)})[0]);
+      if (spans_[s].labelled) classes.push_back(mean(layers));
+    }
+    return classes;
+  };
+  const auto undefined = [](double score) { return std::isnan(score); };
+  for (int64_t p = 0; p < dataset_.size("policy") && reference >= 0; ++p) {
+    const std::vector<double> wanted = scores(p, reference);
+    for (int64_t b = 0; b < budgets; ++b) {
+      const std::vector<double> own = scores(p, b);
+      if (std::ranges::any_of(own, undefined) || std::ranges::any_of(wanted, undefined)) continue;
+      set_value("span_spearman", {p, b}, spearman(own, wanted));
+    }
+  }
+}
+
 Dataset StudyResults::finish(const Backend& backend) {
   write_memory();
+  write_span_order();
   describe_run(dataset_, reader_, options_, records_, backend,
                static_cast<int64_t>(projected_steps_.size()));
   return std::move(dataset_);

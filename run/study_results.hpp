@@ -52,6 +52,7 @@ class StudyResults {
                    const FullSeries& full);
   void add_memory(ReplayCell cell, const LayerWork& work, const ReplayOutcome& outcome);
   void write_memory();
+  void write_span_order();
   void set_value(const char* name, std::initializer_list<int64_t> index, double value);
 
   const TraceReader& reader_;

@@ -53,6 +53,24 @@ TEST_CASE("the tidy table has one row per summary and none per step", "[tables]"
   CHECK(std::count(csv.begin(), csv.end(), '\n') == 1 + 4 * 4 + 2);
 }
 
+TEST_CASE("measures without a policy are in the tables with columns of their own", "[tables]") {
+  Dataset dataset = small();
+  dataset.add_dimension("estimator", 2);
+  const auto add = [&](const char* name, VariableValues values) {
+    Variable variable = make_variable(declared(name), dataset);
+    variable.values = std::move(values);
+    dataset.add(std::move(variable));
+  };
+  add("estimator", std::vector<std::string>{"single", "mean"});
+  add("risk_spearman", std::vector<double>{0.1, 0.2, 0.3, 0.4});
+  const std::string csv = tidy_csv({{"t.h5", &dataset}});
+  CHECK_THAT(csv, Catch::StartsWith("policy,budget,layer,metric,value,head,kv_head,span,estimator\n"));
+  CHECK_THAT(csv, Catch::Contains("\n,,7,risk_spearman,0.3,,,,single\n"));
+  const auto rows = nlohmann::json::parse(tidy_json({{"t.h5", &dataset}}));
+  CHECK(rows.back() == nlohmann::json::parse(
+                           R"({"layer":7,"estimator":"mean","metric":"risk_spearman","value":0.4})"));
+}
+
 TEST_CASE("several results files are told apart by their trace", "[tables]") {
   const Dataset dataset = small();
   const std::string csv = tidy_csv({{"a.h5", &dataset}, {"b,1.h5", &dataset}});

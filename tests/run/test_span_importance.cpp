@@ -1,9 +1,11 @@
 // Class scores (metrics.md 6): retained importance within a span, for every schedule.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <functional>
 #include <numeric>
 
+#include "analysis/statistics.hpp"
 #include "tests/support/study_case.hpp"
 
 using namespace kvsim;
@@ -109,4 +111,20 @@ TEST_CASE("a span without importance keeps all of it, and a run without spans ha
   const StudyCase full(shape_of(4, 2), kSpans, {"full"});
   CHECK(full.value("span_retained_importance", {0, 0, 0, 1}) == 1);
   CHECK_FALSE(full.results().has("span_retained_importance_step"));
+}
+
+TEST_CASE("the order of spans is compared with that at the largest budget below n", "[classes]") {
+  const std::vector<Span> spans = {{"a", 0, 9}, {"b", 9, 20}, {"c", 20, 30}, {"d", 30, 36}};
+  const StudyCase study(shape_of(4, 2), spans, {"snapkv,window=4", "full"}, [](StudyOptions& o) {
+    o.budgets = {Budget::parse("0.2"), Budget::parse("1.0"), Budget::parse("0.8")};
+    o.span_complements = {"a"};   // no class of its own
+  });
+  const auto scores = [&](int64_t budget) {
+    const auto row = study.results().row("span_retained_importance", {0, budget, 0});
+    return std::vector<double>(row.begin(), row.begin() + 4);
+  };
+  CHECK(study.value("span_spearman", {0, 0}) == Approx(spearman(scores(0), scores(2))));
+  CHECK(std::isnan(study.value("span_spearman", {0, 1})));   // all scores are 1
+  CHECK(study.value("span_spearman", {0, 2}) == Approx(1));
+  CHECK(std::isnan(study.value("span_spearman", {1, 0})));
 }
