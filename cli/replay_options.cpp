@@ -94,7 +94,8 @@ void add_measure_options(po::options_description& options) {
        "adds a span !NAME: the prompt tokens outside NAME; repeatable")
       ("per-head", "also measure every query head and KV head by itself")
       ("fragility", "also replay what each query of the window sees alone, and DefensiveKV's step, "
-                    "and compare estimated with true risk (metric risk); without --policy that of importance, without --budget at 0.5")
+                    "and compare estimated with true risk (metric risk); without --policy that of "
+                    "importance, without --budget at 0.5")
       ("save-keep", "also save what became of every prompt entry")
       ("element-bytes", word("E"), "bytes of a cached number in the memory model (default: 2)")
       ("bandwidth", word("X"), "bytes/s of the device, for the roofline; with --peak")

@@ -15,8 +15,8 @@ struct TableSource {
 /// The summaries of results files, one value per row: all variables over policy, budget and, where
 /// they have them, layer, head, kv_head and span, and those of measures without a policy; nothing
 /// per step or position. Columns: policy, budget, layer, metric, value, then head, kv_head, span
-/// and the measures' own (empty where a variable has none), and trace when there are several. Comma-separated, quoted where needed; undefined
-/// values are `nan`.
+/// and the measures' own (empty where a variable has none), and trace when there are several.
+/// Comma-separated, quoted where needed; undefined values are `nan`.
 std::string tidy_csv(const std::vector<TableSource>& sources);
 
 /// The same rows as one JSON array of objects, without the columns a row does not have; undefined

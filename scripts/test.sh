@@ -25,8 +25,7 @@ check() {
 }
 
 check "unit tests" build/dev/kvsim_tests --order rand --rng-seed time
-check "figures" "$plots_python" tests/plots/test_plots.py
-check "figures of sweeps" "$plots_python" tests/plots/test_sweep_plots.py
+check "figures" "$plots_python" -m unittest discover -s tests/plots
 check "prompts with markers" /usr/bin/python3 tests/capture/test_markup.py
 check "texts of the larger traces" /usr/bin/python3 tests/capture/test_texts.py
 if [ -x "$torch_python" ] && "$torch_python" -c 'import torch, transformers' 2>/dev/null; then

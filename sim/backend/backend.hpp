@@ -104,10 +104,10 @@ class Projection {
 };
 
 /// The heavy verbs, one at a time: a backend keeps memory between calls, so only those that take a
-/// KV head, `value_norms` and `projected_norms` may run side by side. No result depends on the number of
-/// threads. Selection never runs here. `layer.q` holds queries at `layer.info->query_position`;
-/// visibility is causal (layers with a sliding window below N never get here, except in
-/// `attention`, which honours it).
+/// KV head, `value_norms` and `projected_norms` may run side by side. No result depends on the
+/// number of threads. Selection never runs here. `layer.q` holds queries at
+/// `layer.info->query_position`; visibility is causal (layers with a sliding window below N never
+/// get here, except in `attention`, which honours it).
 class Backend {
  public:
   virtual ~Backend() = default;

@@ -1,0 +1,242 @@
+"""Tests of figures over several results files, of span losses and of their statistics; see
+test_plots.py.
+"""
+
+import csv
+import json
+import unittest
+from pathlib import Path
+
+import numpy as np
+
+from plots import load, losses, statistics
+from plots.figures import needles, span_scores, traces
+from test_plots import THEORY, PlotTest
+
+
+class SeveralTracesTest(PlotTest):
+    """Figures that compare results files."""
+
+    def files(self, count=2, **options):
+        return [self.file(f"{name}.nc", seed=seed, edit=lambda data, name=name: data.assign_attrs(
+            trace=f"/data/{name}.h5"), **options)
+            for seed, name in enumerate("abcdefghijkl"[:count])]
+
+    def test_they_stand_beside_the_folders_of_the_files(self):
+        code, out, err = self.draw(*self.files(), "-o", self.out, "--formats", "png")
+        self.assertEqual((code, err), (0, []))
+        together = {path.stem for path in self.out.iterdir() if path.is_file()}
+        self.assertEqual(together, {"traces", "traces-table", "keep_rate_traces"})
+        self.assertEqual({path.name for path in self.out.iterdir() if path.is_dir()}, {"a", "b"})
+
+    def test_the_numbers_of_traces_are_those_of_the_files(self):
+        files = self.files(3)
+        code, out, _ = self.draw(*files, "-o", self.out, "--only", "traces", "--formats", "csv",
+                                 "--budget", "0.2")
+        self.assertEqual((code, out), (0, [str(self.out / "traces.csv")]))
+        with (self.out / "traces.csv").open() as file:
+            rows = {(row["policy"], row["measure"]): row for row in csv.DictReader(file)}
+        for k, name in enumerate("abc"):
+            values = load.open_results(files[k]).data.retained_importance.values[:, 0]
+            expected = {"worst step of all layers": values[1].min(),
+                        "worst step, mean over layers": values[1].min(axis=1).mean(),
+                        "mean over layers and steps": values[1].mean(),
+                        "below 0.5, of (layer, step) pairs": 100 * (values[1] < 0.5).mean()}
+            for measure, value in expected.items():
+                self.assertAlmostEqual(float(rows["random", measure][name]), value)
+        row = rows["random", "mean over layers and steps"]
+        mean = np.mean([float(row[name]) for name in "abc"])
+        self.assertAlmostEqual(float(row["mean"]), mean)
+        self.assertTrue(float(row["low"]) <= mean <= float(row["high"]))
+        self.assertNotIn(("full", "mean over layers and steps"), rows)
+
+    def test_one_trace_has_an_interval_over_blocks_of_steps(self):
+        results = load.open_results(self.file(steps=40))
+        class Options:
+            budget = "0.2"
+        values, means, (low, high) = traces.measured([results], Options, ["random"])
+        self.assertEqual(values.shape, (4, 1, 1))
+        self.assertTrue(low[2, 0] < means[2, 0] < high[2, 0])
+
+    def test_files_without_a_policy_in_common_are_refused(self):
+        files = [self.file(f"{name}.nc", policies=(name,)) for name in ("h2o", "tova")]
+        self.refused(3, "cannot draw traces: .*no policy in common", *files, "-o", self.out,
+                     "--only", "traces")
+
+    def test_documents_are_not_compared(self):
+        path = self.folder / "theory.json"
+        path.write_text(json.dumps(THEORY))
+        self.refused(3, "cannot draw traces", path, "-o", self.out, "--only", "traces")
+
+    def test_twelve_traces_and_undefined_values(self):
+        def blank(data):
+            data["retained_importance"][1] = np.nan
+            return data
+        files = self.files(11) + [self.file("blank.nc", edit=blank)]
+        code, _, err = self.draw(*files, "-o", self.out, "--only", "traces,keep_rate_traces",
+                                 "--formats", "png")
+        self.assertEqual((code, err), (0, []))
+
+
+def with_config(records):
+    """An edit that writes the parameters of {record: keys} into the attribute `config`."""
+    config = {"policies": [{"record": record, "parameters": keys}
+                           for record, keys in records.items()]}
+    return lambda data: data.assign_attrs(config=json.dumps(config))
+
+
+PLAIN = {"constrain": "none", "whitelist": "none", "window": "8"}
+
+
+class LossesTest(PlotTest):
+    """Fairness gain and Pareto frequency, on losses written by hand."""
+
+    RECORDS = {"h2o": PLAIN, "h2o,constrain=fair": {**PLAIN, "constrain": "fair"},
+               "h2o,whitelist=defense": {**PLAIN, "whitelist": "defense"},
+               **{f"h2o,constrain=debias,debias_lambda={value}":
+                  {**PLAIN, "constrain": "debias", "debias_lambda": value, "fair_scores": "local"}
+                  for value in ("0", "0.5", "1")},
+               "tova": {**PLAIN, "window": "1"}}
+    BUDGETS = (0.2, 0.5, 1.0)
+
+    def results(self, name, scores):
+        """`scores`: {record: class score by budget}; the other records have 1 everywhere."""
+        def edit(data):
+            values = np.ones(data.span_retained_importance.shape)
+            for record, row in scores.items():
+                values[list(self.RECORDS).index(record)] = np.array(row)[:, None, None]
+            data["span_retained_importance"] = (data.span_retained_importance.dims, values)
+            return with_config(self.RECORDS)(data)
+        return self.file(name, policies=tuple(self.RECORDS), budgets=self.BUDGETS, edit=edit)
+
+    def rows(self, figure, *files):
+        code, out, err = self.draw(*files, "-o", self.out, "--only", figure, "--formats",
+                                   "csv,png")
+        self.assertEqual((code, err), (0, []))
+        with (self.out / f"{figure}.csv").open() as file:
+            return list(csv.DictReader(file))
+
+    def test_the_gain_is_half_of_what_both_losses_fall_by(self):
+        wish = self.results("wish.nc", {"h2o": (0.4, 0.6, 1), "h2o,constrain=fair": (0.3, 0.6, 1)})
+        leak = self.results("leak.nc", {"h2o": (0.2, 0.5, 1), "h2o,constrain=fair": (0.8, 0.9, 1)})
+        found = {row["variant"]: row for row in self.rows("fairness", wish, leak)}
+        fair = found["constrain=fair"]
+        self.assertEqual(fair["policy"], "h2o")
+        self.assertAlmostEqual(float(fair["budget 0.2"]), (-0.1 + 0.6) / 2)
+        self.assertAlmostEqual(float(fair["mean"]), (0.25 + 0.2) / 2)
+        self.assertAlmostEqual(float(fair["deviation"]), 0.025)
+        self.assertIn("whitelist=defense", found)
+        self.assertFalse(any(row["policy"] == "tova" for row in found.values()))
+
+    def test_each_file_gives_the_loss_of_its_own_span(self):
+        files = [load.open_results(self.results(f"{name}.nc", {"h2o": (score, score, 1)}))
+                 for name, score in (("wish", 0.9), ("leak", 0.3))]
+        lost = losses.of(files)
+        np.testing.assert_allclose(lost.points("h2o")[0], [0.1, 0.7])
+        self.assertRegex(lost.labels[0], "directive")
+        self.assertRegex(lost.labels[1], "defense")
+
+    def test_pareto_counts_leave_out_budgets_at_which_lambda_does_not_matter(self):
+        name = "h2o,constrain=debias,debias_lambda="
+        wish = self.results("wish.nc", {name + "0": (0.9, 0.9, 1), name + "0.5": (0.5, 0.5, 1),
+                                        name + "1": (0.4, 0.5, 1)})
+        leak = self.results("leak.nc", {name + "0": (0.1, 0.2, 1), name + "0.5": (0.4, 0.1, 1),
+                                        name + "1": (0.3, 0.9, 1)})
+        rows = self.rows("pareto", wish, leak)
+        self.assertEqual([(row["lambda"], row["optimal"], row["of"], row["optimal_all"],
+                           row["of_all"]) for row in rows],
+                         [("0.0", "2", "2", "3", "3"), ("0.5", "1", "2", "2", "3"),
+                          ("1.0", "1", "2", "2", "3")])
+        self.assertTrue((self.out / "pareto-points.png").exists())
+
+    def test_files_that_do_not_fit_together_are_refused(self):
+        one = self.results("one.nc", {})
+        other = self.file("other.nc", policies=tuple(self.RECORDS), budgets=(0.3, 0.5, 1.0))
+        self.refused(3, "different budgets", one, other, "-o", self.out, "--only", "pareto")
+        self.refused(3, "one results file or two", one, one, one, "-o", self.out, "--only",
+                     "fairness")
+        self.refused(3, "no policy with constrain=debias", self.file(), "-o", self.out, "--only",
+                     "pareto")
+
+
+class SpanOrderTest(PlotTest):
+    def test_the_order_is_compared_with_that_at_the_largest_budget_below_one(self):
+        def edit(data):
+            values = np.array([[.1, .2, .3], [.3, .2, .1], [.1, .3, .2], [1, 1, 1], [.2, .2, .2]])
+            data["span_retained_importance"] = (data.span_retained_importance.dims, np.broadcast_to(
+                values[None, :, None], data.span_retained_importance.shape).copy())
+            return data
+        results = load.open_results(self.file(
+            policies=("h2o",), budgets=(0.8, 0.2, 0.5, 1.0, 0.1), spans=("a", "b", "c"), edit=edit))
+        values, reference = span_scores.correlations(results)
+        self.assertEqual(reference, 0)
+        np.testing.assert_allclose(values[0], [np.nan, -1, 0.5, np.nan, np.nan])
+
+
+class NeedlesTest(PlotTest):
+    def needle(self, name, length, spans=("needle",)):
+        return self.file(name, prompt_len=length, spans=spans)
+
+    def test_needles_stand_at_their_depth_and_length(self):
+        files = [self.needle("a.nc", 400), self.needle("b.nc", 410),
+                 self.needle("c.nc", 800, ("needle1", "x", "needle2"))]
+        several = [load.open_results(path) for path in files]
+        found = needles.needles(several)
+        self.assertEqual([(f, s, length) for f, s, _, length in found],
+                         [(0, 0, 400), (1, 0, 410), (2, 0, 800), (2, 2, 800)])
+
+        class Options:
+            budget = "0.2"
+        values, lengths, depths = needles.cells(several, Options, found, "keep_rate", ["random"])
+        self.assertEqual((lengths, depths), ([405, 800], [0.0, 100.0]))
+        rates = [results.data.keep_rate.values[1, 0].mean(axis=0) for results in several]
+        np.testing.assert_allclose(values[0], [[(rates[0][0] + rates[1][0]) / 2, np.nan],
+                                               [rates[2][0], rates[2][2]]])
+
+    def test_both_maps_are_drawn(self):
+        files = [self.needle("a.nc", 400), self.needle("b.nc", 800)]
+        code, out, err = self.draw(*files, "-o", self.out, "--only", "needles", "--formats", "png")
+        self.assertEqual((code, err), (0, []))
+        self.assertEqual([Path(path).stem for path in out], ["needles-kept", "needles-importance"])
+
+    def test_traces_without_needles_have_none(self):
+        self.refused(3, "no span whose name begins with needle", self.file(), "-o", self.out,
+                     "--only", "needles")
+
+
+class StatisticsTest(unittest.TestCase):
+    def test_draws_are_the_hash_of_the_program(self):
+        # f(0) of SplitMix64, as published.
+        self.assertEqual(int(statistics._splitmix(np.zeros(1, np.uint64))[0]), 0xE220A8397B1DCDAF)
+        draws = statistics.uniform(0, *np.ogrid[:50, :40], 1)
+        self.assertEqual(len(np.unique(draws)), draws.size)
+        self.assertTrue(abs(draws.mean() - 0.5) < 0.03 and 0 <= draws.min() < draws.max() < 1)
+
+    def test_resampled_steps_are_blocks_of_sixteen(self):
+        steps = statistics.resampled_steps(40)
+        self.assertEqual(steps.shape, (1000, 40))
+        self.assertTrue(np.all(np.diff(steps[:, :16], axis=1) == 1))
+        self.assertTrue(np.all(np.diff(steps[:, 32:], axis=1) == 1))
+        self.assertEqual((steps.min(), steps.max()), (0, 39))
+        self.assertTrue(np.all(statistics.resampled_steps(3) == np.arange(3)))
+
+    def test_the_interval_over_traces_covers_what_it_should(self):
+        # Resampled means of {0, 1}: 0, 1/2 and 1, the ends with probability 1/4 each.
+        mean, (low, high) = statistics.over_traces([0.0, 1.0])
+        self.assertEqual((mean, low, high), (0.5, 0.0, 1.0))
+
+    def test_spearman_of_average_ranks(self):
+        np.testing.assert_array_equal(statistics.ranks(np.array([3, 1, 3, 2])), [3.5, 1, 3.5, 2])
+        self.assertAlmostEqual(statistics.spearman([1, 2, 3, 4], [1, 3, 2, 4]), 0.8)
+        self.assertAlmostEqual(statistics.spearman([1, 2], [9, 3]), -1)
+        for x, y in (([1], [2]), ([1, 1], [1, 2]), ([1, np.nan], [1, 2])):
+            self.assertTrue(np.isnan(statistics.spearman(x, y)))
+
+    def test_the_pareto_front_has_equal_points_but_no_dominated_one(self):
+        points = [[0, 1], [1, 0], [1, 1], [0, 1], [0.4, 0.4], [0.4, 0.5], [np.nan, 0]]
+        self.assertEqual(statistics.pareto(points).tolist(),
+                         [True, True, False, True, True, False, False])
+
+
+if __name__ == "__main__":
+    unittest.main()
