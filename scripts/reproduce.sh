@@ -16,7 +16,8 @@ traces=("$@")
 
 name() { basename "$1" .h5; }
 draw() { "$kvsim" plot "$@" --overwrite; }
-has_span() { "$kvsim" inspect "$1" | grep -q "^span  *$2"; }
+says() { local text; text=$("$kvsim" inspect "$1"); grep -q "$2" <<<"$text"; }
+has_span() { says "$1" "^span  *$2"; }
 
 # replay TRACE GROUP BUDGETS RECORD...: results in $out/NAME.GROUP.nc.
 replay() {
@@ -87,7 +88,7 @@ draw_ablations() {
 # Eviction bias in kvpress's forms: as they are, fair, the defense whitelisted; then debiased.
 bias() {
   local one lambda forms=(snapkv:kvpress tova:kvpress knorm:kvpress streaming:kvpress)
-  "$kvsim" inspect "$1" | grep -q 'stored: 0-' && forms+=(h2o:kvpress)
+  if says "$1" 'stored: 0-'; then forms+=(h2o:kvpress); fi
   local records=() grid=()
   for one in snapkv:kvpress tova:kvpress streaming:kvpress; do
     grid+=("$one")

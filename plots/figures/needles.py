@@ -17,7 +17,7 @@ MEASURES = (("keep_rate", "needles-kept", "Keep rate of needles"),
             ("span_retained_importance", "needles-importance",
              "Retained importance of needles"))
 PAGE_PANELS = 20
-DEPTH_STEP = 12.5   # percent
+DEPTH_STEP = 10   # percent
 
 
 def pages(several, options):
