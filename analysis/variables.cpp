@@ -13,7 +13,6 @@ namespace {
 constexpr const char* kCell = "policy budget";
 constexpr const char* kLayer = "policy budget layer";
 constexpr const char* kStep = "policy budget layer step";
-constexpr const char* kHeadStep = "policy budget layer head step";
 constexpr auto kReal = VariableType::float64;
 
 std::vector<VariableDeclaration> coordinates() {
@@ -159,6 +158,12 @@ std::vector<VariableDeclaration> memory() {
        "codes, 32 bits per group, and the rest at --element-bytes; NaN for policies that do not "
        "quantise",
        kQuantizes},
+      {"quantization_error", kStep, kReal, "1", "quantisation's part of the output error",
+       "‖sum over heads of (z^ - z^ without quantising) W‖ / ‖sum over heads of z W‖: what is added "
+       "to the error of the same slots unrounded; NaN for policies that do not quantise",
+       kQuantizes},
+      {"quantization_error_mean", kLayer, kReal, "1", "mean quantisation error",
+       "mean over the evaluated steps", kQuantizes},
       {"bytes_side", kCell, kReal, "bytes", "memory of votes, biases and estimates",
        "4 per vote, 4 g per bias, 4 per estimate; 0 without merging", kAlways},
       {"compression", kCell, kReal, "1", "compression",
@@ -202,129 +207,9 @@ std::vector<VariableDeclaration> merging() {
   };
 }
 
-std::vector<VariableDeclaration> on_request() {
-  return {
-      {"retained_importance_head", kHeadStep, kReal, "1", "retained importance of a query head",
-       "the ratio of one head", kPerHead},
-      {"retained_attention_head", kHeadStep, kReal, "1", "retained attention of a query head",
-       "the ratio of one head", kPerHead},
-      {"output_error_head", kHeadStep, kReal, "1", "relative error of a head's output",
-       "‖(z^ - z) W‖ / ‖z W‖ of one head, every step", kPerHead},
-      {"output_error_absolute", kStep, kReal, "model units", "error of the layer's output",
-       "the numerator of output_error", kOnRequest},
-      {"importance_pearson", kStep, kReal, "1", "correlation with the full cache",
-       "Pearson of I and I * [kept] over all heads and entries", kOnRequest},
-      {"importance_cosine", kStep, kReal, "1", "cosine with the full cache",
-       "sqrt(sum of squares kept / sum of squares)", kOnRequest},
-      {"regret_mean", kLayer, kReal, "1", "regret against the best static choice",
-       "retained_importance_mean of oracle-mean minus the policy's", kOnRequest},
-      {"regret_step", kStep, kReal, "1", "regret against the best choice of each step",
-       "retained_importance of oracle-step minus the policy's", kOnRequest},
-      {"minmax_bound", kLayer, kReal, "1", "upper bound of the worst retained importance",
-       "no static choice of B entries per head is better than this at its worst step",
-       kOnRequest},
-  };
-}
-
-/// Measures of the attention itself, asked for by the measure's name.
-VariableDeclaration on_attention(const char* measures, VariableDeclaration declaration) {
-  declaration.occasion = kOnRequest;
-  declaration.measures = measures;
-  return declaration;
-}
-
-std::vector<VariableDeclaration> risk() {
-  constexpr const char* kEstimator = "layer estimator";
-  std::vector<VariableDeclaration> all = {
-      {"estimator", "estimator", VariableType::text, "1", "estimator of the risk",
-       "`single`, `mean`, `max`: importance of one query (`importance,aggregate=single`), the mean "
-       "(`importance`) or the maximum over window and heads (`importance,aggregate=max,group=max`); "
-       "`max_prior`: the same with `prior=head-mean`; `defensivekv`: score of that preset", 0},
-      {"sample", "sample", VariableType::int64, "1", "number of a sampled entry",
-       "evenly spaced over the candidates of all KV heads", 0},
-      {"risk_spearman", kEstimator, kReal, "1", "rank correlation with the true risk",
-       "Spearman of estimate and true risk over the candidates, mean over KV heads", 0},
-      {"risk_log_ratio_median", kEstimator, kReal, "nat", "typical error of the estimate",
-       "median of ln(estimate / true risk), mean over KV heads", 0},
-      {"risk_underestimated", kEstimator, kReal, "1", "share of underestimated entries",
-       "share of candidates with estimate < true risk, mean over KV heads", 0},
-      {"risk_prior_exceeds", kEstimator, kReal, "1", "share of entries whose prior is too high",
-       "share of candidates whose prior exceeds the true risk, mean over KV heads; NaN without a "
-       "prior", 0},
-      {"risk_true", "layer sample", kReal, "model units", "true risk of sampled entries",
-       "largest importance at any later step for any query head of the group", 0},
-      {"risk_estimate", "layer estimator sample", kReal, "model units",
-       "estimated risk of the same entries", "the score of the estimator's record", 0},
-  };
-  for (VariableDeclaration& declaration : all) declaration = on_attention("risk", declaration);
-  return all;
-}
-
-std::vector<VariableDeclaration> dynamics() {
-  constexpr const char* kHead = "layer head";
-  constexpr const char* kDrift = "indicator budget layer head";
-  return {
-      on_attention("attention_cdf", {"share", "share", kReal, "1", "share of the visible entries",
-       "rounded up to whole entries", 0}),
-      on_attention("attention_cdf", {"attention_cdf_mean", "layer share", kReal, "1",
-       "attention held by the largest entries",
-       "share of a query's attention on its ceil(share * visible) largest entries, mean over heads "
-       "and steps", 0}),
-      on_attention("attention_cdf", {"attention_cdf_p05", "layer share", kReal, "1",
-       "attention held by the largest entries, percentile 5", "percentile 5 over heads and steps",
-       0}),
-      on_attention("late_importance", {"late_share", kLayer, kReal, "1",
-       "dropped share of what later queries attend to most",
-       "share of a query's max(1, floor(0.2 n)) prompt entries of largest attention that were "
-       "dropped, mean over heads and steps", 0}),
-      on_attention("late_importance", {"late_share_chance", kLayer, kReal, "1",
-       "late_share of random eviction", "dropped entries / n, mean over heads", 0}),
-      on_attention("late_importance", {"late_recall", kLayer, kReal, "1",
-       "share of dropped entries that some later query attends to most",
-       "dropped entries that are among those of any step / dropped entries, mean over heads", 0}),
-      on_attention("locality", {"locality", kHead, kReal, "1", "locality of attention in time",
-       "1 - locality_within / locality_permuted: 0 for white noise, near 1 for slow change; NaN for "
-       "fewer than 32 steps", 0}),
-      on_attention("locality", {"locality_within", kHead, kReal, "1",
-       "variance within windows over total variance",
-       "mean over windows of 16 steps, summed over prompt entries", 0}),
-      on_attention("locality", {"locality_permuted", kHead, kReal, "1",
-       "the same for random orders of the steps", "mean of 20 orders", 0}),
-      on_attention("drift", {"indicator", "indicator", VariableType::text, "1",
-       "what the rows of the window hold", "see `kvsim policies`", 0}),
-      on_attention("drift", {"row", "row", VariableType::int64, "1",
-       "position of an observing query", "the window of `restkv`, n-32..n-1", 0}),
-      on_attention("drift key_norm", {"part", "part", kReal, "1", "middle of a part of the prompt",
-       "position; at most 128 parts of nearly equal length", 0}),
-      on_attention("drift", {"drift", kDrift, kReal, "tokens", "drift of the best entries",
-       "mean position of the B - m best candidates, rear half of the window minus front half "
-       "(ReST-KV Eq. 10)", 0}),
-      on_attention("drift", {"drift_width", kDrift, kReal, "count", "width of the adaptive window",
-       "what follows from the drift with beta = 2000 and a least width of 5", 0}),
-      on_attention("drift", {"drift_shift", kDrift, kReal, "count", "shift of the adaptive window",
-       "what follows from the drift with beta = 2000", 0}),
-      on_attention("drift", {"drift_position", "indicator budget layer head row", kReal, "1",
-       "mean position of the best entries", "of one observing query; NaN if B <= m", 0}),
-      on_attention("drift", {"output_change_map", "layer row part", kReal, "model units",
-       "output change over queries and positions",
-       "indicator output-change, mean over query heads and the part's candidates", 0}),
-      on_attention("key_norm", {"key_norm", "layer kv_head part", kReal, "model units",
-       "norm of the keys", "L2 norm, mean over the part's entries", 0}),
-      on_attention("key_norm", {"key_norm_position", "layer kv_head", kReal, "1",
-       "rank correlation of key norm and position",
-       "Spearman over prompt entries; positive: early keys are the short ones", 0}),
-      on_attention("key_norm", {"key_norm_attention_pearson", kHead, kReal, "1",
-       "correlation of key norm and later attention",
-       "Pearson of the norm and the mean attention over steps, over prompt entries", 0}),
-      on_attention("key_norm", {"key_norm_attention_spearman", kHead, kReal, "1",
-       "rank correlation of key norm and later attention", "the same by ranks", 0}),
-  };
-}
-
 std::vector<VariableDeclaration> all_variables() {
   std::vector<VariableDeclaration> all;
-  for (auto part : {coordinates, retained, errors, kept, memory, merging, on_request, risk,
-                    dynamics}) {
+  for (auto part : {coordinates, retained, errors, kept, memory, merging, variables_on_request}) {
     for (VariableDeclaration& declaration : part()) all.push_back(std::move(declaration));
   }
   return all;

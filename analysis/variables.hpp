@@ -39,6 +39,9 @@ struct VariableDeclaration {
   std::vector<std::string> dim_names() const;
 };
 
+/// The part of the table below that is written on request only.
+std::vector<VariableDeclaration> variables_on_request();
+
 /// All variables in the order of the file, coordinates first.
 const std::vector<VariableDeclaration>& declared_variables();
 const VariableDeclaration& declared(std::string_view name);

@@ -90,6 +90,7 @@ void add_measure_options(po::options_description& options) {
       ("outlier", word("X"), "steps with less retained importance are counted (default: 0.5)")
       ("wo-steps", word("K"),
        "evenly spaced steps whose output error is computed; 0: all (default: by cost)")
+      ("horizon", word("D"), "steps ahead that score estimates predict (default: 1)")
       ("span-complement", po::value<std::vector<std::string>>()->value_name("NAME")->composing(),
        "adds a span !NAME: the prompt tokens outside NAME; repeatable")
       ("per-head", "also measure every query head and KV head by itself")
@@ -132,6 +133,10 @@ Request read_request(const Values& values) {
   if (has(values, "wo-steps")) {
     options.wo_steps = parse_count(text(values, "wo-steps"), "--wo-steps", 0,
                                    std::numeric_limits<int64_t>::max());
+  }
+  if (has(values, "horizon")) {
+    options.horizon = parse_count(text(values, "horizon"), "--horizon", 1,
+                                  std::numeric_limits<int64_t>::max() / 2);
   }
   options.span_complements = texts(values, "span-complement");
   options.per_head = has(values, "per-head");

@@ -45,6 +45,8 @@ LayerMeasures::LayerMeasures(LayerWork& work, size_t outcomes, Options options)
   if (options_.merges) {
     fresh.represented = fresh.dropped = fresh.sag = fresh.shift = fresh.defect = series;
   }
+  if (options_.slot_changes) fresh.value_part = fresh.mass_part = series;
+  if (options_.rounding) fresh.rounding = series;
   outcomes_.assign(outcomes, fresh);
   full_ = {series, heads, series, series};
 }
@@ -82,10 +84,7 @@ void LayerMeasures::add_shares(const OutcomeBlock& view, int64_t first, int64_t 
     for (int64_t s = 0; s < steps; ++s)
       series.parts(p, first + s) =
           retained_share((*view.part_kept)(p, s), (*view.part_total)(p, s));
-  if (view.kept_squares != nullptr) {
-    series.kept_sum = pooled(*view.kept_importance);
-    series.kept_squares = pooled(*view.kept_squares);
-  }
+  if (view.kept_squares != nullptr) add_moments(view, first);
   if (!options_.per_head) return;
   for (int h = 0; h < work_.query_heads(); ++h) {
     retained_of_head(*view.kept_importance, *view.total_importance, h,
@@ -93,6 +92,23 @@ void LayerMeasures::add_shares(const OutcomeBlock& view, int64_t first, int64_t 
     retained_of_head(*view.kept_attention, *view.total_attention, h,
                      part(series.attention_head, h, first, steps));
   }
+}
+
+void LayerMeasures::add_moments(const OutcomeBlock& view, int64_t first) {
+  StepSeries& series = outcomes_[static_cast<size_t>(view.outcome)];
+  const auto all_steps = static_cast<size_t>(work_.info().steps());
+  const auto fill = [&](std::vector<Moments>& moments, const Table<double>& sums,
+                        const Table<double>& squares) {
+    moments.resize(all_steps);
+    const std::vector<double> sum = pooled(sums), square = pooled(squares);
+    for (size_t s = 0; s < sum.size(); ++s)
+      moments[static_cast<size_t>(first) + s] = {sum[s], square[s]};
+  };
+  fill(series.kept_moments, *view.kept_importance, *view.kept_squares);
+  if (view.total_squares == nullptr) return;
+  fill(series.all_moments, *view.total_importance, *view.total_squares);
+  series.entries.resize(all_steps);
+  std::ranges::copy(*view.entries, series.entries.begin() + first);
 }
 
 void LayerMeasures::add_merges(const OutcomeBlock& view, int64_t first, int64_t steps) {
@@ -121,6 +137,9 @@ void LayerMeasures::add_merges(const OutcomeBlock& view, int64_t first, int64_t 
     series.sag[at] = merges != nullptr ? merges->sag(s) : 0;
     series.shift[at] = merges != nullptr ? merges->shift(s) : 0;
     series.defect[at] = merges != nullptr ? merges->defect(s) : kUndefined;
+    if (!options_.slot_changes || merges == nullptr) continue;
+    series.value_part[at] = merges->value_part(s);
+    series.mass_part[at] = merges->mass_part(s);
   }
   if (merges == nullptr) return;
   const std::vector<double> defects = merges->defects();
@@ -161,7 +180,20 @@ void LayerMeasures::add_errors(const StepBlock& block) {
       }
     }
   }
+  if (options_.rounding) add_rounding(block, steps);
   if (options_.per_head) add_head_errors(block, inputs);
+}
+
+void LayerMeasures::add_rounding(const StepBlock& block, const std::vector<int64_t>& steps) {
+  for (const OutcomeBlock& view : block.outcomes) {
+    std::vector<double> norms(steps.size(), 0.0);
+    if (view.rounding != nullptr && !steps.empty())
+      projection_->norms(std::vector<const float*>{view.rounding}, block.steps, steps,
+                         norms.data());
+    std::vector<double>& rounding = outcomes_[static_cast<size_t>(view.outcome)].rounding;
+    for (size_t k = 0; k < steps.size(); ++k)
+      rounding[static_cast<size_t>(block.first_step + steps[k])] = norms[k];
+  }
 }
 
 void LayerMeasures::add_head_errors(const StepBlock& block,

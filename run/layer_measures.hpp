@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "analysis/correlation.hpp"
 #include "sim/replay/prefill.hpp"
 
 namespace kvsim {
@@ -24,8 +25,13 @@ struct StepSeries {
   std::vector<double> defect;        ///< [T] nats
   std::vector<double> defects;       ///< of every head, merged slot and step
   Table<double> parts;               ///< [parts][T] retained importance within parts of the prompt
-  std::vector<double> kept_sum;      ///< [T] importance kept, all heads; per-step outcomes only
-  std::vector<double> kept_squares;  ///< [T]
+  std::vector<double> value_part;    ///< [T] this and the next empty unless asked for
+  std::vector<double> mass_part;     ///< [T]
+  std::vector<double> rounding;      ///< [T] norm of what quantising adds to the layer's output
+  std::vector<Moments> kept_moments; ///< [T] of importance, all heads; per-step outcomes and
+                                     ///< decoding only
+  std::vector<Moments> all_moments;  ///< [T] this and the next while decoding only
+  std::vector<double> entries;       ///< [T] pairs of head and entry in the scope
 };
 
 /// The full cache at each later step.
@@ -45,6 +51,8 @@ class LayerMeasures {
     Scope scope = Scope::prompt;
     bool merges = false;                    ///< a policy of the run merges
     int64_t parts = 0;                      ///< of the prompt, measured apart
+    bool slot_changes = false;              ///< value and mass parts are wanted
+    bool rounding = false;                  ///< what quantising adds is wanted
   };
   LayerMeasures(LayerWork& work, size_t outcomes, Options options);
 
@@ -59,6 +67,8 @@ class LayerMeasures {
   void add_shares(const OutcomeBlock& view, int64_t first, int64_t steps);
   void add_merges(const OutcomeBlock& view, int64_t first, int64_t steps);
   void add_errors(const StepBlock& block);
+  void add_rounding(const StepBlock& block, const std::vector<int64_t>& steps);
+  void add_moments(const OutcomeBlock& view, int64_t first);
   void add_head_errors(const StepBlock& block, const std::vector<const float*>& inputs);
 
   LayerWork& work_;

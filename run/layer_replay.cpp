@@ -32,7 +32,8 @@ const ReplayOutcome& LayerReplay::outcome(size_t number) const {
   return periodic_.outcomes()[number - decode_.outcomes().size()];
 }
 
-void LayerReplay::run(const std::function<void(const StepBlock&)>& sink) {
+void LayerReplay::run(const std::function<void(const StepBlock&)>& sink,
+                      const PeriodicReplay::EpochSink& epochs) {
   const auto numbered_from = [&](size_t first) {
     return [&sink, first](const StepBlock& block) {
       StepBlock moved = block;
@@ -42,7 +43,7 @@ void LayerReplay::run(const std::function<void(const StepBlock&)>& sink) {
   };
   prefill_.run(sink);
   decode_.run(numbered_from(prefill_.outcomes().size()));
-  periodic_.run(numbered_from(prefill_.outcomes().size() + decode_.outcomes().size()));
+  periodic_.run(numbered_from(prefill_.outcomes().size() + decode_.outcomes().size()), epochs);
 }
 
 }  // namespace kvsim

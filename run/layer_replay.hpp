@@ -22,7 +22,9 @@ class LayerReplay {
   }
   const ReplayOutcome& outcome(size_t number) const;
   /// The first blocks cover all steps, in order, and carry the full cache.
-  void run(const std::function<void(const StepBlock&)>& sink);
+  /// `epochs`, when given, is called after each stretch of a periodic record.
+  void run(const std::function<void(const StepBlock&)>& sink,
+           const PeriodicReplay::EpochSink& epochs = nullptr);
 
  private:
   struct Split {

@@ -261,6 +261,8 @@ void Study::run_layer(LayerWork& work, int64_t layer) {
   measured.per_head = options_.per_head;
   measured.scope = options_.scope;
   measured.merges = results_->wants_merges();
+  measured.slot_changes = results_->wants("value_part") || results_->wants("mass_part");
+  measured.rounding = results_->wants("quantization_error");
   const auto begin = std::chrono::steady_clock::now();
   PrefillOptions options;
   for (const SpanTokens& span : results_->spans()) options.parts.push_back(span.ranges);
@@ -268,13 +270,23 @@ void Study::run_layer(LayerWork& work, int64_t layer) {
   options.scope = options_.scope;
   options.norm = options_.importance;
   options.seed = options_.seed;
+  options.slot_changes = measured.slot_changes;
+  options.pairs = results_->wants_some("bound_");
   LayerReplay replay(work, *periodic_, kept, policies_->records(), options);
   LayerMeasures measures(work, replay.count(), std::move(measured));
   double inside = 0;
-  replay.run([&](const StepBlock& block) {
+  const auto correlate = [&](LayerWork& prompt, const PrefillReplay& epoch, size_t record,
+                             int64_t first_step) {
     const Stopwatch watch(inside);
-    measures.add(block);
-  });
+    write_epoch_correlations(prompt, layer, epoch, record, first_step);
+  };
+  const bool correlates = results_->wants_some("importance_");
+  replay.run(
+      [&](const StepBlock& block) {
+        const Stopwatch watch(inside);
+        measures.add(block);
+      },
+      correlates ? PeriodicReplay::EpochSink(correlate) : nullptr);
   const double both =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   times_.replay += both - inside;
@@ -283,6 +295,9 @@ void Study::run_layer(LayerWork& work, int64_t layer) {
   const Stopwatch watch(times_.measure);
   write_layer(work, layer, replay, measures);
   attention_->measure(work, layer, replay, shown_, results_->dataset());
+  if (options.pairs) write_bounds(work, layer, replay);
+  if (results_->wants_some("prediction_error"))
+    results_->write_prediction(layer, prediction_errors(work, options_.horizon));
 }
 
 }  // namespace kvsim

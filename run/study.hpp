@@ -31,6 +31,7 @@ struct StudyOptions {
   Norm importance = Norm::l1;
   double outlier = 0.5;
   std::optional<int64_t> wo_steps;             ///< 0: all; not set: chosen by cost
+  int64_t horizon = 1;                         ///< steps ahead that score estimates predict
   std::set<std::string> metrics;               ///< variables on request
   std::vector<std::string> span_complements;
   bool per_head = false;
@@ -79,8 +80,11 @@ class Study {
   void run_layer(LayerWork& work, int64_t layer);
   void write_layer(LayerWork& work, int64_t layer, const LayerReplay& replay,
                    const LayerMeasures& measures);
-  void write_correlations(LayerWork& work, int64_t layer, const PrefillReplay& replay,
+  void write_correlations(LayerWork& work, int64_t layer, const LayerReplay& replay,
                           const LayerMeasures& measures);
+  void write_epoch_correlations(LayerWork& work, int64_t layer, const PrefillReplay& replay,
+                                size_t record, int64_t first_step);
+  void write_bounds(LayerWork& work, int64_t layer, const LayerReplay& replay);
   void write_minmax(LayerWork& work, int64_t layer, const PrefillReplay& replay,
                     const FullSeries& full);
   int64_t wo_steps() const;

@@ -35,12 +35,10 @@ class LayerMoments {
     return with_later(of_handle(outcome.total_handle));
   }
   std::vector<Moments> kept(const ReplayOutcome& outcome, const StepSeries& series) const {
-    if (series.kept_squares.empty()) return with_later(of_handle(outcome.share_handle));
-    std::vector<Moments> own(series.kept_sum.size());
-    for (size_t t = 0; t < own.size(); ++t) {
-      own[t] = {series.kept_sum[t], series.kept_squares[t]};
-      if (scope_ == Scope::all) own[t].squares += later_[t].squares;   // the sum has them already
-    }
+    if (series.kept_moments.empty()) return with_later(of_handle(outcome.share_handle));
+    std::vector<Moments> own = series.kept_moments;
+    for (size_t t = 0; t < later_.size(); ++t)
+      own[t].squares += later_[t].squares;   // the sum has them already
     return own;
   }
   /// Pairs of query head and entry that the scope holds at each step.
@@ -109,27 +107,47 @@ void Study::write_layer(LayerWork& work, int64_t layer, const LayerReplay& repla
     }
   }
   if (results_->wants("importance_pearson") || results_->wants("importance_cosine")) {
-    write_correlations(work, layer, replay.prefill(), measures);
+    write_correlations(work, layer, replay, measures);
   }
   if (results_->wants("minmax_bound")) write_minmax(work, layer, replay.prefill(), measures.full());
 }
 
-void Study::write_correlations(LayerWork& work, int64_t layer, const PrefillReplay& replay,
+void Study::write_correlations(LayerWork& work, int64_t layer, const LayerReplay& replay,
                                const LayerMeasures& measures) {
-  const LayerMoments moments(work, replay, options_.scope);
-  for (size_t o = 0; o < replay.outcomes().size(); ++o) {
-    const ReplayOutcome& outcome = replay.outcomes()[o];
-    if (!outcome.shares_defined) continue;
+  const LayerMoments moments(work, replay.prefill(), options_.scope);
+  for (size_t o = 0; o < replay.count(); ++o) {
+    const ReplayOutcome& outcome = replay.outcome(o);
+    const StepSeries& series = measures.outcomes()[o];
+    const bool decoded = !series.all_moments.empty();
+    if (!outcome.shares_defined || (!decoded && o >= replay.prefill().outcomes().size())) continue;
     for (const ReplayCell cell : outcome.cells) {
       if (cell.record >= static_cast<int>(shown_)) continue;
-      results_->write_correlation(cell, layer, moments.all(outcome),
-                                  moments.kept(outcome, measures.outcomes()[o]),
-                                  moments.count(outcome));
+      if (decoded)
+        results_->write_correlation(cell, layer, 0, series.all_moments, series.kept_moments,
+                                    series.entries);
+      else
+        results_->write_correlation(cell, layer, 0, moments.all(outcome),
+                                    moments.kept(outcome, series), moments.count(outcome));
     }
   }
 }
 
+/// The same for one stretch of a periodic record, whose prompt is longer.
+void Study::write_epoch_correlations(LayerWork& work, int64_t layer, const PrefillReplay& replay,
+                                     size_t record, int64_t first_step) {
+  if (record >= shown_) return;
+  const LayerMoments moments(work, replay, options_.scope);
+  for (const ReplayOutcome& outcome : replay.outcomes()) {
+    if (!outcome.shares_defined) continue;
+    for (const ReplayCell cell : outcome.cells)
+      results_->write_correlation({static_cast<int>(record), cell.budget}, layer, first_step,
+                                  moments.all(outcome), moments.kept(outcome, {}),
+                                  moments.count(outcome));
+  }
+}
+
 /// The bound belongs to a budget and to who owns a set (KV heads or query heads), not to a policy.
+/// It is about static sets of the prompt: what periodic or decoding records keep has none.
 void Study::write_minmax(LayerWork& work, int64_t layer, const PrefillReplay& replay,
                          const FullSeries& full) {
   const Table<float>& importance = replay.importance();

@@ -69,9 +69,10 @@ void StudyResults::set_value(const char* name, std::initializer_list<int64_t> in
 }
 
 void StudyResults::write_series(const char* name, ReplayCell cell, int64_t layer,
-                                const std::vector<double>& values) {
+                                const std::vector<double>& values, int64_t first) {
   if (dataset_.has(name)) {
-    std::ranges::copy(values, dataset_.row(name, {cell.record, cell.budget, layer}).begin());
+    const auto row = dataset_.row(name, {cell.record, cell.budget, layer});
+    std::ranges::copy(values, row.begin() + first);
   }
 }
 
@@ -108,6 +109,13 @@ void StudyResults::write_errors(ReplayCell cell, int64_t layer, const LayerWork&
   relative_errors(series.error, full.output, relative);
   write_series("output_error", cell, layer, relative);
   write_series("output_error_absolute", cell, layer, series.error);
+  const Settings& settings = records_[static_cast<size_t>(p)].settings;
+  if (dataset_.has("quantization_error") && quantizer(settings).changes_entries()) {
+    std::vector<double> rounding(series.rounding.size());
+    relative_errors(series.rounding, full.output, rounding);
+    write_series("quantization_error", cell, layer, rounding);
+    set_value("quantization_error_mean", {p, b, layer}, mean(rounding));
+  }
   set_value("output_error_mean", {p, b, layer}, mean(relative));
   set_value("output_error_max", {p, b, layer}, maximum(relative));
   set_value("output_error_p99", {p, b, layer}, percentile(relative, 99));
@@ -123,12 +131,18 @@ void StudyResults::write_errors(ReplayCell cell, int64_t layer, const LayerWork&
   set_value("residual_error_p99", {p, b, layer}, percentile(relative, 99));
 }
 
+bool StudyResults::wants_some(std::string_view beginning) const {
+  return std::ranges::any_of(dataset_.variables(), [&](const Variable& variable) {
+    return std::string_view(variable.name).starts_with(beginning);
+  });
+}
+
 bool StudyResults::wants_merges() const {
   return std::ranges::any_of(
       std::vector<const char*>{"represented_importance", "attention_sag", "attention_shift",
                                "dropped_attention", "log_mass_defect", "log_mass_defect_p01",
                                "log_mass_defect_p99", "merge_count", "zip_undefined",
-                               "zip_scale_p01", "zip_scale_p99"},
+                               "zip_scale_p01", "zip_scale_p99", "value_part", "mass_part"},
       [this](const char* name) { return wants(name); });
 }
 
@@ -140,6 +154,8 @@ void StudyResults::write_merges(ReplayCell cell, int64_t layer, const ReplayOutc
   write_series("attention_sag", cell, layer, series.sag);
   write_series("attention_shift", cell, layer, series.shift);
   write_series("log_mass_defect", cell, layer, series.defect);
+  write_series("value_part", cell, layer, series.value_part);
+  write_series("mass_part", cell, layer, series.mass_part);
   set_value("log_mass_defect_p01", {p, b, layer}, percentile(series.defects, 1));
   set_value("log_mass_defect_p99", {p, b, layer}, percentile(series.defects, 99));
   set_value("merge_count", {p, b, layer}, static_cast<double>(outcome.merge_count));
@@ -210,7 +226,7 @@ void StudyResults::write_heads(ReplayCell cell, int64_t layer, const StepSeries&
   copy("output_error_head", relative);
 }
 
-void StudyResults::write_correlation(ReplayCell cell, int64_t layer,
+void StudyResults::write_correlation(ReplayCell cell, int64_t layer, int64_t first,
                                      const std::vector<Moments>& all,
                                      const std::vector<Moments>& kept,
                                      const std::vector<double>& count) {
@@ -220,8 +236,8 @@ void StudyResults::write_correlation(ReplayCell cell, int64_t layer,
     pearson[t] = importance_pearson(all[t], kept[t], count[t]);
     cosine[t] = importance_cosine(all[t], kept[t]);
   }
-  write_series("importance_pearson", cell, layer, pearson);
-  write_series("importance_cosine", cell, layer, cosine);
+  write_series("importance_pearson", cell, layer, pearson, first);
+  write_series("importance_cosine", cell, layer, cosine, first);
 }
 
 void StudyResults::write_regret(ReplayCell cell, int64_t layer, const StepSeries& own,

@@ -5,6 +5,8 @@
 #include "analysis/correlation.hpp"
 #include "analysis/keep_rate.hpp"
 #include "analysis/memory_model.hpp"
+#include "analysis/merge_bound.hpp"
+#include "analysis/prediction_error.hpp"
 #include "run/layer_measures.hpp"
 #include "run/study.hpp"
 
@@ -21,25 +23,32 @@ class StudyResults {
   /// Everything about one cell in one layer that comes from the replay itself.
   void write_cell(ReplayCell cell, int64_t layer, const LayerWork& work,
                   const ReplayOutcome& outcome, const StepSeries& series, const FullSeries& full);
-  /// Correlation of the importance at step t over `count[t]` pairs.
-  void write_correlation(ReplayCell cell, int64_t layer, const std::vector<Moments>& all,
+  /// Correlation of the importance over `count[t]` pairs, from step `first` on.
+  void write_correlation(ReplayCell cell, int64_t layer, int64_t first,
+                         const std::vector<Moments>& all,
                          const std::vector<Moments>& kept, const std::vector<double>& count);
   /// Regret against the series of the two oracles at the same budget; null: not asked for.
   void write_regret(ReplayCell cell, int64_t layer, const StepSeries& own,
                     const StepSeries* oracle_mean, const StepSeries* oracle_step);
   void write_minmax(ReplayCell cell, int64_t layer, double bound);
+  /// KeepKV's bounds on what merged pairs change, [delay] samples each; `heads` read a slot.
+  void write_bounds(ReplayCell cell, int64_t layer, int heads,
+                    const std::vector<std::vector<BoundSample>>& samples);
+  void write_prediction(int64_t layer, const std::vector<PredictionError>& errors);
 
   const std::vector<int64_t>& projected_steps() const { return projected_steps_; }
   const std::vector<SpanTokens>& spans() const { return spans_; }
   bool wants(const char* variable) const { return dataset_.has(variable); }
   Dataset& dataset() { return dataset_; }
-  bool wants_merges() const;   ///< any measure of metrics.md 3
+  bool wants_merges() const;   ///< any measure of merging that is always made
+  /// Is any variable wanted whose name begins like this?
+  bool wants_some(std::string_view beginning) const;
   /// Adds what is known only at the end: memory over all layers, and the run's attributes.
   Dataset finish(const Backend& backend);
 
  private:
   void write_series(const char* name, ReplayCell cell, int64_t layer,
-                    const std::vector<double>& values);
+                    const std::vector<double>& values, int64_t first = 0);
   void write_summaries(ReplayCell cell, int64_t layer, const StepSeries& series);
   void write_errors(ReplayCell cell, int64_t layer, const LayerWork& work,
                     const StepSeries& series, const FullSeries& full);

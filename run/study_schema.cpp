@@ -72,6 +72,14 @@ VariableValues coordinate_values(const std::string& name, const TraceInfo& info,
       positions.push_back(name == "span_begin" ? begin : none ? 0 : span.ranges.back().end);
     }
     return positions;
+  } else if (name == "bound") {
+    for (const MergeBound& bound : merge_bounds()) texts.push_back(bound.name);
+  } else if (name == "score") {
+    texts = predicted_scores();
+  } else if (name == "predictor") {
+    texts = score_predictors();
+  } else if (name == "delay") {
+    return bound_delays();
   } else if (name == "budget") {
     std::vector<double> ratios;
     for (const Budget& budget : options.budgets) ratios.push_back(budget.ratio(info.prompt_len));
@@ -123,6 +131,7 @@ std::string config_json(const StudyOptions& options, const std::vector<Record>& 
   config["metrics"] = options.metrics;
   config["per_head"] = options.per_head;
   config["save_keep"] = options.save_keep;
+  config["horizon"] = options.horizon;
   config["span_complements"] = options.span_complements;
   config["element_bytes"] = options.element_bytes;
   if (options.bandwidth) config["bandwidth"] = *options.bandwidth;

@@ -193,6 +193,7 @@ class Parser {
         {"span_complements", [&o](const Item& i) { o.span_complements.push_back(i.text); }},
         {"per_head", [this, &o](const Item& i) { o.per_head = flag(i); }},
         {"save_keep", [this, &o](const Item& i) { o.save_keep = flag(i); }},
+        {"horizon", [this, &o](const Item& i) { o.horizon = whole(i, 1); }},
         {"element_bytes", [this, &o](const Item& i) { o.element_bytes = whole(i, 1); }},
         {"bandwidth", [this, &o, huge](const Item& i) { o.bandwidth = real(i, 1, huge); }},
         {"peak", [this, &o, huge](const Item& i) { o.peak = real(i, 1, huge); }},

@@ -100,6 +100,7 @@ nlohmann::ordered_json job_description(const SweepJob& job) {
   text["outlier"] = o.outlier;
   text["wo_steps"] = *o.wo_steps;
   text["metrics"] = o.metrics;
+  text["horizon"] = o.horizon;
   text["span_complements"] = o.span_complements;
   text["per_head"] = o.per_head;
   text["save_keep"] = o.save_keep;

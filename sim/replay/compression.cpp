@@ -112,8 +112,30 @@ Table<float> mean_queries(const LayerTrace& layer, int first_head, int heads, in
   return one;
 }
 
+std::vector<PairMerge> pairs_made(const MergeOwner& owner, const Settings& settings,
+                                  int64_t merged_at) {
+  std::vector<PairMerge> pairs;
+  const SlotCache& cache = *owner.cache;
+  for (const MergeOwner::Step& step : owner.steps) {
+    if (std::isnan(step.log_score_from) || cache.members(step.into).size() != 2) continue;
+    PairMerge& pair = pairs.emplace_back();
+    pair.first_head = cache.first_head();
+    pair.heads = cache.heads();
+    pair.from = static_cast<uint32_t>(cache.position(step.from));
+    pair.into = static_cast<uint32_t>(cache.position(step.into));
+    pair.merged_at = merged_at;
+    pair.log_score_from = step.log_score_from;
+    pair.log_score_into = step.log_score_into;
+    pair.scale = step.scale;
+    pair.log_weight = votes_of(settings).log_weight(cache, step.into, 0);
+    pair.key.assign(cache.key(step.into).begin(), cache.key(step.into).end());
+    pair.value.assign(cache.value(step.into).begin(), cache.value(step.into).end());
+  }
+  return pairs;
+}
+
 Compressed compress(LayerWork& work, const KeptSets& kept, const Settings& settings, uint64_t seed,
-                    MergeMemory& memory) {
+                    MergeMemory& memory, bool note_pairs) {
   const Merge& merge = merge_of(settings);
   Compressed result;
   result.per_query_head = kept.per_query_head;
@@ -136,6 +158,10 @@ Compressed compress(LayerWork& work, const KeptSets& kept, const Settings& setti
   if (merge.uses_attention()) read_newest_attention(work, request.owners);
   merge.apply(request);
   for (MergeOwner& owner : request.owners) {
+    if (note_pairs) {
+      const auto made = pairs_made(owner, settings, work.entries() - 1);
+      result.pairs.insert(result.pairs.end(), made.begin(), made.end());
+    }
     owner.cache->erase(owner.evicted);
     result.undefined_scales += owner.undefined_scales;
     result.scales.insert(result.scales.end(), owner.scales.begin(), owner.scales.end());

@@ -5,6 +5,7 @@
 
 #include "sim/backend/layer_work.hpp"
 #include "sim/core/kept_sets.hpp"
+#include "sim/core/pair_merge.hpp"
 #include "sim/replay/slots.hpp"
 #include "sim/stages/merge/merge.hpp"
 
@@ -19,12 +20,17 @@ struct Compressed {
   std::vector<std::vector<MergeOwner::Step>> steps;
   int64_t undefined_scales = 0;
   std::vector<double> scales;        ///< f of Eq. 7, every merge
+  std::vector<PairMerge> pairs;      ///< slots of exactly two entries, when asked for
 };
 
 /// Compresses entries 0..n-1 once: what `kept` lists stays, `merge` of the settings says what
 /// becomes of the rest. `memory` is carried from one compression of a layer to the next.
 Compressed compress(LayerWork& work, const KeptSets& kept, const Settings& settings, uint64_t seed,
-                    MergeMemory& memory);
+                    MergeMemory& memory, bool note_pairs = false);
+
+/// The slots of exactly two entries that merging made just now, before evicted slots are erased.
+std::vector<PairMerge> pairs_made(const MergeOwner& owner, const Settings& settings,
+                                  int64_t merged_at);
 
 /// Does the record change more than which entries there are?
 bool merges(const Settings& settings);

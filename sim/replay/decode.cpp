@@ -55,6 +55,7 @@ void DecodeReplay::start_runs(std::vector<std::unique_ptr<DecodeRun>>& runs) {
   for (const ReplayOutcome& outcome : outcomes_) {
     runs.push_back(std::make_unique<DecodeRun>(work_, *outcome.first_kept, *outcome.settings,
                                                options_.seed));
+    if (options_.pairs) runs.back()->note_pairs();
     if (runs.back()->prompt() != nullptr) consumers.push_back(runs.back()->prompt());
   }
   run_consumers(work_, consumers);
@@ -71,7 +72,8 @@ DecodeBlock DecodeReplay::read_block(int64_t first, int64_t steps,
   block.importance = &importance;
   block.count_query = options_.scope == Scope::all;
   block.leave_out_guarded = options_.scope == Scope::evictable;
-  block.total_attention = block.total_importance = Table<double>(work_.query_heads(), steps);
+  block.total_attention = block.total_importance = block.total_squares =
+      Table<double>(work_.query_heads(), steps);
   block.parts = &options_.parts;
   block.part_total.assign(options_.parts.size(), block.total_importance);
   AttentionRequest request;
@@ -93,7 +95,9 @@ DecodeBlock DecodeReplay::read_block(int64_t first, int64_t steps,
       for (int64_t i = 0; i < before; ++i) {
         const auto a = static_cast<double>(row[i]);
         block.total_attention(h, s) += a;
-        block.total_importance(h, s) += a * static_cast<double>(importance(h, i));
+        const double gain = a * static_cast<double>(importance(h, i));
+        block.total_importance(h, s) += gain;
+        block.total_squares(h, s) += gain * gain;
       }
       for (size_t part = 0; part < block.part_total.size(); ++part)
         for (const Range range : options_.parts[part])
@@ -120,6 +124,8 @@ void DecodeReplay::run(const std::function<void(const StepBlock&)>& sink) {
     const DecodeBlock full = read_block(first, steps, importance);
     std::vector<DecodeSeries> series(runs.size(), DecodeSeries(heads, steps, work_.value_dim(),
                                                                 options_.parts.size()));
+    for (DecodeSeries& one : series)
+      one.merges = MergeTally(heads, steps, options_.slot_changes);
     const auto advance = [&](size_t r) {
       for (int64_t s = 0; s < steps; ++s) runs[r]->step(full, s, series[r]);
     };
@@ -137,6 +143,7 @@ void DecodeReplay::run(const std::function<void(const StepBlock&)>& sink) {
     outcome.merge_count = merged_slots(runs[r]->owners());
     outcome.undefined_scales = runs[r]->undefined_scales();
     outcome.scales = runs[r]->scales();
+    outcome.pairs = runs[r]->pairs();
   }
 }
 
@@ -150,6 +157,16 @@ void DecodeReplay::sink_block(const DecodeBlock& full, const DecodeSeries& serie
   const auto kept_importance = scoped(series.kept_importance, series.guarded_importance);
   const auto total_attention = scoped(full.total_attention, series.guarded_attention);
   const auto total_importance = scoped(full.total_importance, series.guarded_importance);
+  const auto kept_squares = scoped(series.kept_squares, series.guarded_squares);
+  const auto total_squares = scoped(full.total_squares, series.guarded_squares);
+  std::vector<double> entries;
+  for (int64_t s = 0; s < full.steps; ++s) {
+    const int64_t before = full.heads.front().positions[static_cast<size_t>(s)] +
+                           (full.count_query ? 1 : 0);
+    entries.push_back(static_cast<double>(before * work_.query_heads()));
+    for (int64_t h = 0; leave_out && h < work_.query_heads(); ++h)
+      entries.back() -= series.guarded_entries(h, s);
+  }
   OutcomeBlock view;
   view.outcome = static_cast<int>(run);
   if (outcomes_[run].shares_defined) {
@@ -157,6 +174,9 @@ void DecodeReplay::sink_block(const DecodeBlock& full, const DecodeSeries& serie
     view.kept_importance = &kept_importance;
     view.total_attention = &total_attention;
     view.total_importance = &total_importance;
+    view.kept_squares = &kept_squares;
+    view.total_squares = &total_squares;
+    view.entries = &entries;
   }
   const Table<double> part_kept = over_heads(series.part_kept, series.part_guarded, leave_out);
   const Table<double> part_total = over_heads(full.part_total, series.part_guarded, leave_out);

@@ -165,12 +165,35 @@ void DecodeRun::evict() {
     undefined_scales_ += owner.undefined_scales;
     scales_.insert(scales_.end(), owner.scales.begin(), owner.scales.end());
     merge_statistics(o, owner.steps, owner.evicted);
+    if (note_pairs_) follow_pairs(owner);
     owners_[o].erase(owner.evicted);
     if (weights_.empty()) continue;
     erase_rows(weights_[o], 1, owner.evicted);
     if (merges(settings_))   // merges change values
       for (int64_t s = 0; s < owners_[o].size(); ++s) weigh(o, s);
   }
+}
+
+void DecodeRun::add_pair(PairMerge pair) {
+  open_pairs_[{pair.first_head, pair.into}] = pairs_.size();
+  pairs_.push_back(std::move(pair));
+}
+
+/// Pairs end when their slot leaves or takes in a third entry; new ones begin. The newest slot is
+/// that of the query after which this happens.
+void DecodeRun::follow_pairs(const MergeOwner& owner) {
+  const SlotCache& cache = *owner.cache;
+  const int64_t now = cache.position(cache.size() - 1);
+  const auto end = [&](int64_t slot) {
+    const auto found = open_pairs_.find(
+        {cache.first_head(), static_cast<uint32_t>(cache.position(slot))});
+    if (found == open_pairs_.end()) return;
+    pairs_[found->second].last = now;
+    open_pairs_.erase(found);
+  };
+  for (const MergeOwner::Step& step : owner.steps) end(step.into);
+  for (const int64_t slot : owner.evicted) end(slot);
+  for (PairMerge& pair : pairs_made(owner, settings_, now)) add_pair(std::move(pair));
 }
 
 void DecodeRun::merge_statistics(size_t owner, const std::vector<MergeOwner::Step>& steps,

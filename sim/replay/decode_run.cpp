@@ -48,7 +48,8 @@ const float* DecodeBlock::z(int head, int64_t step, int64_t width) const {
 
 DecodeSeries::DecodeSeries(int64_t heads, int64_t steps, int64_t width, size_t parts)
     : kept_attention(heads, steps), kept_importance(heads, steps), guarded_attention(heads, steps),
-      guarded_importance(heads, steps), part_kept(parts, Table<double>(heads, steps)),
+      guarded_importance(heads, steps), kept_squares(heads, steps), guarded_squares(heads, steps),
+      guarded_entries(heads, steps), part_kept(parts, Table<double>(heads, steps)),
       part_guarded(parts, Table<double>(heads, steps)),
       delta(static_cast<size_t>(heads * steps * width)), merges(heads, steps) {}
 
@@ -64,10 +65,11 @@ DecodeRun::DecodeRun(LayerWork& work, const KeptSets& kept, const Settings& sett
 }
 
 void DecodeRun::start() {
-  Compressed compressed = compress(work_, kept_, settings_, seed_, memory_);
+  Compressed compressed = compress(work_, kept_, settings_, seed_, memory_, note_pairs_);
   owners_ = std::move(compressed.owners);
   undefined_scales_ = compressed.undefined_scales;
   scales_ = std::move(compressed.scales);
+  for (PairMerge& pair : compressed.pairs) add_pair(std::move(pair));
   if (prompt_) {
     scores_ = prompt_->take_scores();
     deviations_ = prompt_->take_deviations();
@@ -209,7 +211,8 @@ void DecodeRun::compare(size_t owner, int x, const DecodeBlock& block, int64_t s
   const auto importance = block.importance->row(head);
   const std::vector<uint8_t> guarded =
       block.leave_out_guarded ? protection(owner) : std::vector<uint8_t>();
-  double kept = 0, kept_gain = 0, safe = 0, safe_gain = 0;
+  double kept = 0, kept_gain = 0, kept_squares = 0;
+  double safe = 0, safe_gain = 0, safe_squares = 0;
   const int64_t last = cache.size() - (block.count_query ? 0 : 1);
   for (int64_t s = 0; s < last; ++s) {
     const auto i = static_cast<size_t>(cache.position(s));
@@ -217,6 +220,7 @@ void DecodeRun::compare(size_t owner, int x, const DecodeBlock& block, int64_t s
     const double gain = a * static_cast<double>(importance[i]);
     kept += a;
     kept_gain += gain;
+    kept_squares += gain * gain;
     const bool is_safe = !guarded.empty() && guarded[static_cast<size_t>(s)];
     for (size_t part = 0; part < block.parts->size(); ++part) {
       const auto holds = [&](Range range) { return range.contains(cache.position(s)); };
@@ -227,11 +231,15 @@ void DecodeRun::compare(size_t owner, int x, const DecodeBlock& block, int64_t s
     if (!is_safe) continue;
     safe += a;
     safe_gain += gain;
+    safe_squares += gain * gain;
+    series.guarded_entries(head, step) += 1;
   }
   series.kept_attention(head, step) = kept;
   series.kept_importance(head, step) = kept_gain;
   series.guarded_attention(head, step) = safe;
   series.guarded_importance(head, step) = safe_gain;
+  series.kept_squares(head, step) = kept_squares;
+  series.guarded_squares(head, step) = safe_squares;
   if (merges(settings_)) compare_merged(owner, x, block, step, series.merges);
 }
 
@@ -256,7 +264,27 @@ void DecodeRun::compare_merged(size_t owner, int x, const DecodeBlock& block, in
     }
     const double logit = scratch_[owner].logits(x, s) + votes.log_weight(cache, s, x);
     tally.add_slot(head, step, mass, scratch_[owner].attention(x, s), logit - together);
+    if (!tally.wants_changes()) continue;
+    const std::span<const float> z(block.z(head, step, cache.value_dim()),
+                                   static_cast<size_t>(cache.value_dim()));
+    tally.add_change(head, step,
+                     slot_change(std::min(1.0, mass), logit - together,
+                                 std::span<const double>(member_mean(cache, s, logits, together)),
+                                 cache.value(s), z));
   }
+}
+
+/// Mean value of a slot's entries, weighted by exp(logit); `together` is the log of their sum.
+std::vector<double> DecodeRun::member_mean(const SlotCache& cache, int64_t slot,
+                                           const float* logits, double together) const {
+  std::vector<double> mean(static_cast<size_t>(cache.value_dim()), 0.0);
+  std::vector<float> value(mean.size());
+  for (const uint32_t entry : cache.members(slot)) {
+    work_.trace().v.read(cache.first_head() / work_.group_size(), entry, entry + 1, value.data());
+    const double weight = std::exp(static_cast<double>(logits[entry]) - together);
+    for (size_t c = 0; c < mean.size(); ++c) mean[c] += weight * static_cast<double>(value[c]);
+  }
+  return mean;
 }
 
 /// Estimates see the slots' own logits: keys as stored, no log-weights. Those of the mean query are

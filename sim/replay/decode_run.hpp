@@ -1,6 +1,8 @@
 #pragma once
 #include <functional>
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "sim/replay/compression.hpp"
@@ -17,6 +19,7 @@ struct DecodeBlock {
   std::vector<AttentionBlock> heads;      ///< [Hkv]; columns 0..last position, outputs, logits
   Table<double> total_attention;          ///< [Hq][steps] on entries before the query
   Table<double> total_importance;
+  Table<double> total_squares;            ///< of importance
   const Table<float>* importance = nullptr;   ///< [Hq][N] weight of each entry
   bool count_query = false;               ///< the query's own entry belongs to the scope
   bool leave_out_guarded = false;         ///< guarded entries do not
@@ -35,6 +38,9 @@ struct DecodeSeries {
   Table<double> kept_importance;
   Table<double> guarded_attention;  ///< on entries that were protected (--scope evictable)
   Table<double> guarded_importance;
+  Table<double> kept_squares;       ///< of importance
+  Table<double> guarded_squares;
+  Table<double> guarded_entries;    ///< how many
   std::vector<Table<double>> part_kept;      ///< [parts][Hq][steps] importance
   std::vector<Table<double>> part_guarded;
   std::vector<float> delta;         ///< [Hq][steps][dv]
@@ -50,6 +56,8 @@ class DecodeRun {
 
   /// What has to see the prompt's rows before start(); null when no statistic is kept.
   PromptStatistics* prompt() const { return prompt_.get(); }
+  /// Slots of exactly two entries are noted; to be asked for before start().
+  void note_pairs() { note_pairs_ = true; }
   void start();
   /// Steps 1 to 4 for stored query number `first_step + step`.
   void step(const DecodeBlock& block, int64_t step, DecodeSeries& series);
@@ -57,6 +65,7 @@ class DecodeRun {
   const std::vector<SlotCache>& owners() const { return owners_; }
   int64_t undefined_scales() const { return undefined_scales_; }
   const std::vector<double>& scales() const { return scales_; }
+  const std::vector<PairMerge>& pairs() const { return pairs_; }
 
  private:
   struct Scratch;   // one owner's attention at the step at work
@@ -68,6 +77,10 @@ class DecodeRun {
                DecodeSeries& series) const;
   void compare_merged(size_t owner, int x, const DecodeBlock& block, int64_t step,
                       MergeTally& tally) const;
+  std::vector<double> member_mean(const SlotCache& cache, int64_t slot, const float* logits,
+                                  double together) const;
+  void add_pair(PairMerge pair);
+  void follow_pairs(const MergeOwner& owner);
   const float* keys_in_place(size_t owner, int64_t position);
   void see_estimates(size_t owner);
   void update_statistics();
@@ -95,6 +108,9 @@ class DecodeRun {
   MergeMemory memory_;
   int64_t undefined_scales_ = 0;
   std::vector<double> scales_;
+  bool note_pairs_ = false;
+  std::vector<PairMerge> pairs_;
+  std::map<std::pair<int, uint32_t>, size_t> open_pairs_;   ///< by first head and entry c
 };
 
 }  // namespace kvsim

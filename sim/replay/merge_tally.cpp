@@ -16,9 +16,11 @@ double column_sum(const Table<double>& table, int64_t column) {
 
 }  // namespace
 
-MergeTally::MergeTally(int64_t heads, int64_t steps)
+MergeTally::MergeTally(int64_t heads, int64_t steps, bool changes)
     : sag_(heads, steps), shift_(heads, steps), defect_sum_(heads, steps), slots_(heads, steps),
-      attention_(heads, steps), importance_(heads, steps), defects_(static_cast<size_t>(heads)) {}
+      attention_(heads, steps), importance_(heads, steps), defects_(static_cast<size_t>(heads)) {
+  if (changes) value_part_ = mass_part_ = Table<double>(heads, steps);
+}
 
 void MergeTally::add_slot(int64_t head, int64_t step, double members, double slot, double defect) {
   sag_(head, step) += members - slot;
@@ -36,11 +38,14 @@ double MergeTally::shift(int64_t step) const {
   return column_sum(shift_, step) / static_cast<double>(shift_.rows());
 }
 
-double MergeTally::defect(int64_t step) const {
+double MergeTally::slot_mean(const Table<double>& sums, int64_t step) const {
   const double count = column_sum(slots_, step);
-  return count > 0 ? column_sum(defect_sum_, step) / count
-                   : std::numeric_limits<double>::quiet_NaN();
+  return count > 0 ? column_sum(sums, step) / count : std::numeric_limits<double>::quiet_NaN();
 }
+
+double MergeTally::defect(int64_t step) const { return slot_mean(defect_sum_, step); }
+double MergeTally::value_part(int64_t step) const { return slot_mean(value_part_, step); }
+double MergeTally::mass_part(int64_t step) const { return slot_mean(mass_part_, step); }
 
 std::vector<double> MergeTally::defects() const {
   std::vector<double> all;

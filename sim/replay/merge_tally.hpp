@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "sim/core/array.hpp"
+#include "sim/core/slot_change.hpp"
 
 namespace kvsim {
 
@@ -13,11 +14,19 @@ class LayerWork;
 /// added in parallel; each adds its steps in ascending order.
 class MergeTally {
  public:
-  MergeTally(int64_t heads, int64_t steps);
+  /// `changes`: what slots change of the output is wanted, too.
+  MergeTally(int64_t heads, int64_t steps, bool changes = false);
+
+  bool wants_changes() const { return !value_part_.empty(); }
 
   /// One merged slot (two or more entries) of a head at a step: attention of the full cache on its
   /// members, attention of the compressed cache on the slot, and the log-mass defect in nats.
   void add_slot(int64_t head, int64_t step, double members, double slot, double defect);
+  /// What a slot that was added changes of the head's output.
+  void add_change(int64_t head, int64_t step, const SlotChange& change) {
+    value_part_(head, step) += change.value_part;
+    mass_part_(head, step) += change.mass_part;
+  }
   /// An entry that is part of another's slot: its attention and importance in the full cache.
   void add_member(int64_t head, int64_t step, double attention, double importance) {
     attention_(head, step) += attention;
@@ -29,16 +38,22 @@ class MergeTally {
   double shift(int64_t step) const;
   double defect(int64_t step) const;     ///< mean over heads and merged slots; NaN without any
   std::vector<double> defects() const;   ///< all of them, head by head
+  double value_part(int64_t step) const;   ///< means over heads and merged slots, as the defect
+  double mass_part(int64_t step) const;
   const Table<double>& member_attention() const { return attention_; }     ///< [Hq][steps]
   const Table<double>& member_importance() const { return importance_; }
 
  private:
+  double slot_mean(const Table<double>& sums, int64_t step) const;
+
   Table<double> sag_;
   Table<double> shift_;
   Table<double> defect_sum_;
   Table<double> slots_;
   Table<double> attention_;
   Table<double> importance_;
+  Table<double> value_part_;   // empty unless wanted
+  Table<double> mass_part_;
   std::vector<std::vector<float>> defects_;   ///< per head
 };
 

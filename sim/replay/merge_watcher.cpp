@@ -1,6 +1,7 @@
 #include "sim/replay/merge_watcher.hpp"
 
 #include <Eigen/Core>
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -15,11 +16,12 @@ using View = Eigen::Map<const Matrix>;
 }  // namespace
 
 MergeWatcher::MergeWatcher(const LayerWork& work, const std::vector<SlotCache>& owners,
-                           const Table<float>& importance, const Table<double>& log_sum_exp,
+                           const LayerSlots& slots, const Table<float>& importance,
+                           const Table<double>& log_sum_exp, const std::vector<float>& z,
                            MergeTally& tally)
-    : work_(work), importance_(importance), full_(log_sum_exp), tally_(tally),
-      heads_per_owner_(work.query_heads() / static_cast<int>(owners.size())),
-      logits_(static_cast<size_t>(work.query_heads())) {
+    : work_(work), slots_(slots), importance_(importance), full_(log_sum_exp), z_(z),
+      tally_(tally), heads_per_owner_(work.query_heads() / static_cast<int>(owners.size())),
+      heads_(static_cast<size_t>(work.query_heads())) {
   for (const SlotCache& cache : owners) {
     Owner& owner = owners_.emplace_back();
     for (int64_t s = 0; s < cache.size(); ++s) {
@@ -66,11 +68,49 @@ Table<float> MergeWatcher::member_logits(int head) const {
   return logits;
 }
 
+Table<float> MergeWatcher::member_values(int head) const {
+  const Owner& owner = owners_[owner_of(head)];
+  Table<float> values(static_cast<int64_t>(owner.member.size()), work_.value_dim());
+  for (int64_t m = 0; m < values.rows(); ++m) {
+    const int64_t entry = owner.member[static_cast<size_t>(m)];
+    work_.trace().v.read(head / work_.group_size(), entry, entry + 1, values.row(m).data());
+  }
+  return values;
+}
+
+/// What merged slot number `slot` of the head's owner changes of its output.
+void MergeWatcher::see_change(int head, int64_t step, size_t slot, double attention,
+                              double defect) {
+  const size_t o = owner_of(head);
+  const Owner& owner = owners_[o];
+  const Head& own = heads_[static_cast<size_t>(head)];
+  const auto logits = own.logits.row(step);
+  const size_t begin = slot == 0 ? 0 : owner.end[slot - 1];
+  double largest = -std::numeric_limits<double>::infinity();
+  for (size_t m = begin; m < owner.end[slot]; ++m)
+    largest = std::max(largest, static_cast<double>(logits[m]));
+  std::vector<double> mean(static_cast<size_t>(work_.value_dim()), 0.0);
+  double total = 0;
+  for (size_t m = begin; m < owner.end[slot]; ++m) {
+    const double weight = std::exp(static_cast<double>(logits[m]) - largest);
+    const auto value = own.values.row(static_cast<int64_t>(m));
+    for (size_t c = 0; c < mean.size(); ++c) mean[c] += weight * static_cast<double>(value[c]);
+    total += weight;
+  }
+  for (double& x : mean) x /= total;
+  const std::span<const float> z(z_.data() + (head * work_.info().steps() + step) *
+                                                 work_.value_dim(), mean.size());
+  tally_.add_change(head, step,
+                    slot_change<float, float>(std::min(1.0, attention), defect, mean,
+                                              slots_.owners[o].v.row(owner.slot[slot]), z));
+}
+
 void MergeWatcher::see(int head, int64_t step, std::span<const float> slots, double log_sum_exp) {
   const Owner& owner = owners_[owner_of(head)];
-  Table<float>& logits = logits_[static_cast<size_t>(head)];
-  if (step == 0) logits = member_logits(head);
-  const auto row = logits.row(step);
+  Head& own = heads_[static_cast<size_t>(head)];
+  if (step == 0) own.logits = member_logits(head);
+  if (step == 0 && tally_.wants_changes()) own.values = member_values(head);
+  const auto row = own.logits.row(step);
   const double full = full_(head, step);
   size_t m = 0;
   for (size_t x = 0; x < owner.slot.size(); ++x) {
@@ -86,8 +126,10 @@ void MergeWatcher::see(int head, int64_t step, std::span<const float> slots, dou
     const auto slot = static_cast<double>(slots[static_cast<size_t>(owner.slot[x])]);
     tally_.add_slot(head, step, std::exp(together - full), std::exp(slot - log_sum_exp),
                     slot - together);
+    if (tally_.wants_changes())
+      see_change(head, step, x, std::exp(together - full), slot - together);
   }
-  if (step + 1 == logits.rows()) logits = {};
+  if (step + 1 == own.logits.rows()) own = {};
 }
 
 }  // namespace kvsim

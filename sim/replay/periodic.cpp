@@ -52,6 +52,7 @@ PeriodicPolicies::PeriodicPolicies(const PolicyRun& first, const TraceInfo& info
       epoch.seen = epoch.replayed = info;
       epoch.seen.prompt_len = epoch.replayed.prompt_len = t;
       epoch.first_step = epoch.seen.first_step() - info.first_step();
+      epoch.end = t + period;
       std::erase_if(epoch.replayed.query_position,
                     [&](int64_t position) { return position >= t + period; });
       if (t > info.prompt_len)
@@ -110,7 +111,8 @@ PeriodicReplay::PeriodicReplay(LayerWork& work, PeriodicPolicies& policies, cons
   }
 }
 
-void PeriodicReplay::run(const std::function<void(const StepBlock&)>& sink) {
+void PeriodicReplay::run(const std::function<void(const StepBlock&)>& sink,
+                         const EpochSink& epochs) {
   if (outcomes_.empty()) return;
   const int64_t all = work_.info().total_len;
   Table<float> importance(work_.query_heads(), all);   // of prompts and of what follows them
@@ -118,12 +120,13 @@ void PeriodicReplay::run(const std::function<void(const StepBlock&)>& sink) {
   PrefillOptions options = options_;
   options.importance = &importance;
   for (PeriodicPolicies::Planned& planned : policies_.planned())
-    for (Epoch& epoch : planned.epochs) replay_epoch(planned, epoch, options, sink);
+    for (Epoch& epoch : planned.epochs) replay_epoch(planned, epoch, options, sink, epochs);
 }
 
 void PeriodicReplay::replay_epoch(const PeriodicPolicies::Planned& planned, Epoch& epoch,
                                   const PrefillOptions& options,
-                                  const std::function<void(const StepBlock&)>& sink) {
+                                  const std::function<void(const StepBlock&)>& sink,
+                                  const EpochSink& epochs) {
   const size_t r = planned.record;
   if (std::ranges::all_of(number_[r], [](int number) { return number < 0; })) return;
   LayerKept kept = {kept_[r]};
@@ -149,16 +152,18 @@ void PeriodicReplay::replay_epoch(const PeriodicPolicies::Planned& planned, Epoc
       }
       sink(moved);
     });
+    if (epochs) epochs(work, replay, r, epoch.first_step);
   }
   for (const ReplayOutcome& seen : replay.outcomes())
     for (const ReplayCell cell : seen.cells)
       note(seen, outcomes_[static_cast<size_t>(number_[r][static_cast<size_t>(cell.budget)])],
-           !epoch.policies);
+           epoch);
 }
 
 /// What is reported of an outcome is its state after the last compression so far.
-void PeriodicReplay::note(const ReplayOutcome& seen, ReplayOutcome& outcome, bool first) const {
-  if (first) outcome.first_kept = seen.kept;
+void PeriodicReplay::note(const ReplayOutcome& seen, ReplayOutcome& outcome,
+                          const Epoch& epoch) const {
+  if (!epoch.policies) outcome.first_kept = seen.kept;
   auto kept = std::make_shared<KeptSets>(*seen.kept);
   cut(kept->owners, work_.entries());
   cut(kept->merged, work_.entries());
@@ -167,6 +172,10 @@ void PeriodicReplay::note(const ReplayOutcome& seen, ReplayOutcome& outcome, boo
   outcome.merge_count = seen.merge_count;
   outcome.undefined_scales += seen.undefined_scales;
   outcome.scales.insert(outcome.scales.end(), seen.scales.begin(), seen.scales.end());
+  for (const PairMerge& pair : seen.pairs) {   // they end where the full cache is restored
+    outcome.pairs.push_back(pair);
+    outcome.pairs.back().last = epoch.end - 1;
+  }
 }
 
 }  // namespace kvsim

@@ -14,6 +14,7 @@ struct Epoch {
   TraceInfo seen;        ///< the trace as the policy sees it: the prompt ends at t_k
   TraceInfo replayed;    ///< the same with the queries before t_{k+1} only
   int64_t first_step = 0;                 ///< of the T later steps
+  int64_t end = 0;                        ///< position of the next compression
   std::unique_ptr<PolicyRun> policies;    ///< null at t_0, which is the run's own prompt
 };
 
@@ -49,14 +50,19 @@ class PeriodicReplay {
                  const std::vector<Record>& records, const PrefillOptions& options);
 
   const std::vector<ReplayOutcome>& outcomes() const { return outcomes_; }
-  /// Calls `sink` with blocks of steps, without the full cache's own numbers.
-  void run(const std::function<void(const StepBlock&)>& sink);
+  /// One epoch that was replayed: its prompt, its outcomes (cells count records from 0), the
+  /// record's number in the run, and the first of the T later steps that it serves.
+  using EpochSink = std::function<void(LayerWork& work, const PrefillReplay& replay, size_t record,
+                                       int64_t first_step)>;
+  /// Calls `sink` with blocks of steps, without the full cache's own numbers, and `epochs`, when
+  /// given, after each epoch.
+  void run(const std::function<void(const StepBlock&)>& sink, const EpochSink& epochs = nullptr);
 
  private:
   void replay_epoch(const PeriodicPolicies::Planned& planned, Epoch& epoch,
                     const PrefillOptions& options,
-                    const std::function<void(const StepBlock&)>& sink);
-  void note(const ReplayOutcome& seen, ReplayOutcome& outcome, bool first) const;
+                    const std::function<void(const StepBlock&)>& sink, const EpochSink& epochs);
+  void note(const ReplayOutcome& seen, ReplayOutcome& outcome, const Epoch& epoch) const;
 
   LayerWork& work_;
   PeriodicPolicies& policies_;

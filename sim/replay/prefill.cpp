@@ -331,21 +331,25 @@ LayerSlots PrefillReplay::changed_slots(ReplayOutcome& outcome, std::vector<Slot
   LayerSlots slots;
   if (outcome.merging) {
     MergeMemory memory;
-    Compressed compressed = compress(work_, *outcome.kept, settings, options_.seed, memory);
+    Compressed compressed =
+        compress(work_, *outcome.kept, settings, options_.seed, memory, options_.pairs);
     slots = as_slots(compressed, settings);
     outcome.kept = kept_after(compressed.owners, *outcome.kept, work_.entries());
     outcome.merge_count = merged_slots(compressed.owners);
     outcome.undefined_scales = compressed.undefined_scales;
     outcome.scales = std::move(compressed.scales);
+    outcome.pairs = std::move(compressed.pairs);
     merged = std::move(compressed.owners);
   } else {
     slots = slots_of(work_, *outcome.kept);
   }
-  const Quantize& rounding = quantizer(settings);
-  for (OwnerSlots& owner : slots.owners) rounding.apply(settings, owner.k, owner.v);
-  if (settings.is("positions", "cache"))
-    rotate_to_cache_positions(work_.info(), *outcome.kept, slots);
   return slots;
+}
+
+/// positions=cache comes after everything else.
+void PrefillReplay::place(const ReplayOutcome& outcome, LayerSlots& slots) const {
+  if (outcome.settings->is("positions", "cache"))
+    rotate_to_cache_positions(work_.info(), *outcome.kept, slots);
 }
 
 void PrefillReplay::run_changed(const WholeRun& whole, const Sink& sink) {
@@ -356,20 +360,32 @@ void PrefillReplay::run_changed(const WholeRun& whole, const Sink& sink) {
     ReplayOutcome& outcome = outcomes_[o];
     if (!outcome.changed) continue;
     std::vector<SlotCache> merged;
-    const LayerSlots slots = changed_slots(outcome, merged);
-    MergeTally tally(work_.query_heads(), steps);
+    LayerSlots slots = changed_slots(outcome, merged);
+    const Quantize& quantize = quantizer(*outcome.settings);
+    std::vector<float> rounding;
+    if (quantize.changes_entries()) {
+      LayerSlots unrounded = slots;
+      place(outcome, unrounded);
+      rounding.resize(delta.size());
+      attend_slots(work_, unrounded, 0, steps, rounding.data());
+      for (OwnerSlots& owner : slots.owners) quantize.apply(*outcome.settings, owner.k, owner.v);
+    }
+    place(outcome, slots);
+    MergeTally tally(work_.query_heads(), steps, options_.slot_changes);
     if (outcome.merge_count > 0) {
       if (log_sum_exp.empty()) log_sum_exp = full_log_sum_exp(work_);
-      MergeWatcher watcher(work_, merged, *importance_, log_sum_exp, tally);
+      MergeWatcher watcher(work_, merged, slots, *importance_, log_sum_exp, whole.z, tally);
       attend_slots(work_, slots, 0, steps, delta.data(), watcher.watch());
     } else {
       attend_slots(work_, slots, 0, steps, delta.data());
     }
+    for (size_t x = 0; x < rounding.size(); ++x) rounding[x] = delta[x] - rounding[x];
     for (size_t x = 0; x < delta.size(); ++x) delta[x] -= whole.z[x];
     OutcomeBlock view;
     view.outcome = static_cast<int>(o);
     if (outcome.shares_defined) whole.sums.at(o).point(view);
     view.delta = delta.data();
+    if (!rounding.empty()) view.rounding = rounding.data();
     if (outcome.merge_count > 0) view.merges = &tally;
     sink({0, steps, nullptr, {view}});
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "sim/backend/layer_work.hpp"
+#include "sim/core/pair_merge.hpp"
 #include "sim/policy/record.hpp"
 #include "sim/replay/merge_tally.hpp"
 #include "sim/replay/plans.hpp"
@@ -37,6 +38,7 @@ struct ReplayOutcome {
   int64_t merge_count = 0;      ///< slots of two or more entries
   int64_t undefined_scales = 0;
   std::vector<double> scales;   ///< f of KeepKV Eq. 7
+  std::vector<PairMerge> pairs; ///< slots of exactly two entries, when asked for
   bool shares_defined = true;   ///< false with positions=cache: metrics.md 1 does not apply
   int kept_handle = -1;         ///< sets as asked of the PlanBuilder: what was kept,
   int share_handle = -1;        ///< numerator and
@@ -52,10 +54,14 @@ struct OutcomeBlock {
   const Table<double>* kept_importance = nullptr;
   const Table<double>* total_attention = nullptr;
   const Table<double>* total_importance = nullptr;
-  const Table<double>* kept_squares = nullptr;       ///< of importance; per-step outcomes only
+  const Table<double>* kept_squares = nullptr;       ///< of importance; per-step outcomes and
+                                                     ///< decoding only
+  const Table<double>* total_squares = nullptr;      ///< this and the next while decoding only
+  const std::vector<double>* entries = nullptr;      ///< [steps] pairs of head and entry in scope
   const Table<double>* part_kept = nullptr;    ///< [parts][steps] importance kept of each part of
   const Table<double>* part_total = nullptr;   ///< the prompt, and all of it, over query heads
   const float* delta = nullptr;                      ///< [Hq][steps][dv] z^ - z; null: all 0
+  const float* rounding = nullptr;                   ///< the same, what quantising adds; null: 0
   const MergeTally* merges = nullptr;                ///< null: no slot holds two entries
 };
 
@@ -70,6 +76,8 @@ struct PrefillOptions {
   Scope scope = Scope::prompt;
   Norm norm = Norm::l1;   ///< of v W in the importance
   uint64_t seed = 0;      ///< of merges that draw
+  bool slot_changes = false;   ///< measure what merged slots change of the output
+  bool pairs = false;          ///< note slots of exactly two entries
   const Table<float>* importance = nullptr;   ///< [Hq][N] weights made before; null: made here
   PromptParts parts;      ///< whose importance is also summed apart
 };
@@ -105,6 +113,7 @@ class PrefillReplay {
   void run_per_step(const WholeRun& whole, const Sink& sink);
   void run_changed(const WholeRun& whole, const Sink& sink);
   LayerSlots changed_slots(ReplayOutcome& outcome, std::vector<SlotCache>& merged);
+  void place(const ReplayOutcome& outcome, LayerSlots& slots) const;
   bool needs_second_pass() const;
 
   LayerWork& work_;

@@ -30,7 +30,10 @@ void merge_pair(MergeOwner& owner, int64_t from, int64_t into) {
   mix(cache.key(into), scale * (1 - share), cache.key(from), scale * share);
   mix(cache.value(into), 1 - share, cache.value(from), share);
   estimates.restart(into, 0, level);
-  join(owner, from, into);
+  MergeOwner::Step& step = join(owner, from, into);
+  step.log_score_from = level_e;
+  step.log_score_into = level_c;
+  step.scale = scale;
 }
 
 class KeepKv : public Merge {
@@ -40,6 +43,7 @@ class KeepKv : public Merge {
                     "a layer without softcap"}) {}
   std::vector<std::string> votes() const override { return {"count"}; }
   EstimateLines estimates() const override { return EstimateLines::mean_query; }
+  std::vector<std::string> bounds(int) const override { return {"paper", "scale"}; }
 
   void apply(MergeRequest& request) const override {
     const double threshold = request.settings->real("merge_threshold");

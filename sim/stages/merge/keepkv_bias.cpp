@@ -22,6 +22,8 @@ class BiasMerge {
 
   void merge(int64_t from, int64_t into) {
     const double share = common_share(from, into);
+    const double level_from = level_of(from, 0);
+    const double level_into = level_of(into, 0);
     for (int x = 0; x < cache_.heads(); ++x) {
       const double level = share * level_of(from, x) + (1 - share) * level_of(into, x);
       const double both = log_add(mass(from, x), mass(into, x));
@@ -30,7 +32,9 @@ class BiasMerge {
     }
     mix(cache_.key(into), 1 - share, cache_.key(from), share);
     mix(cache_.value(into), 1 - share, cache_.value(from), share);
-    join(owner_, from, into);
+    MergeOwner::Step& step = join(owner_, from, into);
+    step.log_score_from = level_from;
+    step.log_score_into = level_into;
   }
 
  private:
@@ -62,6 +66,10 @@ class KeepKvBias : public Merge {
                {"merge_threshold", "score_estimate"}, "a layer without softcap"}) {}
   std::vector<std::string> votes() const override { return {"bias"}; }
   EstimateLines estimates() const override { return EstimateLines::every_head; }
+  std::vector<std::string> bounds(int heads) const override {
+    if (heads > 1) return {};
+    return {"bias"};
+  }
 
   void apply(MergeRequest& request) const override {
     const double threshold = request.settings->real("merge_threshold");

@@ -20,10 +20,15 @@ const Declare merge_threshold{{.key = "merge_threshold",
 
 }  // namespace
 
-void join(MergeOwner& owner, int64_t from, int64_t into) {
+MergeOwner::Step& join(MergeOwner& owner, int64_t from, int64_t into) {
   SlotCache& cache = *owner.cache;
-  owner.steps.push_back({from, into, cache.entries(from), cache.entries(into)});
+  MergeOwner::Step& step = owner.steps.emplace_back();
+  step.from = from;
+  step.into = into;
+  step.entries_from = cache.entries(from);
+  step.entries_into = cache.entries(into);
   cache.absorb(from, into);
+  return step;
 }
 
 }  // namespace kvsim

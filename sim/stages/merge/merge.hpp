@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,6 +30,10 @@ struct MergeOwner {
     int64_t into = 0;
     double entries_from = 1;          ///< before the merge
     double entries_into = 1;
+    double log_score_from = kUnknown; ///< ln s^ before the merge, where the kind estimates one
+    double log_score_into = kUnknown;
+    double scale = 1;                 ///< f of Eq. 7
+    static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
   };
   std::vector<Step> steps;
   int64_t undefined_scales = 0;       ///< merges at which Eq. 7 is undefined
@@ -77,6 +82,8 @@ class Merge : public Kind {
   /// Logits must be linear in the key: no softcap.
   virtual bool needs_linear_logits() const { return estimates() != EstimateLines::none; }
   virtual bool replaces_selection() const { return false; }
+  /// Bounds of KeepKV's Theorem 5 that are about this kind, read by `heads` query heads.
+  virtual std::vector<std::string> bounds(int /*heads*/) const { return {}; }
   virtual Clusters cluster(const ClusterRequest&) const { return {}; }
 
   /// Changes the slots that stay. Called once per compression, for all owners of a layer.
@@ -85,6 +92,6 @@ class Merge : public Kind {
 
 /// Moves the entries of slot `from` into `into` and notes the step; keys and values are the
 /// caller's business.
-void join(MergeOwner& owner, int64_t from, int64_t into);
+MergeOwner::Step& join(MergeOwner& owner, int64_t from, int64_t into);
 
 }  // namespace kvsim

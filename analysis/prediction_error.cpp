@@ -1,0 +1,242 @@
+#include "analysis/prediction_error.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <limits>
+#include <memory>
+
+#include "analysis/fine_histogram.hpp"
+#include "sim/core/parallel.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr double kDecays[] = {0.5, 0.8, 0.9, 0.95, 0.99};
+constexpr size_t kSlidingRows = 32;
+constexpr double kTrimmed = 0.1;
+constexpr double kLargestChange = 300;   // nats from the first row; beyond, scores are clipped
+
+/// Predicts the scores of the entries of one head from the rows seen so far.
+class Predictor {
+ public:
+  virtual ~Predictor() = default;
+  virtual void see(std::span<const double> row) = 0;
+  virtual std::vector<double> prediction() const = 0;
+};
+
+/// S <- a S + (1-a) s over the true sum of its weights (KeepKV Eq. 8).
+class MovingAverage : public Predictor {
+ public:
+  explicit MovingAverage(double decay) : decay_(decay) {}
+  void see(std::span<const double> row) override {
+    sum_.resize(row.size(), 0.0);
+    for (size_t i = 0; i < row.size(); ++i) sum_[i] = decay_ * sum_[i] + (1 - decay_) * row[i];
+    weight_ = decay_ * weight_ + (1 - decay_);
+  }
+  std::vector<double> prediction() const override {
+    std::vector<double> mean = sum_;
+    for (double& x : mean) x /= weight_;
+    return mean;
+  }
+
+ private:
+  double decay_;
+  double weight_ = 0;
+  std::vector<double> sum_;
+};
+
+/// Mean of the newest rows; of all of them when `most` is 0.
+class NewestRows : public Predictor {
+ public:
+  explicit NewestRows(size_t most) : most_(most) {}
+  void see(std::span<const double> row) override {
+    if (most_ == 0) {
+      if (rows_.empty()) rows_.emplace_back(row.size(), 0.0);
+      for (size_t i = 0; i < row.size(); ++i) rows_[0][i] += row[i];
+      ++count_;
+      return;
+    }
+    rows_.emplace_back(row.begin(), row.end());
+    if (rows_.size() > most_) rows_.pop_front();
+    count_ = static_cast<double>(rows_.size());
+  }
+  std::vector<double> prediction() const override {
+    std::vector<double> mean(rows_.front().size(), 0.0);
+    for (const auto& row : rows_)
+      for (size_t i = 0; i < mean.size(); ++i) mean[i] += row[i];
+    for (double& x : mean) x /= count_;
+    return mean;
+  }
+
+ private:
+  size_t most_;
+  double count_ = 0;
+  std::deque<std::vector<double>> rows_;   // their sum alone when `most` is 0
+};
+
+std::unique_ptr<Predictor> make_predictor(size_t number) {
+  if (number < std::size(kDecays)) return std::make_unique<MovingAverage>(kDecays[number]);
+  const size_t rows[] = {0, kSlidingRows, 1};
+  return std::make_unique<NewestRows>(rows[number - std::size(kDecays)]);
+}
+
+/// Rows of one KV head's query group: scores relative to each entry's at the first row.
+struct ScoreRows {
+  int64_t heads = 0, rows = 0, columns = 0;
+  std::vector<double> score;              ///< [heads][rows][columns] exp(logit), relative
+  std::vector<double> shrink;             ///< [heads][rows] what makes of it the attention, relative
+  const AttentionBlock* block = nullptr;
+
+  std::span<const double> row(int64_t head, int64_t r) const {
+    return {score.data() + (head * rows + r) * columns, static_cast<size_t>(columns)};
+  }
+};
+
+/// One predictor of one score over all heads and steps.
+class Judge {
+ public:
+  Judge(const TraceInfo& info, size_t predictor, bool of_attention, int64_t horizon)
+      : info_(info), predictor_(predictor), of_attention_(of_attention), horizon_(horizon) {}
+
+  void start(int64_t heads) {
+    heads_.clear();
+    heads_.resize(static_cast<size_t>(heads));
+    for (Head& head : heads_) head.predictor = make_predictor(predictor_);
+  }
+  void see(const ScoreRows& rows) {
+    std::vector<double> now(static_cast<size_t>(rows.columns));
+    for (int64_t x = 0; x < rows.heads; ++x) {
+      for (int64_t r = 0; r < rows.rows; ++r) {
+        const auto scores = rows.row(x, r);
+        const double factor =
+            of_attention_ ? rows.shrink[static_cast<size_t>(x * rows.rows + r)] : 1.0;
+        for (size_t i = 0; i < now.size(); ++i) now[i] = scores[i] * factor;
+        step(heads_[static_cast<size_t>(x)], rows.block->positions[static_cast<size_t>(r)], now,
+             rows.block->attention_row(static_cast<int>(x), r));
+      }
+    }
+  }
+  PredictionError result() const {
+    constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
+    return {errors_.percentile(50), errors_.trimmed_mean(kTrimmed),
+            weight_ > 0 ? weighted_ / weight_ : kUndefined};
+  }
+
+ private:
+  struct Waiting {
+    int64_t position = 0;              ///< of the row that is predicted
+    std::vector<double> prediction;
+  };
+  struct Head {
+    std::unique_ptr<Predictor> predictor;
+    std::deque<Waiting> waiting;
+  };
+
+  void step(Head& head, int64_t position, std::span<const double> now, const float* attention) {
+    while (!head.waiting.empty() && head.waiting.front().position == position) {
+      const std::vector<double>& prediction = head.waiting.front().prediction;
+      for (size_t i = 0; i < now.size(); ++i) {
+        const double error = std::fabs(prediction[i] / now[i] - 1);
+        errors_.add(error);
+        weighted_ += static_cast<double>(attention[i]) * error;
+        weight_ += static_cast<double>(attention[i]);
+      }
+      head.waiting.pop_front();
+    }
+    head.predictor->see(now);
+    if (std::ranges::binary_search(info_.query_position, position + horizon_))
+      head.waiting.push_back({position + horizon_, head.predictor->prediction()});
+  }
+
+  const TraceInfo& info_;
+  size_t predictor_;
+  bool of_attention_;
+  int64_t horizon_;
+  std::vector<Head> heads_;   // of the KV head at work
+  FineHistogram errors_;
+  double weighted_ = 0;
+  double weight_ = 0;
+};
+
+/// Turns logits into scores relative to each entry's first one, so that nothing overflows.
+class Relative {
+ public:
+  void start(const AttentionBlock& block) {
+    first_.assign(block.logits.size() / static_cast<size_t>(block.rows), 0.0);
+    first_sum_.assign(static_cast<size_t>(block.heads), 0.0);
+    for (int x = 0; x < block.heads; ++x) {
+      first_sum_[static_cast<size_t>(x)] = block.log_sum_exp[static_cast<size_t>(x * block.rows)];
+      std::copy_n(block.logit_row(x, 0), block.columns, first_.begin() + x * block.columns);
+    }
+  }
+  ScoreRows rows(const AttentionBlock& block) const {
+    ScoreRows rows;
+    rows.heads = block.heads;
+    rows.rows = block.rows;
+    rows.columns = block.columns;
+    rows.block = &block;
+    rows.score.resize(block.logits.size());
+    rows.shrink.resize(block.log_sum_exp.size());
+    const auto change = [](double nats) {
+      return std::exp(std::clamp(nats, -kLargestChange, kLargestChange));
+    };
+    parallel_for(block.heads * block.rows, [&](int64_t row) {
+      const int64_t x = row / block.rows;
+      rows.shrink[static_cast<size_t>(row)] =
+          change(first_sum_[static_cast<size_t>(x)] - block.log_sum_exp[static_cast<size_t>(row)]);
+      const double* first = first_.data() + x * block.columns;
+      for (int64_t i = 0; i < block.columns; ++i) {
+        const auto at = static_cast<size_t>(row * block.columns + i);
+        rows.score[at] = change(static_cast<double>(block.logits[at]) - first[i]);
+      }
+    });
+    return rows;
+  }
+
+ private:
+  std::vector<double> first_;      // [heads][columns] logits
+  std::vector<double> first_sum_;  // [heads] log-sum-exp
+};
+
+}  // namespace
+
+const std::vector<std::string>& predicted_scores() {
+  static const std::vector<std::string> names = {"exp-logit", "attention"};
+  return names;
+}
+
+const std::vector<std::string>& score_predictors() {
+  static const std::vector<std::string> names = {"ema 0.5",  "ema 0.8",    "ema 0.9", "ema 0.95",
+                                                 "ema 0.99", "cumulative", "sliding", "last"};
+  return names;
+}
+
+std::vector<PredictionError> prediction_errors(LayerWork& work, int64_t horizon) {
+  const TraceInfo& info = work.info();
+  std::vector<Judge> judges;
+  for (size_t score = 0; score < predicted_scores().size(); ++score)
+    for (size_t p = 0; p < score_predictors().size(); ++p)
+      judges.emplace_back(info, p, score == 1, horizon);
+  const std::vector<int64_t> later(info.query_position.begin() + info.first_step(),
+                                   info.query_position.end());
+  AttentionPass pass;
+  pass.positions = later;
+  pass.look_ahead = true;   // what really came is compared, nothing is decided by it
+  pass.logits = true;
+  Relative relative;
+  for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first_row) {
+    if (first_row == 0) {
+      relative.start(block);
+      for (Judge& judge : judges) judge.start(block.heads);
+    }
+    const ScoreRows rows = relative.rows(block);
+    parallel_for(static_cast<int64_t>(judges.size()),
+                 [&](int64_t j) { judges[static_cast<size_t>(j)].see(rows); });
+  });
+  std::vector<PredictionError> errors;
+  for (const Judge& judge : judges) errors.push_back(judge.result());
+  return errors;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,55 @@
+"""How much attention merged slots lose against their members, over the later steps (KeepKV 3.1).
+
+Positive sag: the slots have less attention than their members had in the full cache.
+"""
+
+import warnings
+
+import numpy as np
+
+from plots import load, style
+from plots.figures.retained_importance import MEDIAN, running_median
+
+TITLE = "attention sag of merged slots over steps, and how much moved in all"
+PANELS = (("attention_sag", "attention sag (fraction of attention)"),
+          ("attention_shift", "attention shift (fraction of attention)"),
+          ("log_mass_defect", "log-mass defect (nats)"))
+
+
+def pages(results, options):
+    if not results.has(*(name for name, _ in PANELS)):
+        raise load.NotMeasured(f"{results.path}: no attention_sag; no policy of the run merges")
+    budget = results.nearest_budget(options.budget)
+    defect = results.variable("log_mass_defect", "policy", "budget", "layer", "step")[:, budget]
+    merging = [policy for policy, own in zip(results.policies, defect) if np.isfinite(own).any()]
+    if not merging:
+        raise load.NotMeasured(f"{results.path}: no merged slot at budget "
+                               f"{results.budget_text(budget)}")
+    groups = [merging[k:k + style.PAGE_POLICIES]
+              for k in range(0, len(merging), style.PAGE_POLICIES)]
+    return style.pages("attention_sag", groups,
+                       lambda policies, note: draw(results, budget, policies, note))
+
+
+def draw(results, budget, policies, note):
+    fig, axes = style.frame(
+        f"Attention of merged slots at budget {results.budget_text(budget)}{note}",
+        f"{results.subtitle}\nmean over layers; thin: every step; thick: running median of "
+        f"{MEDIAN} steps", 1, 3, 2.5,
+        [style.key(policy, style.policy_style(results, policy)) for policy in policies],
+        ("step (position of the query, tokens)", ""))
+    for ax, (name, label) in zip(axes[0], PANELS):
+        values = results.variable(name, "policy", "budget", "layer", "step")[:, budget]
+        ax.axhline(0, color="black", linewidth=0.7, linestyle=":", zorder=0)
+        for number, policy in enumerate(policies):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)   # steps without merged slots
+                line = np.nanmean(values[results.policies.index(policy)], axis=0)
+            look = {"zorder": 3, **style.policy_style(results, policy)}
+            every = max(1, results.steps.size // 4)
+            ax.plot(results.steps, line, color=look["color"], linewidth=0.4, alpha=0.35, zorder=2)
+            ax.plot(results.steps, running_median(line),
+                    markevery=(every * number // len(policies), every), **look)
+        ax.set_title(label)
+        ax.margins(x=0.02)
+    return fig

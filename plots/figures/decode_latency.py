@@ -1,0 +1,54 @@
+"""Roofline time of one decode step of attention against the context, from the memory model.
+
+The file says the time at its own length; slots grow with the context where the budget is a ratio
+and stay where it is a count, and so does the time.
+"""
+
+import numpy as np
+
+from plots import load, style
+
+TITLE = "roofline time of a decode step against the context length"
+CONTEXTS = 2.0 ** np.arange(10, 18)
+MOST_LINES = 9
+
+
+def pages(results, options):
+    if not results.has("decode_time", "decode_speedup"):
+        raise load.NotMeasured(f"{results.path}: no decode_time; --bandwidth and --peak make it")
+    return [("decode_latency", lambda: draw(results))]
+
+
+def draw(results):
+    time = results.variable("decode_time", "policy", "budget")
+    speedup = results.variable("decode_speedup", "policy", "budget")
+    length = float(results.data.attrs["prompt_len"])
+    full = CONTEXTS / length * np.nanmax(time * speedup)
+    lines = [(p, b) for p in range(len(results.policies)) for b in range(results.budgets.size)
+             if np.isfinite(time[p, b])][:MOST_LINES]
+    labels = [f"{results.policies[p]} at {results.budget_labels()[b]}" for p, b in lines]
+    grey = {"color": style.REFERENCE, "linestyle": "-", "marker": "", "linewidth": 1.2}
+    fig, axes = style.frame(
+        "One decode step of attention by the roofline model",
+        f"{results.subtitle}\n{len(results.layers)} layers of the file; no weights, launch or "
+        "scoring cost: an upper bound of what compression saves", 1, 2, 2.6,
+        [style.key("full cache", grey)] +
+        [style.key(label, style.line_style(k)) for k, label in enumerate(labels)],
+        ("context (prompt tokens)", ""))
+    axes[0, 0].plot(CONTEXTS, full * 1e6, **grey)
+    axes[0, 1].plot(CONTEXTS, np.ones_like(full), **grey)
+    for k, (p, b) in enumerate(lines):
+        grows = CONTEXTS / length
+        if results.budget_labels()[b].isdigit():
+            # A count is the whole cache until the context is longer.
+            grows = np.minimum(1, CONTEXTS / float(results.budget_labels()[b]))
+        own = np.minimum(time[p, b] * grows, full)
+        axes[0, 0].plot(CONTEXTS, own * 1e6, **style.line_style(k))
+        axes[0, 1].plot(CONTEXTS, full / own, **style.line_style(k))
+    axes[0, 0].set_ylabel("time (microseconds)")
+    axes[0, 1].set_ylabel("speed-up against the full cache")
+    for ax in axes[0]:
+        ax.set_xscale("log", base=2)
+        ax.set_yscale("log")
+        ax.set_xticks(CONTEXTS[::2], [f"{context / 1024:g}k" for context in CONTEXTS[::2]])
+    return fig

@@ -1,0 +1,69 @@
+"""Memory at equal output error: fewer entries, fewer bits, or both."""
+
+import numpy as np
+
+from plots import load, style
+
+TITLE = "memory at equal output error, by entries kept and bits per number"
+FULL_BITS = 0   # stands for entries that are not quantised
+
+
+def pages(results, options):
+    found = families(results)
+    if not found or not results.has("compression", "output_error_mean"):
+        raise load.NotMeasured(f"{results.path}: no selection at several numbers of bits")
+    return [("memory_error", lambda: draw(results, found))]
+
+
+def families(results):
+    """[{bits: record}]: records that differ in their quantisation only."""
+    known = load.parameters(results)
+    groups = {}
+    for record in results.policies:
+        keys = known.get(record)
+        if keys is None:
+            continue
+        own = tuple(sorted((key, value) for key, value in keys.items()
+                           if not key.startswith("quant")))
+        bits = FULL_BITS if keys["quantize"] == "none" else int(keys["quant_bits"])
+        groups.setdefault(own, {}).setdefault(bits, record)
+    return [members for members in groups.values() if len(members) > 1][:3]
+
+
+def draw(results, groups):
+    every = sorted({bits for members in groups for bits in members}, reverse=True)
+    error = np.nanmean(results.variable("output_error_mean", "policy", "budget", "layer"), axis=2)
+    memory = 1 / results.variable("compression", "policy", "budget")
+    fig, axes = style.frame(
+        "Memory at equal output error", f"{results.subtitle}\nabove: each marker is a budget; "
+        "below: memory that reaches an error, interpolated along the lines above", 2, len(groups),
+        2.1, [style.key(name(bits), style.line_style(every.index(bits))) for bits in every],
+        ("", ""), sharex="row", sharey="row")
+    for column, members in zip(axes.T, groups):
+        for bits, record in members.items():
+            p = results.policies.index(record)
+            order = np.argsort(memory[p])
+            look = style.line_style(every.index(bits))
+            column[0].plot(memory[p][order], error[p][order], **look)
+            reached(column[1], memory[p][order], error[p][order], look)
+        column[0].set(xscale="log", yscale="log", title=style.wrapped(members[min(members)]),
+                      xlabel="memory (fraction of the full cache)")
+        column[1].set(xscale="log", yscale="log", xlabel="output error that is reached (relative)")
+    axes[0, 0].set_ylabel("output error (relative)")
+    axes[1, 0].set_ylabel("memory (fraction of the full cache)")
+    return fig
+
+
+def name(bits):
+    return f"{bits} bits" if bits else "not quantised"
+
+
+def reached(ax, memory, error, look):
+    """The least memory whose error is at most that of the axis."""
+    best = np.minimum.accumulate(error)
+    keep = np.concatenate([[True], np.diff(best) < 0])
+    if keep.sum() < 2:
+        return
+    wanted = np.geomspace(best[keep].min(), best[keep].max(), 9)
+    logs = np.interp(np.log(wanted), np.log(best[keep][::-1]), np.log(memory[keep][::-1]))
+    ax.plot(wanted, np.exp(logs), **look)

@@ -1,0 +1,64 @@
+"""Output error against the budget where the same selection drops or merges what it evicts."""
+
+import numpy as np
+
+from plots import load, style
+
+TITLE = "output error against the budget: eviction and merging of the same selection"
+MERGE_KEYS = ("merge", "merge_threshold", "cam_targets", "votes", "score_estimate",
+              "estimate_decay", "estimate_window")
+MEASURES = (("output_error_mean", "mean over steps and layers", np.nanmean),
+            ("output_error_max", "worst step and layer", np.nanmax))
+
+
+def pages(results, options):
+    found = selections(results)
+    if not found or not results.has(*(name for name, _, _ in MEASURES)):
+        raise load.NotMeasured(f"{results.path}: no selection with merge=drop and another merge")
+    return [("merging_budget", lambda: draw(results, found))]
+
+
+def selections(results):
+    """[[records]]: those that differ in how they merge only, eviction first."""
+    known = load.parameters(results)
+    groups = {}
+    for record in results.policies:
+        keys = known.get(record)
+        if keys is None:
+            continue
+        # merge=kvmerger chooses for itself; every other kind works on what is selected.
+        own = tuple(sorted((key, value) for key, value in keys.items() if key not in MERGE_KEYS))
+        groups.setdefault(own, []).append(record)
+    ordered = []
+    for records in groups.values():
+        records.sort(key=lambda record: known[record]["merge"] != "drop")
+        if len(records) > 1 and known[records[0]]["merge"] == "drop":
+            ordered.append(records)
+    return ordered[:4]
+
+
+def draw(results, groups):
+    known = load.parameters(results)
+    merges = list(dict.fromkeys(known[record]["merge"] for records in groups
+                                for record in records))
+    fig, axes = style.frame(
+        "Output error where the same selection drops or merges",
+        f"{results.subtitle}\neach column is one selection, each line what becomes of the entries "
+        "that lose their place", len(MEASURES), len(groups), 1.9,
+        [style.key("dropped" if merge == "drop" else merge, style.line_style(k))
+         for k, merge in enumerate(merges)],
+        (style.budget_label(results), "output error (relative)"), sharex=True, sharey="row")
+    order = np.argsort(results.budgets, kind="stable")
+    for row, (name, what, over_layers) in zip(axes, MEASURES):
+        values = over_layers(results.variable(name, "policy", "budget", "layer"), axis=2)
+        for ax, records in zip(row, groups):
+            for record in records:
+                line = values[results.policies.index(record)]
+                ax.plot(results.budgets[order], line[order],
+                        **style.line_style(merges.index(known[record]["merge"])))
+            ax.set_yscale("log")
+            style.budget_axis(ax, results)
+            if ax in axes[0]:
+                ax.set_title(style.wrapped(records[0]))
+        row[0].set_ylabel(what)
+    return fig

@@ -1,0 +1,70 @@
+"""Output error against the steps since the last compression, for several periods: what a cache that
+is compressed anew now and then, from the full one, loses until the next time."""
+
+import warnings
+
+import numpy as np
+
+from plots import load, style
+
+TITLE = "output error against steps since the last compression, for several periods"
+
+
+def pages(results, options):
+    found = families(results)
+    if not found or not results.has("output_error"):
+        raise load.NotMeasured(f"{results.path}: no policy with schedule=periodic")
+    budget = results.nearest_budget(options.budget)
+    return [("periodic", lambda: draw(results, budget, found))]
+
+
+def families(results):
+    """[{period: record}]: records that differ in their period only; 0 is compressed once."""
+    known = load.parameters(results)
+    groups = {}
+    for record in results.policies:
+        keys = known.get(record, {})
+        if keys.get("schedule") not in ("periodic", "prefill"):
+            continue
+        own = tuple(sorted((key, value) for key, value in keys.items()
+                           if key not in ("schedule", "period")))
+        period = int(keys["period"]) if keys["schedule"] == "periodic" else 0
+        groups.setdefault(own, {})[period] = record
+    return [members for members in groups.values() if any(members)][:4]
+
+
+def draw(results, budget, groups):
+    periods = sorted({period for members in groups for period in members})
+    error = results.variable("output_error", "policy", "budget", "layer", "step")[:, budget]
+    fig, axes = style.frame(
+        f"Output error since the last compression at budget {results.budget_text(budget)}",
+        f"{results.subtitle}\nmean over layers and compressions", 1, len(groups), 2.5,
+        [style.key(f"every {period} steps" if period else "once, at the end of the prompt",
+                   style.line_style(periods.index(period))) for period in periods],
+        ("steps since the last compression", "output error (relative)"), sharey=True)
+    start = int(results.data.attrs["prompt_len"])
+    for ax, members in zip(axes[0], groups):
+        for period, record in sorted(members.items()):
+            since = results.steps - start
+            if period:
+                since = since % period
+            values = error[results.policies.index(record)]
+            at = np.unique(since)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                line = np.array([np.nanmean(values[:, since == step]) for step in at])
+            seen = np.isfinite(line)
+            if period:
+                ax.plot(at[seen] + 1, line[seen], markevery=0.1,
+                        **style.line_style(periods.index(period)))
+            else:   # a single course: smoothed by the mean of its neighbours on the log axis
+                edges = np.unique(np.round(np.geomspace(1, at.max() + 2, 12)).astype(int))
+                cells = [(at[seen] + 1 >= a) & (at[seen] + 1 < b)
+                         for a, b in zip(edges, edges[1:])]
+                ax.plot([np.mean(at[seen][cell] + 1) for cell in cells if cell.any()],
+                        [np.mean(line[seen][cell]) for cell in cells if cell.any()],
+                        **style.line_style(periods.index(period)))
+        ax.set_xscale("log")
+        ax.set_ylim(bottom=0)
+        ax.set_title(style.wrapped(members[min(members)]))
+    return fig

@@ -1,0 +1,45 @@
+"""How far predicted scores are from those that come, by predictor (KeepKV, Figure 2d)."""
+
+import numpy as np
+
+from plots import load, style
+
+TITLE = "error of predicted attention scores by predictor"
+SUMMARIES = (("prediction_error_median", "median"),
+             ("prediction_error_trimmed_mean", "mean without lowest and highest tenth"),
+             ("prediction_error_weighted_mean", "mean weighted by attention"))
+SCORES = {"exp-logit": "score exp(logit)", "attention": "score A (softmax)"}
+
+
+def pages(results, options):
+    if not results.has(*(name for name, _ in SUMMARIES)):
+        raise load.NotMeasured(f"{results.path}: no prediction_error; "
+                               "kvsim replay --metric prediction_error makes it")
+    return [("prediction_error", lambda: draw(results))]
+
+
+def draw(results):
+    predictors = [str(name) for name in results.data["predictor"].values]
+    scores = [str(name) for name in results.data["score"].values]
+    fig, axes = style.frame(
+        "Error of predicted scores, by predictor",
+        f"{results.subtitle}\nmarker: median over layers; bar: range over layers", 1, len(scores),
+        2.6, [style.key(what, {**style.line_style(k), "linestyle": ""})
+              for k, (_, what) in enumerate(SUMMARIES)],
+        ("|predicted / true - 1|", ""), sharey=True)
+    rows = np.arange(len(predictors))
+    for ax, s in zip(axes[0], range(len(scores))):
+        for k, (name, _) in enumerate(SUMMARIES):
+            values = results.variable(name, "layer", "score", "predictor")[:, s]
+            if np.isnan(values).all():
+                continue
+            low, middle, high = (np.nanpercentile(values, q, axis=0) for q in (0, 50, 100))
+            look = style.line_style(k)
+            place = rows + 0.22 * (k - 1)
+            ax.hlines(place, low, high, color=look["color"], linewidth=0.8)
+            ax.plot(middle, place, **{**look, "linestyle": ""})
+        ax.set_xscale("log")
+        ax.set_title(SCORES.get(scores[s], scores[s]))
+    axes[0, 0].set_yticks(rows, predictors)
+    axes[0, 0].invert_yaxis()
+    return fig

@@ -1,0 +1,184 @@
+// Merging under every schedule, over odd shapes, against the naive float64 form.
+#include <catch2/catch.hpp>
+
+#include <cmath>
+
+#include "analysis/merge_bound.hpp"
+#include "run/layer_replay.hpp"
+#include "sim/core/random.hpp"
+#include "tests/reference/merging.hpp"
+#include "tests/reference/reference.hpp"
+#include "tests/support/random_run.hpp"
+
+using namespace kvsim;
+using namespace kvsim::test;
+
+namespace {
+
+// Logits are float32 products: about 1e-6 each, and estimates sum exponentials of them.
+constexpr double kTolerance = 1e-4;
+
+/// Small odd shapes; neighbours have similar keys, so that merges happen.
+std::unique_ptr<RandomRun> odd_run(uint64_t seed) {
+  const auto draw = [&](uint64_t what, int64_t choices) {
+    return static_cast<int64_t>(uniform(seed, what, 7, 0) * static_cast<double>(choices));
+  };
+  RandomTraceShape shape;
+  shape.seed = seed;
+  shape.kv_heads = 1 + static_cast<int>(draw(1, 3));
+  shape.query_heads = shape.kv_heads * (1 + static_cast<int>(draw(2, 3)));
+  shape.d = 6 + draw(3, 13);
+  shape.dv = 5 + draw(4, 15);
+  shape.prompt = 19 + draw(5, 24);
+  shape.later = 11 + draw(6, 9);
+  shape.sink = draw(7, 2) == 1;
+  auto run = random_run(shape, {0}, 1);
+  Tensor& k = run->layers[0].k;
+  for (int64_t kv = 0; kv < shape.kv_heads; ++kv)
+    for (int64_t i = 1; i < shape.prompt + shape.later; ++i)
+      for (int64_t c = 0; c < shape.d; ++c)
+        set_element(k, kv, i, c,
+                    0.8f * element(k, kv, i - 1, c) + 0.6f * element(k, kv, i, c));
+  return run;
+}
+
+/// What a record says of every step.
+struct Seen {
+  std::vector<double> change;   ///< [Hq][T][dv]
+  std::vector<double> sag, defect, value_part, mass_part;
+  std::vector<PairMerge> pairs;
+};
+
+Seen replayed(const RandomRun& run, const std::string& text, const std::string& budget) {
+  const std::vector<LayerKept> kept = kept_of(run, {text}, {budget});
+  const std::vector<Record> records = {Record::parse(text)};
+  const auto backend = make_cpu_backend();
+  const MadeUpFiles files;
+  PolicyRun policies(records, {Budget::parse(budget)}, run.info, {0}, 0, files);
+  PeriodicPolicies periodic(policies, run.info, {0}, 0, files);
+  LayerWork work(run.layers[0], *backend);
+  PrefillOptions options;
+  options.slot_changes = options.pairs = true;
+  LayerReplay replay(work, periodic, kept[0], records, options);
+  Seen seen;
+  const auto steps = static_cast<size_t>(run.info.steps());
+  const auto width = static_cast<size_t>(work.value_dim());
+  seen.change.assign(static_cast<size_t>(work.query_heads()) * steps * width, 0.0);
+  seen.sag = seen.defect = seen.value_part = seen.mass_part = std::vector<double>(steps, NAN);
+  replay.run([&](const StepBlock& block) {
+    for (const OutcomeBlock& view : block.outcomes) {
+      for (int64_t s = 0; s < block.steps; ++s) {
+        const auto at = static_cast<size_t>(block.first_step + s);
+        for (size_t h = 0; h < static_cast<size_t>(work.query_heads()); ++h)
+          for (size_t c = 0; c < width; ++c)
+            seen.change[(h * steps + at) * width + c] = static_cast<double>(
+                view.delta[(h * static_cast<size_t>(block.steps) + static_cast<size_t>(s)) *
+                               width + c]);
+        seen.sag[at] = view.merges == nullptr ? 0 : view.merges->sag(s);
+        if (view.merges == nullptr) continue;
+        seen.defect[at] = view.merges->defect(s);
+        seen.value_part[at] = view.merges->value_part(s);
+        seen.mass_part[at] = view.merges->mass_part(s);
+      }
+    }
+  });
+  seen.pairs = replay.outcome(0).pairs;
+  return seen;
+}
+
+void same(double found, double expected) {
+  if (std::isnan(expected)) {
+    CHECK(std::isnan(found));
+    return;
+  }
+  CHECK(found == Approx(expected).epsilon(kTolerance).margin(kTolerance));
+}
+
+void compare(const Seen& seen, const TraceInfo& info, size_t step,
+             const std::vector<reference::MergedStep>& heads) {
+  const size_t width = heads[0].change.size();
+  double sag = 0, defect = 0, value_part = 0, mass_part = 0, slots = 0;
+  for (size_t h = 0; h < heads.size(); ++h) {
+    for (size_t c = 0; c < width; ++c)
+      same(seen.change[(h * static_cast<size_t>(info.steps()) + step) * width + c],
+           heads[h].change[c]);
+    sag += heads[h].sag / static_cast<double>(heads.size());
+    defect += heads[h].defect;
+    value_part += heads[h].value_part;
+    mass_part += heads[h].mass_part;
+    slots += heads[h].slots;
+  }
+  same(seen.sag[step], sag);
+  same(seen.defect[step], slots > 0 ? defect / slots : NAN);
+  same(seen.value_part[step], slots > 0 ? value_part / slots : NAN);
+  same(seen.mass_part[step], slots > 0 ? mass_part / slots : NAN);
+}
+
+void same_pairs(const std::vector<PairMerge>& found,
+                const std::vector<reference::MadePair>& expected, int heads) {
+  REQUIRE(found.size() == expected.size());
+  for (const reference::MadePair& one : expected) {
+    const auto pair = std::ranges::find_if(found, [&](const PairMerge& other) {
+      return other.first_head == one.owner * heads && other.from == one.from &&
+             other.into == one.into && other.merged_at == one.merged_at;
+    });
+    REQUIRE(pair != found.end());
+    same(pair->log_score_from, one.log_score_from);
+    same(pair->log_score_into, one.log_score_into);
+    same(pair->log_weight, one.log_weight);
+    for (size_t c = 0; c < one.value.size(); ++c)
+      same(static_cast<double>(pair->value[c]), one.value[c]);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("merging under every schedule is what the naive form says, over odd shapes",
+          "[merge][decode][periodic]") {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    for (const char* merge : {"convex", "keepkv", "keepkv-bias", "cam-expected", "drop"}) {
+      const auto run = odd_run(seed);
+      const TraceInfo& info = run->info;
+      reference::StreamingMerge::Rule rule;
+      rule.merge = merge;
+      rule.threshold = 0.6;
+      rule.sinks = 2;
+      rule.budget = 9;
+      rule.window = 5;
+      rule.cam_targets = 3;
+      std::string record = std::string("streaming,sinks=2,merge=") + merge;
+      if (rule.merge == "convex") record += ",merge_threshold=0.6";
+      if (rule.merge.starts_with("keepkv")) record += ",merge_threshold=0.6,estimate_window=5";
+      if (rule.merge == "cam-expected") record += ",cam_targets=3";
+      INFO(record << ", shape " << seed << ": " << info.num_query_heads << " heads, "
+                  << info.num_kv_heads << " KV heads, n " << info.prompt_len);
+      const int64_t n = info.prompt_len;
+      {
+        reference::StreamingMerge naive(run->layers[0], rule);
+        naive.compress(n);
+        const Seen seen = replayed(*run, record, "9");
+        for (int64_t t = n; t < info.total_len; ++t)
+          compare(seen, info, static_cast<size_t>(t - n), naive.look(n, t));
+        same_pairs(seen.pairs, naive.pairs(), info.group_size());
+      }
+      {
+        reference::StreamingMerge naive(run->layers[0], rule);
+        const Seen seen = replayed(*run, record + ",schedule=periodic,period=4", "9");
+        for (int64_t t = n; t < info.total_len; ++t) {
+          const int64_t prompt = n + (t - n) / 4 * 4;
+          if (prompt == t) naive.compress(t);
+          compare(seen, info, static_cast<size_t>(t - n), naive.look(prompt, t));
+        }
+        same_pairs(seen.pairs, naive.pairs(), info.group_size());
+      }
+      {
+        reference::StreamingMerge naive(run->layers[0], rule);
+        naive.compress(n);
+        const Seen seen = replayed(*run, record + ",schedule=decode", "9");
+        for (int64_t t = n; t < info.total_len; ++t)
+          compare(seen, info, static_cast<size_t>(t - n), naive.decode(t));
+        same_pairs(seen.pairs, naive.pairs(), info.group_size());
+      }
+    }
+  }
+}
