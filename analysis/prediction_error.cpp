@@ -85,7 +85,7 @@ std::unique_ptr<Predictor> make_predictor(size_t number) {
 struct ScoreRows {
   int64_t heads = 0, rows = 0, columns = 0;
   std::vector<double> score;              ///< [heads][rows][columns] exp(logit), relative
-  std::vector<double> shrink;             ///< [heads][rows] what makes of it the attention, relative
+  std::vector<double> shrink;             ///< [heads][rows] what makes attention of it, relative
   const AttentionBlock* block = nullptr;
 
   std::span<const double> row(int64_t head, int64_t r) const {

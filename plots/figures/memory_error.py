@@ -60,6 +60,9 @@ def name(bits):
 
 def reached(ax, memory, error, look):
     """The least memory whose error is at most that of the axis."""
+    memory, error = memory[error > 0], error[error > 0]   # the full cache has none
+    if not error.size:
+        return
     best = np.minimum.accumulate(error)
     keep = np.concatenate([[True], np.diff(best) < 0])
     if keep.sum() < 2:

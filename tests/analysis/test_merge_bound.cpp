@@ -186,9 +186,8 @@ TEST_CASE("samples of merged pairs are what plain sums give", "[merge]") {
   }
 }
 
-TEST_CASE("the scale and bias bounds hold for every pair and query; the printed one does not",
-          "[merge]") {
-  int applicable = 0, beyond_printed = 0;
+TEST_CASE("the scale and bias bounds hold for every pair and query", "[merge]") {
+  int applicable = 0;
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     const auto run = run_with(2, seed);
     const auto backend = make_cpu_backend();
@@ -203,11 +202,9 @@ TEST_CASE("the scale and bias bounds hold for every pair and query; the printed 
           ++applicable;
           const double slack = 1e-5 * sample.spread;
           CHECK(sample.perturbation <= bound(votes ? "scale" : "bias").value(sample) + slack);
-          if (votes) beyond_printed += sample.perturbation > bound("paper").value(sample) + slack;
         }
       }
     }
   }
   CHECK(applicable > 500);
-  CHECK(beyond_printed > 0);
 }
