@@ -50,5 +50,6 @@ def draw(results):
     for ax in axes[0]:
         ax.set_xscale("log", base=2)
         ax.set_yscale("log")
+        style.log_ticks(ax.yaxis)
         ax.set_xticks(CONTEXTS[::2], [f"{context / 1024:g}k" for context in CONTEXTS[::2]])
     return fig

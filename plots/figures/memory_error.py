@@ -49,6 +49,9 @@ def draw(results, groups):
         column[0].set(xscale="log", yscale="log", title=style.wrapped(members[min(members)]),
                       xlabel="memory (fraction of the full cache)")
         column[1].set(xscale="log", yscale="log", xlabel="output error that is reached (relative)")
+    for ax in axes.flat:
+        style.log_ticks(ax.xaxis)
+        style.log_ticks(ax.yaxis)
     axes[0, 0].set_ylabel("output error (relative)")
     axes[1, 0].set_ylabel("memory (fraction of the full cache)")
     return fig

@@ -3,6 +3,7 @@ steps since the merge. Medians over pairs; the line is the median over layers, t
 """
 
 import numpy as np
+from matplotlib.ticker import NullLocator
 
 from plots import load, style
 
@@ -53,7 +54,8 @@ def draw(results, budget, found):
             band(ax, at, values, style.line_style(look))
         ax.set_xscale("log")
         ax.set_yscale("log")
-        ax.minorticks_off()
+        style.log_ticks(ax.yaxis)
+        ax.xaxis.set_minor_locator(NullLocator())
         labels = [f"{delay:g}\n{share(applicable[p, :, b, d])}\n{share(violated[p, :, b, d])}"
                   for d, delay in enumerate(delays)]
         ax.set_xticks(at, labels)

@@ -57,6 +57,7 @@ def draw(results, groups):
                 ax.plot(results.budgets[order], line[order],
                         **style.line_style(merges.index(known[record]["merge"])))
             ax.set_yscale("log")
+            style.log_ticks(ax.yaxis)
             style.budget_axis(ax, results)
             if ax in axes[0]:
                 ax.set_title(style.wrapped(records[0]))

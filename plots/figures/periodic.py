@@ -65,6 +65,7 @@ def draw(results, budget, groups):
                         [np.mean(line[seen][cell]) for cell in cells if cell.any()],
                         **style.line_style(periods.index(period)))
         ax.set_xscale("log")
+        style.log_ticks(ax.xaxis)
         ax.set_ylim(bottom=0)
         ax.set_title(style.wrapped(members[min(members)]))
     return fig

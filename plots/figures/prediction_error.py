@@ -26,7 +26,7 @@ def draw(results):
         f"{results.subtitle}\nmarker: median over layers; bar: range over layers", 1, len(scores),
         2.6, [style.key(what, {**style.line_style(k), "linestyle": ""})
               for k, (_, what) in enumerate(SUMMARIES)],
-        ("|predicted / true - 1|", ""), sharey=True)
+        ("|predicted / true - 1| (relative)", ""), sharey=True)
     rows = np.arange(len(predictors))
     for ax, s in zip(axes[0], range(len(scores))):
         for k, (name, _) in enumerate(SUMMARIES):
@@ -39,6 +39,7 @@ def draw(results):
             ax.hlines(place, low, high, color=look["color"], linewidth=0.8)
             ax.plot(middle, place, **{**look, "linestyle": ""})
         ax.set_xscale("log")
+        style.log_ticks(ax.xaxis)
         ax.set_title(SCORES.get(scores[s], scores[s]))
     axes[0, 0].set_yticks(rows, predictors)
     axes[0, 0].invert_yaxis()
