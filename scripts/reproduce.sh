@@ -162,3 +162,6 @@ for trace in "${traces[@]}"; do
 done
 if ls "$out"/*.aggregation.nc >/dev/null 2>&1; then draw_ablations; fi
 if ls "$out"/*.needle.nc >/dev/null 2>&1; then draw_needles; fi
+
+# Merging, schedules, quantisation.
+scripts/reproduce_merging.sh "${traces[@]}"

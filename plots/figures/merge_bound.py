@@ -3,7 +3,6 @@ steps since the merge. Medians over pairs; the line is the median over layers, t
 """
 
 import numpy as np
-from matplotlib.ticker import NullLocator
 
 from plots import load, style
 
@@ -48,14 +47,12 @@ def draw(results, budget, found):
         [style.key("measured change of the output", style.line_style(MEASURED)),
          style.key("bound, where it applies", style.line_style(BOUND))],
         ("steps since the merge", "norm, before W_O (model units)"), sharey=True)
-    at = delays + 1
+    at = np.arange(delays.size)
     for ax, (p, b) in zip(axes.flat, found):
         for values, look in ((theta[p, :, b], MEASURED), (median[p, :, b], BOUND)):
             band(ax, at, values, style.line_style(look))
-        ax.set_xscale("log")
         ax.set_yscale("log")
         style.log_ticks(ax.yaxis)
-        ax.xaxis.set_minor_locator(NullLocator())
         labels = [f"{delay:g}\n{share(applicable[p, :, b, d])}\n{share(violated[p, :, b, d])}"
                   for d, delay in enumerate(delays)]
         ax.set_xticks(at, labels)
@@ -75,4 +72,4 @@ def band(ax, at, values, look):
 
 
 def share(values):
-    return f"{100 * np.nanmean(values):.3g} %" if np.isfinite(values).any() else "-"
+    return f"{100 * np.nanmean(values):.0f} %" if np.isfinite(values).any() else "-"

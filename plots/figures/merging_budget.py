@@ -1,6 +1,7 @@
 """Output error against the budget where the same selection drops or merges what it evicts."""
 
 import numpy as np
+from matplotlib.ticker import LogLocator
 
 from plots import load, style
 
@@ -58,6 +59,7 @@ def draw(results, groups):
                         **style.line_style(merges.index(known[record]["merge"])))
             ax.set_yscale("log")
             style.log_ticks(ax.yaxis)
+            ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             style.budget_axis(ax, results)
             if ax in axes[0]:
                 ax.set_title(style.wrapped(records[0]))

@@ -38,7 +38,7 @@ def draw(results, budget, groups):
     error = results.variable("output_error", "policy", "budget", "layer", "step")[:, budget]
     fig, axes = style.frame(
         f"Output error since the last compression at budget {results.budget_text(budget)}",
-        f"{results.subtitle}\nmean over layers and compressions", 1, len(groups), 2.5,
+        f"{results.subtitle}\nmean over layers, compressions and neighbouring steps", 1, len(groups), 2.5,
         [style.key(f"every {period} steps" if period else "once, at the end of the prompt",
                    style.line_style(periods.index(period))) for period in periods],
         ("steps since the last compression", "output error (relative)"), sharey=True)
@@ -54,16 +54,13 @@ def draw(results, budget, groups):
                 warnings.simplefilter("ignore", RuntimeWarning)
                 line = np.array([np.nanmean(values[:, since == step]) for step in at])
             seen = np.isfinite(line)
-            if period:
-                ax.plot(at[seen] + 1, line[seen], markevery=0.1,
-                        **style.line_style(periods.index(period)))
-            else:   # a single course: smoothed by the mean of its neighbours on the log axis
-                edges = np.unique(np.round(np.geomspace(1, at.max() + 2, 12)).astype(int))
-                cells = [(at[seen] + 1 >= a) & (at[seen] + 1 < b)
-                         for a, b in zip(edges, edges[1:])]
-                ax.plot([np.mean(at[seen][cell] + 1) for cell in cells if cell.any()],
-                        [np.mean(line[seen][cell]) for cell in cells if cell.any()],
-                        **style.line_style(periods.index(period)))
+            # Single steps are noisy: means of neighbours, of more of them further out.
+            edges = np.unique(np.round(np.geomspace(1, at.max() + 2, 12)).astype(int))
+            cells = [seen & (at + 1 >= a) & (at + 1 < b) for a, b in zip(edges, edges[1:])]
+            cells = [cell for cell in cells if cell.any()]
+            ax.plot([np.mean(at[cell] + 1) for cell in cells],
+                    [np.mean(line[cell]) for cell in cells],
+                    **style.line_style(periods.index(period)))
         ax.set_xscale("log")
         style.log_ticks(ax.xaxis)
         ax.set_ylim(bottom=0)
