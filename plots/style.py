@@ -238,6 +238,10 @@ def least(values, axis):
     return _quietly(np.nanmin, values, axis)
 
 
+def most(values, axis):
+    return _quietly(np.nanmax, values, axis)
+
+
 def _quietly(summary, values, axis):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -3,8 +3,6 @@
 Positive sag: the slots have less attention than their members had in the full cache.
 """
 
-import warnings
-
 import numpy as np
 
 from plots import load, style
@@ -42,9 +40,7 @@ def draw(results, budget, policies, note):
         values = results.variable(name, "policy", "budget", "layer", "step")[:, budget]
         ax.axhline(0, color="black", linewidth=0.7, linestyle=":", zorder=0)
         for number, policy in enumerate(policies):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)   # steps without merged slots
-                line = np.nanmean(values[results.policies.index(policy)], axis=0)
+            line = style.mean_over(values[results.policies.index(policy)], 0)
             look = {"zorder": 3, **style.policy_style(results, policy)}
             every = max(1, results.steps.size // 4)
             ax.plot(results.steps, line, color=look["color"], linewidth=0.4, alpha=0.35, zorder=2)

@@ -10,7 +10,8 @@ FULL_BITS = 0   # stands for entries that are not quantised
 
 def pages(results, options):
     found = families(results)
-    if not found or not results.has("compression", "output_error_mean"):
+    if not found or not results.has("compression", "output_error_mean") or \
+            not np.isfinite(results.data["output_error_mean"].values).any():
         raise load.NotMeasured(f"{results.path}: no selection at several numbers of bits")
     return [("memory_error", lambda: draw(results, found))]
 
@@ -32,7 +33,7 @@ def families(results):
 
 def draw(results, groups):
     every = sorted({bits for members in groups for bits in members}, reverse=True)
-    error = np.nanmean(results.variable("output_error_mean", "policy", "budget", "layer"), axis=2)
+    error = style.mean_over(results.variable("output_error_mean", "policy", "budget", "layer"), 2)
     memory = 1 / results.variable("compression", "policy", "budget")
     fig, axes = style.frame(
         "Memory at equal output error", f"{results.subtitle}\nabove: each marker is a budget; "

@@ -8,8 +8,8 @@ from plots import load, style
 TITLE = "output error against the budget: eviction and merging of the same selection"
 MERGE_KEYS = ("merge", "merge_threshold", "cam_targets", "votes", "score_estimate",
               "estimate_decay", "estimate_window")
-MEASURES = (("output_error_mean", "mean over steps and layers", np.nanmean),
-            ("output_error_max", "worst step and layer", np.nanmax))
+MEASURES = (("output_error_mean", "mean over steps and layers", style.mean_over),
+            ("output_error_max", "worst step and layer", style.most))
 
 
 def pages(results, options):
@@ -51,15 +51,18 @@ def draw(results, groups):
         (style.budget_label(results), "output error (relative)"), sharex=True, sharey="row")
     order = np.argsort(results.budgets, kind="stable")
     for row, (name, what, over_layers) in zip(axes, MEASURES):
-        values = over_layers(results.variable(name, "policy", "budget", "layer"), axis=2)
+        values = over_layers(results.variable(name, "policy", "budget", "layer"), 2)
         for ax, records in zip(row, groups):
             for record in records:
                 line = values[results.policies.index(record)]
                 ax.plot(results.budgets[order], line[order],
                         **style.line_style(merges.index(known[record]["merge"])))
-            ax.set_yscale("log")
-            style.log_ticks(ax.yaxis)
-            ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            if np.isnan(values).all():
+                style.note_undefined(ax)
+            else:
+                ax.set_yscale("log")
+                style.log_ticks(ax.yaxis)
+                ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             style.budget_axis(ax, results)
             if ax in axes[0]:
                 ax.set_title(style.wrapped(records[0]))

@@ -1,8 +1,6 @@
 """Output error against the steps since the last compression, for several periods: what a cache that
 is compressed anew now and then, from the full one, loses until the next time."""
 
-import warnings
-
 import numpy as np
 
 from plots import load, style
@@ -50,9 +48,7 @@ def draw(results, budget, groups):
                 since = since % period
             values = error[results.policies.index(record)]
             at = np.unique(since)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)
-                line = np.array([np.nanmean(values[:, since == step]) for step in at])
+            line = np.array([style.mean_over(values[:, since == step], None) for step in at])
             seen = np.isfinite(line)
             # Single steps are noisy: means of neighbours, of more of them further out.
             edges = np.unique(np.round(np.geomspace(1, at.max() + 2, 12)).astype(int))

@@ -38,6 +38,9 @@ def draw(results):
             place = rows + 0.22 * (k - 1)
             ax.hlines(place, low, high, color=look["color"], linewidth=0.8)
             ax.plot(middle, place, **{**look, "linestyle": ""})
+        if not ax.lines:
+            style.note_undefined(ax)
+            continue
         ax.set_xscale("log")
         style.log_ticks(ax.xaxis)
         ax.set_title(SCORES.get(scores[s], scores[s]))

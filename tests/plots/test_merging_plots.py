@@ -1,0 +1,92 @@
+"""Tests of the figures about merging, schedules and quantisation, on a small made-up results file.
+Run: python3 tests/plots/test_merging_plots.py"""
+
+import json
+import sys
+import unittest
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parent)]
+
+from test_plots import PlotTest  # noqa: E402  (skips when matplotlib is missing)
+
+import numpy as np  # noqa: E402
+from plots import load  # noqa: E402
+from plots.figures import memory_error, merging_budget, periodic  # noqa: E402
+
+RECORDS = {"snapkv": {}, "snapkv,merge=convex": {"merge": "convex"},
+           "snapkv,schedule=periodic,period=4": {"schedule": "periodic", "period": "4"},
+           "snapkv,quantize=kivi": {"quantize": "kivi"}}
+DEFAULTS = {"merge": "drop", "schedule": "prefill", "period": "64", "quantize": "none",
+            "quant_bits": "4"}
+FIGURES = {"attention_sag", "merging_budget", "merge_bound", "prediction_error", "periodic",
+           "memory_error", "decode_latency"}
+
+
+def measured(data):
+    """Adds what a run of these records measures, in the shapes of docs/results.md."""
+    cell, layer = ("policy", "budget"), ("policy", "budget", "layer")
+    sizes = dict(data.sizes)
+    data = data.assign_coords(bound=np.array(["paper", "scale", "bias"], object),
+                              delay=[0, 1, 8, 64, 512], score=np.array(["attention"], object),
+                              predictor=np.array(["ema 0.9", "last"], object))
+
+    def filled(*dims):
+        shape = [sizes.get(dim, data.sizes[dim]) for dim in dims]
+        return dims, np.linspace(0.1, 0.9, int(np.prod(shape))).reshape(shape)
+    for name in ("attention_sag", "attention_shift", "log_mass_defect"):
+        data[name] = filled(*layer, "step")
+    for name in ("bound_pairs", "bound_share_applicable", "bound_share_violated", "bound_median",
+                 "bound_perturbation"):
+        data[name] = filled(*layer, "bound", "delay")
+    for name in ("median", "trimmed_mean", "weighted_mean"):
+        data[f"prediction_error_{name}"] = filled("layer", "score", "predictor")
+    for name in ("compression", "decode_time", "decode_speedup"):
+        data[name] = filled(*cell)
+    data["compression"] = 1 + 9 * data["compression"]
+    data.attrs["config"] = json.dumps({"policies": [
+        {"record": record, "parameters": {**DEFAULTS, **keys}} for record, keys in
+        RECORDS.items()]})
+    return data
+
+
+class MergingFiguresTest(PlotTest):
+    def results(self, **options):
+        return self.file(policies=tuple(RECORDS), edit=measured, **options)
+
+    def test_every_figure_is_drawn_from_what_it_needs(self):
+        code, out, err = self.draw(self.results(), "-o", self.out, "--formats", "png", "--only",
+                                   ",".join(sorted(FIGURES)))
+        self.assertEqual((code, err), (0, []))
+        self.assertEqual({Path(path).stem for path in out}, FIGURES)
+
+    def test_a_file_without_merging_has_none_of_them(self):
+        _, out, err = self.draw(self.file(), "-o", self.out, "--formats", "png")
+        self.assertEqual(err, [])
+        self.assertFalse({Path(path).stem for path in out} & FIGURES)
+        for name in sorted(FIGURES):
+            self.refused(3, name, self.file(), "-o", self.out, "--only", name)
+
+    def test_records_are_grouped_by_what_they_share(self):
+        results = load.open_results(self.results())
+        self.assertEqual(merging_budget.selections(results), [["snapkv", "snapkv,merge=convex"]])
+        self.assertEqual(periodic.families(results),
+                         [{0: "snapkv", 4: "snapkv,schedule=periodic,period=4"}])
+        self.assertEqual(memory_error.families(results),
+                         [{0: "snapkv", 4: "snapkv,quantize=kivi"}])
+
+    def test_undefined_values_do_not_stop_a_figure(self):
+        def blank(data):
+            data = measured(data)
+            for name in data.data_vars:
+                if data[name].dtype.kind == "f":
+                    data[name][...] = np.nan
+            return data
+        results = self.file(policies=tuple(RECORDS), edit=blank)
+        for name in ("merging_budget", "periodic", "prediction_error"):
+            code, _, err = self.draw(results, "-o", self.out, "--formats", "png", "--only", name)
+            self.assertEqual((code, err), (0, []), name)
+
+
+if __name__ == "__main__":
+    unittest.main()
