@@ -33,7 +33,7 @@ class Losses:
 
 
 def scores(results):
-    """[policy, budget, span]: class scores, mean over layers; a layer without a score is left out."""
+    """[policy, budget, span]: class scores, mean over the layers that have one."""
     with np.errstate(invalid="ignore", divide="ignore"):
         values = results.variable(SCORE, "policy", "budget", "span", "layer")
         defined = ~np.isnan(values)

@@ -1,5 +1,5 @@
 """Keep rate and retained importance of hidden facts: depth across, length of the prompt down, one
-panel per policy (the retrieval figures of DefensiveKV and ReST-KV, on attention instead of answers).
+panel per policy: the retrieval figures of DefensiveKV and ReST-KV, on attention, not answers.
 
 A needle is a span whose name begins with `needle`. Its depth is the share of the prompt before it;
 needles of nearly the same depth and length share a cell, which shows their mean.
@@ -55,7 +55,7 @@ def needles(several):
 
 
 def cells(several, options, found, name, policies):
-    """(values [policy, length, depth], lengths, depths): means over layers and the cell's needles."""
+    """(values [policy, length, depth], lengths, depths): means over layers and needles."""
     tables = []
     for results in several:
         table = results.variable(name, "policy", "budget", "span", "layer")

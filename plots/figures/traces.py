@@ -103,7 +103,8 @@ def draw(several, options, policies, note):
         ax.grid(axis="y", visible=False)
     axes[0, 0].set_yticks(range(len(policies)), labels, fontsize=size)
     axes[0, 0].set_ylim(len(policies) - 0.25, -0.4)
-    style.numbers(fig, ["policy", "measure", "mean", "low", "high", "differs", *load.names(several)],
+    style.numbers(fig, ["policy", "measure", "mean", "low", "high", "differs",
+                        *load.names(several)],
                   [[policy, title.replace("\n", " "), means[m, p], low[m, p], high[m, p],
                     int(differs[m, p]), *values[m, p]]
                    for m, (title, _, _) in enumerate(MEASURES)
