@@ -154,10 +154,11 @@ for trace in "${traces[@]}"; do
   if has_span "$trace" secrecy; then rules "$trace"; fi
 done
 for trace in "${traces[@]}"; do
-  leak=${trace/_wish_/_leak_}
-  if [ "$leak" != "$trace" ] && [ -f "$leak" ]; then
-    requests "$trace"
-    if [[ $trace == *_defense_* ]]; then orders "$trace"; fi
+  wish=$(name "$trace")
+  [[ $wish == *_wish_* && -f $out/$wish.bias.nc ]] || continue
+  if [ -f "$out/${wish/_wish_/_leak_}.bias.nc" ]; then requests "$trace"; fi
+  if [[ $wish == *_defense_* && -f $out/${wish/_defense_/_directive_}.bias.nc ]]; then
+    orders "$trace"
   fi
 done
 if ls "$out"/*.aggregation.nc >/dev/null 2>&1; then draw_ablations; fi
