@@ -24,7 +24,7 @@ replay() {
   local trace=$1 group=$2 budgets=$3 one policies=()
   shift 3
   for one in "$@"; do policies+=(--policy "$one"); done
-  if [[ -n ${KVSIM_LAYERS:-} && $group =~ bias|rules ]]; then
+  if [[ -n ${KVSIM_LAYERS:-} && $group =~ bias|whitelist|rules ]]; then
     policies+=(--layers "$KVSIM_LAYERS")
   fi
   "$kvsim" replay "$trace" "${policies[@]}" --budget "$budgets" --wo-steps 16 -q \
@@ -96,8 +96,10 @@ bias() {
       grid+=("$one,constrain=debias,debias_lambda=$lambda")
     done
   done
-  for one in "" ,constrain=fair ,whitelist=defense; do records+=("${forms[@]/%/$one}"); done
-  replay "$1" bias 0.3:1.0:0.1 "${records[@]}"
+  for one in "" ,constrain=fair; do records+=("${forms[@]/%/$one}"); done
+  replay "$1" bias 0.1:1.0:0.1 "${records[@]}"
+  # A whitelist must fit into the budget.
+  replay "$1" whitelist 0.3:1.0:0.1 "${records[@]}" "${forms[@]/%/,whitelist=defense}"
   replay "$1" debias 0.1:1.0:0.1 "${grid[@]}"
   draw "$out/$(name "$1").bias.nc" -o "$out/$(name "$1")" \
     --only bias_index,keep_rate,keep_rate_layers,span_scores
@@ -108,7 +110,7 @@ requests() {
   local wish leak
   wish=$(name "$1")
   leak=${wish/_wish_/_leak_}
-  draw "$out/$wish.bias.nc" "$out/$leak.bias.nc" -o "$out/$wish" --only fairness \
+  draw "$out/$wish.whitelist.nc" "$out/$leak.whitelist.nc" -o "$out/$wish" --only fairness \
     --formats pdf,png,csv
   draw "$out/$wish.debias.nc" "$out/$leak.debias.nc" -o "$out/$wish" --only pareto \
     --formats pdf,png,csv
@@ -116,9 +118,10 @@ requests() {
 
 # Both orders of the instructions below each other; $1 is the defense first.
 orders() {
-  local first
+  local first second
   first=$(name "$1")
-  draw "$out/$first.bias.nc" "$out/${first/_defense_/_directive_}.bias.nc" -o "$out/$first" \
+  second=${first/_defense_/_directive_}
+  draw "$out/$first.whitelist.nc" "$out/$second.whitelist.nc" -o "$out/$first" \
     --only keep_rate_traces
 }
 
