@@ -14,8 +14,12 @@ from .kept_sets import KeptSets
 from .record import call_own_attention, find_attention_layers, replace_attention
 
 REGISTERED_NAME = "kvtrace_closed_loop"
-# Rows (sets times tokens) of one forward pass: enough for fast products, little enough memory.
-ROWS_AT_ONCE = 256
+# Rows (sets times tokens) of one forward pass: on a CPU what its caches hold, else what keeps the
+# device busy.
+ROWS_AT_ONCE = {"cpu": 128}
+ROWS_AT_ONCE_ELSEWHERE = 2048
+# Rows whose distributions over the vocabulary are compared at once.
+COMPARED_ROWS = 8
 
 
 @dataclass
@@ -84,7 +88,7 @@ class ClosedLoop:
         logits = self._forward(self.ids[None, self.prompt_len :], [None], self.prompt_len)[0]
         self.full_logits = logits.float()
         self.full = self.full_logits.softmax(-1)
-        self.full_sum = self.full.sum(-1, keepdim=True, dtype=torch.float64)
+        self.full_sum = self.full.sum(-1, dtype=torch.float64)
         self.full_top = self.full_logits.argmax(-1)
 
     def prompt_tensors(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
@@ -164,7 +168,8 @@ class ClosedLoop:
     @property
     def batch(self) -> int:
         """How many sets one forward pass takes."""
-        return max(1, ROWS_AT_ONCE // (len(self.ids) - self.prompt_len))
+        rows = ROWS_AT_ONCE.get(self.device.type, ROWS_AT_ONCE_ELSEWHERE)
+        return max(1, rows // (len(self.ids) - self.prompt_len))
 
     def logits(self, sets: list[KeptSets | None]):
         """Teacher-forced logits [B, T, vocabulary] of the later tokens, one kept set a row."""
@@ -182,24 +187,36 @@ class ClosedLoop:
             return [self._compare(one.float()) for one in logits]
 
     def _compare(self, logits) -> Loss:
+        """logits [T, vocabulary] float32 against those of the run that keeps everything."""
         import torch
 
-        change = logits - self.full_logits
-        mean = (self.full * change).sum(-1, keepdim=True, dtype=torch.float64) / self.full_sum
-        spread = change - mean.float()
-        # KL = log E[e^spread] over the full run's distribution: no difference of large numbers,
-        # so that a small loss keeps its digits. Past 80 the exponential would leave float32.
-        spread = spread if spread.max() < 80 else spread.double()
-        grown = (self.full * spread.expm1()).sum(-1, dtype=torch.float64) / self.full_sum[:, 0]
-        kl = grown.log1p().clamp(min=0)
-        nll = torch.full_like(kl, torch.nan)
+        parts = []
+        for begin in range(0, len(logits), COMPARED_ROWS):
+            rows = slice(begin, begin + COMPARED_ROWS)
+            parts.append(self._compare_rows(logits[rows], rows))
+        kl, normaliser, agrees = (torch.cat(part) for part in zip(*parts))
         following = self.ids[self.prompt_len + 1 :, None]
-        nll[:-1] = (kl + mean[:, 0])[:-1] - change[:-1].gather(-1, following)[:, 0]
-        return Loss(
-            kl.cpu().numpy(),
-            nll.cpu().numpy(),
-            (logits.argmax(-1) == self.full_top).cpu().numpy(),
-        )
+        nll = torch.full_like(kl, torch.nan)
+        change = (logits[:-1].gather(-1, following) - self.full_logits[:-1].gather(-1, following))
+        nll[:-1] = normaliser[:-1] - change[:, 0]
+        return Loss(kl.cpu().numpy(), nll.cpu().numpy(), agrees.cpu().numpy())
+
+    def _compare_rows(self, logits, rows: slice) -> tuple:
+        """KL to the full run, change of the logits' normaliser (log-sum-exp), equal top tokens."""
+        import torch
+
+        def expected(values):
+            """Mean over the full run's distribution; float64, and exact for a constant."""
+            return (self.full[rows] * values).sum(-1, dtype=torch.float64) / self.full_sum[rows]
+
+        change = logits - self.full_logits[rows]
+        mean = expected(change)
+        # KL = log E[e^(change - mean)]: no difference of large numbers, so that a small loss keeps
+        # its digits. Past 80 the exponential would leave float32.
+        spread = change - mean[:, None].float()
+        spread = spread if spread.max() < 80 else spread.double()
+        kl = expected(spread.expm1()).log1p().clamp(min=0)
+        return kl, kl + mean, logits.argmax(-1) == self.full_top[rows]
 
     def generate(self, sets: list[KeptSets | None], count: int) -> np.ndarray:
         """Greedy tokens [B, count] after the prompt; the first comes from the prompt itself."""
