@@ -9,6 +9,7 @@
 
 #include "cli/options.hpp"
 #include "cli/parse.hpp"
+#include "cli/results_choice.hpp"
 #include "cli/terminal.hpp"
 #include "io/results_reader.hpp"
 #include "sim/core/error.hpp"
@@ -34,43 +35,13 @@ void describe(po::options_description& options) {
   add_json_option(options);
 }
 
-std::string attribute(const Dataset& results, const char* name) {
-  const AttributeValue* found = results.attribute(name);
-  const std::string* text = found != nullptr ? std::get_if<std::string>(found) : nullptr;
-  return text != nullptr ? *text : "";
-}
-
 std::string find_trace(const Values& values, const Dataset& results, const std::string& path) {
-  if (has(values, "trace")) return text(values, "trace");
+  const std::string found = trace_beside(values, results, path);
+  if (!found.empty()) return found;
   const std::string name = attribute(results, "trace");
   if (name.empty()) bad_data({.what = "no trace is named", .where = path, .hint = "give --trace"});
-  for (const fs::path& folder : {fs::path(path).parent_path(), fs::path("."), fs::path("data")}) {
-    std::error_code fault;
-    if (fs::is_regular_file(folder / name, fault)) return (folder / name).string();
-  }
   bad_data({.what = "the trace of the results is not here", .where = path, .found = name,
             .hint = "give its path with --trace"});
-}
-
-std::string in_text(const std::string& value) { return value; }
-std::string in_text(int32_t value) { return std::to_string(value); }
-std::string in_text(int64_t value) { return std::to_string(value); }
-
-/// Index of what an option names among the values of a variable; -1 without the option.
-template <class T>
-int64_t choice(const Values& values, const Dataset& results, const char* option,
-               const char* variable) {
-  if (!has(values, option)) return -1;
-  const auto& known = std::get<std::vector<T>>(results.at(variable).values);
-  const std::string typed = text(values, option);
-  std::string all;
-  for (size_t i = 0; i < known.size(); ++i) {
-    if (in_text(known[i]) == typed) return static_cast<int64_t>(i);
-    if (i < 40) all += (i == 0 ? "" : "; ") + in_text(known[i]);
-  }
-  bad_data({.what = std::string("the results do not have this ") + option,
-            .where = std::string("--") + option, .found = typed,
-            .expected = "one of " + all + (known.size() > 40 ? "; ..." : "")});
 }
 
 std::string span_of(const TraceInfo& info, int64_t position) {
@@ -179,10 +150,10 @@ int run(const Values& values) {
     if (!results.has(name)) bad_data({.what = "missing variable", .where = path, .expected = name});
   }
   ExplainedCell cell;
-  cell.policy = choice<std::string>(values, results, "policy", "policy");
-  cell.budget = choice<std::string>(values, results, "budget", "budget_label");
-  cell.layer = choice<int32_t>(values, results, "layer", "layer");
-  cell.step = choice<int64_t>(values, results, "step", "step");
+  cell.policy = choice(values, results, "policy", "policy");
+  cell.budget = choice(values, results, "budget", "budget_label");
+  cell.layer = choice(values, results, "layer", "layer");
+  cell.step = choice(values, results, "step", "step");
   cell = worst_cell(results, path, cell);
   const std::string trace = find_trace(values, results, path);
   const TraceReader reader(trace);

@@ -3,8 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "io/hdf5.hpp"
-#include "io/temporary_file.hpp"
+#include "io/hdf5_output.hpp"
 #include "sim/core/layer_trace.hpp"
 
 namespace kvsim {
@@ -22,24 +21,15 @@ class TraceWriter {
   /// Shapes as in LayerTrace. A scale other than the root's, softcap, window, sink, residual norms
   /// and recorded outputs are stored when present.
   void write_layer(const LayerTrace& layer);
-  void commit();
+  void commit() { file_.commit(); }
 
  private:
   void write_root();
   void write_spans();
-  h5::Handle create(const std::string& object, hid_t type, const h5::Shape& shape);
-  void write(const std::string& object, hid_t type, const h5::Shape& shape, const void* data);
   void write_tensor(const std::string& object, const Tensor& tensor);
-  void write_texts(const std::string& object, const std::vector<std::string>& texts);
-  void write_attribute(hid_t owner, const char* name, int64_t value);
-  void write_attribute(hid_t owner, const char* name, double value);
-  void write_attribute(hid_t owner, const char* name, const std::string& value);
-  void check(bool good) const;
 
-  TemporaryFile target_;
+  h5::OutputFile file_;
   TraceInfo info_;
-  h5::Handle file_;
-  h5::Handle links_;   ///< link creation properties: make the groups of a path
 };
 
 }  // namespace kvsim

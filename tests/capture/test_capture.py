@@ -397,6 +397,9 @@ class Refusals(WithFolder):
         late = self.write_prompt('The oil.<compress/> All <span name="x">boats</span> home.')
         self.run_capture("llama", prompt=late, code=3)
         self.assertIn("spans lie before <compress/>", self.message)
+        twice = '<span name="x">The oil.</span> All <span name="x">boats</span> home.'
+        self.run_capture("llama", prompt=self.write_prompt(twice), code=3)
+        self.assertIn("every span has a name of its own", self.message)
 
     def test_attention_that_a_trace_cannot_describe_exits_1(self):
         own = record.check_rows

@@ -1,0 +1,67 @@
+#include "cli/results_choice.hpp"
+
+#include <filesystem>
+
+#include "cli/options.hpp"
+#include "sim/core/error.hpp"
+
+namespace kvsim::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kNamesShown = 40;
+
+std::string in_text(const std::string& value) { return value; }
+std::string in_text(double value) { return std::to_string(value); }
+template <class T>
+std::string in_text(T value) {
+  return std::to_string(value);
+}
+
+std::vector<std::string> names_of(const Variable& variable) {
+  return std::visit(
+      [](const auto& known) {
+        std::vector<std::string> names;
+        for (const auto& value : known) names.push_back(in_text(value));
+        return names;
+      },
+      variable.values);
+}
+
+}  // namespace
+
+std::string attribute(const Dataset& results, const char* name) {
+  const AttributeValue* found = results.attribute(name);
+  const std::string* text = found != nullptr ? std::get_if<std::string>(found) : nullptr;
+  return text != nullptr ? *text : "";
+}
+
+int64_t choice(const Values& values, const Dataset& results, const char* option,
+               const char* variable) {
+  if (!has(values, option)) return -1;
+  const std::vector<std::string> known = names_of(results.at(variable));
+  const std::string typed = text(values, option);
+  std::string all;
+  for (size_t i = 0; i < known.size(); ++i) {
+    if (known[i] == typed) return static_cast<int64_t>(i);
+    if (i < kNamesShown) all += (i == 0 ? "" : "; ") + known[i];
+  }
+  bad_data({.what = std::string("the results do not have this ") + option,
+            .where = std::string("--") + option,
+            .found = typed,
+            .expected = "one of " + all + (known.size() > kNamesShown ? "; ..." : "")});
+}
+
+std::string trace_beside(const Values& values, const Dataset& results, const std::string& path) {
+  if (has(values, "trace")) return text(values, "trace");
+  const std::string name = attribute(results, "trace");
+  if (name.empty()) return "";
+  for (const fs::path& folder : {fs::path(path).parent_path(), fs::path("."), fs::path("data")}) {
+    std::error_code fault;
+    if (fs::is_regular_file(folder / name, fault)) return (folder / name).string();
+  }
+  return "";
+}
+
+}  // namespace kvsim::cli

@@ -1,0 +1,25 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "analysis/dataset.hpp"
+#include "cli/command.hpp"
+
+/// What commands that read results files share: attributes, a choice of one policy, budget, layer
+/// or step by what it is called, and the trace that the results were made from.
+namespace kvsim::cli {
+
+/// A text attribute; empty when absent or of another type.
+std::string attribute(const Dataset& results, const char* name);
+
+/// Index of what an option names among the values of a variable (texts or integers); -1 without the
+/// option. A name that the results do not have is bad data.
+int64_t choice(const Values& values, const Dataset& results, const char* option,
+               const char* variable);
+
+/// Path of the trace: --trace, or the one that the results name, beside them, in this folder or in
+/// data/. Empty when it is not there.
+std::string trace_beside(const Values& values, const Dataset& results, const std::string& path);
+
+}  // namespace kvsim::cli
