@@ -28,6 +28,12 @@ double mean(std::span<const double> values) {
   return sum / static_cast<double>(kept.size());
 }
 
+double root_mean_square(std::span<const double> values) {
+  std::vector<double> squares(values.begin(), values.end());
+  for (double& value : squares) value *= value;
+  return std::sqrt(mean(squares));
+}
+
 double minimum(std::span<const double> values) {
   const std::vector<double> kept = defined(values);
   return kept.empty() ? kUndefined : *std::min_element(kept.begin(), kept.end());

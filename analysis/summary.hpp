@@ -8,6 +8,7 @@ namespace kvsim {
 double mean(std::span<const double> values);
 double minimum(std::span<const double> values);
 double maximum(std::span<const double> values);
+double root_mean_square(std::span<const double> values);
 
 /// Percentile p in [0, 100]: rank p/100 * (k-1) of the k sorted values, linear between neighbours.
 double percentile(std::span<const double> values, double p);

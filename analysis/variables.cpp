@@ -90,6 +90,14 @@ std::vector<VariableDeclaration> errors() {
        "maximum over the evaluated steps", kResidualNorm},
       {"residual_error_p99", kLayer, kReal, "1", "residual error, percentile 99",
        "percentile 99 over the evaluated steps", kResidualNorm},
+      {"stream_error", "policy budget step", kReal, "1", "error of the stream, all layers together",
+       "root of the summed squares of the layers' ‖sum over heads of (z^ - z) W‖ / norm of the "
+       "residual stream that enters the last layer; over the layers of the run",
+       kResidualNorm},
+      {"stream_error_rms", "policy budget", kReal, "1", "error of the stream, over steps",
+       "root mean square over the evaluated steps; what best predicts the loss of a model that "
+       "runs with the kept sets (docs/prediction.md)",
+       kResidualNorm},
   };
 }
 

@@ -119,6 +119,7 @@ std::string summary_table(const Dataset& dataset, const SummaryStyle& style) {
   add_column(dataset, columns, "output", "mean", "output_error_mean", mean, error_text);
   add_column(dataset, columns, "error", "worst", "output_error_max", maximum, error_text);
   add_column(dataset, columns, "residual", "worst", "residual_error_max", maximum, error_text);
+  add_column(dataset, columns, "stream", "error", "stream_error_rms", itself, error_text);
   add_column(dataset, columns, "", "smaller", "compression", itself, ratio_text);
 
   std::string text;

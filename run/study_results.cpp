@@ -124,11 +124,14 @@ void StudyResults::write_errors(ReplayCell cell, int64_t layer, const LayerWork&
   if (!dataset_.has("residual_error")) return;
   const auto norms = std::span(work.trace().residual_norm)
                          .subspan(static_cast<size_t>(work.info().first_step()));
-  relative_errors(series.error, std::vector<double>(norms.begin(), norms.end()), relative);
+  const std::vector<double> residual(norms.begin(), norms.end());
+  relative_errors(series.error, residual, relative);
   write_series("residual_error", cell, layer, relative);
   set_value("residual_error_mean", {p, b, layer}, mean(relative));
   set_value("residual_error_max", {p, b, layer}, maximum(relative));
   set_value("residual_error_p99", {p, b, layer}, percentile(relative, 99));
+  stream_[{p, b}].add_layer(series.error);
+  last_norm_ = residual;
 }
 
 bool StudyResults::wants_some(std::string_view beginning) const {
@@ -325,9 +328,19 @@ void StudyResults::write_span_order() {
   }
 }
 
+void StudyResults::write_stream() {
+  for (const auto& [cell, error] : stream_) {
+    const auto [p, b] = cell;
+    const std::vector<double> relative = error.relative_to(last_norm_);
+    std::ranges::copy(relative, dataset_.row("stream_error", {p, b}).begin());
+    set_value("stream_error_rms", {p, b}, root_mean_square(relative));
+  }
+}
+
 Dataset StudyResults::finish(const Backend& backend) {
   write_memory();
   write_span_order();
+  write_stream();
   describe_run(dataset_, reader_, options_, records_, backend,
                static_cast<int64_t>(projected_steps_.size()));
   return std::move(dataset_);

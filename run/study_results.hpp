@@ -7,6 +7,7 @@
 #include "analysis/memory_model.hpp"
 #include "analysis/merge_bound.hpp"
 #include "analysis/prediction_error.hpp"
+#include "analysis/stream_error.hpp"
 #include "run/layer_measures.hpp"
 #include "run/study.hpp"
 
@@ -62,6 +63,7 @@ class StudyResults {
   void add_memory(ReplayCell cell, const LayerWork& work, const ReplayOutcome& outcome);
   void write_memory();
   void write_span_order();
+  void write_stream();
   void set_value(const char* name, std::initializer_list<int64_t> index, double value);
 
   const TraceReader& reader_;
@@ -70,6 +72,8 @@ class StudyResults {
   std::vector<int64_t> projected_steps_;
   std::vector<SpanTokens> spans_;
   std::map<std::pair<int, int>, MemoryModel> memory_;   ///< by record and budget
+  std::map<std::pair<int, int>, StreamError> stream_;   ///< likewise; empty without residual norms
+  std::vector<double> last_norm_;   ///< residual stream [T] entering the last layer so far
   Dataset dataset_;
 };
 

@@ -38,3 +38,6 @@ for kind in ${all_kinds//,/ }; do
   if [ "$running" -ge "${LANES:-1}" ]; then wait -n; running=$((running - 1)); fi
 done
 while [ "$running" -gt 0 ]; do wait -n; running=$((running - 1)); done
+
+"${XDG_CACHE_HOME:-$HOME/.cache}/kvsim/plots/bin/python" plots/prediction.py "$out" \
+  -o "$out/figures" | tee "$out/prediction.txt"

@@ -36,6 +36,7 @@ fi
 check "capture" "$model_python" tests/capture/test_capture.py
 check "closed loop" "$model_python" tests/capture/test_closed_loop.py
 check "sweeps on a cluster" /usr/bin/python3 tests/cluster/test_workflow.py
+check "kept sets in kvpress" "$model_python" tests/capture/test_press.py
 check "sample trace" "$KVSIM_BIN" verify data/sample.h5
 check "goldens of published code" /usr/bin/python3 tests/golden/check_golden.py "$KVSIM_BIN"
 check "commands of the README" /usr/bin/python3 tests/cli/test_readme.py

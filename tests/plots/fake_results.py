@@ -33,6 +33,7 @@ def write(path, policies=POLICIES, budgets=BUDGETS, layers=range(8), steps=150, 
     if residual:
         variables["residual_error"] = (per_step, 0.3 * error)
         variables["residual_error_max"] = (per_layer, 0.3 * error.max(axis=3))
+        variables["stream_error_rms"] = (per_step[:2], 0.1 * error.mean(axis=(2, 3)))
     if spans:
         keep, line = keep_rates(generator, policies, np.array(budgets), len(layers), len(spans))
         variables["keep_rate"] = (per_span, keep)

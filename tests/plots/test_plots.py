@@ -37,7 +37,7 @@ except ModuleNotFoundError as error:
 SMALL = {"policies": ("full", "random", "snapkv,window=16"), "budgets": (0.2, 0.5),
          "layers": (0, 5), "steps": 20}
 ALL = {"bias_index", "budget", "keep_rate", "keep_rate_layers", "retained_importance",
-       "span_order", "span_scores", "worst_case"}
+       "span_order", "span_scores", "stream_error", "worst_case"}
 SPANS = {"bias_index", "keep_rate", "keep_rate_layers", "span_order", "span_scores"}
 
 

@@ -1,0 +1,57 @@
+"""Stream error against the budget: the measure that best predicts what a model loses.
+
+With a single budget each policy is a row with one dot.
+"""
+
+import functools
+
+import numpy as np
+
+from plots import load, style
+
+TITLE = "stream error against the budget, the best predictor of the model's loss"
+LABEL = "stream error (root mean square over steps)"
+
+
+def pages(results, options):
+    if not results.has("stream_error_rms"):
+        raise load.NotMeasured(f"{results.path}: no variable stream_error_rms")
+    draw = draw_dots if results.budgets.size == 1 else draw_curves
+    size = 30 if results.budgets.size == 1 else 10
+    return style.pages("stream_error", style.policy_pages(results, size),
+                       functools.partial(draw, results))
+
+
+def draw_curves(results, policies, note):
+    values = results.variable("stream_error_rms", "policy", "budget")
+    lines = {policy: values[results.policies.index(policy)] for policy in policies}
+    keys = [style.key(policy, style.policy_style(results, policy), lines[policy])
+            for policy in policies]
+    fig, axes = style.frame(f"Stream error against the budget{note}", results.subtitle, 1, 1, 2.6,
+                            keys, (style.budget_label(results), LABEL))
+    ax = axes[0, 0]
+    order = np.argsort(results.budgets, kind="stable")  # the file has them as they were typed
+    for policy, line in lines.items():
+        ax.plot(results.budgets[order], line[order],
+                **{"zorder": 2, **style.policy_style(results, policy)})
+    if np.isnan(list(lines.values())).all():
+        style.note_undefined(ax)
+    style.budget_axis(ax, results)
+    ax.set_ylim(bottom=0)
+    return fig
+
+
+def draw_dots(results, policies, note):
+    values = results.variable("stream_error_rms", "policy", "budget")[:, 0]
+    labels, size, row = style.row_labels(policies)
+    fig, axes = style.frame(
+        f"Stream error at budget {results.budget_text(0)}{note}", results.subtitle, 1, 1,
+        0.5 + row * len(policies))
+    ax = axes[0, 0]
+    found = [values[results.policies.index(policy)] for policy in policies]
+    ax.plot(found, range(len(policies)), linestyle="", marker="o", color=style.COLOURS[0])
+    ax.set_yticks(range(len(policies)), labels, fontsize=size)
+    ax.set_ylim(len(policies) - 0.5, -0.5)
+    ax.set_xlim(left=0)
+    ax.set_xlabel(LABEL)
+    return fig

@@ -1,0 +1,276 @@
+"""Does the replay predict what the model loses? prediction.py DIR -o figs/
+
+DIR holds, per text, the results of `kvsim replay` (NAME.nc) and of data/closed_loop.py
+(NAME.loop.nc), as scripts/prediction.sh makes them. Prints Spearman's correlation over policies of
+every summary measure with the mean KL divergence, and draws the figures of docs/prediction.md.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import matplotlib.ticker
+import numpy as np
+import xarray
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[0] = str(ROOT)
+sys.path.append(str(ROOT / "data"))
+
+import prediction_plan as plan  # noqa: E402
+from plots import style  # noqa: E402
+
+RESAMPLES = 500
+# Losses: retained shares are turned around, so that more is always worse.
+MEASURES = {
+    "retained_importance": lambda values: 1 - values,
+    "retained_attention": lambda values: 1 - values,
+    "importance_cosine": lambda values: 1 - values,
+    "importance_pearson": lambda values: 1 - values,
+    "dropped_attention": lambda values: values,
+    "output_error": lambda values: values,
+    "output_error_absolute": lambda values: values,
+    "residual_error": lambda values: values,
+}
+OVER_STEPS = {
+    "mean": lambda values: values.mean(-1),
+    "worst": lambda values: values.max(-1),
+    "p99": lambda values: np.percentile(values, 99, axis=-1),
+}
+OVER_LAYERS = {
+    "mean": lambda values: values.mean(-1),
+    "worst": lambda values: values.max(-1),
+    "first third": lambda values: np.array_split(values, 3, -1)[0].mean(-1),
+    "middle third": lambda values: np.array_split(values, 3, -1)[1].mean(-1),
+    "last third": lambda values: np.array_split(values, 3, -1)[2].mean(-1),
+}
+BEST = "stream_error, rms over steps"
+SHOWN = (BEST, "residual_error, worst over steps, mean over layers",
+         "output_error, worst over steps, mean over layers",
+         "retained_importance, worst over steps, mean over layers",
+         "retained_importance, mean over steps, mean over layers")
+
+
+def ranks(values):
+    """Ranks with ties at their mean."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts + 1) / 2)[inverse]
+
+
+def spearman(a, b):
+    a, b = ranks(a), ranks(b)
+    a, b = a - a.mean(), b - b.mean()
+    scale = np.sqrt((a * a).sum() * (b * b).sum())
+    return float((a * b).sum() / scale) if scale > 0 else np.nan
+
+
+class Text:
+    """One text: measures [policies, budgets] by name, and what the model lost."""
+
+    def __init__(self, folder, kind, policies):
+        stem = f"{folder}/{kind}_{plan.PROMPT_TOKENS}_{plan.SEED}"
+        replay = xarray.open_dataset(f"{stem}.nc", engine="h5netcdf")
+        loop = xarray.open_dataset(f"{stem}.loop.nc", engine="h5netcdf")
+        known = [str(one) for one in loop.policy.values]
+        self.kind, self.policies = kind, [one for one in policies if one in known]
+        replay, loop = replay.sel(policy=self.policies), loop.sel(policy=self.policies)
+        self.budgets = [float(one) for one in loop.budget.values]
+        self.kl = loop.kl_divergence.values
+        self.mean_kl = self.kl.mean(-1)
+        self.agreement = loop.top1_agreement_mean.values
+        self.layers = replay.layer.values
+        self.residual = replay.residual_error.values
+        self.absolute = replay.output_error_absolute.values
+        self.stream, stream_rms = stream_error(replay)
+        self.measures = {BEST: stream_rms,
+                         "outlier_count, sum over layers": replay.outlier_count.values.sum(-1)}
+        for name, loss in MEASURES.items():
+            values = loss(replay[name].values)
+            for step, fold in OVER_STEPS.items():
+                folded = fold(values)
+                for layer, over in OVER_LAYERS.items():
+                    how = f"{layer} over layers" if layer in ("mean", "worst") else f"{layer} of layers"
+                    self.measures[f"{name}, {step} over steps, {how}"] = over(folded)
+
+    def correlations(self, name, chosen=slice(None)):
+        """Spearman over policies at each budget."""
+        values = self.measures[name]
+        return [spearman(values[chosen, b], self.mean_kl[chosen, b])
+                for b in range(len(self.budgets))]
+
+
+def read(folder, kinds, policies):
+    """The texts that have been run; says which have not."""
+    texts = []
+    for kind in kinds:
+        if (folder / f"{kind}_{plan.PROMPT_TOKENS}_{plan.SEED}.loop.nc").is_file():
+            texts.append(Text(folder, kind, policies))
+        else:
+            print(f"{kind}: not run, left out")
+    if not texts:
+        sys.exit(f"{folder}: none of {', '.join(kinds)} has been run")
+    return texts
+
+
+def stream_error(replay):
+    """As `kvsim replay` writes it; computed from its parts for files of older versions."""
+    if "stream_error" in replay:
+        return replay.stream_error.values, replay.stream_error_rms.values
+    absolute, residual = replay.output_error_absolute.values, replay.residual_error.values
+    with np.errstate(invalid="ignore"):
+        last = absolute[:, :, -1] / residual[:, :, -1]
+    norm = np.nanmedian(last.reshape(-1, last.shape[-1]), axis=0)
+    values = np.sqrt((absolute ** 2).sum(2)) / norm
+    return values, np.sqrt((values ** 2).mean(-1))
+
+
+def interval(texts, name):
+    """Mean correlation over texts per budget, and its 95 % interval over resampled policies and
+    texts."""
+    generator = np.random.default_rng(0)
+    drawn = []
+    for _ in range(RESAMPLES):
+        some = [texts[i] for i in generator.integers(len(texts), size=len(texts))]
+        drawn.append(np.mean([
+            text.correlations(name, generator.integers(len(text.policies), size=len(text.policies)))
+            for text in some], axis=0))
+    low, high = np.nanpercentile(drawn, (2.5, 97.5), axis=0)
+    return np.mean([text.correlations(name) for text in texts], axis=0), low, high
+
+
+def table(texts, title, count=12):
+    """Prints the best measures and the ones of the papers, by mean over texts and budgets."""
+    print(f"\n{title}: {', '.join(f'{t.kind} ({len(t.policies)} policies)' for t in texts)}")
+    names = {name: np.array([text.correlations(name) for text in texts])
+             for name in texts[0].measures}
+    order = sorted(names, key=lambda name: -np.nan_to_num(names[name].mean(), nan=-2))
+    budgets = " ".join(f"{b:>6g}" for b in texts[0].budgets)
+    print(f"{'':58} {'mean':>6} {'least':>6} {budgets}   all budgets")
+    for place, name in enumerate(order, start=1):
+        if place > count and name not in SHOWN:
+            continue
+        found = names[name]
+        pooled = np.mean([spearman(t.measures[name].ravel(), t.mean_kl.ravel()) for t in texts])
+        print(f"{place:3} {name:54} {found.mean():6.2f} {found.min():6.2f} "
+              + " ".join(f"{value:6.2f}" for value in found.mean(0)) + f"   {pooled:6.2f}")
+    return order
+
+
+def print_intervals(texts):
+    print("\n95 % intervals (policies and texts resampled)")
+    for name in SHOWN:
+        middle, low, high = interval(texts, name)
+        print(f"  {name:58} " + "  ".join(f"{m:.2f} [{a:.2f}, {b:.2f}]"
+                                          for m, a, b in zip(middle, low, high)))
+
+
+def print_places(texts):
+    """Which steps and layers carry the loss."""
+    print("\nsteps: share of the summed KL at the worst tenth of the steps; Spearman over steps of "
+          "stream error and KL (mean over policies), by budget")
+    for text in texts:
+        tenth = max(1, text.kl.shape[-1] // 10)
+        top = np.sort(text.kl, -1)[..., -tenth:].sum(-1) / np.maximum(text.kl.sum(-1), 1e-12)
+        along = np.array([[spearman(text.stream[p, b], text.kl[p, b])
+                           for b in range(len(text.budgets))] for p in range(len(text.policies))])
+        print(f"  {text.kind:22}" + " ".join(f"{v:.2f}" for v in top.mean(0)) + "   "
+              + " ".join(f"{v:.2f}" for v in np.nanmean(along, 0)))
+    print("\nlayers with the largest share of the summed squared error (mean over texts)")
+    share = np.mean([layer_shares(text) for text in texts], axis=0)
+    order = np.argsort(-share)[:8]
+    print("  " + ", ".join(f"{texts[0].layers[i]}: {share[i]:.2f}" for i in order))
+
+
+def layer_shares(text):
+    squares = (text.absolute ** 2).mean(-1)
+    return (squares / np.maximum(squares.sum(-1, keepdims=True), 1e-30)).mean((0, 1))
+
+
+def draw_scatter(texts):
+    """Best measure, residual error and mean retained importance against KL, a row per text."""
+    names = (SHOWN[0], SHOWN[1], SHOWN[4])
+    keys = [style.Line2D([], [], label=f"budget {b:g}", color=style.COLOURS[i], linestyle="",
+                         marker=style.MARKERS[i]) for i, b in enumerate(texts[0].budgets)]
+    fig, axes = style.frame(
+        "What the replay says and what the model lost",
+        "Texts set aside, one dot per policy and budget; above each panel the rank correlation "
+        "over policies, mean over budgets",
+        len(texts), len(names), 1.5, keys, ("", "mean KL divergence (nats)"))
+    for place, text in enumerate(texts):
+        for ax, name in zip(axes[place], names):
+            for b in range(len(text.budgets)):
+                ax.plot(text.measures[name][:, b], text.mean_kl[:, b], linestyle="", markersize=2.6,
+                        color=style.COLOURS[b], marker=style.MARKERS[b], markeredgewidth=0)
+            ax.set_yscale("log")
+            if "error" in name:
+                ax.set_xscale("log")
+            plain_ticks(ax.yaxis)
+            plain_ticks(ax.xaxis)
+            ax.set_title(f"{text.kind}: {np.mean(text.correlations(name)):.2f}")
+            if place == len(texts) - 1:
+                ax.set_xlabel(name.replace(", mean over layers", "").replace("ret", "1 − ret"))
+    return fig
+
+
+def plain_ticks(axis):
+    """Powers of ten as plain numbers: text is shown as typed in all figures."""
+    axis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
+
+
+def draw_measures(texts):
+    """Spearman per budget with intervals, a line per measure."""
+    keys = [style.key(name, style.line_style(i)) for i, name in enumerate(SHOWN)]
+    fig, axes = style.frame("Rank correlation with the model's loss, over policies",
+                            "Texts set aside: mean and 95 % interval (policies and texts "
+                            "resampled); dotted line: 0.9", 1, 1, 2.6, keys,
+                            ("budget (fraction of the prompt kept)", "Spearman's correlation"))
+    ax = axes[0, 0]
+    for i, name in enumerate(SHOWN):
+        middle, low, high = interval(texts, name)
+        at = np.array(texts[0].budgets) + 0.006 * (i - 2)
+        look = style.line_style(i)
+        ax.plot(at, middle, **look)
+        ax.vlines(at, low, high, color=look["color"], linewidth=0.8)
+    ax.axhline(0.9, color=style.REFERENCE, linewidth=0.8, linestyle=":")
+    ax.set_xticks(texts[0].budgets)
+    return fig
+
+
+def draw_layers(texts):
+    """Share of the summed squared error by layer, a line per text."""
+    keys = [style.key(text.kind, style.line_style(i)) for i, text in enumerate(texts)]
+    fig, axes = style.frame("Layers whose errors weigh most", "All texts: share of the squared "
+                            "output error, mean over policies and budgets", 1, 1, 2.2, keys,
+                            ("layer", "share of squared error"))
+    for i, text in enumerate(texts):
+        axes[0, 0].plot(text.layers, layer_shares(text), **style.line_style(i))
+    return fig
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="prediction.py", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.add_argument("-o", "--out", required=True, type=Path, metavar="FIGS")
+    options = parser.parse_args()
+    halves = [read(options.folder, kinds, plan.EVICTION)
+              for kinds in (plan.SEARCHED, plan.SET_ASIDE)]
+    table(halves[0], "searched half")
+    table(halves[1], "half set aside")
+    print_intervals(halves[1])
+    print_places(halves[0] + halves[1])
+    hindsight = read(options.folder, plan.SET_ASIDE, plan.EVICTION + plan.HINDSIGHT)
+    table(hindsight, "half set aside, with hindsight presets", 1)
+    style.use()
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name, figure in (("prediction_scatter", draw_scatter(halves[1])),
+                         ("prediction_measures", draw_measures(halves[1])),
+                         ("prediction_layers", draw_layers(halves[0] + halves[1]))):
+        for ending in ("png", "pdf"):
+            style.save(figure, options.out / f"{name}.{ending}")
+            print(options.out / f"{name}.{ending}")
+
+
+if __name__ == "__main__":
+    main()
