@@ -50,6 +50,18 @@ void fused(const Problem& p, Outputs* outputs) {
   });
 }
 
+/// Column sums, as H2O wants them, of the later queries.
+void sums(const Problem& p, Outputs* outputs) {
+  static const std::unique_ptr<Backend> backend = make_cpu_backend();
+  AttentionSumRequest request;
+  request.columns = p.shape.n;
+  for (int64_t row = 0; row < p.shape.steps; ++row) request.rows.push_back(row);
+  request.weights.assign(request.rows.size(), 1.0);
+  std::vector<double> result(static_cast<size_t>(p.shape.group * p.shape.n));
+  backend->attention_sums(p.layer, request, result.data());
+  if (outputs != nullptr) outputs->sums = std::move(result);
+}
+
 // ---- baselines ----------------------------------------------------------------------------------
 
 /// Softmax of rows of scores[M][columns] in place, without the division. The last `steps` columns
@@ -167,7 +179,7 @@ void floor(const Problem& p, Outputs*) {
 
 const std::vector<Form>& forms() {
   static const std::vector<Form> all = {
-      {"fused", fused, true}, {"gather", gather, true}, {"mask", mask, true},
+      {"fused", fused, true}, {"sums", sums, true}, {"gather", gather, true}, {"mask", mask, true},
       {"floor", floor, false}};
   return all;
 }

@@ -14,6 +14,7 @@ struct Form {
 };
 
 /// fused: the replay of the CPU backend.
+/// sums: scores and their sums over the later queries, the work of H2O's score.
 /// gather: per policy and budget, copy the kept keys and values, then dense attention on them.
 /// mask: scores once, then per policy and budget a masked softmax and a product over all keys.
 /// floor: the matrix products that the fused form cannot do without, by the library, nothing else.

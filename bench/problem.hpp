@@ -44,9 +44,11 @@ struct Problem {
 struct Outputs {
   std::vector<float> z;
   std::vector<float> mass;
+  std::vector<double> sums;   ///< of attention over the rows of each head, [group][n]; or empty
 };
 
-/// Largest relative error of outputs and shares against float64, over a sample of rows.
+/// Largest relative error against float64: of outputs and shares over a sample of rows, or of sums
+/// over a sample of keys.
 double largest_error(const Problem& problem, const Outputs& outputs);
 
 }  // namespace kvsim::bench

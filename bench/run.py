@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 
+from whole_command import whole_command
+
 POLICIES, LARGEST = 8, 0.5   # of bench/problem.cpp
 SHAPES = [(4096, 64), (4096, 128), (32768, 64), (32768, 128)]
 GROWTH = [4096, 8192, 16384, 32768, 65536, 131072]
@@ -75,10 +77,10 @@ def ratios(options, n, d):
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "problem.bin")
         ours = Program(options, [options.bench, *shape, "--file", file, "--check", "fused",
-                                 "gather", "mask"])
+                                 "sums", "gather", "mask"])
         ours.tell(f"threads {options.threads}")
         questions = {name: lambda name=name: ours.ask(name)
-                     for name in ("peak", "fused", "floor", "gather", "mask")}
+                     for name in ("peak", "fused", "sums", "floor", "gather", "mask")}
         theirs = None
         if options.torch:
             script = os.path.join(os.path.dirname(__file__), "torch_baseline.py")
@@ -93,9 +95,10 @@ def ratios(options, n, d):
     unit = float(ours.facts["unit"])
     work = (2 + POLICIES * LARGEST) * unit / 1e9
     share = statistics.median(work / t / p for t, p in zip(times["fused"], times["peak"]))
+    sums = statistics.median(unit / 1e9 / t / p for t, p in zip(times["sums"], times["peak"]))
     print(f"\n### n = {n}, d = {d}, {GROUP} heads x {STEPS} steps, 8 policies x 10 budgets\n")
     print(f"FMA peak {spread(times.pop('peak'))} GFLOP/s; the fused replay reaches "
-          f"**{100 * share:.0f} %** of it.\n")
+          f"**{100 * share:.0f} %** of it, sums of attention {100 * sums:.0f} %.\n")
     print("| form | seconds, median [spread] | times the fused replay | largest error |")
     print("|---|---|---|---|")
     errors = ours.errors | (theirs.errors if theirs else {})
@@ -147,14 +150,17 @@ def scaling(options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bench", help="the kvsim_bench program")
+    parser.add_argument("kvsim", help="the kvsim program")
     parser.add_argument("--torch", help="a Python that has torch; without it left out")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--processor-time", action="store_true",
                         help="for a busy machine: one thread, timed by its processor time")
     parser.add_argument("--shapes", help="e.g. 4096x128,32768x64 instead of all four")
-    parser.add_argument("--only", choices=["ratios", "growth", "scaling"])
+    parser.add_argument("--only", choices=["ratios", "growth", "scaling", "command"])
+    parser.add_argument("--lengths", default="4096,32768", help="prompts of the whole command")
     options = parser.parse_args()
+    options.lengths = [int(n) for n in options.lengths.split(",")]
     if options.processor_time:
         options.threads = 1
     shapes = SHAPES
@@ -168,6 +174,8 @@ def main():
         growth(options)
     if options.only in (None, "scaling") and not options.processor_time:
         scaling(options)
+    if options.only in (None, "command") and not options.processor_time:
+        whole_command(options, Program, alternate, spread, paired)
 
 
 if __name__ == "__main__":

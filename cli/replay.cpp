@@ -79,11 +79,13 @@ void check_targets(const Values& values, const std::vector<std::string>& targets
 }
 
 void say_times(const PhaseTimes& times, double write, double whole) {
-  const double known =
-      times.read + times.select + times.replay + times.project + times.measure + write;
-  detail(fmt::format("seconds: read {:.3f}, score and rank {:.3f}, replay {:.3f}, project {:.3f}, "
-                     "measure {:.3f}, write {:.3f}, other {:.3f}, in all {:.3f}",
-                     times.read, times.select, times.replay, times.project, times.measure, write,
+  const double known = times.read + times.score + times.rank + times.replay + times.project +
+                       times.measure + write;
+  detail(fmt::format("seconds: read {:.3f}, score {:.3f}, rank {:.3f}, replay {:.3f} ({:.0f} "
+                     "GFLOP/s), project {:.3f}, measure {:.3f}, write {:.3f}, other {:.3f}, in all "
+                     "{:.3f}",
+                     times.read, times.score, times.rank, times.replay,
+                     times.flops / times.replay / 1e9, times.project, times.measure, write,
                      whole - known, whole));
 }
 

@@ -232,6 +232,8 @@ Dataset Study::run(Backend& backend) {
     ++steps_done_;
   }
   say_progress("");
+  times_.score += policies_->scoring_seconds();
+  times_.rank -= policies_->scoring_seconds();
   return results_->finish(backend);
 }
 
@@ -239,13 +241,13 @@ void Study::survey(Backend& backend, Layers& layers) {
   for (const int layer : options_.layers) {
     say_progress(fmt::format("scores of layer {}", layer));
     const LayerTrace trace = layers.next(false);
-    const Stopwatch watch(times_.select);
+    const Stopwatch watch(times_.rank);
     LayerWork work(trace, backend);
     if (policies_->needs_survey()) policies_->survey(work);
     if (periodic_->needs_survey()) periodic_->survey(trace, backend);
     ++steps_done_;
   }
-  const Stopwatch watch(times_.select);
+  const Stopwatch watch(times_.rank);
   policies_->finish_survey();
   periodic_->finish_survey();
 }
@@ -253,8 +255,12 @@ void Study::survey(Backend& backend, Layers& layers) {
 void Study::run_layer(LayerWork& work, int64_t layer) {
   LayerKept kept;
   {
-    const Stopwatch watch(times_.select);
+    const Stopwatch watch(times_.rank);
     kept = policies_->select(work);
+  }
+  if (options_.scope != Scope::all) {   // else of all tokens, by the replay itself
+    const Stopwatch watch(times_.score);
+    work.projected_norms(options_.importance);
   }
   LayerMeasures::Options measured;
   measured.projected_steps = results_->projected_steps();
@@ -290,6 +296,7 @@ void Study::run_layer(LayerWork& work, int64_t layer) {
   const double both =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   times_.replay += both - inside;
+  times_.flops += replay.prefill().flops();
   times_.project += measures.projection_seconds();
   times_.measure += inside - measures.projection_seconds();
   const Stopwatch watch(times_.measure);

@@ -47,8 +47,10 @@ struct StudyOptions {
 /// Seconds per phase of a run.
 struct PhaseTimes {
   double read = 0;      ///< waiting for the trace; reading ahead overlaps the rest
-  double select = 0;    ///< score, rank, allocate
+  double score = 0;     ///< weights of the entries' values included
+  double rank = 0;      ///< and allocate, and select
   double replay = 0;
+  double flops = 0;     ///< of the fused replay's products: see PrefillReplay::flops
   double project = 0;   ///< through W_O
   double measure = 0;   ///< everything else that fills the results
 };

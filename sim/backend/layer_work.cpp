@@ -1,6 +1,5 @@
 #include "sim/backend/layer_work.hpp"
 
-#include <Eigen/Dense>
 #include <algorithm>
 #include <stdexcept>
 
@@ -9,35 +8,6 @@ namespace {
 
 constexpr int64_t kBlockValues = int64_t{1} << 22;   // 16 MB of attention rows at a time
 constexpr int64_t kMostRows = 64;
-
-using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-
-/// The output slices of heads [first, first + heads), stacked: [heads*dv][D].
-Matrix stacked_output(const LayerTrace& trace, int first, int heads) {
-  const int64_t dv = trace.wo.dim(1);
-  const int64_t hidden = trace.wo.dim(2);
-  std::vector<float> slice(static_cast<size_t>(dv * hidden));
-  Matrix w(heads * dv, hidden);
-  for (int x = 0; x < heads; ++x) {
-    trace.wo.read(first + x, 0, dv, slice.data());
-    w.middleRows(x * dv, dv) =
-        Eigen::Map<Eigen::Matrix<float, -1, -1, Eigen::RowMajor>>(slice.data(), dv, hidden)
-            .cast<double>();
-  }
-  return w;
-}
-
-/// F with F^T F = W W^T. The triangular factor of W^T's QR decomposition exists whatever the rank
-/// of W, and does not square its condition number as a Cholesky factor of W W^T would.
-Table<double> factor_of(const Matrix& w) {
-  const Eigen::HouseholderQR<Eigen::MatrixXd> qr(w.transpose());
-  const int64_t size = w.rows();
-  const int64_t rank = std::min<int64_t>(size, w.cols());
-  Table<double> factor(size, size);
-  for (int64_t r = 0; r < rank; ++r)
-    for (int64_t c = r; c < size; ++c) factor(r, c) = qr.matrixQR()(r, c);
-  return factor;
-}
 
 }  // namespace
 
@@ -70,35 +40,38 @@ Table<float> LayerWork::values_ahead(int kv_head, int64_t count) const {
   return v;
 }
 
-const Table<double>& LayerWork::output_factor(int query_head) {
-  const auto [at, fresh] = output_factor_.try_emplace(query_head);
-  if (fresh) at->second = factor_of(stacked_output(trace_, query_head, 1));
-  return at->second;
+const OutputMetric& LayerWork::output_metric(int head_a, int head_b) {
+  const auto [at, fresh] = output_metric_.try_emplace({head_a, head_b});
+  OutputMetric& metric = at->second;
+  if (!fresh) return metric;
+  metric.gram = Table<double>(value_dim(), value_dim());
+  metric.forms.resize(static_cast<size_t>(entries()));
+  backend_.output_gram(trace_, head_a, head_b, metric.gram.data());
+  backend_.value_forms(trace_, head_a / group_size(), metric.gram.data(), {0, entries()},
+                       metric.forms.data());
+  return metric;
 }
 
-const Table<double>& LayerWork::group_output_factor(int kv_head) {
-  const auto [at, fresh] = group_factor_.try_emplace(kv_head);
-  if (fresh)
-    at->second = factor_of(stacked_output(trace_, kv_head * group_size(), group_size()));
-  return at->second;
+std::vector<int64_t> stored_queries(const LayerWork& work, std::span<const int64_t> positions,
+                                    bool look_ahead) {
+  const std::vector<int64_t>& all = work.info().query_position;
+  std::vector<int64_t> stored;
+  for (const int64_t position : positions) {
+    const auto at = std::lower_bound(all.begin(), all.end(), position);
+    if (at == all.end() || *at != position)
+      throw std::logic_error("a query is read that the trace does not hold");
+    if (position >= work.entries() && !look_ahead)
+      throw std::logic_error("a policy reads a query of its future");
+    stored.push_back(at - all.begin());
+  }
+  return stored;
 }
 
 void for_each_attention_block(
     LayerWork& work, const AttentionPass& pass,
     const std::function<void(const AttentionBlock& block, int64_t first_row)>& visit) {
-  const TraceInfo& info = work.info();
   const int64_t rows = static_cast<int64_t>(pass.positions.size());
-  std::vector<int64_t> stored(pass.positions.size());   // index of each query in the file
-  for (size_t j = 0; j < stored.size(); ++j) {
-    const int64_t position = pass.positions[j];
-    const auto& all = info.query_position;
-    const auto at = std::lower_bound(all.begin(), all.end(), position);
-    if (at == all.end() || *at != position)
-      throw std::logic_error("a query is read that the trace does not hold");
-    if (position >= info.prompt_len && !pass.look_ahead)
-      throw std::logic_error("a policy reads a query of its future");
-    stored[j] = at - all.begin();
-  }
+  const std::vector<int64_t> stored = stored_queries(work, pass.positions, pass.look_ahead);
   AttentionRequest request{.kv_head = 0,
                            .rows = {},
                            .columns = pass.columns > 0 ? pass.columns : work.entries(),

@@ -1,12 +1,20 @@
 #pragma once
+#include <functional>
 #include <map>
-#include <memory>
-#include <optional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "sim/backend/backend.hpp"
 
 namespace kvsim {
+
+/// Two query heads a and b that read the same values: G = W^a (W^b)^T, so that x G y^T is the inner
+/// product of x W^a and y W^b.
+struct OutputMetric {
+  Table<double> gram;          ///< [dv][dv] G
+  std::vector<double> forms;   ///< [n] v_i G v_i^T
+};
 
 /// One layer at work: what stages and measures may read of it, with the heavy quantities computed
 /// once and shared by all policies. Its view ends at the present: queries at positions >= n are
@@ -33,18 +41,15 @@ class LayerWork {
   /// [count][dv]: values up to a later step, for whoever looks ahead.
   Table<float> values_ahead(int kv_head, int64_t count) const;
 
-  /// Upper-triangular F [w][w] with W W^T = F^T F, so that the L2 norm of x W is that of F x: for
-  /// one query head (w = dv), or the g heads of a KV head stacked (w = g*dv).
-  const Table<double>& output_factor(int query_head);
-  const Table<double>& group_output_factor(int kv_head);
+  /// Inner products after W_O of two query heads that share a KV head, in float64.
+  const OutputMetric& output_metric(int head_a, int head_b);
 
  private:
   const LayerTrace& trace_;
   Backend& backend_;
   std::map<Norm, Table<float>> projected_norms_;
   std::map<Norm, Table<float>> value_norms_;
-  std::map<int, Table<double>> output_factor_;
-  std::map<int, Table<double>> group_factor_;
+  std::map<std::pair<int, int>, OutputMetric> output_metric_;
 };
 
 /// What a walk over blocks of attention rows asks for.
@@ -56,6 +61,11 @@ struct AttentionPass {
   bool rows_outer = false;   ///< every KV head of some rows before the next rows, not the other way
   int64_t columns = 0;       ///< keys 0..columns-1; 0: n
 };
+
+/// Index among the stored queries of every position; all must be stored. Refuses positions >= n
+/// unless `look_ahead`.
+std::vector<int64_t> stored_queries(const LayerWork& work, std::span<const int64_t> positions,
+                                    bool look_ahead);
 
 /// Calls visit(block, first_row) for all KV heads and rows, a few rows at a time, so that memory
 /// stays at some MB whatever n is. Row first_row + r of `positions` is row r of the block.

@@ -16,18 +16,18 @@ DriftTracker::DriftTracker(std::vector<int64_t> best, int64_t rows)
 }
 
 void DriftTracker::add(int64_t j, std::span<const double> row) {
-  order_.resize(row.size());
-  std::iota(order_.begin(), order_.end(), 0u);
-  const auto better = [&](uint32_t a, uint32_t b) {
-    return row[a] != row[b] ? row[a] > row[b] : a > b;
+  places_.resize(row.size());
+  for (size_t i = 0; i < row.size(); ++i) places_[i] = {row[i], static_cast<uint32_t>(i)};
+  const auto better = [](const Place& a, const Place& b) {
+    return a.score != b.score ? a.score > b.score : a.entry > b.entry;
   };
   for (size_t variant : descending_) {   // each K is looked for among the K before
-    const int64_t count = std::min(best_[variant], static_cast<int64_t>(order_.size()));
+    const int64_t count = std::min(best_[variant], static_cast<int64_t>(places_.size()));
     if (count <= 0) continue;
-    std::nth_element(order_.begin(), order_.begin() + (count - 1), order_.end(), better);
-    order_.resize(static_cast<size_t>(count));
+    std::nth_element(places_.begin(), places_.begin() + (count - 1), places_.end(), better);
+    places_.resize(static_cast<size_t>(count));
     double sum = 0;
-    for (uint32_t i : order_) sum += i;
+    for (const Place& place : places_) sum += place.entry;
     (j < rows_ / 2 ? front_ : rear_)[variant] += sum / static_cast<double>(count);
   }
 }

@@ -21,7 +21,11 @@ class DriftTracker {
   int64_t rows_;
   std::vector<double> front_;   // per variant, sum of mean positions of the first half
   std::vector<double> rear_;
-  std::vector<uint32_t> order_;
+  struct Place {
+    double score;
+    uint32_t entry;
+  };
+  std::vector<Place> places_;   // scratch
 };
 
 }  // namespace kvsim

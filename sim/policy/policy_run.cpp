@@ -1,6 +1,7 @@
 #include "sim/policy/policy_run.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 #include <utility>
 
@@ -95,7 +96,7 @@ class PolicyRun::Impl {
 
   std::vector<size_t> survey_plans() const { return plans_where(true); }
   std::vector<size_t> plans_where(bool for_survey) const;
-  ScoredPlans score(LayerWork& work, const std::vector<size_t>& plans) const;
+  ScoredPlans score(LayerWork& work, const std::vector<size_t>& plans);
   AllocationRequest allocation(const PreparedRecord& record, size_t b) const;
   void allocate_across();
   Table<int64_t> allocate(const PreparedRecord& record, size_t b, AllocationRequest request,
@@ -118,6 +119,7 @@ class PolicyRun::Impl {
   std::vector<PreparedRecord> prepared;     // records, then their unconstrained companions
   std::map<int, ScoredPlans> surveyed;      // by layer, until it is replayed
   bool allocated = false;
+  double scoring_seconds = 0;
   // [prepared][budget] what the layer before kept, and what this layer keeps
   std::vector<std::vector<std::shared_ptr<const KeptSets>>> previous, current;
 };
@@ -129,7 +131,8 @@ std::vector<size_t> PolicyRun::Impl::plans_where(bool for_survey) const {
   return found;
 }
 
-ScoredPlans PolicyRun::Impl::score(LayerWork& work, const std::vector<size_t>& plans) const {
+ScoredPlans PolicyRun::Impl::score(LayerWork& work, const std::vector<size_t>& plans) {
+  const auto begin = std::chrono::steady_clock::now();
   std::vector<ScoreJob> jobs;
   for (size_t plan : plans) {
     const ScorePlan& p = preparation.plans()[plan];
@@ -148,6 +151,8 @@ ScoredPlans PolicyRun::Impl::score(LayerWork& work, const std::vector<size_t>& p
   for (size_t at = 0; at < plans.size(); ++at)
     for (size_t variant = 0; variant < jobs[at].results.size(); ++variant)
       scored[{plans[at], variant}].layer = jobs[at].results[variant];
+  scoring_seconds +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return scored;
 }
 
@@ -336,6 +341,8 @@ bool PolicyRun::needs_survey() const { return !impl_->survey_plans().empty(); }
 void PolicyRun::survey(LayerWork& work) {
   impl_->surveyed[work.layer()] = impl_->score(work, impl_->survey_plans());
 }
+
+double PolicyRun::scoring_seconds() const { return impl_->scoring_seconds; }
 
 void PolicyRun::finish_survey() { impl_->allocate_across(); }
 

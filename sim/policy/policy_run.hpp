@@ -34,6 +34,8 @@ class PolicyRun {
 
   LayerKept select(LayerWork& work);  ///< second (or only) pass over one layer
 
+  double scoring_seconds() const;     ///< of all layers so far; the rest of both passes ranks
+
  private:
   class Impl;
   std::unique_ptr<Impl> impl_;

@@ -33,11 +33,36 @@ void feed(const std::vector<RowConsumer*>& consumers, const AttentionBlock& bloc
   for (RowConsumer* consumer : consumers) consumer->end(block, first_row);
 }
 
+struct SharedSums {
+  AttentionSumRequest request;
+  std::vector<RowConsumer*> consumers;
+};
+
+bool same(const AttentionSumRequest& a, const AttentionSumRequest& b) {
+  return a.rows == b.rows && a.weights == b.weights && a.columns == b.columns;
+}
+
+void feed_sums(LayerWork& work, const std::vector<SharedSums>& all) {
+  for (const SharedSums& shared : all) {
+    Table<double> sums(work.query_heads(), shared.request.columns);
+    work.backend().attention_sums(work.trace(), shared.request, sums.data());
+    for (RowConsumer* consumer : shared.consumers) consumer->take_sums(sums);
+  }
+}
+
 }  // namespace
 
 void run_consumers(LayerWork& work, const std::vector<RowConsumer*>& consumers) {
   std::vector<SharedPass> passes;
+  std::vector<SharedSums> sums;
   for (RowConsumer* consumer : consumers) {
+    if (const auto request = consumer->wanted_sums()) {
+      auto found = std::ranges::find_if(
+          sums, [&](const SharedSums& shared) { return same(shared.request, *request); });
+      if (found == sums.end()) found = sums.insert(sums.end(), {*request, {}});
+      found->consumers.push_back(consumer);
+      continue;
+    }
     const AttentionPass wanted = consumer->wanted();
     auto found = std::ranges::find_if(
         passes, [&](const SharedPass& shared) { return can_share(shared.pass, wanted); });
@@ -47,6 +72,7 @@ void run_consumers(LayerWork& work, const std::vector<RowConsumer*>& consumers) 
     found->pass.columns = std::max(found->pass.columns, wanted.columns);
     found->consumers.push_back(consumer);
   }
+  feed_sums(work, sums);
   for (const SharedPass& shared : passes)
     for_each_attention_block(work, shared.pass,
                              [&](const AttentionBlock& block, int64_t first_row) {

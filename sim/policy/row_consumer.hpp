@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "sim/backend/layer_work.hpp"
@@ -19,6 +20,11 @@ class RowConsumer {
   const Segment& segment() const { return segment_; }
   virtual AttentionPass wanted() const { return {.positions = segment_.positions}; }
 
+  /// Where sums over the rows will do: which; no row is then shown, and take_sums is called once
+  /// with [Hq][columns].
+  virtual std::optional<AttentionSumRequest> wanted_sums() const { return std::nullopt; }
+  virtual void take_sums(const Table<double>&) {}
+
   virtual void start(const AttentionBlock& block, int64_t first_row) = 0;
   virtual int tasks(const AttentionBlock&) const { return 1; }
   /// Tasks of one block run in parallel; each must write to its own memory only.
@@ -29,7 +35,7 @@ class RowConsumer {
   Segment segment_;
 };
 
-/// Feeds all consumers, with one pass for each distinct set of observing queries.
+/// Feeds all consumers, with one pass for each distinct set of observing queries or sum.
 void run_consumers(LayerWork& work, const std::vector<RowConsumer*>& consumers);
 
 }  // namespace kvsim

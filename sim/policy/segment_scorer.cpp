@@ -29,7 +29,7 @@ SegmentScorer::SegmentScorer(LayerWork& work, const ScoreJob& job, const Segment
 
 AttentionPass SegmentScorer::wanted() const {
   AttentionPass pass{.positions = segment().positions};
-  pass.look_ahead = settings_.is("queries", "future");
+  pass.look_ahead = looks_ahead();
   pass.logits = indicator_.needs_logits();
   pass.outputs = indicator_.needs_outputs();
   pass.rows_outer = whole_layer() && groups_before();
@@ -38,8 +38,43 @@ AttentionPass SegmentScorer::wanted() const {
   return pass;
 }
 
-bool SegmentScorer::last_kv_head(const AttentionBlock& block) const {
-  return block.kv_head + 1 == work_.kv_heads();
+/// Sums will do when aggregation comes first, is linear, and nothing follows single rows.
+std::optional<AttentionSumRequest> SegmentScorer::wanted_sums() const {
+  if (!before_.empty() || !rows_->is_scaled_attention() || smooth_.drift() != Drift::none)
+    return std::nullopt;
+  const auto aggregation =
+      aggregate_.start(settings_, segment().rows(), segment().candidates.size());
+  const std::span<const double> weights = aggregation->weights();
+  if (weights.empty()) return std::nullopt;
+  AttentionSumRequest request;
+  request.columns = segment().candidates.end;
+  const std::vector<int64_t> stored =
+      stored_queries(work_, segment().positions, looks_ahead());
+  for (size_t j = 0; j < stored.size(); ++j) {
+    const double weight = weights[static_cast<size_t>(segment().rows_before) + j];
+    if (weight == 0) continue;
+    request.rows.push_back(stored[j]);
+    request.weights.push_back(weight * rows_->row_factor(segment().positions[j]));
+  }
+  return request;
+}
+
+void SegmentScorer::take_sums(const Table<double>& sums) {
+  const Range candidates = segment().candidates;
+  std::vector<int64_t> visible_to;
+  for (const int64_t position : segment().positions) visible_to.push_back(visible(position));
+  for (int kv_head = 0; kv_head < work_.kv_heads(); ++kv_head) {
+    open_units(work_.group_size());
+    for (int u = 0; u < work_.group_size(); ++u) {
+      const int query_head = kv_head * work_.group_size() + u;
+      Unit& unit = units_[static_cast<size_t>(u)];
+      const auto from = sums.row(query_head).subspan(static_cast<size_t>(candidates.begin));
+      std::copy_n(from.begin(), unit.row.size(), unit.row.begin());
+      rows_->scale(query_head, candidates, unit.row);
+      unit.aggregation->add_sum(unit.row, visible_to);
+    }
+    close_kv_head(kv_head);
+  }
 }
 
 void SegmentScorer::open_units(int count) {
@@ -69,8 +104,7 @@ void SegmentScorer::start(const AttentionBlock& block, int64_t first_row) {
 
 int SegmentScorer::tasks(const AttentionBlock&) const { return static_cast<int>(units_.size()); }
 
-int64_t SegmentScorer::visible(const AttentionBlock& block, int64_t row) const {
-  const int64_t position = block.positions[static_cast<size_t>(row)];
+int64_t SegmentScorer::visible(int64_t position) const {
   return std::clamp<int64_t>(position + 1 - segment().candidates.begin, 0,
                              segment().candidates.size());
 }
@@ -95,7 +129,7 @@ void SegmentScorer::fold_head(const AttentionBlock& block, int64_t first_row, in
   for (int64_t r = 0; r < block.rows; ++r) {
     (*rows_)->row(block, head, r, segment().candidates, unit.row);
     const std::span<double> row = smooths ? smooth_row(unit.row, unit.smoothed) : unit.row;
-    unit.aggregation->add(segment().rows_before + first_row + r, row, visible(block, r));
+    unit.aggregation->add(segment().rows_before + first_row + r, row, visible(block.positions[static_cast<size_t>(r)]));
     if (smooth_.drift() == Drift::indicator) unit.drift->add(first_row + r, row);
     if (smooth_.drift() == Drift::attention)
       follow_attention(block, head, r, first_row + r, unit);
@@ -125,11 +159,11 @@ void SegmentScorer::fold_group(const AttentionBlock& block, int64_t first_row, U
       const std::span<double> row = smooths_heads ? smooth_row(unit.row, unit.smoothed) : unit.row;
       group_.add(first_head + head, heads, row, combined_.row(r));
     }
-    if (layer && !last_kv_head(block)) continue;
+    if (layer && !last_kv_head(block.kv_head)) continue;
     const auto grouped = combined_.row(r);
     unit.row.assign(grouped.begin(), grouped.end());
     const std::span<double> row = smooths_group ? smooth_row(unit.row, unit.smoothed) : unit.row;
-    unit.aggregation->add(segment().rows_before + first_row + r, row, visible(block, r));
+    unit.aggregation->add(segment().rows_before + first_row + r, row, visible(block.positions[static_cast<size_t>(r)]));
     if (smooth_.drift() == Drift::indicator) unit.drift->add(first_row + r, row);
   }
 }
@@ -137,8 +171,8 @@ void SegmentScorer::fold_group(const AttentionBlock& block, int64_t first_row, U
 void SegmentScorer::end(const AttentionBlock& block, int64_t first_row) {
   const auto rows = static_cast<int64_t>(segment().positions.size());
   const bool last_block = first_row + block.rows == rows;
-  if (!last_block || (whole_layer() && groups_before() && !last_kv_head(block))) return;
-  close_kv_head(block);
+  if (!last_block || (whole_layer() && groups_before() && !last_kv_head(block.kv_head))) return;
+  close_kv_head(block.kv_head);
 }
 
 void SegmentScorer::smooth_into(size_t variant, const Unit& unit, Row& row) const {
@@ -148,36 +182,36 @@ void SegmentScorer::smooth_into(size_t variant, const Unit& unit, Row& row) cons
   row = std::move(smoothed);
 }
 
-void SegmentScorer::close_kv_head(const AttentionBlock& block) {
+void SegmentScorer::close_kv_head(int kv_head) {
   std::vector<Row> rows;
   for (size_t u = 0; u < units_.size(); ++u) {
     Row row(static_cast<size_t>(segment().candidates.size()), 0.0);
     for (int64_t j = segment().rows() - segment().rows_after; j < segment().rows(); ++j)
       units_[u].aggregation->add(j, row, 0);
     units_[u].aggregation->finish(row);
-    const int query_head = block.kv_head * block.heads + static_cast<int>(u);
+    const int query_head = kv_head * work_.group_size() + static_cast<int>(u);
     (*rows_)->finish(query_head, segment().candidates, row);
     rows.push_back(std::move(row));
   }
   for (size_t variant = 0; variant < job_.free_slots.size(); ++variant)
-    close_variant(block, variant, rows);
+    close_variant(kv_head, variant, rows);
 }
 
 /// The stages after aggregation, for one KV head (or the layer) and one variant.
-void SegmentScorer::close_variant(const AttentionBlock& block, size_t variant,
+void SegmentScorer::close_variant(int kv_head, size_t variant,
                                   const std::vector<Row>& aggregated) {
   std::vector<Row> rows = aggregated;
   for (char letter : after_) {
     if (letter == 's') {
       for (size_t u = 0; u < rows.size(); ++u) smooth_into(variant, units_[u], rows[u]);
     } else if (letter == 'g' && has_group_) {
-      const int heads = whole_layer() ? work_.query_heads() : block.heads;
-      const int first = whole_layer() ? block.kv_head * block.heads : 0;
+      const int heads = whole_layer() ? work_.query_heads() : work_.group_size();
+      const int first = whole_layer() ? kv_head * work_.group_size() : 0;
       Row combined = whole_layer() ? layer_rows_[variant] : Row(rows[0].size());
       for (size_t u = 0; u < rows.size(); ++u)
         group_.add(first + static_cast<int>(u), heads, rows[u], combined);
       if (whole_layer()) layer_rows_[variant] = combined;
-      if (whole_layer() && !last_kv_head(block)) return;
+      if (whole_layer() && !last_kv_head(kv_head)) return;
       rows.assign(1, std::move(combined));
     }
   }
@@ -186,7 +220,7 @@ void SegmentScorer::close_variant(const AttentionBlock& block, size_t variant,
       write(variant, owner, rows[0]);
     return;
   }
-  const int64_t first = per_query_head_ ? block.kv_head * block.heads : block.kv_head;
+  const int64_t first = per_query_head_ ? kv_head * work_.group_size() : kv_head;
   for (size_t u = 0; u < rows.size(); ++u)
     write(variant, first + static_cast<int64_t>(u), rows[u]);
 }

@@ -23,6 +23,8 @@ class SegmentScorer : public RowConsumer {
                 std::vector<Table<double>>& results);
 
   AttentionPass wanted() const override;
+  std::optional<AttentionSumRequest> wanted_sums() const override;
+  void take_sums(const Table<double>& sums) override;
   void start(const AttentionBlock& block, int64_t first_row) override;
   int tasks(const AttentionBlock& block) const override;
   void run(const AttentionBlock& block, int64_t first_row, int task) override;
@@ -39,15 +41,16 @@ class SegmentScorer : public RowConsumer {
 
   bool groups_before() const { return before_.find('g') != std::string::npos; }
   bool whole_layer() const { return has_group_ && group_.span() == GroupSpan::layer; }
-  bool last_kv_head(const AttentionBlock& block) const;
+  bool last_kv_head(int kv_head) const { return kv_head + 1 == work_.kv_heads(); }
+  bool looks_ahead() const { return settings_.is("queries", "future"); }
   void open_units(int count);
   void fold_head(const AttentionBlock& block, int64_t first_row, int head, Unit& unit);
   void fold_group(const AttentionBlock& block, int64_t first_row, Unit& unit);
   void follow_attention(const AttentionBlock& block, int head, int64_t row, int64_t j, Unit& unit);
-  int64_t visible(const AttentionBlock& block, int64_t row) const;
+  int64_t visible(int64_t position) const;
   std::span<double> smooth_row(Row& row, Row& smoothed) const;
-  void close_kv_head(const AttentionBlock& block);
-  void close_variant(const AttentionBlock& block, size_t variant, const std::vector<Row>& rows);
+  void close_kv_head(int kv_head);
+  void close_variant(int kv_head, size_t variant, const std::vector<Row>& rows);
   void smooth_into(size_t variant, const Unit& unit, Row& row) const;
   void write(size_t variant, int64_t owner, std::span<const double> row);
 

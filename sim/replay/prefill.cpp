@@ -220,6 +220,21 @@ void PrefillReplay::run(const Sink& sink) {
   run_changed(whole, sink);
 }
 
+double PrefillReplay::flops() const {
+  const auto steps = static_cast<double>(work_.info().steps());
+  const auto heads = static_cast<double>(work_.query_heads());
+  const auto width = static_cast<double>(work_.value_dim());
+  const auto keys = static_cast<double>(work_.entries());
+  double sum = heads * keys * (static_cast<double>(work_.trace().k.dim(2)) + width);
+  for (const ReplayPlan& plan : plans_.plans) {
+    if (plan.masses_only) continue;
+    const double sharing = plan.per_query_head ? 1 : work_.group_size();
+    for (const KeptChain& owner : plan.owners)
+      sum += sharing * static_cast<double>(owner.end.back()) * width;
+  }
+  return 2 * steps * sum;
+}
+
 PrefillReplay::Sums PrefillReplay::sums_of(const ReplayOutcome& outcome,
                                            const ReplayBlock& block) const {
   const auto set_of = [&](int handle) {

@@ -97,6 +97,9 @@ class PrefillReplay {
   void run(const std::function<void(const StepBlock&)>& sink);
 
   const PlanBuilder::Plans& plans() const { return plans_; }
+  /// Of the first pass over the later steps: q k and the full output for the whole prompt, and one
+  /// output over the largest kept set of every plan.
+  double flops() const;
   /// [Hq][columns] weight of each entry in the importance; n columns, N when the scope is all.
   const Table<float>& importance() const { return *importance_; }
 

@@ -1,6 +1,7 @@
 // Inner products of values in the metric of the output projection, in float64: differences of
 // outputs are taken between them, and cancel.
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "sim/backend/cpu/factors.hpp"
@@ -16,15 +17,14 @@ constexpr int64_t kEntryRun = 128;   // entries of one task
 /// Transposed values of up to kEntryRun entries in float64, [dv][kEntryRun]; zero beyond.
 class TransposedValues {
  public:
-  TransposedValues(const LayerTrace& layer, int64_t kv_head, Range entries)
+  TransposedValues(const Kernels& kernels, const LayerTrace& layer, int64_t kv_head, Range entries)
       : transposed_(layer.value_dim() * kEntryRun) {
     const int64_t dv = layer.value_dim();
-    Scratch<float> buffer;
+    Scratch<float> buffer, narrow(dv * kEntryRun);
     const float* const v = load_rows(layer.v, kv_head, entries.begin, entries.end, dv, buffer);
-    std::fill_n(transposed_.data(), dv * kEntryRun, 0.0);
-    for (int64_t i = 0; i < entries.size(); ++i)
-      for (int64_t c = 0; c < dv; ++c)
-        transposed_.data()[c * kEntryRun + i] = static_cast<double>(v[i * dv + c]);
+    if (entries.size() < kEntryRun) std::fill_n(narrow.data(), dv * kEntryRun, 0.0f);
+    kernels.transpose(v, entries.size(), dv, dv, narrow.data(), kEntryRun);
+    std::copy_n(narrow.data(), dv * kEntryRun, transposed_.data());
   }
   const double* data() const { return transposed_.data(); }
 
@@ -33,13 +33,13 @@ class TransposedValues {
 };
 
 /// Calls body(run of entries, its transposed values) for all of `entries`, in parallel.
-void for_each_run(const LayerTrace& layer, int64_t kv_head, Range entries,
+void for_each_run(const Kernels& kernels, const LayerTrace& layer, int64_t kv_head, Range entries,
                   const std::function<void(Range, const double*)>& body) {
   const int64_t runs = (entries.size() + kEntryRun - 1) / kEntryRun;
   parallel_for(runs, [&](int64_t run) {
     const int64_t begin = entries.begin + run * kEntryRun;
     const Range part{begin, std::min(entries.end, begin + kEntryRun)};
-    body(part, TransposedValues(layer, kv_head, part).data());
+    body(part, TransposedValues(kernels, layer, kv_head, part).data());
   });
 }
 
@@ -64,7 +64,7 @@ void cpu_value_products(const Kernels& kernels, const LayerTrace& layer, int kv_
                         const double* y, int64_t rows, Range entries, double* out) {
   const int64_t dv = layer.value_dim(), ld = padded(rows, kRowStep);
   const std::vector<double> yt = transposed(y, rows, dv, ld);
-  for_each_run(layer, kv_head, entries, [&](Range part, const double* v) {
+  for_each_run(kernels, layer, kv_head, entries, [&](Range part, const double* v) {
     Scratch<double> products(ld * kEntryRun);
     kernels.multiply64(yt.data(), ld, rows, v, kEntryRun, dv, kEntryRun, products.data(),
                        kEntryRun);
@@ -78,7 +78,7 @@ void cpu_value_forms(const Kernels& kernels, const LayerTrace& layer, int kv_hea
                      Range entries, double* out) {
   const int64_t dv = layer.value_dim(), ld = padded(dv, kRowStep);
   const std::vector<double> gt = transposed(g, dv, dv, ld);
-  for_each_run(layer, kv_head, entries, [&](Range part, const double* v) {
+  for_each_run(kernels, layer, kv_head, entries, [&](Range part, const double* v) {
     Scratch<double> products(ld * kEntryRun);
     kernels.multiply64(gt.data(), ld, dv, v, kEntryRun, dv, kEntryRun, products.data(), kEntryRun);
     double sums[kEntryRun] = {};

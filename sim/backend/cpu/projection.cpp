@@ -63,16 +63,17 @@ void CpuProjection::norms(std::span<const float* const> x, int64_t stride,
   const int64_t depth = heads() * dv_, width = layer_.wo.dim(2);
   const int64_t row_tiles = (rows + kTileRows - 1) / kTileRows;
   Scratch<float> xt(row_tiles * depth * kTileRows);
-  parallel_for(row_tiles, [&](int64_t tile) {
-    float* const to = xt.data() + tile * depth * kTileRows;
-    std::fill_n(to, depth * kTileRows, 0.0f);
-    for (int64_t r = tile * kTileRows; r < std::min(rows, (tile + 1) * kTileRows); ++r)
-      for (int64_t head = 0; head < heads(); ++head) {
-        const float* const from = x[static_cast<size_t>(r / per_x)] +
-                                  (head * stride + steps[static_cast<size_t>(r % per_x)]) * dv_;
-        for (int64_t k = 0; k < dv_; ++k)
-          to[(head * dv_ + k) * kTileRows + r % kTileRows] = from[k];
-      }
+  parallel_for(row_tiles * heads(), [&](int64_t part) {
+    const int64_t first = part / heads() * kTileRows, head = part % heads();
+    const int64_t count = std::min(kTileRows, rows - first);
+    float* const to = xt.data() + (first * heads() + head * kTileRows) * dv_;
+    Scratch<float> gathered(count * dv_);
+    for (int64_t r = first; r < first + count; ++r)
+      std::copy_n(x[static_cast<size_t>(r / per_x)] +
+                      (head * stride + steps[static_cast<size_t>(r % per_x)]) * dv_,
+                  dv_, gathered.data() + (r - first) * dv_);
+    if (count < kTileRows) std::fill_n(to, dv_ * kTileRows, 0.0f);
+    kernels_.transpose(gathered.data(), count, dv_, dv_, to, kTileRows);
   });
   // Every run of columns has its own sums, added in order: no result depends on the threads.
   const int64_t runs = (width + kWidthRun - 1) / kWidthRun;

@@ -15,6 +15,11 @@ class Aggregation {
   /// Row number j (0-based) of M; the first `visible` columns are visible to its query.
   virtual void add(int64_t j, std::span<const double> row, int64_t visible) = 0;
   virtual void finish(std::span<double> out) = 0;
+
+  /// [M] weights, where the rows count only through their weighted sum; else empty. `add_sum` is
+  /// then as good as `add` for every row: row j sees its first visible[j] columns.
+  virtual std::span<const double> weights() const { return {}; }
+  virtual void add_sum(std::span<const double> /*sum*/, std::span<const int64_t> /*visible*/) {}
 };
 
 /// The same for slots that come and go while decoding (policies.md 12). It starts from the prompt

@@ -89,6 +89,10 @@ class MeanOfVisible : public WeightedSum {
     WeightedSum::add(j, row, visible);
     ++seen_up_to_[static_cast<size_t>(visible)];
   }
+  void add_sum(std::span<const double> rows, std::span<const int64_t> visible) override {
+    WeightedSum::add_sum(rows, visible);
+    for (const int64_t columns : visible) ++seen_up_to_[static_cast<size_t>(columns)];
+  }
   void finish(std::span<double> out) override {
     WeightedSum::finish(out);
     double seen = 0;

@@ -16,6 +16,10 @@ class WeightedSum : public Aggregation {
     if (w == 0) return;   // an infinite score times no weight is no score
     for (size_t c = 0; c < row.size(); ++c) sums_[c] += w * row[c];
   }
+  std::span<const double> weights() const override { return weights_; }
+  void add_sum(std::span<const double> sum, std::span<const int64_t> /*visible*/) override {
+    for (size_t c = 0; c < sum.size(); ++c) sums_[c] += sum[c];
+  }
   void finish(std::span<double> out) override {
     for (size_t c = 0; c < out.size(); ++c) out[c] = sums_[c];
   }

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <vector>
 
+#include "sim/core/parallel.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 
 namespace kvsim {
@@ -12,21 +13,31 @@ using Rows = std::unique_ptr<RowIndicator>;
 /// A_{h,j,i}, times a weight per query head (or KV head) and entry if there is one.
 class AttentionRows : public RowIndicator {
  public:
-  explicit AttentionRows(const Table<float>* weights = nullptr, bool per_kv_head = false)
-      : weights_(weights), per_kv_head_(per_kv_head) {}
+  AttentionRows() = default;
+  explicit AttentionRows(const Table<float>& per_query_head) : weights_(&per_query_head) {}
+  AttentionRows(const Table<float>& per_kv_head, int group_size)
+      : weights_(&per_kv_head), per_kv_head_(true), group_size_(group_size) {}
   void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
            std::span<double> out) const override {
     const float* a = block.attention_row(head, row) + candidates.begin;
     for (size_t c = 0; c < out.size(); ++c) out[c] = static_cast<double>(a[c]);
     if (!weights_) return;
-    const int64_t owner = per_kv_head_ ? block.kv_head : block.kv_head * block.heads + head;
+    multiply(per_kv_head_ ? block.kv_head : block.kv_head * block.heads + head, candidates, out);
+  }
+  bool is_scaled_attention() const override { return true; }
+  void scale(int query_head, Range candidates, std::span<double> out) const override {
+    if (weights_) multiply(per_kv_head_ ? query_head / group_size_ : query_head, candidates, out);
+  }
+
+ private:
+  void multiply(int64_t owner, Range candidates, std::span<double> out) const {
     const float* w = weights_->row(owner).data() + candidates.begin;
     for (size_t c = 0; c < out.size(); ++c) out[c] *= static_cast<double>(w[c]);
   }
 
- private:
-  const Table<float>* weights_;
-  bool per_kv_head_;
+  const Table<float>* weights_ = nullptr;
+  bool per_kv_head_ = false;
+  int group_size_ = 1;
 };
 
 class HeadRows : public Indicator {
@@ -53,7 +64,7 @@ class Importance : public HeadRows {
   Importance()
       : HeadRows({"indicator", "importance", "A * ||v_i W^h||_1", "DefensiveKV 3.1", {}}) {}
   Rows rows(LayerWork& work, const Settings&, const Segment&) const override {
-    return std::make_unique<AttentionRows>(&work.projected_norms(Norm::l1));
+    return std::make_unique<AttentionRows>(work.projected_norms(Norm::l1));
   }
 };
 const Register<Indicator, Importance> importance;
@@ -63,7 +74,7 @@ class AttentionValue : public HeadRows {
   AttentionValue()
       : HeadRows({"indicator", "attention-value", "A * ||v_i||_2", "ReST-KV Table 12", {}}) {}
   Rows rows(LayerWork& work, const Settings&, const Segment&) const override {
-    return std::make_unique<AttentionRows>(&work.value_norms(Norm::l2), true);
+    return std::make_unique<AttentionRows>(work.value_norms(Norm::l2), work.group_size());
   }
 };
 const Register<Indicator, AttentionValue> attention_value;
@@ -146,19 +157,30 @@ const Register<Indicator, ExpLogit> exp_logit;
 /// Importance divided by the layer's total of the same query.
 class ShareRows : public RowIndicator {
  public:
-  ShareRows(const Table<float>* weights, std::vector<int64_t> positions,
+  ShareRows(const Table<float>& weights, std::vector<int64_t> positions,
             std::vector<double> totals)
       : importance_(weights), positions_(std::move(positions)), totals_(std::move(totals)) {}
   void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
            std::span<double> out) const override {
     importance_.row(block, head, row, candidates, out);
-    const auto j = std::lower_bound(positions_.begin(), positions_.end(),
-                                    block.positions[static_cast<size_t>(row)]);
-    const double total = totals_[static_cast<size_t>(j - positions_.begin())];
+    const double total = total_of(block.positions[static_cast<size_t>(row)]);
     for (double& x : out) x = total > 0 ? x / total : 0;
+  }
+  bool is_scaled_attention() const override { return true; }
+  double row_factor(int64_t position) const override {
+    const double total = total_of(position);
+    return total > 0 ? 1 / total : 0;
+  }
+  void scale(int query_head, Range candidates, std::span<double> out) const override {
+    importance_.scale(query_head, candidates, out);
   }
 
  private:
+  double total_of(int64_t position) const {
+    const auto j = std::lower_bound(positions_.begin(), positions_.end(), position);
+    return totals_[static_cast<size_t>(j - positions_.begin())];
+  }
+
   AttentionRows importance_;
   std::vector<int64_t> positions_;
   std::vector<double> totals_;   // [M] over all heads and candidates
@@ -172,18 +194,21 @@ class ImportanceShare : public HeadRows {
   Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
     const Table<float>& weights = work.projected_norms(Norm::l1);
     std::vector<double> totals(segment.positions.size(), 0.0);
-    const AttentionRows unshared(&weights);
     const bool ahead = settings.is("queries", "future");
-    std::vector<double> row(static_cast<size_t>(segment.candidates.size()));
     const AttentionPass pass{.positions = segment.positions, .look_ahead = ahead};
     for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first) {
-      for (int head = 0; head < block.heads; ++head)
-        for (int64_t r = 0; r < block.rows; ++r) {
-          unshared.row(block, head, r, segment.candidates, row);
-          for (double x : row) totals[static_cast<size_t>(first + r)] += x;
+      parallel_for(block.rows, [&](int64_t r) {
+        for (int head = 0; head < block.heads; ++head) {
+          const float* a = block.attention_row(head, r);
+          const float* w = weights.row(block.kv_head * block.heads + head).data();
+          double total = 0;
+          for (int64_t i = segment.candidates.begin; i < segment.candidates.end; ++i)
+            total += static_cast<double>(a[i]) * static_cast<double>(w[i]);
+          totals[static_cast<size_t>(first + r)] += total;
         }
+      });
     });
-    return std::make_unique<ShareRows>(&weights, segment.positions, std::move(totals));
+    return std::make_unique<ShareRows>(weights, segment.positions, std::move(totals));
   }
 };
 const Register<Indicator, ImportanceShare> importance_share;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "sim/core/parallel.hpp"
@@ -8,45 +9,58 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kTile = 256;   // candidates whose projected values are held at a time
+/// Products of outputs with values held at a time, per block of rows.
+constexpr int64_t kProducts = int64_t{1} << 20;
+/// A squared distance below this share of its parts is taken from the difference itself.
+constexpr double kCancelled = 1e-8;
+/// exp of less than this share of the largest does not show in a float64 sum of any length.
+constexpr double kNegligible = -60;
 
-/// out[r] = sum_c factor[r][c0 + c] * x[c], r < factor.rows().
-void project(const Table<double>& factor, int64_t c0, int64_t width, const double* x,
-             double* out) {
-  for (int64_t r = 0; r < factor.rows(); ++r) {
-    const double* f = factor.row(r).data() + c0;
-    double sum = 0;
-    for (int64_t c = 0; c < width; ++c) sum += f[c] * x[c];
-    out[r] = sum;
+/// x G y^T.
+double inner(std::span<const double> x, const Table<double>& gram, std::span<const double> y) {
+  double sum = 0;
+  for (size_t r = 0; r < x.size(); ++r) {
+    const auto row = gram.row(static_cast<int64_t>(r));
+    double of_row = 0;
+    for (size_t c = 0; c < y.size(); ++c) of_row += row[c] * y[c];
+    sum += x[r] * of_row;
   }
+  return sum;
 }
 
-/// The odds A/(1-A) times (z - v_i) for one head, query and entry, in projected coordinates. Where
+/// One head's output at one query. The odds A/(1-A) times (z - v_i) are the output's change; where
 /// an entry holds most of the attention, 1-A and z - v_i are both lost to rounding; there
 /// (1-A)^-1 (z - v_i) = (mean of everything else) - v_i is taken from the other entries' own sum.
 struct HeadRow {
-  std::vector<double> output;     // F z
+  std::vector<double> output;     // z
   int64_t heavy = -1;             // the entry with A >= 1/2, if any
-  std::vector<double> rest;       // F (mean of everything else), for the heavy entry
+  std::vector<double> rest;       // mean of everything else, for the heavy entry
   bool alone = false;             // nothing but the heavy entry is visible
 };
 
 /// Rows of ReST-KV Eq. 7, ||odds * (z - v_i) W^h||, for a head or summed inside the norm over the
-/// heads that share the entry (joint).
+/// heads that share the entry (joint). A *unit* is what is summed: one head, or all of the group.
+///
+/// With G_ab = W^a (W^b)^T the square is the sum over heads a, b of the unit of
+///   odds_a odds_b (z_a G_ab z_b - z_a G_ab v_i - z_b G_ba v_i + v_i G_ab v_i),
+/// where the second and third terms are one matrix product for all rows and entries, and the last
+/// one is known for all rows.
 class OutputChangeRows : public RowIndicator {
  public:
   OutputChangeRows(LayerWork& work, const Segment& segment, bool joint)
       : work_(work), candidates_(segment.candidates), joint_(joint) {}
 
   void start(const AttentionBlock& block) override {
-    if (block.kv_head != kv_head_) load(block);
-    const int units = joint_ ? 1 : block.heads;
+    if (block.kv_head != kv_head_) values_ = work_.values_ahead(block.kv_head, block.columns);
+    kv_head_ = block.kv_head;
+    size_ = joint_ ? block.heads : 1;
+    find_metrics(block);
     prepare(block);
-    change_.assign(static_cast<size_t>(units * block.rows * candidates_.size()), 0.0);
-    parallel_for((candidates_.size() + kTile - 1) / kTile, [&](int64_t tile) {
-      const int64_t begin = candidates_.begin + tile * kTile;
-      score_tile(block, {begin, std::min(candidates_.end, begin + kTile)});
-    });
+    const int64_t rows = block.heads * block.rows;
+    change_.assign(static_cast<size_t>(rows / size_ * candidates_.size()), 0.0);
+    const int64_t step = std::max<int64_t>(128, kProducts / std::max<int64_t>(rows * size_, 1));
+    for (int64_t begin = candidates_.begin; begin < candidates_.end; begin += step)
+      score_tile(block, {begin, std::min(candidates_.end, begin + step)});
   }
 
   void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
@@ -56,30 +70,44 @@ class OutputChangeRows : public RowIndicator {
   }
 
  private:
-  const Table<double>& factor(int head) const {
-    return joint_ ? work_.group_output_factor(kv_head_)
-                  : work_.output_factor(kv_head_ * work_.group_size() + head);
+  /// Of head `a` of the block and head number b of its unit.
+  const OutputMetric& metric(int a, int b) const {
+    return *metrics_[static_cast<size_t>(a * size_ + b)];
   }
-  int64_t first_column(int head) const { return joint_ ? head * work_.value_dim() : 0; }
-
-  void load(const AttentionBlock& block) {
-    kv_head_ = block.kv_head;
-    values_ = work_.values_ahead(kv_head_, block.columns);
-    for (int head = 0; head < block.heads; ++head) factor(head);   // computed before any thread
+  void find_metrics(const AttentionBlock& block) {
+    const int first = block.kv_head * block.heads;
+    metrics_.clear();
+    for (int a = 0; a < block.heads; ++a)
+      for (int b = 0; b < size_; ++b)
+        metrics_.push_back(&work_.output_metric(first + a, first + a / size_ * size_ + b));
+  }
+  const HeadRow& head_row(const AttentionBlock& block, int head, int64_t row) const {
+    return rows_[static_cast<size_t>(head * block.rows + row)];
+  }
+  /// Where z_a G_ab of one row, or its products with the values, is found.
+  int64_t at(const AttentionBlock& block, int a, int b, int64_t row) const {
+    return (a * size_ + b) * block.rows + row;
   }
 
   void prepare(const AttentionBlock& block) {
+    const int64_t dv = work_.value_dim();
     rows_.assign(static_cast<size_t>(block.heads * block.rows), {});
-    parallel_for(block.heads * block.rows, [&](int64_t at) {
-      const int head = static_cast<int>(at / block.rows);
-      const int64_t row = at % block.rows;
-      const int64_t dv = work_.value_dim();
-      const float* z = block.outputs.data() + at * dv;
-      HeadRow& own = rows_[static_cast<size_t>(at)];
-      const std::vector<double> wide(z, z + dv);
-      own.output.resize(static_cast<size_t>(factor(head).rows()));
-      project(factor(head), first_column(head), dv, wide.data(), own.output.data());
+    turned_ = Table<double>(block.heads * size_ * block.rows, dv);
+    parallel_for(block.heads * block.rows, [&](int64_t index) {
+      const int head = static_cast<int>(index / block.rows);
+      const int64_t row = index % block.rows;
+      const float* z = block.outputs.data() + index * dv;
+      HeadRow& own = rows_[static_cast<size_t>(index)];
+      own.output.assign(z, z + dv);
       find_heavy(block, head, row, own);
+      for (int b = 0; b < size_; ++b) {
+        const auto turned = turned_.row(at(block, head, b, row));
+        for (int64_t r = 0; r < dv; ++r) {
+          const auto gram = metric(head, b).gram.row(r);
+          const double x = own.output[static_cast<size_t>(r)];
+          for (size_t c = 0; c < gram.size(); ++c) turned[c] += x * gram[c];
+        }
+      }
     });
   }
 
@@ -101,76 +129,100 @@ class OutputChangeRows : public RowIndicator {
     own.alone = shift == -INFINITY;
     if (own.alone) return;
     double mass = std::exp(sink - shift);
-    std::vector<double> mean(static_cast<size_t>(work_.value_dim()), 0.0);
+    own.rest.assign(own.output.size(), 0.0);
     for (int64_t i = 0; i < visible; ++i) {
-      if (i == own.heavy) continue;
-      const double e = std::exp(static_cast<double>(logits[i]) - shift);
+      const double logit = static_cast<double>(logits[i]) - shift;
+      if (i == own.heavy || logit < kNegligible) continue;
+      const double e = std::exp(logit);
       const auto v = values_.row(i);
       mass += e;
-      for (size_t c = 0; c < mean.size(); ++c) mean[c] += e * static_cast<double>(v[c]);
+      for (size_t c = 0; c < own.rest.size(); ++c) own.rest[c] += e * static_cast<double>(v[c]);
     }
-    for (double& m : mean) m /= mass;
-    own.rest.resize(own.output.size());
-    project(factor(head), first_column(head), work_.value_dim(), mean.data(), own.rest.data());
+    for (double& x : own.rest) x /= mass;
   }
 
   void score_tile(const AttentionBlock& block, Range tile) {
-    const int64_t dv = work_.value_dim();
-    const int64_t width = factor(0).rows();
-    Table<double> projected(tile.size() * (joint_ ? 1 : block.heads), joint_ ? block.heads * width
-                                                                             : width);
-    std::vector<double> wide(static_cast<size_t>(dv));
-    for (int64_t i = tile.begin; i < tile.end; ++i) {
-      const auto v = values_.row(i);
-      std::copy(v.begin(), v.end(), wide.begin());
-      for (int head = 0; head < block.heads; ++head)
-        project(factor(head), first_column(head), dv, wide.data(),
-                projected.data() + ((i - tile.begin) * block.heads + head) * width);
-    }
-    std::vector<double> sum(static_cast<size_t>(width));
-    for (int64_t row = 0; row < block.rows; ++row)
-      for (int64_t i = tile.begin; i < tile.end; ++i) {
-        const double* values = projected.data() + (i - tile.begin) * block.heads * width;
-        if (joint_) std::fill(sum.begin(), sum.end(), 0.0);
-        for (int head = 0; head < block.heads; ++head) {
-          if (!joint_) std::fill(sum.begin(), sum.end(), 0.0);
-          const bool finite = add_change(block, head, row, i, values + head * width, sum);
-          if (joint_ && head + 1 < block.heads && finite) continue;
-          double squares = 0;
-          for (double s : sum) squares += s * s;
-          store(block, joint_ ? 0 : head, row, i) = finite ? std::sqrt(squares) : INFINITY;
-          if (joint_ && !finite) break;
-        }
+    Table<double> products(turned_.rows(), tile.size());
+    work_.backend().value_products(work_.trace(), kv_head_, turned_.data(), turned_.rows(), tile,
+                                   products.data());
+    parallel_for(block.heads / size_ * block.rows, [&](int64_t index) {
+      score_row(block, static_cast<int>(index / block.rows) * size_, index % block.rows, tile,
+                products);
+    });
+  }
+
+  /// One row of the unit whose first head is `first`.
+  void score_row(const AttentionBlock& block, int first, int64_t row, Range tile,
+                 const Table<double>& products) {
+    const auto width = static_cast<size_t>(tile.size());
+    const auto offset = static_cast<size_t>(tile.begin);
+    Table<double> odds(size_, tile.size());
+    for (int a = 0; a < size_; ++a) {
+      const float* attention = block.attention_row(first + a, row) + tile.begin;
+      const auto to = odds.row(a);
+      for (size_t i = 0; i < width; ++i) {
+        const double x = static_cast<double>(attention[i]);
+        to[i] = x / (1 - x);
       }
-  }
-
-  double& store(const AttentionBlock& block, int unit, int64_t row, int64_t i) {
-    return change_[static_cast<size_t>((unit * block.rows + row) * candidates_.size() + i -
-                                       candidates_.begin)];
-  }
-
-  /// sum += odds * F (z - v_i); false when the change is undefined.
-  bool add_change(const AttentionBlock& block, int head, int64_t row, int64_t i,
-                  const double* value, std::vector<double>& sum) const {
-    if (i > block.positions[static_cast<size_t>(row)]) return true;
-    const HeadRow& own = rows_[static_cast<size_t>(head * block.rows + row)];
-    const double a = static_cast<double>(block.attention_row(head, row)[i]);
-    if (i == own.heavy) {
-      if (own.alone) return false;
-      for (size_t c = 0; c < sum.size(); ++c) sum[c] += a * (own.rest[c] - value[c]);
-    } else {
-      const double odds = a / (1 - a);
-      for (size_t c = 0; c < sum.size(); ++c) sum[c] += odds * (own.output[c] - value[c]);
     }
-    return true;
+    std::vector<double> squares(width, 0.0), parts(width, 0.0);
+    for (int a = 0; a < size_; ++a)
+      for (int b = 0; b < size_; ++b) {
+        const auto odds_a = odds.row(a), odds_b = odds.row(b);
+        const auto left = products.row(at(block, first + a, b, row));
+        const auto right = products.row(at(block, first + b, a, row));
+        const double* forms = metric(first + a, b).forms.data() + offset;
+        const auto turned = turned_.row(at(block, first + a, b, row));
+        const auto& z = head_row(block, first + b, row).output;
+        const double own = std::inner_product(z.begin(), z.end(), turned.begin(), 0.0);
+        for (size_t i = 0; i < width; ++i)
+          squares[i] += odds_a[i] * odds_b[i] * (own - left[i] - right[i] + forms[i]);
+        for (size_t i = 0; i < width && a == b; ++i)
+          parts[i] += odds_a[i] * odds_a[i] * (own + forms[i]);
+      }
+    double* const out = change_.data() + (first / size_ * block.rows + row) * candidates_.size() +
+                        (tile.begin - candidates_.begin);
+    for (size_t i = 0; i < width; ++i) out[i] = std::sqrt(std::max(squares[i], 0.0));
+    for (size_t i = 0; i < width; ++i)
+      if (squares[i] < kCancelled * parts[i])
+        out[i] = change(block, first, row, tile.begin + static_cast<int64_t>(i));
+    for (int a = 0; a < size_; ++a) {
+      const int64_t heavy = head_row(block, first + a, row).heavy;
+      if (tile.contains(heavy)) out[heavy - tile.begin] = change(block, first, row, heavy);
+    }
+  }
+
+  /// The same for one entry, from the difference itself; infinite when the change is undefined.
+  double change(const AttentionBlock& block, int first, int64_t row, int64_t i) const {
+    const auto v = values_.row(i);
+    std::vector<std::vector<double>> differences;
+    for (int a = 0; a < size_; ++a) {
+      const HeadRow& own = head_row(block, first + a, row);
+      if (i == own.heavy && own.alone) return INFINITY;
+      const double share = static_cast<double>(block.attention_row(first + a, row)[i]);
+      const double odds = i == own.heavy ? share : share / (1 - share);
+      std::vector<double> difference = i == own.heavy ? own.rest : own.output;
+      for (size_t c = 0; c < difference.size(); ++c)
+        difference[c] = odds * (difference[c] - static_cast<double>(v[c]));
+      differences.push_back(std::move(difference));
+    }
+    double squares = 0;
+    for (int a = 0; a < size_; ++a)
+      for (int b = 0; b < size_; ++b)
+        squares += inner(differences[static_cast<size_t>(a)], metric(first + a, b).gram,
+                         differences[static_cast<size_t>(b)]);
+    return std::sqrt(std::max(squares, 0.0));
   }
 
   LayerWork& work_;
   Range candidates_;
   bool joint_;
   int kv_head_ = -1;
+  int size_ = 1;                   // heads of a unit
+  std::vector<const OutputMetric*> metrics_;   // [heads][unit heads b]
   Table<float> values_;            // [columns][dv] of the KV head at work
   std::vector<HeadRow> rows_;      // [heads][rows] of the block at work
+  Table<double> turned_;           // [heads][unit heads b][rows][dv]: z_a G_ab
   std::vector<double> change_;     // [units][rows][candidates]
 };
 

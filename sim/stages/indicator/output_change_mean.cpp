@@ -1,10 +1,28 @@
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "sim/stages/indicator/indicator.hpp"
 
 namespace kvsim {
 namespace {
+
+/// A squared distance below this share of its parts is taken from the difference itself.
+constexpr double kCancelled = 1e-8;
+
+/// (output - v) G (output - v)^T.
+double square_of_gap(std::span<const double> output, std::span<const float> v,
+                     const Table<double>& gram) {
+  double squares = 0;
+  for (size_t r = 0; r < v.size(); ++r) {
+    double sum = 0;
+    for (size_t c = 0; c < v.size(); ++c)
+      sum += gram.row(static_cast<int64_t>(r))[c] * (output[c] - static_cast<double>(v[c]));
+    squares += (output[r] - static_cast<double>(v[r])) * sum;
+  }
+  return squares;
+}
 
 /// Attention is aggregated first; the change of the output follows from the aggregate.
 class MeanRows : public RowIndicator {
@@ -19,27 +37,30 @@ class MeanRows : public RowIndicator {
 
   /// a/(1-a) * ||(mean output - v_i) W^h||; the mean output is not renormalised (as coded).
   void finish(int query_head, Range candidates, std::span<double> mean) const override {
-    const Table<float> values = work_.values(query_head / work_.group_size());
-    const Table<double>& factor = work_.output_factor(query_head);
-    const int64_t dv = work_.value_dim();
-    std::vector<double> output(static_cast<size_t>(dv), 0.0);
-    for (int64_t i = candidates.begin; i < candidates.end; ++i)
-      for (int64_t c = 0; c < dv; ++c)
-        output[static_cast<size_t>(c)] += mean[static_cast<size_t>(i - candidates.begin)] *
-                                          static_cast<double>(values(i, c));
-    std::vector<double> gap(static_cast<size_t>(dv));
+    const int kv_head = query_head / work_.group_size();
+    const Table<float> values = work_.values(kv_head);
+    const OutputMetric& metric = work_.output_metric(query_head, query_head);
+    const auto dv = static_cast<size_t>(work_.value_dim());
+    std::vector<double> output(dv, 0.0), turned(dv, 0.0);
     for (int64_t i = candidates.begin; i < candidates.end; ++i) {
-      double& score = mean[static_cast<size_t>(i - candidates.begin)];
-      for (int64_t c = 0; c < dv; ++c)
-        gap[static_cast<size_t>(c)] =
-            output[static_cast<size_t>(c)] - static_cast<double>(values(i, c));
-      double squares = 0;
-      for (int64_t r = 0; r < factor.rows(); ++r) {
-        double sum = 0;
-        for (int64_t c = r; c < dv; ++c) sum += factor(r, c) * gap[static_cast<size_t>(c)];
-        squares += sum * sum;
-      }
-      score = score < 1 ? score / (1 - score) * std::sqrt(squares) : INFINITY;
+      const double share = mean[static_cast<size_t>(i - candidates.begin)];
+      for (size_t c = 0; c < dv; ++c)
+        output[c] += share * static_cast<double>(values.row(i)[c]);
+    }
+    for (size_t r = 0; r < dv; ++r)
+      for (size_t c = 0; c < dv; ++c)
+        turned[c] += output[r] * metric.gram.row(static_cast<int64_t>(r))[c];
+    const double own = std::inner_product(output.begin(), output.end(), turned.begin(), 0.0);
+    std::vector<double> products(mean.size());
+    work_.backend().value_products(work_.trace(), kv_head, turned.data(), 1, candidates,
+                                   products.data());
+    for (size_t at = 0; at < mean.size(); ++at) {
+      const double form = metric.forms[static_cast<size_t>(candidates.begin) + at];
+      double squares = own - 2 * products[at] + form;
+      if (squares < kCancelled * (own + form)) squares = square_of_gap(
+          output, values.row(candidates.begin + static_cast<int64_t>(at)), metric.gram);
+      double& score = mean[at];
+      score = score < 1 ? score / (1 - score) * std::sqrt(std::max(squares, 0.0)) : INFINITY;
     }
   }
 

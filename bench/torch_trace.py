@@ -1,0 +1,69 @@
+"""PyTorch's gather form over a whole trace: attention of the later queries with eight kept sets at ten
+budgets, for every layer and KV head. Only that is timed: tensors are float32 and in memory, kept sets
+are given, nothing is scored, projected or written.
+
+Reads lines from standard input, answers each with the seconds of one run."""
+import sys
+import time
+
+import h5py
+import numpy
+import torch
+
+path, threads = sys.argv[1], int(sys.argv[2])
+torch.set_num_threads(threads)
+torch.set_grad_enabled(False)
+POLICIES = 8
+BUDGETS = [.01, .02, .03, .05, .08, .12, .18, .25, .35, .5]
+
+
+def tensor(dataset):
+    """float32, from bfloat16 stored as uint16."""
+    return torch.from_numpy(dataset[:].astype(numpy.int16)).view(torch.bfloat16).float()
+
+
+with h5py.File(path) as file:
+    n, scale = int(file.attrs["prompt_len"]), float(file.attrs["attention_scale"])
+    position = file["query_position"][:]
+    first = int(numpy.searchsorted(position, n))
+    layers = [tuple(tensor(layer[name]) for name in "qkv") for layer in file["layers"].values()]
+steps = len(position) - first
+generator = torch.Generator().manual_seed(1)
+orders = [torch.randperm(n, generator=generator) for _ in range(POLICIES)]
+kept = [max(1, int(n * share + 0.5)) for share in BUDGETS]
+
+
+def group(Q, K, V):
+    """Full attention, then every kept set with the later positions that all of them keep."""
+    N = K.shape[0]
+    later = torch.arange(n, N)
+    hidden = later[None, :] > torch.from_numpy(position[first:]).repeat(Q.shape[0] // steps)[:, None]
+
+    def attend(keys, values):
+        s = Q @ keys.T
+        s[:, -len(later):].masked_fill_(hidden, float("-inf"))
+        return torch.softmax(s, -1) @ values, torch.logsumexp(s, -1)
+
+    full, total = attend(K, V)
+    for order in orders:
+        for count in kept:
+            index = torch.cat([order[:count], later])
+            z, mass = attend(K[index], V[index])
+            (z - full).norm(dim=-1), (mass - total).exp()
+
+
+def run():
+    for q, k, v in layers:
+        heads = q.shape[0] // k.shape[0]
+        for kv in range(k.shape[0]):
+            Q = q[kv * heads:(kv + 1) * heads, first:].reshape(-1, q.shape[2]) * scale
+            group(Q, k[kv], v[kv])
+
+
+run()
+print("device PyTorch", torch.__version__)
+print("ready", flush=True)
+for line in sys.stdin:
+    begin = time.perf_counter()
+    run()
+    print(time.perf_counter() - begin, flush=True)

@@ -1,0 +1,88 @@
+"""The whole command, from opening the trace to the results file on disk, beside PyTorch."""
+import os
+import re
+import statistics
+import subprocess
+import tempfile
+import time
+
+HEADS, KV_HEADS, D, HIDDEN, STEPS = 8, 2, 128, 1024, 512
+POLICIES = ["streaming", "knorm", "keydiff", "tova", "snapkv", "adakv", "defensivekv", "restkv"]
+BUDGETS = "1%,2%,3%,5%,8%,12%,18%,25%,35%,50%"
+KERNELS = ["score", "rank", "replay", "project"]
+MIB = 2**20
+
+
+def make_trace(kvsim, n, path, queries="window:64", layers=1):
+    subprocess.run([kvsim, "synth", "-o", path, "--prompt", str(n), "--steps", str(STEPS),
+                    "--num-layers", str(layers), "--heads", str(HEADS), "--kv-heads",
+                    str(KV_HEADS), "--head-dim", str(D), "--hidden", str(HIDDEN), "--dtype",
+                    "bfloat16", "--queries", queries, "--overwrite", "-q"], check=True)
+
+
+class Command:
+    """One run of `kvsim replay`: seconds of the process, seconds by phase, peak memory."""
+
+    def __init__(self, options, trace, policies=POLICIES):
+        command = [options.kvsim, "replay", trace, "-v", "-o", trace + ".nc", "--overwrite",
+                   "--budget", BUDGETS, "--threads", str(options.threads)]
+        for policy in policies:
+            command += ["--policy", policy]
+        begin = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                   text=True)
+        said = process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        self.seconds = time.perf_counter() - begin
+        if status != 0:
+            raise SystemExit(said)
+        phases = re.search(r"seconds: (.*)", said).group(1)
+        self.phases = {name: float(value) for name, value in re.findall(r"(\w+) ([\d.]+)", phases)}
+        self.gflops = float(re.search(r"\((\d+) GFLOP/s\)", said).group(1))
+        self.kernels = sum(self.phases[name] for name in KERNELS)
+        self.memory = usage.ru_maxrss * 1024
+
+
+def allowed_memory(options, n, results):
+    """The bar: two layers' tensors, 64 MiB a thread, 32 MiB for the program, and the results."""
+    keys = n + STEPS
+    layer = 2 * (2 * KV_HEADS * keys * D + HEADS * (STEPS + 64) * D + HEADS * D * HIDDEN)
+    return 2 * layer + 64 * MIB * options.threads + 32 * MIB + results
+
+
+def middle(runs, key):
+    return statistics.median(key(run) for run in runs)
+
+
+def whole_command(options, program, alternate, spread, paired):
+    """`program`, `alternate`, `spread`, `paired`: of run.py."""
+    print(f"\n### The whole command (1 layer, {HEADS} heads on {KV_HEADS} KV heads, d = {D}, "
+          f"D = {HIDDEN}, T = {STEPS}, 8 policies x 10 budgets)\n")
+    print("| n | `kvsim replay`, s | read | score | rank | replay | project | measure | write "
+          "| GFLOP/s of the replay | whole / kernels | peak memory, MiB (bar) "
+          "| PyTorch gather, s | times the command |")
+    print("|---" * 14 + "|")
+    for n in options.lengths:
+        with tempfile.TemporaryDirectory() as folder:
+            trace = os.path.join(folder, "trace.h5")
+            make_trace(options.kvsim, n, trace)
+            questions = {"command": lambda: Command(options, trace)}
+            if options.torch:
+                script = os.path.join(os.path.dirname(__file__), "torch_trace.py")
+                theirs = program(options, [options.torch, script, trace, str(options.threads)])
+                questions["torch"] = lambda: theirs.ask("run")
+            runs = alternate(options.rounds, questions)
+            allowed = allowed_memory(options, n, os.path.getsize(trace + ".nc"))
+        commands = runs["command"]
+        seconds = [run.seconds for run in commands]
+        phases = " | ".join(f"{middle(commands, lambda run: run.phases[name]):.3f}"
+                            for name in ("read", "score", "rank", "replay", "project", "measure",
+                                         "write"))
+        memory = max(run.memory for run in commands)
+        gather = "- | -"
+        if options.torch:
+            theirs.close()
+            gather = f"{spread(runs['torch'])} | {paired(runs['torch'], seconds):.1f}"
+        print(f"| {n} | {spread(seconds)} | {phases} | {middle(commands, lambda r: r.gflops):.0f} | "
+              f"{middle(commands, lambda r: r.seconds / r.kernels):.2f} | {memory / MIB:.0f} "
+              f"({allowed / MIB:.0f}) | {gather} |", flush=True)
