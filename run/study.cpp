@@ -107,7 +107,7 @@ int64_t default_wo_steps(const TraceInfo& info, int64_t value_dim, int64_t sets,
   const double replay = (2 + static_cast<double>(records) * largest) * unit;
   const double per_step = 2 * heads * static_cast<double>(value_dim * info.hidden_size) *
                           static_cast<double>(sets + 1);
-  const double affordable = std::max(replay / 2, kFreeFlops) / per_step;
+  const double affordable = std::max(replay / 4, kFreeFlops) / per_step;
   if (affordable >= steps) return info.steps();
   return std::min(info.steps(), std::max(kFewest, static_cast<int64_t>(affordable)));
 }

@@ -109,8 +109,8 @@ class Study {
   int64_t steps_done_ = 0;        ///< of the progress
 };
 
-/// K of --wo-steps when the user gave none: all steps while projecting them costs at most half the
-/// replay (or a tenth of a second), else fewer, but at least 16. Depends on shapes only.
+/// K of --wo-steps when the user gave none: all steps while projecting them costs at most a quarter
+/// of the replay (or a tenth of a second), else fewer, but at least 16. Depends on shapes only.
 int64_t default_wo_steps(const TraceInfo& info, int64_t value_dim, int64_t sets, double largest,
                          int64_t records);
 

@@ -129,7 +129,8 @@ void SegmentScorer::fold_head(const AttentionBlock& block, int64_t first_row, in
   for (int64_t r = 0; r < block.rows; ++r) {
     (*rows_)->row(block, head, r, segment().candidates, unit.row);
     const std::span<double> row = smooths ? smooth_row(unit.row, unit.smoothed) : unit.row;
-    unit.aggregation->add(segment().rows_before + first_row + r, row, visible(block.positions[static_cast<size_t>(r)]));
+    const int64_t seen = visible(block.positions[static_cast<size_t>(r)]);
+    unit.aggregation->add(segment().rows_before + first_row + r, row, seen);
     if (smooth_.drift() == Drift::indicator) unit.drift->add(first_row + r, row);
     if (smooth_.drift() == Drift::attention)
       follow_attention(block, head, r, first_row + r, unit);
@@ -163,7 +164,8 @@ void SegmentScorer::fold_group(const AttentionBlock& block, int64_t first_row, U
     const auto grouped = combined_.row(r);
     unit.row.assign(grouped.begin(), grouped.end());
     const std::span<double> row = smooths_group ? smooth_row(unit.row, unit.smoothed) : unit.row;
-    unit.aggregation->add(segment().rows_before + first_row + r, row, visible(block.positions[static_cast<size_t>(r)]));
+    const int64_t seen = visible(block.positions[static_cast<size_t>(r)]);
+    unit.aggregation->add(segment().rows_before + first_row + r, row, seen);
     if (smooth_.drift() == Drift::indicator) unit.drift->add(first_row + r, row);
   }
 }

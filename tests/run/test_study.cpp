@@ -223,5 +223,5 @@ TEST_CASE("the default number of projected steps follows the cost of the replay"
   info.prompt_len = 131072;
   info.total_len = info.prompt_len + 512;
   for (int64_t& p : info.query_position) p += 131072 - 4096;
-  CHECK(default_wo_steps(info, 128, 80, 0.5, 8) == 512);
+  CHECK(default_wo_steps(info, 128, 80, 0.5, 8) > 256);
 }

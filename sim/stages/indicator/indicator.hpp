@@ -27,8 +27,8 @@ class RowIndicator {
   virtual void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
                    std::span<double> out) const = 0;
 
-  /// Is a row attention times row_factor(position) times what `scale` multiplies with? Weighted sums
-  /// of rows are then taken from sums of attention.
+  /// Is a row attention times row_factor(position) times what `scale` multiplies with? Weighted
+  /// sums of rows are then taken from sums of attention.
   virtual bool is_scaled_attention() const { return false; }
   virtual double row_factor(int64_t /*position*/) const { return 1; }
   virtual void scale(int /*query_head*/, Range /*candidates*/, std::span<double>) const {}
