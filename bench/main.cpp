@@ -72,6 +72,7 @@ int main(int count, char** arguments) {
   add("d", options::value(&shape.d));
   add("steps", options::value(&shape.steps));
   add("group", options::value(&shape.group));
+  add("chunk", options::value(&shape.chunk), "keys per chunk of the fused replay");
   add("file", options::value(&file), "write the problem for other programs");
   add("check", options::value(&names)->multitoken(), "forms to compare with float64 first");
   options::variables_map values;

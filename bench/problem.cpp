@@ -71,6 +71,7 @@ Problem::Problem(const Shape& wanted) : shape(wanted) {
   v = widened(layer.v);
   for (const double f : kBudgets)
     kept.push_back(std::max<int64_t>(1, std::llround(f * static_cast<double>(shape.n))));
+  request.chunk = shape.chunk;
   for (int p = 0; p < kPolicies; ++p) {
     ReplayPlan plan;
     plan.owners.push_back(chain(p, shape.n, kept, random));

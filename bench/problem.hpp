@@ -12,6 +12,7 @@ struct Shape {
   int64_t d = 128;       ///< head size of keys and values
   int64_t group = 4;     ///< query heads on the one KV head
   int64_t steps = 144;   ///< later steps, at positions n..n+steps-1
+  int64_t chunk = 0;     ///< keys per chunk of the fused replay; 0: its own choice
 };
 
 /// One KV head, its query group, eight policies and ten budgets from 1 % to 50 %. Values are those

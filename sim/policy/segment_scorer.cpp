@@ -40,7 +40,7 @@ AttentionPass SegmentScorer::wanted() const {
 
 /// Sums will do when aggregation comes first, is linear, and nothing follows single rows.
 std::optional<AttentionSumRequest> SegmentScorer::wanted_sums() const {
-  if (!before_.empty() || !rows_->is_scaled_attention() || smooth_.drift() != Drift::none)
+  if (!before_.empty() || !(*rows_)->is_scaled_attention() || smooth_.drift() != Drift::none)
     return std::nullopt;
   const auto aggregation =
       aggregate_.start(settings_, segment().rows(), segment().candidates.size());
@@ -54,7 +54,7 @@ std::optional<AttentionSumRequest> SegmentScorer::wanted_sums() const {
     const double weight = weights[static_cast<size_t>(segment().rows_before) + j];
     if (weight == 0) continue;
     request.rows.push_back(stored[j]);
-    request.weights.push_back(weight * rows_->row_factor(segment().positions[j]));
+    request.weights.push_back(weight * (*rows_)->row_factor(segment().positions[j]));
   }
   return request;
 }
@@ -70,7 +70,7 @@ void SegmentScorer::take_sums(const Table<double>& sums) {
       Unit& unit = units_[static_cast<size_t>(u)];
       const auto from = sums.row(query_head).subspan(static_cast<size_t>(candidates.begin));
       std::copy_n(from.begin(), unit.row.size(), unit.row.begin());
-      rows_->scale(query_head, candidates, unit.row);
+      (*rows_)->scale(query_head, candidates, unit.row);
       unit.aggregation->add_sum(unit.row, visible_to);
     }
     close_kv_head(kv_head);
