@@ -8,6 +8,7 @@
 #include "sim/core/log_sum.hpp"
 #include "sim/core/parallel.hpp"
 #include "sim/replay/decode_scratch.hpp"
+#include "sim/replay/full_rest.hpp"
 #include "sim/stages/merge/votes.hpp"
 #include "sim/stages/weight/weight.hpp"
 
@@ -265,12 +266,18 @@ void DecodeRun::compare_merged(size_t owner, int x, const DecodeBlock& block, in
     const double logit = scratch_[owner].logits(x, s) + votes.log_weight(cache, s, x);
     tally.add_slot(head, step, mass, scratch_[owner].attention(x, s), logit - together);
     if (!tally.wants_changes()) continue;
-    const std::span<const float> z(block.z(head, step, cache.value_dim()),
-                                   static_cast<size_t>(cache.value_dim()));
-    tally.add_change(head, step,
-                     slot_change(std::min(1.0, mass), logit - together,
-                                 std::span<const double>(member_mean(cache, s, logits, together)),
-                                 cache.value(s), z));
+    const std::vector<double> mean = member_mean(cache, s, logits, together);
+    const std::span<const double> v_m(mean);
+    if (mass > kNearlyAll) {
+      const FullRest rest =
+          full_rest(work_.trace(), head, block.first_step + step, cache.members(s));
+      tally.add_change(head, step,
+                       slot_change_beside(together - rest.log_mass, logit - together, v_m,
+                                          cache.value(s), std::span<const double>(rest.mean)));
+      continue;
+    }
+    const std::span<const float> z(block.z(head, step, cache.value_dim()), mean.size());
+    tally.add_change(head, step, slot_change(mass, logit - together, v_m, cache.value(s), z));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "sim/core/log_sum.hpp"
+#include "sim/replay/full_rest.hpp"
 
 namespace kvsim {
 namespace {
@@ -98,11 +99,19 @@ void MergeWatcher::see_change(int head, int64_t step, size_t slot, double attent
     total += weight;
   }
   for (double& x : mean) x /= total;
+  const std::span<const float> value = slots_.owners[o].v.row(owner.slot[slot]);
+  if (attention > kNearlyAll) {
+    const auto members = std::span(owner.member).subspan(begin, owner.end[slot] - begin);
+    const FullRest rest = full_rest(work_.trace(), head, step, members);
+    const double log_odds = largest + std::log(total) - rest.log_mass;
+    tally_.add_change(head, step,
+                      slot_change_beside<float>(log_odds, defect, mean, value, rest.mean));
+    return;
+  }
   const std::span<const float> z(z_.data() + (head * work_.info().steps() + step) *
                                                  work_.value_dim(), mean.size());
   tally_.add_change(head, step,
-                    slot_change<float, float>(std::min(1.0, attention), defect, mean,
-                                              slots_.owners[o].v.row(owner.slot[slot]), z));
+                    slot_change<float, float>(attention, defect, mean, value, z));
 }
 
 void MergeWatcher::see(int head, int64_t step, std::span<const float> slots, double log_sum_exp) {

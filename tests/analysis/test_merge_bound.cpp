@@ -130,6 +130,24 @@ TEST_CASE("parts of the error: two equal entries of value 0 and 4 beside a third
   CHECK(slot_change<double, double>(2.0 / 3, -800, v_m, other, o).whole == Approx(5.0 / 3 - 1));
 }
 
+TEST_CASE("parts of the error are the same from the rest itself, and hold where attention is 1",
+          "[merge]") {
+  const std::vector<double> v_m = {2}, slot = {4}, o = {5.0 / 3}, rest = {1};
+  for (const double defect : {-800.0, -3.0, -1e-9, 0.0, 1e-9, 3.0, 800.0}) {
+    const SlotChange one = slot_change<double, double>(2.0 / 3, defect, v_m, slot, o);
+    const SlotChange other =
+        slot_change_beside<double>(std::log(2.0), defect, v_m, slot, rest);
+    CHECK(other.value_part == Approx(one.value_part));
+    CHECK(other.mass_part == Approx(one.mass_part));
+    CHECK(other.whole == Approx(one.whole));
+  }
+  // All but e^-40 of the attention; the slot has e^-50 of that mass, so the rest takes over.
+  const double on_slot = std::exp(-10) / (1 + std::exp(-10));
+  const SlotChange lost = slot_change_beside<double>(40, -50, v_m, slot, rest);
+  CHECK(lost.value_part == Approx(2 * on_slot));
+  CHECK(lost.mass_part == Approx(1 - on_slot));
+}
+
 TEST_CASE("bounds are the printed formulas", "[merge]") {
   const BoundSample sample{0, 2, 0.6, 0.5};
   CHECK(bound("paper").value(sample) == Approx(2 * 0.6 * 1.6 * 2 / 0.16));

@@ -182,3 +182,38 @@ TEST_CASE("merging under every schedule is what the naive form says, over odd sh
     }
   }
 }
+
+TEST_CASE("parts of the error hold where merged entries have nearly all attention",
+          "[merge][decode]") {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    const auto run = odd_run(seed);
+    run->layers[0].scale *= 6;
+    reference::StreamingMerge::Rule rule;
+    rule.merge = "convex";
+    rule.threshold = 0.6;
+    rule.sinks = 2;
+    rule.budget = 9;
+    rule.window = 5;
+    const std::string record = "streaming,sinks=2,merge=convex,merge_threshold=0.6";
+    const int64_t n = run->info.prompt_len;
+    for (const bool decode : {false, true}) {
+      INFO("shape " << seed << (decode ? ", decode" : ""));
+      reference::StreamingMerge naive(run->layers[0], rule);
+      naive.compress(n);
+      const Seen seen = replayed(*run, decode ? record + ",schedule=decode" : record, "9");
+      for (int64_t t = n; t < run->info.total_len; ++t) {
+        double value_part = 0, mass_part = 0, slots = 0;
+        for (const auto& head : decode ? naive.decode(t) : naive.look(n, t)) {
+          value_part += head.value_part;
+          mass_part += head.mass_part;
+          slots += head.slots;
+        }
+        if (slots == 0) continue;
+        // Logits up to about 50 in float32: weights to 1e-4.
+        const auto step = static_cast<size_t>(t - n);
+        CHECK(seen.value_part[step] == Approx(value_part / slots).epsilon(3e-4).margin(1e-5));
+        CHECK(seen.mass_part[step] == Approx(mass_part / slots).epsilon(3e-4).margin(1e-5));
+      }
+    }
+  }
+}
