@@ -57,6 +57,17 @@ lost() {
   draw "$file.explain.json" -o "$file"
 }
 
+# Estimates of risk, dynamics of the full cache's attention, key norms.
+attention() {
+  local file
+  file=$out/$(name "$1").attention
+  "$kvsim" replay "$1" --policy snapkv --policy h2o --policy streaming --policy defensivekv \
+    --policy knorm --policy random --budget 0.2,0.5 --wo-steps 16 -q -o "$file.nc" --overwrite \
+    --metric risk,attention_cdf,late_importance,locality,drift,key_norm
+  draw "$file.nc" -o "$out/$(name "$1")" \
+    --only risk,attention_cdf,late_importance,locality,drift,key_norm
+}
+
 # DefensiveKV's aggregation, priors and ties; windows; whole methods.
 ablation() {
   local max=aggregate=max,group=max m windows=()
@@ -152,6 +163,7 @@ for trace in "${traces[@]}"; do
   if has_span "$trace" needle; then needle "$trace"; continue; fi
   fragility "$trace"
   lost "$trace"
+  if says "$trace" 'stored: 0-'; then attention "$trace"; fi   # H2O reads every prompt query
   ablation "$trace"
   if has_span "$trace" defense; then bias "$trace"; fi
   if has_span "$trace" secrecy; then rules "$trace"; fi
