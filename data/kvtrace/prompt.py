@@ -173,8 +173,6 @@ def tokenize(tokenizer, prompt: RenderedPrompt, answer: str = "") -> TokenizedPr
 
     spans = []
     for name, begin, end in sorted(prompt.spans, key=lambda span: span[1]):
-        if any(name == other for other, _, _ in spans):
-            raise CaptureError(f'span "{name}" occurs twice; every span has a name of its own')
         first, last = bisect_left(anchors, begin), bisect_left(anchors, end)
         if first == last:
             raise CaptureError(f'span "{name}" is too short: no token begins in it')

@@ -26,7 +26,7 @@ def families(results):
             continue
         own = tuple(sorted((key, value) for key, value in keys.items()
                            if not key.startswith("quant")))
-        bits = FULL_BITS if keys["quantize"] == "none" else int(keys["quant_bits"])
+        bits = FULL_BITS if keys.get("quantize", "none") == "none" else int(keys["quant_bits"])
         groups.setdefault(own, {}).setdefault(bits, record)
     return [members for members in groups.values() if len(members) > 1][:3]
 

@@ -399,7 +399,7 @@ class Refusals(WithFolder):
         self.assertIn("spans lie before <compress/>", self.message)
         twice = '<span name="x">The oil.</span> All <span name="x">boats</span> home.'
         self.run_capture("llama", prompt=self.write_prompt(twice), code=3)
-        self.assertIn("every span has a name of its own", self.message)
+        self.assertIn("comes twice; expected distinct names", self.message)
 
     def test_attention_that_a_trace_cannot_describe_exits_1(self):
         own = record.check_rows
