@@ -32,8 +32,8 @@ def selections(results):
         groups.setdefault(own, []).append(record)
     ordered = []
     for records in groups.values():
-        records.sort(key=lambda record: known[record]["merge"] != "drop")
-        if len(records) > 1 and known[records[0]]["merge"] == "drop":
+        records.sort(key=lambda record: known[record].get("merge", "drop") != "drop")
+        if len(records) > 1 and known[records[0]].get("merge", "drop") == "drop":
             ordered.append(records)
     return ordered[:4]
 
