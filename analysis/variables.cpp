@@ -95,8 +95,8 @@ std::vector<VariableDeclaration> errors() {
        "residual stream that enters the last layer; over the layers of the run",
        kResidualNorm},
       {"stream_error_rms", "policy budget", kReal, "1", "error of the stream, over steps",
-       "root mean square over the evaluated steps; what best predicts the loss of a model that "
-       "runs with the kept sets (docs/prediction.md)",
+       "root mean square over the evaluated steps; among the best predictors of the loss of a model "
+       "that runs with the kept sets (docs/prediction.md)",
        kResidualNorm},
   };
 }

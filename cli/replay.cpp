@@ -242,9 +242,9 @@ const bool registered = register_command(
          "--budget a useful set runs, as far as the trace holds what it needs.\n"
          "`retained importance` is the share of attention times ||v W|| that falls on kept entries;\n"
          "`outliers` counts steps below 0.5; errors are relative to the layer's own output, or to\n"
-         "the residual stream; `stream error` is that of all layers together and best predicts what\n"
-         "a model would lose (docs/prediction.md). Queries come from the run with the full cache, so\n"
-         "that errors do not feed back into later layers or steps.",
+         "the residual stream; `stream error`, that of all layers together, is among the best\n"
+         "predictors of what a model would lose (docs/prediction.md). Queries come from the run with\n"
+         "the full cache, so that errors do not feed back into later layers or steps.",
      .describe = describe,
      .examples = {"kvsim replay data/sample.h5",
                   "kvsim replay data/sample.h5 --policy snapkv --policy snapkv,window=64 "

@@ -1,4 +1,4 @@
-"""Stream error against the budget: the measure that best predicts what a model loses.
+"""Stream error against the budget: among the best predictors of what a model loses.
 
 With a single budget each policy is a row with one dot.
 """
@@ -9,7 +9,7 @@ import numpy as np
 
 from plots import load, style
 
-TITLE = "stream error against the budget, the best predictor of the model's loss"
+TITLE = "stream error against the budget, a predictor of the model's loss"
 LABEL = "stream error (root mean square over steps)"
 
 
