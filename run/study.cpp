@@ -11,6 +11,7 @@
 #include "io/side_files.hpp"
 #include "run/attention_study.hpp"
 #include "run/study_results.hpp"
+#include "sim/backend/cuda_backend.hpp"
 #include "sim/core/error.hpp"
 #include "sim/stages/merge/merge.hpp"
 
@@ -115,7 +116,11 @@ int64_t default_wo_steps(const TraceInfo& info, int64_t value_dim, int64_t sets,
 /// Reads the layers of a pass one after the other, one ahead of the work.
 class Study::Layers {
  public:
-  explicit Layers(Study& study) : study_(study), layers_(study.options_.layers) { start(); }
+  Layers(Study& study, Backend& backend)
+      : study_(study), ahead_of_(dynamic_cast<PrefetchingBackend*>(&backend)),
+        layers_(study.options_.layers) {
+    start();
+  }
 
   /// The next layer; passes follow each other as long as `passes` says that there are more.
   LayerTrace next(bool last_pass) {
@@ -130,12 +135,19 @@ class Study::Layers {
  private:
   void start() {
     ahead_ = std::async(std::launch::async, [this, layer = layers_[at_]] {
-      const std::lock_guard lock(study_.file_access_);
-      return study_.reader_.read_layer(layer);
+      LayerTrace trace = read(layer);
+      if (ahead_of_ != nullptr) ahead_of_->prefetch(trace);
+      return trace;
     });
   }
 
+  LayerTrace read(int layer) {
+    const std::lock_guard lock(study_.file_access_);
+    return study_.reader_.read_layer(layer);
+  }
+
   Study& study_;
+  PrefetchingBackend* ahead_of_;   ///< null if it needs no word of what comes
   std::vector<int> layers_;
   size_t at_ = 0;
   std::future<LayerTrace> ahead_;
@@ -222,7 +234,7 @@ void Study::say_progress(const std::string& what) {
 }
 
 Dataset Study::run(Backend& backend) {
-  Layers layers(*this);
+  Layers layers(*this, backend);
   if (needs_survey()) survey(backend, layers);
   for (size_t l = 0; l < options_.layers.size(); ++l) {
     say_progress(fmt::format("layer {}", options_.layers[l]));

@@ -39,6 +39,12 @@ check "sweeps on a cluster" /usr/bin/python3 tests/cluster/test_workflow.py
 check "kept sets in kvpress" "$model_python" tests/capture/test_press.py
 check "sample trace" "$KVSIM_BIN" verify data/sample.h5
 check "goldens of published code" /usr/bin/python3 tests/golden/check_golden.py "$KVSIM_BIN"
+if [ -x /usr/local/cuda/bin/nvcc ] || command -v nvcc >/dev/null; then
+  build cuda kvsim
+  check "CUDA" scripts/test_cuda.sh build/cuda/kvsim "$plots_python"
+else
+  say "== CUDA: no nvcc, not built"
+fi
 check "commands of the README" /usr/bin/python3 tests/cli/test_readme.py
 
 independent=$KVSIM_ROOT/../shared/check/check.py

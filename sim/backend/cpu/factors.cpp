@@ -1,9 +1,9 @@
 #include "sim/backend/cpu/factors.hpp"
 
-#include <Eigen/Dense>
 #include <algorithm>
 #include <cstring>
 
+#include "sim/backend/gram_factor.hpp"
 #include "sim/core/parallel.hpp"
 
 namespace kvsim {
@@ -59,29 +59,15 @@ OutputFactors::OutputFactors(const Kernels& kernels, const LayerTrace& layer)
 }
 
 void OutputFactors::factorise(int64_t head, const LayerTrace& layer) {
-  using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const std::vector<double> whole = output_gram(*kernels_, layer, head, head);
   const int64_t n = padded(dv_, kPad);
-  const Eigen::MatrixXd g =
-      Eigen::Map<const RowMajor>(whole.data(), n, n).topLeftCorner(dv_, dv_);
-  const Eigen::LLT<Eigen::MatrixXd> cholesky(g);
-  Eigen::MatrixXd factor;   // R with R^T R = G
-  // A tiny pivot means that rounding, not W^h, decided the factor.
-  const bool definite =
-      cholesky.info() == Eigen::Success &&
-      cholesky.matrixL().toDenseMatrix().diagonal().minCoeff() >
-          1e-6 * cholesky.matrixL().toDenseMatrix().diagonal().maxCoeff();
-  if (definite) {
-    factor = cholesky.matrixU();
-  } else {
-    const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solver(g);
-    const Eigen::VectorXd root = solver.eigenvalues().cwiseMax(0.0).cwiseSqrt();
-    factor = root.asDiagonal() * solver.eigenvectors().transpose();
-  }
-  triangular_[static_cast<size_t>(head)] = definite ? 1 : 0;
+  Table<double> gram(dv_, dv_);
+  for (int64_t i = 0; i < dv_; ++i) std::copy_n(whole.data() + i * n, dv_, gram.row(i).data());
+  const GramFactor factor = factor_of_gram(gram);
+  triangular_[static_cast<size_t>(head)] = factor.triangular ? 1 : 0;
   float* const out = factors_.data() + head * dv_ * ld_;
   for (int64_t k = 0; k < dv_; ++k)
-    for (int64_t c = 0; c < dv_; ++c) out[k * ld_ + c] = static_cast<float>(factor(c, k));
+    for (int64_t c = 0; c < dv_; ++c) out[k * ld_ + c] = static_cast<float>(factor.r(c, k));
 }
 
 void OutputFactors::add_squares(int64_t head, const float* xt, int64_t ld, int64_t rows,

@@ -2,8 +2,10 @@
 
 #include <cstdlib>
 
+#include "sim/backend/cuda_backend.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/parallel.hpp"
+#include "tests/support/cuda_on_host/backend.hpp"
 
 namespace kvsim::test {
 
@@ -42,6 +44,13 @@ std::vector<NamedBackend> all_backends() {
   for (const std::string& isa : instruction_sets()) {
     const ForcedIsa forced(isa);
     result.push_back({"cpu " + isa, make_cpu_backend()});
+  }
+  result.push_back({"cuda on the host", host_cuda::make_backend()});
+  if (has_cuda_backend()) {
+    try {
+      result.push_back({"cuda", make_cuda_backend()});
+    } catch (const Error&) {   // no device
+    }
   }
   return result;
 }

@@ -1,0 +1,109 @@
+// Gram matrices of W_O, and products and forms of values with them, in float64 by cuBLAS.
+#include "sim/backend/cuda/elements.hpp"
+#include "sim/backend/cuda/verbs.hpp"
+
+namespace kvsim::cuda {
+namespace {
+
+constexpr int64_t kMostEntries = 65536;   // values in float64 at a time
+
+// One warp per row; lanes take every 32nd column and meet in a fixed order.
+__global__ void row_products(const double* a, const double* b, int64_t rows, int columns,
+                             double* out) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * 8 + threadIdx.x / 32;
+  double sum = 0;
+  for (int c = lane; c < columns && row < rows; c += 32)
+    sum += a[row * columns + c] * b[row * columns + c];
+  for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
+  if (lane == 0 && row < rows) out[row] = sum;
+}
+
+/// Rows of a [rows][dv] matrix of the host with `columns` columns, zeros beyond dv.
+std::vector<double> widened_rows(const double* from, int64_t rows, int64_t dv, int64_t columns) {
+  std::vector<double> out(static_cast<size_t>(rows * columns), 0.0);
+  for (int64_t r = 0; r < rows; ++r) std::copy_n(from + r * dv, dv, out.data() + r * columns);
+  return out;
+}
+
+/// visit(part, values): values [part][columns] of one KV head in float64 on the device.
+template <class Visit>
+void for_each_value_part(Context& context, DeviceLayer& layer, int kv_head, Range entries,
+                         const Visit& visit) {
+  DeviceBuffer<double> wide;
+  for_each_part(context, layer, entries, kMostEntries, [&](Range part) {
+    const int64_t first =
+        (kv_head * layer.keys.size() + part.begin - layer.keys.begin) * layer.columns;
+    wide.reserve(part.size() * layer.columns);
+    widen_to_double(layer.type,
+                    layer.device_values.data() +
+                        first * static_cast<int64_t>(element_size(layer.type)),
+                    part.size() * layer.columns, wide.data(), context.compute);
+    visit(part, wide.data());
+  });
+}
+
+}  // namespace
+
+void output_gram(Context& context, const LayerTrace& trace, int head_a, int head_b, double* g) {
+  const DeviceLayer& layer = context.store.get(trace, context.compute);
+  const int64_t dv = trace.value_dim(), columns = layer.columns;
+  const int64_t matrix = columns * layer.width;
+  DeviceBuffer<double> wide, gram;
+  wide.reserve(2 * matrix);
+  gram.reserve(columns * columns);
+  for (int i = 0; i < 2; ++i)
+    widen_to_double(layer.type,
+                    layer.output.data() + (i == 0 ? head_a : head_b) * matrix *
+                                              static_cast<int64_t>(element_size(layer.type)),
+                    matrix, wide.data() + i * matrix, context.compute);
+  multiply_transposed(context, wide.data(), wide.data() + matrix, gram.data(), columns, columns,
+                      layer.width, 1);
+  std::vector<double> all(static_cast<size_t>(columns * columns));
+  download(all.data(), gram.data(), columns * columns, context.compute);
+  context.compute.wait();
+  for (int64_t r = 0; r < dv; ++r) std::copy_n(all.data() + r * columns, dv, g + r * dv);
+}
+
+void value_products(Context& context, const LayerTrace& trace, int kv_head, const double* y,
+                    int64_t rows, Range entries, double* out) {
+  DeviceLayer& layer = context.store.get(trace, context.compute);
+  DeviceBuffer<double> left, products;
+  upload(left, widened_rows(y, rows, trace.value_dim(), layer.columns), context.compute);
+  std::vector<double> part_out;
+  for_each_value_part(context, layer, kv_head, entries, [&](Range part, const double* values) {
+    products.reserve(rows * part.size());
+    multiply_transposed(context, left.data(), values, products.data(), rows, part.size(),
+                        layer.columns, 1);
+    part_out.resize(static_cast<size_t>(rows * part.size()));
+    download(part_out.data(), products.data(), rows * part.size(), context.compute);
+    context.compute.wait();
+    for (int64_t r = 0; r < rows; ++r)
+      std::copy_n(part_out.data() + r * part.size(), part.size(),
+                  out + r * entries.size() + part.begin - entries.begin);
+  });
+}
+
+void value_forms(Context& context, const LayerTrace& trace, int kv_head, const double* g,
+                 Range entries, double* out) {
+  DeviceLayer& layer = context.store.get(trace, context.compute);
+  const int64_t dv = trace.value_dim(), columns = layer.columns;
+  std::vector<double> matrix(static_cast<size_t>(columns * columns), 0.0);   // G, transposed
+  for (int64_t r = 0; r < dv; ++r)
+    for (int64_t c = 0; c < dv; ++c) matrix[static_cast<size_t>(c * columns + r)] = g[r * dv + c];
+  DeviceBuffer<double> right, products, forms;
+  upload(right, matrix, context.compute);
+  for_each_value_part(context, layer, kv_head, entries, [&](Range part, const double* values) {
+    products.reserve(part.size() * columns);
+    forms.reserve(part.size());
+    multiply_transposed(context, values, right.data(), products.data(), part.size(), columns,
+                        columns, 1);
+    launch(row_products, dim3(static_cast<unsigned>((part.size() + 7) / 8)), 256, 0,
+           context.compute, products.data(), values, part.size(), static_cast<int>(columns),
+           forms.data());
+    download(out + part.begin - entries.begin, forms.data(), part.size(), context.compute);
+    context.compute.wait();
+  });
+}
+
+}  // namespace kvsim::cuda

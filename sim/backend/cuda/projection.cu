@@ -1,0 +1,127 @@
+// Norms of outputs after W_O: the products of whole rows by cuBLAS in float32, those of single heads
+// through the factors of their Gram matrices.
+#include <cmath>
+
+#include "sim/backend/cuda/elements.hpp"
+#include "sim/backend/cuda/row_norms.hpp"
+#include "sim/backend/cuda/verbs.hpp"
+
+namespace kvsim::cuda {
+namespace {
+
+constexpr int64_t kProductBytes = int64_t{256} << 20;   // rows of products at a time
+constexpr int kThreads = 256;
+
+// One block per row: every thread sums its columns in float64, then halves meet in a fixed order.
+// Memory sets the time.
+__global__ void row_squares(const float* y, int columns, double* out) {
+  double* const sums = reinterpret_cast<double*>(shared_memory());
+  const int thread = static_cast<int>(threadIdx.x);
+  double sum = 0;
+  for (int c = thread; c < columns; c += kThreads) {
+    const double x = static_cast<double>(y[static_cast<int64_t>(blockIdx.x) * columns + c]);
+    sum += x * x;
+  }
+  sums[thread] = sum;
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    block_barrier();
+    if (thread < half) sums[thread] += sums[thread + half];
+  }
+  if (thread == 0) out[blockIdx.x] = sums[0];
+}
+
+class CudaProjection : public Projection {
+ public:
+  CudaProjection(Context& context, const LayerTrace& layer) : context_(context), trace_(layer) {}
+
+  void norms(std::span<const float* const> x, int64_t stride, std::span<const int64_t> steps,
+             double* out) override;
+  void head_norms(std::span<const float* const> x, int64_t stride, double* out) override;
+
+ private:
+  Context& context_;
+  const LayerTrace& trace_;
+  DeviceBuffer<float> weights_;   ///< [Hq * columns][width] float32
+  DeviceBuffer<float> factors_;
+  DeviceBuffer<float> rows_, products_;
+  DeviceBuffer<double> sums_;
+  std::vector<float> staged_;
+};
+
+void CudaProjection::norms(std::span<const float* const> x, int64_t stride,
+                           std::span<const int64_t> steps, double* out) {
+  const std::lock_guard lock(context_.verb);
+  const DeviceLayer& layer = context_.store.get(trace_, context_.compute);
+  const int64_t heads = trace_.q.dim(0), dv = trace_.value_dim(), depth = heads * layer.columns;
+  const int64_t width = layer.width, per_x = static_cast<int64_t>(steps.size());
+  const int64_t rows = static_cast<int64_t>(x.size()) * per_x;
+  if (weights_.size() == 0) {
+    weights_.reserve(depth * width);
+    widen_to_float(layer.type, layer.output.data(), depth * width, weights_.data(),
+                   context_.compute);
+  }
+  const int64_t step = std::clamp<int64_t>(
+      kProductBytes / (std::max(width, depth) * static_cast<int64_t>(sizeof(float))), 1,
+      std::max<int64_t>(rows, 1));
+  for (int64_t first = 0; first < rows; first += step) {
+    const int64_t count = std::min(step, rows - first);
+    staged_.assign(static_cast<size_t>(count * depth), 0.0f);
+    for (int64_t r = 0; r < count; ++r)
+      for (int64_t h = 0; h < heads; ++h)
+        std::copy_n(x[static_cast<size_t>((first + r) / per_x)] +
+                        (h * stride + steps[static_cast<size_t>((first + r) % per_x)]) * dv,
+                    dv, staged_.data() + r * depth + h * layer.columns);
+    upload(rows_, staged_, context_.compute);
+    products_.reserve(count * width);
+    sums_.reserve(count);
+    const float one = 1, zero = 0;
+    // Row-major y = x w is column-major y^T = w^T x^T.
+    KVSIM_BLAS_CHECK(cublasSetStream(context_.blas, context_.compute));
+    KVSIM_BLAS_CHECK(cublasSgemm(context_.blas, CUBLAS_OP_N, CUBLAS_OP_N, static_cast<int>(width),
+                                 static_cast<int>(count), static_cast<int>(depth), &one,
+                                 weights_.data(), static_cast<int>(width), rows_.data(),
+                                 static_cast<int>(depth), &zero, products_.data(),
+                                 static_cast<int>(width)));
+    launch(row_squares, dim3(static_cast<unsigned>(count)), kThreads, kThreads * sizeof(double),
+           context_.compute, products_.data(), static_cast<int>(width), sums_.data());
+    download(out + first, sums_.data(), count, context_.compute);
+    context_.compute.wait();
+  }
+  for (int64_t r = 0; r < rows; ++r) out[r] = std::sqrt(out[r]);
+}
+
+void CudaProjection::head_norms(std::span<const float* const> x, int64_t stride, double* out) {
+  const std::lock_guard lock(context_.verb);
+  const DeviceLayer& layer = context_.store.get(trace_, context_.compute);
+  const int64_t heads = trace_.q.dim(0), dv = trace_.value_dim();
+  if (factors_.size() == 0) output_factors(context_, layer, factors_);
+  check_shared_memory(context_, row_norms_memory<Float32>(static_cast<int>(layer.columns)), trace_);
+  sums_.reserve(heads * stride);
+  for (size_t i = 0; i < x.size(); ++i) {
+    staged_.assign(x[i], x[i] + heads * stride * dv);
+    RowNorms task{};
+    task.x = upload(rows_, staged_, context_.compute);
+    task.x_slice = stride * dv;
+    task.x_row = dv;
+    task.rows = stride;
+    task.group = 1;
+    task.x_columns = static_cast<int>(dv);
+    task.b = factors_.data();
+    task.depth = task.width = static_cast<int>(layer.columns);
+    task.squares = true;
+    task.out = sums_.data();
+    launch_row_norms<Float32, float>(task, heads, context_.compute);
+    double* const to = out + static_cast<int64_t>(i) * heads * stride;
+    download(to, sums_.data(), heads * stride, context_.compute);
+    context_.compute.wait();
+    for (int64_t r = 0; r < heads * stride; ++r) to[r] = std::sqrt(to[r]);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Projection> projection(Context& context, const LayerTrace& layer) {
+  return std::make_unique<CudaProjection>(context, layer);
+}
+
+}  // namespace kvsim::cuda

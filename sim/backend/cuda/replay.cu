@@ -1,0 +1,193 @@
+// The fused replay. Every kept set is a prefix of bands of a plan's ranking. Each band, each segment
+// of the whole prompt and the later positions are walked once by all query rows, with a softmax
+// state of their own (walk.cu); states are then put together to every kept set (finish.cu). A state
+// has its own maximum, so that a set stays accurate however far below the row's largest logit all
+// of its entries are: no row has to be done again in float64, as it is on the CPU.
+#include "sim/backend/cuda/replay_lists.hpp"
+#include "sim/backend/cuda/verbs.hpp"
+#include "sim/backend/cuda/walks.hpp"
+
+namespace kvsim::cuda {
+namespace {
+
+constexpr int64_t kBlockBytes = int64_t{256} << 20;   // outputs of a block of steps on the host
+
+class Replay {
+ public:
+  Replay(Context& context, const LayerTrace& trace, const ReplayRequest& request)
+      : context_(context), trace_(trace), request_(request), memory_(context.replay),
+        layer_(&context.store.get(trace, context.compute)),
+        lists_(trace, request,
+               request.chunk > 0 ? std::min(request.chunk, layer_->most_keys)
+                                 : layer_->most_keys),
+        heads_(trace.info->num_query_heads), dv_(trace.value_dim()) {
+    choose_steps();
+    upload(memory_.list, lists_.list, context.compute);
+    upload(memory_.plans, lists_.plans, context.compute);
+    upload(memory_.everything, lists_.everything, context.compute);
+    if (!trace.attention_sink.empty())
+      upload(memory_.sinks, trace.attention_sink, context.compute);
+    if (request.importance != nullptr)
+      upload(memory_.importance,
+             std::vector<float>(request.importance,
+                                request.importance + heads_ * request.importance_columns),
+             context.compute);
+  }
+
+  int64_t steps_per_block() const { return steps_per_block_; }
+
+  const ReplayBlock& run(int64_t first_step) {
+    layer_ = &context_.store.get(trace_, context_.compute);
+    steps_ = std::min(steps_per_block_, trace_.info->steps() - first_step);
+    rows_ = heads_ * steps_;
+    prepare(first_step);
+    memory_.rows.clear();
+    for (int64_t head = 0; head < heads_; ++head)
+      for (int64_t s = 0; s < steps_; ++s)
+        memory_.rows.add(trace_, head, trace_.info->first_step() + first_step + s);
+    table_ = memory_.rows.upload(context_.compute);
+    walk_all();
+    finish();
+    return memory_.block;
+  }
+
+ private:
+  /// Blocks of about the same height, whose states fit on the device and outputs on the host.
+  void choose_steps() {
+    const int64_t all = trace_.info->steps(), floats = static_cast<int64_t>(sizeof(float));
+    const int64_t outputs = (lists_.output_sets + 1) * heads_ * dv_ * floats;
+    const int64_t states =
+        (lists_.output_slots * layer_->columns +
+         lists_.slots * walk_column_blocks(layer_->columns) * 4 + lists_.sets * 4) *
+        heads_ * floats;
+    const int64_t most = std::min({all, kBlockBytes / outputs,
+                                   context_.memory / 4 / (states + outputs)});
+    steps_per_block_ = std::max<int64_t>(most, 1);
+    const int64_t blocks = (all + steps_per_block_ - 1) / steps_per_block_;
+    steps_per_block_ = (all + blocks - 1) / blocks;
+  }
+
+  void prepare(int64_t first_step) {
+    ReplayBlock& block = memory_.block;
+    const auto set_size = [&](Table<double>& table) {
+      if (table.rows() != heads_ || table.columns() != steps_)
+        table = Table<double>(heads_, steps_);
+    };
+    block.first_step = first_step;
+    block.steps = steps_;
+    for (Table<double>* table : {&block.prompt_attention, &block.prompt_importance,
+                                 &block.later_attention, &block.later_importance})
+      set_size(*table);
+    block.z.resize(static_cast<size_t>(rows_ * dv_));
+    for (auto* tables : {&block.kept_attention, &block.kept_importance}) {
+      tables->resize(static_cast<size_t>(lists_.sets));
+      for (Table<double>& table : *tables) set_size(table);
+    }
+    block.delta.resize(static_cast<size_t>(lists_.sets));
+    for (const FinishPlan& plan : lists_.plans)
+      for (int64_t band = 0; band < plan.bands; ++band)
+        block.delta[static_cast<size_t>(plan.first_set + band)].resize(
+            plan.first_output < 0 ? 0 : static_cast<size_t>(rows_ * dv_));
+  }
+
+  void walk_all() {
+    Walk walk = walk_of(*layer_, trace_, table_, rows_);
+    walk.list = memory_.list.data();
+    walk.importance = request_.importance != nullptr ? memory_.importance.data() : nullptr;
+    walk.importance_columns = request_.importance_columns;
+    walk.slots = lists_.slots;
+    walk.sums =
+        memory_.sums.reserve(lists_.slots * rows_ * walk_column_blocks(layer_->columns));
+    walk.outputs = memory_.outputs.reserve(lists_.output_slots * rows_ * layer_->columns);
+    // Rows are head-major: a block of 128 rows meets this many heads of a group at most.
+    const int64_t group = trace_.info->group_size();
+    if (walk.importance != nullptr)
+      walk.heads_per_tile = static_cast<int>(std::min(group, 127 / steps_ + 2));
+    const int64_t last = trace_.info->query_position[static_cast<size_t>(
+        trace_.info->first_step() + memory_.block.first_step + steps_ - 1)];
+    for (int64_t chunk = 0; chunk < lists_.chunks(); ++chunk) {
+      const Range positions = lists_.positions(chunk);
+      if (chunk > 0 && positions.begin > last) break;
+      context_.store.show_keys(*layer_, positions, context_.compute);
+      const std::vector<WalkItem> items = lists_.items(chunk, steps_, last);
+      walk.items = upload(memory_.items, items, context_.compute);
+      run_walk(context_, *layer_, trace_, walk, static_cast<int64_t>(items.size()),
+               group * steps_);
+    }
+  }
+
+  void finish() {
+    ReplayBlock& block = memory_.block;
+    const cudaStream_t stream = context_.compute;
+    Finish task{};
+    task.rows = rows_;
+    task.dv = static_cast<int>(dv_);
+    task.columns = static_cast<int>(layer_->columns);
+    task.prompt_slots = static_cast<int>(lists_.prompt_slots);
+    task.plans = static_cast<int>(lists_.plans.size());
+    task.sums = memory_.sums.data();
+    task.outputs = memory_.outputs.data();
+    task.plan = memory_.plans.data();
+    task.everything = memory_.everything.data();
+    task.head = table_.head;
+    task.heads = static_cast<int>(heads_);
+    task.sinks = trace_.attention_sink.empty() ? nullptr : memory_.sinks.data();
+    task.full = memory_.full.reserve(4 * rows_);
+    task.sets = static_cast<int>(lists_.sets);
+    task.kept = memory_.kept.reserve(std::max<int64_t>(2 * lists_.sets * rows_, 1));
+    task.z = memory_.z.reserve(rows_ * dv_);
+    task.delta = memory_.delta.reserve(std::max<int64_t>(lists_.output_sets * rows_ * dv_, 1));
+    launch_finish(task, stream);
+
+    int64_t at = 0;
+    for (Table<double>* table : {&block.prompt_attention, &block.prompt_importance,
+                                 &block.later_attention, &block.later_importance})
+      download(table->data(), task.full + at++ * rows_, rows_, stream);
+    download(block.z.data(), task.z, rows_ * dv_, stream);
+    for (int64_t set = 0; set < lists_.sets; ++set) {
+      const size_t i = static_cast<size_t>(set);
+      download(block.kept_attention[i].data(), task.kept + set * rows_, rows_, stream);
+      download(block.kept_importance[i].data(), task.kept + (lists_.sets + set) * rows_, rows_,
+               stream);
+    }
+    for (const FinishPlan& plan : lists_.plans)
+      for (int64_t band = 0; band < plan.bands && plan.first_output >= 0; ++band)
+        download(block.delta[static_cast<size_t>(plan.first_set + band)].data(),
+                 task.delta + (plan.first_output + band) * rows_ * dv_, rows_ * dv_, stream);
+    context_.compute.wait();
+  }
+
+  Context& context_;
+  const LayerTrace& trace_;
+  const ReplayRequest& request_;
+  ReplayMemory& memory_;
+  DeviceLayer* layer_;
+  ReplayLists lists_;
+  int64_t heads_, dv_;
+  int64_t steps_per_block_ = 0;
+  int64_t steps_ = 0, rows_ = 0;   ///< of the block in work
+  RowTable table_;
+};
+
+}  // namespace
+
+void replay(Context& context, const LayerTrace& trace, const ReplayRequest& request,
+            const std::function<void(const ReplayBlock&)>& sink) {
+  const int64_t steps = trace.info->steps();
+  if (steps == 0) return;
+  std::unique_ptr<Replay> run;
+  {
+    const std::lock_guard lock(context.verb);
+    run = std::make_unique<Replay>(context, trace, request);
+  }
+  for (int64_t first = 0; first < steps; first += run->steps_per_block()) {
+    const ReplayBlock* block = nullptr;
+    {
+      const std::lock_guard lock(context.verb);
+      block = &run->run(first);
+    }
+    sink(*block);   // may call other verbs
+  }
+}
+
+}  // namespace kvsim::cuda

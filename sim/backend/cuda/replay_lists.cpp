@@ -1,0 +1,170 @@
+#include "sim/backend/cuda/replay_lists.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "sim/core/parallel.hpp"
+
+namespace kvsim::cuda {
+namespace {
+
+constexpr int64_t kSegment = 16384;   // keys of the prompt per walk: enough walks for all blocks
+constexpr int64_t kMostSegments = 32;
+
+}  // namespace
+
+ReplayLists::ReplayLists(const LayerTrace& layer, const ReplayRequest& request, int64_t chunk)
+    : layer_(layer), request_(request), n_(layer.info->prompt_len), all_(layer.k.dim(1)),
+      chunk_(std::max<int64_t>(chunk, 1)), chunks_((all_ + chunk_ - 1) / chunk_),
+      query_heads_(layer.info->num_query_heads), kv_heads_(layer.info->num_kv_heads),
+      group_(layer.info->group_size()) {
+  prompt_slots = std::clamp<int64_t>((n_ + kSegment - 1) / kSegment, 1, kMostSegments);
+  list.resize(static_cast<size_t>(all_));
+  std::iota(list.begin(), list.end(), 0u);
+  number_sets();
+  mark_everything();
+  lay_out_plans();
+}
+
+/// Sets are numbered plan by plan; slots likewise, but those with outputs first.
+void ReplayLists::number_sets() {
+  slots = kFirstPromptSlot + prompt_slots;
+  plans.resize(request_.plans.size());
+  for (const bool outputs : {true, false}) {
+    for (size_t p = 0; p < plans.size(); ++p) {
+      if (request_.plans[p].masses_only == outputs) continue;
+      plans[p].first_slot = static_cast<int32_t>(slots);
+      slots += request_.plans[p].boundaries();
+    }
+    if (outputs) output_slots = slots;
+  }
+  for (size_t p = 0; p < plans.size(); ++p) {
+    const int64_t bands = request_.plans[p].boundaries();
+    plans[p].bands = static_cast<int32_t>(bands);
+    plans[p].first_set = static_cast<int32_t>(sets);
+    plans[p].first_output =
+        request_.plans[p].masses_only ? -1 : static_cast<int32_t>(output_sets);
+    sets += bands;
+    if (!request_.plans[p].masses_only) output_sets += bands;
+  }
+}
+
+void ReplayLists::mark_everything() {
+  everything.assign(static_cast<size_t>(sets * query_heads_), 0);
+  for (size_t p = 0; p < plans.size(); ++p)
+    for (int64_t band = 0; band < plans[p].bands; ++band)
+      for (int64_t head = 0; head < query_heads_; ++head) {
+        const ReplayPlan& plan = request_.plans[p];
+        const KeptChain& chain =
+            plan.owners[static_cast<size_t>(plan.per_query_head ? head : head / group_)];
+        everything[static_cast<size_t>((plans[p].first_set + band) * query_heads_ + head)] =
+            chain.end[static_cast<size_t>(band)] == n_;
+      }
+}
+
+void ReplayLists::lay_out_plans() {
+  owners_.resize(plans.size());
+  for (size_t p = 0; p < plans.size(); ++p) {
+    const std::vector<KeptChain>& chains = request_.plans[p].owners;
+    std::vector<std::vector<uint32_t>> keys(chains.size());
+    owners_[p].resize(chains.size());
+    parallel_for(static_cast<int64_t>(chains.size()), [&](int64_t i) {
+      const size_t at = static_cast<size_t>(i);
+      owners_[p][at] = lay_out(chains[at], keys[at]);
+    });
+    for (size_t owner = 0; owner < chains.size(); ++owner) {
+      for (KeyRun& run : owners_[p][owner].runs) run.first += static_cast<int64_t>(list.size());
+      list.insert(list.end(), keys[owner].begin(), keys[owner].end());
+    }
+  }
+}
+
+/// Sorts the keys of a chain by chunk, band and position.
+ReplayLists::Owner ReplayLists::lay_out(const KeptChain& chain, std::vector<uint32_t>& keys) const {
+  const size_t bands = chain.end.size();
+  const uint32_t dropped = static_cast<uint32_t>(bands);
+  std::vector<uint32_t> band_of(static_cast<size_t>(n_), dropped);
+  int64_t at = 0;
+  for (size_t band = 0; band < bands; ++band)
+    for (; at < chain.end[band]; ++at)
+      band_of[chain.order[static_cast<size_t>(at)]] = static_cast<uint32_t>(band);
+  Owner owner;
+  owner.runs.resize(static_cast<size_t>(chunks_) * bands);
+  const auto run_of = [&](int64_t i) -> KeyRun& {
+    return owner.runs[static_cast<size_t>(i / chunk_) * bands + band_of[static_cast<size_t>(i)]];
+  };
+  for (int64_t i = 0; i < n_; ++i)
+    if (band_of[static_cast<size_t>(i)] != dropped) ++run_of(i).count;
+  int64_t next = 0;
+  for (KeyRun& run : owner.runs) {
+    run.first = next;
+    next += run.count;
+    run.count = 0;
+  }
+  keys.resize(static_cast<size_t>(next));
+  for (int64_t i = 0; i < n_; ++i) {
+    if (band_of[static_cast<size_t>(i)] == dropped) continue;
+    KeyRun& run = run_of(i);
+    keys[static_cast<size_t>(run.first + run.count++)] = static_cast<uint32_t>(i);
+  }
+  return owner;
+}
+
+/// Walks of all KV heads over a range of positions.
+void ReplayLists::add_range(std::vector<WalkItem>& items, int64_t chunk_index, Range positions,
+                            int64_t slot, int64_t steps) const {
+  const Range here = this->positions(chunk_index);
+  const Range part{std::max(here.begin, positions.begin), std::min(here.end, positions.end)};
+  if (part.size() <= 0 && chunk_index > 0) return;
+  const bool later = slot == kLaterSlot;
+  for (int64_t kv = 0; kv < kv_heads_; ++kv) {
+    WalkItem item{};
+    item.first_row = static_cast<int32_t>(kv * group_ * steps);
+    item.rows = static_cast<int32_t>(group_ * steps);
+    item.kv_head = static_cast<int32_t>(kv);
+    item.slot = static_cast<int32_t>(slot);
+    item.first_key = part.begin;
+    item.keys = static_cast<int32_t>(std::max<int64_t>(part.size(), 0));
+    item.masked = later;
+    item.fresh = chunk_index == 0;
+    item.outputs = 1;
+    item.weighted = request_.importance != nullptr && (!later || request_.later_importance);
+    items.push_back(item);
+  }
+}
+
+std::vector<WalkItem> ReplayLists::items(int64_t chunk_index, int64_t steps,
+                                         int64_t last_position) const {
+  std::vector<WalkItem> items;
+  add_range(items, chunk_index, {n_, last_position + 1}, kLaterSlot, steps);
+  const int64_t segment = (n_ + prompt_slots - 1) / prompt_slots;
+  for (int64_t s = 0; s < prompt_slots; ++s)
+    add_range(items, chunk_index, {s * segment, std::min(n_, (s + 1) * segment)},
+              kFirstPromptSlot + s, steps);
+  for (size_t p = 0; p < plans.size(); ++p) {
+    const ReplayPlan& plan = request_.plans[p];
+    const int64_t heads = plan.per_query_head ? 1 : group_;   // that an owner has
+    for (size_t owner = 0; owner < plan.owners.size(); ++owner)
+      for (int64_t band = 0; band < plans[p].bands; ++band) {
+        const KeyRun& run = owners_[p][owner].runs[static_cast<size_t>(
+            chunk_index * plans[p].bands + band)];
+        if (run.count == 0 && chunk_index > 0) continue;
+        WalkItem item{};
+        item.first_row = static_cast<int32_t>(static_cast<int64_t>(owner) * heads * steps);
+        item.rows = static_cast<int32_t>(heads * steps);
+        item.kv_head = static_cast<int32_t>(static_cast<int64_t>(owner) * heads / group_);
+        item.slot = static_cast<int32_t>(plans[p].first_slot + band);
+        item.first_key = run.first;
+        item.keys = static_cast<int32_t>(run.count);
+        item.fresh = chunk_index == 0;
+        item.outputs = !plan.masses_only;
+        item.weighted = request_.importance != nullptr;
+        items.push_back(item);
+      }
+  }
+  std::stable_sort(items.begin(), items.end(),
+                   [](const WalkItem& a, const WalkItem& b) { return a.keys > b.keys; });
+  return items;
+}
+
+}  // namespace kvsim::cuda

@@ -1,0 +1,40 @@
+#pragma once
+#include <vector>
+
+#include "sim/backend/cuda/memory.hpp"
+#include "sim/backend/cuda/walk.hpp"
+#include "sim/core/layer_trace.hpp"
+
+namespace kvsim::cuda {
+
+/// A table of query rows, made on the host and brought to the device.
+class Rows {
+ public:
+  void clear() { query_.clear(), head_.clear(), begin_.clear(), end_.clear(); }
+  /// Stored query `row` of a query head; it sees positions of the layer's window.
+  void add(const LayerTrace& layer, int64_t head, int64_t row) {
+    const int64_t position = layer.info->query_position[static_cast<size_t>(row)];
+    const int64_t window = layer.sliding_window;
+    query_.push_back(static_cast<uint32_t>(head * layer.q.dim(1) + row));
+    head_.push_back(static_cast<int32_t>(head));
+    begin_.push_back(static_cast<int32_t>(
+        window > 0 ? std::max<int64_t>(0, position - window + 1) : 0));
+    end_.push_back(static_cast<int32_t>(position + 1));
+  }
+  int64_t count() const { return static_cast<int64_t>(query_.size()); }
+  /// Visible positions of all rows together.
+  int64_t begin() const { return *std::min_element(begin_.begin(), begin_.end()); }
+  int64_t end() const { return *std::max_element(end_.begin(), end_.end()); }
+  RowTable upload(cudaStream_t stream) {
+    return {cuda::upload(queries_, query_, stream), cuda::upload(heads_, head_, stream),
+            cuda::upload(begins_, begin_, stream), cuda::upload(ends_, end_, stream)};
+  }
+
+ private:
+  std::vector<uint32_t> query_;
+  std::vector<int32_t> head_, begin_, end_;
+  DeviceBuffer<uint32_t> queries_;
+  DeviceBuffer<int32_t> heads_, begins_, ends_;
+};
+
+}  // namespace kvsim::cuda

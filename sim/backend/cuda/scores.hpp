@@ -1,0 +1,48 @@
+#pragma once
+#include "sim/backend/cuda/walk.hpp"
+#include "sim/core/tensor.hpp"
+
+namespace kvsim::cuda {
+
+/// Logits of some rows of one KV head, stored: logits[row][position], -inf where invisible.
+struct Scores {
+  RowTable rows;
+  int64_t count;            ///< rows
+  const void* queries;      ///< [..][depth]
+  const void* keys;         ///< [key_count][depth], key 0 at position first_position
+  int64_t first_position, key_count;
+  int depth;
+  float scale, softcap;
+  int64_t ld;               ///< positions from row to row
+  float* logits;
+};
+void launch_scores(ElementType type, const Scores& scores, cudaStream_t stream);
+int64_t scores_memory(ElementType type, int64_t depth);
+
+/// Softmax of stored logits, and what is wanted of it.
+struct Softmax {
+  const float* logits;
+  int64_t rows, ld;
+  int64_t visible;          ///< positions that any row sees
+  const int32_t* head;
+  const float* sinks;       ///< [Hq] or null
+  double* log_sum_exp;      ///< [rows]
+  float* maximum;           ///< [rows]
+  double* inverse;          ///< [rows] 1 / sum of exp(logit - maximum), sink included
+  float* attention;         ///< [rows][columns] or null
+  int64_t columns;
+};
+void launch_softmax(const Softmax& softmax, cudaStream_t stream);
+
+/// sums[column] += sum over rows of weight * A, in float64 and in the order of the rows.
+struct ColumnSums {
+  const float* logits;
+  int64_t rows, ld, columns;
+  const float* maximum;
+  const double* inverse;
+  const double* weights;    ///< [rows]
+  double* sums;             ///< [columns]
+};
+void launch_column_sums(const ColumnSums& sums, cudaStream_t stream);
+
+}  // namespace kvsim::cuda

@@ -1,0 +1,24 @@
+#pragma once
+#include "sim/backend/backend.hpp"
+#include "sim/backend/cuda/context.hpp"
+
+namespace kvsim::cuda {
+
+// The verbs of the CUDA backend, one file each; see Backend for what they compute.
+void attention(Context& context, const LayerTrace& layer, const AttentionRequest& request,
+               AttentionBlock& block);
+void attention_sums(Context& context, const LayerTrace& layer, const AttentionSumRequest& request,
+                    double* out);
+void output_gram(Context& context, const LayerTrace& layer, int head_a, int head_b, double* g);
+void value_products(Context& context, const LayerTrace& layer, int kv_head, const double* y,
+                    int64_t rows, Range entries, double* out);
+void value_forms(Context& context, const LayerTrace& layer, int kv_head, const double* g,
+                 Range entries, double* out);
+void projected_norms(Context& context, const LayerTrace& layer, Norm norm, Range entries,
+                     float* out);
+void value_norms(Context& context, const LayerTrace& layer, Norm norm, Range entries, float* out);
+void replay(Context& context, const LayerTrace& layer, const ReplayRequest& request,
+            const std::function<void(const ReplayBlock&)>& sink);
+std::unique_ptr<Projection> projection(Context& context, const LayerTrace& layer);
+
+}  // namespace kvsim::cuda
