@@ -8,16 +8,18 @@ endif()
 if(KVSIM_CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${KVSIM_CCACHE})
 endif()
-set(CMAKE_CUDA_STANDARD 20)
-set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 enable_language(CUDA)
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)   # CMake 3.25 does not know it of nvcc 13
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+endif()
 find_package(CUDAToolkit REQUIRED)
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/sim/backend/cuda/*.cu
      ${CMAKE_SOURCE_DIR}/sim/backend/cuda/*.cpp)
 add_library(kvsim_cuda OBJECT ${cuda_sources})
 target_include_directories(kvsim_cuda PRIVATE ${CMAKE_SOURCE_DIR})
-target_compile_options(kvsim_cuda PRIVATE --expt-relaxed-constexpr -Xcompiler=-Wall)
+target_compile_options(kvsim_cuda PRIVATE
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall>)
 target_link_libraries(kvsim_cuda PRIVATE CUDA::cudart_static CUDA::cublas fmt::fmt)
 target_compile_definitions(kvsim_backend PRIVATE KVSIM_CUDA)
 target_link_libraries(kvsim_all INTERFACE $<TARGET_OBJECTS:kvsim_cuda> CUDA::cudart_static

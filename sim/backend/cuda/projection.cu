@@ -1,5 +1,5 @@
-// Norms of outputs after W_O: the products of whole rows by cuBLAS in float32, those of single heads
-// through the factors of their Gram matrices.
+// Norms of outputs after W_O: the products of whole rows by cuBLAS in float32, those of single
+// heads through the factors of their Gram matrices.
 #include <cmath>
 
 #include "sim/backend/cuda/elements.hpp"

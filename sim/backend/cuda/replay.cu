@@ -1,8 +1,8 @@
-// The fused replay. Every kept set is a prefix of bands of a plan's ranking. Each band, each segment
-// of the whole prompt and the later positions are walked once by all query rows, with a softmax
-// state of their own (walk.cu); states are then put together to every kept set (finish.cu). A state
-// has its own maximum, so that a set stays accurate however far below the row's largest logit all
-// of its entries are: no row has to be done again in float64, as it is on the CPU.
+// The fused replay. Every kept set is a prefix of bands of a plan's ranking. Each band, each
+// segment of the whole prompt and the later positions are walked once by all query rows, with a
+// softmax state of their own (walk.cu); states are then put together to every kept set (finish.cu).
+// A state has its own maximum, so that a set stays accurate however far below the row's largest
+// logit all of its entries are: no row has to be done again in float64, as it is on the CPU.
 #include "sim/backend/cuda/replay_lists.hpp"
 #include "sim/backend/cuda/verbs.hpp"
 #include "sim/backend/cuda/walks.hpp"

@@ -13,8 +13,8 @@ struct KeyRun {
 };
 
 /// What is walked in one replay, whatever its rows: later positions, segments of the prompt, bands
-/// of the plans; each in chunks of positions, with its keys ascending. See finish.hpp for the slots;
-/// those of plans whose outputs are wanted come first.
+/// of the plans; each in chunks of positions, with its keys ascending. See finish.hpp for the
+/// slots; those of plans whose outputs are wanted come first.
 class ReplayLists {
  public:
   ReplayLists(const LayerTrace& layer, const ReplayRequest& request, int64_t chunk);

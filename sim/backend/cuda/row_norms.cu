@@ -7,11 +7,11 @@ namespace kvsim::cuda {
 namespace {
 
 // A block owns Type::kRows rows of one slice, a warp 16 of them, a lane the columns of the
-// accumulator layout. Shared memory: the rows once, kRows * (depth + pad) elements, and 64 columns of
-// b at a time, depth * (64 + pad): 53 KB for d = 128 in 16 bit, 69 KB in float32.
-// Per 64 columns a block does 2 * kRows * 64 * depth flop on depth * 64 elements of b, which all
-// blocks of a slice read from the second-level cache: 128 flop per byte in 16 bit, so that tensor
-// cores and not memory set the time. Sums of 64 columns are float32, of all columns float64.
+// accumulator layout. Shared memory: the rows once, kRows * (depth + pad) elements, and 64 columns
+// of b at a time, depth * (64 + pad): 53 KB for d = 128 in 16 bit, 69 KB in float32. Per 64 columns
+// a block does 2 * kRows * 64 * depth flop on depth * 64 elements of b, which all blocks of a slice
+// read from the second-level cache: 128 flop per byte in 16 bit, so that tensor cores and not
+// memory set the time. Sums of 64 columns are float32, of all columns float64.
 template <class Type, class Source>
 __global__ void row_norms(RowNorms p) {
   using Element = typename Type::Element;

@@ -3,8 +3,8 @@
 
 namespace kvsim::cuda {
 
-/// out[slice][row] = sum over columns of |y| or y^2, y = x[slice / group][row] b[slice]. The product
-/// is never stored.
+/// out[slice][row] = sum over columns of |y| or y^2, y = x[slice / group][row] b[slice]. The
+/// product is never stored.
 struct RowNorms {
   const void* x;           ///< elements of `Source`
   int64_t x_slice;         ///< elements from slice to slice

@@ -12,8 +12,8 @@ constexpr int kTilesPerBlock = 8;   // key tiles that share one copy of the quer
 constexpr int kThreads = 256;
 
 // A block owns Type::kRows rows and eight tiles of keys, a warp 16 rows, a lane the accumulator
-// layout. Shared memory for d = 128: 51 KB in 16 bit, 51 KB in float32. Each score takes 2 d flop and
-// is written as 4 bytes: 64 flop per byte for d = 128, so that memory sets the time.
+// layout. Shared memory for d = 128: 51 KB in 16 bit, 51 KB in float32. Each score takes 2 d flop
+// and is written as 4 bytes: 64 flop per byte for d = 128, so that memory sets the time.
 template <class Type>
 __global__ void __launch_bounds__(Type::kRows * 2) store_scores(Scores p) {
   using Element = typename Type::Element;

@@ -1,8 +1,8 @@
 #pragma once
 // Products of tiles by one warp on tensor cores, for the three element types of a trace.
 //
-// A warp owns 16 rows. Lane 4 g + t holds of every 8 columns of a result c[0], c[1] = row g, columns
-// 2t, 2t + 1 and c[2], c[3] = row g + 8, the same columns ("accumulator layout").
+// A warp owns 16 rows. Lane 4 g + t holds of every 8 columns of a result c[0], c[1] = row g,
+// columns 2t, 2t + 1 and c[2], c[3] = row g + 8, the same columns ("accumulator layout").
 //
 // 16-bit elements multiply exactly; scores under the softmax are split into a high and a low 16-bit
 // part, which leaves an error of 2^-17 (bfloat16) or 2^-22 (float16) of each. float32 elements are

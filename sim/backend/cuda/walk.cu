@@ -20,20 +20,21 @@ __device__ inline float row_sum(float x) {
   return x + shuffle_xor(x, 2);
 }
 
-// The walk. A block owns Type::kRows query rows (128 in 16 bit, 64 in float32) of one item and up to
-// 128 columns of the values; a warp owns 16 rows, a lane rows g and g + 8 and of every 8 keys or
+// The walk. A block owns Type::kRows query rows (128 in 16 bit, 64 in float32) of one item and up
+// to 128 columns of the values; a warp owns 16 rows, a lane rows g and g + 8 and of every 8 keys or
 // columns two (accumulator layout): of the scores kKeys / 2 numbers, of the outputs 64.
 //
 // Keys and values come in tiles of kKeys (64 or 32) rows, gathered by position straight into shared
 // memory; a row of 128 16-bit numbers is 256 bytes in one piece. While a tile is worked on the next
-// one is under way. Shared memory for d = 128: 16 bit 34 KB of queries and two stages of 34 KB, 102 KB
-// in all; float32 34 + 2 * 34 KB.
+// one is under way. Shared memory for d = 128: 16 bit 34 KB of queries and two stages of 34 KB, 102
+// KB in all; float32 34 + 2 * 34 KB.
 //
 // Per tile a block does 2 * 128 * 64 * (d + 2 dv) flop in 16 bit (scores once, outputs for high and
-// low parts) on 64 * (d + dv) elements from the second-level cache: 192 flop per byte for d = dv. On
-// an H100 the tensor cores set the time from about 150 flop per byte of that cache on; 64 rows would
-// be too few. The exponentials (one per score) take about as long as half of the products and run
-// beside those of other warps. Registers: 64 outputs, 32 scores that turn into 32 of their parts.
+// low parts) on 64 * (d + dv) elements from the second-level cache: 192 flop per byte for d = dv.
+// On an H100 the tensor cores set the time from about 150 flop per byte of that cache on; 64 rows
+// would be too few. The exponentials (one per score) take about as long as half of the products and
+// run beside those of other warps. Registers: 64 outputs, 32 scores that turn into 32 of their
+// parts.
 //
 // Sums are float32 in three levels: inside a product (tensor cores), over the keys of a tile, over
 // tiles. Every tile has the maximum of its own row as reference, so that float16 parts of scores do

@@ -196,12 +196,20 @@ ReplayRequest small_request(const LayerTrace& layer, const std::vector<float>& i
 
 void add_replay(Backend& backend, const LayerTrace& layer, std::vector<double>& out) {
   const std::vector<float> importance(4 * 150, 0.5f);
+  // By step first, so that the size of the blocks does not show.
   backend.replay(layer, small_request(layer, importance), [&](const ReplayBlock& block) {
-    out.insert(out.end(), block.z.begin(), block.z.end());
-    for (const auto& delta : block.delta) out.insert(out.end(), delta.begin(), delta.end());
-    for (const auto* tables : {&block.kept_attention, &block.kept_importance})
-      for (const Table<double>& table : *tables)
-        out.insert(out.end(), table.values().begin(), table.values().end());
+    const int64_t heads = layer.info->num_query_heads, dv = layer.value_dim();
+    for (int64_t s = 0; s < block.steps; ++s)
+      for (int64_t h = 0; h < heads; ++h) {
+        const auto add = [&](const std::vector<float>& x) {
+          const auto begin = x.begin() + (h * block.steps + s) * dv;
+          out.insert(out.end(), begin, begin + dv);
+        };
+        add(block.z);
+        for (const auto& delta : block.delta) add(delta);
+        for (const auto* tables : {&block.kept_attention, &block.kept_importance})
+          for (const Table<double>& table : *tables) out.push_back(table(h, s));
+      }
   });
 }
 
