@@ -5,6 +5,8 @@
 
 #include "analysis/variables.hpp"
 #include "cli/parse.hpp"
+#include "cli/terminal.hpp"
+#include "sim/backend/cuda_backend.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim::cli {
@@ -90,10 +92,18 @@ uint64_t seed(const Values& values) {
 
 std::unique_ptr<Backend> chosen_backend(const Values& values) {
   const std::string name = has(values, "backend") ? text(values, "backend") : "auto";
+  if (name == "cuda") return make_cuda_backend();
+  if (name == "auto" && has_cuda_backend()) {
+    try {
+      return make_cuda_backend();
+    } catch (const Error& error) {
+      note("computing on the CPU, since CUDA has " + error.parts().what +
+           (error.parts().found.empty() ? "" : ": " + error.parts().found));
+    }
+  }
   if (name == "auto" || name == "cpu") return make_cpu_backend();
-  const bool known = name == "cuda";
-  usage_error({.what = known ? "this build has no CUDA backend" : "unknown backend",
-               .where = "--backend", .found = name, .expected = "auto or cpu"});
+  usage_error({.what = "unknown backend", .where = "--backend", .found = name,
+               .expected = has_cuda_backend() ? "auto, cpu or cuda" : "auto or cpu"});
 }
 
 std::vector<int> chosen_layers(const Values& values, const TraceInfo& info) {

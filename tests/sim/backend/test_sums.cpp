@@ -23,6 +23,9 @@ AttentionSumRequest request_for(const TraceInfo& info, int64_t columns, int64_t 
   return request;
 }
 
+/// Kernels on the host runtime are slow: fewer rows for them.
+int64_t stride_for(const std::string& backend) { return backend == "cuda on the host" ? 23 : 1; }
+
 double largest_error(Backend& backend, const LayerTrace& layer,
                      const AttentionSumRequest& request) {
   const int heads = layer.info->num_query_heads;
@@ -73,7 +76,7 @@ TEST_CASE("sums of attention over queries agree with float64", "[backend][sums]"
       shape.prompt = c.prompt;
       shape.later = c.later;
       const auto trace = random_trace(shape);
-      const auto all = request_for(trace->info, c.prompt + c.later, 1);
+      const auto all = request_for(trace->info, c.prompt + c.later, stride_for(name));
       CHECK(largest_error(*backend, trace->layer, all) < kSumTolerance);
       const auto some = request_for(trace->info, std::max<int64_t>(1, c.prompt / 2), 3);
       CHECK(largest_error(*backend, trace->layer, some) < kSumTolerance);
@@ -94,7 +97,7 @@ TEST_CASE("sums of attention honour softcap, sink and huge logits", "[backend][s
           const auto trace = random_trace(shape);
           // A logit of size 200 has an error of 1e-5 in float32, and so has its exponential.
           const double tolerance = spread > 10 && softcap == 0 ? 2e-4 : kSumTolerance;
-          const auto request = request_for(trace->info, 800, 1);
+          const auto request = request_for(trace->info, 800, 2 * stride_for(name) - 1);
           CHECK(largest_error(*backend, trace->layer, request) < tolerance);
         }
 }
@@ -105,6 +108,7 @@ TEST_CASE("sums of attention do not depend on the number of threads", "[backend]
   const auto trace = random_trace(shape);
   const auto request = request_for(trace->info, 700, 1);
   for (auto& [name, backend] : all_backends()) {
+    if (name == "cuda on the host") continue;   // has one thread
     std::vector<std::vector<double>> seen;
     for (const int count : {1, 2, 5}) {
       const ForcedThreads forced(count);
