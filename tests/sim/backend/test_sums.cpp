@@ -95,8 +95,12 @@ TEST_CASE("sums of attention honour softcap, sink and huge logits", "[backend][s
           shape.sink = sink;
           shape.logit_spread = spread;
           const auto trace = random_trace(shape);
-          // A logit of size 200 has an error of 1e-5 in float32, and so has its exponential.
-          const double tolerance = spread > 10 && softcap == 0 ? 2e-4 : kSumTolerance;
+          // A logit of size 200 has an error of 1e-5 in float32, and so has its exponential. A cap
+          // takes most of it away; tensor cores, whose sums are cut off, start with twice as much.
+          const bool tensor_cores = name.starts_with("cuda");
+          const double capped = tensor_cores ? 4 * kSumTolerance : kSumTolerance;
+          const double tolerance =
+              spread <= 10 ? kSumTolerance : softcap > 0 ? capped : 2e-4;
           const auto request = request_for(trace->info, 800, 2 * stride_for(name) - 1);
           CHECK(largest_error(*backend, trace->layer, request) < tolerance);
         }
