@@ -7,8 +7,9 @@ LOG=$(mktemp "${TMPDIR:-/tmp}/kvsim-script.XXXXXX")
 trap 'rm -f "$LOG"' EXIT
 
 PACKAGES="g++ cmake ninja-build pkg-config git ccache
-  libhdf5-dev libeigen3-dev libboost-dev libboost-program-options-dev
-  libboost-context-dev libfmt-dev nlohmann-json3-dev libtomlplusplus-dev zlib1g-dev libxxhash-dev catch2 python3 python3-venv"
+  libhdf5-dev libeigen3-dev libboost-dev libboost-program-options-dev libboost-context-dev
+  libfmt-dev nlohmann-json3-dev libtomlplusplus-dev zlib1g-dev libxxhash-dev catch2
+  python3 python3-venv"
 TEST_PACKAGES="python3-numpy python3-h5py netcdf-bin"
 
 say() { printf '%s\n' "$*" >&2; }
