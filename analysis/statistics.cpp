@@ -16,10 +16,6 @@ constexpr uint64_t kResamples = 1000;
 constexpr int64_t kBlockSteps = 16;
 constexpr uint64_t kBootstrapStream = 1;   // last index of u(seed, a, b, 1)
 
-bool dominates(const LossPair& a, const LossPair& b) {
-  return a.x <= b.x && a.y <= b.y && (a.x < b.x || a.y < b.y);
-}
-
 Interval interval_of(std::vector<double> statistics) {
   return {percentile(statistics, 2.5), percentile(statistics, 97.5)};
 }
@@ -63,43 +59,6 @@ double pearson(std::span<const double> x, std::span<const double> y) {
 
 double spearman(std::span<const double> x, std::span<const double> y) {
   return pearson(average_ranks(x), average_ranks(y));
-}
-
-ParetoFrequency pareto_frequency(const std::vector<std::vector<LossPair>>& points) {
-  ParetoFrequency result;
-  if (points.empty()) return result;
-  const size_t lambdas = points[0].size();
-  result.informative.assign(lambdas, 0);
-  result.all_budgets.assign(lambdas, 0);
-  for (const std::vector<LossPair>& budget : points) {
-    const bool informative = std::any_of(budget.begin(), budget.end(), [&](const LossPair& point) {
-      return point != budget.front();
-    });
-    result.informative_budgets += informative;
-    for (size_t k = 0; k < lambdas; ++k) {
-      const bool optimal = std::none_of(budget.begin(), budget.end(), [&](const LossPair& other) {
-        return dominates(other, budget[k]);
-      });
-      result.all_budgets[k] += optimal;
-      result.informative[k] += optimal && informative;
-    }
-  }
-  const auto informative_budgets = static_cast<double>(result.informative_budgets);
-  for (size_t k = 0; k < lambdas; ++k) {
-    result.all_budgets[k] /= static_cast<double>(points.size());
-    result.informative[k] = result.informative_budgets == 0
-                                ? kUndefined
-                                : result.informative[k] / informative_budgets;
-  }
-  return result;
-}
-
-double fairness_gain(std::span<const LossPair> base, std::span<const LossPair> constrained) {
-  std::vector<double> gains(base.size());
-  for (size_t b = 0; b < base.size(); ++b) {
-    gains[b] = ((base[b].x - constrained[b].x) + (base[b].y - constrained[b].y)) / 2;
-  }
-  return mean(gains);
 }
 
 Interval bootstrap_traces(std::span<const double> values, uint64_t seed,

@@ -17,27 +17,6 @@ double pearson(std::span<const double> x, std::span<const double> y);
 /// Spearman: Pearson of average ranks.
 double spearman(std::span<const double> x, std::span<const double> y);
 
-/// Losses of the two spans (1 - class score) of one policy at one budget.
-struct LossPair {
-  double x = 0;
-  double y = 0;
-  friend bool operator==(const LossPair&, const LossPair&) = default;
-};
-
-/// Share of budgets at which each lambda is Pareto-optimal: no other is <= in both losses and < in
-/// one. Budgets at which all lambdas have the same point are left out; `all_budgets` counts them
-/// too (with them every lambda counts at r = 0).
-struct ParetoFrequency {
-  std::vector<double> informative;   ///< [lambda]; NaN when no budget is informative
-  std::vector<double> all_budgets;   ///< [lambda]
-  int64_t informative_budgets = 0;
-};
-/// `points` is [budget][lambda].
-ParetoFrequency pareto_frequency(const std::vector<std::vector<LossPair>>& points);
-
-/// Mean over budgets of ((x_base - x) + (y_base - y)) / 2.
-double fairness_gain(std::span<const LossPair> base, std::span<const LossPair> constrained);
-
 struct Interval {
   double low = 0;
   double high = 0;

@@ -22,22 +22,6 @@ TEST_CASE("Spearman sees order only, and nothing in constant or single values", 
   CHECK(std::isnan(spearman(std::vector<double>{1}, std::vector<double>{1})));
 }
 
-TEST_CASE("a lambda counts as optimal where no other loses less", "[analysis]") {
-  // Budget 0: lambda 1 is beaten by lambda 0. Budget 1: a trade-off. Budget 2: all the same.
-  const std::vector<std::vector<LossPair>> points = {
-      {{0.1, 0.1}, {0.2, 0.1}}, {{0.1, 0.3}, {0.3, 0.1}}, {{0.5, 0.5}, {0.5, 0.5}}};
-  const ParetoFrequency frequency = pareto_frequency(points);
-  CHECK(frequency.informative_budgets == 2);
-  CHECK(frequency.informative == std::vector<double>{1, 0.5});
-  CHECK(frequency.all_budgets[1] == Approx(2.0 / 3));
-}
-
-TEST_CASE("fairness gain is half of what the two losses fall by", "[analysis]") {
-  const std::vector<LossPair> base = {{0.6, 0.2}, {0.4, 0.4}};
-  const std::vector<LossPair> fair = {{0.3, 0.3}, {0.4, 0.2}};
-  CHECK(fairness_gain(base, fair) == Approx((0.1 + 0.1) / 2));
-}
-
 TEST_CASE("bootstrap intervals hold the mean, and shrink to it when nothing varies", "[analysis]") {
   std::vector<double> values;
   for (uint64_t i = 0; i < 200; ++i) values.push_back(uniform(7, 0, 0, i));
