@@ -1,6 +1,8 @@
-"""How much attention merged slots lose against their members, over the later steps (KeepKV 3.1).
+"""Where attention goes when entries are merged, over the later steps (KeepKV 3.1).
 
-Positive sag: the slots have less attention than their members had in the full cache.
+Positive sag: merged slots have less attention than their members had in the full cache. Records that
+move values only (`cam`, `value-fold`) have no merged slots, so no sag by definition; what they lose
+is the attention on the entries they drop.
 """
 
 import numpy as np
@@ -8,8 +10,9 @@ import numpy as np
 from plots import load, style
 from plots.figures.retained_importance import MEDIAN, running_median
 
-TITLE = "attention sag of merged slots over steps, and how much moved in all"
+TITLE = "attention sag of merged slots over steps, what moved in all, and what was dropped"
 PANELS = (("attention_sag", "attention sag (fraction of attention)"),
+          ("dropped_attention", "attention on dropped entries (fraction)"),
           ("attention_shift", "attention shift (fraction of attention)"),
           ("log_mass_defect", "log-mass defect (nats)"))
 
@@ -18,25 +21,36 @@ def pages(results, options):
     if not results.has(*(name for name, _ in PANELS)):
         raise load.NotMeasured(f"{results.path}: no attention_sag; no policy of the run merges")
     budget = results.nearest_budget(options.budget)
-    defect = results.variable("log_mass_defect", "policy", "budget", "layer", "step")[:, budget]
-    merging = [policy for policy, own in zip(results.policies, defect) if np.isfinite(own).any()]
+    merging = merging_policies(results)
     if not merging:
-        raise load.NotMeasured(f"{results.path}: no merged slot at budget "
-                               f"{results.budget_text(budget)}")
+        raise load.NotMeasured(f"{results.path}: no policy of those chosen merges")
     groups = [merging[k:k + style.PAGE_POLICIES]
               for k in range(0, len(merging), style.PAGE_POLICIES)]
     return style.pages("attention_sag", groups,
                        lambda policies, note: draw(results, budget, policies, note))
 
 
+def merging_policies(results):
+    """Records that do anything but drop the entries they evict."""
+    known = load.parameters(results)
+    return [policy for policy in results.policies
+            if known.get(policy, {}).get("merge", "drop") != "drop"]
+
+
+def legend(results, budget, policy):
+    defect = results.variable("log_mass_defect", "policy", "budget", "layer", "step")
+    merged = np.isfinite(defect[results.policies.index(policy), budget]).any()
+    return style.key(policy if merged else f"{policy} (no merged slot: sag is 0)",
+                     style.policy_style(results, policy))
+
+
 def draw(results, budget, policies, note):
     fig, axes = style.frame(
         f"Attention of merged slots at budget {results.budget_text(budget)}{note}",
         f"{results.subtitle}\nmean over layers; thin: every step; thick: running median of "
-        f"{MEDIAN} steps", 1, 3, 2.5,
-        [style.key(policy, style.policy_style(results, policy)) for policy in policies],
-        ("step (position of the query, tokens)", ""))
-    for ax, (name, label) in zip(axes[0], PANELS):
+        f"{MEDIAN} steps", 2, 2, 1.9, [legend(results, budget, policy) for policy in policies],
+        ("step (position of the query, tokens)", ""), sharex=True)
+    for ax, (name, label) in zip(axes.flat, PANELS):
         values = results.variable(name, "policy", "budget", "layer", "step")[:, budget]
         ax.axhline(0, color="black", linewidth=0.7, linestyle=":", zorder=0)
         for number, policy in enumerate(policies):

@@ -12,7 +12,7 @@ from test_plots import PlotTest  # noqa: E402  (skips when matplotlib is missing
 
 import numpy as np  # noqa: E402
 from plots import load  # noqa: E402
-from plots.figures import memory_error, merging_budget, periodic  # noqa: E402
+from plots.figures import attention_sag, memory_error, merging_budget, periodic  # noqa: E402
 
 RECORDS = {"snapkv": {}, "snapkv,merge=convex": {"merge": "convex"},
            "snapkv,schedule=periodic,period=4": {"schedule": "periodic", "period": "4"},
@@ -34,7 +34,7 @@ def measured(data):
     def filled(*dims):
         shape = [sizes.get(dim, data.sizes[dim]) for dim in dims]
         return dims, np.linspace(0.1, 0.9, int(np.prod(shape))).reshape(shape)
-    for name in ("attention_sag", "attention_shift", "log_mass_defect"):
+    for name in ("attention_sag", "attention_shift", "dropped_attention", "log_mass_defect"):
         data[name] = filled(*layer, "step")
     for name in ("bound_pairs", "bound_share_applicable", "bound_share_violated", "bound_median",
                  "bound_perturbation"):
@@ -74,6 +74,23 @@ class MergingFiguresTest(PlotTest):
                          [{0: "snapkv", 4: "snapkv,schedule=periodic,period=4"}])
         self.assertEqual(memory_error.families(results),
                          [{0: "snapkv", 4: "snapkv,quantize=kivi"}])
+
+    def test_the_sag_of_records_without_merged_slots_is_drawn_and_explained(self):
+        def moves_values(data):
+            data = measured(data)
+            data.attrs["config"] = data.attrs["config"].replace('"convex"', '"cam"')
+            cam = list(RECORDS).index("snapkv,merge=convex")
+            data["attention_sag"][cam] = data["attention_shift"][cam] = 0
+            data["log_mass_defect"][cam] = np.nan
+            return data
+        results = load.open_results(self.file(policies=tuple(RECORDS), edit=moves_values))
+        self.assertEqual(attention_sag.merging_policies(results), ["snapkv,merge=convex"])
+        label = attention_sag.legend(results, 0, "snapkv,merge=convex").get_label()
+        self.assertIn("(no merged slot: sag is 0)", label.replace("\n", " "))
+        fig = attention_sag.draw(results, 0, ["snapkv,merge=convex"], "")
+        sag, dropped = ([line.get_ydata() for line in ax.lines[1:]] for ax in fig.axes[:2])
+        self.assertTrue(all((line == 0).all() for line in sag))
+        self.assertTrue(all((line > 0).all() for line in dropped))
 
     def test_undefined_values_do_not_stop_a_figure(self):
         def blank(data):
