@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <numeric>
 #include <span>
 #include <vector>
 
@@ -17,15 +16,10 @@ class DriftTracker {
 
  private:
   std::vector<int64_t> best_;
-  std::vector<size_t> descending_;   // variants by K, largest first
+  std::vector<size_t> ascending_;   // variants by K
   int64_t rows_;
   std::vector<double> front_;   // per variant, sum of mean positions of the first half
   std::vector<double> rear_;
-  struct Place {
-    double score;
-    uint32_t entry;
-  };
-  std::vector<Place> places_;   // scratch
 };
 
 }  // namespace kvsim

@@ -77,10 +77,18 @@ void cpu_value_products(const Kernels& kernels, const LayerTrace& layer, int kv_
 void cpu_value_forms(const Kernels& kernels, const LayerTrace& layer, int kv_head, const double* g,
                      Range entries, double* out) {
   const int64_t dv = layer.value_dim(), ld = padded(dv, kRowStep);
-  const std::vector<double> gt = transposed(g, dv, dv, ld);
+  // Sum over r of v_r times (row r of G's lower triangle, the upper one added to it) v: half the
+  // work of a whole product.
+  std::vector<double> lower(static_cast<size_t>(dv * ld), 0.0);   // [c][r], zero for c > r
+  for (int64_t r = 0; r < dv; ++r)
+    for (int64_t c = 0; c <= r; ++c)
+      lower[static_cast<size_t>(c * ld + r)] =
+          c == r ? g[r * dv + r] : g[r * dv + c] + g[c * dv + r];
   for_each_run(kernels, layer, kv_head, entries, [&](Range part, const double* v) {
     Scratch<double> products(ld * kEntryRun);
-    kernels.multiply64(gt.data(), ld, dv, v, kEntryRun, dv, kEntryRun, products.data(), kEntryRun);
+    for (int64_t r = 0; r < dv; r += kRowStep)
+      kernels.multiply64(lower.data() + r, ld, kRowStep, v, kEntryRun, std::min(dv, r + kRowStep),
+                         kEntryRun, products.data() + r * kEntryRun, kEntryRun);
     double sums[kEntryRun] = {};
     for (int64_t r = 0; r < dv; ++r)
       for (int64_t i = 0; i < kEntryRun; ++i)

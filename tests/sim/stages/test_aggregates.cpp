@@ -1,5 +1,9 @@
 // Aggregation over queries (policies.md 5.4), three rows of two columns on paper.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <numeric>
+#include <random>
 
 #include "sim/policy/drift_tracker.hpp"
 #include "sim/stages/aggregate/aggregate.hpp"
@@ -87,6 +91,36 @@ TEST_CASE("a tie for the last of the best goes to the more recent column; one ro
   DriftTracker alone({1}, 1);
   alone.add(0, std::vector<double>{7, 7, 7});
   CHECK(alone.drift(0) == 0);
+}
+
+TEST_CASE("drifts of many K at once are those of sorted rows, whatever the scores") {
+  const std::vector<int64_t> best = {40, 1, 300, 0, 7, 40, 1000};
+  constexpr size_t kColumns = 300, kRows = 4;
+  std::mt19937 random(5);
+  std::normal_distribution<double> normal;
+  DriftTracker tracker(best, kRows);
+  std::vector<double> front(best.size()), rear(best.size());
+  for (size_t j = 0; j < kRows; ++j) {
+    std::vector<double> row(kColumns);
+    for (double& x : row) x = std::pow(10.0, 8 * normal(random)) * (j == 1 ? -1 : 1);
+    for (size_t i = 0; i < kColumns; i += 5) row[i] = i % 2 == 0 ? 0.0 : -0.0;
+    for (size_t i = 2; i < kColumns; i += 7) row[i] = 0.25;
+    row[17] = INFINITY;
+    tracker.add(static_cast<int64_t>(j), row);
+    std::vector<size_t> order(kColumns);
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::ranges::sort(order, [&](size_t a, size_t b) {
+      return row[a] != row[b] ? row[a] > row[b] : a > b;
+    });
+    for (size_t x = 0; x < best.size(); ++x) {
+      const size_t count = std::min(static_cast<size_t>(best[x]), kColumns);
+      for (size_t i = 0; i < count; ++i)
+        (j < 2 ? front : rear)[x] +=
+            static_cast<double>(order[i]) / static_cast<double>(count) / 2;
+    }
+  }
+  for (size_t x = 0; x < best.size(); ++x)
+    CHECK(tracker.drift(x) == Approx(front[x] - rear[x]).margin(1e-9));
 }
 
 }  // namespace
