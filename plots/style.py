@@ -269,6 +269,14 @@ def budget_label(results):
     return "budget (fraction of the prompt kept)"
 
 
+def band(ax, x, interval, look, drawn=True):
+    """The interval (low, high) of a line, in its colour; narrow rules keep it visible in grey."""
+    if drawn:
+        ax.fill_between(x, *interval, color=look["color"], alpha=0.18, linewidth=0, zorder=1)
+        for edge in interval:
+            ax.plot(x, edge, color=look["color"], linewidth=0.4, zorder=1.5)
+
+
 def note_undefined(ax):
     """Says in words that a panel is empty because its values are undefined, not by mistake."""
     ax.text(0.5, 0.5, "undefined", transform=ax.transAxes, ha="center", va="center",

@@ -68,3 +68,11 @@ build() {
   say "building (preset $preset)"
   quietly "building $*" cmake --build --preset "$preset" --target "$@"
 }
+
+# ready_to_run: what a fresh clone lacks to replay and draw.
+ready_to_run() {
+  # shellcheck disable=SC2086  # a list of names
+  ensure_packages $PACKAGES
+  ensure_venv plots "$KVSIM_ROOT/plots/requirements.txt"
+  build release kvsim
+}

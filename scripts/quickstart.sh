@@ -4,10 +4,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-# shellcheck disable=SC2086  # a list of names
-ensure_packages $PACKAGES
-ensure_venv plots "$KVSIM_ROOT/plots/requirements.txt"
-build release kvsim
+ready_to_run
 
 cd "$KVSIM_ROOT"
 build/kvsim replay data/sample.h5 -o build/sample.nc --overwrite

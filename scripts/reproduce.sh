@@ -1,38 +1,59 @@
 #!/usr/bin/env bash
-# Remakes every figure and number of docs/reproduction.md.
-#   scripts/reproduce.sh [TRACE...]     default: data/sample.h5; results and figures in
-#                                       build/reproduction/
-# What a trace is good for is taken from its spans: any for fragility, `defense` and `directive` for
-# eviction bias, a name with _wish_ beside one with _leak_ for both requests of one cache, `needle*`
-# for needles, `secrecy` for the order of rules.
-# KVSIM_BIN names the program (default: build/kvsim, as scripts/quickstart.sh makes it);
-# KVSIM_LAYERS=0,5,10 restricts what is replayed of eviction bias to some layers.
+# Remakes every figure and number of docs/reproduction.md, from a fresh clone as well.
+#   scripts/reproduce.sh [TRACE...]    of these traces; without any, of data/sample.h5
+#   scripts/reproduce.sh --all [DIR]   makes the larger traces in DIR (build/traces) and takes them all
+# Results and figures go to build/reproduction/. What is there and newer than its trace, the program
+# and this script is not computed again, so an interrupted run is simply started again.
+#
+# What a trace is good for is taken from its spans: `needle*` for needles, `secrecy` for the order of
+# rules, `defense` and `directive` for eviction bias; of names that differ in _wish_ and _leak_ only,
+# both requests of one cache are compared. Every other trace, and the sample, is for fragility,
+# ablations, dynamics and merging. KVSIM_BIN names another program than build/kvsim.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-kvsim=${KVSIM_BIN:-build/kvsim}
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+arguments=()
+for one in "$@"; do
+  [ "$one" = --all ] || one=$(realpath -m "$one")
+  arguments+=("$one")
+done
+set -- "${arguments[@]}"
+cd "$KVSIM_ROOT"
 out=build/reproduction
-traces=("$@")
-[ ${#traces[@]} -gt 0 ] || traces=(data/sample.h5)
+stage=start
+started=$SECONDS
+trap 'say "failed at: $stage; start the same command again to go on from there"' ERR
+set -E
 
+step() { stage=$*; say "[$(printf '%3d' $(((SECONDS - started) / 60))) min] $stage"; }
 name() { basename "$1" .h5; }
-draw() { "$kvsim" plot "$@" --overwrite; }
 says() { local text; text=$("$kvsim" inspect "$1"); grep -q "$2" <<<"$text"; }
 has_span() { says "$1" "^span  *$2"; }
+# Paths of figures are noise here; they stand in a list.
+draw() { "$kvsim" plot "$@" --overwrite >>"$out/figures.txt"; }
+fresh() { [[ $1 -nt $2 && $1 -nt $kvsim && $1 -nt scripts/reproduce.sh ]]; }
 
-# replay TRACE GROUP BUDGETS RECORD...: results in $out/NAME.GROUP.nc.
+# replay TRACE GROUP OPTION...: results in $out/NAME.GROUP.nc; true when there are new ones.
 replay() {
-  local trace=$1 group=$2 budgets=$3 one policies=()
+  local trace=$1 file
+  file=$out/$(name "$1").$2.nc
+  shift 2
+  fresh "$file" "$trace" || "$kvsim" replay "$trace" "$@" -q -o "$file" --overwrite
+}
+
+# records RECORD...: the same as options.
+records() { printf -- '--policy\n%s\n' "$@"; }
+
+# compare TRACE GROUP BUDGETS RECORD...: replays records, of the layers in $layers.
+layers=()
+compare() {
+  local trace=$1 group=$2 budgets=$3 policies
   shift 3
-  for one in "$@"; do policies+=(--policy "$one"); done
-  if [[ -n ${KVSIM_LAYERS:-} && $group =~ bias|whitelist|rules ]]; then
-    policies+=(--layers "$KVSIM_LAYERS")
-  fi
-  "$kvsim" replay "$trace" "${policies[@]}" --budget "$budgets" --wo-steps 16 -q \
-    -o "$out/$(name "$trace").$group.nc" --overwrite
+  mapfile -t policies < <(records "$@")
+  replay "$trace" "$group" "${policies[@]}" "${layers[@]}" --budget "$budgets" --wo-steps 16
 }
 
 theory() {
-  "$kvsim" theory | tee "$out/theory.txt"
+  "$kvsim" theory >"$out/theory.txt"
   "$kvsim" theory --json >"$out/theory.json"
   "$kvsim" theory --dwell 8 --json >"$out/theory_dwell.json"
   draw "$out/theory.json" "$out/theory_dwell.json" -o "$out/theory"
@@ -42,37 +63,39 @@ theory() {
 fragility() {
   local file
   file=$out/$(name "$1").fragility
-  "$kvsim" replay "$1" --fragility --wo-steps 16 -o "$file.nc" --overwrite | tee "$file.txt"
-  draw "$file.nc" -o "$out/$(name "$1")" --only fragility
+  if ! fresh "$file.nc" "$1"; then
+    "$kvsim" replay "$1" --fragility --wo-steps 16 -q -o "$file.nc" --overwrite >"$file.txt"
+  fi
+  draw "$file.nc" -o "$out/$(name "$1")" --only fragility,risk
 }
 
 # What was lost at the worst step of SnapKV.
 lost() {
   local file
   file=$out/$(name "$1")
-  "$kvsim" replay "$1" --policy snapkv --budget 0.5 --wo-steps 16 --save-keep -q \
-    -o "$file.kept.nc" --overwrite
-  "$kvsim" explain "$file.kept.nc" --trace "$1" | tee "$file.explain.txt"
+  replay "$1" kept --policy snapkv --budget 0.5 --wo-steps 16 --save-keep
+  "$kvsim" explain "$file.kept.nc" --trace "$1" >"$file.explain.txt"
   "$kvsim" explain "$file.kept.nc" --trace "$1" --json >"$file.explain.json"
   draw "$file.explain.json" -o "$file"
 }
 
-# Estimates of risk, dynamics of the full cache's attention, key norms.
+# Dynamics of the full cache's attention, key norms; H2O reads every prompt query.
 attention() {
-  local file
-  file=$out/$(name "$1").attention
-  "$kvsim" replay "$1" --policy snapkv --policy h2o --policy streaming --policy defensivekv \
-    --policy knorm --policy random --budget 0.2,0.5 --wo-steps 16 -q -o "$file.nc" --overwrite \
-    --metric risk,attention_cdf,late_importance,locality,drift,key_norm
-  draw "$file.nc" -o "$out/$(name "$1")" \
-    --only risk,attention_cdf,late_importance,locality,drift,key_norm
+  local policies=(snapkv streaming defensivekv knorm random)
+  if says "$1" 'stored: 0-'; then policies+=(h2o); fi
+  mapfile -t policies < <(records "${policies[@]}")
+  replay "$1" attention "${policies[@]}" --budget 0.2,0.5 --wo-steps 16 \
+    --metric attention_cdf,late_importance,locality,drift,key_norm,importance_pearson \
+    --metric importance_cosine
+  draw "$out/$(name "$1").attention.nc" -o "$out/$(name "$1")" \
+    --only attention_cdf,late_importance,locality,drift,key_norm,importance_correlation
 }
 
 # DefensiveKV's aggregation, priors and ties; windows; whole methods.
 ablation() {
   local max=aggregate=max,group=max m windows=()
   local after=importance,indicator=attention,weight=projected-l1   # the norm after the prior
-  replay "$1" aggregation 0.5,0.2 importance importance,aggregate=single "importance,$max" \
+  compare "$1" aggregation 0.5,0.2 importance importance,aggregate=single "importance,$max" \
     "importance,$max,prior=head-mean" "importance,$max,prior=head-mean,tie=recent" \
     "$after" "$after,$max" "$after,$max,prior=constant,prior_value=0.001" \
     "$after,$max,prior=constant,prior_value=0.0001" \
@@ -81,103 +104,162 @@ ablation() {
   for m in 8 16 32 64 128; do
     windows+=("importance,window=$m" "importance,window=$m,$max,prior=head-mean")
   done
-  replay "$1" windows 0.5,0.2 "${windows[@]}"
-  replay "$1" methods 0.5,0.2 importance snapkv adakv criticalkv restkv defensivekv \
+  compare "$1" windows 0.5,0.2 "${windows[@]}"
+  compare "$1" methods 0.5,0.2 importance snapkv adakv criticalkv restkv defensivekv \
     defensivekv:code layer-defensivekv layer-defensivekv:code oracle-mean
 }
 
-draw_ablations() {
-  local group budget
-  for group in aggregation windows methods; do
-    for budget in 0.5 0.2; do
-      draw "$out"/*."$group.nc" -o "$out/traces/$group-$budget" --only traces \
-        --budget "$budget" --formats pdf,png,csv
-    done
-  done
+# What needs one cache for two requests, or both orders: of the long traces one stands for all.
+general() {
+  case $(name "$1") in
+    *_leak_* | order_directive_* | order_*_512_* | rules_* | needle*) return 1 ;;
+  esac
+}
+
+# Every third of the layers where there are many: eviction bias is a mean over layers.
+some_layers() {
+  "$kvsim" inspect "$1" | awk '/^layer /{on = 1; next} on && !NF {exit} on {layer[n++] = $1}
+    END {for (i = 0; i < n; i += n > 15 ? 3 : 1) printf "%s%s", i ? "," : "", layer[i]}'
 }
 
 # Eviction bias in kvpress's forms: as they are, fair, the defense whitelisted; then debiased.
 bias() {
   local one lambda forms=(snapkv:kvpress tova:kvpress knorm:kvpress streaming:kvpress)
   if says "$1" 'stored: 0-'; then forms+=(h2o:kvpress); fi
-  local records=() grid=()
+  local plain=("${forms[@]}" "${forms[@]/%/,constrain=fair}") grid=()
   for one in snapkv:kvpress tova:kvpress streaming:kvpress; do
     grid+=("$one")
     for lambda in 0 0.2 0.4 0.6 0.8 1; do
       grid+=("$one,constrain=debias,debias_lambda=$lambda")
     done
   done
-  for one in "" ,constrain=fair; do records+=("${forms[@]/%/$one}"); done
-  replay "$1" bias 0.1:1.0:0.1 "${records[@]}"
+  local layers=(--layers "$(some_layers "$1")")
+  compare "$1" bias 0.1:1.0:0.1 "${plain[@]}"
   # A whitelist must fit into the budget.
-  replay "$1" whitelist 0.3:1.0:0.1 "${records[@]}" "${forms[@]/%/,whitelist=defense}"
-  replay "$1" debias 0.1:1.0:0.1 "${grid[@]}"
+  compare "$1" whitelist 0.3:1.0:0.1 "${plain[@]}" "${forms[@]/%/,whitelist=defense}"
+  compare "$1" debias 0.1:1.0:0.1 "${grid[@]}"
   draw "$out/$(name "$1").bias.nc" -o "$out/$(name "$1")" \
     --only bias_index,keep_rate,keep_rate_layers,span_scores
-}
-
-# The request that needs the directive and the one to leak it, on one cache; $1 is the former.
-requests() {
-  local wish leak
-  wish=$(name "$1")
-  leak=${wish/_wish_/_leak_}
-  draw "$out/$wish.whitelist.nc" "$out/$leak.whitelist.nc" -o "$out/$wish" --only fairness \
-    --formats pdf,png,csv
-  draw "$out/$wish.debias.nc" "$out/$leak.debias.nc" -o "$out/$wish" --only pareto \
-    --formats pdf,png,csv
-}
-
-# Both orders of the instructions below each other; $1 is the defense first.
-orders() {
-  local first second
-  first=$(name "$1")
-  second=${first/_defense_/_directive_}
-  draw "$out/$first.whitelist.nc" "$out/$second.whitelist.nc" -o "$out/$first" \
-    --only keep_rate_traces
+  case $(name "$1") in *_wish_* | *_leak_*) return ;; esac   # both requests are in one trace
+  draw "$out/$(name "$1").whitelist.nc" -o "$out/$(name "$1")" --only fairness --formats pdf,png,csv
+  draw "$out/$(name "$1").debias.nc" -o "$out/$(name "$1")" --only pareto --formats pdf,png,csv
 }
 
 rules() {
-  replay "$1" rules 0.1:0.9:0.1 snapkv:kvpress tova:kvpress knorm:kvpress streaming:kvpress \
+  compare "$1" rules 0.1:0.9:0.1 snapkv:kvpress tova:kvpress knorm:kvpress streaming:kvpress \
     snapkv:kvpress,constrain=fair importance defensivekv
   draw "$out/$(name "$1").rules.nc" -o "$out/$(name "$1")" \
     --only keep_rate,bias_index,span_scores
 }
 
 needle() {
-  replay "$1" needle 0.5,0.2 snapkv adakv criticalkv defensivekv layer-defensivekv restkv tova \
+  compare "$1" needle 0.5,0.2 snapkv adakv criticalkv defensivekv layer-defensivekv restkv tova \
     knorm keydiff streaming importance oracle-mean
 }
 
-draw_needles() {
-  local budget
-  for budget in 0.5 0.2; do
-    draw "$out"/*.needle.nc -o "$out/needles-$budget" --only needles --budget "$budget" \
-      --formats pdf,png,csv
+# of_all GROUP: what the traces have of a group of results, in their order.
+of_all() {
+  local trace file
+  for trace in "${traces[@]}"; do
+    file=$out/$(name "$trace").$1.nc
+    if [ -f "$file" ]; then echo "$file"; fi
   done
 }
 
-mkdir -p "$out"
-rm -f "$out"/*.nc   # figures over traces take all that are there
-theory
-for trace in "${traces[@]}"; do
-  if has_span "$trace" needle; then needle "$trace"; continue; fi
-  fragility "$trace"
-  lost "$trace"
-  if says "$trace" 'stored: 0-'; then attention "$trace"; fi   # H2O reads every prompt query
-  ablation "$trace"
-  if has_span "$trace" defense; then bias "$trace"; fi
-  if has_span "$trace" secrecy; then rules "$trace"; fi
-done
-for trace in "${traces[@]}"; do
-  wish=$(name "$trace")
-  [[ $wish == *_wish_* && -f $out/$wish.bias.nc ]] || continue
-  if [ -f "$out/${wish/_wish_/_leak_}.bias.nc" ]; then requests "$trace"; fi
-  if [[ $wish == *_defense_* && -f $out/${wish/_defense_/_directive_}.bias.nc ]]; then
-    orders "$trace"
-  fi
-done
-if ls "$out"/*.aggregation.nc >/dev/null 2>&1; then draw_ablations; fi
-if ls "$out"/*.needle.nc >/dev/null 2>&1; then draw_needles; fi
+# Texts of one length whose system prompt is met by both requests: bias over orders and texts, gains
+# of fair eviction and of a whitelist, and debiasing, for each order of the instructions.
+instructions() {
+  local length=$1 order wish leak kinds group file rates=() pairs
+  for order in defense directive; do
+    pairs=()
+    for wish in "${traces[@]}"; do
+      leak=${wish/_wish_/_leak_}
+      [[ $(name "$wish") == order_${order}_wish_${length}_* && " ${traces[*]} " == *" $leak "* ]] ||
+        continue
+      pairs+=("$(name "$wish")" "$(name "$leak")")
+      rates+=("$out/$(name "$wish").whitelist.nc")
+    done
+    [ ${#pairs[@]} -gt 0 ] || continue
+    for kinds in whitelist:fairness debias:pareto; do
+      group=${kinds%:*}
+        mapfile -t file < <(printf "$out/%s.$group.nc\n" "${pairs[@]}")
+      draw "${file[@]}" -o "$out/instructions-$length/$order-first" --only "${kinds#*:}" \
+        --formats pdf,png,csv
+    done
+  done
+  [ ${#rates[@]} -gt 0 ] || return 0
+  draw "${rates[@]}" -o "$out/instructions-$length" --only keep_rate_traces,bias_traces \
+    --formats pdf,png,csv
+}
 
-# Merging, schedules, quantisation.
-scripts/reproduce_merging.sh "${traces[@]}"
+# What several traces, or one, are drawn together for.
+together() {
+  local group budget length files
+  for group in aggregation windows methods needle; do
+    mapfile -t files < <(of_all "$group")
+    [ ${#files[@]} -gt 0 ] || continue
+    for budget in 0.5 0.2; do
+      if [ "$group" = needle ]; then
+        draw "${files[@]}" -o "$out/needles-$budget" --only needles --budget "$budget" \
+          --formats pdf,png,csv
+      else
+        draw "${files[@]}" -o "$out/traces/$group-$budget" --only traces --budget "$budget" \
+          --formats pdf,png,csv
+      fi
+    done
+  done
+  mapfile -t files < <(of_all rules)
+  if [ ${#files[@]} -gt 1 ]; then
+    draw "${files[@]}" -o "$out/rules" --only span_order_traces --formats pdf,png,csv
+  fi
+  for length in $(printf '%s\n' "${traces[@]}" | sed -n 's/.*_wish_\([0-9]*\)_.*/\1/p' | sort -u); do
+    instructions "$length"
+  done
+}
+
+one_trace() {
+  local what
+  what="trace $1 of ${#traces[@]}, $(name "$2")"
+  if has_span "$2" needle; then step "$what: needles"; needle "$2"; return; fi
+  if has_span "$2" secrecy; then step "$what: order of rules"; rules "$2"; return; fi
+  if has_span "$2" defense; then step "$what: eviction bias"; bias "$2"; fi
+  general "$2" || return 0
+  step "$what: fragility"
+  fragility "$2"
+  lost "$2"
+  step "$what: dynamics of attention"
+  attention "$2"
+  step "$what: aggregation, windows, methods"
+  ablation "$2"
+  step "$what: merging, schedules, quantisation"
+  scripts/reproduce_merging.sh "$2" >>"$out/figures.txt"
+}
+
+kvsim=${KVSIM_BIN:-}
+if [ -z "$kvsim" ]; then
+  ready_to_run
+  kvsim=build/kvsim
+fi
+export KVSIM_BIN=$kvsim
+mkdir -p "$out"
+: >"$out/figures.txt"
+if [ "${1:-}" = --all ]; then
+  step "larger traces in ${2:-build/traces}"
+  scripts/reproduce_traces.sh "${2:-build/traces}"
+  traces=(data/sample.h5 "${2:-build/traces}"/*.h5)
+elif [ $# -gt 0 ]; then
+  traces=("$@")
+else
+  traces=(data/sample.h5)
+fi
+for trace in "${traces[@]}"; do
+  [ -f "$trace" ] || { say "$trace: no such file; see the head of scripts/reproduce.sh"; exit 3; }
+done
+step theory
+theory
+number=0
+for trace in "${traces[@]}"; do one_trace $((number += 1)) "$trace"; done
+step "what the traces say together"
+together
+say "$(grep -c 'png$' "$out/figures.txt") figures in $out/ after $(((SECONDS - started) / 60)) min;" \
+  "figures.txt there lists them"

@@ -12,10 +12,12 @@ traces=("$@")
 [ ${#traces[@]} -gt 0 ] || traces=(data/sample.h5)
 mkdir -p "$out"
 
+# What is there and newer than its trace, the program and this script is not computed again.
 replay() { # TRACE NAME [OPTION...]
-  local trace=$1 name=$2
+  local trace=$1 file=$out/$2.nc
   shift 2
-  "$kvsim" replay "$trace" --layers "$layers" --overwrite -q -o "$out/$name.nc" "$@"
+  [[ $file -nt $trace && $file -nt $kvsim && $file -nt scripts/reproduce_merging.sh ]] ||
+    "$kvsim" replay "$trace" --layers "$layers" --overwrite -q -o "$file" "$@"
 }
 draw() { # NAME FOLDER FIGURES
   "$kvsim" plot "$out/$1.nc" -o "$out/$2" --only "$3" --budget 0.3 --overwrite

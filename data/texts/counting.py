@@ -31,4 +31,4 @@ def build(rng: random.Random, units: int) -> Text:
     return Text(chat(user), "\n".join(answers))
 
 
-KINDS = [Kind("counting", "running totals over a log", build)]
+KINDS = [Kind("counting", "running totals over a log", (build,))]

@@ -15,15 +15,16 @@ class Text:
 
 @dataclass
 class Kind:
-    """A row of the table: `build(rng, units)` makes the text, `units` sets how long the prompt is.
+    """A row of the table: a builder `(rng, units)` makes the text, `units` sets its length.
 
     The same seed and number of units always give the same text; more units give a longer prompt.
+    Where parts are written by hand there are several builders, which the seeds take in turn.
     Kinds of one `stream` draw the same numbers, so that they differ in nothing but their point.
     """
 
     name: str
     meaning: str
-    build: Callable[[random.Random, int], Text]
+    builders: tuple[Callable[[random.Random, int], Text], ...]
     stream: str = ""
 
 
@@ -36,4 +37,5 @@ def chat(user: str, system: str = "", compress: bool = False) -> str:
 
 def text_of(kind: Kind, seed: int, units: int) -> Text:
     """The text of a kind; every stream draws from numbers of its own."""
-    return kind.build(random.Random(f"{kind.stream or kind.name}/{seed}"), units)
+    build = kind.builders[seed % len(kind.builders)]
+    return build(random.Random(f"{kind.stream or kind.name}/{seed}"), units)

@@ -78,4 +78,4 @@ def build(rng: random.Random, units: int) -> Text:
     return Text(chat(user), answer)
 
 
-KINDS = [Kind("fewshot", "label messages after many labelled examples", build)]
+KINDS = [Kind("fewshot", "label messages after many labelled examples", (build,))]

@@ -139,4 +139,4 @@ def build(rng: random.Random, units: int) -> Text:
     return Text(chat(user), f"```python\n{code.lstrip()}```")
 
 
-KINDS = [Kind("code", "continue a Python module", build)]
+KINDS = [Kind("code", "continue a Python module", (build,))]

@@ -219,13 +219,13 @@ def needle_builder(count: int, depth: float | None):
 
 
 KINDS = [
-    Kind("summary", "summarise a long report", build_summary),
-    Kind("questions", "answer questions over several documents", build_questions),
-    Kind("switch", "a summary that switches to JSON records midway", build_switch),
-    Kind("needles4", "four facts, evenly spread in a report", needle_builder(4, None),
+    Kind("summary", "summarise a long report", (build_summary,)),
+    Kind("questions", "answer questions over several documents", (build_questions,)),
+    Kind("switch", "a summary that switches to JSON records midway", (build_switch,)),
+    Kind("needles4", "four facts, evenly spread in a report", (needle_builder(4, None),),
          stream="needles"),
 ] + [
     Kind(f"needle_d{round(100 * d):03d}", f"one fact at depth {d:.2f} of a report",
-         needle_builder(1, d), stream="needles")
+         (needle_builder(1, d),), stream="needles")
     for d in DEPTHS
 ]  # fmt: skip

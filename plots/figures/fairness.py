@@ -1,15 +1,15 @@
 """What a whitelist, fair eviction or debiasing gains over the policy that it constrains
 (Pitfalls, Table 1): half the sum of what the losses of two spans lose.
 
-From one results file, or two: that of the request that needs the directive, and that of the request
-to leak it. See plots/losses.py.
+From one results file, or two per text: that of the request that needs the directive, and that of
+the request to leak it. See plots/losses.py.
 """
 
 import functools
 
 import numpy as np
 
-from plots import load, losses, style
+from plots import load, losses, statistics, style
 
 TITLE = "gain of whitelist, fair and debiased eviction over the policy itself"
 READS = "several"
@@ -28,9 +28,15 @@ def pages(several, options):
 
 
 def gains(lost, base, variant):
-    """[budget]: half of what both losses fall by; NaN at budgets that keep everything."""
-    gain = 0.5 * (lost.points(base) - lost.points(variant)).sum(axis=1)
+    """[text, budget]: half of what both losses fall by; NaN at budgets that keep everything."""
+    gain = 0.5 * (lost.points(base) - lost.points(variant)).sum(axis=2)
     return np.where(lost.budgets < 1, gain, np.nan)
+
+
+def summary(gain):
+    """(mean, deviation over budgets of the mean over texts, 95 % interval over texts)."""
+    mean, (low, high) = statistics.over_traces(np.nanmean(gain, axis=1))
+    return mean, np.nanstd(gain.mean(axis=0)), low, high
 
 
 def draw(several, lost, bases, group, note):
@@ -38,29 +44,33 @@ def draw(several, lost, bases, group, note):
                                  for one in bases[base]))
     looks = {text: style.line_style(i) for i, text in enumerate(changes)}
     rows, columns = style.panel_grid(len(group), 4 if len(group) > 3 else 3)
-    names = ", ".join(results.name for results in several)
     most = max(len(bases[base]) for base in group)
+    texts = len(lost.texts) > 1
     fig, axes = style.frame(
         f"Gain over the unconstrained policy{note}",
-        f"{several[0].model}; {names}\ngain: mean fall of {' and '.join(lost.labels)}; "
-        "numbers: mean ± standard deviation over budgets below 1",
+        f"{several[0].model}; {lost.described}\ngain: mean fall of {' and '.join(lost.labels)}; "
+        "numbers: mean ± standard deviation over budgets below 1"
+        + (", [interval of the mean over texts]" if texts else ""),
         rows, columns, 1.55 + 0.1 * most, [style.key(text, look) for text, look in looks.items()],
         ("compression ratio (1 − budget)", "gain (fraction of importance)"),
         sharex=True, sharey=True)
     order = np.argsort(lost.budgets, kind="stable")
-    table = []
+    ratio, table = 1 - lost.budgets[order], []
     for ax, base in zip(axes.flat, group):
         title = [style.wrapped(base, 36)]
         for variant in bases[base]:
-            gain = gains(lost, base, variant)
+            gain = gains(lost, base, variant)[:, order]
             text = losses.change(variant, base)
-            ax.plot(1 - lost.budgets[order], gain[order], **looks[text])
-            mean, spread = np.nanmean(gain), np.nanstd(gain)
-            title.append(f"{text}: {mean:+.3f} ± {spread:.3f}")
-            table.append([base, text, mean, spread, *gain[order]])
+            line, band = statistics.over_traces(gain.T)
+            ax.plot(ratio, line, **looks[text])
+            style.band(ax, ratio, band, looks[text], texts)
+            mean, spread, low, high = summary(gain)
+            title.append(f"{text}: {mean:+.3f} ± {spread:.3f}"
+                         + (f" [{low:+.3f}, {high:+.3f}]" if texts else ""))
+            table.append([base, text, mean, spread, low, high, *line])
         ax.axhline(0, color="black", linewidth=0.7, linestyle=":")
         ax.set_title("\n".join(title), fontsize=5.5)
     style.hide_unused(axes, len(group))
-    style.numbers(fig, ["policy", "variant", "mean", "deviation",
+    style.numbers(fig, ["policy", "variant", "mean", "deviation", "low", "high",
                         *(f"budget {budget:g}" for budget in lost.budgets[order])], table)
     return fig

@@ -2,20 +2,20 @@
 panel per policy: the retrieval figures of DefensiveKV and ReST-KV, on attention, not answers.
 
 A needle is a span whose name begins with `needle`. Its depth is the share of the prompt before it;
-needles of nearly the same depth and length share a cell, which shows their mean.
+needles of nearly the same depth and length share a cell, which shows their mean. Traces with one
+needle and traces with several have maps of their own.
 """
 
 import functools
 
 import numpy as np
 
-from plots import load, style
+from plots import load, statistics, style
 
 TITLE = "keep rate and importance of needles, depth by length, one panel per policy"
 READS = "several"
-MEASURES = (("keep_rate", "needles-kept", "Keep rate of needles"),
-            ("span_retained_importance", "needles-importance",
-             "Retained importance of needles"))
+MEASURES = (("keep_rate", "kept", "Keep rate of needles"),
+            ("span_retained_importance", "importance", "Retained importance of needles"))
 PAGE_PANELS = 20
 DEPTH_STEP = 10   # percent
 
@@ -28,34 +28,43 @@ def pages(several, options):
     groups = [policies[first:first + PAGE_PANELS]
               for first in range(0, len(policies), PAGE_PANELS)]
     listed = []
-    for name, stem, title in MEASURES:
-        if all(results.has(name) for results in several):
-            listed += style.pages(stem, groups, functools.partial(
-                draw, several, options, found, name, title))
+    for count, (files, places) in found.items():
+        for name, stem, title in MEASURES:
+            if all(results.has(name) for results in files):
+                listed += style.pages(f"needles{count}-{stem}", groups, functools.partial(
+                    draw, files, options, places, name, f"{title}, {count} in the prompt,"))
     if not listed:
         raise load.NotMeasured("neither keep_rate nor span_retained_importance was measured")
     return listed
 
 
 def needles(several):
-    """[(number of the file, number of the span, depth in percent, prompt length)]."""
-    found = []
-    for f, results in enumerate(several):
+    """{needles per trace: (files, [(number of file, number of span, depth in %, length)])}."""
+    found = {}
+    for results in several:
         if results.data.sizes.get("span", 0) == 0 or not results.has("span_begin"):
             continue
-        length = int(results.data.attrs["prompt_len"])
-        for s, name in enumerate(results.data["span"].values):
-            if str(name).startswith("needle"):
-                begin = float(results.data["span_begin"].values[s])
-                end = float(results.data["span_end"].values[s])
-                found.append((f, s, 100 * begin / max(1.0, length - (end - begin)), length))
+        spans = [s for s, name in enumerate(results.data["span"].values)
+                 if str(name).startswith("needle")]
+        if spans:
+            files, places = found.setdefault(len(spans), ([], []))
+            places += [(len(files), s, *place(results, s)) for s in spans]
+            files.append(results)
     if not found:
         raise load.NotMeasured("no span whose name begins with needle")
-    return found
+    return dict(sorted(found.items()))
+
+
+def place(results, span):
+    """(depth in percent, prompt length) of a span."""
+    begin, end = (float(results.data[name].values[span]) for name in ("span_begin", "span_end"))
+    length = int(results.data.attrs["prompt_len"])
+    return 100 * begin / max(1.0, length - (end - begin)), length
 
 
 def cells(several, options, found, name, policies):
-    """(values [policy, length, depth], lengths, depths): means over layers and needles."""
+    """(means over layers and needles [policy, length, depth], needles per cell, lengths, depths,
+    mean over the needles of a trace [policy, trace])."""
     tables = []
     for results in several:
         table = results.variable(name, "policy", "budget", "span", "layer")
@@ -71,7 +80,10 @@ def cells(several, options, found, name, policies):
         counts[:, row, column] += 1
     with np.errstate(invalid="ignore"):
         values = sums / np.where(counts > 0, counts, np.nan)
-    return values, [round(sum(group) / len(group)) for group in lengths], depths
+    traces = np.stack([table[:, [s for g, s, *_ in found if g == f]].mean(axis=1)
+                       for f, table in enumerate(tables)], axis=1)
+    return (values, counts[0], [round(sum(group) / len(group)) for group in lengths], depths,
+            traces)
 
 
 def grouped(lengths):
@@ -86,26 +98,30 @@ def grouped(lengths):
 
 
 def draw(several, options, found, name, title, policies, note):
-    values, lengths, depths = cells(several, options, found, name, policies)
+    values, counts, lengths, depths, traces = cells(several, options, found, name, policies)
+    mean, (low, high) = statistics.over_traces(traces)
     rows, columns = style.panel_grid(len(policies), 4)
     titles = [style.wrapped(policy, 30) for policy in policies]
     lines = max(text.count("\n") + 1 for text in titles)
     budgets = {results.budget_text(results.nearest_budget(options.budget)) for results in several}
     fig, axes = style.frame(
         f"{title} at budget {', '.join(sorted(budgets))}{note}",
-        f"{several[0].model}, {len(several)} traces, {len(found)} needles; mean over layers; "
-        "darker is worse; white without number: no needle there", rows, columns,
-        0.3 + 0.1 * lines + 0.17 * len(lengths), (),
+        f"{several[0].model}, {len(several)} traces, {len(found)} needles, "
+        f"{counts[counts > 0].min():g} to {counts.max():g} in a cell; mean over layers; darker is "
+        "worse; white without number: no needle there\nin brackets: mean over traces and its 95 % "
+        "bootstrap interval", rows, columns, 0.4 + 0.1 * lines + 0.17 * len(lengths), (),
         ("depth of the needle (% of the prompt)", "prompt length (tokens)"),
         sharex=True, sharey=True)
-    for ax, panel, text in zip(axes.flat, values, titles):
+    for p, (ax, panel, text) in enumerate(zip(axes.flat, values, titles)):
         style.number_map(ax, panel, 1 - panel, 1.0, "{:.2f}", missing="")
         ax.set_xticks(range(len(depths)), [f"{depth:g}" for depth in depths])
         ax.set_yticks(range(len(lengths)), lengths)
-        ax.set_title(f"{text}  (mean {np.nanmean(panel):.2f})", fontsize=6)
+        ax.set_title(f"{text}\n({mean[p]:.2f} [{low[p]:.2f}, {high[p]:.2f}])", fontsize=6)
     style.hide_unused(axes, len(policies))
-    style.numbers(fig, ["policy", "length", "depth", "value"],
-                  [[policy, length, depth, values[p, i, k]] for p, policy in enumerate(policies)
-                   for i, length in enumerate(lengths) for k, depth in enumerate(depths)
-                   if not np.isnan(values[p, i, k])])
+    style.numbers(fig, ["policy", "length", "depth", "value", "needles", "low", "high"],
+                  [[policy, length, depth, values[p, i, k], int(counts[i, k]), "", ""]
+                   for p, policy in enumerate(policies) for i, length in enumerate(lengths)
+                   for k, depth in enumerate(depths) if not np.isnan(values[p, i, k])]
+                  + [[policy, "all", "all", mean[p], len(found), low[p], high[p]]
+                     for p, policy in enumerate(policies)])
     return fig

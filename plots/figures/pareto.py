@@ -1,9 +1,10 @@
 """How often each λ of `constrain=debias` is Pareto-optimal over budgets, and the points themselves
 (Pitfalls, Appendix H, Tables 3 and 4, Figures 15 to 18).
 
-Losses are those of plots/losses.py, from one results file or two. At a budget λ is optimal if no
-other λ has both losses at most as large and one smaller. Budgets at which all λ have the same point
-(the full cache, for one) say nothing and are left out; hatched bars count them, too.
+Losses are those of plots/losses.py, from one results file or two per text. At a budget λ is optimal
+if no other λ has both losses at most as large and one smaller. Budgets at which all λ have the same
+point (the full cache, for one) say nothing and are left out; hatched bars count them, too. Each
+text has fronts of its own; the points drawn are means over the texts.
 """
 
 import functools
@@ -40,42 +41,64 @@ def grids(results, lost):
     return found
 
 
-def optimal(lost, grid):
-    """(optimal [λ, budget], budgets at which all λ have one point [budget])."""
-    points = np.stack([lost.points(record) for record in grid.values()])   # λ, budget, 2
+def optimal(points):
+    """(optimal [λ, budget], budgets at which all λ have one point [budget]) of [λ, budget, 2]."""
     front = np.stack([statistics.pareto(points[:, b]) for b in range(points.shape[1])], axis=1)
     return front, (points == points[:1]).all(axis=(0, 2))
+
+
+def of_texts(lost, grid):
+    """`optimal` of every text, stacked: [text, λ, budget] and [text, budget]."""
+    points = np.stack([lost.points(record) for record in grid.values()], axis=1)
+    found = [optimal(each) for each in points]   # each text: λ, budget, 2
+    return np.stack([front for front, _ in found]), np.stack([same for _, same in found])
+
+
+def shares(front, same):
+    """[λ, text]: share of the budgets at which λ matters; texts at which it never does are out."""
+    of = (~same).sum(axis=1)
+    if not of.any():
+        return np.full((front.shape[1], 1), np.nan)
+    counts = (front & ~same[:, None]).sum(axis=2)
+    return (counts[of > 0] / of[of > 0, None]).T
 
 
 def draw(several, lost, groups, bases, note):
     rows, columns = style.panel_grid(len(bases), 4)
     fig, axes = style.frame(
         f"How often each λ is Pareto-optimal{note}", where(several, lost), rows, columns, 1.7, (),
-        ("λ of constrain=debias (0: as the policy is, 1: fair)", "budgets (count)"))
+        ("λ of constrain=debias (0: as the policy is, 1: fair)", "share of budgets"))
     table = []
     for ax, base in zip(axes.flat, bases):
-        front, same = optimal(lost, groups[base])
+        front, same = of_texts(lost, groups[base])
         lambdas = list(groups[base])
-        counts, every = front[:, ~same].sum(axis=1), front.sum(axis=1)
+        counts, of = (front & ~same[:, None]).sum(axis=(0, 2)), int((~same).sum())
+        every, of_every = front.sum(axis=(0, 2)), front[:, 0].size
+        share = shares(front, same)
+        mean, (low, high) = statistics.over_traces(share)
         x = np.arange(len(lambdas))
-        ax.bar(x, every, 0.62, color="white", edgecolor="0.4", hatch="////", linewidth=0.6,
-               label=f"of all {front.shape[1]} budgets")
-        ax.bar(x, counts, 0.62, color=style.COLOURS[0], edgecolor="black", linewidth=0.6,
-               label=f"of the {int((~same).sum())} at which λ matters")
-        ax.set_ylim(0, 1.45 * front.shape[1])
+        ax.bar(x, every / of_every, 0.62, color="white", edgecolor="0.4", hatch="////",
+               linewidth=0.6, label=f"of all {of_every} budgets")
+        ax.bar(x, mean, 0.62, color=style.COLOURS[0], edgecolor="black", linewidth=0.6,
+               label=f"of the {of} at which λ matters")
+        if share.shape[1] > 1:
+            ax.errorbar(x, mean, np.abs([mean - low, high - mean]), fmt="none", ecolor="black",
+                        elinewidth=0.9, capsize=2)
+        ax.set_ylim(0, 1.45)
+        ax.set_yticks([0, 0.5, 1])
         ax.set_xticks(x, [f"{value:g}" for value in lambdas])
         ax.set_title(style.wrapped(base, 36), fontsize=6)
         ax.legend(loc="upper left", fontsize=5, handlelength=1.4)
-        table += [[base, value, counts[i], int((~same).sum()), every[i], front.shape[1]]
+        table += [[base, value, counts[i], of, every[i], of_every, mean[i], low[i], high[i]]
                   for i, value in enumerate(lambdas)]
     style.hide_unused(axes, len(bases))
-    style.numbers(fig, ["policy", "lambda", "optimal", "of", "optimal_all", "of_all"], table)
+    style.numbers(fig, ["policy", "lambda", "optimal", "of", "optimal_all", "of_all", "share",
+                        "low", "high"], table)
     return fig
 
 
 def where(several, lost):
-    names = ", ".join(results.name for results in several)
-    return f"{several[0].model}; {names}\nlosses: {'; '.join(lost.labels)} " \
+    return f"{several[0].model}; {lost.described}\nlosses: {'; '.join(lost.labels)} " \
         "(1 − retained importance of the span, mean over layers and steps)"
 
 
@@ -89,23 +112,28 @@ def draw_points(several, lost, groups, bases, note):
         f"{where(several, lost)}\nlower left is better; the line joins the Pareto-optimal λ",
         len(bases), len(chosen), 1.6, keys, lost.labels)
     for row, base in zip(axes, bases):
-        front, _ = optimal(lost, groups[base])
+        points = means(lost, groups[base])
+        front, _ = optimal(points)
         for ax, budget in zip(row, chosen):
-            best = [lost.points(record)[budget]
-                    for i, record in enumerate(groups[base].values()) if front[i, budget]]
-            if best:
+            best = points[front[:, budget], budget]
+            if best.size:
                 ax.plot(*np.array(sorted(map(tuple, best))).T, color="0.5", linewidth=0.9)
-            for value, record in groups[base].items():
-                ax.plot(*lost.points(record)[budget], **{**looks[value], "markersize": 4.5})
+            for value, point in zip(groups[base], points):
+                ax.plot(*point[budget], **{**looks[value], "markersize": 4.5})
             ax.margins(0.12)
             ax.set_title(f"compression ratio {1 - lost.budgets[budget]:.3g}", fontsize=6)
         row[0].set_ylabel(style.wrapped(base, 24), fontsize=6)
     return fig
 
 
+def means(lost, grid):
+    """[λ, budget, 2]: losses, mean over texts."""
+    return np.stack([lost.points(record).mean(axis=0) for record in grid.values()])
+
+
 def shown_budgets(lost, grids_):
     """Indices of up to `PANELS` budgets, spread over those at which λ matters anywhere."""
-    matters = ~np.all([optimal(lost, grid)[1] for grid in grids_], axis=0)
+    matters = ~np.all([optimal(means(lost, grid))[1] for grid in grids_], axis=0)
     known = [i for i in np.argsort(-lost.budgets, kind="stable") if matters[i]] or [0]
     picked = np.unique(np.linspace(0, len(known) - 1, min(PANELS, len(known))).round().astype(int))
     return [known[i] for i in picked]

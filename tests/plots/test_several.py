@@ -26,7 +26,8 @@ class SeveralTracesTest(PlotTest):
         code, out, err = self.draw(*self.files(), "-o", self.out, "--formats", "png")
         self.assertEqual((code, err), (0, []))
         together = {path.stem for path in self.out.iterdir() if path.is_file()}
-        self.assertEqual(together, {"traces", "traces-table", "keep_rate_traces"})
+        self.assertEqual(together, {"traces", "traces-table", "keep_rate_traces",
+                                    "bias_traces"})
         self.assertEqual({path.name for path in self.out.iterdir() if path.is_dir()}, {"a", "b"})
 
     def test_the_numbers_of_traces_are_those_of_the_files(self):
@@ -132,7 +133,7 @@ class LossesTest(PlotTest):
         files = [load.open_results(self.results(f"{name}.nc", {"h2o": (score, score, 1)}))
                  for name, score in (("wish", 0.9), ("leak", 0.3))]
         lost = losses.of(files)
-        np.testing.assert_allclose(lost.points("h2o")[0], [0.1, 0.7])
+        np.testing.assert_allclose(lost.points("h2o")[0, 0], [0.1, 0.7])
         self.assertRegex(lost.labels[0], "directive")
         self.assertRegex(lost.labels[1], "defense")
 
@@ -149,12 +150,33 @@ class LossesTest(PlotTest):
                           ("1.0", "1", "2", "2", "3")])
         self.assertTrue((self.out / "pareto-points.png").exists())
 
+    def test_several_texts_give_means_and_intervals_over_them(self):
+        name = "h2o,constrain=debias,debias_lambda="
+        files = []
+        for k, fair in enumerate((0.5, 0.7, 0.9)):   # gains 0.05, 0.15, 0.25 at budget 0.2
+            dominated = {name + "0.5": (0.4, 0.9, 1), name + "1": (0.3, 0.8, 1)} if k else {}
+            base = {"h2o": (0.4, 0.6, 1), **dominated}
+            files += [self.results(f"wish{k}.nc", {**base, "h2o,constrain=fair": (fair, 0.6, 1)}),
+                      self.results(f"leak{k}.nc", {**base, "h2o,constrain=fair": (0.4, 0.6, 1)})]
+        found = {row["variant"]: row for row in self.rows("fairness", *files)}
+        fair = found["constrain=fair"]
+        self.assertAlmostEqual(float(fair["budget 0.2"]), 0.15)
+        self.assertAlmostEqual(float(fair["mean"]), 0.075)
+        self.assertTrue(0.0249 < float(fair["low"]) < 0.075 < float(fair["high"]) < 0.1251)
+        # λ matters in two texts only, and there 0 dominates: three texts x three budgets, of which
+        # 2 x 2 count.
+        rows = {row["lambda"]: row for row in self.rows("pareto", *files)}
+        self.assertEqual([(row["optimal"], row["of"], row["optimal_all"], row["of_all"],
+                           row["share"]) for row in rows.values()],
+                         [("4", "4", "9", "9", "1.0"), ("0", "4", "5", "9", "0.0"),
+                          ("0", "4", "5", "9", "0.0")])
+
     def test_files_that_do_not_fit_together_are_refused(self):
         one = self.results("one.nc", {})
         other = self.file("other.nc", policies=tuple(self.RECORDS), budgets=(0.3, 0.5, 1.0))
         self.refused(3, "different budgets", one, other, "-o", self.out, "--only", "pareto")
-        self.refused(3, "one results file or two", one, one, one, "-o", self.out, "--only",
-                     "fairness")
+        self.refused(3, "one results file, or two per text", one, one, one, "-o", self.out,
+                     "--only", "fairness")
         self.refused(3, "no policy with constrain=debias", self.file(), "-o", self.out, "--only",
                      "pareto")
 
@@ -173,6 +195,52 @@ class SpanOrderTest(PlotTest):
         np.testing.assert_allclose(values[0], [np.nan, -1, 0.5, np.nan, np.nan])
 
 
+    def test_several_traces_have_circles_means_and_intervals(self):
+        files = [self.file(f"{name}.nc", seed=seed, spans=("a", "b", "c"))
+                 for seed, name in enumerate("xyz")]
+        code, _, err = self.draw(*files, "-o", self.out, "--only", "span_order_traces", "--formats",
+                                 "csv,png")
+        self.assertEqual((code, err), (0, []))
+        several = [load.open_results(path) for path in files]
+        each = [span_scores.correlations(results)[0] for results in several]
+        with (self.out / "span_order_traces.csv").open() as file:
+            for row in csv.DictReader(file):
+                p = several[0].policies.index(row["policy"])
+                b = several[0].budgets.tolist().index(float(row["budget"]))
+                values = [one[p, b] for one in each if not np.isnan(one[p, b])]
+                self.assertEqual(int(row["traces"]), len(values))
+                if values:
+                    self.assertAlmostEqual(float(row["mean"]), np.mean(values))
+        self.refused(3, "fewer than 3 labelled spans", self.file("two.nc"), *files, "-o", self.out,
+                     "--only", "span_order_traces")
+
+
+class OrdersTest(PlotTest):
+    """Keep rates of traces whose spans come in one order stand together."""
+
+    def test_rows_are_orders_and_lines_are_means(self):
+        orders = ("defense", "directive"), ("directive", "defense"), ("defense", "directive")
+        files = [self.file(f"{seed}.nc", seed=seed, spans=spans, policies=("full", "random", "h2o"))
+                 for seed, spans in enumerate(orders)]
+        code, _, err = self.draw(*files, "-o", self.out, "--only", "keep_rate_traces,bias_traces",
+                                 "--formats", "csv,png", "--budget", "0.2")
+        self.assertEqual((code, err), (0, []))
+        with (self.out / "keep_rate_traces.csv").open() as file:
+            rows = [row for row in csv.DictReader(file)
+                    if (row["policy"], row["budget"], row["span"]) == ("random", "0.2", "defense")]
+        self.assertEqual([row["count"] for row in rows], ["2", "1"])
+        data = [load.open_results(path).data for path in files]
+        rates = [one.keep_rate.values[1, 0, :, list(one.span.values).index("defense")].mean()
+                 for one in data]
+        self.assertAlmostEqual(float(rows[0]["keep_rate"]), (rates[0] + rates[2]) / 2)
+        self.assertAlmostEqual(float(rows[1]["keep_rate"]), rates[1])
+        bias = [one.bias_index.values[1, 0, :, 0].mean() for one in data]
+        self.assertAlmostEqual(float(rows[0]["bias_index"]), (bias[0] + bias[2]) / 2)
+        with (self.out / "bias_traces.csv").open() as file:
+            first = next(row for row in csv.DictReader(file) if row["policy"] == "random")
+        self.assertAlmostEqual(float(first["mean"]), (bias[0] + bias[2]) / 2)
+
+
 class NeedlesTest(PlotTest):
     def needle(self, name, length, spans=("needle",)):
         return self.file(name, prompt_len=length, spans=spans)
@@ -182,22 +250,30 @@ class NeedlesTest(PlotTest):
                  self.needle("c.nc", 800, ("needle1", "x", "needle2"))]
         several = [load.open_results(path) for path in files]
         found = needles.needles(several)
-        self.assertEqual([(f, s, length) for f, s, _, length in found],
-                         [(0, 0, 400), (1, 0, 410), (2, 0, 800), (2, 2, 800)])
+        self.assertEqual(list(found), [1, 2])
+        self.assertEqual([(f, s, length) for f, s, _, length in found[1][1]],
+                         [(0, 0, 400), (1, 0, 410)])
+        self.assertEqual([(f, s, length) for f, s, _, length in found[2][1]],
+                         [(0, 0, 800), (0, 2, 800)])
 
         class Options:
             budget = "0.2"
-        values, lengths, depths = needles.cells(several, Options, found, "keep_rate", ["random"])
-        self.assertEqual((lengths, depths), ([405, 800], [0.0, 100.0]))
+        one, two = (needles.cells(files, Options, places, "keep_rate", ["random"])
+                    for files, places in found.values())
+        self.assertEqual((one[2], one[3], two[2], two[3]), ([405], [0.0], [800], [0.0, 100.0]))
         rates = [results.data.keep_rate.values[1, 0].mean(axis=0) for results in several]
-        np.testing.assert_allclose(values[0], [[(rates[0][0] + rates[1][0]) / 2, np.nan],
-                                               [rates[2][0], rates[2][2]]])
+        np.testing.assert_allclose(one[0][0], [[(rates[0][0] + rates[1][0]) / 2]])
+        np.testing.assert_allclose(two[0][0], [[rates[2][0], rates[2][2]]])
+        self.assertEqual((one[1].tolist(), two[1].tolist()), ([[2]], [[1, 1]]))
+        np.testing.assert_allclose(one[4][0], [rates[0][0], rates[1][0]])
+        np.testing.assert_allclose(two[4][0], [(rates[2][0] + rates[2][2]) / 2])
 
     def test_both_maps_are_drawn(self):
         files = [self.needle("a.nc", 400), self.needle("b.nc", 800)]
         code, out, err = self.draw(*files, "-o", self.out, "--only", "needles", "--formats", "png")
         self.assertEqual((code, err), (0, []))
-        self.assertEqual([Path(path).stem for path in out], ["needles-kept", "needles-importance"])
+        self.assertEqual([Path(path).stem for path in out],
+                         ["needles1-kept", "needles1-importance"])
 
     def test_traces_without_needles_have_none(self):
         self.refused(3, "no span whose name begins with needle", self.file(), "-o", self.out,

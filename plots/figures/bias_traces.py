@@ -1,0 +1,67 @@
+"""Bias index of each span at one budget in every trace, with mean and interval over the traces: a
+column per order of the spans and span, a row per policy.
+"""
+
+import functools
+
+import numpy as np
+
+from plots import load, statistics, style
+from plots.figures.keep_rate_traces import of_files, orders
+
+TITLE = "bias index per span at one budget, every trace and the mean over traces"
+READS = "several"
+PAGE = 26
+
+
+def pages(several, options):
+    rows = orders(several)
+    policies = [one for one in load.common_policies(several) if not style.is_full(one)]
+    if not policies:
+        raise load.NotMeasured("no policy that drops entries")
+    groups = [policies[first:first + PAGE] for first in range(0, len(policies), PAGE)]
+    return style.pages("bias_traces", groups, functools.partial(draw, several, rows, options))
+
+
+def draw(several, rows, options, policies, note):
+    panels = []
+    for name, files in rows.items():
+        spans, keep, unbiased = of_files(files, policies)
+        b = int(np.flatnonzero(np.argsort(files[0].budgets, kind="stable")
+                               == files[0].nearest_budget(options.budget))[0])
+        panels += [(f"{span}\n{style.narrow(name, 26)}", keep[:, b, i] - unbiased[:, b])
+                   for i, span in enumerate(spans)]
+    labels, size, row = style.row_labels(policies)
+    budgets = {results.budget_text(results.nearest_budget(options.budget)) for results in several}
+    models = ", ".join(sorted({results.model for results in several}))
+    grid_rows, columns = style.panel_grid(len(panels), 4)
+    lines = max(title.count("\n") for title, _ in panels)
+    fig, axes = style.frame(
+        f"Bias index of each span at budget {', '.join(sorted(budgets))}, mean over layers{note}",
+        f"{models}, {len(several)} traces; circles: traces; bar and line: mean over traces and its "
+        "95 % bootstrap interval\nbias index: keep rate of the span − share of all entries kept; "
+        "0 is unbiased", grid_rows, columns, 0.35 + 0.1 * lines + max(row, 0.26) * len(policies),
+        (), ("bias index (fraction of the span)", ""), sharex=True, sharey=True)
+    table = []
+    for ax, (title, values) in zip(axes.flat, panels):
+        mean, (low, high) = statistics.over_traces(values)
+        for p in range(len(policies)):
+            ax.plot(values[p], np.full(values.shape[1], p), "o", markersize=3, fillstyle="none",
+                    color=style.COLOURS[0], markeredgewidth=0.6, zorder=2)
+            ax.plot([low[p], high[p]], [p + 0.24] * 2, color="black", linewidth=0.9)
+            ax.plot(mean[p], p + 0.24, marker="|", color="black", markersize=6)
+            ax.annotate(f"{mean[p]:+.2f} [{low[p]:+.2f}, {high[p]:+.2f}]", (0.5, p + 0.24),
+                        xycoords=("axes fraction", "data"), fontsize=5, xytext=(0, -2.6),
+                        textcoords="offset points", ha="center", va="top")
+            table.append([policies[p], title.replace("\n", " "), mean[p], low[p], high[p],
+                          *values[p]])
+        ax.axvline(0, color="black", linewidth=0.7, linestyle=":")
+        ax.set_title(title, fontsize=6)
+        ax.set_xlim(-1, 1)
+        ax.grid(axis="y", visible=False)
+    for ax in axes[:, 0]:
+        ax.set_yticks(range(len(policies)), labels, fontsize=size)
+        ax.set_ylim(len(policies) - 0.25, -0.4)
+    style.hide_unused(axes, len(panels))
+    style.numbers(fig, ["policy", "span", "mean", "low", "high", "each trace"], table)
+    return fig

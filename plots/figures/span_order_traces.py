@@ -1,0 +1,69 @@
+"""Does compression change the order of the spans? Rank correlation as in `span_order`, mean over
+traces with the same spans (Pitfalls, Figures 2 and 3).
+"""
+
+import functools
+
+import numpy as np
+
+from plots import load, statistics, style
+from plots.figures.span_scores import correlations
+
+TITLE = "rank correlation of the order of spans against compression ratio, mean over traces"
+READS = "several"
+LEAST_SPANS = 3   # of two, a rank correlation is 1 or -1
+
+
+def pages(several, options):
+    spans = load.spans(several)
+    for results in several:
+        if not results.has("span_retained_importance"):
+            raise load.NotMeasured(f"{results.path}: no labelled spans")
+        if results.data.sizes["span"] < LEAST_SPANS:
+            raise load.NotMeasured(f"{results.path}: fewer than {LEAST_SPANS} labelled spans")
+        if results.data.sizes["span"] != len(spans):
+            raise load.NotMeasured(f"{results.path}: other spans than {several[0].path}")
+        if results.budgets.tolist() != several[0].budgets.tolist():
+            raise load.Missing(f"{several[0].path} and {results.path} have different budgets")
+    policies = [one for one in load.common_policies(several) if not style.is_full(one)]
+    if not policies or np.sum(several[0].budgets < 1) < 2:
+        raise load.NotMeasured("no policy that drops entries at two budgets")
+    groups = [policies[first:first + style.PAGE_POLICIES]
+              for first in range(0, len(policies), style.PAGE_POLICIES)]
+    return style.pages("span_order_traces", groups, functools.partial(draw, several, spans))
+
+
+def draw(several, spans, policies, note):
+    found = [correlations(results) for results in several]
+    reference = several[0].budget_text(found[0][1])
+    rows, columns = style.panel_grid(len(policies), 4)
+    fig, axes = style.frame(
+        f"Order of the spans by class score, over traces{note}",
+        f"{several[0].model}, {len(several)} traces; Spearman's rank correlation over {len(spans)} "
+        f"spans with the order at budget {reference}\ncircles: traces (none where all scores are "
+        "equal); line and bars: mean over them and its 95 % bootstrap interval",
+        rows, columns, 1.45, (), ("compression ratio (1 − budget)", "rank correlation"),
+        sharex=True, sharey=True)
+    budgets = several[0].budgets
+    shown = [b for b in np.argsort(budgets, kind="stable") if budgets[b] < 1 and b != found[0][1]]
+    table = []
+    for ax, policy in zip(axes.flat, policies):
+        means, bands = [], []
+        for b in shown:
+            each = np.array([values[results.policies.index(policy), b]
+                             for results, (values, _) in zip(several, found)])
+            defined = each[~np.isnan(each)]
+            mean, (low, high) = statistics.over_traces(defined if defined.size else [np.nan])
+            ax.plot(np.full(each.size, 1 - budgets[b]), each, "o", color=style.COLOURS[0],
+                    fillstyle="none", markersize=2.4, markeredgewidth=0.5, zorder=1)
+            means.append(mean)
+            bands.append((mean - low, high - mean))
+            table.append([policy, budgets[b], defined.size, mean, low, high])
+        ax.errorbar(1 - budgets[shown], means, np.array(bands).T, color="black", linewidth=0.9,
+                    capsize=2, marker="s", markersize=2.5, zorder=2)
+        ax.set_ylim(-1.05, 1.05)
+        ax.axhline(0, color="black", linewidth=0.7, linestyle=":")
+        ax.set_title(style.wrapped(policy, 30), fontsize=6)
+    style.hide_unused(axes, len(policies))
+    style.numbers(fig, ["policy", "budget", "traces", "mean", "low", "high"], table)
+    return fig

