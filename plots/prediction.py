@@ -89,7 +89,8 @@ class Text:
             for step, fold in OVER_STEPS.items():
                 folded = fold(values)
                 for layer, over in OVER_LAYERS.items():
-                    how = f"{layer} over layers" if layer in ("mean", "worst") else f"{layer} of layers"
+                    link = "over" if layer in ("mean", "worst") else "of"
+                    how = f"{layer} {link} layers"
                     self.measures[f"{name}, {step} over steps, {how}"] = over(folded)
 
     def correlations(self, name, chosen=slice(None)):
@@ -208,7 +209,8 @@ def draw_scatter(texts):
             plain_ticks(ax.xaxis)
             ax.set_title(f"{text.kind}: {np.mean(text.correlations(name)):.2f}")
             if place == len(texts) - 1:
-                ax.set_xlabel(name.replace(", mean over layers", "").replace("ret", "1 − ret"))
+                label = name.replace(", mean over layers", "").replace("ret", "1 − ret")
+                ax.set_xlabel(label.replace(", ", ",\n"))
     return fig
 
 

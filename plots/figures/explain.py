@@ -13,7 +13,7 @@ from plots import style
 
 TITLE = "the prompt coloured by kept, evicted and importance at one step"
 READS = "explain"
-KEPT, LOST = "#0072B2", "#D55E00"
+KEPT, LOST = "#0072B2", "#E69F00"   # dark and light in black and white, too
 POINTS = 5.2                             # font size of the prompt
 CHARACTER = 0.602 * POINTS / 72          # inches; the advance of DejaVu Sans Mono
 LINE = 0.105                             # inches

@@ -30,7 +30,9 @@ def draw(results, options, policies, note):
     bias = results.variable("bias_index", "policy", "budget", "span", "layer")[:, budget]
     spans = [str(span) for span in results.data["span"].values]
     rows, columns = style.panel_grid(len(policies), 2 if len(results.layers) > 8 else 4)
-    height = 0.32 + max(0.13 * len(spans), 0.3)
+    titles = [style.wrapped(policy, 60 if columns == 2 else 28) for policy in policies]
+    lines = max(title.count("\n") + 1 for title in titles)
+    height = 0.28 + 0.1 * lines + max(0.13 * len(spans), 0.3)
     fig, axes = style.frame(
         f"Keep rate of each span against the layer's own at budget "
         f"{results.budget_text(budget)}{note}",
@@ -39,7 +41,7 @@ def draw(results, options, policies, note):
         ("layer of the model", ""))
     limit = max(0.05, float(np.nanmax(np.abs(bias), initial=0)))
     image = None
-    for ax, policy in zip(axes.flat, policies):
+    for ax, policy, title in zip(axes.flat, policies, titles):
         values = bias[results.policies.index(policy)]
         image = ax.imshow(values, aspect="auto", cmap="PuOr", vmin=-limit, vmax=limit,
                           interpolation="nearest")
@@ -48,7 +50,7 @@ def draw(results, options, policies, note):
         ax.set_yticks(range(len(spans)), spans)
         every = max(1, len(results.layers) // 8)
         ax.set_xticks(range(0, len(results.layers), every), results.layers[::every])
-        ax.set_title(style.wrapped(policy, 60), fontsize=6)
+        ax.set_title(title, fontsize=6)
         ax.grid(False)
     style.hide_unused(axes, len(policies))
     fig.colorbar(image, ax=list(axes.flat[:len(policies)]), label="bias index", pad=0.01,
