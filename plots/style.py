@@ -136,7 +136,7 @@ def frame(title, subtitle, rows, columns, panel_height, keys=(), labels=("", "")
     subtitle = "\n".join(lines)
     head = 0.42 + 0.13 * subtitle.count("\n")
     legend_columns, legend = _legend_size(keys)
-    xlabel, ylabel = (0.16 if label else 0.0 for label in labels)
+    xlabel, ylabel = 0.16 if labels[0] else 0.0, 0.16 if labels[1] else 0.05
     height = head + rows * panel_height + xlabel + legend
     fig, axes = plt.subplots(rows, columns, figsize=(WIDTH, height), squeeze=False,
                              layout="constrained", **subplots)
