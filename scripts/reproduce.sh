@@ -134,13 +134,14 @@ bias() {
     done
   done
   local layers=(--layers "$(some_layers "$1")")
-  compare "$1" bias 0.1:1.0:0.1 "${plain[@]}"
   # A whitelist must fit into the budget.
   compare "$1" whitelist 0.3:1.0:0.1 "${plain[@]}" "${forms[@]/%/,whitelist=defense}"
   compare "$1" debias 0.1:1.0:0.1 "${grid[@]}"
+  case $(name "$1") in *_leak_*) return ;; esac   # the cache is that of the other request
+  compare "$1" bias 0.1:1.0:0.1 "${plain[@]}"
   draw "$out/$(name "$1").bias.nc" -o "$out/$(name "$1")" \
     --only bias_index,keep_rate,keep_rate_layers,span_scores
-  case $(name "$1") in *_wish_* | *_leak_*) return ;; esac   # both requests are in one trace
+  case $(name "$1") in *_wish_*) return ;; esac   # gains need the other request, too
   draw "$out/$(name "$1").whitelist.nc" -o "$out/$(name "$1")" --only fairness --formats pdf,png,csv
   draw "$out/$(name "$1").debias.nc" -o "$out/$(name "$1")" --only pareto --formats pdf,png,csv
 }
@@ -169,7 +170,7 @@ of_all() {
 # Texts of one length whose system prompt is met by both requests: bias over orders and texts, gains
 # of fair eviction and of a whitelist, and debiasing, for each order of the instructions.
 instructions() {
-  local length=$1 order wish leak kinds group file rates=() pairs
+  local length=$1 order wish leak kinds group file wishes=() pairs
   for order in defense directive; do
     pairs=()
     for wish in "${traces[@]}"; do
@@ -177,18 +178,22 @@ instructions() {
       [[ $(name "$wish") == order_${order}_wish_${length}_* && " ${traces[*]} " == *" $leak "* ]] ||
         continue
       pairs+=("$(name "$wish")" "$(name "$leak")")
-      rates+=("$out/$(name "$wish").whitelist.nc")
+      wishes+=("$(name "$wish")")
     done
     [ ${#pairs[@]} -gt 0 ] || continue
     for kinds in whitelist:fairness debias:pareto; do
       group=${kinds%:*}
-        mapfile -t file < <(printf "$out/%s.$group.nc\n" "${pairs[@]}")
+      mapfile -t file < <(printf "$out/%s.$group.nc\n" "${pairs[@]}")
       draw "${file[@]}" -o "$out/instructions-$length/$order-first" --only "${kinds#*:}" \
         --formats pdf,png,csv
     done
   done
-  [ ${#rates[@]} -gt 0 ] || return 0
-  draw "${rates[@]}" -o "$out/instructions-$length" --only keep_rate_traces,bias_traces \
+  [ ${#wishes[@]} -gt 0 ] || return 0
+  mapfile -t file < <(printf "$out/%s.bias.nc\n" "${wishes[@]}")
+  draw "${file[@]}" -o "$out/instructions-$length" --only keep_rate_traces,bias_traces \
+    --formats pdf,png,csv
+  mapfile -t file < <(printf "$out/%s.whitelist.nc\n" "${wishes[@]}")
+  draw "${file[@]}" -o "$out/instructions-$length/whitelist" --only keep_rate_traces \
     --formats pdf,png,csv
 }
 
