@@ -25,6 +25,10 @@ void prepare(const Problem& p, Outputs* outputs) {
 
 void copy_block(const Problem& p, const ReplayBlock& block, Outputs& out) {
   const int64_t d = p.shape.d;
+  std::vector<std::vector<float>> deltas(block.delta.size(), std::vector<float>(block.z.size()));
+  for (size_t set = 0; set < deltas.size(); ++set)
+    p.backend->read_outputs(block.delta[set], static_cast<int64_t>(block.z.size()),
+                            deltas[set].data());
   for (int64_t set = 0; set <= p.sets(); ++set)
     for (int64_t h = 0; h < p.shape.group; ++h)
       for (int64_t s = 0; s < block.steps; ++s) {
@@ -34,7 +38,7 @@ void copy_block(const Problem& p, const ReplayBlock& block, Outputs& out) {
         for (size_t j = 0; j < static_cast<size_t>(d); ++j)
           out.z[to + j] =
               block.z[from + j] +
-              (set < p.sets() ? block.delta[static_cast<size_t>(set)][from + j] : 0.0f);
+              (set < p.sets() ? deltas[static_cast<size_t>(set)][from + j] : 0.0f);
         if (set == p.sets()) continue;
         out.mass[static_cast<size_t>(set * p.rows() + row)] =
             static_cast<float>(block.kept_attention[static_cast<size_t>(set)](h, s) +
@@ -43,22 +47,20 @@ void copy_block(const Problem& p, const ReplayBlock& block, Outputs& out) {
 }
 
 void fused(const Problem& p, Outputs* outputs) {
-  static const std::unique_ptr<Backend> backend = make_cpu_backend();
   prepare(p, outputs);
-  backend->replay(p.layer, p.request, [&](const ReplayBlock& block) {
+  p.backend->replay(p.layer, p.request, [&](const ReplayBlock& block) {
     if (outputs != nullptr) copy_block(p, block, *outputs);
   });
 }
 
 /// Column sums, as H2O wants them, of the later queries.
 void sums(const Problem& p, Outputs* outputs) {
-  static const std::unique_ptr<Backend> backend = make_cpu_backend();
   AttentionSumRequest request;
   request.columns = p.shape.n;
   for (int64_t row = 0; row < p.shape.steps; ++row) request.rows.push_back(row);
   request.weights.assign(request.rows.size(), 1.0);
   std::vector<double> result(static_cast<size_t>(p.shape.group * p.shape.n));
-  backend->attention_sums(p.layer, request, result.data());
+  p.backend->attention_sums(p.layer, request, result.data());
   if (outputs != nullptr) outputs->sums = std::move(result);
 }
 

@@ -13,7 +13,7 @@ struct Form {
   bool comparable;   ///< gives outputs that can be judged
 };
 
-/// fused: the replay of the CPU backend.
+/// fused: the replay of the chosen backend.
 /// sums: scores and their sums over the later queries, the work of H2O's score.
 /// gather: per policy and budget, copy the kept keys and values, then dense attention on them.
 /// mask: scores once, then per policy and budget a masked softmax and a product over all keys.

@@ -7,6 +7,7 @@
 #include "bench/forms.hpp"
 #include "bench/gemm.hpp"
 #include "bench/peak.hpp"
+#include "sim/backend/cuda_backend.hpp"
 #include "sim/core/parallel.hpp"
 
 namespace {
@@ -64,7 +65,7 @@ void converse(const bench::Problem& problem) {
 
 int main(int count, char** arguments) {
   bench::Shape shape;
-  std::string file;
+  std::string file, backend = "cpu";
   std::vector<std::string> names;
   options::options_description description;
   auto add = description.add_options();
@@ -73,17 +74,17 @@ int main(int count, char** arguments) {
   add("steps", options::value(&shape.steps));
   add("group", options::value(&shape.group));
   add("chunk", options::value(&shape.chunk), "keys per chunk of the fused replay");
+  add("backend", options::value(&backend), "cpu or cuda");
   add("file", options::value(&file), "write the problem for other programs");
   add("check", options::value(&names)->multitoken(), "forms to compare with float64 first");
   options::variables_map values;
   options::store(options::parse_command_line(count, arguments, description), values);
   options::notify(values);
 
-  const bench::Problem problem(shape);
+  const bench::Problem problem(shape, backend == "cuda" ? make_cuda_backend() : make_cpu_backend());
   if (!file.empty()) problem.write(file);
   if (!check(problem, names)) return 1;
-  const auto backend = make_cpu_backend();
-  std::cout << "device " << backend->device() << "; matrix products of the baselines: "
+  std::cout << "device " << problem.backend->device() << "; matrix products of the baselines: "
             << bench::gemm_library() << "\nunit " << problem.unit() << "\nready" << std::endl;
   converse(problem);
   return 0;

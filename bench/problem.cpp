@@ -49,7 +49,8 @@ KeptChain chain(int policy, int64_t n, const std::vector<int64_t>& kept, std::mt
 
 }  // namespace
 
-Problem::Problem(const Shape& wanted) : shape(wanted) {
+Problem::Problem(const Shape& wanted, std::unique_ptr<Backend> chosen)
+    : shape(wanted), backend(std::move(chosen)) {
   std::mt19937 random(1);
   info.num_layers = 1;
   info.layers = {0};

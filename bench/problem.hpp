@@ -18,7 +18,7 @@ struct Shape {
 /// One KV head, its query group, eight policies and ten budgets from 1 % to 50 %. Values are those
 /// of bfloat16: the replay reads 16 bits and widens, the baselines get float32 for nothing.
 struct Problem {
-  explicit Problem(const Shape& shape);
+  Problem(const Shape& shape, std::unique_ptr<Backend> backend);
 
   int64_t rows() const { return shape.group * shape.steps; }   ///< M, head-major
   int64_t keys() const { return shape.n + shape.steps; }       ///< N
@@ -33,6 +33,7 @@ struct Problem {
   void write(const std::string& path) const;
 
   Shape shape;
+  std::unique_ptr<Backend> backend;   ///< of the forms `fused` and `sums`
   TraceInfo info;
   LayerTrace layer;
   ReplayRequest request;

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 
+from long_sweep import long_sweep
 from whole_command import whole_command
 
 POLICIES, LARGEST = 8, 0.5   # of bench/problem.cpp
@@ -157,7 +158,15 @@ def main():
     parser.add_argument("--processor-time", action="store_true",
                         help="for a busy machine: one thread, timed by its processor time")
     parser.add_argument("--shapes", help="e.g. 4096x128,32768x64 instead of all four")
-    parser.add_argument("--only", choices=["ratios", "growth", "scaling", "command"])
+    parser.add_argument("--only", choices=["ratios", "growth", "scaling", "command", "long"])
+    parser.add_argument("--backend", choices=["cpu", "cuda"], default="cpu",
+                        help="of the long sweep, which runs only by `--only long`")
+    parser.add_argument("--prompt", type=int, default=131072, help="of the long sweep")
+    parser.add_argument("--layers", type=int, default=32, help="of the long sweep")
+    parser.add_argument("--device-tflops", type=float, default=989,
+                        help="of 16-bit tensor cores, for the roofline (H100 and H200: 989)")
+    parser.add_argument("--link", type=float, default=55,
+                        help="GB/s from host to device, for the roofline (PCIe 5 x16: 55)")
     parser.add_argument("--lengths", default="4096,32768", help="prompts of the whole command")
     options = parser.parse_args()
     options.lengths = [int(n) for n in options.lengths.split(",")]
@@ -176,6 +185,8 @@ def main():
         scaling(options)
     if options.only in (None, "command") and not options.processor_time:
         whole_command(options, Program, alternate, spread, paired)
+    if options.only == "long":
+        long_sweep(options, Program, alternate, spread, paired)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,16 @@
 # A Python with torch is looked for in $KVSIM_TORCH, then in ~/.cache/kvsim/torch.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
-build=$root/build
-(cd "$root" && cmake --preset release -DKVSIM_BENCH=ON >/dev/null &&
-  cmake --build --preset release --target kvsim kvsim_bench >/dev/null)
+case " $* " in
+  *" --backend cuda "*) preset=cuda build=$root/build/cuda ;;
+  *) preset=release build=$root/build ;;
+esac
+(cd "$root" && cmake --preset $preset -DKVSIM_BENCH=ON >/dev/null &&
+  cmake --build --preset $preset --target kvsim kvsim_bench >/dev/null)
 torch=${KVSIM_TORCH:-$HOME/.cache/kvsim/torch/bin/python}
 if [ -x "$torch" ]; then
   set -- --torch "$torch" "$@"
 else
   echo "no torch at $torch: PyTorch's forms are left out" >&2
 fi
-exec python3 "$root/bench/run.py" "$build/kvsim_bench" "$build/kvsim" "$@"
+exec /usr/bin/python3 "$root/bench/run.py" "$build/kvsim_bench" "$build/kvsim" "$@"

@@ -1,6 +1,10 @@
 """PyTorch's gather form over a whole trace: attention of the later queries with eight kept sets at ten
-budgets, for every layer and KV head. Only that is timed: tensors are float32 and in memory, kept sets
-are given, nothing is scored, projected or written.
+budgets, for every layer and KV head. Only that is timed: tensors are in memory, kept sets are given,
+nothing is scored, projected or written.
+
+    torch_trace.py TRACE THREADS                  float32 on the CPU, softmax as PyTorch writes it
+    torch_trace.py TRACE THREADS DEVICE LAYERS    as stored, scaled_dot_product_attention, and the
+                                                  first layer again and again
 
 Reads lines from standard input, answers each with the seconds of one run."""
 import sys
@@ -11,6 +15,7 @@ import numpy
 import torch
 
 path, threads = sys.argv[1], int(sys.argv[2])
+device, repeats = (sys.argv[3], int(sys.argv[4])) if len(sys.argv) > 3 else (None, 1)
 torch.set_num_threads(threads)
 torch.set_grad_enabled(False)
 POLICIES = 8
@@ -19,14 +24,16 @@ BUDGETS = [.01, .02, .03, .05, .08, .12, .18, .25, .35, .5]
 
 def tensor(dataset):
     """float32, from bfloat16 stored as uint16."""
-    return torch.from_numpy(dataset[:].astype(numpy.int16)).view(torch.bfloat16).float()
+    stored = torch.from_numpy(dataset[:].view(numpy.int16)).view(torch.bfloat16)
+    return stored.to(device) if device else stored.float()
 
 
 with h5py.File(path) as file:
     n, scale = int(file.attrs["prompt_len"]), float(file.attrs["attention_scale"])
     position = file["query_position"][:]
     first = int(numpy.searchsorted(position, n))
-    layers = [tuple(tensor(layer[name]) for name in "qkv") for layer in file["layers"].values()]
+    layers = [tuple(tensor(layer[name]) for name in "qkv")
+              for layer in ([file["layers/0"]] if device else file["layers"].values())]
 steps = len(position) - first
 generator = torch.Generator().manual_seed(1)
 orders = [torch.randperm(n, generator=generator) for _ in range(POLICIES)]
@@ -52,7 +59,37 @@ def group(Q, K, V):
             (z - full).norm(dim=-1), (mass - total).exp()
 
 
+def attend_kept(q, k, v):
+    """The same for all KV heads of a layer at once, by the fused attention of PyTorch."""
+    heads, (kv_heads, N, d) = q.shape[0], k.shape
+    Q = q[:, first:].reshape(1, kv_heads, -1, d)
+    seen = torch.from_numpy(position[first:]).to(device).repeat(heads // kv_heads)
+    later = torch.arange(n, N, device=device)
+    mask_later = later[None, :] <= seen[:, None]
+
+    def attend(keys, values):
+        mask = torch.ones(Q.shape[2], keys.shape[1], dtype=torch.bool, device=device)
+        mask[:, -len(later):] = mask_later
+        return torch.nn.functional.scaled_dot_product_attention(
+            Q, keys[None], values[None], attn_mask=mask, scale=scale)
+
+    full = attend(k, v)
+    for order in orders:
+        for count in kept:
+            index = torch.cat([order[:count], later])
+            (attend(k[:, index], v[:, index]) - full).float().norm(dim=-1)
+
+
+def run_on_device():
+    for _ in range(repeats):
+        attend_kept(*layers[0])
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
 def run():
+    if device:
+        return run_on_device()
     for q, k, v in layers:
         heads = q.shape[0] // k.shape[0]
         for kv in range(k.shape[0]):
@@ -60,6 +97,8 @@ def run():
             group(Q, k[kv], v[kv])
 
 
+if device:
+    orders = [order.to(device) for order in orders]
 run()
 print("device PyTorch", torch.__version__)
 print("ready", flush=True)

@@ -1,4 +1,5 @@
 """The whole command, from opening the trace to the results file on disk, beside PyTorch."""
+import dataclasses
 import os
 import re
 import statistics
@@ -6,27 +7,42 @@ import subprocess
 import tempfile
 import time
 
-HEADS, KV_HEADS, D, HIDDEN, STEPS = 8, 2, 128, 1024, 512
+
+@dataclasses.dataclass
+class Shape:
+    heads: int = 8
+    kv_heads: int = 2
+    d: int = 128
+    hidden: int = 1024
+    steps: int = 512
+
+    def __str__(self):
+        return (f"{self.heads} heads on {self.kv_heads} KV heads, d = {self.d}, "
+                f"D = {self.hidden}, T = {self.steps}, {len(POLICIES)} policies x "
+                f"{len(BUDGETS.split(','))} budgets")
+
+
 POLICIES = ["streaming", "knorm", "keydiff", "tova", "snapkv", "adakv", "defensivekv", "restkv"]
 BUDGETS = "1%,2%,3%,5%,8%,12%,18%,25%,35%,50%"
 KERNELS = ["score", "rank", "replay", "project"]
 MIB = 2**20
 
 
-def make_trace(kvsim, n, path, queries="window:64", layers=1):
-    subprocess.run([kvsim, "synth", "-o", path, "--prompt", str(n), "--steps", str(STEPS),
-                    "--num-layers", str(layers), "--heads", str(HEADS), "--kv-heads",
-                    str(KV_HEADS), "--head-dim", str(D), "--hidden", str(HIDDEN), "--dtype",
-                    "bfloat16", "--queries", queries, "--overwrite", "-q"], check=True)
+def make_trace(kvsim, shape, n, path):
+    subprocess.run([kvsim, "synth", "-o", path, "--prompt", str(n), "--steps", str(shape.steps),
+                    "--num-layers", "1", "--heads", str(shape.heads), "--kv-heads",
+                    str(shape.kv_heads), "--head-dim", str(shape.d), "--hidden",
+                    str(shape.hidden), "--dtype", "bfloat16", "--queries", "window:64",
+                    "--overwrite", "-q"], check=True)
 
 
 class Command:
     """One run of `kvsim replay`: seconds of the process, seconds by phase, peak memory."""
 
-    def __init__(self, options, trace, policies=POLICIES):
+    def __init__(self, options, trace, backend="cpu"):
         command = [options.kvsim, "replay", trace, "-v", "-o", trace + ".nc", "--overwrite",
-                   "--budget", BUDGETS, "--threads", str(options.threads)]
-        for policy in policies:
+                   "--budget", BUDGETS, "--threads", str(options.threads), "--backend", backend]
+        for policy in POLICIES:
             command += ["--policy", policy]
         begin = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -43,10 +59,11 @@ class Command:
         self.memory = usage.ru_maxrss * 1024
 
 
-def allowed_memory(options, n, results):
+def allowed_memory(options, shape, n, results):
     """The bar: two layers' tensors, 64 MiB a thread, 32 MiB for the program, and the results."""
-    keys = n + STEPS
-    layer = 2 * (2 * KV_HEADS * keys * D + HEADS * (STEPS + 64) * D + HEADS * D * HIDDEN)
+    s = shape
+    layer = 2 * (2 * s.kv_heads * (n + s.steps) * s.d + s.heads * (s.steps + 64) * s.d +
+                 s.heads * s.d * s.hidden)
     return 2 * layer + 64 * MIB * options.threads + 32 * MIB + results
 
 
@@ -56,8 +73,8 @@ def middle(runs, key):
 
 def whole_command(options, program, alternate, spread, paired):
     """`program`, `alternate`, `spread`, `paired`: of run.py."""
-    print(f"\n### The whole command (1 layer, {HEADS} heads on {KV_HEADS} KV heads, d = {D}, "
-          f"D = {HIDDEN}, T = {STEPS}, 8 policies x 10 budgets)\n")
+    shape = Shape()
+    print(f"\n### The whole command (1 layer, {shape})\n")
     print("| n | `kvsim replay`, s | read | score | rank | replay | project | measure | write "
           "| GFLOP/s of the replay | whole / kernels | peak memory, MiB (bar) "
           "| PyTorch gather, s | times the command |")
@@ -65,14 +82,14 @@ def whole_command(options, program, alternate, spread, paired):
     for n in options.lengths:
         with tempfile.TemporaryDirectory() as folder:
             trace = os.path.join(folder, "trace.h5")
-            make_trace(options.kvsim, n, trace)
+            make_trace(options.kvsim, shape, n, trace)
             questions = {"command": lambda: Command(options, trace)}
             if options.torch:
                 script = os.path.join(os.path.dirname(__file__), "torch_trace.py")
                 theirs = program(options, [options.torch, script, trace, str(options.threads)])
                 questions["torch"] = lambda: theirs.ask("run")
             runs = alternate(options.rounds, questions)
-            allowed = allowed_memory(options, n, os.path.getsize(trace + ".nc"))
+            allowed = allowed_memory(options, shape, n, os.path.getsize(trace + ".nc"))
         commands = runs["command"]
         seconds = [run.seconds for run in commands]
         phases = " | ".join(f"{middle(commands, lambda run: run.phases[name]):.3f}"

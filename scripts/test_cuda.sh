@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The `cuda` build's kvsim: on a machine without a device it says so in one line and `auto` takes the
-# CPU; with one it must give what the CPU gives. Arguments: the cuda build's kvsim, a Python with
+# CPU; with one it must give what the CPU gives, and the tests of all backends run on it, once more
+# under compute-sanitizer. Arguments: the cuda build's kvsim, a Python with
 # xarray.
 set -euo pipefail
 kvsim=$1 python=$2
@@ -29,6 +30,18 @@ for name, ours in cuda.data_vars.items():
 print(f"largest difference between CUDA and CPU: {worst:.1e}")
 sys.exit(worst > 1e-5)
 PYTHON
+  cmake --build --preset cuda --target kvsim_tests >/dev/null
+  tests=$(dirname "$kvsim")/kvsim_tests
+  "$tests" "[backend]"
+  sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+  if [ -x "$sanitizer" ]; then
+    # The host runtime of the tests and the CPU need no second look.
+    for tool in memcheck racecheck; do
+      KVSIM_TEST_BACKEND=cuda "$sanitizer" --tool $tool --error-exitcode 1 "$tests" "[backend]"
+    done
+  else
+    echo "no compute-sanitizer here"
+  fi
 else
   rc=$?
   [ "$rc" = 1 ] || { echo "exit code $rc instead of 1"; exit 1; }

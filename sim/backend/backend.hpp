@@ -79,8 +79,9 @@ struct ReplayBlock {
   std::vector<float> z;                     ///< [Hq][steps][dv] output of the full cache
   std::vector<Table<double>> kept_attention;    ///< per set [Hq][steps]
   std::vector<Table<double>> kept_importance;   ///< per set [Hq][steps]
-  std::vector<std::vector<float>> delta;        ///< per set [Hq][steps][dv], z_hat - z; empty when
-                                                ///< the plan wants masses only
+  /// Per set [Hq][steps][dv], z_hat - z; null when the plan wants masses only. This is memory of the
+  /// backend, on its device: for its Projection and `Backend::read_outputs`, until the sink returns.
+  std::vector<float*> delta;
 };
 
 struct ReplayRequest {
@@ -91,8 +92,8 @@ struct ReplayRequest {
   int64_t chunk = 0;                   ///< keys per chunk; 0: chosen by the backend
 };
 
-/// Norms after W_O. Each x is [Hq][stride][dv], e.g. `z` or one `delta` of a ReplayBlock; all x of
-/// a block are best given at once, since W_O is then read once for all.
+/// Norms after W_O. Each x is [Hq][stride][dv], in memory of the host or one `delta` of the
+/// ReplayBlock in work; all x of a block are best given at once, since W_O is then read once for all.
 class Projection {
  public:
   virtual ~Projection() = default;
@@ -144,6 +145,9 @@ class Backend {
   /// kept plus all later positions n..t. Calls `sink` once per block of steps, in ascending order.
   virtual void replay(const LayerTrace& layer, const ReplayRequest& request,
                       const std::function<void(const ReplayBlock&)>& sink) = 0;
+
+  /// Copies `count` floats of a `delta` of the ReplayBlock in work to the host.
+  virtual void read_outputs(const float* delta, int64_t count, float* out) = 0;
 
   /// W_O of a layer, prepared for many projections. The layer must outlive it.
   virtual std::unique_ptr<Projection> projection(const LayerTrace& layer) = 0;

@@ -298,7 +298,7 @@ void PrefillReplay::on_block(const ReplayBlock& block, WholeRun& whole, const Si
     view.outcome = static_cast<int>(o);
     if (outcome.shares_defined) sums[o].point(view);
     const int set = plans_.set[static_cast<size_t>(outcome.kept_handle)];
-    if (set >= 0) view.delta = block.delta[static_cast<size_t>(set)].data();
+    if (set >= 0) view.delta = block.delta[static_cast<size_t>(set)];
     out.outcomes.push_back(view);
   }
   sink(out);

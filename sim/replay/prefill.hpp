@@ -60,7 +60,8 @@ struct OutcomeBlock {
   const std::vector<double>* entries = nullptr;      ///< [steps] pairs of head and entry in scope
   const Table<double>* part_kept = nullptr;    ///< [parts][steps] importance kept of each part of
   const Table<double>* part_total = nullptr;   ///< the prompt, and all of it, over query heads
-  const float* delta = nullptr;                      ///< [Hq][steps][dv] z^ - z; null: all 0
+  const float* delta = nullptr;   ///< [Hq][steps][dv] z^ - z, for the Projection of the backend;
+                                  ///< null: all 0
   const float* rounding = nullptr;                   ///< the same, what quantising adds; null: 0
   const MergeTally* merges = nullptr;                ///< null: no slot holds two entries
 };

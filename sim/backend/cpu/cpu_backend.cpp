@@ -55,6 +55,9 @@ class CpuBackend : public Backend {
               const std::function<void(const ReplayBlock&)>& sink) override {
     cpu_replay(kernels_, layer, request, sink, replay_memory_);
   }
+  void read_outputs(const float* delta, int64_t count, float* out) override {
+    std::copy_n(delta, count, out);
+  }
   std::unique_ptr<Projection> projection(const LayerTrace& layer) override {
     return cpu_projection(kernels_, layer);
   }

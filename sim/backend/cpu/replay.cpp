@@ -18,7 +18,8 @@ void set_size(Table<double>& table, int64_t rows, int64_t columns) {
 }
 
 /// Gives a block the sizes of its steps.
-void prepare(const ReplayJob& job, int64_t first_step, ReplayBlock& block) {
+void prepare(const ReplayJob& job, int64_t first_step, ReplayBlock& block,
+             std::vector<std::vector<float>>& outputs_of_sets) {
   const int64_t heads = job.layer.info->num_query_heads;
   const int64_t steps = std::min(job.steps_per_block, job.steps - first_step);
   const size_t outputs = static_cast<size_t>(heads * steps * job.dv);
@@ -32,11 +33,14 @@ void prepare(const ReplayJob& job, int64_t first_step, ReplayBlock& block) {
     tables->resize(static_cast<size_t>(job.sets));
     for (Table<double>& table : *tables) set_size(table, heads, steps);
   }
-  block.delta.resize(static_cast<size_t>(job.sets));
+  block.delta.assign(static_cast<size_t>(job.sets), nullptr);
+  outputs_of_sets.resize(static_cast<size_t>(job.sets));
   for (const PlanWalk& plan : job.plans)
-    for (int64_t band = 0; band < plan.bands; ++band)
-      block.delta[static_cast<size_t>(plan.first_set + band)].resize(
-          plan.masses_only ? 0 : outputs);
+    for (int64_t band = 0; band < plan.bands && !plan.masses_only; ++band) {
+      const auto set = static_cast<size_t>(plan.first_set + band);
+      outputs_of_sets[set].resize(outputs);
+      block.delta[set] = outputs_of_sets[set].data();
+    }
 }
 
 /// Blocks of steps computed together: enough to give every thread the same number of tiles, as far
@@ -63,12 +67,14 @@ void cpu_replay(const Kernels& kernels, const LayerTrace& layer, const ReplayReq
   const int64_t flight = std::min(blocks, blocks_in_flight(job, tiles));
 
   memory.blocks.resize(static_cast<size_t>(flight));
+  memory.outputs.resize(memory.blocks.size());
   memory.tiles.resize(static_cast<size_t>(threads()));
   std::vector<std::unique_ptr<ReplayTile>> workers(memory.tiles.size());
   for (int64_t first = 0; first < blocks; first += flight) {
     const int64_t count = std::min(flight, blocks - first);
     for (int64_t b = 0; b < count; ++b)
-      prepare(job, (first + b) * job.steps_per_block, memory.blocks[static_cast<size_t>(b)]);
+      prepare(job, (first + b) * job.steps_per_block, memory.blocks[static_cast<size_t>(b)],
+              memory.outputs[static_cast<size_t>(b)]);
     parallel_for(count * tiles, [&](int64_t i) {
       const size_t thread = static_cast<size_t>(thread_index());
       auto& worker = workers[thread];

@@ -106,7 +106,7 @@ void ReplayTile::finish_outputs(const PlanWalk& plan, const ReplayPlan& request,
       task.columns = job_.dv;
       task.inverse = inverse.data();
       task.z = block.z.data() + out;
-      task.out = block.delta[static_cast<size_t>(set)].data() + out;
+      task.out = block.delta[static_cast<size_t>(set)] + out;
       job_.kernels.emit(task);
       if (task.current != nullptr) previous = task.current;
       // Nothing was dropped: the order of the sums must not show.
@@ -135,7 +135,7 @@ void ReplayTile::redo(const PlanWalk& plan, const ReplayPlan& request, int64_t b
   const int64_t out = (head * steps_ + step) * job_.dv;
   for (int64_t c = 0; c < job_.dv; ++c) {
     const double z = static_cast<double>(block.z[static_cast<size_t>(out + c)]);
-    block.delta[set][static_cast<size_t>(out + c)] =
+    block.delta[set][out + c] =
         static_cast<float>(result.output[static_cast<size_t>(c)] - z);
   }
 }

@@ -92,6 +92,11 @@ class CudaBackend : public PrefetchingBackend {
               const std::function<void(const ReplayBlock&)>& sink) override {
     cuda::replay(context_, layer, request, sink);
   }
+  void read_outputs(const float* delta, int64_t count, float* out) override {
+    const std::lock_guard lock(context_.verb);
+    download(out, delta, count, context_.compute);
+    context_.compute.wait();
+  }
   std::unique_ptr<Projection> projection(const LayerTrace& layer) override {
     return cuda::projection(context_, layer);
   }

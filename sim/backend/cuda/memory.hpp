@@ -89,7 +89,15 @@ const T* upload(DeviceBuffer<T>& buffer, const std::vector<T>& values, cudaStrea
   return to;
 }
 
-/// Copies to ordinary memory of the host; there after the stream was waited for.
+/// Copies pinned memory, which must stay until the stream was waited for. Returns `to`.
+template <class T>
+const T* upload_pinned(T* to, const T* from, int64_t count, cudaStream_t stream) {
+  KVSIM_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(count) * sizeof(T),
+                                   cudaMemcpyHostToDevice, stream));
+  return to;
+}
+
+/// Copies to memory of the host, fastest if it is pinned; there after the stream was waited for.
 template <class T>
 void download(T* to, const T* from, int64_t count, cudaStream_t stream) {
   KVSIM_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(count) * sizeof(T),

@@ -30,6 +30,18 @@ __global__ void row_squares(const float* y, int columns, double* out) {
   if (thread == 0) out[blockIdx.x] = sums[0];
 }
 
+// out[row][head][columns] = x[head][steps[row]], zeros beyond dv. One block per row; reads and writes
+// in one piece: memory sets the time.
+__global__ void gather_rows(const float* x, const int64_t* steps, int64_t stride, int heads, int dv,
+                            int columns, float* out) {
+  const int64_t step = steps[blockIdx.x];
+  for (int i = static_cast<int>(threadIdx.x); i < heads * columns; i += kThreads) {
+    const int head = i / columns, c = i % columns;
+    out[static_cast<int64_t>(blockIdx.x) * heads * columns + i] =
+        c < dv ? x[(head * stride + step) * dv + c] : 0.0f;
+  }
+}
+
 class CudaProjection : public Projection {
  public:
   CudaProjection(Context& context, const LayerTrace& layer) : context_(context), trace_(layer) {}
@@ -39,20 +51,44 @@ class CudaProjection : public Projection {
   void head_norms(std::span<const float* const> x, int64_t stride, double* out) override;
 
  private:
+  void gather(const float* x, int64_t stride, std::span<const int64_t> steps, Range chosen,
+              int64_t columns, float* to);
+
   Context& context_;
   const LayerTrace& trace_;
   DeviceBuffer<float> weights_;   ///< [Hq * columns][width] float32
   DeviceBuffer<float> factors_;
   DeviceBuffer<float> rows_, products_;
   DeviceBuffer<double> sums_;
-  std::vector<float> staged_;
+  DeviceBuffer<int64_t> steps_;
+  PinnedBuffer<float> staged_;
 };
+
+/// Puts rows `chosen` of steps of one x, all heads side by side, on the device.
+void CudaProjection::gather(const float* x, int64_t stride, std::span<const int64_t> steps,
+                            Range chosen, int64_t columns, float* to) {
+  const int64_t heads = trace_.q.dim(0), dv = trace_.value_dim(), depth = heads * columns;
+  if (context_.replay.holds(x)) {
+    launch(gather_rows, dim3(static_cast<unsigned>(chosen.size())), kThreads, 0, context_.compute, x,
+           steps_.data() + chosen.begin, stride, static_cast<int>(heads), static_cast<int>(dv),
+           static_cast<int>(columns), to);
+    return;
+  }
+  context_.compute.wait();   // what was staged before has arrived
+  float* const staged = staged_.reserve(chosen.size() * depth);
+  std::fill_n(staged, chosen.size() * depth, 0.0f);
+  for (int64_t s = chosen.begin; s < chosen.end; ++s)
+    for (int64_t h = 0; h < heads; ++h)
+      std::copy_n(x + (h * stride + steps[static_cast<size_t>(s)]) * dv, dv,
+                  staged + (s - chosen.begin) * depth + h * columns);
+  upload_pinned(to, staged, chosen.size() * depth, context_.compute);
+}
 
 void CudaProjection::norms(std::span<const float* const> x, int64_t stride,
                            std::span<const int64_t> steps, double* out) {
   const std::lock_guard lock(context_.verb);
   const DeviceLayer& layer = context_.store.get(trace_, context_.compute);
-  const int64_t heads = trace_.q.dim(0), dv = trace_.value_dim(), depth = heads * layer.columns;
+  const int64_t depth = trace_.q.dim(0) * layer.columns;
   const int64_t width = layer.width, per_x = static_cast<int64_t>(steps.size());
   const int64_t rows = static_cast<int64_t>(x.size()) * per_x;
   if (weights_.size() == 0) {
@@ -60,18 +96,19 @@ void CudaProjection::norms(std::span<const float* const> x, int64_t stride,
     widen_to_float(layer.type, layer.output.data(), depth * width, weights_.data(),
                    context_.compute);
   }
+  upload(steps_, std::vector<int64_t>(steps.begin(), steps.end()), context_.compute);
   const int64_t step = std::clamp<int64_t>(
       kProductBytes / (std::max(width, depth) * static_cast<int64_t>(sizeof(float))), 1,
       std::max<int64_t>(rows, 1));
   for (int64_t first = 0; first < rows; first += step) {
     const int64_t count = std::min(step, rows - first);
-    staged_.assign(static_cast<size_t>(count * depth), 0.0f);
-    for (int64_t r = 0; r < count; ++r)
-      for (int64_t h = 0; h < heads; ++h)
-        std::copy_n(x[static_cast<size_t>((first + r) / per_x)] +
-                        (h * stride + steps[static_cast<size_t>((first + r) % per_x)]) * dv,
-                    dv, staged_.data() + r * depth + h * layer.columns);
-    upload(rows_, staged_, context_.compute);
+    rows_.reserve(count * depth);
+    for (int64_t row = first; row < first + count;) {
+      const Range chosen{row % per_x, std::min(per_x, row % per_x + first + count - row)};
+      gather(x[static_cast<size_t>(row / per_x)], stride, steps, chosen, layer.columns,
+             rows_.data() + (row - first) * depth);
+      row += chosen.size();
+    }
     products_.reserve(count * width);
     sums_.reserve(count);
     const float one = 1, zero = 0;
@@ -98,9 +135,14 @@ void CudaProjection::head_norms(std::span<const float* const> x, int64_t stride,
   check_shared_memory(context_, row_norms_memory<Float32>(static_cast<int>(layer.columns)), trace_);
   sums_.reserve(heads * stride);
   for (size_t i = 0; i < x.size(); ++i) {
-    staged_.assign(x[i], x[i] + heads * stride * dv);
     RowNorms task{};
-    task.x = upload(rows_, staged_, context_.compute);
+    task.x = x[i];
+    if (!context_.replay.holds(x[i])) {
+      float* const staged = staged_.reserve(heads * stride * dv);
+      std::copy_n(x[i], heads * stride * dv, staged);
+      task.x = upload_pinned(rows_.reserve(heads * stride * dv), staged, heads * stride * dv,
+                             context_.compute);
+    }
     task.x_slice = stride * dv;
     task.x_row = dv;
     task.rows = stride;

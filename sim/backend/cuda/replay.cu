@@ -10,8 +10,6 @@
 namespace kvsim::cuda {
 namespace {
 
-constexpr int64_t kBlockBytes = int64_t{256} << 20;   // outputs of a block of steps on the host
-
 class Replay {
  public:
   Replay(Context& context, const LayerTrace& trace, const ReplayRequest& request)
@@ -52,7 +50,7 @@ class Replay {
   }
 
  private:
-  /// Blocks of about the same height, whose states fit on the device and outputs on the host.
+  /// Blocks of about the same height, whose states and outputs fit on the device.
   void choose_steps() {
     const int64_t all = trace_.info->steps(), floats = static_cast<int64_t>(sizeof(float));
     const int64_t outputs = (lists_.output_sets + 1) * heads_ * dv_ * floats;
@@ -60,8 +58,7 @@ class Replay {
         (lists_.output_slots * layer_->columns +
          lists_.slots * walk_column_blocks(layer_->columns) * 4 + lists_.sets * 4) *
         heads_ * floats;
-    const int64_t most = std::min({all, kBlockBytes / outputs,
-                                   context_.memory / 4 / (states + outputs)});
+    const int64_t most = std::min(all, context_.memory / 4 / (states + outputs));
     steps_per_block_ = std::max<int64_t>(most, 1);
     const int64_t blocks = (all + steps_per_block_ - 1) / steps_per_block_;
     steps_per_block_ = (all + blocks - 1) / blocks;
@@ -83,11 +80,13 @@ class Replay {
       tables->resize(static_cast<size_t>(lists_.sets));
       for (Table<double>& table : *tables) set_size(table);
     }
-    block.delta.resize(static_cast<size_t>(lists_.sets));
+    float* const outputs =
+        memory_.delta.reserve(std::max<int64_t>(lists_.output_sets * rows_ * dv_, 1));
+    block.delta.assign(static_cast<size_t>(lists_.sets), nullptr);
     for (const FinishPlan& plan : lists_.plans)
-      for (int64_t band = 0; band < plan.bands; ++band)
-        block.delta[static_cast<size_t>(plan.first_set + band)].resize(
-            plan.first_output < 0 ? 0 : static_cast<size_t>(rows_ * dv_));
+      for (int64_t band = 0; band < plan.bands && plan.first_output >= 0; ++band)
+        block.delta[static_cast<size_t>(plan.first_set + band)] =
+            outputs + (plan.first_output + band) * rows_ * dv_;
   }
 
   void walk_all() {
@@ -136,25 +135,27 @@ class Replay {
     task.sets = static_cast<int>(lists_.sets);
     task.kept = memory_.kept.reserve(std::max<int64_t>(2 * lists_.sets * rows_, 1));
     task.z = memory_.z.reserve(rows_ * dv_);
-    task.delta = memory_.delta.reserve(std::max<int64_t>(lists_.output_sets * rows_ * dv_, 1));
+    task.delta = memory_.delta.data();
     launch_finish(task, stream);
 
-    int64_t at = 0;
+    const int64_t kept = 2 * lists_.sets * rows_;
+    double* const sums = memory_.sums_here.reserve(4 * rows_ + kept);
+    float* const z = memory_.z_here.reserve(rows_ * dv_);
+    download(sums, task.full, 4 * rows_, stream);
+    download(sums + 4 * rows_, task.kept, kept, stream);
+    download(z, task.z, rows_ * dv_, stream);
+    context_.compute.wait();
+    std::copy_n(z, rows_ * dv_, block.z.begin());
+    const double* from = sums;
+    const auto take = [&](Table<double>& table) {
+      std::copy_n(from, rows_, table.data());
+      from += rows_;
+    };
     for (Table<double>* table : {&block.prompt_attention, &block.prompt_importance,
                                  &block.later_attention, &block.later_importance})
-      download(table->data(), task.full + at++ * rows_, rows_, stream);
-    download(block.z.data(), task.z, rows_ * dv_, stream);
-    for (int64_t set = 0; set < lists_.sets; ++set) {
-      const size_t i = static_cast<size_t>(set);
-      download(block.kept_attention[i].data(), task.kept + set * rows_, rows_, stream);
-      download(block.kept_importance[i].data(), task.kept + (lists_.sets + set) * rows_, rows_,
-               stream);
-    }
-    for (const FinishPlan& plan : lists_.plans)
-      for (int64_t band = 0; band < plan.bands && plan.first_output >= 0; ++band)
-        download(block.delta[static_cast<size_t>(plan.first_set + band)].data(),
-                 task.delta + (plan.first_output + band) * rows_ * dv_, rows_ * dv_, stream);
-    context_.compute.wait();
+      take(*table);
+    std::ranges::for_each(block.kept_attention, take);
+    std::ranges::for_each(block.kept_importance, take);
   }
 
   Context& context_;

@@ -1,4 +1,6 @@
 #pragma once
+#include <functional>
+
 #include "sim/backend/backend.hpp"
 #include "sim/backend/cuda/finish.hpp"
 #include "sim/backend/cuda/rows.hpp"
@@ -16,7 +18,14 @@ struct ReplayMemory {
   DeviceBuffer<RowSums> sums;
   DeviceBuffer<float> outputs, z, delta;
   DeviceBuffer<double> full, kept;
+  PinnedBuffer<double> sums_here;   ///< of the host: `full`, then `kept`
+  PinnedBuffer<float> z_here;
   ReplayBlock block;
+
+  /// Whether these are outputs that stayed on the device.
+  bool holds(const float* x) const {
+    return std::less_equal<>()(delta.data(), x) && std::less<>()(x, delta.data() + delta.size());
+  }
 };
 
 }  // namespace kvsim::cuda

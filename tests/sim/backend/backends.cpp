@@ -41,6 +41,11 @@ std::vector<std::string> instruction_sets() {
 
 std::vector<NamedBackend> all_backends() {
   std::vector<NamedBackend> result;
+  const char* const only = std::getenv("KVSIM_TEST_BACKEND");
+  if (only != nullptr && std::string(only) == "cuda") {
+    result.push_back({"cuda", make_cuda_backend()});
+    return result;
+  }
   for (const std::string& isa : instruction_sets()) {
     const ForcedIsa forced(isa);
     result.push_back({"cpu " + isa, make_cpu_backend()});

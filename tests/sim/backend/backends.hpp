@@ -8,7 +8,7 @@
 namespace kvsim::test {
 
 /// Every backend that this machine runs, the CPU once per instruction set: the same test bodies
-/// judge all of them.
+/// judge all of them. Only the device's if the environment has KVSIM_TEST_BACKEND=cuda.
 struct NamedBackend {
   std::string name;
   std::unique_ptr<Backend> backend;

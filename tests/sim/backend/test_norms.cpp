@@ -92,6 +92,45 @@ TEST_CASE("norms of projected values agree with float64", "[backend][norms]") {
     }
 }
 
+TEST_CASE("a backend projects the outputs of its replay where they are", "[backend][norms]") {
+  const auto trace = make(kCases[0]);
+  const int64_t heads = trace->info.num_query_heads, dv = trace->layer.value_dim();
+  ReplayRequest request;
+  ReplayPlan plan;
+  plan.owners.assign(static_cast<size_t>(trace->info.num_kv_heads), {{3, 0, 7, 1}, {1, 2, 4}});
+  request.plans = {plan};
+  for (auto& [name, backend] : all_backends()) {
+    CAPTURE(name);
+    const auto projection = backend->projection(trace->layer);
+    backend->replay(trace->layer, request, [&](const ReplayBlock& block) {
+      // Deltas, the output and copies of the deltas, so that both kinds of memory alternate.
+      const int64_t count = heads * block.steps * dv;
+      std::vector<std::vector<float>> copies;
+      std::vector<const float*> x;
+      for (const float* delta : block.delta) {
+        copies.emplace_back(static_cast<size_t>(count));
+        backend->read_outputs(delta, count, copies.back().data());
+        x.insert(x.end(), {delta, block.z.data(), copies.back().data()});
+      }
+      std::vector<int64_t> steps;
+      for (int64_t s = 0; s < block.steps; s += 2) steps.push_back(s);
+      std::vector<double> norms(x.size() * steps.size());
+      std::vector<double> head_norms(x.size() * static_cast<size_t>(heads * block.steps));
+      projection->norms(x, block.steps, steps, norms.data());
+      projection->head_norms(x, block.steps, head_norms.data());
+      const auto same = [](const std::vector<double>& all, size_t a, size_t b, size_t size) {
+        const auto from = [&](size_t i) { return all.begin() + static_cast<int64_t>(i * size); };
+        return std::equal(from(a), from(a + 1), from(b));
+      };
+      for (size_t set = 0; set < block.delta.size(); ++set) {
+        CHECK(*std::max_element(copies[set].begin(), copies[set].end()) > 0);
+        CHECK(same(norms, 3 * set, 3 * set + 2, steps.size()));
+        CHECK(same(head_norms, 3 * set, 3 * set + 2, static_cast<size_t>(heads * block.steps)));
+      }
+    });
+  }
+}
+
 TEST_CASE("norms after the output projection agree with float64", "[backend][norms]") {
   for (auto& [name, backend] : all_backends())
     for (const Case& c : kCases) {

@@ -62,7 +62,12 @@ Replayed replay(Backend& backend, const LayerTrace& layer, const ReplayRequest& 
     for (size_t set = 0; set < all.delta.size(); ++set) {
       copy_steps(block.kept_attention[set], first, count, all.kept_attention[set], heads, steps);
       copy_steps(block.kept_importance[set], first, count, all.kept_importance[set], heads, steps);
-      copy_outputs(block.delta[set], first, count, dv, all.delta[set], heads, steps);
+      std::vector<float> delta;
+      if (block.delta[set] != nullptr) {
+        delta.resize(block.z.size());
+        backend.read_outputs(block.delta[set], static_cast<int64_t>(delta.size()), delta.data());
+      }
+      copy_outputs(delta, first, count, dv, all.delta[set], heads, steps);
     }
   });
   REQUIRE(next == steps);

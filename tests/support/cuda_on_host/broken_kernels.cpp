@@ -199,6 +199,11 @@ void add_replay(Backend& backend, const LayerTrace& layer, std::vector<double>& 
   // By step first, so that the size of the blocks does not show.
   backend.replay(layer, small_request(layer, importance), [&](const ReplayBlock& block) {
     const int64_t heads = layer.info->num_query_heads, dv = layer.value_dim();
+    std::vector<std::vector<float>> deltas(block.delta.size(),
+                                           std::vector<float>(block.z.size()));
+    for (size_t set = 0; set < deltas.size(); ++set)
+      backend.read_outputs(block.delta[set], static_cast<int64_t>(block.z.size()),
+                           deltas[set].data());
     for (int64_t s = 0; s < block.steps; ++s)
       for (int64_t h = 0; h < heads; ++h) {
         const auto add = [&](const std::vector<float>& x) {
@@ -206,7 +211,7 @@ void add_replay(Backend& backend, const LayerTrace& layer, std::vector<double>& 
           out.insert(out.end(), begin, begin + dv);
         };
         add(block.z);
-        for (const auto& delta : block.delta) add(delta);
+        for (const auto& delta : deltas) add(delta);
         for (const auto* tables : {&block.kept_attention, &block.kept_importance})
           for (const Table<double>& table : *tables) out.push_back(table(h, s));
       }

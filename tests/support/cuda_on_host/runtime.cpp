@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <vector>
 
@@ -36,6 +37,10 @@ struct Allocation {
   std::unique_ptr<unsigned char[]> memory;
   size_t bytes;
 };
+/// One thread at a time; work may ask for more work to be done.
+std::recursive_mutex turn;
+using Turn = std::lock_guard<std::recursive_mutex>;
+
 std::map<void*, Allocation> device_memory;
 std::vector<Stream*> streams;
 size_t memory_size = size_t{1} << 33;
@@ -54,6 +59,7 @@ void check_guards() {
 }
 
 void do_until(Stream& stream, uint64_t end) {
+  const Turn mine(turn);
   if (stream.busy) throw std::logic_error("streams wait for each other");
   stream.busy = true;
   while (stream.done < end && !stream.work.empty()) {
@@ -71,6 +77,7 @@ void do_until(Stream& stream, uint64_t end) {
 }
 
 void do_everything() {
+  const Turn mine(turn);
   for (Stream* const stream : streams) do_until(*stream, stream->end());
   check_guards();
 }
@@ -78,6 +85,7 @@ void do_everything() {
 }  // namespace
 
 void enqueue(Stream* stream, std::function<void()> work) {
+  const Turn mine(turn);
   if (stream == nullptr) throw std::logic_error("the default stream is not used here");
   stream->work.push_back(std::move(work));
 }
@@ -116,6 +124,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 }
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  const Turn mine(turn);
   if (in_use + bytes > memory_size) return cudaErrorMemoryAllocation;
   in_use += bytes;
   Allocation allocation{std::make_unique_for_overwrite<unsigned char[]>(bytes + 2 * kGuard + 256),
@@ -128,6 +137,7 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
 }
 
 cudaError_t cudaFree(void* memory) {
+  const Turn mine(turn);
   if (memory == nullptr) return cudaSuccess;
   try {   // what goes wrong here belongs to an earlier call, as on a device
     do_everything();
@@ -147,6 +157,7 @@ cudaError_t cudaMallocHost(void** memory, size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* memory) {
+  const Turn mine(turn);
   try {
     do_everything();
   } catch (const std::exception&) {
@@ -166,16 +177,19 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  const Turn mine(turn);
   *stream = new Stream;
   streams.push_back(*stream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  const Turn mine(turn);
   do_until(*stream, stream->end());
   check_guards();
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  const Turn mine(turn);
   stream->work.clear();
   std::erase(streams, stream);
   delete stream;
@@ -190,10 +204,12 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const Turn mine(turn);
   *event = {stream, stream->end()};
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  const Turn mine(turn);
   if (event->stream != nullptr) do_until(*event->stream, event->at);
   return cudaSuccess;
 }
