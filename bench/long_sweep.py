@@ -1,5 +1,5 @@
-"""A long trace of the shape of an 8B model through the whole command, beside what the device could do at
-best and PyTorch on the same device.
+"""A long trace of the shape of an 8B model through the whole command, beside what the device could do
+at best and PyTorch on the same device.
 
 One layer is made and linked as often as there are layers, so that the file stays small: a layer is
 read, brought to the device and computed each time."""

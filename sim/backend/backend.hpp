@@ -79,8 +79,8 @@ struct ReplayBlock {
   std::vector<float> z;                     ///< [Hq][steps][dv] output of the full cache
   std::vector<Table<double>> kept_attention;    ///< per set [Hq][steps]
   std::vector<Table<double>> kept_importance;   ///< per set [Hq][steps]
-  /// Per set [Hq][steps][dv], z_hat - z; null when the plan wants masses only. This is memory of the
-  /// backend, on its device: for its Projection and `Backend::read_outputs`, until the sink returns.
+  /// Per set [Hq][steps][dv], z_hat - z; null when the plan wants masses only. This is memory of
+  /// the backend, on its device: for its Projection and `read_outputs`, until the sink returns.
   std::vector<float*> delta;
 };
 
@@ -93,7 +93,7 @@ struct ReplayRequest {
 };
 
 /// Norms after W_O. Each x is [Hq][stride][dv], in memory of the host or one `delta` of the
-/// ReplayBlock in work; all x of a block are best given at once, since W_O is then read once for all.
+/// ReplayBlock in work; all x of a block are best given at once: W_O is then read once for all.
 class Projection {
  public:
   virtual ~Projection() = default;

@@ -30,8 +30,8 @@ __global__ void row_squares(const float* y, int columns, double* out) {
   if (thread == 0) out[blockIdx.x] = sums[0];
 }
 
-// out[row][head][columns] = x[head][steps[row]], zeros beyond dv. One block per row; reads and writes
-// in one piece: memory sets the time.
+// out[row][head][columns] = x[head][steps[row]], zeros beyond dv. One block per row; reads and
+// writes in one piece: memory sets the time.
 __global__ void gather_rows(const float* x, const int64_t* steps, int64_t stride, int heads, int dv,
                             int columns, float* out) {
   const int64_t step = steps[blockIdx.x];
@@ -69,8 +69,8 @@ void CudaProjection::gather(const float* x, int64_t stride, std::span<const int6
                             Range chosen, int64_t columns, float* to) {
   const int64_t heads = trace_.q.dim(0), dv = trace_.value_dim(), depth = heads * columns;
   if (context_.replay.holds(x)) {
-    launch(gather_rows, dim3(static_cast<unsigned>(chosen.size())), kThreads, 0, context_.compute, x,
-           steps_.data() + chosen.begin, stride, static_cast<int>(heads), static_cast<int>(dv),
+    launch(gather_rows, dim3(static_cast<unsigned>(chosen.size())), kThreads, 0, context_.compute,
+           x, steps_.data() + chosen.begin, stride, static_cast<int>(heads), static_cast<int>(dv),
            static_cast<int>(columns), to);
     return;
   }

@@ -49,7 +49,7 @@ TEST_CASE("layers that are brought ahead change no result", "[backend][prefetch]
     std::vector<std::vector<double>> alone;
     for (const auto& trace : traces) alone.push_back(verbs(*backend, trace->layer));
     CHECK(alone[0] != alone[1]);
-    // {brought ahead, worked on meanwhile}: in order, again, the same one, one that is never asked for.
+    // {brought ahead, worked on meanwhile}: in order, the same one, one that nobody asks for.
     const std::vector<std::pair<size_t, size_t>> turns = {{1, 0}, {2, 1}, {0, 2}, {0, 0}, {1, 0},
                                                           {2, 2}, {1, 2}, {1, 0}, {2, 1}};
     for (const auto& [next, now] : turns) {
