@@ -5,6 +5,8 @@
 #include <limits>
 #include <numeric>
 
+#include "sim/core/archive.hpp"
+
 namespace kvsim {
 namespace {
 
@@ -80,6 +82,18 @@ MemoryUse MemoryModel::use() const {
   use.compression =
       use.bytes_full / ((quantized_ ? use.bytes_quantized : use.bytes_ragged) + use.bytes_side);
   return use;
+}
+
+void MemoryModel::exchange(Archive& archive) {
+  for (double* sum :
+       {&sum_.entries_kv, &sum_.entries_query, &sum_.realised_ratio, &sum_.realised_ratio_min,
+        &sum_.realised_ratio_max, &sum_.bytes_full, &sum_.bytes_ragged, &sum_.bytes_grouped,
+        &sum_.bytes_quantized, &sum_.bytes_side, &sum_.compression, &sum_.flops, &sum_.flops_full,
+        &heads_times_prompt_}) {
+    archive.exchange(*sum);
+  }
+  archive.exchange(per_query_head_);
+  archive.exchange(quantized_);
 }
 
 double roofline_time(double bytes, double flops, double bandwidth, double peak) {

@@ -7,6 +7,8 @@
 
 namespace kvsim {
 
+class Archive;
+
 /// Sizes of one layer's cache that memory depends on.
 struct CacheShape {
   int kv_heads = 0;
@@ -52,6 +54,8 @@ class MemoryModel {
   void add_layer(const CacheShape& shape, const KeptSets& kept,
                  const std::vector<QuantizedHead>& quantized, double side_bytes = 0);
   MemoryUse use() const;
+  /// The sums so far, to or from an archive.
+  void exchange(Archive& archive);
 
  private:
   MemoryUse sum_;

@@ -160,9 +160,10 @@ const bool registered = register_command(
      .arguments = {{.name = "config", .meaning = "TOML file; lists in it are axes of a grid"}},
      .description =
          "Lists in the file are axes of a grid. Writes one results file per trace (and seed, when\n"
-         "there are several) into the folder of -o. Finished units are kept in its folder units/:\n"
-         "run again, only what is missing is done. Shards may run on different machines. Ends with\n"
-         "the best setting of each preset per budget, with bootstrap intervals.",
+         "there are several) into the folder of -o. Finished units are kept in its folder units/,\n"
+         "as are finished layers of the units in work: run again, only what is missing is done.\n"
+         "Shards may run on different machines. Ends with the best setting of each preset per\n"
+         "budget, with bootstrap intervals.",
      .describe = describe,
      .examples = {"kvsim sweep data/sweeps/restkv_smoothing.toml -o smoothing --plan",
                   "kvsim sweep data/sweeps/restkv_smoothing.toml -o smoothing --shard 1/2"},

@@ -79,25 +79,26 @@ TemporaryFile::~TemporaryFile() {
   release_slot(slot_);
 }
 
-void TemporaryFile::commit() {
+void TemporaryFile::commit(bool flush) {
   // A name must never reach the disk before the bytes do; a full disk may show only here.
-  if (!reaches_disk(path_, O_RDONLY) || std::rename(path_.c_str(), target_.c_str()) != 0)
+  if ((flush && !reaches_disk(path_, O_RDONLY)) ||
+      std::rename(path_.c_str(), target_.c_str()) != 0)
     throw Error(Fault::failure,
                 {.what = "cannot be written", .where = target_, .found = std::strerror(errno)});
   const std::filesystem::path folder = std::filesystem::path(target_).parent_path();
-  reaches_disk(folder.empty() ? "." : folder.string(), O_RDONLY | O_DIRECTORY);
+  if (flush) reaches_disk(folder.empty() ? "." : folder.string(), O_RDONLY | O_DIRECTORY);
   path_.clear();
   release_slot(slot_);
   slot_ = -1;
 }
 
-void write_file(const std::string& text, const std::string& target) {
+void write_file(const std::string& text, const std::string& target, bool flush) {
   TemporaryFile file(target);
   std::ofstream out(file.path(), std::ios::binary);
   out << text;
   out.close();
   if (!out) throw Error(Fault::failure, {.what = "cannot be written", .where = target});
-  file.commit();
+  file.commit(flush);
 }
 
 void check_target(const std::string& target, bool overwrite,

@@ -16,8 +16,9 @@ class TemporaryFile {
 
   const std::string& path() const { return path_; }   ///< write here
   const std::string& target() const { return target_; }
-  /// Renames to the target; an error leaves the target as it was.
-  void commit();
+  /// Renames to the target; an error leaves the target as it was. Without `flush` a machine that
+  /// loses power may keep the name and lose the bytes.
+  void commit(bool flush = true);
 
  private:
   std::string target_;
@@ -25,8 +26,8 @@ class TemporaryFile {
   int slot_ = -1;   ///< in the table the signal handler reads
 };
 
-/// A text as a file that is there complete or not at all.
-void write_file(const std::string& text, const std::string& target);
+/// A text as a file that is there complete or not at all; `flush` as in TemporaryFile::commit().
+void write_file(const std::string& text, const std::string& target, bool flush = true);
 
 /// Refuses (usage error) an existing target unless `overwrite`, anything but a regular file, a file
 /// that is one of `inputs`, and a folder that does not exist. To be called before any work.

@@ -10,8 +10,10 @@
 #include "analysis/variables.hpp"
 #include "io/side_files.hpp"
 #include "run/attention_study.hpp"
+#include "run/layer_store.hpp"
 #include "run/study_results.hpp"
 #include "sim/backend/cuda_backend.hpp"
+#include "sim/core/archive.hpp"
 #include "sim/core/error.hpp"
 #include "sim/stages/merge/merge.hpp"
 
@@ -113,28 +115,27 @@ int64_t default_wo_steps(const TraceInfo& info, int64_t value_dim, int64_t sets,
   return std::min(info.steps(), std::max(kFewest, static_cast<int64_t>(affordable)));
 }
 
-/// Reads the layers of a pass one after the other, one ahead of the work.
+/// Reads layers one after the other, one ahead of the work.
 class Study::Layers {
  public:
-  Layers(Study& study, Backend& backend)
+  /// `order`: what next() will be asked for.
+  Layers(Study& study, Backend& backend, std::vector<int> order)
       : study_(study), ahead_of_(dynamic_cast<PrefetchingBackend*>(&backend)),
-        layers_(study.options_.layers) {
+        order_(std::move(order)) {
     start();
   }
 
-  /// The next layer; passes follow each other as long as `passes` says that there are more.
-  LayerTrace next(bool last_pass) {
+  LayerTrace next() {
     const Stopwatch watch(study_.times_.read);
     LayerTrace layer = ahead_.get();
-    const bool last = ++at_ == layers_.size();
-    if (last) at_ = 0;
-    if (!last || !last_pass) start();
+    start();
     return layer;
   }
 
  private:
   void start() {
-    ahead_ = std::async(std::launch::async, [this, layer = layers_[at_]] {
+    if (at_ == order_.size()) return;
+    ahead_ = std::async(std::launch::async, [this, layer = order_[at_++]] {
       LayerTrace trace = read(layer);
       if (ahead_of_ != nullptr) ahead_of_->prefetch(trace);
       return trace;
@@ -148,7 +149,7 @@ class Study::Layers {
 
   Study& study_;
   PrefetchingBackend* ahead_of_;   ///< null if it needs no word of what comes
-  std::vector<int> layers_;
+  std::vector<int> order_;
   size_t at_ = 0;
   std::future<LayerTrace> ahead_;
 };
@@ -228,20 +229,50 @@ int64_t Study::wo_steps() const {
 }
 
 void Study::say_progress(const std::string& what) {
-  const int64_t passes = needs_survey() ? 2 : 1;
-  const auto all = static_cast<double>(passes * static_cast<int64_t>(options_.layers.size()));
-  if (hooks_.progress) hooks_.progress(static_cast<double>(steps_done_) / all, what);
+  const double done = passes_ == 0 ? 1 : static_cast<double>(passes_done_) /
+                                             static_cast<double>(passes_);
+  if (hooks_.progress) hooks_.progress(done, what);
 }
 
-Dataset Study::run(Backend& backend) {
-  Layers layers(*this, backend);
-  if (needs_survey()) survey(backend, layers);
-  for (size_t l = 0; l < options_.layers.size(); ++l) {
+/// Two passes where a record ranks across layers: the scores of all layers, then the replay.
+Dataset Study::run(Backend& backend, LayerStore* store) {
+  const size_t first = finished_layers(store);
+  std::vector<int> order;
+  if (needs_survey() && first < options_.layers.size()) order = layers_to_survey(store);
+  const size_t to_survey = order.size();
+  order.insert(order.end(), options_.layers.begin() + static_cast<ptrdiff_t>(first),
+               options_.layers.end());
+  passes_ = static_cast<int64_t>(order.size());
+  const int64_t all = static_cast<int64_t>(options_.layers.size()) * (needs_survey() ? 2 : 1);
+  if (passes_ < all && hooks_.resumed) hooks_.resumed(all - passes_, all);
+
+  Layers layers(*this, backend, order);
+  for (size_t l = 0; l < to_survey; ++l) {
+    say_progress(fmt::format("scores of layer {}", order[l]));
+    survey(backend, layers.next());
+    if (store != nullptr) {
+      Archive finished;
+      exchange_survey(order[l], finished);
+      store->save(LayerPass::scores, order[l], finished.bytes());
+    }
+    ++passes_done_;
+  }
+  if (needs_survey() && first < options_.layers.size()) {
+    const Stopwatch watch(times_.rank);
+    policies_->finish_survey();
+    periodic_->finish_survey();
+  }
+  for (size_t l = first; l < options_.layers.size(); ++l) {
     say_progress(fmt::format("layer {}", options_.layers[l]));
-    const LayerTrace trace = layers.next(true);
+    const LayerTrace trace = layers.next();
     LayerWork work(trace, backend);
     run_layer(work, static_cast<int64_t>(l));
-    ++steps_done_;
+    if (store != nullptr) {
+      Archive finished;
+      exchange_layer(static_cast<int64_t>(l), finished);
+      store->save(LayerPass::replay, options_.layers[l], finished.bytes());
+    }
+    ++passes_done_;
   }
   say_progress("");
   times_.score += policies_->scoring_seconds();
@@ -249,19 +280,11 @@ Dataset Study::run(Backend& backend) {
   return results_->finish(backend);
 }
 
-void Study::survey(Backend& backend, Layers& layers) {
-  for (const int layer : options_.layers) {
-    say_progress(fmt::format("scores of layer {}", layer));
-    const LayerTrace trace = layers.next(false);
-    const Stopwatch watch(times_.rank);
-    LayerWork work(trace, backend);
-    if (policies_->needs_survey()) policies_->survey(work);
-    if (periodic_->needs_survey()) periodic_->survey(trace, backend);
-    ++steps_done_;
-  }
+void Study::survey(Backend& backend, const LayerTrace& layer) {
   const Stopwatch watch(times_.rank);
-  policies_->finish_survey();
-  periodic_->finish_survey();
+  LayerWork work(layer, backend);
+  if (policies_->needs_survey()) policies_->survey(work);
+  if (periodic_->needs_survey()) periodic_->survey(layer, backend);
 }
 
 void Study::run_layer(LayerWork& work, int64_t layer) {

@@ -15,7 +15,9 @@
 
 namespace kvsim {
 
+class Archive;
 class AttentionStudy;
+class LayerStore;
 class LayerMeasures;
 struct FullSeries;
 class StudyResults;
@@ -57,7 +59,10 @@ struct PhaseTimes {
 
 struct StudyHooks {
   std::function<void(const std::string&)> message;           ///< whole sentences for the user
-  std::function<void(double done, const std::string&)> progress;   ///< done in [0, 1]
+  /// done in [0, 1] of what there was to do
+  std::function<void(double done, const std::string&)> progress;
+  /// A run that goes on where an earlier one stopped: passes over a layer that are done, and all.
+  std::function<void(int64_t done, int64_t all)> resumed;
 };
 
 /// One trace x policies x budgets: reads layer by layer, selects, replays and measures.
@@ -71,14 +76,19 @@ class Study {
   /// Everything that can be refused before any work is refused here.
   void check() const;
 
-  Dataset run(Backend& backend);
+  /// Layers that `store` has are not worked on again, and it is given every layer that is finished.
+  Dataset run(Backend& backend, LayerStore* store = nullptr);
   const PhaseTimes& times() const { return times_; }
 
  private:
   class Layers;   // reads ahead
   void add_hidden_records();
   bool needs_survey() const;
-  void survey(Backend& backend, Layers& layers);
+  std::vector<int> layers_to_survey(LayerStore* store);
+  size_t finished_layers(LayerStore* store);
+  void exchange_survey(int layer, Archive& archive);
+  void exchange_layer(int64_t layer, Archive& archive);
+  void survey(Backend& backend, const LayerTrace& layer);
   void run_layer(LayerWork& work, int64_t layer);
   void write_layer(LayerWork& work, int64_t layer, const LayerReplay& replay,
                    const LayerMeasures& measures);
@@ -106,7 +116,8 @@ class Study {
   std::unique_ptr<StudyResults> results_;
   std::unique_ptr<AttentionStudy> attention_;
   PhaseTimes times_;
-  int64_t steps_done_ = 0;        ///< of the progress
+  int64_t passes_done_ = 0;       ///< over one layer, in this run
+  int64_t passes_ = 0;            ///< to be done in this run
 };
 
 /// K of --wo-steps when the user gave none: all steps while projecting them costs at most a quarter

@@ -44,10 +44,15 @@ class StudyResults {
   bool wants_merges() const;   ///< any measure of merging that is always made
   /// Is any variable wanted whose name begins like this?
   bool wants_some(std::string_view beginning) const;
+  /// What a layer wrote, and the sums over all layers so far, to or from an archive.
+  void exchange_layer(int64_t layer, Archive& archive);
   /// Adds what is known only at the end: memory over all layers, and the run's attributes.
   Dataset finish(const Backend& backend);
 
  private:
+  void exchange_rows(Variable& variable, int64_t layer, Archive& archive);
+  template <class Sums>
+  void exchange_sums(std::map<std::pair<int, int>, Sums>& sums, Archive& archive);
   void write_series(const char* name, ReplayCell cell, int64_t layer,
                     const std::vector<double>& values, int64_t first = 0);
   void write_summaries(ReplayCell cell, int64_t layer, const StepSeries& series);

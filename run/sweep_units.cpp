@@ -17,7 +17,7 @@
 namespace kvsim {
 namespace {
 
-/// A kill loses the group in work, and shards are made of groups, so that groups stay small.
+/// Units of a group are finished together, and shards are made of groups: they stay small.
 constexpr double kLongestGroup = 30;            // seconds on one thread
 constexpr size_t kLargestGroup = 8;             // records
 constexpr int64_t kMostResults = 256 << 20;     // bytes of results of one group
@@ -166,11 +166,12 @@ void check_records(const TraceReader& reader, const StudyOptions& options,
 
 /// Records that share a replay share partial sums where their kept sets are nested, so that the
 /// last bits of a unit depend on its group: the key names them all.
-void name_units(SweepJob& job, const SweepGroup& group) {
+void name_units(SweepJob& job, SweepGroup& group) {
   nlohmann::ordered_json text = job_description(job);
   for (const size_t unit : group.units) {
     text["group"].push_back(record_description(job.options.records[job.units[unit].record]));
   }
+  group.key = text_digest(text.dump());
   for (const size_t unit : group.units) {
     text["policy"] = job.options.records[job.units[unit].record].canonical();
     job.units[unit].key = text_digest(text.dump());
@@ -257,7 +258,7 @@ void SweepPlan::add_job(const SweepConfig& config, const TraceReader& reader, ui
   jobs_.push_back(std::move(job));
   // Quantising records keep to themselves: they bring a variable along that others do not have.
   for (const bool quantizing : {false, true}) add_groups(jobs_.size() - 1, quantizing);
-  for (const SweepGroup& group : groups_) {
+  for (SweepGroup& group : groups_) {
     if (group.job == jobs_.size() - 1) name_units(jobs_.back(), group);
   }
 }

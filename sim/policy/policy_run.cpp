@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "sim/core/archive.hpp"
 #include "sim/core/parallel.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/selection.hpp"
@@ -16,7 +17,7 @@ namespace {
 
 /// Scores of one plan and variant on one layer, with their rankings made when first asked for.
 struct Scored {
-  std::shared_ptr<const ScoredLayer> layer;
+  std::shared_ptr<ScoredLayer> layer;
   std::map<bool, Ranking> by_final;        // by tie=raw or not
   std::map<bool, Ranking> by_unweighted;
 
@@ -363,6 +364,31 @@ LayerKept PolicyRun::select(LayerWork& work) {
   for (size_t r = 0; r < run.prepared.size(); ++r)
     if (run.prepared[r].settings.flag("nested")) run.previous[r] = run.current[r];
   return {run.current.begin(), run.current.begin() + static_cast<int64_t>(run.records.size())};
+}
+
+void PolicyRun::exchange_survey(int layer, Archive& archive) {
+  ScoredPlans& plans = impl_->surveyed[layer];
+  for (const size_t plan : impl_->survey_plans()) {
+    for (size_t v = 0; v < impl_->preparation.plans()[plan].free_slots.size(); ++v) {
+      std::shared_ptr<ScoredLayer>& scored = plans[{plan, v}].layer;
+      if (archive.reads()) scored = std::make_shared<ScoredLayer>();
+      exchange(archive, *scored);
+    }
+  }
+}
+
+/// Of the layer before only the kept entries are asked for, and only by records with nested=yes.
+void PolicyRun::exchange_selected(Archive& archive) {
+  impl_->previous.resize(impl_->prepared.size());
+  for (auto& budgets : impl_->previous) {
+    archive.exchange_size(budgets);
+    for (auto& kept : budgets) {
+      KeptSets sets;
+      if (!archive.reads()) sets.owners = kept->owners;
+      archive.exchange(sets.owners);
+      if (archive.reads()) kept = std::make_shared<const KeptSets>(std::move(sets));
+    }
+  }
 }
 
 }  // namespace kvsim
