@@ -36,8 +36,7 @@ class Losses:
     def described(self):
         """The texts by name, or their number where there are many."""
         if len(self.texts) > 1:
-            return f"{len(self.texts)} texts; lines and bars are means over them, with 95 % " \
-                "bootstrap intervals"
+            return f"{len(self.texts)} texts, means over them"
         return ", ".join(self.texts[0])
 
 

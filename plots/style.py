@@ -60,6 +60,7 @@ RC = {
     "legend.handlelength": 3.4,
     "text.parse_math": False,  # names are shown as typed, dollar signs too
     "figure.max_open_warning": 0,
+    "figure.dpi": 200,   # the layout measures texts as they are saved, or long ones are clipped
     "savefig.dpi": 200,
 }
 

@@ -139,6 +139,7 @@ bias() {
   compare "$1" debias 0.1:1.0:0.1 "${grid[@]}"
   case $(name "$1") in *_leak_*) return ;; esac   # the cache is that of the other request
   compare "$1" bias 0.1:1.0:0.1 "${plain[@]}"
+  case $(name "$1") in *_wish_*_[1-9]*) return ;; esac   # of many texts, figures of the first
   draw "$out/$(name "$1").bias.nc" -o "$out/$(name "$1")" \
     --only bias_index,keep_rate,keep_rate_layers,span_scores
   case $(name "$1") in *_wish_*) return ;; esac   # gains need the other request, too
@@ -149,8 +150,6 @@ bias() {
 rules() {
   compare "$1" rules 0.1:0.9:0.1 snapkv:kvpress tova:kvpress knorm:kvpress streaming:kvpress \
     snapkv:kvpress,constrain=fair importance defensivekv
-  draw "$out/$(name "$1").rules.nc" -o "$out/$(name "$1")" \
-    --only keep_rate,bias_index,span_scores
 }
 
 needle() {
@@ -214,7 +213,8 @@ together() {
     done
   done
   mapfile -t files < <(of_all rules)
-  if [ ${#files[@]} -gt 1 ]; then
+  if [ ${#files[@]} -gt 0 ]; then
+    draw "${files[0]}" -o "$out/rules" --only keep_rate,bias_index,span_scores
     draw "${files[@]}" -o "$out/rules" --only span_order_traces --formats pdf,png,csv
   fi
   for length in $(printf '%s\n' "${traces[@]}" | sed -n 's/.*_wish_\([0-9]*\)_.*/\1/p' | sort -u); do

@@ -42,6 +42,7 @@ def draw(several, rows, options, policies, note):
         "95 % bootstrap interval\nbias index: keep rate of the span − share of all entries kept; "
         "0 is unbiased", grid_rows, columns, 0.35 + 0.1 * lines + max(row, 0.26) * len(policies),
         (), ("bias index (fraction of the span)", ""), sharex=True, sharey=True)
+    limit = max(0.1, 1.1 * max(float(np.nanmax(np.abs(values))) for _, values in panels))
     table = []
     for ax, (title, values) in zip(axes.flat, panels):
         mean, (low, high) = statistics.over_traces(values)
@@ -52,12 +53,13 @@ def draw(several, rows, options, policies, note):
             ax.plot(mean[p], p + 0.24, marker="|", color="black", markersize=6)
             ax.annotate(f"{mean[p]:+.2f} [{low[p]:+.2f}, {high[p]:+.2f}]", (0.5, p + 0.24),
                         xycoords=("axes fraction", "data"), fontsize=5, xytext=(0, -2.6),
-                        textcoords="offset points", ha="center", va="top")
+                        textcoords="offset points", ha="center", va="top",
+                        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.3})
             table.append([policies[p], title.replace("\n", " "), mean[p], low[p], high[p],
                           *values[p]])
         ax.axvline(0, color="black", linewidth=0.7, linestyle=":")
         ax.set_title(title, fontsize=6)
-        ax.set_xlim(-1, 1)
+        ax.set_xlim(-limit, limit)
         ax.grid(axis="y", visible=False)
     for ax in axes[:, 0]:
         ax.set_yticks(range(len(policies)), labels, fontsize=size)

@@ -50,7 +50,7 @@ def draw(several, lost, bases, group, note):
         f"Gain over the unconstrained policy{note}",
         f"{several[0].model}; {lost.described}\ngain: mean fall of {' and '.join(lost.labels)}; "
         "numbers: mean ± standard deviation over budgets below 1"
-        + (", [interval of the mean over texts]" if texts else ""),
+        + (", [95 % bootstrap interval over texts]" if texts else ""),
         rows, columns, 1.55 + 0.1 * most, [style.key(text, look) for text, look in looks.items()],
         ("compression ratio (1 − budget)", "gain (fraction of importance)"),
         sharex=True, sharey=True)

@@ -37,15 +37,18 @@ def orders(several):
         if results.has("span_begin"):
             begins = results.data["span_begin"].values
             names = [names[i] for i in np.argsort(begins, kind="stable")]
-        found.setdefault((*names, *results.budgets), (names, []))[1].append(results)
-    return {label(names, files, several): files for names, files in found.values()}
+        found.setdefault((*names, *results.budgets), (names[0], []))[1].append(results)
+    rows = {}
+    for first, files in found.values():
+        plain = label(first, files, several)
+        rows[plain if plain not in rows else f"{plain} ({len(rows) + 1})"] = files
+    return rows
 
 
-def label(names, files, several):
+def label(first, files, several):
     if len(files) == 1:
         return load.names(several)[several.index(files[0])]
-    listed = ", ".join(names if len(names) < 4 else [names[0], "...", names[-1]])
-    return f"{listed} ({len(files)} traces, {files[0].budgets.size} budgets)"
+    return f"{first} first, {len(files)} traces"
 
 
 def curves(results, policies):
@@ -97,7 +100,7 @@ def draw(several, rows, policies, note):
         ratio = 1 - budgets
         rate, band = statistics.over_traces(keep)
         bias, bias_band = statistics.over_traces(keep - unbiased[:, :, None])
-        row[0].set_ylabel(style.narrow(name, 20), fontsize=6)
+        row[0].set_ylabel(style.narrow(name.replace(", ", ",\n"), 20), fontsize=6)
         for p, (ax, policy) in enumerate(zip(row, policies)):
             ax.plot(ratio, unbiased[p].mean(axis=1), zorder=1, **reference)
             for i, span in enumerate(present):

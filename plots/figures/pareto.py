@@ -65,8 +65,10 @@ def shares(front, same):
 
 def draw(several, lost, groups, bases, note):
     rows, columns = style.panel_grid(len(bases), 4)
+    intervals = "\nbars: 95 % bootstrap intervals over texts" if len(lost.texts) > 1 else ""
     fig, axes = style.frame(
-        f"How often each λ is Pareto-optimal{note}", where(several, lost), rows, columns, 1.7, (),
+        f"How often each λ is Pareto-optimal{note}", where(several, lost) + intervals, rows,
+        columns, 1.7, (),
         ("λ of constrain=debias (0: as the policy is, 1: fair)", "share of budgets"))
     table = []
     for ax, base in zip(axes.flat, bases):
@@ -121,6 +123,7 @@ def draw_points(several, lost, groups, bases, note):
             for value, point in zip(groups[base], points):
                 ax.plot(*point[budget], **{**looks[value], "markersize": 4.5})
             ax.margins(0.12)
+            ax.locator_params(nbins=4)
             ax.set_title(f"compression ratio {1 - lost.budgets[budget]:.3g}", fontsize=6)
         row[0].set_ylabel(style.wrapped(base, 24), fontsize=6)
     return fig
