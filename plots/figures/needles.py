@@ -2,7 +2,7 @@
 panel per policy: the retrieval figures of DefensiveKV and ReST-KV, on attention, not answers.
 
 A needle is a span whose name begins with `needle`. Its depth is the share of the prompt before it;
-needles of nearly the same depth and length share a cell, which shows their mean. Traces with one
+needles in the same fifth of prompts of nearly the same length share a cell, which shows their mean. Traces with one
 needle and traces with several have maps of their own.
 """
 
@@ -17,7 +17,7 @@ READS = "several"
 MEASURES = (("keep_rate", "kept", "Keep rate of needles"),
             ("span_retained_importance", "importance", "Retained importance of needles"))
 PAGE_PANELS = 20
-DEPTH_STEP = 10   # percent
+FIFTHS = (10, 30, 50, 70, 90)   # percent: the middle of each fifth of the prompt
 
 
 def pages(several, options):
@@ -71,11 +71,11 @@ def cells(several, options, found, name, policies):
         chosen = [results.policies.index(policy) for policy in policies]
         tables.append(table[chosen, results.nearest_budget(options.budget)].mean(axis=2))
     lengths = grouped([length for *_, length in found])
-    depths = sorted({round(depth / DEPTH_STEP) * DEPTH_STEP for _, _, depth, _ in found})
+    depths = sorted({fifth(depth) for _, _, depth, _ in found})
     sums, counts = (np.zeros((len(policies), len(lengths), len(depths))) for _ in range(2))
     for f, s, depth, length in found:
         row = next(i for i, group in enumerate(lengths) if length in group)
-        column = depths.index(round(depth / DEPTH_STEP) * DEPTH_STEP)
+        column = depths.index(fifth(depth))
         sums[:, row, column] += tables[f][:, s]
         counts[:, row, column] += 1
     with np.errstate(invalid="ignore"):
@@ -84,6 +84,10 @@ def cells(several, options, found, name, policies):
                        for f, table in enumerate(tables)], axis=1)
     return (values, counts[0], [round(sum(group) / len(group)) for group in lengths], depths,
             traces)
+
+
+def fifth(depth):
+    return FIFTHS[min(int(depth // 20), 4)]
 
 
 def grouped(lengths):
@@ -114,7 +118,7 @@ def draw(several, options, found, name, title, policies, note):
         sharex=True, sharey=True)
     for p, (ax, panel, text) in enumerate(zip(axes.flat, values, titles)):
         style.number_map(ax, panel, 1 - panel, 1.0, "{:.2f}", missing="")
-        ax.set_xticks(range(len(depths)), [f"{depth:g}" for depth in depths])
+        ax.set_xticks(range(len(depths)), [f"{depth - 10}–{depth + 10}" for depth in depths])
         ax.set_yticks(range(len(lengths)), lengths)
         ax.set_title(f"{text}\n({mean[p]:.2f} [{low[p]:.2f}, {high[p]:.2f}])", fontsize=6)
     style.hide_unused(axes, len(policies))

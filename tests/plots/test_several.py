@@ -260,7 +260,7 @@ class NeedlesTest(PlotTest):
             budget = "0.2"
         one, two = (needles.cells(files, Options, places, "keep_rate", ["random"])
                     for files, places in found.values())
-        self.assertEqual((one[2], one[3], two[2], two[3]), ([405], [0.0], [800], [0.0, 100.0]))
+        self.assertEqual((one[2], one[3], two[2], two[3]), ([405], [10], [800], [10, 90]))
         rates = [results.data.keep_rate.values[1, 0].mean(axis=0) for results in several]
         np.testing.assert_allclose(one[0][0], [[(rates[0][0] + rates[1][0]) / 2]])
         np.testing.assert_allclose(two[0][0], [[rates[2][0], rates[2][2]]])
