@@ -157,10 +157,12 @@ needle() {
     knorm keydiff streaming importance oracle-mean
 }
 
-# of_all GROUP: what the traces have of a group of results, in their order.
+# of_all GROUP: what the traces have of a group of results, in their order; the sample, which has
+# fewer layers and a short prompt, is not averaged with others.
 of_all() {
   local trace file
   for trace in "${traces[@]}"; do
+    if [ "$(name "$trace")" = sample ] && [ ${#traces[@]} -gt 1 ]; then continue; fi
     file=$out/$(name "$trace").$1.nc
     if [ -f "$file" ]; then echo "$file"; fi
   done
