@@ -118,7 +118,7 @@ general() {
 
 # Every third of the layers where there are many: eviction bias is a mean over layers.
 some_layers() {
-  "$kvsim" inspect "$1" | awk '/^layer /{on = 1; next} on && !NF {exit} on {layer[n++] = $1}
+  "$kvsim" inspect "$1" | awk '/^layer /{on = 1; next} !NF {on = 0} on {layer[n++] = $1}
     END {for (i = 0; i < n; i += n > 15 ? 3 : 1) printf "%s%s", i ? "," : "", layer[i]}'
 }
 

@@ -23,7 +23,8 @@ make --kinds "summary,questions,fewshot,code,counting,switch,$orders" \
   --prompt-tokens 2304 --steps 256 --queries all
 make --kinds "$orders,rules" --prompt-tokens 512 --steps 256 --seed 0-7 --queries all \
   --layers "$third"
-for tokens in 512 1024 2048; do
-  make --kinds "$depths,needles4" --prompt-tokens "$tokens" --steps 128 --seed 0-2 \
+# Three texts of the shortest, one of the others.
+for grid in "512 0-2" "1024 0" "2048 0"; do
+  make --kinds "$depths,needles4" --prompt-tokens "${grid% *}" --steps 128 --seed "${grid#* }" \
     --layers "$third"
 done
