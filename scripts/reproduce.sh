@@ -249,7 +249,6 @@ if [ -z "$kvsim" ]; then
 fi
 export KVSIM_BIN=$kvsim
 mkdir -p "$out"
-: >"$out/figures.txt"
 if [ "${1:-}" = --all ]; then
   step "larger traces in ${2:-build/traces}"
   scripts/reproduce_traces.sh "${2:-build/traces}"
@@ -262,6 +261,7 @@ fi
 for trace in "${traces[@]}"; do
   [ -f "$trace" ] || { say "$trace: no such file; see the head of scripts/reproduce.sh"; exit 3; }
 done
+: >"$out/figures.txt"
 step theory
 theory
 number=0
