@@ -23,11 +23,16 @@ constexpr size_t kLargestGroup = 8;             // records
 constexpr int64_t kMostResults = 256 << 20;     // bytes of results of one group
 constexpr double kRate = 100e9;                 // flop/s of one thread
 constexpr double kReading = 2e9;                // bytes/s
-constexpr double kPerCell = 1e-4;               // seconds per budget and layer: the small things
-/// Measured on the sample and on a trace of 2220 entries, in products at the rate above.
+constexpr double kPerCell = 3e-4;               // seconds per budget and layer: the small things
+/// Measured on the sample and on a trace of 2304 entries and 30 layers, in products at the rate
+/// above.
 constexpr double kOutputChange = 8;
 constexpr double kMerging = 40;
+constexpr double kQuantizing = 14;
 constexpr double kDecoding = 15;
+/// What is left of a unit's own work: units of a group share scores and kept sets that are equal.
+constexpr double kUnshared = 0.4;
+constexpr double kFullCache = 2;                // of the group, against its products and reading
 constexpr int kFormat = 1;                      // of unit files; part of every key
 
 bool quantizes(const Record& record) { return !record.settings.is("quantize", "none"); }
@@ -69,15 +74,17 @@ SweepCost unit_cost(const Shapes& s, const StudyOptions& options, const Record& 
   if (settings.text("indicator").starts_with("output-change")) {
     flops += kOutputChange * s.products(64, s.value_dim);
   }
-  // Nested budgets cost as much as the largest; merging and decoding take each by itself, slot by
-  // slot.
-  double passes = s.largest + 0.2 * s.kept;
-  if (!settings.is("schedule", "prefill")) passes = kDecoding * s.budgets;
-  if (merges(record)) passes = kMerging * s.budgets;
-  flops += s.products(s.steps, s.value_dim) * passes;
   const double projected =
       options.wo_steps.value_or(0) > 0 ? std::min<double>(*options.wo_steps, s.steps) : s.steps;
   flops += 2 * projected * s.heads * s.value_dim * s.hidden * s.budgets;
+  flops *= kUnshared;
+  // Nested budgets cost as much as the largest; quantising, merging and decoding take each by
+  // itself, slot by slot.
+  double passes = kUnshared * (s.largest + 0.2 * s.kept);
+  if (quantizes(record)) passes = kQuantizing * s.budgets;
+  if (!settings.is("schedule", "prefill")) passes = kDecoding * s.budgets;
+  if (merges(record)) passes = kMerging * s.budgets;
+  flops += s.products(s.steps, s.value_dim) * passes;
   const double series = 4 + static_cast<double>(options.metrics.size()) +
                         (options.per_head ? 3 * s.heads : 0);
   const double masks = options.save_keep ? s.heads * s.entries : 0;
@@ -254,7 +261,8 @@ void SweepPlan::add_job(const SweepConfig& config, const TraceReader& reader, ui
   job.id = text_digest(whole.dump());
   const double flops = shapes.products(shapes.steps, shapes.key_dim + shapes.value_dim);
   job.shared_seconds =
-      shapes.layers * (seconds_of(flops) + static_cast<double>(tensor_bytes(reader)) / kReading);
+      kFullCache * shapes.layers *
+      (seconds_of(flops) + static_cast<double>(tensor_bytes(reader)) / kReading);
   jobs_.push_back(std::move(job));
   // Quantising records keep to themselves: they bring a variable along that others do not have.
   for (const bool quantizing : {false, true}) add_groups(jobs_.size() - 1, quantizing);
@@ -288,8 +296,8 @@ std::vector<SweepGroup> SweepPlan::groups(int64_t shard, int64_t shards) const {
 }
 
 int64_t SweepPlan::memory(const SweepGroup& group) const {
-  constexpr int64_t kProgram = 32 << 20;
-  constexpr int64_t kPerThread = 64 << 20;
+  constexpr int64_t kProgram = 48 << 20;
+  constexpr int64_t kPerThread = 12 << 20;
   const SweepJob& job = jobs_[group.job];
   int64_t results = 0;
   int64_t all = 0;
