@@ -113,7 +113,8 @@ class Parser {
       return use();
     } catch (const Error& error) {
       Error::Parts parts = error.parts();
-      if (!parts.where.empty()) parts.what = parts.where + ": " + parts.what;
+      const bool option = parts.where.starts_with("--");   // of the command line, not typed here
+      if (!parts.where.empty() && !option) parts.what = parts.where + ": " + parts.what;
       fail(node, std::move(parts));
     }
   }
@@ -169,12 +170,17 @@ class Parser {
     StudyOptions& o = config_.options;
     const double huge = std::numeric_limits<double>::max();
     return {
-        {"traces", [this](const Item& i) { config_.traces.push_back(i.text); }},
+        {"traces", [this](const Item& i) {
+           config_.places.emplace(i.text, place(*i.node));
+           config_.traces.push_back(i.text);
+         }},
         {"seeds", [this](const Item& i) {
            config_.seeds.push_back(static_cast<uint64_t>(whole(i, 0)));
          }},
         {"layers", [this](const Item& i) {
-           config_.layers.push_back(static_cast<int>(std::min<int64_t>(whole(i, 0), 1 << 30)));
+           const int64_t layer = std::min<int64_t>(whole(i, 0), 1 << 30);
+           config_.places.emplace(std::to_string(layer), place(*i.node));
+           config_.layers.push_back(static_cast<int>(layer));
          }},
         {"budgets", [this, &o](const Item& i) {
            o.budgets.push_back(at(*i.node, [&] { return Budget::parse(i.text); }));

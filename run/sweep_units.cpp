@@ -150,11 +150,19 @@ void ask_for_merges(StudyOptions& options) {
   }
 }
 
-void check_layers(const StudyOptions& options, const TraceInfo& info) {
+/// The error of a trace with the line of the sweep file that asked for it.
+[[noreturn]] void rethrow_at(const std::string& place, const Error& error) {
+  Error::Parts parts = error.parts();
+  if (!parts.where.empty()) parts.what = parts.where + ": " + parts.what;
+  parts.where = place;
+  throw Error(error.fault(), std::move(parts));
+}
+
+void check_layers(const SweepConfig& config, const StudyOptions& options, const TraceInfo& info) {
   for (const int layer : options.layers) {
     if (std::ranges::find(info.layers, layer) != info.layers.end()) continue;
-    bad_data({.what = "the trace does not have the layer asked for",
-              .where = info.path,
+    bad_data({.what = info.path + ": the trace does not have the layer asked for",
+              .where = config.places.at(std::to_string(layer)),
               .found = fmt::format("layers with {}", layer)});
   }
 }
@@ -217,7 +225,13 @@ SweepPlan::SweepPlan(const SweepConfig& config, const StudyHooks& hooks) {
 
 void SweepPlan::add_trace(const SweepConfig& config, const std::string& path,
                           const StudyHooks& hooks) {
-  readers_.push_back(std::make_unique<TraceReader>(path));
+  try {
+    readers_.push_back(std::make_unique<TraceReader>(path));
+  } catch (const Error& error) {
+    const auto place = config.places.find(path);
+    if (place == config.places.end()) throw;   // named by --trace
+    rethrow_at(place->second, error);
+  }
   if (hooks.message) {
     for (const std::string& warning : readers_.back()->warnings()) hooks.message(warning);
   }
@@ -243,7 +257,7 @@ void SweepPlan::add_job(const SweepConfig& config, const TraceReader& reader, ui
   options.layers = config.layers.empty() ? reader.info().layers : config.layers;
   std::ranges::sort(options.layers);
   options.layers.erase(std::ranges::unique(options.layers).begin(), options.layers.end());
-  check_layers(options, reader.info());
+  check_layers(config, options, reader.info());
   ask_for_merges(options);
   const Shapes shapes(reader, options);
   if (!options.wo_steps) {   // by cost, but not by how many records happen to share a group

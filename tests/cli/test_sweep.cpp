@@ -188,6 +188,20 @@ TEST_CASE("a finished sweep does nothing and ends with 0; a changed one asks fir
   CHECK(run_kvsim(sweep.line("out", "--overwrite")).status == 0);
 }
 
+TEST_CASE("what a trace refuses is named with the line that asked for it", "[sweep]") {
+  const Sweep sweep;
+  const auto complaint = [&](const std::string& head) {
+    write_bytes(sweep.config, head + kSweep);
+    const Outcome finished = run_kvsim(sweep.line("out"));
+    CHECK(finished.status == 3);
+    return finished.err;
+  };
+  const std::string traces = "traces = [\"" + sweep.trace + "\",\n";
+  CHECK_THAT(complaint(traces + "\"none.h5\"]\n"), Catch::Contains("s.toml:2: none.h5: no such"));
+  CHECK_THAT(complaint(traces + "]\nlayers = [1,\n7]\n"),
+             Catch::Contains("s.toml:4: ") && Catch::Contains("layers with 7"));
+}
+
 TEST_CASE("shards joined are one run; missing, doubled and foreign parts are named", "[sweep]") {
   const Sweep sweep;
   REQUIRE(run_kvsim(sweep.line("whole")).status == 0);
