@@ -265,7 +265,7 @@ Dataset Study::run(Backend& backend, LayerStore* store) {
   for (size_t l = first; l < options_.layers.size(); ++l) {
     say_progress(fmt::format("layer {}", options_.layers[l]));
     const LayerTrace trace = layers.next();
-    LayerWork work(trace, backend);
+    LayerWork work(trace, backend, options_.importance);
     run_layer(work, static_cast<int64_t>(l));
     if (store != nullptr) {
       Archive finished;

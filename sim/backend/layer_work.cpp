@@ -11,8 +11,8 @@ constexpr int64_t kMostRows = 64;
 
 }  // namespace
 
-LayerWork::LayerWork(const LayerTrace& trace, Backend& backend)
-    : trace_(trace), backend_(backend) {}
+LayerWork::LayerWork(const LayerTrace& trace, Backend& backend, Norm measured)
+    : trace_(trace), backend_(backend), measured_norm_(measured) {}
 
 const Table<float>& LayerWork::projected_norms(Norm norm) {
   const auto [at, fresh] = projected_norms_.try_emplace(norm, query_heads(), entries());

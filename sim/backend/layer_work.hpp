@@ -21,7 +21,8 @@ struct OutputMetric {
 /// refused unless the caller says that it looks ahead (only oracles do), and entries end at n.
 class LayerWork {
  public:
-  LayerWork(const LayerTrace& trace, Backend& backend);
+  /// `measured`: the norm in the importance that the run measures (--importance).
+  LayerWork(const LayerTrace& trace, Backend& backend, Norm measured = Norm::l1);
 
   const LayerTrace& trace() const { return trace_; }
   const TraceInfo& info() const { return *trace_.info; }
@@ -33,6 +34,7 @@ class LayerWork {
   int group_size() const { return info().group_size(); }         ///< g
   int64_t value_dim() const { return trace_.value_dim(); }       ///< dv
 
+  Norm measured_norm() const { return measured_norm_; }
   const Table<float>& projected_norms(Norm norm);   ///< [Hq][n] norm of v_i W^h
   const Table<float>& value_norms(Norm norm);       ///< [Hkv][n] norm of v_i
 
@@ -47,6 +49,7 @@ class LayerWork {
  private:
   const LayerTrace& trace_;
   Backend& backend_;
+  Norm measured_norm_;
   std::map<Norm, Table<float>> projected_norms_;
   std::map<Norm, Table<float>> value_norms_;
   std::map<std::pair<int, int>, OutputMetric> output_metric_;

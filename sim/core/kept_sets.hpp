@@ -10,8 +10,10 @@ struct KeptSets {
   bool per_query_head = false;                    ///< owners are query heads (granularity=query)
   std::vector<std::vector<uint32_t>> owners;      ///< kept prompt entries, ascending, per owner
   std::vector<int64_t> tied;                      ///< tied_at_threshold, per owner
-  std::vector<std::vector<uint32_t>> guarded;     ///< protected entries that were kept, per owner,
-                                                  ///< ascending (for --scope evictable)
+  /// Per owner, ascending: entries kept for their place (sinks, window, recent, whitelist), which
+  /// --scope evictable leaves out, and those kept for their deviation (std_keep).
+  std::vector<std::vector<uint32_t>> guarded;
+  std::vector<std::vector<uint32_t>> spread;
   bool chosen_per_step = false;                   ///< oracle-step: a set per step, not this one
   int64_t budget = 0;                             ///< B of the record
   std::vector<int64_t> places;                    ///< b of each owner; empty: nothing ever leaves

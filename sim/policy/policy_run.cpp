@@ -297,6 +297,7 @@ std::shared_ptr<const KeptSets> PolicyRun::Impl::select(size_t r, size_t b, cons
   kept->chosen_per_step = Kinds<Schedule>::find(record.settings.text("schedule")).per_step();
   kept->owners.resize(static_cast<size_t>(record.owners));
   kept->guarded.resize(static_cast<size_t>(record.owners));
+  kept->spread.resize(static_cast<size_t>(record.owners));
   kept->tied.resize(static_cast<size_t>(record.owners));
   kept->budget = at.entries;
   const int64_t least = whitelisted(record);

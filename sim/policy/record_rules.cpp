@@ -140,9 +140,6 @@ void check_decode(const Complaints& complaints, const Settings& settings) {
                          chosen<Aggregate>(settings, "aggregate").follows_slots(),
                      "aggregate=" + settings.text("aggregate") + with,
                      "aggregate=sum, mean, mean-visible, max, last, ema or linear");
-  complaints.require(!settings.is("normalize", "token-heads"),
-                     "normalize=token-heads" + with + ": heads no longer hold the same tokens",
-                     "normalize=none, head-sum or layer-sum");
   complaints.require(!chosen<Queries>(settings, "queries").looks_ahead(), "an oracle" + with,
                      "schedule=prefill");
 }

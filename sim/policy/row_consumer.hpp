@@ -12,13 +12,18 @@ namespace kvsim {
 /// of a KV head come in order of rows.
 class RowConsumer {
  public:
-  explicit RowConsumer(const Segment& segment) : segment_(segment) {}
+  /// `looks_ahead`: the segment's queries may be later steps (oracles).
+  explicit RowConsumer(const Segment& segment, bool looks_ahead = false)
+      : segment_(segment), looks_ahead_(looks_ahead) {}
   virtual ~RowConsumer() = default;
   RowConsumer(const RowConsumer&) = delete;
   RowConsumer& operator=(const RowConsumer&) = delete;
 
   const Segment& segment() const { return segment_; }
-  virtual AttentionPass wanted() const { return {.positions = segment_.positions}; }
+  bool looks_ahead() const { return looks_ahead_; }
+  virtual AttentionPass wanted() const {
+    return {.positions = segment_.positions, .look_ahead = looks_ahead_};
+  }
 
   /// Where sums over the rows will do: which; no row is then shown, and take_sums is called once
   /// with [Hq][columns].
@@ -33,6 +38,7 @@ class RowConsumer {
 
  private:
   Segment segment_;
+  bool looks_ahead_;
 };
 
 /// Feeds all consumers, with one pass for each distinct set of observing queries or sum.

@@ -12,6 +12,7 @@
 #include "sim/stages/normalize/normalize.hpp"
 #include "sim/stages/prior/prior.hpp"
 #include "sim/stages/protect/stage1.hpp"
+#include "sim/stages/queries/queries.hpp"
 #include "sim/stages/weight/weight.hpp"
 
 namespace kvsim {
@@ -61,6 +62,7 @@ void add_consumers(LayerWork& work, RowsOfLayer& rows, Scoring& scoring) {
   if (settings.real("std_keep") > 0)
     scoring.observed.deviation = Table<double>(owners, work.entries());
   const auto& allocate = stage<Allocate>(scoring, "allocate");
+  const bool ahead = stage<Queries>(scoring, "queries").looks_ahead();
   for (const Segment& segment : scoring.job->segments) {
     if (segment.positions.empty()) continue;
     if (stage<Indicator>(scoring, "indicator").axes() != Axes::entry)
@@ -68,15 +70,15 @@ void add_consumers(LayerWork& work, RowsOfLayer& rows, Scoring& scoring) {
           std::make_unique<SegmentScorer>(work, *scoring.job, segment, rows, scoring.grouped));
     if (stage<Stage1>(scoring, "stage1").uses_mass())
       scoring.consumers.push_back(std::make_unique<MassConsumer>(
-          work, segment, scoring.per_query_head(), scoring.observed));
+          work, segment, ahead, scoring.per_query_head(), scoring.observed));
     if (settings.real("std_keep") > 0)
       scoring.consumers.push_back(std::make_unique<DeviationConsumer>(
           work, settings, segment, scoring.observed.deviation));
     if (!scoring.job->wants_statistic) continue;
     auto watcher = std::make_unique<StatisticConsumer>(
-        segment, allocate.statistic(settings, work.info(),
-                                    static_cast<int64_t>(segment.positions.size()),
-                                    segment.candidates));
+        work, segment, ahead,
+        allocate.statistic(settings, work.info(), static_cast<int64_t>(segment.positions.size()),
+                           segment.candidates));
     scoring.statistics.push_back(watcher.get());
     scoring.consumers.push_back(std::move(watcher));
   }

@@ -6,7 +6,7 @@ namespace kvsim {
 
 SegmentScorer::SegmentScorer(LayerWork& work, const ScoreJob& job, const Segment& segment,
                              RowsOfLayer& rows, std::vector<Table<double>>& results)
-    : RowConsumer(segment),
+    : RowConsumer(segment, job.settings->is("queries", "future")),
       work_(work),
       job_(job),
       settings_(*job.settings),

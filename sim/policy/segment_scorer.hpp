@@ -42,7 +42,6 @@ class SegmentScorer : public RowConsumer {
   bool groups_before() const { return before_.find('g') != std::string::npos; }
   bool whole_layer() const { return has_group_ && group_.span() == GroupSpan::layer; }
   bool last_kv_head(int kv_head) const { return kv_head + 1 == work_.kv_heads(); }
-  bool looks_ahead() const { return settings_.is("queries", "future"); }
   void open_units(int count);
   void fold_head(const AttentionBlock& block, int64_t first_row, int head, Unit& unit);
   void fold_group(const AttentionBlock& block, int64_t first_row, Unit& unit);

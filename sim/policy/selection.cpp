@@ -41,7 +41,8 @@ struct Selection::Part {
 
 /// Protected entries of part k, fractions multiplying `budget`. A record that is not scored anew
 /// in its segments is protected as if it had none.
-std::vector<uint32_t> Selection::protection(int64_t owner, size_t k, int64_t budget) const {
+std::vector<uint32_t> Selection::protection(int64_t owner, size_t k, int64_t budget,
+                                            bool by_deviation) const {
   const ScoredLayer& scored = *in_.scored;
   const size_t last = in_.rescored ? scored.segments.size() - 1 : 0;
   ProtectRequest request;
@@ -52,7 +53,7 @@ std::vector<uint32_t> Selection::protection(int64_t owner, size_t k, int64_t bud
   request.last = k == last;
   request.window = scored.segments[in_.rescored ? k : last].window;
   request.budget = budget;
-  if (!scored.deviation.empty()) request.deviation = scored.deviation.row(owner);
+  if (by_deviation && !scored.deviation.empty()) request.deviation = scored.deviation.row(owner);
   request.candidate = scored.candidate;
   return protected_entries(request);
 }
@@ -136,7 +137,18 @@ void Selection::select(int64_t owner, int64_t b, KeptSets& kept) const {
     take(owner, part, kept);
   }
   std::ranges::sort(kept.owners[static_cast<size_t>(owner)]);
-  std::ranges::sort(kept.guarded[static_cast<size_t>(owner)]);
+  auto& sure = kept.guarded[static_cast<size_t>(owner)];
+  std::ranges::sort(sure);
+  if (in_.scored->deviation.empty()) return;
+  std::vector<uint32_t> placed;
+  for (size_t k = 0; k < (in_.rescored ? parts.size() : 1); ++k)
+    for (const uint32_t i : protection(owner, k, in_.rescored ? parts[k] : in_.budget, false))
+      placed.push_back(i);
+  std::ranges::sort(placed);
+  const auto others = std::ranges::stable_partition(
+      sure, [&](uint32_t i) { return std::ranges::binary_search(placed, i); });
+  kept.spread[static_cast<size_t>(owner)].assign(others.begin(), others.end());
+  sure.erase(others.begin(), others.end());
 }
 
 /// Newest first, as they won their places; only whitelisted entries, which every head keeps, first.

@@ -45,7 +45,8 @@ class Selection {
 
  private:
   struct Part;
-  std::vector<uint32_t> protection(int64_t owner, size_t k, int64_t budget) const;
+  std::vector<uint32_t> protection(int64_t owner, size_t k, int64_t budget,
+                                   bool by_deviation = true) const;
   std::vector<uint32_t> forced(int64_t owner, Range range, int64_t budget, bool before,
                                const std::vector<uint32_t>& guarded) const;
   std::vector<int64_t> shares(int64_t owner, int64_t b) const;

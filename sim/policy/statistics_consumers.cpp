@@ -5,9 +5,12 @@
 
 namespace kvsim {
 
-MassConsumer::MassConsumer(LayerWork& work, const Segment& segment, bool per_query_head,
-                           ScoredLayer& result)
-    : RowConsumer(segment), work_(work), per_query_head_(per_query_head), result_(result) {
+MassConsumer::MassConsumer(LayerWork& work, const Segment& segment, bool looks_ahead,
+                           bool per_query_head, ScoredLayer& result)
+    : RowConsumer(segment, looks_ahead),
+      work_(work),
+      per_query_head_(per_query_head),
+      result_(result) {
   const int64_t owners = per_query_head ? work.query_heads() : work.kv_heads();
   result_.mass = Table<double>(owners, work.entries());
 }
@@ -35,9 +38,8 @@ void MassConsumer::run(const AttentionBlock& block, int64_t, int) {
 
 DeviationConsumer::DeviationConsumer(LayerWork& work, const Settings& settings,
                                      const Segment& segment, Table<double>& deviation)
-    : RowConsumer(segment),
+    : RowConsumer(segment, settings.is("queries", "future")),
       work_(work),
-      settings_(settings),
       indicator_(Kinds<Indicator>::find(settings.text("indicator"))),
       group_(Kinds<Group>::find(settings.text("group"))),
       rows_(indicator_.rows(work, settings, segment)),
@@ -52,7 +54,7 @@ DeviationConsumer::DeviationConsumer(LayerWork& work, const Settings& settings,
 
 AttentionPass DeviationConsumer::wanted() const {
   AttentionPass pass{.positions = segment().positions};
-  pass.look_ahead = settings_.is("queries", "future");
+  pass.look_ahead = looks_ahead();
   pass.logits = indicator_.needs_logits();
   pass.outputs = indicator_.needs_outputs();
   pass.rows_outer = layer_;
@@ -117,6 +119,20 @@ void DeviationConsumer::end(const AttentionBlock& block, int64_t first_row) {
     else
       write(static_cast<int64_t>(static_cast<size_t>(block.kv_head) * sum_.size() + owner));
   }
+}
+
+std::optional<AttentionSumRequest> StatisticConsumer::wanted_sums() const {
+  if (!statistic_->takes_sums()) return std::nullopt;
+  AttentionSumRequest request;
+  request.rows = stored_queries(work_, segment().positions, looks_ahead());
+  request.weights.assign(request.rows.size(), 1.0);
+  request.columns = segment().candidates.end;
+  return request;
+}
+
+void StatisticConsumer::take_sums(const Table<double>& sums) {
+  for (int64_t head = 0; head < sums.rows(); ++head)
+    statistic_->add_sum(sums.row(head).subspan(static_cast<size_t>(segment().candidates.begin)));
 }
 
 }  // namespace kvsim

@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "sim/policy/row_consumer.hpp"
@@ -13,7 +14,8 @@ namespace kvsim {
 /// the window: what stage1=mass asks for (policies.md 6).
 class MassConsumer : public RowConsumer {
  public:
-  MassConsumer(LayerWork& work, const Segment& segment, bool per_query_head, ScoredLayer& result);
+  MassConsumer(LayerWork& work, const Segment& segment, bool looks_ahead, bool per_query_head,
+               ScoredLayer& result);
   void start(const AttentionBlock&, int64_t) override {}
   void run(const AttentionBlock& block, int64_t first_row, int task) override;
 
@@ -35,7 +37,6 @@ class DeviationConsumer : public RowConsumer {
 
  private:
   LayerWork& work_;
-  const Settings& settings_;
   const Indicator& indicator_;
   const Group& group_;
   std::unique_ptr<RowIndicator> rows_;
@@ -46,11 +47,14 @@ class DeviationConsumer : public RowConsumer {
   std::vector<double> seen_;         // [candidates] queries that see the entry
 };
 
-/// Hands rows to what an allocation watches.
+/// Hands rows, or their sums, to what an allocation watches.
 class StatisticConsumer : public RowConsumer {
  public:
-  StatisticConsumer(const Segment& segment, std::unique_ptr<RowStatistic> statistic)
-      : RowConsumer(segment), statistic_(std::move(statistic)) {}
+  StatisticConsumer(LayerWork& work, const Segment& segment, bool looks_ahead,
+                    std::unique_ptr<RowStatistic> statistic)
+      : RowConsumer(segment, looks_ahead), work_(work), statistic_(std::move(statistic)) {}
+  std::optional<AttentionSumRequest> wanted_sums() const override;
+  void take_sums(const Table<double>& sums) override;
   void start(const AttentionBlock&, int64_t) override {}
   void run(const AttentionBlock& block, int64_t first_row, int) override {
     statistic_->add(block, first_row, segment().candidates);
@@ -58,6 +62,7 @@ class StatisticConsumer : public RowConsumer {
   std::vector<double> finish() { return statistic_->finish(); }
 
  private:
+  LayerWork& work_;
   std::unique_ptr<RowStatistic> statistic_;
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "sim/core/parallel.hpp"
 #include "sim/stages/merge/votes.hpp"
@@ -18,16 +19,23 @@ const Merge& merge_of(const Settings& settings) {
   return Kinds<Merge>::find(settings.text("merge"));
 }
 
-/// Every prompt entry of the owner as a slot of its own.
-SlotCache whole_prompt(const LayerWork& work, const KeptSets& kept, int owner) {
+/// An owner without slots.
+SlotCache empty_cache(const LayerWork& work, const KeptSets& kept, int owner) {
   const int heads = kept.per_query_head ? 1 : work.group_size();
-  const int kv = kept.per_query_head ? owner / work.group_size() : owner;
-  SlotCache cache(owner, owner * heads, heads, work.trace().k.dim(2), work.value_dim());
-  const Table<float> keys = work.keys(kv);
-  const Table<float> values = work.values(kv);
-  cache.reserve(work.entries());
-  for (int64_t i = 0; i < work.entries(); ++i) cache.append(i, keys.row(i), values.row(i));
-  return cache;
+  return {owner, owner * heads, heads, work.trace().k.dim(2), work.value_dim()};
+}
+
+/// Prompt entries as slots of their own.
+void append_entries(const LayerWork& work, std::span<const uint32_t> entries, SlotCache& cache) {
+  const int kv = cache.first_head() / work.group_size();
+  std::vector<float> k(static_cast<size_t>(cache.key_dim()));
+  std::vector<float> v(static_cast<size_t>(cache.value_dim()));
+  cache.reserve(static_cast<int64_t>(entries.size()));
+  for (const int64_t i : entries) {
+    work.trace().k.read(kv, i, i + 1, k.data());
+    work.trace().v.read(kv, i, i + 1, v.data());
+    cache.append(i, k, v);
+  }
 }
 
 /// Estimates from the last prompt queries. Logits are linear in the key here (no softcap).
@@ -137,18 +145,21 @@ std::vector<PairMerge> pairs_made(const MergeOwner& owner, const Settings& setti
 Compressed compress(LayerWork& work, const KeptSets& kept, const Settings& settings, uint64_t seed,
                     MergeMemory& memory, bool note_pairs) {
   const Merge& merge = merge_of(settings);
+  std::vector<uint32_t> all(static_cast<size_t>(merge.merges() ? work.entries() : 0));
+  std::iota(all.begin(), all.end(), 0u);
   Compressed result;
   result.per_query_head = kept.per_query_head;
   MergeRequest request{&settings, seed, work.layer(), {}, &memory};
   request.owners.resize(kept.owners.size());
   for (size_t o = 0; o < kept.owners.size(); ++o)
-    result.owners.push_back(whole_prompt(work, kept, static_cast<int>(o)));
+    result.owners.push_back(empty_cache(work, kept, static_cast<int>(o)));
   parallel_for(static_cast<int64_t>(kept.owners.size()), [&](int64_t at) {
     const auto o = static_cast<size_t>(at);
     SlotCache& cache = result.owners[o];
     MergeOwner& owner = request.owners[o];
     owner.cache = &cache;
     owner.evicted = others(kept.owners[o], work.entries());
+    append_entries(work, merge.merges() ? all : kept.owners[o], cache);
     if (merge.estimates() != EstimateLines::none)
       cache.estimate_with(
           first_estimates(work, cache, settings, merge.estimates(), kept.budget));
@@ -162,7 +173,7 @@ Compressed compress(LayerWork& work, const KeptSets& kept, const Settings& setti
       const auto made = pairs_made(owner, settings, work.entries() - 1);
       result.pairs.insert(result.pairs.end(), made.begin(), made.end());
     }
-    owner.cache->erase(owner.evicted);
+    if (merge.merges()) owner.cache->erase(owner.evicted);   // else they never joined
     result.undefined_scales += owner.undefined_scales;
     result.scales.insert(result.scales.end(), owner.scales.begin(), owner.scales.end());
     result.evicted.push_back(std::move(owner.evicted));

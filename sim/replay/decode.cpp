@@ -1,5 +1,6 @@
 #include "sim/replay/decode.hpp"
 
+#include <Eigen/Core>
 #include <algorithm>
 
 #include "sim/core/parallel.hpp"
@@ -10,6 +11,8 @@ namespace {
 
 constexpr int64_t kBlockValues = int64_t{1} << 24;   // attention of all heads: 64 MB at a time
 constexpr int64_t kMostSteps = 64;
+
+using Floats = Eigen::Map<const Eigen::ArrayXf>;
 
 Table<double> difference(const Table<double>& a, const Table<double>& b) {
   Table<double> result = a;
@@ -63,10 +66,9 @@ void DecodeReplay::start_runs(std::vector<std::unique_ptr<DecodeRun>>& runs) {
 }
 
 /// The full cache at some steps, for comparison only: policies see nothing of it.
-DecodeBlock DecodeReplay::read_block(int64_t first, int64_t steps,
-                                     const Table<float>& importance) const {
+void DecodeReplay::read_block(int64_t first, int64_t steps, const Table<float>& importance,
+                              DecodeBlock& block) const {
   const TraceInfo& info = work_.info();
-  DecodeBlock block;
   block.first_step = first;
   block.steps = steps;
   block.importance = &importance;
@@ -92,13 +94,11 @@ DecodeBlock DecodeReplay::read_block(int64_t first, int64_t steps,
       const float* row = block.attention(head, s);
       const int64_t before = block.heads.front().positions[static_cast<size_t>(s)] +
                              (block.count_query ? 1 : 0);
-      for (int64_t i = 0; i < before; ++i) {
-        const auto a = static_cast<double>(row[i]);
-        block.total_attention(h, s) += a;
-        const double gain = a * static_cast<double>(importance(h, i));
-        block.total_importance(h, s) += gain;
-        block.total_squares(h, s) += gain * gain;
-      }
+      const auto a = Floats(row, before).cast<double>();
+      const Eigen::ArrayXd gain = a * Floats(importance.row(head).data(), before).cast<double>();
+      block.total_attention(h, s) = a.sum();
+      block.total_importance(h, s) = gain.sum();
+      block.total_squares(h, s) = gain.square().sum();
       for (size_t part = 0; part < block.part_total.size(); ++part)
         for (const Range range : options_.parts[part])
           for (int64_t i = range.begin; i < range.end; ++i)
@@ -106,7 +106,6 @@ DecodeBlock DecodeReplay::read_block(int64_t first, int64_t steps,
                 static_cast<double>(row[i]) * static_cast<double>(importance(h, i));
     }
   });
-  return block;
 }
 
 void DecodeReplay::run(const std::function<void(const StepBlock&)>& sink) {
@@ -119,9 +118,10 @@ void DecodeReplay::run(const std::function<void(const StepBlock&)>& sink) {
   std::vector<std::unique_ptr<DecodeRun>> runs;
   start_runs(runs);
   const int64_t most = std::clamp<int64_t>(kBlockValues / (heads * info.total_len), 1, kMostSteps);
+  DecodeBlock full;   // its memory serves every block
   for (int64_t first = 0; first < info.steps(); first += most) {
     const int64_t steps = std::min(most, info.steps() - first);
-    const DecodeBlock full = read_block(first, steps, importance);
+    read_block(first, steps, importance, full);
     std::vector<DecodeSeries> series(runs.size(), DecodeSeries(heads, steps, work_.value_dim(),
                                                                 options_.parts.size()));
     for (DecodeSeries& one : series)

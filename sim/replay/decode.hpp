@@ -23,7 +23,8 @@ class DecodeReplay {
 
  private:
   void start_runs(std::vector<std::unique_ptr<DecodeRun>>& runs);
-  DecodeBlock read_block(int64_t first, int64_t steps, const Table<float>& importance) const;
+  void read_block(int64_t first, int64_t steps, const Table<float>& importance,
+                  DecodeBlock& block) const;
   void sink_block(const DecodeBlock& full, const DecodeSeries& series, size_t run,
                   const std::function<void(const StepBlock&)>& sink) const;
 

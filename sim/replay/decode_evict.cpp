@@ -46,9 +46,12 @@ void DecodeRun::update_statistics() {
         group.add(x, cache.heads(), row, grouped[o].row(0));
     }
   });
-  std::vector<double> by_position;
+  std::vector<double>& by_position = by_position_;
   if (layer) {
-    by_position.assign(static_cast<size_t>(work_.info().total_len), 0.0);
+    by_position.resize(static_cast<size_t>(work_.info().total_len), 0.0);
+    for (const SlotCache& cache : owners_)   // no more than what is read below
+      for (const int64_t position : cache.positions())
+        by_position[static_cast<size_t>(position)] = 0;
     for (size_t o = 0; o < owners_.size(); ++o)
       for (int64_t x = 0; x < grouped[o].rows(); ++x)
         for (int64_t s = 0; s < owners_[o].size(); ++s)

@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
-#include "sim/core/log_sum.hpp"
 #include "sim/core/parallel.hpp"
 #include "sim/replay/decode_scratch.hpp"
-#include "sim/replay/full_rest.hpp"
 #include "sim/stages/merge/votes.hpp"
+#include "sim/stages/normalize/normalize.hpp"
 #include "sim/stages/weight/weight.hpp"
 
 namespace kvsim {
@@ -41,6 +41,10 @@ const float* DecodeBlock::attention(int head, int64_t step) const {
 const float* DecodeBlock::logits(int head, int64_t step) const {
   const int group = heads.front().heads;
   return heads[static_cast<size_t>(head / group)].logit_row(head % group, step);
+}
+double DecodeBlock::log_sum_exp(int head, int64_t step) const {
+  const AttentionBlock& block = heads[static_cast<size_t>(head / heads.front().heads)];
+  return block.log_sum_exp[static_cast<size_t>((head % block.heads) * block.rows + step)];
 }
 const float* DecodeBlock::z(int head, int64_t step, int64_t width) const {
   const AttentionBlock& block = heads[static_cast<size_t>(head / heads.front().heads)];
@@ -82,18 +86,41 @@ void DecodeRun::start() {
   if (weight.changes_nothing()) return;
   weights_.resize(owners_.size());
   outputs_.resize(owners_.size());
+  for (size_t o = 0; weight.needs_outputs() && o < owners_.size(); ++o)
+    outputs_[o] = output_slices(work_.trace(), owners_[o].first_head(), owners_[o].heads());
+  if (Kinds<Normalize>::find(settings_.text("normalize")).per_entry()) {
+    token_weight_.assign(static_cast<size_t>(work_.info().total_len), 0.0);
+    std::set<int64_t> held;
+    for (const SlotCache& cache : owners_)
+      held.insert(cache.positions().begin(), cache.positions().end());
+    for (const int64_t position : held) sum_over_heads(position);
+  }
   for (size_t o = 0; o < owners_.size(); ++o) {
-    const SlotCache& cache = owners_[o];
-    if (weight.needs_outputs())
-      outputs_[o] = output_slices(work_.trace(), cache.first_head(), cache.heads());
-    weights_[o].resize(static_cast<size_t>(cache.size()));
-    for (int64_t s = 0; s < cache.size(); ++s) weigh(o, s);
+    weights_[o].resize(static_cast<size_t>(owners_[o].size()));
+    for (int64_t s = 0; s < owners_[o].size(); ++s) weigh(o, s);
+  }
+}
+
+/// Weight of an entry in all heads together, by its own values: other heads may no longer hold it.
+void DecodeRun::sum_over_heads(int64_t position) {
+  std::vector<float> value(static_cast<size_t>(work_.value_dim()));
+  double& sum = token_weight_[static_cast<size_t>(position)];
+  sum = 0;
+  for (size_t o = 0; o < owners_.size(); ++o) {
+    work_.trace().v.read(owners_[o].first_head() / work_.group_size(), position, position + 1,
+                         value.data());
+    sum += weight_of(settings_).of_value(value, outputs_[o]);
   }
 }
 
 void DecodeRun::weigh(size_t owner, int64_t slot) {
-  weights_[owner][static_cast<size_t>(slot)] =
-      weight_of(settings_).of_value(owners_[owner].value(slot), outputs_[owner]);
+  const SlotCache& cache = owners_[owner];
+  double weight = weight_of(settings_).of_value(cache.value(slot), outputs_[owner]);
+  const double sum = token_weight_.empty()
+                         ? 0
+                         : token_weight_[static_cast<size_t>(cache.position(slot))];
+  if (sum != 0) weight /= sum;   // a divisor of 0 leaves the score
+  weights_[owner][static_cast<size_t>(slot)] = weight;
 }
 
 void DecodeRun::for_owners(const std::function<void(size_t)>& body) const {
@@ -111,6 +138,7 @@ void DecodeRun::for_owners(const std::function<void(size_t)>& body) const {
 
 void DecodeRun::step(const DecodeBlock& block, int64_t step, DecodeSeries& series) {
   const int64_t position = block.heads.front().positions[static_cast<size_t>(step)];
+  if (!token_weight_.empty()) sum_over_heads(position);
   for_owners([&](size_t owner) {
     append(owner, position);
     attend(owner, block, step, series);
@@ -201,97 +229,6 @@ void DecodeRun::attend(size_t owner, const DecodeBlock& block, int64_t step,
       delta[c] = static_cast<float>(mean[c] - static_cast<double>(z[c]));
     compare(owner, x, block, step, series);
   }
-}
-
-/// Attention and importance of the full cache on the slots present that are before the query.
-void DecodeRun::compare(size_t owner, int x, const DecodeBlock& block, int64_t step,
-                        DecodeSeries& series) const {
-  const SlotCache& cache = owners_[owner];
-  const int head = cache.first_head() + x;
-  const float* full = block.attention(head, step);
-  const auto importance = block.importance->row(head);
-  const std::vector<uint8_t> guarded =
-      block.leave_out_guarded ? protection(owner) : std::vector<uint8_t>();
-  double kept = 0, kept_gain = 0, kept_squares = 0;
-  double safe = 0, safe_gain = 0, safe_squares = 0;
-  const int64_t last = cache.size() - (block.count_query ? 0 : 1);
-  for (int64_t s = 0; s < last; ++s) {
-    const auto i = static_cast<size_t>(cache.position(s));
-    const auto a = static_cast<double>(full[i]);
-    const double gain = a * static_cast<double>(importance[i]);
-    kept += a;
-    kept_gain += gain;
-    kept_squares += gain * gain;
-    const bool is_safe = !guarded.empty() && guarded[static_cast<size_t>(s)];
-    for (size_t part = 0; part < block.parts->size(); ++part) {
-      const auto holds = [&](Range range) { return range.contains(cache.position(s)); };
-      if (std::ranges::none_of((*block.parts)[part], holds)) continue;
-      series.part_kept[part](head, step) += gain;
-      if (is_safe) series.part_guarded[part](head, step) += gain;
-    }
-    if (!is_safe) continue;
-    safe += a;
-    safe_gain += gain;
-    safe_squares += gain * gain;
-    series.guarded_entries(head, step) += 1;
-  }
-  series.kept_attention(head, step) = kept;
-  series.kept_importance(head, step) = kept_gain;
-  series.guarded_attention(head, step) = safe;
-  series.guarded_importance(head, step) = safe_gain;
-  series.kept_squares(head, step) = kept_squares;
-  series.guarded_squares(head, step) = safe_squares;
-  if (merges(settings_)) compare_merged(owner, x, block, step, series.merges);
-}
-
-void DecodeRun::compare_merged(size_t owner, int x, const DecodeBlock& block, int64_t step,
-                               MergeTally& tally) const {
-  const SlotCache& cache = owners_[owner];
-  const Votes& votes = votes_of(settings_);
-  const int head = cache.first_head() + x;
-  const float* full = block.attention(head, step);
-  const float* logits = block.logits(head, step);
-  for (int64_t s = 0; s < cache.size(); ++s) {
-    if (cache.members(s).empty()) continue;
-    double together = -std::numeric_limits<double>::infinity();
-    double mass = 0;
-    for (const uint32_t entry : cache.members(s)) {
-      const auto a = static_cast<double>(full[entry]);
-      together = log_add(together, static_cast<double>(logits[entry]));
-      mass += a;
-      if (entry == cache.position(s)) continue;
-      tally.add_member(head, step, a,
-                       a * static_cast<double>((*block.importance)(head, entry)));
-    }
-    const double logit = scratch_[owner].logits(x, s) + votes.log_weight(cache, s, x);
-    tally.add_slot(head, step, mass, scratch_[owner].attention(x, s), logit - together);
-    if (!tally.wants_changes()) continue;
-    const std::vector<double> mean = member_mean(cache, s, logits, together);
-    const std::span<const double> v_m(mean);
-    if (mass > kNearlyAll) {
-      const FullRest rest =
-          full_rest(work_.trace(), head, block.first_step + step, cache.members(s));
-      tally.add_change(head, step,
-                       slot_change_beside(together - rest.log_mass, logit - together, v_m,
-                                          cache.value(s), std::span<const double>(rest.mean)));
-      continue;
-    }
-    const std::span<const float> z(block.z(head, step, cache.value_dim()), mean.size());
-    tally.add_change(head, step, slot_change(mass, logit - together, v_m, cache.value(s), z));
-  }
-}
-
-/// Mean value of a slot's entries, weighted by exp(logit); `together` is the log of their sum.
-std::vector<double> DecodeRun::member_mean(const SlotCache& cache, int64_t slot,
-                                           const float* logits, double together) const {
-  std::vector<double> mean(static_cast<size_t>(cache.value_dim()), 0.0);
-  std::vector<float> value(mean.size());
-  for (const uint32_t entry : cache.members(slot)) {
-    work_.trace().v.read(cache.first_head() / work_.group_size(), entry, entry + 1, value.data());
-    const double weight = std::exp(static_cast<double>(logits[entry]) - together);
-    for (size_t c = 0; c < mean.size(); ++c) mean[c] += weight * static_cast<double>(value[c]);
-  }
-  return mean;
 }
 
 /// Estimates see the slots' own logits: keys as stored, no log-weights. Those of the mean query are

@@ -28,6 +28,7 @@ struct DecodeBlock {
   /// Row of a query head: attention, logits (only where asked for).
   const float* attention(int head, int64_t step) const;
   const float* logits(int head, int64_t step) const;
+  double log_sum_exp(int head, int64_t step) const;
   const float* z(int head, int64_t step, int64_t width) const;
 };
 
@@ -77,6 +78,15 @@ class DecodeRun {
                DecodeSeries& series) const;
   void compare_merged(size_t owner, int x, const DecodeBlock& block, int64_t step,
                       MergeTally& tally) const;
+  /// Entries of one slot in the full cache, for one head and step.
+  struct Members {
+    double attention = 0;            ///< of all
+    double log_mass = 0;             ///< ln of the sum of exp(logit)
+    double merged_attention = 0;     ///< of those that the slot took in
+    double merged_importance = 0;
+  };
+  Members members_of(const SlotCache& cache, int64_t slot, const DecodeBlock& block, int head,
+                     int64_t step) const;
   std::vector<double> member_mean(const SlotCache& cache, int64_t slot, const float* logits,
                                   double together) const;
   void add_pair(PairMerge pair);
@@ -90,6 +100,7 @@ class DecodeRun {
   double score(size_t owner, int64_t slot) const;
   void evict();
   void weigh(size_t owner, int64_t slot);
+  void sum_over_heads(int64_t position);
   void merge_statistics(size_t owner, const std::vector<MergeOwner::Step>& steps,
                         const std::vector<int64_t>& evicted);
 
@@ -103,8 +114,10 @@ class DecodeRun {
   std::vector<std::unique_ptr<SlotStatistic>> deviations_;
   std::vector<std::vector<double>> weights_;                 ///< w of each slot, or empty
   std::vector<std::vector<Table<float>>> outputs_;           ///< W^h of the owner's heads, or empty
+  std::vector<double> token_weight_;                         ///< [N] of the heads in all, or empty
   std::vector<uint8_t> whitelisted_;                         ///< [n]
   std::vector<Scratch> scratch_;
+  std::vector<double> by_position_;                          ///< [N] of a layer's row, or empty
   MergeMemory memory_;
   int64_t undefined_scales_ = 0;
   std::vector<double> scales_;

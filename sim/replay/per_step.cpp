@@ -71,7 +71,10 @@ class BlockReplay {
       const auto size = static_cast<int64_t>(kept_[b]->owners[owner].size());
       static const std::vector<uint32_t> kNone;
       const auto& guarded = kept_[b]->guarded.empty() ? kNone : kept_[b]->guarded[owner];
-      std::vector<uint32_t> set = ranked(total, guarded, size);
+      std::vector<uint32_t> sure = guarded;
+      if (!kept_[b]->spread.empty())
+        sure.insert(sure.end(), kept_[b]->spread[owner].begin(), kept_[b]->spread[owner].end());
+      std::vector<uint32_t> set = ranked(total, sure, size);
       std::sort(set.begin(), set.end());
       for (int x = 0; x < count; ++x) {
         const double log_sum_exp =

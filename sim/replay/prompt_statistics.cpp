@@ -37,6 +37,38 @@ AttentionPass PromptStatistics::wanted() const {
   return pass;
 }
 
+/// Sums will do where every stage is linear in the rows.
+std::optional<AttentionSumRequest> PromptStatistics::wanted_sums() const {
+  if (!rows_->is_scaled_attention() || !group_.linear() || !scores_.front()->takes_sums() ||
+      !deviations_.empty())
+    return std::nullopt;
+  AttentionSumRequest request;
+  request.rows = stored_queries(work_, segment().positions, false);
+  request.columns = work_.entries();
+  for (const int64_t position : segment().positions)
+    request.weights.push_back(rows_->row_factor(position));
+  return request;
+}
+
+void PromptStatistics::take_sums(const Table<double>& sums) {
+  std::vector<int64_t> visible;
+  for (const int64_t position : segment().positions)
+    visible.push_back(std::min(work_.entries(), position + 1));
+  const bool layer = group_.span() == GroupSpan::layer;
+  const auto heads = static_cast<int>(layer ? sums.rows()
+                                            : sums.rows() / static_cast<int64_t>(scores_.size()));
+  std::vector<double> head_row, grouped(static_cast<size_t>(work_.entries()));
+  for (size_t owner = 0; owner < scores_.size(); ++owner) {
+    for (int x = 0; x < heads && (owner == 0 || !layer); ++x) {
+      const int head = layer ? x : static_cast<int>(owner) * heads + x;
+      head_row.assign(sums.row(head).begin(), sums.row(head).end());
+      rows_->scale(head, {0, work_.entries()}, head_row);
+      group_.add(x, heads, head_row, grouped);
+    }
+    scores_[owner]->add_sum(grouped, visible);
+  }
+}
+
 void PromptStatistics::start(const AttentionBlock& block, int64_t) { rows_->start(block); }
 
 void PromptStatistics::add(size_t owner, std::span<const double> row, int64_t visible) {

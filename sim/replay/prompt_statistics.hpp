@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "sim/policy/row_consumer.hpp"
@@ -20,6 +21,8 @@ class PromptStatistics : public RowConsumer {
   std::vector<std::unique_ptr<SlotStatistic>> take_deviations() { return std::move(deviations_); }
 
   AttentionPass wanted() const override;
+  std::optional<AttentionSumRequest> wanted_sums() const override;
+  void take_sums(const Table<double>& sums) override;
   void start(const AttentionBlock& block, int64_t first_row) override;
   void run(const AttentionBlock& block, int64_t first_row, int task) override;
 

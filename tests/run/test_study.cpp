@@ -1,4 +1,6 @@
 #include <catch2/catch.hpp>
+
+#include <algorithm>
 #include <cmath>
 
 #include "analysis/statistics.hpp"
@@ -148,6 +150,60 @@ TEST_CASE("regret is what the oracles keep more, whether they are shown or not",
   const auto best = shown.results.row("retained_importance", {2, 0, 0});
   const auto regret = hidden.results.row("regret_step", {0, 0, 0});
   for (size_t t = 0; t < regret.size(); ++t) CHECK(regret[t] == Approx(best[t] - own[t]));
+}
+
+TEST_CASE("regret is measured against the oracle of the importance that is measured", "[study]") {
+  for (const Norm norm : {Norm::l1, Norm::l2}) {
+    const StudyOfSynth study([&](StudyOptions& o) {
+      o.records = {Record::parse("oracle-mean"), Record::parse("random")};
+      o.metrics = {"regret_mean"};
+      o.importance = norm;
+    });
+    const TraceInfo& info = study.reader->info();
+    const int group = info.group_size();
+    std::vector<std::vector<double>> gain(static_cast<size_t>(info.num_kv_heads),
+                                          std::vector<double>(kPrompt, 0.0));
+    for (int64_t step = 0; step < 6; ++step) {
+      std::vector<std::vector<double>> rows;
+      double total = 0;
+      for (int head = 0; head < info.num_query_heads; ++head) {
+        auto& row = rows.emplace_back(
+            reference::attention(study.layer, head,
+                                 reference::logits(study.layer, head, info.first_step() + step))
+                .weight);
+        row.resize(kPrompt);
+        for (size_t i = 0; i < row.size(); ++i) {
+          const auto out = reference::project(
+              study.layer, head, reference::value(study.layer, head, static_cast<int64_t>(i)));
+          row[i] *= norm == Norm::l1 ? reference::l1(out) : reference::l2(out);
+          total += row[i];
+        }
+      }
+      for (int head = 0; head < info.num_query_heads; ++head)
+        for (size_t i = 0; i < kPrompt; ++i)
+          gain[static_cast<size_t>(head / group)][i] += rows[static_cast<size_t>(head)][i] / total;
+    }
+    double best = 0;   // mean over steps of what the best static sets keep
+    for (auto& owner : gain) {
+      std::sort(owner.rbegin(), owner.rend());
+      for (size_t x = 0; x < kPrompt / 2; ++x) best += owner[x] / 6;
+    }
+    const auto mean_of = [&](int64_t policy) {
+      return study.results.row("retained_importance_mean", {policy, 0, 0})[0];
+    };
+    CHECK(mean_of(0) == Approx(best).epsilon(1e-5));
+    CHECK(study.results.row("regret_mean", {1, 0, 0})[0] == Approx(best - mean_of(1)).margin(1e-5));
+  }
+}
+
+TEST_CASE("entries kept for their deviation are evictable, unlike sinks and recent ones",
+          "[study]") {
+  const StudyOfSynth study([](StudyOptions& o) {
+    o.records = {Record::parse("roco")};   // sinks 4, recent 10, deviation 0.3
+    o.metrics = kCorrelation;
+    o.scope = Scope::evictable;
+  });
+  study.check_scope([](int64_t entry) { return entry >= 4 && entry < kPrompt - 10; });
 }
 
 TEST_CASE("the residual error divides the absolute one by the residual norm", "[study]") {

@@ -29,6 +29,10 @@ class SlotStatistic {
   virtual ~SlotStatistic() = default;
   /// One more row over all slots; the query sees the first `visible` of them.
   virtual void add(std::span<const double> row, int64_t visible) = 0;
+  /// Where rows count only through their sum, add_sum is as good as `add` for every row: row j sees
+  /// its first visible[j] slots, 0..slots.
+  virtual bool takes_sums() const { return false; }
+  virtual void add_sum(std::span<const double> /*sum*/, std::span<const int64_t> /*visible*/) {}
   virtual double score(int64_t slot) const = 0;
   virtual void append() = 0;
   virtual void erase(std::span<const int64_t> slots) = 0;   ///< ascending

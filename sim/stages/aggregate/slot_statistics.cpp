@@ -4,12 +4,10 @@
 #include <cmath>
 #include <vector>
 
+#include "sim/core/erase_rows.hpp"
+
 namespace kvsim {
 namespace {
-
-void erase_at(std::vector<double>& values, std::span<const int64_t> slots) {
-  for (size_t k = slots.size(); k-- > 0;) values.erase(values.begin() + slots[k]);
-}
 
 /// Weighted mean of two values, with the second replaced by it.
 void average_into(double from, double& into, double weight_from, double weight_into) {
@@ -22,9 +20,11 @@ class SumOfRows : public SlotStatistic {
   void add(std::span<const double> row, int64_t) override {
     for (size_t s = 0; s < row.size(); ++s) sum_[s] += row[s];
   }
+  bool takes_sums() const override { return true; }
+  void add_sum(std::span<const double> sum, std::span<const int64_t>) override { add(sum, 0); }
   double score(int64_t slot) const override { return sum_[static_cast<size_t>(slot)]; }
   void append() override { sum_.push_back(0); }
-  void erase(std::span<const int64_t> slots) override { erase_at(sum_, slots); }
+  void erase(std::span<const int64_t> slots) override { erase_rows(sum_, 1, slots); }
   void merge(int64_t from, int64_t into, double, double) override {
     sum_[static_cast<size_t>(into)] += sum_[static_cast<size_t>(from)];
   }
@@ -44,6 +44,17 @@ class MeanOfSeen : public SlotStatistic {
       ++seen_[s];
     }
   }
+  bool takes_sums() const override { return true; }
+  void add_sum(std::span<const double> sum, std::span<const int64_t> visible) override {
+    std::vector<double> first(seen_.size() + 1, 0.0);   // rows that see no more than s columns
+    for (const int64_t columns : visible) ++first[static_cast<size_t>(columns)];
+    auto rows = static_cast<double>(visible.size());
+    for (size_t s = 0; s < sum.size(); ++s) {
+      rows -= first[s];
+      sum_[s] += sum[s];
+      seen_[s] += rows;
+    }
+  }
   double score(int64_t slot) const override {
     const auto s = static_cast<size_t>(slot);
     return seen_[s] > 0 ? sum_[s] / seen_[s] : 0;
@@ -53,8 +64,8 @@ class MeanOfSeen : public SlotStatistic {
     seen_.push_back(0);
   }
   void erase(std::span<const int64_t> slots) override {
-    erase_at(sum_, slots);
-    erase_at(seen_, slots);
+    erase_rows(sum_, 1, slots);
+    erase_rows(seen_, 1, slots);
   }
   void merge(int64_t from, int64_t into, double weight_from, double weight_into) override {
     double mean = score(into);
@@ -119,8 +130,8 @@ class Recursive : public SlotStatistic {
     started_.push_back(0);
   }
   void erase(std::span<const int64_t> slots) override {
-    erase_at(value_, slots);
-    erase_at(started_, slots);
+    erase_rows(value_, 1, slots);
+    erase_rows(started_, 1, slots);
   }
   void merge(int64_t from, int64_t into, double weight_from, double weight_into) override {
     average_into(score(from), value_[static_cast<size_t>(into)], weight_from, weight_into);
@@ -170,7 +181,7 @@ class MeanOfLast : public SlotStatistic {
   }
   void append() override { slots_.push_back({std::vector<double>(rows_, 0.0), 0, 0}); }
   void erase(std::span<const int64_t> slots) override {
-    for (size_t k = slots.size(); k-- > 0;) slots_.erase(slots_.begin() + slots[k]);
+    erase_rows(slots_, 1, slots);
   }
   void merge(int64_t from, int64_t into, double weight_from, double weight_into) override {
     const Slot& a = slots_[static_cast<size_t>(from)];

@@ -51,7 +51,11 @@ class RowStatistic {
  public:
   virtual ~RowStatistic() = default;
   /// Rows row_begin.. of J, one block per KV head at a time; blocks of a KV head come in order.
-  virtual void add(const AttentionBlock& block, int64_t row_begin, Range candidates) = 0;
+  virtual void add(const AttentionBlock&, int64_t /*row_begin*/, Range /*candidates*/) {}
+  /// Where the rows count only through their sum: it comes instead of them, over the candidates,
+  /// once for each query head in order.
+  virtual bool takes_sums() const { return false; }
+  virtual void add_sum(std::span<const double>) {}
   virtual std::vector<double> finish() = 0;
 };
 

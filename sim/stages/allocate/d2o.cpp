@@ -9,22 +9,16 @@ namespace {
 /// Variance over entries of the attention that each query head gave them in all (D2O Eq. 4).
 class Concentration : public RowStatistic {
  public:
-  void add(const AttentionBlock& block, int64_t row_begin, Range candidates) override {
-    const auto columns = static_cast<size_t>(candidates.size());
-    if (row_begin == 0) {
-      close();
-      sums_.assign(static_cast<size_t>(block.heads) * columns, 0.0);
-      heads_ = static_cast<size_t>(block.heads);
-    }
-    for (int head = 0; head < block.heads; ++head)
-      for (int64_t r = 0; r < block.rows; ++r) {
-        const float* a = block.attention_row(head, r) + candidates.begin;
-        double* sum = sums_.data() + static_cast<size_t>(head) * columns;
-        for (size_t c = 0; c < columns; ++c) sum[c] += static_cast<double>(a[c]);
-      }
+  bool takes_sums() const override { return true; }
+  void add_sum(std::span<const double> sum) override {
+    const auto columns = static_cast<double>(sum.size());
+    double mean = 0;
+    for (const double x : sum) mean += x / columns;
+    double squares = 0;
+    for (const double x : sum) squares += (x - mean) * (x - mean);
+    variance_.push_back(columns > 1 ? squares / (columns - 1) : 0);
   }
   std::vector<double> finish() override {
-    close();
     const auto [low, high] = std::minmax_element(variance_.begin(), variance_.end());
     double mean = 0;
     for (double v : variance_)
@@ -33,20 +27,6 @@ class Concentration : public RowStatistic {
   }
 
  private:
-  void close() {
-    const size_t columns = heads_ > 0 ? sums_.size() / heads_ : 0;
-    for (size_t head = 0; head < heads_; ++head) {
-      const double* sum = sums_.data() + head * columns;
-      double mean = 0;
-      for (size_t c = 0; c < columns; ++c) mean += sum[c] / static_cast<double>(columns);
-      double squares = 0;
-      for (size_t c = 0; c < columns; ++c) squares += (sum[c] - mean) * (sum[c] - mean);
-      variance_.push_back(columns > 1 ? squares / static_cast<double>(columns - 1) : 0);
-    }
-    heads_ = 0;
-  }
-  size_t heads_ = 0;
-  std::vector<double> sums_;       // [heads][candidates] of the KV head at work
   std::vector<double> variance_;   // per query head
 };
 

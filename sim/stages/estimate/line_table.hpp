@@ -3,6 +3,8 @@
 #include <span>
 #include <vector>
 
+#include "sim/core/erase_rows.hpp"
+
 namespace kvsim {
 
 /// One value per line and slot, [lines][slots], with slots that come and go.
@@ -22,8 +24,7 @@ class LineTable {
     for (auto& line : lines_) line.push_back(fill_);
   }
   void erase(std::span<const int64_t> slots) {
-    for (auto& line : lines_)
-      for (size_t k = slots.size(); k-- > 0;) line.erase(line.begin() + slots[k]);
+    for (auto& line : lines_) erase_rows(line, 1, slots);
   }
 
  private:

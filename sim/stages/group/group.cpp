@@ -45,6 +45,7 @@ const Register<Group, GroupMean> mean;
 class GroupMax : public Group {
  public:
   GroupMax() : Group({"group", "max", "maximum over the group", "DefensiveKV footnote 1", {}}) {}
+  bool linear() const override { return false; }
   void add(int index, int, std::span<const double> head, std::span<double> out) const override {
     for (size_t c = 0; c < out.size(); ++c)
       out[c] = index == 0 ? head[c] : std::max(out[c], head[c]);

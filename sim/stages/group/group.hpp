@@ -13,6 +13,8 @@ class Group : public Kind {
  public:
   using Kind::Kind;
   virtual GroupSpan span() const { return GroupSpan::kv_group; }
+  /// Is the group of summed rows the sum of grouped rows?
+  virtual bool linear() const { return true; }
   /// Combines one more head's row into `out`, number `index` of `count`.
   virtual void add(int index, int count, std::span<const double> head,
                    std::span<double> out) const = 0;

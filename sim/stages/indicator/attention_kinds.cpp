@@ -59,12 +59,17 @@ class Attention : public HeadRows {
 };
 const Register<Indicator, Attention> attention;
 
+/// Norms of v_i W^h in importance: L1, but oracles look for the importance that is measured.
+const Table<float>& importance_weights(LayerWork& work, const Settings& settings) {
+  return work.projected_norms(settings.is("queries", "future") ? work.measured_norm() : Norm::l1);
+}
+
 class Importance : public HeadRows {
  public:
   Importance()
       : HeadRows({"indicator", "importance", "A * ||v_i W^h||_1", "DefensiveKV 3.1", {}}) {}
-  Rows rows(LayerWork& work, const Settings&, const Segment&) const override {
-    return std::make_unique<AttentionRows>(work.projected_norms(Norm::l1));
+  Rows rows(LayerWork& work, const Settings& settings, const Segment&) const override {
+    return std::make_unique<AttentionRows>(importance_weights(work, settings));
   }
 };
 const Register<Indicator, Importance> importance;
@@ -192,7 +197,7 @@ class ImportanceShare : public HeadRows {
       : HeadRows({"indicator", "importance-share", "importance / the layer's total of that query",
                   "kvsim; DefensiveKV 3.1", {}}) {}
   Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
-    const Table<float>& weights = work.projected_norms(Norm::l1);
+    const Table<float>& weights = importance_weights(work, settings);
     std::vector<double> totals(segment.positions.size(), 0.0);
     const bool ahead = settings.is("queries", "future");
     const AttentionPass pass{.positions = segment.positions, .look_ahead = ahead};

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "sim/core/erase_rows.hpp"
 #include "sim/stages/estimate/estimate.hpp"
 
 namespace kvsim {
@@ -77,19 +78,5 @@ class SlotCache {
   std::vector<double> bias_;   ///< [slots][heads], or empty
   std::unique_ptr<Estimates> estimates_;
 };
-
-/// Removes elements of a row-major array [rows][width] by ascending row numbers.
-template <class T>
-void erase_rows(std::vector<T>& values, int64_t width, std::span<const int64_t> rows) {
-  if (rows.empty()) return;
-  const auto begin = values.begin();
-  auto to = begin + rows.front() * width;
-  for (size_t k = 0; k < rows.size(); ++k) {
-    const auto from = begin + (rows[k] + 1) * width;
-    const auto end = k + 1 < rows.size() ? begin + rows[k + 1] * width : values.end();
-    to = std::move(from, end, to);
-  }
-  values.erase(to, values.end());
-}
 
 }  // namespace kvsim

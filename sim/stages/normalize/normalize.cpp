@@ -59,6 +59,7 @@ class TokenHeads : public Normalize {
   TokenHeads()
       : Normalize({"normalize", "token-heads", "sum of the token's w over the heads",
                    "DefensiveKV code", {}}) {}
+  bool per_entry() const override { return true; }
   void apply(const Table<double>& w, Range candidates, Table<double>& scores) const override {
     for (int64_t i = candidates.begin; i < candidates.end; ++i) {
       double total = 0;

@@ -8,6 +8,8 @@ namespace kvsim {
 class Normalize : public Kind {
  public:
   using Kind::Kind;
+  /// Is every entry divided by a sum of its own? Other sums leave a head's order as it is.
+  virtual bool per_entry() const { return false; }
   /// Both [owners][n]; only `candidates` count and change.
   virtual void apply(const Table<double>& weights, Range candidates,
                      Table<double>& scores) const = 0;

@@ -1,138 +1,33 @@
-// schedule=decode against a naive float64 form of the same steps, one entry at a time.
+// schedule=decode against a naive float64 form of the same steps, one entry at a time; so are
+// budgets that differ between heads and layers, which the prompt's allocation leaves behind.
 #include <catch2/catch.hpp>
 
-#include <algorithm>
-#include <functional>
-#include <numeric>
+#include <set>
 
 #include "sim/replay/decode.hpp"
-#include "tests/reference/reference.hpp"
+#include "tests/reference/decoding.hpp"
+#include "tests/reference/policy_reference.hpp"
 #include "tests/support/random_run.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;
+using Rule = reference::Decoding::Rule;
+using Statistic = reference::Decoding::Statistic;
 
 namespace {
 
-/// What a record does, said apart from its stages.
-struct Rule {
-  bool per_query_head = false;
-  bool mean_of_layer = false;       ///< one row for all heads
-  bool sums = false;                ///< the statistic adds up; else the newest row counts
-  int64_t first_row = 0;            ///< of the prompt's observing queries
-  int64_t recent = 0;               ///< newest entries that are safe
-  int64_t sinks = 0;
-  bool by_position = false;         ///< the oldest leaves
-};
+constexpr const char* kBudget = "9";
 
-/// Everything in float64: presence and statistic of every entry of every owner.
-class NaiveDecode {
- public:
-  NaiveDecode(const LayerTrace& layer, Rule rule, size_t budget)
-      : layer_(layer), info_(*layer.info), rule_(rule), budget_(budget),
-        heads_(rule.per_query_head ? 1 : info_.group_size()) {
-    const auto owners = static_cast<size_t>(info_.num_query_heads / heads_);
-    const auto all = static_cast<size_t>(info_.total_len);
-    present.assign(owners, std::vector<bool>(all, false));
-    statistic_.assign(owners, std::vector<double>(all, 0.0));
-    for (auto& owner : present)
-      std::fill_n(owner.begin(), info_.prompt_len, true);
-    for (int64_t j = rule.first_row; j < info_.prompt_len; ++j) update(j, false);
-    for (size_t o = 0; o < owners; ++o)
-      while (count(o) > budget_) present[o][lowest(o, info_.prompt_len - 1)] = false;
-  }
-
-  /// One later step; fills kept attention and z^ - z per query head.
-  void step(int64_t row) {
-    const int64_t t = info_.query_position[static_cast<size_t>(row)];
-    for (auto& owner : present) owner[static_cast<size_t>(t)] = true;
-    kept_attention.clear();
-    change.clear();
-    for (int head = 0; head < info_.num_query_heads; ++head) {
-      const auto logits = reference::logits(layer_, head, row);
-      const auto full = reference::attention(layer_, head, logits);
-      const auto& own = present[static_cast<size_t>(head / heads_)];
-      const auto some = reference::attention(layer_, head, logits, own);
-      double kept = 0;
-      for (size_t i = 0; i < static_cast<size_t>(t); ++i) kept += own[i] ? full.weight[i] : 0;
-      kept_attention.push_back(kept);
-      auto delta = reference::output(layer_, head, some.weight);
-      const auto z = reference::output(layer_, head, full.weight);
-      for (size_t c = 0; c < delta.size(); ++c) delta[c] -= z[c];
-      change.push_back(delta);
-    }
-    update(row, true);
-    for (size_t o = 0; o < present.size(); ++o)
-      if (count(o) > budget_) present[o][lowest(o, t)] = false;
-  }
-
-  std::vector<std::vector<bool>> present;
-  std::vector<double> kept_attention;
-  std::vector<std::vector<double>> change;
-
- private:
-  size_t count(size_t owner) const {
-    return static_cast<size_t>(std::ranges::count(present[owner], true));
-  }
-  void update(int64_t row, bool of_present) {
-    std::vector<std::vector<double>> rows(present.size(),
-                                          std::vector<double>(present[0].size(), 0.0));
-    for (int head = 0; head < info_.num_query_heads; ++head) {
-      const auto o = static_cast<size_t>(head / heads_);
-      const auto weight = reference::attention(layer_, head, reference::logits(layer_, head, row),
-                                               of_present ? present[o] : std::vector<bool>())
-                              .weight;
-      for (size_t owner = 0; owner < rows.size(); ++owner) {
-        if (!rule_.mean_of_layer && owner != o) continue;
-        for (size_t i = 0; i < weight.size(); ++i)
-          rows[owner][i] += weight[i] / (rule_.mean_of_layer ? info_.num_query_heads : heads_);
-      }
-    }
-    for (size_t o = 0; o < rows.size(); ++o)
-      for (size_t i = 0; i < rows[o].size(); ++i)
-        statistic_[o][i] = rule_.sums ? statistic_[o][i] + rows[o][i] : rows[o][i];
-  }
-  size_t lowest(size_t owner, int64_t newest) const {
-    std::vector<size_t> open;
-    std::vector<size_t> all;
-    for (size_t i = 0; i <= static_cast<size_t>(newest); ++i)
-      if (present[owner][i]) all.push_back(i);
-    for (size_t x = 0; x < all.size(); ++x)
-      if (x + static_cast<size_t>(rule_.recent) < all.size() &&
-          all[x] >= static_cast<size_t>(rule_.sinks))
-        open.push_back(all[x]);
-    const auto score = [&](size_t i) {
-      return rule_.by_position ? static_cast<double>(i) : statistic_[owner][i];
-    };
-    return *std::ranges::min_element(open, {}, score);
-  }
-
-  const LayerTrace& layer_;
-  const TraceInfo& info_;
-  Rule rule_;
-  size_t budget_;
-  int heads_;
-  std::vector<std::vector<double>> statistic_;
-};
-
-void compare(const char* record, const Rule& rule) {
-  RandomTraceShape shape;
-  shape.prompt = 30;
-  shape.later = 12;
-  shape.sink = true;
-  const auto run = random_run(shape, {0}, 1);
-  const std::vector<LayerKept> kept = kept_of(*run, {record}, {"9"});
-  const auto backend = make_cpu_backend();
-  LayerWork work(run->layers[0], *backend);
-  const std::vector<Record> records = {Record::parse(record)};
-  DecodeReplay replay(work, kept[0], records, {});
-  NaiveDecode naive(run->layers[0], rule, 9);
-
+/// Steps of one layer; the naive form starts from the sets that the prompt keeps.
+void compare_layer(LayerWork& work, const LayerKept& kept, const std::vector<Record>& records,
+                   reference::Decoding& naive) {
+  const TraceInfo& info = work.info();
+  DecodeReplay replay(work, kept, records, {});
   int64_t steps = 0;
   replay.run([&](const StepBlock& block) {
     const OutcomeBlock& view = block.outcomes.at(0);
     for (int64_t s = 0; s < block.steps; ++s, ++steps) {
-      naive.step(run->info.first_step() + block.first_step + s);
+      naive.step(info.first_step() + block.first_step + s);
       for (int64_t h = 0; h < work.query_heads(); ++h) {
         CHECK((*view.kept_attention)(h, s) ==
               Approx(naive.kept_attention[static_cast<size_t>(h)]).margin(1e-5));
@@ -142,30 +37,104 @@ void compare(const char* record, const Rule& rule) {
       }
     }
   });
-  CHECK(steps == run->info.steps());
+  CHECK(steps == info.steps());
   const KeptSets& last = *replay.outcomes()[0].kept;
   for (size_t o = 0; o < last.owners.size(); ++o) {
     std::vector<uint32_t> expected;
-    for (uint32_t i = 0; i < static_cast<uint32_t>(shape.prompt); ++i)
+    for (uint32_t i = 0; i < static_cast<uint32_t>(info.prompt_len); ++i)
       if (naive.present[o][i]) expected.push_back(i);
     CHECK(last.owners[o] == expected);
   }
 }
 
+/// Every layer of a run; returns how many slots its owners hold.
+std::multiset<size_t> compare(const char* text, const Rule& rule, RandomTraceShape shape = {},
+                              const std::vector<int>& layers = {0}) {
+  CAPTURE(text);
+  shape.prompt = 30;
+  shape.later = 12;
+  shape.sink = true;
+  const auto run = random_run(shape, layers, layers.back() + 1);
+  const std::vector<LayerKept> kept = kept_of(*run, {text}, {kBudget});
+  const std::vector<Record> records = {Record::parse(text)};
+  reference::PolicyCase c;
+  c.info = &run->info;
+  for (const LayerTrace& layer : run->layers) c.layers.push_back(&layer);
+  c.settings = records[0].settings;
+  c.budget = kBudget;
+  const reference::PolicyResult prompt = reference::run_policy(c);
+  CHECK(prompt.closest > 1e-5);
+  const auto backend = make_cpu_backend();
+  std::multiset<size_t> sizes;
+  for (size_t l = 0; l < layers.size(); ++l) {
+    CAPTURE(l);
+    LayerWork work(run->layers[l], *backend);
+    std::vector<std::vector<int64_t>> sets;
+    for (const reference::Head& head : prompt.layers[l]) {
+      sets.push_back(head.kept);
+      sizes.insert(head.kept.size());
+    }
+    reference::Decoding naive(run->layers[l], rule, sets, c.per_query_head());
+    compare_layer(work, kept[l], records, naive);
+  }
+  return sizes;
+}
+
 }  // namespace
 
 TEST_CASE("Decoding: h2o:official adds up attention and keeps the newest half", "[decode]") {
-  compare("h2o:official", {.per_query_head = true, .sums = true, .recent = 4});
+  compare("h2o:official", {.newest_share = 0.5});
 }
 
 TEST_CASE("Decoding: tova:official drops what the newest query attends to least", "[decode]") {
-  compare("tova:official", {.mean_of_layer = true, .first_row = 29});
+  compare("tova:official", {.statistic = Statistic::last, .mean_of_layer = true, .first_row = 29});
 }
 
 TEST_CASE("Decoding: tova keeps the newest token safe", "[decode]") {
-  compare("tova,schedule=decode", {.mean_of_layer = true, .first_row = 29, .recent = 1});
+  compare("tova,schedule=decode", {.statistic = Statistic::last, .mean_of_layer = true,
+                                   .first_row = 29, .newest = 1});
 }
 
 TEST_CASE("Decoding: streaming drops the oldest that is no sink", "[decode]") {
-  compare("streaming,schedule=decode", {.sinks = 4, .by_position = true});
+  compare("streaming,schedule=decode", {.statistic = Statistic::position, .sinks = 4});
+}
+
+TEST_CASE("Decoding: scores times the slot's own norm, over the entry's norms in all heads",
+          "[decode]") {
+  const char* weighted = "h2o,weight=value-l2,schedule=decode";
+  compare(weighted, {.statistic = Statistic::mean_visible, .value_weight = true});
+  compare("h2o,weight=value-l2,normalize=head-sum,schedule=decode",   // the same order
+          {.statistic = Statistic::mean_visible, .value_weight = true});
+  RandomTraceShape shape;
+  shape.kv_heads = 4;
+  compare("h2o,weight=value-l2,normalize=token-heads,schedule=decode",
+          {.statistic = Statistic::mean_visible, .value_weight = true, .over_heads = true}, shape);
+}
+
+TEST_CASE("Decoding: what the allocation gave heads and layers at n is held", "[decode]") {
+  const RandomTraceShape groups;                    // two query heads for each of two KV heads
+  RandomTraceShape alone;
+  alone.query_heads = alone.kv_heads = 3;
+  alone.seed = 4;
+  const std::vector<int> layers = {0, 2, 3};
+  const Rule seen{.statistic = Statistic::mean_visible};
+  const Rule window{.statistic = Statistic::mean, .first_row = 26, .newest = 4};
+  for (const RandomTraceShape& shape : {groups, alone}) {
+    compare("h2o,allocate=ada,schedule=decode", seen, shape, layers);
+    for (const char* record :
+         {"h2o,allocate=joint,schedule=decode", "h2o,allocate=cake,schedule=decode",
+          "h2o,allocate=cosine,cosine_floor=0.2,schedule=decode"})
+      compare(record, seen, shape, layers);
+    compare("d2o,merge=drop,sinks=2,schedule=decode",
+            {.statistic = Statistic::sum, .newest_share = 0.5, .sinks = 2}, shape, layers);
+    for (const char* record :
+         {"snapkv,window=4,smooth=none,allocate=pyramid,schedule=decode",
+          "snapkv,window=4,smooth=none,allocate=joint,schedule=decode",
+          "snapkv,window=4,smooth=none,allocate=cake,schedule=decode",
+          "snapkv,window=4,smooth=none,allocate=ada,ada_floor=0,schedule=decode"}) {
+      const auto sizes = compare(record, window, shape, layers);
+      CAPTURE(record);
+      CHECK(std::set<size_t>(sizes.begin(), sizes.end()).size() > 1);   // not the same for all
+    }
+  }
 }

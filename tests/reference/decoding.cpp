@@ -1,0 +1,106 @@
+#include "tests/reference/decoding.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/reference/reference.hpp"
+
+namespace kvsim::reference {
+
+Decoding::Decoding(const LayerTrace& layer, const Rule& rule,
+                   const std::vector<std::vector<int64_t>>& kept, bool per_query_head)
+    : layer_(layer), info_(*layer.info), rule_(rule),
+      heads_(per_query_head ? 1 : info_.group_size()), rows_(kept.size()) {
+  for (const auto& entries : kept) {
+    budget_.push_back(static_cast<int64_t>(entries.size()));
+    present.emplace_back(static_cast<size_t>(info_.total_len), false);
+    for (const int64_t i : entries) present.back()[static_cast<size_t>(i)] = true;
+  }
+  for (int64_t j = rule.first_row; j < info_.prompt_len; ++j) see(j, false);
+}
+
+void Decoding::step(int64_t row) {
+  const int64_t t = info_.query_position[static_cast<size_t>(row)];
+  for (auto& owner : present) owner[static_cast<size_t>(t)] = true;
+  kept_attention.clear();
+  change.clear();
+  for (int head = 0; head < info_.num_query_heads; ++head) {
+    const auto scores = logits(layer_, head, row);
+    const auto full = attention(layer_, head, scores);
+    const auto& own = present[static_cast<size_t>(head / heads_)];
+    const auto some = attention(layer_, head, scores, own);
+    double kept = 0;
+    for (size_t i = 0; i < static_cast<size_t>(t); ++i) kept += own[i] ? full.weight[i] : 0;
+    kept_attention.push_back(kept);
+    auto delta = output(layer_, head, some.weight);
+    const auto z = output(layer_, head, full.weight);
+    for (size_t c = 0; c < delta.size(); ++c) delta[c] -= z[c];
+    change.push_back(delta);
+  }
+  see(row, true);
+  for (size_t o = 0; o < present.size(); ++o)
+    if (std::ranges::count(present[o], true) > budget_[o]) present[o][lowest(o, t)] = false;
+}
+
+/// One more row, grouped; over what is present, or over the whole prompt.
+void Decoding::see(int64_t row, bool of_present) {
+  std::vector<std::vector<double>> grouped(
+      present.size(), std::vector<double>(static_cast<size_t>(info_.total_len), 0.0));
+  for (int head = 0; head < info_.num_query_heads; ++head) {
+    const auto own = static_cast<size_t>(head / heads_);
+    const auto weight = attention(layer_, head, logits(layer_, head, row),
+                                  of_present ? present[own] : std::vector<bool>())
+                            .weight;
+    for (size_t o = 0; o < grouped.size(); ++o) {
+      if (!rule_.mean_of_layer && o != own) continue;
+      for (size_t i = 0; i < weight.size(); ++i)
+        grouped[o][i] += weight[i] / (rule_.mean_of_layer ? info_.num_query_heads : heads_);
+    }
+  }
+  seen_.push_back(info_.query_position[static_cast<size_t>(row)]);
+  for (size_t o = 0; o < grouped.size(); ++o) rows_[o].push_back(grouped[o]);
+}
+
+double Decoding::weight(size_t owner, size_t entry) const {
+  return l2(value(layer_, static_cast<int>(owner) * heads_, static_cast<int64_t>(entry)));
+}
+
+double Decoding::score(size_t owner, size_t entry) const {
+  double s = statistic(owner, entry);
+  if (rule_.value_weight) s *= weight(owner, entry);
+  double sum = 0;
+  for (size_t o = 0; rule_.over_heads && o < present.size(); ++o) sum += weight(o, entry);
+  return sum > 0 ? s / sum : s;
+}
+
+double Decoding::statistic(size_t owner, size_t entry) const {
+  if (rule_.statistic == Statistic::position) return static_cast<double>(entry);
+  const auto observing = static_cast<size_t>(info_.prompt_len - rule_.first_row);
+  double sum = 0, visible = 0;
+  for (size_t r = 0; r < seen_.size(); ++r) {
+    const size_t age = seen_.size() - 1 - r;
+    if (rule_.statistic == Statistic::mean && age >= observing) continue;
+    if (rule_.statistic == Statistic::last && age > 0) continue;
+    sum += rows_[owner][r][entry];
+    visible += seen_[r] >= static_cast<int64_t>(entry) ? 1 : 0;
+  }
+  if (rule_.statistic == Statistic::mean) return sum / static_cast<double>(observing);
+  return rule_.statistic == Statistic::mean_visible ? sum / visible : sum;
+}
+
+/// Of those that are not safe, the lowest; if all are, the oldest that is no sink.
+size_t Decoding::lowest(size_t owner, int64_t newest) const {
+  std::vector<size_t> all, open;
+  for (size_t i = 0; i <= static_cast<size_t>(newest); ++i)
+    if (present[owner][i]) all.push_back(i);
+  const auto share = static_cast<int64_t>(
+      std::floor(rule_.newest_share * static_cast<double>(budget_[owner])));
+  const auto safe = static_cast<size_t>(std::max(rule_.newest, share));
+  const auto is_sink = [&](size_t i) { return static_cast<int64_t>(i) < rule_.sinks; };
+  for (size_t x = 0; x < all.size(); ++x)
+    if (x + safe < all.size() && !is_sink(all[x])) open.push_back(all[x]);
+  if (open.empty()) return *std::ranges::find_if_not(all, is_sink);
+  return *std::ranges::min_element(open, {}, [&](size_t i) { return score(owner, i); });
+}
+
+}  // namespace kvsim::reference

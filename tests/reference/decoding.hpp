@@ -1,0 +1,52 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "sim/core/layer_trace.hpp"
+
+namespace kvsim::reference {
+
+/// schedule=decode of one layer without merging, one entry at a time in float64: policies.md 12 as
+/// it is written. What the prompt keeps, and so how many slots each owner holds, is given.
+class Decoding {
+ public:
+  enum class Statistic { position, sum, mean_visible, mean, last };
+  /// What a record does, said apart from its stages.
+  struct Rule {
+    Statistic statistic = Statistic::sum;
+    bool mean_of_layer = false;    ///< one row for all heads
+    int64_t first_row = 0;         ///< of the prompt's observing queries; they end with the prompt
+    int64_t newest = 0;            ///< slots that are safe,
+    double newest_share = 0;       ///< of the owner's budget, if that is more
+    int64_t sinks = 0;
+    bool value_weight = false;     ///< scores are multiplied by the entry's L2 norm of the value,
+    bool over_heads = false;       ///< and divided by the sum of these over the KV heads
+  };
+  /// `kept`: of the prompt, per KV head, or per query head when `per_query_head`.
+  Decoding(const LayerTrace& layer, const Rule& rule,
+           const std::vector<std::vector<int64_t>>& kept, bool per_query_head);
+
+  /// One later step; fills kept attention and z^ - z per query head.
+  void step(int64_t row);
+
+  std::vector<std::vector<bool>> present;     ///< [owner][N]
+  std::vector<double> kept_attention;         ///< [Hq] on present entries before the query
+  std::vector<std::vector<double>> change;    ///< [Hq][dv]
+
+ private:
+  void see(int64_t row, bool of_present);
+  double weight(size_t owner, size_t entry) const;
+  double statistic(size_t owner, size_t entry) const;
+  double score(size_t owner, size_t entry) const;
+  size_t lowest(size_t owner, int64_t newest) const;
+
+  const LayerTrace& layer_;
+  const TraceInfo& info_;
+  Rule rule_;
+  int heads_;                                                ///< that share an owner
+  std::vector<int64_t> budget_;                              ///< [owner]
+  std::vector<int64_t> seen_;                                ///< positions of the rows seen
+  std::vector<std::vector<std::vector<double>>> rows_;       ///< [owner][seen][N]
+};
+
+}  // namespace kvsim::reference
