@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 
+from decode_growth import decode_growth
 from long_sweep import long_sweep
 from whole_command import whole_command
 
@@ -158,7 +159,7 @@ def main():
     parser.add_argument("--processor-time", action="store_true",
                         help="for a busy machine: one thread, timed by its processor time")
     parser.add_argument("--shapes", help="e.g. 4096x128,32768x64 instead of all four")
-    parser.add_argument("--only", choices=["ratios", "growth", "scaling", "command", "long"])
+    parser.add_argument("--only", choices=["ratios", "growth", "scaling", "command", "decode", "long"])
     parser.add_argument("--backend", choices=["cpu", "cuda"], default="cpu",
                         help="of the long sweep, which runs only by `--only long`")
     parser.add_argument("--prompt", type=int, default=131072, help="of the long sweep")
@@ -185,6 +186,8 @@ def main():
         scaling(options)
     if options.only in (None, "command") and not options.processor_time:
         whole_command(options, Program, alternate, spread, paired)
+    if options.only in (None, "decode"):
+        decode_growth(options, alternate)
     if options.only == "long":
         long_sweep(options, Program, alternate, spread, paired)
 

@@ -189,6 +189,16 @@ def parameters(results):
         return {}
 
 
+def alike(results, ignores):
+    """[[record]]: records whose keys are equal, but for those that `ignores(key)` is true of."""
+    groups = {}
+    for record, keys in parameters(results).items():
+        if record in results.policies:
+            own = tuple(sorted(item for item in keys.items() if not ignores(item[0])))
+            groups.setdefault(own, []).append(record)
+    return list(groups.values())
+
+
 def names(several):
     """Short names of the traces of several results files, all different."""
     plain = [results.name for results in several]

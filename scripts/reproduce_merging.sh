@@ -85,11 +85,8 @@ latency() {
   draw "$2.latency" "$2" decode_latency
 }
 
-for trace in "${traces[@]}"; do
-  name=$(basename "$trace" .h5)
-  merges "$trace" "$name"
-  same_selection "$trace" "$name"
-  periods "$trace" "$name"
-  bits "$trace" "$name"
-  latency "$trace" "$name"
+for part in merges same_selection periods bits latency; do
+  for trace in "${traces[@]}"; do
+    "$part" "$trace" "$(basename "$trace" .h5)"
+  done
 done

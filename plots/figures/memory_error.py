@@ -1,6 +1,7 @@
 """Memory at equal output error: fewer entries, fewer bits, or both."""
 
 import numpy as np
+from matplotlib.ticker import LogLocator
 
 from plots import load, style
 
@@ -19,21 +20,23 @@ def pages(results, options):
 def families(results):
     """[{bits: record}]: records that differ in their quantisation only."""
     known = load.parameters(results)
-    groups = {}
-    for record in results.policies:
-        keys = known.get(record)
-        if keys is None:
-            continue
-        own = tuple(sorted((key, value) for key, value in keys.items()
-                           if not key.startswith("quant")))
-        bits = FULL_BITS if keys.get("quantize", "none") == "none" else int(keys["quant_bits"])
-        groups.setdefault(own, {}).setdefault(bits, record)
-    return [members for members in groups.values() if len(members) > 1][:3]
+    groups = []
+    for records in load.alike(results, lambda key: key.startswith("quant")):
+        members = {}
+        for record in records:
+            members.setdefault(bits_of(known[record]), record)
+        groups.append(members)
+    return [members for members in groups if len(members) > 1][:3]
+
+
+def bits_of(keys):
+    return FULL_BITS if keys.get("quantize", "none") == "none" else int(keys["quant_bits"])
 
 
 def draw(results, groups):
     every = sorted({bits for members in groups for bits in members}, reverse=True)
     error = style.mean_over(results.variable("output_error_mean", "policy", "budget", "layer"), 2)
+    error[error <= 0] = np.nan   # a full cache that is not quantised: nothing to draw on a log axis
     memory = 1 / results.variable("compression", "policy", "budget")
     fig, axes = style.frame(
         "Memory at equal output error", f"{results.subtitle}\nabove: each marker is a budget; "
@@ -50,9 +53,9 @@ def draw(results, groups):
         column[0].set(xscale="log", yscale="log", title=style.wrapped(members[min(members)]),
                       xlabel="memory (fraction of the full cache)")
         column[1].set(xscale="log", yscale="log", xlabel="output error that is reached (relative)")
-    for ax in axes.flat:
-        style.log_ticks(ax.xaxis)
-        style.log_ticks(ax.yaxis)
+    for axis in (axis for ax in axes.flat for axis in (ax.xaxis, ax.yaxis)):
+        style.log_ticks(axis)
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes[0, 0].set_ylabel("output error (relative)")
     axes[1, 0].set_ylabel("memory (fraction of the full cache)")
     return fig
@@ -64,7 +67,7 @@ def name(bits):
 
 def reached(ax, memory, error, look):
     """The least memory whose error is at most that of the axis."""
-    memory, error = memory[error > 0], error[error > 0]   # the full cache has none
+    memory, error = memory[np.isfinite(error)], error[np.isfinite(error)]
     if not error.size:
         return
     best = np.minimum.accumulate(error)

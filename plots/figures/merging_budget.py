@@ -22,16 +22,9 @@ def pages(results, options):
 def selections(results):
     """[[records]]: those that differ in how they merge only, eviction first."""
     known = load.parameters(results)
-    groups = {}
-    for record in results.policies:
-        keys = known.get(record)
-        if keys is None:
-            continue
-        # merge=kvmerger chooses for itself; every other kind works on what is selected.
-        own = tuple(sorted((key, value) for key, value in keys.items() if key not in MERGE_KEYS))
-        groups.setdefault(own, []).append(record)
     ordered = []
-    for records in groups.values():
+    # merge=kvmerger chooses for itself; every other kind works on what is selected.
+    for records in load.alike(results, lambda key: key in MERGE_KEYS):
         records.sort(key=lambda record: known[record].get("merge", "drop") != "drop")
         if len(records) > 1 and known[records[0]].get("merge", "drop") == "drop":
             ordered.append(records)

@@ -19,16 +19,16 @@ def pages(results, options):
 def families(results):
     """[{period: record}]: records that differ in their period only; 0 is compressed once."""
     known = load.parameters(results)
-    groups = {}
-    for record in results.policies:
-        keys = known.get(record, {})
-        if keys.get("schedule") not in ("periodic", "prefill"):
-            continue
-        own = tuple(sorted((key, value) for key, value in keys.items()
-                           if key not in ("schedule", "period")))
-        period = int(keys["period"]) if keys["schedule"] == "periodic" else 0
-        groups.setdefault(own, {})[period] = record
-    return [members for members in groups.values() if any(members)][:4]
+    groups = []
+    for records in load.alike(results, lambda key: key in ("schedule", "period")):
+        members = {}
+        for record in records:
+            schedule = known[record].get("schedule")
+            if schedule in ("periodic", "prefill"):
+                period = int(known[record]["period"]) if schedule == "periodic" else 0
+                members.setdefault(period, record)
+        groups.append(members)
+    return [members for members in groups if any(members)][:4]
 
 
 def draw(results, budget, groups):
@@ -59,6 +59,6 @@ def draw(results, budget, groups):
                     **style.line_style(periods.index(period)))
         ax.set_xscale("log")
         style.log_ticks(ax.xaxis)
-        ax.set_ylim(bottom=0)
         ax.set_title(style.wrapped(members[min(members)]))
+    axes[0, 0].set_ylim(bottom=0)   # shared: set when all lines are drawn
     return fig

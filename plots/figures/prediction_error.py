@@ -26,7 +26,7 @@ def draw(results):
         f"{results.subtitle}\nmarker: median over layers; bar: range over layers", 1, len(scores),
         2.6, [style.key(what, {**style.line_style(k), "linestyle": ""})
               for k, (_, what) in enumerate(SUMMARIES)],
-        ("|predicted / true - 1| (relative)", ""), sharey=True)
+        ("|predicted / true - 1| (relative)", "predictor"), sharey=True)
     rows = np.arange(len(predictors))
     for ax, s in zip(axes[0], range(len(scores))):
         for k, (name, _) in enumerate(SUMMARIES):
