@@ -159,7 +159,8 @@ def main():
     parser.add_argument("--processor-time", action="store_true",
                         help="for a busy machine: one thread, timed by its processor time")
     parser.add_argument("--shapes", help="e.g. 4096x128,32768x64 instead of all four")
-    parser.add_argument("--only", choices=["ratios", "growth", "scaling", "command", "decode", "long"])
+    parser.add_argument("--only",
+                        choices=["ratios", "growth", "scaling", "command", "decode", "long"])
     parser.add_argument("--backend", choices=["cpu", "cuda"], default="cpu",
                         help="of the long sweep, which runs only by `--only long`")
     parser.add_argument("--prompt", type=int, default=131072, help="of the long sweep")
