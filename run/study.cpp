@@ -282,7 +282,7 @@ Dataset Study::run(Backend& backend, LayerStore* store) {
 
 void Study::survey(Backend& backend, const LayerTrace& layer) {
   const Stopwatch watch(times_.rank);
-  LayerWork work(layer, backend);
+  LayerWork work(layer, backend, options_.importance);
   if (policies_->needs_survey()) policies_->survey(work);
   if (periodic_->needs_survey()) periodic_->survey(layer, backend);
 }
