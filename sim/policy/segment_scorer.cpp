@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "sim/core/parallel.hpp"
+
 namespace kvsim {
 
 SegmentScorer::SegmentScorer(LayerWork& work, const ScoreJob& job, const Segment& segment,
@@ -195,8 +197,9 @@ void SegmentScorer::close_kv_head(int kv_head) {
     (*rows_)->finish(query_head, segment().candidates, row);
     rows.push_back(std::move(row));
   }
-  for (size_t variant = 0; variant < job_.free_slots.size(); ++variant)
-    close_variant(kv_head, variant, rows);
+  parallel_for(static_cast<int64_t>(job_.free_slots.size()), [&](int64_t variant) {
+    close_variant(kv_head, static_cast<size_t>(variant), rows);
+  });
 }
 
 /// The stages after aggregation, for one KV head (or the layer) and one variant.

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "sim/core/parallel.hpp"
 #include "sim/core/random.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/parameter.hpp"
@@ -70,18 +71,31 @@ double norm(std::span<const float> x) {
   return std::sqrt(squares);
 }
 
+/// visit(i, k_i) for every prompt entry of a KV head in order; keys are widened some MB at a time.
+template <class Visit>
+void for_each_key(const LayerWork& work, int kv_head, const Visit& visit) {
+  constexpr int64_t kRows = 4096;
+  const Tensor& k = work.trace().k;
+  Table<float> keys(std::min(kRows, work.entries()), k.dim(2));
+  for (int64_t begin = 0; begin < work.entries(); begin += keys.rows()) {
+    const int64_t end = std::min(work.entries(), begin + keys.rows());
+    k.read(kv_head, begin, end, keys.data());
+    for (int64_t i = begin; i < end; ++i) visit(static_cast<size_t>(i), keys.row(i - begin));
+  }
+}
+
 /// Fills the rows of all owners that read a KV head with that head's scores.
 template <class Score>
 Table<double> per_kv_head(const EntryRequest& request, const Score& score) {
   Table<double> x(request.owners(), request.work.entries());
   const int64_t sharing = x.rows() / request.work.kv_heads();
-  for (int kv = 0; kv < request.work.kv_heads(); ++kv) {
-    score(kv, x.row(kv * sharing));
+  parallel_for(request.work.kv_heads(), [&](int64_t kv) {
+    score(static_cast<int>(kv), x.row(kv * sharing));
     for (int64_t s = 1; s < sharing; ++s) {
       const auto from = x.row(kv * sharing);
       std::copy(from.begin(), from.end(), x.row(kv * sharing + s).begin());
     }
-  }
+  });
   return x;
 }
 
@@ -90,8 +104,8 @@ class KeyNorm : public EntryIndicator {
   KeyNorm() : EntryIndicator({"indicator", "key-norm", "-||k_i||_2", "Knorm", {}}) {}
   Table<double> entries(const EntryRequest& request) const override {
     return per_kv_head(request, [&](int kv, std::span<double> out) {
-      const Table<float> keys = request.work.keys(kv);
-      for (int64_t i = 0; i < keys.rows(); ++i) out[static_cast<size_t>(i)] = -norm(keys.row(i));
+      for_each_key(request.work, kv,
+                   [&](size_t i, std::span<const float> k) { out[i] = -norm(k); });
     });
   }
   bool scores_slots() const override { return true; }
@@ -106,24 +120,22 @@ class KeyDifference : public EntryIndicator {
                         "-cos(k_i, mean direction of all prompt keys)", "KeyDiff", {}}) {}
   Table<double> entries(const EntryRequest& request) const override {
     return per_kv_head(request, [&](int kv, std::span<double> out) {
-      const Table<float> keys = request.work.keys(kv);
-      std::vector<double> anchor(static_cast<size_t>(keys.columns()), 0.0);
-      std::vector<double> length(static_cast<size_t>(keys.rows()));
-      for (int64_t i = 0; i < keys.rows(); ++i) {
-        const auto k = keys.row(i);
-        const double size = length[static_cast<size_t>(i)] = norm(k);
+      const auto entries = static_cast<double>(request.work.entries());
+      std::vector<double> anchor(static_cast<size_t>(request.work.trace().k.dim(2)), 0.0);
+      std::vector<double> length(out.size());
+      for_each_key(request.work, kv, [&](size_t i, std::span<const float> k) {
+        const double size = length[i] = norm(k);
         for (size_t c = 0; c < anchor.size() && size > 0; ++c)
-          anchor[c] += static_cast<double>(k[c]) / size / static_cast<double>(keys.rows());
-      }
+          anchor[c] += static_cast<double>(k[c]) / size / entries;
+      });
       double anchor_squares = 0;
       for (double a : anchor) anchor_squares += a * a;
-      for (int64_t i = 0; i < keys.rows(); ++i) {
-        const auto k = keys.row(i);
+      for_each_key(request.work, kv, [&](size_t i, std::span<const float> k) {
         double dot = 0;
         for (size_t c = 0; c < anchor.size(); ++c) dot += anchor[c] * static_cast<double>(k[c]);
-        const double sizes = length[static_cast<size_t>(i)] * std::sqrt(anchor_squares);
-        out[static_cast<size_t>(i)] = sizes > 0 ? -dot / sizes : 0;
-      }
+        const double sizes = length[i] * std::sqrt(anchor_squares);
+        out[i] = sizes > 0 ? -dot / sizes : 0;
+      });
     });
   }
 };
