@@ -128,6 +128,7 @@ class Study::Layers {
   LayerTrace next() {
     const Stopwatch watch(study_.times_.read);
     LayerTrace layer = ahead_.get();
+    if (ahead_of_ != nullptr) ahead_of_->begin(layer);
     start();
     return layer;
   }

@@ -38,6 +38,10 @@ TEST_CASE("a barrier that not all threads reach is an error", "[cuda-on-host]") 
   CHECK_THROWS_AS(host_cuda::divergent_barrier(), std::logic_error);
 }
 
+TEST_CASE("a launch without blocks is an error", "[cuda-on-host]") {
+  CHECK_THROWS_AS(host_cuda::launch_nothing(), std::logic_error);
+}
+
 TEST_CASE("a copy that is not waited for has not happened", "[cuda-on-host]") {
   CHECK(host_cuda::copied(true) == 3.0f);
   CHECK(std::isnan(host_cuda::copied(false)));

@@ -53,6 +53,10 @@ class CudaBackend : public PrefetchingBackend {
 
   std::string name() const override { return "cuda"; }
   std::string device() const override { return context_.device; }
+  void begin(const LayerTrace& layer) override {
+    const std::lock_guard lock(context_.verb);
+    context_.store.get(layer, context_.compute);
+  }
   void prefetch(const LayerTrace& layer) override { context_.store.prefetch(layer); }
 
   void attention(const LayerTrace& layer, const AttentionRequest& request,
@@ -109,6 +113,7 @@ class CudaBackend : public PrefetchingBackend {
 
 void call_failed(const char* expression, const char* file, int line, const char* message,
                  bool memory) {
+  cudaGetLastError();   // or the next launch would report it again
   const std::string call = std::string(expression).substr(0, std::string(expression).find('('));
   throw Error(Fault::failure,
               {.what = memory ? "too little memory on the device" : "a CUDA call failed",
@@ -135,7 +140,9 @@ std::unique_ptr<Backend> make_backend() {
   const cudaDeviceProp properties = open_device();
   size_t free = 0, total = 0;
   KVSIM_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-  const int64_t memory = static_cast<int64_t>(free);
+  // In steps, so that the size of chunks, and with it the last bits of results, do not follow every
+  // small change of what other programs take.
+  const int64_t memory = static_cast<int64_t>(free) / kLeastMemory * kLeastMemory;
   if (memory < kLeastMemory)
     refuse("too little memory on the device",
            fmt::format("{} MiB free of {}", free >> 20, properties.name),

@@ -6,6 +6,7 @@
 
 #include "sim/backend/cuda/layer.hpp"
 #include "sim/backend/cuda/replay_memory.hpp"
+#include "sim/backend/cuda/verb_memory.hpp"
 
 /// Every call of cuBLAS goes through this.
 #define KVSIM_BLAS_CHECK(call)                                                          \
@@ -30,12 +31,14 @@ struct Context {
   Context& operator=(const Context&) = delete;
 
   std::string device;            ///< name, for the run record
-  int64_t memory;                ///< bytes of the device that were free at the start
+  int64_t memory;                ///< bytes of the device that may be used
   int64_t shared_memory = 0;     ///< bytes that a block may have
   std::mutex verb;
   Stream compute;
   LayerStore store;
   ReplayMemory replay;
+  RowMemory rows;
+  ValueMemory values;
   cublasHandle_t blas = nullptr;
 };
 

@@ -7,7 +7,6 @@ namespace kvsim::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kGramBytes = int64_t{256} << 20;   // of W^h in float64 at a time
 
 // One element per thread; reads and writes in one piece: memory sets the time.
 template <class Type, class To>
@@ -52,8 +51,8 @@ void multiply_transposed(Context& context, const double* a, const double* b, dou
 void output_factors(Context& context, const DeviceLayer& layer, DeviceBuffer<float>& factors) {
   const int64_t heads = layer.wo.dim(0), dv = layer.v.dim(2), columns = layer.columns;
   const int64_t matrix = columns * layer.width;
-  const int64_t step =
-      std::clamp<int64_t>(kGramBytes / (matrix * static_cast<int64_t>(sizeof(double))), 1, heads);
+  const int64_t step = std::clamp<int64_t>(
+      product_share(context.memory) / (matrix * static_cast<int64_t>(sizeof(double))), 1, heads);
   DeviceBuffer<double> wide, grams;
   wide.reserve(step * matrix);
   grams.reserve(step * columns * columns);

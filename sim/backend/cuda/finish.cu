@@ -90,11 +90,14 @@ __global__ void finish_rows(Finish p) {
 __global__ void divide_outputs(FinishOutputs p) {
   const int64_t row = blockIdx.x;
   const float sink = p.sinks != nullptr ? p.sinks[p.head[row]] : kMinusInfinity;
-  Growing all;
-  all.add(p.sums[row], 0, true);
-  const float inverse = static_cast<float>(1 / all.total(sink));
-  for (int c = static_cast<int>(threadIdx.x); c < p.dv; c += kThreads)
-    p.z[row * p.dv + c] = p.outputs[row * p.columns + c] * inverse;
+  for (int c = static_cast<int>(threadIdx.x); c < p.dv; c += kThreads) {
+    Growing all;
+    for (int slot = 0; slot < p.slots; ++slot) {
+      const int64_t at = slot * p.rows + row;
+      all.add(p.sums[at], p.outputs[at * p.columns + c], true);
+    }
+    p.z[row * p.dv + c] = all.output * static_cast<float>(1 / all.total(sink));
+  }
 }
 
 }  // namespace

@@ -36,12 +36,13 @@ struct Finish {
 
 void launch_finish(const Finish& finish, cudaStream_t stream);
 
-/// z of rows whose whole softmax is in one slot, and nothing else; for attention().
+/// z of rows whose whole softmax is in all slots together, and nothing else; for attention().
 struct FinishOutputs {
   int64_t rows;
+  int slots;
   int dv, columns;
-  const RowSums* sums;          ///< [rows]
-  const float* outputs;         ///< [rows][columns]
+  const RowSums* sums;          ///< [slots][rows]
+  const float* outputs;         ///< [slots][rows][columns]
   const int32_t* head;
   const float* sinks;
   float* z;                     ///< [rows][dv]

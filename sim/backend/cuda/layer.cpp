@@ -77,7 +77,7 @@ void LayerStore::bring(DeviceLayer& to, const LayerTrace& layer) {
   const int64_t positions = layer.k.dim(1);
   const int64_t per_key = layer.k.dim(0) * (to.depth + to.columns) *
                           static_cast<int64_t>(element_size(to.type));
-  to.most_keys = std::clamp<int64_t>(memory_ / 3 / per_key, 1, positions);
+  to.most_keys = std::clamp<int64_t>(layer_share(memory_) / per_key, 1, positions);
   to.keys = {0, 0};
   copy(to.q, to.type, {0, layer.q.dim(1)}, layer.q.dim(1), to.depth, to.queries);
   if (!to.wo.empty())
@@ -87,11 +87,14 @@ void LayerStore::bring(DeviceLayer& to, const LayerTrace& layer) {
 }
 
 DeviceLayer& LayerStore::get(const LayerTrace& layer, const Stream& compute) {
-  const std::lock_guard lock(access_);
+  // Only verbs change which layer is in work, one at a time: those of the layer in work need not
+  // wait until the next layer was brought.
   if (!layers_[current_].is(layer)) {
+    const std::lock_guard lock(access_);
+    compute.wait();   // nothing reads the memory that is about to be overwritten
+    layers_[current_].forget();
     current_ = 1 - current_;
     waiting_ = false;
-    compute.wait();   // nothing reads the memory that is about to be overwritten
     if (!layers_[current_].is(layer)) bring(layers_[current_], layer);
   }
   layers_[current_].ready.hold(compute);

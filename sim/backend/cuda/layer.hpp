@@ -33,6 +33,7 @@ struct DeviceLayer {
     return !k.empty() && k.data() == layer.k.data() && q.data() == layer.q.data() &&
            v.data() == layer.v.data() && wo.data() == layer.wo.data();
   }
+  void forget() { q = k = v = wo = Tensor(); }   ///< lets go of the host's memory
 };
 
 /// Brings layers to the device: the one in work, and the next one while that is worked on.

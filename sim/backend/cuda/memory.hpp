@@ -37,6 +37,15 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
+// What may take how much of the device's memory. The rest is for W_O, queries and what is small.
+constexpr int64_t layer_share(int64_t memory) { return memory / 4; }   ///< K and V; of two layers
+constexpr int64_t replay_share(int64_t memory) { return memory / 4; }
+constexpr int64_t rows_share(int64_t memory) { return memory / 8; }    ///< rows of attention
+/// One table of intermediate products.
+constexpr int64_t product_share(int64_t memory) {
+  return std::min(int64_t{256} << 20, memory / 32);
+}
+
 /// Uninitialised memory that grows; what was in it is lost then.
 template <class T, bool kPinned>
 class Buffer {
@@ -79,14 +88,19 @@ using DeviceBuffer = Buffer<T, false>;
 template <class T>
 using PinnedBuffer = Buffer<T, true>;
 
-/// Copies small tables to the device and waits until they are there. Returns the device's address.
+/// Copies tables to the device and waits until they are there. Returns the device's address.
 template <class T>
-const T* upload(DeviceBuffer<T>& buffer, const std::vector<T>& values, cudaStream_t stream) {
-  T* const to = buffer.reserve(std::max<int64_t>(1, static_cast<int64_t>(values.size())));
-  KVSIM_CUDA_CHECK(cudaMemcpyAsync(to, values.data(), values.size() * sizeof(T),
+const T* upload(DeviceBuffer<T>& buffer, const T* from, int64_t count, cudaStream_t stream) {
+  T* const to = buffer.reserve(std::max<int64_t>(1, count));
+  if (count == 0) return to;
+  KVSIM_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(count) * sizeof(T),
                                    cudaMemcpyHostToDevice, stream));
   KVSIM_CUDA_CHECK(cudaStreamSynchronize(stream));
   return to;
+}
+template <class T>
+const T* upload(DeviceBuffer<T>& buffer, const std::vector<T>& values, cudaStream_t stream) {
+  return upload(buffer, values.data(), static_cast<int64_t>(values.size()), stream);
 }
 
 /// Copies pinned memory, which must stay until the stream was waited for. Returns `to`.
@@ -100,6 +114,7 @@ const T* upload_pinned(T* to, const T* from, int64_t count, cudaStream_t stream)
 /// Copies to memory of the host, fastest if it is pinned; there after the stream was waited for.
 template <class T>
 void download(T* to, const T* from, int64_t count, cudaStream_t stream) {
+  if (count == 0) return;
   KVSIM_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(count) * sizeof(T),
                                    cudaMemcpyDeviceToHost, stream));
 }

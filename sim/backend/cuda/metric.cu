@@ -5,7 +5,7 @@
 namespace kvsim::cuda {
 namespace {
 
-constexpr int64_t kMostEntries = 65536;   // values in float64 at a time
+constexpr int64_t kMostEntries = 32768;   // values in float64 at a time
 
 // One warp per row; lanes take every 32nd column and meet in a fixed order.
 __global__ void row_products(const double* a, const double* b, int64_t rows, int columns,
@@ -30,7 +30,7 @@ std::vector<double> widened_rows(const double* from, int64_t rows, int64_t dv, i
 template <class Visit>
 void for_each_value_part(Context& context, DeviceLayer& layer, int kv_head, Range entries,
                          const Visit& visit) {
-  DeviceBuffer<double> wide;
+  DeviceBuffer<double>& wide = context.values.wide;
   for_each_part(context, layer, entries, kMostEntries, [&](Range part) {
     const int64_t first =
         (kv_head * layer.keys.size() + part.begin - layer.keys.begin) * layer.columns;
@@ -68,19 +68,18 @@ void output_gram(Context& context, const LayerTrace& trace, int head_a, int head
 void value_products(Context& context, const LayerTrace& trace, int kv_head, const double* y,
                     int64_t rows, Range entries, double* out) {
   DeviceLayer& layer = context.store.get(trace, context.compute);
-  DeviceBuffer<double> left, products;
+  DeviceBuffer<double>& left = context.values.factor;
+  DeviceBuffer<double>& products = context.values.products;
   upload(left, widened_rows(y, rows, trace.value_dim(), layer.columns), context.compute);
-  std::vector<double> part_out;
   for_each_value_part(context, layer, kv_head, entries, [&](Range part, const double* values) {
     products.reserve(rows * part.size());
     multiply_transposed(context, left.data(), values, products.data(), rows, part.size(),
                         layer.columns, 1);
-    part_out.resize(static_cast<size_t>(rows * part.size()));
-    download(part_out.data(), products.data(), rows * part.size(), context.compute);
+    const int64_t run = part == entries ? rows : 1;   // rows that lie side by side on both sides
+    for (int64_t r = 0; r < rows; r += run)
+      download(out + r * entries.size() + part.begin - entries.begin,
+               products.data() + r * part.size(), run * part.size(), context.compute);
     context.compute.wait();
-    for (int64_t r = 0; r < rows; ++r)
-      std::copy_n(part_out.data() + r * part.size(), part.size(),
-                  out + r * entries.size() + part.begin - entries.begin);
   });
 }
 
@@ -91,7 +90,9 @@ void value_forms(Context& context, const LayerTrace& trace, int kv_head, const d
   std::vector<double> matrix(static_cast<size_t>(columns * columns), 0.0);   // G, transposed
   for (int64_t r = 0; r < dv; ++r)
     for (int64_t c = 0; c < dv; ++c) matrix[static_cast<size_t>(c * columns + r)] = g[r * dv + c];
-  DeviceBuffer<double> right, products, forms;
+  DeviceBuffer<double>& right = context.values.factor;
+  DeviceBuffer<double>& products = context.values.products;
+  DeviceBuffer<double>& forms = context.values.forms;
   upload(right, matrix, context.compute);
   for_each_value_part(context, layer, kv_head, entries, [&](Range part, const double* values) {
     products.reserve(part.size() * columns);

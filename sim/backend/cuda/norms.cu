@@ -4,6 +4,7 @@
 #include "sim/backend/cuda/elements.hpp"
 #include "sim/backend/cuda/row_norms.hpp"
 #include "sim/backend/cuda/verbs.hpp"
+#include "sim/core/parallel.hpp"
 
 namespace kvsim::cuda {
 namespace {
@@ -95,12 +96,13 @@ void projected_norms(Context& context, const LayerTrace& trace, Norm norm, Range
     part_sums.resize(static_cast<size_t>(heads * part.size()));
     download(part_sums.data(), sums.data(), heads * part.size(), context.compute);
     context.compute.wait();
-    for (int64_t h = 0; h < heads; ++h)
+    parallel_for(heads, [&](int64_t h) {
       for (int64_t i = 0; i < part.size(); ++i) {
         const double sum = part_sums[static_cast<size_t>(h * part.size() + i)];
         out[h * entries.size() + part.begin - entries.begin + i] =
             static_cast<float>(squares ? std::sqrt(sum) : sum);
       }
+    });
   });
 }
 

@@ -9,7 +9,6 @@
 namespace kvsim::cuda {
 namespace {
 
-constexpr int64_t kProductBytes = int64_t{256} << 20;   // rows of products at a time
 constexpr int kThreads = 256;
 
 // One block per row: every thread sums its columns in float64, then halves meet in a fixed order.
@@ -98,7 +97,8 @@ void CudaProjection::norms(std::span<const float* const> x, int64_t stride,
   }
   upload(steps_, std::vector<int64_t>(steps.begin(), steps.end()), context_.compute);
   const int64_t step = std::clamp<int64_t>(
-      kProductBytes / (std::max(width, depth) * static_cast<int64_t>(sizeof(float))), 1,
+      product_share(context_.memory) /
+          (std::max(width, depth) * static_cast<int64_t>(sizeof(float))), 1,
       std::max<int64_t>(rows, 1));
   for (int64_t first = 0; first < rows; first += step) {
     const int64_t count = std::min(step, rows - first);

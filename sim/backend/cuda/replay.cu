@@ -26,9 +26,7 @@ class Replay {
     if (!trace.attention_sink.empty())
       upload(memory_.sinks, trace.attention_sink, context.compute);
     if (request.importance != nullptr)
-      upload(memory_.importance,
-             std::vector<float>(request.importance,
-                                request.importance + heads_ * request.importance_columns),
+      upload(memory_.importance, request.importance, heads_ * request.importance_columns,
              context.compute);
   }
 
@@ -58,7 +56,7 @@ class Replay {
         (lists_.output_slots * layer_->columns +
          lists_.slots * walk_column_blocks(layer_->columns) * 4 + lists_.sets * 4) *
         heads_ * floats;
-    const int64_t most = std::min(all, context_.memory / 4 / (states + outputs));
+    const int64_t most = std::min(all, replay_share(context_.memory) / (states + outputs));
     steps_per_block_ = std::max<int64_t>(most, 1);
     const int64_t blocks = (all + steps_per_block_ - 1) / steps_per_block_;
     steps_per_block_ = (all + blocks - 1) / blocks;

@@ -137,6 +137,7 @@ void launch_softmax(const Softmax& softmax, cudaStream_t stream) {
 }
 
 void launch_column_sums(const ColumnSums& sums, cudaStream_t stream) {
+  if (sums.columns == 0) return;   // a launch needs a block
   launch(add_columns, dim3(static_cast<unsigned>((sums.columns + kThreads - 1) / kThreads)),
          kThreads, 0, stream, sums);
 }

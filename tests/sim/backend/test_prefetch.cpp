@@ -58,6 +58,7 @@ TEST_CASE("layers that are brought ahead change no result", "[backend][prefetch]
       CHECK(verbs(*backend, traces[now]->layer) == alone[now]);
     }
     for (const auto& [next, now] : turns) {   // as the study does: while verbs run
+      ahead->begin(traces[now]->layer);
       std::thread reader([&, layer = next] { ahead->prefetch(traces[layer]->layer); });
       const auto got = verbs(*backend, traces[now]->layer);
       reader.join();

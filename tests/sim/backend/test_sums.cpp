@@ -80,6 +80,8 @@ TEST_CASE("sums of attention over queries agree with float64", "[backend][sums]"
       CHECK(largest_error(*backend, trace->layer, all) < kSumTolerance);
       const auto some = request_for(trace->info, std::max<int64_t>(1, c.prompt / 2), 3);
       CHECK(largest_error(*backend, trace->layer, some) < kSumTolerance);
+      const auto none = request_for(trace->info, 0, 3);
+      CHECK(largest_error(*backend, trace->layer, none) == 0);
     }
 }
 

@@ -177,7 +177,7 @@ void copies_wait(int open) {
 
 void run(dim3 grid, unsigned threads, size_t shared, const std::function<void()>& thread) {
   if (threads == 0 || threads > 1024 || threads % kWarp != 0 || shared > (size_t{227} << 10) ||
-      grid.y > 65535 || grid.z > 65535)
+      grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535)
     throw std::logic_error("a launch that no device takes");
   for (unsigned z = 0; z < grid.z; ++z)
     for (unsigned y = 0; y < grid.y; ++y)

@@ -146,6 +146,12 @@ void divergent_barrier() {
   stream.wait();
 }
 
+void launch_nothing() {
+  const Stream stream;
+  launch(wait_alone, dim3(0), 32, 0, stream);
+  stream.wait();
+}
+
 float copied(bool wait) {
   const Stream stream;
   DeviceBuffer<float> from, out;

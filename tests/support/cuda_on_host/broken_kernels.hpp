@@ -14,6 +14,7 @@ float read_unwritten(bool shared);
 /// Writes float `index` of 16 in device or shared memory.
 void write_at(int index, bool shared);
 void divergent_barrier();
+void launch_nothing();
 float copied(bool wait);
 float downloaded(bool wait);
 /// Products of small integers by tiles.hpp.
