@@ -214,6 +214,10 @@ together() {
       fi
     done
   done
+  mapfile -t files < <(of_all fragility; of_all attention)
+  if [ ${#files[@]} -gt 0 ]; then
+    draw "${files[@]}" -o "$out/traces" --only attention_traces --formats pdf,png,csv
+  fi
   mapfile -t files < <(of_all rules)
   if [ ${#files[@]} -gt 0 ]; then
     draw "${files[0]}" -o "$out/rules" --only keep_rate,bias_index,span_scores
