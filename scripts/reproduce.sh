@@ -64,7 +64,7 @@ fragility() {
   local file
   file=$out/$(name "$1").fragility
   if ! fresh "$file.nc" "$1"; then
-    "$kvsim" replay "$1" --fragility --wo-steps 16 -q -o "$file.nc" --overwrite >"$file.txt"
+    "$kvsim" replay "$1" --fragility --wo-steps 16 -o "$file.nc" --overwrite >"$file.txt"
   fi
   draw "$file.nc" -o "$out/$(name "$1")" --only fragility,risk
 }
