@@ -119,7 +119,7 @@ MEASURES = (
     ("attention held by the largest entries", "fraction", ("attention_cdf_mean",), concentration),
     ("evicted share of a query's top 20 %", "fraction", ("late_share",),
      of_policies("late_share")),
-    ("the same over chance", "ratio; below 1: better than chance",
+    ("evicted share of the top 20 % over chance", "ratio; below 1: better than chance",
      ("late_share", "late_share_chance"), over_chance),
     ("evicted entries in any step's top 20 %", "fraction", ("late_recall",),
      of_policies("late_recall")),
