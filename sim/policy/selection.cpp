@@ -3,33 +3,29 @@
 #include <algorithm>
 #include <functional>
 
-#include "sim/core/parallel.hpp"
 #include "sim/stages/constrain/constrain.hpp"
 #include "sim/stages/protect/protect.hpp"
 #include "sim/stages/protect/stage1.hpp"
 
 namespace kvsim {
+namespace {
 
-Ranking rank(const Table<double>& score, const Table<double>& raw, bool tie_by_raw,
-             const std::vector<uint8_t>& candidate) {
-  Ranking ranking{.score = &score, .raw = tie_by_raw && !raw.empty() ? &raw : nullptr, .order = {}};
-  ranking.order.resize(static_cast<size_t>(score.rows()));
-  std::vector<uint32_t> candidates;
-  for (size_t i = candidate.size(); i-- > 0;)
-    if (candidate[i]) candidates.push_back(static_cast<uint32_t>(i));
-  parallel_for(score.rows(), [&](int64_t owner) {
-    const double* s = score.row(owner).data();
-    const double* r = ranking.raw ? ranking.raw->row(owner).data() : nullptr;
-    auto& order = ranking.order[static_cast<size_t>(owner)];
-    order = candidates;
-    std::sort(order.begin(), order.end(), [s, r](uint32_t a, uint32_t b) {
-      if (s[a] != s[b]) return s[a] > s[b];
-      if (r && r[a] != r[b]) return r[a] > r[b];
-      return a > b;
-    });
-  });
-  return ranking;
+/// Sorts distinct entries below n; long lists by a mark for each of the n.
+void sort_entries(int64_t n, std::vector<uint32_t>& entries) {
+  if (static_cast<int64_t>(entries.size()) < n / 32) {
+    std::ranges::sort(entries);
+    return;
+  }
+  std::vector<uint8_t> in(static_cast<size_t>(n), 0);
+  for (const uint32_t i : entries) in[i] = 1;
+  size_t at = 0;
+  for (uint32_t i = 0; at < entries.size(); ++i) {
+    entries[at] = i;   // overwritten unless i is in
+    at += in[i];
+  }
 }
+
+}  // namespace
 
 /// A range with its share of the budget and what goes first in it.
 struct Selection::Part {
@@ -136,7 +132,7 @@ void Selection::select(int64_t owner, int64_t b, KeptSets& kept) const {
     if (allocate.lets_protected_compete(*in_.settings)) order_by_position(part);
     take(owner, part, kept);
   }
-  std::ranges::sort(kept.owners[static_cast<size_t>(owner)]);
+  sort_entries(in_.scored->entries(), kept.owners[static_cast<size_t>(owner)]);
   auto& sure = kept.guarded[static_cast<size_t>(owner)];
   std::ranges::sort(sure);
   if (in_.scored->deviation.empty()) return;
