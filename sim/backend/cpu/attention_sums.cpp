@@ -83,6 +83,10 @@ class SumTile {
     task.last_visible = key + keys - 1 > first_last_ ? visible.data() : nullptr;
     task.s = scores_.data() + key * ld_;
     task.maximum = maximum.data();
+    const auto ahead = stored_rows(layer_.k, head_ / layer_.info->group_size(), key + keys,
+                                   std::min(key + keys + kKeyRun, keys_));
+    task.ahead = ahead.data();
+    task.ahead_bytes = static_cast<int64_t>(ahead.size());
     kernels_.scores(task);
     if (run == 0) shift_ = maximum;
     for (size_t r = 0; r < maximum.size(); ++r) {

@@ -24,6 +24,8 @@ struct ScoreTask {
   const int32_t* last_visible;  ///< [ld] last visible key of each row, relative to key 0; or null
   float* s;                     ///< [keys][ld]
   float* maximum;               ///< [ld], raised to the largest visible score
+  const void* ahead;            ///< memory that will be read next and is brought near; or null
+  int64_t ahead_bytes;
 };
 
 /// Weight of each key for each head of the tile, for sums of importance.

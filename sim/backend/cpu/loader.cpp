@@ -23,6 +23,14 @@ const float* load_rows(const Tensor& tensor, int64_t a, int64_t begin, int64_t e
   return out;
 }
 
+std::span<const std::byte> stored_rows(const Tensor& tensor, int64_t a, int64_t begin,
+                                       int64_t end) {
+  const int64_t bytes =
+      (end - begin) * tensor.dim(2) * static_cast<int64_t>(element_size(tensor.type()));
+  if (bytes <= 0) return {};
+  return {tensor.row(a, begin), static_cast<size_t>(bytes)};
+}
+
 void load_queries(const LayerTrace& layer, std::span<const QueryRow> rows, int64_t ld, float* qt) {
   const int64_t d = layer.q.dim(2);
   const float scale = static_cast<float>(layer.scale);

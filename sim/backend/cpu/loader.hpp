@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -12,6 +13,9 @@ namespace kvsim {
 /// beyond the tensor's are zero. Returns the tensor's own memory when that will do.
 const float* load_rows(const Tensor& tensor, int64_t a, int64_t begin, int64_t end, int64_t ld,
                        Scratch<float>& buffer);
+
+/// Bytes of such rows as they are stored, for bringing them near.
+std::span<const std::byte> stored_rows(const Tensor& tensor, int64_t a, int64_t begin, int64_t end);
 
 /// One stored query row of a tile.
 struct QueryRow {
