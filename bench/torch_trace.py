@@ -1,12 +1,15 @@
-"""PyTorch's gather form over a whole trace: attention of the later queries with eight kept sets at ten
-budgets, for every layer and KV head. Only that is timed: tensors are in memory, kept sets are given,
-nothing is scored, projected or written.
+"""PyTorch's gather form over a whole trace: attention of the later queries with eight kept sets at
+ten budgets, for every layer and KV head. Only that is timed: tensors are in memory, kept sets are
+given, nothing is scored, projected or written.
 
     torch_trace.py TRACE THREADS                  float32 on the CPU, softmax as PyTorch writes it
     torch_trace.py TRACE THREADS DEVICE LAYERS    as stored, scaled_dot_product_attention, and the
                                                   first layer again and again
 
-Reads lines from standard input, answers each with the seconds of one run."""
+Reads lines from standard input, answers each with the seconds of one run. `run`: outputs at every
+later step. The name of a file with kvsim's results: the share of the softmax at every step, outputs
+only at as many steps as the file holds output errors of, evenly spaced (not on a DEVICE)."""
+import json
 import sys
 import time
 
@@ -40,16 +43,19 @@ orders = [torch.randperm(n, generator=generator) for _ in range(POLICIES)]
 kept = [max(1, int(n * share + 0.5)) for share in BUDGETS]
 
 
-def group(Q, K, V):
+def group(Q, K, V, wanted):
     """Full attention, then every kept set with the later positions that all of them keep."""
     N = K.shape[0]
+    rows = (torch.arange(Q.shape[0] // steps)[:, None] * steps + wanted).flatten()
+    every = len(wanted) == steps
     later = torch.arange(n, N)
-    hidden = later[None, :] > torch.from_numpy(position[first:]).repeat(Q.shape[0] // steps)[:, None]
+    queries = torch.from_numpy(position[first:]).repeat(Q.shape[0] // steps)
+    hidden = later[None, :] > queries[:, None]
 
     def attend(keys, values):
         s = Q @ keys.T
         s[:, -len(later):].masked_fill_(hidden, float("-inf"))
-        return torch.softmax(s, -1) @ values, torch.logsumexp(s, -1)
+        return torch.softmax(s if every else s[rows], -1) @ values, torch.logsumexp(s, -1)
 
     full, total = attend(K, V)
     for order in orders:
@@ -87,22 +93,32 @@ def run_on_device():
         torch.cuda.synchronize()
 
 
-def run():
+def run(wanted):
     if device:
         return run_on_device()
     for q, k, v in layers:
         heads = q.shape[0] // k.shape[0]
         for kv in range(k.shape[0]):
             Q = q[kv * heads:(kv + 1) * heads, first:].reshape(-1, q.shape[2]) * scale
-            group(Q, k[kv], v[kv])
+            group(Q, k[kv], v[kv], wanted)
+
+
+def steps_of(results):
+    """As many evenly spaced steps as kvsim gave outputs of."""
+    with h5py.File(results) as file:
+        config = file.attrs["config"]
+    config = json.loads(config if isinstance(config, str) else config.decode())
+    return torch.linspace(0, steps - 1, config["wo_steps"] or steps).round().long()
 
 
 if device:
     orders = [order.to(device) for order in orders]
-run()
+run(torch.arange(steps))
 print("device PyTorch", torch.__version__)
 print("ready", flush=True)
 for line in sys.stdin:
+    asked = line.strip()
+    wanted = torch.arange(steps) if asked == "run" else steps_of(asked)
     begin = time.perf_counter()
-    run()
+    run(wanted)
     print(time.perf_counter() - begin, flush=True)

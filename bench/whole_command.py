@@ -77,8 +77,8 @@ def whole_command(options, program, alternate, spread, paired):
     print(f"\n### The whole command (1 layer, {shape})\n")
     print("| n | `kvsim replay`, s | read | score | rank | replay | project | measure | write "
           "| GFLOP/s of the replay | whole / kernels | peak memory, MiB (bar) "
-          "| PyTorch gather, s | times the command |")
-    print("|---" * 14 + "|")
+          "| PyTorch gather, s | times the command | the same outputs, s | times the command |")
+    print("|---" * 16 + "|")
     for n in options.lengths:
         with tempfile.TemporaryDirectory() as folder:
             trace = os.path.join(folder, "trace.h5")
@@ -86,8 +86,10 @@ def whole_command(options, program, alternate, spread, paired):
             questions = {"command": lambda: Command(options, trace)}
             if options.torch:
                 script = os.path.join(os.path.dirname(__file__), "torch_trace.py")
+                Command(options, trace)   # its results say at how many steps it gives outputs
                 theirs = program(options, [options.torch, script, trace, str(options.threads)])
-                questions["torch"] = lambda: theirs.ask("run")
+                questions["all"] = lambda: theirs.ask("run")
+                questions["same"] = lambda: theirs.ask(trace + ".nc")
             runs = alternate(options.rounds, questions)
             allowed = allowed_memory(options, shape, n, os.path.getsize(trace + ".nc"))
         commands = runs["command"]
@@ -96,10 +98,11 @@ def whole_command(options, program, alternate, spread, paired):
                             for name in ("read", "score", "rank", "replay", "project", "measure",
                                          "write"))
         memory = max(run.memory for run in commands)
-        gather = "- | -"
+        gather = "- | - | - | -"
         if options.torch:
             theirs.close()
-            gather = f"{spread(runs['torch'])} | {paired(runs['torch'], seconds):.1f}"
+            gather = " | ".join(f"{spread(runs[name])} | {paired(runs[name], seconds):.1f}"
+                                for name in ("all", "same"))
         print(f"| {n} | {spread(seconds)} | {phases} | {middle(commands, lambda r: r.gflops):.0f} | "
               f"{middle(commands, lambda r: r.seconds / r.kernels):.2f} | {memory / MIB:.0f} "
               f"({allowed / MIB:.0f}) | {gather} |", flush=True)

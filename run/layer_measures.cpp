@@ -160,39 +160,48 @@ void LayerMeasures::add_errors(const StepBlock& block) {
     inputs.push_back(view.delta);
     outputs.push_back(&series.error);
   }
-  std::vector<int64_t> steps;   // within the block
-  for (const int64_t step : options_.projected_steps) {
-    const int64_t here = step - block.first_step;
-    if (here >= 0 && here < block.steps) steps.push_back(here);
-  }
+  const OutputSteps there = projected(block);
   for (const OutcomeBlock& view : block.outcomes) {
     if (view.delta != nullptr) continue;
     StepSeries& series = outcomes_[static_cast<size_t>(view.outcome)];
-    for (const int64_t s : steps) series.error[static_cast<size_t>(block.first_step + s)] = 0;
+    for (const int64_t step : there.steps) series.error[static_cast<size_t>(step)] = 0;
   }
-  if (!steps.empty() && !inputs.empty()) {
-    std::vector<double> norms(inputs.size() * steps.size());
-    projection_->norms(inputs, block.steps, steps, norms.data());
-    for (size_t x = 0; x < inputs.size(); ++x) {
-      for (size_t k = 0; k < steps.size(); ++k) {
-        (*outputs[x])[static_cast<size_t>(block.first_step + steps[k])] =
-            norms[x * steps.size() + k];
-      }
-    }
+  if (!there.steps.empty() && !inputs.empty()) {
+    std::vector<double> norms(inputs.size() * there.steps.size());
+    projection_->norms(inputs, there.stride, there.rows, norms.data());
+    for (size_t x = 0; x < inputs.size(); ++x)
+      for (size_t k = 0; k < there.steps.size(); ++k)
+        (*outputs[x])[static_cast<size_t>(there.steps[k])] = norms[x * there.steps.size() + k];
   }
-  if (options_.rounding) add_rounding(block, steps);
+  if (options_.rounding) add_rounding(block, there);
   if (options_.per_head) add_head_errors(block, inputs);
 }
 
-void LayerMeasures::add_rounding(const StepBlock& block, const std::vector<int64_t>& steps) {
+/// The projected steps of a block, and which of its outputs are theirs.
+LayerMeasures::OutputSteps LayerMeasures::projected(const StepBlock& block) const {
+  OutputSteps there;
+  const int64_t stride = block.output_steps ? static_cast<int64_t>(block.output_steps->size())
+                                            : block.steps;
+  there.stride = stride;
+  for (int64_t row = 0; row < stride; ++row) {
+    const int64_t step = block.output_steps ? (*block.output_steps)[static_cast<size_t>(row)]
+                                            : block.first_step + row;
+    if (!std::ranges::binary_search(options_.projected_steps, step)) continue;
+    there.rows.push_back(row);
+    there.steps.push_back(step);
+  }
+  return there;
+}
+
+void LayerMeasures::add_rounding(const StepBlock& block, const OutputSteps& there) {
   for (const OutcomeBlock& view : block.outcomes) {
-    std::vector<double> norms(steps.size(), 0.0);
-    if (view.rounding != nullptr && !steps.empty())
-      projection_->norms(std::vector<const float*>{view.rounding}, block.steps, steps,
+    std::vector<double> norms(there.steps.size(), 0.0);
+    if (view.rounding != nullptr && !there.steps.empty())
+      projection_->norms(std::vector<const float*>{view.rounding}, there.stride, there.rows,
                          norms.data());
     std::vector<double>& rounding = outcomes_[static_cast<size_t>(view.outcome)].rounding;
-    for (size_t k = 0; k < steps.size(); ++k)
-      rounding[static_cast<size_t>(block.first_step + steps[k])] = norms[k];
+    for (size_t k = 0; k < there.steps.size(); ++k)
+      rounding[static_cast<size_t>(there.steps[k])] = norms[k];
   }
 }
 

@@ -67,7 +67,13 @@ class LayerMeasures {
   void add_shares(const OutcomeBlock& view, int64_t first, int64_t steps);
   void add_merges(const OutcomeBlock& view, int64_t first, int64_t steps);
   void add_errors(const StepBlock& block);
-  void add_rounding(const StepBlock& block, const std::vector<int64_t>& steps);
+  struct OutputSteps {
+    int64_t stride = 0;           ///< outputs that the block holds of each head
+    std::vector<int64_t> rows;    ///< numbers among them
+    std::vector<int64_t> steps;   ///< 0..T-1
+  };
+  OutputSteps projected(const StepBlock& block) const;
+  void add_rounding(const StepBlock& block, const OutputSteps& there);
   void add_moments(const OutcomeBlock& view, int64_t first);
   void add_head_errors(const StepBlock& block, const std::vector<const float*>& inputs);
 

@@ -314,6 +314,7 @@ void Study::run_layer(LayerWork& work, int64_t layer) {
   options.seed = options_.seed;
   options.slot_changes = measured.slot_changes;
   options.pairs = results_->wants_some("bound_");
+  if (!options_.per_head) options.output_steps = measured.projected_steps;
   LayerReplay replay(work, *periodic_, kept, policies_->records(), options);
   LayerMeasures measures(work, replay.count(), std::move(measured));
   double inside = 0;

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -76,11 +77,13 @@ struct ReplayBlock {
   Table<double> prompt_importance;          ///< [Hq][steps]
   Table<double> later_attention;            ///< [Hq][steps]
   Table<double> later_importance;           ///< [Hq][steps]; 0 unless `later_importance` was asked
-  std::vector<float> z;                     ///< [Hq][steps][dv] output of the full cache
+  std::vector<int64_t> output_steps;        ///< indices in 0..T-1, ascending, of the block's steps
+                                            ///< whose outputs are here
+  std::vector<float> z;                     ///< [Hq][output_steps][dv] output of the full cache
   std::vector<Table<double>> kept_attention;    ///< per set [Hq][steps]
   std::vector<Table<double>> kept_importance;   ///< per set [Hq][steps]
-  /// Per set [Hq][steps][dv], z_hat - z; null when the plan wants masses only. This is memory of
-  /// the backend, on its device: for its Projection and `read_outputs`, until the sink returns.
+  /// Per set [Hq][output_steps][dv], z_hat - z; null when the plan wants masses only. This is
+  /// memory of the backend, on its device: for its Projection and `read_outputs`, till the sink returns.
   std::vector<float*> delta;
 };
 
@@ -89,6 +92,9 @@ struct ReplayRequest {
   const float* importance = nullptr;   ///< [Hq][importance_columns] weights >= 0 of the entries
   int64_t importance_columns = 0;      ///< n, or N when `later_importance`
   bool later_importance = false;
+  /// Later steps, ascending, whose outputs will be read; without it all. At other steps only the
+  /// sums are sure to be computed: a fifth of the work.
+  std::optional<std::vector<int64_t>> output_steps;
   int64_t chunk = 0;                   ///< keys per chunk; 0: chosen by the backend
 };
 

@@ -153,10 +153,20 @@ void PeriodicReplay::replay_epoch(const PeriodicPolicies::Planned& planned, Epoc
   const LayerTrace replayed = layer_seen_as(work_.trace(), epoch.replayed);
   LayerWork work(replayed, work_.backend());
   const std::vector<Record> record = {records_[r]};
-  PrefillReplay replay(work, kept, record, options);
+  PrefillOptions of_epoch = options;
+  if (of_epoch.output_steps) {   // those of the epoch, counted from its first step
+    std::erase_if(*of_epoch.output_steps, [&](int64_t step) {
+      return step < epoch.first_step || step >= epoch.first_step + epoch.replayed.steps();
+    });
+    for (int64_t& step : *of_epoch.output_steps) step -= epoch.first_step;
+  }
+  PrefillReplay replay(work, kept, record, of_epoch);
   if (epoch.replayed.steps() > 0) {
     replay.run([&](const StepBlock& block) {
-      StepBlock moved{epoch.first_step + block.first_step, block.steps, nullptr, {}};
+      StepBlock moved{epoch.first_step + block.first_step, block.steps, nullptr, {},
+                      block.output_steps};
+      if (moved.output_steps)
+        for (int64_t& step : *moved.output_steps) step += epoch.first_step;
       for (OutcomeBlock view : block.outcomes) {
         for (const ReplayCell cell : replay.outcomes()[static_cast<size_t>(view.outcome)].cells) {
           OutcomeBlock& own = moved.outcomes.emplace_back(view);

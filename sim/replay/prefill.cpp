@@ -212,6 +212,7 @@ void PrefillReplay::run(const Sink& sink) {
   request.importance = importance_->data();
   request.importance_columns = importance_->columns();
   request.later_importance = options_.scope == Scope::all;
+  if (!wants_all_outputs()) request.output_steps = options_.output_steps;
   WholeRun whole;
   work_.backend().replay(work_.trace(), request,
                          [&](const ReplayBlock& block) { on_block(block, whole, sink); });
@@ -225,14 +226,16 @@ double PrefillReplay::flops() const {
   const auto heads = static_cast<double>(work_.query_heads());
   const auto width = static_cast<double>(work_.value_dim());
   const auto keys = static_cast<double>(work_.entries());
-  double sum = heads * keys * (static_cast<double>(work_.trace().k.dim(2)) + width);
+  const double outputs =
+      wants_all_outputs() ? steps : static_cast<double>(options_.output_steps->size());
+  double sum = heads * keys * width;   // of one step's outputs
   for (const ReplayPlan& plan : plans_.plans) {
     if (plan.masses_only) continue;
     const double sharing = plan.per_query_head ? 1 : work_.group_size();
     for (const KeptChain& owner : plan.owners)
       sum += sharing * static_cast<double>(owner.end.back()) * width;
   }
-  return 2 * steps * sum;
+  return 2 * (steps * heads * keys * static_cast<double>(work_.trace().k.dim(2)) + outputs * sum);
 }
 
 PrefillReplay::Sums PrefillReplay::sums_of(const ReplayOutcome& outcome,
@@ -283,7 +286,7 @@ void PrefillReplay::on_block(const ReplayBlock& block, WholeRun& whole, const Si
                   whole.z.begin() + (h * steps + block.first_step) * width);
     }
   }
-  StepBlock out{block.first_step, block.steps, &block, {}};
+  StepBlock out{block.first_step, block.steps, &block, {}, block.output_steps};
   std::vector<Sums> sums(outcomes_.size());   // outlives the pointers in `out`
   for (size_t o = 0; o < outcomes_.size(); ++o) {
     const ReplayOutcome& outcome = outcomes_[o];

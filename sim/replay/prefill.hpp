@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "sim/backend/layer_work.hpp"
@@ -60,7 +61,7 @@ struct OutcomeBlock {
   const std::vector<double>* entries = nullptr;      ///< [steps] pairs of head and entry in scope
   const Table<double>* part_kept = nullptr;    ///< [parts][steps] importance kept of each part of
   const Table<double>* part_total = nullptr;   ///< the prompt, and all of it, over query heads
-  const float* delta = nullptr;   ///< [Hq][steps][dv] z^ - z, for the Projection of the backend;
+  const float* delta = nullptr;   ///< [Hq][outputs][dv] z^ - z, for the Projection of the backend;
                                   ///< null: all 0
   const float* rounding = nullptr;                   ///< the same, what quantising adds; null: 0
   const MergeTally* merges = nullptr;                ///< null: no slot holds two entries
@@ -71,6 +72,8 @@ struct StepBlock {
   int64_t steps = 0;
   const ReplayBlock* full = nullptr;   ///< the full cache at these steps; null when given before
   std::vector<OutcomeBlock> outcomes;
+  /// Steps 0..T-1 of the block, ascending, whose outputs are here; without it all of them.
+  std::optional<std::vector<int64_t>> output_steps = std::nullopt;
 };
 
 struct PrefillOptions {
@@ -81,6 +84,8 @@ struct PrefillOptions {
   bool pairs = false;          ///< note slots of exactly two entries
   const Table<float>* importance = nullptr;   ///< [Hq][N] weights made before; null: made here
   PromptParts parts;      ///< whose importance is also summed apart
+  /// Later steps, ascending, whose outputs will be read; without it all. Blocks may hold more.
+  std::optional<std::vector<int64_t>> output_steps = std::nullopt;
 };
 
 /// schedule=prefill: the prompt is compressed once, then every later step is replayed against what
@@ -98,8 +103,8 @@ class PrefillReplay {
   void run(const std::function<void(const StepBlock&)>& sink);
 
   const PlanBuilder::Plans& plans() const { return plans_; }
-  /// Of the first pass over the later steps: q k and the full output for the whole prompt, and one
-  /// output over the largest kept set of every plan.
+  /// Of the first pass over the later steps: q k for the whole prompt; where outputs are wanted,
+  /// the full one and one over the largest kept set of every plan.
   double flops() const;
   /// [Hq][columns] weight of each entry in the importance; n columns, N when the scope is all.
   const Table<float>& importance() const { return *importance_; }
@@ -119,6 +124,7 @@ class PrefillReplay {
   LayerSlots changed_slots(ReplayOutcome& outcome, std::vector<SlotCache>& merged);
   void place(const ReplayOutcome& outcome, LayerSlots& slots) const;
   bool needs_second_pass() const;
+  bool wants_all_outputs() const { return !options_.output_steps || needs_second_pass(); }
 
   LayerWork& work_;
   PrefillOptions options_;

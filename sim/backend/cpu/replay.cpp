@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "sim/backend/cpu/replay_job.hpp"
@@ -18,13 +19,13 @@ void set_size(Table<double>& table, int64_t rows, int64_t columns) {
 }
 
 /// Gives a block the sizes of its steps.
-void prepare(const ReplayJob& job, int64_t first_step, ReplayBlock& block,
+void prepare(const ReplayJob& job, const StepRange& range, ReplayBlock& block,
              std::vector<std::vector<float>>& outputs_of_sets) {
-  const int64_t heads = job.layer.info->num_query_heads;
-  const int64_t steps = std::min(job.steps_per_block, job.steps - first_step);
-  const size_t outputs = static_cast<size_t>(heads * steps * job.dv);
-  block.first_step = first_step;
+  const int64_t heads = job.layer.info->num_query_heads, steps = range.steps.size();
+  const size_t outputs = static_cast<size_t>(heads * job.dv) * range.outputs.size();
+  block.first_step = range.steps.begin;
   block.steps = steps;
+  block.output_steps = range.outputs;
   for (Table<double>* table : {&block.prompt_attention, &block.prompt_importance,
                                &block.later_attention, &block.later_importance})
     set_size(*table, heads, steps);
@@ -45,14 +46,17 @@ void prepare(const ReplayJob& job, int64_t first_step, ReplayBlock& block,
 
 /// Blocks of steps computed together: enough to give every thread the same number of tiles, as far
 /// as memory allows.
-int64_t blocks_in_flight(const ReplayJob& job, int64_t tiles_per_block) {
-  const int64_t rows = job.layer.info->num_query_heads * job.steps_per_block;
+int64_t blocks_in_flight(const ReplayJob& job) {
+  const StepRange& block = job.blocks.front();
+  const int64_t heads = job.layer.info->num_query_heads;
   const int64_t bytes =
-      (job.output_sets + 1) * rows * job.dv * static_cast<int64_t>(sizeof(float));
+      heads * ((job.output_sets + 1) * static_cast<int64_t>(block.outputs.size()) * job.dv *
+                   static_cast<int64_t>(sizeof(float)) +
+               job.sets * block.steps.size() * 2 * static_cast<int64_t>(sizeof(double)));
   const int64_t room = std::max<int64_t>(1, kFlightBytes / std::max<int64_t>(bytes, 1));
-  const int64_t wanted = std::max<int64_t>(1, (4 * threads() + tiles_per_block - 1) /
-                                                  tiles_per_block);
-  return std::min(room, wanted);
+  const int64_t tiles = static_cast<int64_t>(job.tiles(block).size());
+  const int64_t wanted = std::max<int64_t>(1, (4 * threads() + tiles - 1) / tiles);
+  return std::min({room, wanted, static_cast<int64_t>(job.blocks.size())});
 }
 
 }  // namespace
@@ -61,10 +65,8 @@ void cpu_replay(const Kernels& kernels, const LayerTrace& layer, const ReplayReq
                 const std::function<void(const ReplayBlock&)>& sink, ReplayMemory& memory) {
   const ReplayJob job(kernels, layer, request);
   if (job.steps == 0) return;
-  const int64_t parts = (job.group + job.heads_per_tile - 1) / job.heads_per_tile;
-  const int64_t tiles = layer.info->num_kv_heads * parts;   // per block
-  const int64_t blocks = (job.steps + job.steps_per_block - 1) / job.steps_per_block;
-  const int64_t flight = std::min(blocks, blocks_in_flight(job, tiles));
+  const int64_t blocks = static_cast<int64_t>(job.blocks.size());
+  const int64_t flight = blocks_in_flight(job);
 
   memory.blocks.resize(static_cast<size_t>(flight));
   memory.outputs.resize(memory.blocks.size());
@@ -72,18 +74,19 @@ void cpu_replay(const Kernels& kernels, const LayerTrace& layer, const ReplayReq
   std::vector<std::unique_ptr<ReplayTile>> workers(memory.tiles.size());
   for (int64_t first = 0; first < blocks; first += flight) {
     const int64_t count = std::min(flight, blocks - first);
-    for (int64_t b = 0; b < count; ++b)
-      prepare(job, (first + b) * job.steps_per_block, memory.blocks[static_cast<size_t>(b)],
-              memory.outputs[static_cast<size_t>(b)]);
-    parallel_for(count * tiles, [&](int64_t i) {
+    std::vector<std::pair<TileRows, ReplayBlock*>> tiles;
+    for (int64_t b = 0; b < count; ++b) {
+      const StepRange& range = job.blocks[static_cast<size_t>(first + b)];
+      ReplayBlock& block = memory.blocks[static_cast<size_t>(b)];
+      prepare(job, range, block, memory.outputs[static_cast<size_t>(b)]);
+      for (TileRows& rows : job.tiles(range)) tiles.emplace_back(std::move(rows), &block);
+    }
+    parallel_for(static_cast<int64_t>(tiles.size()), [&](int64_t i) {
       const size_t thread = static_cast<size_t>(thread_index());
       auto& worker = workers[thread];
       if (worker == nullptr) worker = std::make_unique<ReplayTile>(job, memory.tiles[thread]);
-      const int64_t tile = i % tiles;
-      const int64_t begin = tile % parts * job.heads_per_tile;
-      const int64_t heads = std::min(job.heads_per_tile, job.group - begin);
-      worker->run(tile / parts * job.group + begin, heads,
-                  memory.blocks[static_cast<size_t>(i / tiles)]);
+      const auto& [rows, block] = tiles[static_cast<size_t>(i)];
+      worker->run(rows, *block);
     });
     for (int64_t b = 0; b < count; ++b) sink(memory.blocks[static_cast<size_t>(b)]);
   }

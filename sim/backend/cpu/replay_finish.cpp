@@ -19,101 +19,107 @@ void ReplayTile::finish_full(ReplayBlock& block) {
   sink_.assign(static_cast<size_t>(rows_), 0.0);
   for (int64_t r = 0; r < rows_; ++r) {
     const size_t at = static_cast<size_t>(r);
-    const int64_t head = first_head_ + head_of(r), step = r % steps_;
+    const int64_t head = first_head_ + head_of(r), step = column_of(r);
     sink_[at] = std::exp(job_.sink_logit(head) - static_cast<double>(shift_[at]));
-    total_[at] = mass(kPrompt)[r] + mass(kLater)[r] + sink_[at];
-    inverse[at] = static_cast<float>(1.0 / total_[at]);
-    block.prompt_attention(head, step) = mass(kPrompt)[r] / total_[at];
-    block.later_attention(head, step) = mass(kLater)[r] / total_[at];
+    const double total = mass(kPrompt)[r] + mass(kLater)[r] + sink_[at];
+    inverse_[at] = 1.0 / total;
+    inverse[at] = static_cast<float>(inverse_[at]);
+    block.prompt_attention(head, step) = mass(kPrompt)[r] * inverse_[at];
+    block.later_attention(head, step) = mass(kLater)[r] * inverse_[at];
     const bool weighted = !importances_.empty();
-    block.prompt_importance(head, step) = weighted ? importance(kPrompt)[r] / total_[at] : 0.0;
-    block.later_importance(head, step) = weighted ? importance(kLater)[r] / total_[at] : 0.0;
+    block.prompt_importance(head, step) = weighted ? importance(kPrompt)[r] * inverse_[at] : 0.0;
+    block.later_importance(head, step) = weighted ? importance(kLater)[r] * inverse_[at] : 0.0;
+  }
+  if (has_outputs()) emit_full(inverse, block);
+}
+
+void ReplayTile::emit_full(const std::vector<float>& inverse, ReplayBlock& block) {
+  for (int64_t head = 0; head < heads_; ++head) {
+    const int64_t row = accumulator_row(false, head);
+    EmitTask task{};
+    task.previous = accumulator(kLater) + row * job_.ldv;
+    task.current = accumulator(kPrompt) + row * job_.ldv;
+    task.ld = job_.ldv;
+    task.rows = steps_;
+    task.columns = job_.dv;
+    task.inverse = inverse.data() + row;
+    task.out = block.z.data() + output_of(head);
+    job_.kernels.emit(task);
+  }
+}
+
+/// The set that ends with a band; its rows are those of whole heads. `running` is the accumulator
+/// of the set before, and becomes that of this one.
+void ReplayTile::finish_band(const PlanWalk& plan, const ReplayPlan& request, int64_t band,
+                             Range rows, const float*& running, ReplayBlock& block) {
+  const int64_t set = kShared + plan.first_set + band;
+  for (int64_t r = rows.begin; r < rows.end && band > 0; ++r) {   // bands become sets
+    mass(set)[r] += mass(set - 1)[r];
+    if (!importances_.empty()) importance(set)[r] += importance(set - 1)[r];
+  }
+  const bool outputs = has_outputs() && !plan.masses_only;
+  const int64_t first = rows.begin / steps_;
+  float* const own = outputs && used(plan.slot(band), plan.per_query_head ? first : 0)
+                         ? accumulator(plan.slot(band)) +
+                               accumulator_row(plan.per_query_head, first) * job_.ldv
+                         : nullptr;
+  float* const current = own == running ? nullptr : own;   // else it holds the set before already
+  for (int64_t head = first; head * steps_ < rows.end; ++head) {
+    const int64_t at = (head - first) * steps_ * job_.ldv;
+    finish_masses(plan, request, band, head, block);
+    if (outputs)
+      finish_output(plan, request, band, head, running + at,
+                    current != nullptr ? current + at : nullptr, block);
+  }
+  if (current != nullptr) running = current;
+  for (int64_t r = rows.begin; r < rows.end; ++r)
+    if (mass(set)[r] + mass(kLater)[r] < kVanishing) redo(plan, request, band, r, block);
+}
+
+void ReplayTile::finish_masses(const PlanWalk& plan, const ReplayPlan& request, int64_t band,
+                               int64_t head, ReplayBlock& block) {
+  const int64_t set = plan.first_set + band, query_head = first_head_ + head;
+  const bool everything = chain(plan, request, head).end[static_cast<size_t>(band)] == job_.n;
+  const double* const masses = mass(kShared + set);
+  const double* const weighted =
+      everything || importances_.empty() ? nullptr : importance(kShared + set);
+  const auto all = block.prompt_attention.row(query_head);
+  const auto all_weighted = block.prompt_importance.row(query_head);
+  const auto attention = block.kept_attention[static_cast<size_t>(set)].row(query_head);
+  const auto kept = block.kept_importance[static_cast<size_t>(set)].row(query_head);
+  for (int64_t r = head * steps_; r < (head + 1) * steps_; ++r) {
+    const size_t at = static_cast<size_t>(column_of(r));
+    const double inverse = inverse_[static_cast<size_t>(r)];
+    // A part is never larger than the whole, also in the last bit.
+    attention[at] = everything ? all[at] : std::min(all[at], masses[r] * inverse);
+    kept[at] = weighted == nullptr ? all_weighted[at]
+                                   : std::min(all_weighted[at], weighted[r] * inverse);
+  }
+}
+
+void ReplayTile::finish_output(const PlanWalk& plan, const ReplayPlan& request, int64_t band,
+                               int64_t head, const float* previous, float* current,
+                               ReplayBlock& block) {
+  const int64_t set = plan.first_set + band;
+  float inverse[kTileRows];
+  for (int64_t s = 0; s < steps_; ++s) {
+    const int64_t r = head * steps_ + s;
+    const double kept = mass(kShared + set)[r] + mass(kLater)[r] + sink_[static_cast<size_t>(r)];
+    inverse[s] = static_cast<float>(kept > 0 ? 1.0 / kept : 0.0);
   }
   EmitTask task{};
-  task.previous = accumulator(kLater);
-  task.current = accumulator(kPrompt);
+  task.previous = previous;
+  task.current = current;
   task.ld = job_.ldv;
-  task.rows = rows_;
+  task.rows = steps_;
   task.columns = job_.dv;
-  task.inverse = inverse.data();
-  task.out = block.z.data() + first_head_ * steps_ * job_.dv;
+  task.inverse = inverse;
+  task.z = block.z.data() + output_of(head);
+  task.out = block.delta[static_cast<size_t>(set)] + output_of(head);
   job_.kernels.emit(task);
-}
-
-void ReplayTile::finish_plan(const PlanWalk& plan, const ReplayPlan& request, ReplayBlock& block) {
-  // Bands become sets: running sums, in place.
-  for (int64_t band = 1; band < plan.bands; ++band) {
-    const int64_t set = kShared + plan.first_set + band;
-    for (int64_t r = 0; r < rows_; ++r) {
-      mass(set)[r] += mass(set - 1)[r];
-      if (!importances_.empty()) importance(set)[r] += importance(set - 1)[r];
-    }
-  }
-  finish_masses(plan, request, block);
-  if (!plan.masses_only) finish_outputs(plan, request, block);
-  for (int64_t band = 0; band < plan.bands; ++band)
-    for (int64_t r = 0; r < rows_; ++r)
-      if (mass(kShared + plan.first_set + band)[r] + mass(kLater)[r] < kVanishing)
-        redo(plan, request, band, r, block);
-}
-
-void ReplayTile::finish_masses(const PlanWalk& plan, const ReplayPlan& request,
-                               ReplayBlock& block) {
-  for (int64_t band = 0; band < plan.bands; ++band) {
-    const int64_t set = plan.first_set + band;
-    Table<double>& attention = block.kept_attention[static_cast<size_t>(set)];
-    Table<double>& weighted = block.kept_importance[static_cast<size_t>(set)];
-    for (int64_t r = 0; r < rows_; ++r) {
-      const int64_t head = first_head_ + head_of(r), step = r % steps_;
-      const double total = total_[static_cast<size_t>(r)];
-      const double all = block.prompt_attention(head, step);
-      const double all_weighted = block.prompt_importance(head, step);
-      const bool everything =
-          chain(plan, request, head_of(r)).end[static_cast<size_t>(band)] == job_.n;
-      // A part is never larger than the whole, also in the last bit.
-      attention(head, step) =
-          everything ? all : std::min(all, mass(kShared + set)[r] / total);
-      weighted(head, step) =
-          everything || importances_.empty()
-              ? all_weighted
-              : std::min(all_weighted, importance(kShared + set)[r] / total);
-    }
-  }
-}
-
-void ReplayTile::finish_outputs(const PlanWalk& plan, const ReplayPlan& request,
-                                ReplayBlock& block) {
-  std::vector<float> inverse(static_cast<size_t>(steps_));
-  for (int64_t head = 0; head < heads_; ++head) {
-    const float* previous = accumulator(kLater) + accumulator_row(false, head) * job_.ldv;
-    const int64_t own_row = accumulator_row(plan.per_query_head, head);
-    for (int64_t band = 0; band < plan.bands; ++band) {
-      const int64_t set = plan.first_set + band;
-      for (int64_t s = 0; s < steps_; ++s) {
-        const int64_t r = head * steps_ + s;
-        const double kept =
-            mass(kShared + set)[r] + mass(kLater)[r] + sink_[static_cast<size_t>(r)];
-        inverse[static_cast<size_t>(s)] = static_cast<float>(kept > 0 ? 1.0 / kept : 0.0);
-      }
-      const int64_t out = (first_head_ + head) * steps_ * job_.dv;
-      EmitTask task{};
-      task.previous = previous;
-      task.current = used(plan.slot(band), plan.per_query_head ? head : 0)
-                         ? accumulator(plan.slot(band)) + own_row * job_.ldv
-                         : nullptr;
-      task.ld = job_.ldv;
-      task.rows = steps_;
-      task.columns = job_.dv;
-      task.inverse = inverse.data();
-      task.z = block.z.data() + out;
-      task.out = block.delta[static_cast<size_t>(set)] + out;
-      job_.kernels.emit(task);
-      if (task.current != nullptr) previous = task.current;
-      // Nothing was dropped: the order of the sums must not show.
-      if (chain(plan, request, head).end[static_cast<size_t>(band)] == job_.n)
-        std::fill_n(task.out, steps_ * job_.dv, 0.0f);
-    }
-  }
+  // Nothing was dropped: the order of the sums must not show.
+  if (chain(plan, request, head).end[static_cast<size_t>(band)] == job_.n)
+    std::fill_n(task.out, steps_ * job_.dv, 0.0f);
 }
 
 void ReplayTile::redo(const PlanWalk& plan, const ReplayPlan& request, int64_t band, int64_t row,
@@ -121,18 +127,19 @@ void ReplayTile::redo(const PlanWalk& plan, const ReplayPlan& request, int64_t b
   const KeptChain& kept = chain(plan, request, head_of(row));
   const int64_t end = kept.end[static_cast<size_t>(band)];
   if (end == job_.n) return;
-  const int64_t head = first_head_ + head_of(row), step = row % steps_;
-  const ExactRow exact(job_, head, first_step_ + step);
+  const int64_t head = first_head_ + head_of(row), step = column_of(row);
+  const bool outputs = !plan.masses_only && has_outputs();
+  const ExactRow exact(job_, head, step_of(row));
   const ExactRow::Result result =
-      exact.attend({kept.order.data(), static_cast<size_t>(end)}, !plan.masses_only);
+      exact.attend({kept.order.data(), static_cast<size_t>(end)}, outputs);
   const size_t set = static_cast<size_t>(plan.first_set + band);
   const double shift = static_cast<double>(shift_[static_cast<size_t>(row)]);
   const double fraction =
-      std::exp(result.log_mass - shift) / total_[static_cast<size_t>(row)];
+      std::exp(result.log_mass - shift) * inverse_[static_cast<size_t>(row)];
   block.kept_attention[set](head, step) = fraction;
   block.kept_importance[set](head, step) = fraction * result.importance;
-  if (plan.masses_only) return;
-  const int64_t out = (head * steps_ + step) * job_.dv;
+  if (!outputs) return;
+  const int64_t out = output_of(head_of(row)) + row % steps_ * job_.dv;
   for (int64_t c = 0; c < job_.dv; ++c) {
     const double z = static_cast<double>(block.z[static_cast<size_t>(out + c)]);
     block.delta[set][out + c] =

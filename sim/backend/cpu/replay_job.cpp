@@ -3,15 +3,17 @@
 #include <algorithm>
 #include <cassert>
 #include <limits>
+#include <numeric>
 
 #include "sim/core/parallel.hpp"
 
 namespace kvsim {
 namespace {
 
-/// Accumulators of one tile at most, and outputs of one block of steps at most.
+/// Accumulators of one tile at most, and outputs and sums of one block of steps at most.
 constexpr int64_t kTileBytes = int64_t{24} << 20;
 constexpr int64_t kBlockBytes = int64_t{32} << 20;
+constexpr int64_t kSumBytes = int64_t{8} << 20;
 
 /// Keys per chunk. A prompt that fits into one chunk needs no accumulators but those of one plan at
 /// a time. Longer ones go by in chunks whose scores and values (384 + 4 dv bytes per key) stay near
@@ -60,9 +62,9 @@ ReplayJob::ReplayJob(const Kernels& used_kernels, const LayerTrace& used_layer,
            (plan.per_query_head ? info.num_query_heads : info.num_kv_heads));
     sets += walk.bands;
     if (!walk.masses_only) {
-      const bool one_chunk = chunk == n;   // plans come one after the other
-      walk.first_slot = kSharedSlots + (one_chunk ? 0 : slots);
-      slots = one_chunk ? std::max(slots, walk.bands) : slots + walk.bands;
+      walk.one_slot = chunk == n;   // plans and bands come one after the other
+      walk.first_slot = kSharedSlots + (walk.one_slot ? 0 : slots);
+      slots = walk.one_slot ? 1 : slots + walk.bands;
       output_sets += walk.bands;
     }
     plans.push_back(std::move(walk));
@@ -72,12 +74,56 @@ ReplayJob::ReplayJob(const Kernels& used_kernels, const LayerTrace& used_layer,
   const int64_t floats = static_cast<int64_t>(sizeof(float));
   const int64_t tile_step = (slots + kSharedSlots) * heads_per_tile * ldv * floats;
   const int64_t block_step = (output_sets + 1) * info.num_query_heads * dv * floats;
-  const int64_t most = std::min({kTileRows / heads_per_tile, kTileBytes / tile_step,
-                                 kBlockBytes / block_step, std::max<int64_t>(steps, 1)});
-  // Blocks of about the same height.
-  steps_per_block = std::max<int64_t>(most, 1);
-  const int64_t blocks = (steps + steps_per_block - 1) / steps_per_block;
-  if (blocks > 0) steps_per_block = (steps + blocks - 1) / blocks;
+  steps_per_tile = std::max<int64_t>(
+      std::min({kTileRows / heads_per_tile, kTileBytes / tile_step, kBlockBytes / block_step}), 1);
+  choose_blocks();
+}
+
+/// Blocks with the outputs of one tile each, about the same number.
+void ReplayJob::choose_blocks() {
+  std::vector<int64_t> outputs(static_cast<size_t>(request.output_steps ? 0 : steps));
+  std::iota(outputs.begin(), outputs.end(), int64_t{0});
+  if (request.output_steps) outputs = *request.output_steps;
+  const int64_t wanted = static_cast<int64_t>(outputs.size());
+  const int64_t step_bytes = (sets + kSharedSlots) * layer.info->num_query_heads * 2 *
+                             static_cast<int64_t>(sizeof(double));
+  const int64_t most = std::max<int64_t>(kSumBytes / step_bytes, steps_per_tile);
+  const int64_t count = std::max({(wanted + steps_per_tile - 1) / steps_per_tile,
+                                  (steps + most - 1) / most, int64_t{1}});
+  const int64_t of_block = (wanted + count - 1) / count;
+  auto next = outputs.begin();
+  for (int64_t begin = 0; begin < steps;) {
+    const auto last = next + std::min(of_block, outputs.end() - next);
+    const int64_t end = std::min(last == outputs.end() ? steps : *last, begin + most);
+    const auto stop = std::lower_bound(next, last, end);
+    blocks.push_back({{begin, end}, {next, stop}});
+    next = stop;
+    begin = end;
+  }
+}
+
+std::vector<TileRows> ReplayJob::tiles(const StepRange& block) const {
+  std::vector<int64_t> rest;
+  for (int64_t step = block.steps.begin; step < block.steps.end; ++step)
+    if (!std::binary_search(block.outputs.begin(), block.outputs.end(), step))
+      rest.push_back(step);
+  std::vector<TileRows> tiles;
+  const auto add = [&](const std::vector<int64_t>& all, int64_t most, bool outputs) {
+    const int64_t count = static_cast<int64_t>(all.size());
+    const int64_t parts = (count + most - 1) / most;
+    for (int64_t part = 0; part < parts; ++part) {
+      const int64_t begin = part * count / parts, end = (part + 1) * count / parts;
+      for (int64_t head = 0; head < layer.info->num_query_heads;) {
+        const int64_t heads = std::min(heads_per_tile, group - head % group);
+        tiles.push_back({head, heads, {all.begin() + begin, all.begin() + end},
+                         outputs ? begin : -1});
+        head += heads;
+      }
+    }
+  };
+  add(block.outputs, steps_per_tile, true);
+  add(rest, kTileRows / heads_per_tile, false);
+  return tiles;
 }
 
 double ReplayJob::sink_logit(int64_t head) const {

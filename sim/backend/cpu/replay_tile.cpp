@@ -16,38 +16,40 @@ constexpr int64_t kKeyRun = 192;
 
 }  // namespace
 
-void ReplayTile::run(int64_t first_head, int64_t heads, ReplayBlock& block) {
-  start(first_head, heads, block);
+void ReplayTile::run(const TileRows& rows, ReplayBlock& block) {
+  start(rows, block);
   walk_later();
   walk_prompt(block);
 }
 
-void ReplayTile::start(int64_t first_head, int64_t heads, const ReplayBlock& block) {
-  first_head_ = first_head;
-  heads_ = heads;
-  kv_head_ = first_head / job_.group;
+void ReplayTile::start(const TileRows& tile, const ReplayBlock& block) {
+  first_head_ = tile.first_head;
+  heads_ = tile.heads;
+  kv_head_ = first_head_ / job_.group;
+  step_ = tile.steps;
+  steps_ = static_cast<int64_t>(step_.size());
   first_step_ = block.first_step;
-  steps_ = block.steps;
-  rows_ = heads * steps_;
+  outputs_ = static_cast<int64_t>(block.output_steps.size());
+  first_output_ = tile.first_output;
+  rows_ = heads_ * steps_;
   ld_ = padded(padded(rows_, kRowStep), kPad);
-  slot_size_ = std::max(padded(rows_, kRowStep), heads * padded(steps_, kRowStep)) * job_.ldv;
+  slot_size_ = std::max(padded(rows_, kRowStep), heads_ * padded(steps_, kRowStep)) * job_.ldv;
   first_chunk_ = true;
 
   std::vector<QueryRow> rows;
-  for (int64_t h = 0; h < heads; ++h)
-    for (int64_t s = 0; s < steps_; ++s)
-      rows.push_back({first_head + h, job_.first_query + first_step_ + s});
+  for (int64_t h = 0; h < heads_; ++h)
+    for (const int64_t step : step_) rows.push_back({first_head_ + h, job_.first_query + step});
   load_queries(job_.layer, rows, ld_, memory_.queries.reserve(job_.d * ld_));
 
   const size_t ld = static_cast<size_t>(ld_);
-  memory_.accumulators.reserve((kShared + job_.slots) * slot_size_);
-  used_.assign(static_cast<size_t>((kShared + job_.slots) * heads), 0);
+  if (has_outputs()) memory_.accumulators.reserve((kShared + job_.slots) * slot_size_);
+  used_.assign(static_cast<size_t>((kShared + job_.slots) * heads_), 0);
   masses_.assign(static_cast<size_t>(kShared + job_.sets) * ld, 0.0);
   importances_.assign(job_.request.importance != nullptr ? masses_.size() : 0, 0.0);
   shift_.assign(ld, 0.0f);
   maximum_.assign(ld, 0.0f);
-  total_.assign(ld, 1.0);
-  head_.assign(ld, static_cast<int32_t>(heads - 1));
+  inverse_.assign(ld, 1.0);
+  head_.assign(ld, static_cast<int32_t>(heads_ - 1));
   for (int64_t r = 0; r < rows_; ++r)
     head_[static_cast<size_t>(r)] = static_cast<int32_t>(head_of(r));
   // Product kernels work on whole groups of rows and may read beyond the last score line.
@@ -73,6 +75,11 @@ void ReplayTile::score(int64_t first_key, int64_t keys, const int32_t* last_visi
     task.last_visible = last_visible != nullptr ? visible.data() : nullptr;
     task.s = memory_.scores.data() + at * ld_;
     task.maximum = maximum_.data();
+    const int64_t next = first_key + at + count;
+    const auto ahead = stored_rows(job_.layer.k, kv_head_, next,
+                                   std::min(next + kKeyRun, first_key + keys));
+    task.ahead = ahead.data();
+    task.ahead_bytes = static_cast<int64_t>(ahead.size());
     job_.kernels.scores(task);
   }
 }
@@ -104,15 +111,21 @@ void ReplayTile::raise_shift() {
       if (plan.masses_only) continue;
       const int64_t part = plan.per_query_head ? head_of(r) : 0;
       const int64_t row = accumulator_row(plan.per_query_head, head_of(r)) + r % steps_;
-      for (int64_t b = 0; b < plan.bands; ++b) scale(plan.slot(b), part, row);
+      for (int64_t at = 0; at < plan.slots(); ++at) scale(plan.first_slot + at, part, row);
     }
   }
   first_chunk_ = false;
 }
 
-void ReplayTile::load_chunk(int64_t first_key, int64_t keys) {
+/// Adds the products of all keys of a chunk, and leaves its values for those of the plans.
+void ReplayTile::add_all(int64_t slot, int64_t first_key, int64_t keys) {
+  if (!has_outputs()) return;
   values_ =
       load_rows(job_.layer.v, kv_head_, first_key, first_key + keys, job_.ldv, memory_.values);
+  ProductTask task{};
+  task.count = keys;
+  task.rows = rows_;
+  add_product(slot, 0, 0, task);
 }
 
 /// Importance of the keys for the heads of the tile, key-major; null when there is none.
@@ -142,8 +155,8 @@ void ReplayTile::add_product(int64_t slot, int64_t part, int64_t first_row, Prod
   used(slot, part) = 1;
 }
 
-/// With the last chunk, every plan is finished as soon as it has been walked: its accumulators are
-/// still near. If the whole prompt is one chunk, all plans share the same few.
+/// With the last chunk, every band of a plan is finished as soon as it has been walked: its
+/// accumulator is still near.
 void ReplayTile::walk_prompt(ReplayBlock& block) {
   for (int64_t c = 0; c < job_.chunks(); ++c) {
     const int64_t first = c * job_.chunk;
@@ -153,33 +166,29 @@ void ReplayTile::walk_prompt(ReplayBlock& block) {
     const TileWeights* const weights = load_weights(first, keys);
     job_.kernels.exponentiate(memory_.scores.data(), keys, ld_, shift_.data(), weights,
                               mass(kPrompt), weights != nullptr ? importance(kPrompt) : nullptr);
-    load_chunk(first, keys);
-    ProductTask task{};
-    task.count = keys;
-    task.rows = rows_;
-    add_product(kPrompt, 0, 0, task);
-    const bool last = c + 1 == job_.chunks();
-    if (last) finish_full(block);
-    for (size_t p = 0; p < job_.plans.size(); ++p) {
-      const PlanWalk& plan = job_.plans[p];
-      for (int64_t b = 0; b < plan.bands && c == 0 && !plan.masses_only; ++b)
-        for (int64_t part = 0; part < heads_; ++part) used(plan.slot(b), part) = 0;
-      walk_plan(plan, c, weights);
-      if (last) finish_plan(plan, job_.request.plans[p], block);
-    }
+    add_all(kPrompt, first, keys);
+    if (c + 1 == job_.chunks()) finish_full(block);
+    for (size_t plan = 0; plan < job_.plans.size(); ++plan) walk_plan(plan, c, weights, block);
   }
 }
 
-void ReplayTile::walk_plan(const PlanWalk& plan, int64_t chunk, const TileWeights* weights) {
+void ReplayTile::walk_plan(size_t number, int64_t chunk, const TileWeights* weights,
+                           ReplayBlock& block) {
+  const PlanWalk& plan = job_.plans[number];
+  const bool outputs = has_outputs() && !plan.masses_only, last = chunk + 1 == job_.chunks();
+  for (int64_t at = 0; at < plan.slots() && chunk == 0 && outputs; ++at)
+    for (int64_t part = 0; part < heads_; ++part) used(plan.first_slot + at, part) = 0;
   const int64_t parts = plan.per_query_head ? heads_ : 1;
   const int64_t rows = plan.per_query_head ? steps_ : rows_;
   for (int64_t part = 0; part < parts; ++part) {
     const int64_t owner = plan.per_query_head ? first_head_ + part : kv_head_;
     const ChunkedChain& chain = plan.owners[static_cast<size_t>(owner)];
+    const Range range{part * steps_, part * steps_ + rows};
+    const float* running =
+        outputs ? accumulator(kLater) + range.begin * job_.ldv : nullptr;
     int64_t left = chain.count(chunk);
     for (int64_t band = 0; band < plan.bands; ++band) {
       const std::span<const uint16_t> keys = chain.keys(chunk, band);
-      if (keys.empty()) continue;
       const int64_t set = kShared + plan.first_set + band;
       const int64_t count = static_cast<int64_t>(keys.size());
       left -= count;
@@ -188,34 +197,32 @@ void ReplayTile::walk_plan(const PlanWalk& plan, int64_t chunk, const TileWeight
       sum.count = count;
       sum.e = memory_.scores.data();
       sum.ld = ld_;
-      sum.begin = part * steps_;
-      sum.end = sum.begin + rows;
+      sum.begin = range.begin;
+      sum.end = range.end;
       sum.weights = weights;
       sum.mass = mass(set);
       sum.importance = weights != nullptr ? importance(set) : nullptr;
-      if (plan.masses_only) {
-        job_.kernels.sums(sum);
-        continue;
-      }
+      if (count > 0 && !outputs) job_.kernels.sums(sum);
       ProductTask task{};
       task.index = keys.data();
       task.count = count;
       task.ahead = left;
       task.sums = &sum;
       task.rows = rows;
-      add_product(plan.slot(band), part, sum.begin, task);
+      if (count > 0 && outputs) add_product(plan.slot(band), part, range.begin, task);
+      if (last) finish_band(plan, job_.request.plans[number], band, range, running, block);
     }
   }
 }
 
 /// Later positions n..t: causal, kept by every set.
 void ReplayTile::walk_later() {
-  const int64_t stop = job_.position(first_step_ + steps_ - 1) + 1;
+  const int64_t stop = job_.position(step_.back()) + 1;
   std::vector<int32_t> last_visible(static_cast<size_t>(ld_));
   for (int64_t first = job_.n; first < stop; first += job_.chunk) {
     const int64_t keys = std::min(job_.chunk, stop - first);
     for (int64_t r = 0; r < rows_; ++r) {
-      const int64_t position = job_.position(first_step_ + r % steps_);
+      const int64_t position = job_.position(step_of(r));
       last_visible[static_cast<size_t>(r)] =
           static_cast<int32_t>(std::clamp<int64_t>(position - first, -1, keys));
     }
@@ -225,11 +232,7 @@ void ReplayTile::walk_later() {
         job_.request.later_importance ? load_weights(first, keys) : nullptr;
     job_.kernels.exponentiate(memory_.scores.data(), keys, ld_, shift_.data(), weights,
                               mass(kLater), weights != nullptr ? importance(kLater) : nullptr);
-    load_chunk(first, keys);
-    ProductTask task{};
-    task.count = keys;
-    task.rows = rows_;
-    add_product(kLater, 0, 0, task);
+    add_all(kLater, first, keys);
   }
 }
 

@@ -7,8 +7,8 @@
 
 namespace kvsim {
 
-/// The fused walk over one tile: `heads` query heads of one KV head x a block of steps. Rows are
-/// head-major, so that the rows of each head are contiguous. One object per thread.
+/// The fused walk over one tile: some query heads of one KV head x some steps. Rows are head-major,
+/// so that the rows of each head are contiguous. One object per thread.
 ///
 /// Later positions, which every set keeps, come first; then prompt keys in chunks. Scores of a
 /// chunk are key-major (one contiguous line of tile rows per key); the exponential is taken once
@@ -20,9 +20,8 @@ class ReplayTile {
  public:
   ReplayTile(const ReplayJob& job, TileMemory& memory) : job_(job), memory_(memory) {}
 
-  /// Fills the rows of query heads first_head..first_head+heads-1 in `block`, whose first step and
-  /// number of steps are set and whose tables have their sizes.
-  void run(int64_t first_head, int64_t heads, ReplayBlock& block);
+  /// Fills `rows` of `block`, whose steps are set and whose tables have their sizes.
+  void run(const TileRows& rows, ReplayBlock& block);
 
  private:
   // Accumulators and sums: those shared by all plans come first.
@@ -30,19 +29,23 @@ class ReplayTile {
   static constexpr int64_t kLater = 1;
   static constexpr int64_t kShared = kSharedSlots;
 
-  void start(int64_t first_head, int64_t heads, const ReplayBlock& block);
+  void start(const TileRows& rows, const ReplayBlock& block);
   void score(int64_t first_key, int64_t keys, const int32_t* last_visible);
   void raise_shift();
-  void load_chunk(int64_t first_key, int64_t keys);
+  void add_all(int64_t slot, int64_t first_key, int64_t keys);
   const TileWeights* load_weights(int64_t first_key, int64_t keys);
   void walk_prompt(ReplayBlock& block);
-  void walk_plan(const PlanWalk& plan, int64_t chunk, const TileWeights* weights);
+  void walk_plan(size_t plan, int64_t chunk, const TileWeights* weights, ReplayBlock& block);
   void walk_later();
   void add_product(int64_t slot, int64_t part, int64_t first_row, ProductTask task);
   void finish_full(ReplayBlock& block);
-  void finish_plan(const PlanWalk& plan, const ReplayPlan& request, ReplayBlock& block);
-  void finish_masses(const PlanWalk& plan, const ReplayPlan& request, ReplayBlock& block);
-  void finish_outputs(const PlanWalk& plan, const ReplayPlan& request, ReplayBlock& block);
+  void emit_full(const std::vector<float>& inverse, ReplayBlock& block);
+  void finish_band(const PlanWalk& plan, const ReplayPlan& request, int64_t band, Range rows,
+                   const float*& running, ReplayBlock& block);
+  void finish_masses(const PlanWalk& plan, const ReplayPlan& request, int64_t band, int64_t head,
+                     ReplayBlock& block);
+  void finish_output(const PlanWalk& plan, const ReplayPlan& request, int64_t band, int64_t head,
+                     const float* previous, float* current, ReplayBlock& block);
   void redo(const PlanWalk& plan, const ReplayPlan& request, int64_t band, int64_t row,
             ReplayBlock& block) const;
 
@@ -55,6 +58,14 @@ class ReplayTile {
   double* mass(int64_t set) { return masses_.data() + set * ld_; }
   double* importance(int64_t set) { return importances_.data() + set * ld_; }
   int64_t head_of(int64_t row) const { return row / steps_; }
+  int64_t step_of(int64_t row) const { return step_[static_cast<size_t>(row % steps_)]; }
+  /// Column of the block's tables.
+  int64_t column_of(int64_t row) const { return step_of(row) - first_step_; }
+  /// Where the outputs of a head's first step are among those of the block.
+  int64_t output_of(int64_t head) const {
+    return ((first_head_ + head) * outputs_ + first_output_) * job_.dv;
+  }
+  bool has_outputs() const { return first_output_ >= 0; }
   const KeptChain& chain(const PlanWalk& plan, const ReplayPlan& request, int64_t head) const {
     const int64_t query_head = first_head_ + head;
     return request.owners[static_cast<size_t>(plan.per_query_head ? query_head
@@ -69,8 +80,11 @@ class ReplayTile {
   int64_t first_head_ = 0;
   int64_t heads_ = 0;
   int64_t kv_head_ = 0;
-  int64_t first_step_ = 0;
-  int64_t steps_ = 0;
+  std::vector<int64_t> step_;    ///< of the tile, ascending
+  int64_t steps_ = 0;            ///< how many
+  int64_t first_step_ = 0;       ///< of the block
+  int64_t outputs_ = 0;          ///< of the block
+  int64_t first_output_ = -1;    ///< of the tile among them; -1: sums only
   int64_t rows_ = 0;        ///< heads * steps
   int64_t ld_ = 0;          ///< rows padded to whole groups and vectors
   int64_t slot_size_ = 0;   ///< floats of one accumulator
@@ -82,7 +96,7 @@ class ReplayTile {
   std::vector<double> importances_;  ///< likewise
   std::vector<float> shift_;         ///< [ld]
   std::vector<float> maximum_;       ///< [ld] of the chunk
-  std::vector<double> total_;        ///< [ld] all of the softmax, sink included
+  std::vector<double> inverse_;      ///< [ld] 1 / all of the softmax, sink included
   std::vector<double> sink_;         ///< [ld]
   std::vector<int32_t> head_;        ///< [ld] column of the weights
   const float* values_ = nullptr;    ///< [chunk][ldv]

@@ -3,6 +3,8 @@
 // softmax state of their own (walk.cu); states are then put together to every kept set (finish.cu).
 // A state has its own maximum, so that a set stays accurate however far below the row's largest
 // logit all of its entries are: no row has to be done again in float64, as it is on the CPU.
+#include <numeric>
+
 #include "sim/backend/cuda/replay_lists.hpp"
 #include "sim/backend/cuda/verbs.hpp"
 #include "sim/backend/cuda/walks.hpp"
@@ -70,6 +72,8 @@ class Replay {
     };
     block.first_step = first_step;
     block.steps = steps_;
+    block.output_steps.resize(static_cast<size_t>(steps_));   // the walk gives them anyway
+    std::iota(block.output_steps.begin(), block.output_steps.end(), first_step);
     for (Table<double>* table : {&block.prompt_attention, &block.prompt_importance,
                                  &block.later_attention, &block.later_importance})
       set_size(*table);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "sim/core/random.hpp"
 #include "tests/reference/reference.hpp"
@@ -19,8 +20,9 @@ constexpr double kOutputTolerance = 5e-6;
 // float32 logit of size 20.
 constexpr double kMassTolerance = 5e-6;
 
-/// A replay kept whole: [Hq][T] and [Hq][T][dv] for all steps.
+/// A replay kept whole: [Hq][T] and [Hq][T][dv]; outputs of other steps than `output_steps` are 0.
 struct Replayed {
+  std::vector<int64_t> output_steps;
   Table<double> prompt_attention, prompt_importance, later_attention, later_importance;
   std::vector<Table<double>> kept_attention, kept_importance;
   std::vector<float> z;
@@ -34,12 +36,15 @@ void copy_steps(const Table<double>& from, int64_t first, int64_t steps, Table<d
     for (int64_t s = 0; s < steps; ++s) to(h, first + s) = from(h, s);
 }
 
-void copy_outputs(const std::vector<float>& from, int64_t first, int64_t steps, int64_t dv,
+void copy_outputs(const std::vector<float>& from, const std::vector<int64_t>& steps, int64_t dv,
                   std::vector<float>& to, int64_t heads, int64_t all) {
   if (from.empty()) return;
   to.resize(static_cast<size_t>(heads * all * dv));
+  auto next = from.begin();
   for (int64_t h = 0; h < heads; ++h)
-    std::copy_n(from.begin() + h * steps * dv, steps * dv, to.begin() + (h * all + first) * dv);
+    for (const int64_t step : steps)
+      for (int64_t c = 0; c < dv; ++c) to[static_cast<size_t>((h * all + step) * dv + c)] = *next++;
+  REQUIRE(next == from.end());
 }
 
 Replayed replay(Backend& backend, const LayerTrace& layer, const ReplayRequest& request) {
@@ -58,19 +63,21 @@ Replayed replay(Backend& backend, const LayerTrace& layer, const ReplayRequest& 
     all.kept_importance.resize(block.kept_attention.size());
     all.delta.resize(block.kept_attention.size());
     const int64_t dv = layer.value_dim();
-    copy_outputs(block.z, first, count, dv, all.z, heads, steps);
+    const std::vector<int64_t>& outputs = block.output_steps;
+    all.output_steps.insert(all.output_steps.end(), outputs.begin(), outputs.end());
+    copy_outputs(block.z, outputs, dv, all.z, heads, steps);
     for (size_t set = 0; set < all.delta.size(); ++set) {
       copy_steps(block.kept_attention[set], first, count, all.kept_attention[set], heads, steps);
       copy_steps(block.kept_importance[set], first, count, all.kept_importance[set], heads, steps);
-      std::vector<float> delta;
-      if (block.delta[set] != nullptr) {
-        delta.resize(block.z.size());
+      std::vector<float> delta(block.delta[set] != nullptr ? block.z.size() : 0);
+      if (!delta.empty())
         backend.read_outputs(block.delta[set], static_cast<int64_t>(delta.size()), delta.data());
-      }
-      copy_outputs(delta, first, count, dv, all.delta[set], heads, steps);
+      copy_outputs(delta, outputs, dv, all.delta[set], heads, steps);
     }
   });
   REQUIRE(next == steps);
+  REQUIRE((request.output_steps ? std::ranges::includes(all.output_steps, *request.output_steps)
+                                : static_cast<int64_t>(all.output_steps.size()) == steps));
   return all;
 }
 
@@ -198,7 +205,8 @@ class Judge {
     mass(got_.prompt_importance(head, step), want.prompt_importance);
     mass(got_.later_attention(head, step), want.later_attention);
     mass(got_.later_importance(head, step), want.later_importance);
-    output(head, step, nullptr, want.z, want.z);
+    const bool outputs = std::ranges::binary_search(got_.output_steps, step);
+    if (outputs) output(head, step, nullptr, want.z, want.z);
     REQUIRE(got_.delta.size() == want.sets.size());
     for (size_t i = 0; i < want.sets.size(); ++i) {
       const ExpectedRow::Set& set = want.sets[i];
@@ -208,10 +216,11 @@ class Judge {
         CHECK(got_.delta[i].empty());
         continue;
       }
-      output(head, step, &got_.delta[i], set.z, want.z);
+      if (outputs) output(head, step, &got_.delta[i], set.z, want.z);
       if (!set.everything) continue;
       CHECK(got_.kept_attention[i](head, step) == got_.prompt_attention(head, step));
       CHECK(got_.kept_importance[i](head, step) == got_.prompt_importance(head, step));
+      if (!outputs) continue;
       const auto delta = got_.delta[i].begin() + first(head, step, want.z.size());
       CHECK(std::all_of(delta, delta + static_cast<int64_t>(want.z.size()),
                         [](float x) { return x == 0.0f; }));
@@ -311,6 +320,27 @@ TEST_CASE("the replay agrees with float64 for every shape of heads", "[backend][
     request.importance = weights.data();
     request.importance_columns = trace->info.prompt_len;
     check_all_backends(trace->layer, request);
+  }
+}
+
+TEST_CASE("outputs may be wanted at some steps only, sums always come", "[backend][replay]") {
+  RandomTraceShape shape;
+  shape.query_heads = 6;
+  shape.kv_heads = 2;
+  shape.prompt = 150;
+  shape.later = 130;
+  const auto trace = random_trace(shape);
+  ReplayRequest request = usual_request(trace->layer);
+  const std::vector<float> weights = random_importance(trace->info, trace->info.prompt_len);
+  request.importance = weights.data();
+  request.importance_columns = trace->info.prompt_len;
+  std::vector<int64_t> spaced, clustered(70);
+  for (int64_t step = 1; step < 130; step += 3) spaced.push_back(step);
+  std::iota(clustered.begin(), clustered.end(), int64_t{20});
+  for (const auto& steps : {std::vector<int64_t>{}, {0}, {129}, spaced, clustered}) {
+    CAPTURE(steps);
+    request.output_steps = steps;
+    check_all_backends(trace->layer, request, {0, 64});
   }
 }
 
