@@ -24,7 +24,23 @@ check() {
   "$@" </dev/null || failed+=("$name")
 }
 
+# The CPU backend for a processor of another kind; its kernels must be real code there.
+compile_for_aarch64() {
+  local compiler="aarch64-linux-gnu-g++ -std=c++20 -fopenmp -Wall -Wextra" file
+  compiler+=" -I. -isystem /usr/include/eigen3"
+  for file in sim/core/*.cpp sim/backend/*.cpp sim/backend/cpu/*.cpp; do
+    $compiler -fsyntax-only "$file" || return 1
+  done
+  $compiler -O3 -ffp-contract=fast -c -o /dev/null sim/backend/cpu/kernels_portable.cpp
+}
+
 check "unit tests" build/dev/kvsim_tests --order rand --rng-seed time
+check "peak memory" /usr/bin/python3 tests/cli/test_memory.py "$KVSIM_BIN"
+if command -v aarch64-linux-gnu-g++ >/dev/null; then
+  check "CPU backend for aarch64" compile_for_aarch64
+else
+  say "== CPU backend for aarch64: no aarch64-linux-gnu-g++, not compiled"
+fi
 check "figures" "$plots_python" -m unittest discover -s tests/plots
 check "prompts with markers" /usr/bin/python3 tests/capture/test_markup.py
 check "texts of the larger traces" /usr/bin/python3 tests/capture/test_texts.py
