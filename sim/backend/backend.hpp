@@ -83,7 +83,8 @@ struct ReplayBlock {
   std::vector<Table<double>> kept_attention;    ///< per set [Hq][steps]
   std::vector<Table<double>> kept_importance;   ///< per set [Hq][steps]
   /// Per set [Hq][output_steps][dv], z_hat - z; null when the plan wants masses only. This is
-  /// memory of the backend, on its device: for its Projection and `read_outputs`, till the sink returns.
+  /// memory of the backend, on its device, for its Projection and `read_outputs`: until the sink
+  /// returns.
   std::vector<float*> delta;
 };
 

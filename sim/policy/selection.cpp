@@ -19,7 +19,7 @@ void sort_entries(int64_t n, std::vector<uint32_t>& entries) {
   std::vector<uint8_t> in(static_cast<size_t>(n), 0);
   for (const uint32_t i : entries) in[i] = 1;
   size_t at = 0;
-  for (uint32_t i = 0; at < entries.size(); ++i) {
+  for (uint32_t i = 0; i < in.size() && at < entries.size(); ++i) {
     entries[at] = i;   // overwritten unless i is in
     at += in[i];
   }
