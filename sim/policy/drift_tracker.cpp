@@ -1,18 +1,12 @@
 #include "sim/policy/drift_tracker.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
+
+#include "sim/core/sortable_bits.hpp"
 
 namespace kvsim {
 namespace {
-
-/// The first 16 bits of a score, so that better scores have larger numbers; -0 is 0.
-uint16_t first_bits(double score) {
-  constexpr uint64_t kSign = uint64_t{1} << 63;
-  const uint64_t bits = std::bit_cast<uint64_t>(score + 0.0);
-  return static_cast<uint16_t>(((bits & kSign) != 0 ? ~bits : bits | kSign) >> 48);
-}
 
 /// The entries of one row, sorted into bins by the first bits of their scores. Sums over the best
 /// need the order inside a bin only where the best end in it. One object per thread, used again.
@@ -23,7 +17,7 @@ class RowBins {
     lowest_ = bins_.size();
     highest_ = 0;
     for (size_t i = 0; i < row.size(); ++i) {
-      const uint16_t at = first_bits(row[i]);
+      const uint16_t at = static_cast<uint16_t>(sortable_bits(row[i]) >> 48);
       bin_of_[i] = at;
       lowest_ = std::min<size_t>(lowest_, at);
       highest_ = std::max<size_t>(highest_, at);

@@ -2,11 +2,11 @@
 // lowest, which keeps the order of equal digits.
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <utility>
 #include <vector>
 
 #include "sim/core/parallel.hpp"
+#include "sim/core/sortable_bits.hpp"
 #include "sim/policy/selection.hpp"
 
 namespace kvsim {
@@ -17,16 +17,9 @@ constexpr int kDigits = 6;   // 6 * 11 >= 64
 constexpr size_t kValues = size_t{1} << kDigitBits;
 
 struct Item {
-  uint64_t key;
+  uint64_t key;     // smaller for larger scores
   uint32_t entry;
 };
-
-/// Smaller for larger scores; -0 is 0.
-uint64_t descending_bits(double score) {
-  constexpr uint64_t kSign = uint64_t{1} << 63;
-  const uint64_t bits = std::bit_cast<uint64_t>(score + 0.0);
-  return (bits & kSign) != 0 ? bits : ~(bits | kSign);
-}
 
 size_t digit(uint64_t key, int number) { return key >> (number * kDigitBits) & (kValues - 1); }
 
@@ -61,7 +54,7 @@ Ranking rank(const Table<double>& score, const Table<double>& raw, bool tie_by_r
     const auto s = score.row(owner);
     std::vector<Item> items;
     items.reserve(candidates.size());
-    for (const uint32_t i : candidates) items.push_back({descending_bits(s[i]), i});
+    for (const uint32_t i : candidates) items.push_back({~sortable_bits(s[i]), i});
     radix_sort(items);
     if (ranking.raw != nullptr) {
       const auto r = ranking.raw->row(owner);

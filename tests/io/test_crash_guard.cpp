@@ -12,7 +12,8 @@ TEST_CASE("a crash inside the HDF5 library is a damaged file: one line, status 3
   const TemporaryFolder folder;
   const int number = GENERATE(SIGSEGV, SIGABRT, SIGFPE);
   const int status = status_of(folder / "err", [number] {
-    const ReadingGuard guard("bad\x1b.h5");
+    const std::string path = "bad\x1b.h5";
+    const ReadingGuard guard(path);
     raise(number);
   });
   CHECK(status == 3);
@@ -24,7 +25,8 @@ TEST_CASE("a crash anywhere else stays a crash", "[io]") {
   const TemporaryFolder folder;
   const int number = GENERATE(SIGSEGV, SIGABRT);
   const int status = status_of(folder / "err", [number] {
-    { const ReadingGuard guard("read before.h5"); }
+    const std::string path = "read before.h5";
+    { const ReadingGuard guard(path); }
     raise(number);
     raise(number);   // a real fault happens again when its instruction is run again
   });
