@@ -30,7 +30,8 @@ class AttentionTile {
  public:
   AttentionTile(const Kernels& kernels, const LayerTrace& layer, const AttentionRequest& request,
                 AttentionBlock& block)
-      : kernels_(kernels), layer_(layer), request_(request), block_(block) {}
+      : kernels_(kernels), layer_(layer), request_(request), block_(block),
+        operands_(kernels, layer) {}
 
   /// Rows first..first+count-1 of the block seen as [heads * rows].
   void run(int64_t first, int64_t count) {
@@ -53,7 +54,7 @@ class AttentionTile {
   void start(int64_t first, int64_t count) {
     rows_ = count;
     ld_ = padded(padded(count, kRowStep), kPad);
-    const int64_t d = layer_.k.dim(2);
+    const int64_t d = operands_.depth();
     std::vector<QueryRow> queries;
     row_.assign(static_cast<size_t>(count), Row{});
     keys_ = {std::numeric_limits<int64_t>::max(), 0};
@@ -68,7 +69,7 @@ class AttentionTile {
       keys_.end = std::max(keys_.end, row.visible.end);
     }
     keys_.begin = keys_.begin / kKeyBlock * kKeyBlock;
-    load_queries(layer_, queries, ld_, queries_.reserve(d * ld_));
+    operands_.load_queries(queries, ld_, queries_.reserve(d * ld_));
     const int64_t blocks = (keys_.end - keys_.begin + kKeyBlock - 1) / kKeyBlock;
     shifts_.assign(static_cast<size_t>(count * blocks), 0.0f);
     scores_.reserve(ld_ * kKeyBlock);
@@ -76,13 +77,14 @@ class AttentionTile {
   }
 
   void score(int64_t key, int64_t count) {
-    const int64_t d = layer_.k.dim(2);
-    const float* const k = load_rows(layer_.k, block_.kv_head, key, key + count, d, keys_buffer_);
+    const int64_t d = operands_.depth();
+    const float* const k = operands_.load_keys(block_.kv_head, key, key + count, keys_buffer_);
     const int64_t columns = padded(count, kPad);
     if (columns > count) std::fill_n(transposed_.data(), d * kKeyBlock, 0.0f);
     kernels_.transpose(k, count, d, d, transposed_.data(), kKeyBlock);
-    kernels_.multiply(queries_.data(), ld_, rows_, transposed_.data(), kKeyBlock, d, columns,
-                      scores_.data(), kKeyBlock);
+    const auto multiply = operands_.pairs() ? kernels_.multiply_pairs : kernels_.multiply;
+    multiply(queries_.data(), ld_, rows_, transposed_.data(), kKeyBlock, d, columns,
+             scores_.data(), kKeyBlock);
     for (int64_t r = 0; r < rows_; ++r) {
       Row& row = row_[static_cast<size_t>(r)];
       const int64_t begin = std::max(key, row.visible.begin);
@@ -95,6 +97,7 @@ class AttentionTile {
   /// The visible part of one row in one block of keys.
   void block_row(Row& row, int64_t r, int64_t key, Range part) {
     float* const s = scores_.data() + r * kKeyBlock + (part.begin - key);
+    if (operands_.pairs()) kernels_.scale_row(s, part.size(), operands_.scale());
     if (layer_.softcap > 0)
       kernels_.softcap(s, part.size(), static_cast<float>(layer_.softcap));
     const int64_t stored = std::min(part.end, block_.columns) - part.begin;
@@ -141,7 +144,7 @@ class AttentionTile {
 
   /// z of the tile's rows: scores once more, key-major, with the final shift.
   void outputs() {
-    const int64_t d = layer_.k.dim(2), dv = layer_.value_dim(), ldv = padded(dv, kPad);
+    const int64_t dv = layer_.value_dim(), ldv = padded(dv, kPad);
     const int64_t acc_rows = padded(rows_, kRowStep);
     std::vector<float> acc(static_cast<size_t>(acc_rows * ldv), 0.0f);
     std::vector<float> shift(static_cast<size_t>(ld_), 0.0f), maximum(static_cast<size_t>(ld_));
@@ -156,13 +159,9 @@ class AttentionTile {
       for (int64_t r = 0; r < rows_; ++r)
         last[static_cast<size_t>(r)] = static_cast<int32_t>(
             std::clamp<int64_t>(row_[static_cast<size_t>(r)].visible.end - 1 - key, -1, count));
-      ScoreTask task{};
-      task.k = load_rows(layer_.k, block_.kv_head, key, key + count, d, keys_buffer_);
-      task.keys = count;
-      task.d = d;
-      task.qt = queries_.data();
-      task.ld = ld_;
-      task.softcap = static_cast<float>(layer_.softcap);
+      ScoreTask task = operands_.task(
+          operands_.load_keys(block_.kv_head, key, key + count, keys_buffer_), count,
+          queries_.data(), ld_);
       task.last_visible = last.data();
       task.s = scores_.data();
       task.maximum = maximum.data();
@@ -202,14 +201,15 @@ class AttentionTile {
   const LayerTrace& layer_;
   const AttentionRequest& request_;
   AttentionBlock& block_;
+  ScoreOperands operands_;
   int64_t rows_ = 0;
   int64_t ld_ = 0;
   Range keys_;                     ///< whole key blocks that some row sees
   std::vector<Row> row_;           ///< [rows]
   std::vector<float> shifts_;      ///< [key blocks][rows]
-  Scratch<float> queries_;         ///< [d][ld]
-  Scratch<float> keys_buffer_;     ///< [kKeyBlock][d]
-  Scratch<float> transposed_;      ///< [d][kKeyBlock]
+  Scratch<float> queries_;         ///< [depth][ld]
+  Scratch<float> keys_buffer_;     ///< [kKeyBlock][depth]
+  Scratch<float> transposed_;      ///< [depth][kKeyBlock]
   Scratch<float> scores_;          ///< [rows][kKeyBlock]
 };
 

@@ -18,11 +18,13 @@ constexpr int64_t kTileBytes = int64_t{24} << 20;   // exp-scores of one tile at
 constexpr int64_t kTasks = 32;   // at least, so that threads are busy; fixed, so that sums are
 constexpr float kSlack = 20.0f;  // see ReplayTile
 
-/// Works on one tile at a time; memory is used again by the next tile of the same thread.
+/// Works on one tile at a time.
 class SumTile {
  public:
-  SumTile(const Kernels& kernels, const LayerTrace& layer, const AttentionSumRequest& request)
-      : kernels_(kernels), layer_(layer), request_(request), d_(layer.k.dim(2)) {}
+  SumTile(const Kernels& kernels, const LayerTrace& layer, const AttentionSumRequest& request,
+          TileMemory& memory)
+      : kernels_(kernels), layer_(layer), request_(request), memory_(memory),
+        operands_(kernels, layer) {}
 
   /// Adds rows first..first+count-1 of the request, seen by one query head, to sums[columns].
   void run(int64_t head, int64_t first, int64_t count, double* sums) {
@@ -37,8 +39,10 @@ class SumTile {
       if (keys <= 0) return;
       for (size_t r = 0; r < of_run.size(); ++r)
         of_run[r] = static_cast<float>(
-            factor[r] * std::exp(static_cast<double>(shifts_[run][r] - shift_[r])));
-      kernels_.fold(scores_.data() + key * ld_, keys, ld_, of_run.data(), sums + key);
+            shifts_[run][r] == shift_[r]
+                ? factor[r]
+                : factor[r] * std::exp(static_cast<double>(shifts_[run][r] - shift_[r])));
+      kernels_.fold(memory_.scores.data() + key * ld_, keys, ld_, of_run.data(), sums + key);
     }
   }
 
@@ -59,8 +63,8 @@ class SumTile {
       last_[static_cast<size_t>(r)] = static_cast<int32_t>(position(first + r));
     }
     first_last_ = last_.front();
-    load_queries(layer_, queries, ld_, queries_.reserve(d_ * ld_));
-    scores_.reserve(keys_ * ld_);
+    operands_.load_queries(queries, ld_, memory_.queries.reserve(operands_.depth() * ld_));
+    memory_.scores.reserve(keys_ * ld_);
     shifts_.assign(static_cast<size_t>((keys_ + kKeyRun - 1) / kKeyRun), {});
     mass_.assign(static_cast<size_t>(ld_), 0.0);
   }
@@ -72,18 +76,14 @@ class SumTile {
     std::vector<float> maximum(static_cast<size_t>(ld_), kNothing);
     std::vector<int32_t> visible(last_);
     for (int32_t& last : visible) last -= static_cast<int32_t>(key);
-    ScoreTask task{};
-    task.k = load_rows(layer_.k, head_ / layer_.info->group_size(), key, key + keys, d_,
-                       keys_buffer_);
-    task.keys = keys;
-    task.d = d_;
-    task.qt = queries_.data();
-    task.ld = ld_;
-    task.softcap = static_cast<float>(layer_.softcap);
+    const int64_t kv_head = head_ / layer_.info->group_size();
+    ScoreTask task =
+        operands_.task(operands_.load_keys(kv_head, key, key + keys, memory_.keys), keys,
+                       memory_.queries.data(), ld_);
     task.last_visible = key + keys - 1 > first_last_ ? visible.data() : nullptr;
-    task.s = scores_.data() + key * ld_;
+    task.s = memory_.scores.data() + key * ld_;
     task.maximum = maximum.data();
-    const auto ahead = stored_rows(layer_.k, head_ / layer_.info->group_size(), key + keys,
+    const auto ahead = stored_rows(layer_.k, kv_head, key + keys,
                                    std::min(key + keys + kKeyRun, keys_));
     task.ahead = ahead.data();
     task.ahead_bytes = static_cast<int64_t>(ahead.size());
@@ -109,7 +109,8 @@ class SumTile {
   const Kernels& kernels_;
   const LayerTrace& layer_;
   const AttentionSumRequest& request_;
-  int64_t d_;
+  TileMemory& memory_;                       ///< exp-scores of all keys in `scores`
+  ScoreOperands operands_;
   int64_t head_ = 0;
   int64_t ld_ = 0;
   int64_t keys_ = 0;                         ///< that the last row sees
@@ -118,15 +119,13 @@ class SumTile {
   std::vector<float> shift_;                 ///< [ld]
   std::vector<std::vector<float>> shifts_;   ///< [runs][ld] shift under each run
   std::vector<double> mass_;                 ///< [ld] sum of exp(logit - shift)
-  Scratch<float> queries_;                   ///< [d][ld]
-  Scratch<float> keys_buffer_;               ///< [kKeyRun][d]
-  Scratch<float> scores_;                    ///< [keys][ld]
 };
 
 }  // namespace
 
 void cpu_attention_sums(const Kernels& kernels, const LayerTrace& layer,
-                        const AttentionSumRequest& request, double* out) {
+                        const AttentionSumRequest& request, double* out,
+                        std::vector<TileMemory>& memory) {
   const int64_t heads = layer.info->num_query_heads;
   const int64_t rows = static_cast<int64_t>(request.rows.size());
   std::fill_n(out, heads * request.columns, 0.0);
@@ -139,10 +138,13 @@ void cpu_attention_sums(const Kernels& kernels, const LayerTrace& layer,
   // Every part takes each parts-th tile, so that parts cost the same although later rows see more.
   const int64_t parts = std::min(tiles, (kTasks + heads - 1) / heads);
   Table<double> partial((parts - 1) * heads, request.columns);
-  std::vector<std::unique_ptr<SumTile>> workers(static_cast<size_t>(threads()));
+  memory.resize(static_cast<size_t>(threads()));
+  std::vector<std::unique_ptr<SumTile>> workers(memory.size());
   parallel_for(heads * parts, [&](int64_t task) {
-    auto& worker = workers[static_cast<size_t>(thread_index())];
-    if (worker == nullptr) worker = std::make_unique<SumTile>(kernels, layer, request);
+    const size_t thread = static_cast<size_t>(thread_index());
+    auto& worker = workers[thread];
+    if (worker == nullptr)
+      worker = std::make_unique<SumTile>(kernels, layer, request, memory[thread]);
     const int64_t part = task / heads, head = task % heads;
     double* const sums = part == 0 ? out + head * request.columns
                                    : partial.row((part - 1) * heads + head).data();

@@ -16,16 +16,19 @@ struct Level {
 
 #if defined(__x86_64__)
 bool runs_v4() { return __builtin_cpu_supports("x86-64-v4"); }
+bool runs_v4_bf16() { return runs_v4() && __builtin_cpu_supports("avx512bf16"); }
 bool runs_v3() { return __builtin_cpu_supports("x86-64-v3"); }
 bool runs_v2() { return __builtin_cpu_supports("x86-64-v2"); }
 #else
+bool runs_v4_bf16() { return false; }
 bool runs_v4() { return false; }
 bool runs_v3() { return false; }
 bool runs_v2() { return false; }
 #endif
 
 /// Widest first.
-constexpr Level kLevels[] = {{"v4", kernels_v4, runs_v4},
+constexpr Level kLevels[] = {{"v4-bf16", kernels_v4_bf16, runs_v4_bf16},
+                             {"v4", kernels_v4, runs_v4},
                              {"v3", kernels_v3, runs_v3},
                              {"v2", kernels_v2, runs_v2},
                              {"portable", kernels_portable, [] { return true; }}};
@@ -47,7 +50,7 @@ const Kernels& choose_kernels() {
   usage_error({.what = "unknown instruction set",
                .where = "KVSIM_ISA",
                .found = name,
-               .expected = "v2, v3, v4 or portable"});
+               .expected = "v2, v3, v4, v4-bf16 or portable"});
 }
 
 }  // namespace kvsim

@@ -13,12 +13,18 @@ constexpr int64_t kPad = 16;
 
 constexpr int64_t padded(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
 
-/// Scores of a tile: s[key][row] = k[key] . q[row], then softcap, then -inf where invisible.
+// Operands marked `pairs` hold two neighbouring bfloat16 of the depth in the place of each float32,
+// the first in the lower half, so that the depth counts pairs. Their products are exact and summed
+// in float32, in half the time. Only where Kernels::has_pairs() says so.
+
+/// Scores of a tile: s[key][row] = scale * k[key] . q[row], then softcap, then -inf where invisible.
 struct ScoreTask {
   const float* k;               ///< [keys][d]
   int64_t keys;
   int64_t d;
-  const float* qt;              ///< [d][ld] queries, scaled and transposed; ld multiple of kPad
+  const float* qt;              ///< [d][ld] transposed queries; ld multiple of kPad
+  bool pairs;                   ///< k and qt
+  float scale;                  ///< pairs only; float32 queries have been scaled before
   int64_t ld;
   float softcap;                ///< 0: none
   const int32_t* last_visible;  ///< [ld] last visible key of each row, relative to key 0; or null
@@ -88,6 +94,7 @@ struct NormTask {
   int64_t ldb;
   int64_t depth;
   int64_t columns;  ///< multiple of kPad
+  bool pairs;       ///< a and b
   bool squares;     ///< p = 2
   bool lower;       ///< b[k][c] is 0 for c > k: skips blocks of zeros
   double* sums;     ///< [rows]
@@ -109,6 +116,9 @@ struct Kernels {
   /// c[r][c] = sum_k a[k][r] * b[k][c]; rows rounded up to kRowStep, columns multiple of kPad.
   void (*multiply)(const float* a, int64_t lda, int64_t rows, const float* b, int64_t ldb,
                    int64_t depth, int64_t columns, float* c, int64_t ldc);
+  /// The same of pairs; null where there is no such instruction.
+  void (*multiply_pairs)(const float* a, int64_t lda, int64_t rows, const float* b, int64_t ldb,
+                         int64_t depth, int64_t columns, float* c, int64_t ldc);
   /// The same in float64.
   void (*multiply64)(const double* a, int64_t lda, int64_t rows, const double* b, int64_t ldb,
                      int64_t depth, int64_t columns, double* c, int64_t ldc);
@@ -126,6 +136,8 @@ struct Kernels {
   void (*scale_row)(float* x, int64_t count, float factor);
   /// sum |x|, or sum x^2.
   double (*row_sum)(const float* x, int64_t count, bool squares);
+
+  bool has_pairs() const { return multiply_pairs != nullptr; }
 };
 
 // Null where the compiler or the architecture has no such instruction set.
@@ -133,9 +145,10 @@ const Kernels* kernels_portable();
 const Kernels* kernels_v2();
 const Kernels* kernels_v3();
 const Kernels* kernels_v4();
+const Kernels* kernels_v4_bf16();
 
 /// The kernels to use: the widest that this processor runs, or the one that the environment
-/// variable KVSIM_ISA names (v2, v3, v4, portable); a usage error if it cannot run here.
+/// variable KVSIM_ISA names (v2, v3, v4, v4-bf16, portable); a usage error if it cannot run here.
 const Kernels& choose_kernels();
 
 }  // namespace kvsim

@@ -1,6 +1,7 @@
 #include "sim/backend/cpu/loader.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 namespace kvsim {
@@ -31,16 +32,51 @@ std::span<const std::byte> stored_rows(const Tensor& tensor, int64_t a, int64_t 
   return {tensor.row(a, begin), static_cast<size_t>(bytes)};
 }
 
-void load_queries(const LayerTrace& layer, std::span<const QueryRow> rows, int64_t ld, float* qt) {
-  const int64_t d = layer.q.dim(2);
-  const float scale = static_cast<float>(layer.scale);
-  std::vector<float> query(static_cast<size_t>(d));
-  std::fill(qt, qt + d * ld, 0.0f);
+bool are_pairs(const Kernels& kernels, const Tensor& a, const Tensor& b, int64_t depth) {
+  return kernels.has_pairs() && a.type() == ElementType::bfloat16 &&
+         b.type() == ElementType::bfloat16 && depth % 2 == 0;
+}
+
+ScoreOperands::ScoreOperands(const Kernels& kernels, const LayerTrace& layer)
+    : layer_(layer),
+      pairs_(are_pairs(kernels, layer.q, layer.k, layer.k.dim(2))),
+      depth_(pairs_ ? layer.k.dim(2) / 2 : layer.k.dim(2)),
+      scale_(static_cast<float>(layer.scale)) {}
+
+void ScoreOperands::load_queries(std::span<const QueryRow> rows, int64_t ld, float* qt) const {
+  const Tensor& q = layer_.q;
+  std::vector<float> query(static_cast<size_t>(depth_));
+  std::fill(qt, qt + depth_ * ld, 0.0f);
   for (size_t r = 0; r < rows.size(); ++r) {
-    layer.q.read(rows[r].head, rows[r].row, rows[r].row + 1, query.data());
-    for (int64_t j = 0; j < d; ++j)
-      qt[j * ld + static_cast<int64_t>(r)] = query[static_cast<size_t>(j)] * scale;
+    if (pairs_) {
+      std::memcpy(query.data(), q.row(rows[r].head, rows[r].row), query.size() * sizeof(float));
+    } else {
+      q.read(rows[r].head, rows[r].row, rows[r].row + 1, query.data());
+      for (float& x : query) x *= scale_;
+    }
+    for (int64_t j = 0; j < depth_; ++j)
+      qt[j * ld + static_cast<int64_t>(r)] = query[static_cast<size_t>(j)];
   }
+}
+
+const float* ScoreOperands::load_keys(int64_t kv_head, int64_t begin, int64_t end,
+                                      Scratch<float>& buffer) const {
+  return pairs_ ? as_pairs(layer_.k.row(kv_head, begin))
+                : load_rows(layer_.k, kv_head, begin, end, depth_, buffer);
+}
+
+ScoreTask ScoreOperands::task(const float* keys, int64_t count, const float* qt,
+                              int64_t ld) const {
+  ScoreTask task{};
+  task.k = keys;
+  task.keys = count;
+  task.d = depth_;
+  task.qt = qt;
+  task.pairs = pairs_;
+  task.scale = scale_;
+  task.ld = ld;
+  task.softcap = static_cast<float>(layer_.softcap);
+  return task;
 }
 
 }  // namespace kvsim

@@ -23,7 +23,35 @@ struct QueryRow {
   int64_t row = 0;    ///< index into the stored queries
 };
 
-/// Transposed and scaled queries qt[d][ld]: column r is rows[r], columns beyond are zero.
-void load_queries(const LayerTrace& layer, std::span<const QueryRow> rows, int64_t ld, float* qt);
+/// Queries and keys of a layer as the kernels multiply them: scaled queries and keys in float32, or,
+/// where kernels and trace allow it, pairs of bfloat16 as they are stored.
+class ScoreOperands {
+ public:
+  ScoreOperands(const Kernels& kernels, const LayerTrace& layer);
+
+  bool pairs() const { return pairs_; }
+  int64_t depth() const { return depth_; }   ///< items of a row: d, or d / 2 pairs
+  float scale() const { return scale_; }     ///< of products of pairs
+
+  /// Transposed queries qt[depth][ld]: column r is rows[r], columns beyond are zero.
+  void load_queries(std::span<const QueryRow> rows, int64_t ld, float* qt) const;
+  /// Keys begin..end-1 of a KV head, [keys][depth]; `buffer` may be used.
+  const float* load_keys(int64_t kv_head, int64_t begin, int64_t end,
+                         Scratch<float>& buffer) const;
+  /// Scores of such keys for queries qt[depth][ld]; output and visibility are left to the caller.
+  ScoreTask task(const float* keys, int64_t count, const float* qt, int64_t ld) const;
+
+ private:
+  const LayerTrace& layer_;
+  bool pairs_;
+  int64_t depth_;
+  float scale_;
+};
+
+/// Whether rows of both tensors can be multiplied as pairs of bfloat16.
+bool are_pairs(const Kernels& kernels, const Tensor& a, const Tensor& b, int64_t depth);
+
+/// Stored bfloat16 as pairs; for what only moves them.
+inline const float* as_pairs(const std::byte* row) { return reinterpret_cast<const float*>(row); }
 
 }  // namespace kvsim

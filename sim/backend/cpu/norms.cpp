@@ -15,35 +15,59 @@ constexpr int64_t kValueRun = 256;     // entries of one task of value_norms
 constexpr int64_t kTilesPerTask = 8;   // row tiles that share one float32 copy of a block of W^h
 constexpr int64_t kWidthRun = 512;     // columns of W^h in float32 at a time
 
-/// Transposed values of entries of one KV head: tiles of kTileRows rows, vt[tile][dv][kTileRows].
+/// Transposed values of entries of one KV head: tiles of kTileRows rows, vt[tile][dv][kTileRows];
+/// as pairs vt[tile][dv / 2][kTileRows].
 void load_values(const Kernels& kernels, const LayerTrace& layer, int64_t kv_head, Range entries,
-                 Scratch<float>& buffer, float* vt) {
-  const int64_t dv = layer.value_dim();
-  std::fill_n(vt, padded(entries.size(), kTileRows) * dv, 0.0f);
+                 bool pairs, Scratch<float>& buffer, float* vt) {
+  const int64_t depth = pairs ? layer.value_dim() / 2 : layer.value_dim();
+  std::fill_n(vt, padded(entries.size(), kTileRows) * depth, 0.0f);
   for (int64_t at = 0; at < entries.size(); at += kTileRows) {
     const int64_t count = std::min(kTileRows, entries.size() - at);
     const int64_t begin = entries.begin + at;
-    const float* const v = load_rows(layer.v, kv_head, begin, begin + count, dv, buffer);
-    kernels.transpose(v, count, dv, dv, vt + at * dv, kTileRows);
+    const float* const v =
+        pairs ? as_pairs(layer.v.row(kv_head, begin))
+              : load_rows(layer.v, kv_head, begin, begin + count, depth, buffer);
+    kernels.transpose(v, count, depth, depth, vt + at * depth, kTileRows);
+  }
+}
+
+/// Columns c.. of W^h as pairs of rows, [dv / 2][ld]; zero beyond.
+void load_output_pairs(const LayerTrace& layer, int64_t head, int64_t c, int64_t columns,
+                       int64_t ld, float* out) {
+  const auto row = [&](int64_t k) {
+    return reinterpret_cast<const uint16_t*>(layer.wo.row(head, k)) + c;
+  };
+  for (int64_t k = 0; k < layer.value_dim(); k += 2, out += ld) {
+    const uint16_t* const lower = row(k);
+    const uint16_t* const upper = row(k + 1);
+    uint32_t* const pairs = reinterpret_cast<uint32_t*>(out);
+    for (int64_t i = 0; i < columns; ++i)
+      pairs[i] = lower[i] | static_cast<uint32_t>(upper[i]) << 16;
+    std::fill(pairs + columns, pairs + ld, 0u);
   }
 }
 
 /// Adds |v_i W^h|_1 of every entry, a block of columns of W^h at a time.
 void add_projected_l1(const Kernels& kernels, const LayerTrace& layer, int64_t head,
-                      int64_t entries, const float* vt, Scratch<float>& w, double* sums) {
-  const int64_t dv = layer.value_dim(), width = layer.wo.dim(2);
+                      int64_t entries, bool pairs, const float* vt, Scratch<float>& w,
+                      double* sums) {
+  const int64_t depth = pairs ? layer.value_dim() / 2 : layer.value_dim();
+  const int64_t width = layer.wo.dim(2);
   for (int64_t c = 0; c < width; c += kWidthRun) {
     const int64_t columns = std::min(kWidthRun, width - c);
     const int64_t ld = padded(columns, kPad);
-    load_output_columns(layer, head, c, columns, ld, w.reserve(dv * ld));
+    w.reserve(depth * ld);
+    pairs ? load_output_pairs(layer, head, c, columns, ld, w.data())
+          : load_output_columns(layer, head, c, columns, ld, w.data());
     for (int64_t at = 0; at < entries; at += kTileRows) {
       NormTask task{};
-      task.a = vt + at * dv;
+      task.a = vt + at * depth;
       task.lda = kTileRows;
       task.rows = std::min(kTileRows, entries - at);
       task.b = w.data();
       task.ldb = task.columns = ld;
-      task.depth = dv;
+      task.depth = depth;
+      task.pairs = pairs;
       task.sums = sums + at;
       kernels.norms(task);
     }
@@ -75,6 +99,7 @@ void cpu_projected_norms(const Kernels& kernels, const LayerTrace& layer, Norm n
   const int64_t dv = layer.value_dim(), group = layer.info->group_size();
   const int64_t run = kTilesPerTask * kTileRows;
   const int64_t runs = (entries.size() + run - 1) / run;
+  const bool pairs = norm == Norm::l1 && are_pairs(kernels, layer.v, layer.wo, dv);
   const OutputFactors factors =
       norm == Norm::l2 ? OutputFactors(kernels, layer) : OutputFactors();
   parallel_for(runs * layer.info->num_kv_heads, [&](int64_t task) {
@@ -83,12 +108,12 @@ void cpu_projected_norms(const Kernels& kernels, const LayerTrace& layer, Norm n
     const Range part{begin, std::min(entries.end, begin + run)};
     Scratch<float> buffer, w;
     Scratch<float> vt(padded(part.size(), kTileRows) * dv);
-    load_values(kernels, layer, kv_head, part, buffer, vt.data());
+    load_values(kernels, layer, kv_head, part, pairs, buffer, vt.data());
     std::vector<double> sums(static_cast<size_t>(padded(part.size(), kTileRows)));
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       std::fill(sums.begin(), sums.end(), 0.0);
       if (norm == Norm::l1)
-        add_projected_l1(kernels, layer, head, part.size(), vt.data(), w, sums.data());
+        add_projected_l1(kernels, layer, head, part.size(), pairs, vt.data(), w, sums.data());
       for (int64_t at = 0; at < part.size() && norm == Norm::l2; at += kTileRows)
         factors.add_squares(head, vt.data() + at * dv, kTileRows,
                             std::min(kTileRows, part.size() - at), sums.data() + at);

@@ -20,7 +20,7 @@ void set_size(Table<double>& table, int64_t rows, int64_t columns) {
 
 /// Gives a block the sizes of its steps.
 void prepare(const ReplayJob& job, const StepRange& range, ReplayBlock& block,
-             std::vector<std::vector<float>>& outputs_of_sets) {
+             Scratch<float>& outputs_of_sets) {
   const int64_t heads = job.layer.info->num_query_heads, steps = range.steps.size();
   const size_t outputs = static_cast<size_t>(heads * job.dv) * range.outputs.size();
   block.first_step = range.steps.begin;
@@ -35,12 +35,12 @@ void prepare(const ReplayJob& job, const StepRange& range, ReplayBlock& block,
     for (Table<double>& table : *tables) set_size(table, heads, steps);
   }
   block.delta.assign(static_cast<size_t>(job.sets), nullptr);
-  outputs_of_sets.resize(static_cast<size_t>(job.sets));
+  const int64_t set_size = padded(static_cast<int64_t>(outputs), kPad) + kPad;
+  float* next = outputs_of_sets.reserve(job.output_sets * set_size);
   for (const PlanWalk& plan : job.plans)
     for (int64_t band = 0; band < plan.bands && !plan.masses_only; ++band) {
-      const auto set = static_cast<size_t>(plan.first_set + band);
-      outputs_of_sets[set].resize(outputs);
-      block.delta[set] = outputs_of_sets[set].data();
+      block.delta[static_cast<size_t>(plan.first_set + band)] = next;
+      next += set_size;
     }
 }
 

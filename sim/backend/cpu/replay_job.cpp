@@ -41,7 +41,10 @@ std::vector<ChunkedChain> lay_out(const ReplayPlan& plan, int64_t entries, int64
 
 ReplayJob::ReplayJob(const Kernels& used_kernels, const LayerTrace& used_layer,
                      const ReplayRequest& used_request)
-    : kernels(used_kernels), layer(used_layer), request(used_request) {
+    : kernels(used_kernels),
+      layer(used_layer),
+      operands(used_kernels, used_layer),
+      request(used_request) {
   const TraceInfo& info = *layer.info;
   n = info.prompt_len;
   d = layer.k.dim(2);

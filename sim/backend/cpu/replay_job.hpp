@@ -4,6 +4,7 @@
 #include "sim/backend/backend.hpp"
 #include "sim/backend/cpu/chunked_chain.hpp"
 #include "sim/backend/cpu/kernels.hpp"
+#include "sim/backend/cpu/loader.hpp"
 
 namespace kvsim {
 
@@ -46,6 +47,7 @@ struct ReplayJob {
 
   const Kernels& kernels;
   const LayerTrace& layer;
+  ScoreOperands operands;
   const ReplayRequest& request;
   int64_t n = 0;
   int64_t d = 0;

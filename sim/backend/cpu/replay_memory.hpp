@@ -20,7 +20,7 @@ struct TileMemory {
 /// cost several percent of a short replay.
 struct ReplayMemory {
   std::vector<ReplayBlock> blocks;   ///< in flight together
-  std::vector<std::vector<std::vector<float>>> outputs;   ///< `delta` per block and set
+  std::vector<Scratch<float>> outputs;   ///< `delta` of all sets, per block
   std::vector<TileMemory> tiles;     ///< one per thread
 };
 

@@ -39,7 +39,8 @@ void ReplayTile::start(const TileRows& tile, const ReplayBlock& block) {
   std::vector<QueryRow> rows;
   for (int64_t h = 0; h < heads_; ++h)
     for (const int64_t step : step_) rows.push_back({first_head_ + h, job_.first_query + step});
-  load_queries(job_.layer, rows, ld_, memory_.queries.reserve(job_.d * ld_));
+  const ScoreOperands& operands = job_.operands;
+  operands.load_queries(rows, ld_, memory_.queries.reserve(operands.depth() * ld_));
 
   const size_t ld = static_cast<size_t>(ld_);
   if (has_outputs()) memory_.accumulators.reserve((kShared + job_.slots) * slot_size_);
@@ -64,18 +65,13 @@ void ReplayTile::score(int64_t first_key, int64_t keys, const int32_t* last_visi
     const int64_t count = std::min(kKeyRun, keys - at);
     for (size_t r = 0; r < visible.size(); ++r)
       visible[r] = last_visible[r] - static_cast<int32_t>(at);
-    ScoreTask task{};
-    task.k = load_rows(job_.layer.k, kv_head_, first_key + at, first_key + at + count, job_.d,
-                       memory_.keys);
-    task.keys = count;
-    task.d = job_.d;
-    task.qt = memory_.queries.data();
-    task.ld = ld_;
-    task.softcap = static_cast<float>(job_.layer.softcap);
+    const int64_t first = first_key + at, next = first + count;
+    ScoreTask task = job_.operands.task(
+        job_.operands.load_keys(kv_head_, first, next, memory_.keys), count,
+        memory_.queries.data(), ld_);
     task.last_visible = last_visible != nullptr ? visible.data() : nullptr;
     task.s = memory_.scores.data() + at * ld_;
     task.maximum = maximum_.data();
-    const int64_t next = first_key + at + count;
     const auto ahead = stored_rows(job_.layer.k, kv_head_, next,
                                    std::min(next + kKeyRun, first_key + keys));
     task.ahead = ahead.data();

@@ -9,7 +9,8 @@ namespace kvsim {
 void cpu_attention(const Kernels& kernels, const LayerTrace& layer, const AttentionRequest& request,
                    AttentionBlock& block);
 void cpu_attention_sums(const Kernels& kernels, const LayerTrace& layer,
-                        const AttentionSumRequest& request, double* out);
+                        const AttentionSumRequest& request, double* out,
+                        std::vector<TileMemory>& memory);
 void cpu_output_gram(const Kernels& kernels, const LayerTrace& layer, int head_a, int head_b,
                      double* g);
 void cpu_value_products(const Kernels& kernels, const LayerTrace& layer, int kv_head,

@@ -28,7 +28,7 @@ ForcedThreads::~ForcedThreads() { set_threads(before_); }
 
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> result;
-  for (const std::string isa : {"v4", "v3", "v2", "portable"}) {
+  for (const std::string isa : {"v4-bf16", "v4", "v3", "v2", "portable"}) {
     const ForcedIsa forced(isa);
     try {
       make_cpu_backend();
