@@ -17,7 +17,7 @@ constexpr int64_t padded(int64_t count, int64_t step) { return (count + step - 1
 // the first in the lower half, so that the depth counts pairs. Their products are exact and summed
 // in float32, in half the time. Only where Kernels::has_pairs() says so.
 
-/// Scores of a tile: s[key][row] = scale * k[key] . q[row], then softcap, then -inf where invisible.
+/// Scores of a tile: s[key][row] = scale * k[key] . q[row], then softcap, then -inf where unseen.
 struct ScoreTask {
   const float* k;               ///< [keys][d]
   int64_t keys;

@@ -23,8 +23,8 @@ struct QueryRow {
   int64_t row = 0;    ///< index into the stored queries
 };
 
-/// Queries and keys of a layer as the kernels multiply them: scaled queries and keys in float32, or,
-/// where kernels and trace allow it, pairs of bfloat16 as they are stored.
+/// Queries and keys of a layer as the kernels multiply them: scaled queries and keys in float32,
+/// or, where kernels and trace allow it, pairs of bfloat16 as they are stored.
 class ScoreOperands {
  public:
   ScoreOperands(const Kernels& kernels, const LayerTrace& layer);

@@ -26,6 +26,11 @@ ForcedIsa::~ForcedIsa() {
 ForcedThreads::ForcedThreads(int count) : before_(threads()) { set_threads(count); }
 ForcedThreads::~ForcedThreads() { set_threads(before_); }
 
+double output_tolerance(const Backend& backend, const LayerTrace& layer) {
+  const bool parts = backend.name() == "cuda" && layer.v.type() != ElementType::float32;
+  return parts ? 1e-5 : 5e-6;
+}
+
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> result;
   for (const std::string isa : {"v4-bf16", "v4", "v3", "v2", "portable"}) {

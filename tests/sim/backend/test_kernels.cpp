@@ -4,6 +4,7 @@
 
 #include "sim/backend/cpu/kernels.hpp"
 #include "sim/core/error.hpp"
+#include "sim/core/tensor.hpp"
 #include "tests/sim/backend/backends.hpp"
 
 namespace kvsim::test {
@@ -63,6 +64,38 @@ TEST_CASE("the softcap is right to 2e-7 of the cap", "[backend][kernels]") {
       }
       CHECK(worst < 2e-7);
     }
+}
+
+TEST_CASE("products of pairs of bfloat16 take both members once", "[backend][kernels]") {
+  // Small integers: every product and sum is exact.
+  constexpr int64_t kDepth = 5, kRows = 9, kLda = 12, kColumns = 48;
+  for (const std::string& isa : instruction_sets()) {
+    CAPTURE(isa);
+    const ForcedIsa forced(isa);
+    const Kernels& kernels = choose_kernels();
+    CHECK(kernels.has_pairs() == (isa == "v4-bf16"));
+    if (!kernels.has_pairs()) continue;
+    const auto a_at = [](int64_t k, int64_t r) { return static_cast<float>(k * 7 % 5 - r % 4); };
+    const auto b_at = [](int64_t k, int64_t c) { return static_cast<float>(c % 9 - k % 3); };
+    std::vector<uint16_t> a(2 * kDepth * kLda), b(2 * kDepth * kColumns);
+    const auto place = [](std::vector<uint16_t>& to, int64_t k, int64_t at, int64_t ld, float x) {
+      narrow(ElementType::bfloat16, &x, 1, &to[static_cast<size_t>((k / 2 * ld + at) * 2 + k % 2)]);
+    };
+    for (int64_t k = 0; k < 2 * kDepth; ++k) {
+      for (int64_t r = 0; r < kRows; ++r) place(a, k, r, kLda, a_at(k, r));
+      for (int64_t c = 0; c < kColumns; ++c) place(b, k, c, kColumns, b_at(k, c));
+    }
+    std::vector<float> got(kLda * kColumns);
+    kernels.multiply_pairs(reinterpret_cast<const float*>(a.data()), kLda, kRows,
+                           reinterpret_cast<const float*>(b.data()), kColumns, kDepth, kColumns,
+                           got.data(), kColumns);
+    for (int64_t r = 0; r < kRows; ++r)
+      for (int64_t c = 0; c < kColumns; ++c) {
+        float want = 0;
+        for (int64_t k = 0; k < 2 * kDepth; ++k) want += a_at(k, r) * b_at(k, c);
+        CHECK(got[static_cast<size_t>(r * kColumns + c)] == want);
+      }
+  }
 }
 
 TEST_CASE("an unknown instruction set is a usage error", "[backend][kernels]") {

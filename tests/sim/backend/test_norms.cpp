@@ -21,6 +21,8 @@ const std::vector<Case> kCases = {{4, 2, 16, 24, 40, ElementType::float32},
                                   {1, 1, 10, 7, 5, ElementType::float32},   // W^h of low rank
                                   {6, 3, 80, 700, 110, ElementType::float16},
                                   {3, 1, 128, 600, 800, ElementType::bfloat16},
+                                  {2, 1, 6, 5, 100, ElementType::bfloat16},
+                                  {2, 2, 9, 30, 20, ElementType::bfloat16},   // no pairs
                                   {8, 1, 64, 513, 97, ElementType::float32},
                                   {2, 2, 256, 300, 3, ElementType::float16}};
 

@@ -63,13 +63,17 @@ TEST_CASE("sums of attention over queries agree with float64", "[backend][sums]"
   struct Case {
     int query_heads, kv_heads;
     int64_t d, prompt, later;
+    ElementType type = ElementType::float32;
   };
+  constexpr ElementType kPairs = ElementType::bfloat16;
   for (auto& [name, backend] : all_backends())
     for (const Case& c : std::vector<Case>{
              {1, 1, 64, 33, 5}, {6, 2, 10, 500, 7}, {16, 1, 80, 40, 3}, {1, 1, 128, 900, 4},
-             {3, 1, 96, 1, 0}}) {
-      CAPTURE(name, c.query_heads, c.d, c.prompt);
+             {3, 1, 96, 1, 0}, {6, 2, 10, 500, 7, kPairs}, {1, 1, 128, 410, 4, kPairs},
+             {2, 1, 7, 90, 3, kPairs}}) {
+      CAPTURE(name, c.query_heads, c.d, c.prompt, element_name(c.type));
       RandomTraceShape shape;
+      shape.type = c.type;
       shape.query_heads = c.query_heads;
       shape.kv_heads = c.kv_heads;
       shape.d = c.d;
@@ -92,6 +96,7 @@ TEST_CASE("sums of attention honour softcap, sink and huge logits", "[backend][s
         for (const double spread : {0.01, 8.0, 60.0}) {
           CAPTURE(name, softcap, sink, spread);
           RandomTraceShape shape;
+          shape.type = sink ? ElementType::bfloat16 : ElementType::float32;
           shape.prompt = 800;
           shape.softcap = softcap;
           shape.sink = sink;
