@@ -77,9 +77,11 @@ class RowBlocks {
   /// z[rows][dv] of the same rows.
   void run_outputs(int kv_head, float* z) {
     const int64_t count = memory.rows.count(), dv = trace_.value_dim();
-    std::vector<uint32_t> list(static_cast<size_t>(visible));
-    std::iota(list.begin(), list.end(), 0u);
-    upload(memory.list, list, context_.compute);
+    if (memory.list.size() < visible) {
+      std::vector<uint32_t> list(static_cast<size_t>(visible));
+      std::iota(list.begin(), list.end(), 0u);
+      upload(memory.list, list, context_.compute);
+    }
     Walk walk = walk_of(layer_, trace_, table_, count);
     walk.list = memory.list.data();
     walk.slots = walk_pieces(count, visible);
@@ -132,7 +134,7 @@ void prepare(const LayerTrace& layer, const AttentionRequest& request, Attention
   const size_t rows = static_cast<size_t>(block.heads * block.rows);
   const size_t cells = rows * static_cast<size_t>(block.columns);
   block.attention.resize(cells);
-  block.logits.assign(request.logits ? cells : 0, kMinusInfinity);
+  block.logits.resize(request.logits ? cells : 0);
   block.log_sum_exp.resize(rows);
   block.outputs.resize(request.outputs ? rows * static_cast<size_t>(layer.value_dim()) : 0);
 }
@@ -146,7 +148,7 @@ void attention(Context& context, const LayerTrace& trace, const AttentionRequest
   if (all == 0) return;
   RowBlocks blocks(context, trace);
   RowMemory& memory = blocks.memory;
-  const cudaStream_t stream = context.compute;
+  const Stream& stream = context.compute;
   const int64_t step = blocks.most_rows();
   for (int64_t first = 0; first < all; first += step) {
     const int64_t count = std::min(step, all - first);
@@ -155,15 +157,17 @@ void attention(Context& context, const LayerTrace& trace, const AttentionRequest
       memory.rows.add(trace, request.kv_head * block.heads + r / block.rows,
                       request.rows[static_cast<size_t>(r % block.rows)]);
     blocks.run(request.kv_head, block.columns);
-    download(block.attention.data() + first * block.columns, memory.attention.data(),
-             count * block.columns, stream);
-    download(block.log_sum_exp.data() + first, memory.log_sum_exp.data(), count, stream);
-    const int64_t stored = std::min(block.columns, blocks.visible);
-    for (int64_t r = 0; r < count && request.logits; ++r)
-      download(block.logits.data() + (first + r) * block.columns,
-               memory.logits.data() + r * blocks.visible, stored, stream);
     if (request.outputs)
       blocks.run_outputs(request.kv_head, block.outputs.data() + first * trace.value_dim());
+    download(block.log_sum_exp.data() + first, memory.log_sum_exp.data(), count, stream);
+    context.downloads.bring(block.attention.data() + first * block.columns,
+                            memory.attention.data(), count * block.columns, stream);
+    const int64_t stored = std::min(block.columns, blocks.visible);
+    for (int64_t r = 0; r < count && request.logits; ++r) {
+      float* const row = block.logits.data() + (first + r) * block.columns;
+      context.downloads.bring(row, memory.logits.data() + r * blocks.visible, stored, stream);
+      std::fill(row + stored, row + block.columns, kMinusInfinity);
+    }
     context.compute.wait();
   }
 }
@@ -192,8 +196,7 @@ void attention_sums(Context& context, const LayerTrace& trace, const AttentionSu
                           memory.inverse.data(), memory.weights.data(), sums.data()},
                          context.compute);
     }
-    download(out + head * columns, sums.data(), columns, context.compute);
-    context.compute.wait();
+    context.downloads.bring(out + head * columns, sums.data(), columns, context.compute);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <string>
 
+#include "sim/backend/cuda/downloads.hpp"
 #include "sim/backend/cuda/layer.hpp"
 #include "sim/backend/cuda/replay_memory.hpp"
 #include "sim/backend/cuda/verb_memory.hpp"
@@ -39,6 +40,9 @@ struct Context {
   ReplayMemory replay;
   RowMemory rows;
   ValueMemory values;
+  NormMemory norms;
+  ProjectionMemory projection;
+  Downloads downloads;
   cublasHandle_t blas = nullptr;
 };
 

@@ -5,8 +5,6 @@
 namespace kvsim::cuda {
 namespace {
 
-constexpr int64_t kMostEntries = 32768;   // values in float64 at a time
-
 // One warp per row; lanes take every 32nd column and meet in a fixed order.
 __global__ void row_products(const double* a, const double* b, int64_t rows, int columns,
                              double* out) {
@@ -26,12 +24,15 @@ std::vector<double> widened_rows(const double* from, int64_t rows, int64_t dv, i
   return out;
 }
 
-/// visit(part, values): values [part][columns] of one KV head in float64 on the device.
+/// visit(part, values): values [part][columns] of one KV head in float64 on the device, as many as
+/// leave room for `products` numbers for each.
 template <class Visit>
 void for_each_value_part(Context& context, DeviceLayer& layer, int kv_head, Range entries,
-                         const Visit& visit) {
+                         int64_t products, const Visit& visit) {
   DeviceBuffer<double>& wide = context.values.wide;
-  for_each_part(context, layer, entries, kMostEntries, [&](Range part) {
+  const int64_t most = product_share(context.memory) /
+                       (std::max(products, layer.columns) * static_cast<int64_t>(sizeof(double)));
+  for_each_part(context, layer, entries, most, [&](Range part) {
     const int64_t first =
         (kv_head * layer.keys.size() + part.begin - layer.keys.begin) * layer.columns;
     wide.reserve(part.size() * layer.columns);
@@ -49,7 +50,8 @@ void output_gram(Context& context, const LayerTrace& trace, int head_a, int head
   const DeviceLayer& layer = context.store.get(trace, context.compute);
   const int64_t dv = trace.value_dim(), columns = layer.columns;
   const int64_t matrix = columns * layer.width;
-  DeviceBuffer<double> wide, gram;
+  DeviceBuffer<double>& wide = context.values.wide;
+  DeviceBuffer<double>& gram = context.values.products;
   wide.reserve(2 * matrix);
   gram.reserve(columns * columns);
   for (int i = 0; i < 2; ++i)
@@ -60,8 +62,7 @@ void output_gram(Context& context, const LayerTrace& trace, int head_a, int head
   multiply_transposed(context, wide.data(), wide.data() + matrix, gram.data(), columns, columns,
                       layer.width, 1);
   std::vector<double> all(static_cast<size_t>(columns * columns));
-  download(all.data(), gram.data(), columns * columns, context.compute);
-  context.compute.wait();
+  context.downloads.bring(all.data(), gram.data(), columns * columns, context.compute);
   for (int64_t r = 0; r < dv; ++r) std::copy_n(all.data() + r * columns, dv, g + r * dv);
 }
 
@@ -71,15 +72,16 @@ void value_products(Context& context, const LayerTrace& trace, int kv_head, cons
   DeviceBuffer<double>& left = context.values.factor;
   DeviceBuffer<double>& products = context.values.products;
   upload(left, widened_rows(y, rows, trace.value_dim(), layer.columns), context.compute);
-  for_each_value_part(context, layer, kv_head, entries, [&](Range part, const double* values) {
+  for_each_value_part(context, layer, kv_head, entries, rows,
+                      [&](Range part, const double* values) {
     products.reserve(rows * part.size());
     multiply_transposed(context, left.data(), values, products.data(), rows, part.size(),
                         layer.columns, 1);
     const int64_t run = part == entries ? rows : 1;   // rows that lie side by side on both sides
     for (int64_t r = 0; r < rows; r += run)
-      download(out + r * entries.size() + part.begin - entries.begin,
-               products.data() + r * part.size(), run * part.size(), context.compute);
-    context.compute.wait();
+      context.downloads.bring(out + r * entries.size() + part.begin - entries.begin,
+                              products.data() + r * part.size(), run * part.size(),
+                              context.compute);
   });
 }
 
@@ -94,7 +96,8 @@ void value_forms(Context& context, const LayerTrace& trace, int kv_head, const d
   DeviceBuffer<double>& products = context.values.products;
   DeviceBuffer<double>& forms = context.values.forms;
   upload(right, matrix, context.compute);
-  for_each_value_part(context, layer, kv_head, entries, [&](Range part, const double* values) {
+  for_each_value_part(context, layer, kv_head, entries, columns,
+                      [&](Range part, const double* values) {
     products.reserve(part.size() * columns);
     forms.reserve(part.size());
     multiply_transposed(context, values, right.data(), products.data(), part.size(), columns,
@@ -102,8 +105,8 @@ void value_forms(Context& context, const LayerTrace& trace, int kv_head, const d
     launch(row_products, dim3(static_cast<unsigned>((part.size() + 7) / 8)), 256, 0,
            context.compute, products.data(), values, part.size(), static_cast<int>(columns),
            forms.data());
-    download(out + part.begin - entries.begin, forms.data(), part.size(), context.compute);
-    context.compute.wait();
+    context.downloads.bring(out + part.begin - entries.begin, forms.data(), part.size(),
+                            context.compute);
   });
 }
 

@@ -1,10 +1,7 @@
 // Norms of values, alone and after the output projection.
-#include <cmath>
-
 #include "sim/backend/cuda/elements.hpp"
 #include "sim/backend/cuda/row_norms.hpp"
 #include "sim/backend/cuda/verbs.hpp"
-#include "sim/core/parallel.hpp"
 
 namespace kvsim::cuda {
 namespace {
@@ -28,6 +25,21 @@ __global__ void value_row_norms(const Widening<Type>* values, int64_t rows, int6
   if (lane == 0 && row < rows) out[blockIdx.y * rows + row] = squares ? sqrtf(sum) : sum;
 }
 
+// out[i] = sums[i], or its root where sums are of squares. Memory sets the time.
+__global__ void narrow_sums(const double* sums, int64_t count, bool squares, float* out) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x;
+  if (i < count) out[i] = static_cast<float>(squares ? sqrt(sums[i]) : sums[i]);
+}
+
+/// Norms [heads][part] on the device to their place among [heads][entries].
+void bring_norms(Context& context, const float* norms, int64_t heads, Range part, Range entries,
+                 float* out) {
+  const int64_t run = part == entries ? heads : 1;   // heads that lie side by side on both sides
+  for (int64_t h = 0; h < heads; h += run)
+    context.downloads.bring(out + h * entries.size() + part.begin - entries.begin,
+                            norms + h * part.size(), run * part.size(), context.compute);
+}
+
 const std::byte* first_value(const DeviceLayer& layer, Range part) {
   return layer.device_values.data() + (part.begin - layer.keys.begin) * layer.columns *
                                           static_cast<int64_t>(element_size(layer.type));
@@ -38,8 +50,7 @@ const std::byte* first_value(const DeviceLayer& layer, Range part) {
 void value_norms(Context& context, const LayerTrace& trace, Norm norm, Range entries, float* out) {
   DeviceLayer& layer = context.store.get(trace, context.compute);
   const int64_t heads = trace.k.dim(0);
-  DeviceBuffer<float> norms;
-  std::vector<float> part_out;
+  DeviceBuffer<float>& norms = context.norms.norms;
   for_each_part(context, layer, entries, kMostEntries, [&](Range part) {
     norms.reserve(heads * part.size());
     with_types<Bfloat16, Float16, Float32>(layer.type, [&](auto type) {
@@ -50,12 +61,7 @@ void value_norms(Context& context, const LayerTrace& trace, Norm norm, Range ent
              part.size(), layer.keys.size(), static_cast<int>(layer.columns), norm == Norm::l2,
              norms.data());
     });
-    part_out.resize(static_cast<size_t>(heads * part.size()));
-    download(part_out.data(), norms.data(), heads * part.size(), context.compute);
-    context.compute.wait();
-    for (int64_t h = 0; h < heads; ++h)
-      std::copy_n(part_out.data() + h * part.size(), part.size(),
-                  out + h * entries.size() + part.begin - entries.begin);
+    bring_norms(context, norms.data(), heads, part, entries, out);
   });
 }
 
@@ -64,10 +70,8 @@ void projected_norms(Context& context, const LayerTrace& trace, Norm norm, Range
   DeviceLayer& layer = context.store.get(trace, context.compute);
   const int64_t heads = trace.q.dim(0);
   const bool squares = norm == Norm::l2;
-  DeviceBuffer<float> factors;
+  auto& [factors, norms, sums] = context.norms;
   if (squares) output_factors(context, layer, factors);
-  DeviceBuffer<double> sums;
-  std::vector<double> part_sums;
   for_each_part(context, layer, entries, kMostEntries, [&](Range part) {
     sums.reserve(heads * part.size());
     RowNorms task{};
@@ -93,16 +97,10 @@ void projected_norms(Context& context, const LayerTrace& trace, Norm norm, Range
       else
         launch_row_norms<Float32, Widening<Type>>(task, heads, context.compute);
     });
-    part_sums.resize(static_cast<size_t>(heads * part.size()));
-    download(part_sums.data(), sums.data(), heads * part.size(), context.compute);
-    context.compute.wait();
-    parallel_for(heads, [&](int64_t h) {
-      for (int64_t i = 0; i < part.size(); ++i) {
-        const double sum = part_sums[static_cast<size_t>(h * part.size() + i)];
-        out[h * entries.size() + part.begin - entries.begin + i] =
-            static_cast<float>(squares ? std::sqrt(sum) : sum);
-      }
-    });
+    const int64_t count = heads * part.size();
+    launch(narrow_sums, dim3(static_cast<unsigned>((count + 255) / 256)), 256, 0, context.compute,
+           sums.data(), count, squares, norms.reserve(count));
+    bring_norms(context, norms.data(), heads, part, entries, out);
   });
 }
 

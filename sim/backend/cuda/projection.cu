@@ -43,7 +43,9 @@ __global__ void gather_rows(const float* x, const int64_t* steps, int64_t stride
 
 class CudaProjection : public Projection {
  public:
-  CudaProjection(Context& context, const LayerTrace& layer) : context_(context), trace_(layer) {}
+  CudaProjection(Context& context, const LayerTrace& layer)
+      : context_(context), trace_(layer), memory_(context.projection),
+        number_(++memory_.projections) {}
 
   void norms(std::span<const float* const> x, int64_t stride, std::span<const int64_t> steps,
              double* out) override;
@@ -55,12 +57,8 @@ class CudaProjection : public Projection {
 
   Context& context_;
   const LayerTrace& trace_;
-  DeviceBuffer<float> weights_;   ///< [Hq * columns][width] float32
-  DeviceBuffer<float> factors_;
-  DeviceBuffer<float> rows_, products_;
-  DeviceBuffer<double> sums_;
-  DeviceBuffer<int64_t> steps_;
-  PinnedBuffer<float> staged_;
+  ProjectionMemory& memory_;
+  int64_t number_;
 };
 
 /// Puts rows `chosen` of steps of one x, all heads side by side, on the device.
@@ -69,12 +67,12 @@ void CudaProjection::gather(const float* x, int64_t stride, std::span<const int6
   const int64_t heads = trace_.q.dim(0), dv = trace_.value_dim(), depth = heads * columns;
   if (context_.replay.holds(x)) {
     launch(gather_rows, dim3(static_cast<unsigned>(chosen.size())), kThreads, 0, context_.compute,
-           x, steps_.data() + chosen.begin, stride, static_cast<int>(heads), static_cast<int>(dv),
-           static_cast<int>(columns), to);
+           x, memory_.steps.data() + chosen.begin, stride, static_cast<int>(heads),
+           static_cast<int>(dv), static_cast<int>(columns), to);
     return;
   }
   context_.compute.wait();   // what was staged before has arrived
-  float* const staged = staged_.reserve(chosen.size() * depth);
+  float* const staged = memory_.staged.reserve(chosen.size() * depth);
   std::fill_n(staged, chosen.size() * depth, 0.0f);
   for (int64_t s = chosen.begin; s < chosen.end; ++s)
     for (int64_t h = 0; h < heads; ++h)
@@ -90,38 +88,39 @@ void CudaProjection::norms(std::span<const float* const> x, int64_t stride,
   const int64_t depth = trace_.q.dim(0) * layer.columns;
   const int64_t width = layer.width, per_x = static_cast<int64_t>(steps.size());
   const int64_t rows = static_cast<int64_t>(x.size()) * per_x;
-  if (weights_.size() == 0) {
-    weights_.reserve(depth * width);
-    widen_to_float(layer.type, layer.output.data(), depth * width, weights_.data(),
+  if (memory_.weights_of != number_) {
+    memory_.weights.reserve(depth * width);
+    widen_to_float(layer.type, layer.output.data(), depth * width, memory_.weights.data(),
                    context_.compute);
+    memory_.weights_of = number_;
   }
-  upload(steps_, std::vector<int64_t>(steps.begin(), steps.end()), context_.compute);
+  upload(memory_.steps, std::vector<int64_t>(steps.begin(), steps.end()), context_.compute);
   const int64_t step = std::clamp<int64_t>(
       product_share(context_.memory) /
           (std::max(width, depth) * static_cast<int64_t>(sizeof(float))), 1,
       std::max<int64_t>(rows, 1));
   for (int64_t first = 0; first < rows; first += step) {
     const int64_t count = std::min(step, rows - first);
-    rows_.reserve(count * depth);
+    memory_.rows.reserve(count * depth);
     for (int64_t row = first; row < first + count;) {
       const Range chosen{row % per_x, std::min(per_x, row % per_x + first + count - row)};
       gather(x[static_cast<size_t>(row / per_x)], stride, steps, chosen, layer.columns,
-             rows_.data() + (row - first) * depth);
+             memory_.rows.data() + (row - first) * depth);
       row += chosen.size();
     }
-    products_.reserve(count * width);
-    sums_.reserve(count);
+    memory_.products.reserve(count * width);
+    memory_.sums.reserve(count);
     const float one = 1, zero = 0;
     // Row-major y = x w is column-major y^T = w^T x^T.
     KVSIM_BLAS_CHECK(cublasSetStream(context_.blas, context_.compute));
     KVSIM_BLAS_CHECK(cublasSgemm(context_.blas, CUBLAS_OP_N, CUBLAS_OP_N, static_cast<int>(width),
                                  static_cast<int>(count), static_cast<int>(depth), &one,
-                                 weights_.data(), static_cast<int>(width), rows_.data(),
-                                 static_cast<int>(depth), &zero, products_.data(),
-                                 static_cast<int>(width)));
+                                 memory_.weights.data(), static_cast<int>(width),
+                                 memory_.rows.data(), static_cast<int>(depth), &zero,
+                                 memory_.products.data(), static_cast<int>(width)));
     launch(row_squares, dim3(static_cast<unsigned>(count)), kThreads, kThreads * sizeof(double),
-           context_.compute, products_.data(), static_cast<int>(width), sums_.data());
-    download(out + first, sums_.data(), count, context_.compute);
+           context_.compute, memory_.products.data(), static_cast<int>(width), memory_.sums.data());
+    download(out + first, memory_.sums.data(), count, context_.compute);
     context_.compute.wait();
   }
   for (int64_t r = 0; r < rows; ++r) out[r] = std::sqrt(out[r]);
@@ -131,16 +130,17 @@ void CudaProjection::head_norms(std::span<const float* const> x, int64_t stride,
   const std::lock_guard lock(context_.verb);
   const DeviceLayer& layer = context_.store.get(trace_, context_.compute);
   const int64_t heads = trace_.q.dim(0), dv = trace_.value_dim();
-  if (factors_.size() == 0) output_factors(context_, layer, factors_);
+  if (memory_.factors_of != number_) output_factors(context_, layer, memory_.factors);
+  memory_.factors_of = number_;
   check_shared_memory(context_, row_norms_memory<Float32>(static_cast<int>(layer.columns)), trace_);
-  sums_.reserve(heads * stride);
+  memory_.sums.reserve(heads * stride);
   for (size_t i = 0; i < x.size(); ++i) {
     RowNorms task{};
     task.x = x[i];
     if (!context_.replay.holds(x[i])) {
-      float* const staged = staged_.reserve(heads * stride * dv);
+      float* const staged = memory_.staged.reserve(heads * stride * dv);
       std::copy_n(x[i], heads * stride * dv, staged);
-      task.x = upload_pinned(rows_.reserve(heads * stride * dv), staged, heads * stride * dv,
+      task.x = upload_pinned(memory_.rows.reserve(heads * stride * dv), staged, heads * stride * dv,
                              context_.compute);
     }
     task.x_slice = stride * dv;
@@ -148,13 +148,13 @@ void CudaProjection::head_norms(std::span<const float* const> x, int64_t stride,
     task.rows = stride;
     task.group = 1;
     task.x_columns = static_cast<int>(dv);
-    task.b = factors_.data();
+    task.b = memory_.factors.data();
     task.depth = task.width = static_cast<int>(layer.columns);
     task.squares = true;
-    task.out = sums_.data();
+    task.out = memory_.sums.data();
     launch_row_norms<Float32, float>(task, heads, context_.compute);
     double* const to = out + static_cast<int64_t>(i) * heads * stride;
-    download(to, sums_.data(), heads * stride, context_.compute);
+    download(to, memory_.sums.data(), heads * stride, context_.compute);
     context_.compute.wait();
     for (int64_t r = 0; r < heads * stride; ++r) to[r] = std::sqrt(to[r]);
   }

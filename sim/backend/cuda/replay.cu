@@ -8,6 +8,7 @@
 #include "sim/backend/cuda/replay_lists.hpp"
 #include "sim/backend/cuda/verbs.hpp"
 #include "sim/backend/cuda/walks.hpp"
+#include "sim/core/parallel.hpp"
 
 namespace kvsim::cuda {
 namespace {
@@ -19,10 +20,11 @@ class Replay {
         layer_(&context.store.get(trace, context.compute)),
         lists_(trace, request,
                request.chunk > 0 ? std::min(request.chunk, layer_->most_keys)
-                                 : layer_->most_keys),
+                                 : layer_->most_keys,
+               context.replay.list_here),
         heads_(trace.info->num_query_heads), dv_(trace.value_dim()) {
     choose_steps();
-    upload(memory_.list, lists_.list, context.compute);
+    upload(memory_.list, lists_.list.data(), std::ssize(lists_.list), context.compute);
     upload(memory_.plans, lists_.plans, context.compute);
     upload(memory_.everything, lists_.everything, context.compute);
     if (!trace.attention_sink.empty())
@@ -148,16 +150,13 @@ class Replay {
     download(z, task.z, rows_ * dv_, stream);
     context_.compute.wait();
     std::copy_n(z, rows_ * dv_, block.z.begin());
-    const double* from = sums;
-    const auto take = [&](Table<double>& table) {
-      std::copy_n(from, rows_, table.data());
-      from += rows_;
-    };
-    for (Table<double>* table : {&block.prompt_attention, &block.prompt_importance,
-                                 &block.later_attention, &block.later_importance})
-      take(*table);
-    std::ranges::for_each(block.kept_attention, take);
-    std::ranges::for_each(block.kept_importance, take);
+    std::vector<Table<double>*> tables = {&block.prompt_attention, &block.prompt_importance,
+                                          &block.later_attention, &block.later_importance};
+    for (auto* kept_tables : {&block.kept_attention, &block.kept_importance})
+      for (Table<double>& table : *kept_tables) tables.push_back(&table);
+    parallel_for(std::ssize(tables), [&](int64_t i) {
+      std::copy_n(sums + i * rows_, rows_, tables[static_cast<size_t>(i)]->data());
+    });
   }
 
   Context& context_;

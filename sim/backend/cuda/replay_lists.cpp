@@ -13,17 +13,16 @@ constexpr int64_t kMostSegments = 32;
 
 }  // namespace
 
-ReplayLists::ReplayLists(const LayerTrace& layer, const ReplayRequest& request, int64_t chunk)
+ReplayLists::ReplayLists(const LayerTrace& layer, const ReplayRequest& request, int64_t chunk,
+                         PinnedBuffer<uint32_t>& list_memory)
     : layer_(layer), request_(request), n_(layer.info->prompt_len), all_(layer.k.dim(1)),
       chunk_(std::max<int64_t>(chunk, 1)), chunks_((all_ + chunk_ - 1) / chunk_),
       query_heads_(layer.info->num_query_heads), kv_heads_(layer.info->num_kv_heads),
       group_(layer.info->group_size()) {
   prompt_slots = std::clamp<int64_t>((n_ + kSegment - 1) / kSegment, 1, kMostSegments);
-  list.resize(static_cast<size_t>(all_));
-  std::iota(list.begin(), list.end(), 0u);
   number_sets();
   mark_everything();
-  lay_out_plans();
+  lay_out_plans(list_memory);
 }
 
 /// Sets are numbered plan by plan; slots likewise, but those with outputs first.
@@ -62,25 +61,34 @@ void ReplayLists::mark_everything() {
       }
 }
 
-void ReplayLists::lay_out_plans() {
+/// Every owner of every plan has its place behind the positions: all are laid out side by side.
+void ReplayLists::lay_out_plans(PinnedBuffer<uint32_t>& list_memory) {
+  struct Place {
+    size_t plan, owner;
+    int64_t first;
+  };
+  std::vector<Place> places;
+  int64_t size = all_;
   owners_.resize(plans.size());
   for (size_t p = 0; p < plans.size(); ++p) {
-    const std::vector<KeptChain>& chains = request_.plans[p].owners;
-    std::vector<std::vector<uint32_t>> keys(chains.size());
-    owners_[p].resize(chains.size());
-    parallel_for(static_cast<int64_t>(chains.size()), [&](int64_t i) {
-      const size_t at = static_cast<size_t>(i);
-      owners_[p][at] = lay_out(chains[at], keys[at]);
-    });
-    for (size_t owner = 0; owner < chains.size(); ++owner) {
-      for (KeyRun& run : owners_[p][owner].runs) run.first += static_cast<int64_t>(list.size());
-      list.insert(list.end(), keys[owner].begin(), keys[owner].end());
+    owners_[p].resize(request_.plans[p].owners.size());
+    for (size_t o = 0; o < owners_[p].size(); ++o) {
+      places.push_back({p, o, size});
+      size += request_.plans[p].owners[o].end.back();
     }
   }
+  uint32_t* const keys = list_memory.reserve(size);
+  std::iota(keys, keys + all_, 0u);
+  parallel_for(std::ssize(places), [&](int64_t i) {
+    const auto& [plan, owner, first] = places[static_cast<size_t>(i)];
+    owners_[plan][owner] = lay_out(request_.plans[plan].owners[owner], keys, first);
+  });
+  list = {keys, static_cast<size_t>(size)};
 }
 
-/// Sorts the keys of a chain by chunk, band and position.
-ReplayLists::Owner ReplayLists::lay_out(const KeptChain& chain, std::vector<uint32_t>& keys) const {
+/// Sorts the keys of a chain by chunk, band and position, into the list from `first` on.
+ReplayLists::Owner ReplayLists::lay_out(const KeptChain& chain, uint32_t* keys,
+                                        int64_t first) const {
   const size_t bands = chain.end.size();
   const uint32_t dropped = static_cast<uint32_t>(bands);
   std::vector<uint32_t> band_of(static_cast<size_t>(n_), dropped);
@@ -95,17 +103,15 @@ ReplayLists::Owner ReplayLists::lay_out(const KeptChain& chain, std::vector<uint
   };
   for (int64_t i = 0; i < n_; ++i)
     if (band_of[static_cast<size_t>(i)] != dropped) ++run_of(i).count;
-  int64_t next = 0;
   for (KeyRun& run : owner.runs) {
-    run.first = next;
-    next += run.count;
+    run.first = first;
+    first += run.count;
     run.count = 0;
   }
-  keys.resize(static_cast<size_t>(next));
   for (int64_t i = 0; i < n_; ++i) {
     if (band_of[static_cast<size_t>(i)] == dropped) continue;
     KeyRun& run = run_of(i);
-    keys[static_cast<size_t>(run.first + run.count++)] = static_cast<uint32_t>(i);
+    keys[run.first + run.count++] = static_cast<uint32_t>(i);
   }
   return owner;
 }

@@ -1,8 +1,10 @@
 #pragma once
+#include <span>
 #include <vector>
 
 #include "sim/backend/backend.hpp"
 #include "sim/backend/cuda/finish.hpp"
+#include "sim/backend/cuda/memory.hpp"
 
 namespace kvsim::cuda {
 
@@ -17,7 +19,8 @@ struct KeyRun {
 /// slots; those of plans whose outputs are wanted come first.
 class ReplayLists {
  public:
-  ReplayLists(const LayerTrace& layer, const ReplayRequest& request, int64_t chunk);
+  ReplayLists(const LayerTrace& layer, const ReplayRequest& request, int64_t chunk,
+              PinnedBuffer<uint32_t>& list);
 
   /// Walks of one chunk for a block of `steps` steps up to `last_position`, longest first.
   std::vector<WalkItem> items(int64_t chunk_index, int64_t steps, int64_t last_position) const;
@@ -27,7 +30,8 @@ class ReplayLists {
     return {chunk_index * chunk_, std::min(all_, (chunk_index + 1) * chunk_)};
   }
 
-  std::vector<uint32_t> list;             ///< first all positions, then the plans' keys
+  /// First all positions, then the plans' keys; pinned memory of the caller.
+  std::span<const uint32_t> list;
   std::vector<FinishPlan> plans;
   std::vector<uint8_t> everything;        ///< [sets][Hq]
   int64_t prompt_slots = 0;
@@ -40,10 +44,10 @@ class ReplayLists {
   };
   void number_sets();
   void mark_everything();
-  void lay_out_plans();
+  void lay_out_plans(PinnedBuffer<uint32_t>& list);
   void add_range(std::vector<WalkItem>& items, int64_t chunk_index, Range positions, int64_t slot,
                  int64_t steps) const;
-  Owner lay_out(const KeptChain& chain, std::vector<uint32_t>& keys) const;
+  Owner lay_out(const KeptChain& chain, uint32_t* list, int64_t first) const;
 
   const LayerTrace& layer_;
   const ReplayRequest& request_;

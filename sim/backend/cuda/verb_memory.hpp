@@ -13,16 +13,34 @@ struct RowMemory {
   DeviceBuffer<float> maximum;
   DeviceBuffer<double> inverse, log_sum_exp;
   DeviceBuffer<float> sinks;
-  DeviceBuffer<uint32_t> list;
+  DeviceBuffer<uint32_t> list;     ///< 0, 1, 2, ...
   DeviceBuffer<WalkItem> items;
   DeviceBuffer<RowSums> states;
   DeviceBuffer<float> outputs, z;
   DeviceBuffer<double> weights, sums;
 };
 
-/// Of value_products() and value_forms().
+/// Of value_products(), value_forms() and output_gram().
 struct ValueMemory {
   DeviceBuffer<double> wide, factor, products, forms;
+};
+
+/// Of value_norms() and projected_norms().
+struct NormMemory {
+  DeviceBuffer<float> factors, norms;
+  DeviceBuffer<double> sums;
+};
+
+/// Of the Projections, of which the weights and factors are that were asked for last.
+struct ProjectionMemory {
+  int64_t projections = 0;       ///< made so far: each has its number
+  int64_t weights_of = 0, factors_of = 0;
+  DeviceBuffer<float> weights;   ///< [Hq * columns][width] float32
+  DeviceBuffer<float> factors;
+  DeviceBuffer<float> rows, products;
+  DeviceBuffer<double> sums;
+  DeviceBuffer<int64_t> steps;
+  PinnedBuffer<float> staged;
 };
 
 }  // namespace kvsim::cuda

@@ -160,6 +160,19 @@ float copied(bool wait) {
   return downloaded_all(out, stream)[0];
 }
 
+bool brings(int64_t bytes) {
+  const Stream stream;
+  std::vector<unsigned char> sent(static_cast<size_t>(bytes));
+  for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<unsigned char>(i * 31 >> 8);
+  DeviceBuffer<unsigned char> there;
+  upload(there, sent, stream);
+  std::vector<unsigned char> back(sent.size() + 1, 7);
+  Downloads().bring(back.data(), there.data(), bytes, stream);
+  const bool untouched = back.back() == 7;
+  back.pop_back();
+  return untouched && back == sent;
+}
+
 float downloaded(bool wait) {
   const Stream stream;
   DeviceBuffer<float> from;

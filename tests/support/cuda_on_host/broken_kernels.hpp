@@ -17,6 +17,8 @@ void divergent_barrier();
 void launch_nothing();
 float copied(bool wait);
 float downloaded(bool wait);
+/// Whether that many bytes come through the pieces of Downloads as they are.
+bool brings(int64_t bytes);
 /// Products of small integers by tiles.hpp.
 double largest_product_error(ElementType type);
 
