@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "analysis/retained.hpp"
+#include "sim/core/parallel.hpp"
 
 namespace kvsim {
 namespace {
@@ -53,10 +54,11 @@ LayerMeasures::LayerMeasures(LayerWork& work, size_t outcomes, Options options)
 
 void LayerMeasures::add(const StepBlock& block) {
   if (block.full != nullptr) add_full(*block.full);
-  for (const OutcomeBlock& view : block.outcomes) {
+  parallel_for(std::ssize(block.outcomes), [&](int64_t at) {   // each writes to its own series
+    const OutcomeBlock& view = block.outcomes[static_cast<size_t>(at)];
     if (view.kept_attention != nullptr) add_shares(view, block.first_step, block.steps);
     if (options_.merges) add_merges(view, block.first_step, block.steps);
-  }
+  });
   const auto begin = std::chrono::steady_clock::now();
   add_errors(block);
   projection_seconds_ +=

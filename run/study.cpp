@@ -243,6 +243,8 @@ Dataset Study::run(Backend& backend, LayerStore* store) {
   const size_t to_survey = order.size();
   order.insert(order.end(), options_.layers.begin() + static_cast<ptrdiff_t>(first),
                options_.layers.end());
+  // Reads the whole file once more: beside the work, so that both read it while it is in memory.
+  auto digest = std::async(std::launch::async, [this] { reader_.digest(); });
   passes_ = static_cast<int64_t>(order.size());
   const int64_t all = static_cast<int64_t>(options_.layers.size()) * (needs_survey() ? 2 : 1);
   if (passes_ < all && hooks_.resumed) hooks_.resumed(all - passes_, all);
@@ -278,6 +280,7 @@ Dataset Study::run(Backend& backend, LayerStore* store) {
   say_progress("");
   times_.score += policies_->scoring_seconds();
   times_.rank -= policies_->scoring_seconds();
+  digest.get();
   return results_->finish(backend);
 }
 

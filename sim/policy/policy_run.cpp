@@ -15,22 +15,19 @@
 namespace kvsim {
 namespace {
 
-/// Scores of one plan and variant on one layer, with their rankings made when first asked for.
+/// Scores of one plan and variant on one layer, with their rankings.
 struct Scored {
   std::shared_ptr<ScoredLayer> layer;
   std::map<bool, Ranking> by_final;        // by tie=raw or not
   std::map<bool, Ranking> by_unweighted;
 
-  const Ranking& final_ranking(bool tie_by_raw) {
-    auto [at, fresh] = by_final.try_emplace(tie_by_raw);
-    if (fresh) at->second = rank(layer->score, layer->raw, tie_by_raw, layer->candidate);
-    return at->second;
-  }
-  const Ranking& unweighted_ranking(bool tie_by_raw) {
-    auto [at, fresh] = by_unweighted.try_emplace(tie_by_raw);
-    if (fresh)
-      at->second = rank(layer->unweighted, layer->unweighted_raw, tie_by_raw, layer->candidate);
-    return at->second;
+  /// Makes the rankings there are, unless they were made before.
+  void rank_entries(bool tie_by_raw) {
+    if (by_final.contains(tie_by_raw)) return;
+    by_final[tie_by_raw] = rank(layer->score, layer->raw, tie_by_raw, layer->candidate);
+    if (!layer->unweighted.empty())
+      by_unweighted[tie_by_raw] =
+          rank(layer->unweighted, layer->unweighted_raw, tie_by_raw, layer->candidate);
   }
 };
 
@@ -101,12 +98,14 @@ class PolicyRun::Impl {
   AllocationRequest allocation(const PreparedRecord& record, size_t b) const;
   void allocate_across();
   Table<int64_t> allocate(const PreparedRecord& record, size_t b, AllocationRequest request,
-                          const std::vector<ScoredPlans*>& of_layers) const;
+                          const std::vector<const ScoredPlans*>& of_layers) const;
   AllocationLayer allocation_layer(const PreparedRecord& record, size_t b, int layer,
-                                   ScoredPlans* plans) const;
-  SelectionInput selection(const PreparedRecord& record, size_t b, Scored& scored) const;
+                                   const ScoredPlans* plans) const;
+  SelectionInput selection(const PreparedRecord& record, size_t b, const Scored& scored) const;
+  void rank_entries(const PreparedRecord& record, size_t b, ScoredPlans& plans) const;
+  void select_all(Range of_prepared, const LayerWork& work, const ScoredPlans& plans);
   std::shared_ptr<const KeptSets> select(size_t record, size_t b, const LayerWork& work,
-                                         ScoredPlans& plans);
+                                         const ScoredPlans& plans) const;
   int64_t whitelisted(const PreparedRecord& record) const;
   void restrict_to_previous(size_t record, size_t b, Ranking& ranking) const;
 
@@ -172,16 +171,15 @@ AllocationRequest PolicyRun::Impl::allocation(const PreparedRecord& record, size
 }
 
 SelectionInput PolicyRun::Impl::selection(const PreparedRecord& record, size_t b,
-                                          Scored& scored) const {
+                                          const Scored& scored) const {
   const PreparedBudget& at = record.budgets[b];
   const bool tie_by_raw = record.settings.is("tie", "raw");
   const int64_t n = info.prompt_len;
   SelectionInput input;
   input.settings = &record.settings;
   input.scored = scored.layer.get();
-  input.ranking = &scored.final_ranking(tie_by_raw);
-  if (!scored.layer->unweighted.empty())
-    input.by_unweighted = &scored.unweighted_ranking(tie_by_raw);
+  input.ranking = &scored.by_final.at(tie_by_raw);
+  if (!scored.layer->unweighted.empty()) input.by_unweighted = &scored.by_unweighted.at(tie_by_raw);
   input.whitelist = &record.whitelist;
   input.ranges = &record.ranges;
   input.rescored = record.rescored;
@@ -197,11 +195,11 @@ SelectionInput PolicyRun::Impl::selection(const PreparedRecord& record, size_t b
 }
 
 AllocationLayer PolicyRun::Impl::allocation_layer(const PreparedRecord& record, size_t b,
-                                                  int layer, ScoredPlans* plans) const {
+                                                  int layer, const ScoredPlans* plans) const {
   AllocationLayer one;
   one.layer = layer;
   if (!plans || !record.allocate->needs_scores()) return one;
-  Scored& scored = plans->at({record.budgets[b].plan, record.budgets[b].variant});
+  const Scored& scored = plans->at({record.budgets[b].plan, record.budgets[b].variant});
   const SelectionInput input = selection(record, b, scored);
   const Selection selecting(input);
   one.scored = scored.layer.get();
@@ -217,7 +215,7 @@ AllocationLayer PolicyRun::Impl::allocation_layer(const PreparedRecord& record, 
 
 Table<int64_t> PolicyRun::Impl::allocate(const PreparedRecord& record, size_t b,
                                          AllocationRequest request,
-                                         const std::vector<ScoredPlans*>& of_layers) const {
+                                         const std::vector<const ScoredPlans*>& of_layers) const {
   for (size_t l = 0; l < of_layers.size(); ++l)
     request.layers.push_back(
         allocation_layer(record, b, record.layers[l], of_layers[l]));
@@ -230,10 +228,12 @@ void PolicyRun::Impl::allocate_across() {
     if (!record.allocate->across_layers() || record.layers.empty()) continue;
     for (size_t b = 0; b < budgets.size(); ++b) {
       if (record.budgets[b].keeps_all) continue;
-      std::vector<ScoredPlans*> of_layers;
+      std::vector<const ScoredPlans*> of_layers;
       for (int layer : record.layers) {
         const auto at = surveyed.find(layer);
         of_layers.push_back(at == surveyed.end() ? nullptr : &at->second);
+        if (at != surveyed.end() && record.allocate->needs_scores())
+          rank_entries(record, b, at->second);
       }
       record.budgets[b].across = allocate(record, b, allocation(record, b), of_layers);
     }
@@ -258,8 +258,27 @@ void PolicyRun::Impl::restrict_to_previous(size_t record, size_t b, Ranking& ran
   }
 }
 
+/// Makes the rankings that selection reads.
+void PolicyRun::Impl::rank_entries(const PreparedRecord& record, size_t b,
+                                   ScoredPlans& plans) const {
+  if (record.budgets[b].keeps_all) return;
+  plans.at({record.budgets[b].plan, record.budgets[b].variant})
+      .rank_entries(record.settings.is("tie", "raw"));
+}
+
+/// Some of the prepared records at all budgets, side by side.
+void PolicyRun::Impl::select_all(Range of_prepared, const LayerWork& work,
+                                 const ScoredPlans& plans) {
+  const auto all = static_cast<int64_t>(budgets.size());
+  parallel_for(of_prepared.size() * all, [&](int64_t at) {
+    const auto r = static_cast<size_t>(of_prepared.begin + at / all);
+    const auto b = static_cast<size_t>(at % all);
+    current[r][b] = select(r, b, work, plans);
+  });
+}
+
 std::shared_ptr<const KeptSets> PolicyRun::Impl::select(size_t r, size_t b, const LayerWork& work,
-                                                        ScoredPlans& plans) {
+                                                        const ScoredPlans& plans) const {
   const PreparedRecord& record = prepared[r];
   const PreparedBudget& at = record.budgets[b];
   const bool per_query_head = record.settings.is("granularity", "query");
@@ -273,7 +292,7 @@ std::shared_ptr<const KeptSets> PolicyRun::Impl::select(size_t r, size_t b, cons
       all->places.assign(static_cast<size_t>(record.owners), info.prompt_len);
     return all;
   }
-  Scored& scored = plans.at({at.plan, at.variant});
+  const Scored& scored = plans.at({at.plan, at.variant});
   SelectionInput input = selection(record, b, scored);
   Ranking nested;
   if (record.settings.flag("nested")) {
@@ -357,10 +376,13 @@ LayerKept PolicyRun::select(LayerWork& work) {
     for (auto& [key, scored] : stored->second) plans[key] = std::move(scored);
     run.surveyed.erase(stored);
   }
-  run.current.assign(run.prepared.size(), {});
-  for (size_t r = run.prepared.size(); r-- > 0;)   // companions before those who look at them
-    for (size_t b = 0; b < run.budgets.size(); ++b)
-      run.current[r].push_back(run.select(r, b, work, plans));
+  for (const PreparedRecord& record : run.prepared)
+    for (size_t b = 0; b < run.budgets.size() && !record.skips(work.layer()); ++b)
+      run.rank_entries(record, b, plans);
+  run.current.assign(run.prepared.size(), LayerKept::value_type(run.budgets.size()));
+  const auto records = static_cast<int64_t>(run.records.size());
+  run.select_all({records, std::ssize(run.prepared)}, work, plans);   // companions, who are looked
+  run.select_all({0, records}, work, plans);                          // at by these
   run.previous.assign(run.prepared.size(), {});
   for (size_t r = 0; r < run.prepared.size(); ++r)
     if (run.prepared[r].settings.flag("nested")) run.previous[r] = run.current[r];

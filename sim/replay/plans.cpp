@@ -1,19 +1,19 @@
 #include "sim/replay/plans.hpp"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <numeric>
 
-#include "sim/core/random.hpp"
+#include "sim/core/parallel.hpp"
 
 namespace kvsim {
 namespace {
 
 uint64_t hash_of(const OwnerSets& owners) {
-  uint64_t hash = owners.size();
-  for (const auto& owner : owners) {
-    hash = split_mix(hash ^ owner.size());
-    for (const uint32_t entry : owner) hash = split_mix(hash ^ entry);
-  }
+  uint64_t hash = 0;
+  for (const auto& owner : owners)
+    hash = XXH3_64bits_withSeed(owner.data(), owner.size() * sizeof(uint32_t), hash);
   return hash;
 }
 
@@ -91,25 +91,28 @@ PlanBuilder::Plans PlanBuilder::build() const {
     }
   }
 
-  static const std::vector<uint32_t> kNothing;
   int next_set = 0;
+  std::vector<std::pair<size_t, size_t>> owners;   // of all plans
   for (const auto& chain : chains) {
     ReplayPlan plan;
     const Wanted& first = wanted_[chain.front()];
     plan.per_query_head = first.per_query_head;
     plan.masses_only = !first.outputs;
     plan.owners.resize(first.owners->size());
-    const OwnerSets* below = nullptr;
-    for (const size_t handle : chain) {
-      const OwnerSets& owners = *wanted_[handle].owners;
-      for (size_t o = 0; o < owners.size(); ++o) {
-        append_band(below == nullptr ? kNothing : (*below)[o], owners[o], plan.owners[o]);
-      }
-      below = &owners;
-      result.set[handle] = next_set++;
-    }
+    for (size_t o = 0; o < plan.owners.size(); ++o) owners.emplace_back(result.plans.size(), o);
+    for (const size_t handle : chain) result.set[handle] = next_set++;
     result.plans.push_back(std::move(plan));
   }
+  parallel_for(static_cast<int64_t>(owners.size()), [&](int64_t at) {
+    const auto [plan, o] = owners[static_cast<size_t>(at)];
+    static const std::vector<uint32_t> kNothing;
+    const std::vector<uint32_t>* below = &kNothing;
+    for (const size_t handle : chains[plan]) {
+      const std::vector<uint32_t>& set = (*wanted_[handle].owners)[o];
+      append_band(*below, set, result.plans[plan].owners[o]);
+      below = &set;
+    }
+  });
   return result;
 }
 

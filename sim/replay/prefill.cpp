@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "sim/core/parallel.hpp"
 #include "sim/replay/compression.hpp"
 #include "sim/replay/merge_watcher.hpp"
 #include "sim/replay/per_step.hpp"
@@ -288,9 +289,11 @@ void PrefillReplay::on_block(const ReplayBlock& block, WholeRun& whole, const Si
   }
   StepBlock out{block.first_step, block.steps, &block, {}, block.output_steps};
   std::vector<Sums> sums(outcomes_.size());   // outlives the pointers in `out`
+  parallel_for(std::ssize(outcomes_), [&](int64_t o) {
+    sums[static_cast<size_t>(o)] = sums_of(outcomes_[static_cast<size_t>(o)], block);
+  });
   for (size_t o = 0; o < outcomes_.size(); ++o) {
     const ReplayOutcome& outcome = outcomes_[o];
-    sums[o] = sums_of(outcome, block);
     if (outcome.changed || outcome.kept->chosen_per_step) {
       const auto parts = static_cast<int64_t>(options_.parts.size());
       auto& kept = whole.sums.try_emplace(o, Sums::zero(heads, steps, parts)).first->second;

@@ -1,6 +1,6 @@
 #include <algorithm>
 #include <cmath>
-#include <queue>
+#include <ranges>
 
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/parameter.hpp"
@@ -27,16 +27,15 @@ const Declare allocate_score{{.key = "allocate_score",
                               .meaning = "the score that heads compete with",
                               .words = {"final", "unweighted"}}};
 
-/// One head's entries in the order in which it would keep them, and how far it has come.
+/// One head's entries in the order in which it would keep them: that of their offers.
 struct Queue {
   size_t layer = 0;
   int64_t owner = 0;
   std::vector<uint32_t> entries;   // not yet marked, best first
   std::vector<uint8_t> rank;       // 0 protected, 1 forced, 2 by score (layer-max only)
-  size_t next = 0;
 };
 
-/// What the next entry of a queue competes with (policies.md 10).
+/// What an entry of a queue competes with (policies.md 10).
 struct Offer {
   double score = 0;
   int rank = 2;
@@ -115,30 +114,45 @@ class Competition {
     }
   }
 
+  /// The best of all queues together, until `total` are given.
   Table<int64_t> fill(int64_t total) {
-    std::priority_queue<Offer> offers;
-    for (size_t q = 0; q < queues_.size(); ++q) push(offers, q);
-    for (; given_ < total && !offers.empty(); ++given_) {
-      const size_t q = offers.top().queue;
-      offers.pop();
-      ++budgets_(static_cast<int64_t>(queues_[q].layer), queues_[q].owner);
-      push(offers, q);
+    // Of each queue those before `begin` are in for sure and those from `end` on are out.
+    std::vector<Range> open;
+    for (const Queue& queue : queues_) open.push_back({0, std::ssize(queue.entries)});
+    for (int64_t left = total - given_; left > 0;) {
+      const auto longest = std::ranges::max_element(open, {}, &Range::size);
+      if (longest->size() == 0) break;
+      const auto of = static_cast<size_t>(longest - open.begin());
+      const int64_t middle = longest->begin + longest->size() / 2;
+      const Offer pivot = offer(of, middle);
+      std::vector<int64_t> best;   // first of each queue that is worse than the pivot
+      int64_t count = 0;
+      for (size_t q = 0; q < open.size(); ++q) {
+        const auto places = std::views::iota(open[q].begin, open[q].end);
+        best.push_back(*std::ranges::partition_point(
+            places, [&](int64_t at) { return !(offer(q, at) < pivot); }));
+        count += best[q] - open[q].begin;
+      }
+      const bool all_in = count <= left;   // else not even the pivot
+      if (all_in) left -= count;
+      for (size_t q = 0; q < open.size(); ++q) (all_in ? open[q].begin : open[q].end) = best[q];
+      if (!all_in) open[of].end = middle;
     }
+    for (size_t q = 0; q < open.size(); ++q)
+      budgets_(static_cast<int64_t>(queues_[q].layer), queues_[q].owner) += open[q].begin;
     return std::move(budgets_);
   }
 
  private:
-  void push(std::priority_queue<Offer>& offers, size_t q) {
-    Queue& queue = queues_[q];
-    if (queue.next == queue.entries.size()) return;
-    const uint32_t i = queue.entries[queue.next];
+  Offer offer(size_t q, int64_t at) const {
+    const Queue& queue = queues_[q];
+    const uint32_t i = queue.entries[static_cast<size_t>(at)];
     const Ranking& ranking = *request_.layers[queue.layer].ranking;
-    Offer offer{.position = i, .queue = q};
-    offer.rank = queue.rank.empty() ? 2 : queue.rank[queue.next];
-    offer.score = offer.rank < 2 ? top_[queue.layer] : (*ranking.score)(queue.owner, i);
-    if (offer.rank == 2 && ranking.raw) offer.raw = (*ranking.raw)(queue.owner, i);
-    ++queue.next;
-    offers.push(offer);
+    Offer made{.position = i, .queue = q};
+    made.rank = queue.rank.empty() ? 2 : queue.rank[static_cast<size_t>(at)];
+    made.score = made.rank < 2 ? top_[queue.layer] : (*ranking.score)(queue.owner, i);
+    if (made.rank == 2 && ranking.raw) made.raw = (*ranking.raw)(queue.owner, i);
+    return made;
   }
 
   const AllocationRequest& request_;
