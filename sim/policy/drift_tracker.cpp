@@ -91,9 +91,7 @@ class RowBins {
 DriftTracker::DriftTracker(std::vector<int64_t> best, int64_t rows)
     : best_(std::move(best)),
       ascending_(best_.size()),
-      rows_(rows),
-      front_(best_.size(), 0.0),
-      rear_(best_.size(), 0.0) {
+      means_(rows, std::ssize(best_)) {
   std::iota(ascending_.begin(), ascending_.end(), size_t{0});
   std::stable_sort(ascending_.begin(), ascending_.end(),
                    [this](size_t a, size_t b) { return best_[a] < best_[b]; });
@@ -106,16 +104,17 @@ void DriftTracker::add(int64_t j, std::span<const double> row) {
   for (const size_t variant : ascending_)
     if (best_[variant] > 0)
       bins.cut(variant, std::min(best_[variant], static_cast<int64_t>(row.size())));
-  bins.finish(row, [&](size_t variant, double mean) {
-    (j < rows_ / 2 ? front_ : rear_)[variant] += mean;
-  });
+  const auto means = means_.row(j);
+  bins.finish(row, [&](size_t variant, double mean) { means[variant] = mean; });
 }
 
 double DriftTracker::drift(size_t variant) const {
-  if (best_[variant] <= 0 || rows_ < 2) return 0;
-  const int64_t half = rows_ / 2;
-  return front_[variant] / static_cast<double>(half) -
-         rear_[variant] / static_cast<double>(rows_ - half);
+  const int64_t rows = means_.rows(), half = rows / 2;
+  if (best_[variant] <= 0 || rows < 2) return 0;
+  double front = 0, rear = 0;
+  for (int64_t j = 0; j < rows; ++j)
+    (j < half ? front : rear) += means_(j, static_cast<int64_t>(variant));
+  return front / static_cast<double>(half) - rear / static_cast<double>(rows - half);
 }
 
 }  // namespace kvsim

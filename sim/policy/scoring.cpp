@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <optional>
+#include <utility>
 
 #include "sim/core/error.hpp"
 #include "sim/core/parallel.hpp"
@@ -25,6 +27,7 @@ struct Scoring {
   ScoredLayer observed;                 // mass, deviation and statistic; shared by the variants
   std::vector<std::unique_ptr<RowConsumer>> consumers;
   std::vector<StatisticConsumer*> statistics;
+  std::optional<Table<double>> factor;  // what scores are multiplied with
 
   const Settings& settings() const { return *job->settings; }
   bool per_query_head() const { return settings().is("granularity", "query"); }
@@ -85,12 +88,16 @@ void add_consumers(LayerWork& work, RowsOfLayer& rows, Scoring& scoring) {
 }
 
 Scoring prepare(LayerWork& work, const SideFiles& files, uint64_t seed, ScoreJob& job) {
-  Scoring scoring{.job = &job, .grouped = {}, .observed = {}, .consumers = {}, .statistics = {}};
+  Scoring scoring{.job = &job, .grouped = {}, .observed = {}, .consumers = {}, .statistics = {},
+                  .factor = {}};
   if (stage<Indicator>(scoring, "indicator").axes() == Axes::entry) {
     score_entries(work, files, seed, scoring);
   } else {
     const int64_t owners = scoring.per_query_head() ? work.query_heads() : work.kv_heads();
-    scoring.grouped.assign(job.free_slots.size(), Table<double>(owners, work.entries()));
+    scoring.grouped.resize(job.free_slots.size());
+    parallel_for(std::ssize(scoring.grouped), [&](int64_t variant) {   // memory is new: it costs
+      scoring.grouped[static_cast<size_t>(variant)] = Table<double>(owners, work.entries());
+    });
   }
   return scoring;
 }
@@ -138,9 +145,10 @@ void finish_scores(const Scoring& scoring, const Table<double>* factor, bool wit
         scores(owner, i) = (scores(owner, i) + epsilon) * (*factor)(owner, i);
 }
 
-std::shared_ptr<ScoredLayer> finish_variant(LayerWork& work, const Scoring& scoring,
-                                            const Table<double>* factor, size_t variant) {
+std::shared_ptr<ScoredLayer> finish_variant(const LayerWork& work, const Scoring& scoring,
+                                            Table<double> grouped) {
   const ScoreJob& job = *scoring.job;
+  const Table<double>* const factor = scoring.factor ? &*scoring.factor : nullptr;
   auto layer = std::make_shared<ScoredLayer>(scoring.observed);
   layer->layer = work.layer();
   layer->segments = job.segments;
@@ -148,7 +156,7 @@ std::shared_ptr<ScoredLayer> finish_variant(LayerWork& work, const Scoring& scor
   for (const Segment& segment : job.segments)
     for (int64_t i = segment.candidates.begin; i < segment.candidates.end; ++i)
       layer->candidate[static_cast<size_t>(i)] = 1;
-  layer->score = scoring.grouped[variant];
+  layer->score = std::move(grouped);
   check_finite(layer->score, work.layer(), job);
   const bool has_prior = !stage<Prior>(scoring, "prior").changes_nothing();
   if (has_prior) {
@@ -176,6 +184,7 @@ void score_layer(LayerWork& work, const SideFiles& files, uint64_t seed,
     for (const auto& consumer : scoring.consumers) consumers.push_back(consumer.get());
   }
   run_consumers(work, consumers);
+  std::vector<std::pair<Scoring*, size_t>> unfinished;   // variants of all
   for (Scoring& scoring : scorings) {
     for (StatisticConsumer* watcher : scoring.statistics) {
       const std::vector<double> seen = watcher->finish();
@@ -185,13 +194,21 @@ void score_layer(LayerWork& work, const SideFiles& files, uint64_t seed,
     }
     const bool weighted = !stage<Weight>(scoring, "weight").changes_nothing() ||
                           !scoring.settings().is("normalize", "none");
-    const Table<double> factor = weighted ? factors(work, scoring) : Table<double>();
-    scoring.job->results.clear();
-    for (size_t variant = 0; variant < scoring.job->free_slots.size(); ++variant)
-      scoring.job->results.push_back(
-          finish_variant(work, scoring, weighted ? &factor : nullptr,
-                         std::min(variant, scoring.grouped.size() - 1)));
+    if (weighted) scoring.factor = factors(work, scoring);
+    const size_t variants = scoring.job->free_slots.size();
+    scoring.job->results.assign(variants, nullptr);
+    for (size_t variant = 0; variant < variants; ++variant)
+      unfinished.emplace_back(&scoring, variant);
   }
+  parallel_for(std::ssize(unfinished), [&](int64_t at) {
+    const auto& [scoring, variant] = unfinished[static_cast<size_t>(at)];
+    auto& result = scoring->job->results[variant];
+    // Scores that do not depend on the variant are there once.
+    if (scoring->grouped.size() == scoring->job->results.size())
+      result = finish_variant(work, *scoring, std::move(scoring->grouped[variant]));
+    else
+      result = finish_variant(work, *scoring, scoring->grouped.front());
+  });
 }
 
 }  // namespace kvsim

@@ -67,16 +67,32 @@ void SegmentScorer::take_sums(const Table<double>& sums) {
   for (const int64_t position : segment().positions) visible_to.push_back(visible(position));
   for (int kv_head = 0; kv_head < work_.kv_heads(); ++kv_head) {
     open_units(work_.group_size());
-    for (int u = 0; u < work_.group_size(); ++u) {
-      const int query_head = kv_head * work_.group_size() + u;
-      Unit& unit = units_[static_cast<size_t>(u)];
-      const auto from = sums.row(query_head).subspan(static_cast<size_t>(candidates.begin));
-      std::copy_n(from.begin(), unit.row.size(), unit.row.begin());
-      (*rows_)->scale(query_head, candidates, unit.row);
-      unit.aggregation->add_sum(unit.row, visible_to);
-    }
+    parallel_for(work_.group_size(), [&](int64_t u) {
+      const auto query_head = static_cast<int>(kv_head * work_.group_size() + u);
+      const auto from = sums.row(query_head).subspan(static_cast<size_t>(candidates.begin),
+                                                     static_cast<size_t>(candidates.size()));
+      Row sum(from.begin(), from.end());
+      (*rows_)->scale(query_head, candidates, sum);
+      units_[static_cast<size_t>(u)].aggregation->add_sum(sum, visible_to);
+    });
     close_kv_head(kv_head);
   }
+}
+
+bool SegmentScorer::one_unit() const {
+  return indicator_.axes() == Axes::group_row || (has_group_ && groups_before());
+}
+
+/// Are rows taken from where the indicator has them, without a copy?
+bool SegmentScorer::rows_in_place(const AttentionBlock& block) const {
+  return !(has_group_ && groups_before()) && !smooths_before() &&
+         !(*rows_)->stored_row(block, 0, 0).empty();
+}
+
+std::span<const double> SegmentScorer::made_row(const AttentionBlock& block, size_t unit,
+                                                int64_t row) const {
+  return rows_in_place(block) ? (*rows_)->stored_row(block, static_cast<int>(unit), row)
+                              : units_[unit].rows.row(row);
 }
 
 void SegmentScorer::open_units(int count) {
@@ -87,96 +103,111 @@ void SegmentScorer::open_units(int count) {
   units_.resize(static_cast<size_t>(count));
   for (Unit& unit : units_) {
     unit.aggregation = aggregate_.start(settings_, rows, columns);
-    for (int64_t j = 0; j < segment().rows_before; ++j) unit.aggregation->add(j, nothing, 0);
+    for (int64_t j = 0; j < segment().rows_before; ++j) {
+      unit.aggregation->see(j, 0);
+      unit.aggregation->add(j, 0, nothing);
+    }
     if (smooth_.drift() != Drift::none)
       unit.drift = std::make_unique<DriftTracker>(job_.free_slots, rows);
-    unit.row.resize(static_cast<size_t>(columns));
-    unit.smoothed.resize(static_cast<size_t>(columns));
   }
 }
 
 void SegmentScorer::start(const AttentionBlock& block, int64_t first_row) {
   rows_->start(block, first_row);
-  const bool one_unit =
-      indicator_.axes() == Axes::group_row || (has_group_ && groups_before());
   const bool first_of_unit =
       first_row == 0 && (!(whole_layer() && groups_before()) || block.kv_head == 0);
-  if (first_of_unit) open_units(one_unit ? 1 : block.heads);
+  if (first_of_unit) open_units(one_unit() ? 1 : block.heads);
+  if (rows_in_place(block)) return;
+  for (Unit& unit : units_)
+    if (unit.rows.rows() != block.rows)
+      unit.rows = Table<double>(block.rows, segment().candidates.size());
 }
 
-int SegmentScorer::tasks(const AttentionBlock&) const { return static_cast<int>(units_.size()); }
+/// One for each row of each unit.
+int SegmentScorer::tasks(const AttentionBlock& block) const {
+  return static_cast<int>(std::ssize(units_) * block.rows);
+}
 
 int64_t SegmentScorer::visible(int64_t position) const {
   return std::clamp<int64_t>(position + 1 - segment().candidates.begin, 0,
                              segment().candidates.size());
 }
 
-/// The row after smoothing, if `order` smooths it before aggregation.
-std::span<double> SegmentScorer::smooth_row(Row& row, Row& smoothed) const {
-  smooth_.apply(settings_, 0, row, smoothed);
-  return smoothed;
-}
-
 void SegmentScorer::run(const AttentionBlock& block, int64_t first_row, int task) {
-  Unit& unit = units_[static_cast<size_t>(task)];
-  if (has_group_ && groups_before())
-    fold_group(block, first_row, unit);
+  const auto unit = static_cast<size_t>(task / block.rows);
+  const int64_t row = task % block.rows;
+  const bool of_group = has_group_ && groups_before();
+  if (of_group)
+    make_group_row(block, row);
   else
-    fold_head(block, first_row, task, unit);
+    make_head_row(block, unit, row);
+  if (smooth_.drift() == Drift::indicator && complete(block))
+    units_[unit].drift->add(first_row + row, made_row(block, unit, row));
+  if (smooth_.drift() == Drift::attention && !of_group)
+    follow_attention(block, unit, row, first_row + row);
 }
 
-void SegmentScorer::fold_head(const AttentionBlock& block, int64_t first_row, int head,
-                              Unit& unit) {
-  const bool smooths = before_.find('s') != std::string::npos && !smooth_.changes_nothing();
-  for (int64_t r = 0; r < block.rows; ++r) {
-    (*rows_)->row(block, head, r, segment().candidates, unit.row);
-    const std::span<double> row = smooths ? smooth_row(unit.row, unit.smoothed) : unit.row;
-    const int64_t seen = visible(block.positions[static_cast<size_t>(r)]);
-    unit.aggregation->add(segment().rows_before + first_row + r, row, seen);
-    if (smooth_.drift() == Drift::indicator) unit.drift->add(first_row + r, row);
-    if (smooth_.drift() == Drift::attention)
-      follow_attention(block, head, r, first_row + r, unit);
-  }
+void SegmentScorer::make_head_row(const AttentionBlock& block, size_t head, int64_t row) {
+  if (rows_in_place(block)) return;
+  const auto made = units_[head].rows.row(row);
+  static thread_local Row plain;
+  plain.resize(made.size());
+  const std::span<double> to = smooths_before() ? plain : made;
+  (*rows_)->row(block, static_cast<int>(head), row, segment().candidates, to);
+  if (smooths_before()) smooth_.apply(settings_, 0, plain, made);
 }
 
-void SegmentScorer::follow_attention(const AttentionBlock& block, int head, int64_t row, int64_t j,
-                                     Unit& unit) {
-  const float* a = block.attention_row(head, row);
+void SegmentScorer::follow_attention(const AttentionBlock& block, size_t head, int64_t row,
+                                     int64_t j) {
+  const float* a = block.attention_row(static_cast<int>(head), row);
   const int64_t seen =
       std::min(work_.entries(), block.positions[static_cast<size_t>(row)] + 1);
-  unit.combined.assign(a, a + seen);
-  unit.drift->add(j, unit.combined);
+  static thread_local Row attention;
+  attention.assign(a, a + seen);
+  units_[head].drift->add(j, attention);
 }
 
-void SegmentScorer::fold_group(const AttentionBlock& block, int64_t first_row, Unit& unit) {
-  const int64_t columns = segment().candidates.size();
-  const bool layer = whole_layer();
-  const int heads = layer ? work_.query_heads() : block.heads;
-  const int first_head = layer ? block.kv_head * block.heads : 0;
-  const bool smooths_heads = before_.starts_with('s') && !smooth_.changes_nothing();
-  const bool smooths_group = before_ == "gs" && !smooth_.changes_nothing();
-  if (first_head == 0) combined_ = Table<double>(block.rows, columns);
-  for (int64_t r = 0; r < block.rows; ++r) {
-    for (int head = 0; head < block.heads; ++head) {
-      (*rows_)->row(block, head, r, segment().candidates, unit.row);
-      const std::span<double> row = smooths_heads ? smooth_row(unit.row, unit.smoothed) : unit.row;
-      group_.add(first_head + head, heads, row, combined_.row(r));
-    }
-    if (layer && !last_kv_head(block.kv_head)) continue;
-    const auto grouped = combined_.row(r);
-    unit.row.assign(grouped.begin(), grouped.end());
-    const std::span<double> row = smooths_group ? smooth_row(unit.row, unit.smoothed) : unit.row;
-    const int64_t seen = visible(block.positions[static_cast<size_t>(r)]);
-    unit.aggregation->add(segment().rows_before + first_row + r, row, seen);
-    if (smooth_.drift() == Drift::indicator) unit.drift->add(first_row + r, row);
+/// The heads of the block, added to those of blocks before where the whole layer is one unit.
+void SegmentScorer::make_group_row(const AttentionBlock& block, int64_t row) {
+  const int heads = whole_layer() ? work_.query_heads() : block.heads;
+  const int first_head = whole_layer() ? block.kv_head * block.heads : 0;
+  const auto made = units_[0].rows.row(row);
+  static thread_local Row plain, smoothed;
+  plain.resize(made.size());
+  smoothed.resize(made.size());
+  const bool smooths_heads = smooths_before() && before_.starts_with('s');
+  for (int head = 0; head < block.heads; ++head) {
+    (*rows_)->row(block, head, row, segment().candidates, plain);
+    if (smooths_heads) smooth_.apply(settings_, 0, plain, smoothed);
+    group_.add(first_head + head, heads, smooths_heads ? smoothed : plain, made);
   }
+  if (!smooths_before() || smooths_heads || !complete(block)) return;
+  std::ranges::copy(made, plain.begin());
+  smooth_.apply(settings_, 0, plain, made);
+}
+
+/// Hands the rows of a block to the aggregation: their order counts, that of columns does not.
+void SegmentScorer::fold(const AttentionBlock& block, int64_t first_row) {
+  const int64_t columns = segment().candidates.size(), first = segment().rows_before + first_row;
+  for (Unit& unit : units_)
+    for (int64_t r = 0; r < block.rows; ++r)
+      unit.aggregation->see(first + r, visible(block.positions[static_cast<size_t>(r)]));
+  constexpr int64_t kColumns = 8192;   // of a part
+  const int64_t parts = (columns + kColumns - 1) / kColumns;
+  parallel_for(std::ssize(units_) * parts, [&](int64_t task) {
+    const auto unit = static_cast<size_t>(task / parts);
+    const int64_t begin = task % parts * kColumns;
+    const auto count = static_cast<size_t>(std::min(kColumns, columns - begin));
+    for (int64_t r = 0; r < block.rows; ++r)
+      units_[unit].aggregation->add(
+          first + r, begin, made_row(block, unit, r).subspan(static_cast<size_t>(begin), count));
+  });
 }
 
 void SegmentScorer::end(const AttentionBlock& block, int64_t first_row) {
-  const auto rows = static_cast<int64_t>(segment().positions.size());
-  const bool last_block = first_row + block.rows == rows;
-  if (!last_block || (whole_layer() && groups_before() && !last_kv_head(block.kv_head))) return;
-  close_kv_head(block.kv_head);
+  if (!complete(block)) return;
+  fold(block, first_row);
+  if (first_row + block.rows == std::ssize(segment().positions)) close_kv_head(block.kv_head);
 }
 
 void SegmentScorer::smooth_into(size_t variant, const Unit& unit, Row& row) const {
@@ -190,8 +221,10 @@ void SegmentScorer::close_kv_head(int kv_head) {
   std::vector<Row> rows;
   for (size_t u = 0; u < units_.size(); ++u) {
     Row row(static_cast<size_t>(segment().candidates.size()), 0.0);
-    for (int64_t j = segment().rows() - segment().rows_after; j < segment().rows(); ++j)
-      units_[u].aggregation->add(j, row, 0);
+    for (int64_t j = segment().rows() - segment().rows_after; j < segment().rows(); ++j) {
+      units_[u].aggregation->see(j, 0);
+      units_[u].aggregation->add(j, 0, row);
+    }
     units_[u].aggregation->finish(row);
     const int query_head = kv_head * work_.group_size() + static_cast<int>(u);
     (*rows_)->finish(query_head, segment().candidates, row);

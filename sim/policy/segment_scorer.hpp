@@ -36,18 +36,28 @@ class SegmentScorer : public RowConsumer {
   struct Unit {
     std::unique_ptr<Aggregation> aggregation;
     std::unique_ptr<DriftTracker> drift;
-    Row row, smoothed, combined;   // scratch of one task
+    Table<double> rows;   // [block rows][candidates] as they enter `aggregation`
   };
 
   bool groups_before() const { return before_.find('g') != std::string::npos; }
+  bool smooths_before() const {
+    return before_.find('s') != std::string::npos && !smooth_.changes_nothing();
+  }
   bool whole_layer() const { return has_group_ && group_.span() == GroupSpan::layer; }
   bool last_kv_head(int kv_head) const { return kv_head + 1 == work_.kv_heads(); }
+  /// Have the rows of the block all their heads?
+  bool complete(const AttentionBlock& block) const {
+    return !(whole_layer() && groups_before()) || last_kv_head(block.kv_head);
+  }
+  bool one_unit() const;
+  bool rows_in_place(const AttentionBlock& block) const;
+  std::span<const double> made_row(const AttentionBlock& block, size_t unit, int64_t row) const;
   void open_units(int count);
-  void fold_head(const AttentionBlock& block, int64_t first_row, int head, Unit& unit);
-  void fold_group(const AttentionBlock& block, int64_t first_row, Unit& unit);
-  void follow_attention(const AttentionBlock& block, int head, int64_t row, int64_t j, Unit& unit);
+  void make_head_row(const AttentionBlock& block, size_t head, int64_t row);
+  void make_group_row(const AttentionBlock& block, int64_t row);
+  void fold(const AttentionBlock& block, int64_t first_row);
+  void follow_attention(const AttentionBlock& block, size_t head, int64_t row, int64_t j);
   int64_t visible(int64_t position) const;
-  std::span<double> smooth_row(Row& row, Row& smoothed) const;
   void close_kv_head(int kv_head);
   void close_variant(int kv_head, size_t variant, const std::vector<Row>& rows);
   void smooth_into(size_t variant, const Unit& unit, Row& row) const;
@@ -67,7 +77,6 @@ class SegmentScorer : public RowConsumer {
   bool per_query_head_;
   std::vector<Unit> units_;          // of the KV head at work, or of the layer
   std::vector<Row> layer_rows_;      // per variant, heads combined so far (group=layer-mean)
-  Table<double> combined_;           // [block rows][candidates] heads combined so far, in `before_`
 };
 
 }  // namespace kvsim

@@ -12,12 +12,15 @@ namespace kvsim {
 class Aggregation {
  public:
   virtual ~Aggregation() = default;
-  /// Row number j (0-based) of M; the first `visible` columns are visible to its query.
-  virtual void add(int64_t j, std::span<const double> row, int64_t visible) = 0;
+  /// Columns `first`.. of row number j (0-based) of M. Of one column all rows come in order; parts
+  /// of other columns may come side by side.
+  virtual void add(int64_t j, int64_t first, std::span<const double> part) = 0;
+  /// The query of row j sees its first `visible` columns. Once for every row, beside no other call.
+  virtual void see(int64_t /*j*/, int64_t /*visible*/) {}
   virtual void finish(std::span<double> out) = 0;
 
   /// [M] weights, where the rows count only through their weighted sum; else empty. `add_sum` is
-  /// then as good as `add` for every row: row j sees its first visible[j] columns.
+  /// then as good as `add` and `see` for every row: row j sees its first visible[j] columns.
   virtual std::span<const double> weights() const { return {}; }
   virtual void add_sum(std::span<const double> /*sum*/, std::span<const int64_t> /*visible*/) {}
 };

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <vector>
 
 #include "sim/stages/aggregate/aggregate.hpp"
@@ -9,8 +10,8 @@ namespace {
 class NewestRow : public Aggregation {
  public:
   explicit NewestRow(int64_t columns) : values_(static_cast<size_t>(columns), 0.0) {}
-  void add(int64_t, std::span<const double> row, int64_t) override {
-    values_.assign(row.begin(), row.end());
+  void add(int64_t, int64_t first, std::span<const double> part) override {
+    std::ranges::copy(part, values_.begin() + first);
   }
   void finish(std::span<double> out) override {
     for (size_t c = 0; c < out.size(); ++c) out[c] = values_[c];

@@ -10,10 +10,11 @@ class Recursion : public Aggregation {
  public:
   Recursion(double alpha, int64_t columns)
       : alpha_(alpha), values_(static_cast<size_t>(columns), 0.0) {}
-  void add(int64_t j, std::span<const double> row, int64_t) override {
+  void add(int64_t j, int64_t first, std::span<const double> part) override {
     const double past = j == 0 ? 0 : 1 - alpha_;
-    for (size_t c = 0; c < row.size(); ++c)   // no memory: an infinite past must not become NaN
-      values_[c] = past == 0 ? row[c] : alpha_ * row[c] + past * values_[c];
+    double* const values = values_.data() + first;
+    for (size_t c = 0; c < part.size(); ++c)   // no memory: an infinite past must not become NaN
+      values[c] = past == 0 ? part[c] : alpha_ * part[c] + past * values[c];
   }
   void finish(std::span<double> out) override {
     for (size_t c = 0; c < out.size(); ++c) out[c] = values_[c];

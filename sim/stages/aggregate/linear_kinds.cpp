@@ -85,10 +85,7 @@ class MeanOfVisible : public WeightedSum {
  public:
   MeanOfVisible(int64_t rows, int64_t columns)
       : WeightedSum(constant(rows, 1), columns), seen_up_to_(static_cast<size_t>(columns) + 1, 0) {}
-  void add(int64_t j, std::span<const double> row, int64_t visible) override {
-    WeightedSum::add(j, row, visible);
-    ++seen_up_to_[static_cast<size_t>(visible)];
-  }
+  void see(int64_t, int64_t visible) override { ++seen_up_to_[static_cast<size_t>(visible)]; }
   void add_sum(std::span<const double> rows, std::span<const int64_t> visible) override {
     WeightedSum::add_sum(rows, visible);
     for (const int64_t columns : visible) ++seen_up_to_[static_cast<size_t>(columns)];

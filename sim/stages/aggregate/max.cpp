@@ -9,9 +9,10 @@ namespace {
 class Maximum : public Aggregation {
  public:
   explicit Maximum(int64_t columns) : values_(static_cast<size_t>(columns), 0.0) {}
-  void add(int64_t j, std::span<const double> row, int64_t) override {
-    for (size_t c = 0; c < row.size(); ++c)
-      values_[c] = j == 0 ? row[c] : std::max(values_[c], row[c]);
+  void add(int64_t j, int64_t first, std::span<const double> part) override {
+    double* const values = values_.data() + first;
+    for (size_t c = 0; c < part.size(); ++c)
+      values[c] = j == 0 ? part[c] : std::max(values[c], part[c]);
   }
   void finish(std::span<double> out) override {
     for (size_t c = 0; c < out.size(); ++c) out[c] = values_[c];

@@ -20,14 +20,17 @@ class MeanAndVariance : public Aggregation {
       : weight_(weight),
         mean_(static_cast<size_t>(columns), 0.0),
         squares_(static_cast<size_t>(columns), 0.0) {}
-  void add(int64_t j, std::span<const double> row, int64_t) override {
-    rows_ = static_cast<double>(j + 1);
-    for (size_t c = 0; c < row.size(); ++c) {
-      const double change = row[c] - mean_[c];
-      mean_[c] += change / rows_;
-      squares_[c] += change * (row[c] - mean_[c]);
+  void add(int64_t j, int64_t first, std::span<const double> part) override {
+    const double rows = static_cast<double>(j + 1);
+    double* const mean = mean_.data() + first;
+    double* const squares = squares_.data() + first;
+    for (size_t c = 0; c < part.size(); ++c) {
+      const double change = part[c] - mean[c];
+      mean[c] += change / rows;
+      squares[c] += change * (part[c] - mean[c]);
     }
   }
+  void see(int64_t j, int64_t) override { rows_ = static_cast<double>(j + 1); }
   void finish(std::span<double> out) override {
     for (size_t c = 0; c < out.size(); ++c)
       out[c] = mean_[c] + (rows_ > 1 ? weight_ * squares_[c] / (rows_ - 1) : 0);

@@ -11,10 +11,11 @@ class WeightedSum : public Aggregation {
   WeightedSum(std::vector<double> weights, int64_t columns)
       : weights_(std::move(weights)), sums_(static_cast<size_t>(columns), 0.0) {}
 
-  void add(int64_t j, std::span<const double> row, int64_t /*visible*/) override {
+  void add(int64_t j, int64_t first, std::span<const double> part) override {
     const double w = weights_[static_cast<size_t>(j)];
     if (w == 0) return;   // an infinite score times no weight is no score
-    for (size_t c = 0; c < row.size(); ++c) sums_[c] += w * row[c];
+    double* const sums = sums_.data() + first;
+    for (size_t c = 0; c < part.size(); ++c) sums[c] += w * part[c];
   }
   std::span<const double> weights() const override { return weights_; }
   void add_sum(std::span<const double> sum, std::span<const int64_t> /*visible*/) override {

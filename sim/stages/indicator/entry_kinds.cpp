@@ -65,11 +65,20 @@ class Random : public EntryIndicator {
 };
 const Register<Indicator, Random> random;
 
-double norm(std::span<const float> x) {
-  double squares = 0;
-  for (float value : x) squares += static_cast<double>(value) * static_cast<double>(value);
-  return std::sqrt(squares);
+/// sum of a[c] b[c] in float64. Eight sums side by side: one would wait for each of its additions.
+template <class A>
+double dot(std::span<const A> a, std::span<const float> b) {
+  constexpr size_t kTogether = 8;
+  double sums[kTogether] = {};
+  size_t c = 0;
+  for (; c + kTogether <= a.size(); c += kTogether)
+    for (size_t x = 0; x < kTogether; ++x)
+      sums[x] += static_cast<double>(a[c + x]) * static_cast<double>(b[c + x]);
+  for (; c < a.size(); ++c) sums[0] += static_cast<double>(a[c]) * static_cast<double>(b[c]);
+  return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
 }
+
+double norm(std::span<const float> x) { return std::sqrt(dot(x, x)); }
 
 /// visit(i, k_i) for every prompt entry of a KV head in order; keys are widened some MB at a time.
 template <class Visit>
@@ -125,16 +134,15 @@ class KeyDifference : public EntryIndicator {
       std::vector<double> length(out.size());
       for_each_key(request.work, kv, [&](size_t i, std::span<const float> k) {
         const double size = length[i] = norm(k);
-        for (size_t c = 0; c < anchor.size() && size > 0; ++c)
-          anchor[c] += static_cast<double>(k[c]) / size / entries;
+        if (size == 0) return;
+        const double share = 1 / (size * entries);
+        for (size_t c = 0; c < anchor.size(); ++c) anchor[c] += static_cast<double>(k[c]) * share;
       });
       double anchor_squares = 0;
       for (double a : anchor) anchor_squares += a * a;
       for_each_key(request.work, kv, [&](size_t i, std::span<const float> k) {
-        double dot = 0;
-        for (size_t c = 0; c < anchor.size(); ++c) dot += anchor[c] * static_cast<double>(k[c]);
         const double sizes = length[i] * std::sqrt(anchor_squares);
-        out[i] = sizes > 0 ? -dot / sizes : 0;
+        out[i] = sizes > 0 ? -dot(std::span<const double>(anchor), k) / sizes : 0;
       });
     });
   }

@@ -27,6 +27,12 @@ class RowIndicator {
   virtual void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
                    std::span<double> out) const = 0;
 
+  /// The same row where the indicator holds all of the block's; else empty.
+  virtual std::span<const double> stored_row(const AttentionBlock&, int /*head*/,
+                                             int64_t /*row*/) const {
+    return {};
+  }
+
   /// Is a row attention times row_factor(position) times what `scale` multiplies with? Weighted
   /// sums of rows are then taken from sums of attention.
   virtual bool is_scaled_attention() const { return false; }

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "sim/stages/parameter.hpp"
+#include "sim/stages/smooth/moving_mean.hpp"
 #include "sim/stages/smooth/smooth.hpp"
 
 namespace kvsim {
@@ -28,12 +29,18 @@ const Declare aws_min{{.key = "aws_min",
 void shifted_mean(int64_t width, int64_t shift, std::span<const double> in,
                   std::span<double> out) {
   const int64_t last = static_cast<int64_t>(in.size()) - 1;
-  for (int64_t i = 0; i <= last; ++i) {
+  const int64_t left = shift - width / 2, right = shift + width / 2;
+  const int64_t inner = std::clamp<int64_t>(-left, 0, last + 1);
+  const int64_t outer = std::clamp<int64_t>(last + 1 - right, inner, last + 1);
+  const auto at_edge = [&](int64_t i) {
     double sum = 0;
-    for (int64_t c = i + shift - width / 2; c <= i + shift + width / 2; ++c)
+    for (int64_t c = i + left; c <= i + right; ++c)
       sum += in[static_cast<size_t>(std::clamp<int64_t>(c, 0, last))];
     out[static_cast<size_t>(i)] = sum / static_cast<double>(width);
-  }
+  };
+  for (int64_t i = 0; i < inner; ++i) at_edge(i);
+  moving_mean(in, inner, outer, left, right, static_cast<double>(width), out);
+  for (int64_t i = outer; i <= last; ++i) at_edge(i);
 }
 
 int64_t window_width(const Settings& settings, double drift) {

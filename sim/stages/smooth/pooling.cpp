@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "sim/stages/parameter.hpp"
+#include "sim/stages/smooth/moving_mean.hpp"
 #include "sim/stages/smooth/smooth.hpp"
 
 namespace kvsim {
@@ -35,13 +36,17 @@ const Register<Smooth, NoSmoothing> none;
 /// (1/k) sum over the kernel, columns outside count as 0.
 void average(int64_t k, std::span<const double> in, std::span<double> out) {
   const int64_t columns = static_cast<int64_t>(in.size());
-  for (int64_t i = 0; i < columns; ++i) {
-    const int64_t begin = std::max<int64_t>(0, i - k / 2);
-    const int64_t end = std::min(columns, i + k / 2 + 1);
+  const auto width = static_cast<double>(k);
+  const int64_t inner = std::min(columns, k / 2), outer = std::max(inner, columns - k / 2);
+  const auto at_edge = [&](int64_t i) {
     double sum = 0;
-    for (int64_t c = begin; c < end; ++c) sum += in[static_cast<size_t>(c)];
-    out[static_cast<size_t>(i)] = sum / static_cast<double>(k);
-  }
+    for (int64_t c = std::max<int64_t>(0, i - k / 2); c < std::min(columns, i + k / 2 + 1); ++c)
+      sum += in[static_cast<size_t>(c)];
+    out[static_cast<size_t>(i)] = sum / width;
+  };
+  for (int64_t i = 0; i < inner; ++i) at_edge(i);
+  moving_mean(in, inner, outer, -(k / 2), k / 2, width, out);
+  for (int64_t i = outer; i < columns; ++i) at_edge(i);
 }
 
 class Average : public Smooth {

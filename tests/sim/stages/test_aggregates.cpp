@@ -15,13 +15,22 @@ namespace {
 
 using test::near;
 
+/// A row as it may come: in parts, the later columns first.
+void add_in_parts(Aggregation& aggregation, int64_t j, const std::vector<double>& row,
+                  int64_t visible) {
+  aggregation.see(j, visible);
+  const std::span<const double> all = row;
+  aggregation.add(j, 1, all.subspan(1));
+  aggregation.add(j, 0, all.first(1));
+}
+
 /// Rows (1,8), (3,2), (2,5), all columns visible to all queries.
 std::vector<double> aggregated(const std::string& changes, size_t rows = 3) {
   const std::vector<std::vector<double>> all = {{1, 8}, {3, 2}, {2, 5}};
   const Settings settings = test::settings_with(changes);
   const auto aggregation = Kinds<Aggregate>::find(settings.text("aggregate"))
                                .start(settings, static_cast<int64_t>(rows), 2);
-  for (size_t j = 0; j < rows; ++j) aggregation->add(static_cast<int64_t>(j), all[j], 2);
+  for (size_t j = 0; j < rows; ++j) add_in_parts(*aggregation, static_cast<int64_t>(j), all[j], 2);
   std::vector<double> result(2);
   aggregation->finish(result);
   return result;
@@ -64,9 +73,9 @@ TEST_CASE("mean-visible divides by the number of queries that see the entry") {
   // kvpress ObservedAttention: queries 0, 1, 2 see 1, 2, 3 columns.
   const Settings settings = test::settings_with("aggregate=mean-visible");
   const auto aggregation = Kinds<Aggregate>::find("mean-visible").start(settings, 3, 3);
-  aggregation->add(0, std::vector<double>{6, 0, 0}, 1);
-  aggregation->add(1, std::vector<double>{3, 4, 0}, 2);
-  aggregation->add(2, std::vector<double>{0, 2, 5}, 3);
+  add_in_parts(*aggregation, 0, {6, 0, 0}, 1);
+  add_in_parts(*aggregation, 1, {3, 4, 0}, 2);
+  add_in_parts(*aggregation, 2, {0, 2, 5}, 3);
   std::vector<double> result(3);
   aggregation->finish(result);
   CHECK_THAT(result, near({3, 3, 5}));

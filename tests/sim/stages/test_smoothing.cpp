@@ -1,5 +1,7 @@
 // Smoothing over neighbours, groups, priors, weights (policies.md 5.5 to 5.8), on paper.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "sim/stages/group/group.hpp"
 #include "sim/stages/prior/prior.hpp"
@@ -24,6 +26,39 @@ TEST_CASE("average pooling counts the columns outside as zeros") {
   // SnapKV: avg_pool1d with padding counts k columns everywhere.
   CHECK_THAT(smoothed("smooth=avg,kernel=3", {1, 2, 6, 3}), near({1, 3, 11.0 / 3, 3}));
   CHECK_THAT(smoothed("smooth=avg,kernel=5", {5}), near({1}));
+}
+
+/// Every sum on its own, columns outside counted as 0 or as the column at the edge.
+std::vector<double> plain_mean(const std::vector<double>& row, int64_t width, int64_t shift,
+                               bool replicates) {
+  std::vector<double> out;
+  const int64_t last = std::ssize(row) - 1;
+  for (int64_t i = 0; i <= last; ++i) {
+    double sum = 0;
+    for (int64_t c = i + shift - width / 2; c <= i + shift + width / 2; ++c)
+      if (replicates || (c >= 0 && c <= last))
+        sum += row[static_cast<size_t>(std::clamp<int64_t>(c, 0, last))];
+    out.push_back(sum / static_cast<double>(width));
+  }
+  return out;
+}
+
+TEST_CASE("smoothing many columns at once gives the bits that one at a time gives") {
+  for (const size_t columns : {size_t{1}, size_t{4}, size_t{9}, size_t{61}}) {
+    std::vector<double> row;
+    for (size_t i = 0; i < columns; ++i) row.push_back(std::sin(static_cast<double>(i * i)));
+    for (const int64_t width : {1, 5, 13})
+      CHECK(smoothed("smooth=avg,kernel=" + std::to_string(width), row) ==
+            plain_mean(row, width, 0, false));
+    // Widths 5, 5, 9 and 21, shifts to either side, also beyond the row.
+    for (const double drift : {0.0, 2500.0, -8100.0, 21000.0, -21000.0}) {
+      const auto steps = static_cast<int64_t>(std::floor(drift / 2000));
+      const int64_t shift = drift > 0 ? steps : drift < 0 ? steps + 1 : 0;
+      const auto widening = static_cast<int64_t>(std::floor(std::abs(drift) / 2000));
+      CHECK(smoothed("smooth=aws", row, drift) ==
+            plain_mean(row, std::max<int64_t>(5, 2 * widening + 1), shift, true));
+    }
+  }
 }
 
 TEST_CASE("avg-replicate repeats the edge columns outside") {
