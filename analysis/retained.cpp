@@ -1,6 +1,7 @@
 #include "analysis/retained.hpp"
 
 #include <algorithm>
+#include <vector>
 
 namespace kvsim {
 
@@ -12,15 +13,15 @@ double retained_share(double kept, double total) {
 }
 
 void retained_pooled(const Table<double>& kept, const Table<double>& total, std::span<double> out) {
-  for (size_t s = 0; s < out.size(); ++s) {
-    double kept_sum = 0;
-    double total_sum = 0;
-    for (int64_t h = 0; h < kept.rows(); ++h) {
-      kept_sum += kept(h, static_cast<int64_t>(s));
-      total_sum += total(h, static_cast<int64_t>(s));
+  std::vector<double> kept_sum(out.size(), 0.0), total_sum(out.size(), 0.0);
+  for (int64_t h = 0; h < kept.rows(); ++h) {
+    const auto kept_row = kept.row(h), total_row = total.row(h);
+    for (size_t s = 0; s < out.size(); ++s) {
+      kept_sum[s] += kept_row[s];
+      total_sum[s] += total_row[s];
     }
-    out[s] = retained_share(kept_sum, total_sum);
   }
+  for (size_t s = 0; s < out.size(); ++s) out[s] = retained_share(kept_sum[s], total_sum[s]);
 }
 
 void retained_of_head(const Table<double>& kept, const Table<double>& total, int head,

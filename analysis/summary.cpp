@@ -47,14 +47,15 @@ double maximum(std::span<const double> values) {
 double percentile(std::span<const double> values, double p) {
   std::vector<double> kept = defined(values);
   if (kept.empty()) return kUndefined;
-  std::sort(kept.begin(), kept.end());
   const double rank = p / 100 * static_cast<double>(kept.size() - 1);
-  const auto below = static_cast<size_t>(std::floor(rank));
-  const auto above = static_cast<size_t>(std::ceil(rank));
-  const double part = rank - static_cast<double>(below);
+  const double whole = std::floor(rank), part = rank - whole;
+  const auto at = kept.begin() + static_cast<int64_t>(whole);
+  std::nth_element(kept.begin(), at, kept.end());
+  const double below = *at;
+  if (part == 0) return below;
+  const double above = *std::min_element(at + 1, kept.end());
   // Written so that equal (also infinite) neighbours give themselves.
-  if (part == 0 || kept[below] == kept[above]) return kept[below];
-  return kept[below] + part * (kept[above] - kept[below]);
+  return below == above ? below : below + part * (above - below);
 }
 
 }  // namespace kvsim

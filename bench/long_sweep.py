@@ -38,7 +38,8 @@ def flops_of_layer(shape, n):
 
 def long_sweep(options, program, alternate, spread, paired):
     """`program`, `alternate`, `spread`, `paired`: of run.py."""
-    shape = Shape(heads=32, kv_heads=8, d=128, hidden=4096, steps=512)
+    shape = Shape(heads=32, kv_heads=8, d=128, hidden=4096, steps=512,
+                  layers=1)
     n, layers = options.prompt, options.layers
     with tempfile.TemporaryDirectory() as folder:
         trace = os.path.join(folder, "trace.h5")

@@ -15,6 +15,7 @@ class Shape:
     d: int = 128
     hidden: int = 1024
     steps: int = 512
+    layers: int = 4
 
     def __str__(self):
         return (f"{self.heads} heads on {self.kv_heads} KV heads, d = {self.d}, "
@@ -30,7 +31,7 @@ MIB = 2**20
 
 def make_trace(kvsim, shape, n, path):
     subprocess.run([kvsim, "synth", "-o", path, "--prompt", str(n), "--steps", str(shape.steps),
-                    "--num-layers", "1", "--heads", str(shape.heads), "--kv-heads",
+                    "--num-layers", str(shape.layers), "--heads", str(shape.heads), "--kv-heads",
                     str(shape.kv_heads), "--head-dim", str(shape.d), "--hidden",
                     str(shape.hidden), "--dtype", "bfloat16", "--queries", "window:64",
                     "--overwrite", "-q"], check=True)
@@ -74,7 +75,7 @@ def middle(runs, key):
 def whole_command(options, program, alternate, spread, paired):
     """`program`, `alternate`, `spread`, `paired`: of run.py."""
     shape = Shape()
-    print(f"\n### The whole command (1 layer, {shape})\n")
+    print(f"\n### The whole command ({shape.layers} layers, {shape})\n")
     print("| n | `kvsim replay`, s | read | score | rank | replay | project | measure | write "
           "| GFLOP/s of the replay | whole / kernels | peak memory, MiB (bar) "
           "| PyTorch gather, s | times the command | the same outputs, s | times the command |")
