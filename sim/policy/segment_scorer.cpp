@@ -40,9 +40,11 @@ AttentionPass SegmentScorer::wanted() const {
   return pass;
 }
 
-/// Sums will do when aggregation comes first, is linear, and nothing follows single rows.
+/// Sums will do when aggregation and what comes before it are linear, and nothing follows single
+/// rows.
 std::optional<AttentionSumRequest> SegmentScorer::wanted_sums() const {
-  if (!before_.empty() || !(*rows_)->is_scaled_attention() || smooth_.drift() != Drift::none)
+  if (!(*rows_)->is_scaled_attention() || smooth_.drift() != Drift::none || smooths_before() ||
+      (has_group_ && groups_before() && (!group_.linear() || whole_layer())))
     return std::nullopt;
   const auto aggregation =
       aggregate_.start(settings_, segment().rows(), segment().candidates.size());
@@ -66,15 +68,25 @@ void SegmentScorer::take_sums(const Table<double>& sums) {
   std::vector<int64_t> visible_to;
   for (const int64_t position : segment().positions) visible_to.push_back(visible(position));
   for (int kv_head = 0; kv_head < work_.kv_heads(); ++kv_head) {
-    open_units(work_.group_size());
-    parallel_for(work_.group_size(), [&](int64_t u) {
-      const auto query_head = static_cast<int>(kv_head * work_.group_size() + u);
+    const int heads = work_.group_size();
+    std::vector<Row> of_head(static_cast<size_t>(heads));
+    parallel_for(heads, [&](int64_t u) {
+      const auto query_head = static_cast<int>(kv_head * heads + u);
       const auto from = sums.row(query_head).subspan(static_cast<size_t>(candidates.begin),
                                                      static_cast<size_t>(candidates.size()));
-      Row sum(from.begin(), from.end());
+      Row& sum = of_head[static_cast<size_t>(u)];
+      sum.assign(from.begin(), from.end());
       (*rows_)->scale(query_head, candidates, sum);
-      units_[static_cast<size_t>(u)].aggregation->add_sum(sum, visible_to);
     });
+    if (one_unit()) {   // the sum of the group's rows is the group of the heads' sums
+      Row group(of_head.front().size());
+      for (int u = 0; u < heads; ++u)
+        group_.add(u, heads, of_head[static_cast<size_t>(u)], group);
+      of_head.assign(1, std::move(group));
+    }
+    open_units(static_cast<int>(of_head.size()));
+    for (size_t u = 0; u < of_head.size(); ++u)
+      units_[u].aggregation->add_sum(of_head[u], visible_to);
     close_kv_head(kv_head);
   }
 }

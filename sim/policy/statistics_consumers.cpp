@@ -4,6 +4,11 @@
 #include <cmath>
 
 namespace kvsim {
+namespace {
+
+constexpr int64_t kColumns = 1024;   // of one task of the deviations
+
+}  // namespace
 
 MassConsumer::MassConsumer(LayerWork& work, const Segment& segment, bool looks_ahead,
                            bool per_query_head, ScoredLayer& result)
@@ -65,6 +70,8 @@ AttentionPass DeviationConsumer::wanted() const {
 
 void DeviationConsumer::start(const AttentionBlock& block, int64_t first_row) {
   rows_->start(block);
+  if (layer_ && block.kv_head == 0)
+    combined_ = Table<double>(block.rows, segment().candidates.size());
   if (first_row > 0 || (layer_ && block.kv_head > 0)) return;
   const bool each_head = indicator_.axes() == Axes::head_row && group_.span() == GroupSpan::head;
   const auto owners = static_cast<size_t>(each_head ? block.heads : 1);
@@ -73,31 +80,46 @@ void DeviationConsumer::start(const AttentionBlock& block, int64_t first_row) {
   squares_.assign(owners, zero);
 }
 
-void DeviationConsumer::run(const AttentionBlock& block, int64_t, int) {
+/// Parts of the columns.
+int DeviationConsumer::tasks(const AttentionBlock&) const {
+  return static_cast<int>((segment().candidates.size() + kColumns - 1) / kColumns);
+}
+
+void DeviationConsumer::add(size_t owner, size_t first, std::span<const double> part) {
+  double* const sum = sum_[owner].data() + first;
+  double* const squares = squares_[owner].data() + first;
+  for (size_t c = 0; c < part.size(); ++c) {
+    sum[c] += part[c];
+    squares[c] += part[c] * part[c];
+  }
+}
+
+void DeviationConsumer::run(const AttentionBlock& block, int64_t, int task) {
   const Range candidates = segment().candidates;
+  const int64_t begin = candidates.begin + task * kColumns;
+  const Range part{begin, std::min(candidates.end, begin + kColumns)};
+  const auto first = static_cast<size_t>(task * kColumns), size = static_cast<size_t>(part.size());
   const bool rows_of_group = indicator_.axes() == Axes::group_row;
   const int rows_per_query = rows_of_group ? 1 : block.heads;
   const bool each_head = sum_.size() > 1 || group_.span() == GroupSpan::head;
   const int first_head = layer_ ? block.kv_head * block.heads : 0;
   const int heads = layer_ ? work_.query_heads() : block.heads;
-  std::vector<double> row(seen_.size());
-  const auto add = [&](size_t owner, std::span<const double> x) {
-    for (size_t c = 0; c < x.size(); ++c) {
-      sum_[owner][c] += x[c];
-      squares_[owner][c] += x[c] * x[c];
-    }
-  };
-  if (first_head == 0) combined_ = Table<double>(block.rows, candidates.size());
+  std::vector<double> row(size), group(size);
   for (int64_t r = 0; r < block.rows; ++r) {
+    const std::span<double> combined = layer_ ? combined_.row(r).subspan(first, size) : group;
     for (int head = 0; head < rows_per_query; ++head) {
-      rows_->row(block, head, r, candidates, row);
-      if (rows_of_group || each_head)
-        add(each_head && !rows_of_group ? static_cast<size_t>(head) : 0, row);
+      const auto stored = rows_->stored_row(block, head, r);
+      if (stored.empty())
+        rows_->row(block, head, r, part, row);
       else
-        group_.add(first_head + head, heads, row, combined_.row(r));
+        std::ranges::copy(stored.subspan(first, size), row.begin());
+      if (rows_of_group || each_head)
+        add(each_head && !rows_of_group ? static_cast<size_t>(head) : 0, first, row);
+      else
+        group_.add(first_head + head, heads, row, combined);
     }
     const bool complete = !layer_ || block.kv_head + 1 == work_.kv_heads();
-    if (!rows_of_group && !each_head && complete) add(0, combined_.row(r));
+    if (!rows_of_group && !each_head && complete) add(0, first, combined);
   }
 }
 

@@ -32,17 +32,20 @@ class DeviationConsumer : public RowConsumer {
                     Table<double>& deviation);
   AttentionPass wanted() const override;
   void start(const AttentionBlock& block, int64_t first_row) override;
+  int tasks(const AttentionBlock&) const override;
   void run(const AttentionBlock& block, int64_t first_row, int task) override;
   void end(const AttentionBlock& block, int64_t first_row) override;
 
  private:
+  void add(size_t owner, size_t first, std::span<const double> part);
+
   LayerWork& work_;
   const Indicator& indicator_;
   const Group& group_;
   std::unique_ptr<RowIndicator> rows_;
   Table<double>& deviation_;
   bool layer_;                       // one row for the whole layer
-  Table<double> combined_;           // [block rows][candidates]
+  Table<double> combined_;           // [block rows][candidates], heads of the layer so far
   std::vector<std::vector<double>> sum_, squares_;   // per row owner of the KV head at work
   std::vector<double> seen_;         // [candidates] queries that see the entry
 };

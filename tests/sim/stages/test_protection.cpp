@@ -3,6 +3,8 @@
 
 #include "sim/stages/constrain/constrain.hpp"
 #include "sim/stages/protect/protect.hpp"
+#include "tests/reference/reference.hpp"
+#include "tests/support/random_run.hpp"
 #include "tests/support/small_run.hpp"
 
 namespace kvsim {
@@ -71,6 +73,43 @@ TEST_CASE("the deviation is over the queries that see the entry") {
   CHECK(scored->deviation(0, 0) == Approx(std::sqrt(1.0 / 6)).epsilon(1e-6));
   CHECK(scored->deviation(0, 1) == Approx(0).margin(1e-6));
   CHECK(scored->deviation(0, 2) == Approx(0).margin(1e-6));
+}
+
+TEST_CASE("deviations of a long prompt are those of the heads that share an owner") {
+  test::RandomTraceShape shape;
+  shape.prompt = 1100;   // more columns than one task takes
+  shape.later = 1;
+  shape.queries = {1095, 1096, 1097, 1098, 1099, 1100};
+  const auto run = test::random_run(shape, {0}, 1);
+  const LayerTrace& layer = run->layers[0];
+  std::vector<std::vector<std::vector<double>>> a(4);   // [head][query][entry]
+  for (int head = 0; head < 4; ++head)
+    for (int64_t row = 0; row < 5; ++row)
+      a[static_cast<size_t>(head)].push_back(
+          reference::attention(layer, head, reference::logits(layer, head, row)).weight);
+  const std::vector<std::pair<std::string, std::vector<std::vector<size_t>>>> cases = {
+      {"group=mean", {{0, 1}, {2, 3}}},
+      {"group=layer-mean", {{0, 1, 2, 3}, {0, 1, 2, 3}}},
+      {"group=none,granularity=query", {{0}, {1}, {2}, {3}}}};
+  for (const auto& [change, heads_of] : cases) {
+    CAPTURE(change);
+    const auto scored = test::scores_of(
+        *run, "snapkv,window=5,smooth=none,order=gas,std_keep=0.1," + change, "100");
+    for (size_t owner = 0; owner < heads_of.size(); ++owner)
+      for (size_t i = 0; i < 1095; ++i) {
+        double sum = 0, squares = 0;
+        for (size_t row = 0; row < 5; ++row) {
+          double x = 0;
+          for (const size_t head : heads_of[owner])
+            x += a[head][row][i] / static_cast<double>(heads_of[owner].size());
+          sum += x / 5;
+          squares += x * x / 5;
+        }
+        const double want = std::sqrt(std::max(0.0, squares - sum * sum));
+        CHECK(scored->deviation(static_cast<int64_t>(owner), static_cast<int64_t>(i)) ==
+              Approx(want).epsilon(1e-3).margin(1e-9));
+      }
+  }
 }
 
 TEST_CASE("stage1=ratio forces the best by attention, protected entries counted in") {
