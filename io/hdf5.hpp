@@ -84,6 +84,7 @@ class InputDataset {
   int64_t bytes() const;   ///< of all elements, as stored
   int64_t count() const;
   void read_filtered(size_t element, std::byte* out) const;
+  bool read_contiguous(std::byte* out) const;
   void read_references(std::byte* out) const;
   std::vector<std::string> read_variable_text() const;
 
@@ -93,6 +94,7 @@ class InputDataset {
   Handle type_;
   Shape shape_;
   Shape chunk_;                       ///< empty unless chunked
+  int64_t begin_ = -1;                ///< in the file, of contiguous data; else -1
   std::vector<H5Z_filter_t> filters_;   ///< in the order they were applied
   bool compressed_ = false;
 };
@@ -127,6 +129,7 @@ class InputFile {
   int64_t size_ = 0;
   Handle file_;
   Handle access_;   ///< link access properties that refuse external links
+  int descriptor_ = -1;   ///< HDF5's own, where it reads the file as a plain one; else -1
 };
 
 /// Valid UTF-8?

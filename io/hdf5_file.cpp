@@ -78,6 +78,11 @@ InputFile::InputFile(const std::string& path) : path_(path) {
               .found = std::to_string(size_) + " bytes",
               .expected = "a complete kvtrace file (HDF5)"});
   }
+  const Handle driver(H5Fget_access_plist(file_.get()));
+  void* descriptor = nullptr;
+  if (H5Pget_driver(driver.get()) == H5FD_SEC2 &&
+      H5Fget_vfd_handle(file_.get(), H5P_DEFAULT, &descriptor) >= 0)
+    descriptor_ = *static_cast<const int*>(descriptor);
   access_ = Handle(H5Pcreate(H5P_LINK_ACCESS));
   H5Pset_elink_cb(access_.get(), refuse_external, nullptr);
 }

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "sim/core/error.hpp"
+#include "sim/core/parallel.hpp"
 
 namespace kvsim {
 namespace {
@@ -49,11 +50,22 @@ std::string index_text(const h5::Shape& shape, int64_t flat) {
 
 void check_finite(const h5::InputDataset& dataset, ElementType type, const void* raw,
                   int64_t count) {
-  const int64_t bad = first_non_finite(type, raw, count);
-  if (bad < 0) return;
+  constexpr int64_t kPiece = int64_t{1} << 21;   // elements that one thread looks at
+  const auto from = [&](int64_t element) {
+    return static_cast<const std::byte*>(raw) +
+           static_cast<size_t>(element) * element_size(type);
+  };
+  std::vector<int64_t> bad_of_piece(static_cast<size_t>((count + kPiece - 1) / kPiece), -1);
+  parallel_for(std::ssize(bad_of_piece), [&](int64_t piece) {
+    const int64_t begin = piece * kPiece;
+    const int64_t bad = first_non_finite(type, from(begin), std::min(kPiece, count - begin));
+    if (bad >= 0) bad_of_piece[static_cast<size_t>(piece)] = begin + bad;
+  });
+  const auto first = std::ranges::find_if(bad_of_piece, [](int64_t bad) { return bad >= 0; });
+  if (first == bad_of_piece.end()) return;
+  const int64_t bad = *first;
   float value = 0;
-  widen(type, static_cast<const std::byte*>(raw) + static_cast<size_t>(bad) * element_size(type), 1,
-        &value);
+  widen(type, from(bad), 1, &value);
   dataset.fail("not a finite number",
                (std::isnan(value) ? "NaN at " : "infinity at ") + index_text(dataset.shape(), bad),
                "finite numbers");

@@ -5,6 +5,8 @@
 #include <cassert>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <string>
 
 #include "sim/core/error.hpp"
@@ -107,18 +109,62 @@ int64_t find_non_finite(const Word* in, int64_t count) {
   return -1;
 }
 
-std::byte* allocate(size_t bytes) {
-  // Big tensors are walked through an index in rank order; huge pages spare most TLB misses.
-  const size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
-  const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  void* memory = std::aligned_alloc(alignment, rounded);
+/// Memory of big tensors that were let go of, for the next of the same size: layers are alike and
+/// come one after the other, and to touch new memory takes about as long as to read a layer.
+class SpareMemory {
+ public:
+  /// Null if there is none; what is there then is of no use to layers of today's size.
+  void* take(size_t bytes) {
+    const std::lock_guard lock(access_);
+    const auto found = by_size_.find(bytes);
+    void* const memory = found == by_size_.end() ? nullptr : found->second;
+    if (memory != nullptr) {
+      by_size_.erase(found);
+    } else {
+      for (const auto& [size, unused] : by_size_) std::free(unused);
+      by_size_.clear();
+    }
+    return memory;
+  }
+  void give(size_t bytes, void* memory) {
+    const std::lock_guard lock(access_);
+    by_size_.emplace(bytes, memory);
+  }
+
+ private:
+  std::mutex access_;
+  std::multimap<size_t, void*> by_size_;
+};
+
+SpareMemory& spare_memory() {
+  static auto* const spare = new SpareMemory;   // never destroyed: tensors may live longer
+  return *spare;
+}
+
+/// What a tensor of so many bytes takes: whole huge pages if it is big. Big tensors are walked
+/// through an index in rank order; huge pages spare most TLB misses.
+size_t rounded(size_t bytes) {
+  const size_t unit = bytes >= kHugePage ? kHugePage : kCacheLine;
+  return (bytes + unit - 1) / unit * unit;
+}
+
+std::shared_ptr<std::byte[]> allocate(size_t bytes) {
+  const size_t size = rounded(bytes);
+  const bool big = bytes >= kHugePage;
+  void* memory = big ? spare_memory().take(size) : nullptr;
+  if (memory == nullptr) memory = std::aligned_alloc(big ? kHugePage : kCacheLine, size);
   if (memory == nullptr)
     throw Error(Fault::failure, {.what = "out of memory", .found = std::to_string(bytes) +
                                                                    " bytes wanted for one tensor"});
 #ifdef __linux__
-  if (alignment == kHugePage) madvise(memory, rounded, MADV_HUGEPAGE);
+  if (big) madvise(memory, size, MADV_HUGEPAGE);
 #endif
-  return static_cast<std::byte*>(memory);
+  return {static_cast<std::byte*>(memory), [size, big](std::byte* p) {
+            if (big)
+              spare_memory().give(size, p);
+            else
+              std::free(p);
+          }};
 }
 
 }  // namespace
@@ -211,7 +257,7 @@ int64_t first_non_finite(ElementType type, const void* raw, int64_t count) {
 
 Tensor::Tensor(ElementType type, std::array<int64_t, 3> shape) : type_(type), shape_(shape) {
   assert(shape[0] >= 0 && shape[1] >= 0 && shape[2] >= 0);
-  data_.reset(allocate(std::max<size_t>(bytes(), 1)), [](std::byte* p) { std::free(p); });
+  data_ = allocate(std::max<size_t>(bytes(), 1));
 }
 
 void Tensor::read(int64_t a, int64_t b0, int64_t b1, float* out) const {

@@ -181,6 +181,28 @@ TEST_CASE("reading a tensor never converts types inside HDF5", "[io]") {
   CHECK(own == wide);
 }
 
+TEST_CASE("contiguous data are read in pieces, also behind a user block", "[io]") {
+  const TemporaryFolder folder;
+  const hsize_t user_block = GENERATE(0, 512);
+  const std::string path = folder / "t.h5";
+  std::vector<float> values(3 * 1024 * 1024 + 5);   // four pieces of 4 MiB
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 9973);
+  {
+    const h5::Handle creation(H5Pcreate(H5P_FILE_CREATE));
+    H5Pset_userblock(creation.get(), user_block);
+    const h5::Handle file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.get(), H5P_DEFAULT));
+    const hsize_t size = values.size();
+    const h5::Handle space(H5Screate_simple(1, &size, nullptr));
+    const h5::Handle dataset(H5Dcreate2(file.get(), "x", H5T_IEEE_F32LE, space.get(), H5P_DEFAULT,
+                                        H5P_DEFAULT, H5P_DEFAULT));
+    REQUIRE(H5Dwrite(dataset.get(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT,
+                     values.data()) >= 0);
+  }
+  std::vector<float> read(values.size());
+  h5::InputFile(path).dataset("x").read_raw(read.data());
+  CHECK(read == values);
+}
+
 TEST_CASE("the digest is that of the file's bytes", "[io]") {
   const TemporaryFolder folder;
   write_bytes(folder / "empty", "");

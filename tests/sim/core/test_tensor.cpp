@@ -149,6 +149,20 @@ TEST_CASE("the first NaN or infinity is found wherever it is", "[core]") {
   }
 }
 
+TEST_CASE("a big tensor takes the memory of one of its size that is gone", "[core]") {
+  const auto filled = [](int64_t megabytes) {
+    Tensor tensor(ElementType::float32, {megabytes, 512, 512});
+    std::fill_n(tensor.data(), tensor.bytes(), std::byte{7});
+    return tensor;
+  };
+  auto gone = std::make_unique<Tensor>(filled(5));
+  const Tensor shared = *gone;
+  gone.reset();
+  CHECK(filled(5).data() != shared.data());   // somebody still reads the first
+  const std::byte* const place = filled(9).data();
+  CHECK(filled(9).data() == place);
+}
+
 TEST_CASE("tensors are aligned and read any block of rows", "[core]") {
   Tensor small(ElementType::float16, {2, 5, 3});
   CHECK(reinterpret_cast<uintptr_t>(small.data()) % 64 == 0);
