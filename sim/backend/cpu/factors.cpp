@@ -10,6 +10,7 @@ namespace kvsim {
 namespace {
 
 constexpr int64_t kDepthRun = 64;   // columns of W^h that go into the Gram matrix at a time
+constexpr int64_t kGramParts = 8;   // of the columns, side by side
 
 /// Columns c.. of W^h transposed in float64, wt[kDepthRun][n].
 void load_transposed(const LayerTrace& layer, int64_t head, int64_t c, int64_t columns, int64_t n,
@@ -40,14 +41,23 @@ void load_output_columns(const LayerTrace& layer, int64_t head, int64_t c, int64
 std::vector<double> output_gram(const Kernels& kernels, const LayerTrace& layer, int64_t head_a,
                                 int64_t head_b) {
   const int64_t width = layer.wo.dim(2), n = padded(layer.value_dim(), kPad);
-  std::vector<double> g(static_cast<size_t>(n * n), 0.0), a, b;
-  for (int64_t c = 0; c < width; c += kDepthRun) {
-    const int64_t columns = std::min(kDepthRun, width - c);
-    load_transposed(layer, head_a, c, columns, n, a);
-    if (head_b != head_a) load_transposed(layer, head_b, c, columns, n, b);
-    kernels.gram(a.data(), head_b == head_a ? a.data() : b.data(), columns, n, g.data());
-  }
-  return g;
+  // Each part has its own sums, added in order: no result depends on the threads.
+  const int64_t part = padded((width + kGramParts - 1) / kGramParts, kDepthRun);
+  std::vector<std::vector<double>> sums(static_cast<size_t>((width + part - 1) / part));
+  parallel_for(std::ssize(sums), [&](int64_t p) {
+    std::vector<double>& g = sums[static_cast<size_t>(p)];
+    std::vector<double> a, b;
+    g.assign(static_cast<size_t>(n * n), 0.0);
+    for (int64_t c = p * part; c < std::min(width, (p + 1) * part); c += kDepthRun) {
+      const int64_t columns = std::min(kDepthRun, width - c);
+      load_transposed(layer, head_a, c, columns, n, a);
+      if (head_b != head_a) load_transposed(layer, head_b, c, columns, n, b);
+      kernels.gram(a.data(), head_b == head_a ? a.data() : b.data(), columns, n, g.data());
+    }
+  });
+  for (size_t p = 1; p < sums.size(); ++p)
+    for (size_t i = 0; i < sums[p].size(); ++i) sums[0][i] += sums[p][i];
+  return std::move(sums[0]);
 }
 
 OutputFactors::OutputFactors(const Kernels& kernels, const LayerTrace& layer)
