@@ -177,26 +177,30 @@ void attention_sums(Context& context, const LayerTrace& trace, const AttentionSu
   const int64_t all = static_cast<int64_t>(request.rows.size()), columns = request.columns;
   RowBlocks blocks(context, trace);
   RowMemory& memory = blocks.memory;
-  DeviceBuffer<double>& sums = memory.sums;
-  const int64_t group = trace.info->group_size(), step = blocks.most_rows();
-  sums.reserve(std::max<int64_t>(columns, 1));
-  for (int64_t head = 0; head < trace.info->num_query_heads; ++head) {
-    KVSIM_CUDA_CHECK(cudaMemsetAsync(sums.data(), 0, static_cast<size_t>(columns) * sizeof(double),
-                                     context.compute));
+  const Stream& stream = context.compute;
+  const int64_t group = trace.info->group_size();   // heads worked on together
+  const int64_t step = std::max<int64_t>(1, blocks.most_rows() / group);
+  double* const sums = memory.sums.reserve(std::max<int64_t>(group * columns, 1));
+  for (int64_t kv_head = 0; kv_head < trace.info->num_kv_heads; ++kv_head) {
+    KVSIM_CUDA_CHECK(cudaMemsetAsync(
+        sums, 0, static_cast<size_t>(group * columns) * sizeof(double), stream));
     for (int64_t first = 0; first < all; first += step) {
       const int64_t count = std::min(step, all - first);
       memory.rows.clear();
-      for (int64_t r = first; r < first + count; ++r)
-        memory.rows.add(trace, head, request.rows[static_cast<size_t>(r)]);
-      const auto begin = request.weights.begin() + first;
-      upload(memory.weights, std::vector<double>(begin, begin + count), context.compute);
-      blocks.run(static_cast<int>(head / group), 0);
-      launch_column_sums({memory.logits.data(), count, blocks.visible,
-                          std::min(columns, blocks.visible), memory.maximum.data(),
-                          memory.inverse.data(), memory.weights.data(), sums.data()},
-                         context.compute);
+      for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head)
+        for (int64_t r = first; r < first + count; ++r)
+          memory.rows.add(trace, head, request.rows[static_cast<size_t>(r)]);
+      if (kv_head == 0 || count < all)   // else those of the head before are there
+        upload(memory.weights, request.weights.data() + first, count, stream);
+      blocks.run(static_cast<int>(kv_head), 0);
+      for (int64_t x = 0; x < group; ++x)
+        launch_column_sums({memory.logits.data() + x * count * blocks.visible, count,
+                            blocks.visible, std::min(columns, blocks.visible),
+                            memory.maximum.data() + x * count, memory.inverse.data() + x * count,
+                            memory.weights.data(), sums + x * columns},
+                           stream);
     }
-    context.downloads.bring(out + head * columns, sums.data(), columns, context.compute);
+    context.downloads.bring(out + kv_head * group * columns, sums, group * columns, stream);
   }
 }
 

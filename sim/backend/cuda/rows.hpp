@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <vector>
 
 #include "sim/backend/cuda/memory.hpp"
@@ -25,16 +26,25 @@ class Rows {
   /// Visible positions of all rows together.
   int64_t begin() const { return *std::min_element(begin_.begin(), begin_.end()); }
   int64_t end() const { return *std::max_element(end_.begin(), end_.end()); }
+  /// In one piece, without waiting for it.
   RowTable upload(cudaStream_t stream) {
-    return {cuda::upload(queries_, query_, stream), cuda::upload(heads_, head_, stream),
-            cuda::upload(begins_, begin_, stream), cuda::upload(ends_, end_, stream)};
+    sent_.wait();   // the one before
+    uint32_t* to = here_.reserve(4 * count());
+    to = std::ranges::copy(query_, to).out;
+    for (const auto* column : {&head_, &begin_, &end_}) to = std::ranges::copy(*column, to).out;
+    const uint32_t* const table =
+        upload_pinned(there_.reserve(4 * count()), here_.data(), 4 * count(), stream);
+    sent_.record(stream);
+    const auto* const numbers = reinterpret_cast<const int32_t*>(table);
+    return {table, numbers + count(), numbers + 2 * count(), numbers + 3 * count()};
   }
 
  private:
   std::vector<uint32_t> query_;
   std::vector<int32_t> head_, begin_, end_;
-  DeviceBuffer<uint32_t> queries_;
-  DeviceBuffer<int32_t> heads_, begins_, ends_;
+  PinnedBuffer<uint32_t> here_;    ///< [query, head, begin, end][rows]
+  DeviceBuffer<uint32_t> there_;
+  Event sent_;
 };
 
 }  // namespace kvsim::cuda
