@@ -55,7 +55,9 @@ std::vector<NamedBackend> all_backends() {
     const ForcedIsa forced(isa);
     result.push_back({"cpu " + isa, make_cpu_backend()});
   }
+#if !defined(__SANITIZE_THREAD__)   // to which the fibres are one endless stack
   result.push_back({"cuda on the host", host_cuda::make_backend()});
+#endif
   if (has_cuda_backend()) {
     try {
       result.push_back({"cuda", make_cuda_backend()});
