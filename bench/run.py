@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 from decode_growth import decode_growth
 from long_sweep import long_sweep
@@ -42,13 +43,14 @@ class Program:
         sys.exit(f"{command[0]}: results differ from float64: {self.errors}")
 
     def ask(self, name):
-        """Seconds of a run. A short one is done again and again, as layer follows layer in a sweep,
-        and its median counts: what stands in the caches is its own by then and not that of the
-        program asked before."""
-        seconds = [self.run(name)]
-        while sum(seconds) < SHORT:
-            seconds.append(self.run(name))
-        return statistics.median(seconds)
+        """What one run says, mostly its seconds. A short one is done again and again, as layer
+        follows layer in a sweep, and its median counts: by then its threads are awake and what
+        stands in the caches is its own, not that of the program asked before."""
+        begin = time.perf_counter()
+        said = [self.run(name)]
+        while time.perf_counter() - begin < SHORT:
+            said.append(self.run(name))
+        return statistics.median(said)
 
     def run(self, name):
         self.tell(name)
@@ -105,11 +107,12 @@ def ratios(options, n, d):
             theirs.close()
     unit = float(ours.facts["unit"])
     work = (2 + POLICIES * LARGEST) * unit / 1e9
-    share = statistics.median(work / t / p for t, p in zip(times["fused"], times["peak"]))
-    sums = statistics.median(unit / 1e9 / t / p for t, p in zip(times["sums"], times["peak"]))
+    share = [100 * work / t / p for t, p in zip(times["fused"], times["peak"])]
+    sums = [100 * unit / 1e9 / t / p for t, p in zip(times["sums"], times["peak"])]
     print(f"\n### n = {n}, d = {d}, {GROUP} heads x {STEPS} steps, 8 policies x 10 budgets\n")
     print(f"FMA peak {spread(times.pop('peak'))} GFLOP/s; the fused replay reaches "
-          f"**{100 * share:.0f} %** of it, sums of attention {100 * sums:.0f} %.\n")
+          f"**{statistics.median(share):.0f} %** of it [{min(share):.0f}..{max(share):.0f}], sums of "
+          f"attention {statistics.median(sums):.0f} %.\n")
     print("| form | seconds, median [spread] | times the fused replay | largest error |")
     print("|---|---|---|---|")
     errors = ours.errors | (theirs.errors if theirs else {})

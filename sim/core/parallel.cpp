@@ -74,7 +74,8 @@ void parallel_for(int64_t count, const std::function<void(int64_t)>& body) {
   loop.work(0);
   for (auto& thread : pool) thread.join();
 #else
-#pragma omp parallel num_threads(wanted)
+  // Always the same number: libgomp ends threads that a smaller team leaves out.
+#pragma omp parallel num_threads(threads())
   loop.work(omp_get_thread_num());
 #endif
   loop.finish();

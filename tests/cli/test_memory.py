@@ -65,7 +65,7 @@ class PeakMemory(unittest.TestCase):
         self.replay(4096, 1, "window:64", EIGHT, options=["--per-head"])
 
     def test_long_prompt(self):
-        self.replay(32768, 1, "window:64", EIGHT)
+        self.replay(32768, 3, "window:64", EIGHT)
 
     def test_all_prompt_queries(self):
         self.replay(8192, 2, None, ["h2o", "snapkv"])

@@ -14,6 +14,7 @@ constexpr int64_t kLargestChunk = 65536;
 /// ascending inside a band. Band b holds the entries between boundaries b - 1 and b.
 class ChunkedChain {
  public:
+  ChunkedChain() = default;
   ChunkedChain(const KeptChain& chain, int64_t entries, int64_t chunk);
 
   int64_t bands() const { return bands_; }
@@ -30,7 +31,7 @@ class ChunkedChain {
   }
 
  private:
-  int64_t bands_;
+  int64_t bands_ = 0;
   std::vector<uint16_t> keys_;
   std::vector<uint32_t> begin_;   ///< [chunks][bands + 1]
 };

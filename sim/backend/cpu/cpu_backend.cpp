@@ -59,7 +59,7 @@ class CpuBackend : public Backend {
     std::copy_n(delta, count, out);
   }
   std::unique_ptr<Projection> projection(const LayerTrace& layer) override {
-    return cpu_projection(kernels_, layer);
+    return cpu_projection(kernels_, layer, replay_memory_);
   }
 
  private:

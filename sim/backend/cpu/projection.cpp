@@ -12,11 +12,12 @@ namespace kvsim {
 namespace {
 
 constexpr int64_t kWidthRun = 128;   // columns of W_O of one task
+constexpr int64_t kRowRun = 20 * kTileRows;   // rows at a time, so that memory is bounded
 
 class CpuProjection : public Projection {
  public:
-  CpuProjection(const Kernels& kernels, const LayerTrace& layer)
-      : kernels_(kernels), layer_(layer), dv_(layer.value_dim()) {}
+  CpuProjection(const Kernels& kernels, const LayerTrace& layer, ReplayMemory& memory)
+      : kernels_(kernels), layer_(layer), memory_(memory), dv_(layer.value_dim()) {}
 
   void norms(std::span<const float* const> x, int64_t stride, std::span<const int64_t> steps,
              double* out) override;
@@ -24,10 +25,13 @@ class CpuProjection : public Projection {
 
  private:
   int64_t heads() const { return layer_.info->num_query_heads; }
+  void norms_of(Range wanted, std::span<const float* const> x, int64_t stride,
+                std::span<const int64_t> steps, double* out);
   void add_columns(const float* xt, int64_t rows, int64_t c, double* squares) const;
 
   const Kernels& kernels_;
   const LayerTrace& layer_;
+  ReplayMemory& memory_;
   int64_t dv_;
   OutputFactors factors_;
   bool factorised_ = false;
@@ -58,20 +62,29 @@ void CpuProjection::add_columns(const float* xt, int64_t rows, int64_t c, double
 
 void CpuProjection::norms(std::span<const float* const> x, int64_t stride,
                           std::span<const int64_t> steps, double* out) {
-  const int64_t per_x = static_cast<int64_t>(steps.size());
-  const int64_t rows = static_cast<int64_t>(x.size()) * per_x;
+  const int64_t rows = std::ssize(x) * std::ssize(steps);
+  for (int64_t first = 0; first < rows; first += kRowRun)
+    norms_of({first, std::min(rows, first + kRowRun)}, x, stride, steps, out + first);
+}
+
+/// Some of the rows, which are the steps of the first x, then those of the next, and so on.
+void CpuProjection::norms_of(Range wanted, std::span<const float* const> x, int64_t stride,
+                             std::span<const int64_t> steps, double* out) {
+  const int64_t rows = wanted.size(), per_x = std::ssize(steps);
   const int64_t depth = heads() * dv_, width = layer_.wo.dim(2);
   const int64_t row_tiles = (rows + kTileRows - 1) / kTileRows;
-  Scratch<float> xt(row_tiles * depth * kTileRows);
+  float* const xt = memory_.projected.reserve(row_tiles * depth * kTileRows);
   parallel_for(row_tiles * heads(), [&](int64_t part) {
     const int64_t first = part / heads() * kTileRows, head = part % heads();
     const int64_t count = std::min(kTileRows, rows - first);
-    float* const to = xt.data() + (first * heads() + head * kTileRows) * dv_;
+    float* const to = xt + (first * heads() + head * kTileRows) * dv_;
     Scratch<float> gathered(count * dv_);
-    for (int64_t r = first; r < first + count; ++r)
-      std::copy_n(x[static_cast<size_t>(r / per_x)] +
-                      (head * stride + steps[static_cast<size_t>(r % per_x)]) * dv_,
-                  dv_, gathered.data() + (r - first) * dv_);
+    for (int64_t r = 0; r < count; ++r) {
+      const int64_t row = wanted.begin + first + r;
+      std::copy_n(x[static_cast<size_t>(row / per_x)] +
+                      (head * stride + steps[static_cast<size_t>(row % per_x)]) * dv_,
+                  dv_, gathered.data() + r * dv_);
+    }
     if (count < kTileRows) std::fill_n(to, dv_ * kTileRows, 0.0f);
     kernels_.transpose(gathered.data(), count, dv_, dv_, to, kTileRows);
   });
@@ -79,7 +92,7 @@ void CpuProjection::norms(std::span<const float* const> x, int64_t stride,
   const int64_t runs = (width + kWidthRun - 1) / kWidthRun;
   Table<double> squares(runs, rows);
   parallel_for(runs, [&](int64_t run) {
-    add_columns(xt.data(), rows, run * kWidthRun, squares.row(run).data());
+    add_columns(xt, rows, run * kWidthRun, squares.row(run).data());
   });
   for (int64_t r = 0; r < rows; ++r) {
     double sum = 0;
@@ -111,8 +124,9 @@ void CpuProjection::head_norms(std::span<const float* const> x, int64_t stride, 
 
 }  // namespace
 
-std::unique_ptr<Projection> cpu_projection(const Kernels& kernels, const LayerTrace& layer) {
-  return std::make_unique<CpuProjection>(kernels, layer);
+std::unique_ptr<Projection> cpu_projection(const Kernels& kernels, const LayerTrace& layer,
+                                           ReplayMemory& memory) {
+  return std::make_unique<CpuProjection>(kernels, layer, memory);
 }
 
 }  // namespace kvsim

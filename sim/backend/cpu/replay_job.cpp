@@ -26,17 +26,6 @@ int64_t chunk_of(const ReplayRequest& request, int64_t entries) {
   return std::min({request.chunk > 0 ? request.chunk : usual, entries, kLargestChunk});
 }
 
-std::vector<ChunkedChain> lay_out(const ReplayPlan& plan, int64_t entries, int64_t chunk) {
-  std::vector<std::unique_ptr<ChunkedChain>> made(plan.owners.size());
-  parallel_for(static_cast<int64_t>(made.size()), [&](int64_t i) {
-    const size_t at = static_cast<size_t>(i);
-    made[at] = std::make_unique<ChunkedChain>(plan.owners[at], entries, chunk);
-  });
-  std::vector<ChunkedChain> chains;
-  for (auto& chain : made) chains.push_back(std::move(*chain));
-  return chains;
-}
-
 }  // namespace
 
 ReplayJob::ReplayJob(const Kernels& used_kernels, const LayerTrace& used_layer,
@@ -60,7 +49,7 @@ ReplayJob::ReplayJob(const Kernels& used_kernels, const LayerTrace& used_layer,
     walk.masses_only = plan.masses_only;
     walk.bands = plan.boundaries();
     walk.first_set = sets;
-    walk.owners = lay_out(plan, n, chunk);
+    walk.owners.resize(plan.owners.size());
     assert(static_cast<int>(walk.owners.size()) ==
            (plan.per_query_head ? info.num_query_heads : info.num_kv_heads));
     sets += walk.bands;
@@ -72,6 +61,7 @@ ReplayJob::ReplayJob(const Kernels& used_kernels, const LayerTrace& used_layer,
     }
     plans.push_back(std::move(walk));
   }
+  lay_out();
 
   heads_per_tile = std::min(group, kTileRows);
   const int64_t floats = static_cast<int64_t>(sizeof(float));
@@ -80,6 +70,17 @@ ReplayJob::ReplayJob(const Kernels& used_kernels, const LayerTrace& used_layer,
   steps_per_tile = std::max<int64_t>(
       std::min({kTileRows / heads_per_tile, kTileBytes / tile_step, kBlockBytes / block_step}), 1);
   choose_blocks();
+}
+
+void ReplayJob::lay_out() {
+  std::vector<std::pair<const KeptChain*, ChunkedChain*>> chains;
+  for (size_t p = 0; p < plans.size(); ++p)
+    for (size_t o = 0; o < plans[p].owners.size(); ++o)
+      chains.emplace_back(&request.plans[p].owners[o], &plans[p].owners[o]);
+  parallel_for(std::ssize(chains), [&](int64_t i) {
+    const auto& [chain, walked] = chains[static_cast<size_t>(i)];
+    *walked = ChunkedChain(*chain, n, chunk);
+  });
 }
 
 /// Blocks with the outputs of one tile each, about the same number.

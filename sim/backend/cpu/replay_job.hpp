@@ -74,6 +74,7 @@ struct ReplayJob {
   std::vector<TileRows> tiles(const StepRange& block) const;
 
  private:
+  void lay_out();
   void choose_blocks();
 };
 

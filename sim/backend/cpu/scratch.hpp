@@ -11,6 +11,24 @@
 
 namespace kvsim {
 
+/// Memory on huge pages, unless the system has none, outside the heap: blocks aligned so widely leave
+/// holes there that are never filled. Null if there is no memory; to be given back with munmap.
+inline void* map_huge(size_t bytes, size_t alignment) {
+#ifdef __linux__
+  void* const whole = mmap(nullptr, bytes + alignment, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (whole == MAP_FAILED) return nullptr;
+  auto* const first = static_cast<std::byte*>(whole);
+  const size_t before = alignment - reinterpret_cast<uintptr_t>(whole) % alignment;
+  munmap(first, before);
+  if (before < alignment) munmap(first + before + bytes, alignment - before);
+  madvise(first + before, bytes, MADV_HUGEPAGE);
+  return first + before;
+#else
+  return std::aligned_alloc(alignment, bytes);
+#endif
+}
+
 /// Uninitialised memory of one thread, aligned to cache lines; on huge pages when it is large,
 /// since the products jump through scores and values by index.
 template <class T>
@@ -24,15 +42,15 @@ class Scratch {
     if (count <= size_) return data();
     constexpr size_t kHugePage = size_t{2} << 20;
     const size_t bytes = static_cast<size_t>(count) * sizeof(T);
-    const size_t alignment = bytes >= 2 * kHugePage ? kHugePage : 64;
+    const bool huge = bytes >= 2 * kHugePage;
+    const size_t alignment = huge ? kHugePage : 64;
     const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
     memory_.reset();
-    memory_.reset(static_cast<T*>(std::aligned_alloc(alignment, rounded)));
-    if (memory_ == nullptr) throw std::bad_alloc();
-#ifdef __linux__
-    if (alignment == kHugePage) madvise(memory_.get(), rounded, MADV_HUGEPAGE);
-#endif
-    size_ = count;
+    void* const memory =
+        huge ? map_huge(rounded, alignment) : std::aligned_alloc(alignment, rounded);
+    memory_ = {static_cast<T*>(memory), Free{huge ? rounded : 0}};
+    size_ = memory != nullptr ? count : 0;
+    if (memory == nullptr) throw std::bad_alloc();
     return data();
   }
 
@@ -42,7 +60,16 @@ class Scratch {
 
  private:
   struct Free {
-    void operator()(T* p) const { std::free(p); }
+    size_t mapped = 0;   // bytes, 0: on the heap
+    void operator()(T* p) const {
+#ifdef __linux__
+      if (mapped > 0) {
+        munmap(p, mapped);
+        return;
+      }
+#endif
+      std::free(p);
+    }
   };
   std::unique_ptr<T, Free> memory_;
   int64_t size_ = 0;

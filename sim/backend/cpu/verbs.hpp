@@ -23,6 +23,7 @@ void cpu_projected_norms(const Kernels& kernels, const LayerTrace& layer, Norm n
                          float* out);
 void cpu_value_norms(const Kernels& kernels, const LayerTrace& layer, Norm norm, Range entries,
                      float* out);
-std::unique_ptr<Projection> cpu_projection(const Kernels& kernels, const LayerTrace& layer);
+std::unique_ptr<Projection> cpu_projection(const Kernels& kernels, const LayerTrace& layer,
+                                           ReplayMemory& memory);
 
 }  // namespace kvsim
