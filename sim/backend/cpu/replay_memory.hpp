@@ -16,8 +16,8 @@ struct TileMemory {
   Scratch<float> accumulators;   ///< full prompt, later positions, then the slots of the plans
 };
 
-/// Large memory of the replay and its projections. The backend keeps it from layer to layer: touching new pages would
-/// cost several percent of a short replay.
+/// Large memory of the replay and its projections. The backend keeps it from layer to layer:
+/// touching new pages would cost several percent of a short replay.
 struct ReplayMemory {
   std::vector<ReplayBlock> blocks;   ///< in flight together
   std::vector<Scratch<float>> outputs;   ///< `delta` of all sets, per block

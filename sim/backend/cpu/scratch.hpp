@@ -11,8 +11,8 @@
 
 namespace kvsim {
 
-/// Memory on huge pages, unless the system has none, outside the heap: blocks aligned so widely leave
-/// holes there that are never filled. Null if there is no memory; to be given back with munmap.
+/// Memory on huge pages, unless the system has none, outside the heap: blocks aligned so widely
+/// leave holes there that are never filled. Null if there is no memory; munmap gives it back.
 inline void* map_huge(size_t bytes, size_t alignment) {
 #ifdef __linux__
   void* const whole = mmap(nullptr, bytes + alignment, PROT_READ | PROT_WRITE,
