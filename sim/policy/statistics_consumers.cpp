@@ -108,11 +108,7 @@ void DeviationConsumer::run(const AttentionBlock& block, int64_t, int task) {
   for (int64_t r = 0; r < block.rows; ++r) {
     const std::span<double> combined = layer_ ? combined_.row(r).subspan(first, size) : group;
     for (int head = 0; head < rows_per_query; ++head) {
-      const auto stored = rows_->stored_row(block, head, r);
-      if (stored.empty())
-        rows_->row(block, head, r, part, row);
-      else
-        std::ranges::copy(stored.subspan(first, size), row.begin());
+      rows_->row(block, head, r, part, row);
       if (rows_of_group || each_head)
         add(each_head && !rows_of_group ? static_cast<size_t>(head) : 0, first, row);
       else

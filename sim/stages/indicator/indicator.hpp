@@ -23,7 +23,8 @@ class RowIndicator {
   virtual ~RowIndicator() = default;
   /// Called once per attention block, before any row() of it; not in parallel with row().
   virtual void start(const AttentionBlock&) {}
-  /// Row of `head` of the block (0 for group rows): out[c] for the candidates c, 0 where invisible.
+  /// Row of `head` of the block (0 for group rows): out[c] for the candidates c, all of the segment
+  /// or a part of them; 0 where invisible.
   virtual void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
                    std::span<double> out) const = 0;
 

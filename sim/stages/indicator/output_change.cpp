@@ -65,9 +65,11 @@ class OutputChangeRows : public RowIndicator {
       score_tile(block, {begin, std::min(candidates_.end, begin + step)});
   }
 
-  void row(const AttentionBlock& block, int head, int64_t row, Range,
+  void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
            std::span<double> out) const override {
-    std::ranges::copy(stored_row(block, head, row), out.begin());
+    const auto stored = stored_row(block, head, row);
+    const auto first = static_cast<size_t>(candidates.begin - candidates_.begin);
+    std::ranges::copy(stored.subspan(first, out.size()), out.begin());
   }
   std::span<const double> stored_row(const AttentionBlock& block, int head,
                                      int64_t row) const override {
