@@ -58,10 +58,10 @@ void sums(const Problem& p, Outputs* outputs) {
   AttentionSumRequest request;
   request.columns = p.shape.n;
   for (int64_t row = 0; row < p.shape.steps; ++row) request.rows.push_back(row);
-  request.weights.assign(request.rows.size(), 1.0);
-  std::vector<double> result(static_cast<size_t>(p.shape.group * p.shape.n));
-  p.backend->attention_sums(p.layer, request, result.data());
-  if (outputs != nullptr) outputs->sums = std::move(result);
+  request.sums.push_back(
+      {AttentionSum::Of::attention, std::vector<double>(request.rows.size(), 1.0), {}});
+  std::vector<Table<double>> result = p.backend->attention_sums(p.layer, request);
+  if (outputs != nullptr) outputs->sums = std::move(result.front().values());
 }
 
 // ---- baselines ----------------------------------------------------------------------------------

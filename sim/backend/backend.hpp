@@ -43,11 +43,27 @@ struct AttentionBlock {
   }
 };
 
-/// Asks for sums over queries of full-cache attention, for every query head.
+/// A sum over queries, for every key, of something that the full cache's attention A says.
+struct AttentionSum {
+  enum class Of {
+    attention,      ///< A of a query head
+    below,          ///< 1 where a query head sees the key and A < bound, else 0
+    group_mean,     ///< mean of A over the heads that share a KV head
+    group_square,   ///< square of that mean; both are of the same float32 mean
+  };
+  Of of = Of::attention;
+  std::vector<double> weights;   ///< [rows] what each row is multiplied with
+  std::vector<double> bounds;    ///< [rows] of `below`; compared in float32
+
+  bool of_groups() const { return of == Of::group_mean || of == Of::group_square; }
+  friend bool operator==(const AttentionSum&, const AttentionSum&) = default;
+};
+
+/// Asks for sums over the same queries: the scores of these are computed once for all.
 struct AttentionSumRequest {
   std::vector<int64_t> rows;      ///< indices into the stored queries, ascending
-  std::vector<double> weights;    ///< [rows] what each row of attention is multiplied with
   int64_t columns = 0;            ///< keys 0..columns-1 are returned
+  std::vector<AttentionSum> sums;
 };
 
 /// Kept sets of one owner (a KV head or a query head) that are nested over budgets: the set at
@@ -126,10 +142,11 @@ class Backend {
   virtual void attention(const LayerTrace& layer, const AttentionRequest& request,
                          AttentionBlock& block) = 0;
 
-  /// out[Hq][columns] = sum over the rows of weight * A, without ever holding A: what H2O and all
-  /// whose aggregation is linear ask for. No sliding window.
-  virtual void attention_sums(const LayerTrace& layer, const AttentionSumRequest& request,
-                              double* out) = 0;
+  /// One table [Hq][columns], or [Hkv][columns] of groups, for each sum, without ever holding A:
+  /// what H2O and all whose aggregation is linear ask for. What else is asked for changes no bit of
+  /// a sum. No sliding window.
+  virtual std::vector<Table<double>> attention_sums(const LayerTrace& layer,
+                                                    const AttentionSumRequest& request) = 0;
 
   /// g[dv][dv] = W^a (W^b)^T of two query heads, in float64: |x W^a|^2 = x G_aa x^T.
   virtual void output_gram(const LayerTrace& layer, int head_a, int head_b, double* g) = 0;

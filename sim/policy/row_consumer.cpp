@@ -33,20 +33,31 @@ void feed(const std::vector<RowConsumer*>& consumers, const AttentionBlock& bloc
   for (RowConsumer* consumer : consumers) consumer->end(block, first_row);
 }
 
+/// Sums over the same queries, and where each consumer finds its own.
 struct SharedSums {
   AttentionSumRequest request;
-  std::vector<RowConsumer*> consumers;
-};
+  std::vector<std::pair<RowConsumer*, std::vector<size_t>>> consumers;
 
-bool same(const AttentionSumRequest& a, const AttentionSumRequest& b) {
-  return a.rows == b.rows && a.weights == b.weights && a.columns == b.columns;
-}
+  void add(RowConsumer* consumer, const AttentionSumRequest& wanted) {
+    request.columns = std::max(request.columns, wanted.columns);
+    std::vector<size_t> numbers;
+    for (const AttentionSum& sum : wanted.sums) {
+      const auto found = std::ranges::find(request.sums, sum);
+      numbers.push_back(static_cast<size_t>(found - request.sums.begin()));
+      if (found == request.sums.end()) request.sums.push_back(sum);
+    }
+    consumers.emplace_back(consumer, std::move(numbers));
+  }
+};
 
 void feed_sums(LayerWork& work, const std::vector<SharedSums>& all) {
   for (const SharedSums& shared : all) {
-    Table<double> sums(work.query_heads(), shared.request.columns);
-    work.backend().attention_sums(work.trace(), shared.request, sums.data());
-    for (RowConsumer* consumer : shared.consumers) consumer->take_sums(sums);
+    const auto sums = work.backend().attention_sums(work.trace(), shared.request);
+    for (const auto& [consumer, numbers] : shared.consumers) {
+      TakenSums taken;
+      for (const size_t number : numbers) taken.push_back(&sums[number]);
+      consumer->take_sums(taken);
+    }
   }
 }
 
@@ -58,9 +69,10 @@ void run_consumers(LayerWork& work, const std::vector<RowConsumer*>& consumers) 
   for (RowConsumer* consumer : consumers) {
     if (const auto request = consumer->wanted_sums()) {
       auto found = std::ranges::find_if(
-          sums, [&](const SharedSums& shared) { return same(shared.request, *request); });
-      if (found == sums.end()) found = sums.insert(sums.end(), {*request, {}});
-      found->consumers.push_back(consumer);
+          sums, [&](const SharedSums& shared) { return shared.request.rows == request->rows; });
+      if (found == sums.end())
+        found = sums.insert(sums.end(), {{.rows = request->rows, .columns = 0, .sums = {}}, {}});
+      found->add(consumer, *request);
       continue;
     }
     const AttentionPass wanted = consumer->wanted();

@@ -8,6 +8,9 @@
 
 namespace kvsim {
 
+/// The tables of a consumer's AttentionSumRequest, in its order.
+using TakenSums = std::vector<const Table<double>*>;
+
 /// Something that reads attention rows block by block: a record's scores, or a statistic. Blocks
 /// of a KV head come in order of rows.
 class RowConsumer {
@@ -26,9 +29,9 @@ class RowConsumer {
   }
 
   /// Where sums over the rows will do: which; no row is then shown, and take_sums is called once
-  /// with [Hq][columns].
+  /// with them. They may have more columns than were asked for.
   virtual std::optional<AttentionSumRequest> wanted_sums() const { return std::nullopt; }
-  virtual void take_sums(const Table<double>&) {}
+  virtual void take_sums(const TakenSums&) {}
 
   virtual void start(const AttentionBlock& block, int64_t first_row) = 0;
   virtual int tasks(const AttentionBlock&) const { return 1; }
@@ -41,7 +44,7 @@ class RowConsumer {
   bool looks_ahead_;
 };
 
-/// Feeds all consumers, with one pass for each distinct set of observing queries or sum.
+/// Feeds all consumers, with one pass for each distinct set of observing queries.
 void run_consumers(LayerWork& work, const std::vector<RowConsumer*>& consumers);
 
 }  // namespace kvsim

@@ -43,27 +43,32 @@ AttentionPass SegmentScorer::wanted() const {
 /// Sums will do when aggregation and what comes before it are linear, and nothing follows single
 /// rows.
 std::optional<AttentionSumRequest> SegmentScorer::wanted_sums() const {
-  if (!(*rows_)->is_scaled_attention() || smooth_.drift() != Drift::none || smooths_before() ||
+  const auto term = (*rows_)->summed_as();
+  if (!term || smooth_.drift() != Drift::none || smooths_before() ||
       (has_group_ && groups_before() && (!group_.linear() || whole_layer())))
     return std::nullopt;
   const auto aggregation =
       aggregate_.start(settings_, segment().rows(), segment().candidates.size());
   const std::span<const double> weights = aggregation->weights();
   if (weights.empty()) return std::nullopt;
-  AttentionSumRequest request;
-  request.columns = segment().candidates.end;
+  AttentionSumRequest request{
+      .rows = {}, .columns = segment().candidates.end, .sums = {{*term, {}, {}}}};
+  AttentionSum& sum = request.sums.front();
   const std::vector<int64_t> stored =
       stored_queries(work_, segment().positions, looks_ahead());
   for (size_t j = 0; j < stored.size(); ++j) {
     const double weight = weights[static_cast<size_t>(segment().rows_before) + j];
     if (weight == 0) continue;
+    const int64_t position = segment().positions[j];
     request.rows.push_back(stored[j]);
-    request.weights.push_back(weight * (*rows_)->row_factor(segment().positions[j]));
+    sum.weights.push_back(weight * (*rows_)->row_factor(position));
+    if (*term == AttentionSum::Of::below) sum.bounds.push_back((*rows_)->bound(position));
   }
   return request;
 }
 
-void SegmentScorer::take_sums(const Table<double>& sums) {
+void SegmentScorer::take_sums(const TakenSums& taken) {
+  const Table<double>& sums = *taken.front();
   const Range candidates = segment().candidates;
   std::vector<int64_t> visible_to;
   for (const int64_t position : segment().positions) visible_to.push_back(visible(position));

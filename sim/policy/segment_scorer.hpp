@@ -24,7 +24,7 @@ class SegmentScorer : public RowConsumer {
 
   AttentionPass wanted() const override;
   std::optional<AttentionSumRequest> wanted_sums() const override;
-  void take_sums(const Table<double>& sums) override;
+  void take_sums(const TakenSums& taken) override;
   void start(const AttentionBlock& block, int64_t first_row) override;
   int tasks(const AttentionBlock& block) const override;
   void run(const AttentionBlock& block, int64_t first_row, int task) override;

@@ -8,6 +8,19 @@ namespace {
 
 constexpr int64_t kColumns = 1024;   // of one task of the deviations
 
+/// Sums of which every query of J counts once.
+AttentionSumRequest plain_sums(const LayerWork& work, const RowConsumer& consumer,
+                               std::initializer_list<AttentionSum::Of> terms) {
+  const Segment& segment = consumer.segment();
+  AttentionSumRequest request{
+      .rows = stored_queries(work, segment.positions, consumer.looks_ahead()),
+      .columns = segment.candidates.end,
+      .sums = {}};
+  for (const AttentionSum::Of term : terms)
+    request.sums.push_back({term, std::vector<double>(request.rows.size(), 1.0), {}});
+  return request;
+}
+
 }  // namespace
 
 MassConsumer::MassConsumer(LayerWork& work, const Segment& segment, bool looks_ahead,
@@ -68,6 +81,32 @@ AttentionPass DeviationConsumer::wanted() const {
   return pass;
 }
 
+/// Sums will do for the mean or the sum of attention over the heads of a group.
+std::optional<AttentionSumRequest> DeviationConsumer::wanted_sums() const {
+  if (!rows_->is_attention() || indicator_.axes() != Axes::head_row || !group_.linear() ||
+      group_.span() != GroupSpan::kv_group)
+    return std::nullopt;
+  return plain_sums(work_, *this, {AttentionSum::Of::group_mean, AttentionSum::Of::group_square});
+}
+
+void DeviationConsumer::take_sums(const TakenSums& taken) {
+  const Range candidates = segment().candidates;
+  const auto first = static_cast<size_t>(candidates.begin);
+  const int heads = work_.group_size();
+  for (int kv_head = 0; kv_head < work_.kv_heads(); ++kv_head) {
+    const auto of_candidates = [&](const Table<double>* sums) {
+      const auto row = sums->row(kv_head).subspan(first, seen_.size());
+      return std::vector<double>(row.begin(), row.end());
+    };
+    sum_.assign(1, of_candidates(taken[0]));
+    squares_.assign(1, of_candidates(taken[1]));
+    make_deviations();
+    // That of the group's row, as if every head's were the mean's.
+    const auto out = deviation_.row(kv_head).subspan(first, seen_.size());
+    for (int head = 0; head < heads; ++head) group_.add(head, heads, squares_.front(), out);
+  }
+}
+
 void DeviationConsumer::start(const AttentionBlock& block, int64_t first_row) {
   rows_->start(block);
   if (layer_ && block.kv_head == 0)
@@ -119,15 +158,21 @@ void DeviationConsumer::run(const AttentionBlock& block, int64_t, int task) {
   }
 }
 
-void DeviationConsumer::end(const AttentionBlock& block, int64_t first_row) {
-  if (first_row + block.rows != static_cast<int64_t>(segment().positions.size())) return;
-  if (layer_ && block.kv_head + 1 < work_.kv_heads()) return;
-  for (size_t owner = 0; owner < sum_.size(); ++owner) {
+/// squares_ become standard deviations.
+void DeviationConsumer::make_deviations() {
+  for (size_t owner = 0; owner < sum_.size(); ++owner)
     for (size_t c = 0; c < seen_.size(); ++c) {
       const double count = std::max(1.0, seen_[c]);
       const double mean = sum_[owner][c] / count;
       squares_[owner][c] = std::sqrt(std::max(0.0, squares_[owner][c] / count - mean * mean));
     }
+}
+
+void DeviationConsumer::end(const AttentionBlock& block, int64_t first_row) {
+  if (first_row + block.rows != static_cast<int64_t>(segment().positions.size())) return;
+  if (layer_ && block.kv_head + 1 < work_.kv_heads()) return;
+  make_deviations();
+  for (size_t owner = 0; owner < sum_.size(); ++owner) {
     const auto write = [&](int64_t row) {
       std::copy(squares_[owner].begin(), squares_[owner].end(),
                 deviation_.row(row).begin() + segment().candidates.begin);
@@ -141,14 +186,11 @@ void DeviationConsumer::end(const AttentionBlock& block, int64_t first_row) {
 
 std::optional<AttentionSumRequest> StatisticConsumer::wanted_sums() const {
   if (!statistic_->takes_sums()) return std::nullopt;
-  AttentionSumRequest request;
-  request.rows = stored_queries(work_, segment().positions, looks_ahead());
-  request.weights.assign(request.rows.size(), 1.0);
-  request.columns = segment().candidates.end;
-  return request;
+  return plain_sums(work_, *this, {AttentionSum::Of::attention});
 }
 
-void StatisticConsumer::take_sums(const Table<double>& sums) {
+void StatisticConsumer::take_sums(const TakenSums& taken) {
+  const Table<double>& sums = *taken.front();
   for (int64_t head = 0; head < sums.rows(); ++head)
     statistic_->add_sum(sums.row(head).subspan(static_cast<size_t>(segment().candidates.begin)));
 }

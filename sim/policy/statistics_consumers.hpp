@@ -31,6 +31,8 @@ class DeviationConsumer : public RowConsumer {
   DeviationConsumer(LayerWork& work, const Settings& settings, const Segment& segment,
                     Table<double>& deviation);
   AttentionPass wanted() const override;
+  std::optional<AttentionSumRequest> wanted_sums() const override;
+  void take_sums(const TakenSums& taken) override;
   void start(const AttentionBlock& block, int64_t first_row) override;
   int tasks(const AttentionBlock&) const override;
   void run(const AttentionBlock& block, int64_t first_row, int task) override;
@@ -38,6 +40,7 @@ class DeviationConsumer : public RowConsumer {
 
  private:
   void add(size_t owner, size_t first, std::span<const double> part);
+  void make_deviations();
 
   LayerWork& work_;
   const Indicator& indicator_;
@@ -57,7 +60,7 @@ class StatisticConsumer : public RowConsumer {
                     std::unique_ptr<RowStatistic> statistic)
       : RowConsumer(segment, looks_ahead), work_(work), statistic_(std::move(statistic)) {}
   std::optional<AttentionSumRequest> wanted_sums() const override;
-  void take_sums(const Table<double>& sums) override;
+  void take_sums(const TakenSums& taken) override;
   void start(const AttentionBlock&, int64_t) override {}
   void run(const AttentionBlock& block, int64_t first_row, int) override {
     statistic_->add(block, first_row, segment().candidates);

@@ -39,18 +39,19 @@ AttentionPass PromptStatistics::wanted() const {
 
 /// Sums will do where every stage is linear in the rows.
 std::optional<AttentionSumRequest> PromptStatistics::wanted_sums() const {
-  if (!rows_->is_scaled_attention() || !group_.linear() || !scores_.front()->takes_sums() ||
+  if (rows_->summed_as() != AttentionSum::Of::attention || !group_.linear() || !scores_.front()->takes_sums() ||
       !deviations_.empty())
     return std::nullopt;
-  AttentionSumRequest request;
-  request.rows = stored_queries(work_, segment().positions, false);
-  request.columns = work_.entries();
+  AttentionSum sum;
   for (const int64_t position : segment().positions)
-    request.weights.push_back(rows_->row_factor(position));
-  return request;
+    sum.weights.push_back(rows_->row_factor(position));
+  return AttentionSumRequest{.rows = stored_queries(work_, segment().positions, false),
+                             .columns = work_.entries(),
+                             .sums = {std::move(sum)}};
 }
 
-void PromptStatistics::take_sums(const Table<double>& sums) {
+void PromptStatistics::take_sums(const TakenSums& taken) {
+  const Table<double>& sums = *taken.front();
   std::vector<int64_t> visible;
   for (const int64_t position : segment().positions)
     visible.push_back(std::min(work_.entries(), position + 1));
@@ -61,7 +62,7 @@ void PromptStatistics::take_sums(const Table<double>& sums) {
   for (size_t owner = 0; owner < scores_.size(); ++owner) {
     for (int x = 0; x < heads && (owner == 0 || !layer); ++x) {
       const int head = layer ? x : static_cast<int>(owner) * heads + x;
-      head_row.assign(sums.row(head).begin(), sums.row(head).end());
+      head_row.assign(sums.row(head).begin(), sums.row(head).begin() + work_.entries());
       rows_->scale(head, {0, work_.entries()}, head_row);
       group_.add(x, heads, head_row, grouped);
     }

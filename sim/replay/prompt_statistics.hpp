@@ -22,7 +22,7 @@ class PromptStatistics : public RowConsumer {
 
   AttentionPass wanted() const override;
   std::optional<AttentionSumRequest> wanted_sums() const override;
-  void take_sums(const Table<double>& sums) override;
+  void take_sums(const TakenSums& taken) override;
   void start(const AttentionBlock& block, int64_t first_row) override;
   void run(const AttentionBlock& block, int64_t first_row, int task) override;
 

@@ -1,6 +1,7 @@
 // Sums of attention over queries. A tile is up to kTileRows rows of one query head; its exp-scores
 // against all keys are kept, key-major, until the last key has given every row its sum; then each
-// key's line is folded with 1 / sum. Memory is one tile, whatever the number of queries.
+// key's line is folded with 1 / sum. Means over a group are collected in a second tile, head after
+// head. Memory is one tile, or two, whatever the number of queries.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -15,7 +16,7 @@ namespace {
 
 constexpr int64_t kKeyRun = 384;   // keys whose float32 copy is made at a time
 constexpr int64_t kTileBytes = int64_t{24} << 20;   // exp-scores of one tile at most
-constexpr int64_t kTasks = 32;   // at least, so that threads are busy; fixed, so that sums are
+constexpr int64_t kTasks = 64;   // about, so that threads are busy; fixed, so that sums are
 constexpr float kSlack = 20.0f;  // see ReplayTile
 
 /// Works on one tile at a time.
@@ -26,24 +27,17 @@ class SumTile {
       : kernels_(kernels), layer_(layer), request_(request), memory_(memory),
         operands_(kernels, layer) {}
 
-  /// Adds rows first..first+count-1 of the request, seen by one query head, to sums[columns].
-  void run(int64_t head, int64_t first, int64_t count, double* sums) {
-    start(head, first, count);
-    for (size_t run = 0; run < shifts_.size(); ++run) score(static_cast<int64_t>(run));
-    std::vector<double> factor(static_cast<size_t>(ld_), 0.0);
-    for (int64_t r = 0; r < count; ++r) factor[static_cast<size_t>(r)] = row_factor(first, r);
-    std::vector<float> of_run(static_cast<size_t>(ld_));
-    for (size_t run = 0; run < shifts_.size(); ++run) {
-      const int64_t key = static_cast<int64_t>(run) * kKeyRun;
-      const int64_t keys = std::min({kKeyRun, keys_ - key, request_.columns - key});
-      if (keys <= 0) return;
-      for (size_t r = 0; r < of_run.size(); ++r)
-        of_run[r] = static_cast<float>(
-            shifts_[run][r] == shift_[r]
-                ? factor[r]
-                : factor[r] * std::exp(static_cast<double>(shifts_[run][r] - shift_[r])));
-      kernels_.fold(memory_.scores.data() + key * ld_, keys, ld_, of_run.data(), sums + key);
+  /// Adds rows first..first+count-1 of the request, seen by the query heads of the range (one, or
+  /// all of a group), to `sums`.
+  void run(Range heads, int64_t first, int64_t count, std::vector<Table<double>>& sums) {
+    for (int64_t head = heads.begin; head < heads.end; ++head) {
+      start(head, first, count);
+      for (size_t run = 0; run < shifts_.size(); ++run) score(static_cast<int64_t>(run));
+      for (int64_t r = 0; r < count; ++r) share_[static_cast<size_t>(r)] = 1 / total(r);
+      for (size_t run = 0; run < shifts_.size(); ++run) add_run(run, heads, sums);
     }
+    for (size_t s = 0; s < sums.size(); ++s)
+      if (request_.sums[s].of_groups()) add_group(heads, request_.sums[s], sums[s]);
   }
 
  private:
@@ -54,6 +48,8 @@ class SumTile {
 
   void start(int64_t head, int64_t first, int64_t count) {
     head_ = head;
+    first_ = first;
+    count_ = count;
     ld_ = padded(count, kPad);
     keys_ = position(first + count - 1) + 1;
     std::vector<QueryRow> queries;
@@ -65,6 +61,9 @@ class SumTile {
     first_last_ = last_.front();
     operands_.load_queries(queries, ld_, memory_.queries.reserve(operands_.depth() * ld_));
     memory_.scores.reserve(keys_ * ld_);
+    if (std::ranges::any_of(request_.sums, &AttentionSum::of_groups))
+      memory_.accumulators.reserve(keys_ * ld_);
+    share_.assign(static_cast<size_t>(ld_), 0.0);
     shifts_.assign(static_cast<size_t>((keys_ + kKeyRun - 1) / kKeyRun), {});
     mass_.assign(static_cast<size_t>(ld_), 0.0);
   }
@@ -98,20 +97,90 @@ class SumTile {
     kernels_.exponentiate(task.s, keys, ld_, shift_.data(), nullptr, mass_.data(), nullptr);
   }
 
-  double row_factor(int64_t first, int64_t r) const {
+  double total(int64_t r) const {
     double total = mass_[static_cast<size_t>(r)];
     if (!layer_.attention_sink.empty())
       total += std::exp(static_cast<double>(layer_.attention_sink[static_cast<size_t>(head_)]) -
                         static_cast<double>(shift_[static_cast<size_t>(r)]));
-    return request_.weights[static_cast<size_t>(first + r)] / total;
+    return total;
+  }
+
+  /// values[row of the tile], 0 for the rows of padding.
+  template <class T>
+  const T* of_rows(const std::vector<double>& values, std::vector<T>& out) const {
+    out.assign(static_cast<size_t>(ld_), T{});
+    for (size_t r = 0; r < static_cast<size_t>(count_); ++r)
+      out[r] = static_cast<T>(values[static_cast<size_t>(first_) + r]);
+    return out.data();
+  }
+
+  /// One run of keys of the head at work.
+  void add_run(size_t run, Range heads, std::vector<Table<double>>& sums) {
+    const int64_t key = static_cast<int64_t>(run) * kKeyRun;
+    const int64_t keys = std::min({kKeyRun, keys_ - key, request_.columns - key});
+    if (keys <= 0) return;
+    const float* const e = memory_.scores.data() + key * ld_;
+    std::vector<double> share = share_;   // what exp-scores of the run are multiplied with
+    for (size_t r = 0; r < share.size(); ++r)
+      if (shifts_[run][r] != shift_[r])
+        share[r] *= std::exp(static_cast<double>(shifts_[run][r] - shift_[r]));
+    bool of_groups = false;
+    for (size_t s = 0; s < sums.size(); ++s) {
+      const AttentionSum& sum = request_.sums[s];
+      of_groups |= sum.of_groups();
+      if (sum.of_groups()) continue;
+      double* const out = sums[s].row(head_).data() + key;
+      if (sum.of == AttentionSum::Of::below)
+        add_below(sum, key, keys, share, out);
+      else
+        kernels_.fold(e, keys, ld_, scaled(share, &sum.weights, 1), out);
+    }
+    if (of_groups)
+      kernels_.add_scaled(e, keys, ld_, scaled(share, nullptr, heads.size()),
+                          head_ == heads.begin, memory_.accumulators.data() + key * ld_);
+  }
+
+  /// share * weights / count in float32.
+  const float* scaled(const std::vector<double>& share, const std::vector<double>* weights,
+                      int64_t count) {
+    factor_.assign(share.size(), 0.0f);
+    for (size_t r = 0; r < static_cast<size_t>(count_); ++r)
+      factor_[r] = static_cast<float>(
+          share[r] / static_cast<double>(count) *
+          (weights != nullptr ? (*weights)[static_cast<size_t>(first_) + r] : 1));
+    return factor_.data();
+  }
+
+  void add_below(const AttentionSum& sum, int64_t key, int64_t keys,
+                 const std::vector<double>& share, double* out) {
+    std::vector<int32_t> visible(last_);
+    for (int32_t& last : visible) last -= static_cast<int32_t>(key);
+    std::vector<float> bound, weight;
+    kernels_.fold_below({.e = memory_.scores.data() + key * ld_,
+                         .keys = keys,
+                         .ld = ld_,
+                         .factor = scaled(share, nullptr, 1),
+                         .bound = of_rows(sum.bounds, bound),
+                         .weight = of_rows(sum.weights, weight),
+                         .last_visible = visible.data(),
+                         .out = out});
+  }
+
+  /// All keys, once the means over the group are there.
+  void add_group(Range heads, const AttentionSum& sum, Table<double>& out) {
+    std::vector<double> weight;
+    kernels_.fold64(memory_.accumulators.data(), std::min(keys_, request_.columns), ld_,
+                    of_rows(sum.weights, weight), sum.of == AttentionSum::Of::group_square,
+                    out.row(heads.begin / heads.size()).data());
   }
 
   const Kernels& kernels_;
   const LayerTrace& layer_;
   const AttentionSumRequest& request_;
-  TileMemory& memory_;                       ///< exp-scores of all keys in `scores`
+  TileMemory& memory_;       ///< exp-scores of all keys in `scores`, means in `accumulators`
   ScoreOperands operands_;
   int64_t head_ = 0;
+  int64_t first_ = 0, count_ = 0;            ///< rows of the request
   int64_t ld_ = 0;
   int64_t keys_ = 0;                         ///< that the last row sees
   int32_t first_last_ = 0;                   ///< last key that the first row sees
@@ -119,17 +188,24 @@ class SumTile {
   std::vector<float> shift_;                 ///< [ld]
   std::vector<std::vector<float>> shifts_;   ///< [runs][ld] shift under each run
   std::vector<double> mass_;                 ///< [ld] sum of exp(logit - shift)
+  std::vector<double> share_;                ///< [ld] what makes attention of exp-scores
+  std::vector<float> factor_;                ///< [ld]
 };
 
 }  // namespace
 
-void cpu_attention_sums(const Kernels& kernels, const LayerTrace& layer,
-                        const AttentionSumRequest& request, double* out,
-                        std::vector<TileMemory>& memory) {
-  const int64_t heads = layer.info->num_query_heads;
+std::vector<Table<double>> cpu_attention_sums(const Kernels& kernels, const LayerTrace& layer,
+                                              const AttentionSumRequest& request,
+                                              std::vector<TileMemory>& memory) {
+  const int64_t heads = layer.info->num_query_heads, kv_heads = layer.info->num_kv_heads;
+  const auto zeros = [&] {
+    std::vector<Table<double>> tables;
+    for (const AttentionSum& sum : request.sums)
+      tables.emplace_back(sum.of_groups() ? kv_heads : heads, request.columns);
+    return tables;
+  };
   const int64_t rows = static_cast<int64_t>(request.rows.size());
-  std::fill_n(out, heads * request.columns, 0.0);
-  if (rows == 0) return;
+  if (rows == 0) return zeros();
   const int64_t longest =
       layer.info->query_position[static_cast<size_t>(request.rows.back())] + 1;
   const int64_t fitting = kTileBytes / (longest * static_cast<int64_t>(sizeof(float)));
@@ -137,23 +213,33 @@ void cpu_attention_sums(const Kernels& kernels, const LayerTrace& layer,
   const int64_t tiles = (rows + height - 1) / height;
   // Every part takes each parts-th tile, so that parts cost the same although later rows see more.
   const int64_t parts = std::min(tiles, (kTasks + heads - 1) / heads);
-  Table<double> partial((parts - 1) * heads, request.columns);
+  const bool groups = std::ranges::any_of(request.sums, &AttentionSum::of_groups);
+  const int64_t together = groups ? heads / kv_heads : 1;
+  std::vector<std::vector<Table<double>>> partial;
+  for (int64_t part = 0; part < parts; ++part) partial.push_back(zeros());
   memory.resize(static_cast<size_t>(threads()));
   std::vector<std::unique_ptr<SumTile>> workers(memory.size());
-  parallel_for(heads * parts, [&](int64_t task) {
+  parallel_for(heads / together * parts, [&](int64_t task) {
     const size_t thread = static_cast<size_t>(thread_index());
     auto& worker = workers[thread];
     if (worker == nullptr)
       worker = std::make_unique<SumTile>(kernels, layer, request, memory[thread]);
-    const int64_t part = task / heads, head = task % heads;
-    double* const sums = part == 0 ? out + head * request.columns
-                                   : partial.row((part - 1) * heads + head).data();
+    const int64_t part = task * together / heads;
+    const int64_t head = task % (heads / together) * together;
     for (int64_t tile = part; tile < tiles; tile += parts)
-      worker->run(head, tile * height, std::min(height, rows - tile * height), sums);
+      worker->run({head, head + together}, tile * height,
+                  std::min(height, rows - tile * height), partial[static_cast<size_t>(part)]);
   });
-  for (int64_t at = 0; at < partial.rows(); ++at)
-    for (int64_t i = 0; i < request.columns; ++i)
-      out[at % heads * request.columns + i] += partial(at, i);
+  std::vector<Table<double>>& out = partial.front();
+  for (size_t s = 0; s < out.size(); ++s)
+    parallel_for(out[s].rows(), [&](int64_t row) {
+      const auto sum = out[s].row(row);
+      for (size_t part = 1; part < partial.size(); ++part) {
+        const auto more = partial[part][s].row(row);
+        for (size_t i = 0; i < sum.size(); ++i) sum[i] += more[i];
+      }
+    });
+  return std::move(out);
 }
 
 }  // namespace kvsim

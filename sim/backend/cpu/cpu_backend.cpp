@@ -30,9 +30,9 @@ class CpuBackend : public Backend {
                  AttentionBlock& block) override {
     cpu_attention(kernels_, layer, request, block);
   }
-  void attention_sums(const LayerTrace& layer, const AttentionSumRequest& request,
-                      double* out) override {
-    cpu_attention_sums(kernels_, layer, request, out, replay_memory_.tiles);
+  std::vector<Table<double>> attention_sums(const LayerTrace& layer,
+                                            const AttentionSumRequest& request) override {
+    return cpu_attention_sums(kernels_, layer, request, replay_memory_.tiles);
   }
   void output_gram(const LayerTrace& layer, int head_a, int head_b, double* g) override {
     cpu_output_gram(kernels_, layer, head_a, head_b, g);

@@ -100,6 +100,19 @@ struct NormTask {
   double* sums;     ///< [rows]
 };
 
+/// out[key] += sum over the rows that see the key and where e[key][r] * factor[r] < bound[r] of
+/// weight[r]. [ld] arrays; ld a multiple of kPad.
+struct BelowTask {
+  const float* e;               ///< [keys][ld]
+  int64_t keys;
+  int64_t ld;
+  const float* factor;
+  const float* bound;
+  const float* weight;
+  const int32_t* last_visible;  ///< last visible key of each row, relative to key 0
+  double* out;                  ///< [keys]
+};
+
 /// The inner loops, compiled once per instruction set. Everything is float32 unless said otherwise;
 /// long sums are two-level or float64.
 struct Kernels {
@@ -126,6 +139,13 @@ struct Kernels {
   void (*gram)(const double* a, const double* b, int64_t depth, int64_t n, double* g);
   /// out[key] += sum_r e[key][r] * factor[r] for r < ld, ld a multiple of kPad.
   void (*fold)(const float* e, int64_t keys, int64_t ld, const float* factor, double* out);
+  void (*fold_below)(const BelowTask&);
+  /// out[key][r] += e[key][r] * factor[r] (= where fresh), r < ld as above.
+  void (*add_scaled)(const float* e, int64_t keys, int64_t ld, const float* factor, bool fresh,
+                     float* out);
+  /// out[key] += sum_r weight[r] * x[key][r], or its square, in float64.
+  void (*fold64)(const float* x, int64_t keys, int64_t ld, const double* weight, bool squares,
+                 double* out);
   /// out[c][r] = in[r][c].
   void (*transpose)(const float* in, int64_t rows, int64_t columns, int64_t ldin, float* out,
                     int64_t ldout);

@@ -8,9 +8,9 @@ namespace kvsim {
 // The verbs of the CPU backend, one file each; see Backend for what they compute.
 void cpu_attention(const Kernels& kernels, const LayerTrace& layer, const AttentionRequest& request,
                    AttentionBlock& block);
-void cpu_attention_sums(const Kernels& kernels, const LayerTrace& layer,
-                        const AttentionSumRequest& request, double* out,
-                        std::vector<TileMemory>& memory);
+std::vector<Table<double>> cpu_attention_sums(const Kernels& kernels, const LayerTrace& layer,
+                                              const AttentionSumRequest& request,
+                                              std::vector<TileMemory>& memory);
 void cpu_output_gram(const Kernels& kernels, const LayerTrace& layer, int head_a, int head_b,
                      double* g);
 void cpu_value_products(const Kernels& kernels, const LayerTrace& layer, int kv_head,

@@ -172,36 +172,59 @@ void attention(Context& context, const LayerTrace& trace, const AttentionRequest
   }
 }
 
-void attention_sums(Context& context, const LayerTrace& trace, const AttentionSumRequest& request,
-                    double* out) {
+std::vector<Table<double>> attention_sums(Context& context, const LayerTrace& trace,
+                                          const AttentionSumRequest& request) {
   const int64_t all = static_cast<int64_t>(request.rows.size()), columns = request.columns;
+  const int64_t group = trace.info->group_size();   // heads worked on together
   RowBlocks blocks(context, trace);
   RowMemory& memory = blocks.memory;
   const Stream& stream = context.compute;
-  const int64_t group = trace.info->group_size();   // heads worked on together
   const int64_t step = std::max<int64_t>(1, blocks.most_rows() / group);
-  double* const sums = memory.sums.reserve(std::max<int64_t>(group * columns, 1));
+  std::vector<Table<double>> out;
+  std::vector<double> weights, bounds;   // [sums][rows]
+  for (const AttentionSum& sum : request.sums) {
+    out.emplace_back(sum.of_groups() ? trace.info->num_kv_heads : trace.info->num_query_heads,
+                     columns);
+    weights.insert(weights.end(), sum.weights.begin(), sum.weights.end());
+    bounds.insert(bounds.end(), sum.bounds.begin(), sum.bounds.end());
+    bounds.resize(weights.size());
+  }
+  upload(memory.weights, weights, stream);
+  upload(memory.bounds, bounds, stream);
+  const int64_t tables = static_cast<int64_t>(out.size());
+  const int64_t size = tables * group * columns;   // a table of groups leaves room unused
+  double* const sums = memory.sums.reserve(std::max<int64_t>(size, 1));
   for (int64_t kv_head = 0; kv_head < trace.info->num_kv_heads; ++kv_head) {
-    KVSIM_CUDA_CHECK(cudaMemsetAsync(
-        sums, 0, static_cast<size_t>(group * columns) * sizeof(double), stream));
+    KVSIM_CUDA_CHECK(
+        cudaMemsetAsync(sums, 0, static_cast<size_t>(size) * sizeof(double), stream));
     for (int64_t first = 0; first < all; first += step) {
       const int64_t count = std::min(step, all - first);
       memory.rows.clear();
       for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head)
         for (int64_t r = first; r < first + count; ++r)
           memory.rows.add(trace, head, request.rows[static_cast<size_t>(r)]);
-      if (kv_head == 0 || count < all)   // else those of the head before are there
-        upload(memory.weights, request.weights.data() + first, count, stream);
       blocks.run(static_cast<int>(kv_head), 0);
-      for (int64_t x = 0; x < group; ++x)
-        launch_column_sums({memory.logits.data() + x * count * blocks.visible, count,
-                            blocks.visible, std::min(columns, blocks.visible),
-                            memory.maximum.data() + x * count, memory.inverse.data() + x * count,
-                            memory.weights.data(), sums + x * columns},
-                           stream);
+      for (int64_t s = 0; s < tables; ++s) {
+        const AttentionSum& sum = request.sums[static_cast<size_t>(s)];
+        const int64_t together = sum.of_groups() ? group : 1;
+        for (int64_t x = 0; x < group; x += together)
+          launch_column_sums({sum.of, memory.logits.data() + x * count * blocks.visible, count,
+                              blocks.visible, std::min(columns, blocks.visible),
+                              static_cast<int>(together), memory.maximum.data() + x * count,
+                              memory.inverse.data() + x * count,
+                              memory.weights.data() + s * all + first,
+                              memory.bounds.data() + s * all + first,
+                              sums + (s * group + x) * columns},
+                             stream);
+      }
     }
-    context.downloads.bring(out + kv_head * group * columns, sums, group * columns, stream);
+    for (int64_t s = 0; s < tables; ++s) {
+      const int64_t rows = request.sums[static_cast<size_t>(s)].of_groups() ? 1 : group;
+      context.downloads.bring(out[static_cast<size_t>(s)].data() + kv_head * rows * columns,
+                              sums + s * group * columns, rows * columns, stream);
+    }
   }
+  return out;
 }
 
 }  // namespace kvsim::cuda

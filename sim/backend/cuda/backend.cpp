@@ -64,10 +64,10 @@ class CudaBackend : public PrefetchingBackend {
     const std::lock_guard lock(context_.verb);
     cuda::attention(context_, layer, request, block);
   }
-  void attention_sums(const LayerTrace& layer, const AttentionSumRequest& request,
-                      double* out) override {
+  std::vector<Table<double>> attention_sums(const LayerTrace& layer,
+                                            const AttentionSumRequest& request) override {
     const std::lock_guard lock(context_.verb);
-    cuda::attention_sums(context_, layer, request, out);
+    return cuda::attention_sums(context_, layer, request);
   }
   void output_gram(const LayerTrace& layer, int head_a, int head_b, double* g) override {
     const std::lock_guard lock(context_.verb);

@@ -94,14 +94,30 @@ __global__ void softmax_rows(Softmax p) {
     p.attention[row * p.columns + i] = i < p.visible ? expf(x[i] - maximum) * inverse : 0.0f;
 }
 
+// What one row adds to one column.
+__device__ double term(const ColumnSums& p, int64_t row, int64_t column) {
+  if (p.of == AttentionSum::Of::attention)
+    return p.inverse[row] *
+           static_cast<double>(expf(p.logits[row * p.ld + column] - p.maximum[row]));
+  float x = 0;
+  bool seen = false;
+  for (int64_t at = row; at < p.heads * p.rows; at += p.rows) {
+    const float logit = p.logits[at * p.ld + column];
+    seen |= logit != kMinusInfinity;
+    x += expf(logit - p.maximum[at]) * static_cast<float>(p.inverse[at] / p.heads);
+  }
+  const double mean = static_cast<double>(x);
+  if (p.of == AttentionSum::Of::below)
+    return seen && x < static_cast<float>(p.bounds[row]) ? 1 : 0;
+  return p.of == AttentionSum::Of::group_mean ? mean : mean * mean;
+}
+
 // One thread per column, all rows in their order; neighbours read neighbours.
 __global__ void add_columns(ColumnSums p) {
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (column >= p.columns) return;
   double sum = p.sums[column];
-  for (int64_t row = 0; row < p.rows; ++row)
-    sum += p.weights[row] * p.inverse[row] *
-           static_cast<double>(expf(p.logits[row * p.ld + column] - p.maximum[row]));
+  for (int64_t row = 0; row < p.rows; ++row) sum += p.weights[row] * term(p, row, column);
   p.sums[column] = sum;
 }
 

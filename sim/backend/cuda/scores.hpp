@@ -1,4 +1,5 @@
 #pragma once
+#include "sim/backend/backend.hpp"
 #include "sim/backend/cuda/walk.hpp"
 #include "sim/core/tensor.hpp"
 
@@ -34,13 +35,17 @@ struct Softmax {
 };
 void launch_softmax(const Softmax& softmax, cudaStream_t stream);
 
-/// sums[column] += sum over rows of weight * A, in float64 and in the order of the rows.
+/// sums[column] += sum over rows of weight * term (AttentionSum), in float64 and in the order of the
+/// rows. Rows of the `heads` heads of a mean follow each other, `rows` of each.
 struct ColumnSums {
-  const float* logits;
+  AttentionSum::Of of;
+  const float* logits;      ///< [heads][rows][ld]
   int64_t rows, ld, columns;
-  const float* maximum;
-  const double* inverse;
+  int heads;
+  const float* maximum;     ///< [heads][rows]
+  const double* inverse;    ///< [heads][rows]
   const double* weights;    ///< [rows]
+  const double* bounds;     ///< [rows], read for `below` only
   double* sums;             ///< [columns]
 };
 void launch_column_sums(const ColumnSums& sums, cudaStream_t stream);

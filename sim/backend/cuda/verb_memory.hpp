@@ -17,7 +17,7 @@ struct RowMemory {
   DeviceBuffer<WalkItem> items;
   DeviceBuffer<RowSums> states;
   DeviceBuffer<float> outputs, z;
-  DeviceBuffer<double> weights, sums;
+  DeviceBuffer<double> weights, bounds, sums;
 };
 
 /// Of value_products(), value_forms() and output_gram().

@@ -7,8 +7,8 @@ namespace kvsim::cuda {
 // The verbs of the CUDA backend, one file each; see Backend for what they compute.
 void attention(Context& context, const LayerTrace& layer, const AttentionRequest& request,
                AttentionBlock& block);
-void attention_sums(Context& context, const LayerTrace& layer, const AttentionSumRequest& request,
-                    double* out);
+std::vector<Table<double>> attention_sums(Context& context, const LayerTrace& layer,
+                                          const AttentionSumRequest& request);
 void output_gram(Context& context, const LayerTrace& layer, int head_a, int head_b, double* g);
 void value_products(Context& context, const LayerTrace& layer, int kv_head, const double* y,
                     int64_t rows, Range entries, double* out);

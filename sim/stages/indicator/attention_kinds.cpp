@@ -24,7 +24,10 @@ class AttentionRows : public RowIndicator {
     if (!weights_) return;
     multiply(per_kv_head_ ? block.kv_head : block.kv_head * block.heads + head, candidates, out);
   }
-  bool is_scaled_attention() const override { return true; }
+  std::optional<AttentionSum::Of> summed_as() const override {
+    return AttentionSum::Of::attention;
+  }
+  bool is_attention() const override { return weights_ == nullptr; }
   void scale(int query_head, Range candidates, std::span<double> out) const override {
     if (weights_) multiply(per_kv_head_ ? query_head / group_size_ : query_head, candidates, out);
   }
@@ -92,12 +95,17 @@ class BelowMeanRows : public RowIndicator {
            std::span<double> out) const override {
     const float* a = block.attention_row(head, row) + candidates.begin;
     const int64_t position = block.positions[static_cast<size_t>(row)];
-    const double share = 1.0 / static_cast<double>(position + 1 - first_visible_);
+    const auto share = static_cast<float>(bound(position));
     for (size_t c = 0; c < out.size(); ++c) {
       const bool visible = candidates.begin + static_cast<int64_t>(c) <= position;
-      out[c] = visible && static_cast<double>(a[c]) < share ? -1 : 0;
+      out[c] = visible && a[c] < share ? -1 : 0;
     }
   }
+  std::optional<AttentionSum::Of> summed_as() const override { return AttentionSum::Of::below; }
+  double bound(int64_t position) const override {
+    return 1.0 / static_cast<double>(position + 1 - first_visible_);
+  }
+  double row_factor(int64_t) const override { return -1; }
 
  private:
   int64_t first_visible_;   // 0, or the start of a segment that scores on its own
@@ -171,7 +179,9 @@ class ShareRows : public RowIndicator {
     const double total = total_of(block.positions[static_cast<size_t>(row)]);
     for (double& x : out) x = total > 0 ? x / total : 0;
   }
-  bool is_scaled_attention() const override { return true; }
+  std::optional<AttentionSum::Of> summed_as() const override {
+    return AttentionSum::Of::attention;
+  }
   double row_factor(int64_t position) const override {
     const double total = total_of(position);
     return total > 0 ? 1 / total : 0;

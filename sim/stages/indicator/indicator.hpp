@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "sim/backend/layer_work.hpp"
@@ -34,11 +35,14 @@ class RowIndicator {
     return {};
   }
 
-  /// Is a row attention times row_factor(position) times what `scale` multiplies with? Weighted
-  /// sums of rows are then taken from sums of attention.
-  virtual bool is_scaled_attention() const { return false; }
+  /// Where a row is a term of the backend's sums times row_factor(position) times what `scale`
+  /// multiplies with: which term. Weighted sums of rows are then taken from those.
+  virtual std::optional<AttentionSum::Of> summed_as() const { return std::nullopt; }
+  virtual double bound(int64_t /*position*/) const { return 0; }   ///< of AttentionSum::Of::below
   virtual double row_factor(int64_t /*position*/) const { return 1; }
   virtual void scale(int /*query_head*/, Range /*candidates*/, std::span<double>) const {}
+  /// Is a row attention itself?
+  virtual bool is_attention() const { return false; }
 
   /// After aggregation over the queries, one head at a time (only where `order` starts with a
   /// before g). `query_head` is Hq-wide.

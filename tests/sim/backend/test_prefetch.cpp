@@ -15,10 +15,9 @@ std::vector<double> verbs(Backend& backend, const LayerTrace& layer) {
   AttentionSumRequest request;
   request.columns = entries;
   request.rows = {0, 3};
-  request.weights = {1, 2};
-  std::vector<double> out(static_cast<size_t>(heads * entries));
-  backend.attention_sums(layer, request, out.data());
-  std::vector<float> norms(out.size());
+  request.sums = {{AttentionSum::Of::attention, {1, 2}, {}}};
+  std::vector<double> out = backend.attention_sums(layer, request).front().values();
+  std::vector<float> norms(static_cast<size_t>(heads * entries));
   backend.projected_norms(layer, Norm::l1, {0, entries}, norms.data());
   out.insert(out.end(), norms.begin(), norms.end());
   return out;

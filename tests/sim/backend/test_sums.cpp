@@ -14,11 +14,26 @@ constexpr double kSumTolerance = 1e-5;
 constexpr double kMetricTolerance = 1e-12;
 
 AttentionSumRequest request_for(const TraceInfo& info, int64_t columns, int64_t every) {
-  AttentionSumRequest request;
-  request.columns = columns;
+  AttentionSumRequest request{.rows = {}, .columns = columns, .sums = {{}}};
   for (int64_t row = 0; row < static_cast<int64_t>(info.query_position.size()); row += every) {
     request.rows.push_back(row);
-    request.weights.push_back(1 + 0.25 * static_cast<double>(row % 5));
+    request.sums[0].weights.push_back(1 + 0.25 * static_cast<double>(row % 5));
+  }
+  return request;
+}
+
+/// Every kind of sum over the same rows, with weights of its own.
+AttentionSumRequest with_all_terms(AttentionSumRequest request, const TraceInfo& info) {
+  using Of = AttentionSum::Of;
+  for (const Of of : {Of::below, Of::group_mean, Of::group_square, Of::attention}) {
+    AttentionSum sum{of, {}, {}};
+    for (const int64_t row : request.rows) {
+      sum.weights.push_back(0.5 + static_cast<double>((row + request.sums[0].weights.size()) % 3));
+      if (of == Of::below)
+        sum.bounds.push_back(
+            1.5 / static_cast<double>(info.query_position[static_cast<size_t>(row)] + 1));
+    }
+    request.sums.push_back(std::move(sum));
   }
   return request;
 }
@@ -29,14 +44,13 @@ int64_t stride_for(const std::string& backend) { return backend == "cuda on the 
 double largest_error(Backend& backend, const LayerTrace& layer,
                      const AttentionSumRequest& request) {
   const int heads = layer.info->num_query_heads;
-  Table<double> got(heads, request.columns, 7.0);
-  backend.attention_sums(layer, request, got.data());
+  const Table<double> got = backend.attention_sums(layer, request).front();
   double worst = 0;
   for (int h = 0; h < heads; ++h) {
     std::vector<double> want(static_cast<size_t>(request.columns), 0.0);
     for (size_t j = 0; j < request.rows.size(); ++j) {
       const auto row = reference::attention(layer, h, reference::logits(layer, h, request.rows[j]));
-      for (size_t i = 0; i < want.size(); ++i) want[i] += request.weights[j] * row.weight[i];
+      for (size_t i = 0; i < want.size(); ++i) want[i] += request.sums[0].weights[j] * row.weight[i];
     }
     for (size_t i = 0; i < want.size(); ++i) {
       const double x = got(h, static_cast<int64_t>(i));
@@ -44,6 +58,52 @@ double largest_error(Backend& backend, const LayerTrace& layer,
     }
   }
   return worst;
+}
+
+/// A of all query heads that share a KV head, for one row: [g][columns].
+std::vector<std::vector<double>> group_attention(const LayerTrace& layer, int kv_head, int64_t row,
+                                                 int64_t columns) {
+  std::vector<std::vector<double>> attention;
+  const int heads = layer.info->group_size();
+  for (int h = kv_head * heads; h < (kv_head + 1) * heads; ++h) {
+    attention.push_back(
+        reference::attention(layer, h, reference::logits(layer, h, row)).weight);
+    attention.back().resize(static_cast<size_t>(columns));
+  }
+  return attention;
+}
+
+/// What float64 says of one sum of the request; NaN where an attention is too near its bound.
+Table<double> wanted_sum(const LayerTrace& layer, const AttentionSumRequest& request,
+                         const AttentionSum& sum) {
+  const int heads = layer.info->group_size(), kv_heads = layer.info->num_kv_heads;
+  const bool groups = sum.of_groups();
+  Table<double> want(groups ? kv_heads : kv_heads * heads, request.columns);
+  for (int kv_head = 0; kv_head < kv_heads; ++kv_head)
+    for (size_t j = 0; j < request.rows.size(); ++j) {
+      const auto a = group_attention(layer, kv_head, request.rows[j], request.columns);
+      const int64_t position =
+          layer.info->query_position[static_cast<size_t>(request.rows[j])];
+      for (int64_t i = 0; i < std::min(request.columns, position + 1); ++i) {
+        double mean = 0;
+        for (int x = 0; x < heads; ++x) {
+          const double one = a[static_cast<size_t>(x)][static_cast<size_t>(i)];
+          mean += one / heads;
+          if (groups) continue;
+          double& to = want(kv_head * heads + x, i);
+          if (sum.of == AttentionSum::Of::attention) {
+            to += sum.weights[j] * one;
+          } else {
+            if (std::fabs(one / sum.bounds[j] - 1) < 1e-4) to = NAN;
+            to += one < sum.bounds[j] ? sum.weights[j] : 0;
+          }
+        }
+        if (groups)
+          want(kv_head, i) +=
+              sum.weights[j] * (sum.of == AttentionSum::Of::group_mean ? mean : mean * mean);
+      }
+    }
+  return want;
 }
 
 std::unique_ptr<RandomTrace> metric_trace(int64_t dv, ElementType type) {
@@ -89,6 +149,54 @@ TEST_CASE("sums of attention over queries agree with float64", "[backend][sums]"
     }
 }
 
+TEST_CASE("sums of all terms agree with float64 and do not depend on company", "[backend][sums]") {
+  struct Case {
+    int query_heads, kv_heads;
+    int64_t prompt, later;
+    ElementType type;
+  };
+  for (auto& [name, backend] : all_backends())
+    for (const Case& c : std::vector<Case>{{4, 2, 450, 6, ElementType::float32},
+                                           {6, 2, 111, 3, ElementType::bfloat16},
+                                           {3, 3, 70, 2, ElementType::float16},
+                                           {16, 1, 40, 0, ElementType::float32}}) {
+      CAPTURE(name, c.query_heads, c.prompt);
+      RandomTraceShape shape;
+      shape.query_heads = c.query_heads;
+      shape.kv_heads = c.kv_heads;
+      shape.prompt = c.prompt;
+      shape.later = c.later;
+      shape.type = c.type;
+      shape.sink = c.kv_heads == 2;
+      const auto trace = random_trace(shape);
+      const LayerTrace& layer = trace->layer;
+      const auto request = with_all_terms(
+          request_for(trace->info, c.prompt, name == "cuda on the host" ? 7 : 1), trace->info);
+      const auto together = backend->attention_sums(layer, request);
+      REQUIRE(together.size() == 5);
+      for (size_t s = 0; s < together.size(); ++s) {
+        CAPTURE(s);
+        const AttentionSum& sum = request.sums[s];
+        const auto alone =
+            backend->attention_sums(layer, {request.rows, request.columns, {sum}});
+        CHECK(alone.front().values() == together[s].values());
+        const Table<double> want = wanted_sum(layer, request, sum);
+        REQUIRE(together[s].rows() == want.rows());
+        double worst = 0;
+        int64_t compared = 0;
+        for (int64_t r = 0; r < want.rows(); ++r)
+          for (int64_t i = 0; i < want.columns(); ++i) {
+            if (std::isnan(want(r, i))) continue;
+            ++compared;
+            worst = std::max(worst, std::fabs(together[s](r, i) - want(r, i)) /
+                                        std::max(want(r, i), 1e-30));
+          }
+        CHECK(compared > want.rows() * want.columns() / 2);
+        CHECK(worst < (sum.of == AttentionSum::Of::group_square ? 2 : 1) * kSumTolerance);
+      }
+    }
+}
+
 TEST_CASE("sums of attention honour softcap, sink and huge logits", "[backend][sums]") {
   for (auto& [name, backend] : all_backends())
     for (const double softcap : {0.0, 5.0})
@@ -117,14 +225,15 @@ TEST_CASE("sums of attention do not depend on the number of threads", "[backend]
   RandomTraceShape shape;
   shape.prompt = 700;
   const auto trace = random_trace(shape);
-  const auto request = request_for(trace->info, 700, 1);
+  const auto request = with_all_terms(request_for(trace->info, 700, 1), trace->info);
   for (auto& [name, backend] : all_backends()) {
     if (name == "cuda on the host") continue;   // has one thread
     std::vector<std::vector<double>> seen;
     for (const int count : {1, 2, 5}) {
       const ForcedThreads forced(count);
-      seen.emplace_back(static_cast<size_t>(4 * 700));
-      backend->attention_sums(trace->layer, request, seen.back().data());
+      seen.emplace_back();
+      for (const Table<double>& sums : backend->attention_sums(trace->layer, request))
+        seen.back().insert(seen.back().end(), sums.values().begin(), sums.values().end());
     }
     CAPTURE(name);
     CHECK(seen[0] == seen[1]);

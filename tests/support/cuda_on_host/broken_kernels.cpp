@@ -244,9 +244,12 @@ void add_verbs(Backend& backend, const LayerTrace& layer, std::vector<double>& o
   backend.attention(layer, request, block);
   out.insert(out.end(), block.attention.begin(), block.attention.end());
   out.insert(out.end(), block.outputs.begin(), block.outputs.end());
-  std::vector<double> sums(4 * 150);
-  backend.attention_sums(layer, {{3, 80, 155}, {1, 2, 3}, 150}, sums.data());
-  out.insert(out.end(), sums.begin(), sums.end());
+  AttentionSumRequest request_for_sums{.rows = {3, 80, 155}, .columns = 150, .sums = {}};
+  using Of = AttentionSum::Of;
+  for (const Of of : {Of::attention, Of::below, Of::group_mean, Of::group_square})
+    request_for_sums.sums.push_back({of, {1, 2, 3}, {0.1, 0.01, 0.003}});
+  for (const Table<double>& sums : backend.attention_sums(layer, request_for_sums))
+    out.insert(out.end(), sums.values().begin(), sums.values().end());
   std::vector<float> norms(4 * 150), values(2 * 150);
   for (const Norm norm : {Norm::l1, Norm::l2}) {
     backend.projected_norms(layer, norm, {0, 150}, norms.data());
