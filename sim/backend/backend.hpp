@@ -59,7 +59,8 @@ struct AttentionSum {
   friend bool operator==(const AttentionSum&, const AttentionSum&) = default;
 };
 
-/// Asks for sums over the same queries: the scores of these are computed once for all.
+/// Asks for sums over queries, whose scores are computed once for all. A sum that does not look at
+/// some of the rows gives them weight 0.
 struct AttentionSumRequest {
   std::vector<int64_t> rows;      ///< indices into the stored queries, ascending
   int64_t columns = 0;            ///< keys 0..columns-1 are returned

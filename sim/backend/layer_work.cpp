@@ -45,6 +45,13 @@ const OutputMetric& LayerWork::output_metric(int head_a, int head_b) {
   OutputMetric& metric = at->second;
   if (!fresh) return metric;
   metric.gram = Table<double>(value_dim(), value_dim());
+  if (head_a > head_b) {   // the transpose
+    const OutputMetric& other = output_metric(head_b, head_a);
+    for (int64_t r = 0; r < value_dim(); ++r)
+      for (int64_t c = 0; c < value_dim(); ++c) metric.gram(r, c) = other.gram(c, r);
+    metric.forms = other.forms;
+    return metric;
+  }
   metric.forms.resize(static_cast<size_t>(entries()));
   backend_.output_gram(trace_, head_a, head_b, metric.gram.data());
   backend_.value_forms(trace_, head_a / group_size(), metric.gram.data(), {0, entries()},

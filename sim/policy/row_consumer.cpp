@@ -1,6 +1,7 @@
 #include "sim/policy/row_consumer.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <ranges>
 #include <utility>
 
@@ -33,31 +34,48 @@ void feed(const std::vector<RowConsumer*>& consumers, const AttentionBlock& bloc
   for (RowConsumer* consumer : consumers) consumer->end(block, first_row);
 }
 
-/// Sums over the same queries, and where each consumer finds its own.
-struct SharedSums {
+/// What one consumer asks for, and where it finds it in the request of all.
+struct WantedSums {
+  RowConsumer* consumer;
   AttentionSumRequest request;
-  std::vector<std::pair<RowConsumer*, std::vector<size_t>>> consumers;
-
-  void add(RowConsumer* consumer, const AttentionSumRequest& wanted) {
-    request.columns = std::max(request.columns, wanted.columns);
-    std::vector<size_t> numbers;
-    for (const AttentionSum& sum : wanted.sums) {
-      const auto found = std::ranges::find(request.sums, sum);
-      numbers.push_back(static_cast<size_t>(found - request.sums.begin()));
-      if (found == request.sums.end()) request.sums.push_back(sum);
-    }
-    consumers.emplace_back(consumer, std::move(numbers));
-  }
+  std::vector<size_t> numbers = {};
 };
 
-void feed_sums(LayerWork& work, const std::vector<SharedSums>& all) {
-  for (const SharedSums& shared : all) {
-    const auto sums = work.backend().attention_sums(work.trace(), shared.request);
-    for (const auto& [consumer, numbers] : shared.consumers) {
-      TakenSums taken;
-      for (const size_t number : numbers) taken.push_back(&sums[number]);
-      consumer->take_sums(taken);
+/// values[rows] at their places among all rows, 0 elsewhere.
+std::vector<double> spread(const std::vector<double>& values, const std::vector<int64_t>& rows,
+                           const std::vector<int64_t>& all) {
+  if (values.empty()) return {};
+  std::vector<double> out(all.size(), 0.0);
+  for (size_t j = 0, at = 0; j < rows.size(); ++j, ++at) {
+    while (all[at] != rows[j]) ++at;
+    out[at] = values[j];
+  }
+  return out;
+}
+
+/// One pass over all queries that any consumer's sums look at.
+void feed_sums(LayerWork& work, std::vector<WantedSums>& wanted) {
+  if (wanted.empty()) return;
+  AttentionSumRequest request;
+  for (const WantedSums& one : wanted) {
+    std::vector<int64_t> rows;
+    std::ranges::set_union(request.rows, one.request.rows, std::back_inserter(rows));
+    request.rows = std::move(rows);
+    request.columns = std::max(request.columns, one.request.columns);
+  }
+  for (WantedSums& one : wanted)
+    for (const AttentionSum& own : one.request.sums) {
+      const AttentionSum sum{own.of, spread(own.weights, one.request.rows, request.rows),
+                             spread(own.bounds, one.request.rows, request.rows)};
+      const auto found = std::ranges::find(request.sums, sum);
+      one.numbers.push_back(static_cast<size_t>(found - request.sums.begin()));
+      if (found == request.sums.end()) request.sums.push_back(sum);
     }
+  const auto sums = work.backend().attention_sums(work.trace(), request);
+  for (const WantedSums& one : wanted) {
+    TakenSums taken;
+    for (const size_t number : one.numbers) taken.push_back(&sums[number]);
+    one.consumer->take_sums(taken);
   }
 }
 
@@ -65,14 +83,10 @@ void feed_sums(LayerWork& work, const std::vector<SharedSums>& all) {
 
 void run_consumers(LayerWork& work, const std::vector<RowConsumer*>& consumers) {
   std::vector<SharedPass> passes;
-  std::vector<SharedSums> sums;
+  std::vector<WantedSums> sums;
   for (RowConsumer* consumer : consumers) {
-    if (const auto request = consumer->wanted_sums()) {
-      auto found = std::ranges::find_if(
-          sums, [&](const SharedSums& shared) { return shared.request.rows == request->rows; });
-      if (found == sums.end())
-        found = sums.insert(sums.end(), {{.rows = request->rows, .columns = 0, .sums = {}}, {}});
-      found->add(consumer, *request);
+    if (auto request = consumer->wanted_sums()) {
+      sums.push_back({consumer, std::move(*request)});
       continue;
     }
     const AttentionPass wanted = consumer->wanted();

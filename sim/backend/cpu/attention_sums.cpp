@@ -27,37 +27,47 @@ class SumTile {
       : kernels_(kernels), layer_(layer), request_(request), memory_(memory),
         operands_(kernels, layer) {}
 
-  /// Adds rows first..first+count-1 of the request, seen by the query heads of the range (one, or
+  /// Adds rows of the request (a range of its list), seen by the query heads of the range (one, or
   /// all of a group), to `sums`.
-  void run(Range heads, int64_t first, int64_t count, std::vector<Table<double>>& sums) {
+  void run(Range heads, Range rows, std::vector<Table<double>>& sums) {
+    choose(rows);
     for (int64_t head = heads.begin; head < heads.end; ++head) {
-      start(head, first, count);
+      start(head);
       for (size_t run = 0; run < shifts_.size(); ++run) score(static_cast<int64_t>(run));
-      for (int64_t r = 0; r < count; ++r) share_[static_cast<size_t>(r)] = 1 / total(r);
+      for (int64_t r = 0; r < count_; ++r) share_[static_cast<size_t>(r)] = 1 / total(r);
       for (size_t run = 0; run < shifts_.size(); ++run) add_run(run, heads, sums);
     }
-    for (size_t s = 0; s < sums.size(); ++s)
+    for (const size_t s : wanted_)
       if (request_.sums[s].of_groups()) add_group(heads, request_.sums[s], sums[s]);
   }
 
  private:
-  int64_t position(int64_t row) const {
-    return layer_.info->query_position[static_cast<size_t>(
-        request_.rows[static_cast<size_t>(row)])];
+  int64_t position(int64_t r) const {
+    return layer_.info->query_position[static_cast<size_t>(first_ + r)];
   }
 
-  void start(int64_t head, int64_t first, int64_t count) {
-    head_ = head;
-    first_ = first;
-    count_ = count;
-    ld_ = padded(count, kPad);
-    keys_ = position(first + count - 1) + 1;
-    std::vector<QueryRow> queries;
+  /// Stored queries from the first to the last one of these, and the sums that count any.
+  void choose(Range rows) {
+    rows_ = rows;
+    first_ = request_.rows[static_cast<size_t>(rows.begin)] / kPad * kPad;
+    count_ = request_.rows[static_cast<size_t>(rows.end - 1)] + 1 - first_;
+    ld_ = padded(count_, kPad);
+    keys_ = position(count_ - 1) + 1;
+    wanted_.clear();
+    for (size_t s = 0; s < request_.sums.size(); ++s)
+      if (std::any_of(request_.sums[s].weights.begin() + rows.begin,
+                      request_.sums[s].weights.begin() + rows.end,
+                      [](double weight) { return weight != 0; }))
+        wanted_.push_back(s);
     last_.assign(static_cast<size_t>(ld_), static_cast<int32_t>(keys_));
-    for (int64_t r = 0; r < count; ++r) {
-      queries.push_back({head, request_.rows[static_cast<size_t>(first + r)]});
-      last_[static_cast<size_t>(r)] = static_cast<int32_t>(position(first + r));
-    }
+    for (int64_t r = 0; r < count_; ++r)
+      last_[static_cast<size_t>(r)] = static_cast<int32_t>(position(r));
+  }
+
+  void start(int64_t head) {
+    head_ = head;
+    std::vector<QueryRow> queries;
+    for (int64_t r = 0; r < count_; ++r) queries.push_back({head, first_ + r});
     first_last_ = last_.front();
     operands_.load_queries(queries, ld_, memory_.queries.reserve(operands_.depth() * ld_));
     memory_.scores.reserve(keys_ * ld_);
@@ -105,12 +115,13 @@ class SumTile {
     return total;
   }
 
-  /// values[row of the tile], 0 for the rows of padding.
+  /// values[row of the tile], 0 for rows that the request does not name.
   template <class T>
   const T* of_rows(const std::vector<double>& values, std::vector<T>& out) const {
     out.assign(static_cast<size_t>(ld_), T{});
-    for (size_t r = 0; r < static_cast<size_t>(count_); ++r)
-      out[r] = static_cast<T>(values[static_cast<size_t>(first_) + r]);
+    for (int64_t j = rows_.begin; j < rows_.end; ++j)
+      out[static_cast<size_t>(request_.rows[static_cast<size_t>(j)] - first_)] =
+          static_cast<T>(values[static_cast<size_t>(j)]);
     return out.data();
   }
 
@@ -125,29 +136,29 @@ class SumTile {
       if (shifts_[run][r] != shift_[r])
         share[r] *= std::exp(static_cast<double>(shifts_[run][r] - shift_[r]));
     bool of_groups = false;
-    for (size_t s = 0; s < sums.size(); ++s) {
+    for (const size_t s : wanted_) {
       const AttentionSum& sum = request_.sums[s];
       of_groups |= sum.of_groups();
       if (sum.of_groups()) continue;
       double* const out = sums[s].row(head_).data() + key;
-      if (sum.of == AttentionSum::Of::below)
+      if (sum.of == AttentionSum::Of::below) {
         add_below(sum, key, keys, share, out);
-      else
-        kernels_.fold(e, keys, ld_, scaled(share, &sum.weights, 1), out);
+        continue;
+      }
+      of_rows(sum.weights, weight_);
+      for (size_t r = 0; r < share.size(); ++r) weight_[r] *= share[r];
+      kernels_.fold(e, keys, ld_, narrowed(weight_, 1), out);
     }
     if (of_groups)
-      kernels_.add_scaled(e, keys, ld_, scaled(share, nullptr, heads.size()),
-                          head_ == heads.begin, memory_.accumulators.data() + key * ld_);
+      kernels_.add_scaled(e, keys, ld_, narrowed(share, heads.size()), head_ == heads.begin,
+                          memory_.accumulators.data() + key * ld_);
   }
 
-  /// share * weights / count in float32.
-  const float* scaled(const std::vector<double>& share, const std::vector<double>* weights,
-                      int64_t count) {
-    factor_.assign(share.size(), 0.0f);
-    for (size_t r = 0; r < static_cast<size_t>(count_); ++r)
-      factor_[r] = static_cast<float>(
-          share[r] / static_cast<double>(count) *
-          (weights != nullptr ? (*weights)[static_cast<size_t>(first_) + r] : 1));
+  /// x / count in float32.
+  const float* narrowed(const std::vector<double>& x, int64_t count) {
+    factor_.resize(x.size());
+    for (size_t r = 0; r < x.size(); ++r)
+      factor_[r] = static_cast<float>(x[r] / static_cast<double>(count));
     return factor_.data();
   }
 
@@ -159,7 +170,7 @@ class SumTile {
     kernels_.fold_below({.e = memory_.scores.data() + key * ld_,
                          .keys = keys,
                          .ld = ld_,
-                         .factor = scaled(share, nullptr, 1),
+                         .factor = narrowed(share, 1),
                          .bound = of_rows(sum.bounds, bound),
                          .weight = of_rows(sum.weights, weight),
                          .last_visible = visible.data(),
@@ -168,9 +179,8 @@ class SumTile {
 
   /// All keys, once the means over the group are there.
   void add_group(Range heads, const AttentionSum& sum, Table<double>& out) {
-    std::vector<double> weight;
     kernels_.fold64(memory_.accumulators.data(), std::min(keys_, request_.columns), ld_,
-                    of_rows(sum.weights, weight), sum.of == AttentionSum::Of::group_square,
+                    of_rows(sum.weights, weight_), sum.of == AttentionSum::Of::group_square,
                     out.row(heads.begin / heads.size()).data());
   }
 
@@ -180,7 +190,9 @@ class SumTile {
   TileMemory& memory_;       ///< exp-scores of all keys in `scores`, means in `accumulators`
   ScoreOperands operands_;
   int64_t head_ = 0;
-  int64_t first_ = 0, count_ = 0;            ///< rows of the request
+  Range rows_;                               ///< of the request's list
+  std::vector<size_t> wanted_;               ///< sums that count any of these
+  int64_t first_ = 0, count_ = 0;            ///< rows of the tile: stored queries
   int64_t ld_ = 0;
   int64_t keys_ = 0;                         ///< that the last row sees
   int32_t first_last_ = 0;                   ///< last key that the first row sees
@@ -189,8 +201,20 @@ class SumTile {
   std::vector<std::vector<float>> shifts_;   ///< [runs][ld] shift under each run
   std::vector<double> mass_;                 ///< [ld] sum of exp(logit - shift)
   std::vector<double> share_;                ///< [ld] what makes attention of exp-scores
+  std::vector<double> weight_;               ///< [ld]
   std::vector<float> factor_;                ///< [ld]
 };
+
+/// Ranges of the list of rows that lie in the same `height` stored queries.
+std::vector<Range> tiles_of(const std::vector<int64_t>& rows, int64_t height) {
+  std::vector<Range> tiles;
+  for (int64_t j = 0; j < std::ssize(rows); ++j) {
+    const auto at = static_cast<size_t>(j);
+    if (j == 0 || rows[at] / height != rows[at - 1] / height) tiles.push_back({j, j});
+    tiles.back().end = j + 1;
+  }
+  return tiles;
+}
 
 }  // namespace
 
@@ -204,15 +228,12 @@ std::vector<Table<double>> cpu_attention_sums(const Kernels& kernels, const Laye
       tables.emplace_back(sum.of_groups() ? kv_heads : heads, request.columns);
     return tables;
   };
-  const int64_t rows = static_cast<int64_t>(request.rows.size());
-  if (rows == 0) return zeros();
-  const int64_t longest =
-      layer.info->query_position[static_cast<size_t>(request.rows.back())] + 1;
-  const int64_t fitting = kTileBytes / (longest * static_cast<int64_t>(sizeof(float)));
+  const int64_t fitting = kTileBytes / (layer.k.dim(1) * static_cast<int64_t>(sizeof(float)));
   const int64_t height = std::clamp(fitting / kPad * kPad, kPad, kTileRows);
-  const int64_t tiles = (rows + height - 1) / height;
-  // Every part takes each parts-th tile, so that parts cost the same although later rows see more.
-  const int64_t parts = std::min(tiles, (kTasks + heads - 1) / heads);
+  // Tiles, rows in them and parts do not depend on which rows are asked for: what else is summed
+  // changes no bit. Every part takes each parts-th tile: later rows see more.
+  const std::vector<Range> tiles = tiles_of(request.rows, height);
+  const int64_t parts = (kTasks + heads - 1) / heads;
   const bool groups = std::ranges::any_of(request.sums, &AttentionSum::of_groups);
   const int64_t together = groups ? heads / kv_heads : 1;
   std::vector<std::vector<Table<double>>> partial;
@@ -226,9 +247,9 @@ std::vector<Table<double>> cpu_attention_sums(const Kernels& kernels, const Laye
       worker = std::make_unique<SumTile>(kernels, layer, request, memory[thread]);
     const int64_t part = task * together / heads;
     const int64_t head = task % (heads / together) * together;
-    for (int64_t tile = part; tile < tiles; tile += parts)
-      worker->run({head, head + together}, tile * height,
-                  std::min(height, rows - tile * height), partial[static_cast<size_t>(part)]);
+    for (const Range& tile : tiles)
+      if (request.rows[static_cast<size_t>(tile.begin)] / height % parts == part)
+        worker->run({head, head + together}, tile, partial[static_cast<size_t>(part)]);
   });
   std::vector<Table<double>>& out = partial.front();
   for (size_t s = 0; s < out.size(); ++s)

@@ -117,7 +117,8 @@ __global__ void add_columns(ColumnSums p) {
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (column >= p.columns) return;
   double sum = p.sums[column];
-  for (int64_t row = 0; row < p.rows; ++row) sum += p.weights[row] * term(p, row, column);
+  for (int64_t row = 0; row < p.rows; ++row)
+    if (p.weights[row] != 0) sum += p.weights[row] * term(p, row, column);
   p.sums[column] = sum;
 }
 
