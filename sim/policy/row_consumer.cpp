@@ -44,7 +44,6 @@ struct WantedSums {
 /// values[rows] at their places among all rows, 0 elsewhere.
 std::vector<double> spread(const std::vector<double>& values, const std::vector<int64_t>& rows,
                            const std::vector<int64_t>& all) {
-  if (values.empty()) return {};
   std::vector<double> out(all.size(), 0.0);
   for (size_t j = 0, at = 0; j < rows.size(); ++j, ++at) {
     while (all[at] != rows[j]) ++at;
@@ -65,8 +64,9 @@ void feed_sums(LayerWork& work, std::vector<WantedSums>& wanted) {
   }
   for (WantedSums& one : wanted)
     for (const AttentionSum& own : one.request.sums) {
-      const AttentionSum sum{own.of, spread(own.weights, one.request.rows, request.rows),
-                             spread(own.bounds, one.request.rows, request.rows)};
+      AttentionSum sum{own.of, spread(own.weights, one.request.rows, request.rows), {}};
+      if (own.of == AttentionSum::Of::below)
+        sum.bounds = spread(own.bounds, one.request.rows, request.rows);
       const auto found = std::ranges::find(request.sums, sum);
       one.numbers.push_back(static_cast<size_t>(found - request.sums.begin()));
       if (found == request.sums.end()) request.sums.push_back(sum);

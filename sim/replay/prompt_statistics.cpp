@@ -39,8 +39,8 @@ AttentionPass PromptStatistics::wanted() const {
 
 /// Sums will do where every stage is linear in the rows.
 std::optional<AttentionSumRequest> PromptStatistics::wanted_sums() const {
-  if (rows_->summed_as() != AttentionSum::Of::attention || !group_.linear() || !scores_.front()->takes_sums() ||
-      !deviations_.empty())
+  if (rows_->summed_as() != AttentionSum::Of::attention || !group_.linear() ||
+      !scores_.front()->takes_sums() || !deviations_.empty())
     return std::nullopt;
   AttentionSum sum;
   for (const int64_t position : segment().positions)

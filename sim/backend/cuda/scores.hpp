@@ -35,8 +35,8 @@ struct Softmax {
 };
 void launch_softmax(const Softmax& softmax, cudaStream_t stream);
 
-/// sums[column] += sum over rows of weight * term (AttentionSum), in float64 and in the order of the
-/// rows. Rows of the `heads` heads of a mean follow each other, `rows` of each.
+/// sums[column] += sum over rows of weight * term (AttentionSum), in float64 and in the order of
+/// the rows. Rows of the `heads` heads of a mean follow each other, `rows` of each.
 struct ColumnSums {
   AttentionSum::Of of;
   const float* logits;      ///< [heads][rows][ld]
