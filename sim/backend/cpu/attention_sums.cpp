@@ -15,7 +15,7 @@ namespace kvsim {
 namespace {
 
 constexpr int64_t kKeyRun = 384;   // keys whose float32 copy is made at a time
-constexpr int64_t kTileBytes = int64_t{4} << 20;   // exp-scores of one tile: more is read from far
+constexpr int64_t kTileBytes = int64_t{8} << 20;   // exp-scores of one tile: more is read from far
 constexpr int64_t kTasks = 64;   // about, so that threads are busy; fixed, so that sums are
 constexpr float kSlack = 20.0f;  // see ReplayTile
 
