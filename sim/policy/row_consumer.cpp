@@ -1,14 +1,18 @@
 #include "sim/policy/row_consumer.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <ranges>
+#include <span>
 #include <utility>
 
 #include "sim/core/parallel.hpp"
 
 namespace kvsim {
 namespace {
+
+constexpr int64_t kSumValues = int64_t{1} << 20;   // of sums made in one pass: 8 MB
 
 struct SharedPass {
   AttentionPass pass;
@@ -52,9 +56,8 @@ std::vector<double> spread(const std::vector<double>& values, const std::vector<
   return out;
 }
 
-/// One pass over all queries that any consumer's sums look at.
-void feed_sums(LayerWork& work, std::vector<WantedSums>& wanted) {
-  if (wanted.empty()) return;
+/// One pass over all queries that the sums of these consumers look at.
+void feed_sums(LayerWork& work, std::span<WantedSums> wanted) {
   AttentionSumRequest request;
   for (const WantedSums& one : wanted) {
     std::vector<int64_t> rows;
@@ -69,13 +72,34 @@ void feed_sums(LayerWork& work, std::vector<WantedSums>& wanted) {
         sum.bounds = spread(own.bounds, one.request.rows, request.rows);
       const auto found = std::ranges::find(request.sums, sum);
       one.numbers.push_back(static_cast<size_t>(found - request.sums.begin()));
-      if (found == request.sums.end()) request.sums.push_back(sum);
+      if (found == request.sums.end()) request.sums.push_back(std::move(sum));
     }
   const auto sums = work.backend().attention_sums(work.trace(), request);
   for (const WantedSums& one : wanted) {
     TakenSums taken;
     for (const size_t number : one.numbers) taken.push_back(&sums[number]);
     one.consumer->take_sums(taken);
+  }
+}
+
+/// As few passes as memory allows; those who look at many queries go together.
+void feed_all_sums(LayerWork& work, std::vector<WantedSums> wanted) {
+  std::ranges::stable_sort(wanted, std::greater(), [](const WantedSums& one) {
+    return one.request.rows.size();
+  });
+  for (size_t begin = 0, end = 0; begin < wanted.size(); begin = end) {
+    int64_t values = 0;
+    for (; end < wanted.size(); ++end) {
+      const AttentionSumRequest& request = wanted[end].request;
+      const bool known = std::any_of(
+          wanted.begin() + static_cast<int64_t>(begin), wanted.begin() + static_cast<int64_t>(end),
+          [&](const WantedSums& other) {
+            return other.request.rows == request.rows && other.request.sums == request.sums;
+          });
+      if (!known) values += std::ssize(request.sums) * work.query_heads() * request.columns;
+      if (values > kSumValues && end > begin) break;
+    }
+    feed_sums(work, std::span(wanted).subspan(begin, end - begin));
   }
 }
 
@@ -98,7 +122,7 @@ void run_consumers(LayerWork& work, const std::vector<RowConsumer*>& consumers) 
     found->pass.columns = std::max(found->pass.columns, wanted.columns);
     found->consumers.push_back(consumer);
   }
-  feed_sums(work, sums);
+  feed_all_sums(work, std::move(sums));
   for (const SharedPass& shared : passes)
     for_each_attention_block(work, shared.pass,
                              [&](const AttentionBlock& block, int64_t first_row) {

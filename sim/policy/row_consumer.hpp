@@ -44,8 +44,8 @@ class RowConsumer {
   bool looks_ahead_;
 };
 
-/// Feeds all consumers, with one pass for each distinct set of observing queries, and one for
-/// all sums.
+/// Feeds all consumers, with one pass for each distinct set of observing queries, and as
+/// few as memory allows for sums.
 void run_consumers(LayerWork& work, const std::vector<RowConsumer*>& consumers);
 
 }  // namespace kvsim

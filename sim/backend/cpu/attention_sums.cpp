@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kKeyRun = 384;   // keys whose float32 copy is made at a time
 constexpr int64_t kTileBytes = int64_t{8} << 20;   // exp-scores of one tile: more is read from far
-constexpr int64_t kTasks = 64;   // about, so that threads are busy; fixed, so that sums are
+constexpr int64_t kTasks = 32;   // of one head, at least; fixed, so that sums are
 constexpr float kSlack = 20.0f;  // see ReplayTile
 
 /// Works on one tile at a time.
