@@ -20,6 +20,8 @@
 namespace kvsim {
 namespace {
 
+constexpr int64_t kSurveyedValues = int64_t{1} << 22;   // norms that wait for the replay: 16 MB
+
 /// Side files of records, read while layers are read ahead.
 class GuardedSideFiles : public SideFiles {
  public:
@@ -269,6 +271,9 @@ Dataset Study::run(Backend& backend, LayerStore* store) {
     say_progress(fmt::format("layer {}", options_.layers[l]));
     const LayerTrace trace = layers.next();
     LayerWork work(trace, backend, options_.importance);
+    if (auto known = surveyed_norms_.extract(trace.layer)) {
+      work.set_projected_norms(std::move(known.mapped()));
+    }
     run_layer(work, static_cast<int64_t>(l));
     if (store != nullptr) {
       Archive finished;
@@ -289,6 +294,9 @@ void Study::survey(Backend& backend, const LayerTrace& layer) {
   LayerWork work(layer, backend, options_.importance);
   if (policies_->needs_survey()) policies_->survey(work);
   if (periodic_->needs_survey()) periodic_->survey(layer, backend);
+  ProjectedNorms norms = work.take_projected_norms();
+  for (const auto& [norm, table] : norms) surveyed_values_ += std::ssize(table.values());
+  if (surveyed_values_ <= kSurveyedValues) surveyed_norms_[layer.layer] = std::move(norms);
 }
 
 void Study::run_layer(LayerWork& work, int64_t layer) {

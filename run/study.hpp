@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -115,6 +116,8 @@ class Study {
   std::unique_ptr<PeriodicPolicies> periodic_;   ///< the same records at later compressions
   std::unique_ptr<StudyResults> results_;
   std::unique_ptr<AttentionStudy> attention_;
+  std::map<int, ProjectedNorms> surveyed_norms_;   ///< by layer, until it is replayed
+  int64_t surveyed_values_ = 0;                    ///< in all that were stored
   PhaseTimes times_;
   int64_t passes_done_ = 0;       ///< over one layer, in this run
   int64_t passes_ = 0;            ///< to be done in this run

@@ -128,6 +128,13 @@ class Projection {
   virtual void head_norms(std::span<const float* const> x, int64_t stride, double* out) = 0;
 };
 
+/// Two query heads a and b that read the same values: what is asked of output_metrics().
+struct HeadPair {
+  int head_a = 0, head_b = 0;
+  double* gram = nullptr;    ///< out [dv][dv]: G = W^a (W^b)^T
+  double* forms = nullptr;   ///< out [entries]: v_i G v_i^T
+};
+
 /// The heavy verbs, one at a time: a backend keeps memory between calls, so only those that take a
 /// KV head, `value_norms` and `projected_norms` may run side by side. No result depends on the
 /// number of threads. Selection never runs here. `layer.q` holds queries at
@@ -149,16 +156,14 @@ class Backend {
   virtual std::vector<Table<double>> attention_sums(const LayerTrace& layer,
                                                     const AttentionSumRequest& request) = 0;
 
-  /// g[dv][dv] = W^a (W^b)^T of two query heads, in float64: |x W^a|^2 = x G_aa x^T.
-  virtual void output_gram(const LayerTrace& layer, int head_a, int head_b, double* g) = 0;
+  /// Inner products after W_O of pairs of query heads of one group, in float64: |x W^a|^2 is
+  /// x G_aa x^T.
+  virtual void output_metrics(const LayerTrace& layer, std::span<const HeadPair> pairs,
+                              Range entries) = 0;
 
   /// out[rows][entries.size()] = y_r . v_i for y[rows][dv], in float64.
   virtual void value_products(const LayerTrace& layer, int kv_head, const double* y, int64_t rows,
                               Range entries, double* out) = 0;
-
-  /// out[entries.size()] = v_i G v_i^T for g[dv][dv], in float64.
-  virtual void value_forms(const LayerTrace& layer, int kv_head, const double* g, Range entries,
-                           double* out) = 0;
 
   /// out[Hq][entries.size()] = norm of v_i W^h for the entries of the range.
   virtual void projected_norms(const LayerTrace& layer, Norm norm, Range entries, float* out) = 0;

@@ -41,22 +41,23 @@ Table<float> LayerWork::values_ahead(int kv_head, int64_t count) const {
 }
 
 const OutputMetric& LayerWork::output_metric(int head_a, int head_b) {
-  const auto [at, fresh] = output_metric_.try_emplace({head_a, head_b});
-  OutputMetric& metric = at->second;
-  if (!fresh) return metric;
-  metric.gram = Table<double>(value_dim(), value_dim());
-  if (head_a > head_b) {   // the transpose
-    const OutputMetric& other = output_metric(head_b, head_a);
-    for (int64_t r = 0; r < value_dim(); ++r)
-      for (int64_t c = 0; c < value_dim(); ++c) metric.gram(r, c) = other.gram(c, r);
-    metric.forms = other.forms;
-    return metric;
-  }
-  metric.forms.resize(static_cast<size_t>(entries()));
-  backend_.output_gram(trace_, head_a, head_b, metric.gram.data());
-  backend_.value_forms(trace_, head_a / group_size(), metric.gram.data(), {0, entries()},
-                       metric.forms.data());
-  return metric;
+  if (!output_metric_.contains({head_a, head_b}))
+    make_output_metrics(head_a / group_size(), head_a != head_b);
+  return output_metric_.at({head_a, head_b});
+}
+
+/// Of all heads of a group, each with itself or with all that come after it: values are read once.
+void LayerWork::make_output_metrics(int kv_head, bool of_pairs) {
+  const int first = kv_head * group_size(), last = first + group_size();
+  std::vector<HeadPair> pairs;
+  for (int a = first; a < last; ++a)
+    for (int b = of_pairs ? a + 1 : a; b < (of_pairs ? last : a + 1); ++b) {
+      OutputMetric& metric = output_metric_[{a, b}];
+      metric.gram = Table<double>(value_dim(), value_dim());
+      metric.forms.resize(static_cast<size_t>(entries()));
+      pairs.push_back({a, b, metric.gram.data(), metric.forms.data()});
+    }
+  backend_.output_metrics(trace_, pairs, {0, entries()});
 }
 
 std::vector<int64_t> stored_queries(const LayerWork& work, std::span<const int64_t> positions,

@@ -16,6 +16,9 @@ struct OutputMetric {
   std::vector<double> forms;   ///< [n] v_i G v_i^T
 };
 
+/// [Hq][n] norm of v_i W^h, for each norm that was asked for.
+using ProjectedNorms = std::map<Norm, Table<float>>;
+
 /// One layer at work: what stages and measures may read of it, with the heavy quantities computed
 /// once and shared by all policies. Its view ends at the present: queries at positions >= n are
 /// refused unless the caller says that it looks ahead (only oracles do), and entries end at n.
@@ -37,20 +40,25 @@ class LayerWork {
   Norm measured_norm() const { return measured_norm_; }
   const Table<float>& projected_norms(Norm norm);   ///< [Hq][n] norm of v_i W^h
   const Table<float>& value_norms(Norm norm);       ///< [Hkv][n] norm of v_i
+  /// For a layer that is worked on once more: what was computed, and what is known of it.
+  ProjectedNorms take_projected_norms() { return std::move(projected_norms_); }
+  void set_projected_norms(ProjectedNorms norms) { projected_norms_ = std::move(norms); }
 
   Table<float> keys(int kv_head) const;             ///< [n][d]
   Table<float> values(int kv_head) const;           ///< [n][dv]
   /// [count][dv]: values up to a later step, for whoever looks ahead.
   Table<float> values_ahead(int kv_head, int64_t count) const;
 
-  /// Inner products after W_O of two query heads that share a KV head, in float64.
+  /// Inner products after W_O of two query heads head_a <= head_b of a group, in float64.
   const OutputMetric& output_metric(int head_a, int head_b);
 
  private:
+  void make_output_metrics(int kv_head, bool of_pairs);
+
   const LayerTrace& trace_;
   Backend& backend_;
   Norm measured_norm_;
-  std::map<Norm, Table<float>> projected_norms_;
+  ProjectedNorms projected_norms_;
   std::map<Norm, Table<float>> value_norms_;
   std::map<std::pair<int, int>, OutputMetric> output_metric_;
 };

@@ -1,6 +1,7 @@
 #pragma once
 #include <cassert>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -38,6 +39,27 @@ class Table {
   int64_t rows_ = 0;
   int64_t columns_ = 0;
   std::vector<T> values_;
+};
+
+/// Memory that is written before it is read, kept from one use to the next.
+template <class T>
+class Buffer {
+ public:
+  /// Room for at least `count` values; what was there is lost when it grows.
+  T* reserve(int64_t count) {
+    if (count > room_) {
+      values_.reset();
+      values_ = std::make_unique_for_overwrite<T[]>(static_cast<size_t>(count));
+      room_ = count;
+    }
+    return values_.get();
+  }
+  T* data() { return values_.get(); }
+  const T* data() const { return values_.get(); }
+
+ private:
+  std::unique_ptr<T[]> values_;
+  int64_t room_ = 0;
 };
 
 /// Half-open range of positions or columns.

@@ -55,7 +55,7 @@ void set_threads(int count) { thread_count = count; }
 
 int threads() {
   if (thread_count > 0) return thread_count;
-  const unsigned cores = std::thread::hardware_concurrency();
+  static const unsigned cores = std::thread::hardware_concurrency();   // asks the system each time
   return cores > 0 ? static_cast<int>(cores) : 1;
 }
 

@@ -26,16 +26,13 @@ bool can_share(const AttentionPass& a, const AttentionPass& b) {
 
 void feed(const std::vector<RowConsumer*>& consumers, const AttentionBlock& block,
           int64_t first_row) {
-  std::vector<std::pair<RowConsumer*, int>> tasks;
   for (RowConsumer* consumer : consumers) {
     consumer->start(block, first_row);
-    for (int t = 0; t < consumer->tasks(block); ++t) tasks.emplace_back(consumer, t);
+    parallel_for(consumer->tasks(block), [&](int64_t task) {
+      consumer->run(block, first_row, static_cast<int>(task));
+    });
+    consumer->end(block, first_row);
   }
-  parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t at) {
-    const auto& [consumer, task] = tasks[static_cast<size_t>(at)];
-    consumer->run(block, first_row, task);
-  });
-  for (RowConsumer* consumer : consumers) consumer->end(block, first_row);
 }
 
 /// What one consumer asks for, and where it finds it in the request of all.

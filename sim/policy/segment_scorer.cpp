@@ -18,6 +18,7 @@ SegmentScorer::SegmentScorer(LayerWork& work, const ScoreJob& job, const Segment
       group_(Kinds<Group>::find(settings_.text("group"))),
       results_(results),
       rows_(rows.rows(settings_, segment)),
+      made_(rows.memory()),
       has_group_(indicator_.axes() == Axes::head_row && group_.span() != GroupSpan::head),
       per_query_head_(settings_.is("granularity", "query")) {
   const std::string& order = settings_.text("order");
@@ -27,6 +28,8 @@ SegmentScorer::SegmentScorer(LayerWork& work, const ScoreJob& job, const Segment
   const auto columns = static_cast<size_t>(segment.candidates.size());
   if (whole_layer() && !groups_before())
     layer_rows_.assign(job.free_slots.size(), Row(columns, 0.0));
+  if (whole_layer() && groups_before())   // rows wait for the next KV head
+    made_ = std::make_shared<Buffer<double>>();
 }
 
 AttentionPass SegmentScorer::wanted() const {
@@ -106,10 +109,17 @@ bool SegmentScorer::rows_in_place(const AttentionBlock& block) const {
          !(*rows_)->stored_row(block, 0, 0).empty();
 }
 
+std::span<double> SegmentScorer::made(const AttentionBlock& block, size_t unit,
+                                      int64_t row) const {
+  const int64_t columns = segment().candidates.size();
+  return {made_->data() + (static_cast<int64_t>(unit) * block.rows + row) * columns,
+          static_cast<size_t>(columns)};
+}
+
 std::span<const double> SegmentScorer::made_row(const AttentionBlock& block, size_t unit,
                                                 int64_t row) const {
   return rows_in_place(block) ? (*rows_)->stored_row(block, static_cast<int>(unit), row)
-                              : units_[unit].rows.row(row);
+                              : made(block, unit, row);
 }
 
 void SegmentScorer::open_units(int count) {
@@ -134,10 +144,8 @@ void SegmentScorer::start(const AttentionBlock& block, int64_t first_row) {
   const bool first_of_unit =
       first_row == 0 && (!(whole_layer() && groups_before()) || block.kv_head == 0);
   if (first_of_unit) open_units(one_unit() ? 1 : block.heads);
-  if (rows_in_place(block)) return;
-  for (Unit& unit : units_)
-    if (unit.rows.rows() != block.rows)
-      unit.rows = Table<double>(block.rows, segment().candidates.size());
+  if (!rows_in_place(block))
+    made_->reserve(std::ssize(units_) * block.rows * segment().candidates.size());
 }
 
 /// One for each row of each unit.
@@ -166,7 +174,7 @@ void SegmentScorer::run(const AttentionBlock& block, int64_t first_row, int task
 
 void SegmentScorer::make_head_row(const AttentionBlock& block, size_t head, int64_t row) {
   if (rows_in_place(block)) return;
-  const auto made = units_[head].rows.row(row);
+  const auto made = this->made(block, head, row);
   static thread_local Row plain;
   plain.resize(made.size());
   const std::span<double> to = smooths_before() ? plain : made;
@@ -188,7 +196,7 @@ void SegmentScorer::follow_attention(const AttentionBlock& block, size_t head, i
 void SegmentScorer::make_group_row(const AttentionBlock& block, int64_t row) {
   const int heads = whole_layer() ? work_.query_heads() : block.heads;
   const int first_head = whole_layer() ? block.kv_head * block.heads : 0;
-  const auto made = units_[0].rows.row(row);
+  const auto made = this->made(block, 0, row);
   static thread_local Row plain, smoothed;
   plain.resize(made.size());
   smoothed.resize(made.size());
@@ -235,18 +243,18 @@ void SegmentScorer::smooth_into(size_t variant, const Unit& unit, Row& row) cons
 }
 
 void SegmentScorer::close_kv_head(int kv_head) {
-  std::vector<Row> rows;
-  for (size_t u = 0; u < units_.size(); ++u) {
-    Row row(static_cast<size_t>(segment().candidates.size()), 0.0);
+  std::vector<Row> rows(units_.size());
+  parallel_for(std::ssize(units_), [&](int64_t u) {
+    Row& row = rows[static_cast<size_t>(u)];
+    Aggregation& aggregation = *units_[static_cast<size_t>(u)].aggregation;
+    row.assign(static_cast<size_t>(segment().candidates.size()), 0.0);
     for (int64_t j = segment().rows() - segment().rows_after; j < segment().rows(); ++j) {
-      units_[u].aggregation->see(j, 0);
-      units_[u].aggregation->add(j, 0, row);
+      aggregation.see(j, 0);
+      aggregation.add(j, 0, row);
     }
-    units_[u].aggregation->finish(row);
-    const int query_head = kv_head * work_.group_size() + static_cast<int>(u);
-    (*rows_)->finish(query_head, segment().candidates, row);
-    rows.push_back(std::move(row));
-  }
+    aggregation.finish(row);
+  });
+  (*rows_)->finish(kv_head * work_.group_size(), segment().candidates, rows);
   parallel_for(static_cast<int64_t>(job_.free_slots.size()), [&](int64_t variant) {
     close_variant(kv_head, static_cast<size_t>(variant), rows);
   });

@@ -36,7 +36,6 @@ class SegmentScorer : public RowConsumer {
   struct Unit {
     std::unique_ptr<Aggregation> aggregation;
     std::unique_ptr<DriftTracker> drift;
-    Table<double> rows;   // [block rows][candidates] as they enter `aggregation`
   };
 
   bool groups_before() const { return before_.find('g') != std::string::npos; }
@@ -51,6 +50,7 @@ class SegmentScorer : public RowConsumer {
   }
   bool one_unit() const;
   bool rows_in_place(const AttentionBlock& block) const;
+  std::span<double> made(const AttentionBlock& block, size_t unit, int64_t row) const;
   std::span<const double> made_row(const AttentionBlock& block, size_t unit, int64_t row) const;
   void open_units(int count);
   void make_head_row(const AttentionBlock& block, size_t head, int64_t row);
@@ -72,6 +72,7 @@ class SegmentScorer : public RowConsumer {
   const Group& group_;
   std::vector<Table<double>>& results_;
   std::shared_ptr<SharedRows> rows_;
+  std::shared_ptr<Buffer<double>> made_;   // [unit][block rows][candidates] as they are aggregated
   std::string before_, after_;       // letters of `order` on either side of `a`
   bool has_group_;                   // heads are combined at all
   bool per_query_head_;

@@ -28,10 +28,13 @@ class RowsOfLayer {
   explicit RowsOfLayer(LayerWork& work) : work_(work) {}
   /// Null for indicators without rows.
   std::shared_ptr<SharedRows> rows(const Settings& settings, const Segment& segment);
+  /// Memory for whoever works on a block, until the next one does.
+  std::shared_ptr<Buffer<double>> memory() { return memory_; }
 
  private:
   using Key = std::tuple<std::string, int64_t, int64_t, std::vector<int64_t>>;
   LayerWork& work_;
+  std::shared_ptr<Buffer<double>> memory_ = std::make_shared<Buffer<double>>();
   std::map<Key, std::shared_ptr<SharedRows>> rows_;
 };
 

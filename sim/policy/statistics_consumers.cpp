@@ -64,10 +64,12 @@ DeviationConsumer::DeviationConsumer(LayerWork& work, const Settings& settings,
       deviation_(deviation),
       layer_(indicator_.axes() == Axes::head_row && group_.span() == GroupSpan::layer),
       seen_(static_cast<size_t>(segment.candidates.size()), 0.0) {
-  for (int64_t position : segment.positions)
-    for (int64_t i = segment.candidates.begin; i < std::min(segment.candidates.end, position + 1);
-         ++i)
-      seen_[static_cast<size_t>(i - segment.candidates.begin)] += 1;
+  auto later = segment.positions.begin();   // queries at or after the entry; ascending
+  for (size_t c = 0; c < seen_.size(); ++c) {
+    const int64_t i = segment.candidates.begin + static_cast<int64_t>(c);
+    while (later != segment.positions.end() && *later < i) ++later;
+    seen_[c] = static_cast<double>(segment.positions.end() - later);
+  }
 }
 
 AttentionPass DeviationConsumer::wanted() const {

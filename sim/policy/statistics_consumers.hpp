@@ -62,7 +62,9 @@ class StatisticConsumer : public RowConsumer {
   std::optional<AttentionSumRequest> wanted_sums() const override;
   void take_sums(const TakenSums& taken) override;
   void start(const AttentionBlock&, int64_t) override {}
-  void run(const AttentionBlock& block, int64_t first_row, int) override {
+  int tasks(const AttentionBlock&) const override { return 0; }
+  void run(const AttentionBlock&, int64_t, int) override {}
+  void end(const AttentionBlock& block, int64_t first_row) override {
     statistic_->add(block, first_row, segment().candidates);
   }
   std::vector<double> finish() { return statistic_->finish(); }

@@ -236,8 +236,10 @@ std::vector<Table<double>> cpu_attention_sums(const Kernels& kernels, const Laye
   const int64_t parts = (kTasks + heads - 1) / heads;
   const bool groups = std::ranges::any_of(request.sums, &AttentionSum::of_groups);
   const int64_t together = groups ? heads / kv_heads : 1;
-  std::vector<std::vector<Table<double>>> partial;
-  for (int64_t part = 0; part < parts; ++part) partial.push_back(zeros());
+  std::vector<std::vector<Table<double>>> partial(static_cast<size_t>(parts));
+  parallel_for(parts, [&](int64_t part) {   // memory is new: it costs
+    partial[static_cast<size_t>(part)] = zeros();
+  });
   memory.resize(static_cast<size_t>(threads()));
   std::vector<std::unique_ptr<SumTile>> workers(memory.size());
   parallel_for(heads / together * parts, [&](int64_t task) {

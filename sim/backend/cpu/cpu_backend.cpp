@@ -34,16 +34,13 @@ class CpuBackend : public Backend {
                                             const AttentionSumRequest& request) override {
     return cpu_attention_sums(kernels_, layer, request, replay_memory_.tiles);
   }
-  void output_gram(const LayerTrace& layer, int head_a, int head_b, double* g) override {
-    cpu_output_gram(kernels_, layer, head_a, head_b, g);
+  void output_metrics(const LayerTrace& layer, std::span<const HeadPair> pairs,
+                      Range entries) override {
+    cpu_output_metrics(kernels_, layer, pairs, entries);
   }
   void value_products(const LayerTrace& layer, int kv_head, const double* y, int64_t rows,
                       Range entries, double* out) override {
     cpu_value_products(kernels_, layer, kv_head, y, rows, entries, out);
-  }
-  void value_forms(const LayerTrace& layer, int kv_head, const double* g, Range entries,
-                   double* out) override {
-    cpu_value_forms(kernels_, layer, kv_head, g, entries, out);
   }
   void projected_norms(const LayerTrace& layer, Norm norm, Range entries, float* out) override {
     cpu_projected_norms(kernels_, layer, norm, entries, out);

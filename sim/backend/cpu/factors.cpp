@@ -9,20 +9,18 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kDepthRun = 64;   // columns of W^h that go into the Gram matrix at a time
-constexpr int64_t kGramParts = 8;   // of the columns, side by side
+constexpr int64_t kDepthRun = 128;   // columns of W^h that go into the Gram matrices at a time
+constexpr int64_t kGramRows = 48;    // of one task; multiple of kRowStep and kPad
 
-/// Columns c.. of W^h transposed in float64, wt[kDepthRun][n].
-void load_transposed(const LayerTrace& layer, int64_t head, int64_t c, int64_t columns, int64_t n,
-                     std::vector<double>& wt) {
+/// Columns c.. of W^h in float64, transposed: wt[columns][ld], zero beyond dv.
+void load_transposed(const Kernels& kernels, const LayerTrace& layer, int64_t head, int64_t c,
+                     int64_t columns, int64_t ld, double* wt) {
   const int64_t dv = layer.value_dim();
-  std::vector<float> w(static_cast<size_t>(dv * kDepthRun));
-  load_output_columns(layer, head, c, columns, kDepthRun, w.data());
-  wt.resize(static_cast<size_t>(n * kDepthRun));   // zero in the padding, which is never written
-  for (int64_t k = 0; k < kDepthRun; ++k)
-    for (int64_t i = 0; i < dv; ++i)
-      wt[static_cast<size_t>(k * n + i)] =
-          static_cast<double>(w[static_cast<size_t>(i * kDepthRun + k)]);
+  Scratch<float> rows(dv * kDepthRun), narrow(kDepthRun * ld);
+  load_output_columns(layer, head, c, columns, kDepthRun, rows.data());
+  if (dv < ld) std::fill_n(narrow.data(), kDepthRun * ld, 0.0f);
+  kernels.transpose(rows.data(), dv, kDepthRun, kDepthRun, narrow.data(), ld);
+  std::copy_n(narrow.data(), columns * ld, wt);
 }
 
 }  // namespace
@@ -38,26 +36,47 @@ void load_output_columns(const LayerTrace& layer, int64_t head, int64_t c, int64
   }
 }
 
-std::vector<double> output_gram(const Kernels& kernels, const LayerTrace& layer, int64_t head_a,
-                                int64_t head_b) {
-  const int64_t width = layer.wo.dim(2), n = padded(layer.value_dim(), kPad);
-  // Each part has its own sums, added in order: no result depends on the threads.
-  const int64_t part = padded((width + kGramParts - 1) / kGramParts, kDepthRun);
-  std::vector<std::vector<double>> sums(static_cast<size_t>((width + part - 1) / part));
-  parallel_for(std::ssize(sums), [&](int64_t p) {
-    std::vector<double>& g = sums[static_cast<size_t>(p)];
-    std::vector<double> a, b;
-    g.assign(static_cast<size_t>(n * n), 0.0);
-    for (int64_t c = p * part; c < std::min(width, (p + 1) * part); c += kDepthRun) {
-      const int64_t columns = std::min(kDepthRun, width - c);
-      load_transposed(layer, head_a, c, columns, n, a);
-      if (head_b != head_a) load_transposed(layer, head_b, c, columns, n, b);
-      kernels.gram(a.data(), head_b == head_a ? a.data() : b.data(), columns, n, g.data());
-    }
-  });
-  for (size_t p = 1; p < sums.size(); ++p)
-    for (size_t i = 0; i < sums[p].size(); ++i) sums[0][i] += sums[p][i];
-  return std::move(sums[0]);
+void output_grams(const Kernels& kernels, const LayerTrace& layer,
+                  std::span<const HeadPair> pairs) {
+  const int64_t dv = layer.value_dim(), width = layer.wo.dim(2), n = padded(dv, kPad);
+  const int64_t ld = padded(n, kRowStep) + 8;   // no power of two: columns are walked
+  const int64_t blocks = (n + kGramRows - 1) / kGramRows;
+  std::vector<int> heads;
+  for (const HeadPair& pair : pairs) heads.insert(heads.end(), {pair.head_a, pair.head_b});
+  std::ranges::sort(heads);
+  heads.erase(std::ranges::unique(heads).begin(), heads.end());
+  Scratch<double> loaded(std::ssize(heads) * kDepthRun * ld);
+  const auto of_head = [&](int head) {
+    return loaded.data() + (std::ranges::find(heads, head) - heads.begin()) * kDepthRun * ld;
+  };
+  std::vector<std::vector<double>> sums(pairs.size(), std::vector<double>(
+                                            static_cast<size_t>(n * n), 0.0));
+  for (int64_t c = 0; c < width; c += kDepthRun) {
+    const int64_t columns = std::min(kDepthRun, width - c);
+    parallel_for(std::ssize(heads), [&](int64_t at) {
+      const int head = heads[static_cast<size_t>(at)];
+      load_transposed(kernels, layer, head, c, columns, ld, of_head(head));
+    });
+    parallel_for(std::ssize(pairs) * blocks, [&](int64_t task) {
+      const auto number = static_cast<size_t>(task / blocks);
+      const HeadPair& pair = pairs[number];
+      const int64_t first = task % blocks * kGramRows, height = std::min(kGramRows, n - first);
+      const int64_t wide = pair.head_a == pair.head_b ? first + height : n;   // symmetric
+      Scratch<double> product(kGramRows * n);
+      kernels.multiply64(of_head(pair.head_a) + first, ld, height, of_head(pair.head_b), ld,
+                         columns, wide, product.data(), n);
+      for (int64_t r = 0; r < height; ++r)
+        for (int64_t j = 0; j < wide; ++j)
+          sums[number][static_cast<size_t>((first + r) * n + j)] += product.data()[r * n + j];
+    });
+  }
+  for (size_t p = 0; p < pairs.size(); ++p)
+    for (int64_t i = 0; i < dv; ++i)
+      for (int64_t j = 0; j < dv; ++j) {
+        const bool mirrored = pairs[p].head_a == pairs[p].head_b && j > i;
+        pairs[p].gram[i * dv + j] =
+            sums[p][static_cast<size_t>(mirrored ? j * n + i : i * n + j)];
+      }
 }
 
 OutputFactors::OutputFactors(const Kernels& kernels, const LayerTrace& layer)
@@ -69,10 +88,9 @@ OutputFactors::OutputFactors(const Kernels& kernels, const LayerTrace& layer)
 }
 
 void OutputFactors::factorise(int64_t head, const LayerTrace& layer) {
-  const std::vector<double> whole = output_gram(*kernels_, layer, head, head);
-  const int64_t n = padded(dv_, kPad);
   Table<double> gram(dv_, dv_);
-  for (int64_t i = 0; i < dv_; ++i) std::copy_n(whole.data() + i * n, dv_, gram.row(i).data());
+  const HeadPair itself{static_cast<int>(head), static_cast<int>(head), gram.data(), nullptr};
+  output_grams(*kernels_, layer, {&itself, 1});
   const GramFactor factor = factor_of_gram(gram);
   triangular_[static_cast<size_t>(head)] = factor.triangular ? 1 : 0;
   float* const out = factors_.data() + head * dv_ * ld_;

@@ -1,6 +1,8 @@
 #pragma once
+#include <span>
 #include <vector>
 
+#include "sim/backend/backend.hpp"
 #include "sim/backend/cpu/kernels.hpp"
 #include "sim/backend/cpu/scratch.hpp"
 #include "sim/core/layer_trace.hpp"
@@ -11,9 +13,8 @@ namespace kvsim {
 void load_output_columns(const LayerTrace& layer, int64_t head, int64_t c, int64_t columns,
                          int64_t ld, float* out);
 
-/// W^a (W^b)^T of two query heads in float64, [n][n] with n = dv padded to kPad.
-std::vector<double> output_gram(const Kernels& kernels, const LayerTrace& layer, int64_t head_a,
-                                int64_t head_b);
+/// Fills the Gram matrices of pairs of query heads of one group.
+void output_grams(const Kernels& kernels, const LayerTrace& layer, std::span<const HeadPair> pairs);
 
 /// For every query head a triangular R with R^T R = G = W^h (W^h)^T, so that |x W^h| = |R x|: D/dv
 /// times cheaper than the product. Gram matrix and Cholesky factor are taken in float64. A head

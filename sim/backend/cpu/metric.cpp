@@ -51,49 +51,60 @@ std::vector<double> transposed(const double* y, int64_t rows, int64_t dv, int64_
   return yt;
 }
 
+/// v_i G v_i^T of all pairs: sum over r of v_r times (row r of G's lower triangle, the upper one
+/// added to it) v, half the work of a whole product.
+void value_forms(const Kernels& kernels, const LayerTrace& layer, std::span<const HeadPair> pairs,
+                 Range entries) {
+  const int64_t dv = layer.value_dim(), ld = padded(dv, kRowStep);
+  std::vector<std::vector<double>> lower(pairs.size());   // each [c][r], zero for c > r
+  parallel_for(std::ssize(pairs), [&](int64_t pair) {
+    const double* const g = pairs[static_cast<size_t>(pair)].gram;
+    std::vector<double>& own = lower[static_cast<size_t>(pair)];
+    own.assign(static_cast<size_t>(dv * ld), 0.0);
+    for (int64_t r = 0; r < dv; ++r)
+      for (int64_t c = 0; c <= r; ++c)
+        own[static_cast<size_t>(c * ld + r)] =
+            c == r ? g[r * dv + r] : g[r * dv + c] + g[c * dv + r];
+  });
+  const int64_t kv_head = pairs.front().head_a / layer.info->group_size();
+  for_each_run(kernels, layer, kv_head, entries, [&](Range part, const double* v) {
+    Scratch<double> products(ld * kEntryRun);
+    for (size_t pair = 0; pair < pairs.size(); ++pair) {
+      for (int64_t r = 0; r < dv; r += kRowStep)
+        kernels.multiply64(lower[pair].data() + r, ld, kRowStep, v, kEntryRun,
+                           std::min(dv, r + kRowStep), kEntryRun, products.data() + r * kEntryRun,
+                           kEntryRun);
+      double sums[kEntryRun] = {};
+      for (int64_t r = 0; r < dv; ++r)
+        for (int64_t i = 0; i < kEntryRun; ++i)
+          sums[i] += products.data()[r * kEntryRun + i] * v[r * kEntryRun + i];
+      std::copy_n(sums, part.size(), pairs[pair].forms + (part.begin - entries.begin));
+    }
+  });
+}
+
 }  // namespace
 
-void cpu_output_gram(const Kernels& kernels, const LayerTrace& layer, int head_a, int head_b,
-                     double* g) {
-  const int64_t dv = layer.value_dim(), ld = padded(dv, kPad);
-  const std::vector<double> whole = output_gram(kernels, layer, head_a, head_b);
-  for (int64_t r = 0; r < dv; ++r) std::copy_n(whole.data() + r * ld, dv, g + r * dv);
+void cpu_output_metrics(const Kernels& kernels, const LayerTrace& layer,
+                        std::span<const HeadPair> pairs, Range entries) {
+  output_grams(kernels, layer, pairs);
+  value_forms(kernels, layer, pairs, entries);
 }
 
 void cpu_value_products(const Kernels& kernels, const LayerTrace& layer, int kv_head,
                         const double* y, int64_t rows, Range entries, double* out) {
-  const int64_t dv = layer.value_dim(), ld = padded(rows, kRowStep);
+  const int64_t dv = layer.value_dim(), ld = padded(rows, kRowStep), columns = entries.size();
   const std::vector<double> yt = transposed(y, rows, dv, ld);
   for_each_run(kernels, layer, kv_head, entries, [&](Range part, const double* v) {
-    Scratch<double> products(ld * kEntryRun);
-    kernels.multiply64(yt.data(), ld, rows, v, kEntryRun, dv, kEntryRun, products.data(),
-                       kEntryRun);
-    for (int64_t r = 0; r < rows; ++r)
-      std::copy_n(products.data() + r * kEntryRun, part.size(),
-                  out + r * entries.size() + (part.begin - entries.begin));
-  });
-}
-
-void cpu_value_forms(const Kernels& kernels, const LayerTrace& layer, int kv_head, const double* g,
-                     Range entries, double* out) {
-  const int64_t dv = layer.value_dim(), ld = padded(dv, kRowStep);
-  // Sum over r of v_r times (row r of G's lower triangle, the upper one added to it) v: half the
-  // work of a whole product.
-  std::vector<double> lower(static_cast<size_t>(dv * ld), 0.0);   // [c][r], zero for c > r
-  for (int64_t r = 0; r < dv; ++r)
-    for (int64_t c = 0; c <= r; ++c)
-      lower[static_cast<size_t>(c * ld + r)] =
-          c == r ? g[r * dv + r] : g[r * dv + c] + g[c * dv + r];
-  for_each_run(kernels, layer, kv_head, entries, [&](Range part, const double* v) {
-    Scratch<double> products(ld * kEntryRun);
-    for (int64_t r = 0; r < dv; r += kRowStep)
-      kernels.multiply64(lower.data() + r, ld, kRowStep, v, kEntryRun, std::min(dv, r + kRowStep),
-                         kEntryRun, products.data() + r * kEntryRun, kEntryRun);
-    double sums[kEntryRun] = {};
-    for (int64_t r = 0; r < dv; ++r)
-      for (int64_t i = 0; i < kEntryRun; ++i)
-        sums[i] += products.data()[r * kEntryRun + i] * v[r * kEntryRun + i];
-    std::copy_n(sums, part.size(), out + (part.begin - entries.begin));
+    double* const to = out + (part.begin - entries.begin);
+    // Whole runs of whole steps go where they belong; what is left has no room there.
+    const int64_t whole = part.size() == kEntryRun ? rows / kRowStep * kRowStep : 0;
+    kernels.multiply64(yt.data(), ld, whole, v, kEntryRun, dv, kEntryRun, to, columns);
+    Scratch<double> products((ld - whole) * kEntryRun);
+    kernels.multiply64(yt.data() + whole, ld, rows - whole, v, kEntryRun, dv, kEntryRun,
+                       products.data(), kEntryRun);
+    for (int64_t r = whole; r < rows; ++r)
+      std::copy_n(products.data() + (r - whole) * kEntryRun, part.size(), to + r * columns);
   });
 }
 

@@ -11,12 +11,10 @@ void cpu_attention(const Kernels& kernels, const LayerTrace& layer, const Attent
 std::vector<Table<double>> cpu_attention_sums(const Kernels& kernels, const LayerTrace& layer,
                                               const AttentionSumRequest& request,
                                               std::vector<TileMemory>& memory);
-void cpu_output_gram(const Kernels& kernels, const LayerTrace& layer, int head_a, int head_b,
-                     double* g);
+void cpu_output_metrics(const Kernels& kernels, const LayerTrace& layer,
+                        std::span<const HeadPair> pairs, Range entries);
 void cpu_value_products(const Kernels& kernels, const LayerTrace& layer, int kv_head,
                         const double* y, int64_t rows, Range entries, double* out);
-void cpu_value_forms(const Kernels& kernels, const LayerTrace& layer, int kv_head, const double* g,
-                     Range entries, double* out);
 void cpu_replay(const Kernels& kernels, const LayerTrace& layer, const ReplayRequest& request,
                 const std::function<void(const ReplayBlock&)>& sink, ReplayMemory& memory);
 void cpu_projected_norms(const Kernels& kernels, const LayerTrace& layer, Norm norm, Range entries,

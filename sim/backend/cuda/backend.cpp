@@ -69,19 +69,15 @@ class CudaBackend : public PrefetchingBackend {
     const std::lock_guard lock(context_.verb);
     return cuda::attention_sums(context_, layer, request);
   }
-  void output_gram(const LayerTrace& layer, int head_a, int head_b, double* g) override {
+  void output_metrics(const LayerTrace& layer, std::span<const HeadPair> pairs,
+                      Range entries) override {
     const std::lock_guard lock(context_.verb);
-    cuda::output_gram(context_, layer, head_a, head_b, g);
+    cuda::output_metrics(context_, layer, pairs, entries);
   }
   void value_products(const LayerTrace& layer, int kv_head, const double* y, int64_t rows,
                       Range entries, double* out) override {
     const std::lock_guard lock(context_.verb);
     cuda::value_products(context_, layer, kv_head, y, rows, entries, out);
-  }
-  void value_forms(const LayerTrace& layer, int kv_head, const double* g, Range entries,
-                   double* out) override {
-    const std::lock_guard lock(context_.verb);
-    cuda::value_forms(context_, layer, kv_head, g, entries, out);
   }
   void projected_norms(const LayerTrace& layer, Norm norm, Range entries, float* out) override {
     const std::lock_guard lock(context_.verb);

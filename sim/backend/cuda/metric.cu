@@ -44,9 +44,8 @@ void for_each_value_part(Context& context, DeviceLayer& layer, int kv_head, Rang
   });
 }
 
-}  // namespace
-
-void output_gram(Context& context, const LayerTrace& trace, int head_a, int head_b, double* g) {
+/// G = W^a (W^b)^T.
+void make_gram(Context& context, const LayerTrace& trace, const HeadPair& pair) {
   const DeviceLayer& layer = context.store.get(trace, context.compute);
   const int64_t dv = trace.value_dim(), columns = layer.columns;
   const int64_t matrix = columns * layer.width;
@@ -56,14 +55,54 @@ void output_gram(Context& context, const LayerTrace& trace, int head_a, int head
   gram.reserve(columns * columns);
   for (int i = 0; i < 2; ++i)
     widen_to_double(layer.type,
-                    layer.output.data() + (i == 0 ? head_a : head_b) * matrix *
+                    layer.output.data() + (i == 0 ? pair.head_a : pair.head_b) * matrix *
                                               static_cast<int64_t>(element_size(layer.type)),
                     matrix, wide.data() + i * matrix, context.compute);
   multiply_transposed(context, wide.data(), wide.data() + matrix, gram.data(), columns, columns,
                       layer.width, 1);
   std::vector<double> all(static_cast<size_t>(columns * columns));
   context.downloads.bring(all.data(), gram.data(), columns * columns, context.compute);
-  for (int64_t r = 0; r < dv; ++r) std::copy_n(all.data() + r * columns, dv, g + r * dv);
+  for (int64_t r = 0; r < dv; ++r) std::copy_n(all.data() + r * columns, dv, pair.gram + r * dv);
+}
+
+/// v_i G v_i^T of all pairs.
+void value_forms(Context& context, const LayerTrace& trace, std::span<const HeadPair> pairs,
+                 Range entries) {
+  DeviceLayer& layer = context.store.get(trace, context.compute);
+  const int64_t dv = trace.value_dim(), columns = layer.columns, matrix = columns * columns;
+  std::vector<double> matrices(pairs.size() * static_cast<size_t>(matrix), 0.0);   // G, transposed
+  for (size_t p = 0; p < pairs.size(); ++p)
+    for (int64_t r = 0; r < dv; ++r)
+      for (int64_t c = 0; c < dv; ++c)
+        matrices[p * static_cast<size_t>(matrix) + static_cast<size_t>(c * columns + r)] =
+            pairs[p].gram[r * dv + c];
+  DeviceBuffer<double>& right = context.values.factor;
+  DeviceBuffer<double>& products = context.values.products;
+  DeviceBuffer<double>& results = context.values.forms;
+  upload(right, matrices, context.compute);
+  const int kv_head = pairs.front().head_a / trace.info->group_size();
+  for_each_value_part(context, layer, kv_head, entries, columns,
+                      [&](Range part, const double* values) {
+    products.reserve(part.size() * columns);
+    results.reserve(part.size());
+    for (size_t p = 0; p < pairs.size(); ++p) {
+      multiply_transposed(context, values, right.data() + static_cast<int64_t>(p) * matrix,
+                          products.data(), part.size(), columns, columns, 1);
+      launch(row_products, dim3(static_cast<unsigned>((part.size() + 7) / 8)), 256, 0,
+             context.compute, products.data(), values, part.size(), static_cast<int>(columns),
+             results.data());
+      context.downloads.bring(pairs[p].forms + part.begin - entries.begin, results.data(),
+                              part.size(), context.compute);
+    }
+  });
+}
+
+}  // namespace
+
+void output_metrics(Context& context, const LayerTrace& trace, std::span<const HeadPair> pairs,
+                    Range entries) {
+  for (const HeadPair& pair : pairs) make_gram(context, trace, pair);
+  value_forms(context, trace, pairs, entries);
 }
 
 void value_products(Context& context, const LayerTrace& trace, int kv_head, const double* y,
@@ -82,31 +121,6 @@ void value_products(Context& context, const LayerTrace& trace, int kv_head, cons
       context.downloads.bring(out + r * entries.size() + part.begin - entries.begin,
                               products.data() + r * part.size(), run * part.size(),
                               context.compute);
-  });
-}
-
-void value_forms(Context& context, const LayerTrace& trace, int kv_head, const double* g,
-                 Range entries, double* out) {
-  DeviceLayer& layer = context.store.get(trace, context.compute);
-  const int64_t dv = trace.value_dim(), columns = layer.columns;
-  std::vector<double> matrix(static_cast<size_t>(columns * columns), 0.0);   // G, transposed
-  for (int64_t r = 0; r < dv; ++r)
-    for (int64_t c = 0; c < dv; ++c) matrix[static_cast<size_t>(c * columns + r)] = g[r * dv + c];
-  DeviceBuffer<double>& right = context.values.factor;
-  DeviceBuffer<double>& products = context.values.products;
-  DeviceBuffer<double>& forms = context.values.forms;
-  upload(right, matrix, context.compute);
-  for_each_value_part(context, layer, kv_head, entries, columns,
-                      [&](Range part, const double* values) {
-    products.reserve(part.size() * columns);
-    forms.reserve(part.size());
-    multiply_transposed(context, values, right.data(), products.data(), part.size(), columns,
-                        columns, 1);
-    launch(row_products, dim3(static_cast<unsigned>((part.size() + 7) / 8)), 256, 0,
-           context.compute, products.data(), values, part.size(), static_cast<int>(columns),
-           forms.data());
-    context.downloads.bring(out + part.begin - entries.begin, forms.data(), part.size(),
-                            context.compute);
   });
 }
 

@@ -20,7 +20,7 @@ struct RowMemory {
   DeviceBuffer<double> weights, bounds, sums;
 };
 
-/// Of value_products(), value_forms() and output_gram().
+/// Of value_products() and output_metrics().
 struct ValueMemory {
   DeviceBuffer<double> wide, factor, products, forms;
 };

@@ -9,11 +9,10 @@ void attention(Context& context, const LayerTrace& layer, const AttentionRequest
                AttentionBlock& block);
 std::vector<Table<double>> attention_sums(Context& context, const LayerTrace& layer,
                                           const AttentionSumRequest& request);
-void output_gram(Context& context, const LayerTrace& layer, int head_a, int head_b, double* g);
+void output_metrics(Context& context, const LayerTrace& layer, std::span<const HeadPair> pairs,
+                    Range entries);
 void value_products(Context& context, const LayerTrace& layer, int kv_head, const double* y,
                     int64_t rows, Range entries, double* out);
-void value_forms(Context& context, const LayerTrace& layer, int kv_head, const double* g,
-                 Range entries, double* out);
 void projected_norms(Context& context, const LayerTrace& layer, Norm norm, Range entries,
                      float* out);
 void value_norms(Context& context, const LayerTrace& layer, Norm norm, Range entries, float* out);

@@ -51,6 +51,7 @@ class RowStatistic {
  public:
   virtual ~RowStatistic() = default;
   /// Rows row_begin.. of J, one block per KV head at a time; blocks of a KV head come in order.
+  /// Not called in parallel.
   virtual void add(const AttentionBlock&, int64_t /*row_begin*/, Range /*candidates*/) {}
   /// Where the rows count only through their sum: it comes instead of them, over the candidates,
   /// once for each query head in order.

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/core/parallel.hpp"
 #include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/parameter.hpp"
@@ -34,19 +35,15 @@ class Preference : public RowStatistic {
       mean_.assign(columns, 0.0);
       squares_.assign(columns, 0.0);
     }
-    for (int head = 0; head < block.heads; ++head)
-      for (int64_t r = 0; r < block.rows; ++r) {
-        const float* a = block.attention_row(head, r) + candidates.begin;
-        rows_ = static_cast<double>(row_begin + r + 1);
-        for (int64_t c = 0; c < candidates.size(); ++c) {
-          const auto at = static_cast<size_t>(head * candidates.size() + c);
-          const auto x = static_cast<double>(a[c]);
-          entropy_ -= x * std::log(x + 1e-10);
-          const double change = x - mean_[at];
-          mean_[at] += change / rows_;
-          squares_[at] += change * (x - mean_[at]);
-        }
-      }
+    rows_ = row_begin + block.rows;
+    std::vector<double> entropy(static_cast<size_t>(block.heads), 0.0);
+    parallel_for(block.heads, [&](int64_t head) {
+      for (int64_t r = 0; r < block.rows; ++r)
+        entropy[static_cast<size_t>(head)] +=
+            add_row(block.attention_row(static_cast<int>(head), r) + candidates.begin, head,
+                    row_begin + r + 1, candidates.size());
+    });
+    for (const double of_head : entropy) entropy_ += of_head;
   }
   std::vector<double> finish() override {
     close();
@@ -54,13 +51,27 @@ class Preference : public RowStatistic {
   }
 
  private:
+  /// Row number `count` of a head, from 1; returns its entropy.
+  double add_row(const float* a, int64_t head, int64_t count, int64_t columns) {
+    double* const mean = mean_.data() + head * columns;
+    double* const squares = squares_.data() + head * columns;
+    double entropy = 0;
+    for (int64_t c = 0; c < columns; ++c) {
+      const auto x = static_cast<double>(a[c]);
+      if (x > 0) entropy -= x * std::log(x + 1e-10);
+      const double change = x - mean[c];
+      mean[c] += change / static_cast<double>(count);
+      squares[c] += change * (x - mean[c]);
+    }
+    return entropy;
+  }
   void close() {
     if (kv_head_ >= 0 && rows_ > 1)
-      for (double s : squares_) variance_ += s / (rows_ - 1);
+      for (double s : squares_) variance_ += s / static_cast<double>(rows_ - 1);
     kv_head_ = -1;
   }
   int kv_head_ = -1;
-  double rows_ = 0;
+  int64_t rows_ = 0;
   double entropy_ = 0;
   double variance_ = 0;
   std::vector<double> mean_;      // [heads][candidates] of the KV head at work

@@ -44,9 +44,10 @@ class RowIndicator {
   /// Is a row attention itself?
   virtual bool is_attention() const { return false; }
 
-  /// After aggregation over the queries, one head at a time (only where `order` starts with a
-  /// before g). `query_head` is Hq-wide.
-  virtual void finish(int /*query_head*/, Range /*candidates*/, std::span<double>) const {}
+  /// After aggregation over the queries, of all heads of the last block, which begin with
+  /// `first_head` (only where `order` starts with a before g): rows [heads][candidates].
+  virtual void finish(int /*first_head*/, Range /*candidates*/,
+                      std::span<std::vector<double>> /*rows*/) const {}
 };
 
 /// What an indicator without queries is computed from.

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <vector>
 
+#include "sim/core/parallel.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/parameter.hpp"
 
@@ -19,11 +20,13 @@ const Declare lag_block{{.key = "lag_block",
 
 /// Softmax over the tokens of a block of the standard deviation over channels, after each channel
 /// was scaled by its minimum and maximum in the following block (LagKV Eq. 2-6).
-std::vector<double> block_scores(const Table<float>& x, int64_t begin, int64_t size) {
-  const int64_t channels = x.columns();
+std::vector<double> block_scores(const Tensor& tensor, int kv_head, int64_t begin, int64_t size) {
+  const int64_t channels = tensor.dim(2);
+  Table<float> x(2 * size, channels);
+  tensor.read(kv_head, begin, begin + 2 * size, x.data());
   std::vector<double> low(static_cast<size_t>(channels), INFINITY);
   std::vector<double> high(static_cast<size_t>(channels), -INFINITY);
-  for (int64_t i = begin + size; i < begin + 2 * size; ++i)
+  for (int64_t i = size; i < 2 * size; ++i)
     for (int64_t c = 0; c < channels; ++c) {
       const auto at = static_cast<size_t>(c);
       low[at] = std::min(low[at], static_cast<double>(x(i, c)));
@@ -35,7 +38,7 @@ std::vector<double> block_scores(const Table<float>& x, int64_t begin, int64_t s
     for (int64_t c = 0; c < channels; ++c) {
       const auto at = static_cast<size_t>(c);
       const double width = high[at] - low[at];
-      scaled[at] = width == 0 ? 0 : (static_cast<double>(x(begin + t, c)) - low[at]) / width;
+      scaled[at] = width == 0 ? 0 : (static_cast<double>(x(t, c)) - low[at]) / width;
     }
     const double mean =
         std::accumulate(scaled.begin(), scaled.end(), 0.0) / static_cast<double>(channels);
@@ -79,16 +82,16 @@ class Lag : public Indicator {
         std::iota(out.begin(), out.end(), 0.0);
         continue;
       }
-      const Table<float> keys = request.work.keys(request.kv_head(owner));
-      const Table<float> values = request.work.values(request.kv_head(owner));
+      const LayerTrace& trace = request.work.trace();
+      const int kv_head = request.kv_head(owner);
       const int64_t blocks = (n - sinks) / size;
-      for (int64_t p = 0; p + 1 < blocks; ++p) {
+      parallel_for(blocks - 1, [&](int64_t p) {
         const int64_t begin = sinks + p * size;
-        std::vector<double> score = block_scores(keys, begin, size);
-        const std::vector<double> of_values = block_scores(values, begin, size);
+        std::vector<double> score = block_scores(trace.k, kv_head, begin, size);
+        const std::vector<double> of_values = block_scores(trace.v, kv_head, begin, size);
         for (size_t t = 0; t < score.size(); ++t) score[t] = (score[t] + of_values[t]) / 2;
         write_ranks(score, out.subspan(static_cast<size_t>(begin), static_cast<size_t>(size)));
-      }
+      });
     }
     return x;
   }

@@ -1,6 +1,7 @@
+#include <Eigen/Core>
+
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <vector>
 
 #include "sim/core/parallel.hpp"
@@ -9,8 +10,9 @@
 namespace kvsim {
 namespace {
 
-/// Products of outputs with values held at a time, per block of rows.
-constexpr int64_t kProducts = int64_t{1} << 20;
+/// Products of outputs with values held at a time: 2 MB, or so many entries for each thread.
+constexpr int64_t kProducts = int64_t{1} << 18;
+constexpr int64_t kEntries = 128;
 /// Columns of a row that are worked on together, while they are in the first-level cache.
 constexpr int64_t kColumns = 512;
 /// A squared distance below this share of its parts is taken from the difference itself.
@@ -34,18 +36,24 @@ double inner(std::span<const double> x, const Table<double>& gram, std::span<con
 /// an entry holds most of the attention, 1-A and z - v_i are both lost to rounding; there
 /// (1-A)^-1 (z - v_i) = (mean of everything else) - v_i is taken from the other entries' own sum.
 struct HeadRow {
-  std::vector<double> output;     // z
-  int64_t heavy = -1;             // the entry with A >= 1/2, if any
-  std::vector<double> rest;       // mean of everything else, for the heavy entry
-  bool alone = false;             // nothing but the heavy entry is visible
+  std::span<const double> output;   // z
+  int64_t heavy = -1;               // the entry with A >= 1/2, if any
+  std::vector<double> rest;         // mean of everything else, for the heavy entry
+  bool alone = false;               // nothing but the heavy entry is visible
+};
+
+/// Two heads a <= b of a unit. What is the same for (a, b) and (b, a) is made once.
+struct PairOfUnit {
+  int a, b;
+  double times() const { return a == b ? 1 : 2; }
 };
 
 /// Rows of ReST-KV Eq. 7, ||odds * (z - v_i) W^h||, for a head or summed inside the norm over the
 /// heads that share the entry (joint). A *unit* is what is summed: one head, or all of the group.
 ///
-/// With G_ab = W^a (W^b)^T the square is the sum over heads a, b of the unit of
-///   odds_a odds_b (z_a G_ab z_b - z_a G_ab v_i - z_b G_ba v_i + v_i G_ab v_i),
-/// where the second and third terms are one matrix product for all rows and entries, and the last
+/// With G_ab = W^a (W^b)^T the square is the sum over pairs a <= b of heads of the unit of
+///   odds_a odds_b (z_a G_ab z_b - (z_a G_ab + z_b G_ba) v_i + v_i G_ab v_i),
+/// twice where a < b. The second term is one matrix product for all rows and entries, and the last
 /// one is known for all rows.
 class OutputChangeRows : public RowIndicator {
  public:
@@ -55,12 +63,15 @@ class OutputChangeRows : public RowIndicator {
   void start(const AttentionBlock& block) override {
     kv_head_ = block.kv_head;
     size_ = joint_ ? block.heads : 1;
-    find_metrics(block);
-    prepare(block);
+    find_pairs(block);
+    find_rows(block);
+    turn_outputs(block);
     find_rests(block);
-    const int64_t rows = block.heads * block.rows;
-    change_.resize(static_cast<size_t>(rows / size_ * candidates_.size()));
-    const int64_t step = std::max<int64_t>(128, kProducts / std::max<int64_t>(rows * size_, 1));
+    change_.reserve(block.heads / size_ * block.rows * candidates_.size());
+    const int64_t together = kEntries * threads();
+    const int64_t step =
+        std::max(together, kProducts / turned_.rows() / together * together);
+    products_.reserve(turned_.rows() * std::min(step, candidates_.size()));
     for (int64_t begin = candidates_.begin; begin < candidates_.end; begin += step)
       score_tile(block, {begin, std::min(candidates_.end, begin + step)});
   }
@@ -74,61 +85,68 @@ class OutputChangeRows : public RowIndicator {
   std::span<const double> stored_row(const AttentionBlock& block, int head,
                                      int64_t row) const override {
     const int64_t columns = candidates_.size();
-    return std::span(change_).subspan(static_cast<size_t>((head * block.rows + row) * columns),
-                                      static_cast<size_t>(columns));
+    return {change_.data() + (head * block.rows + row) * columns, static_cast<size_t>(columns)};
   }
 
  private:
-  /// Of head `a` of the block and head number b of its unit.
-  const OutputMetric& metric(int a, int b) const {
-    return *metrics_[static_cast<size_t>(a * size_ + b)];
-  }
-  void find_metrics(const AttentionBlock& block) {
-    const int first = block.kv_head * block.heads;
-    metrics_.clear();
-    for (int a = 0; a < block.heads; ++a)
-      for (int b = 0; b < size_; ++b)
-        metrics_.push_back(&work_.output_metric(first + a, first + a / size_ * size_ + b));
+  static int64_t visible(const AttentionBlock& block, int64_t row) {
+    return std::min(block.columns, block.positions[static_cast<size_t>(row)] + 1);
   }
   const HeadRow& head_row(const AttentionBlock& block, int head, int64_t row) const {
     return rows_[static_cast<size_t>(head * block.rows + row)];
   }
-  /// Where z_a G_ab of one row, or its products with the values, is found.
-  int64_t at(const AttentionBlock& block, int a, int b, int64_t row) const {
-    return (a * size_ + b) * block.rows + row;
+
+  void find_pairs(const AttentionBlock& block) {
+    const int first = block.kv_head * block.heads;
+    pairs_.clear();
+    metrics_.clear();
+    for (int a = 0; a < size_; ++a)
+      for (int b = a; b < size_; ++b) pairs_.push_back({a, b});
+    for (int unit = first; unit < first + block.heads; unit += size_)
+      for (const auto [a, b] : pairs_)
+        metrics_.push_back(&work_.output_metric(unit + a, unit + b));
+  }
+  /// Of pair number `pair` of the unit whose first head is `first`.
+  size_t at(int first, size_t pair) const {
+    return static_cast<size_t>(first / size_) * pairs_.size() + pair;
   }
 
-  void prepare(const AttentionBlock& block) {
-    const int64_t dv = work_.value_dim();
+  void find_rows(const AttentionBlock& block) {
+    outputs_.assign(block.outputs.begin(), block.outputs.end());
     rows_.assign(static_cast<size_t>(block.heads * block.rows), {});
-    turned_ = Table<double>(block.heads * size_ * block.rows, dv);
-    forms_.resize(static_cast<size_t>(turned_.rows()));
-    parallel_for(block.heads * block.rows, [&](int64_t index) {
-      const int head = static_cast<int>(index / block.rows);
-      const int64_t row = index % block.rows;
-      const float* z = block.outputs.data() + index * dv;
+    const auto dv = static_cast<size_t>(work_.value_dim());
+    parallel_for(std::ssize(rows_), [&](int64_t index) {
       HeadRow& own = rows_[static_cast<size_t>(index)];
-      own.output.assign(z, z + dv);
-      const float* a = block.attention_row(head, row);
+      own.output = std::span(outputs_).subspan(static_cast<size_t>(index) * dv, dv);
+      const int64_t row = index % block.rows;
+      const float* a = block.attention_row(static_cast<int>(index / block.rows), row);
       const float* top = std::max_element(a, a + visible(block, row));
       if (*top >= 0.5f) own.heavy = top - a;
-      for (int b = 0; b < size_; ++b) {
-        const auto turned = turned_.row(at(block, head, b, row));
-        for (int64_t r = 0; r < dv; ++r) {
-          const auto gram = metric(head, b).gram.row(r);
-          const double x = own.output[static_cast<size_t>(r)];
-          for (size_t c = 0; c < gram.size(); ++c) turned[c] += x * gram[c];
-        }
-        const float* of_b = block.outputs.data() +
-                            ((head / size_ * size_ + b) * block.rows + row) * dv;
-        forms_[static_cast<size_t>(at(block, head, b, row))] =
-            std::inner_product(of_b, of_b + dv, turned.begin(), 0.0);
-      }
     });
   }
 
-  static int64_t visible(const AttentionBlock& block, int64_t row) {
-    return std::min(block.columns, block.positions[static_cast<size_t>(row)] + 1);
+  /// z_a G_ab + z_b G_ba and z_a G_ab z_b.
+  void turn_outputs(const AttentionBlock& block) {
+    using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    const int64_t rows = block.rows, dv = work_.value_dim();
+    turned_ = Table<double>(std::ssize(metrics_) * rows, dv);
+    forms_.resize(static_cast<size_t>(turned_.rows()));
+    parallel_for(std::ssize(metrics_), [&](int64_t index) {
+      const auto [a, b] = pairs_[static_cast<size_t>(index) % pairs_.size()];
+      const int64_t first = index / std::ssize(pairs_) * size_;
+      const Eigen::Map<const Matrix> of_a(&outputs_[static_cast<size_t>((first + a) * rows * dv)],
+                                          rows, dv),
+          of_b(&outputs_[static_cast<size_t>((first + b) * rows * dv)], rows, dv),
+          gram(metrics_[static_cast<size_t>(index)]->gram.data(), dv, dv);
+      Eigen::Map<Matrix> turned(turned_.row(index * rows).data(), rows, dv);
+      turned.noalias() = of_a * gram;
+      Eigen::Map<Eigen::VectorXd>(&forms_[static_cast<size_t>(index * rows)], rows) =
+          turned.cwiseProduct(of_b).rowwise().sum();
+      if (a == b)
+        turned *= 2;
+      else
+        turned.noalias() += of_b * gram.transpose();
+    });
   }
 
   /// The mean of everything else needs logits: they are asked for where an entry is heavy.
@@ -182,7 +200,6 @@ class OutputChangeRows : public RowIndicator {
   }
 
   void score_tile(const AttentionBlock& block, Range tile) {
-    products_.resize(static_cast<size_t>(turned_.rows() * tile.size()));
     work_.backend().value_products(work_.trace(), kv_head_, turned_.data(), turned_.rows(), tile,
                                    products_.data());
     parallel_for(block.heads / size_ * block.rows, [&](int64_t index) {
@@ -207,18 +224,18 @@ class OutputChangeRows : public RowIndicator {
       }
     }
     double squares[kColumns] = {}, parts[kColumns] = {};
-    for (int a = 0; a < size_; ++a)
-      for (int b = 0; b < size_; ++b) {
-        const auto odds_a = odds.row(a), odds_b = odds.row(b);
-        const double* left = products(block, first + a, b, row, tile, columns);
-        const double* right = products(block, first + b, a, row, tile, columns);
-        const double* forms = metric(first + a, b).forms.data() + columns.begin;
-        const double own = forms_[static_cast<size_t>(at(block, first + a, b, row))];
-        for (size_t i = 0; i < width; ++i)
-          squares[i] += odds_a[i] * odds_b[i] * (own - left[i] - right[i] + forms[i]);
-        for (size_t i = 0; i < width && a == b; ++i)
-          parts[i] += odds_a[i] * odds_a[i] * (own + forms[i]);
-      }
+    for (size_t p = 0; p < pairs_.size(); ++p) {
+      const PairOfUnit pair = pairs_[p];
+      const auto odds_a = odds.row(pair.a), odds_b = odds.row(pair.b);
+      const int64_t number = static_cast<int64_t>(at(first, p)) * block.rows + row;
+      const double* product = products_.data() + number * tile.size() + columns.begin - tile.begin;
+      const double* form = metrics_[at(first, p)]->forms.data() + columns.begin;
+      const double own = forms_[static_cast<size_t>(number)], times = pair.times();
+      for (size_t i = 0; i < width; ++i)
+        squares[i] += times * odds_a[i] * odds_b[i] * (own - product[i] + form[i]);
+      for (size_t i = 0; i < width && pair.a == pair.b; ++i)
+        parts[i] += odds_a[i] * odds_a[i] * (own + form[i]);
+    }
     double* const out = change_.data() + (first / size_ * block.rows + row) * candidates_.size() +
                         (columns.begin - candidates_.begin);
     int64_t cancelled = 0;
@@ -235,12 +252,6 @@ class OutputChangeRows : public RowIndicator {
     }
   }
 
-  /// z_a G_ab v_i of one row for the columns i of a tile from columns.begin on.
-  const double* products(const AttentionBlock& block, int a, int b, int64_t row, Range tile,
-                         Range columns) const {
-    return products_.data() + at(block, a, b, row) * tile.size() + columns.begin - tile.begin;
-  }
-
   /// The same for one entry, from the difference itself; infinite when the change is undefined.
   double change(const AttentionBlock& block, int first, int64_t row, int64_t i) const {
     std::vector<float> v(static_cast<size_t>(work_.value_dim()));
@@ -251,16 +262,17 @@ class OutputChangeRows : public RowIndicator {
       if (i == own.heavy && own.alone) return INFINITY;
       const double share = static_cast<double>(block.attention_row(first + a, row)[i]);
       const double odds = i == own.heavy ? share : share / (1 - share);
-      std::vector<double> difference = i == own.heavy ? own.rest : own.output;
+      const std::span<const double> from = i == own.heavy ? std::span(own.rest) : own.output;
+      std::vector<double> difference(from.begin(), from.end());
       for (size_t c = 0; c < difference.size(); ++c)
         difference[c] = odds * (difference[c] - static_cast<double>(v[c]));
       differences.push_back(std::move(difference));
     }
     double squares = 0;
-    for (int a = 0; a < size_; ++a)
-      for (int b = 0; b < size_; ++b)
-        squares += inner(differences[static_cast<size_t>(a)], metric(first + a, b).gram,
-                         differences[static_cast<size_t>(b)]);
+    for (size_t p = 0; p < pairs_.size(); ++p)
+      squares += pairs_[p].times() * inner(differences[static_cast<size_t>(pairs_[p].a)],
+                                           metrics_[at(first, p)]->gram,
+                                           differences[static_cast<size_t>(pairs_[p].b)]);
     return std::sqrt(std::max(squares, 0.0));
   }
 
@@ -270,12 +282,14 @@ class OutputChangeRows : public RowIndicator {
   bool joint_;
   int kv_head_ = -1;
   int size_ = 1;                   // heads of a unit
-  std::vector<const OutputMetric*> metrics_;   // [heads][unit heads b]
-  std::vector<HeadRow> rows_;      // [heads][rows] of the block at work
-  Table<double> turned_;           // [heads][unit heads b][rows][dv]: z_a G_ab
-  std::vector<double> forms_;      // [heads][unit heads b][rows]: z_a G_ab z_b
-  std::vector<double> products_;   // [heads][unit heads b][rows][entries of the tile at work]
-  std::vector<double> change_;     // [units][rows][candidates]
+  std::vector<PairOfUnit> pairs_;    // of a unit
+  std::vector<const OutputMetric*> metrics_;   // [units][pairs]
+  std::vector<double> outputs_;    // [heads][rows][dv] z of the block at work
+  std::vector<HeadRow> rows_;      // [heads][rows]
+  Table<double> turned_;           // [units][pairs][rows][dv]: z_a G_ab + z_b G_ba
+  std::vector<double> forms_;      // [units][pairs][rows]: z_a G_ab z_b
+  Buffer<double> products_;        // [units][pairs][rows][entries of the tile at work]
+  Buffer<double> change_;          // [units][rows][candidates]
 };
 
 class OutputChangeKind : public Indicator {

@@ -3,11 +3,13 @@
 #include <numeric>
 #include <vector>
 
+#include "sim/core/parallel.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 
 namespace kvsim {
 namespace {
 
+constexpr int64_t kEntries = 128;   // whose values are read at a time
 /// A squared distance below this share of its parts is taken from the difference itself.
 constexpr double kCancelled = 1e-8;
 
@@ -29,6 +31,11 @@ class MeanRows : public RowIndicator {
  public:
   explicit MeanRows(LayerWork& work) : work_(work) {}
 
+  void start(const AttentionBlock& block) override {
+    metrics_.clear();
+    for (int head = block.kv_head * block.heads; head < (block.kv_head + 1) * block.heads; ++head)
+      metrics_.push_back(&work_.output_metric(head, head));
+  }
   void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
            std::span<double> out) const override {
     const float* a = block.attention_row(head, row) + candidates.begin;
@@ -36,36 +43,66 @@ class MeanRows : public RowIndicator {
   }
 
   /// a/(1-a) * ||(mean output - v_i) W^h||; the mean output is not renormalised (as coded).
-  void finish(int query_head, Range candidates, std::span<double> mean) const override {
-    const int kv_head = query_head / work_.group_size();
-    const Table<float> values = work_.values(kv_head);
-    const OutputMetric& metric = work_.output_metric(query_head, query_head);
-    const auto dv = static_cast<size_t>(work_.value_dim());
-    std::vector<double> output(dv, 0.0), turned(dv, 0.0);
-    for (int64_t i = candidates.begin; i < candidates.end; ++i) {
-      const double share = mean[static_cast<size_t>(i - candidates.begin)];
-      for (size_t c = 0; c < dv; ++c)
-        output[c] += share * static_cast<double>(values.row(i)[c]);
-    }
-    for (size_t r = 0; r < dv; ++r)
-      for (size_t c = 0; c < dv; ++c)
-        turned[c] += output[r] * metric.gram.row(static_cast<int64_t>(r))[c];
-    const double own = std::inner_product(output.begin(), output.end(), turned.begin(), 0.0);
-    std::vector<double> products(mean.size());
-    work_.backend().value_products(work_.trace(), kv_head, turned.data(), 1, candidates,
+  void finish(int first_head, Range candidates,
+              std::span<std::vector<double>> rows) const override {
+    const int kv_head = first_head / work_.group_size();
+    const int64_t dv = work_.value_dim();
+    Table<double> outputs(std::ssize(rows), dv), turned(std::ssize(rows), dv);
+    std::vector<double> own(rows.size());
+    parallel_for(std::ssize(rows), [&](int64_t head) {
+      const auto output = outputs.row(head), turn = turned.row(head);
+      add_values(kv_head, candidates, rows[static_cast<size_t>(head)], output);
+      for (int64_t r = 0; r < dv; ++r)
+        for (int64_t c = 0; c < dv; ++c)
+          turned(head, c) += outputs(head, r) * metrics_[static_cast<size_t>(head)]->gram(r, c);
+      own[static_cast<size_t>(head)] =
+          std::inner_product(output.begin(), output.end(), turn.begin(), 0.0);
+    });
+    Table<double> products(std::ssize(rows), candidates.size());
+    work_.backend().value_products(work_.trace(), kv_head, turned.data(), turned.rows(), candidates,
                                    products.data());
-    for (size_t at = 0; at < mean.size(); ++at) {
-      const double form = metric.forms[static_cast<size_t>(candidates.begin) + at];
-      double squares = own - 2 * products[at] + form;
-      if (squares < kCancelled * (own + form)) squares = square_of_gap(
-          output, values.row(candidates.begin + static_cast<int64_t>(at)), metric.gram);
-      double& score = mean[at];
-      score = score < 1 ? score / (1 - score) * std::sqrt(std::max(squares, 0.0)) : INFINITY;
-    }
+    parallel_for(std::ssize(rows), [&](int64_t head) {
+      const auto at = static_cast<size_t>(head);
+      score(kv_head, *metrics_[at], outputs.row(head), own[at], candidates, products.row(head),
+            rows[at]);
+    });
   }
 
  private:
+  /// output += sum of share_i v_i.
+  void add_values(int kv_head, Range candidates, std::span<const double> share,
+                  std::span<double> output) const {
+    std::vector<float> values(static_cast<size_t>(kEntries) * output.size());
+    for (int64_t first = candidates.begin; first < candidates.end; first += kEntries) {
+      const int64_t last = std::min(candidates.end, first + kEntries);
+      work_.trace().v.read(kv_head, first, last, values.data());
+      for (int64_t i = first; i < last; ++i) {
+        const double x = share[static_cast<size_t>(i - candidates.begin)];
+        const float* const v = values.data() + (i - first) * std::ssize(output);
+        for (size_t c = 0; c < output.size(); ++c) output[c] += x * static_cast<double>(v[c]);
+      }
+    }
+  }
+
+  /// row: from attention to scores. `own`: output G output^T; `products`: output G v_i^T.
+  void score(int kv_head, const OutputMetric& metric, std::span<const double> output, double own,
+             Range candidates, std::span<const double> products, std::span<double> row) const {
+    std::vector<float> v(output.size());
+    for (size_t at = 0; at < row.size(); ++at) {
+      const int64_t i = candidates.begin + static_cast<int64_t>(at);
+      const double form = metric.forms[static_cast<size_t>(i)];
+      double squares = own - 2 * products[at] + form;
+      if (squares < kCancelled * (own + form)) {
+        work_.trace().v.read(kv_head, i, i + 1, v.data());
+        squares = square_of_gap(output, v, metric.gram);
+      }
+      const double share = row[at];
+      row[at] = share < 1 ? share / (1 - share) * std::sqrt(std::max(squares, 0.0)) : INFINITY;
+    }
+  }
+
   LayerWork& work_;
+  std::vector<const OutputMetric*> metrics_;   // of the block's heads
 };
 
 class OutputChangeMean : public Indicator {

@@ -264,8 +264,10 @@ TEST_CASE("products in the metric of W_O agree with float64", "[backend][metric]
         const Range entries{3, 295};
         const size_t width = static_cast<size_t>(dv), count = static_cast<size_t>(entries.size());
         std::vector<double> g(width * width), forms(count), y, products(8 * count);
-        backend->output_gram(layer, 4, 5, g.data());
-        backend->value_forms(layer, 1, g.data(), entries, forms.data());
+        std::vector<double> own_g(width * width), own_forms(count);
+        const std::vector<HeadPair> pairs = {{4, 5, g.data(), forms.data()},
+                                             {5, 5, own_g.data(), own_forms.data()}};
+        backend->output_metrics(layer, pairs, entries);
         for (uint64_t i = 0; i < 8 * width; ++i) y.push_back(normal(3, 5, i));
         backend->value_products(layer, 1, y.data(), 8, entries, products.data());
         double worst = 0;
@@ -276,6 +278,7 @@ TEST_CASE("products in the metric of W_O agree with float64", "[backend][metric]
           for (size_t c = 0; c < a.size(); ++c) form += a[c] * b[c];
           const double size = reference::l2(a) * reference::l2(b);
           worst = std::max(worst, std::fabs(forms[at] - form) / size);
+          worst = std::max(worst, std::fabs(own_forms[at] / std::pow(reference::l2(b), 2) - 1));
           for (size_t r = 0; r < 8; ++r) {
             double product = 0;
             for (size_t c = 0; c < width; ++c) product += y[r * width + c] * v[c];

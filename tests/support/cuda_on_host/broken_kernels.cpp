@@ -259,8 +259,8 @@ void add_verbs(Backend& backend, const LayerTrace& layer, std::vector<double>& o
   }
   const int64_t dv = layer.value_dim();
   std::vector<double> gram(static_cast<size_t>(dv * dv)), forms(150);
-  backend.output_gram(layer, 0, 1, gram.data());
-  backend.value_forms(layer, 0, gram.data(), {0, 150}, forms.data());
+  const HeadPair pair{0, 1, gram.data(), forms.data()};
+  backend.output_metrics(layer, {&pair, 1}, {0, 150});
   out.insert(out.end(), forms.begin(), forms.end());
 }
 
