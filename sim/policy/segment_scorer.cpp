@@ -217,7 +217,7 @@ void SegmentScorer::fold(const AttentionBlock& block, int64_t first_row) {
   for (Unit& unit : units_)
     for (int64_t r = 0; r < block.rows; ++r)
       unit.aggregation->see(first + r, visible(block.positions[static_cast<size_t>(r)]));
-  constexpr int64_t kColumns = 8192;   // of a part
+  constexpr int64_t kColumns = 1024;   // of a part: what is aggregated stays near for all rows
   const int64_t parts = (columns + kColumns - 1) / kColumns;
   parallel_for(std::ssize(units_) * parts, [&](int64_t task) {
     const auto unit = static_cast<size_t>(task / parts);

@@ -1,3 +1,5 @@
+#include <Eigen/Core>
+
 #include <algorithm>
 #include <cmath>
 
@@ -55,15 +57,14 @@ class Preference : public RowStatistic {
   double add_row(const float* a, int64_t head, int64_t count, int64_t columns) {
     double* const mean = mean_.data() + head * columns;
     double* const squares = squares_.data() + head * columns;
-    double entropy = 0;
     for (int64_t c = 0; c < columns; ++c) {
       const auto x = static_cast<double>(a[c]);
-      if (x > 0) entropy -= x * std::log(x + 1e-10);
       const double change = x - mean[c];
       mean[c] += change / static_cast<double>(count);
       squares[c] += change * (x - mean[c]);
     }
-    return entropy;
+    const auto x = Eigen::Map<const Eigen::ArrayXf>(a, columns).cast<double>();
+    return -(x * (x + 1e-10).log()).sum();
   }
   void close() {
     if (kv_head_ >= 0 && rows_ > 1)

@@ -1,3 +1,5 @@
+#include <Eigen/Core>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -24,26 +26,15 @@ std::vector<double> block_scores(const Tensor& tensor, int kv_head, int64_t begi
   const int64_t channels = tensor.dim(2);
   Table<float> x(2 * size, channels);
   tensor.read(kv_head, begin, begin + 2 * size, x.data());
-  std::vector<double> low(static_cast<size_t>(channels), INFINITY);
-  std::vector<double> high(static_cast<size_t>(channels), -INFINITY);
-  for (int64_t i = size; i < 2 * size; ++i)
-    for (int64_t c = 0; c < channels; ++c) {
-      const auto at = static_cast<size_t>(c);
-      low[at] = std::min(low[at], static_cast<double>(x(i, c)));
-      high[at] = std::max(high[at], static_cast<double>(x(i, c)));
-    }
+  const auto block = Eigen::Map<const Eigen::Array<float, Eigen::Dynamic, Eigen::Dynamic>>(
+      x.data(), channels, 2 * size).cast<double>().eval();   // one column for each token
+  const Eigen::ArrayXd low = block.rightCols(size).rowwise().minCoeff();
+  const Eigen::ArrayXd width = block.rightCols(size).rowwise().maxCoeff() - low;
+  const Eigen::ArrayXd divisor = (width == 0).select(INFINITY, width);
   std::vector<double> score(static_cast<size_t>(size));
-  std::vector<double> scaled(static_cast<size_t>(channels));
   for (int64_t t = 0; t < size; ++t) {
-    for (int64_t c = 0; c < channels; ++c) {
-      const auto at = static_cast<size_t>(c);
-      const double width = high[at] - low[at];
-      scaled[at] = width == 0 ? 0 : (static_cast<double>(x(t, c)) - low[at]) / width;
-    }
-    const double mean =
-        std::accumulate(scaled.begin(), scaled.end(), 0.0) / static_cast<double>(channels);
-    double squares = 0;
-    for (double s : scaled) squares += (s - mean) * (s - mean);
+    const Eigen::ArrayXd scaled = (block.col(t) - low) / divisor;
+    const double squares = (scaled - scaled.mean()).square().sum();
     score[static_cast<size_t>(t)] =
         channels > 1 ? std::sqrt(squares / static_cast<double>(channels - 1)) : 0;
   }
