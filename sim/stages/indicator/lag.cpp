@@ -26,14 +26,19 @@ std::vector<double> block_scores(const Tensor& tensor, int kv_head, int64_t begi
   const int64_t channels = tensor.dim(2);
   Table<float> x(2 * size, channels);
   tensor.read(kv_head, begin, begin + 2 * size, x.data());
-  const auto block = Eigen::Map<const Eigen::Array<float, Eigen::Dynamic, Eigen::Dynamic>>(
-      x.data(), channels, 2 * size).cast<double>().eval();   // one column for each token
-  const Eigen::ArrayXd low = block.rightCols(size).rowwise().minCoeff();
-  const Eigen::ArrayXd width = block.rightCols(size).rowwise().maxCoeff() - low;
-  const Eigen::ArrayXd divisor = (width == 0).select(INFINITY, width);
+  const auto token = [&](int64_t t) {
+    return Eigen::Map<const Eigen::ArrayXf>(x.row(t).data(), channels).cast<double>();
+  };
+  Eigen::ArrayXd low = token(size), high = token(size);
+  for (int64_t t = size + 1; t < 2 * size; ++t) {
+    low = low.min(token(t));
+    high = high.max(token(t));
+  }
+  const Eigen::ArrayXd divisor = (high == low).select(INFINITY, high - low);
+  Eigen::ArrayXd scaled(channels);
   std::vector<double> score(static_cast<size_t>(size));
   for (int64_t t = 0; t < size; ++t) {
-    const Eigen::ArrayXd scaled = (block.col(t) - low) / divisor;
+    scaled = (token(t) - low) / divisor;
     const double squares = (scaled - scaled.mean()).square().sum();
     score[static_cast<size_t>(t)] =
         channels > 1 ? std::sqrt(squares / static_cast<double>(channels - 1)) : 0;
