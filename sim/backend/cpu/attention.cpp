@@ -16,7 +16,7 @@ namespace kvsim {
 namespace {
 
 constexpr int64_t kKeyBlock = 256;
-constexpr int64_t kTasks = 8, kLeastRows = 16;   // tiles of a request, rows of each of these
+constexpr int64_t kLeastRows = 16;   // of a tile, where all rows fit in fewer than there are threads
 constexpr float kSlack = 20.0f;   // see ReplayTile
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
@@ -237,9 +237,9 @@ void cpu_attention(const Kernels& kernels, const LayerTrace& layer, const Attent
   prepare(layer, request, block);
   const int64_t rows = block.heads * block.rows;
   if (rows == 0) return;
-  // A few rows are shared by several threads; no row depends on the others of its tile.
-  const int64_t tiles =
-      std::max((rows + kTileRows - 1) / kTileRows, std::min(kTasks, rows / kLeastRows));
+  // A few rows are shared by all threads; no row depends on the others of its tile.
+  const int64_t tiles = std::max((rows + kTileRows - 1) / kTileRows,
+                                 std::min<int64_t>(threads(), rows / kLeastRows));
   const int64_t height = (rows + tiles - 1) / tiles;
   std::vector<std::unique_ptr<AttentionTile>> workers(static_cast<size_t>(threads()));
   parallel_for(tiles, [&](int64_t t) {
