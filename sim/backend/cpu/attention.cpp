@@ -16,7 +16,7 @@ namespace kvsim {
 namespace {
 
 constexpr int64_t kKeyBlock = 256;
-constexpr int64_t kLeastRows = 16;   // of a tile, where all rows fit in fewer than there are threads
+constexpr int64_t kLeastRows = 16;   // of a tile, where one tile would take all rows
 constexpr float kSlack = 20.0f;   // see ReplayTile
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
