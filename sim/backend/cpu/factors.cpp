@@ -18,7 +18,7 @@ void load_transposed(const Kernels& kernels, const LayerTrace& layer, int64_t he
   const int64_t dv = layer.value_dim();
   Scratch<float> rows(dv * kDepthRun), narrow(kDepthRun * ld);
   load_output_columns(layer, head, c, columns, kDepthRun, rows.data());
-  if (dv < ld) std::fill_n(narrow.data(), kDepthRun * ld, 0.0f);
+  std::fill_n(narrow.data(), kDepthRun * ld, 0.0f);
   kernels.transpose(rows.data(), dv, kDepthRun, kDepthRun, narrow.data(), ld);
   std::copy_n(narrow.data(), columns * ld, wt);
 }
