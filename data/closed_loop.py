@@ -11,10 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 
-from capture import Parser, number, show_progress  # noqa: E402
-from kvtrace.errors import EXIT_FAILURE, EXIT_USAGE, CaptureError, run_tool  # noqa: E402
+from kvsim.kvtrace.capture_command import Parser, number, show_progress  # noqa: E402
+from kvsim.kvtrace.errors import EXIT_FAILURE, EXIT_USAGE, CaptureError, run_tool  # noqa: E402
 
 EXAMPLES = """\
 results (LOOP.nc, netCDF-4, dimensions policy, budget, step as in results files)
@@ -90,7 +90,7 @@ class Trace:
                                "only run again on tokens that the trace holds")
 
     def check_tokens(self) -> None:
-        from kvtrace.model import token_digest
+        from kvsim.kvtrace.model import token_digest
 
         known = self.source.get("token_ids_sha256")
         if known is None or "config_sha256" not in self.source:
@@ -112,14 +112,14 @@ class Trace:
                                f"(its digest is {results.trace_digest})")
 
     def model_name(self) -> str:
-        from kvtrace.model import PIP_MODEL
+        from kvsim.kvtrace.model import PIP_MODEL
 
         if str(self.source.get("model_source", "")).startswith(f"pip {PIP_MODEL} "):
             return PIP_MODEL
         return self.model
 
     def check_model(self, loaded) -> None:
-        from kvtrace.model import config_digest
+        from kvsim.kvtrace.model import config_digest
 
         if config_digest(loaded.config) != self.source["config_sha256"]:
             raise CaptureError(f"{self.path}: captured from another model ({self.model}) than "
@@ -214,7 +214,7 @@ def run_pairs(loop, results, pairs: list[tuple[int, int]], journal, args) -> int
 
 
 def run(args: argparse.Namespace, command: list[str]) -> None:
-    from kvtrace.writer import check_target
+    from kvsim.kvtrace.writer import check_target
 
     check_target(args.out, args.overwrite, [args.trace, args.results])
     try:
@@ -222,10 +222,10 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
         import xxhash  # noqa: F401
     except ImportError as error:
         raise CaptureError(f"{error}; pip install -r data/requirements.txt", EXIT_FAILURE) from None
-    from kvtrace.closed_loop import ClosedLoop
-    from kvtrace.kept_sets import ResultsFile
-    from kvtrace.loop_results import Journal, write_loop
-    from kvtrace.model import library_versions, load_model
+    from kvsim.kvtrace.closed_loop import ClosedLoop
+    from kvsim.kvtrace.kept_sets import ResultsFile
+    from kvsim.kvtrace.loop_results import Journal, write_loop
+    from kvsim.kvtrace.model import library_versions, load_model
 
     trace = Trace(args.trace)
     with ResultsFile(args.results) as results:

@@ -6,13 +6,13 @@ import itertools
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 
 import texts  # noqa: E402
-from capture import (  # noqa: E402
+from kvsim.kvtrace.capture_command import (  # noqa: E402
     Parser, number, query_choice, show_progress, summary, whole_numbers,
 )  # fmt: skip
-from kvtrace.errors import EXIT_USAGE, CaptureError, run_tool  # noqa: E402
+from kvsim.kvtrace.errors import EXIT_USAGE, CaptureError, run_tool  # noqa: E402
 
 DEFAULT_KINDS = "summary,questions,fewshot,code"
 EXAMPLES = """\
@@ -91,10 +91,10 @@ def fit(kind: texts.Kind, seed: int, limit: int, count_tokens) -> texts.Text:
 
 
 def make(args: argparse.Namespace) -> None:
-    from kvtrace.capture import CaptureOptions, capture_trace, no_progress
-    from kvtrace.markup import parse_text
-    from kvtrace.model import load_model, sha256
-    from kvtrace.prompt import render, tokenize
+    from kvsim.kvtrace.capture import CaptureOptions, capture_trace, no_progress
+    from kvsim.kvtrace.markup import parse_text
+    from kvsim.kvtrace.model import load_model, sha256
+    from kvsim.kvtrace.prompt import render, tokenize
 
     args.out.mkdir(parents=True, exist_ok=True)
     wanted = []

@@ -14,8 +14,12 @@ import pkgutil
 import sys
 from pathlib import Path
 
-# Run as a script: the package `plots` is found from the folder above it.
-sys.path[0] = str(Path(__file__).resolve().parent.parent)
+if __name__ == "__main__":
+    # Run by its path: the package that it belongs to is two folders up, in a clone under python/.
+    home = Path(__file__).absolute().parents[2]
+    clone = Path(__file__).resolve().parents[1] / "python"
+    sys.path[0] = str(home if (home / "kvsim" / "plots").is_dir() else clone)
+    __package__ = "kvsim.plots"
 
 FORMATS = ("pdf", "png", "csv")
 DEFAULT_FORMATS = ("pdf", "png")
@@ -77,9 +81,9 @@ def layer_list(text):
 
 def find_figures():
     """Every module of the folder figures/, by name: a new figure is a new file."""
-    import plots.figures
-    return {module.name: importlib.import_module(f"plots.figures.{module.name}")
-            for module in pkgutil.iter_modules(plots.figures.__path__)}
+    from . import figures
+    return {module.name: importlib.import_module(f"{figures.__name__}.{module.name}")
+            for module in pkgutil.iter_modules(figures.__path__)}
 
 
 def folders(paths, out):
@@ -152,7 +156,7 @@ def check_targets(targets, overwrite, load):
 
 
 def run(options, figures):
-    from plots import load, style
+    from . import load, style
     try:
         load.parse_budget(options.budget)
         planned = plan(options, figures, load)

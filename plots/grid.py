@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plots import load
+from . import load
 
 # variable, what it is over the layers, label, is more better?
 METRICS = (

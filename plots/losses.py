@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plots import load
+from . import load
 
 SCORE = "span_retained_importance"
 CONSTRAINTS = ("constrain", "whitelist")   # keys that make a record a variant of another

@@ -14,11 +14,10 @@ import numpy as np
 import xarray
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[0] = str(ROOT)
-sys.path.append(str(ROOT / "data"))
+sys.path[:1] = [str(ROOT / "python"), str(ROOT / "data")]
 
 import prediction_plan as plan  # noqa: E402
-from plots import style  # noqa: E402
+from kvsim.plots import style  # noqa: E402
 
 RESAMPLES = 500
 # Losses: retained shares are turned around, so that more is always worse.

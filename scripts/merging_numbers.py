@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "python")]
 
-from plots import load, statistics, style  # noqa: E402
+from kvsim.plots import load, statistics, style  # noqa: E402
 
 
 def with_interval(values, form):

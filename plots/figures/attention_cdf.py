@@ -8,7 +8,7 @@ import functools
 import matplotlib
 import numpy as np
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "attention held by the largest entries, mean and percentile 5, one line per layer"
 PANELS = (("attention_cdf_mean", "mean over heads and steps"),

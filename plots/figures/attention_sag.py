@@ -7,8 +7,8 @@ is the attention on the entries they drop.
 
 import numpy as np
 
-from plots import load, style
-from plots.figures.retained_importance import MEDIAN, running_median
+from .. import load, style
+from .retained_importance import MEDIAN, running_median
 
 TITLE = "attention sag of merged slots over steps, what moved in all, and what was dropped"
 PANELS = (("attention_sag", "attention sag (fraction of attention)"),

@@ -10,8 +10,8 @@ import functools
 
 import numpy as np
 
-from plots import load, statistics, style
-from plots.figures import risk, traces
+from .. import load, statistics, style
+from . import risk, traces
 
 TITLE = "estimates of risk and dynamics of attention over several traces, with bootstrap intervals"
 READS = "several"

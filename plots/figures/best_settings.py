@@ -4,7 +4,7 @@ as it is: the table that `kvsim sweep --json` prints.
 
 import functools
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "best settings of a sweep with bootstrap intervals (kvsim sweep --json)"
 READS = "sweep"

@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "bias index per span and spread over spans against compression ratio"
 

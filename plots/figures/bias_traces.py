@@ -6,8 +6,8 @@ import functools
 
 import numpy as np
 
-from plots import load, statistics, style
-from plots.figures.keep_rate_traces import of_files, orders
+from .. import load, statistics, style
+from .keep_rate_traces import of_files, orders
 
 TITLE = "bias index per span at one budget, every trace and the mean over traces"
 READS = "several"

@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "metrics against the budget, mean over layers and worst layer"
 

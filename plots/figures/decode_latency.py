@@ -6,7 +6,7 @@ and stay where it is a count, and so does the time.
 
 import numpy as np
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "roofline time of a decode step against the context length"
 CONTEXTS = 2.0 ** np.arange(10, 18)

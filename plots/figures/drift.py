@@ -10,7 +10,7 @@ import functools
 import matplotlib
 import numpy as np
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "output change over queries and positions, and the drift of the best entries"
 PANELS = 4

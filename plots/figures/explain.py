@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.lines import Line2D
 
-from plots import style
+from .. import style
 
 TITLE = "the prompt coloured by kept, evicted and importance at one step"
 READS = "explain"

@@ -9,7 +9,7 @@ import functools
 
 import numpy as np
 
-from plots import load, losses, statistics, style
+from .. import load, losses, statistics, style
 
 TITLE = "gain of whitelist, fair and debiased eviction over the policy itself"
 READS = "several"

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "retained importance of single queries as a band, beside mean, defensive and hindsight"
 CHOSEN_ROW = 15   # the historical token of the paper's figure

@@ -7,7 +7,7 @@ import functools
 
 import numpy as np
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "correlation of kept importance with the full cache, against the budget"
 NAMES = {"importance_pearson": "Pearson", "importance_cosine": "cosine"}

@@ -9,7 +9,7 @@ import warnings
 
 import numpy as np
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "keep rate per span against compression ratio, one panel per policy"
 PAGE_PANELS = 30

@@ -8,7 +8,7 @@ import functools
 
 import numpy as np
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "bias index per layer and span at one budget, one panel per policy"
 PAGE_PANELS = 24

@@ -10,7 +10,7 @@ import warnings
 
 import numpy as np
 
-from plots import load, statistics, style
+from .. import load, statistics, style
 
 TITLE = "keep rate per span against compression ratio, orders of the spans down, policies across"
 READS = "several"

@@ -8,7 +8,7 @@ import functools
 
 import numpy as np
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "key norms by position, and their correlation with attention and position, by layer"
 

@@ -7,7 +7,7 @@ import functools
 
 import numpy as np
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "evicted entries that later queries attend to most, beside chance, against the budget"
 PANELS = (("late_share", "evicted share of a query's top 20 %"),

@@ -8,7 +8,7 @@ import functools
 
 import numpy as np
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "locality of attention in time by layer, against random orders of the steps"
 

@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.ticker import LogLocator
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "memory at equal output error, by entries kept and bits per number"
 FULL_BITS = 0   # stands for entries that are not quantised

@@ -4,7 +4,7 @@ steps since the merge. Medians over pairs; the line is the median over layers, t
 
 import numpy as np
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "bounds of what a merged pair changes, beside what it does change, by delay"
 MEASURED, BOUND = 0, 1

@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.ticker import LogLocator
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "output error against the budget: eviction and merging of the same selection"
 MERGE_KEYS = ("merge", "merge_threshold", "cam_targets", "votes", "score_estimate",

@@ -10,7 +10,7 @@ import functools
 
 import numpy as np
 
-from plots import load, statistics, style
+from .. import load, statistics, style
 
 TITLE = "keep rate and importance of needles, depth by length, one panel per policy"
 READS = "several"

@@ -11,7 +11,7 @@ import functools
 
 import numpy as np
 
-from plots import load, losses, statistics, style
+from .. import load, losses, statistics, style
 
 TITLE = "how often each lambda of debiased eviction is Pareto-optimal, and its points"
 READS = "several"

@@ -3,7 +3,7 @@ is compressed anew now and then, from the full one, loses until the next time.""
 
 import numpy as np
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "output error against steps since the last compression, for several periods"
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "error of predicted attention scores by predictor"
 SUMMARIES = (("prediction_error_median", "median"),

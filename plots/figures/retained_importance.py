@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "retained importance over steps, one panel per layer"
 OUTLIER = 0.5

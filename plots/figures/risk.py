@@ -9,7 +9,7 @@ import functools
 
 import numpy as np
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "estimated against true risk: sampled entries, and how good each estimator is"
 NAMES = {"single": "one query", "mean": "mean over the window", "max": "maximum",

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from plots import grid, style
+from .. import grid, style
 
 TITLE = "sweeps: metrics along each hyper-parameter, the others at their defaults"
 READS = "several"

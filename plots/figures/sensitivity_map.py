@@ -7,7 +7,7 @@ import functools
 import matplotlib
 import numpy as np
 
-from plots import grid, load, style
+from .. import grid, load, style
 
 TITLE = "sweeps: heat map over two hyper-parameters, per metric and budget"
 READS = "several"

@@ -6,8 +6,8 @@ import functools
 
 import numpy as np
 
-from plots import load, statistics, style
-from plots.figures.span_scores import correlations
+from .. import load, statistics, style
+from .span_scores import correlations
 
 TITLE = "rank correlation of the order of spans against compression ratio, mean over traces"
 READS = "several"

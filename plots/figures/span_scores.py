@@ -10,7 +10,7 @@ import functools
 
 import numpy as np
 
-from plots import load, losses, statistics, style
+from .. import load, losses, statistics, style
 
 TITLE = "class score per span against compression ratio, and rank correlation of their order"
 PAGE_PANELS = 20

@@ -7,7 +7,7 @@ import functools
 
 import numpy as np
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "stream error against the budget, a predictor of the model's loss"
 LABEL = "stream error (root mean square over steps)"

@@ -6,7 +6,7 @@ standard errors are mostly smaller than the markers.
 
 import numpy as np
 
-from plots import style
+from .. import style
 
 TITLE = "estimates of a rarely seen risk: closed forms and simulation"
 READS = "theory"

@@ -6,7 +6,7 @@ import functools
 
 from matplotlib.patches import Patch
 
-from plots import grid, style
+from .. import grid, style
 
 TITLE = "sweeps: effect of each hyper-parameter on the metrics, the largest on top"
 READS = "several"

@@ -9,7 +9,7 @@ import functools
 
 import numpy as np
 
-from plots import load, statistics, style
+from .. import load, statistics, style
 
 TITLE = "worst case, mean and outliers over several traces, with bootstrap intervals"
 READS = "several"

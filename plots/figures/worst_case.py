@@ -8,7 +8,7 @@ import functools
 import matplotlib
 import numpy as np
 
-from plots import load, style
+from .. import load, style
 
 TITLE = "worst step, mean and outlier count of retained importance, policy by layer"
 BESIDE = 9  # up to this many layers the three maps stand side by side

@@ -26,11 +26,11 @@ except ImportError as error:
     sys.exit(0)
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "data"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / name) for name in ("python", "data")]
 
 import closed_loop  # noqa: E402
 import tiny_models  # noqa: E402
-from kvtrace import closed_loop as loop_module  # noqa: E402
+from kvsim.kvtrace import closed_loop as loop_module  # noqa: E402
 from test_capture import WithFolder  # noqa: E402
 
 PLAIN = {"schedule": "prefill", "merge": "drop", "quantize": "none", "positions": "absolute"}

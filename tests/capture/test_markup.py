@@ -8,10 +8,10 @@ import sys
 import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "data"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / name) for name in ("python", "data")]
 
-from kvtrace.errors import CaptureError  # noqa: E402
-from kvtrace.markup import parse_chat_json, parse_text, plain_text  # noqa: E402
+from kvsim.kvtrace.errors import CaptureError  # noqa: E402
+from kvsim.kvtrace.markup import parse_chat_json, parse_text, plain_text  # noqa: E402
 
 
 class ParseText(unittest.TestCase):

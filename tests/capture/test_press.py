@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("KVSIM_BIN")
-sys.path.insert(0, str(ROOT / "data"))
+sys.path[:0] = [str(ROOT / name) for name in ("python", "data")]
 
 try:
     import h5py
@@ -21,7 +21,7 @@ try:
     import torch
     import transformers
     from kept_sets_press import KeptSetsPress
-    from kvtrace import closed_loop, kept_sets, model
+    from kvsim.kvtrace import closed_loop, kept_sets, model
 except ImportError as error:
     print(f"skipped: tests of the kvpress press need kvpress and data/requirements.txt ({error})")
     sys.exit(0)

@@ -11,10 +11,10 @@ import sys
 import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "data"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / name) for name in ("python", "data")]
 
 import texts  # noqa: E402
-from kvtrace.markup import parse_text  # noqa: E402
+from kvsim.kvtrace.markup import parse_text  # noqa: E402
 from texts import program, world  # noqa: E402
 from texts.desks import DESKS, RULE_NAMES  # noqa: E402
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import fake_results
-from plots import load
+from kvsim.plots import load
 from test_plots import PlotTest
 
 

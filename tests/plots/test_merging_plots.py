@@ -15,8 +15,8 @@ from test_plots import PlotTest  # noqa: E402  (skips when matplotlib is missing
 
 import numpy as np  # noqa: E402
 import merging_numbers  # noqa: E402
-from plots import load, statistics  # noqa: E402
-from plots.figures import attention_sag, memory_error, merging_budget, periodic  # noqa: E402
+from kvsim.plots import load, statistics  # noqa: E402
+from kvsim.plots.figures import attention_sag, memory_error, merging_budget, periodic  # noqa: E402
 
 RECORDS = {"snapkv": {}, "snapkv,merge=convex": {"merge": "convex"},
            "snapkv,schedule=periodic,period=4": {"schedule": "periodic", "period": "4"},

@@ -19,7 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 DRAW = ROOT / "plots" / "draw.py"
-sys.path[:0] = [str(ROOT), str(HERE)]
+sys.path[:0] = [str(ROOT / "python"), str(HERE)]
 
 try:
     import h5netcdf  # noqa: F401
@@ -27,8 +27,8 @@ try:
     import numpy as np
 
     import fake_results
-    from plots import draw, load, style
-    from plots.figures import explain, fragility, retained_importance, worst_case
+    from kvsim.plots import draw, load, style
+    from kvsim.plots.figures import explain, fragility, retained_importance, worst_case
 except ModuleNotFoundError as error:
     print(f"tests/plots skipped: Python has no module {error.name} "
           "(plots/requirements.txt lists what the figures need)")

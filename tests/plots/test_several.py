@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from plots import load, losses, statistics
-from plots.figures import needles, span_scores, traces
+from kvsim.plots import load, losses, statistics
+from kvsim.plots.figures import needles, span_scores, traces
 from test_plots import THEORY, PlotTest
 
 

@@ -7,8 +7,8 @@ from test_plots import PlotTest  # says so, and stops, where modules are missing
 
 import numpy as np
 
-from plots import grid, load
-from plots.figures import tornado
+from kvsim.plots import grid, load
+from kvsim.plots.figures import tornado
 
 
 class SweepFiguresTest(PlotTest):
