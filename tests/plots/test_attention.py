@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 import fake_results
+from test_plots import PlotTest  # says so, and stops, where modules are missing
 from kvsim.plots import load
-from test_plots import PlotTest
 
 
 class AttentionTest(PlotTest):

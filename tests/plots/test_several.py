@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from test_plots import THEORY, PlotTest  # says so, and stops, where modules are missing
 from kvsim.plots import load, losses, statistics
 from kvsim.plots.figures import needles, span_scores, traces
-from test_plots import THEORY, PlotTest
 
 
 class SeveralTracesTest(PlotTest):
