@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 
 from kvsim.kvtrace.capture_command import Parser, number, show_progress  # noqa: E402
-from kvsim.kvtrace.errors import EXIT_FAILURE, EXIT_USAGE, CaptureError, run_tool  # noqa: E402
+from kvsim.kvtrace.errors import EXIT_FAILURE, CaptureError, run_tool  # noqa: E402
 
 EXAMPLES = """\
 results (LOOP.nc, netCDF-4, dimensions policy, budget, step as in results files)
