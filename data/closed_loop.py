@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Runs the model of a trace with the kept sets of a results file, and writes what it loses.
+"""Runs the model of a trace with the compressed caches of a results file, and writes what it loses.
 
-Replay is open loop. Here the captured model runs again, once per policy and budget, with the kept
-sets applied to every query after the prompt; the tokens are those of the trace."""
+Replay is open loop. Here the captured model runs again, once per policy and budget, and every query
+after the prompt meets the compressed cache; the tokens are those of the trace."""
 
 import argparse
+import contextlib
 import json
 import shlex
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 
 from kvsim.kvtrace.capture_command import Parser, number, show_progress  # noqa: E402
-from kvsim.kvtrace.errors import EXIT_FAILURE, CaptureError, run_tool  # noqa: E402
+from kvsim.kvtrace.errors import EXIT_FAILURE, EXIT_USAGE, CaptureError, run_tool  # noqa: E402
 
 EXAMPLES = """\
 results (LOOP.nc, netCDF-4, dimensions policy, budget, step as in results files)
@@ -24,7 +25,8 @@ results (LOOP.nc, netCDF-4, dimensions policy, budget, step as in results files)
   and _mean (also kl_divergence_max) over steps, per policy and budget
 
 The kept sets come from `kvsim replay --save-keep`; layers that the results lack keep everything.
-Policies that merge, quantise or compress at every step have no static sets and are refused.
+Policies that merge, quantise, move positions or compress at later steps need the program itself
+(--kvsim), but no kept sets: their caches are made while the model runs (docs/closed_loop.md).
 Finished pairs are kept in LOOP.nc.unfinished: an interrupted run is simply started again.
 
 examples
@@ -47,6 +49,8 @@ def parser() -> Parser:
     add = p.add_argument_group("what to run").add_argument
     add("trace", type=Path, metavar="TRACE.h5")
     add("results", type=Path, metavar="RESULTS.nc", help="of that trace, with --save-keep")
+    add("--kvsim", metavar="PROGRAM",
+        help="the kvsim program, for policies that change the cache (build/kvsim, or on the PATH)")
     add("--policy", action="append", metavar="RECORD",
         help="policy, as the results name it; repeatable (all)")
     add("--budget", action="append", metavar="B", help="budget, as it was typed; repeatable (all)")
@@ -83,6 +87,7 @@ class Trace:
             self.model = str(self.file.attrs["model"])
             self.source = json.loads(self.file.attrs.get("source", "{}"))
             self.ids = self.file["tokens/id"][:] if "tokens/id" in self.file else None
+            self.queries = self.file["query_position"][:]
         except (KeyError, ValueError, TypeError) as error:
             raise CaptureError(f"{path}: not a kvtrace file: {error}") from None
         if self.ids is None or self.ids.ndim != 1 or not 0 < self.prompt_len < len(self.ids):
@@ -165,8 +170,32 @@ class Progress:
 def chosen_pairs(args, results) -> tuple[list[int], list[int]]:
     policies = results.choose(args.policy, results.policies, "policy")
     budgets = results.choose(args.budget, results.budget_labels, "budget")
-    results.check_static(policies)
+    live = [results.policies[p] for p in policies if not results.is_static(p)]
+    if live and args.generate:
+        raise CaptureError(f"--generate: only with kept sets that stay as they are, not with "
+                           f"{', '.join(live)}; choose others with --policy", EXIT_USAGE)
+    if len(live) < len(policies):
+        results.check_sets()
     return policies, budgets
+
+
+def live_attention(args, trace: Trace, results, policies: list[int], budgets: list[int]):
+    """The program that serves policies which no kept sets describe; None where there is none."""
+    from kvsim.kvtrace.live_cache import LiveAttention, Served, find_program
+
+    records = [results.policies[p] for p in policies if not results.is_static(p)]
+    if not records:
+        return None
+    served = Served(
+        trace=trace.path,
+        records=records,
+        budgets=[results.budget_labels[b] for b in budgets],
+        layers=results.layers,
+        seed=results.seed,
+        importance=results.importance,
+        prompt_queries=trace.queries[trace.queries < trace.prompt_len],
+    )
+    return LiveAttention(find_program(args.kvsim), served, args.threads)
 
 
 def agreement(written, full) -> int:
@@ -186,14 +215,25 @@ def run_batch(loop, batch: list, args, reference) -> list[dict]:
     return found
 
 
+def cache_of(results, live, policy: int, budget: int):
+    """What the model runs with: kept sets, or a cache that `live` serves."""
+    from kvsim.kvtrace.live_cache import LiveCache
+
+    if results.is_static(policy):
+        return results.sets(policy, budget)
+    names = (results.policies[policy], results.budget_labels[budget])
+    return LiveCache(*names, (live.served.records.index(names[0]),
+                              live.served.budgets.index(names[1])))
+
+
 def run_pairs(loop, results, pairs: list[tuple[int, int]], journal, args) -> int:
-    """Runs what the journal lacks, equal sets once; returns how many sets were run."""
+    """Runs what the journal lacks, equal sets once; returns how many caches were run."""
     progress, ran = Progress(args.quiet), 0
     reference = loop.generate([None], args.generate)[0] if args.generate else None
-    names: dict[str, list] = {}     # by the sets' digest: all pairs that have them
+    names: dict[str, list] = {}     # by the cache's digest: all pairs that have it
     cells: dict[str, tuple] = {}
     for p, b in pairs:
-        digest = results.sets(p, b).digest()
+        digest = cache_of(results, loop.live, p, b).digest()
         names.setdefault(digest, []).append((results.policies[p], results.budget_labels[b]))
         cells.setdefault(digest, (p, b))
     missing = []
@@ -205,7 +245,7 @@ def run_pairs(loop, results, pairs: list[tuple[int, int]], journal, args) -> int
             journal.add(same, known)
     for begin in range(0, len(missing), loop.batch):
         part = missing[begin : begin + loop.batch]
-        batch = [results.sets(*cells[digest]) for digest in part]
+        batch = [cache_of(results, loop.live, *cells[digest]) for digest in part]
         for digest, found in zip(part, run_batch(loop, batch, args, reference)):
             journal.add(names[digest], found)
         ran += len(part)
@@ -248,7 +288,12 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
         journal = Journal(args.out, identity, args.overwrite)
         ids = [int(token) for token in trace.ids]
         try:
-            with ClosedLoop(loaded.model, ids, trace.prompt_len) as loop:
+            with contextlib.ExitStack() as stack:
+                live = live_attention(args, trace, results, policies, budgets)
+                if live is not None:
+                    stack.enter_context(live)
+                loop = ClosedLoop(loaded.model, ids, trace.prompt_len, live)
+                stack.enter_context(loop)
                 trace.check_cache(loop)
                 ran = run_pairs(loop, results, pairs, journal, args)
         finally:

@@ -51,6 +51,7 @@ else
 fi
 check "capture" "$model_python" tests/capture/test_capture.py
 check "closed loop" "$model_python" tests/capture/test_closed_loop.py
+check "closed loop of changed caches" "$model_python" tests/capture/test_live_caches.py
 check "sweeps on a cluster" /usr/bin/python3 tests/cluster/test_workflow.py
 check "kept sets in kvpress" "$model_python" tests/capture/test_press.py
 check "sample trace" "$KVSIM_BIN" verify data/sample.h5

@@ -1,7 +1,8 @@
-"""Runs a model whose later queries see only what a kept set left of the prompt's cache.
+"""Runs a model whose later queries see only what compression left of the cache.
 
-The prompt runs once, with the full cache; its keys and values serve every set. Only the later
-tokens are run again, several sets at a time, each layer masked with the sets' own entries. As in a
+The prompt runs once, with the full cache; its keys and values serve every run. Only the later
+tokens are run again, several caches at a time: each layer is masked with the kept sets' entries,
+or its attention comes from the program that holds the compressed cache (live_cache.py). As in a
 capture, the model's attention function is replaced in transformers' registry by one that calls it.
 """
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from .errors import CaptureError
 from .kept_sets import KeptSets
+from .live_cache import LiveAttention, LiveCache
 from .record import call_own_attention, find_attention_layers, replace_attention
 
 REGISTERED_NAME = "kvtrace_closed_loop"
@@ -21,13 +23,20 @@ ROWS_AT_ONCE_ELSEWHERE = 2048
 # Rows whose distributions over the vocabulary are compared at once.
 COMPARED_ROWS = 8
 
+# What one row of a forward pass runs with; None keeps everything.
+Cache = KeptSets | LiveCache | None
+
+
+def _on_host(tensor) -> np.ndarray:
+    return tensor.detach().float().cpu().numpy()
+
 
 @dataclass
 class Loss:
-    """What one kept set does to the model's next-token distributions, per later query [T].
+    """What one cache does to the model's next-token distributions, per later query [T].
 
-    kl: KL(full || kept), nats. nll_difference: of the trace's next token, nats, NaN at the last
-    query. agrees: 1 where both distributions have the same most likely token.
+    kl: KL(full || compressed), nats. nll_difference: of the trace's next token, nats, NaN at the
+    last query. agrees: 1 where both distributions have the same most likely token.
     """
 
     kl: np.ndarray
@@ -38,21 +47,25 @@ class Loss:
 class ClosedLoop:
     """One model and one text: `ids` [N] tokens, of which the first `prompt_len` are the prompt.
 
-    A context manager: the model's own attention is back when it ends.
+    `live` serves the LiveCaches. A context manager: the model's own attention is back when it ends.
     """
 
-    def __init__(self, model, ids: list[int], prompt_len: int):
+    def __init__(self, model, ids: list[int], prompt_len: int, live: LiveAttention | None = None):
         import torch
 
         self.model = model
         self.device = model.device
         self.ids = torch.tensor(ids, device=self.device)
         self.prompt_len = prompt_len
+        self.live = live
         self.layers = find_attention_layers(model)
         # [1, Hkv, n, d] by layer; what later tokens added, [B, Hkv, t, d]; sets by layer, or None.
         self.prompt: dict[int, tuple] = {}
         self.later: dict[int, tuple] = {}
         self.kept: dict[int, object] = {}
+        # Queries of the prompt by layer, as far as the live caches need them; the caches by row.
+        self.prompt_queries: dict[int, np.ndarray] = {}
+        self.live_rows: dict[int, LiveCache] = {}
         self.keeps_later = False
         self.start: int | None = None
 
@@ -102,6 +115,9 @@ class ClosedLoop:
         layer = module.layer_idx
         if self.start is None:
             self.prompt[layer] = (key, value)
+            if self.live is not None and layer in self.live.served.layers:
+                stored = query[0][:, self.live.served.prompt_queries]
+                self.prompt_queries[layer] = _on_host(stored)
             return call_own_attention(
                 self.own_function, module, query, key, value, attention_mask, kwargs
             )
@@ -112,8 +128,33 @@ class ClosedLoop:
         keys, values = (torch.cat(tensors, dim=2) for tensors in zip(*parts))
         if self.keeps_later:
             self.later[layer] = (keys[:, :, self.prompt_len :], values[:, :, self.prompt_len :])
+        served = self._served(layer, query, keys, values)
+        if len(served) == len(query):
+            return torch.stack([served[row] for row in range(len(query))]), None
         mask = self._mask(layer, query, keys.shape[2], kwargs.get("sliding_window"))
-        return call_own_attention(self.own_function, module, query, keys, values, mask, kwargs)
+        output, weights = call_own_attention(
+            self.own_function, module, query, keys, values, mask, kwargs
+        )
+        for row, own in served.items():
+            output[row] = own
+        return output, weights
+
+    def _served(self, layer: int, query, keys, values) -> dict[int, object]:
+        """Outputs [m, Hq, dv] by row, of the rows whose cache of this layer is a changed one."""
+        import torch
+
+        served = {}
+        for row, cache in self.live_rows.items():
+            if layer not in self.prompt_queries:
+                continue
+            later = _on_host(query[row])
+            own = self.live.attend(
+                cache, layer, np.concatenate([self.prompt_queries[layer], later], axis=1),
+                _on_host(keys[row]), _on_host(values[row]),
+            )  # fmt: skip
+            if own is not None:
+                served[row] = torch.tensor(own).to(query).transpose(0, 1)
+        return served
 
     def _mask(self, layer: int, query, visible_len: int, window: int | None):
         """Additive mask [B or 1, Hq or 1, m, entries]: causal, sliding window, kept sets."""
@@ -132,11 +173,13 @@ class ClosedLoop:
         mask = torch.zeros(visible.shape, dtype=query.dtype, device=self.device)
         return mask.masked_fill_(~visible, float("-inf"))
 
-    def _choose(self, sets: list[KeptSets | None]) -> None:
-        """Puts the sets of a batch together per layer, as bool [B, Hq, n]; None keeps all."""
+    def _choose(self, caches: list[Cache]) -> None:
+        """Puts the sets of a batch together per layer, as bool [B, Hq, n]."""
         import torch
 
         self.kept = {}
+        self.live_rows = {i: one for i, one in enumerate(caches) if isinstance(one, LiveCache)}
+        sets = [one if isinstance(one, KeptSets) else None for one in caches]
         heads = self.model.config.get_text_config().num_attention_heads
         for layer in {layer for one in sets if one is not None for layer in one.masks}:
             if layer not in self.layers:
@@ -152,37 +195,37 @@ class ClosedLoop:
                 rows.append(np.repeat(mask, heads // len(mask), axis=0))
             self.kept[layer] = torch.from_numpy(np.stack(rows)).to(self.device)
 
-    def _forward(self, tokens, sets: list[KeptSets | None], start: int):
-        """Logits [B, m, vocabulary] of tokens [1 or B, m] at positions start.., one set a row."""
+    def _forward(self, tokens, caches: list[Cache], start: int):
+        """Logits [B, m, vocabulary] of tokens [1 or B, m] at positions start.., one cache a row."""
         import torch
 
-        self._choose(sets)
+        self._choose(caches)
         self.start = start
         positions = torch.arange(start, start + tokens.shape[1], device=self.device)
         return self.model(
-            input_ids=tokens.expand(len(sets), -1),
-            position_ids=positions[None].expand(len(sets), -1),
+            input_ids=tokens.expand(len(caches), -1),
+            position_ids=positions[None].expand(len(caches), -1),
             use_cache=False,
         ).logits
 
     @property
     def batch(self) -> int:
-        """How many sets one forward pass takes."""
+        """How many caches one forward pass takes."""
         rows = ROWS_AT_ONCE.get(self.device.type, ROWS_AT_ONCE_ELSEWHERE)
         return max(1, rows // (len(self.ids) - self.prompt_len))
 
-    def logits(self, sets: list[KeptSets | None]):
-        """Teacher-forced logits [B, T, vocabulary] of the later tokens, one kept set a row."""
+    def logits(self, caches: list[Cache]):
+        """Teacher-forced logits [B, T, vocabulary] of the later tokens, one cache a row."""
         import torch
 
         with torch.inference_mode():
-            return self._forward(self.ids[None, self.prompt_len :], sets, self.prompt_len)
+            return self._forward(self.ids[None, self.prompt_len :], caches, self.prompt_len)
 
-    def losses(self, sets: list[KeptSets]) -> list[Loss]:
-        """Runs one batch of sets and compares each with the run that keeps everything."""
+    def losses(self, caches: list[Cache]) -> list[Loss]:
+        """Runs one batch of caches and compares each with the run that keeps everything."""
         import torch
 
-        logits = self.logits(sets)
+        logits = self.logits(caches)
         with torch.inference_mode():
             return [self._compare(one.float()) for one in logits]
 
@@ -219,7 +262,10 @@ class ClosedLoop:
         return kl, kl + mean, logits.argmax(-1) == self.full_top[rows]
 
     def generate(self, sets: list[KeptSets | None], count: int) -> np.ndarray:
-        """Greedy tokens [B, count] after the prompt; the first comes from the prompt itself."""
+        """Greedy tokens [B, count] after the prompt; the first comes from the prompt itself.
+
+        Live caches end with the trace's tokens and cannot be written with.
+        """
         import torch
 
         self.later, self.keeps_later = {}, True

@@ -1,7 +1,8 @@
 """Kept sets of a results file (`kvsim replay --save-keep`), checked to be ones a model can run with.
 
 A set says, per layer and head, which of the n prompt entries later queries may still see. Only
-policies that compress once, after the prompt, and change no keys or values have such sets.
+policies that compress once, after the prompt, and change no keys or values are described by their
+sets; the others' caches are live (live_cache.py).
 """
 
 import hashlib
@@ -16,10 +17,10 @@ from .errors import EXIT_USAGE, CaptureError
 
 # What a record must say of these stages; anything else is not a set of untouched entries.
 PLAIN_STAGES = {
-    "schedule": ("prefill", "its sets change over the steps"),
-    "merge": ("drop", "it changes keys and values of the slots that stay"),
-    "quantize": ("none", "it changes keys and values"),
-    "positions": ("absolute", "it moves the entries' positions"),
+    "schedule": "prefill",
+    "merge": "drop",
+    "quantize": "none",
+    "positions": "absolute",
 }
 
 
@@ -48,12 +49,9 @@ def _texts(dataset) -> list[str]:
     return [str(text) for text in dataset.asstr()[:]]
 
 
-def reason_against(parameters: dict) -> str:
-    """Why the policy with these parameters has no static sets; empty when it has."""
-    for stage, (wanted, reason) in PLAIN_STAGES.items():
-        if parameters.get(stage, wanted) != wanted:
-            return f"{stage}={parameters[stage]}: {reason}"
-    return ""
+def has_static_sets(parameters: dict) -> bool:
+    """Is a cache with these parameters what its kept sets say, at every step?"""
+    return all(parameters.get(stage, plain) == plain for stage, plain in PLAIN_STAGES.items())
 
 
 class ResultsFile:
@@ -83,6 +81,8 @@ class ResultsFile:
         self.trace_digest = str(attributes["trace_digest"])
         self.config = str(attributes["config"])
         self.history = str(attributes["history"])
+        self.seed = int(attributes.get("seed", 0))
+        self.importance = str(json.loads(self.config).get("importance", "l1"))
         self.policies = _texts(self.file["policy"])
         self.budgets = np.asarray(self.file["budget"][:], dtype=np.float64)
         self.budget_labels = _texts(self.file["budget_label"])
@@ -90,8 +90,6 @@ class ResultsFile:
         self.parameters = {
             entry["record"]: entry["parameters"] for entry in json.loads(self.config)["policies"]
         }
-        if "kept_mask" not in self.file and "kept_mask_query" not in self.file:
-            raise CaptureError(f"{self.path}: holds no kept sets; replay with --save-keep")
 
     def choose(self, wanted: list[str] | None, known: list[str], what: str) -> list[int]:
         """Indices of the wanted names, all of them without a choice."""
@@ -102,19 +100,13 @@ class ResultsFile:
                 )
         return [i for i, name in enumerate(known) if not wanted or name in wanted]
 
-    def check_static(self, chosen: list[int]) -> None:
-        """Refuses, by name, policies whose sets are not all there is to say of them."""
-        refused = []
-        for index in chosen:
-            name = self.policies[index]
-            reason = reason_against(self.parameters.get(name, {}))
-            if reason:
-                refused.append(f"{name} ({reason})")
-        if refused:
-            raise CaptureError(
-                f"{self.path}: no model can be run with the kept sets of {'; '.join(refused)}; "
-                "choose others with --policy"
-            )
+    def is_static(self, policy: int) -> bool:
+        """Do the kept sets say all there is to say of this policy's cache?"""
+        return has_static_sets(self.parameters.get(self.policies[policy], {}))
+
+    def check_sets(self) -> None:
+        if "kept_mask" not in self.file and "kept_mask_query" not in self.file:
+            raise CaptureError(f"{self.path}: holds no kept sets; replay with --save-keep")
 
     def sets(self, policy: int, budget: int) -> KeptSets:
         for variable in ("kept_mask", "kept_mask_query"):

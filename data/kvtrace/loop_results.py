@@ -10,8 +10,8 @@ import numpy as np
 from .errors import EXIT_FAILURE, CaptureError
 
 NOTE = (
-    "Closed loop: the model ran with the kept sets applied to every query after the prompt, so "
-    "that errors feed into later layers and steps; the tokens are those of the trace."
+    "Closed loop: every query after the prompt met the compressed cache, so that errors feed into "
+    "later layers and steps; the tokens are those of the trace."
 )
 # name -> (dimensions, unit, long name); the first three hold a number per step.
 VARIABLES = {

@@ -112,9 +112,13 @@ void DecodeReplay::run(const std::function<void(const StepBlock&)>& sink) {
   if (outcomes_.empty()) return;
   const TraceInfo& info = work_.info();
   const int64_t heads = work_.query_heads();
-  Table<float> importance(heads, info.total_len);
-  work_.backend().projected_norms(work_.trace(), options_.norm, {0, info.total_len},
-                                  importance.data());
+  Table<float> made_here;
+  if (options_.importance == nullptr) {
+    made_here = Table<float>(heads, info.total_len);
+    work_.backend().projected_norms(work_.trace(), options_.norm, {0, info.total_len},
+                                    made_here.data());
+  }
+  const Table<float>& importance = options_.importance ? *options_.importance : made_here;
   std::vector<std::unique_ptr<DecodeRun>> runs;
   start_runs(runs);
   const int64_t most = std::clamp<int64_t>(kBlockValues / (heads * info.total_len), 1, kMostSteps);

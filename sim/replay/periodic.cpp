@@ -128,10 +128,13 @@ void PeriodicReplay::run(const std::function<void(const StepBlock&)>& sink,
                          const EpochSink& epochs) {
   if (outcomes_.empty()) return;
   const int64_t all = work_.info().total_len;
-  Table<float> importance(work_.query_heads(), all);   // of prompts and of what follows them
-  work_.backend().projected_norms(work_.trace(), options_.norm, {0, all}, importance.data());
+  Table<float> importance;   // of prompts and of what follows them
   PrefillOptions options = options_;
-  options.importance = &importance;
+  if (options.importance == nullptr) {
+    importance = Table<float>(work_.query_heads(), all);
+    work_.backend().projected_norms(work_.trace(), options_.norm, {0, all}, importance.data());
+    options.importance = &importance;
+  }
   for (PeriodicPolicies::Planned& planned : policies_.planned())
     for (Epoch& epoch : planned.epochs) replay_epoch(planned, epoch, options, sink, epochs);
 }

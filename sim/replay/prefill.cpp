@@ -4,6 +4,7 @@
 #include <map>
 
 #include "sim/core/parallel.hpp"
+#include "sim/replay/cache_change.hpp"
 #include "sim/replay/compression.hpp"
 #include "sim/replay/merge_watcher.hpp"
 #include "sim/replay/per_step.hpp"
@@ -11,23 +12,6 @@
 
 namespace kvsim {
 namespace {
-
-bool leaves_out_entries(const LayerWork& work, const KeptSets& kept) {
-  return std::any_of(kept.owners.begin(), kept.owners.end(), [&](const auto& owner) {
-    return static_cast<int64_t>(owner.size()) < work.entries();
-  });
-}
-
-/// Does the record change keys or values of what it kept of this layer?
-bool changes_entries(const LayerWork& work, const KeptSets& kept, const Settings& settings) {
-  if (settings.is("positions", "cache")) return true;
-  if (leaves_out_entries(work, kept) && merges(settings)) return true;
-  const Quantize& rounding = quantizer(settings);
-  return std::any_of(kept.owners.begin(), kept.owners.end(), [&](const auto& owner) {
-    return rounding.count(settings, static_cast<int64_t>(owner.size()), work.trace().k.dim(2),
-                          work.value_dim()).numbers > 0;
-  });
-}
 
 /// Are the kept entries changed in the same way under both settings?
 bool same_change(const Settings& a, const Settings& b) {

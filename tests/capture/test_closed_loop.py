@@ -341,14 +341,6 @@ class Refusals(WithLoop):
         self.run_loop("llama", trace, self.prompt, name="no.nc", code=3)
         self.run_loop("llama", trace, self.folder / "none.nc", name="no.nc", code=3)
 
-    def test_of_policies_whose_sets_are_not_all_they_do(self):
-        trace = self.trace_of("llama")
-        for stage, value in (("schedule", "decode"), ("schedule", "per-step"),
-                             ("merge", "keepkv"), ("quantize", "kivi"), ("positions", "cache")):
-            results = self.one_set(trace, {stage: value})
-            self.run_loop("llama", trace, results, name="no.nc", code=3)
-            self.assertIn(f"x ({stage}={value}", self.message)
-
     def test_of_wrong_usage(self):
         trace = self.trace_of("llama")
         results = self.one_set(trace)

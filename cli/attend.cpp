@@ -1,0 +1,158 @@
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <optional>
+
+#include "cli/options.hpp"
+#include "cli/progress.hpp"
+#include "cli/terminal.hpp"
+#include "io/trace_reader.hpp"
+#include "run/live_attention.hpp"
+#include "sim/core/error.hpp"
+
+namespace kvsim::cli {
+namespace {
+
+// The conversation, all numbers little-endian as this machine has them:
+//   attend: int32 1                       once, when all kept sets are chosen
+//   model:  int32 policy, budget, layer   numbers of the first two in the order of the options
+//           float32 q [Hq][M][d], k [Hkv][N][d], v [Hkv][N][dv]
+//   attend: int32 0                       that layer's cache stays as it is
+//        or int32 1, float32 z^ [Hq][N - n][dv]
+// until the model closes its end.
+constexpr int32_t kUnchanged = 0;
+constexpr int32_t kReady = 1;
+
+void describe(po::options_description& options) {
+  add_policy_option(options);
+  add_budget_option(options);
+  add_layers_option(options);
+  options.add_options()("importance", po::value<std::string>()->value_name("l1|l2"),
+                        "norm of v W in the importance (default: l1)");
+  add_seed_option(options);
+}
+
+Norm importance(const Values& values) {
+  const std::string typed = text(values, "importance");
+  if (typed.empty() || typed == "l1") return Norm::l1;
+  if (typed == "l2") return Norm::l2;
+  usage_error({.what = "unknown value", .where = "--importance", .found = typed,
+               .expected = "one of l1, l2"});
+}
+
+std::vector<Record> records(const Values& values) {
+  std::vector<Record> records;
+  for (const std::string& policy : texts(values, "policy"))
+    records.push_back(Record::parse(policy));
+  if (records.empty())
+    usage_error({.what = "no policy", .where = "--policy", .expected = "at least one"});
+  return records;
+}
+
+std::vector<Budget> budgets(const Values& values) {
+  std::vector<Budget> budgets;
+  for (const std::string& budget : budget_items(values)) budgets.push_back(Budget::parse(budget));
+  if (budgets.empty())
+    usage_error({.what = "no budget", .where = "--budget", .expected = "at least one"});
+  return budgets;
+}
+
+/// False when the input ends before the first byte.
+bool read_bytes(void* target, size_t bytes) {
+  const size_t found = std::fread(target, 1, bytes, stdin);
+  if (found == bytes) return true;
+  if (found == 0 && std::feof(stdin) != 0) return false;
+  bad_data({.what = "the request ends too early", .where = "standard input",
+            .found = std::to_string(found) + " bytes",
+            .expected = std::to_string(bytes) + " bytes"});
+}
+
+Tensor read_tensor(const char* name, int64_t a, int64_t b, int64_t c) {
+  Tensor tensor(ElementType::float32, {a, b, c});
+  if (!read_bytes(tensor.data(), tensor.bytes()))
+    bad_data({.what = "the request ends too early", .where = "standard input",
+              .expected = std::string("tensor ") + name});
+  const int64_t bad = first_non_finite(ElementType::float32, tensor.data(), tensor.count());
+  if (bad >= 0)
+    bad_data({.what = "not a finite number", .where = "standard input",
+              .found = std::string(name) + " at flat index " + std::to_string(bad)});
+  return tensor;
+}
+
+size_t number(int32_t value, size_t count, const char* what) {
+  if (value >= 0 && static_cast<size_t>(value) < count) return static_cast<size_t>(value);
+  bad_data({.what = std::string("no such ") + what, .where = "standard input",
+            .found = std::to_string(value),
+            .expected = "0 to " + std::to_string(count - 1)});
+}
+
+/// The next request; nothing when the input ends.
+std::optional<LiveAttention::Call> read_call(const LiveAttention& attention) {
+  std::array<int32_t, 3> head{};
+  if (!read_bytes(head.data(), sizeof head)) return std::nullopt;
+  LiveAttention::Call call;
+  call.record = number(head[0], attention.records().size(), "policy");
+  call.budget = number(head[1], attention.budgets().size(), "budget");
+  call.layer = head[2];
+  if (std::ranges::find(attention.layers(), call.layer) == attention.layers().end())
+    bad_data({.what = "no such layer", .where = "standard input",
+              .found = std::to_string(call.layer), .expected = "a layer of --layers"});
+  const TraceInfo& info = attention.info();
+  const auto queries = static_cast<int64_t>(info.query_position.size());
+  call.q = read_tensor("q", info.num_query_heads, queries, info.head_dim);
+  call.k = read_tensor("k", info.num_kv_heads, info.total_len, info.head_dim);
+  call.v = read_tensor("v", info.num_kv_heads, info.total_len, attention.value_dim(call.layer));
+  return call;
+}
+
+void write_bytes(const void* source, size_t bytes) {
+  if (std::fwrite(source, 1, bytes, stdout) == bytes) return;
+  throw Error(Fault::failure, {.what = "cannot write", .where = "standard output"});
+}
+
+void flush() {
+  if (std::fflush(stdout) == 0) return;
+  throw Error(Fault::failure, {.what = "cannot write", .where = "standard output"});
+}
+
+int run(const Values& values) {
+  const TraceReader trace(text(values, "trace"));
+  if (is_terminal(stdin) || is_terminal(stdout))
+    usage_error({.what = "speaks with a program, not with a terminal", .where = "attend",
+                 .hint = "data/closed_loop.py starts it"});
+  LiveAttention attention(trace, records(values), budgets(values),
+                          chosen_layers(values, trace.info()), seed(values), importance(values));
+  {
+    Progress progress("kept sets");
+    attention.choose([&](int64_t done, int64_t all) {
+      progress.update(static_cast<double>(done) / static_cast<double>(all), "");
+    });
+  }
+  write_bytes(&kReady, sizeof kReady);
+  flush();
+  while (const auto call = read_call(attention)) {
+    const auto outputs = attention.attend(*call);
+    write_bytes(outputs ? &kReady : &kUnchanged, sizeof kReady);
+    if (outputs) write_bytes(outputs->data(), outputs->size() * sizeof(float));
+    flush();
+  }
+  return kDone;
+}
+
+const bool registered = register_command(
+    {.name = "attend",
+     .summary = "serve attention over compressed caches to a model that runs with them",
+     .arguments = {{.name = "trace", .meaning = "the trace file"}},
+     .description =
+         "For data/closed_loop.py, which starts it: a model that runs on the trace's tokens hands\n"
+         "over each layer's own queries, keys and values on standard input and gets, on standard\n"
+         "output, what attention over the cache of that policy and budget gives for every later\n"
+         "token. The numbers that go back and forth are described in docs/closed_loop.md.",
+     .describe = describe,
+     .examples = {"kvsim attend data/sample.h5 --policy keepkv --budget 0.3 < requests > answers",
+                  "kvsim attend data/sample.h5 --policy h2o:official --policy tova:official "
+                  "--budget 0.1,0.3 --layers 0 < requests > answers"},
+     .run = run});
+
+}  // namespace
+}  // namespace kvsim::cli

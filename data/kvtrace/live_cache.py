@@ -1,0 +1,139 @@
+"""Attention over caches that no mask can describe, from `kvsim attend`, for a model that runs.
+
+Merged, rounded or moved entries, and sets that are chosen anew at later steps, are replayed by the
+program that replays traces: layer by layer it is handed the run's own queries, keys and values.
+"""
+
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError
+
+READY, UNCHANGED, CHANGED = 1, 0, 1   # cli/attend.cpp
+BUILT_PROGRAM = Path(__file__).resolve().parents[2] / "build" / "kvsim"
+
+
+@dataclass
+class LiveCache:
+    """One (policy, budget) whose cache the program holds; `number`: of both among those served."""
+
+    policy: str
+    budget: str
+    number: tuple[int, int]
+
+    def digest(self) -> str:
+        return f"{self.policy} {self.budget}"
+
+
+def find_program(given: str | None) -> str:
+    """The kvsim program: as given, else the repository's build, else the one on the PATH."""
+    candidates = [given] if given else [str(BUILT_PROGRAM), "kvsim"]
+    for candidate in candidates:
+        found = shutil.which(candidate)
+        if found:
+            return found
+    raise CaptureError(
+        f"{' and '.join(candidates)}: no such program; merging, quantising and stepwise policies "
+        "need kvsim: build it, or name it with --kvsim",
+        EXIT_USAGE if given else EXIT_FAILURE,
+    )
+
+
+@dataclass
+class Served:
+    """What is asked of the program: `records` and `budgets` as texts, the other options of the
+    replay that the results come from; `prompt_queries` positions whose queries the trace stores.
+    """
+
+    trace: Path
+    records: list[str]
+    budgets: list[str]
+    layers: list[int]
+    seed: int
+    importance: str
+    prompt_queries: np.ndarray
+
+
+class LiveAttention:
+    """A running `kvsim attend`. A context manager: the program ends with it."""
+
+    def __init__(self, program: str, served: Served, threads: int = 0):
+        self.served = served
+        command = [program, "attend", str(served.trace), "--layers",
+                   ",".join(map(str, served.layers)), "--seed", str(served.seed),
+                   "--importance", served.importance, "-q"]  # fmt: skip
+        for record in served.records:
+            command += ["--policy", record]
+        for budget in served.budgets:
+            command += ["--budget", budget]
+        if threads:
+            command += ["--threads", str(threads)]
+        self.said = tempfile.TemporaryFile()
+        try:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said
+            )
+        except OSError as error:
+            self.said.close()
+            raise CaptureError(f"{program}: cannot be run: {error}", EXIT_FAILURE) from None
+
+    def __enter__(self) -> "LiveAttention":
+        try:
+            if self._read(1, np.int32)[0] != READY:
+                self._fail()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_) -> None:
+        for pipe in (self.process.stdin, self.process.stdout):
+            try:
+                pipe.close()
+            except OSError:
+                pass
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.said.close()
+
+    def attend(self, cache: LiveCache, layer: int, query, key, value) -> np.ndarray | None:
+        """Outputs [Hq, T, dv] of the T later queries; None where the layer keeps all as it is.
+
+        query [Hq, M, d] of the stored prompt positions and all later ones, key [Hkv, N, d],
+        value [Hkv, N, dv], float32 arrays.
+        """
+        head = np.array([*cache.number, layer], dtype=np.int32)
+        try:
+            for part in (head, query, key, value):
+                self.process.stdin.write(np.ascontiguousarray(part).data)
+            self.process.stdin.flush()
+        except OSError:
+            self._fail()
+        if self._read(1, np.int32)[0] == UNCHANGED:
+            return None
+        steps = query.shape[1] - len(self.served.prompt_queries)
+        shape = (query.shape[0], steps, value.shape[2])
+        return self._read(int(np.prod(shape)), np.float32).reshape(shape)
+
+    def _read(self, count: int, kind) -> np.ndarray:
+        size = count * np.dtype(kind).itemsize
+        found = self.process.stdout.read(size)
+        if len(found) != size:
+            self._fail()
+        return np.frombuffer(found, dtype=kind)
+
+    def _fail(self):
+        """The program has ended: what it said, with its exit code."""
+        code = self.process.wait()
+        self.said.seek(0)
+        lines = self.said.read().decode("utf-8", errors="replace").splitlines()
+        said = lines[-1].removeprefix("kvsim: ") if lines else f"ended with status {code}"
+        raise CaptureError(f"kvsim attend: {said}", code if code > 0 else EXIT_FAILURE)

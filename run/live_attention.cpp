@@ -1,0 +1,167 @@
+#include "run/live_attention.hpp"
+
+#include <algorithm>
+
+#include "io/side_files.hpp"
+#include "run/layer_replay.hpp"
+#include "sim/core/error.hpp"
+#include "sim/replay/cache_change.hpp"
+
+namespace kvsim {
+namespace {
+
+/// Queries of the prompt as far as they are stored, and every later one.
+TraceInfo with_all_later_queries(TraceInfo info) {
+  std::erase_if(info.query_position, [&](int64_t p) { return p >= info.prompt_len; });
+  for (int64_t p = info.prompt_len; p < info.total_len; ++p) info.query_position.push_back(p);
+  return info;
+}
+
+/// Puts z^ = z + (z^ - z) together from the blocks of a replay.
+class Outputs {
+ public:
+  explicit Outputs(const LayerWork& work)
+      : heads_(work.query_heads()), steps_(work.info().steps()), width_(work.value_dim()),
+        z_(static_cast<size_t>(heads_ * steps_ * width_)), change_(z_.size()) {}
+
+  void add(const StepBlock& block) {
+    if (block.full != nullptr) copy(block, block.full->z.data(), z_);
+    for (const OutcomeBlock& view : block.outcomes)
+      if (view.delta != nullptr) copy(block, view.delta, change_);
+  }
+  std::vector<float> sum() && {
+    for (size_t x = 0; x < z_.size(); ++x) z_[x] += change_[x];
+    return std::move(z_);
+  }
+
+ private:
+  /// `values` [Hq][steps of the block][dv], every step of it.
+  void copy(const StepBlock& block, const float* values, std::vector<float>& whole) const {
+    for (int64_t h = 0; h < heads_; ++h)
+      std::copy_n(values + h * block.steps * width_, block.steps * width_,
+                  whole.begin() + (h * steps_ + block.first_step) * width_);
+  }
+
+  int64_t heads_, steps_, width_;
+  std::vector<float> z_, change_;   // [Hq][T][dv]
+};
+
+}  // namespace
+
+class LiveAttention::Files : public SideFiles {
+ public:
+  Table<double> scores(const std::string& path, int layer, int64_t owners,
+                       int64_t entries) const override {
+    return read_scores(path, layer, owners, entries);
+  }
+  Table<double> table(const std::string& path, int64_t rows, int64_t columns) const override {
+    return read_table(path, rows, columns);
+  }
+};
+
+struct LiveAttention::Session {
+  int last_layer = -1;
+  std::unique_ptr<PolicyRun> first;             ///< the record and budget alone, never surveyed
+  std::unique_ptr<PeriodicPolicies> periodic;   ///< its later compressions
+};
+
+LiveAttention::LiveAttention(const TraceReader& reader, std::vector<Record> records,
+                             std::vector<Budget> budgets, std::vector<int> layers, uint64_t seed,
+                             Norm norm)
+    : reader_(reader), info_(with_all_later_queries(reader.info())), layers_(std::move(layers)),
+      seed_(seed), norm_(norm), files_(std::make_unique<Files>()), backend_(make_cpu_backend()) {
+  for (const int layer : layers_) {
+    const int64_t window = reader.header(layer).sliding_window;
+    if (window == 0 || window >= info_.total_len) continue;
+    bad_data({.what = "the layer is not compressed, since its sliding window is shorter than the "
+                      "trace",
+              .where = info_.path + ", layer " + std::to_string(layer),
+              .found = "a window of " + std::to_string(window),
+              .expected = "layers that see the whole trace"});
+  }
+  policies_ = std::make_unique<PolicyRun>(std::move(records), std::move(budgets), reader.info(),
+                                          layers_, seed_, *files_);
+  policies_->check();
+  check_periodic();
+}
+
+LiveAttention::~LiveAttention() = default;
+
+/// A periodic policy is compressed layer by layer while the model runs.
+void LiveAttention::check_periodic() const {
+  PeriodicPolicies periodic(*policies_, info_, layers_, seed_, *files_);
+  periodic.check();
+  for (const PeriodicPolicies::Planned& planned : periodic.planned()) {
+    const bool across = std::ranges::any_of(planned.epochs, [](const Epoch& epoch) {
+      return epoch.policies && epoch.policies->needs_survey();
+    });
+    if (!across) continue;
+    usage_error({.what = "each of its compressions ranks across layers, but a model that runs has "
+                         "not come to the later ones",
+                 .where = "policy " + policies_->records()[planned.record].canonical(),
+                 .expected = "schedule=prefill, or budgets that a layer has by itself"});
+  }
+}
+
+void LiveAttention::choose(const std::function<void(int64_t, int64_t)>& progress) {
+  const bool twice = policies_->needs_survey();
+  const int64_t all = std::ssize(layers_) * (twice ? 2 : 1);
+  int64_t done = 0;
+  for (const int layer : layers_) {
+    if (!twice) break;
+    progress(done++, all);
+    const LayerTrace trace = reader_.read_layer(layer);
+    LayerWork work(trace, *backend_, norm_);
+    policies_->survey(work);
+  }
+  if (twice) policies_->finish_survey();
+  for (const int layer : layers_) {
+    progress(done++, all);
+    LayerTrace trace = reader_.read_layer(layer);
+    LayerWork work(trace, *backend_, norm_);
+    kept_[layer] = policies_->select(work);
+    trace.q = trace.k = trace.v = Tensor();
+    trace.info = &info_;
+    trace_[layer] = std::move(trace);
+  }
+  progress(done, all);
+}
+
+LiveAttention::Session& LiveAttention::session(const Call& call) {
+  std::unique_ptr<Session>& session = sessions_[{call.record, call.budget}];
+  if (!session || call.layer <= session->last_layer) {
+    session = std::make_unique<Session>();
+    session->first = std::make_unique<PolicyRun>(
+        std::vector<Record>{records()[call.record]}, std::vector<Budget>{budgets()[call.budget]},
+        info_, layers_, seed_, *files_);
+    session->periodic = std::make_unique<PeriodicPolicies>(*session->first, info_, layers_, seed_,
+                                                           *files_);
+  }
+  session->last_layer = call.layer;
+  return *session;
+}
+
+std::optional<std::vector<float>> LiveAttention::attend(const Call& call) {
+  LayerTrace trace = trace_.at(call.layer);
+  trace.q = call.q;
+  trace.k = call.k;
+  trace.v = call.v;
+  LayerWork work(trace, *backend_, norm_);
+  const auto& kept = kept_.at(call.layer)[call.record][call.budget];
+  Session& run = session(call);
+  const std::vector<Record>& records = run.first->records();
+  if (leaves_cache_alone(work, *kept, records[0].settings)) return std::nullopt;
+  PrefillOptions options;
+  options.norm = norm_;
+  options.seed = seed_;
+  const Table<float> nothing(work.query_heads(), info_.total_len);
+  if (!kept->chosen_per_step) options.importance = &nothing;   // nobody reads shares of it
+  const LayerKept alone(1, {kept});
+  LayerReplay replay(work, *run.periodic, alone, records, options);
+  Outputs outputs(work);
+  replay.run([&](const StepBlock& block) { outputs.add(block); });
+  if (call.layer == layers_.back()) sessions_.erase({call.record, call.budget});
+  return std::move(outputs).sum();
+}
+
+}  // namespace kvsim

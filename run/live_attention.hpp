@@ -1,0 +1,77 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/trace_reader.hpp"
+#include "sim/backend/backend.hpp"
+#include "sim/policy/policy_run.hpp"
+#include "sim/replay/periodic.hpp"
+
+namespace kvsim {
+
+/// Attention over compressed caches for a model that runs with them: one layer at a time the model
+/// hands over its own queries, keys and values, of the prompt and of all later tokens, and gets the
+/// attention outputs z^ of the later ones, by the loops that replay a trace.
+///
+/// What a policy keeps of the prompt is chosen from the trace, as a replay of it does; what it
+/// merges, rounds or moves then, and what it chooses at later steps, comes from the tensors of the
+/// call. Output projections are the trace's.
+class LiveAttention {
+ public:
+  /// `norm`: of v W in the importance. Throws (usage) for policies that would have to know later
+  /// layers before the layer in work. The reader must outlive this.
+  LiveAttention(const TraceReader& reader, std::vector<Record> records,
+                std::vector<Budget> budgets, std::vector<int> layers, uint64_t seed, Norm norm);
+  ~LiveAttention();
+
+  /// The trace's, but with a query at every later position: what a call holds. T = N - n.
+  const TraceInfo& info() const { return info_; }
+  const std::vector<Record>& records() const { return policies_->records(); }
+  const std::vector<Budget>& budgets() const { return policies_->budgets(); }
+  const std::vector<int>& layers() const { return layers_; }
+  int64_t value_dim(int layer) const { return reader_.header(layer).value_dim; }
+
+  /// Chooses all kept sets; reads the trace once, or twice for policies that rank across layers.
+  /// Before the first call of attend().
+  void choose(const std::function<void(int64_t done, int64_t all)>& progress);
+
+  struct Call {
+    size_t record = 0;   ///< of records()
+    size_t budget = 0;   ///< of budgets()
+    int layer = 0;       ///< of layers(); those of one record and budget are called in ascending
+                         ///< order, and a call that does not ascend begins anew
+    Tensor q;            ///< [Hq][M][d] at info().query_position
+    Tensor k;            ///< [Hkv][N][d]
+    Tensor v;            ///< [Hkv][N][dv]
+  };
+  /// z^ [Hq][T][dv], or nothing where the cache of that layer stays as it is: nothing is evicted,
+  /// merged, rounded or moved, so that the model's own attention is exact.
+  std::optional<std::vector<float>> attend(const Call& call);
+
+ private:
+  struct Session;   // one record at one budget on its way through the layers
+  class Files;
+
+  void check_periodic() const;
+  Session& session(const Call& call);
+
+  const TraceReader& reader_;
+  TraceInfo info_;
+  std::vector<int> layers_;
+  uint64_t seed_;
+  Norm norm_;
+  std::unique_ptr<Files> files_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<PolicyRun> policies_;
+  std::map<int, LayerKept> kept_;
+  std::map<int, LayerTrace> trace_;   ///< by layer, without queries, keys and values
+  std::map<std::pair<size_t, size_t>, std::unique_ptr<Session>> sessions_;
+};
+
+}  // namespace kvsim
