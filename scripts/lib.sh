@@ -1,5 +1,6 @@
 # Shared by the scripts: installs what is missing, quietly, and says what failed when it does.
 # Sourced, not run.
+# shellcheck shell=bash
 
 KVSIM_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 KVSIM_CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/kvsim
@@ -11,6 +12,7 @@ PACKAGES="g++ cmake ninja-build pkg-config git ccache
   libfmt-dev nlohmann-json3-dev libtomlplusplus-dev zlib1g-dev libxxhash-dev catch2
   python3 python3-venv"
 TEST_PACKAGES="python3-numpy python3-h5py netcdf-bin"
+LINT_PACKAGES="clang-format clang-tidy shellcheck"
 
 say() { printf '%s\n' "$*" >&2; }
 

@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# Groups of tests that are not in kvsim_tests, one function each. ctest runs them by name and label:
+#   tests/group.sh --list        NAME LABEL of every group
+#   tests/group.sh NAME          runs one; exit code 77: skipped, and the last line says what is missing
+# They use build/kvsim (KVSIM_BIN names another) and the Python of the scripts' venvs.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/kvsim
+kvsim=${KVSIM_BIN:-$PWD/build/kvsim}
+export KVSIM_BIN=$kvsim
+plots_python=$cache/plots/bin/python
+system_python=/usr/bin/python3
+torch_python=$cache/torch/bin/python
+independent=$PWD/../shared/check/check.py
+
+# skip WHAT COMMAND: something is not installed; the command installs it.
+skip() {
+  printf 'skipped: no %s; to install: %s\n' "$1" "$2"
+  [ -z "${KVSIM_SKIPPED:-}" ] || printf '%s: no %s; %s\n' "$name" "$1" "$2" >>"$KVSIM_SKIPPED"
+  exit 77
+}
+
+# model_tests FILE: tests that run a model say themselves what they leave out without PyTorch.
+model_tests() {
+  if [ -x "$torch_python" ] && "$torch_python" -c 'import torch, transformers' 2>/dev/null; then
+    "$torch_python" "$1"
+  else
+    "$system_python" "$1"
+    skip PyTorch "python3 -m venv $cache/torch && $torch_python -m pip install -r data/requirements.txt"
+  fi
+}
+
+group_lint() {   # label: python
+  local ruff=$cache/lint/bin/ruff
+  [ -x "$ruff" ] || skip ruff \
+    "python3 -m venv $cache/lint && $cache/lint/bin/pip install -r scripts/lint_requirements.txt"
+  "$ruff" check .
+}
+group_memory() {   # label: program
+  "$system_python" tests/cli/test_memory.py "$kvsim"
+}
+# The CPU backend for a processor of another kind; its kernels must be real code there.
+group_aarch64() {   # label: build
+  local compiler="aarch64-linux-gnu-g++ -std=c++20 -fopenmp -Wall -Wextra" file
+  compiler+=" -I. -isystem /usr/include/eigen3"
+  command -v aarch64-linux-gnu-g++ >/dev/null ||
+    skip "compiler for aarch64" "apt-get install g++-aarch64-linux-gnu"
+  for file in sim/core/*.cpp sim/backend/*.cpp sim/backend/cpu/*.cpp; do
+    $compiler -fsyntax-only "$file"
+  done
+  $compiler -O3 -ffp-contract=fast -c -o /dev/null sim/backend/cpu/kernels_portable.cpp
+}
+group_figures() {   # label: python
+  "$plots_python" -m unittest discover -s tests/plots
+}
+group_markup() {   # label: capture
+  "$system_python" tests/capture/test_markup.py
+}
+group_texts() {   # label: capture
+  "$system_python" tests/capture/test_texts.py
+}
+group_capture() {   # label: capture
+  model_tests tests/capture/test_capture.py
+}
+group_closed_loop() {   # label: capture
+  model_tests tests/capture/test_closed_loop.py
+}
+group_live_caches() {   # label: capture
+  model_tests tests/capture/test_live_caches.py
+}
+group_press() {   # label: capture
+  model_tests tests/capture/test_press.py
+}
+group_cluster() {   # label: program
+  "$system_python" tests/cluster/test_workflow.py
+}
+group_sample() {   # label: program
+  "$kvsim" verify data/sample.h5
+}
+group_goldens() {   # label: program
+  "$system_python" tests/golden/check_golden.py "$kvsim"
+}
+group_install() {   # label: program
+  "$system_python" tests/cli/test_install.py
+}
+group_cuda() {   # label: cuda
+  [ -x /usr/local/cuda/bin/nvcc ] || command -v nvcc >/dev/null ||
+    skip nvcc "https://developer.nvidia.com/cuda-downloads, or apt-get install nvidia-cuda-toolkit"
+  cmake --preset cuda >/dev/null
+  cmake --build --preset cuda --target kvsim
+  scripts/test_cuda.sh build/cuda/kvsim "$plots_python"
+}
+group_readme() {   # label: program
+  "$system_python" tests/cli/test_readme.py
+}
+group_independent() {   # label: program
+  [ -f "$independent" ] || exit 77   # lies beside the repository where there is one
+  "$system_python" "$independent" "$kvsim"
+  "$system_python" "$independent" "$kvsim" --merge
+}
+
+name=${1:-}
+case $name in
+  --list) sed -n 's/^group_\([a-z0-9_]*\)() {   # label: \([a-z]*\)$/\1 \2/p' tests/group.sh ;;
+  *)
+    declare -F "group_$name" >/dev/null ||
+      { echo "tests/group.sh: no group \"$name\"; --list names them" >&2; exit 2; }
+    "group_$name"
+    ;;
+esac
