@@ -1,6 +1,7 @@
 """Draws the figures of results files: draw.py RESULTS.nc [MORE.nc ...] -o figs/
 
-Also of the JSON that `kvsim theory --json` and `kvsim explain --json` print (FILE.json).
+Also of the JSON that `kvsim theory --json` and `kvsim explain --json` print (FILE.json). A file of
+data/closed_loop.py adds what the model itself lost to the figures of its trace that show it.
 
 One results file puts its figures into the folder; several put them into a folder each, named after
 the file, and what is drawn from all of them together into the folder itself. Prints the path of
@@ -100,15 +101,14 @@ def folders(paths, out):
     return result
 
 
-def open_input(path, options, figures, load):
-    """A results file, or the JSON of a command, with the names of the figures that read it."""
-    if path.suffix == ".json":
-        results = load.open_document(path)
-        kind = results.kind
-    else:
-        results, kind = load.open_results(path, options.layers, options.policy), "results"
-    return results, [name for name, module in figures.items()
-                     if getattr(module, "READS", "results") == kind]
+def open_inputs(options, figures, load):
+    """Results files and the JSON of commands, each with the names of the figures that read it."""
+    opened = [load.open_document(path) if path.suffix == ".json"
+              else load.open_results(path, options.layers, options.policy)
+              for path in options.results]
+    return [(given, [name for name, module in figures.items() if getattr(
+                module, "READS", "results") == getattr(given, "kind", "results")])
+            for given in load.join_loops(opened)]
 
 
 def plan(options, figures, load):
@@ -116,8 +116,9 @@ def plan(options, figures, load):
     together = [name for name, module in figures.items()
                 if getattr(module, "READS", "results") == "several"]
     planned, opened = [], []
-    for path, folder in zip(options.results, folders(options.results, options.out)):
-        results, suited = open_input(path, options, figures, load)
+    inputs = open_inputs(options, figures, load)
+    places = folders([given.path for given, _ in inputs], options.out)
+    for (results, suited), folder in zip(inputs, places):
         if isinstance(results, load.Results):
             opened.append(results)
         for name in options.only or suited:

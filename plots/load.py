@@ -44,11 +44,32 @@ class Document:
 
 
 @dataclass
+class Loop:
+    """What data/closed_loop.py measured on a trace: the model's own loss, without layers."""
+
+    path: Path
+    data: xarray.Dataset
+
+    def losses(self, results):
+        """[policy, budget] of a results file: mean KL divergence; NaN where it was not run."""
+        known = [[str(one) for one in self.data[name].values]
+                 for name in ("policy", "budget_label")]
+        mean = self.data["kl_divergence"].mean("step").transpose("policy", "budget").values
+        found = np.full((len(results.policies), len(results.budgets)), np.nan)
+        for p, policy in enumerate(results.policies):
+            for b, label in enumerate(results.budget_labels()):
+                if policy in known[0] and label in known[1]:
+                    found[p, b] = mean[known[0].index(policy), known[1].index(label)]
+        return found
+
+
+@dataclass
 class Results:
     """One results file, cut down to the policies and layers that were asked for."""
 
     path: Path
     data: xarray.Dataset
+    loop: Loop | None = None   # of the same trace, when it was given beside the file
 
     @property
     def policies(self):
@@ -158,7 +179,10 @@ def one_line(error):
 
 
 def open_results(path, layers=None, policies=None):
-    """Opens one results file; `layers` (numbers) and `policies` (records) choose a part of it."""
+    """Opens one results file; `layers` (numbers) and `policies` (records) choose a part of it.
+
+    A file of data/closed_loop.py comes back as a Loop, whole.
+    """
     path = Path(path)
     if not path.is_file():
         raise data_error(f"{path}: no such file")
@@ -167,6 +191,8 @@ def open_results(path, layers=None, policies=None):
         data = xarray.open_dataset(path, engine="h5netcdf", decode_times=False)
     except Exception as error:  # h5py, h5netcdf and xarray each have their own kinds
         raise data_error(f"{path}: not a netCDF-4 file: {one_line(error)}") from error
+    if "kl_divergence" in data.variables and "layer" not in data.dims:
+        return _loop(path, data)
     for name in DIMENSIONS:
         if name not in data.dims or name not in data.variables:
             raise data_error(f"{path}: no dimension {name} with a coordinate; "
@@ -178,6 +204,33 @@ def open_results(path, layers=None, policies=None):
     if policies:
         data = _choose(path, data, "policy", policies)
     return Results(path, data)
+
+
+def _loop(path, data):
+    for name in ("policy", "budget_label", "step"):
+        if name not in data.variables:
+            raise data_error(f"{path}: no variable {name}; is this a file of data/closed_loop.py?")
+    if set(data["kl_divergence"].dims) != {"policy", "budget", "step"}:
+        raise data_error(f"{path}: kl_divergence has dimensions "
+                         f"({', '.join(data['kl_divergence'].dims)}), "
+                         "expected (policy, budget, step)")
+    return Loop(path, data)
+
+
+def join_loops(opened):
+    """The results files among `opened`, each with the closed loop of its own trace beside it."""
+    results = [one for one in opened if not isinstance(one, Loop)]
+    for loop in (one for one in opened if isinstance(one, Loop)):
+        trace = loop.data.attrs.get("trace_digest")
+        own = [one for one in results if isinstance(one, Results)
+               and trace is not None and one.data.attrs.get("trace_digest") == trace]
+        if not own:
+            raise data_error(f"{loop.path}: closed loop of a trace "
+                             f"({loop.data.attrs.get('trace', 'not recorded')}) that none of the "
+                             "results files is of")
+        for one in own:
+            one.loop = loop
+    return results
 
 
 def parameters(results):

@@ -5,6 +5,12 @@ over layers. It is a proxy: nothing is generated. A single results file gives bo
 there are two files per text, one after the other: that of the request that follows the directive,
 for the loss of the span `directive`, and that of the request to leak it, for the loss of `defense`.
 Where the spans have other names, they are the first and the last of the trace.
+
+These losses look at the spans' own entries. What a constraint does to the rest of the cache stands
+beside them: the stream error, and the divergence of the model's own predictions where the closed
+loop of the trace was given. A constraint *wrecks* the cache at a budget where its stream error is
+more than WRECK times that of the policy it constrains, and above that of `random` if the files have
+it: losses of spans mean nothing there.
 """
 
 from dataclasses import dataclass
@@ -15,17 +21,42 @@ from . import load
 
 SCORE = "span_retained_importance"
 CONSTRAINTS = ("constrain", "whitelist")   # keys that make a record a variant of another
+WRECK = 2   # times the stream error of the unconstrained policy
+STREAM, LOOP = "stream error", "KL divergence, closed loop (nats)"
 
 
 @dataclass
 class Losses:
-    """The two losses, [text, policy, budget] each, and what they are losses of."""
+    """The two losses, [text, policy, budget] each, what they are losses of, and the damage done to
+    the cache as a whole by measure, of the same shape."""
 
     policies: list
     budgets: np.ndarray
     labels: tuple
     values: tuple
     texts: list
+    damage: dict
+    random: str | None   # record of the random policy
+
+    def of(self, measure, policy):
+        """[text, budget] of one measure of damage."""
+        return self.damage[measure][:, self.policies.index(policy)]
+
+    def wrecked(self, policy, base):
+        """[text, budget]: where `policy` wrecks the cache that `base` leaves usable."""
+        if STREAM not in self.damage:
+            return np.zeros((len(self.texts), self.budgets.size), bool)
+        error = self.of(STREAM, policy)
+        found = error > WRECK * self.of(STREAM, base)
+        return found if self.random is None else found & (error > self.of(STREAM, self.random))
+
+    @property
+    def wreck_rule(self):
+        """What the marks of figures mean."""
+        if STREAM not in self.damage:
+            return "stream error was not measured, so that a wrecked cache does not show"
+        beside = " and that of random" if self.random is not None else ""
+        return f"×: wrecked, stream error above {WRECK} times that of the policy itself{beside}"
 
     def points(self, policy):
         """[text, budget, 2] of one policy."""
@@ -77,7 +108,34 @@ def of(several):
         request = f", {pairs[0][k].name}" if len(several) == 2 else ""
         labels.append(f"loss of {span}{request}")
     texts = [list(dict.fromkeys(results.name for results in pair)) for pair in pairs]
-    return Losses(policies, several[0].budgets, tuple(labels), tuple(values), texts)
+    return Losses(policies, several[0].budgets, tuple(labels), tuple(values), texts,
+                  damage(pairs, policies), random_policy(several[0], policies))
+
+
+def damage(pairs, policies):
+    """{measure: [text, policy, budget]}, mean over the requests of a text; only what is there."""
+    found = {}
+    if all(results.has("stream_error_rms") for pair in pairs for results in pair):
+        found[STREAM] = np.stack([np.mean([chosen(
+            results, results.variable("stream_error_rms", "policy", "budget"), policies)
+            for results in pair], axis=0) for pair in pairs])
+    if any(results.loop for pair in pairs for results in pair):
+        found[LOOP] = np.stack([np.mean([chosen(
+            results, results.loop.losses(results) if results.loop else np.full(
+                (len(results.policies), results.budgets.size), np.nan), policies)
+            for results in pair], axis=0) for pair in pairs])
+    return found
+
+
+def chosen(results, table, policies):
+    """Rows of the policies of a table [policy, ...] of one results file."""
+    return table[[results.policies.index(policy) for policy in policies]]
+
+
+def random_policy(results, policies):
+    known = load.parameters(results)
+    return next((one for one in policies if known.get(one, {}).get("indicator") == "random"
+                 and all(known[one].get(key, "none") == "none" for key in CONSTRAINTS)), None)
 
 
 def names_of(results):
@@ -88,8 +146,7 @@ def loss(results, span, policies):
     """[policy, budget]: 1 - class score of one span."""
     if span not in names_of(results):
         raise load.Missing(f"{results.path}: no span {span}")
-    table = 1 - scores(results)[..., names_of(results).index(span)]
-    return table[[results.policies.index(policy) for policy in policies]]
+    return chosen(results, 1 - scores(results)[..., names_of(results).index(span)], policies)
 
 
 def variants(results):

@@ -1,8 +1,10 @@
 """What a whitelist, fair eviction or debiasing gains over the policy that it constrains
-(Pitfalls, Table 1): half the sum of what the losses of two spans lose.
+(Pitfalls, Table 1), half the sum of what the losses of two spans lose; and what it costs.
 
 From one results file, or two per text: that of the request that needs the directive, and that of
-the request to leak it. See plots/losses.py.
+the request to leak it. See plots/losses.py. Below the gains stand the stream error and, where the
+closed loop of a trace was given, the divergence of the model's predictions, with those of the
+policy itself and of `random`; crosses mark budgets at which a constraint wrecks the cache.
 """
 
 import functools
@@ -13,7 +15,10 @@ from .. import load, losses, statistics, style
 
 TITLE = "gain of whitelist, fair and debiased eviction over the policy itself"
 READS = "several"
-PAGE = 12
+PAGE = 4
+PLAIN = {"color": "black", "linestyle": "-", "marker": ""}
+CROSS = {"color": "black", "linestyle": "", "marker": "x", "markersize": 5.5, "zorder": 5}
+RANDOM = {"color": style.REFERENCE, "linestyle": ":", "marker": ""}
 
 
 def pages(several, options):
@@ -43,34 +48,75 @@ def draw(several, lost, bases, group, note):
     changes = list(dict.fromkeys(losses.change(one, base) for base in group
                                  for one in bases[base]))
     looks = {text: style.line_style(i) for i, text in enumerate(changes)}
-    rows, columns = style.panel_grid(len(group), 4 if len(group) > 3 else 3)
-    most = max(len(bases[base]) for base in group)
+    keys = [style.key(text, look) for text, look in looks.items()]
+    if lost.damage:
+        keys.append(style.key("the policy itself", PLAIN))
+    if lost.damage and lost.random:
+        keys.append(style.key("random", RANDOM))
     texts = len(lost.texts) > 1
+    rows = 1 + len(lost.damage)
+    lines = 1 + max(len(bases[base]) for base in group)
     fig, axes = style.frame(
-        f"Gain over the unconstrained policy{note}",
+        f"Gain over the unconstrained policy, and its cost{note}",
         f"{several[0].model}; {lost.described}\ngain: mean fall of {' and '.join(lost.labels)}; "
+        ""
         "numbers: mean ± standard deviation over budgets below 1"
-        + (", [95 % bootstrap interval over texts]" if texts else ""),
-        rows, columns, 1.55 + 0.1 * most, [style.key(text, look) for text, look in looks.items()],
-        ("compression ratio (1 − budget)", "gain (fraction of importance)"),
-        sharex=True, sharey=True)
+        + (", [95 % bootstrap interval over texts]" if texts else "")
+        + f", budgets wrecked\n{lost.wreck_rule}", rows, len(group),
+        1.35 + 0.1 * lines / rows, keys,
+        ("compression ratio (1 − budget)", ""), sharex=True, sharey="row")
+    table = []
+    for column, base in zip(axes.T, group):
+        table += draw_gains(column[0], lost, base, bases[base], looks)
+        for ax, measure in zip(column[1:], lost.damage):
+            draw_damage(ax, lost, measure, base, bases[base], looks)
+    for ax, label in zip(axes[:, 0], ["gain (fraction of importance)", *lost.damage]):
+        ax.set_ylabel(label)
+    order = np.argsort(lost.budgets, kind="stable")
+    shown = [f"{lost.budgets[b]:g}" for b in order]
+    style.numbers(fig, ["policy", "variant", "mean", "deviation", "low", "high", "wrecked",
+                        *(f"{what}budget {budget}" for what in ("", *(
+                            f"{measure}, " for measure in lost.damage), "texts wrecked, ")
+                          for budget in shown)], table)
+    return fig
+
+
+def draw_gains(ax, lost, base, variants, looks):
+    """Gains of the variants of one policy, and their rows of the table."""
     order = np.argsort(lost.budgets, kind="stable")
     ratio, table = 1 - lost.budgets[order], []
-    for ax, base in zip(axes.flat, group):
-        title = [style.wrapped(base, 36)]
-        for variant in bases[base]:
-            gain = gains(lost, base, variant)[:, order]
-            text = losses.change(variant, base)
-            line, band = statistics.over_traces(gain.T)
-            ax.plot(ratio, line, **looks[text])
-            style.band(ax, ratio, band, looks[text], texts)
-            mean, spread, low, high = summary(gain)
-            title.append(f"{text}: {mean:+.3f} ± {spread:.3f}"
-                         + (f" [{low:+.3f}, {high:+.3f}]" if texts else ""))
-            table.append([base, text, mean, spread, low, high, *line])
-        ax.axhline(0, color="black", linewidth=0.7, linestyle=":")
-        ax.set_title("\n".join(title), fontsize=5.5)
-    style.hide_unused(axes, len(group))
-    style.numbers(fig, ["policy", "variant", "mean", "deviation", "low", "high",
-                        *(f"budget {budget:g}" for budget in lost.budgets[order])], table)
-    return fig
+    texts = len(lost.texts) > 1
+    title = [style.wrapped(base, 36)]
+    for variant in variants:
+        gain = gains(lost, base, variant)[:, order]
+        text, wrecked = losses.change(variant, base), lost.wrecked(variant, base)[:, order]
+        line, band = statistics.over_traces(gain.T)
+        ax.plot(ratio, line, **looks[text])
+        style.band(ax, ratio, band, looks[text], texts)
+        bad = wrecked.mean(axis=0) >= 0.5   # of half of the texts
+        ax.plot(ratio[bad], line[bad], **CROSS)
+        mean, spread, low, high = summary(gain)
+        title.append(f"{text}: {mean:+.3f} ± {spread:.3f}"
+                     + (f" [{low:+.3f}, {high:+.3f}]" if texts else "")
+                     + (f", {bad.sum()} wrecked" if bad.any() else ""))
+        table.append([base, text, mean, spread, low, high, bad.sum(), *line,
+                      *(value for measure in lost.damage
+                        for value in lost.of(measure, variant)[:, order].mean(axis=0)),
+                      *wrecked.sum(axis=0)])
+    ax.axhline(0, color="black", linewidth=0.7, linestyle=":")
+    ax.set_title("\n".join(title), fontsize=5.5)
+    return table
+
+
+def draw_damage(ax, lost, measure, base, variants, looks):
+    """One measure of the whole cache, mean over texts, of a policy, its variants and `random`."""
+    order = np.argsort(lost.budgets, kind="stable")
+    ratio = 1 - lost.budgets[order]
+    lines = [(base, PLAIN), *((lost.random, RANDOM) for _ in range(lost.random is not None)),
+             *((variant, looks[losses.change(variant, base)]) for variant in variants)]
+    for record, look in lines:
+        ax.plot(ratio, lost.of(measure, record)[:, order].mean(axis=0), **look)
+    for variant in variants:
+        bad = lost.wrecked(variant, base)[:, order].mean(axis=0) >= 0.5
+        ax.plot(ratio[bad], lost.of(measure, variant)[:, order].mean(axis=0)[bad], **CROSS)
+    ax.set_ylim(bottom=0)

@@ -5,6 +5,9 @@ Losses are those of plots/losses.py, from one results file or two per text. At a
 if no other λ has both losses at most as large and one smaller. Budgets at which all λ have the same
 point (the full cache, for one) say nothing and are left out; hatched bars count them, too. Each
 text has fronts of its own; the points drawn are means over the texts.
+
+Below stand the stream error of each λ and, where the closed loop of a trace was given, the
+divergence of the model's predictions. Crosses mark what wrecks the cache: an optimal λ may.
 """
 
 import functools
@@ -16,7 +19,9 @@ from .. import load, losses, statistics, style
 TITLE = "how often each lambda of debiased eviction is Pareto-optimal, and its points"
 READS = "several"
 PANELS = 4   # budgets of the scatter figure
-PAGE = 8
+PAGE = 4
+CROSS = {"color": "black", "linestyle": "", "marker": "x", "markersize": 5.5, "zorder": 5}
+RANDOM = {"color": style.REFERENCE, "linestyle": ":", "marker": ""}
 
 
 def pages(several, options):
@@ -64,39 +69,85 @@ def shares(front, same):
 
 
 def draw(several, lost, groups, bases, note):
-    rows, columns = style.panel_grid(len(bases), 4)
     intervals = "\nbars: 95 % bootstrap intervals over texts" if len(lost.texts) > 1 else ""
+    rows = 1 + len(lost.damage)
+    lambdas = all_lambdas(groups, bases)
+    looks = {value: style.line_style(i) for i, value in enumerate(lambdas)}
+    keys = [style.key(f"λ = {value:g}", look) for value, look in looks.items()] + \
+        ([style.key("random", RANDOM)] if lost.random else [])
     fig, axes = style.frame(
-        f"How often each λ is Pareto-optimal{note}", where(several, lost) + intervals, rows,
-        columns, 1.7, (),
-        ("λ of constrain=debias (0: as the policy is, 1: fair)", "share of budgets"))
+        f"How often each λ is Pareto-optimal, and what it costs{note}",
+        f"{where(several, lost)}{intervals}\n{lost.wreck_rule}; over the bars: share of budgets",
+        rows, len(bases), 1.6, keys if lost.damage else (), ("", ""), sharey="row")
     table = []
-    for ax, base in zip(axes.flat, bases):
-        front, same = of_texts(lost, groups[base])
-        lambdas = list(groups[base])
-        counts, of = (front & ~same[:, None]).sum(axis=(0, 2)), int((~same).sum())
-        every, of_every = front.sum(axis=(0, 2)), front[:, 0].size
-        share = shares(front, same)
-        mean, (low, high) = statistics.over_traces(share)
-        x = np.arange(len(lambdas))
-        ax.bar(x, every / of_every, 0.62, color="white", edgecolor="0.4", hatch="////",
-               linewidth=0.6, label=f"of all {of_every} budgets")
-        ax.bar(x, mean, 0.62, color=style.COLOURS[0], edgecolor="black", linewidth=0.6,
-               label=f"of the {of} at which λ matters")
-        if share.shape[1] > 1:
-            ax.errorbar(x, mean, np.abs([mean - low, high - mean]), fmt="none", ecolor="black",
-                        elinewidth=0.9, capsize=2)
-        ax.set_ylim(0, 1.45)
-        ax.set_yticks([0, 0.5, 1])
-        ax.set_xticks(x, [f"{value:g}" for value in lambdas])
-        ax.set_title(style.wrapped(base, 36), fontsize=6)
-        ax.legend(loc="upper left", fontsize=5, handlelength=1.4)
-        table += [[base, value, counts[i], of, every[i], of_every, mean[i], low[i], high[i]]
-                  for i, value in enumerate(lambdas)]
-    style.hide_unused(axes, len(bases))
+    for column, base in zip(axes.T, bases):
+        table += draw_shares(column[0], lost, base, groups[base])
+        for ax, measure in zip(column[1:], lost.damage):
+            draw_damage(ax, lost, measure, base, groups[base], looks)
+    for ax, label in zip(axes[:, 0], ["share of budgets", *lost.damage]):
+        ax.set_ylabel(label)
     style.numbers(fig, ["policy", "lambda", "optimal", "of", "optimal_all", "of_all", "share",
-                        "low", "high"], table)
+                        "low", "high", "wrecked", "optimal_unwrecked",
+                        *(f"{measure}, mean over budgets below 1" for measure in lost.damage)],
+                  table)
     return fig
+
+
+def all_lambdas(groups, bases):
+    return list(dict.fromkeys(value for base in bases for value in groups[base]))
+
+
+def wrecks(lost, base, grid):
+    """[text, λ, budget]: where λ wrecks the cache; told from the policy itself, or from λ = 0."""
+    return np.stack([lost.wrecked(record, base) for record in grid.values()], axis=1)
+
+
+def draw_shares(ax, lost, base, grid):
+    """Bars of how often each λ is optimal, and their rows of the table."""
+    front, same = of_texts(lost, grid)
+    wrecked = wrecks(lost, base, grid)
+    lambdas, counted = list(grid), front & ~same[:, None]
+    counts, of = counted.sum(axis=(0, 2)), int((~same).sum())
+    every, of_every = front.sum(axis=(0, 2)), front[:, 0].size
+    share = shares(front, same)
+    mean, (low, high) = statistics.over_traces(share)
+    x = np.arange(len(lambdas))
+    ax.bar(x, every / of_every, 0.62, color="white", edgecolor="0.4", hatch="////",
+           linewidth=0.6, label=f"of all {of_every} budgets")
+    ax.bar(x, mean, 0.62, color=style.COLOURS[0], edgecolor="black", linewidth=0.6,
+           label=f"of the {of} at which λ matters")
+    if share.shape[1] > 1:
+        ax.errorbar(x, mean, np.abs([mean - low, high - mean]), fmt="none", ecolor="black",
+                    elinewidth=0.9, capsize=2)
+    for i in np.flatnonzero(wrecked.any(axis=(0, 2))):
+        ax.annotate(f"× {wrecked[:, i].mean():.2f}", (i, max(every[i] / of_every, high[i])),
+                    xytext=(0, 2), textcoords="offset points", ha="center", fontsize=5.5)
+    ax.set_ylim(0, 1.55)
+    ax.set_yticks([0, 0.5, 1])
+    ax.set_xticks(x, [f"{value:g}" for value in lambdas])
+    ax.set_xlabel("λ of constrain=debias (0: as the policy is, 1: fair)")
+    ax.set_title(style.wrapped(base, 36), fontsize=6)
+    ax.legend(loc="upper left", fontsize=5, handlelength=1.4)
+    unwrecked = (counted & ~wrecked).sum(axis=(0, 2))
+    below = lost.budgets < 1
+    return [[base, value, counts[i], of, every[i], of_every, mean[i], low[i], high[i],
+             wrecked[:, i].sum(), unwrecked[i],
+             *(lost.of(measure, grid[value])[:, below].mean() for measure in lost.damage)]
+            for i, value in enumerate(lambdas)]
+
+
+def draw_damage(ax, lost, measure, base, grid, looks):
+    order = np.argsort(lost.budgets, kind="stable")
+    ratio = 1 - lost.budgets[order]
+    if lost.random:
+        ax.plot(ratio, lost.of(measure, lost.random)[:, order].mean(axis=0), **RANDOM)
+    for value, record in grid.items():
+        line = lost.of(measure, record)[:, order].mean(axis=0)
+        bad = lost.wrecked(record, base)[:, order].mean(axis=0) >= 0.5
+        ax.plot(ratio, line, **looks[value])
+        ax.plot(ratio[bad], line[bad], **CROSS)
+    ax.set_xlabel("compression ratio (1 − budget)")
+    ax.set_ylim(bottom=0)
 
 
 def where(several, lost):
@@ -105,13 +156,13 @@ def where(several, lost):
 
 
 def draw_points(several, lost, groups, bases, note):
-    lambdas = list(dict.fromkeys(value for base in bases for value in groups[base]))
-    looks = {value: {**style.line_style(i), "linestyle": ""} for i, value in enumerate(lambdas)}
+    looks = {value: {**style.line_style(i), "linestyle": ""} for i, value in enumerate(all_lambdas(groups, bases))}
     chosen = shown_budgets(lost, [groups[base] for base in bases])
     keys = [style.key(f"λ = {value:g}", look) for value, look in looks.items()]
     fig, axes = style.frame(
         f"Losses of the two spans for each λ{note}",
-        f"{where(several, lost)}\nlower left is better; the line joins the Pareto-optimal λ",
+        f"{where(several, lost)}\nlower left is better; the line joins the Pareto-optimal λ\n"
+        + lost.wreck_rule,
         len(bases), len(chosen), 1.6, keys, lost.labels)
     for row, base in zip(axes, bases):
         points = means(lost, groups[base])
@@ -120,8 +171,11 @@ def draw_points(several, lost, groups, bases, note):
             best = points[front[:, budget], budget]
             if best.size:
                 ax.plot(*np.array(sorted(map(tuple, best))).T, color="0.5", linewidth=0.9)
-            for value, point in zip(groups[base], points):
+            bad = wrecks(lost, base, groups[base])[:, :, budget].mean(axis=0) >= 0.5
+            for value, point, wrecked in zip(groups[base], points, bad):
                 ax.plot(*point[budget], **{**looks[value], "markersize": 4.5})
+                if wrecked:
+                    ax.plot(*point[budget], **CROSS)
             ax.margins(0.12)
             ax.locator_params(nbins=4)
             ax.set_title(f"compression ratio {1 - lost.budgets[budget]:.3g}", fontsize=6)

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from .. import load, statistics, style
-from .span_scores import correlations
+from .span_order import correlations
 
 TITLE = "rank correlation of the order of spans against compression ratio, mean over traces"
 READS = "several"

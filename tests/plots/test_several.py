@@ -8,10 +8,11 @@ import unittest
 from pathlib import Path
 
 import numpy as np
+import xarray
 
 from test_plots import THEORY, PlotTest  # says so, and stops, where modules are missing
 from kvsim.plots import load, losses, statistics
-from kvsim.plots.figures import needles, span_scores, traces
+from kvsim.plots.figures import needles, span_order, traces
 
 
 class SeveralTracesTest(PlotTest):
@@ -97,17 +98,20 @@ class LossesTest(PlotTest):
                **{f"h2o,constrain=debias,debias_lambda={value}":
                   {**PLAIN, "constrain": "debias", "debias_lambda": value, "fair_scores": "local"}
                   for value in ("0", "0.5", "1")},
-               "tova": {**PLAIN, "window": "1"}}
+               "tova": {**PLAIN, "window": "1"}, "random": {**PLAIN, "indicator": "random"}}
     BUDGETS = (0.2, 0.5, 1.0)
 
-    def results(self, name, scores):
-        """`scores`: {record: class score by budget}; the other records have 1 everywhere."""
+    def results(self, name, scores, stream=None):
+        """`scores`: {record: class score by budget}; the other records have 1 everywhere.
+        `stream`: the same of stream errors; the others have 0."""
         def edit(data):
             values = np.ones(data.span_retained_importance.shape)
             for record, row in scores.items():
                 values[list(self.RECORDS).index(record)] = np.array(row)[:, None, None]
             data["span_retained_importance"] = (data.span_retained_importance.dims, values)
-            return with_config(self.RECORDS)(data)
+            errors = [(stream or {}).get(record, (0, 0, 0)) for record in self.RECORDS]
+            data["stream_error_rms"] = (("policy", "budget"), np.array(errors, float))
+            return with_config(self.RECORDS)(data.assign_attrs(trace_digest=name))
         return self.file(name, policies=tuple(self.RECORDS), budgets=self.BUDGETS, edit=edit)
 
     def rows(self, figure, *files):
@@ -128,6 +132,59 @@ class LossesTest(PlotTest):
         self.assertAlmostEqual(float(fair["deviation"]), 0.025)
         self.assertIn("whitelist=defense", found)
         self.assertFalse(any(row["policy"] == "tova" for row in found.values()))
+
+    def test_a_constraint_that_wrecks_the_cache_is_marked_whatever_it_gains(self):
+        # Above twice 0.1 and above random's 0.25 at budget 0.2; above random, but not twice 0.05,
+        # at 0.5. The whitelist is twice and more, but below random.
+        stream = {"h2o": (0.1, 0.05, 0), "h2o,constrain=fair": (0.3, 0.09, 0),
+                  "h2o,whitelist=defense": (0.24, 0.2, 0), "random": (0.25, 0.08, 0),
+                  "h2o,constrain=debias,debias_lambda=1": (0.3, 0.11, 0)}
+        one = self.results("one.nc", {"h2o": (0.4, 0.6, 1)}, stream)
+        found = {row["variant"]: row for row in self.rows("fairness", one)}
+        fair = found["constrain=fair"]
+        self.assertGreater(float(fair["budget 0.2"]), 0)
+        self.assertEqual([fair[f"texts wrecked, budget {b}"] for b in ("0.2", "0.5", "1")],
+                         ["1", "0", "0"])
+        self.assertEqual((fair["wrecked"], float(fair["stream error, budget 0.2"])), ("1", 0.3))
+        whitelist = found["whitelist=defense"]
+        self.assertEqual([whitelist[f"texts wrecked, budget {b}"] for b in ("0.2", "0.5")],
+                         ["0", "1"])
+        rows = {row["lambda"]: row for row in self.rows("pareto", one)}
+        self.assertEqual([rows[value]["wrecked"] for value in ("0.0", "0.5", "1.0")],
+                         ["0", "0", "2"])
+        self.assertEqual((rows["1.0"]["optimal"], rows["1.0"]["optimal_unwrecked"]), ("0", "0"))
+        self.assertAlmostEqual(float(rows["1.0"]["stream error, mean over budgets below 1"]),
+                               (0.3 + 0.11) / 2)
+        self.draw(one, "-o", self.out, "--only", "fairness", "--formats", "csv", "--overwrite",
+                  "--policy", "h2o", "--policy", "h2o,whitelist=defense")
+        with (self.out / "fairness.csv").open() as file:   # without random the factor alone decides
+            self.assertEqual(next(csv.DictReader(file))["wrecked"], "2")
+
+    def loop(self, name, trace, losses_of):
+        """A file of data/closed_loop.py: {record: mean KL divergence at budgets 0.2 and 0.5}."""
+        values = np.array(list(losses_of.values()))[..., None] + np.array([-0.01, 0.01])
+        path = self.folder / name
+        xarray.Dataset(
+            {"kl_divergence": (("policy", "budget", "step"), values),
+             "budget_label": (("budget",), np.array(["0.2", "0.5"], object))},
+            {"policy": np.array(list(losses_of), object), "budget": [0.2, 0.5], "step": [8, 9]},
+            {"trace": "/data/example.h5", "trace_digest": trace}).to_netcdf(
+                path, engine="h5netcdf")
+        return path
+
+    def test_a_closed_loop_given_beside_its_trace_shows_what_the_model_lost(self):
+        wish, leak = (self.results(name, {"h2o": (0.4, 0.6, 1)}) for name in ("wish.nc", "leak.nc"))
+        loops = [self.loop(f"{name}.loop.nc", f"{name}.nc",
+                           {"h2o": (0.1, 0.2), "h2o,constrain=fair": (fair, 0.3)})
+                 for name, fair in (("wish", 0.5), ("leak", 0.7))]
+        found = {row["variant"]: row for row in self.rows("fairness", wish, leak, *loops)}
+        column = "KL divergence, closed loop (nats), budget {}".format
+        self.assertAlmostEqual(float(found["constrain=fair"][column("0.2")]), 0.6)
+        self.assertAlmostEqual(float(found["constrain=fair"][column("0.5")]), 0.3)
+        self.assertEqual(found["constrain=fair"][column("1")], "nan")       # it was not run there,
+        self.assertEqual(found["whitelist=defense"][column("0.2")], "nan")  # nor with a whitelist
+        self.refused(3, "closed loop of a trace .* that none of the results files is of", wish,
+                     loops[1], "-o", self.out, "--only", "fairness")
 
     def test_each_file_gives_the_loss_of_its_own_span(self):
         files = [load.open_results(self.results(f"{name}.nc", {"h2o": (score, score, 1)}))
@@ -190,7 +247,10 @@ class SpanOrderTest(PlotTest):
             return data
         results = load.open_results(self.file(
             policies=("h2o",), budgets=(0.8, 0.2, 0.5, 1.0, 0.1), spans=("a", "b", "c"), edit=edit))
-        values, reference = span_scores.correlations(results)
+        values, reference = span_order.correlations(results)
+        self.assertEqual(self.draw(results.path, "-o", self.out, "--only", "span_order",
+                                   "--formats", "png"),
+                         (0, [str(self.out / "span_order.png")], []))
         self.assertEqual(reference, 0)
         np.testing.assert_allclose(values[0], [np.nan, -1, 0.5, np.nan, np.nan])
 
@@ -202,7 +262,7 @@ class SpanOrderTest(PlotTest):
                                  "csv,png")
         self.assertEqual((code, err), (0, []))
         several = [load.open_results(path) for path in files]
-        each = [span_scores.correlations(results)[0] for results in several]
+        each = [span_order.correlations(results)[0] for results in several]
         with (self.out / "span_order_traces.csv").open() as file:
             for row in csv.DictReader(file):
                 p = several[0].policies.index(row["policy"])
