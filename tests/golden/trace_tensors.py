@@ -72,6 +72,48 @@ def read_layers(path, layers, places=None):
                 for i, index in enumerate(layers)]
 
 
+class Steps:
+    """One layer of the trace to its end, for code that evicts while it decodes: the attention of
+    each later query over what a cache still holds, in double precision, handed on in single."""
+
+    def __init__(self, file, index):
+        group = file[f"layers/{index}"]
+        self.index, self.n = index, int(file.attrs["prompt_len"])
+        self.total = int(file.attrs["total_len"])
+        if file["query_position"][...].tolist() != list(range(self.total)):
+            raise SystemExit("the trace must hold all queries")
+        self.q, self.k = (torch.from_numpy(group[x][...].astype(np.float64)) for x in "qk")
+        self.scale = float(file.attrs["attention_scale"])
+        self.heads, self.kv_heads = self.q.shape[0], self.k.shape[0]
+        self.groups = self.heads // self.kv_heads
+
+    def attention(self, queries, held):
+        """[1, heads, queries, held]: of the queries at these positions; `held` [heads][entries] are
+        positions, ascending, no later than the first query but for a prompt over itself."""
+        held = torch.as_tensor(held)
+        keys = self.k.repeat_interleave(self.groups, 0)
+        keys = torch.take_along_dim(keys, held[:, :, None], 1)
+        logits = self.scale * self.q[:, queries] @ keys.transpose(1, 2)
+        hidden = held[:, None, :] > torch.as_tensor(queries)[None, :, None]
+        return logits.masked_fill(hidden, -torch.inf).softmax(-1).float()[None]
+
+
+def read_steps(path, layers):
+    with h5py.File(path) as file:
+        return [Steps(file, index) for index in layers]
+
+
+def numbered(positions, heads):
+    """A stand-in for cached keys or values, [1, heads, entries, 1]: rows are their positions."""
+    row = torch.as_tensor(list(positions), dtype=torch.float32).view(1, 1, -1, 1)
+    return row.expand(1, heads, -1, 1).clone()
+
+
+def of_prompt(held, n):
+    """Lists of the prompt entries among the positions [heads][entries]."""
+    return [[int(i) for i in head if i < n] for head in held]
+
+
 def dropped_share(budget):
     """The compression ratio that belongs to a budget, from the exact decimal."""
     return float(1 - Decimal(budget))
