@@ -33,6 +33,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(arguments, figures):
+    from . import measures
     listing = "\n".join(f"  {name:22}{module.TITLE}" for name, module in figures.items())
     parser = Parser(prog="kvsim plot", description="Draws the figures of results files.",
                     epilog=f"figures:\n{listing}",
@@ -46,6 +47,9 @@ def parse(arguments, figures):
                         type=names(FORMATS, "format"),
                         help="pdf, png, and csv for the numbers of figures that are tables "
                              "(pdf,png)")
+    parser.add_argument("--metric", metavar="LIST", type=names(measures.NAMES, "metric"),
+                        help="measures, by comma, of the figures of sweeps, traces and worst_case: "
+                             f"{', '.join(measures.NAMES)} (the first two)")
     parser.add_argument("--budget", default="0.5", metavar="B",
                         help="budget of the figures that show one: a ratio, or a count of tokens; "
                              "the nearest in the file is taken (0.5)")

@@ -8,17 +8,32 @@ import json
 import re
 import warnings
 from dataclasses import dataclass
+from typing import Callable, NamedTuple, Optional
 
 import numpy as np
 
-from . import load
+from . import load, measures
 
-# variable, what it is over the layers, label, is more better?
+
+class Metric(NamedTuple):
+    """One number of a setting at a budget."""
+
+    measure: str
+    variable: str
+    over_layers: Optional[Callable]  # None: the variable is of all layers together
+    label: str
+    more_is_better: bool
+
+
 METRICS = (
-    ("retained_importance_mean", np.nanmean, "retained importance,\nmean", True),
-    ("retained_importance_min", np.nanmin, "retained importance,\nworst step and layer", True),
-    ("output_error_mean", np.nanmean, "output error,\nmean", False),
-    ("residual_error_max", np.nanmax, "residual error,\nworst step and layer", False),
+    Metric("stream_error", "stream_error_rms", None, "stream error,\nrms over steps", False),
+    Metric("retained_importance", "retained_importance_mean", np.nanmean,
+           "retained importance,\nmean", True),
+    Metric("retained_importance", "retained_importance_min", np.nanmin,
+           "retained importance,\nworst step and layer", True),
+    Metric("output_error", "output_error_mean", np.nanmean, "output error,\nmean", False),
+    Metric("residual_error", "residual_error_max", np.nanmax,
+           "residual error,\nworst step and layer", False),
 )
 
 
@@ -57,8 +72,9 @@ class Line:
 class Grid:
     """The settings of one preset in the files of one sweep."""
 
-    def __init__(self, preset, results, settings):
+    def __init__(self, preset, results, settings, shown):
         self.preset = preset
+        self.shown = shown  # measures
         self.results = results  # one file per trace and seed, equal policies
         self.settings = settings  # {record: {key: value}}
         self.records = list(settings)
@@ -143,10 +159,11 @@ class Grid:
         return texts.pop() if len(texts) == 1 else f"{label} tokens"
 
     def metrics(self):
-        """Metrics that all files have and that differ between the records."""
+        """Metrics of the measures to draw, in their order, that differ between the records."""
         found = []
-        for metric in METRICS:
-            if all(one.has(metric[0]) for one in self.results):
+        for metric in sorted((one for one in METRICS if one.measure in self.shown),
+                             key=lambda one: self.shown.index(one.measure)):
+            if all(one.has(metric.variable) for one in self.results):
                 values = self.values(metric)
                 if np.nanmax(np.ptp(values, axis=1), initial=0) > 1e-6:  # last bits do not count
                     found.append(metric)
@@ -154,25 +171,34 @@ class Grid:
 
     def values(self, metric):
         """The metric over the layers: traces x records x budgets; seeds of a trace averaged."""
-        name, over_layers, _, _ = metric
+        layered = ("layer",) if metric.over_layers else ()
         traces = {}
         for one in self.results:
-            table = one.variable(name, "policy", "budget", "layer")
+            table = one.variable(metric.variable, "policy", "budget", *layered)
             table = table[[one.policies.index(record) for record in self.records]]
             table = table[:, [one.budget_labels().index(label) for label in self.budgets()]]
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # nothing defined stays NaN
-                table = over_layers(table, axis=2)
+            if metric.over_layers:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", RuntimeWarning)  # nothing defined stays NaN
+                    table = metric.over_layers(table, axis=2)
             traces.setdefault(one.data.attrs.get("trace_digest", str(one.path)), []).append(table)
-        return np.array([np.mean(tables, axis=0) for tables in traces.values()])
+        average = np.mean if metric.over_layers else root_mean_square
+        return np.array([average(tables, axis=0) for tables in traces.values()])
+
+    @property
+    def traces(self):
+        return len({one.data.attrs.get("trace_digest", str(one.path)) for one in self.results})
 
     @property
     def subtitle(self):
-        count = len({one.data.attrs.get("trace_digest", str(one.path)) for one in self.results})
-        if count == 1:
-            return self.results[0].subtitle
-        model = self.results[0].subtitle.split(", ", 1)[0]
-        return f"{model}, mean of {count} traces; bands: least to most over traces"
+        of_one = self.results[0].subtitle
+        model = of_one.split(", ", 1)[0]
+        return (of_one if self.traces == 1 else f"{model}, mean of {self.traces} traces") + \
+            measures.layers_note(self.results, self.shown)
+
+
+def root_mean_square(values, axis):
+    return np.sqrt(np.mean(np.square(values), axis=axis))
 
 
 def is_number(text):
@@ -209,22 +235,26 @@ def axis_of(keys, records, series):
     return Axis(keys, values, values[len(values) // 2])
 
 
-def grids(files, asked):
-    """All grids in results files. Without `asked`, only files of `kvsim sweep` are looked at."""
-    sweeps = {}
+def grids(files, options):
+    """All grids in results files. Unless figures are named, only files of `kvsim sweep` count."""
+    sweeps, asked = {}, options.only
     for one in files:
         if asked or "sweep" in one.data.attrs:
             sweeps.setdefault(tuple(one.policies), []).append(one)
     found = []
     for policies, results in sweeps.items():
         for preset, settings in by_preset(results[0]).items():
-            grid = Grid(preset, results, settings)
-            if grid.axes and grid.budgets() and grid.metrics():
+            grid = Grid(preset, results, settings, measures.of_files(results, options))
+            if grid.axes and grid.budgets():
                 found.append(grid)
+    where = ", ".join(str(one.path) for one in files)
     if not found:
-        raise load.NotMeasured(f"{', '.join(str(one.path) for one in files)}: no preset with "
-                               "several settings; kvsim sweep makes them")
-    return found
+        raise load.NotMeasured(f"{where}: no preset with several settings; kvsim sweep makes them")
+    told_apart = [grid for grid in found if grid.metrics()]
+    if not told_apart:
+        names = ", ".join(map(measures.words, found[0].shown)) or "no measure"
+        raise load.NotMeasured(f"{where}: all settings are equal by {names}")
+    return told_apart
 
 
 def by_preset(results):

@@ -70,6 +70,16 @@ class Results:
     path: Path
     data: xarray.Dataset
     loop: Loop | None = None   # of the same trace, when it was given beside the file
+    run_layers: int = 0  # layers of the run, those that are not asked for among them
+
+    @property
+    def stream_layers(self):
+        """The layers that stream error is of, e.g. "8 of 30 layers"; "" when they are all."""
+        count = self.run_layers or len(self.layers)
+        of_model = self.data.attrs.get("num_layers")
+        if of_model is None:
+            return f"the {count} captured layers"
+        return f"{count} of {int(of_model)} layers" if count < int(of_model) else ""
 
     @property
     def policies(self):
@@ -199,11 +209,12 @@ def open_results(path, layers=None, policies=None):
                              "is this a results file of kvsim replay?")
         if data.sizes[name] == 0:
             raise data_error(f"{path}: dimension {name} is empty")
+    run_layers = data.sizes["layer"]
     if layers is not None:
         data = _choose(path, data, "layer", layers)
     if policies:
         data = _choose(path, data, "policy", policies)
-    return Results(path, data)
+    return Results(path, data, run_layers=run_layers)
 
 
 def _loop(path, data):

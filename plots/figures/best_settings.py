@@ -1,10 +1,10 @@
-"""The best setting of each preset at each budget with its 95 % bootstrap interval, beside the preset
-as it is: the table that `kvsim sweep --json` prints.
+"""The best setting of each preset at each budget with its 95 % bootstrap interval, beside the
+preset as it is: the table that `kvsim sweep --json` prints, by the measures of `--metric`.
 """
 
 import functools
 
-from .. import load, style
+from .. import load, measures, style
 
 TITLE = "best settings of a sweep with bootstrap intervals (kvsim sweep --json)"
 READS = "sweep"
@@ -17,15 +17,23 @@ def pages(document, options):
     rows = document.data.get("rows", [])
     if not rows:
         raise load.Missing(f"{document.path}: no preset with several settings")
+    shown = measures.chosen(options.metric, {row["measure"] for row in rows})
+    rows = [row for row in rows if row["measure"] in shown]
+    if not rows:
+        raise load.Missing(f"{document.path}: no settings that {', '.join(shown)} tells apart")
+    rows.sort(key=lambda row: shown.index(row["measure"]))
     presets = list(dict.fromkeys(row["preset"] for row in rows))
     return style.pages("best_settings", [[row for row in rows if row["preset"] == preset]
                                          for preset in presets],
                        functools.partial(draw, document.data))
 
 
+FOLDS = {"mean": "mean over steps and layers", "worst": "worst step and layer",
+         "rms": "rms over steps"}
+
+
 def measure(row):
-    return row["measure"].replace("_", " "), \
-        "worst step and layer" if row["over"] == "worst" else "mean over steps and layers"
+    return measures.words(row["measure"]), FOLDS[row["over"]]
 
 
 def draw(data, rows, note):

@@ -20,7 +20,7 @@ MOST_BUDGETS = 6
 
 
 def pages(files, options):
-    found = grid.grids(files, options.only)
+    found = grid.grids(files, options)
     planned = []
     for stem, one in zip(grid.stems("sensitivity", found), found):
         lines = one.lines()
@@ -38,13 +38,14 @@ def draw(one, lines, note):
     keys = [style.key(one.budget_text(labels[b]), style.line_style(k))
             for k, b in enumerate(shown)]
     fig, axes = style.frame(
-        f"Sensitivity of {one.preset}{note}", f"{one.subtitle}\ndotted: default",
+        f"Sensitivity of {one.preset}{note}", f"{one.subtitle}\ndotted: default"
+        + ("; bands: least to most over traces" if one.traces > 1 else ""),
         len(metrics), len(lines), 1.25, keys, sharey="row", sharex="col")
     for row, metric in zip(axes, metrics):
         values = one.values(metric)
         for ax, line in zip(row, lines):
             draw_line(ax, line, values[:, :, shown])
-        row[0].set_ylabel(metric[2])
+        row[0].set_ylabel(metric.label)
     for ax, line in zip(axes[0], lines):
         ax.set_title(line.axis.name if not line.fixed else f"{line.axis.name}\nat {line.fixed}")
     for ax, line in zip(axes[-1], lines):

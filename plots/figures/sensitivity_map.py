@@ -16,7 +16,7 @@ MOST_MAPS = 4
 
 
 def pages(files, options):
-    found = grid.grids(files, options.only)
+    found = grid.grids(files, options)
     planned = []
     for stem, one in zip(grid.stems("sensitivity_map", found), found):
         planes = one.planes()
@@ -36,17 +36,17 @@ def draw(one, plane):
     height = max(1.0, 0.4 + 0.15 * len(rows.values))
     fig, axes = style.frame(
         f"{one.preset}: {rows.name} against {columns.name}",
-        f"{one.subtitle.split('; bands')[0]}\nrows: {rows.name}; darker is worse, each map has "
+        f"{one.subtitle}\nrows: {rows.name}; darker is worse, each map has "
         "its own scale; frame: default; *: best", len(metrics), len(shown), height, (),
         (columns.name, ""))
     for line, metric in zip(axes, metrics):
         values = one.values(metric).mean(axis=0)
         for ax, budget in zip(line, shown):
             cells = np.where(table >= 0, values[table, budget], np.nan)
-            heat_map(ax, cells, metric[3])
+            heat_map(ax, cells, metric.more_is_better)
             frame_default(ax, rows, columns)
             ticks(ax, rows, columns)
-        line[0].set_ylabel(metric[2])
+        line[0].set_ylabel(metric.label)
     for ax, budget in zip(axes[0], shown):
         ax.set_title(f"budget {one.budget_text(labels[budget])}")
     return fig
@@ -59,7 +59,8 @@ def heat_map(ax, cells, more_is_better):
     image = matplotlib.colormaps["Blues"](0.9 * np.nan_to_num(scaled))
     image[np.isnan(cells)] = (0.93, 0.93, 0.93, 1)
     ax.imshow(image, aspect="auto", interpolation="nearest")
-    digits = 3 if np.nanmax(np.abs(cells)) < 10 else 1
+    largest = np.nanmax(np.abs(cells))
+    digits = 4 if largest < 0.1 else 3 if largest < 10 else 1
     for i, k in np.ndindex(cells.shape):
         if np.isnan(cells[i, k]):
             continue

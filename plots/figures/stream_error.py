@@ -7,7 +7,7 @@ import functools
 
 import numpy as np
 
-from .. import load, style
+from .. import load, measures, style
 
 TITLE = "stream error against the budget, a predictor of the model's loss"
 LABEL = "stream error (root mean square over steps)"
@@ -22,12 +22,16 @@ def pages(results, options):
                        functools.partial(draw, results))
 
 
+def subtitle(results):
+    return results.subtitle + measures.layers_note([results], ["stream_error"])
+
+
 def draw_curves(results, policies, note):
     values = results.variable("stream_error_rms", "policy", "budget")
     lines = {policy: values[results.policies.index(policy)] for policy in policies}
     keys = [style.key(policy, style.policy_style(results, policy), lines[policy])
             for policy in policies]
-    fig, axes = style.frame(f"Stream error against the budget{note}", results.subtitle, 1, 1, 2.6,
+    fig, axes = style.frame(f"Stream error against the budget{note}", subtitle(results), 1, 1, 2.6,
                             keys, (style.budget_label(results), LABEL))
     ax = axes[0, 0]
     order = np.argsort(results.budgets, kind="stable")  # the file has them as they were typed
@@ -45,7 +49,7 @@ def draw_dots(results, policies, note):
     values = results.variable("stream_error_rms", "policy", "budget")[:, 0]
     labels, size, row = style.row_labels(policies)
     fig, axes = style.frame(
-        f"Stream error at budget {results.budget_text(0)}{note}", results.subtitle, 1, 1,
+        f"Stream error at budget {results.budget_text(0)}{note}", subtitle(results), 1, 1,
         0.5 + row * len(policies))
     ax = axes[0, 0]
     found = [values[results.policies.index(policy)] for policy in policies]

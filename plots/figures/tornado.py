@@ -17,7 +17,7 @@ LOOKS = {True: {"facecolor": style.COLOURS[0], "edgecolor": "white", "linewidth"
 
 
 def pages(files, options):
-    found = grid.grids(files, options.only)
+    found = grid.grids(files, options)
     return [(stem, functools.partial(draw, one, options))
             for stem, one in zip(grid.stems("tornado", found), found)]
 
@@ -44,7 +44,7 @@ def draw(one, options):
             for better in (True, False)]
     fig, axes = style.frame(
         f"Effect of {one.preset}'s hyper-parameters at budget {one.budget_text(budget)}",
-        f"{one.subtitle.split('; bands')[0]}\nbars: from the least to the most along an axis, the "
+        f"{one.subtitle}\nbars: from the least to the most along an axis, the "
         "others at their defaults; beside them the values that give it", rows, columns,
         0.55 + 0.24 * len(one.lines()), keys)
     for ax, metric in zip(axes.flat, metrics):
@@ -56,8 +56,8 @@ def draw(one, options):
 def panel(ax, one, metric, rows):
     spread = max(max(abs(low[0]), abs(high[0])) for _, low, high in rows) or 1
     for y, (_, low, high) in enumerate(rows):
-        for begin, end, better in ((min(low[0], 0), min(high[0], 0), not metric[3]),
-                                   (max(low[0], 0), max(high[0], 0), metric[3])):
+        for begin, end, better in ((min(low[0], 0), min(high[0], 0), not metric.more_is_better),
+                                   (max(low[0], 0), max(high[0], 0), metric.more_is_better)):
             ax.barh(y, end - begin, left=begin, height=0.62, **LOOKS[better])
         if low[0] < high[0]:
             pad = 0.03 * spread
@@ -70,5 +70,5 @@ def panel(ax, one, metric, rows):
                    for line, _, _ in rows])
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
-    ax.set_title(metric[2].replace("\n", " "))
+    ax.set_title(metric.label.replace("\n", " "))
     ax.set_xlabel("difference from the default")

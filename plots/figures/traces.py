@@ -1,4 +1,5 @@
-"""Worst case, mean and outliers of each policy over several traces (DefensiveKV, Table 1).
+"""What policies lose over several traces: stream error, and the mean, worst case and outliers of
+retained importance (DefensiveKV, Table 1); `--metric` chooses.
 
 `traces` has a row per policy: small marks are traces, the bar is their mean, the line its 95 %
 bootstrap interval over traces. `traces-table` has the numbers of every trace. With a single trace
@@ -6,26 +7,14 @@ the interval is over blocks of 16 steps.
 """
 
 import functools
+from typing import Callable, NamedTuple
 
 import numpy as np
 
-from .. import load, statistics, style
+from .. import load, measures, statistics, style
 
-TITLE = "worst case, mean and outliers over several traces, with bootstrap intervals"
+TITLE = "stream error, mean and outliers over several traces, with bootstrap intervals"
 READS = "several"
-NEEDED = "retained_importance"
-
-
-def pages(several, options):
-    for results in several:
-        if not results.has(NEEDED):
-            raise load.NotMeasured(f"{results.path}: no variable {NEEDED}")
-    policies = [one for one in load.common_policies(several) if not style.is_full(one)]
-    if not policies:
-        raise load.NotMeasured("no policy that drops entries")
-    groups = [policies[first:first + 26] for first in range(0, len(policies), 26)]
-    return style.pages("traces", groups, functools.partial(draw, several, options)) + \
-        style.pages("traces-table", groups, functools.partial(draw_table, several, options))
 
 
 def below(values, axes):
@@ -33,38 +22,118 @@ def below(values, axes):
     return 100 * np.mean(values < 0.5, axis=axes)
 
 
-# column, what of the values over (layer, step), unit
-MEASURES = (
-    ("worst step\nof all layers", lambda v: v.min(axis=(-2, -1)), "fraction"),
-    ("worst step,\nmean over layers", lambda v: v.min(axis=-1).mean(axis=-1), "fraction"),
-    ("mean over\nlayers and steps", lambda v: v.mean(axis=(-2, -1)), "fraction"),
-    ("below 0.5, of\n(layer, step) pairs", lambda v: below(v, (-2, -1)), "%"),
+def root_mean_square(values):
+    return np.sqrt(style.mean_over(np.square(values), -1))
+
+
+class Column(NamedTuple):
+    """What is shown of a measure; its variable has values over (layer, step), or over steps."""
+
+    measure: str
+    what: str
+    of: Callable
+    unit: str
+    beside: bool = True    # stays when other measures are drawn, too
+    in_table: bool = True
+    short: str = ""        # for titles
+
+    @property
+    def title(self):
+        return f"{measures.words(self.measure)},\n{self.short or self.what}"
+
+    @property
+    def name(self):
+        """In the CSV, where what has no measure before it is retained importance."""
+        plain = self.measure == measures.BESIDE
+        return self.what if plain else f"{measures.words(self.measure)}, {self.what}"
+
+
+def layered_errors(measure):
+    return (Column(measure, "mean over layers and steps", lambda v: style.mean_over(v, (-2, -1)),
+                   "relative"),
+            Column(measure, "worst step, mean over layers",
+                   lambda v: style.mean_over(style.most(v, -1), -1), "relative"))
+
+
+RETAINED = functools.partial(Column, "retained_importance")
+COLUMNS = (
+    Column("stream_error", "rms over steps", root_mean_square, "relative"),
+    Column("stream_error", "worst step", lambda v: style.most(v, -1), "relative"),
+    RETAINED("worst step of all layers", lambda v: v.min(axis=(-2, -1)), "fraction", beside=False),
+    RETAINED("worst step, mean over layers", lambda v: v.min(axis=-1).mean(axis=-1), "fraction",
+             beside=False, in_table=False),
+    RETAINED("mean over layers and steps", lambda v: v.mean(axis=(-2, -1)), "fraction"),
+    RETAINED("below 0.5, of (layer, step) pairs", lambda v: below(v, (-2, -1)), "%",
+             short="steps and layers below 0.5"),
+    *layered_errors("output_error"),
+    *layered_errors("residual_error"),
 )
 
 
-def measured(several, options, policies):
-    """(values, means, intervals): [measure, policy, trace], [measure, policy], [2, ...]."""
-    curves = [results.variable(NEEDED, "policy", "budget", "layer", "step")
-              [[results.policies.index(one) for one in policies],
-               results.nearest_budget(options.budget)] for results in several]
-    values = np.array([[of(curve) for curve in curves] for _, of, _ in MEASURES])
+def pages(several, options):
+    names = measures.of_files(several, options)
+    there = [one for one in COLUMNS if all(results.has(one.measure) for results in several)]
+    drawn = [one for name in names for one in there
+             if one.measure == name and (one.beside or len(names) == 1)]
+    if not drawn:
+        raise load.NotMeasured(f"{several[0].path}: no variable "
+                               f"{names[0] if names else measures.BESIDE}")
+    policies = [one for one in load.common_policies(several) if not style.is_full(one)]
+    if not policies:
+        raise load.NotMeasured("no policy that drops entries")
+    shown = Shown(names, drawn, [one for one in there if one not in drawn])
+    groups = [policies[first:first + 26] for first in range(0, len(policies), 26)]
+    return style.pages("traces", groups, functools.partial(draw, several, options, shown)) + \
+        style.pages("traces-table", groups, functools.partial(draw_table, several, options, shown))
+
+
+class Shown(NamedTuple):
+    """The measures and columns of the figure, and the columns that only the CSV has."""
+
+    names: list
+    drawn: list
+    others: list
+
+
+def measured(several, options, columns, policies):
+    """(values, means, intervals): [column, policy, trace], [column, policy], [2, ...]."""
+    curves = {name: [values_of(results, name, options, policies) for results in several]
+              for name in dict.fromkeys(one.measure for one in columns)}
+    values = np.array([[one.of(curve) for curve in curves[one.measure]] for one in columns])
     values = values.transpose(0, 2, 1)
     if len(several) > 1:
         return (values, *statistics.over_traces(values))
-    steps = statistics.resampled_steps(curves[0].shape[-1])
     # One measure at a time over all resamples would need [1000, policy, layer, step] at once.
-    resampled = np.array([[of(curves[0][..., one]) for one in steps] for _, of, _ in MEASURES])
+    resampled = np.array([over_steps(one, curves[one.measure][0]) for one in columns])
     return values, values[..., 0], statistics.interval(resampled.transpose(0, 2, 1))
 
 
-def titles(several, options):
+def values_of(results, name, options, policies):
+    """[policy, layer, step], or [policy, step] of what is of all layers together."""
+    layered = ("layer",) if "layer" in results.data[name].dims else ()
+    values = results.variable(name, "policy", "budget", *layered, "step")
+    return values[[results.policies.index(one) for one in policies],
+                  results.nearest_budget(options.budget)]
+
+
+def over_steps(column, curve):
+    """The column on resampled steps: [1000, policy]. Steps that were not evaluated stay out."""
+    defined = ~np.isnan(curve).all(axis=tuple(range(curve.ndim - 1)))
+    if defined.any():
+        curve = curve[..., defined]
+    return [column.of(curve[..., one]) for one in statistics.resampled_steps(curve.shape[-1])]
+
+
+def titles(several, options, names):
     budgets = {results.budget_text(results.nearest_budget(options.budget)) for results in several}
     models = {results.model for results in several}
+    note = measures.layers_note(several, names)
     if len(several) == 1:
-        return ", ".join(sorted(budgets)), several[0].subtitle + \
+        return ", ".join(sorted(budgets)), several[0].subtitle + note, \
             "; intervals: 95 % bootstrap over blocks of 16 steps"
-    return ", ".join(sorted(budgets)), f"{', '.join(sorted(models))}, {len(several)} traces; " \
-        "bar and line: mean over traces and its 95 % bootstrap interval"
+    return ", ".join(sorted(budgets)), \
+        f"{', '.join(sorted(models))}, {len(several)} traces{note}", \
+        "; bar and line: mean over traces and its 95 % bootstrap interval"
 
 
 def marked(several, options, policies, values):
@@ -75,40 +144,43 @@ def marked(several, options, policies, values):
     return (low > 0) | (high < 0)
 
 
-def draw(several, options, policies, note):
-    values, means, (low, high) = measured(several, options, policies)
+def draw(several, options, shown, policies, note):
+    columns = shown.drawn + shown.others
+    values, means, (low, high) = measured(several, options, columns, policies)
     differs = marked(several, options, policies, values)
     labels, size, row = style.row_labels(policies)
-    budgets, subtitle = titles(several, options)
+    budgets, subtitle, reading = titles(several, options, shown.names)
     looks = [{"color": style.COLOURS[i % 10], "marker": style.MARKERS[i % 10], "markersize": 3,
               "linestyle": "", "fillstyle": "full" if i < 10 else "none",
               "markeredgewidth": 0.4} for i in range(len(several))]
     star = "; *: differs from the first row, 95 % interval of the difference over traces" \
         if differs.any() else ""
+    rows, across = style.panel_grid(len(shown.drawn), 4)
     fig, axes = style.frame(
-        f"Retained importance over traces at budget {budgets}{note}", subtitle + star,
-        1, 4, 0.75 + max(row, 0.29) * len(policies),
+        f"{measures.title(shown.names)} over traces at budget {budgets}{note}",
+        subtitle + reading + star, rows, across, 0.75 + max(row, 0.29) * len(policies),
         [style.key(name, look) for name, look in zip(load.names(several), looks)], sharey=True)
-    for m, (ax, (title, _, unit)) in enumerate(zip(axes.flat, MEASURES)):
+    for m, (ax, column) in enumerate(zip(axes.flat, shown.drawn)):
         for k, look in enumerate(looks):
             ax.plot(values[m, :, k], np.arange(len(policies)), zorder=2, **look)
         for p in range(len(policies)):
             ax.plot([low[m, p], high[m, p]], [p + 0.24] * 2, color="black", linewidth=0.9)
             ax.plot(means[m, p], p + 0.24, marker="|", color="black", markersize=6)
-            ax.annotate(text(means[m, p], low[m, p], high[m, p], unit) + "*" * int(differs[m, p]),
+            ax.annotate(text(means[m, p], low[m, p], high[m, p], column.unit)
+                        + "*" * int(differs[m, p]),
                         (0.5, p + 0.24), xycoords=("axes fraction", "data"), fontsize=5,
                         xytext=(0, -2.6), textcoords="offset points", ha="center", va="top")
-        ax.set(title=title, xlabel=unit)
-        ax.set_xlim(0, 1.0 if unit == "fraction" else None)
+        ax.set(title=column.title, xlabel=column.unit)
+        ax.set_xlim(0, 1.0 if column.unit == "fraction" else None)
         ax.grid(axis="y", visible=False)
+    style.hide_unused(axes, len(shown.drawn))
     axes[0, 0].set_yticks(range(len(policies)), labels, fontsize=size)
     axes[0, 0].set_ylim(len(policies) - 0.25, -0.4)
     style.numbers(fig, ["policy", "measure", "mean", "low", "high", "differs",
                         *load.names(several)],
-                  [[policy, title.replace("\n", " "), means[m, p], low[m, p], high[m, p],
-                    int(differs[m, p]), *values[m, p]]
-                   for m, (title, _, _) in enumerate(MEASURES)
-                   for p, policy in enumerate(policies)])
+                  [[policy, column.name, means[m, p], low[m, p], high[m, p], int(differs[m, p]),
+                    *values[m, p]]
+                   for m, column in enumerate(columns) for p, policy in enumerate(policies)])
     return fig
 
 
@@ -119,20 +191,21 @@ def text(mean, low, high, unit):
     return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def draw_table(several, options, policies, note):
-    values, means, _ = measured(several, options, policies)
+def draw_table(several, options, shown, policies, note):
+    columns = [one for one in shown.drawn if one.in_table][:3]
+    values, means, _ = measured(several, options, columns, policies)
     labels, size, row = style.row_labels(policies)
-    budgets, subtitle = titles(several, options)
-    shown = (0, 2, 3)
-    fig, axes = style.frame(f"Retained importance of each trace at budget {budgets}{note}",
-                            subtitle.split(";")[0] + "; darker is worse", 3, 1,
-                            0.5 + row * len(policies), sharex=True)
-    for ax, m in zip(axes.flat, shown):
-        title, _, unit = MEASURES[m]
-        shades = values[m] if unit == "%" else 1 - values[m]
-        style.number_map(ax, np.column_stack([values[m], means[m]]), shades,
-                         25.0 if unit == "%" else 1.0, "{:.1f}" if unit == "%" else "{:.2f}")
-        ax.set_title(f"{title} ({unit})".replace("\n", " "))
+    budgets, subtitle, _ = titles(several, options, shown.names)
+    fig, axes = style.frame(
+        f"{measures.title(shown.names)} of each trace at budget {budgets}{note}",
+        subtitle + "; darker is worse", len(columns), 1, 0.5 + row * len(policies), sharex=True)
+    for ax, column, cells, mean in zip(axes.flat, columns, values, means):
+        # unit: (shade, its darkest value, text of a cell)
+        shades, darkest, form = {
+            "%": (cells, 25.0, "{:.1f}"), "fraction": (1 - cells, 1.0, "{:.2f}"),
+            "relative": (cells, np.nanmax(cells, initial=1e-9), "{:.3f}")}[column.unit]
+        style.number_map(ax, np.column_stack([cells, mean]), shades, darkest, form)
+        ax.set_title(f"{column.title} ({column.unit})".replace("\n", " "))
         ax.set_yticks(range(len(policies)), labels, fontsize=size)
         ax.set_xticks(range(len(several) + 1), [*map(style.narrow, load.names(several)), "mean"],
                       fontsize=5.5)

@@ -1,76 +1,120 @@
-"""Worst case, mean and outlier count of retained importance: policies down, layers across.
+"""What each policy loses in each layer, and in all: policies down, layers across.
 
-Every cell prints its number, so that the figure is also the table; darker is worse in all three.
+By default the residual error of each layer, with the stream error of all layers together in the
+last column, and mean retained importance; `--metric` chooses. Every cell prints its number, so that
+the figure is also the table; darker is worse.
 """
 
 import functools
+import math
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
 
-from .. import load, style
+from .. import load, measures, style
 
-TITLE = "worst step, mean and outlier count of retained importance, policy by layer"
-BESIDE = 9  # up to this many layers the three maps stand side by side
-READING = "darker is worse; all: worst, mean and sum over the layers; –: undefined"
+TITLE = "errors of each layer and stream error of all, with retained importance, policy by layer"
+BESIDE = 9  # up to this many layers the maps stand side by side
+READING = "darker is worse; all: worst, mean or sum over the layers; –: undefined"
+
+
+class Map(NamedTuple):
+    """Values [policy, layer], what they come to over the layers, and how a cell is read."""
+
+    title: str
+    values: np.ndarray
+    summary: np.ndarray
+    kind: str  # share: 1 is best; count: 0, of the steps; error: 0
 
 
 def pages(results, options):
-    needed = ("retained_importance_min", "retained_importance_mean", "outlier_count")
-    for name in needed:
+    names = measures.of_files([results], options) or [measures.BESIDE]
+    for name in sorted({variable for one in names for variable in NEEDED[one]}):
         if not results.has(name):
             raise load.Missing(f"{results.path}: no variable {name}")
     size = 30 if len(results.layers) <= BESIDE else 10
     return style.pages("worst_case", style.policy_pages(results, size),
-                       functools.partial(draw, results, options))
+                       functools.partial(draw, results, options, names))
 
 
-def draw(results, options, policies, note):
+NEEDED = {
+    "stream_error": ("residual_error", "stream_error"),
+    "retained_importance": ("retained_importance_min", "retained_importance_mean",
+                            "outlier_count"),
+    "output_error": ("output_error_max", "output_error_mean"),
+    "residual_error": ("residual_error_max", "residual_error_mean"),
+}
+
+
+def maps_of(name, cells, alone):
+    """The maps of a measure; `cells(variable, *dims)` are those of the chosen policies."""
+    if name == "stream_error":
+        layers, whole = cells("residual_error", "layer", "step"), cells("stream_error", "step")
+        return [Map("residual error, worst step\n(all: stream error)", style.most(layers, -1),
+                    style.most(whole, -1), "error"),
+                Map("residual error, rms over steps\n(all: stream error)", rms(layers), rms(whole),
+                    "error")]
+    words = measures.words(name)
+    if name == "retained_importance":
+        average = cells("retained_importance_mean", "layer")
+        of_means = Map(f"{words},\nmean over steps (fraction)", average, mean(average), "share")
+        if not alone:
+            return [of_means]
+        least, outliers = cells("retained_importance_min", "layer"), cells("outlier_count", "layer")
+        return [Map(f"{words},\nworst step (fraction)", least, worst(least), "share"), of_means,
+                Map(f"{words},\noutliers (steps below the line)", outliers, total(outliers),
+                    "count")]
+    most, average = cells(f"{name}_max", "layer"), cells(f"{name}_mean", "layer")
+    return [Map(f"{words},\nworst step", most, style.most(most, 1), "error"),
+            Map(f"{words},\nmean over steps", average, mean(average), "error")]
+
+
+def draw(results, options, names, policies, note):
     budget = results.nearest_budget(options.budget)
     chosen = [results.policies.index(policy) for policy in policies]
 
-    def table(name):
-        return results.variable(name, "policy", "budget", "layer")[chosen, budget]
+    def cells(name, *dims):
+        return results.variable(name, "policy", "budget", *dims)[chosen, budget]
 
-    steps = results.steps.size
-    maps = [
-        ("worst step (minimum, fraction)", table("retained_importance_min"), worst, 1.0, share),
-        ("mean over steps (fraction)", table("retained_importance_mean"), mean, 1.0, share),
-        (f"outliers (steps below the line, of {steps})", table("outlier_count"), total, 0, count),
-    ]
+    maps = [one for name in names for one in maps_of(name, cells, len(names) == 1)]
     beside = len(results.layers) <= BESIDE
     labels, size, row = style.row_labels(policies)
-    rows, columns = (1, 3) if beside else (3, 1)
+    rows, columns = (math.ceil(len(maps) / 3), min(len(maps), 3)) if beside else (len(maps), 1)
     fig, axes = style.frame(
-        f"Retained importance, worst and mean, at budget {results.budget_text(budget)}{note}",
-        f"{results.subtitle}\n{READING}", rows, columns, 0.55 + row * len(policies), sharey=beside)
-    for ax, (title, values, summary, best, text) in zip(axes.flat, maps):
-        heat_map(ax, values, summary(values), best, text, steps)
-        ax.set_title(title)
+        f"{measures.title(names)} by layer at budget {results.budget_text(budget)}{note}",
+        f"{results.subtitle}{measures.layers_note([results], names)}\n{READING}", rows, columns,
+        0.68 + row * len(policies), sharey=beside)
+    for ax, one in zip(axes.flat, maps):
+        heat_map(ax, one, results.steps.size)
+        ax.set_title(one.title)
         ax.set_yticks(range(len(policies)), labels, fontsize=size)
         ax.set_xticks(range(len(results.layers) + 1), [*results.layers, "all"])
         ax.set_xlabel("layer")
+    style.hide_unused(axes, len(maps))
     return fig
 
 
-def heat_map(ax, values, summary, best, text, steps):
+def heat_map(ax, one, steps):
     """Cells with their numbers; the last column, set apart, is the summary over layers."""
-    policies, layers = values.shape
-    worse = values if best == 0 else 1 - values
-    top = 1.0 if best == 1.0 else max(1.0, steps / 2)
+    policies, layers = one.values.shape
+    worse = 1 - one.values if one.kind == "share" else one.values
     # Square root: one outlier in a hundred steps must look different from none.
-    norm = matplotlib.colors.PowerNorm(0.5 if best == 0 else 1.0, 0, top, clip=True)
+    gamma, top, text = {
+        "share": (1.0, 1.0, share), "count": (0.5, max(1.0, steps / 2), count),
+        "error": (0.5, np.nanmax(worse, initial=1e-9), error)}[one.kind]
+    norm = matplotlib.colors.PowerNorm(gamma, 0, top, clip=True)
     colours = matplotlib.colormaps["Blues"]
     image = colours(norm(np.nan_to_num(worse, nan=0.0)))
-    image[np.isnan(values)] = (0.93, 0.93, 0.93, 1)
+    image[np.isnan(worse)] = (0.93, 0.93, 0.93, 1)
     ax.imshow(image, aspect="auto", interpolation="nearest")
     size = 5.2 if layers <= 20 else 4.6
     for i in range(policies):
         for k in range(layers):
             dark = np.dot(image[i, k, :3], (0.299, 0.587, 0.114)) < 0.5
-            ax.text(k, i, text(values[i, k]), ha="center", va="center", fontsize=size,
+            ax.text(k, i, text(one.values[i, k]), ha="center", va="center", fontsize=size,
                     color="white" if dark else "black")
-        ax.text(layers, i, text(summary[i]), ha="center", va="center", fontsize=size,
+        ax.text(layers, i, text(one.summary[i]), ha="center", va="center", fontsize=size,
                 fontweight="bold")
     ax.set_xlim(-0.5, layers + 0.5)
     ax.grid(False)
@@ -93,6 +137,10 @@ def mean(values):
     return over_layers(np.mean, values)
 
 
+def rms(values):
+    return np.sqrt(style.mean_over(np.square(values), -1))
+
+
 def total(values):
     return over_layers(np.sum, values)
 
@@ -105,3 +153,11 @@ def share(value):
 
 def count(value):
     return "–" if np.isnan(value) else f"{value:.0f}"
+
+
+def error(value):
+    """Two digits that count, in the room of four signs."""
+    if np.isnan(value):
+        return "–"
+    digits = 3 if value < 0.0995 else 2 if value < 9.95 else 0
+    return f"{value:.{digits}f}".removeprefix("0")

@@ -33,7 +33,10 @@ def write(path, policies=POLICIES, budgets=BUDGETS, layers=range(8), steps=150, 
     if residual:
         variables["residual_error"] = (per_step, 0.3 * error)
         variables["residual_error_max"] = (per_layer, 0.3 * error.max(axis=3))
-        variables["stream_error_rms"] = (per_step[:2], 0.1 * error.mean(axis=(2, 3)))
+        variables["residual_error_mean"] = (per_layer, 0.3 * mean_of(error))
+        stream = 0.1 * np.sqrt(np.sum(error ** 2, axis=2))
+        variables["stream_error"] = (("policy", "budget", "step"), stream)
+        variables["stream_error_rms"] = (per_step[:2], np.sqrt(np.mean(stream ** 2, axis=2)))
     if spans:
         keep, line = keep_rates(generator, policies, np.array(budgets), len(layers), len(spans))
         variables["keep_rate"] = (per_span, keep)
@@ -50,7 +53,8 @@ def write(path, policies=POLICIES, budgets=BUDGETS, layers=range(8), steps=150, 
     if spans:
         coordinates["span"] = np.array(spans, object)
     attributes = {"model": "example/tiny-360M", "trace": "/data/example.h5",
-                  "prompt_len": prompt_len, "total_len": prompt_len + steps}
+                  "prompt_len": prompt_len, "total_len": prompt_len + steps,
+                  "num_layers": len(layers)}
     data = xarray.Dataset(variables, coordinates, attributes).drop_vars(drop)
     for name in data.variables:
         data[name].attrs["units"] = "count" if name == "outlier_count" else "1"

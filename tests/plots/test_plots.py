@@ -15,6 +15,7 @@ import tempfile
 import unittest
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -27,8 +28,9 @@ try:
     import numpy as np
 
     import fake_results
-    from kvsim.plots import draw, load, style
-    from kvsim.plots.figures import explain, fragility, retained_importance, worst_case
+    from kvsim.plots import draw, load, measures, style
+    from kvsim.plots.figures import (best_settings, explain, fragility, retained_importance,
+                                     worst_case)
 except ModuleNotFoundError as error:
     print(f"tests/plots skipped: Python has no module {error.name} "
           "(plots/requirements.txt lists what the figures need)")
@@ -122,6 +124,26 @@ class FiguresTest(PlotTest):
         results = self.file(policies=("h2o",), budgets=(0.5,), layers=(7,), steps=1)
         self.assertEqual(self.draw(results, "-o", self.out, "--formats", "png")[0], 0)
 
+    def test_worst_cases_are_those_of_the_metrics_asked_for(self):
+        results = load.open_results(self.file())
+        def cells(name, *dims):
+            return results.variable(name, "policy", "budget", *dims)[:, 0]
+        worst, over_steps = worst_case.maps_of("stream_error", cells, False)
+        data = results.data.isel(budget=0)
+        np.testing.assert_allclose(worst.values, data.residual_error.max("step"))
+        np.testing.assert_allclose(worst.summary, data.stream_error.max("step"))
+        np.testing.assert_allclose(over_steps.summary, data.stream_error_rms)
+        np.testing.assert_allclose(over_steps.values ** 2, (data.residual_error ** 2).mean("step"))
+        for metric, panels in ((None, 3), (["retained_importance"], 3), (["residual_error"], 2),
+                               (["stream_error", "output_error"], 4), (list(measures.NAMES), 7)):
+            options = SimpleNamespace(metric=metric, budget="0.2")
+            [(_, drawing)] = worst_case.pages(results, options)
+            self.assertEqual(len(drawing().axes), panels, metric)
+
+    def test_an_unknown_metric_is_answered_with_the_known_ones(self):
+        self.refused(2, "no metric 'lost'; known: stream_error, retained_importance, output_error, "
+                     "residual_error", self.file(), "-o", self.out, "--metric", "lost")
+
     def test_many_layers(self):
         results = self.file(layers=range(30), policies=("full", "h2o"))
         self.assertEqual(self.draw(results, "-o", self.out, "--formats", "png", "--only",
@@ -191,8 +213,8 @@ class WhatTheFileLacksTest(PlotTest):
 
     def test_a_figure_asked_for_that_cannot_be_drawn_is_bad_data(self):
         results = self.file(drop=("outlier_count",))
-        self.refused(3, "cannot draw worst_case: .*no variable outlier_count",
-                     results, "-o", self.out, "--only", "worst_case")
+        self.refused(3, "cannot draw worst_case: .*no variable outlier_count", results, "-o",
+                     self.out, "--only", "worst_case", "--metric", "retained_importance")
 
     def test_a_variable_over_other_dimensions_is_bad_data(self):
         results = self.file(edit=lambda data: data.assign(
@@ -234,7 +256,7 @@ SWEEP = {
     "rows": [{"preset": "snapkv", "settings": 3, "measure": measure, "over": "mean",
               "budget": budget, "best": best, "value": 0.5, "low": 0.4, "high": 0.6,
               "default": default, "gain": 0.1, "gain_low": 0.0, "gain_high": 0.2, "chosen": 0.7}
-             for measure in ("retained_importance", "output_error")
+             for measure in ("retained_importance", "output_error", "residual_error")
              for budget, best, default in (("64", "snapkv,window=8,kernel=7", 0.4),
                                            ("0.5", "snapkv", None))]}
 
@@ -256,6 +278,17 @@ class DocumentTest(PlotTest):
     def test_the_json_of_a_sweep_is_drawn(self):
         code, out, err = self.draw(self.document(SWEEP), "-o", self.out, "--formats", "png")
         self.assertEqual((code, out, err), (0, [str(self.out / "best_settings.png")], []))
+
+    def test_a_sweep_is_drawn_by_the_metrics_asked_for(self):
+        document = load.open_document(self.document(SWEEP))
+        def panels(metric):
+            [(_, drawing)] = best_settings.pages(document, SimpleNamespace(metric=metric))
+            return [ax.get_title() for ax in drawing().axes]
+        self.assertEqual(panels(None), ["output error, mean over steps and layers",
+                                        "retained importance, mean over steps and layers"])
+        self.assertEqual(panels(["residual_error"]), ["residual error, mean over steps and layers"])
+        self.refused(3, "no settings that stream_error tells apart", self.document(SWEEP), "-o",
+                     self.out, "--metric", "stream_error", "--only", "best_settings")
 
     def test_the_text_of_a_prompt_is_broken_between_tokens(self):
         width = int((style.WIDTH - 2 * explain.MARGIN) / explain.CHARACTER)

@@ -6,6 +6,7 @@ import csv
 import json
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import xarray
@@ -44,6 +45,9 @@ class SeveralTracesTest(PlotTest):
                         "worst step, mean over layers": values[1].min(axis=1).mean(),
                         "mean over layers and steps": values[1].mean(),
                         "below 0.5, of (layer, step) pairs": 100 * (values[1] < 0.5).mean()}
+            stream = load.open_results(files[k]).data.stream_error.values[1, 0]
+            expected["stream error, rms over steps"] = np.sqrt(np.mean(stream ** 2))
+            expected["stream error, worst step"] = stream.max()
             for measure, value in expected.items():
                 self.assertAlmostEqual(float(rows["random", measure][name]), value)
         row = rows["random", "mean over layers and steps"]
@@ -56,9 +60,51 @@ class SeveralTracesTest(PlotTest):
         results = load.open_results(self.file(steps=40))
         class Options:
             budget = "0.2"
-        values, means, (low, high) = traces.measured([results], Options, ["random"])
-        self.assertEqual(values.shape, (4, 1, 1))
-        self.assertTrue(low[2, 0] < means[2, 0] < high[2, 0])
+        columns = traces.COLUMNS
+        values, means, (low, high) = traces.measured([results], Options, columns, ["random"])
+        self.assertEqual(values.shape, (len(columns), 1, 1))
+        for k, column in enumerate(columns):
+            if "worst" not in column.what:
+                self.assertTrue(low[k, 0] < means[k, 0] < high[k, 0], column)
+
+    def test_steps_that_were_not_evaluated_do_not_matter(self):
+        def thinned(data):
+            data["stream_error"][..., ::2] = np.nan
+            return data
+        class Options:
+            budget = "0.2"
+        results = load.open_results(self.file(steps=40, edit=thinned))
+        values, _, (low, high) = traces.measured([results], Options, traces.COLUMNS[:2], ["random"])
+        stream = results.data.stream_error.values[1, 0, 1::2]
+        np.testing.assert_allclose(values[:, 0, 0], [np.sqrt(np.mean(stream ** 2)), stream.max()])
+        self.assertTrue(low[0, 0] < values[0, 0, 0] < high[0, 0])
+
+    def test_the_metrics_asked_for_are_drawn(self):
+        several = [load.open_results(path) for path in self.files()]
+        plain = [self.file(f"{seed}.nc", seed=seed, residual=False) for seed in (0, 1)]
+        for files, metric, titles in (
+                (several, None, ["stream error,\nrms over steps", "stream error,\nworst step",
+                                 "retained importance,\nmean over layers and steps",
+                                 "retained importance,\nsteps and layers below 0.5"]),
+                (several, ["residual_error", "stream_error"],
+                 ["residual error,\nmean over layers and steps",
+                  "residual error,\nworst step, mean over layers",
+                  "stream error,\nrms over steps", "stream error,\nworst step"]),
+                (several, ["retained_importance"],
+                 ["retained importance,\nworst step of all layers",
+                  "retained importance,\nworst step, mean over layers",
+                  "retained importance,\nmean over layers and steps",
+                  "retained importance,\nsteps and layers below 0.5"]),
+                ([load.open_results(path) for path in plain], None,
+                 ["output error,\nmean over layers and steps",
+                  "output error,\nworst step, mean over layers",
+                  "retained importance,\nmean over layers and steps",
+                  "retained importance,\nsteps and layers below 0.5"])):
+            figure, table = traces.pages(files, SimpleNamespace(metric=metric, budget="0.2"))
+            self.assertEqual([ax.get_title() for ax in figure[1]().axes], titles)
+            self.assertEqual(len(table[1]().axes), 3)
+        self.refused(3, "cannot draw traces: .*no variable stream_error_rms", *plain, "-o",
+                     self.out, "--only", "traces", "--metric", "stream_error")
 
     def test_files_without_a_policy_in_common_are_refused(self):
         files = [self.file(f"{name}.nc", policies=(name,)) for name in ("h2o", "tova")]

@@ -2,6 +2,7 @@
 
 import json
 import unittest
+from types import SimpleNamespace
 
 from test_plots import PlotTest  # says so, and stops, where modules are missing
 
@@ -35,9 +36,14 @@ class SweepFiguresTest(PlotTest):
             return edit(data) if edit else data
         return self.file(name, policies=records, edit=complete, **options)
 
-    def grid(self, *paths):
-        [found] = grid.grids([load.open_results(path) for path in paths], asked=False)
+    def grid(self, *paths, metric=None):
+        options = SimpleNamespace(only=None, metric=metric)
+        [found] = grid.grids([load.open_results(path) for path in paths], options)
         return found
+
+    @staticmethod
+    def metric(variable):
+        return next(one for one in grid.METRICS if one.variable == variable)
 
     def test_axes_are_the_keys_that_vary_in_numeric_order_with_their_defaults(self):
         one = self.grid(self.sweep())
@@ -65,7 +71,7 @@ class SweepFiguresTest(PlotTest):
             mean[...] = np.array([.5, .4, .8, .45, 1, 1, .5, .5])[:, None, None]
             return data
         one = self.grid(self.sweep(edit=edit))
-        rows = tornado.effects(one, grid.METRICS[2], "0.5")
+        rows = tornado.effects(one, self.metric("output_error_mean"), "0.5")
         self.assertEqual([line.axis.name for line, _, _ in rows[:2]], ["window", "kernel"])
         (low, low_at), (high, high_at) = rows[0][1:]
         np.testing.assert_allclose((low, high), (-0.1, 0.3))
@@ -73,7 +79,7 @@ class SweepFiguresTest(PlotTest):
 
     def test_traces_of_one_sweep_make_one_figure(self):
         files = [self.sweep("a.nc"), self.sweep("b.nc", seed=1)]
-        self.assertEqual(self.grid(*files).values(grid.METRICS[0]).shape[0], 2)
+        self.assertEqual(self.grid(*files).values(self.metric("stream_error_rms")).shape[0], 2)
         code, out, err = self.draw(*files, "-o", self.out, "--formats", "png", "--only",
                                    self.FIGURES)
         self.assertEqual((code, err), (0, []))
@@ -83,9 +89,41 @@ class SweepFiguresTest(PlotTest):
     def test_seeds_of_a_trace_are_averaged(self):
         same = {"edit": lambda data: data.assign_attrs(trace_digest="one")}
         files = [self.sweep("a.nc", **same), self.sweep("b.nc", seed=1, **same)]
-        values = self.grid(*files).values(grid.METRICS[0])
-        single = [self.grid(path).values(grid.METRICS[0])[0] for path in files]
-        np.testing.assert_allclose(values[0], np.mean(single, axis=0))
+        for name, average in (("retained_importance_mean", np.mean),
+                              ("stream_error_rms", grid.root_mean_square)):
+            values = self.grid(*files).values(self.metric(name))
+            single = [self.grid(path).values(self.metric(name))[0] for path in files]
+            np.testing.assert_allclose(values[0], average(single, axis=0))
+
+    def test_stream_error_leads_and_the_papers_measure_is_beside_it(self):
+        def shown(*paths, **options):
+            return [one.variable for one in self.grid(*paths, **options).metrics()]
+        whole, plain = self.sweep(), self.sweep("plain.nc", residual=False)
+        retained = ["retained_importance_mean", "retained_importance_min"]
+        self.assertEqual(shown(whole), ["stream_error_rms", *retained])
+        self.assertEqual(shown(plain), ["output_error_mean", *retained])
+        self.assertEqual(shown(whole, metric=["residual_error", "stream_error"]),
+                         ["residual_error_max", "stream_error_rms"])
+        self.refused(3, "cannot draw tornado: .*no variable stream_error_rms", plain, "-o",
+                     self.out, "--only", "tornado", "--metric", "stream_error")
+
+    def test_settings_that_a_measure_does_not_tell_apart_are_refused_with_its_name(self):
+        def same(data):
+            data["residual_error_max"][...] = 0.5
+            return data
+        self.refused(3, "all settings are equal by residual error", self.sweep(edit=same), "-o",
+                     self.out, "--only", "sensitivity", "--metric", "residual_error")
+
+    def test_figures_say_when_stream_error_is_of_some_layers(self):
+        some = self.sweep(edit=lambda data: data.assign_attrs(num_layers=30))
+        self.assertIn("stream error: of 2 of 30 layers", self.grid(some).subtitle)
+        self.assertNotIn("stream error", self.grid(some, metric=["output_error"]).subtitle)
+        self.assertNotIn("stream error", self.grid(self.sweep("all.nc")).subtitle)
+        old = self.sweep("old.nc", edit=lambda data: data.drop_attrs().assign_attrs(
+            {key: value for key, value in data.attrs.items() if key != "num_layers"}))
+        self.assertIn("of the 2 captured layers", self.grid(old).subtitle)
+        cut = load.open_results(some, layers=[5])
+        self.assertEqual(cut.stream_layers, "2 of 30 layers")
 
     def test_a_file_that_no_sweep_wrote_is_drawn_only_when_asked(self):
         results = self.sweep(sweep=False)
