@@ -36,7 +36,9 @@ Norm importance(const Values& values) {
   const std::string typed = text(values, "importance");
   if (typed.empty() || typed == "l1") return Norm::l1;
   if (typed == "l2") return Norm::l2;
-  usage_error({.what = "unknown value", .where = "--importance", .found = typed,
+  usage_error({.what = "unknown value",
+               .where = "--importance",
+               .found = typed,
                .expected = "one of l1, l2"});
 }
 
@@ -62,7 +64,8 @@ bool read_bytes(void* target, size_t bytes) {
   const size_t found = std::fread(target, 1, bytes, stdin);
   if (found == bytes) return true;
   if (found == 0 && std::feof(stdin) != 0) return false;
-  bad_data({.what = "the request ends too early", .where = "standard input",
+  bad_data({.what = "the request ends too early",
+            .where = "standard input",
             .found = std::to_string(found) + " bytes",
             .expected = std::to_string(bytes) + " bytes"});
 }
@@ -70,18 +73,21 @@ bool read_bytes(void* target, size_t bytes) {
 Tensor read_tensor(const char* name, int64_t a, int64_t b, int64_t c) {
   Tensor tensor(ElementType::float32, {a, b, c});
   if (!read_bytes(tensor.data(), tensor.bytes()))
-    bad_data({.what = "the request ends too early", .where = "standard input",
+    bad_data({.what = "the request ends too early",
+              .where = "standard input",
               .expected = std::string("tensor ") + name});
   const int64_t bad = first_non_finite(ElementType::float32, tensor.data(), tensor.count());
   if (bad >= 0)
-    bad_data({.what = "not a finite number", .where = "standard input",
+    bad_data({.what = "not a finite number",
+              .where = "standard input",
               .found = std::string(name) + " at flat index " + std::to_string(bad)});
   return tensor;
 }
 
 size_t number(int32_t value, size_t count, const char* what) {
   if (value >= 0 && static_cast<size_t>(value) < count) return static_cast<size_t>(value);
-  bad_data({.what = std::string("no such ") + what, .where = "standard input",
+  bad_data({.what = std::string("no such ") + what,
+            .where = "standard input",
             .found = std::to_string(value),
             .expected = "0 to " + std::to_string(count - 1)});
 }
@@ -95,8 +101,10 @@ std::optional<LiveAttention::Call> read_call(const LiveAttention& attention) {
   call.budget = number(head[1], attention.budgets().size(), "budget");
   call.layer = head[2];
   if (std::ranges::find(attention.layers(), call.layer) == attention.layers().end())
-    bad_data({.what = "no such layer", .where = "standard input",
-              .found = std::to_string(call.layer), .expected = "a layer of --layers"});
+    bad_data({.what = "no such layer",
+              .where = "standard input",
+              .found = std::to_string(call.layer),
+              .expected = "a layer of --layers"});
   const TraceInfo& info = attention.info();
   const auto queries = static_cast<int64_t>(info.query_position.size());
   call.q = read_tensor("q", info.num_query_heads, queries, info.head_dim);
@@ -118,7 +126,8 @@ void flush() {
 int run(const Values& values) {
   const TraceReader trace(text(values, "trace"));
   if (is_terminal(stdin) || is_terminal(stdout))
-    usage_error({.what = "speaks with a program, not with a terminal", .where = "attend",
+    usage_error({.what = "speaks with a program, not with a terminal",
+                 .where = "attend",
                  .hint = "data/closed_loop.py starts it"});
   LiveAttention attention(trace, records(values), budgets(values),
                           chosen_layers(values, trace.info()), seed(values), importance(values));

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "cli/expected_loss.hpp"
 #include "cli/options.hpp"
 #include "cli/parse.hpp"
 #include "cli/results_choice.hpp"
@@ -19,6 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
+
+constexpr size_t kExpectedSteps = 5;
 
 void describe(po::options_description& options) {
   const auto one = [](const char* placeholder) {
@@ -57,6 +60,7 @@ struct Context {
   int layer = 0;
   int64_t step = 0;
   std::vector<std::string> words;   ///< text of each token; empty: not in the trace
+  std::vector<ExpectedLoss> expected;   ///< of this policy and budget
   std::string word(int64_t position) const {
     return words.empty() ? "" : words[static_cast<size_t>(position)];
   }
@@ -73,6 +77,7 @@ Context context_of(const Dataset& results, const TraceReader& reader, const Expl
   context.step = std::get<std::vector<int64_t>>(
       results.at("step").values)[static_cast<size_t>(cell.step)];
   if (reader.has_token_text()) context.words = reader.token_text();
+  context.expected = expected_losses(results, cell.policy, cell.budget, kExpectedSteps);
   return context;
 }
 
@@ -88,6 +93,10 @@ Json json_of(const Explanation& found, const Context& context, const TraceInfo& 
                    {"step_text", context.word(context.step)},
                    {"heads", found.heads},
                    {"retained_importance", found.retained}};
+  document["expected_loss"] = Json::array();
+  for (const ExpectedLoss& loss : context.expected)
+    document["expected_loss"].push_back({{"step", loss.step}, {"text", context.word(loss.step)},
+                                         {"stream_error", loss.stream_error}});
   document["lost"] = Json::array();
   for (const int64_t position : most_lost(found, top)) {
     const ExplainedToken& token = found.tokens[static_cast<size_t>(position)];
@@ -111,19 +120,15 @@ Json json_of(const Explanation& found, const Context& context, const TraceInfo& 
   return document;
 }
 
-/// A token between quotes with line ends and the like visible.
-std::string quoted(const std::string& word) {
-  std::string shown;
-  for (const char c : word) shown += c == '\n' ? "\\n" : c == '\t' ? "\\t" : std::string(1, c);
-  return '"' + printable(shown) + '"';
-}
-
 void print_table(const Explanation& found, const Context& context, const TraceInfo& info,
                  int64_t top) {
   const std::string word = context.word(context.step);
   fmt::print("{} at budget {}, layer {}, step {}{}\n", printable(context.policy),
              printable(context.budget), context.layer, context.step,
-             word.empty() ? "" : " (" + quoted(word) + ")");
+             word.empty() ? "" : " (" + quoted_token(word) + ")");
+  if (!context.expected.empty())
+    fmt::print("expected to lose most, by stream error, at step {}\n",
+               expected_loss_text(context.expected, context.words));
   int64_t dropped = 0;
   for (const ExplainedToken& token : found.tokens) dropped += token.lost > 0;
   fmt::print("retained importance {:.4f}; {} of {} prompt tokens lost something in some of {} "
@@ -138,7 +143,7 @@ void print_table(const Explanation& found, const Context& context, const TraceIn
                token.lost, fmt::format("{}/{}", token.kept_heads, found.heads), token.importance,
                scored ? fmt::format("{:.4g}", token.score) : "none", token.worst_head,
                scored ? fmt::format("{}/{}", token.rank, token.ranked) : "-",
-               printable(span_of(info, position)), quoted(context.word(position)));
+               printable(span_of(info, position)), quoted_token(context.word(position)));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "analysis/summary.hpp"
+#include "cli/expected_loss.hpp"
 #include "cli/options.hpp"
 #include "cli/progress.hpp"
 #include "cli/replay_options.hpp"
@@ -193,7 +194,7 @@ std::string risk_table(const Dataset& results) {
 }
 
 void print_results(const Values& values, const std::vector<FragilityGroup>& fragility,
-                   const std::vector<TableSource>& tables,
+                   const std::vector<TableSource>& tables, const std::vector<Job>& jobs,
                    const std::vector<std::string>& targets) {
   if (has(values, "csv")) write_file(tidy_csv(tables), text(values, "csv"));
   if (has(values, "json")) {
@@ -208,6 +209,9 @@ void print_results(const Values& values, const std::vector<FragilityGroup>& frag
                fragility.empty() ? summary_table(*tables[t].dataset, style)
                                  : fragility_table(*tables[t].dataset, fragility) +
                                        risk_table(*tables[t].dataset));
+    const std::string expected =
+        expected_loss_table(*tables[t].dataset, jobs[t].reader->token_text());
+    if (fragility.empty() && !expected.empty()) fmt::print("\n{}", expected);
     note(targets[t] + " written");
   }
 }
@@ -228,7 +232,7 @@ int run(const Values& values) {
   for (size_t t = 0; t < traces.size(); ++t) {
     tables.push_back({fs::path(traces[t]).filename().string(), &datasets[t]});
   }
-  print_results(values, request.fragility, tables, targets);
+  print_results(values, request.fragility, tables, jobs, targets);
   return kDone;
 }
 

@@ -21,8 +21,11 @@ TraceInfo with_all_later_queries(TraceInfo info) {
 class Outputs {
  public:
   explicit Outputs(const LayerWork& work)
-      : heads_(work.query_heads()), steps_(work.info().steps()), width_(work.value_dim()),
-        z_(static_cast<size_t>(heads_ * steps_ * width_)), change_(z_.size()) {}
+      : heads_(work.query_heads()),
+        steps_(work.info().steps()),
+        width_(work.value_dim()),
+        z_(static_cast<size_t>(heads_ * steps_ * width_)),
+        change_(z_.size()) {}
 
   void add(const StepBlock& block) {
     if (block.full != nullptr) copy(block, block.full->z.data(), z_);
@@ -43,7 +46,7 @@ class Outputs {
   }
 
   int64_t heads_, steps_, width_;
-  std::vector<float> z_, change_;   // [Hq][T][dv]
+  std::vector<float> z_, change_;  // [Hq][T][dv]
 };
 
 }  // namespace
@@ -61,15 +64,20 @@ class LiveAttention::Files : public SideFiles {
 
 struct LiveAttention::Session {
   int last_layer = -1;
-  std::unique_ptr<PolicyRun> first;             ///< the record and budget alone, never surveyed
-  std::unique_ptr<PeriodicPolicies> periodic;   ///< its later compressions
+  std::unique_ptr<PolicyRun> first;            ///< the record and budget alone, never surveyed
+  std::unique_ptr<PeriodicPolicies> periodic;  ///< its later compressions
 };
 
 LiveAttention::LiveAttention(const TraceReader& reader, std::vector<Record> records,
                              std::vector<Budget> budgets, std::vector<int> layers, uint64_t seed,
                              Norm norm)
-    : reader_(reader), info_(with_all_later_queries(reader.info())), layers_(std::move(layers)),
-      seed_(seed), norm_(norm), files_(std::make_unique<Files>()), backend_(make_cpu_backend()) {
+    : reader_(reader),
+      info_(with_all_later_queries(reader.info())),
+      layers_(std::move(layers)),
+      seed_(seed),
+      norm_(norm),
+      files_(std::make_unique<Files>()),
+      backend_(make_cpu_backend()) {
   for (const int layer : layers_) {
     const int64_t window = reader.header(layer).sliding_window;
     if (window == 0 || window >= info_.total_len) continue;
@@ -131,11 +139,11 @@ LiveAttention::Session& LiveAttention::session(const Call& call) {
   std::unique_ptr<Session>& session = sessions_[{call.record, call.budget}];
   if (!session || call.layer <= session->last_layer) {
     session = std::make_unique<Session>();
-    session->first = std::make_unique<PolicyRun>(
-        std::vector<Record>{records()[call.record]}, std::vector<Budget>{budgets()[call.budget]},
-        info_, layers_, seed_, *files_);
-    session->periodic = std::make_unique<PeriodicPolicies>(*session->first, info_, layers_, seed_,
-                                                           *files_);
+    session->first = std::make_unique<PolicyRun>(std::vector<Record>{records()[call.record]},
+                                                 std::vector<Budget>{budgets()[call.budget]}, info_,
+                                                 layers_, seed_, *files_);
+    session->periodic =
+        std::make_unique<PeriodicPolicies>(*session->first, info_, layers_, seed_, *files_);
   }
   session->last_layer = call.layer;
   return *session;
@@ -155,7 +163,7 @@ std::optional<std::vector<float>> LiveAttention::attend(const Call& call) {
   options.norm = norm_;
   options.seed = seed_;
   const Table<float> nothing(work.query_heads(), info_.total_len);
-  if (!kept->chosen_per_step) options.importance = &nothing;   // nobody reads shares of it
+  if (!kept->chosen_per_step) options.importance = &nothing;  // nobody reads shares of it
   const LayerKept alone(1, {kept});
   LayerReplay replay(work, *run.periodic, alone, records, options);
   Outputs outputs(work);

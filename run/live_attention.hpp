@@ -26,8 +26,8 @@ class LiveAttention {
  public:
   /// `norm`: of v W in the importance. Throws (usage) for policies that would have to know later
   /// layers before the layer in work. The reader must outlive this.
-  LiveAttention(const TraceReader& reader, std::vector<Record> records,
-                std::vector<Budget> budgets, std::vector<int> layers, uint64_t seed, Norm norm);
+  LiveAttention(const TraceReader& reader, std::vector<Record> records, std::vector<Budget> budgets,
+                std::vector<int> layers, uint64_t seed, Norm norm);
   ~LiveAttention();
 
   /// The trace's, but with a query at every later position: what a call holds. T = N - n.
@@ -42,20 +42,20 @@ class LiveAttention {
   void choose(const std::function<void(int64_t done, int64_t all)>& progress);
 
   struct Call {
-    size_t record = 0;   ///< of records()
-    size_t budget = 0;   ///< of budgets()
-    int layer = 0;       ///< of layers(); those of one record and budget are called in ascending
-                         ///< order, and a call that does not ascend begins anew
-    Tensor q;            ///< [Hq][M][d] at info().query_position
-    Tensor k;            ///< [Hkv][N][d]
-    Tensor v;            ///< [Hkv][N][dv]
+    size_t record = 0;  ///< of records()
+    size_t budget = 0;  ///< of budgets()
+    int layer = 0;      ///< of layers(); those of one record and budget are called in ascending
+                        ///< order, and a call that does not ascend begins anew
+    Tensor q;           ///< [Hq][M][d] at info().query_position
+    Tensor k;           ///< [Hkv][N][d]
+    Tensor v;           ///< [Hkv][N][dv]
   };
   /// z^ [Hq][T][dv], or nothing where the cache of that layer stays as it is: nothing is evicted,
   /// merged, rounded or moved, so that the model's own attention is exact.
   std::optional<std::vector<float>> attend(const Call& call);
 
  private:
-  struct Session;   // one record at one budget on its way through the layers
+  struct Session;  // one record at one budget on its way through the layers
   class Files;
 
   void check_periodic() const;
@@ -70,7 +70,7 @@ class LiveAttention {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<PolicyRun> policies_;
   std::map<int, LayerKept> kept_;
-  std::map<int, LayerTrace> trace_;   ///< by layer, without queries, keys and values
+  std::map<int, LayerTrace> trace_;  ///< by layer, without queries, keys and values
   std::map<std::pair<size_t, size_t>, std::unique_ptr<Session>> sessions_;
 };
 

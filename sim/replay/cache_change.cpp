@@ -12,8 +12,10 @@ namespace {
 bool rounds_entries(const LayerWork& work, const KeptSets& kept, const Settings& settings) {
   const Quantize& rounding = quantizer(settings);
   return std::any_of(kept.owners.begin(), kept.owners.end(), [&](const auto& owner) {
-    return rounding.count(settings, static_cast<int64_t>(owner.size()), work.trace().k.dim(2),
-                          work.value_dim()).numbers > 0;
+    return rounding
+               .count(settings, static_cast<int64_t>(owner.size()), work.trace().k.dim(2),
+                      work.value_dim())
+               .numbers > 0;
   });
 }
 
