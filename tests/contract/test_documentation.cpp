@@ -83,8 +83,8 @@ std::map<std::string, std::string> sections_of(const std::string& text) {
   return sections;
 }
 
-/// What a source says around each ".md": the name of the page and what follows, lines joined, since a
-/// citation may run over the end of a comment's line.
+/// What a source says around each ".md": the name of the page and what follows, lines joined, since
+/// a citation may run over the end of a comment's line.
 std::vector<std::string> mentions_of_pages(const fs::path& file) {
   constexpr size_t kBefore = 60, kAfter = 80;
   const std::string text = text_of(file);
