@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "analysis/variables.hpp"
 #include "cli/options.hpp"
 #include "cli/parse.hpp"
 #include "cli/terminal.hpp"
+#include "run/measures/variables.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/nearest.hpp"
 

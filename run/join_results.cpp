@@ -4,7 +4,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "analysis/variables.hpp"
+#include "run/measures/variables.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim {

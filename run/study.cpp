@@ -7,11 +7,11 @@
 #include <future>
 
 #include "analysis/output_error.hpp"
-#include "analysis/variables.hpp"
 #include "io/side_files.hpp"
-#include "run/attention_study.hpp"
 #include "run/layer_store.hpp"
-#include "run/study_results.hpp"
+#include "run/measures/study_measures.hpp"
+#include "run/measures/variables.hpp"
+#include "run/run_record.hpp"
 #include "sim/backend/cuda_backend.hpp"
 #include "sim/core/archive.hpp"
 #include "sim/core/error.hpp"
@@ -61,16 +61,6 @@ std::vector<Item> without_doubles(std::vector<Item> items, Key key) {
     if (std::ranges::none_of(kept, same)) kept.push_back(std::move(item));
   }
   return kept;
-}
-
-/// Index of a record among those of a run, added at the end when it is not there.
-int find_or_add(std::vector<Record>& records, const char* text) {
-  const Record wanted = Record::parse(text);
-  for (size_t r = 0; r < records.size(); ++r) {
-    if (records[r].canonical() == wanted.canonical()) return static_cast<int>(r);
-  }
-  records.push_back(wanted);
-  return static_cast<int>(records.size()) - 1;
 }
 
 /// Layers that see less than the whole trace are not compressed (their cache is bounded anyway).
@@ -176,32 +166,24 @@ Study::Study(const TraceReader& reader, StudyOptions options, StudyHooks hooks)
       [&](const Budget& budget) { return budget.ratio(info.prompt_len); });
   options_.layers = replayed_layers(reader, options_.layers, hooks_.message);
   options_.metrics = variables_of(options_.metrics);
-  shown_ = options_.records.size();
-  add_hidden_records();
-  policies_ = std::make_unique<PolicyRun>(options_.records, options_.budgets, info,
-                                          options_.layers, options_.seed, *files_);
+  measures_ = std::make_unique<StudyMeasures>(
+      RunShape{info, options_, span_tokens(info, options_.span_complements)}, *files_,
+      evaluated_steps(info.steps(), wo_steps()));
+  std::vector<Record> records = options_.records;
+  for (const Record& hidden : measures_->hidden_records()) records.push_back(hidden);
+  records = without_doubles(std::move(records),
+                            [](const Record& record) { return record.canonical(); });
+  policies_ = std::make_unique<PolicyRun>(records, options_.budgets, info, options_.layers,
+                                          options_.seed, *files_);
   periodic_ = std::make_unique<PeriodicPolicies>(*policies_, info, options_.layers, options_.seed,
                                                  *files_);
-  options_.records.resize(shown_);
-  results_ = std::make_unique<StudyResults>(reader_, options_, options_.records,
-                                            evaluated_steps(info.steps(), wo_steps()));
-  attention_ = std::make_unique<AttentionStudy>(options_, info, *files_);
 }
 
 Study::~Study() = default;
 
-void Study::add_hidden_records() {
-  if (options_.metrics.contains("regret_mean")) {
-    oracle_mean_ = find_or_add(options_.records, "oracle-mean");
-  }
-  if (options_.metrics.contains("regret_step")) {
-    oracle_step_ = find_or_add(options_.records, "oracle-step");
-  }
-}
-
 void Study::check() const {
   policies_->check();
-  attention_->check();
+  measures_->check();
   periodic_->check();
   for (const Record& record : policies_->records()) {
     if (!Kinds<Merge>::find(record.settings.text("merge")).needs_linear_logits()) continue;
@@ -286,7 +268,10 @@ Dataset Study::run(Backend& backend, LayerStore* store) {
   times_.score += policies_->scoring_seconds();
   times_.rank -= policies_->scoring_seconds();
   digest.get();
-  return results_->finish(backend);
+  Dataset results = measures_->finish();
+  describe_run(results, reader_, options_, options_.records, backend,
+               static_cast<int64_t>(measures_->run().projected_steps.size()));
+  return results;
 }
 
 void Study::survey(Backend& backend, const LayerTrace& layer) {
@@ -309,50 +294,30 @@ void Study::run_layer(LayerWork& work, int64_t layer) {
     const Stopwatch watch(times_.score);
     work.projected_norms(options_.importance);
   }
-  LayerMeasures::Options measured;
-  measured.projected_steps = results_->projected_steps();
-  measured.per_head = options_.per_head;
-  measured.scope = options_.scope;
-  measured.merges = results_->wants_merges();
-  measured.slot_changes = results_->wants("value_part") || results_->wants("mass_part");
-  measured.rounding = results_->wants("quantization_error");
   const auto begin = std::chrono::steady_clock::now();
-  PrefillOptions options;
-  for (const SpanTokens& span : results_->spans()) options.parts.push_back(span.ranges);
-  measured.parts = static_cast<int64_t>(options.parts.size());
-  options.scope = options_.scope;
-  options.norm = options_.importance;
-  options.seed = options_.seed;
-  options.slot_changes = measured.slot_changes;
-  options.pairs = results_->wants_some("bound_");
-  if (!options_.per_head) options.output_steps = measured.projected_steps;
-  LayerReplay replay(work, *periodic_, kept, policies_->records(), options);
-  LayerMeasures measures(work, replay.count(), std::move(measured));
-  double inside = 0;
-  const auto correlate = [&](LayerWork& prompt, const PrefillReplay& epoch, size_t record,
+  double inside = 0;   // of what follows, what is no replay
+  const PrefillOptions wanted = measures_->replay_options();
+  LayerReplay replay(work, *periodic_, kept, policies_->records(), wanted);
+  StudyMeasures::Layer measured(*measures_, work, layer, replay, policies_->records());
+  const auto see_epoch = [&](LayerWork& prompt, const PrefillReplay& epoch, size_t record,
                              int64_t first_step) {
     const Stopwatch watch(inside);
-    write_epoch_correlations(prompt, layer, epoch, record, first_step);
+    measured.see_epoch(prompt, epoch, record, first_step);
   };
-  const bool correlates = results_->wants_some("importance_");
   replay.run(
       [&](const StepBlock& block) {
         const Stopwatch watch(inside);
-        measures.add(block);
+        measured.see(block);
       },
-      correlates ? PeriodicReplay::EpochSink(correlate) : nullptr);
+      measures_->sees_epochs() ? PeriodicReplay::EpochSink(see_epoch) : nullptr);
   const double both =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   times_.replay += both - inside;
   times_.flops += replay.prefill().flops();
-  times_.project += measures.projection_seconds();
-  times_.measure += inside - measures.projection_seconds();
+  times_.project += measured.projection_seconds();
+  times_.measure += inside - measured.projection_seconds();
   const Stopwatch watch(times_.measure);
-  write_layer(work, layer, replay, measures);
-  attention_->measure(work, layer, replay, shown_, results_->dataset());
-  if (options.pairs) write_bounds(work, layer, replay);
-  if (results_->wants_some("prediction_error"))
-    results_->write_prediction(layer, prediction_errors(work, options_.horizon));
+  measured.finish();
 }
 
 }  // namespace kvsim

@@ -4,48 +4,20 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "analysis/dataset.hpp"
 #include "io/trace_reader.hpp"
 #include "run/layer_replay.hpp"
+#include "run/study_options.hpp"
 #include "sim/policy/policy_run.hpp"
 
 namespace kvsim {
 
 class Archive;
-class AttentionStudy;
 class LayerStore;
-class LayerMeasures;
-struct FullSeries;
-class StudyResults;
-
-/// What to replay and what to measure.
-struct StudyOptions {
-  std::vector<Record> records;    ///< typed order; equal ones collapse
-  std::vector<Budget> budgets;    ///< typed order; equal ones collapse
-  std::vector<int> layers;        ///< ascending
-  uint64_t seed = 0;
-
-  Scope scope = Scope::prompt;
-  Norm importance = Norm::l1;
-  double outlier = 0.5;
-  std::optional<int64_t> wo_steps;             ///< 0: all; not set: chosen by cost
-  int64_t horizon = 1;                         ///< steps ahead that score estimates predict
-  std::set<std::string> metrics;               ///< variables on request
-  std::vector<std::string> span_complements;
-  bool per_head = false;
-  bool save_keep = false;
-
-  int64_t element_bytes = 2;
-  std::optional<double> bandwidth;             ///< bytes/s
-  std::optional<double> peak;                  ///< flop/s
-
-  std::string command_line;                    ///< for `history`
-};
+class StudyMeasures;
 
 /// Seconds per phase of a run.
 struct PhaseTimes {
@@ -83,7 +55,6 @@ class Study {
 
  private:
   class Layers;   // reads ahead
-  void add_hidden_records();
   bool needs_survey() const;
   std::vector<int> layers_to_survey(LayerStore* store);
   size_t finished_layers(LayerStore* store);
@@ -91,15 +62,6 @@ class Study {
   void exchange_layer(int64_t layer, Archive& archive);
   void survey(Backend& backend, const LayerTrace& layer);
   void run_layer(LayerWork& work, int64_t layer);
-  void write_layer(LayerWork& work, int64_t layer, const LayerReplay& replay,
-                   const LayerMeasures& measures);
-  void write_correlations(LayerWork& work, int64_t layer, const LayerReplay& replay,
-                          const LayerMeasures& measures);
-  void write_epoch_correlations(LayerWork& work, int64_t layer, const PrefillReplay& replay,
-                                size_t record, int64_t first_step);
-  void write_bounds(LayerWork& work, int64_t layer, const LayerReplay& replay);
-  void write_minmax(LayerWork& work, int64_t layer, const PrefillReplay& replay,
-                    const FullSeries& full);
   int64_t wo_steps() const;
   void say_progress(const std::string& what);
 
@@ -109,13 +71,9 @@ class Study {
   /// The HDF5 library serves one thread at a time: layers that are read ahead, and side files.
   std::mutex file_access_;
   std::unique_ptr<SideFiles> files_;
-  size_t shown_ = 0;              ///< records of the user; oracles for regret follow them
-  int oracle_mean_ = -1;          ///< index among the records, -1: not in the run
-  int oracle_step_ = -1;
-  std::unique_ptr<PolicyRun> policies_;
+  std::unique_ptr<StudyMeasures> measures_;
+  std::unique_ptr<PolicyRun> policies_;   ///< of the user's records, then of those for measures
   std::unique_ptr<PeriodicPolicies> periodic_;   ///< the same records at later compressions
-  std::unique_ptr<StudyResults> results_;
-  std::unique_ptr<AttentionStudy> attention_;
   std::map<int, ProjectedNorms> surveyed_norms_;   ///< by layer, until it is replayed
   int64_t surveyed_values_ = 0;                    ///< in all that were stored
   PhaseTimes times_;

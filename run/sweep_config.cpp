@@ -13,7 +13,7 @@
 #include <map>
 #include <sstream>
 
-#include "analysis/variables.hpp"
+#include "run/measures/variables.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/nearest.hpp"
 #include "sim/stages/parameter.hpp"

@@ -15,7 +15,7 @@
 #include "io/temporary_file.hpp"
 #include "run/join_results.hpp"
 #include "run/layer_store.hpp"
-#include "run/study_results.hpp"
+#include "run/run_record.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim {

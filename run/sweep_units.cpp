@@ -9,8 +9,8 @@
 #include <set>
 #include <utility>
 
-#include "analysis/variables.hpp"
 #include "kvsim_version.hpp"
+#include "run/measures/measure.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/parallel.hpp"
 
@@ -141,13 +141,12 @@ void take_doubles_out(StudyOptions& options, int64_t entries) {
   });
 }
 
-/// Variables must not depend on which records share a group: what one merging record makes the run
-/// measure is measured for all.
-void ask_for_merges(StudyOptions& options) {
-  if (std::ranges::none_of(options.records, merges)) return;
-  for (const VariableDeclaration& variable : declared_variables()) {
-    if (variable.occasion & kMerges) options.metrics.insert(variable.name);
-  }
+/// Variables must not depend on which records share a group: what one record makes the run measure
+/// is measured for all.
+void ask_for_all(const TraceInfo& info, StudyOptions& options) {
+  const std::set<std::string> brought =
+      variables_brought({info, options, span_tokens(info, options.span_complements)});
+  options.metrics.insert(brought.begin(), brought.end());
 }
 
 /// The error of a trace with the line of the sweep file that asked for it.
@@ -258,7 +257,7 @@ void SweepPlan::add_job(const SweepConfig& config, const TraceReader& reader, ui
   std::ranges::sort(options.layers);
   options.layers.erase(std::ranges::unique(options.layers).begin(), options.layers.end());
   check_layers(config, options, reader.info());
-  ask_for_merges(options);
+  ask_for_all(reader.info(), options);
   const Shapes shapes(reader, options);
   if (!options.wo_steps) {   // by cost, but not by how many records happen to share a group
     options.wo_steps = default_wo_steps(reader.info(), reader.headers().front().value_dim,

@@ -5,7 +5,7 @@
 #include <set>
 #include <sstream>
 
-#include "analysis/variables.hpp"
+#include "run/measures/variables.hpp"
 
 using namespace kvsim;
 
@@ -18,13 +18,23 @@ std::string text_of(const std::string& path) {
   return text.str();
 }
 
+/// The tests also hold the measure of CONTRIBUTING.md, which the program does not have.
+std::string without_example(const std::string& markdown) {
+  std::istringstream in(markdown);
+  std::string kept;
+  for (std::string line; std::getline(in, line);)
+    if (!line.starts_with("| `example_")) kept += line + "\n";
+  return kept;
+}
+
 }  // namespace
 
 TEST_CASE("docs/results.md says what the declarations say", "[analysis][docs]") {
   const std::string path = std::string(KVSIM_SOURCE_DIR) + "/docs/results.md";
-  if (std::getenv("KVSIM_UPDATE_DOCS") != nullptr) std::ofstream(path) << variables_markdown();
+  const std::string declared_text = without_example(variables_markdown());
+  if (std::getenv("KVSIM_UPDATE_DOCS") != nullptr) std::ofstream(path) << declared_text;
   INFO("KVSIM_UPDATE_DOCS=1 kvsim_tests \"[docs]\" writes it anew");
-  CHECK(text_of(path) == variables_markdown());
+  CHECK(text_of(path) == declared_text);
 }
 
 TEST_CASE("every declared variable stands over dimensions that have a coordinate", "[analysis]") {

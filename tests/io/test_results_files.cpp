@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <limits>
 
-#include "analysis/variables.hpp"
 #include "io/results_reader.hpp"
 #include "io/results_writer.hpp"
+#include "run/measures/variables.hpp"
 #include "tests/io/trace_fixture.hpp"
 
 using namespace kvsim;

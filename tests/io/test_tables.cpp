@@ -2,8 +2,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "analysis/variables.hpp"
 #include "io/tables.hpp"
+#include "run/measures/variables.hpp"
 
 using namespace kvsim;
 

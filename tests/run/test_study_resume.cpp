@@ -3,8 +3,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "analysis/variables.hpp"
 #include "run/layer_store.hpp"
+#include "run/measures/variables.hpp"
 #include "run/study.hpp"
 #include "run/synth.hpp"
 #include "sim/policy/presets.hpp"

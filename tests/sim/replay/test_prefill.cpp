@@ -4,7 +4,9 @@
 #include <map>
 
 #include "analysis/output_error.hpp"
-#include "run/layer_measures.hpp"
+#include "analysis/retained.hpp"
+#include "run/measures/output_norms.hpp"
+#include "run/measures/step_series.hpp"
 #include "sim/core/random.hpp"
 #include "sim/replay/slots.hpp"
 #include "tests/reference/reference.hpp"
@@ -47,12 +49,19 @@ struct Replayed {
       : backend(make_cpu_backend()), work(trace.layer, *backend), kept(std::move(sets)) {
     for (const char* text : texts) records.push_back(Record::parse(text));
     replay = std::make_unique<PrefillReplay>(work, kept, records, options);
-    LayerMeasures::Options measured;
-    measured.projected_steps = evaluated_steps(trace.info.steps(), 0);
-    measured.per_head = true;
-    measured.scope = options.scope;
-    measures = std::make_unique<LayerMeasures>(work, replay->outcomes().size(), measured);
-    replay->run([&](const StepBlock& block) { measures->add(block); });
+    const size_t outcomes = replay->outcomes().size();
+    importance = attention = StepSeries(outcomes, trace.info.steps());
+    norms = std::make_unique<OutputNorms>(work, outcomes, evaluated_steps(trace.info.steps(), 0),
+                                          true, false);
+    replay->run([&](const StepBlock& block) {
+      norms->add(block);
+      for (const OutcomeBlock& view : block.outcomes) {
+        retained_pooled(*view.kept_importance, *view.total_importance,
+                        importance.part(view.outcome, block.first_step, block.steps));
+        retained_pooled(*view.kept_attention, *view.total_attention,
+                        attention.part(view.outcome, block.first_step, block.steps));
+      }
+    });
   }
   const ReplayOutcome& outcome(int record, int budget) const {
     for (const ReplayOutcome& one : replay->outcomes()) {
@@ -62,13 +71,12 @@ struct Replayed {
     }
     throw std::logic_error("no such cell");
   }
-  const StepSeries& series(int record, int budget) const {
-    return measures->outcomes()[static_cast<size_t>(&outcome(record, budget) -
-                                                    replay->outcomes().data())];
+  size_t number(int record, int budget) const {
+    return static_cast<size_t>(&outcome(record, budget) - replay->outcomes().data());
   }
   double output_error(int record, int budget, int64_t step) const {
     const auto s = static_cast<size_t>(step);
-    return relative_error(series(record, budget).error[s], measures->full().output[s]);
+    return relative_error(norms->error(number(record, budget))[s], norms->full()[s]);
   }
 
   std::unique_ptr<Backend> backend;
@@ -76,23 +84,24 @@ struct Replayed {
   LayerKept kept;
   std::vector<Record> records;
   std::unique_ptr<PrefillReplay> replay;
-  std::unique_ptr<LayerMeasures> measures;
+  StepSeries importance, attention;
+  std::unique_ptr<OutputNorms> norms;
 };
 
 void check_against_reference(const RandomTrace& trace, const Replayed& replayed, int record,
                              int budget) {
   const KeptSets& kept = *replayed.kept[static_cast<size_t>(record)][static_cast<size_t>(budget)];
   const auto expected = reference::replay(trace.layer, kept.owners, kept.per_query_head);
-  const StepSeries& series = replayed.series(record, budget);
+  const size_t o = replayed.number(record, budget);
   for (size_t s = 0; s < expected.size(); ++s) {
-    CHECK(series.importance[s] == Approx(expected[s].retained_importance).margin(kTolerance));
-    CHECK(series.attention[s] == Approx(expected[s].retained_attention).margin(kTolerance));
+    CHECK(replayed.importance[o][s] == Approx(expected[s].retained_importance).margin(kTolerance));
+    CHECK(replayed.attention[o][s] == Approx(expected[s].retained_attention).margin(kTolerance));
     CHECK(replayed.output_error(record, budget, static_cast<int64_t>(s)) ==
           Approx(expected[s].output_error).margin(kTolerance));
     for (int h = 0; h < trace.info.num_query_heads; ++h) {
       const auto step = static_cast<int64_t>(s);
-      CHECK(relative_error(series.error_head(h, step),
-                           replayed.measures->full().output_head(h, step)) ==
+      CHECK(relative_error(replayed.norms->error_heads(o)(h, step),
+                           replayed.norms->full_heads()(h, step)) ==
             Approx(expected[s].output_error_head[static_cast<size_t>(h)]).margin(kTolerance));
     }
   }
@@ -132,8 +141,9 @@ TEST_CASE("equal caches are replayed once and a full cache loses nothing at all"
   const auto all = random_sets(trace->info, 2, 1);
   const Replayed replayed(*trace, {{set, all}, {same, all}}, {"snapkv", "tova"});
   CHECK(replayed.replay->outcomes().size() == 2);
-  for (const double error : replayed.series(1, 1).error) CHECK(error == 0);
-  for (const double share : replayed.series(1, 1).importance) CHECK(share == 1);
+  const size_t full = replayed.number(1, 1);
+  for (const double error : replayed.norms->error(full)) CHECK(error == 0);
+  for (const double share : replayed.importance[full]) CHECK(share == 1);
 }
 
 TEST_CASE("unchanged slots give what the fused replay gives", "[replay]") {

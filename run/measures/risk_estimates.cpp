@@ -1,4 +1,4 @@
-#include "run/risk_estimates.hpp"
+#include "run/measures/risk_estimates.hpp"
 
 #include <numeric>
 

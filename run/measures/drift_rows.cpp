@@ -1,4 +1,4 @@
-#include "run/drift_rows.hpp"
+#include "run/measures/drift_rows.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -1,0 +1,93 @@
+// How far the most important entries move while the window's queries pass (metrics.md 5.4).
+#include "analysis/drift.hpp"
+
+#include "run/measures/drift_rows.hpp"
+#include "run/measures/measure.hpp"
+#include "run/measures/prompt_parts.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr double kBeta = 2000;   // tokens, the paper's
+constexpr const char* kDrift = "indicator budget layer head";
+
+VariableValues indicators(const RunShape& /*run*/) { return DriftRows::indicators(); }
+VariableValues rows_of_window(const RunShape& run) {
+  return DriftRows(run.info, run.info.layers, {}, {}).positions();
+}
+
+DeclareMeasure measure({.name = "drift", .place = 550, .whole = true});
+const MeasureAxis indicator(measure, {.name = "indicator",
+                                      .type = VariableType::text,
+                                      .long_name = "what the rows of the window hold",
+                                      .definition = "see `kvsim policies`"},
+                            indicators);
+const MeasureAxis row(measure, {.name = "row",
+                                .type = VariableType::int64,
+                                .long_name = "position of an observing query",
+                                .definition = "the window of `restkv`, n-32..n-1"},
+                      rows_of_window);
+const MeasureVariable best_drift = measure.variable(
+    {.name = "drift",
+     .dims = kDrift,
+     .units = "tokens",
+     .long_name = "drift of the best entries",
+     .definition = "mean position of the B - m best candidates, rear half of the window minus "
+                   "front half (ReST-KV Eq. 10)"});
+const MeasureVariable width = measure.variable(
+    {.name = "drift_width",
+     .dims = kDrift,
+     .units = "count",
+     .long_name = "width of the adaptive window",
+     .definition = "what follows from the drift with beta = 2000 and a least width of 5"});
+const MeasureVariable shift = measure.variable(
+    {.name = "drift_shift",
+     .dims = kDrift,
+     .units = "count",
+     .long_name = "shift of the adaptive window",
+     .definition = "what follows from the drift with beta = 2000"});
+const MeasureVariable position = measure.variable(
+    {.name = "drift_position",
+     .dims = "indicator budget layer head row",
+     .long_name = "mean position of the best entries",
+     .definition = "of one observing query; NaN if B <= m"});
+const MeasureVariable map = measure.variable(
+    {.name = "output_change_map",
+     .dims = "layer row part",
+     .units = "model units",
+     .long_name = "output change over queries and positions",
+     .definition = "indicator output-change, mean over query heads and the part's candidates"});
+
+class DriftMeasure : public Measure {
+ public:
+  explicit DriftMeasure(const MeasureRun& run)
+      : Measure(run),
+        rows_(run.info, run.options.layers, run.options.budgets,
+              measured_parts(run.info.prompt_len)) {}
+
+  void check() const override { rows_.check(); }
+  void finish(const MeasuredLayer& layer, MeasureResults& results) override {
+    const WindowDynamics seen = rows_.of_layer(layer.work);
+    std::ranges::copy(seen.map.values(), results.row(map, {layer.index}).begin());
+    for (size_t k = 0; k < seen.drift.size(); ++k)
+      for (size_t b = 0; b < run().options.budgets.size(); ++b)
+        for (int h = 0; h < layer.work.query_heads(); ++h) {
+          const std::initializer_list<int64_t> at = {static_cast<int64_t>(k),
+                                                     static_cast<int64_t>(b), layer.index, h};
+          const double drift = seen.drift[k].drift(b, h);
+          results.set(best_drift, at, drift);
+          results.set(width, at, static_cast<double>(adaptive_width(drift, kBeta)));
+          results.set(shift, at, static_cast<double>(adaptive_shift(drift, kBeta)));
+          const auto positions = results.row(position, at);
+          for (size_t r = 0; r < positions.size(); ++r)
+            positions[r] = seen.drift[k].mean_position(b, h, static_cast<int64_t>(r));
+        }
+  }
+
+ private:
+  DriftRows rows_;
+};
+const RegisterMeasure<DriftMeasure> registered(measure);
+
+}  // namespace
+}  // namespace kvsim

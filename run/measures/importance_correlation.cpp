@@ -1,0 +1,169 @@
+// Correlation of the importance with what was kept of it (metrics.md 1).
+#include <algorithm>
+
+#include "analysis/correlation.hpp"
+#include "run/measures/conditions.hpp"
+#include "run/measures/step_series.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr const char* kStep = "policy budget layer step";
+DeclareMeasure measure({.name = "importance_correlation", .place = 501});
+const MeasureVariable importance_pearson = measure.variable(
+    {.name = "importance_pearson",
+     .dims = kStep,
+     .long_name = "correlation with the full cache",
+     .definition = "Pearson of I and I * [kept] over all heads and entries that could be dropped"});
+const MeasureVariable importance_cosine = measure.variable(
+    {.name = "importance_cosine",
+     .dims = kStep,
+     .long_name = "cosine with the full cache",
+     .definition = "sqrt(sum of squares kept / sum of squares)"});
+
+/// Replay plan of one set: every entry, for every KV head.
+ReplayPlan everything(const LayerWork& work) {
+  KeptChain chain;
+  for (int64_t i = 0; i < work.entries(); ++i) chain.order.push_back(static_cast<uint32_t>(i));
+  chain.end = {work.entries()};
+  ReplayPlan plan;
+  plan.masses_only = true;
+  plan.owners.assign(static_cast<size_t>(work.kv_heads()), chain);
+  return plan;
+}
+
+/// Moments of the importance, [T] each; without `all`, only what was kept is known.
+struct SeenMoments {
+  std::vector<Moments> kept, all;
+  std::vector<double> pairs;   ///< of query head and entry in the scope
+};
+
+/// Moments of importance for each outcome of a layer's prefill replay, in the scope of the run.
+class LayerMoments {
+ public:
+  LayerMoments(LayerWork& work, const PrefillReplay& replay, Scope scope)
+      : work_(work), replay_(replay), scope_(scope) {
+    std::vector<ReplayPlan> plans = replay.plans().plans;
+    plans.push_back(everything(work));
+    const Table<float>& importance = replay.importance();
+    sets_ = set_moments(work, plans, importance.data(), importance.columns());
+    if (scope == Scope::all) later_ = later_moments(work, importance.data(), importance.columns());
+  }
+
+  /// `kept`: when it was seen in the replay, since no set of a plan stands for it.
+  SeenMoments of(const ReplayOutcome& outcome, std::vector<Moments> seen = {}) const {
+    SeenMoments moments;
+    moments.all = with_later(of_handle(outcome.total_handle));
+    if (seen.empty()) {
+      moments.kept = with_later(of_handle(outcome.share_handle));
+    } else {
+      moments.kept = std::move(seen);
+      for (size_t t = 0; t < later_.size(); ++t)
+        moments.kept[t].squares += later_[t].squares;   // the sum has them already
+    }
+    moments.pairs = pairs(outcome);
+    return moments;
+  }
+
+ private:
+  std::vector<double> pairs(const ReplayOutcome& outcome) const {
+    const TraceInfo& info = work_.info();
+    std::vector<double> counts(static_cast<size_t>(info.steps()),
+                               static_cast<double>(work_.query_heads() * work_.entries()));
+    if (scope_ == Scope::evictable && outcome.total_handle >= 0) {
+      double guarded = 0;
+      for (const auto& owner : outcome.kept->guarded) guarded += static_cast<double>(owner.size());
+      const int heads = outcome.kept->per_query_head ? 1 : work_.group_size();
+      for (double& count : counts) count -= guarded * heads;
+    }
+    if (scope_ == Scope::all) {
+      for (size_t t = 0; t < counts.size(); ++t) {
+        const int64_t position =
+            info.query_position[static_cast<size_t>(info.first_step()) + t];
+        counts[t] = static_cast<double>(work_.query_heads()) * static_cast<double>(position + 1);
+      }
+    }
+    return counts;
+  }
+  const std::vector<Moments>& of_handle(int handle) const {
+    const int set = handle < 0 ? PlanBuilder::Plans::kEverything
+                               : replay_.plans().set[static_cast<size_t>(handle)];
+    return set < 0 ? sets_.back() : sets_[static_cast<size_t>(set)];
+  }
+  std::vector<Moments> with_later(std::vector<Moments> moments) const {
+    for (size_t t = 0; t < later_.size(); ++t) {
+      moments[t].sum += later_[t].sum;
+      moments[t].squares += later_[t].squares;
+    }
+    return moments;
+  }
+
+  LayerWork& work_;
+  const PrefillReplay& replay_;
+  Scope scope_;
+  std::vector<std::vector<Moments>> sets_;   ///< [set][T]; the last is the whole prompt
+  std::vector<Moments> later_;               ///< [T], scope all only
+};
+
+class ImportanceCorrelation : public Measure {
+ public:
+  using Measure::Measure;
+
+  MeasureNeeds needs() const override { return {.epochs = true}; }
+  void start(const MeasuredLayer& layer) override { seen_.assign(layer.replay.count(), {}); }
+  void see(const StepBlock& block, const OutcomeBlock& view) override {
+    if (view.kept_squares == nullptr || view.kept_attention == nullptr) return;
+    SeenMoments& seen = seen_[static_cast<size_t>(view.outcome)];
+    fill(seen.kept, block.first_step, *view.kept_importance, *view.kept_squares);
+    if (view.total_squares == nullptr) return;
+    fill(seen.all, block.first_step, *view.total_importance, *view.total_squares);
+    seen.pairs.resize(static_cast<size_t>(run().info.steps()));
+    std::ranges::copy(*view.entries, seen.pairs.begin() + block.first_step);
+  }
+  void finish(const MeasuredLayer& layer, MeasureResults& results) override {
+    const LayerMoments moments(layer.work, layer.replay.prefill(), run().options.scope);
+    layer.for_each_cell([&](ReplayCell cell, size_t o) {
+      const ReplayOutcome& outcome = layer.replay.outcome(o);
+      const bool decoded = !seen_[o].all.empty();
+      const bool prefill = o < layer.replay.prefill().outcomes().size();
+      if (!outcome.shares_defined || (!decoded && !prefill)) return;
+      write(cell, layer.index, 0, decoded ? seen_[o] : moments.of(outcome, seen_[o].kept), results);
+    });
+  }
+  /// The same for one stretch of a periodic record, whose prompt is longer.
+  void see_epoch(const MeasuredEpoch& epoch, MeasureResults& results) override {
+    const LayerMoments moments(epoch.prompt, epoch.replay, run().options.scope);
+    for (const ReplayOutcome& outcome : epoch.replay.outcomes()) {
+      if (!outcome.shares_defined) continue;
+      for (const ReplayCell cell : outcome.cells)
+        write({epoch.record, cell.budget}, epoch.index, epoch.first_step, moments.of(outcome),
+              results);
+    }
+  }
+
+ private:
+  void fill(std::vector<Moments>& moments, int64_t first, const Table<double>& sums,
+            const Table<double>& squares) const {
+    moments.resize(static_cast<size_t>(run().info.steps()));
+    const std::vector<double> sum = over_heads(sums), square = over_heads(squares);
+    for (size_t s = 0; s < sum.size(); ++s)
+      moments[static_cast<size_t>(first) + s] = {sum[s], square[s]};
+  }
+  static void write(ReplayCell cell, int64_t layer, int64_t first, const SeenMoments& moments,
+                    MeasureResults& results) {
+    std::vector<double> pearson, cosine;
+    for (size_t t = 0; t < moments.all.size(); ++t) {
+      pearson.push_back(
+          kvsim::importance_pearson(moments.all[t], moments.kept[t], moments.pairs[t]));
+      cosine.push_back(kvsim::importance_cosine(moments.all[t], moments.kept[t]));
+    }
+    results.copy(importance_pearson, {cell.record, cell.budget, layer}, pearson, first);
+    results.copy(importance_cosine, {cell.record, cell.budget, layer}, cosine, first);
+  }
+
+  std::vector<SeenMoments> seen_;   ///< [outcome] of those that are chosen per step or decode
+};
+const RegisterMeasure<ImportanceCorrelation> registered(measure);
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,91 @@
+// What was kept, by number and by name.
+#include "run/measures/conditions.hpp"
+
+namespace kvsim {
+namespace {
+
+DeclareMeasure measure({.name = "kept", .place = 300});
+const MeasureVariable kept = measure.variable(
+    {.name = "kept",
+     .dims = "policy budget layer kv_head",
+     .units = "count",
+     .long_name = "kept prompt entries of a KV head",
+     .definition = "prompt entries that are their own slot; NaN for policies with "
+                   "granularity=query",
+     .when = &kAlways});
+const MeasureVariable kept_query = measure.variable(
+    {.name = "kept_query",
+     .dims = "policy budget layer head",
+     .units = "count",
+     .long_name = "kept prompt entries of a query head",
+     .definition = "the same for policies with granularity=query",
+     .needs = {&kQueryHeads},
+     .when = &kAlways});
+const MeasureVariable tied_at_threshold = measure.variable(
+    {.name = "tied_at_threshold",
+     .dims = "policy budget layer kv_head",
+     .units = "count",
+     .long_name = "candidates tied with the last one kept",
+     .definition = "candidates whose score equals that of the last one kept by score, itself "
+                   "included; 0 if none was kept by score",
+     .when = &kAlways});
+const MeasureVariable tied_at_threshold_query = measure.variable(
+    {.name = "tied_at_threshold_query",
+     .dims = "policy budget layer head",
+     .units = "count",
+     .long_name = "candidates tied with the last one kept",
+     .definition = "the same for policies with granularity=query",
+     .needs = {&kQueryHeads},
+     .when = &kAlways});
+const MeasureVariable kept_mask = measure.variable(
+    {.name = "kept_mask",
+     .dims = "policy budget layer kv_head position",
+     .type = VariableType::uint8,
+     .long_name = "what became of each prompt entry",
+     .definition = "255 for policies with granularity=query",
+     .needs = {&kSaveKeep},
+     .when = &kAlways,
+     .flags = {{0, "dropped"}, {1, "kept"}, {2, "merged"}}});
+const MeasureVariable kept_mask_query = measure.variable(
+    {.name = "kept_mask_query",
+     .dims = "policy budget layer head position",
+     .type = VariableType::uint8,
+     .long_name = "what became of each prompt entry",
+     .definition = "the same for policies with granularity=query",
+     .needs = {&kSaveKeep, &kQueryHeads},
+     .when = &kAlways,
+     .flags = {{0, "dropped"}, {1, "kept"}, {2, "merged"}}});
+
+class Kept : public Measure {
+ public:
+  using Measure::Measure;
+
+  void finish(const MeasuredLayer& layer, MeasureResults& results) override {
+    layer.for_each_cell([&](ReplayCell cell, size_t o) {
+      const KeptSets& sets = *layer.replay.outcome(o).kept;
+      const bool query = sets.per_query_head;
+      for (size_t owner = 0; owner < sets.owners.size(); ++owner) {
+        const std::initializer_list<int64_t> at = {cell.record, cell.budget, layer.index,
+                                                   static_cast<int64_t>(owner)};
+        results.set(query ? kept_query : kept, at,
+                    static_cast<double>(sets.owners[owner].size()));
+        results.set(query ? tied_at_threshold_query : tied_at_threshold, at,
+                    sets.tied.empty() ? 0.0 : static_cast<double>(sets.tied[owner]));
+        const MeasureVariable mask = query ? kept_mask_query : kept_mask;
+        if (results.has(mask)) fill_mask(sets, owner, results.row<uint8_t>(mask, at));
+      }
+    });
+  }
+
+ private:
+  static void fill_mask(const KeptSets& sets, size_t owner, std::span<uint8_t> mask) {
+    std::ranges::fill(mask, uint8_t{0});
+    for (const uint32_t entry : sets.owners[owner]) mask[entry] = 1;
+    if (sets.merged.empty()) return;
+    for (const uint32_t entry : sets.merged[owner]) mask[entry] = 2;
+  }
+};
+const RegisterMeasure<Kept> registered(measure);
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,70 @@
+#include "run/measures/measure.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace kvsim {
+namespace {
+
+std::vector<MeasureKind>& announced_kinds() {
+  static std::vector<MeasureKind> kinds;
+  return kinds;
+}
+std::vector<const DeclareMeasure*>& announced_declarations() {
+  static std::vector<const DeclareMeasure*> declarations;
+  return declarations;
+}
+
+template <class Item, class Info>
+std::vector<Item> by_place(std::vector<Item> items, Info info) {
+  std::ranges::sort(items, {}, [&](const Item& item) {
+    return std::pair(info(item).place, std::string(info(item).name));
+  });
+  return items;
+}
+
+}  // namespace
+
+size_t MeasuredLayer::outcome_of(const Record& record, int budget) const {
+  for (size_t o = 0; o < replay.count(); ++o)
+    for (const ReplayCell cell : replay.outcome(o).cells)
+      if (cell.budget == budget &&
+          records[static_cast<size_t>(cell.record)].canonical() == record.canonical())
+        return o;
+  throw std::logic_error("not replayed: " + record.canonical());
+}
+
+DeclareMeasure::DeclareMeasure(MeasureInfo info) : info_(info) {
+  announced_declarations().push_back(this);
+}
+
+MeasureVariable DeclareMeasure::variable(VariableDeclaration declaration) {
+  declaration.measures = info_.whole ? info_.name : "";
+  variables_.push_back(std::move(declaration));
+  return {variables_.back().name};
+}
+
+MeasureAxis::MeasureAxis(DeclareMeasure& measure, VariableDeclaration coordinate,
+                         VariableValues (*values)(const RunShape& run)) {
+  if (std::string_view(coordinate.dims).empty()) coordinate.dims = coordinate.name;
+  coordinate.known = values;
+  measure.variables_.push_back(std::move(coordinate));
+}
+
+void announce_measure(MeasureKind kind) { announced_kinds().push_back(kind); }
+
+const std::vector<MeasureKind>& measure_kinds() {
+  static const auto kinds = by_place(announced_kinds(), [](const MeasureKind& kind) -> const auto& {
+    return kind.declaration->info();
+  });
+  return kinds;
+}
+
+const std::vector<const DeclareMeasure*>& declared_measures() {
+  static const auto declarations =
+      by_place(announced_declarations(),
+               [](const DeclareMeasure* measure) -> const auto& { return measure->info(); });
+  return declarations;
+}
+
+}  // namespace kvsim

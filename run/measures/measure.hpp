@@ -1,0 +1,208 @@
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "analysis/keep_rate.hpp"
+#include "run/layer_replay.hpp"
+#include "run/measures/output_norms.hpp"
+#include "run/measures/variables.hpp"
+#include "run/study_options.hpp"
+
+namespace kvsim {
+
+class Archive;
+
+/// A measure is one file in this folder: it declares its variables, says what it needs, sees what
+/// the study reads and replays, and writes rows of the results. It registers itself; nothing else
+/// is edited. CONTRIBUTING.md has one in full.
+
+/// A variable of a measure, to write it by.
+struct MeasureVariable {
+  const char* name;
+};
+
+/// What decides which variables a run writes, and over which dimensions.
+struct RunShape {
+  const TraceInfo& info;
+  const StudyOptions& options;     ///< records of the results; the variables that were asked for
+  std::vector<SpanTokens> spans;   ///< of the results
+};
+
+/// What a measure may know of a run before any layer is read. All of it outlives the measure.
+struct MeasureRun : RunShape {
+  const SideFiles& files;
+  std::vector<int64_t> projected_steps;   ///< those of the T later steps whose output is compared
+  const Dataset& results;                 ///< nothing is measured yet
+
+  bool writes(MeasureVariable variable) const { return results.has(variable.name); }
+};
+
+/// What the study has to do for a measure beyond replaying the run's records.
+struct MeasureNeeds {
+  /// Columns of the full cache's attention at the later steps: n for the prompt's entries, N for
+  /// everything visible, 0 for no rows at all. Rows may be wider than asked for. Each layer's are
+  /// read once for all measures.
+  int64_t attention_columns = 0;
+  bool head_norms = false;       ///< of output errors, every head by itself
+  bool rounding_norms = false;   ///< of what quantising adds to the output
+  bool span_parts = false;       ///< importance within each span of the results
+  bool slot_changes = false;     ///< what merged slots change of the output
+  bool pairs = false;            ///< slots of exactly two entries
+  bool epochs = false;           ///< every stretch of a periodic record: see_epoch()
+  std::vector<Record> records = {};   ///< replayed, too, but not shown
+};
+
+/// One layer at work.
+struct MeasuredLayer {
+  LayerWork& work;
+  int64_t index = 0;             ///< along the dimension `layer`
+  const LayerReplay& replay;
+  const std::vector<Record>& records;   ///< all that were replayed, those of the results first
+  size_t shown = 0;                     ///< records in the results
+  const OutputNorms& norms;
+
+  /// visit(cell, number of its outcome) for every policy in the results at every budget.
+  template <class Visit>
+  void for_each_cell(Visit visit) const {
+    for (size_t o = 0; o < replay.count(); ++o)
+      for (const ReplayCell cell : replay.outcome(o).cells)
+        if (cell.record < static_cast<int>(shown)) visit(cell, o);
+  }
+  /// Outcome of a record that was replayed.
+  size_t outcome_of(const Record& record, int budget) const;
+};
+
+/// One stretch of a periodic record, replayed as a prompt of its own.
+struct MeasuredEpoch {
+  LayerWork& prompt;
+  int64_t index = 0;             ///< of the layer
+  const PrefillReplay& replay;   ///< cells count records from 0
+  int record = 0;                ///< in the results
+  int64_t first_step = 0;        ///< the first of the T later steps that it serves
+};
+
+/// Where measures write. What a run does not write is passed over by set() and copy().
+class MeasureResults {
+ public:
+  explicit MeasureResults(Dataset& dataset) : dataset_(dataset) {}
+
+  bool has(MeasureVariable variable) const { return dataset_.has(variable.name); }
+  int64_t size(const char* dimension) const { return dataset_.size(dimension); }
+  void set(MeasureVariable variable, std::initializer_list<int64_t> index, double value) {
+    if (has(variable)) dataset_.row(variable.name, index)[0] = value;
+  }
+  /// Fills the values at fixed indices of the leading dimensions, from the `first` one on.
+  void copy(MeasureVariable variable, std::initializer_list<int64_t> leading,
+            std::span<const double> values, int64_t first = 0) {
+    if (!has(variable)) return;
+    const auto out = row(variable, leading).subspan(static_cast<size_t>(first));
+    std::copy(values.begin(), values.end(), out.begin());
+  }
+  /// The values at fixed indices of the leading dimensions; of a variable that is written.
+  template <class T = double>
+  std::span<T> row(MeasureVariable variable, std::initializer_list<int64_t> leading) {
+    return dataset_.row<T>(variable.name, leading);
+  }
+
+ private:
+  Dataset& dataset_;
+};
+
+/// Numbers of one study. Made once if any of its variables is written, then called layer by layer:
+/// start, see_full and see and see_epoch while the layer is replayed, start_rows and see_rows while
+/// the full cache's attention is read once more, finish.
+class Measure {
+ public:
+  explicit Measure(const MeasureRun& run) : run_(run) {}
+  virtual ~Measure() = default;
+
+  virtual MeasureNeeds needs() const { return {}; }
+  /// Throws when the trace does not hold what is needed; before any work.
+  virtual void check() const {}
+
+  virtual void start(const MeasuredLayer& /*layer*/) {}
+  /// The full cache at some steps; all steps in order, once.
+  virtual void see_full(const ReplayBlock& /*block*/) {}
+  /// One outcome at some steps; all steps of an outcome in order, once. Different outcomes come
+  /// side by side.
+  virtual void see(const StepBlock& /*block*/, const OutcomeBlock& /*outcome*/) {}
+  virtual void see_epoch(const MeasuredEpoch& /*epoch*/, MeasureResults& /*results*/) {}
+
+  virtual void start_rows(const MeasuredLayer& /*layer*/) {}
+  /// Rows of the later steps, every KV head's in order; row r is step `first_step` + r.
+  virtual void see_rows(const AttentionBlock& /*rows*/, int64_t /*first_step*/) {}
+
+  /// The layer is done: writes its rows.
+  virtual void finish(const MeasuredLayer& /*layer*/, MeasureResults& /*results*/) {}
+  /// All layers are done: writes what has no layer.
+  virtual void finish_run(MeasureResults& /*results*/) {}
+  /// What finish() adds up over layers, to or from an archive: a run may end after any layer and
+  /// another go on.
+  virtual void exchange(Archive& /*archive*/) {}
+
+ protected:
+  const MeasureRun& run() const { return run_; }
+
+ private:
+  const MeasureRun& run_;
+};
+
+struct MeasureInfo {
+  const char* name;
+  int place;            ///< order of measures in results files and in docs/results.md
+  bool whole = false;   ///< `--metric NAME` asks for all of its variables, and so does any of them
+};
+
+/// Declares a measure and its variables, in the order of the results file:
+///     DeclareMeasure measure({.name = "locality", .place = 540, .whole = true});
+///     const MeasureVariable within = measure.variable({.name = ...});
+class DeclareMeasure {
+ public:
+  explicit DeclareMeasure(MeasureInfo info);
+  DeclareMeasure(const DeclareMeasure&) = delete;
+  DeclareMeasure& operator=(const DeclareMeasure&) = delete;
+
+  MeasureVariable variable(VariableDeclaration declaration);
+
+  const MeasureInfo& info() const { return info_; }
+  const std::vector<VariableDeclaration>& variables() const { return variables_; }
+
+ private:
+  friend struct MeasureAxis;
+  MeasureInfo info_;
+  std::vector<VariableDeclaration> variables_;
+};
+
+/// Declares a dimension by its coordinate, which is written when some variable stands over it; of
+/// the same file or another's.
+struct MeasureAxis {
+  MeasureAxis(DeclareMeasure& measure, VariableDeclaration coordinate,
+              VariableValues (*values)(const RunShape& run));
+};
+
+/// A measure that makes itself known from its own file, after its declarations:
+///     const RegisterMeasure<Locality> registered(measure);
+struct MeasureKind {
+  const DeclareMeasure* declaration;
+  std::unique_ptr<Measure> (*make)(const MeasureRun& run);
+};
+void announce_measure(MeasureKind kind);
+/// All measures, and all declarations, by place.
+const std::vector<MeasureKind>& measure_kinds();
+const std::vector<const DeclareMeasure*>& declared_measures();
+
+template <class Implementation>
+struct RegisterMeasure {
+  explicit RegisterMeasure(const DeclareMeasure& declaration) {
+    announce_measure({&declaration, [](const MeasureRun& run) -> std::unique_ptr<Measure> {
+                        return std::make_unique<Implementation>(run);
+                      }});
+  }
+};
+
+}  // namespace kvsim

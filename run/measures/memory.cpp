@@ -1,0 +1,184 @@
+// Memory of the compressed cache over all layers, and the roofline of a decode step (metrics.md 9).
+#include "analysis/memory_model.hpp"
+
+#include "run/measures/cell_sums.hpp"
+#include "run/measures/conditions.hpp"
+#include "sim/stages/merge/votes.hpp"
+
+namespace kvsim {
+namespace {
+
+const Condition kRoofline{"`--bandwidth` and `--peak`", [](const RunShape& run) {
+                            return run.options.bandwidth && run.options.peak;
+                          }};
+
+constexpr const char* kCell = "policy budget";
+DeclareMeasure measure({.name = "memory", .place = 400});
+const MeasureVariable entries_kv = measure.variable(
+    {.name = "entries_kv",
+     .dims = kCell,
+     .units = "count",
+     .long_name = "slots of the compressed cache",
+     .definition = "sum over layers and KV heads; with granularity=query the union over the group",
+     .when = &kAlways});
+const MeasureVariable entries_query = measure.variable(
+    {.name = "entries_query",
+     .dims = kCell,
+     .units = "count",
+     .long_name = "slots counted per query head",
+     .definition = "sum over layers and query heads; only for policies with granularity=query",
+     .needs = {&kQueryHeads},
+     .when = &kAlways});
+const MeasureVariable realised_ratio = measure.variable(
+    {.name = "realised_ratio",
+     .dims = kCell,
+     .long_name = "share of the prompt that is kept",
+     .definition = "entries_kv / (layers * Hkv * n)",
+     .when = &kAlways});
+const MeasureVariable realised_ratio_min = measure.variable(
+    {.name = "realised_ratio_min",
+     .dims = kCell,
+     .long_name = "smallest kept share of a head",
+     .definition = "minimum over layers and KV heads",
+     .when = &kAlways});
+const MeasureVariable realised_ratio_max = measure.variable(
+    {.name = "realised_ratio_max",
+     .dims = kCell,
+     .long_name = "largest kept share of a head",
+     .definition = "maximum over layers and KV heads",
+     .when = &kAlways});
+const MeasureVariable bytes_ragged = measure.variable(
+    {.name = "bytes_ragged",
+     .dims = kCell,
+     .units = "bytes",
+     .long_name = "memory with a length per head",
+     .definition = "slots * (d + dv) * --element-bytes + 4 per KV head",
+     .when = &kAlways});
+const MeasureVariable bytes_grouped = measure.variable(
+    {.name = "bytes_grouped",
+     .dims = kCell,
+     .units = "bytes",
+     .long_name = "memory with one tensor per layer",
+     .definition = "sum over layers of Hkv * largest head's slots * (d + dv) * --element-bytes",
+     .when = &kAlways});
+const MeasureVariable bytes_quantized = measure.variable(
+    {.name = "bytes_quantized",
+     .dims = kCell,
+     .units = "bytes",
+     .long_name = "memory when quantised",
+     .definition = "codes, 32 bits per group, and the rest at --element-bytes; NaN for policies "
+                   "that do not quantise",
+     .needs = {&kQuantizes},
+     .when = &kAlways});
+const MeasureVariable bytes_side = measure.variable(
+    {.name = "bytes_side",
+     .dims = kCell,
+     .units = "bytes",
+     .long_name = "memory of votes, biases and estimates",
+     .definition = "4 per vote, 4 g per bias, 4 per estimate; 0 without merging",
+     .when = &kAlways});
+const MeasureVariable compression = measure.variable(
+    {.name = "compression",
+     .dims = kCell,
+     .long_name = "compression",
+     .definition = "bytes of the full cache / bytes of the compressed one",
+     .when = &kAlways});
+const MeasureVariable decode_time = measure.variable(
+    {.name = "decode_time",
+     .dims = kCell,
+     .units = "s",
+     .long_name = "attention time of one decode step by the roofline",
+     .definition = "max(bytes read / --bandwidth, flops / --peak)",
+     .needs = {&kRoofline},
+     .when = &kAlways});
+const MeasureVariable decode_speedup = measure.variable(
+    {.name = "decode_speedup",
+     .dims = kCell,
+     .long_name = "speed-up of one decode step by the roofline",
+     .definition = "decode time of the full cache / of the compressed one; an upper bound",
+     .needs = {&kRoofline},
+     .when = &kAlways});
+
+/// What quantisation does to each owner's slots; empty when nothing is quantised.
+std::vector<QuantizedHead> quantized_heads(const LayerWork& work, const KeptSets& sets,
+                                           const Settings& settings) {
+  const Quantize& rounding = quantizer(settings);
+  std::vector<QuantizedHead> heads;
+  if (!rounding.changes_entries()) return heads;
+  for (const auto& owner : sets.owners) {
+    const QuantizedCount count =
+        rounding.count(settings, static_cast<int64_t>(owner.size()), work.trace().k.dim(2),
+                       work.value_dim());
+    heads.push_back({count.numbers, count.groups, static_cast<int>(settings.count("quant_bits"))});
+  }
+  return heads;
+}
+
+/// Bytes of votes, biases and estimates: four for each number that a slot carries.
+double side_bytes(const LayerWork& work, const KeptSets& sets, const Settings& settings) {
+  constexpr double kNumberBytes = 4;
+  const int heads = sets.per_query_head ? 1 : work.group_size();
+  double per_slot = votes_of(settings).side_bytes(heads);
+  switch (Kinds<Merge>::find(settings.text("merge")).estimates()) {
+    case EstimateLines::none: break;
+    case EstimateLines::mean_query: per_slot += kNumberBytes; break;
+    case EstimateLines::every_head: per_slot += kNumberBytes * heads; break;
+  }
+  double slots = 0;
+  for (const auto& owner : sets.owners) slots += static_cast<double>(owner.size());
+  return slots * per_slot;
+}
+
+class Memory : public Measure {
+ public:
+  using Measure::Measure;
+
+  void finish(const MeasuredLayer& layer, MeasureResults& /*results*/) override {
+    const LayerWork& work = layer.work;
+    const CacheShape shape{work.kv_heads(),  work.group_size(), work.trace().k.dim(2),
+                           work.value_dim(), work.entries(),    run().options.element_bytes};
+    layer.for_each_cell([&](ReplayCell cell, size_t o) {
+      const ReplayOutcome& outcome = layer.replay.outcome(o);
+      const Settings& settings =
+          run().options.records[static_cast<size_t>(cell.record)].settings;
+      const KeptSets& first = outcome.first_kept ? *outcome.first_kept : *outcome.kept;
+      sums_[cell].add_layer(shape, first, quantized_heads(work, first, settings),
+                            side_bytes(work, first, settings));
+    });
+  }
+  void finish_run(MeasureResults& results) override {
+    sums_.for_each([&](ReplayCell cell, const MemoryModel& model) {
+      const std::initializer_list<int64_t> at = {cell.record, cell.budget};
+      const MemoryUse use = model.use();
+      results.set(entries_kv, at, use.entries_kv);
+      results.set(entries_query, at, use.entries_query);
+      results.set(realised_ratio, at, use.realised_ratio);
+      results.set(realised_ratio_min, at, use.realised_ratio_min);
+      results.set(realised_ratio_max, at, use.realised_ratio_max);
+      results.set(bytes_ragged, at, use.bytes_ragged);
+      results.set(bytes_grouped, at, use.bytes_grouped);
+      results.set(bytes_quantized, at, use.bytes_quantized);
+      results.set(bytes_side, at, use.bytes_side);
+      results.set(compression, at, use.compression);
+      if (results.has(decode_time)) write_roofline(use, at, results);
+    });
+  }
+  void exchange(Archive& archive) override { sums_.exchange(archive); }
+
+ private:
+  void write_roofline(const MemoryUse& use, std::initializer_list<int64_t> at,
+                      MeasureResults& results) const {
+    const double bandwidth = *run().options.bandwidth, peak = *run().options.peak;
+    const double time =
+        roofline_time(use.bytes_full / use.compression, use.flops, bandwidth, peak);
+    const double full = roofline_time(use.bytes_full, use.flops_full, bandwidth, peak);
+    results.set(decode_time, at, time);
+    results.set(decode_speedup, at, full / time);
+  }
+
+  CellSums<MemoryModel> sums_;
+};
+const RegisterMeasure<Memory> registered(measure);
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,138 @@
+// Error of the layer's output (metrics.md 2), relative to the output itself and to the residual
+// stream.
+#include "analysis/output_error.hpp"
+
+#include "analysis/summary.hpp"
+#include "run/measures/conditions.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr const char* kStep = "policy budget layer step";
+constexpr const char* kLayer = "policy budget layer";
+DeclareMeasure measure({.name = "output_error", .place = 200});
+const MeasureVariable output_error = measure.variable(
+    {.name = "output_error",
+     .dims = kStep,
+     .long_name = "relative error of the layer's output",
+     .definition = "‖sum over heads of (z^ - z) W‖ / ‖sum over heads of z W‖; NaN at steps that "
+                   "--wo-steps leaves out",
+     .when = &kAlways});
+const MeasureVariable output_error_mean = measure.variable(
+    {.name = "output_error_mean",
+     .dims = kLayer,
+     .long_name = "mean output error",
+     .definition = "mean over the evaluated steps",
+     .when = &kAlways});
+const MeasureVariable output_error_max = measure.variable(
+    {.name = "output_error_max",
+     .dims = kLayer,
+     .long_name = "worst output error",
+     .definition = "maximum over the evaluated steps",
+     .when = &kAlways});
+const MeasureVariable output_error_p99 = measure.variable(
+    {.name = "output_error_p99",
+     .dims = kLayer,
+     .long_name = "output error, percentile 99",
+     .definition = "percentile 99 over the evaluated steps",
+     .when = &kAlways});
+const MeasureVariable output_error_undefined = measure.variable(
+    {.name = "output_error_undefined",
+     .dims = kLayer,
+     .units = "count",
+     .long_name = "steps with undefined output error",
+     .definition = "evaluated steps with an error although the full cache's output is 0",
+     .when = &kAlways});
+const MeasureVariable residual_error = measure.variable(
+    {.name = "residual_error",
+     .dims = kStep,
+     .long_name = "error relative to the residual stream",
+     .definition = "‖sum over heads of (z^ - z) W‖ / norm of the residual stream that enters the "
+                   "layer",
+     .needs = {&kResidualNorm},
+     .when = &kAlways});
+const MeasureVariable residual_error_mean = measure.variable(
+    {.name = "residual_error_mean",
+     .dims = kLayer,
+     .long_name = "mean residual error",
+     .definition = "mean over the evaluated steps",
+     .needs = {&kResidualNorm},
+     .when = &kAlways});
+const MeasureVariable residual_error_max = measure.variable(
+    {.name = "residual_error_max",
+     .dims = kLayer,
+     .long_name = "worst residual error",
+     .definition = "maximum over the evaluated steps",
+     .needs = {&kResidualNorm},
+     .when = &kAlways});
+const MeasureVariable residual_error_p99 = measure.variable(
+    {.name = "residual_error_p99",
+     .dims = kLayer,
+     .long_name = "residual error, percentile 99",
+     .definition = "percentile 99 over the evaluated steps",
+     .needs = {&kResidualNorm},
+     .when = &kAlways});
+const MeasureVariable output_error_absolute = measure.variable(
+    {.name = "output_error_absolute",
+     .dims = kStep,
+     .units = "model units",
+     .long_name = "error of the layer's output",
+     .definition = "the numerator of output_error"});
+const MeasureVariable output_error_head = measure.variable(
+    {.name = "output_error_head",
+     .dims = "policy budget layer head step",
+     .long_name = "relative error of a head's output",
+     .definition = "‖(z^ - z) W‖ / ‖z W‖ of one head, every step",
+     .needs = {&kPerHead},
+     .when = &kAlways});
+
+class OutputError : public Measure {
+ public:
+  using Measure::Measure;
+
+  MeasureNeeds needs() const override { return {.head_norms = run().options.per_head}; }
+  void finish(const MeasuredLayer& layer, MeasureResults& results) override {
+    layer.for_each_cell([&](ReplayCell cell, size_t o) {
+      const std::initializer_list<int64_t> at = {cell.record, cell.budget, layer.index};
+      const std::vector<double>& error = layer.norms.error(o);
+      const std::vector<double>& full = layer.norms.full();
+      std::vector<double> relative(error.size());
+      relative_errors(error, full, relative);
+      results.copy(output_error, at, relative);
+      results.copy(output_error_absolute, at, error);
+      results.set(output_error_mean, at, mean(relative));
+      results.set(output_error_max, at, maximum(relative));
+      results.set(output_error_p99, at, percentile(relative, 99));
+      results.set(output_error_undefined, at, static_cast<double>(undefined_errors(error, full)));
+      if (results.has(residual_error)) write_residual(layer, at, error, results);
+      if (run().options.per_head) write_heads(layer, cell, o, results);
+    });
+  }
+
+ private:
+  void write_residual(const MeasuredLayer& layer, std::initializer_list<int64_t> at,
+                      const std::vector<double>& error, MeasureResults& results) const {
+    const auto norms = std::span(layer.work.trace().residual_norm)
+                           .subspan(static_cast<size_t>(run().info.first_step()));
+    const std::vector<double> residual(norms.begin(), norms.end());
+    std::vector<double> relative(error.size());
+    relative_errors(error, residual, relative);
+    results.copy(residual_error, at, relative);
+    results.set(residual_error_mean, at, mean(relative));
+    results.set(residual_error_max, at, maximum(relative));
+    results.set(residual_error_p99, at, percentile(relative, 99));
+  }
+  void write_heads(const MeasuredLayer& layer, ReplayCell cell, size_t outcome,
+                   MeasureResults& results) const {
+    const Table<double>& error = layer.norms.error_heads(outcome);
+    std::vector<double> relative(static_cast<size_t>(error.columns()));
+    for (int64_t h = 0; h < error.rows(); ++h) {
+      relative_errors(error.row(h), layer.norms.full_heads().row(h), relative);
+      results.copy(output_error_head, {cell.record, cell.budget, layer.index, h}, relative);
+    }
+  }
+};
+const RegisterMeasure<OutputError> registered(measure);
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,47 @@
+// What quantising adds to the output error.
+#include "analysis/output_error.hpp"
+#include "analysis/summary.hpp"
+#include "run/measures/conditions.hpp"
+
+namespace kvsim {
+namespace {
+
+DeclareMeasure measure({.name = "quantization_error", .place = 410});
+const MeasureVariable quantization_error = measure.variable(
+    {.name = "quantization_error",
+     .dims = "policy budget layer step",
+     .long_name = "quantisation's part of the output error",
+     .definition = "‖sum over heads of (z^ - z^ without quantising) W‖ / ‖sum over heads of z W‖: "
+                   "what is added to the error of the same slots unrounded; NaN for policies that "
+                   "do not quantise",
+     .needs = {&kQuantizes},
+     .when = &kAlways});
+const MeasureVariable quantization_error_mean = measure.variable(
+    {.name = "quantization_error_mean",
+     .dims = "policy budget layer",
+     .long_name = "mean quantisation error",
+     .definition = "mean over the evaluated steps",
+     .needs = {&kQuantizes},
+     .when = &kAlways});
+
+class QuantizationError : public Measure {
+ public:
+  using Measure::Measure;
+
+  MeasureNeeds needs() const override { return {.rounding_norms = true}; }
+  void finish(const MeasuredLayer& layer, MeasureResults& results) override {
+    layer.for_each_cell([&](ReplayCell cell, size_t o) {
+      const Record& record = run().options.records[static_cast<size_t>(cell.record)];
+      if (!quantizer(record.settings).changes_entries()) return;
+      std::vector<double> relative(layer.norms.rounding(o).size());
+      relative_errors(layer.norms.rounding(o), layer.norms.full(), relative);
+      results.copy(quantization_error, {cell.record, cell.budget, layer.index}, relative);
+      results.set(quantization_error_mean, {cell.record, cell.budget, layer.index},
+                  mean(relative));
+    });
+  }
+};
+const RegisterMeasure<QuantizationError> registered(measure);
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,62 @@
+// Regret against choices with hindsight (metrics.md 7), which are replayed beside the policies.
+#include "analysis/retained.hpp"
+#include "analysis/summary.hpp"
+#include "run/measures/conditions.hpp"
+#include "run/measures/step_series.hpp"
+
+namespace kvsim {
+namespace {
+
+DeclareMeasure measure({.name = "regret", .place = 502});
+const MeasureVariable regret_mean = measure.variable(
+    {.name = "regret_mean",
+     .dims = "policy budget layer",
+     .long_name = "regret against the best static choice",
+     .definition = "retained_importance_mean of oracle-mean minus the policy's"});
+const MeasureVariable regret_step = measure.variable(
+    {.name = "regret_step",
+     .dims = "policy budget layer step",
+     .long_name = "regret against the best choice of each step",
+     .definition = "retained_importance of oracle-step minus the policy's"});
+
+class Regret : public Measure {
+ public:
+  using Measure::Measure;
+
+  MeasureNeeds needs() const override {
+    MeasureNeeds wanted;
+    if (run().writes(regret_mean)) wanted.records.push_back(best_static_);
+    if (run().writes(regret_step)) wanted.records.push_back(best_per_step_);
+    return wanted;
+  }
+  void start(const MeasuredLayer& layer) override {
+    importance_ = StepSeries(layer.replay.count(), run().info.steps());
+  }
+  void see(const StepBlock& block, const OutcomeBlock& view) override {
+    if (view.kept_attention == nullptr) return;
+    retained_pooled(*view.kept_importance, *view.total_importance,
+                    importance_.part(view.outcome, block.first_step, block.steps));
+  }
+  void finish(const MeasuredLayer& layer, MeasureResults& results) override {
+    layer.for_each_cell([&](ReplayCell cell, size_t o) {
+      const std::initializer_list<int64_t> at = {cell.record, cell.budget, layer.index};
+      if (results.has(regret_mean)) {
+        const size_t best = layer.outcome_of(best_static_, cell.budget);
+        results.set(regret_mean, at, mean(importance_[best]) - mean(importance_[o]));
+      }
+      if (!results.has(regret_step)) return;
+      std::vector<double> regret = importance_[layer.outcome_of(best_per_step_, cell.budget)];
+      for (size_t t = 0; t < regret.size(); ++t) regret[t] -= importance_[o][t];
+      results.copy(regret_step, at, regret);
+    });
+  }
+
+ private:
+  const Record best_static_ = Record::parse("oracle-mean");
+  const Record best_per_step_ = Record::parse("oracle-step");
+  StepSeries importance_;   ///< retained, of every outcome
+};
+const RegisterMeasure<Regret> registered(measure);
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,146 @@
+// Retained importance and attention (metrics.md 1): the share of what the full cache gives to a
+// later query that falls on what was kept.
+#include "analysis/retained.hpp"
+
+#include "analysis/outliers.hpp"
+#include "analysis/summary.hpp"
+#include "run/measures/conditions.hpp"
+#include "run/measures/step_series.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr const char* kStep = "policy budget layer step";
+constexpr const char* kLayer = "policy budget layer";
+constexpr const char* kHeadStep = "policy budget layer head step";
+DeclareMeasure measure({.name = "retained", .place = 100});
+const MeasureVariable retained_importance = measure.variable(
+    {.name = "retained_importance",
+     .dims = kStep,
+     .long_name = "retained importance",
+     .definition = "share of the importance I = A * ‖v W‖, summed over query heads, that falls on "
+                   "kept entries",
+     .when = &kAlways});
+const MeasureVariable retained_attention = measure.variable(
+    {.name = "retained_attention",
+     .dims = kStep,
+     .long_name = "retained attention",
+     .definition = "the same with I = A",
+     .when = &kAlways});
+const MeasureVariable retained_importance_mean = measure.variable(
+    {.name = "retained_importance_mean",
+     .dims = kLayer,
+     .long_name = "mean retained importance",
+     .definition = "mean over steps",
+     .when = &kAlways});
+const MeasureVariable retained_importance_min = measure.variable(
+    {.name = "retained_importance_min",
+     .dims = kLayer,
+     .long_name = "worst retained importance",
+     .definition = "minimum over steps",
+     .when = &kAlways});
+const MeasureVariable retained_importance_p01 = measure.variable(
+    {.name = "retained_importance_p01",
+     .dims = kLayer,
+     .long_name = "retained importance, percentile 1",
+     .definition = "percentile 1 over steps",
+     .when = &kAlways});
+const MeasureVariable retained_attention_mean = measure.variable(
+    {.name = "retained_attention_mean",
+     .dims = kLayer,
+     .long_name = "mean retained attention",
+     .definition = "mean over steps",
+     .when = &kAlways});
+const MeasureVariable retained_attention_min = measure.variable(
+    {.name = "retained_attention_min",
+     .dims = kLayer,
+     .long_name = "worst retained attention",
+     .definition = "minimum over steps",
+     .when = &kAlways});
+const MeasureVariable retained_attention_p01 = measure.variable(
+    {.name = "retained_attention_p01",
+     .dims = kLayer,
+     .long_name = "retained attention, percentile 1",
+     .definition = "percentile 1 over steps",
+     .when = &kAlways});
+const MeasureVariable outlier_count = measure.variable(
+    {.name = "outlier_count",
+     .dims = kLayer,
+     .units = "count",
+     .long_name = "steps with low retained importance",
+     .definition = "number of steps whose retained importance is below --outlier (0.5)",
+     .when = &kAlways});
+const MeasureVariable retained_importance_head = measure.variable(
+    {.name = "retained_importance_head",
+     .dims = kHeadStep,
+     .long_name = "retained importance of a query head",
+     .definition = "the ratio of one head",
+     .needs = {&kPerHead},
+     .when = &kAlways});
+const MeasureVariable retained_attention_head = measure.variable(
+    {.name = "retained_attention_head",
+     .dims = kHeadStep,
+     .long_name = "retained attention of a query head",
+     .definition = "the ratio of one head",
+     .needs = {&kPerHead},
+     .when = &kAlways});
+
+class Retained : public Measure {
+ public:
+  using Measure::Measure;
+
+  void start(const MeasuredLayer& layer) override {
+    const size_t outcomes = layer.replay.count();
+    importance_ = attention_ = StepSeries(outcomes, run().info.steps());
+    if (!run().options.per_head) return;
+    const StepSeries heads(static_cast<size_t>(run().info.num_query_heads), run().info.steps());
+    importance_heads_.assign(outcomes, heads);
+    attention_heads_.assign(outcomes, heads);
+  }
+  void see(const StepBlock& block, const OutcomeBlock& view) override {
+    if (view.kept_attention == nullptr) return;
+    const auto o = static_cast<size_t>(view.outcome);
+    retained_pooled(*view.kept_importance, *view.total_importance,
+                    importance_.part(view.outcome, block.first_step, block.steps));
+    retained_pooled(*view.kept_attention, *view.total_attention,
+                    attention_.part(view.outcome, block.first_step, block.steps));
+    for (int h = 0; run().options.per_head && h < run().info.num_query_heads; ++h) {
+      retained_of_head(*view.kept_importance, *view.total_importance, h,
+                       importance_heads_[o].part(h, block.first_step, block.steps));
+      retained_of_head(*view.kept_attention, *view.total_attention, h,
+                       attention_heads_[o].part(h, block.first_step, block.steps));
+    }
+  }
+  void finish(const MeasuredLayer& layer, MeasureResults& results) override {
+    layer.for_each_cell([&](ReplayCell cell, size_t o) {
+      const std::initializer_list<int64_t> at = {cell.record, cell.budget, layer.index};
+      results.copy(retained_importance, at, importance_[o]);
+      results.copy(retained_attention, at, attention_[o]);
+      results.set(retained_importance_mean, at, mean(importance_[o]));
+      results.set(retained_importance_min, at, minimum(importance_[o]));
+      results.set(retained_importance_p01, at, percentile(importance_[o], 1));
+      results.set(retained_attention_mean, at, mean(attention_[o]));
+      results.set(retained_attention_min, at, minimum(attention_[o]));
+      results.set(retained_attention_p01, at, percentile(attention_[o], 1));
+      results.set(outlier_count, at, outlier_count_of(importance_[o]));
+      for (int h = 0; run().options.per_head && h < run().info.num_query_heads; ++h) {
+        const auto head = static_cast<size_t>(h);
+        const std::initializer_list<int64_t> of_head = {cell.record, cell.budget, layer.index, h};
+        results.copy(retained_importance_head, of_head, importance_heads_[o][head]);
+        results.copy(retained_attention_head, of_head, attention_heads_[o][head]);
+      }
+    });
+  }
+
+ private:
+  double outlier_count_of(const std::vector<double>& series) const {
+    return kvsim::outlier_count(series, run().options.outlier);
+  }
+
+  StepSeries importance_, attention_;
+  std::vector<StepSeries> importance_heads_, attention_heads_;   ///< [outcome] each [Hq][T]
+};
+const RegisterMeasure<Retained> registered(measure);
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,60 @@
+// What compression does to the residual stream, all layers together (docs/prediction.md).
+#include "analysis/stream_error.hpp"
+
+#include "analysis/summary.hpp"
+#include "run/measures/cell_sums.hpp"
+#include "run/measures/conditions.hpp"
+
+namespace kvsim {
+namespace {
+
+DeclareMeasure measure({.name = "stream_error", .place = 210});
+const MeasureVariable stream_error = measure.variable(
+    {.name = "stream_error",
+     .dims = "policy budget step",
+     .long_name = "error of the stream, all layers together",
+     .definition = "root of the summed squares of the layers' ‖sum over heads of (z^ - z) W‖ / "
+                   "norm of the residual stream that enters the last layer; over the layers of "
+                   "the run",
+     .needs = {&kResidualNorm},
+     .when = &kAlways});
+const MeasureVariable stream_error_rms = measure.variable(
+    {.name = "stream_error_rms",
+     .dims = "policy budget",
+     .long_name = "error of the stream, over steps",
+     .definition = "root mean square over the evaluated steps; among the best predictors of the "
+                   "loss of a model that runs with the kept sets (docs/prediction.md)",
+     .needs = {&kResidualNorm},
+     .when = &kAlways});
+
+class StreamErrorMeasure : public Measure {
+ public:
+  using Measure::Measure;
+
+  void finish(const MeasuredLayer& layer, MeasureResults& /*results*/) override {
+    layer.for_each_cell(
+        [&](ReplayCell cell, size_t o) { sums_[cell].add_layer(layer.norms.error(o)); });
+    const auto norms = std::span(layer.work.trace().residual_norm)
+                           .subspan(static_cast<size_t>(run().info.first_step()));
+    last_norm_.assign(norms.begin(), norms.end());
+  }
+  void finish_run(MeasureResults& results) override {
+    sums_.for_each([&](ReplayCell cell, const StreamError& sum) {
+      const std::vector<double> relative = sum.relative_to(last_norm_);
+      results.copy(stream_error, {cell.record, cell.budget}, relative);
+      results.set(stream_error_rms, {cell.record, cell.budget}, root_mean_square(relative));
+    });
+  }
+  void exchange(Archive& archive) override {
+    sums_.exchange(archive);
+    archive.exchange(last_norm_);
+  }
+
+ private:
+  CellSums<StreamError> sums_;
+  std::vector<double> last_norm_;   ///< residual stream [T] entering the last layer so far
+};
+const RegisterMeasure<StreamErrorMeasure> registered(measure);
+
+}  // namespace
+}  // namespace kvsim

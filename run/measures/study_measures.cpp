@@ -1,0 +1,162 @@
+#include "run/measures/study_measures.hpp"
+
+#include <algorithm>
+
+#include "sim/core/archive.hpp"
+#include "sim/core/parallel.hpp"
+
+namespace kvsim {
+namespace {
+
+/// Dimensions, coordinates and undefined variables of a run.
+Dataset empty_results(const RunShape& run) {
+  Dataset dataset;
+  for (const VariableDeclaration& declaration : declared_variables()) {
+    if (!is_written(declaration, run)) continue;
+    if (declaration.known == nullptr) {
+      dataset.add(make_variable(declaration, dataset));
+      continue;
+    }
+    VariableValues values = declaration.known(run);
+    if (declaration.is_coordinate())
+      dataset.add_dimension(declaration.name, std::visit([](const auto& v) {
+        return static_cast<int64_t>(v.size());
+      }, values));
+    Variable variable = make_variable(declaration, dataset);
+    variable.values = std::move(values);
+    dataset.add(std::move(variable));
+  }
+  return dataset;
+}
+
+MeasureNeeds together(const std::vector<std::unique_ptr<Measure>>& measures) {
+  MeasureNeeds all;
+  for (const auto& measure : measures) {
+    const MeasureNeeds own = measure->needs();
+    all.attention_columns = std::max(all.attention_columns, own.attention_columns);
+    all.head_norms |= own.head_norms;
+    all.rounding_norms |= own.rounding_norms;
+    all.span_parts |= own.span_parts;
+    all.slot_changes |= own.slot_changes;
+    all.pairs |= own.pairs;
+    all.epochs |= own.epochs;
+    all.records.insert(all.records.end(), own.records.begin(), own.records.end());
+  }
+  return all;
+}
+
+}  // namespace
+
+StudyMeasures::StudyMeasures(const RunShape& run, const SideFiles& files,
+                             std::vector<int64_t> projected_steps)
+    : dataset_(empty_results(run)), run_{run, files, std::move(projected_steps), dataset_} {
+  for (const MeasureKind& kind : measure_kinds()) {
+    const bool written = std::ranges::any_of(
+        kind.declaration->variables(),
+        [&](const VariableDeclaration& variable) { return dataset_.has(variable.name); });
+    if (written) measures_.push_back(kind.make(run_));
+  }
+  needs_ = together(measures_);
+}
+
+std::vector<Record> StudyMeasures::hidden_records() const { return needs_.records; }
+
+void StudyMeasures::check() const {
+  for (const auto& measure : measures_) measure->check();
+}
+
+PrefillOptions StudyMeasures::replay_options() const {
+  PrefillOptions options;
+  options.scope = run_.options.scope;
+  options.norm = run_.options.importance;
+  options.seed = run_.options.seed;
+  options.slot_changes = needs_.slot_changes;
+  options.pairs = needs_.pairs;
+  if (needs_.span_parts)
+    for (const SpanTokens& span : run_.spans) options.parts.push_back(span.ranges);
+  if (!needs_.head_norms) options.output_steps = run_.projected_steps;
+  return options;
+}
+
+/// A layer leaves its rows behind; variables without layers are made in the end.
+void StudyMeasures::exchange_rows(Variable& variable, int64_t layer, Archive& archive) {
+  const auto axis = std::ranges::find(variable.dims, "layer");
+  if (axis == variable.dims.end()) return;
+  const int64_t before = dataset_.count({variable.dims.begin(), axis});
+  const int64_t layers = dataset_.size("layer");
+  const auto length = static_cast<size_t>(dataset_.count({axis + 1, variable.dims.end()}));
+  const auto rows = [&](auto& values) {
+    for (int64_t b = 0; b < before; ++b) {
+      const auto first = static_cast<size_t>(b * layers + layer) * length;
+      archive.exchange(std::span(values).subspan(first, length));
+    }
+  };
+  if (auto* reals = std::get_if<std::vector<double>>(&variable.values)) rows(*reals);
+  else rows(std::get<std::vector<uint8_t>>(variable.values));
+}
+
+void StudyMeasures::exchange_layer(int64_t layer, Archive& archive) {
+  for (const Variable& variable : dataset_.variables())
+    if (!variable.is_coordinate()) exchange_rows(dataset_.at(variable.name), layer, archive);
+  for (const auto& measure : measures_) measure->exchange(archive);
+}
+
+Dataset StudyMeasures::finish() {
+  MeasureResults results(dataset_);
+  for (const auto& measure : measures_) measure->finish_run(results);
+  return std::move(dataset_);
+}
+
+StudyMeasures::Layer::Layer(StudyMeasures& study, LayerWork& work, int64_t index,
+                            const LayerReplay& replay, const std::vector<Record>& records)
+    : study_(study),
+      norms_(work, replay.count(), study.run_.projected_steps, study.needs_.head_norms,
+             study.needs_.rounding_norms),
+      layer_{work, index, replay, records, study.run_.options.records.size(), norms_},
+      results_(study.dataset_) {
+  for (const auto& measure : study_.measures_) measure->start(layer_);
+}
+
+void StudyMeasures::Layer::see(const StepBlock& block) {
+  if (block.full != nullptr)
+    for (const auto& measure : study_.measures_) measure->see_full(*block.full);
+  parallel_for(std::ssize(block.outcomes), [&](int64_t at) {   // each writes to its own series
+    for (const auto& measure : study_.measures_)
+      measure->see(block, block.outcomes[static_cast<size_t>(at)]);
+  });
+  norms_.add(block);
+}
+
+void StudyMeasures::Layer::see_epoch(LayerWork& prompt, const PrefillReplay& replay, size_t record,
+                                     int64_t first_step) {
+  if (record >= layer_.shown) return;
+  const MeasuredEpoch epoch{prompt, layer_.index, replay, static_cast<int>(record), first_step};
+  for (const auto& measure : study_.measures_) measure->see_epoch(epoch, results_);
+}
+
+void StudyMeasures::Layer::read_rows() {
+  const TraceInfo& info = layer_.work.info();
+  std::vector<Measure*> readers;
+  for (const auto& measure : study_.measures_) {
+    if (measure->needs().attention_columns == 0) continue;
+    readers.push_back(measure.get());
+    measure->start_rows(layer_);
+  }
+  if (readers.empty()) return;
+  AttentionPass pass;
+  pass.columns = study_.needs_.attention_columns;
+  pass.positions =
+      std::span(info.query_position).subspan(static_cast<size_t>(info.first_step()));
+  pass.look_ahead = true;
+  for_each_attention_block(layer_.work, pass,
+                           [&](const AttentionBlock& rows, int64_t first_step) {
+                             for (Measure* reader : readers) reader->see_rows(rows, first_step);
+                           });
+}
+
+void StudyMeasures::Layer::finish() {
+  read_rows();
+  for (const auto& measure : study_.measures_) measure->finish(layer_, results_);
+}
+
+}  // namespace kvsim

@@ -1,0 +1,62 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "run/measures/measure.hpp"
+
+namespace kvsim {
+
+/// The results of one study, and the measures that fill them: each is made if some variable of it
+/// is written.
+class StudyMeasures {
+ public:
+  /// All that is referred to must outlive this.
+  StudyMeasures(const RunShape& run, const SideFiles& files, std::vector<int64_t> projected_steps);
+
+  const MeasureRun& run() const { return run_; }
+  /// Records that are replayed for measures only.
+  std::vector<Record> hidden_records() const;
+  void check() const;
+
+  /// What the replay of a layer has to do for the measures.
+  PrefillOptions replay_options() const;
+  bool sees_epochs() const { return needs_.epochs; }
+  /// One layer: what is measured is being written when finish_layer() returns.
+  class Layer;
+
+  /// What a layer wrote, and the sums over all layers so far, to or from an archive.
+  void exchange_layer(int64_t layer, Archive& archive);
+  /// Adds what is known only at the end, and hands the results over.
+  Dataset finish();
+
+ private:
+  void exchange_rows(Variable& variable, int64_t layer, Archive& archive);
+
+  Dataset dataset_;
+  MeasureRun run_;
+  std::vector<std::unique_ptr<Measure>> measures_;
+  MeasureNeeds needs_;   ///< of all
+};
+
+/// The measures at work on one layer.
+class StudyMeasures::Layer {
+ public:
+  Layer(StudyMeasures& study, LayerWork& work, int64_t index, const LayerReplay& replay,
+        const std::vector<Record>& records);
+
+  void see(const StepBlock& block);
+  void see_epoch(LayerWork& prompt, const PrefillReplay& replay, size_t record, int64_t first_step);
+  void finish();
+  double projection_seconds() const { return norms_.seconds(); }
+
+ private:
+  void read_rows();
+
+  StudyMeasures& study_;
+  OutputNorms norms_;
+  MeasuredLayer layer_;
+  MeasureResults results_;
+};
+
+}  // namespace kvsim

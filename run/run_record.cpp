@@ -1,0 +1,80 @@
+#include "run/run_record.hpp"
+
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "kvsim_version.hpp"
+#include "sim/core/parallel.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr const char* kOpenLoopNote =
+    "Replay is open loop: queries come from the run with the full cache, so that errors do not "
+    "feed back into later layers or steps.";
+
+constexpr const char* kScopeNames[] = {"prompt", "evictable", "all"};
+
+std::string time_now() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+  return text;
+}
+
+std::string config_json(const StudyOptions& options, const std::vector<Record>& records,
+                        int64_t wo_steps) {
+  nlohmann::ordered_json config;
+  config["policies"] = nlohmann::ordered_json::array();
+  for (const Record& record : records) {
+    nlohmann::ordered_json entry;
+    entry["record"] = record.canonical();
+    entry["preset"] = record.preset;
+    entry["variant"] = record.variant;
+    entry["parameters"] = record.settings.values();
+    config["policies"].push_back(std::move(entry));
+  }
+  for (const Budget& budget : options.budgets) config["budgets"].push_back(budget.label);
+  config["layers"] = options.layers;
+  config["importance"] = options.importance == Norm::l1 ? "l1" : "l2";
+  config["scope"] = kScopeNames[static_cast<size_t>(options.scope)];
+  config["outlier"] = options.outlier;
+  config["wo_steps"] = wo_steps;
+  config["metrics"] = options.metrics;
+  config["per_head"] = options.per_head;
+  config["save_keep"] = options.save_keep;
+  config["horizon"] = options.horizon;
+  config["span_complements"] = options.span_complements;
+  config["element_bytes"] = options.element_bytes;
+  if (options.bandwidth) config["bandwidth"] = *options.bandwidth;
+  if (options.peak) config["peak"] = *options.peak;
+  return config.dump();
+}
+
+}  // namespace
+
+void describe_run(Dataset& dataset, const TraceReader& reader, const StudyOptions& options,
+                  const std::vector<Record>& records, const Backend& backend, int64_t wo_steps) {
+  const TraceInfo& info = reader.info();
+  dataset.set_attribute("Conventions", "CF-1.11");
+  dataset.set_attribute("title", "Replay of KV-cache compression on captured attention tensors");
+  dataset.set_attribute("history", time_now() + " " + options.command_line);
+  dataset.set_attribute("kvsim_version", KVSIM_VERSION);
+  dataset.set_attribute("git_commit", KVSIM_GIT_COMMIT);
+  dataset.set_attribute("build", KVSIM_BUILD);
+  dataset.set_attribute("trace", std::filesystem::path(info.path).filename().string());
+  dataset.set_attribute("trace_digest", reader.digest());
+  dataset.set_attribute("model", info.model);
+  dataset.set_attribute("prompt_len", info.prompt_len);
+  dataset.set_attribute("total_len", info.total_len);
+  dataset.set_attribute("seed", static_cast<int64_t>(options.seed));
+  dataset.set_attribute("threads", static_cast<int64_t>(threads()));
+  dataset.set_attribute("backend", backend.name());
+  dataset.set_attribute("device", backend.device());
+  dataset.set_attribute("config", config_json(options, records, wo_steps));
+  dataset.set_attribute("open_loop_note", kOpenLoopNote);
+}
+
+}  // namespace kvsim
