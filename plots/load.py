@@ -7,15 +7,13 @@ from pathlib import Path, PureWindowsPath
 import numpy as np
 import xarray
 
+from ..errors import Error
+
 DIMENSIONS = ("policy", "budget", "layer", "step")
 
 
-class Problem(Exception):
+class Problem(Error):
     """A mistake that ends the run: one line for the user and an exit code."""
-
-    def __init__(self, line, exit_code):
-        super().__init__(line)
-        self.exit_code = exit_code
 
 
 def usage_error(line):

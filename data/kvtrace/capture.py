@@ -133,30 +133,22 @@ def capture_trace(
             loaded.model, layers, positions, checks, writer,
             lambda done, total: progress("recording", done, total),
         )  # fmt: skip
+        writer.describe(
+            model=loaded.name,
+            num_layers=loaded.num_layers,
+            prompt_len=prompt.prompt_len,
+            total_len=len(ids),
+            query_positions=positions,
+            check_positions=checks,
+            tokens=ids,
+            text=token_texts(loaded.tokenizer, ids),
+            spans=prompt.spans,
+        )
         recorder.run(ids)
-        writer.attribute("format", "kvtrace")
-        writer.attribute("version", 1)
-        writer.attribute("model", loaded.name)
-        writer.attribute("num_layers", loaded.num_layers)
-        for name, value in recorder.shape.items():
-            writer.attribute(name, value)
-        writer.attribute("prompt_len", prompt.prompt_len)
-        writer.attribute("total_len", len(ids))
-        writer.attribute("attention_scale", recorder.root_scale)
-        source = _source_record(loaded, options, ids, written, recorder.own_name)
-        writer.attribute("source", source)
-        writer.array("query_position", positions)
-        writer.array("check/query_position", checks)
-        writer.array("tokens/id", np.asarray(ids, dtype=np.int32))
-        writer.strings("tokens/text", token_texts(loaded.tokenizer, ids))
-        if prompt.spans:
-            writer.strings("spans/name", [name for name, _, _ in prompt.spans])
-            writer.array("spans/begin", np.array([b for _, b, _ in prompt.spans], dtype=np.int64))
-            writer.array("spans/end", np.array([e for _, _, e in prompt.spans], dtype=np.int64))
-        frequencies = rope_frequencies(loaded.model, recorder.shape["head_dim"])
-        if frequencies is not None:
-            writer.attribute("rope_layout", "half")
-            writer.array("rope/inv_freq", frequencies)
+        writer.amend(
+            source=_source_record(loaded, options, ids, written, recorder.own_name),
+            inv_freq=rope_frequencies(loaded.model, writer.sizes["head_dim"]),
+        )
     return {
         "prompt_len": prompt.prompt_len,
         "total_len": len(ids),

@@ -4,13 +4,15 @@ import signal
 import sys
 from collections.abc import Callable
 
+from ..errors import Error
+
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_BAD_DATA = 3
 EXIT_INTERRUPTED = 130
 
 
-class CaptureError(Exception):
+class CaptureError(Error):
     """A one-line message for the user, with the exit code that the command ends with."""
 
     def __init__(self, message: str, exit_code: int = EXIT_BAD_DATA):

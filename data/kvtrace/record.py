@@ -172,9 +172,6 @@ class Recorder:
         self.wanted = set(layers)
         self.residual_norms: dict[int, np.ndarray] = {}
         self.done: list[int] = []
-        # Shapes and scale of the first layer written; the root attributes come from them.
-        self.shape: dict[str, int] = {}
-        self.root_scale: float | None = None
         # Numbers of a low-precision model are themselves only this exact.
         dtype = next(model.parameters()).dtype
         self.tolerance = 1e-3 if str(dtype) in ("torch.float32", "torch.float64") else 5e-2
@@ -266,40 +263,21 @@ class Recorder:
                 f"[D, {heads * width}]; quantised weights must be loaded unquantised",
                 EXIT_FAILURE,
             )
-        self._keep_shape(layer, call, weight.shape[0])
-        group = f"layers/{layer}"
-        self.writer.tensor(f"{group}/q", call.query)
-        self.writer.tensor(f"{group}/k", call.key)
-        self.writer.tensor(f"{group}/v", call.value)
-        # [D, Hq * dv] -> [Hq, dv, D]; a bias of the projection is the same for every kept set
-        # and no part of any head's share, so it is not stored.
-        self.writer.tensor(f"{group}/wo", weight.T.reshape(heads, width, -1))
-        self.writer.array(f"{group}/residual_norm", self.residual_norms.pop(layer))
-        self.writer.array(f"{group}/check_output", call.check_output)
-        if call.sink is not None:
-            self.writer.array(f"{group}/attention_sink", call.sink)
-        if call.scale != self.root_scale:
-            self.writer.attribute("attention_scale", call.scale, group)
-        if call.softcap is not None:
-            self.writer.attribute("softcap", call.softcap, group)
-        if call.sliding_window is not None:
-            self.writer.attribute("sliding_window", call.sliding_window, group)
-
-    def _keep_shape(self, layer: int, call: LayerCall, hidden_size: int) -> None:
-        shape = {
-            "num_query_heads": call.query.shape[0],
-            "num_kv_heads": call.key.shape[0],
-            "head_dim": call.query.shape[2],
-            "hidden_size": hidden_size,
-        }
-        if not self.shape:
-            self.shape, self.root_scale = shape, call.scale
-        if shape != self.shape:
-            raise CaptureError(
-                f"layer {layer}: shapes {shape}, but earlier layers have {self.shape}; "
-                "choose --layers of one shape",
-                EXIT_FAILURE,
-            )
+        self.writer.layer(
+            layer,
+            queries=call.query,
+            keys=call.key,
+            values=call.value,
+            # [D, Hq * dv] -> [Hq, dv, D]; a bias of the projection is the same for every kept set
+            # and no part of any head's share, so it is not stored.
+            wo=weight.T.reshape(heads, width, -1),
+            scale=call.scale,
+            softcap=call.softcap,
+            sliding_window=call.sliding_window,
+            sink=call.sink,
+            residual_norm=self.residual_norms.pop(layer),
+            check_output=call.check_output,
+        )
 
 
 def rope_frequencies(model, head_dim: int) -> np.ndarray | None:

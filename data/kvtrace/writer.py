@@ -1,7 +1,10 @@
 """Writes a kvtrace v1 file piece by piece, under a temporary name until it is complete."""
 
+import json
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -32,16 +35,44 @@ def check_target(path: Path, overwrite: bool, inputs: list[Path]) -> None:
         raise CaptureError(f"{path}: exists; --overwrite replaces it", EXIT_USAGE)
 
 
-class TraceWriter:
-    """A context manager: leaves a complete file behind, or none.
+def as_array(values: Any) -> np.ndarray:
+    """A NumPy array, of a torch tensor on any device, too."""
+    if hasattr(values, "detach"):
+        values = values.detach().float().cpu().numpy()
+    return np.asarray(values)
 
-    Datasets are contiguous, which is what readers map fastest. Nothing is kept in memory.
+
+class TraceWriter:
+    """Writes a trace: :meth:`describe` once, and :meth:`layer` for every layer.
+
+    A context manager that leaves a complete file behind, or none. Datasets are contiguous, which
+    is what readers map fastest. Nothing is kept in memory.
+
+    >>> with TraceWriter("mine.h5") as writer:
+    ...     writer.describe(model="mine", num_layers=32, prompt_len=1000,
+    ...                     query_positions=range(936, 1128), tokens=ids)
+    ...     for index, (q, k, v, wo) in enumerate(tensors):
+    ...         writer.layer(index, queries=q, keys=k, values=v, wo=wo)
+
+    Args:
+        path: of the file.
+        stored_type: float16, float32 or bfloat16: in which q, k, v and W_O are stored.
+        overwrite: replace an existing file.
     """
 
-    def __init__(self, path: Path, stored_type: str):
-        self.path = path
+    def __init__(self, path: str | os.PathLike, stored_type: str = "float16", *,
+                 overwrite: bool = True):
+        if stored_type not in STORED_TYPES:
+            raise CaptureError(f"stored_type {stored_type}: expected one of "
+                               + ", ".join(STORED_TYPES), EXIT_USAGE)  # fmt: skip
+        self.path = Path(path)
+        check_target(self.path, overwrite, [])
         self.stored_type = stored_type
-        self.temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        self.temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
+        self.sizes: dict[str, int] = {}      # of the first layer
+        self.scale: float | None = None
+        self.positions: np.ndarray | None = None
+        self.root: dict[str, Any] = {}
 
     def __enter__(self) -> "TraceWriter":
         try:
@@ -52,11 +83,167 @@ class TraceWriter:
 
     def __exit__(self, kind, error, trace) -> None:
         try:
+            if kind is None and self.positions is not None:
+                if not self.sizes:
+                    raise CaptureError(f"{self.path}: no layer was written", EXIT_USAGE)
+                self._write_root()
             self.file.close()
             if kind is None:
                 os.replace(self.temporary, self.path)
         finally:
+            self.file.close()
             self.temporary.unlink(missing_ok=True)
+
+    def describe(
+        self,
+        *,
+        model: str,
+        num_layers: int,
+        prompt_len: int,
+        query_positions: Iterable[int],
+        total_len: int | None = None,
+        tokens: Any = None,
+        text: Sequence[str] | None = None,
+        spans: Iterable[tuple[str, int, int]] = (),
+        source: Mapping[str, Any] | str | None = None,
+        inv_freq: Any = None,
+        check_positions: Any = None,
+    ) -> None:
+        """What holds for the whole trace; before the layers.
+
+        Args:
+            model: its name.
+            num_layers: of the model; the trace may hold fewer.
+            prompt_len: n, tokens in the cache when it is compressed.
+            query_positions: [M] ascending positions whose queries are stored.
+            total_len: N, prompt and later tokens; without it the last query position + 1.
+            tokens: ids [N].
+            text: what each token adds [N].
+            spans: (name, begin, end) of prompt tokens, half-open.
+            source: how the trace was made.
+            inv_freq: [d/2] of a rotation whose pairs are the halves of a head.
+            check_positions: [R] among query_positions: where `layer` gets the model's outputs.
+        """
+        positions = np.asarray(list(query_positions), dtype=np.int64)
+        if positions.ndim != 1 or not len(positions) or (np.diff(positions) <= 0).any():
+            raise CaptureError("query_positions: expected ascending positions", EXIT_USAGE)
+        total = int(positions[-1]) + 1 if total_len is None else int(total_len)
+        if not 0 < prompt_len <= total or positions[-1] >= total or positions[0] < 0:
+            raise CaptureError(f"prompt_len {prompt_len}, total_len {total}, queries at "
+                               f"{positions[0]}..{positions[-1]}: expected 0 < prompt_len <= "
+                               "total_len and queries below total_len", EXIT_USAGE)  # fmt: skip
+        for name, given in (("tokens", tokens), ("text", text)):
+            if given is not None and len(given) != total:
+                raise CaptureError(f"{name}: found {len(given)}, expected one for each of {total} "
+                                   "positions", EXIT_USAGE)  # fmt: skip
+        self.positions, self.total_len = positions, total
+        self.root = {"model": model, "num_layers": int(num_layers), "prompt_len": int(prompt_len),
+                     "check_positions": check_positions, "tokens": tokens, "text": text,
+                     "spans": sorted(spans, key=lambda span: span[1])}  # fmt: skip
+        self.amend(source=source, inv_freq=inv_freq)
+
+    def amend(self, *, source: Mapping[str, Any] | str | None = None, inv_freq: Any = None) -> None:
+        """What is known only after the layers: arguments as those of :meth:`describe`."""
+        self.root |= {"source": source, "inv_freq": inv_freq}
+
+    def _write_root(self) -> None:
+        """After the layers, the first of which says how large everything is."""
+        root = self.root
+        source = root["source"]
+        if source is not None and not isinstance(source, str):
+            source = json.dumps(source, sort_keys=True)
+        for name, value in {
+            "format": "kvtrace", "version": 1, "model": root["model"],
+            "num_layers": root["num_layers"], **self.sizes, "prompt_len": root["prompt_len"],
+            "total_len": self.total_len, "attention_scale": self.scale, "source": source,
+        }.items():  # fmt: skip
+            if value is not None:
+                self.attribute(name, value)
+        self.array("query_position", self.positions)
+        if root["check_positions"] is not None:
+            self.array("check/query_position", np.asarray(root["check_positions"], dtype=np.int64))
+        if root["tokens"] is not None:
+            self.array("tokens/id", np.asarray(as_array(root["tokens"]), dtype=np.int32))
+        if root["text"] is not None:
+            self.strings("tokens/text", list(root["text"]))
+        if spans := root["spans"]:
+            self.strings("spans/name", [name for name, _, _ in spans])
+            self.array("spans/begin", np.array([b for _, b, _ in spans], dtype=np.int64))
+            self.array("spans/end", np.array([e for _, _, e in spans], dtype=np.int64))
+        if root["inv_freq"] is not None:
+            self.attribute("rope_layout", "half")
+            self.array("rope/inv_freq", np.asarray(as_array(root["inv_freq"]), dtype=np.float64))
+
+    def layer(
+        self,
+        index: int,
+        *,
+        queries: Any,
+        keys: Any,
+        values: Any,
+        wo: Any,
+        scale: float | None = None,
+        softcap: float | None = None,
+        sliding_window: int | None = None,
+        sink: Any = None,
+        residual_norm: Any = None,
+        check_output: Any = None,
+    ) -> None:
+        """Writes one layer; arrays of NumPy or torch, queries and keys rotated and normalised as
+        they enter the softmax.
+
+        Args:
+            index: the model's number of it.
+            queries: [Hq, M, d] at `query_positions`.
+            keys: [Hkv, N, d].
+            values: [Hkv, N, dv].
+            wo: [Hq, dv, D], a head's rows of the output projection: the layer's output is the sum
+                over heads h of z_h @ wo[h].
+            scale: logits are scale * q . k; without it 1 / sqrt(d).
+            softcap: c of c * tanh(logit / c).
+            sliding_window: W; position p sees p-W+1..p.
+            sink: [Hq], a logit without a value.
+            residual_norm: [M], norm of the residual stream that enters the layer.
+            check_output: [Hq, R, dv], the model's own outputs before W_O, for `kvsim verify`.
+        """
+        if self.positions is None:
+            raise CaptureError("layer() before describe()", EXIT_USAGE)
+        queries, keys, values, wo = map(as_array, (queries, keys, values, wo))
+        scale = float(queries.shape[-1] ** -0.5 if scale is None else scale)
+        self._keep_sizes(index, queries, keys, values, wo, scale)
+        group = f"layers/{index}"
+        for name, tensor in (("q", queries), ("k", keys), ("v", values), ("wo", wo)):
+            self.tensor(f"{group}/{name}", np.asarray(tensor, dtype=np.float32))
+        for name, given in (("residual_norm", residual_norm), ("check_output", check_output),
+                            ("attention_sink", sink)):  # fmt: skip
+            if given is not None:
+                self.array(f"{group}/{name}", np.asarray(as_array(given), dtype=np.float32))
+        own = scale if scale != self.scale else None
+        for name, value in (("attention_scale", own), ("softcap", softcap),
+                            ("sliding_window", sliding_window)):  # fmt: skip
+            if value is not None:
+                self.attribute(name, value, group)
+
+    def _keep_sizes(self, index: int, queries, keys, values, wo, scale: float) -> None:
+        """The root attributes come from the first layer; later ones must fit."""
+        heads, stored, dim = queries.shape
+        kv_heads, width = keys.shape[0], values.shape[-1]
+        for name, found, expected in (
+            ("queries", queries.shape, (heads, len(self.positions), dim)),
+            ("keys", keys.shape, (kv_heads, self.total_len, dim)),
+            ("values", values.shape, (kv_heads, self.total_len, width)),
+            ("wo", wo.shape, (heads, width, wo.shape[-1])),
+        ):
+            if found != expected or heads % kv_heads:
+                raise CaptureError(f"layer {index}: {name}: found shape {list(found)}, expected "
+                                   f"{list(expected)}", EXIT_USAGE)  # fmt: skip
+        sizes = {"num_query_heads": heads, "num_kv_heads": kv_heads, "head_dim": dim,
+                 "hidden_size": wo.shape[-1]}  # fmt: skip
+        if not self.sizes:
+            self.sizes, self.scale = sizes, scale
+        if sizes != self.sizes:
+            raise CaptureError(f"layer {index}: shapes {sizes}, but earlier layers have "
+                               f"{self.sizes}; choose layers of one shape", EXIT_FAILURE)  # fmt: skip
 
     def attribute(self, name: str, value, group: str = "/") -> None:
         self.file.require_group(group).attrs[name] = value

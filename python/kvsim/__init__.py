@@ -1,5 +1,75 @@
 """kvsim: what each later token would have lost if the KV cache had been compressed this way.
 
-    kvtrace    captures what a model puts into its attention layers (data/kvtrace in a clone)
-    plots      the figures (plots/ in a clone)
+>>> import kvsim
+>>> results = kvsim.replay(kvsim.sample(), ["snapkv", "h2o"], [0.2, 0.5])
+>>> results.kvsim.summary
+
+What is heavy is imported when it is used: the command line must start at once.
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .errors import DataError, Error, UsageError, VerificationError
+
+if TYPE_CHECKING:
+    from .api import policies, replay, sample, sweep, synth, verify
+    from .explanation import Explanation, explain
+    from .figures import Figures, figure_names, plot
+    from .kvpress import from_kvpress
+    from .kvtrace.writer import TraceWriter
+    from .model import capture, closed_loop
+    from .policy import Policy
+    from .program import KvsimWarning
+    from .results import Results, open_results
+    from .trace import Layer, Span, Trace
+
+_HOMES = {
+    "api": ("policies", "replay", "sample", "sweep", "synth", "verify"),
+    "explanation": ("Explanation", "explain"),
+    "figures": ("Figures", "figure_names", "plot"),
+    "kvpress": ("from_kvpress",),
+    "kvtrace.writer": ("TraceWriter",),
+    "model": ("capture", "closed_loop"),
+    "policy": ("Policy",),
+    "program": ("KvsimWarning",),
+    "results": ("Results", "open_results"),
+    "trace": ("Layer", "Span", "Trace"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "DataError", "Error", "Explanation", "Figures", "KvsimWarning", "Layer", "Policy", "Results",
+    "Span", "Trace", "TraceWriter", "UsageError", "VerificationError", "capture", "closed_loop",
+    "explain", "figure_names", "from_kvpress", "open_results", "plot", "policies", "replay",
+    "sample", "sweep", "synth", "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("kvsim")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'kvsim' has no attribute {name!r}")
+    found = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
+def _greet_notebooks() -> None:
+    """In IPython, results show themselves by their summary table from the first one on."""
+    import sys
+
+    if "IPython" in sys.modules:
+        from .results import show_in_notebooks
+
+        show_in_notebooks()
+
+
+_greet_notebooks()

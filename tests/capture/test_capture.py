@@ -202,6 +202,8 @@ class EveryFamily(WithFolder):
             steps = np.arange(40)
             target = self.folder / "rope.h5"
             with writer.TraceWriter(target, "float32") as out:
+                out.describe(model=family, num_layers=4, prompt_len=20, query_positions=steps,
+                             check_positions=steps[-1:])
                 record.Recorder(
                     loaded.model, [0], steps, steps[-1:], out, lambda *_: None
                 ).run([9] * len(steps))

@@ -1,0 +1,249 @@
+"""The commands of the program as functions."""
+
+import json
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import pandas
+import xarray
+
+from .errors import UsageError
+from .policy import Policy, as_policies, score_files
+from .program import Bar, options, run
+from .results import add_functions, open_results, remember_trace, renamed, write_results
+from .scoring import ScoreFunction, describe
+from .trace import Trace
+
+PolicyLike = str | ScoreFunction | Policy
+Budgets = str | float | int | Iterable[str | float | int]
+
+
+def _budgets(given: Budgets | None) -> str | None:
+    """As the program reads them: 0.2 is a ratio, 128 a count, "20%" and "0.1:0.9:0.1" as typed."""
+    if given is None:
+        return None
+    several = [given] if isinstance(given, (str, int, float)) else list(given)
+    return ",".join(str(one) for one in several)
+
+
+def _layers(given: Sequence[int] | str | None) -> str | None:
+    return given if given is None or isinstance(given, str) else ",".join(map(str, given))
+
+
+def replay(
+    trace: str | PathLike | Trace,
+    policies: PolicyLike | Iterable[PolicyLike] | None = None,
+    budgets: Budgets | None = None,
+    *,
+    layers: Sequence[int] | None = None,
+    metrics: Iterable[str] = (),
+    save_keep: bool = False,
+    per_head: bool = False,
+    fragility: bool = False,
+    importance: str | None = None,
+    scope: str | None = None,
+    outlier: float | None = None,
+    wo_steps: int | None = None,
+    horizon: int | None = None,
+    span_complement: Iterable[str] = (),
+    seed: int | None = None,
+    backend: str | None = None,
+    threads: int | None = None,
+    out: str | PathLike | None = None,
+    overwrite: bool = False,
+    progress: bool | None = None,
+) -> xarray.Dataset:
+    """Replays policies at several budgets and measures what later tokens lose.
+
+    >>> results = replay("data/sample.h5", ["snapkv", my_score], [0.2, 128])
+    >>> results.kvsim.summary
+
+    Args:
+        trace: a trace, or the path of one.
+        policies: records (``"snapkv"``, ``"h2o,constrain=fair"``), functions ``score(layer)``, or
+            :class:`Policy` objects; without any, a useful set.
+        budgets: ratios (0.2, "20%") or entries per KV head (128); "0.1:0.9:0.1" is a range.
+        layers: the model's numbers; all of the trace without.
+        metrics: further ones, as ``kvsim replay --help`` lists them.
+        save_keep: also what became of every prompt entry; `explain` and `closed_loop` need it.
+        per_head: also measures of every head by itself.
+        fragility: also what each query of the window sees alone.
+        importance: norm of v W in the importance, "l1" or "l2".
+        scope: "prompt", "evictable" or "all": entries that shares are taken over.
+        outlier: steps with less retained importance are counted (0.5).
+        wo_steps: steps whose output error is computed; 0 for all.
+        horizon: steps ahead that score estimates predict.
+        span_complement: names of spans whose complement becomes a span, too.
+        seed: of everything random.
+        backend: "auto", "cpu" or "cuda".
+        threads: of the program; all cores without.
+        out: keep the results file here, too.
+        overwrite: replace `out`.
+        progress: show a bar; None: on a terminal and in notebooks.
+
+    Returns:
+        All measures with units and the full record of every policy (docs/results.md), in memory.
+
+    Raises:
+        Error: with the one line that the program says; :class:`UsageError` for an unknown policy
+            and the like, :class:`DataError` for a bad trace.
+    """
+    chosen = as_policies(policies)
+    opened = trace if isinstance(trace, Trace) else None
+    with tempfile.TemporaryDirectory(prefix="kvsim-") as folder:
+        words: list[str | PathLike] = ["replay", trace]
+        files: dict[str, Path] = {}
+        if any(one.function for one in chosen):
+            opened = opened or Trace(trace)
+            files = _scores(chosen, opened, Path(folder), layers, progress)
+        target = Path(out) if out is not None else Path(folder) / "results.nc"
+        words += ["-o", target, *options(
+            policy=[one.with_scores(files[one.title]) if one.function else one.record
+                    for one in chosen], budget=_budgets(budgets),
+            layers=_layers(layers), metric=list(metrics), save_keep=save_keep, per_head=per_head,
+            fragility=fragility, importance=importance, scope=scope, outlier=outlier,
+            wo_steps=wo_steps, horizon=horizon, span_complement=list(span_complement), seed=seed,
+            backend=backend, threads=threads, overwrite=overwrite)]
+        run(words, progress)
+        results = open_results(target)
+        if files:
+            results = _with_names(results, chosen, files)
+            if out is not None:
+                write_results(results, target)
+    remember_trace(results, trace)
+    return results
+
+
+def _with_names(
+    results: xarray.Dataset, policies: Sequence[Policy], files: Mapping[str, Path]
+) -> xarray.Dataset:
+    """The names of functions instead of the files with their scores, and what they are."""
+    names, told = {}, {}
+    for record in map(str, results["policy"].values):
+        for one in policies:
+            title = f"external,scores={files[one.title]}" if one.function else None
+            if title and (record == title or record.startswith(title + ",")):
+                names[record] = one.title + record.removeprefix(title)
+                told[names[record]] = describe(one.function, one.name)
+    return add_functions(renamed(results, names), told)
+
+
+def _scores(
+    policies: Sequence[Policy],
+    trace: Trace,
+    folder: Path,
+    layers: Sequence[int] | None,
+    progress: bool | None,
+) -> dict[str, Path]:
+    """Files with the scores of the functions among `policies`, by title."""
+    bar = Bar(progress)
+    try:
+        wanted = None if layers is None or isinstance(layers, str) else list(layers)
+        return score_files(policies, trace, folder, wanted, bar.show)
+    finally:
+        bar.close()
+
+
+def sweep(
+    config: str | PathLike | Mapping[str, Any],
+    out: str | PathLike,
+    *,
+    traces: Iterable[str | PathLike | Trace] = (),
+    backend: str | None = None,
+    threads: int | None = None,
+    overwrite: bool = False,
+    progress: bool | None = None,
+) -> list[xarray.Dataset]:
+    """Replays a grid of policies, budgets, traces and seeds; resumes where it stopped.
+
+    >>> grid = {"budgets": [64, 128], "policy": [{"preset": "restkv", "ema_alpha": [0.1, 0.3]}]}
+    >>> results, = sweep(grid, "build/smoothing", traces=["data/sample.h5"])
+
+    Args:
+        config: a TOML file as for ``kvsim sweep``, or the same as a dictionary.
+        out: folder of the results files and of the finished units, made when absent.
+        traces: instead of those that `config` names.
+        backend: "auto", "cpu" or "cuda".
+        threads: of the program; all cores without.
+        overwrite: replace results files of `out`.
+        progress: show a bar; None: on a terminal and in notebooks.
+
+    Returns:
+        One dataset per trace and seed, in the order of their names.
+    """
+    with tempfile.TemporaryDirectory(prefix="kvsim-") as folder:
+        file = (_write_config(config, Path(folder)) if isinstance(config, Mapping)
+                else Path(config))
+        words = options(trace=[str(Path(one)) for one in traces], backend=backend, threads=threads,
+                        overwrite=overwrite)
+        run(["sweep", file, "-o", out, *words, "-q"], progress)
+    return [open_results(one) for one in sorted(Path(out).glob("*.nc"))]
+
+
+def _write_config(config: Mapping[str, Any], folder: Path) -> Path:
+    import tomli_w
+
+    file = folder / "sweep.toml"
+    try:
+        file.write_text(tomli_w.dumps(dict(config)), encoding="utf-8")
+    except TypeError as error:
+        raise UsageError(f"the sweep cannot be written as TOML: {error}") from None
+    return file
+
+
+def verify(
+    trace: str | PathLike | Trace,
+    *,
+    tolerance: float | None = None,
+    layers: Sequence[int] | None = None,
+) -> pandas.DataFrame:
+    """Recomputes the model's own attention outputs from a trace: the largest error per layer.
+
+    Raises:
+        VerificationError: when a layer differs by more than `tolerance` (1e-4 if everything is
+            float32, else 1e-2).
+        DataError: when the trace stores no outputs.
+    """
+    found = json.loads(run(["verify", trace, "--json",
+                            *options(tolerance=tolerance, layers=_layers(layers))]))
+    return pandas.DataFrame(found["layers"]).set_index("layer")
+
+
+def synth(out: str | PathLike, *, overwrite: bool = False, **given: Any) -> Trace:
+    """Writes a synthetic trace with planted heavy hitters, spikes and a drifting hot spot.
+
+    Args:
+        out: the file.
+        overwrite: replace it.
+        given: options of ``kvsim synth``: prompt, steps, num_layers, heads, kv_heads, head_dim,
+            value_dim, hidden, dtype, queries, spans, softcap, sliding_window, sink, seed.
+    """
+    run(["synth", "-o", out, *options(overwrite=overwrite, **given)])
+    return Trace(out)
+
+
+def policies(name: str | None = None) -> pandas.DataFrame:
+    """All presets with what they keep, where they come from and what they need of a trace.
+
+    With the `name` of a preset or a record: its keys, with values, ranges and meanings.
+    """
+    found = json.loads(run(["policies", *([name] if name else []), "--json"]))
+    if name is None:
+        frame = pandas.DataFrame(found["presets"]).set_index("preset")
+        frame["needs"] = frame["needs"].map("; ".join)
+        return frame
+    if "preset" not in found:
+        raise UsageError(f"{name}: not a preset; kvsim.policies() lists them")
+    return pandas.DataFrame(found["preset"]["record"]).set_index("key")
+
+
+def sample() -> Path:
+    """The sample trace that comes with the package: 8 layers of SmolLM2-135M, 431 + 208 tokens."""
+    here = Path(__file__).resolve().parent
+    for one in (here / "sample.h5", here.parents[1] / "data" / "sample.h5"):
+        if one.is_file():
+            return one
+    raise UsageError("the sample trace is not part of this installation")

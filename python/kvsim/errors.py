@@ -1,0 +1,38 @@
+"""Mistakes as exceptions: one line each, as the command line says it."""
+
+
+class Error(Exception):
+    """A mistake or bad data. `str(error)` is one line, `exit_code` what the command would end with."""
+
+    exit_code = 1
+
+    def __init__(self, line: str, exit_code: int | None = None):
+        super().__init__(line)
+        if exit_code is not None:
+            self.exit_code = exit_code
+
+
+class UsageError(Error):
+    """What was asked for cannot be done: an unknown policy, a wrong value, an existing file."""
+
+    exit_code = 2
+
+
+class DataError(Error):
+    """A file or an array is not what it should be."""
+
+    exit_code = 3
+
+
+class VerificationError(Error):
+    """The outputs recomputed from a trace differ from the model's own."""
+
+    exit_code = 4
+
+
+def error_of(exit_code: int, line: str) -> Error:
+    """The exception for an exit code of the program or of a tool."""
+    for kind in (UsageError, DataError, VerificationError):
+        if kind.exit_code == exit_code:
+            return kind(line)
+    return Error(line, exit_code)

@@ -1,0 +1,112 @@
+"""`explain`: which evicted tokens carried the importance that was missed."""
+
+import json
+import tempfile
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import pandas
+import xarray
+
+from .errors import UsageError
+from .figures import Figures, plot
+from .policy import Policy, known_function, score_files
+from .program import options, run
+from .results import as_file, renamed, trace_of
+from .trace import Trace
+
+
+@dataclass
+class Explanation:
+    """One step of one layer: the tokens that were missed most."""
+
+    policy: str
+    budget: str
+    layer: int
+    step: int  #: position of the query
+    step_text: str
+    retained_importance: float
+    lost: pandas.DataFrame  #: by position: text, span, lost, importance, kept heads, score, rank
+    document: dict[str, Any] = field(repr=False)  #: all that the command says
+
+    def plot(self, out: str | PathLike | None = None, **given: Any) -> Figures:
+        """The prompt, coloured by what was lost."""
+        with tempfile.TemporaryDirectory(prefix="kvsim-") as folder:
+            file = Path(folder) / "explain.json"
+            file.write_text(json.dumps(self.document), encoding="utf-8")
+            return plot(file, out, **given)
+
+    def _repr_html_(self) -> str:
+        import html
+
+        said = (f"{self.policy} at budget {self.budget}, layer {self.layer}, step {self.step} "
+                f"({self.step_text!r}): retained importance {self.retained_importance:.4f}")
+        return f"<div>{html.escape(said)}{self.lost.to_html()}</div>"
+
+
+def explain(
+    results: xarray.Dataset | str | PathLike,
+    trace: str | PathLike | Trace | None = None,
+    *,
+    policy: str | None = None,
+    budget: str | float | None = None,
+    layer: int | None = None,
+    step: int | None = None,
+    top: int = 20,
+) -> Explanation:
+    """Why did it fail there? The prompt tokens whose importance was lost, most first.
+
+    Without `policy`, `budget`, `layer` or `step` it looks where the least importance was retained.
+
+    Args:
+        results: of ``replay(..., save_keep=True)``, or a path of such a file.
+        trace: that the results were made from; not needed for results of this process.
+        policy: as the results name it.
+        budget: as it was given to `replay`.
+        layer: the model's number of it.
+        step: position of the later query.
+        top: tokens to list.
+    """
+    with tempfile.TemporaryDirectory(prefix="kvsim-") as folder:
+        names: dict[str, str] = {}
+        if isinstance(results, xarray.Dataset):
+            trace = trace_of(results, trace)
+            names = _files_of_functions(results, Path(trace), Path(folder))
+            results = renamed(results, names) if names else results
+        words = ["explain", as_file(results, folder), "--json", *options(
+            policy=names.get(policy, policy) if policy else None, budget=budget, layer=layer,
+            step=step, top=top)]
+        if trace is not None:
+            words.append(f"--trace={Path(trace)}")
+        found = json.loads(run(words))
+        known = {record: name for name, record in names.items()}
+        found["policy"] = known.get(found["policy"], found["policy"])
+    return Explanation(
+        **{name: found[name] for name in ("policy", "budget", "layer", "step", "step_text",
+                                          "retained_importance")},
+        lost=pandas.DataFrame(found["lost"]).set_index("position") if found["lost"] else
+        pandas.DataFrame(),
+        document=found,
+    )
+
+
+def _files_of_functions(results: xarray.Dataset, trace: Path, folder: Path) -> dict[str, str]:
+    """For every policy that is a function the record that reads its scores, computed again."""
+    names: dict[str, str] = {}
+    with Trace(trace) as opened:
+        for record, keys in results.kvsim.records.items():
+            told = keys.get("function")
+            if not told or record not in results["policy"].values:
+                continue
+            title, comma, rest = record.partition(",")
+            function = known_function(title, told["sha256"])
+            if function is None:
+                raise UsageError(f"{record}: its function is not known to this process; replay it "
+                                 "here, or choose other policies with results.sel(policy=...)")
+            layers = [int(one) for one in results["layer"].values.reshape(-1)]
+            policy = Policy(function, name=told["name"])
+            file = score_files([policy], opened, folder, layers)[title]
+            names[record] = policy.with_scores(file) + comma + rest
+    return names

@@ -1,0 +1,80 @@
+"""`plot`: the figures of results, drawn by the program as `kvsim plot` draws them."""
+
+import base64
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable
+from os import PathLike
+from pathlib import Path
+
+import xarray
+
+from .program import options, run
+from .results import as_file
+
+
+class Figures(list[Path]):
+    """Paths of the files that were drawn; a notebook shows the PNGs."""
+
+    def _repr_html_(self) -> str:
+        images = [(one, base64.b64encode(one.read_bytes()).decode())
+                  for one in self if one.suffix == ".png"]
+        return "".join(f'<img alt="{one.stem}" style="max-width: 100%" '
+                       f'src="data:image/png;base64,{data}">' for one, data in images)
+
+
+def plot(
+    results: "xarray.Dataset | str | PathLike | Iterable[xarray.Dataset | str | PathLike]",
+    out: str | PathLike | None = None,
+    *,
+    only: str | Iterable[str] | None = None,
+    formats: str | Iterable[str] | None = None,
+    budget: str | float | None = None,
+    layers: str | None = None,
+    policy: str | Iterable[str] | None = None,
+    overwrite: bool = False,
+) -> Figures:
+    """Draws figures of one dataset or several, all that they are enough for.
+
+    Args:
+        results: what `replay` and `sweep` return, or paths of results files. A part of a dataset
+            (``results.sel(policy=[...])``) is drawn as it is.
+        out: folder of the figures; without it they live as long as what is returned, as PNG.
+        only: names of figures; ``kvsim.figure_names()`` lists them.
+        formats: png, pdf, csv.
+        budget: of the figures that show one; a number with a point is a ratio.
+        layers: such as "0,5,10-15".
+        policy: records, as the dataset names them.
+        overwrite: replace files of `out`.
+
+    Returns:
+        The paths of all files; in a notebook the figures themselves.
+    """
+    single = isinstance(results, (xarray.Dataset, str, PathLike))
+    given = [results] if single else list(results)
+    figures = Figures()
+    if out is None:
+        out, formats = tempfile.mkdtemp(prefix="kvsim-figures-"), formats or "png"
+        weakref.finalize(figures, shutil.rmtree, out, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="kvsim-") as folder:
+        files = [as_file(one, folder, number) for number, one in enumerate(given)]
+        printed = run(["plot", *files, "-o", out, *options(
+            only=_list(only), formats=_list(formats), budget=budget, layers=layers,
+            policy=[policy] if isinstance(policy, str) else policy and list(policy),
+            overwrite=overwrite)])
+    figures += [Path(line) for line in printed.splitlines()]
+    return figures
+
+
+def figure_names() -> list[str]:
+    """What `only=` of :func:`plot` takes."""
+    import pkgutil
+
+    from .plots import figures
+
+    return [module.name for module in pkgutil.iter_modules(figures.__path__)]
+
+
+def _list(given: str | Iterable[str] | None) -> str | None:
+    return given if given is None or isinstance(given, str) else ",".join(given)

@@ -1,0 +1,211 @@
+"""`capture` and `closed_loop`: what needs the model itself."""
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import xarray
+
+from .errors import Error, UsageError, error_of
+from .program import Bar, options
+from .trace import Trace
+
+#: Traces without a file name of their own live as long as the process.
+_folders: list[tempfile.TemporaryDirectory] = []
+
+
+def conversation_of(
+    messages: str | Sequence[Mapping[str, str]],
+    spans: Mapping[str, str] | None,
+    compress_after: int | None,
+    markup: bool,
+) -> Any:
+    """Messages with their marks as what the capture works on."""
+    import json
+
+    from .kvtrace.markup import Conversation, Turn, check_span_name, parse_chat_json, parse_text
+
+    if isinstance(messages, str):
+        conversation = (parse_text(messages, "messages") if markup else
+                        Conversation([Turn(None, messages.strip())]))
+    elif markup:
+        conversation = parse_chat_json(json.dumps([dict(one) for one in messages]), "messages")
+    else:
+        conversation = Conversation([Turn(str(one["role"]), str(one["content"]).strip())
+                                     for one in messages])
+    for name, piece in (spans or {}).items():
+        check_span_name(name, "spans")
+        found = [turn for turn in conversation.turns if piece and piece in turn.text]
+        if len(found) != 1 or found[0].text.count(piece) != 1:
+            raise UsageError(f'span "{name}": its text must stand in the messages exactly once: '
+                             f"{piece[:60]!r}")
+        begin = found[0].text.index(piece)
+        found[0].spans.append((name, begin, begin + len(piece)))
+        found[0].spans.sort(key=lambda span: span[1])
+    if compress_after is not None:
+        if not 0 < compress_after <= len(conversation.turns):
+            raise UsageError(f"compress_after {compress_after}: expected a number of messages, "
+                             f"1..{len(conversation.turns)}")
+        conversation.compress_after = compress_after
+    return conversation
+
+
+def capture(
+    model: Any,
+    tokenizer: Any,
+    messages: str | Sequence[Mapping[str, str]],
+    out: str | PathLike | None = None,
+    *,
+    steps: int | None = None,
+    answer: str = "",
+    spans: Mapping[str, str] | None = None,
+    compress_after: int | None = None,
+    markup: bool = True,
+    raw: bool = False,
+    layers: Sequence[int] | None = None,
+    queries: int | None = None,
+    dtype: str = "float16",
+    checks: int = 8,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    repetition_penalty: float = 1.0,
+    seed: int = 0,
+    ignore_end: bool = False,
+    overwrite: bool = False,
+    progress: bool | None = None,
+) -> Trace:
+    """Captures what a model that you hold puts into its attention layers.
+
+    The model's own code runs unchanged; the capture listens in through transformers' registry of
+    attention functions, and leaves the model as it was.
+
+    >>> trace = capture(model, tokenizer, [{"role": "user", "content": text}], steps=256)
+
+    Args:
+        model: a causal language model of transformers (Llama, Qwen, Mistral, Gemma, gpt-oss kinds).
+        tokenizer: its tokenizer, a fast one.
+        messages: a chat, ``[{"role": ..., "content": ...}, ...]``, or the text of one user turn.
+            Contents may hold ``<span name="...">...</span>`` and ``<compress/>``.
+        out: the trace file; without it one that lives as long as the process.
+        steps: tokens that the model writes (128), or at most so many of `answer`.
+        answer: text that is teacher-forced after the prompt instead.
+        spans: {name: text in the messages} to mark spans whose keep rates are reported.
+        compress_after: the cache is compressed after so many messages; the rest of them are later
+            steps. Without it the prompt ends where the answer begins.
+        markup: contents may hold markers; False takes them literally.
+        raw: no chat template.
+        layers: the model's numbers; all without.
+        queries: the last so many of the prompt and all later ones; every query without.
+        dtype: stored type: float16, float32 or bfloat16.
+        checks: positions whose attention outputs are stored for :func:`kvsim.verify`.
+        temperature: 0 is greedy.
+        top_p: nucleus of sampling.
+        repetition_penalty: 1 is none.
+        seed: of sampling.
+        ignore_end: write all `steps` even if the model would stop.
+        overwrite: replace `out`.
+        progress: show a bar; None: on a terminal and in notebooks.
+
+    Returns:
+        The trace.
+
+    Raises:
+        Error: with one line, for instance for a layer that the trace format cannot describe.
+    """
+    from .kvtrace.capture import CaptureOptions, capture_trace
+    from .kvtrace.generate import Sampling
+    from .kvtrace.model import LoadedModel
+    from .kvtrace.writer import check_target
+
+    if out is None:
+        _folders.append(tempfile.TemporaryDirectory(prefix="kvsim-trace-"))
+        out = Path(_folders[-1].name) / "trace.h5"
+    name = str(getattr(model, "name_or_path", "")) or type(model).__name__
+    loaded = LoadedModel(model, tokenizer, name, f"{type(model).__name__} of the caller")
+    sampling = Sampling(temperature, top_p, repetition_penalty, seed, ignore_end)
+    options = CaptureOptions(
+        layers=None if layers is None else sorted(set(layers)), window=queries, steps=steps,
+        answer=answer.strip(), raw=raw, checks=checks, stored_type=dtype, sampling=sampling,
+        record={"tool": "kvsim.capture"},
+    )
+    bar = Bar(progress)
+    was_training = model.training
+    try:
+        check_target(Path(out), overwrite, [])
+        model.eval()
+        conversation = conversation_of(messages, spans, compress_after, markup)
+        capture_trace(loaded, conversation, options, Path(out),
+                      lambda stage, done, all_: bar.show(done / max(all_, 1), stage))
+    except Error as error:
+        raise error_of(error.exit_code, str(error)) from None
+    finally:
+        bar.close()
+        model.train(was_training)
+    return Trace(out)
+
+
+def closed_loop(
+    model: Any,
+    results: xarray.Dataset | str | PathLike,
+    trace: str | PathLike | Trace | None = None,
+    out: str | PathLike | None = None,
+    *,
+    policies: Iterable[str] | None = None,
+    budgets: Iterable[str | float | int] | None = None,
+    generate: int | None = None,
+    threads: int = 0,
+    overwrite: bool = False,
+    progress: bool | None = None,
+) -> xarray.Dataset:
+    """What the model really loses: it runs again, once per policy and budget, with what was kept.
+
+    >>> results = replay(trace, ["snapkv", "restkv"], [0.1, 0.3], save_keep=True)
+    >>> loop = closed_loop(model, results)
+    >>> loop.kl_divergence_mean.to_series()
+
+    Args:
+        model: that of the trace, with the same weights.
+        results: of ``replay(..., save_keep=True)`` on a trace of :func:`kvsim.capture`.
+        trace: that the results were made from; not needed for results of this process.
+        out: the file of the numbers; with it an interrupted run goes on where it stopped.
+        policies: as the results name them; all without.
+        budgets: as they were given to `replay`; all without.
+        generate: also write so many tokens and count how many agree with the full cache's.
+        threads: of torch; 0 is torch's choice.
+        overwrite: replace `out`, start anew.
+        progress: show a bar; None: on a terminal and in notebooks.
+
+    Returns:
+        KL divergence to the full cache, difference in negative log-likelihood and agreement of the
+        most likely token, by policy, budget and step, with means.
+    """
+    from .kvtrace import closed_loop_command as command
+    from .kvtrace.model import LoadedModel
+    from .results import as_file, trace_of
+
+    if isinstance(results, xarray.Dataset):
+        trace = trace_of(results, trace)
+    if trace is None:
+        raise UsageError("closed_loop: give the trace of these results: trace=...")
+    with tempfile.TemporaryDirectory(prefix="kvsim-") as folder:
+        target = Path(out) if out is not None else Path(folder) / "loop.nc"
+        words = [str(Path(trace)), str(as_file(results, folder)), f"--out={target}", "--quiet",
+                 *options(policy=list(policies or ()), budget=list(budgets or ()),
+                          generate=generate, threads=threads, overwrite=overwrite)]
+        name = str(getattr(model, "name_or_path", "")) or type(model).__name__
+        loaded = LoadedModel(model, None, name, f"{type(model).__name__} of the caller")
+        bar = Bar(progress)
+        was_training = model.training
+        try:
+            model.eval()
+            args = command.parser().parse_args(words)
+            args.show = lambda done, all_: bar.show(done / max(all_, 1), "closed loop")
+            command.run(args, ["kvsim.closed_loop", *words[3:]], loaded)
+        except Error as error:
+            raise error_of(error.exit_code, str(error)) from None
+        finally:
+            bar.close()
+            model.train(was_training)
+        return xarray.load_dataset(target, engine="h5netcdf", decode_times=False)

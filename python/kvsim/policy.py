@@ -1,0 +1,113 @@
+"""Policies as Python objects: a preset with changed keys, or a function of one's own."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from os import PathLike
+from pathlib import Path
+
+from . import scoring
+from .errors import UsageError
+from .scoring import SCHEME, ScoreFunction
+from .trace import Trace
+
+
+class Policy:
+    """A preset, or a function that scores a layer, with keys of the record changed.
+
+    >>> Policy("snapkv", window=64, constrain="fair").record
+    'snapkv,window=64,constrain=fair'
+
+    A function gets the prompt of one layer (:class:`kvsim.Layer`) and returns scores [Hkv, n],
+    higher is kept; with ``granularity="query"`` [Hq, n]. Everything else is as for a preset:
+
+    >>> def newest(layer):
+    ...     return np.tile(layer.positions, (len(layer.keys), 1))
+    >>> Policy(newest, allocate="joint", sinks=4).record
+    'python:newest,allocate=joint,sinks=4'
+
+    Args:
+        what: a record such as ``"snapkv"`` or ``"snapkv:official,window=64"``, or a function.
+        name: of the function in results and figures, if not its own.
+        keys: changed keys, as ``kvsim.policies("snapkv")`` lists them; True and False are yes and
+            no, a list is joined by ``+``.
+    """
+
+    def __init__(self, what: str | ScoreFunction, /, *, name: str | None = None, **keys: object):
+        self.function = what if callable(what) else None
+        if self.function is None:
+            title = str(what)
+        else:
+            self.name = name or scoring.function_name(self.function)
+            if not self.name.isidentifier():
+                raise UsageError(f"{self.name}: not a name of a policy, expected letters, digits "
+                                 "and _")
+            title = SCHEME + self.name
+        self.title = title
+        self.keys = "".join(f",{key}={_text(value)}" for key, value in keys.items())
+        self.record = title + self.keys
+
+    def with_scores(self, file: str | PathLike) -> str:
+        """The record that the program runs for a function: the preset `external` on its scores."""
+        return f"external,scores={Path(file)}{self.keys}"
+
+    def __repr__(self) -> str:
+        return f"<kvsim.Policy {self.record}>"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return "+".join(map(_text, value))
+    return str(value)
+
+
+#: Functions that have been replayed, by name and digest of their source: `explain` scores again.
+_known: dict[tuple[str, str], ScoreFunction] = {}
+
+
+def known_function(title: str, digest: str) -> ScoreFunction | None:
+    """The function of this process that results name with this digest of its source."""
+    return _known.get((title, digest))
+
+
+def as_policies(given: "str | ScoreFunction | Policy | Iterable | None") -> list[Policy]:
+    """One policy or several, in any of the forms that `replay` takes."""
+    if given is None:
+        return []
+    if isinstance(given, (str, Policy)) or callable(given):
+        given = [given]
+    policies = [one if isinstance(one, Policy) else Policy(one) for one in given]
+    functions: dict[str, ScoreFunction] = {}
+    for one in policies:
+        if one.function is not None and functions.setdefault(one.title, one.function) is not (
+            one.function
+        ):
+            raise UsageError(f"two functions are called {one.name}; kvsim.Policy(function, "
+                             "name=...) gives one another name")
+    return policies
+
+
+def score_files(
+    policies: Sequence[Policy],
+    trace: Trace,
+    folder: Path,
+    layers: Sequence[int] | None = None,
+    progress: Callable[[float, str], None] | None = None,
+) -> dict[str, Path]:
+    """Scores every function among `policies` on a trace, into files of `folder`, by title."""
+    functions = {one.title: one for one in policies if one.function is not None}
+    files: dict[str, Path] = {}
+    for number, (title, policy) in enumerate(functions.items()):
+        target = folder / f"scores-{hashlib.sha256(str(trace.path).encode()).hexdigest()[:8]}-" \
+                          f"{policy.name}.h5"
+
+        def tell(done: int, all_: int, at: int = number, name: str = policy.name) -> None:
+            if progress:
+                progress((at + done / all_) / len(functions), f"{name}: layer {done} of {all_}")
+
+        scoring.write_scores(policy.function, policy.name, trace, target, layers, tell)
+        digest = scoring.describe(policy.function, policy.name)["sha256"]
+        _known[(title, digest)] = policy.function
+        files[title] = target
+    return files

@@ -1,0 +1,144 @@
+"""Runs the program `kvsim`: its errors become exceptions, its progress a bar.
+
+The program is a process of its own, so that Python's lock is free while it works and Ctrl-C ends it
+cleanly; the results come back through the file that it writes.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from .errors import Error, error_of
+
+HERE = Path(__file__).resolve().parent
+# "kvsim: sample.h5: 37 %, layer 15": what the program says now and then where there is no terminal.
+PROGRESS = re.compile(r"kvsim: [^:]*: (?P<percent>\d+) %, (?P<what>.*)")
+
+
+class KvsimWarning(UserWarning):
+    """What the program notes while it works, for instance that it left a policy out."""
+
+
+def find_program() -> str:
+    """The program of this package, or of the clone it is in. KVSIM_BIN names another."""
+    named = os.environ.get("KVSIM_BIN")
+    for one in (named,) if named else (HERE / "bin" / "kvsim", HERE.parents[1] / "build" / "kvsim"):
+        found = shutil.which(one)
+        if found:
+            return found
+    raise Error(f"{named}: no such program (KVSIM_BIN)" if named else
+                "the program kvsim is not here: pip install kvsim, or build the clone "
+                "(scripts/quickstart.sh)")
+
+
+class Bar:
+    """A bar of tqdm, made when there is something to show: short runs show none."""
+
+    def __init__(self, wanted: bool | None):
+        # A file or a pipe gets no bar unless it is asked for.
+        self.wanted = wanted if wanted is not None else (
+            sys.stderr.isatty() or "ipykernel" in sys.modules)
+        self.bar = None
+
+    def show(self, share: float, what: str) -> None:
+        """`share` in [0, 1] is done, `what` being worked on."""
+        if not self.wanted:
+            return
+        if self.bar is None:
+            from tqdm.auto import tqdm
+
+            self.bar = tqdm(total=100, unit="%", leave=False,
+                            bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}")
+        self.bar.set_description(what, refresh=False)
+        self.bar.update(100 * share - self.bar.n)
+
+    def close(self) -> None:
+        """Takes the bar away."""
+        if self.bar is not None:
+            self.bar.close()
+
+
+def _listen(stream, bar: Bar) -> list[str]:
+    """Reads standard error to its end: progress goes to the bar, the rest comes back."""
+    lines = []
+    for line in stream:
+        line = line.rstrip("\n")
+        if told := PROGRESS.match(line):
+            bar.show(int(told["percent"]) / 100, told["what"])
+        elif line:
+            lines.append(line)
+    return lines
+
+
+def _end(process: subprocess.Popen) -> None:
+    """As with Ctrl-C: the program removes its temporary files."""
+    if process.poll() is not None:
+        return
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def run(arguments: Sequence[str | os.PathLike], progress: bool | None = None) -> str:
+    """Runs a command to its end and returns what it printed.
+
+    `progress`: show a bar (True), none (False), or one where somebody looks (None). Raises Error
+    with the program's line; notes become warnings of the kind KvsimWarning.
+    """
+    words = [find_program(), *map(os.fspath, arguments)]
+    environment = {"KVSIM_PYTHON": sys.executable, **os.environ}
+    bar = Bar(progress)
+    printed: list[str] = []
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, env=environment, text=True,
+                          encoding="utf-8", errors="replace") as process:
+        reader = threading.Thread(target=lambda: printed.append(process.stdout.read()))
+        reader.start()
+        try:
+            lines = _listen(process.stderr, bar)
+            process.wait()
+        except BaseException:
+            _end(process)
+            raise
+        finally:
+            reader.join()
+            bar.close()
+    said = [line.removeprefix("kvsim: ") for line in lines]
+    if process.returncode == 0:
+        for line in said:
+            if not line.endswith(" written"):
+                warnings.warn(line, KvsimWarning, stacklevel=3)
+        return "".join(printed)
+    if process.returncode == 130:
+        raise KeyboardInterrupt
+    if process.returncode < 0:
+        raise Error(f"the program was ended by {signal.Signals(-process.returncode).name}")
+    raise error_of(process.returncode, said[-1] if said else f"status {process.returncode}")
+
+
+def options(**given: object) -> list[str]:
+    """Keyword arguments as options of a command: None and False are left out, lists repeat.
+
+    >>> options(wo_steps=16, save_keep=True, metric=["risk", "drift"], seed=None)
+    ['--wo-steps=16', '--save-keep', '--metric=risk', '--metric=drift']
+    """
+    words = []
+    for name, value in given.items():
+        option = "--" + name.rstrip("_").replace("_", "-")
+        if value is True:
+            words.append(option)
+        elif isinstance(value, (list, tuple)):
+            words += [f"{option}={one}" for one in value]
+        elif value is not None and value is not False:
+            words.append(f"{option}={value}")
+    return words

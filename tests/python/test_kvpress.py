@@ -1,0 +1,120 @@
+"""Do presses of kvpress, run on a trace, keep what the presets of the same method keep?
+
+Needs kvpress, torch, and what tests/python/test_package.py needs; else one line says so.
+Run: python tests/python/test_kvpress.py
+"""
+
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
+
+try:
+    import kvpress
+    import numpy as np
+
+    import kvsim
+    from kvsim.program import find_program
+    from kvsim.scoring import score_layer
+
+    find_program()
+except Exception as error:   # kvpress's own imports fail in many ways
+    print(f"skipped: presses need kvpress==0.5.5 and the package ({type(error).__name__}: {error}); "
+          "pip install kvpress==0.5.5 -r plots/requirements.txt")
+    sys.exit(0)
+
+LAYERS = [0, 15, 29]
+BUDGET = 0.3
+RATIO = 1 - BUDGET
+# Press, preset of the same method.
+PAIRS = [
+    (kvpress.KnormPress(), "knorm:kvpress"),
+    (kvpress.KeyDiffPress(), "keydiff,rounding=kvpress"),
+    (kvpress.LagKVPress(), "lagkv,rounding=kvpress"),
+    (kvpress.SnapKVPress(), "snapkv:kvpress"),
+    (kvpress.SnapKVPress(window_size=16, kernel_size=7), "snapkv:kvpress,window=16,kernel=7"),
+    (kvpress.TOVAPress(), "tova:kvpress"),
+    (kvpress.ObservedAttentionPress(), "h2o:kvpress"),
+    (kvpress.StreamingLLMPress(compression_ratio=RATIO), "streaming:kvpress"),
+    (kvpress.CriticalKVPress(kvpress.SnapKVPress(compression_ratio=RATIO)), "criticalkv:kvpress"),
+]
+# Presses without a preset that score from what a trace holds.
+OTHERS = [kvpress.CapPress, kvpress.CompactorPress, kvpress.CURPress,
+          kvpress.ExpectedAttentionPress, kvpress.LeverageScorePress, kvpress.NonCausalAttnPress,
+          kvpress.PyramidKVPress, kvpress.RandomPress]
+# They look at what no trace holds: weights of their own, filters or statistics from the network.
+LACKING = [kvpress.ExpectedAttentionStatsPress, kvpress.KVzapPress, kvpress.QFilterPress,
+           kvpress.FinchPress]
+# They score in float32, the program in float64; of equal scores topk takes any, the program the
+# newest. So entries may only differ whose scores are the threshold's, to six digits.
+ROUNDING = 1e-6
+
+
+class Presses(unittest.TestCase):
+    def test_each_keeps_what_its_preset_keeps(self):
+        policies = [one for number, (press, preset) in enumerate(PAIRS)
+                    for one in (kvsim.from_kvpress(press, name=f"press{number}"), preset)]
+        results = kvsim.replay(kvsim.sample(), policies, BUDGET, layers=LAYERS, save_keep=True)
+        kept = results.kept_mask.isel(budget=0).values
+        for number, (press, preset) in enumerate(PAIRS):
+            ours, theirs = kept[2 * number], kept[2 * number + 1]
+            with self.subTest(press=repr(press), preset=preset):
+                self.assertTrue((ours == 1).any())
+                for layer, differs in zip(LAYERS, ours != theirs):
+                    if differs.any():
+                        self.check_ties(policies[2 * number], layer, differs, ours)
+
+    def check_ties(self, policy, layer, differs, kept):
+        prompt = kvsim.Trace(kvsim.sample())[layer].prompt()
+        scores = score_layer(policy.function, policy.name, prompt)
+        for row, own, head in zip(scores, kept[LAYERS.index(layer)], differs):
+            threshold = row[own == 1].min()
+            self.assertLessEqual(np.abs(row[head] - threshold).max(initial=0),
+                                 ROUNDING * np.abs(row).max())
+
+    def test_the_others_score_too_and_draw_alike_in_every_run(self):
+        layer = kvsim.Trace(kvsim.sample())[15].prompt()
+        for kind in OTHERS:
+            with self.subTest(kind.__name__):
+                policy = kvsim.from_kvpress(kind())
+                first, again = (score_layer(policy.function, policy.name, layer)
+                                for _ in range(2))
+                self.assertEqual(first.shape, (3, 431))
+                np.testing.assert_array_equal(first, again)
+                self.assertGreater(np.unique(first).size, 10)
+
+    def test_what_a_trace_does_not_hold_is_an_error_of_one_line(self):
+        layer = kvsim.Trace(kvsim.sample())[15].prompt()
+        for kind in LACKING:
+            policy = kvsim.from_kvpress(kind())
+            with self.subTest(kind.__name__), self.assertRaises(kvsim.Error) as caught:
+                score_layer(policy.function, policy.name, layer)
+            self.assertEqual(len(str(caught.exception).splitlines()), 1)
+        with self.assertRaisesRegex(kvsim.UsageError, "no method score"):
+            kvsim.from_kvpress(kvpress.ChunkKVPress(press=kvpress.SnapKVPress()))
+
+    def test_queries_that_the_trace_lacks_are_missed(self):
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            trace = kvsim.synth(f"{folder}/t.h5", prompt=96, steps=8, queries="window:32")
+            layer = trace[0].prompt()
+            near = kvsim.from_kvpress(kvpress.SnapKVPress(window_size=16))
+            self.assertEqual(score_layer(near.function, near.name, layer).shape, (2, 96))
+            far = kvsim.from_kvpress(kvpress.SnapKVPress(window_size=64))
+            with self.assertRaisesRegex(kvsim.UsageError, "it has 32 of 96"):
+                score_layer(far.function, far.name, layer)
+
+    def test_no_press_of_the_release_is_forgotten(self):
+        known = {type(press).__name__ for press, _ in PAIRS}
+        known |= {kind.__name__ for kind in [*OTHERS, *LACKING]}
+        for name in dir(kvpress):
+            kind = getattr(kvpress, name)
+            if name.endswith("Press") and callable(getattr(kind, "score", None)):
+                self.assertIn(name, known | {"ScorerPress"})
+
+
+if __name__ == "__main__":
+    unittest.main()

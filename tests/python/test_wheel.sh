@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Does the wheel work where nothing else of kvsim is? Installs the one in FOLDER into an empty virtual
+# environment and uses it with the libraries that it was built with out of reach.
+#   tests/python/test_wheel.sh FOLDER [--sdist]   --sdist: also builds and installs from the sdist
+# As root in a mount namespace the libraries are hidden; elsewhere only what is loaded is looked at.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+dist=$(cd "$1" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+/usr/bin/python3 -m venv "$work/venv"
+"$work/venv/bin/pip" install -q --disable-pip-version-check "$dist"/kvsim-*.whl
+program=$("$work/venv/bin/python" -c "import kvsim.program as p; print(p.find_program())")
+case $program in
+  "$work"/*) ;;
+  *) echo "not the program of the wheel: $program"; exit 1 ;;
+esac
+
+# What is loaded is glibc's or lies in the wheel.
+foreign=$(LD_TRACE_LOADED_OBJECTS=1 "$program" | sed 's/ (0x.*//' |
+  grep -vE "linux-vdso|/ld-linux|lib(c|m|pthread|dl|rt)\.so\.6|lib(pthread|dl|rt)\.so|=> $work/" || true)
+if [ -n "$foreign" ]; then
+  echo "the program needs libraries of this system: $foreign"
+  exit 1
+fi
+
+use="cd '$work' && env -u KVSIM_BIN -u KVSIM_HOME -u KVSIM_PYTHON -u PYTHONPATH PATH='$work/venv/bin:/usr/bin:/bin' \
+  python '$here/use_wheel.py'"
+if [ "$(id -u)" = 0 ] && unshare -m true 2>/dev/null; then
+  # Nothing of the build is left: headers, libraries, the clone's own program and modules.
+  hide="mount --bind '$work/empty' /usr/include; for one in \
+    /usr/lib/*-linux-gnu/lib{hdf5,fmt,boost_,xxhash,sz,aec,gomp,curl}*.so*; do \
+    [ -f \"\$one\" ] && mount --bind /dev/null \"\$one\"; done"
+  mkdir "$work/empty"
+  unshare -m bash -c "$hide; cp '$here/use_wheel.py' '$work/'; $use"
+else
+  echo "libraries are not hidden: that takes root"
+  bash -c "$use"
+fi
+
+if [ "${2:-}" = --sdist ]; then
+  "$work/venv/bin/pip" install -q --disable-pip-version-check --force-reinstall --no-deps \
+    "$dist"/kvsim-*.tar.gz
+  bash -c "$use"
+fi
