@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # Builds the source distribution and the wheel of the Python package into build/dist/.
-#   scripts/wheel.sh [BUILD_DIR]   default: build/wheel; build/ reuses what `cmake --preset release` made
 # The wheel's tag names the oldest glibc that its program runs on; libraries that are not linked in
 # are bundled.
 set -euo pipefail
@@ -9,13 +8,12 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 ensure_packages $PACKAGES
 ensure_venv wheel "$KVSIM_ROOT/scripts/wheel_requirements.txt"
 cd "$KVSIM_ROOT"
-build_dir=${1:-build/wheel} out=build/dist python=$KVSIM_CACHE/wheel/bin/python
+out=build/dist python=$KVSIM_CACHE/wheel/bin/python
 mkdir -p "$out/linux"
 rm -f "$out"/*.whl "$out"/*.tar.gz "$out"/linux/*.whl
 quietly "building the source distribution" "$python" -m build --sdist --no-isolation -o "$out" .
 say "building the wheel"
-quietly "building the wheel" "$python" -m build --wheel --no-isolation -o "$out/linux" \
-  -C build-dir="$build_dir" .
+quietly "building the wheel" "$python" -m build --wheel --no-isolation -o "$out/linux" .
 quietly "auditwheel repair" env PATH="$KVSIM_CACHE/wheel/bin:$PATH" "$python" -m auditwheel repair \
   --plat auto -w "$out" "$out"/linux/*.whl
 ls "$out"/*.tar.gz "$out"/*.whl

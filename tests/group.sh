@@ -71,6 +71,31 @@ group_live_caches() {   # label: capture
 group_press() {   # label: capture
   model_tests tests/capture/test_press.py
 }
+group_package() {   # label: python
+  "$plots_python" tests/python/test_package.py
+}
+group_models() {   # label: capture
+  if [ -x "$torch_python" ] && "$torch_python" -c 'import torch, transformers, xarray' 2>/dev/null
+  then
+    "$torch_python" tests/python/test_model.py
+  else
+    skip "PyTorch with xarray" "$torch_python -m pip install -r tests/python/requirements.txt"
+  fi
+}
+group_presses() {   # label: capture
+  if [ -x "$torch_python" ] && "$torch_python" -c 'import kvpress, xarray' 2>/dev/null; then
+    "$torch_python" tests/python/test_kvpress.py
+  else
+    skip kvpress "$torch_python -m pip install -r tests/python/requirements.txt"
+  fi
+}
+group_wheel() {   # label: build
+  scripts/wheel.sh
+  tests/python/test_wheel.sh build/dist
+}
+group_docs() {   # label: python
+  scripts/docs.sh
+}
 group_cluster() {   # label: program
   "$system_python" tests/cluster/test_workflow.py
 }

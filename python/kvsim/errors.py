@@ -2,7 +2,7 @@
 
 
 class Error(Exception):
-    """A mistake or bad data. `str(error)` is one line, `exit_code` what the command would end with."""
+    """A mistake or bad data: `str(error)` is one line, `exit_code` that of the command."""
 
     exit_code = 1
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import Error, UsageError
+from .errors import UsageError
 from .policy import Policy
 from .trace import Layer
 
@@ -169,8 +169,8 @@ def from_kvpress(press: Any, *, name: str | None = None, **keys: object) -> Poli
         UsageError: when it has no scores of its own, or looks at something that no trace holds.
     """
     if not callable(getattr(press, "score", None)):
-        raise UsageError(f"{type(press).__name__}: has no method score; presses that choose entries "
-                         "in another way have no scores to replay")
-    if getattr(press, "press", None) is not None and "score" not in vars(type(press)):
-        raise Error(f"{type(press).__name__} wraps a press: give that one", 2)
+        inner = getattr(press, "press", None)
+        hint = f"; give the press inside, {type(inner).__name__}" if inner is not None else ""
+        raise UsageError(f"{type(press).__name__}: has no method score, so there are no scores to "
+                         f"replay{hint}")
     return Policy(Press(press), name=name, **{"rounding": "kvpress", **keys})

@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import h5py
 import numpy as np
 import pandas
 import xarray
@@ -55,6 +56,11 @@ def write_results(dataset: xarray.Dataset, path: str | PathLike) -> None:
         plain[name].encoding = {key: value for key, value in variable.encoding.items()
                                 if key in ("dtype", "_FillValue") and variable.dtype.kind != "O"}
     plain.to_netcdf(path, engine="h5netcdf")
+    with h5py.File(path, "r+") as file:
+        # xarray makes every number among the attributes an array of one.
+        for name, value in list(file.attrs.items()):
+            if isinstance(value, np.ndarray) and value.shape == (1,) and value.dtype.kind in "iuf":
+                file.attrs[name] = value[0]
 
 
 def renamed(dataset: xarray.Dataset, names: dict[str, str]) -> xarray.Dataset:

@@ -28,7 +28,7 @@ except ImportError as error:
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / name) for name in ("python", "data")]
 
-import closed_loop  # noqa: E402
+from kvsim.kvtrace import closed_loop_command as closed_loop  # noqa: E402
 import tiny_models  # noqa: E402
 from kvsim.kvtrace import closed_loop as loop_module  # noqa: E402
 from test_capture import WithFolder  # noqa: E402

@@ -21,7 +21,7 @@ try:
 
     find_program()
 except Exception as error:   # kvpress's own imports fail in many ways
-    print(f"skipped: presses need kvpress==0.5.5 and the package ({type(error).__name__}: {error}); "
+    print(f"skipped: presses need kvpress==0.5.5 ({type(error).__name__}: {error}); "
           "pip install kvpress==0.5.5 -r plots/requirements.txt")
     sys.exit(0)
 

@@ -37,10 +37,10 @@ LAYERS = [0, 15]
 
 def snapkv(layer):
     """SnapKV's scores as its preset computes them: mean attention of the window, pooled."""
-    attention = layer.attention(last=32).astype(np.float64)
-    mean = attention.mean(axis=1)
-    sums = np.stack([np.convolve(row, np.ones(7), "same") for row in mean]) / 7
-    return sums.reshape(len(layer.keys), layer.group_size, -1).mean(1)
+    mean = layer.attention(last=32).astype(np.float64).mean(axis=1)[:, :-32]
+    pooled = np.stack([np.convolve(row, np.ones(7), "same") for row in mean]) / 7
+    pooled = np.pad(pooled, ((0, 0), (0, 32)))   # the window itself is safe
+    return pooled.reshape(len(layer.keys), layer.group_size, -1).mean(1)
 
 
 def newest(layer):
@@ -198,8 +198,8 @@ class Mistakes(WithFolder):
             return np.full((len(layer.keys), len(layer.positions)), np.nan)
 
         line = inspect.getsourcelines(broken)[1] + 1
-        self.refused(kvsim.Error, rf"test_package.py:{line}: broken\(layer 0\): AttributeError.*kays",
-                     SAMPLE, broken, 0.2, layers=[0])
+        said = rf"test_package.py:{line}: broken\(layer 0\): AttributeError.*kays"
+        self.refused(kvsim.Error, said, SAMPLE, broken, 0.2, layers=[0])
         self.refused(kvsim.DataError, r"wrong shape: found \[431\], expected \[3, 431\]",
                      SAMPLE, short, 0.2, layers=[0])
         self.refused(kvsim.DataError, r"NaN at \[0, 0\]", SAMPLE, empty, 0.2, layers=[0])

@@ -16,9 +16,9 @@ case $program in
   *) echo "not the program of the wheel: $program"; exit 1 ;;
 esac
 
-# What is loaded is glibc's or lies in the wheel.
+# What is loaded is glibc's, the C++ runtime, as manylinux allows, or lies in the wheel.
 foreign=$(LD_TRACE_LOADED_OBJECTS=1 "$program" | sed 's/ (0x.*//' |
-  grep -vE "linux-vdso|/ld-linux|lib(c|m|pthread|dl|rt)\.so\.6|lib(pthread|dl|rt)\.so|=> $work/" || true)
+  grep -vE "linux-vdso|/ld-linux|lib(c|m|pthread|dl|rt)\.so\.6|libstdc\+\+\.so\.6|libgcc_s\.so\.1|=> $work/" || true)
 if [ -n "$foreign" ]; then
   echo "the program needs libraries of this system: $foreign"
   exit 1

@@ -40,7 +40,7 @@ def main():
         command("plot", str(folder / "x.nc"), "-o", str(folder / "figs"), "--only", "budget",
                 "--formats", "png")
         assert list((folder / "figs").glob("*.png"))
-    print(f"kvsim {kvsim.__version__} of {where.parent}: replay, functions, figures and explain work")
+    print(f"kvsim {kvsim.__version__}: replay, functions, figures and explain work")
 
 
 main()

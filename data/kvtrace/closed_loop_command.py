@@ -1,0 +1,332 @@
+"""Runs the model of a trace with the compressed caches of a results file, and writes what it loses.
+
+Replay is open loop. Here the captured model runs again, once per policy and budget, and every query
+after the prompt meets the compressed cache; the tokens are those of the trace."""
+
+import argparse
+import contextlib
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+
+from .capture_command import Parser, number, show_progress
+from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError, run_tool
+
+EXAMPLES = """\
+results (LOOP.nc, netCDF-4, dimensions policy, budget, step as in results files)
+  kl_divergence    KL(full cache || kept entries) of the next-token distribution, nats
+  nll_difference   negative log-likelihood of the trace's next token, less that of the full cache
+  top1_agreement   1 where the most likely next token is the same
+  and _mean (also kl_divergence_max) over steps, per policy and budget
+
+The kept sets come from `kvsim replay --save-keep`; layers that the results lack keep everything.
+Policies that merge, quantise, move positions or compress at later steps need the program itself
+(--kvsim), but no kept sets: their caches are made while the model runs (docs/closed_loop.md).
+Finished pairs are kept in LOOP.nc.unfinished: an interrupted run is simply started again.
+
+examples
+  build/kvsim replay data/sample.h5 --budget 0.1,0.3,0.5 --save-keep -o build/kept.nc
+  python3 data/closed_loop.py data/sample.h5 build/kept.nc -o build/loop.nc
+  python3 data/closed_loop.py data/sample.h5 build/kept.nc -o build/snapkv.nc --policy snapkv \\
+      --budget 0.3 --generate 64
+
+exit codes: 0 done, 1 failed while running, 2 usage, 3 bad data, 130 interrupted
+"""
+
+# A cache that differs by more than this from the trace's is another model's. A bfloat16 trace
+# rounds to 0.4 %, and lower precision in the model's own arithmetic adds a few times that.
+SAME_CACHE = 0.1
+
+
+def parser() -> Parser:
+    p = Parser(prog="closed_loop.py", description=__doc__, epilog=EXAMPLES,
+               formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    p.set_defaults(show=None)   # how callers from Python are told of progress
+    add = p.add_argument_group("what to run").add_argument
+    add("trace", type=Path, metavar="TRACE.h5")
+    add("results", type=Path, metavar="RESULTS.nc", help="of that trace, with --save-keep")
+    add("--kvsim", metavar="PROGRAM",
+        help="the kvsim program, for policies that change the cache (build/kvsim, or on the PATH)")
+    add("--policy", action="append", metavar="RECORD",
+        help="policy, as the results name it; repeatable (all)")
+    add("--budget", action="append", metavar="B", help="budget, as it was typed; repeatable (all)")
+    add("--generate", type=number(int, 1), metavar="K",
+        help="also write K tokens greedily and count how many agree with the full cache's")
+    add("--model", metavar="NAME|FOLDER", help="as for capture.py (the one the trace names)")
+    add("--gguf", metavar="FILE", help="the GGUF file inside that folder or repository")
+    add = p.add_argument_group("output").add_argument
+    add("-o", "--out", required=True, type=Path, metavar="LOOP.nc")
+    add("--overwrite", action="store_true", help="replace an existing file, start anew")
+    add("-q", "--quiet", action="store_true", help="no progress, no summary")
+    add = p.add_argument_group("running").add_argument
+    add("--model-dtype", choices=("float32", "bfloat16", "float16"),
+        help="type the model computes in (as in the capture)")
+    add("--device", default="cpu", help="torch device (cpu)")
+    add("--threads", type=number(int, 0), default=0, help="torch threads, 0 is torch's choice (0)")
+    return p
+
+
+class Trace:
+    """What a closed loop needs of a trace file."""
+
+    def __init__(self, path: Path):
+        import h5py
+
+        self.path = path
+        try:
+            self.file = h5py.File(path)
+        except OSError:
+            what = "not an HDF5 file" if path.is_file() else "no such file"
+            raise CaptureError(f"{path}: {what}") from None
+        try:
+            self.prompt_len = int(self.file.attrs["prompt_len"])
+            self.model = str(self.file.attrs["model"])
+            self.source = json.loads(self.file.attrs.get("source", "{}"))
+            self.ids = self.file["tokens/id"][:] if "tokens/id" in self.file else None
+            self.queries = self.file["query_position"][:]
+        except (KeyError, ValueError, TypeError) as error:
+            raise CaptureError(f"{path}: not a kvtrace file: {error}") from None
+        if self.ids is None or self.ids.ndim != 1 or not 0 < self.prompt_len < len(self.ids):
+            raise CaptureError(f"{path}: tokens/id: found none for every position; a model can "
+                               "only run again on tokens that the trace holds")
+
+    def check_tokens(self) -> None:
+        from .model import token_digest
+
+        known = self.source.get("token_ids_sha256")
+        if known is None or "config_sha256" not in self.source:
+            raise CaptureError(f"{self.path}: attribute source lacks the digests of tokens and "
+                               "model configuration that data/capture.py writes")
+        if token_digest(self.ids) != known:
+            raise CaptureError(f"{self.path}: tokens/id: other tokens than the captured ones "
+                               "(digest differs from source)")
+
+    def check_results(self, results) -> None:
+        import xxhash
+
+        state = xxhash.xxh3_128()
+        with open(self.path, "rb") as file:
+            while block := file.read(1 << 24):
+                state.update(block)
+        if results.trace_digest != f"xxh3-128:{state.hexdigest()}":
+            raise CaptureError(f"{results.path}: made from another trace than {self.path} "
+                               f"(its digest is {results.trace_digest})")
+
+    def model_name(self) -> str:
+        from .model import PIP_MODEL
+
+        if str(self.source.get("model_source", "")).startswith(f"pip {PIP_MODEL} "):
+            return PIP_MODEL
+        return self.model
+
+    def check_model(self, loaded) -> None:
+        from .model import config_digest
+
+        if config_digest(loaded.config) != self.source["config_sha256"]:
+            raise CaptureError(f"{self.path}: captured from another model ({self.model}) than "
+                               f"{loaded.name}: the digests of their configurations differ")
+
+    def check_cache(self, loop) -> None:
+        """Equal configurations are not equal weights: the cache must be the captured one, too."""
+        import numpy as np
+
+        try:
+            layer = max(map(int, self.file["layers"]))
+            stored = self.file[f"layers/{layer}/k"]
+            keys = stored[:, : self.prompt_len]
+            if stored.attrs.get("encoding") == "bfloat16":
+                keys = (keys.astype(np.uint32) << 16).view(np.float32)
+            keys = np.asarray(keys, dtype=np.float64)
+            found = loop.prompt_tensors(layer)[0]
+            difference = np.linalg.norm(found - keys) / np.linalg.norm(keys)
+        except (KeyError, ValueError) as error:
+            raise CaptureError(f"{self.path}: cannot compare the keys: {error}") from None
+        if not difference < SAME_CACHE:
+            raise CaptureError(f"{self.path}: captured from other weights: the keys of layer "
+                               f"{layer} differ by {difference:.2g} (relative)")
+
+
+class Progress:
+    """A line that is rewritten on a terminal, else a line every half minute."""
+
+    def __init__(self, quiet: bool):
+        self.quiet = quiet
+        self.said = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        if self.quiet:
+            return
+        if sys.stderr.isatty():
+            show_progress("closed loop", done, total)
+        elif time.monotonic() - self.said > 30 or done == total:
+            self.said = time.monotonic()
+            print(f"closed_loop: {done}/{total} pairs", file=sys.stderr, flush=True)
+
+
+def chosen_pairs(args, results) -> tuple[list[int], list[int]]:
+    policies = results.choose(args.policy, results.policies, "policy")
+    budgets = results.choose(args.budget, results.budget_labels, "budget")
+    live = [results.policies[p] for p in policies if not results.is_static(p)]
+    if live and args.generate:
+        raise CaptureError(f"--generate: only with kept sets that stay as they are, not with "
+                           f"{', '.join(live)}; choose others with --policy", EXIT_USAGE)
+    if len(live) < len(policies):
+        results.check_sets()
+    return policies, budgets
+
+
+def live_attention(args, trace: Trace, results, policies: list[int], budgets: list[int]):
+    """The program that serves policies which no kept sets describe; None where there is none."""
+    from .live_cache import LiveAttention, Served, find_program
+
+    records = [results.policies[p] for p in policies if not results.is_static(p)]
+    if not records:
+        return None
+    served = Served(
+        trace=trace.path,
+        records=records,
+        budgets=[results.budget_labels[b] for b in budgets],
+        layers=results.layers,
+        seed=results.seed,
+        importance=results.importance,
+        prompt_queries=trace.queries[trace.queries < trace.prompt_len],
+    )
+    return LiveAttention(find_program(args.kvsim), served, args.threads)
+
+
+def agreement(written, full) -> int:
+    """Tokens that are equal before the first that differs."""
+    differs = (written != full).nonzero()[0]
+    return int(differs[0]) if len(differs) else len(full)
+
+
+def run_batch(loop, batch: list, args, reference) -> list[dict]:
+    found = [{"kl_divergence": loss.kl.tolist(),
+              "nll_difference": loss.nll_difference.tolist(),
+              "top1_agreement": loss.agrees.astype(float).tolist()}
+             for loss in loop.losses(batch)]  # fmt: skip
+    if args.generate:
+        for one, written in zip(found, loop.generate(batch, args.generate)):
+            one["generated_agreement"] = agreement(written, reference)
+    return found
+
+
+def cache_of(results, live, policy: int, budget: int):
+    """What the model runs with: kept sets, or a cache that `live` serves."""
+    from .live_cache import LiveCache
+
+    if results.is_static(policy):
+        return results.sets(policy, budget)
+    names = (results.policies[policy], results.budget_labels[budget])
+    return LiveCache(*names, (live.served.records.index(names[0]),
+                              live.served.budgets.index(names[1])))
+
+
+def run_pairs(loop, results, pairs: list[tuple[int, int]], journal, args) -> int:
+    """Runs what the journal lacks, equal sets once; returns how many caches were run."""
+    progress, ran = args.show or Progress(args.quiet), 0
+    reference = loop.generate([None], args.generate)[0] if args.generate else None
+    names: dict[str, list] = {}     # by the cache's digest: all pairs that have it
+    cells: dict[str, tuple] = {}
+    for p, b in pairs:
+        digest = cache_of(results, loop.live, p, b).digest()
+        names.setdefault(digest, []).append((results.policies[p], results.budget_labels[b]))
+        cells.setdefault(digest, (p, b))
+    missing = []
+    for digest, same in names.items():
+        known = next((journal.pairs[name] for name in same if name in journal.pairs), None)
+        if known is None:
+            missing.append(digest)
+        else:
+            journal.add(same, known)
+    for begin in range(0, len(missing), loop.batch):
+        part = missing[begin : begin + loop.batch]
+        batch = [cache_of(results, loop.live, *cells[digest]) for digest in part]
+        for digest, found in zip(part, run_batch(loop, batch, args, reference)):
+            journal.add(names[digest], found)
+        ran += len(part)
+        progress(len(journal.pairs), len(pairs))
+    return ran
+
+
+def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
+    """`loaded`: the model, when somebody holds it already."""
+    from .writer import check_target
+
+    check_target(args.out, args.overwrite, [args.trace, args.results])
+    try:
+        import h5netcdf  # noqa: F401
+        import xxhash  # noqa: F401
+    except ImportError as error:
+        raise CaptureError(f"{error}; pip install -r data/requirements.txt", EXIT_FAILURE) from None
+    from .closed_loop import ClosedLoop
+    from .kept_sets import ResultsFile
+    from .loop_results import Journal, write_loop
+    from .model import library_versions, load_model
+
+    trace = Trace(args.trace)
+    with ResultsFile(args.results) as results:
+        policies, budgets = chosen_pairs(args, results)
+        trace.check_tokens()
+        trace.check_results(results)
+        dtype = args.model_dtype or trace.source.get("model_dtype", "float32")
+        if loaded is None:
+            loaded = load_model(args.model or trace.model_name(), args.gguf, dtype, args.device,
+                                args.threads)
+        trace.check_model(loaded)
+        pairs = [(p, b) for p in policies for b in budgets]
+        identity = {
+            "tool": "data/closed_loop.py",
+            "trace_digest": results.trace_digest,
+            "results": results.history,
+            "model_source": loaded.source,
+            "model_dtype": dtype,
+            "generate": args.generate,
+        }
+        journal = Journal(args.out, identity, args.overwrite)
+        ids = [int(token) for token in trace.ids]
+        try:
+            with contextlib.ExitStack() as stack:
+                live = live_attention(args, trace, results, policies, budgets)
+                if live is not None:
+                    stack.enter_context(live)
+                loop = ClosedLoop(loaded.model, ids, trace.prompt_len, live)
+                stack.enter_context(loop)
+                trace.check_cache(loop)
+                ran = run_pairs(loop, results, pairs, journal, args)
+        finally:
+            journal.close()
+        coordinates = {
+            "policy": [results.policies[p] for p in policies],
+            "budget": results.budgets[budgets],
+            "budget_label": [results.budget_labels[b] for b in budgets],
+            "step": list(range(trace.prompt_len, len(ids))),
+        }
+        attributes = {
+            "history": shlex.join(["data/closed_loop.py", *command]),
+            "trace": args.trace.name,
+            "trace_digest": results.trace_digest,
+            "model": trace.model,
+            "model_source": loaded.source,
+            "model_dtype": dtype,
+            "libraries": json.dumps(library_versions()),
+            "prompt_len": trace.prompt_len,
+            "total_len": len(ids),
+            "compressed_layers": results.layers,
+            "config": results.config,
+        }
+        if args.generate:
+            attributes["generate"] = args.generate
+        write_loop(args.out, coordinates, journal.pairs, attributes)
+        journal.remove()
+    if not args.quiet:
+        print(f"{args.out}: {len(pairs)} pairs of policy and budget, {ran} runs of the model, "
+              f"{len(coordinates['step'])} steps")
+
+
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    args = parser().parse_args(argv)
+    return run_tool("closed_loop", lambda: run(args, argv))
