@@ -89,10 +89,6 @@ group_presses() {   # label: capture
     skip kvpress "$torch_python -m pip install -r tests/python/requirements.txt"
   fi
 }
-group_wheel() {   # label: build
-  scripts/wheel.sh
-  tests/python/test_wheel.sh build/dist
-}
 group_docs() {   # label: python
   scripts/docs.sh
 }
