@@ -11,7 +11,8 @@ PACKAGES="g++ cmake ninja-build pkg-config git ccache
   libhdf5-dev libeigen3-dev libboost-dev libboost-program-options-dev libboost-context-dev
   libfmt-dev nlohmann-json3-dev libtomlplusplus-dev zlib1g-dev libxxhash-dev catch2
   python3 python3-venv"
-TEST_PACKAGES="python3-numpy python3-h5py netcdf-bin"
+TEST_PACKAGES="python3-numpy python3-h5py netcdf-bin
+  chromium chromium-driver python3-selenium node-typescript"
 LINT_PACKAGES="clang-format clang-tidy shellcheck"
 
 say() { printf '%s\n' "$*" >&2; }

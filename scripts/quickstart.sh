@@ -9,5 +9,6 @@ ready_to_run
 cd "$KVSIM_ROOT"
 build/kvsim replay data/sample.h5 -o build/sample.nc --overwrite
 build/kvsim plot build/sample.nc -o figs --overwrite >/dev/null
-say "results in build/sample.nc, figures in figs/:"
-ls figs/*.png
+build/kvsim report build/sample.nc -o figs/sample.html --overwrite >/dev/null
+say "results in build/sample.nc; figures, and a page to explore them on, in figs/:"
+ls figs/*.png figs/sample.html

@@ -53,6 +53,16 @@ group_aarch64() {   # label: build
 group_figures() {   # label: python
   "$plots_python" -m unittest discover -s tests/plots
 }
+group_page_script() {   # label: python
+  command -v tsc >/dev/null || skip tsc "apt-get install node-typescript"
+  tsc -p plots/report/tsconfig.json
+}
+group_page() {   # label: program
+  [ -x /usr/bin/chromedriver ] || skip chromedriver "apt-get install chromium chromium-driver"
+  "$system_python" -c 'import h5py, selenium' 2>/dev/null ||
+    skip "selenium or h5py" "apt-get install python3-selenium python3-h5py"
+  "$system_python" -m unittest discover -s tests/report
+}
 group_markup() {   # label: capture
   "$system_python" tests/capture/test_markup.py
 }

@@ -1,0 +1,111 @@
+#include "cli/python.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "sim/core/error.hpp"
+
+namespace kvsim::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kHint =
+    "scripts/quickstart.sh sets up Python with them; KVSIM_PYTHON names another";
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::vector<char*> argument_array(std::vector<std::string>& words) {
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  return arguments;
+}
+
+/// Candidates in order; the user's own choice is the only one when there is one.
+std::vector<std::string> python_candidates() {
+  if (const std::string chosen = environment("KVSIM_PYTHON"); !chosen.empty()) return {chosen};
+  std::string cache = environment("XDG_CACHE_HOME");
+  if (cache.empty()) cache = environment("HOME") + "/.cache";
+  return {cache + "/kvsim/plots/bin/python", "python3"};
+}
+
+/// Exit status of a program with its output thrown away; 127 when it does not start.
+int quiet_status(std::vector<std::string> words) {
+  const std::vector<char*> arguments = argument_array(words);
+  const pid_t child = fork();
+  if (child < 0) return 127;
+  if (child == 0) {
+    if (std::freopen("/dev/null", "w", stdout) == nullptr) _exit(127);
+    if (std::freopen("/dev/null", "w", stderr) == nullptr) _exit(127);
+    execvp(arguments[0], arguments.data());
+    _exit(127);
+  }
+  int status = 0;
+  if (waitpid(child, &status, 0) < 0 || !WIFEXITED(status)) return 127;
+  return WEXITSTATUS(status);
+}
+
+}  // namespace
+
+std::string find_script(const std::string& name, const char* command) {
+  std::vector<fs::path> homes;
+  const std::string home = environment("KVSIM_HOME");
+  if (!home.empty()) homes = {home};
+  std::error_code fault;
+  const fs::path program = fs::read_symlink("/proc/self/exe", fault);
+  if (home.empty() && !fault) {
+    const fs::path folder = program.parent_path();
+    homes = {folder, folder.parent_path(), folder.parent_path() / "share" / "kvsim"};
+  }
+  if (home.empty()) homes.emplace_back(KVSIM_SOURCE_DIR);
+  for (const fs::path& candidate : homes) {
+    const fs::path script = candidate / "plots" / name;
+    if (fs::is_regular_file(script, fault)) return script.string();
+  }
+  throw Error(Fault::failure, {.what = "plots/" + name + " not found",
+                               .where = command,
+                               .found = "nothing in " + homes.front().string(),
+                               .hint = "KVSIM_HOME names the folder that holds plots/"});
+}
+
+std::string find_python(const std::vector<std::string>& modules, const char* command) {
+  std::vector<std::string> check = {"", "-c",
+                                    "import importlib.util as u, sys; "
+                                    "sys.exit(any(u.find_spec(m) is None for m in sys.argv[1:]))"};
+  check.insert(check.end(), modules.begin(), modules.end());
+  bool started = false;
+  for (const std::string& python : python_candidates()) {
+    check[0] = python;
+    const int status = quiet_status(check);
+    if (status == 0) return python;
+    started = started || status != 127;
+  }
+  throw Error(Fault::failure,
+              {.what = started ? fmt::format("Python lacks one of {}", fmt::join(modules, ", "))
+                               : "no Python to run",
+               .where = command,
+               .hint = kHint});
+}
+
+void become(std::vector<std::string> words) {
+  const std::vector<char*> arguments = argument_array(words);
+  execvp(arguments[0], arguments.data());
+  throw Error(Fault::failure, {.what = "Python does not start",
+                               .where = words[0],
+                               .found = std::strerror(errno),
+                               .hint = kHint});
+}
+
+}  // namespace kvsim::cli

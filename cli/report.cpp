@@ -1,0 +1,149 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "cli/options.hpp"
+#include "cli/progress.hpp"
+#include "cli/python.hpp"
+#include "cli/results_choice.hpp"
+#include "cli/terminal.hpp"
+#include "io/results_reader.hpp"
+#include "io/results_writer.hpp"
+#include "io/temporary_file.hpp"
+#include "run/looked_for.hpp"
+#include "sim/core/error.hpp"
+#include "sim/policy/presets.hpp"
+
+namespace kvsim::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kNoTrace = "-";  // in the list of details that Python is given
+
+void describe(po::options_description& options) {
+  add_output_options(options,
+                     "the page (default: the first file's name with .html, in this folder)");
+  options.add_options()(
+      "trace", po::value<std::vector<std::string>>()->composing()->value_name("FILE"),
+      "a trace of the results; repeatable (default: the one that each file names, beside it, in "
+      "this folder or in data/)")(
+      "no-trace", "read no traces: kept sets only where --save-keep wrote them, no texts")(
+      "title", po::value<std::string>()->value_name("TEXT"), "title of the page");
+}
+
+/// The trace of the results: one of --trace by name, or the one that lies where explain looks.
+std::string find_trace(const Values& values, const Dataset& results, const std::string& path,
+                       size_t files) {
+  const std::vector<std::string> given = texts(values, "trace");
+  const std::string name = attribute(results, "trace");
+  if (given.size() == 1 && files == 1) return given[0];
+  for (const std::string& one : given)
+    if (fs::path(one).filename() == name) return one;
+  po::variables_map nothing;
+  return trace_beside(nothing, results, path);
+}
+
+/// A dataset as a file without a name, which goes when the last process closes it: its path there.
+std::string nameless_file(const Dataset& dataset) {
+  std::string folder = (fs::temp_directory_path() / "kvsim-report.XXXXXX").string();
+  if (mkdtemp(folder.data()) == nullptr)
+    throw Error(Fault::failure, {.what = "cannot make a temporary folder", .where = folder});
+  const std::string path = folder + "/details.nc";
+  try {
+    write_results(dataset, path);
+  } catch (...) {
+    fs::remove_all(folder);
+    throw;
+  }
+  const int descriptor = open(path.c_str(), O_RDONLY);  // stays open for Python
+  fs::remove_all(folder);
+  if (descriptor < 0)
+    throw Error(Fault::failure, {.what = "cannot read a temporary file", .where = path});
+  return fmt::format("/dev/fd/{}", descriptor);
+}
+
+std::string details(const Values& values, const std::string& path, size_t files) {
+  const Dataset results = read_results(path);
+  for (const char* name :
+       {"policy", "budget_label", "layer", "head", "step", "retained_importance"})
+    if (!results.has(name)) return kNoTrace;  // what a closed loop found
+  const std::string trace = find_trace(values, results, path, files);
+  if (trace.empty()) {
+    note(
+        fmt::format("{}: the trace {} is not here: no texts, kept sets only where --save-keep "
+                    "wrote them",
+                    printable(path), printable(attribute(results, "trace"))));
+    return kNoTrace;
+  }
+  const TraceReader reader(trace);
+  if (attribute(results, "trace_digest") != reader.digest()) {
+    bad_data({.what = "not the trace of these results",
+              .where = trace,
+              .found = "another content",
+              .expected = attribute(results, "trace_digest"),
+              .hint = "--no-trace does without"});
+  }
+  Progress progress(fs::path(trace).filename().string());
+  const DetailHooks hooks = {
+      .message = [&](const std::string& text) { note(path + ": " + text); },
+      .progress = [&](double done, const std::string& what) { progress.update(done, what); }};
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  const Dataset found = details_of(results, reader, *backend, hooks);
+  progress.clear();
+  return nameless_file(found);
+}
+
+/// Where every method comes from, for the page's record.
+std::string presets_json() {
+  auto listed = nlohmann::json::array();
+  for (const Preset& preset : presets())
+    listed.push_back(
+        {{"preset", preset_title(preset)}, {"summary", preset.summary}, {"source", preset.source}});
+  return listed.dump();
+}
+
+std::string target_of(const Values& values, const std::vector<std::string>& files) {
+  if (has(values, "out")) return text(values, "out");
+  return fs::path(files.front()).stem().string() + ".html";
+}
+
+int run(const Values& values) {
+  const auto files = values["results"].as<std::vector<std::string>>();
+  const std::string target = target_of(values, files);
+  check_target(target, has(values, "overwrite"), files);
+  std::vector<std::string> words = {find_python({"numpy", "xarray", "h5netcdf"}, "report"),
+                                    find_script("report/write.py", "report"), "--out=" + target};
+  words.push_back("--presets=" + presets_json());
+  if (has(values, "title")) words.push_back("--title=" + text(values, "title"));
+  for (const std::string& file : files)
+    words.push_back("--details=" +
+                    (has(values, "no-trace") ? kNoTrace : details(values, file, files.size())));
+  words.emplace_back("--");
+  words.insert(words.end(), files.begin(), files.end());
+  become(std::move(words));
+}
+
+const bool registered = register_command(
+    {.name = "report",
+     .summary = "write a page on which results can be explored",
+     .arguments = {{.name = "results",
+                    .meaning = "results files, and what closed loops found",
+                    .many = true}},
+     .description =
+         "Writes one HTML file that opens in any browser, without a network: policies by budget,\n"
+         "the prompt coloured by what was kept, steps, layers and heads, spans, and the record.\n"
+         "From the trace that the results name come texts, what the worst steps looked for, and\n"
+         "kept sets where the results lack them (the record is replayed for them).",
+     .describe = describe,
+     .examples = {"kvsim report sample.nc -o page.html",
+                  "kvsim report sample.nc --trace data/sample.h5 -o page.html --overwrite"},
+     .run = run});
+
+}  // namespace
+}  // namespace kvsim::cli

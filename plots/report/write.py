@@ -1,0 +1,94 @@
+"""Writes the page of results files: write.py RESULTS.nc [MORE.nc ...] -o page.html
+
+Closed loops (data/closed_loop.py) may be among the files. `--details` names, per file and in their
+order, what `kvsim report` found in the trace, or `-`. Exit codes are those of kvsim: 0 done,
+1 failed, 2 usage, 3 bad data.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    # Run by its path: the package that it belongs to is three folders up, in a clone under python/.
+    home = Path(__file__).absolute().parents[3]
+    clone = Path(__file__).resolve().parents[2] / "python"
+    sys.path[0] = str(home if (home / "kvsim" / "plots").is_dir() else clone)
+    __package__ = "kvsim.plots.report"
+
+NONE = "-"
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        """One line, as kvsim's other commands do; argparse would print the usage too."""
+        self.exit(2, f"kvsim report: {message}; see --help\n")
+
+
+def parse(arguments):
+    parser = Parser(prog="kvsim report", description="Writes a page to explore results on.")
+    parser.add_argument("results", nargs="+", metavar="RESULTS.nc", type=Path)
+    parser.add_argument("-o", "--out", required=True, metavar="PAGE.html", type=Path)
+    parser.add_argument("--title", default="", help="title of the page (the traces' names)")
+    parser.add_argument("--details", action="append", metavar="FILE",
+                        help="what the trace adds to a file, or -; once per file")
+    parser.add_argument("--presets", default="[]", metavar="JSON",
+                        help="name, summary and source of every preset")
+    return parser.parse_args(arguments)
+
+
+def build(paths, details=None, title="", presets="[]"):
+    """The HTML of the page. `details`: a path or None per file."""
+    from . import detail, pack, verdict
+    from . import sources as inputs
+    sources = inputs.open_sources(paths, details or [None] * len(paths))
+    blocks = pack.Blocks()
+    title = title or "kvsim: " + ", ".join(source.name for source in sources)
+    content = {
+        "title": title,
+        "verdict": verdict.table(sources),
+        "traces": [detail.describe(source, blocks, k) for k, source in enumerate(sources)],
+        "presets": detail.sources_of(presets),
+        "notes": verdict.check_same_model(sources),
+        "loops": [loop.path.name for source in sources for loop in source.loops],
+    }
+    return pack.page(title, content, blocks)
+
+
+def write(text, target):
+    """The page is there complete or not at all."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def main(arguments=None):
+    options = parse(arguments)
+    try:
+        from .. import load
+    except ModuleNotFoundError as error:
+        print(f"kvsim report: Python has no module {error.name}; install what "
+              f"{Path(__file__).parent.with_name('requirements.txt')} lists", file=sys.stderr)
+        return 1
+    details = [None if one == NONE else one for one in options.details or []]
+    try:
+        if details and len(details) != len(options.results):
+            raise load.usage_error(f"{len(details)} --details for {len(options.results)} files")
+        text = build(options.results, details, options.title, options.presets)
+        write(text, options.out)
+    except load.Problem as problem:
+        print(f"kvsim report: {problem}", file=sys.stderr)
+        return problem.exit_code
+    except OSError as error:
+        print(f"kvsim report: {load.one_line(error)}", file=sys.stderr)
+        return 1
+    print(options.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,288 @@
+#include "run/looked_for.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "run/study.hpp"
+#include "sim/core/error.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr int64_t kRanks = 32;                      // entries per step and layer
+constexpr int64_t kMostShares = int64_t{1} << 23;   // values of `share`: 64 MB
+constexpr int64_t kMostPerHead = int64_t{1} << 23;  // values of retained_importance_head
+constexpr int64_t kMostMask = int64_t{1} << 30;     // bytes of kept_mask
+
+/// Loss at each step of one policy and budget, [T]; NaN where undefined.
+std::vector<double> step_losses(const Dataset& results, int64_t policy, int64_t budget) {
+  if (results.has("stream_error")) {
+    const auto row = results.row("stream_error", {policy, budget});
+    return {row.begin(), row.end()};
+  }
+  std::vector<double> losses(static_cast<size_t>(results.size("step")), 0.0);
+  for (int64_t l = 0; l < results.size("layer"); ++l) {
+    const auto row = results.row("retained_importance", {policy, budget, l});
+    for (size_t t = 0; t < losses.size(); ++t) losses[t] -= row[t];
+  }
+  return losses;
+}
+
+nlohmann::json config_of(const Dataset& results) {
+  const AttributeValue* config = results.attribute("config");
+  const std::string* text = config != nullptr ? std::get_if<std::string>(config) : nullptr;
+  auto parsed = nlohmann::json::parse(text != nullptr ? *text : "{}", nullptr, false);
+  return parsed.is_object() ? parsed : nlohmann::json::object();
+}
+
+std::string config_text(const Dataset& results, const char* key, const char* fallback) {
+  const nlohmann::json config = config_of(results);
+  const auto found = config.find(key);
+  return found != config.end() && found->is_string() ? found->get<std::string>() : fallback;
+}
+
+Norm importance_norm(const Dataset& results) {
+  return config_text(results, "importance", "l1") == "l2" ? Norm::l2 : Norm::l1;
+}
+
+/// A dimension with its coordinate, as every dimension of a file has one.
+void add_axis(Dataset& dataset, const char* name, std::vector<int64_t> values,
+              const char* meaning) {
+  dataset.add_dimension(name, static_cast<int64_t>(values.size()));
+  dataset.add({.name = name,
+               .dims = {name},
+               .units = "1",
+               .long_name = meaning,
+               .flags = {},
+               .values = std::move(values)});
+}
+
+std::vector<int64_t> counted(int64_t size) {
+  std::vector<int64_t> values(static_cast<size_t>(size));
+  std::iota(values.begin(), values.end(), int64_t{0});
+  return values;
+}
+
+/// Importance of some steps in one layer, and the entries that have most of it.
+class LayerShares {
+ public:
+  LayerShares(Dataset& target, int64_t layer, int64_t heads, int64_t entries)
+      : target_(target), layer_(layer), heads_(heads), entries_(entries) {}
+
+  void add(const AttentionBlock& block, const Table<float>& norms, int64_t first_row) {
+    const int64_t rows = block.rows;
+    if (block.kv_head == 0) importance_.assign(static_cast<size_t>(heads_ * rows * entries_), 0.0F);
+    for (int x = 0; x < block.heads; ++x) {
+      const int64_t head = int64_t{block.kv_head} * block.heads + x;
+      for (int64_t r = 0; r < rows; ++r) {
+        const float* const attention = block.attention_row(x, r);
+        float* const out = row(head, r, rows);
+        for (int64_t i = 0; i < entries_; ++i) out[i] = attention[i] * norms(head, i);
+      }
+    }
+    if (int64_t{block.kv_head + 1} * block.heads < heads_) return;
+    for (int64_t r = 0; r < rows; ++r) finish_row(r, rows, first_row + r);
+  }
+
+ private:
+  float* row(int64_t head, int64_t r, int64_t rows) {
+    return importance_.data() + (head * rows + r) * entries_;
+  }
+
+  void finish_row(int64_t r, int64_t rows, int64_t step) {
+    std::vector<double> pooled(static_cast<size_t>(entries_), 0.0);
+    for (int64_t h = 0; h < heads_; ++h) {
+      const float* const own = row(h, r, rows);
+      for (int64_t i = 0; i < entries_; ++i) pooled[static_cast<size_t>(i)] += own[i];
+    }
+    const double total = std::accumulate(pooled.begin(), pooled.end(), 0.0);
+    std::vector<int64_t> order(pooled.size());
+    std::iota(order.begin(), order.end(), 0);
+    const auto chosen = target_.row<int64_t>("entry", {layer_, step});
+    const auto count = std::min(order.size(), chosen.size());
+    const auto more = [&](int64_t a, int64_t b) {
+      const double x = pooled[static_cast<size_t>(a)], y = pooled[static_cast<size_t>(b)];
+      return x != y ? x > y : a < b;
+    };
+    std::partial_sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(count), order.end(),
+                      more);
+    for (size_t k = 0; k < count && total > 0; ++k) {
+      chosen[k] = order[k];
+      for (int64_t h = 0; h < heads_; ++h)
+        target_.row("share", {layer_, h, step})[k] = row(h, r, rows)[order[k]] / total;
+    }
+  }
+
+  Dataset& target_;
+  int64_t layer_;
+  int64_t heads_;
+  int64_t entries_;
+  std::vector<float> importance_;  ///< [Hq][rows][n] of the rows at hand
+};
+
+/// The record of the results once more, with kept sets, and per head where that stays small.
+StudyOptions same_record(const Dataset& results, bool per_head) {
+  StudyOptions options;
+  for (const std::string& record : std::get<std::vector<std::string>>(results.at("policy").values))
+    options.records.push_back(Record::parse(record));
+  for (const std::string& label :
+       std::get<std::vector<std::string>>(results.at("budget_label").values))
+    options.budgets.push_back(Budget::parse(label));
+  for (const int32_t layer : std::get<std::vector<int32_t>>(results.at("layer").values))
+    options.layers.push_back(layer);
+  const AttributeValue* seed = results.attribute("seed");
+  if (seed != nullptr && std::holds_alternative<int64_t>(*seed))
+    options.seed = static_cast<uint64_t>(std::get<int64_t>(*seed));
+  const std::string scope = config_text(results, "scope", "prompt");
+  options.scope = scope == "all"         ? Scope::all
+                  : scope == "evictable" ? Scope::evictable
+                                         : Scope::prompt;
+  options.importance = importance_norm(results);
+  options.wo_steps = 1;  // errors are in the results already
+  options.save_keep = true;
+  options.per_head = per_head;
+  return options;
+}
+
+int64_t product(const Dataset& results, std::initializer_list<const char*> dimensions) {
+  int64_t result = 1;
+  for (const char* dimension : dimensions) result *= results.size(dimension);
+  return result;
+}
+
+/// Copies a variable with its dimensions.
+void copy(const Dataset& from, const char* name, Dataset& to) {
+  const Variable* found = from.find(name);
+  if (found == nullptr) return;
+  for (const std::string& dimension : found->dims) {
+    if (to.has_dimension(dimension)) continue;
+    to.add_dimension(dimension, from.size(dimension));
+    to.add(from.at(dimension));
+  }
+  to.add(*found);
+}
+
+void add_kept_sets(Dataset& details, const Dataset& results, const TraceReader& reader,
+                   Backend& backend, const DetailHooks& hooks) {
+  const int64_t mask =
+      product(results, {"policy", "budget", "layer", "head"}) * reader.info().prompt_len;
+  const bool per_head =
+      !results.has("retained_importance_head") &&
+      product(results, {"policy", "budget", "layer", "head", "step"}) <= kMostPerHead;
+  if (results.has("kept_mask") && !per_head) return;
+  if (!results.has("kept_mask") && mask > kMostMask) {
+    hooks.message(fmt::format("kept sets left out: they would take {} MB", mask >> 20));
+    return;
+  }
+  try {
+    Study study(reader, same_record(results, per_head),
+                {.message = {}, .progress = hooks.progress, .resumed = {}});
+    study.check();
+    const Dataset again = study.run(backend);
+    for (const char* name : {"kept_mask", "kept_mask_query"})
+      if (!results.has(name)) copy(again, name, details);
+    if (per_head) copy(again, "retained_importance_head", details);
+  } catch (const Error& error) {
+    hooks.message(std::string("kept sets left out: the record cannot be replayed: ") +
+                  error.what());
+  }
+}
+
+}  // namespace
+
+std::vector<int64_t> worst_steps(const Dataset& results, int64_t count) {
+  const auto& positions = std::get<std::vector<int64_t>>(results.at("step").values);
+  const size_t steps = positions.size();
+  std::vector<size_t> best_rank(steps, steps);
+  std::vector<size_t> order(steps);
+  for (int64_t p = 0; p < results.size("policy"); ++p) {
+    for (int64_t b = 0; b < results.size("budget"); ++b) {
+      const std::vector<double> losses = step_losses(results, p, b);
+      const auto loss = [&](size_t t) {
+        return std::isnan(losses[t]) ? -std::numeric_limits<double>::infinity() : losses[t];
+      };
+      std::iota(order.begin(), order.end(), size_t{0});
+      std::ranges::stable_sort(order, [&](size_t x, size_t y) { return loss(x) > loss(y); });
+      for (size_t rank = 0; rank < steps; ++rank)
+        best_rank[order[rank]] = std::min(best_rank[order[rank]], rank);
+    }
+  }
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, [&](size_t x, size_t y) { return best_rank[x] < best_rank[y]; });
+  order.resize(std::min(steps, static_cast<size_t>(std::max<int64_t>(count, 1))));
+  std::ranges::sort(order);
+  std::vector<int64_t> chosen;
+  for (const size_t t : order) chosen.push_back(positions[t]);
+  return chosen;
+}
+
+Dataset looked_for(const Dataset& results, const TraceReader& reader,
+                   const std::vector<int64_t>& steps, int64_t most, Backend& backend,
+                   const DetailHooks& hooks) {
+  const auto& layers = std::get<std::vector<int32_t>>(results.at("layer").values);
+  const int64_t heads = reader.info().num_query_heads, entries = reader.info().prompt_len;
+  Dataset found;
+  found.add_dimension("layer", static_cast<int64_t>(layers.size()));
+  found.add(results.at("layer"));
+  found.add_dimension("head", heads);
+  found.add(results.at("head"));
+  add_axis(found, "looked_step", steps, "position of the query");
+  add_axis(found, "rank", counted(std::min(most, entries)), "most importance first");
+  const std::vector<std::string> entry = {"layer", "looked_step", "rank"};
+  const std::vector<std::string> share = {"layer", "head", "looked_step", "rank"};
+  found.add({.name = "entry",
+             .dims = entry,
+             .units = "1",
+             .long_name = "position of the prompt entry; -1: none",
+             .flags = {},
+             .values = std::vector<int64_t>(static_cast<size_t>(found.count(entry)), -1)});
+  found.add({.name = "share",
+             .dims = share,
+             .units = "1",
+             .long_name = "share of the layer's importance",
+             .flags = {},
+             .values = std::vector<double>(static_cast<size_t>(found.count(share)), 0.0)});
+  for (size_t l = 0; l < layers.size(); ++l) {
+    hooks.progress(static_cast<double>(l) / static_cast<double>(layers.size()),
+                   fmt::format("what steps looked for, layer {}", layers[l]));
+    const LayerTrace trace = reader.read_layer(layers[l]);
+    LayerWork work(trace, backend);
+    LayerShares shares(found, static_cast<int64_t>(l), heads, entries);
+    const Table<float>& norms = work.projected_norms(importance_norm(results));
+    AttentionPass pass;
+    pass.positions = steps;
+    pass.look_ahead = true;
+    pass.rows_outer = true;
+    for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first_row) {
+      shares.add(block, norms, first_row);
+    });
+  }
+  hooks.progress(1, "");
+  return found;
+}
+
+Dataset details_of(const Dataset& results, const TraceReader& reader, Backend& backend,
+                   const DetailHooks& hooks) {
+  const int64_t per_step = results.size("layer") * reader.info().num_query_heads * kRanks;
+  Dataset details = looked_for(results, reader, worst_steps(results, kMostShares / per_step),
+                               kRanks, backend, hooks);
+  if (reader.has_token_text()) {
+    std::vector<std::string> words = reader.token_text();
+    add_axis(details, "token", counted(static_cast<int64_t>(words.size())), "position");
+    details.add({.name = "token_text",
+                 .dims = {"token"},
+                 .units = "1",
+                 .long_name = "text of each token",
+                 .flags = {},
+                 .values = std::move(words)});
+  }
+  add_kept_sets(details, results, reader, backend, hooks);
+  return details;
+}
+
+}  // namespace kvsim
