@@ -1,5 +1,6 @@
 """What a page is made from: results files, what the trace adds to them, what closed loops found."""
 
+import io
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def open_sources(paths, details):
         else:
             results = load.open_results(path)
             check(results)
-            sources.append(Source(results, details=open_plain(more) if more else None))
+            sources.append(Source(results, details=open_details(more) if more else None))
     if not sources:
         raise load.data_error(f"{paths[0]}: no results file of kvsim replay is among the files")
     for source, name in zip(sources, load.names([source.results for source in sources])):
@@ -68,10 +69,17 @@ def open_sources(paths, details):
     return sources
 
 
-def open_plain(path):
-    """Through an open file: what `kvsim report` hands over has no name any more."""
+def open_details(path):
+    """From memory: what `kvsim report` hands over has no name any more, and HDF5 wants one."""
     try:
-        return xarray.open_dataset(open(path, "rb"), engine="h5netcdf", decode_times=False)
+        return open_plain(io.BytesIO(Path(path).read_bytes()))
+    except OSError as error:
+        raise load.data_error(f"{path}: {error.strerror}") from error
+
+
+def open_plain(path):
+    try:
+        return xarray.open_dataset(path, engine="h5netcdf", decode_times=False)
     except Exception as error:  # h5py, h5netcdf and xarray each have their own kinds
         raise load.data_error(f"{path}: not a netCDF-4 file: {load.one_line(error)}") from error
 
