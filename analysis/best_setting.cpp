@@ -68,17 +68,42 @@ class Resamples {
 }  // namespace
 
 double Criterion::fold(std::span<const double> values) const {
-  if (!worst) return mean(values);
+  switch (over) {
+    case Fold::mean: return mean(values);
+    case Fold::rms: return root_mean_square(values);
+    case Fold::worst: break;
+  }
   return more_is_better ? minimum(values) : maximum(values);
 }
 
 const std::vector<Criterion>& criteria() {
   static const std::vector<Criterion> all = {
+      {.variable = "stream_error", .over = Fold::rms, .more_is_better = false},
       {.variable = "retained_importance"},
-      {.variable = "retained_importance", .worst = true},
+      {.variable = "retained_importance", .over = Fold::worst},
       {.variable = "output_error", .more_is_better = false},
-      {.variable = "residual_error", .worst = true, .more_is_better = false}};
+      {.variable = "residual_error", .over = Fold::worst, .more_is_better = false}};
   return all;
+}
+
+std::vector<std::string> judged_measures() {
+  std::vector<std::string> measures;
+  for (const Criterion& criterion : criteria()) {
+    if (measures.empty() || measures.back() != criterion.variable)
+      measures.push_back(criterion.variable);
+  }
+  return measures;
+}
+
+std::vector<std::string> usual_measures(const std::vector<std::string>& measured) {
+  const auto has = [&](const char* name) {
+    return std::ranges::find(measured, name) != measured.end();
+  };
+  std::vector<std::string> usual;
+  for (const char* lead : {"stream_error", "output_error"})
+    if (usual.empty() && has(lead)) usual.emplace_back(lead);
+  if (has("retained_importance")) usual.emplace_back("retained_importance");
+  return usual;
 }
 
 BestSetting best_setting(const std::vector<SettingSeries>& settings, int usual,

@@ -7,18 +7,27 @@
 
 namespace kvsim {
 
-/// What makes one setting better than another: a measure per layer and step, folded over the layers
-/// and then over the steps, by its mean or by its worst value.
+/// How several values of a measure become one; worst: the least, or the most where less is better.
+enum class Fold { mean, worst, rms };
+
+/// What makes one setting better than another: a measure per step, or per layer and step, folded
+/// over the layers and then over the steps.
 struct Criterion {
   std::string variable;
-  bool worst = false;            ///< minimum (maximum where less is better) instead of mean
+  Fold over = Fold::mean;
   bool more_is_better = true;
 
   double fold(std::span<const double> values) const;   ///< NaN is left out
 };
 
-/// The four criteria that settings are judged by.
+/// The criteria that settings can be judged by: the measure that predicts best what a model loses
+/// (docs/prediction.md) first.
 const std::vector<Criterion>& criteria();
+/// Their measures, each once: what `kvsim sweep --metric` takes.
+std::vector<std::string> judged_measures();
+/// What the table of best settings shows unless it is told otherwise, of those in `measured`:
+/// stream error, or output error where there is none, and the papers' retained importance.
+std::vector<std::string> usual_measures(const std::vector<std::string>& measured);
 
 /// One setting at one budget: per trace, the values of the steps, folded over the layers.
 using SettingSeries = std::vector<std::vector<double>>;

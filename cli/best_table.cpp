@@ -22,12 +22,37 @@ std::string changes(const BestRow& row) {
 std::string measure(const Criterion& criterion) {
   std::string text = criterion.variable;
   std::ranges::replace(text, '_', ' ');
-  return text + (criterion.worst ? ", worst step and layer" : ", mean over steps and layers");
+  switch (criterion.over) {
+    case Fold::mean: return text + ", mean over steps and layers";
+    case Fold::worst: return text + ", worst step and layer";
+    case Fold::rms: break;
+  }
+  return text + ", root mean square over steps";
 }
 
-std::string between(const Interval& interval, bool sign) {
-  return sign ? fmt::format("[{:+.3f}, {:+.3f}]", interval.low, interval.high)
-              : fmt::format("[{:.3f}, {:.3f}]", interval.low, interval.high);
+/// As in the CSV and the JSON.
+const char* fold_name(Fold fold) {
+  switch (fold) {
+    case Fold::mean: return "mean";
+    case Fold::worst: return "worst";
+    case Fold::rms: break;
+  }
+  return "rms";
+}
+
+/// Decimals: stream errors are small, since the stream that they are relative to is large.
+int digits(const Criterion& criterion) { return criterion.variable == "stream_error" ? 4 : 3; }
+
+/// A number with its interval.
+std::string value_text(double value, const Interval& interval, int digits) {
+  return fmt::format("{:.{}f} [{:.{}f}, {:.{}f}]", value, digits, interval.low, digits,
+                     interval.high, digits);
+}
+
+std::string gain_text(double gain, const Interval& interval, int digits) {
+  if (std::isnan(gain)) return "-";
+  return fmt::format("{:+.{}f} [{:+.{}f}, {:+.{}f}]", gain, digits, interval.low, digits,
+                     interval.high, digits);
 }
 
 /// Columns of the CSV and fields of the JSON.
@@ -36,7 +61,7 @@ Json fields(const BestRow& row) {
   return {{"preset", row.preset},
           {"settings", row.settings},
           {"measure", row.criterion.variable},
-          {"over", row.criterion.worst ? "worst" : "mean"},
+          {"over", fold_name(row.criterion.over)},
           {"budget", row.budget},
           {"best", row.record},
           {"value", number(row.found.value)},
@@ -59,33 +84,36 @@ std::string csv_cell(const Json& value) {
 
 }  // namespace
 
-std::string best_text(const BestTable& table) {
-  if (table.rows.empty()) return "";
+std::string best_text(const BestTable& table, const std::vector<std::string>& measures) {
+  std::vector<BestRow> rows = table.rows;
+  std::erase_if(rows, [&](const BestRow& row) {
+    return std::ranges::find(measures, row.criterion.variable) == measures.end();
+  });
+  if (rows.empty()) return "";
   size_t width = 12;
-  for (const BestRow& row : table.rows) width = std::max(width, changes(row).size());
+  for (const BestRow& row : rows) width = std::max(width, changes(row).size());
   std::string text = fmt::format(
       "best settings; 95 % intervals by bootstrap over {}; gain is over the preset as it is;\n"
       "chosen: share of resamples in which this setting is the best, too\n",
       table.traces > 1 ? fmt::format("{} traces", table.traces)
                        : "moving blocks of the steps of one trace");
+  if (!table.stream_layers.empty() && rows.front().criterion.variable == "stream_error")
+    text += "stream error: of " + table.stream_layers + "\n";
   std::string head;
-  for (const BestRow& row : table.rows) {
+  for (const BestRow& row : rows) {
     const std::string own =
         fmt::format("\n{}, {} settings: {}\n", row.preset, row.settings, measure(row.criterion));
     if (own != head) {
       head = own;
-      text += head + fmt::format("  {:<8}{:<{}}  {:<23}{:<25}{}\n", "budget", "best", width,
+      text += head + fmt::format("  {:<8}{:<{}}  {:<25}{:<28}{}\n", "budget", "best", width,
                                  "value", "gain", "chosen");
     }
     const BestSetting& found = row.found;
-    const std::string gain =
-        std::isnan(found.gain) ? "-"
-                               : fmt::format("{:+.3f} {}", found.gain,
-                                             between(found.gain_interval, true));
-    text += fmt::format("  {:<8}{:<{}}  {:<23}{:<25}{:>4.0f} %\n", printable(row.budget),
+    const int shown = digits(row.criterion);
+    text += fmt::format("  {:<8}{:<{}}  {:<25}{:<28}{:>4.0f} %\n", printable(row.budget),
                         printable(changes(row)), width,
-                        fmt::format("{:.3f} {}", found.value, between(found.interval, false)), gain,
-                        100 * found.chosen);
+                        value_text(found.value, found.interval, shown),
+                        gain_text(found.gain, found.gain_interval, shown), 100 * found.chosen);
   }
   return text;
 }

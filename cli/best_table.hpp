@@ -1,12 +1,14 @@
 #pragma once
 #include <string>
+#include <vector>
 
 #include "run/sweep_best.hpp"
 
 /// The table of best settings that `kvsim sweep` ends with, in its three forms.
 namespace kvsim::cli {
 
-std::string best_text(const BestTable& table);
+/// For a person: the rows of these measures.
+std::string best_text(const BestTable& table, const std::vector<std::string>& measures);
 std::string best_csv(const BestTable& table);
 std::string best_json(const BestTable& table);
 

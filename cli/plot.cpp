@@ -6,7 +6,7 @@ namespace kvsim::cli {
 namespace {
 
 /// Options that are handed to plots/draw.py as they are.
-constexpr const char* kPassedOn[] = {"only", "formats", "budget", "layers"};
+constexpr const char* kPassedOn[] = {"only", "formats", "metric", "budget", "layers"};
 
 void describe(po::options_description& options) {
   const auto word = [](const char* placeholder) {
@@ -17,6 +17,9 @@ void describe(po::options_description& options) {
   options.add_options()
       ("only", word("LIST"), "figures to draw, by comma (default: all that the file is enough for)")
       ("formats", word("LIST"), "pdf, png, csv for the numbers of tables (default: pdf,png)")
+      ("metric", word("LIST"),
+       "measures, by comma, of the figures of sweeps, traces and worst_case: stream_error, "
+       "retained_importance, output_error, residual_error (default: the first two)")
       ("budget", word("B"), "budget of the figures that show one (default: 0.5)")
       ("layers", word("LIST"), "layers to draw, e.g. 0,5,10-15 (default: all)");
 }

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "analysis/stream_layers.hpp"
 #include "analysis/summary.hpp"
 #include "cli/expected_loss.hpp"
 #include "cli/options.hpp"
@@ -149,25 +150,32 @@ Dataset replay(Job& job, Backend& backend, const std::string& target) {
 
 /// The bands of --fragility instead of a line for each of their records.
 std::string fragility_table(const Dataset& results, const std::vector<FragilityGroup>& groups) {
-  std::string table = fmt::format("{:<21}{:<24}{:<24}{}\n", "", "mean retained",
-                                  "worst retained", "outliers");
-  table += fmt::format("{:<21}{:<7}{:<7}{:<10}{:<7}{:<7}{:<10}{:<6}{:<7}{}\n", "", "least",
-                       "median", "most", "least", "median", "most", "least", "median", "most");
-  const auto line = [&](const char* name, const Band& mean, const Band& worst,
-                        const Band& outliers) {
-    table += fmt::format("  {:<19}{:<7.3f}{:<7.3f}{:<10.3f}{:<7.3f}{:<7.3f}{:<10.3f}", name,
-                         mean.low, mean.middle, mean.high, worst.low, worst.middle, worst.high);
-    table += fmt::format("{:<6g}{:<7g}{:g}\n", outliers.low, outliers.middle, outliers.high);
+  std::string table =
+      fmt::format("{:<21}{:<21}{:<21}{:<21}{}\n{:<21}", "", "stream error", "mean retained",
+                  "worst retained", "outliers", "");
+  for (int measure = 0; measure < 4; ++measure)
+    table += fmt::format("{:<6}{:<7}{}", "least", "median", measure < 3 ? "most    " : "most\n");
+  const auto number = [](double value) {
+    return std::isnan(value) ? std::string("-") : fmt::format("{:.3f}", value);
   };
-  const auto own = [&](const char* name, double mean, double worst, double outliers) {
-    table += fmt::format("  {:<26}{:<24.3f}{:<23.3f}{:g}\n", name, mean, worst, outliers);
+  const auto band = [&](const Band& of) {
+    table += fmt::format("{:<6}{:<7}{:<8}", number(of.low), number(of.middle), number(of.high));
+  };
+  const auto single = [&](const char* name, const FragilityMeasures<double>& of) {
+    table += fmt::format("  {:<25}{:<21}{:<21}{:<21}{:g}\n", name, number(of.stream),
+                         number(of.mean), number(of.min), of.outliers);
   };
   for (const FragilityRow& row : fragility_rows(results, groups)) {
-    table += fmt::format("{} at budget {}\n", printable(row.base), printable(row.budget));
-    line("one query alone", row.single_mean, row.single_min, row.single_outliers);
-    own("as it is", row.base_mean, row.base_min, row.base_outliers);
-    own("defensive step", row.defensive_mean, row.defensive_min, row.defensive_outliers);
+    const auto& [stream, mean, worst, outliers] = row.single;
+    table += fmt::format("{} at budget {}\n  {:<19}", printable(row.base), printable(row.budget),
+                         "one query alone");
+    for (const Band& of : {stream, mean, worst}) band(of);
+    table += fmt::format("{:<6g}{:<7g}{:g}\n", outliers.low, outliers.middle, outliers.high);
+    single("as it is", row.own);
+    single("defensive step", row.defensive);
   }
+  if (const std::string layers = stream_error_layers(results); !layers.empty())
+    table += "stream error: of " + layers + "\n";
   return table;
 }
 
@@ -244,11 +252,12 @@ const bool registered = register_command(
          "Compresses the prompt's cache with every policy at every budget, replays the queries that\n"
          "came later, and writes one results file (netCDF-4) per trace. Without --policy and\n"
          "--budget a useful set runs, as far as the trace holds what it needs.\n"
-         "`retained importance` is the share of attention times ||v W|| that falls on kept entries;\n"
-         "`outliers` counts steps below 0.5; errors are relative to the layer's own output, or to\n"
-         "the residual stream; `stream error`, that of all layers together, is among the best\n"
-         "predictors of what a model would lose (docs/prediction.md). Queries come from the run with\n"
-         "the full cache, so that errors do not feed back into later layers or steps.",
+         "`stream error`, of all layers together against the residual stream, is among the best\n"
+         "predictors of what a model would lose (docs/prediction.md). `retained importance`, the\n"
+         "papers' measure, is the share of attention times ||v W|| that falls on kept entries;\n"
+         "`outliers` counts steps below 0.5; errors are relative to the layer's own output, or\n"
+         "to the residual stream. Queries come from the run with the full cache, so that errors\n"
+         "do not feed back into later layers or steps.",
      .describe = describe,
      .examples = {"kvsim replay data/sample.h5",
                   "kvsim replay data/sample.h5 --policy snapkv --policy snapkv,window=64 "

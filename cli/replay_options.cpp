@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <limits>
 
+#include "cli/chosen_names.hpp"
 #include "cli/options.hpp"
 #include "cli/parse.hpp"
 #include "cli/terminal.hpp"
 #include "run/measures/variables.hpp"
 #include "sim/core/error.hpp"
-#include "sim/core/nearest.hpp"
 
 namespace kvsim::cli {
 namespace {
@@ -38,22 +38,9 @@ Enum one_of(const Values& values, const char* option,
 }
 
 std::set<std::string> chosen_metrics(const Values& values) {
-  std::set<std::string> chosen;
-  const std::vector<std::string> known = known_metrics();
-  for (const std::string& list : texts(values, "metric")) {
-    for (const std::string& name : split_list(list, "--metric")) {
-      if (std::ranges::find(known, name) == known.end()) {
-        std::string expected;
-        for (const std::string& metric : metrics_on_request()) {
-          expected += (expected.empty() ? "" : ", ") + metric;
-        }
-        usage_error({.what = "unknown metric", .where = "--metric", .found = name,
-                     .expected = "some of " + expected, .hint = did_you_mean(name, known)});
-      }
-      chosen.insert(name);
-    }
-  }
-  return chosen;
+  const std::vector<std::string> chosen =
+      chosen_names(texts(values, "metric"), "metric", known_metrics(), metrics_on_request());
+  return {chosen.begin(), chosen.end()};
 }
 
 std::optional<double> positive_real(const Values& values, const char* option) {

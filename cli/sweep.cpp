@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "cli/best_table.hpp"
+#include "cli/chosen_names.hpp"
 #include "cli/options.hpp"
 #include "cli/parse.hpp"
 #include "cli/progress.hpp"
@@ -26,8 +27,12 @@ void describe(po::options_description& options) {
       ("trace", po::value<std::vector<std::string>>()->value_name("FILE")->composing(),
        "trace to use instead of those of the file; repeatable");
   add_backend_option(options);
-  options.add_options()("csv", po::value<std::string>()->value_name("FILE"),
-                        "also write the best settings as a table");
+  options.add_options()
+      ("metric", po::value<std::vector<std::string>>()->value_name("LIST")->composing(),
+       "measures that settings are judged by, repeatable: stream_error, retained_importance, "
+       "output_error, residual_error (default: the first two; --csv and --json have all)")
+      ("csv", po::value<std::string>()->value_name("FILE"),
+       "also write the best settings as a table");
   add_json_option(options);
 }
 
@@ -105,12 +110,30 @@ class Reporter {
 };
 
 /// What the whole sweep says in the end; of shards, only the merged files can say it.
-void print_best(const Values& values, const SweepPlan& plan, const SweepRun& sweep) {
+void print_best(const Values& values, const SweepPlan& plan, const SweepRun& sweep,
+                const std::vector<std::string>& asked) {
   const bool printed = has(values, "json") || verbosity() != Verbosity::quiet;
   if (!printed && !has(values, "csv")) return;
-  const BestTable table = best_settings(plan, sweep);
+  const BestTable table = best_settings(plan, sweep, asked.empty() ? judged_measures() : asked);
   if (has(values, "csv")) write_file(best_csv(table), text(values, "csv"));
-  if (printed) fmt::print("{}", has(values, "json") ? best_json(table) : best_text(table));
+  if (!printed) return;
+  const auto shown = asked.empty() ? usual_measures(table.measured) : asked;
+  fmt::print("{}", has(values, "json") ? best_json(table) : best_text(table, shown));
+}
+
+/// Measures of --metric; each must be in the results of every trace.
+std::vector<std::string> asked_measures(const Values& values, const SweepPlan& plan) {
+  const std::vector<std::string> known = judged_measures();
+  const auto asked = chosen_names(texts(values, "metric"), "metric", known, known);
+  for (const std::string& name : asked) {
+    if ((declared(name).occasion & kResidualNorm) == 0) continue;
+    for (const SweepJob& job : plan.jobs()) {
+      if (job.reader->info().has_residual_norm) continue;
+      bad_data({.what = "--metric " + name + " cannot be measured",
+                .where = job.reader->info().path, .found = "no residual_norm"});
+    }
+  }
+  return asked;
 }
 
 int run(const Values& values) {
@@ -122,7 +145,7 @@ int run(const Values& values) {
                  .expected = "kvsim sweep CONFIG.toml -o DIR"});
   }
   const std::unique_ptr<Backend> backend = chosen_backend(values);
-  for (const char* table : {"csv", "json"}) {
+  for (const char* table : {"csv", "json", "metric"}) {
     if (shard.count == 1 || !has(values, table)) continue;
     usage_error({.what = "one share does not know the best settings",
                  .where = std::string("--") + table,
@@ -131,6 +154,7 @@ int run(const Values& values) {
   StudyHooks hooks;
   hooks.message = note;
   const SweepPlan plan(config, hooks);
+  const std::vector<std::string> asked = asked_measures(values, plan);
   SweepRun sweep(plan, text(values, "out"), shard.index, shard.count);
   if (has(values, "plan")) {
     print_plan(plan, sweep);
@@ -150,7 +174,7 @@ int run(const Values& values) {
   };
   sweep.run(*backend, command_line(), said);
   reporter.clear();
-  if (shard.count == 1) print_best(values, plan, sweep);
+  if (shard.count == 1) print_best(values, plan, sweep, asked);
   return kDone;
 }
 
@@ -163,7 +187,8 @@ const bool registered = register_command(
          "there are several) into the folder of -o. Finished units are kept in its folder units/,\n"
          "as are finished layers of the units in work: run again, only what is missing is done.\n"
          "Shards may run on different machines. Ends with the best setting of each preset per\n"
-         "budget, with bootstrap intervals.",
+         "budget, with bootstrap intervals: by stream error, the best predictor of what a model\n"
+         "loses (docs/prediction.md), and by retained importance, the papers' measure.",
      .describe = describe,
      .examples = {"kvsim sweep data/sweeps/restkv_smoothing.toml -o smoothing --plan",
                   "kvsim sweep data/sweeps/restkv_smoothing.toml -o smoothing --shard 1/2"},

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 
+#include "analysis/stream_layers.hpp"
 #include "analysis/summary.hpp"
 #include "io/tables.hpp"
 
@@ -111,6 +112,7 @@ std::string line_of(const std::vector<Column>& columns,
 
 std::string summary_table(const Dataset& dataset, const SummaryStyle& style) {
   std::vector<Column> columns = name_columns(dataset, style.width);
+  add_column(dataset, columns, "stream", "error", "stream_error_rms", itself, error_text);
   add_column(dataset, columns, "retained", "mean", "retained_importance_mean", mean, share_text,
              true);
   add_column(dataset, columns, "importance", "worst", "retained_importance_min", minimum,
@@ -119,7 +121,6 @@ std::string summary_table(const Dataset& dataset, const SummaryStyle& style) {
   add_column(dataset, columns, "output", "mean", "output_error_mean", mean, error_text);
   add_column(dataset, columns, "error", "worst", "output_error_max", maximum, error_text);
   add_column(dataset, columns, "residual", "worst", "residual_error_max", maximum, error_text);
-  add_column(dataset, columns, "stream", "error", "stream_error_rms", itself, error_text);
   add_column(dataset, columns, "", "smaller", "compression", itself, ratio_text);
 
   std::string text;
@@ -138,6 +139,8 @@ std::string summary_table(const Dataset& dataset, const SummaryStyle& style) {
       return alarming ? kRed + cell + kPlain : cell;
     });
   }
+  if (const std::string layers = stream_error_layers(dataset); !layers.empty())
+    text += "stream error: of " + layers + "\n";
   return text;
 }
 

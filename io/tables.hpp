@@ -28,9 +28,10 @@ struct SummaryStyle {
   int width = 80;   ///< columns of the terminal
 };
 
-/// The table a person reads after a run: per policy and budget the mean and worst retained
-/// importance, outlier count, mean and worst output error, worst residual error (when there is
-/// one) and compression; over layers means of means, worst of worst, sums of counts.
+/// The table a person reads after a run: per policy and budget the stream error (when there is
+/// one), the mean and worst retained importance, outlier count, mean and worst output error, worst
+/// residual error (likewise) and compression; over layers means of means, worst of worst, sums of
+/// counts. A last line says so when the stream error is not of all layers of the model.
 std::string summary_table(const Dataset& dataset, const SummaryStyle& style);
 
 }  // namespace kvsim

@@ -1,7 +1,7 @@
 #include "run/fragility.hpp"
 
 #include <algorithm>
-#include <array>
+#include <limits>
 #include <stdexcept>
 
 #include "analysis/summary.hpp"
@@ -30,18 +30,25 @@ std::string changed(const Record& record, const std::vector<std::string>& change
   return Record::parse(text).canonical();
 }
 
-/// Mean of means, worst and number of outliers of one policy at one budget, over layers.
-std::array<double, 3> over_layers(const Dataset& results, int64_t policy, int64_t budget) {
-  const auto outliers = results.row("outlier_count", {policy, budget});
-  double count = 0;
-  for (const double of_layer : outliers) count += of_layer;
-  return {mean(results.row("retained_importance_mean", {policy, budget})),
-          minimum(results.row("retained_importance_min", {policy, budget})), count};
+using Measures = FragilityMeasures<double>;
+
+/// Of one policy at one budget.
+Measures measures(const Dataset& results, int64_t policy, int64_t budget) {
+  Measures found;
+  found.stream = results.has("stream_error_rms")
+                     ? results.row("stream_error_rms", {policy, budget})[0]
+                     : std::numeric_limits<double>::quiet_NaN();
+  found.mean = mean(results.row("retained_importance_mean", {policy, budget}));
+  found.min = minimum(results.row("retained_importance_min", {policy, budget}));
+  found.outliers = 0;
+  for (const double of_layer : results.row("outlier_count", {policy, budget}))
+    found.outliers += of_layer;
+  return found;
 }
 
-Band band(const std::vector<std::array<double, 3>>& rows, size_t which) {
+Band band(const std::vector<Measures>& rows, double Measures::*which) {
   std::vector<double> values;
-  for (const auto& row : rows) values.push_back(row[which]);
+  for (const Measures& row : rows) values.push_back(row.*which);
   return {minimum(values), percentile(values, 50), maximum(values)};
 }
 
@@ -88,13 +95,14 @@ std::vector<FragilityRow> fragility_rows(const Dataset& results,
   for (const FragilityGroup& group : groups) {
     for (size_t b = 0; b < labels.size(); ++b) {
       const auto budget = static_cast<int64_t>(b);
-      std::vector<std::array<double, 3>> singles;
+      std::vector<Measures> singles;
       for (const std::string& single : group.singles)
-        singles.push_back(over_layers(results, index(single), budget));
-      const auto base = over_layers(results, index(group.base), budget);
-      const auto defensive = over_layers(results, index(group.defensive), budget);
-      rows.push_back({group.base, labels[b], band(singles, 0), band(singles, 1), band(singles, 2),
-                      base[0], base[1], base[2], defensive[0], defensive[1], defensive[2]});
+        singles.push_back(measures(results, index(single), budget));
+      rows.push_back({group.base, labels[b],
+                      {band(singles, &Measures::stream), band(singles, &Measures::mean),
+                       band(singles, &Measures::min), band(singles, &Measures::outliers)},
+                      measures(results, index(group.base), budget),
+                      measures(results, index(group.defensive), budget)});
     }
   }
   return rows;

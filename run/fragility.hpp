@@ -28,13 +28,20 @@ struct Band {
   double high = 0;
 };
 
-/// One line of the summary: over layers the mean of means, the worst, and the sum of outliers.
+/// Stream error (NaN when it was not measured), and over layers the mean of the means of retained
+/// importance, its worst, and the sum of outliers.
+template <class Value>
+struct FragilityMeasures {
+  Value stream, mean, min, outliers;
+};
+
+/// One block of the summary.
 struct FragilityRow {
   std::string base;
   std::string budget;
-  Band single_mean, single_min, single_outliers;
-  double base_mean = 0, base_min = 0, base_outliers = 0;
-  double defensive_mean = 0, defensive_min = 0, defensive_outliers = 0;
+  FragilityMeasures<Band> single;        ///< over the single rows
+  FragilityMeasures<double> own;         ///< of the record as it is
+  FragilityMeasures<double> defensive;
 };
 
 /// Per group and budget of a results file that holds all records of the groups.

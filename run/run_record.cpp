@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "analysis/stream_layers.hpp"
 #include "kvsim_version.hpp"
 #include "sim/core/parallel.hpp"
 
@@ -67,6 +68,7 @@ void describe_run(Dataset& dataset, const TraceReader& reader, const StudyOption
   dataset.set_attribute("trace", std::filesystem::path(info.path).filename().string());
   dataset.set_attribute("trace_digest", reader.digest());
   dataset.set_attribute("model", info.model);
+  dataset.set_attribute("num_layers", static_cast<int64_t>(info.num_layers));
   dataset.set_attribute("prompt_len", info.prompt_len);
   dataset.set_attribute("total_len", info.total_len);
   dataset.set_attribute("seed", static_cast<int64_t>(options.seed));
@@ -75,6 +77,9 @@ void describe_run(Dataset& dataset, const TraceReader& reader, const StudyOption
   dataset.set_attribute("device", backend.device());
   dataset.set_attribute("config", config_json(options, records, wo_steps));
   dataset.set_attribute("open_loop_note", kOpenLoopNote);
+  if (const std::string layers = stream_error_layers(dataset); !layers.empty()) {
+    dataset.set_attribute("stream_error_note", "Stream error is of " + layers + ".");
+  }
 }
 
 }  // namespace kvsim

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "analysis/stream_layers.hpp"
 #include "analysis/summary.hpp"
 #include "io/results_reader.hpp"
 
@@ -16,7 +17,8 @@ std::string preset_of(const std::string& record) { return record.substr(0, recor
 /// Series of every (criterion, budget, record); those of a sweep's results files are added up.
 class Series {
  public:
-  explicit Series(const SweepPlan& plan) : plan_(plan), options_(plan.jobs().front().options) {
+  explicit Series(const SweepPlan& plan)
+      : options_(plan.jobs().front().options), measured_(judged_measures()) {
     for (const SweepJob& job : plan.jobs()) {
       const std::string& trace = job.reader->digest();
       if (std::ranges::find(traces_, trace) == traces_.end()) traces_.push_back(trace);
@@ -27,6 +29,8 @@ class Series {
     const size_t trace = static_cast<size_t>(
         std::ranges::find(traces_, job.reader->digest()) - traces_.begin());
     const auto& budgets = std::get<std::vector<double>>(results.at("budget").values);
+    std::erase_if(measured_, [&](const std::string& name) { return !results.has(name); });
+    if (layers_.empty()) layers_ = stream_error_layers(results);
     for (size_t c = 0; c < criteria().size(); ++c) {
       if (!results.has(criteria()[c].variable)) continue;
       for (size_t b = 0; b < options_.budgets.size(); ++b) {
@@ -44,39 +48,55 @@ class Series {
   SettingSeries of(size_t criterion, size_t budget, size_t record) const {
     const auto found = series_.find({criterion, budget, record});
     if (found == series_.end()) return {};
-    SettingSeries series = found->second;
-    const bool complete = std::ranges::none_of(series, [](const auto& one) { return one.empty(); });
-    return complete ? series : SettingSeries();
+    SettingSeries series;
+    for (const Seeds& seeds : found->second) {
+      if (seeds.empty()) return {};
+      series.push_back(over_seeds(criteria()[criterion], seeds));
+    }
+    return series;
   }
   size_t traces() const { return traces_.size(); }
+  const std::vector<std::string>& measured() const { return measured_; }
+  const std::string& stream_layers() const { return layers_; }
 
  private:
   using Key = std::array<size_t, 3>;
+  using Seeds = SettingSeries;   ///< [seed][step] of one trace
 
   void add_one(const Dataset& results, Key key, size_t trace, int64_t column) {
     const Criterion& criterion = criteria()[key[0]];
-    const int64_t layers = results.size("layer");
-    std::vector<std::span<const double>> rows;
-    for (int64_t l = 0; l < layers; ++l) {
-      rows.push_back(results.row(criterion.variable, {static_cast<int64_t>(key[2]), column, l}));
+    const auto values =
+        results.row(criterion.variable, {static_cast<int64_t>(key[2]), column});   // [layers][T]
+    const auto count = static_cast<size_t>(results.size("step"));
+    std::vector<double> steps(count);
+    std::vector<double> layer(values.size() / count);
+    for (size_t t = 0; t < count; ++t) {
+      for (size_t l = 0; l < layer.size(); ++l) layer[l] = values[l * count + t];
+      steps[t] = criterion.fold(layer);
     }
-    SettingSeries& series = series_[key];
+    std::vector<Seeds>& series = series_[key];
     series.resize(traces_.size());
-    std::vector<double>& steps = series[trace];
-    const bool first = steps.empty();
-    if (first) steps.assign(rows.front().size(), 0.0);
-    const double seeds = static_cast<double>(plan_.jobs().size() / traces_.size());
-    std::vector<double> layer(rows.size());
-    for (size_t t = 0; t < steps.size(); ++t) {
-      for (size_t l = 0; l < rows.size(); ++l) layer[l] = rows[l][t];
-      steps[t] += criterion.fold(layer) / seeds;
-    }
+    series[trace].push_back(std::move(steps));
   }
 
-  const SweepPlan& plan_;
+  /// Mean over the seeds of a trace, root mean square where the criterion is one.
+  static std::vector<double> over_seeds(const Criterion& criterion, const Seeds& seeds) {
+    const bool squares = criterion.over == Fold::rms;
+    std::vector<double> steps(seeds.front().size(), 0.0);
+    for (size_t t = 0; t < steps.size(); ++t) {
+      for (const std::vector<double>& one : seeds) {
+        steps[t] += (squares ? one[t] * one[t] : one[t]) / static_cast<double>(seeds.size());
+      }
+      if (squares) steps[t] = std::sqrt(steps[t]);
+    }
+    return steps;
+  }
+
   const StudyOptions& options_;
   std::vector<std::string> traces_;   ///< digests
-  std::map<Key, SettingSeries> series_;
+  std::vector<std::string> measured_;
+  std::string layers_;
+  std::map<Key, std::vector<Seeds>> series_;   ///< [trace]
 };
 
 /// Takes out the steps that no setting measured.
@@ -140,11 +160,12 @@ std::vector<SettingSeries> comparable(const Series& series, size_t criterion, si
 
 }  // namespace
 
-BestTable best_settings(const SweepPlan& plan, const SweepRun& sweep) {
+BestTable best_settings(const SweepPlan& plan, const SweepRun& sweep,
+                        const std::vector<std::string>& measures) {
   Series series(plan);
   for (const SweepJob& job : plan.jobs()) series.add(job, read_results(sweep.target(job)));
   const StudyOptions& options = plan.jobs().front().options;
-  BestTable table{series.traces(), {}};
+  BestTable table{series.traces(), series.measured(), series.stream_layers(), {}};
   for (const auto& [preset, records] : presets_of(options.records)) {
     if (records.size() < 2) continue;
     int usual = -1;
@@ -152,6 +173,7 @@ BestTable best_settings(const SweepPlan& plan, const SweepRun& sweep) {
       if (options.records[records[k]].canonical() == preset) usual = static_cast<int>(k);
     }
     for (size_t c = 0; c < criteria().size(); ++c) {
+      if (std::ranges::find(measures, criteria()[c].variable) == measures.end()) continue;
       for (size_t b = 0; b < options.budgets.size(); ++b) {
         const std::vector<SettingSeries> settings = comparable(series, c, b, records);
         if (settings.empty()) continue;

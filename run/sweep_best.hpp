@@ -19,12 +19,15 @@ struct BestRow {
 
 struct BestTable {
   size_t traces = 0;
+  std::vector<std::string> measured;   ///< measures that every results file has
+  std::string stream_layers;           ///< of some results file: see stream_error_layers()
   std::vector<BestRow> rows;
 };
 
-/// Reads the results files of a finished sweep. Presets with one setting, budgets that keep
-/// everything, and criteria that do not tell the settings apart are left out; seeds of one trace
-/// are averaged.
-BestTable best_settings(const SweepPlan& plan, const SweepRun& sweep);
+/// Reads the results files of a finished sweep and judges by `measures`. Presets with one setting,
+/// budgets that keep everything, and criteria that do not tell the settings apart are left out;
+/// seeds of one trace are averaged.
+BestTable best_settings(const SweepPlan& plan, const SweepRun& sweep,
+                        const std::vector<std::string>& measures);
 
 }  // namespace kvsim

@@ -15,7 +15,8 @@ const MeasureVariable stream_error = measure.variable(
      .long_name = "error of the stream, all layers together",
      .definition = "root of the summed squares of the layers' ‖sum over heads of (z^ - z) W‖ / "
                    "norm of the residual stream that enters the last layer; over the layers of "
-                   "the run",
+                   "the run, and the attribute stream_error_note says so when these are not all of "
+                   "the model's (num_layers)",
      .needs = {&kResidualNorm},
      .when = &kAlways});
 const MeasureVariable stream_error_rms = measure.variable(

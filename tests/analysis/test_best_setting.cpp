@@ -8,7 +8,7 @@ using namespace kvsim;
 namespace {
 
 const Criterion kMean{.variable = "x"};
-const Criterion kWorstError{.variable = "x", .worst = true, .more_is_better = false};
+const Criterion kWorstError{.variable = "x", .over = Fold::worst, .more_is_better = false};
 
 SettingSeries constant(double value, size_t steps) { return {std::vector<double>(steps, value)}; }
 
@@ -26,6 +26,26 @@ TEST_CASE("the best setting is the largest mean or the smallest worst error", "[
   CHECK(worst.best == 2);
   CHECK(worst.value == Approx(0.45));
   CHECK(worst.gain == Approx(0.15));
+}
+
+TEST_CASE("stream error is judged by its root mean square", "[statistics]") {
+  const Criterion& stream = criteria().front();
+  CHECK(stream.variable == "stream_error");
+  const BestSetting found = best_setting({{{0.3, 0.4}}, {{0.1, 0.5}}}, 1, stream, 0);
+  CHECK(found.best == 0);   // although the mean of the other is smaller
+  CHECK(found.value == Approx(std::sqrt(0.125)));
+  CHECK(found.gain == Approx(std::sqrt(0.13) - std::sqrt(0.125)));
+}
+
+TEST_CASE("stream error leads, without it output error, with retained importance beside it",
+          "[statistics]") {
+  using Names = std::vector<std::string>;
+  CHECK(judged_measures() ==
+        Names{"stream_error", "retained_importance", "output_error", "residual_error"});
+  CHECK(usual_measures(judged_measures()) == Names{"stream_error", "retained_importance"});
+  CHECK(usual_measures({"retained_importance", "output_error"}) ==
+        Names{"output_error", "retained_importance"});
+  CHECK(usual_measures({}).empty());
 }
 
 TEST_CASE("among equal settings the default is the best, without it the first", "[statistics]") {

@@ -252,3 +252,36 @@ TEST_CASE("a full disk loses only what is in work and says so in one line", "[sw
   REQUIRE(run_kvsim(sweep.line("full")).status == 0);
   check_same((sweep.folder / "whole") + "/t-seed0.nc", (sweep.folder / "full") + "/t-seed0.nc");
 }
+
+TEST_CASE("settings are judged by stream error, unless --metric names other measures", "[sweep]") {
+  const Sweep sweep;
+  write_bytes(sweep.config, "traces = [\"" + sweep.trace + "\"]\n"
+              "budgets = [0.25]\nlayers = [0, 2]\n[[policy]]\npreset = \"snapkv\"\nwindow = [2, 4]\nkernel = [3, 5]\n");
+  const Outcome usual = run_kvsim(sweep.line("out", "--csv " + (sweep.folder / "best.csv")));
+  REQUIRE(usual.status == 0);
+  const size_t stream = usual.out.find("snapkv, 4 settings: stream error, root mean square");
+  REQUIRE(stream != std::string::npos);
+  CHECK(stream < usual.out.find("snapkv, 4 settings: retained importance, mean"));
+  CHECK_THAT(usual.out, Catch::Contains("stream error: of 2 of the model's 3 layers\n") &&
+                            !Catch::Contains("output error"));
+  const std::string csv = read_bytes(sweep.folder / "best.csv");   // has them all
+  CHECK_THAT(csv, Catch::Contains("\nsnapkv,4,stream_error,rms,0.25,") &&
+                      Catch::Contains("\nsnapkv,4,output_error,mean,0.25,"));
+  const Dataset results = read_results(sweep.folder / "out/t.nc");
+  const auto& policies = std::get<std::vector<std::string>>(results.at("policy").values);
+  const auto errors = std::get<std::vector<double>>(results.at("stream_error_rms").values);
+  const std::string& best = policies[std::ranges::min_element(errors) - errors.begin()];
+  CHECK_THAT(csv, Catch::Contains("\nsnapkv,4,stream_error,rms,0.25,\"" + best + "\","));
+
+  const Outcome other = run_kvsim(sweep.line("out", "--metric output_error,residual_error"));
+  CHECK(other.status == 0);
+  CHECK_THAT(other.out, Catch::Contains("settings: output error") &&
+                            Catch::Contains("settings: residual error") &&
+                            !Catch::Contains("stream") && !Catch::Contains("retained"));
+  const Outcome json = run_kvsim(sweep.line("out", "--json --metric stream_error"));
+  CHECK_THAT(json.out, Catch::Contains("\"rms\"") && !Catch::Contains("retained"));
+  const Outcome unknown = run_kvsim(sweep.line("out", "--metric stream_eror"));
+  CHECK(unknown.status == 2);
+  CHECK_THAT(unknown.err, Catch::Contains("--metric: unknown metric: found stream_eror") &&
+                              Catch::Contains("stream_error, retained_importance, output_error"));
+}

@@ -102,6 +102,24 @@ TEST_CASE("the summary takes means of means, the worst of the worst and sums of 
         "knorm                25%     0.100       0.100         0     4.0x\n");
 }
 
+TEST_CASE("stream error leads the summary, and a last line says when it is of some layers",
+          "[tables]") {
+  Dataset dataset = small();
+  Variable stream = make_variable(declared("stream_error_rms"), dataset);
+  stream.values = std::vector<double>{0.25, 0.0625};
+  dataset.add(std::move(stream));
+  dataset.set_attribute("num_layers", int64_t{2});
+  const std::string table =
+      "                          stream  retained  importance\n"
+      "policy            budget   error      mean       worst  outliers  smaller\n"
+      "snapkv,window=16     25%   0.250     0.600       0.300         3     4.0x\n"
+      "knorm                25%   0.062     0.100       0.100         0     4.0x\n";
+  CHECK(summary_table(dataset, {}) == table);
+  dataset.set_attribute("num_layers", int64_t{12});
+  CHECK(summary_table(dataset, {}) ==
+        table + "stream error: of 2 of the model's 12 layers\n");
+}
+
 TEST_CASE("colours come only when asked for and long names are cut to the terminal", "[tables]") {
   const Dataset dataset = small();
   CHECK(summary_table(dataset, {}).find('\033') == std::string::npos);

@@ -60,10 +60,10 @@ TEST_CASE("replay --fragility measures every row, and its band is that of those 
     least = std::min(least, (mean[0] + mean[1]) / 2);
     most = std::max(most, (mean[0] + mean[1]) / 2);
   }
-  CHECK(rows[0].single_mean.low == Approx(least));
-  CHECK(rows[0].single_mean.high == Approx(most));
-  CHECK(rows[0].single_mean.middle >= least);
-  CHECK(rows[0].single_mean.middle <= most);
+  CHECK(rows[0].single.mean.low == Approx(least));
+  CHECK(rows[0].single.mean.high == Approx(most));
+  CHECK(rows[0].single.mean.middle >= least);
+  CHECK(rows[0].single.mean.middle <= most);
   const Outcome refused = run_kvsim("replay " + trace + " --fragility --policy streaming");
   CHECK(refused.status == 2);
   CHECK_THAT(refused.err, Catch::Contains("no policy aggregates over a window"));

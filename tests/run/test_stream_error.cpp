@@ -3,7 +3,9 @@
 #include <limits>
 
 #include "analysis/stream_error.hpp"
+#include "analysis/stream_layers.hpp"
 #include "analysis/summary.hpp"
+#include "analysis/variables.hpp"
 #include "run/study.hpp"
 #include "run/synth.hpp"
 #include "tests/io/trace_fixture.hpp"
@@ -46,6 +48,9 @@ TEST_CASE("a study's stream error is that of its layers' residual errors", "[run
   study.check();
   const auto backend = make_cpu_backend();
   const Dataset results = study.run(*backend);
+  CHECK(std::get<int64_t>(*results.attribute("num_layers")) == 3);
+  CHECK(std::get<std::string>(*results.attribute("stream_error_note")) ==
+        "Stream error is of 2 of the model's 3 layers.");
   const auto first = static_cast<size_t>(reader.info().first_step());
   const LayerTrace low = reader.read_layer(0);
   const LayerTrace high = reader.read_layer(2);
@@ -70,4 +75,18 @@ TEST_CASE("a study's stream error is that of its layers' residual errors", "[run
       CHECK((rms > 0) == (b == 0));
     }
   }
+}
+
+TEST_CASE("which layers a stream error is of is said when they are not all", "[run]") {
+  Dataset results;
+  results.add_dimension("policy", 1);
+  results.add_dimension("budget", 1);
+  results.add_dimension("layer", 3);
+  CHECK(stream_error_layers(results).empty());   // not measured
+  results.add(make_variable(declared("stream_error_rms"), results));
+  CHECK(stream_error_layers(results) == "the 3 captured layers");   // of an older file
+  results.set_attribute("num_layers", int64_t{3});
+  CHECK(stream_error_layers(results).empty());
+  results.set_attribute("num_layers", int64_t{30});
+  CHECK(stream_error_layers(results) == "3 of the model's 30 layers");
 }
