@@ -1,6 +1,9 @@
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <mutex>
+#include <set>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "sim/core/parallel.hpp"
@@ -58,4 +61,54 @@ TEST_CASE("a nested parallel loop runs in the thread that calls it", "[core]") {
   });
   CHECK(count == 40);
   CHECK_FALSE(moved);
+}
+
+TEST_CASE("threads that loop at the same time share the helpers", "[core]") {
+  const Threads threads_of_test(3);
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([&wrong, caller] {
+      for (int64_t loop = 1; loop < 300; ++loop) {
+        const int64_t count = (loop * (caller + 1)) % 7 + 2;
+        std::vector<std::atomic<int>> seen(static_cast<size_t>(count));
+        parallel_for(count, [&](int64_t i) {
+          ++seen[static_cast<size_t>(i)];
+          if (thread_index() >= threads()) ++wrong;
+        });
+        for (const auto& times : seen) wrong += times != 1;
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("a loop uses no more threads than are set, also after there were more", "[core]") {
+  for (const int count : {8, 2, 5}) {
+    const Threads threads_of_test(count);
+    std::mutex mutex;
+    std::set<std::thread::id> ids;
+    std::set<int> indices;
+    parallel_for(400, [&](int64_t) {
+      const std::lock_guard lock(mutex);
+      ids.insert(std::this_thread::get_id());
+      indices.insert(thread_index());
+    });
+    CHECK(ids.size() == indices.size());
+    CHECK(*indices.rbegin() < count);
+  }
+}
+
+TEST_CASE("threads that work at the same time have indices of their own", "[core]") {
+  const Threads threads_of_test(4);
+  std::atomic<int> arrived{0};
+  std::vector<int> indices(4);
+  // Nobody goes on before all four are there.
+  parallel_for(4, [&](int64_t i) {
+    indices[static_cast<size_t>(i)] = thread_index();
+    ++arrived;
+    while (arrived < 4) std::this_thread::yield();
+  });
+  CHECK(std::set<int>(indices.begin(), indices.end()) == std::set<int>{0, 1, 2, 3});
 }
