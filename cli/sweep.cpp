@@ -10,6 +10,8 @@
 #include "cli/progress.hpp"
 #include "cli/terminal.hpp"
 #include "io/temporary_file.hpp"
+#include "run/measures/conditions.hpp"
+#include "run/measures/variables.hpp"
 #include "run/sweep_best.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/parallel.hpp"
@@ -126,7 +128,8 @@ std::vector<std::string> asked_measures(const Values& values, const SweepPlan& p
   const std::vector<std::string> known = judged_measures();
   const auto asked = chosen_names(texts(values, "metric"), "metric", known, known);
   for (const std::string& name : asked) {
-    if ((declared(name).occasion & kResidualNorm) == 0) continue;
+    const auto& needs = declared(name).needs;
+    if (std::find(needs.begin(), needs.end(), &kResidualNorm) == needs.end()) continue;
     for (const SweepJob& job : plan.jobs()) {
       if (job.reader->info().has_residual_norm) continue;
       bad_data({.what = "--metric " + name + " cannot be measured",
