@@ -92,8 +92,7 @@ class PolicyRun::Impl {
     }
   }
 
-  std::vector<size_t> survey_plans() const { return plans_where(true); }
-  std::vector<size_t> plans_where(bool for_survey) const;
+  std::vector<size_t> plans_of(int layer, bool for_survey) const;
   ScoredPlans score(LayerWork& work, const std::vector<size_t>& plans);
   AllocationRequest allocation(const PreparedRecord& record, size_t b) const;
   void allocate_across();
@@ -124,10 +123,13 @@ class PolicyRun::Impl {
   std::vector<std::vector<std::shared_ptr<const KeptSets>>> previous, current;
 };
 
-std::vector<size_t> PolicyRun::Impl::plans_where(bool for_survey) const {
+/// Those that are scored in the survey of a layer, or else when it is replayed.
+std::vector<size_t> PolicyRun::Impl::plans_of(int layer, bool for_survey) const {
   std::vector<size_t> found;
-  for (size_t plan = 0; plan < preparation.plans().size(); ++plan)
-    if (preparation.plans()[plan].for_survey == for_survey) found.push_back(plan);
+  for (size_t plan = 0; plan < preparation.plans().size(); ++plan) {
+    const ScorePlan& p = preparation.plans()[plan];
+    if (p.for_survey == for_survey && p.layers.contains(layer)) found.push_back(plan);
+  }
   return found;
 }
 
@@ -357,10 +359,14 @@ const std::vector<Budget>& PolicyRun::budgets() const { return impl_->budgets; }
 int64_t PolicyRun::budget_entries(size_t record, size_t budget) const {
   return impl_->prepared.at(record).budgets.at(budget).entries;
 }
-bool PolicyRun::needs_survey() const { return !impl_->survey_plans().empty(); }
+bool PolicyRun::needs_survey() const {
+  return std::ranges::any_of(impl_->preparation.plans(), [](const ScorePlan& plan) {
+    return plan.for_survey && !plan.layers.empty();
+  });
+}
 
 void PolicyRun::survey(LayerWork& work) {
-  impl_->surveyed[work.layer()] = impl_->score(work, impl_->survey_plans());
+  impl_->surveyed[work.layer()] = impl_->score(work, impl_->plans_of(work.layer(), true));
 }
 
 double PolicyRun::scoring_seconds() const { return impl_->scoring_seconds; }
@@ -370,7 +376,7 @@ void PolicyRun::finish_survey() { impl_->allocate_across(); }
 LayerKept PolicyRun::select(LayerWork& work) {
   Impl& run = *impl_;
   if (!run.allocated) run.allocate_across();
-  ScoredPlans plans = run.score(work, run.plans_where(false));
+  ScoredPlans plans = run.score(work, run.plans_of(work.layer(), false));
   const auto stored = run.surveyed.find(work.layer());
   if (stored != run.surveyed.end()) {
     for (auto& [key, scored] : stored->second) plans[key] = std::move(scored);
@@ -391,7 +397,7 @@ LayerKept PolicyRun::select(LayerWork& work) {
 
 void PolicyRun::exchange_survey(int layer, Archive& archive) {
   ScoredPlans& plans = impl_->surveyed[layer];
-  for (const size_t plan : impl_->survey_plans()) {
+  for (const size_t plan : impl_->plans_of(layer, true)) {
     for (size_t v = 0; v < impl_->preparation.plans()[plan].free_slots.size(); ++v) {
       std::shared_ptr<ScoredLayer>& scored = plans[{plan, v}].layer;
       if (archive.reads()) scored = std::make_shared<ScoredLayer>();

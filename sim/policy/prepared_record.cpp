@@ -116,6 +116,7 @@ PreparedRecord Preparation::prepare(const Record& record) {
         stage1.uses_unweighted() || p.settings.is("allocate_score", "unweighted");
     plan.wants_statistic = p.allocate->watches();
     plan.for_survey = p.allocate->across_layers() && p.allocate->needs_scores();
+    plan.layers = {p.layers.begin(), p.layers.end()};
     const int64_t free = follows_drift ? std::max<int64_t>(b.entries - b.window, 0) : 0;
     b.variant = static_cast<size_t>(std::ranges::find(plan.free_slots, free) -
                                     plan.free_slots.begin());
@@ -127,10 +128,12 @@ PreparedRecord Preparation::prepare(const Record& record) {
 
 size_t Preparation::share_plan(const std::string& key, ScorePlan plan) {
   const auto [at, fresh] = by_key_.try_emplace(key, plans_.size());
-  if (fresh)
+  if (fresh) {
     plans_.push_back(std::move(plan));
-  else
+  } else {
     plans_[at->second].for_survey |= plan.for_survey;
+    plans_[at->second].layers.merge(plan.layers);
+  }
   return at->second;
 }
 

@@ -21,6 +21,7 @@ struct ScorePlan {
   bool wants_unweighted = false;
   bool wants_statistic = false;
   bool for_survey = false;     ///< some record needs it of all layers before any is replayed
+  std::set<int> layers;        ///< those that some record does not skip
 };
 
 /// One record at one budget.

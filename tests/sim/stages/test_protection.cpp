@@ -250,5 +250,26 @@ TEST_CASE("nested layers choose among what the layer before kept") {
   CHECK(test::kept_entries(*run, record + ",skip_layers=0", "3", 0, 1) == Entries{1, 5, 7});
 }
 
+TEST_CASE("a skipped layer is not scored: neither its queries nor its file are asked for") {
+  test::SmallRun small = eight();
+  small.positions = {8};   // no query of the prompt
+  small.weights = {{{1, 1, 1, 1, 1, 1, 1, 1, 1}}};
+  const auto run = small.build();
+  CHECK(test::kept_entries(*run, "h2o,skip_layers=0", "3").size() == 8);
+  CHECK_THROWS(test::kept_of(*run, {"h2o"}, {"3"}));
+  small = eight();
+  small.layers = {0, 1};
+  small.model_layers = 2;
+  test::MadeUpFiles files;   // holds layer 0 alone
+  files.layer_scores[0] = Table<double>(1, 8, 1.0);
+  for (const char* record : {"external,scores=F,skip_layers=1",
+                             "external,scores=F,skip_layers=1,allocate=ada",
+                             "external,scores=F,skip_layers=1,allocate=joint"}) {
+    CHECK(test::kept_entries(*small.build(), record, "3", 0, 0, files).size() == 3);
+    CHECK(test::kept_entries(*small.build(), record, "3", 0, 1, files).size() == 8);
+  }
+  CHECK_THROWS(test::kept_of(*small.build(), {"external,scores=F"}, {"3"}, 0, files));
+}
+
 }  // namespace
 }  // namespace kvsim
