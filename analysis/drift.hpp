@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "sim/core/array.hpp"
+#include "sim/core/decimal.hpp"
+#include "sim/core/position_drift.hpp"
 
 namespace kvsim {
 
@@ -19,17 +21,18 @@ class Drift {
 
   /// NaN if K = 0.
   double mean_position(size_t budget, int query_head, int64_t row) const;
-  /// Rear half minus front half of the rows, tokens; 0 if K = 0 or there is one row.
-  double drift(size_t budget, int query_head) const;
+  /// Front half minus rear half of the rows; 0 if K = 0 or there is one row.
+  PositionDrift drift(size_t budget, int query_head) const;
 
  private:
   std::vector<int64_t> best_;
-  std::vector<Table<double>> position_;   ///< [budget] each [Hq][rows]
+  std::vector<Table<int64_t>> count_;   ///< [budget] each [Hq][rows] entries that are followed
+  std::vector<Table<int64_t>> sum_;     ///< the same, the sum of their positions
 };
 
-/// Width and shift of ReST-KV's adaptive window for a drift (rear minus front) and beta in tokens,
-/// with the default least width of 5 (policies.md 5.5).
-int64_t adaptive_width(double drift, double beta);
-int64_t adaptive_shift(double drift, double beta);
+/// Width and shift of ReST-KV's adaptive window for a drift and beta in tokens, with the default
+/// least width of 5 (policies.md 5.5).
+int64_t adaptive_width(const PositionDrift& drift, const Decimal& beta);
+int64_t adaptive_shift(const PositionDrift& drift, const Decimal& beta);
 
 }  // namespace kvsim

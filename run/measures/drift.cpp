@@ -8,7 +8,7 @@
 namespace kvsim {
 namespace {
 
-constexpr double kBeta = 2000;   // tokens, the paper's
+const Decimal kBeta(2000);   // tokens, the paper's
 constexpr const char* kDrift = "indicator budget layer head";
 
 VariableValues indicators(const RunShape& /*run*/) { return DriftRows::indicators(); }
@@ -74,8 +74,8 @@ class DriftMeasure : public Measure {
         for (int h = 0; h < layer.work.query_heads(); ++h) {
           const std::initializer_list<int64_t> at = {static_cast<int64_t>(k),
                                                      static_cast<int64_t>(b), layer.index, h};
-          const double drift = seen.drift[k].drift(b, h);
-          results.set(best_drift, at, drift);
+          const PositionDrift drift = seen.drift[k].drift(b, h);
+          results.set(best_drift, at, 0 - drift.value());   // positive: towards later tokens
           results.set(width, at, static_cast<double>(adaptive_width(drift, kBeta)));
           results.set(shift, at, static_cast<double>(adaptive_shift(drift, kBeta)));
           const auto positions = results.row(position, at);

@@ -42,7 +42,7 @@ class RowBins {
     cuts_.push_back({variant, count, count - above_, places_, bins_[at_].list - 1});
   }
 
-  /// Calls visit(variant, mean entry number of its best) for every cut, and empties the bins.
+  /// Calls visit(variant, how many best, sum of their numbers) for every cut; empties the bins.
   template <class Visit>
   void finish(std::span<const double> row, const Visit& visit) {
     std::vector<std::vector<uint32_t>> inside(lists_);
@@ -60,7 +60,7 @@ class RowBins {
       const auto end = list.begin() + cut.from_bin;
       std::nth_element(list.begin(), end - 1, list.end(), better);
       const uint64_t places = std::accumulate(list.begin(), end, cut.places);
-      visit(cut.variant, static_cast<double>(places) / static_cast<double>(cut.count));
+      visit(cut.variant, cut.count, static_cast<int64_t>(places));
     }
   }
 
@@ -91,7 +91,8 @@ class RowBins {
 DriftTracker::DriftTracker(std::vector<int64_t> best, int64_t rows)
     : best_(std::move(best)),
       ascending_(best_.size()),
-      means_(rows, std::ssize(best_)) {
+      counts_(rows, std::ssize(best_)),
+      sums_(rows, std::ssize(best_)) {
   std::iota(ascending_.begin(), ascending_.end(), size_t{0});
   std::stable_sort(ascending_.begin(), ascending_.end(),
                    [this](size_t a, size_t b) { return best_[a] < best_[b]; });
@@ -104,17 +105,18 @@ void DriftTracker::add(int64_t j, std::span<const double> row) {
   for (const size_t variant : ascending_)
     if (best_[variant] > 0)
       bins.cut(variant, std::min(best_[variant], static_cast<int64_t>(row.size())));
-  const auto means = means_.row(j);
-  bins.finish(row, [&](size_t variant, double mean) { means[variant] = mean; });
+  const auto counts = counts_.row(j), sums = sums_.row(j);
+  bins.finish(row, [&](size_t variant, int64_t count, int64_t sum) {
+    counts[variant] = count;
+    sums[variant] = sum;
+  });
 }
 
-double DriftTracker::drift(size_t variant) const {
-  const int64_t rows = means_.rows(), half = rows / 2;
-  if (best_[variant] <= 0 || rows < 2) return 0;
-  double front = 0, rear = 0;
-  for (int64_t j = 0; j < rows; ++j)
-    (j < half ? front : rear) += means_(j, static_cast<int64_t>(variant));
-  return front / static_cast<double>(half) - rear / static_cast<double>(rows - half);
+PositionDrift DriftTracker::drift(size_t variant) const {
+  PositionDrift drift(sums_.rows());
+  const auto column = static_cast<int64_t>(variant);
+  for (int64_t j = 0; j < sums_.rows(); ++j) drift.add(j, counts_(j, column), sums_(j, column));
+  return drift;
 }
 
 }  // namespace kvsim

@@ -53,7 +53,7 @@ void score_entries(LayerWork& work, const SideFiles& files, uint64_t seed, Scori
     for (int64_t owner = 0; owner < scores.rows(); ++owner) {
       const auto row = scores.row(owner).subspan(begin, size);
       const std::vector<double> before(row.begin(), row.end());
-      smooth.apply(scoring.settings(), 0, before, row);
+      smooth.apply(scoring.settings(), PositionDrift(0), before, row);
     }
   }
   scoring.grouped.assign(1, std::move(scores));

@@ -179,7 +179,7 @@ void SegmentScorer::make_head_row(const AttentionBlock& block, size_t head, int6
   plain.resize(made.size());
   const std::span<double> to = smooths_before() ? plain : made;
   (*rows_)->row(block, static_cast<int>(head), row, segment().candidates, to);
-  if (smooths_before()) smooth_.apply(settings_, 0, plain, made);
+  if (smooths_before()) smooth_.apply(settings_, PositionDrift(0), plain, made);
 }
 
 void SegmentScorer::follow_attention(const AttentionBlock& block, size_t head, int64_t row,
@@ -203,12 +203,12 @@ void SegmentScorer::make_group_row(const AttentionBlock& block, int64_t row) {
   const bool smooths_heads = smooths_before() && before_.starts_with('s');
   for (int head = 0; head < block.heads; ++head) {
     (*rows_)->row(block, head, row, segment().candidates, plain);
-    if (smooths_heads) smooth_.apply(settings_, 0, plain, smoothed);
+    if (smooths_heads) smooth_.apply(settings_, PositionDrift(0), plain, smoothed);
     group_.add(first_head + head, heads, smooths_heads ? smoothed : plain, made);
   }
   if (!smooths_before() || smooths_heads || !complete(block)) return;
   std::ranges::copy(made, plain.begin());
-  smooth_.apply(settings_, 0, plain, made);
+  smooth_.apply(settings_, PositionDrift(0), plain, made);
 }
 
 /// Hands the rows of a block to the aggregation: their order counts, that of columns does not.
@@ -238,7 +238,8 @@ void SegmentScorer::end(const AttentionBlock& block, int64_t first_row) {
 void SegmentScorer::smooth_into(size_t variant, const Unit& unit, Row& row) const {
   if (smooth_.changes_nothing()) return;
   Row smoothed(row.size());
-  smooth_.apply(settings_, unit.drift ? unit.drift->drift(variant) : 0, row, smoothed);
+  smooth_.apply(settings_, unit.drift ? unit.drift->drift(variant) : PositionDrift(0), row,
+                smoothed);
   row = std::move(smoothed);
 }
 

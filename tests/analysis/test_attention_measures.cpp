@@ -97,20 +97,26 @@ TEST_CASE("an estimate of risk is judged by ranks, ratio and direction", "[risk]
          std::isnan(none.underestimated)));
 }
 
-TEST_CASE("drift is the rear half's mean position minus the front half's", "[dynamics]") {
+TEST_CASE("drift is the front half's mean position minus the rear half's", "[dynamics]") {
   Drift drift({1, 2, 0}, 1, 3);   // front: row 0; rear: rows 1 and 2
   drift.add(0, 0, std::vector<double>{5, 1, 0, 0});
   drift.add(0, 1, std::vector<double>{0, 5, 1, 0});
   drift.add(0, 2, std::vector<double>{0, 1, 1, 5});
-  CHECK(drift.drift(0, 0) == Approx((1 + 3) / 2.0 - 0));
-  CHECK(drift.drift(1, 0) == Approx((1.5 + 2.5) / 2 - 0.5));   // a tie takes the more recent, 2
-  CHECK(drift.drift(2, 0) == 0);
+  CHECK(drift.drift(0, 0).value() == 0 - (1 + 3) / 2.0);
+  CHECK(drift.drift(1, 0).value() == 0.5 - (1.5 + 2.5) / 2);   // a tie takes the more recent, 2
+  CHECK(drift.drift(2, 0).sign() == 0);
   CHECK(std::isnan(drift.mean_position(2, 0, 0)));
-  CHECK(adaptive_width(1999, 2000) == 5);
-  CHECK(adaptive_width(-6001, 2000) == 7);
-  CHECK(adaptive_shift(0, 2000) == 0);
-  CHECK(adaptive_shift(-4500, 2000) == 2);    // front minus rear is 4500
-  CHECK(adaptive_shift(4500, 2000) == -2);    // floor(-2.25) + 1
+  const auto tokens = [](int64_t front_minus_rear) {
+    PositionDrift made(2);
+    made.add(0, 1, front_minus_rear);
+    return made;
+  };
+  const Decimal beta(2000);
+  CHECK(adaptive_width(tokens(1999), beta) == 5);
+  CHECK(adaptive_width(tokens(-6001), beta) == 7);
+  CHECK(adaptive_shift(tokens(0), beta) == 0);
+  CHECK(adaptive_shift(tokens(4500), beta) == 2);
+  CHECK(adaptive_shift(tokens(-4500), beta) == -2);    // floor(-2.25) + 1
 }
 
 TEST_CASE("parts of the prompt cover it without gaps", "[dynamics]") {

@@ -106,7 +106,7 @@ class PartScorer {
   double largest_logit(int h);
   double joint(int kv_head, size_t j, size_t c);
   Rows indicator();
-  void aggregate(Rows& rows, std::vector<double>& drift);
+  void aggregate(Rows& rows, std::vector<Rational>& drift);
   Row aggregate_head(const std::vector<Row>& rows) const;
   void group(Rows& rows) const;
   void finish_mean_change(int h, Row& a);
@@ -115,7 +115,7 @@ class PartScorer {
     return facts_.attention(h, part_.queries[j])[static_cast<size_t>(i)] *
            facts_.value_norm(h, i, true, true);
   }
-  double drift_of(const std::vector<Row>& rows, int head) const;
+  Rational drift_of(const std::vector<Row>& rows, int head) const;
 
   const PolicyCase& c_;
   LayerFacts& facts_;
@@ -252,7 +252,7 @@ void PartScorer::finish_mean_change(int h, Row& a) {
 
 /// Delta of one head-axis entry from the rows that enter `aggregate` (aws) or the attention rows
 /// over all keys that each query sees (aws-code).
-double PartScorer::drift_of(const std::vector<Row>& rows, int head) const {
+Rational PartScorer::drift_of(const std::vector<Row>& rows, int head) const {
   const bool code = c_.settings.is("smooth", "aws-code");
   const int64_t free = std::max<int64_t>(c_.entries() - c_.window(), 0);
   std::vector<Row> followed = rows;
@@ -263,7 +263,7 @@ double PartScorer::drift_of(const std::vector<Row>& rows, int head) const {
   return drift(followed, free);
 }
 
-void PartScorer::aggregate(Rows& rows, std::vector<double>& drifts) {
+void PartScorer::aggregate(Rows& rows, std::vector<Rational>& drifts) {
   for (size_t a = 0; a < rows.size(); ++a) {
     if (c_.settings.text("smooth").starts_with("aws"))
       drifts.push_back(drift_of(rows[a], static_cast<int>(a)));
@@ -296,7 +296,7 @@ void PartScorer::group(Rows& rows) const {
 std::vector<Row> PartScorer::scores() {
   if (columns() == 0) return std::vector<Row>(static_cast<size_t>(c_.owners()));
   Rows rows = indicator();
-  std::vector<double> drifts;
+  std::vector<Rational> drifts;
   for (const char step : c_.settings.text("order")) {
     if (step == 'a') aggregate(rows, drifts);
     if (step == 'g') group(rows);

@@ -10,15 +10,13 @@ namespace {
 
 double sum_of(const Row& row) { return std::accumulate(row.begin(), row.end(), 0.0); }
 
-/// floor(|x| / beta) and its relatives are of float64 here: Delta is a mean of positions.
-Row adaptive(const Settings& settings, const Row& row, double drift_tokens) {
-  const double beta = settings.real("aws_beta");
-  const auto steps = static_cast<int64_t>(std::floor(std::fabs(drift_tokens) / beta));
-  const int64_t width = std::max(settings.count("aws_min"), 2 * steps + 1);
-  int64_t shift = 0;
-  if (drift_tokens > 0) shift = static_cast<int64_t>(std::floor(drift_tokens / beta));
-  if (drift_tokens < 0) shift = static_cast<int64_t>(std::floor(drift_tokens / beta)) + 1;
-  if (drift_tokens == 0 && settings.is("smooth", "aws-code")) shift = 1;
+Row adaptive(const Settings& settings, const Row& row, Rational drift) {
+  const Rational beta = Rational::parse(settings.text("aws_beta"));
+  const Rational size = drift < Rational(0) ? Rational(0) - drift : drift;
+  const int64_t width = std::max(settings.count("aws_min"), 2 * (size / beta).floor() + 1);
+  int64_t shift = (drift / beta).floor();
+  if (drift < Rational(0)) shift += 1;
+  if (drift == Rational(0) && settings.is("smooth", "aws-code")) shift = 1;
   const auto last = static_cast<int64_t>(row.size()) - 1;
   Row out(row.size(), 0.0);
   for (int64_t i = 0; i <= last; ++i) {
@@ -32,10 +30,10 @@ Row adaptive(const Settings& settings, const Row& row, double drift_tokens) {
 
 }  // namespace
 
-Row smoothed(const Settings& settings, const Row& row, double drift_tokens) {
+Row smoothed(const Settings& settings, const Row& row, Rational drift) {
   const std::string& kind = settings.text("smooth");
   if (kind == "none") return row;
-  if (kind.starts_with("aws")) return adaptive(settings, row, drift_tokens);
+  if (kind.starts_with("aws")) return adaptive(settings, row, drift);
   const int64_t k = settings.count("kernel");
   const auto last = static_cast<int64_t>(row.size()) - 1;
   Row out(row.size(), 0.0);
@@ -56,10 +54,10 @@ Row smoothed(const Settings& settings, const Row& row, double drift_tokens) {
   return out;
 }
 
-double drift(const std::vector<Row>& rows, int64_t free) {
+Rational drift(const std::vector<Row>& rows, int64_t free) {
   const size_t m = rows.size();
   if (free == 0 || m < 2) return 0;
-  Row mean_position;
+  std::vector<Rational> mean_position;
   for (const Row& row : rows) {
     std::vector<size_t> order(row.size());
     std::iota(order.begin(), order.end(), size_t{0});
@@ -67,14 +65,15 @@ double drift(const std::vector<Row>& rows, int64_t free) {
       return row[a] != row[b] ? row[a] > row[b] : a > b;
     });
     order.resize(std::min(order.size(), static_cast<size_t>(free)));
-    double sum = 0;
-    for (const size_t i : order) sum += static_cast<double>(i);
-    mean_position.push_back(sum / static_cast<double>(order.size()));
+    int64_t sum = 0;
+    for (const size_t i : order) sum += static_cast<int64_t>(i);
+    mean_position.push_back(Rational(sum) / Rational(static_cast<int64_t>(order.size())));
   }
-  const auto middle = mean_position.begin() + static_cast<int64_t>(m / 2);
-  const double front = std::accumulate(mean_position.begin(), middle, 0.0);
-  const double rear = std::accumulate(middle, mean_position.end(), 0.0);
-  return front / static_cast<double>(m / 2) - rear / static_cast<double>(m - m / 2);
+  const auto half = static_cast<int64_t>(m / 2);
+  const auto middle = mean_position.begin() + half;
+  const Rational front = std::accumulate(mean_position.begin(), middle, Rational(0));
+  const Rational rear = std::accumulate(middle, mean_position.end(), Rational(0));
+  return front / Rational(half) - rear / Rational(static_cast<int64_t>(m) - half);
 }
 
 void observe_layer(const PolicyCase& c,

@@ -5,12 +5,12 @@
 
 namespace kvsim::reference {
 
-/// One row after `smooth` (5.5); `drift_tokens` is Delta, for the adaptive windows.
-Row smoothed(const Settings& settings, const Row& row, double drift_tokens);
+/// One row after `smooth` (5.5); `drift` is Delta, for the adaptive windows.
+Row smoothed(const Settings& settings, const Row& row, Rational drift);
 
 /// Delta = D_front - D_rear of the `free` best columns of each row; 0 when nothing is free or
 /// there is one row. Rows may differ in length (keys that each query sees).
-double drift(const std::vector<Row>& rows, int64_t free);
+Rational drift(const std::vector<Row>& rows, int64_t free);
 
 /// X[i] of the indicators without queries, for one owner.
 Row entry_scores(const PolicyCase& c, const LayerTrace& layer, int owner);

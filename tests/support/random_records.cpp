@@ -41,7 +41,7 @@ const std::map<std::string, std::vector<std::string>> kValues = {
     {"linear_newest", {"0.3", "2.5"}},
     {"variance_weight", {"0", "3"}},
     {"kernel", {"1", "3", "7"}},
-    {"aws_beta", {"0.93", "2.71", "7.3"}},
+    {"aws_beta", {"0.25", "0.93", "1", "2", "2.71", "7.3"}},
     {"aws_min", {"1", "3"}},
     {"prior_value", {"0", "0.01", "0.1"}},
     {"weight_epsilon", {"0.05"}},

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 
 #include "sim/stages/parameter.hpp"
 #include "sim/stages/smooth/moving_mean.hpp"
@@ -43,9 +42,10 @@ void shifted_mean(int64_t width, int64_t shift, std::span<const double> in,
   for (int64_t i = outer; i <= last; ++i) at_edge(i);
 }
 
-int64_t window_width(const Settings& settings, double drift) {
-  const double steps = std::floor(std::abs(drift) / settings.real("aws_beta"));
-  return std::max<int64_t>(settings.count("aws_min"), 2 * static_cast<int64_t>(steps) + 1);
+/// W = max(least, 2 floor(|drift| / beta) + 1).
+int64_t window_width(const Settings& settings, const PositionDrift& drift) {
+  const int64_t steps = drift.floor_size_over(settings.decimal("aws_beta"));
+  return std::max<int64_t>(settings.count("aws_min"), 2 * steps + 1);
 }
 
 class AdaptiveWindow : public Smooth {
@@ -54,10 +54,10 @@ class AdaptiveWindow : public Smooth {
       : Smooth({"smooth", "aws", "window as wide and as shifted as the best entries' drift asks",
                 "ReST-KV Eq. 10-13", {"aws_beta", "aws_min"}}) {}
   Drift drift() const override { return Drift::indicator; }
-  void apply(const Settings& settings, double drift, std::span<const double> in,
+  void apply(const Settings& settings, const PositionDrift& drift, std::span<const double> in,
              std::span<double> out) const override {
-    const auto steps = static_cast<int64_t>(std::floor(drift / settings.real("aws_beta")));
-    const int64_t shift = drift > 0 ? steps : drift < 0 ? steps + 1 : 0;
+    const int64_t steps = drift.floor_over(settings.decimal("aws_beta"));
+    const int64_t shift = drift.sign() < 0 ? steps + 1 : steps;
     shifted_mean(window_width(settings, drift), shift, in, out);
   }
 };
@@ -69,10 +69,10 @@ class AdaptiveWindowCode : public Smooth {
       : Smooth({"smooth", "aws-code", "`aws` with the published code's choices (drift of the "
                 "attention, shift 1 without drift)", "ReST-KV code", {"aws_beta", "aws_min"}}) {}
   Drift drift() const override { return Drift::attention; }
-  void apply(const Settings& settings, double drift, std::span<const double> in,
+  void apply(const Settings& settings, const PositionDrift& drift, std::span<const double> in,
              std::span<double> out) const override {
-    const auto steps = static_cast<int64_t>(std::floor(drift / settings.real("aws_beta")));
-    shifted_mean(window_width(settings, drift), drift > 0 ? steps : steps + 1, in, out);
+    const int64_t steps = drift.floor_over(settings.decimal("aws_beta"));
+    shifted_mean(window_width(settings, drift), drift.sign() > 0 ? steps : steps + 1, in, out);
   }
 };
 const Register<Smooth, AdaptiveWindowCode> aws_code;

@@ -26,7 +26,7 @@ class NoSmoothing : public Smooth {
  public:
   NoSmoothing() : Smooth({"smooth", "none", "scores as they are", "", {}}) {}
   bool changes_nothing() const override { return true; }
-  void apply(const Settings&, double, std::span<const double> in,
+  void apply(const Settings&, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
     std::copy(in.begin(), in.end(), out.begin());
   }
@@ -54,7 +54,7 @@ class Average : public Smooth {
   Average()
       : Smooth({"smooth", "avg", "average pooling; columns outside are 0 and still counted",
                 "SnapKV", {"kernel"}}) {}
-  void apply(const Settings& settings, double, std::span<const double> in,
+  void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
     average(settings.count("kernel"), in, out);
   }
@@ -66,7 +66,7 @@ class AverageReplicate : public Smooth {
   AverageReplicate()
       : Smooth({"smooth", "avg-replicate", "average pooling; the edge columns repeat outside", "",
                 {"kernel"}}) {}
-  void apply(const Settings& settings, double, std::span<const double> in,
+  void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
     const int64_t k = settings.count("kernel");
     const int64_t last = static_cast<int64_t>(in.size()) - 1;
@@ -86,7 +86,7 @@ class AverageRenormalized : public Smooth {
       : Smooth({"smooth", "avg-renormalized", "`avg`, each row scaled back to its sum before",
                 "DefensiveKV code", {"kernel"}}) {}
   bool only_before_aggregate() const override { return true; }
-  void apply(const Settings& settings, double, std::span<const double> in,
+  void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
     average(settings.count("kernel"), in, out);
     const double before = std::accumulate(in.begin(), in.end(), 0.0);
@@ -101,7 +101,7 @@ class MaxPooling : public Smooth {
  public:
   MaxPooling()
       : Smooth({"smooth", "max", "maximum over the columns that exist", "AdaKV", {"kernel"}}) {}
-  void apply(const Settings& settings, double, std::span<const double> in,
+  void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
     const int64_t half = settings.count("kernel") / 2;
     const int64_t columns = static_cast<int64_t>(in.size());

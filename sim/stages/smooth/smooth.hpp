@@ -1,6 +1,7 @@
 #pragma once
 #include <span>
 
+#include "sim/core/position_drift.hpp"
 #include "sim/stages/kind.hpp"
 #include "sim/stages/settings.hpp"
 
@@ -19,9 +20,9 @@ class Smooth : public Kind {
   using Kind::Kind;
   virtual bool only_before_aggregate() const { return false; }
   virtual Drift drift() const { return Drift::none; }
-  /// `drift_tokens` is Delta = D_front - D_rear; 0 for kinds that do not follow a drift.
-  virtual void apply(const Settings& settings, double drift_tokens, std::span<const double> in,
-                     std::span<double> out) const = 0;
+  /// `drift` is Delta = D_front - D_rear; of no rows for kinds that do not follow one.
+  virtual void apply(const Settings& settings, const PositionDrift& drift,
+                     std::span<const double> in, std::span<double> out) const = 0;
   virtual bool changes_nothing() const { return false; }
 };
 

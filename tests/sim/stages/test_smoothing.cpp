@@ -15,9 +15,11 @@ namespace {
 using test::near;
 
 std::vector<double> smoothed(const std::string& changes, std::vector<double> row,
-                             double drift = 0) {
+                             int64_t drift_tokens = 0) {
   const Settings settings = test::settings_with(changes);
   std::vector<double> out(row.size());
+  PositionDrift drift(2);
+  drift.add(0, 1, drift_tokens);
   Kinds<Smooth>::find(settings.text("smooth")).apply(settings, drift, row, out);
   return out;
 }
@@ -51,10 +53,10 @@ TEST_CASE("smoothing many columns at once gives the bits that one at a time give
       CHECK(smoothed("smooth=avg,kernel=" + std::to_string(width), row) ==
             plain_mean(row, width, 0, false));
     // Widths 5, 5, 9 and 21, shifts to either side, also beyond the row.
-    for (const double drift : {0.0, 2500.0, -8100.0, 21000.0, -21000.0}) {
-      const auto steps = static_cast<int64_t>(std::floor(drift / 2000));
+    for (const int64_t drift : {0, 2500, -8100, 21000, -21000}) {
+      const auto steps = static_cast<int64_t>(std::floor(static_cast<double>(drift) / 2000));
       const int64_t shift = drift > 0 ? steps : drift < 0 ? steps + 1 : 0;
-      const auto widening = static_cast<int64_t>(std::floor(std::abs(drift) / 2000));
+      const auto widening = std::abs(drift) / 2000;
       CHECK(smoothed("smooth=aws", row, drift) ==
             plain_mean(row, std::max<int64_t>(5, 2 * widening + 1), shift, true));
     }
@@ -97,6 +99,60 @@ TEST_CASE("without drift only the least width smooths, and the published code sh
   const std::vector<double> row = {0, 3, 6, 9};
   CHECK_THAT(smoothed("smooth=aws,aws_beta=2,aws_min=3", row), near({1, 3, 6, 8}));
   CHECK_THAT(smoothed("smooth=aws-code,aws_beta=2,aws_min=3", row), near({3, 6, 8, 9}));
+}
+
+/// Two halves of three rows each whose best entries have the sums of positions that are given.
+PositionDrift drift_of(const std::vector<int64_t>& sums, int64_t count) {
+  PositionDrift drift(std::ssize(sums));
+  for (size_t j = 0; j < sums.size(); ++j) drift.add(static_cast<int64_t>(j), count, sums[j]);
+  return drift;
+}
+
+TEST_CASE("a drift of sums that are equal is exactly none, and multiples of beta are exact") {
+  // ReST-KV Eq. 10: thirds that float64 adds up to -4e-16.
+  const PositionDrift none = drift_of({1, 1, 8, 2, 4, 4}, 3);
+  CHECK((none.sign() == 0 && none.value() == 0));
+  CHECK((none.floor_over(Decimal(2)) == 0 && none.floor_size_over(Decimal(2)) == 0));
+  // (30 - 21) / 9 = 1: ten times 0.1, which float64 divides to just below or above.
+  const PositionDrift one = drift_of({9, 10, 11, 6, 7, 8}, 3);
+  const PositionDrift back = drift_of({6, 7, 8, 9, 10, 11}, 3);
+  for (const char* beta : {"0.1", "0.01", "0.05", "0.2"}) {
+    const Decimal step = *Decimal::parse(beta);
+    const auto steps = static_cast<int64_t>(std::lround(1 / step.value()));
+    CHECK((one.floor_over(step) == steps && one.floor_size_over(step) == steps));
+    CHECK((back.floor_over(step) == -steps && back.floor_size_over(step) == steps));
+  }
+  CHECK((one.floor_over(*Decimal::parse("0.3")) == 3));
+  CHECK((back.floor_over(*Decimal::parse("0.3")) == -4));
+  // Rows with fewer entries than K: 1/2 + 2/3 - 7/6 = 0 over odd halves of one row each.
+  PositionDrift uneven(4);
+  uneven.add(0, 2, 1);
+  uneven.add(1, 3, 2);
+  uneven.add(2, 6, 7);
+  CHECK((uneven.sign() == 0 && uneven.value() == 0));
+}
+
+TEST_CASE("the published code shifts by one where the sums of positions are equal") {
+  // K = 3 of the candidates 0..5. Sums of positions 3, 4, 4 in front and 3, 3, 5 in the rear: no
+  // drift, where float64 means of thirds differ by -2e-16.
+  test::SmallRun small;
+  small.prompt = 12;
+  const std::vector<std::vector<size_t>> best = {{0, 1, 2}, {0, 1, 3}, {0, 1, 3},
+                                                 {0, 1, 2}, {0, 1, 2}, {0, 1, 4}};
+  small.weights.resize(1);
+  for (size_t j = 0; j <= best.size(); ++j) {
+    small.positions.push_back(static_cast<int64_t>(6 + j));
+    std::vector<double>& weights = small.weights[0].emplace_back(7 + j, 1.0);
+    for (size_t k = 0; j < best.size() && k < 3; ++k)
+      weights[best[j][k]] = 4 + static_cast<double>(k);
+  }
+  const auto run = small.build();
+  const std::string record = "restkv:code,window=6,indicator=attention,aggregate=mean,";
+  const auto moved = test::scores_of(*run, record + "aws_min=1,aws_beta=1", "9");
+  const auto plain = test::scores_of(*run, record + "smooth=none", "9");
+  const auto before = test::candidates_row(*plain, plain->score);
+  CHECK_THAT(test::candidates_row(*moved, moved->score),
+             near({before[1], before[2], before[3], before[4], before[5], before[5]}));
 }
 
 std::vector<double> grouped(const std::string& kind) {
