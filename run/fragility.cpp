@@ -65,7 +65,11 @@ FragilityGroup fragility_group(const Record& record) {
       group.singles.push_back(
           changed(record, {"aggregate=single", "single_row=" + std::to_string(row)}));
     }
-    group.defensive = changed(record, {"aggregate=max", "group=max", "prior=head-mean"});
+    group.max = changed(record, {"aggregate=max", "group=max"});
+    group.defensive = changed(record, {"indicator=attention", "aggregate=max", "group=max",
+                                       "prior=head-mean", "weight=projected-l1"});
+    group.published =
+        Record::parse("defensivekv:code,window=" + settings.text("window")).canonical();
   } catch (const Error&) {
     // Keys of its own aggregation mean nothing to another one: such a record has no group.
     group.singles.clear();
@@ -98,11 +102,15 @@ std::vector<FragilityRow> fragility_rows(const Dataset& results,
       std::vector<Measures> singles;
       for (const std::string& single : group.singles)
         singles.push_back(measures(results, index(single), budget));
-      rows.push_back({group.base, labels[b],
-                      {band(singles, &Measures::stream), band(singles, &Measures::mean),
-                       band(singles, &Measures::min), band(singles, &Measures::outliers)},
-                      measures(results, index(group.base), budget),
-                      measures(results, index(group.defensive), budget)});
+      FragilityRow& row = rows.emplace_back(FragilityRow{
+          group.base, labels[b],
+          {band(singles, &Measures::stream), band(singles, &Measures::mean),
+           band(singles, &Measures::min), band(singles, &Measures::outliers)},
+          {}});
+      for (const auto& [name, record] :
+           {std::pair{"as it is", &group.base}, {"max over rows and heads", &group.max},
+            {"defensive step", &group.defensive}, {"defensivekv:code", &group.published}})
+        row.others.emplace_back(name, measures(results, index(*record), budget));
     }
   }
   return rows;

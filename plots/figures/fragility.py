@@ -1,10 +1,10 @@
 """How much depends on the query that chose: retained importance when one query of the window
-chooses alone, beside mean aggregation, the defensive step and hindsight, which is oracle-mean
-(DefensiveKV, Figures 1, 3, 12 and 13).
+chooses alone, beside mean aggregation, the maximum, DefensiveKV's step and published code, and
+hindsight, which is oracle-mean (DefensiveKV, Figures 1, 3, 12 and 13).
 
 Needs the results of `kvsim replay --fragility`: records that differ in `aggregate=single` and
-`single_row` only are the band; those of `max` over rows and heads with a prior are the defensive
-step. One panel per layer.
+`single_row` only are the band. The defensive step is the largest attention over rows and heads,
+floored by a prior, and then times the norm of v W (Algorithm 1). One panel per layer.
 """
 
 import functools
@@ -17,8 +17,11 @@ from matplotlib.ticker import MaxNLocator
 from .. import load, style
 
 TITLE = "retained importance of single queries as a band, beside mean, defensive and hindsight"
+MAX = {"aggregate": "max", "group": "max"}
+DEFENSIVE = {**MAX, "indicator": "attention", "prior": "head-mean", "weight": "projected-l1"}
 CHOSEN_ROW = 15   # the historical token of the paper's figure
-LOOKS = {"record as it is": 1, "defensive step": 2, "hindsight": 3}
+LOOKS = {"record as it is": 1, "max over rows and heads": 4, "defensive step": 2,
+         "defensivekv:code": 5, "hindsight": 3}
 
 
 def pages(results, options):
@@ -34,7 +37,7 @@ def pages(results, options):
 
 
 def groups(results):
-    """{base record: {"singles": [records by row], "defensive": record or None}}."""
+    """{base record: {"singles": [records by row], "max" and "defensive": record or None}}."""
     known = load.parameters(results)
     found = {}
     for record in results.policies:
@@ -47,7 +50,8 @@ def groups(results):
         if len(rows) < 2 or known[record].get("aggregate") == "max":
             continue
         rows.sort(key=lambda other: int(known[other]["single_row"]))
-        found[record] = {"singles": rows, "defensive": defensive(results, known, record)}
+        found[record] = {"singles": rows, "max": changed(results, known, record, MAX),
+                         "defensive": changed(results, known, record, DEFENSIVE)}
     return found
 
 
@@ -56,20 +60,28 @@ def rest(keys, without=("aggregate", "single_row")):
             if key not in without and not key.startswith(("prior_", "ema_"))}
 
 
-def defensive(results, known, base):
-    changed = ("aggregate", "single_row", "group", "prior")
+def changed(results, known, base, wanted):
+    """The record that is `base` with these keys, or None."""
+    without = ("aggregate", "single_row", *wanted)
     for record in results.policies:
         keys = known.get(record, {})
-        if keys.get("aggregate") == keys.get("group") == "max" and \
-                keys.get("prior") == "head-mean" and \
-                rest(keys, changed) == rest(known[base], changed):
+        if all(keys.get(key) == value for key, value in wanted.items()) and \
+                rest(keys, without) == rest(known[base], without):
             return record
     return None
 
 
+def published(results, base):
+    """The record of DefensiveKV's published code with the window of `base`, or None."""
+    known = load.parameters(results)
+    return next((one for one in results.policies if one.split(",")[0] == "defensivekv:code"
+                 and known.get(one, {}).get("window") == known[base]["window"]), None)
+
+
 def curves(results, base, members):
     """Name and record of the curves that stand beside the band."""
-    named = {"record as it is": base, "defensive step": members["defensive"],
+    named = {"record as it is": base, "max over rows and heads": members["max"],
+             "defensive step": members["defensive"], "defensivekv:code": published(results, base),
              "hindsight": "oracle-mean" if "oracle-mean" in results.policies else None}
     return {name: record for name, record in named.items() if record is not None}
 

@@ -163,18 +163,23 @@ class FiguresTest(PlotTest):
                                    "snapkv,window=16", "--formats", "png")[0], 0)
 
 
+IMPORTANCE = {"window": "2", "indicator": "importance", "aggregate": "mean", "group": "mean",
+              "prior": "none", "weight": "none", "single_row": "0"}
+
+
 class FragilityTest(PlotTest):
-    RECORDS = {"importance,window=2": {"window": "2", "aggregate": "mean", "group": "mean",
-                                       "prior": "none", "single_row": "0"},
+    RECORDS = {"importance,window=2": IMPORTANCE,
                "importance,window=2,aggregate=single,single_row=1":
-                   {"window": "2", "aggregate": "single", "group": "mean", "prior": "none",
-                    "single_row": "1"},
+                   {**IMPORTANCE, "aggregate": "single", "single_row": "1"},
                "importance,window=2,aggregate=single":
-                   {"window": "2", "aggregate": "single", "group": "mean", "prior": "none",
-                    "single_row": "0"},
-               "importance,window=2,aggregate=max,group=max,prior=head-mean":
-                   {"window": "2", "aggregate": "max", "group": "max", "prior": "head-mean",
-                    "single_row": "0", "prior_scale": "1"},
+                   {**IMPORTANCE, "aggregate": "single", "single_row": "0"},
+               "importance,window=2,aggregate=max,group=max":
+                   {**IMPORTANCE, "aggregate": "max", "group": "max", "single_row": "0"},
+               "importance,window=2,aggregate=max,group=max,indicator=attention,prior=head-mean,"
+               "weight=projected-l1":
+                   {**IMPORTANCE, "aggregate": "max", "group": "max", "indicator": "attention",
+                    "prior": "head-mean", "weight": "projected-l1", "prior_scale": "1"},
+               "defensivekv:code,window=2": {**IMPORTANCE, "aggregate": "max", "stage1": "mass"},
                "oracle-mean": {"queries": "future"}}
 
     def fragile(self):
@@ -184,9 +189,11 @@ class FragilityTest(PlotTest):
             config=json.dumps(config)))
 
     def test_rows_and_the_defensive_step_are_found_by_their_parameters(self):
-        base, second, first, defensive, _ = self.RECORDS
-        self.assertEqual(fragility.groups(load.open_results(self.fragile())),
-                         {base: {"singles": [first, second], "defensive": defensive}})
+        base, second, first, largest, defensive, code, _ = self.RECORDS
+        results = load.open_results(self.fragile())
+        self.assertEqual(fragility.groups(results), {
+            base: {"singles": [first, second], "max": largest, "defensive": defensive}})
+        self.assertEqual(fragility.published(results, base), code)
 
     def test_bands_and_rows_are_drawn(self):
         code, out, err = self.draw(self.fragile(), "-o", self.out, "--formats", "png", "--only",

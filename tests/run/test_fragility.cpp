@@ -17,10 +17,17 @@ TEST_CASE("a record with a window is taken apart into its rows and the defensive
   CHECK(third.settings.is("aggregate", "single"));
   CHECK(third.settings.count("single_row") == 2);
   CHECK(third.settings.count("window") == 4);
-  const Record defensive = Record::parse(group.defensive);
+  const Record max = Record::parse(group.max);
+  CHECK((max.settings.is("aggregate", "max") && max.settings.is("group", "max")));
+  CHECK((max.settings.is("prior", "none") && max.settings.is("indicator", "importance")));
+  const Record defensive = Record::parse(group.defensive);   // Algorithm 1: the norm comes last
+  CHECK(defensive.settings.is("indicator", "attention"));
   CHECK(defensive.settings.is("aggregate", "max"));
   CHECK(defensive.settings.is("group", "max"));
   CHECK(defensive.settings.is("prior", "head-mean"));
+  CHECK(defensive.settings.is("weight", "projected-l1"));
+  CHECK(defensive.settings.is("allocate", "uniform"));
+  CHECK(group.published == "defensivekv:code,window=4");
 }
 
 TEST_CASE("keys that are replaced do not stay beside their replacement", "[run][fragility]") {
@@ -49,7 +56,7 @@ TEST_CASE("replay --fragility measures every row, and its band is that of those 
   REQUIRE(outcome.status == 0);
   CHECK_THAT(outcome.out, Catch::Contains("importance,window=4 at budget 0.5"));
   const Dataset results = read_results(out);
-  CHECK(results.size("policy") == 6);   // the record, its 4 rows, and the defensive step
+  CHECK(results.size("policy") == 8);   // the record, its 4 rows, and three others
   const auto rows = fragility_rows(results, fragility_groups({Record::parse(
                                                 "importance,window=4")}));
   REQUIRE(rows.size() == 1);
@@ -64,6 +71,16 @@ TEST_CASE("replay --fragility measures every row, and its band is that of those 
   CHECK(rows[0].single.mean.high == Approx(most));
   CHECK(rows[0].single.mean.middle >= least);
   CHECK(rows[0].single.mean.middle <= most);
+  // A prior before the norm ties what it lifts, and ties go to the score itself: only the order of
+  // Algorithm 1 keeps other entries than the maximum.
+  const auto kept = [&](int64_t policy) {
+    const auto shares = results.row("retained_importance_mean", {policy, 0});
+    return std::vector<double>(shares.begin(), shares.end());
+  };
+  REQUIRE(rows[0].others.size() == 4);
+  CHECK(rows[0].others[2].first == "defensive step");
+  CHECK(kept(5) != kept(6));
+  CHECK(kept(6) != kept(7));
   const Outcome refused = run_kvsim("replay " + trace + " --fragility --policy streaming");
   CHECK(refused.status == 2);
   CHECK_THAT(refused.err, Catch::Contains("no policy aggregates over a window"));
