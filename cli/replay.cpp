@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -161,7 +162,7 @@ std::string fragility_table(const Dataset& results, const std::vector<FragilityG
   const auto band = [&](const Band& of) {
     table += fmt::format("{:<6}{:<7}{:<8}", number(of.low), number(of.middle), number(of.high));
   };
-  const auto single = [&](const char* name, const FragilityMeasures<double>& of) {
+  const auto single = [&](const std::string& name, const FragilityMeasures<double>& of) {
     table += fmt::format("  {:<25}{:<21}{:<21}{:<21}{:g}\n", name, number(of.stream),
                          number(of.mean), number(of.min), of.outliers);
   };
@@ -171,8 +172,7 @@ std::string fragility_table(const Dataset& results, const std::vector<FragilityG
                          "one query alone");
     for (const Band& of : {stream, mean, worst}) band(of);
     table += fmt::format("{:<6g}{:<7g}{:g}\n", outliers.low, outliers.middle, outliers.high);
-    single("as it is", row.own);
-    single("defensive step", row.defensive);
+    for (const auto& [name, measured] : row.others) single(name, measured);
   }
   if (const std::string layers = stream_error_layers(results); !layers.empty())
     table += "stream error: of " + layers + "\n";
@@ -201,6 +201,24 @@ std::string risk_table(const Dataset& results) {
   return table;
 }
 
+/// Says so when errors, and the worst of them, are those of some of the steps only.
+std::string steps_note(const Dataset& results) {
+  if (!results.has("output_error")) return "";
+  const int64_t steps = results.size("step");
+  std::vector<bool> evaluated(static_cast<size_t>(steps), false);
+  for (int64_t p = 0; p < results.size("policy"); ++p)
+    for (int64_t b = 0; b < results.size("budget"); ++b)
+      for (int64_t layer = 0; layer < results.size("layer"); ++layer) {
+        const auto errors = results.row("output_error", {p, b, layer});
+        for (size_t s = 0; s < errors.size(); ++s)
+          if (!std::isnan(errors[s])) evaluated[s] = true;
+      }
+  const auto count = std::ranges::count(evaluated, true);
+  if (count == 0 || count == steps) return "";
+  return fmt::format("errors, and the worst of them, at {} of {} steps (--wo-steps 0: all)\n",
+                     count, steps);
+}
+
 void print_results(const Values& values, const std::vector<FragilityGroup>& fragility,
                    const std::vector<TableSource>& tables, const std::vector<Job>& jobs,
                    const std::vector<std::string>& targets) {
@@ -214,7 +232,8 @@ void print_results(const Values& values, const std::vector<FragilityGroup>& frag
   for (size_t t = 0; t < tables.size(); ++t) {
     const std::string name = printable(tables[t].trace);
     fmt::print("{}{}\n{}", t == 0 ? "" : "\n", name,
-               fragility.empty() ? summary_table(*tables[t].dataset, style)
+               fragility.empty() ? summary_table(*tables[t].dataset, style) +
+                                       steps_note(*tables[t].dataset)
                                  : fragility_table(*tables[t].dataset, fragility) +
                                        risk_table(*tables[t].dataset));
     const std::string expected =

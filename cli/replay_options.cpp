@@ -60,7 +60,8 @@ void add_fragility(Request& request) {
   for (const FragilityGroup& group : request.fragility) {
     for (const std::string& single : group.singles)
       request.options.records.push_back(Record::parse(single));
-    request.options.records.push_back(Record::parse(group.defensive));
+    for (const std::string& record : {group.max, group.defensive, group.published})
+      request.options.records.push_back(Record::parse(record));
   }
 }
 
@@ -76,14 +77,16 @@ void add_measure_options(po::options_description& options) {
        "visible (default: prompt)")
       ("outlier", word("X"), "steps with less retained importance are counted (default: 0.5)")
       ("wo-steps", word("K"),
-       "evenly spaced steps whose output error is computed; 0: all (default: by cost)")
+       "evenly spaced steps whose errors are computed; 0: all (default: all, but fewer where a "
+       "long trace of a large model makes that dear)")
       ("horizon", word("D"), "steps ahead that score estimates predict (default: 1)")
       ("span-complement", po::value<std::vector<std::string>>()->value_name("NAME")->composing(),
        "adds a span !NAME: the prompt tokens outside NAME; repeatable")
       ("per-head", "also measure every query head and KV head by itself")
-      ("fragility", "also replay what each query of the window sees alone, and DefensiveKV's step, "
-                    "and compare estimated with true risk (metric risk); without --policy that of "
-                    "importance, without --budget at 0.5")
+      ("fragility", "also replay what each query of the window sees alone, the maximum over them, "
+                    "and DefensiveKV's step and published code, and compare estimated with true "
+                    "risk (metric risk); without --policy that of importance, without --budget at "
+                    "0.5")
       ("save-keep", "also save what became of every prompt entry")
       ("element-bytes", word("E"), "bytes of a cached number in the memory model (default: 2)")
       ("bandwidth", word("X"), "bytes/s of the device, for the roofline; with --peak")

@@ -91,17 +91,18 @@ std::vector<int> replayed_layers(const TraceReader& reader, const std::vector<in
 
 }  // namespace
 
-int64_t default_wo_steps(const TraceInfo& info, int64_t value_dim, int64_t sets, double largest,
-                         int64_t records) {
-  constexpr double kFreeFlops = 5e9;   // a tenth of a second on two cores
+int64_t default_wo_steps(const TraceInfo& info, int64_t value_dim) {
+  // What a run of usual size would spend: eight policies at five budgets up to 0.7.
+  constexpr double kPolicies = 8, kBudgets = 5, kLargest = 0.7;
+  constexpr double kFreeFlops = 1e10;   // a fifth of a second on two cores
   constexpr int64_t kFewest = 16;
   const auto heads = static_cast<double>(info.num_query_heads);
   const auto steps = static_cast<double>(info.steps());
   const double unit = 2 * heads * steps * static_cast<double>(info.prompt_len) *
                       static_cast<double>(info.head_dim + value_dim) / 2;
-  const double replay = (2 + static_cast<double>(records) * largest) * unit;
+  const double replay = (2 + kPolicies * kLargest) * unit;
   const double per_step = 2 * heads * static_cast<double>(value_dim * info.hidden_size) *
-                          static_cast<double>(sets + 1);
+                          (kPolicies * kBudgets + 1);
   const double affordable = std::max(replay / 4, kFreeFlops) / per_step;
   if (affordable >= steps) return info.steps();
   return std::min(info.steps(), std::max(kFewest, static_cast<int64_t>(affordable)));
@@ -202,15 +203,7 @@ bool Study::needs_survey() const { return policies_->needs_survey() || periodic_
 
 int64_t Study::wo_steps() const {
   if (options_.wo_steps) return *options_.wo_steps;
-  const TraceInfo& info = reader_.info();
-  double largest = 0;
-  for (const Budget& budget : options_.budgets) {
-    largest = std::max(largest, budget.ratio(info.prompt_len));
-  }
-  const auto records = static_cast<int64_t>(options_.records.size());
-  return default_wo_steps(info, reader_.header(options_.layers.front()).value_dim,
-                          records * static_cast<int64_t>(options_.budgets.size()), largest,
-                          records);
+  return default_wo_steps(reader_.info(), reader_.header(options_.layers.front()).value_dim);
 }
 
 void Study::say_progress(const std::string& what) {

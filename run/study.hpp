@@ -82,8 +82,8 @@ class Study {
 };
 
 /// K of --wo-steps when the user gave none: all steps while projecting them costs at most a quarter
-/// of the replay (or a tenth of a second), else fewer, but at least 16. Depends on shapes only.
-int64_t default_wo_steps(const TraceInfo& info, int64_t value_dim, int64_t sets, double largest,
-                         int64_t records);
+/// of a replay of usual size (or a fifth of a second), else fewer, but at least 16. Depends on the
+/// shapes of the trace only, so that a record is measured at the same steps in every company.
+int64_t default_wo_steps(const TraceInfo& info, int64_t value_dim);
 
 }  // namespace kvsim

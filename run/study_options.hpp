@@ -20,7 +20,7 @@ struct StudyOptions {
   Scope scope = Scope::prompt;
   Norm importance = Norm::l1;
   double outlier = 0.5;
-  std::optional<int64_t> wo_steps;             ///< 0: all; not set: chosen by cost
+  std::optional<int64_t> wo_steps;             ///< 0: all; not set: by shapes
   int64_t horizon = 1;                         ///< steps ahead that score estimates predict
   std::set<std::string> metrics;               ///< variables on request
   std::vector<std::string> span_complements;

@@ -259,11 +259,8 @@ void SweepPlan::add_job(const SweepConfig& config, const TraceReader& reader, ui
   check_layers(config, options, reader.info());
   ask_for_all(reader.info(), options);
   const Shapes shapes(reader, options);
-  if (!options.wo_steps) {   // by cost, but not by how many records happen to share a group
-    options.wo_steps = default_wo_steps(reader.info(), reader.headers().front().value_dim,
-                                        static_cast<int64_t>(options.budgets.size()),
-                                        shapes.largest, 1);
-  }
+  if (!options.wo_steps)
+    options.wo_steps = default_wo_steps(reader.info(), reader.headers().front().value_dim);
   check_records(reader, options, jobs_.empty() || jobs_.back().reader != &reader ? hooks
                                                                                  : StudyHooks{});
   nlohmann::ordered_json whole = job_description(job);
