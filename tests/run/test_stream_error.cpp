@@ -5,7 +5,7 @@
 #include "analysis/stream_error.hpp"
 #include "analysis/stream_layers.hpp"
 #include "analysis/summary.hpp"
-#include "analysis/variables.hpp"
+#include "run/measures/variables.hpp"
 #include "run/study.hpp"
 #include "run/synth.hpp"
 #include "tests/io/trace_fixture.hpp"
