@@ -64,7 +64,7 @@ DEFENSIVE_PARTS = (
     "snapkv,allocate=joint",
     "importance,allocate=joint",
     "importance,aggregate=max,group=max",
-    "importance,queries=window,aggregate=single,single_row=15",
+    "importance,aggregate=single,single_row=15",
     "adakv,aggregate=max,group=max,prior=head-mean",
     "criticalkv:ada,aggregate=max,group=max,prior=head-mean",
 )

@@ -1,0 +1,161 @@
+"""Each claim of the papers by three measures: python -m kvsim.plots.study.claims DIR
+
+DIR holds the runs that scripts/losses.sh makes. A claim compares a policy with another that differs
+in the part the claim is about. Printed as Markdown, per budget: the ratio of the paper's own measure
+(turned so that less is better), of the stream error, and of the model's loss, geometric means over
+texts with 95 % intervals; below 1 the part helps. `*` marks an interval without 1.
+"""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .. import statistics
+from . import plan, runs
+
+# Measure of a paper -> its name in the table, and how it becomes a loss.
+OWN = {
+    "retained_mean": ("1 - retained importance, mean", lambda values: 1 - values),
+    "retained_worst": ("1 - retained importance, worst", lambda values: 1 - values),
+    "outliers": ("share of outliers", lambda values: values),
+    "output_error": ("output error", lambda values: values),
+}
+COMMON = {"stream_error": "stream error", "kl": "**loss (KL)**"}
+BUDGETS = (0.1, 0.2, 0.35, 0.5)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`policy` is to be better than `without`, by the paper's measure `own`."""
+
+    paper: str
+    part: str
+    policy: str
+    without: str
+    own: str = "retained_worst"
+
+
+LAYER = "layer-defensivekv"
+CLAIMS = (
+    Claim("DefensiveKV", "the method: Algorithm 2 against SnapKV", LAYER, "snapkv"),
+    Claim("DefensiveKV", "its code against SnapKV", f"{LAYER}:code", "snapkv"),
+    Claim("DefensiveKV", "Algorithm 1 against SnapKV", "defensivekv", "snapkv"),
+    Claim("DefensiveKV", "Algorithm 1's code against AdaKV", "defensivekv:code", "adakv"),
+    Claim("DefensiveKV", "maximum, not mean", LAYER, f"{LAYER},aggregate=mean,group=mean"),
+    Claim("DefensiveKV", "prior, with the maximum", LAYER, f"{LAYER},prior=none"),
+    Claim("DefensiveKV", "maximum and prior together", LAYER,
+          f"{LAYER},aggregate=mean,group=mean,prior=none"),
+    Claim("DefensiveKV", "head's own mean as prior, not 1e-5", LAYER,
+          f"{LAYER},prior=constant,prior_value=0.00001"),
+    Claim("DefensiveKV", "head's own mean as prior, not 1e-4", LAYER,
+          f"{LAYER},prior=constant,prior_value=0.0001"),
+    Claim("DefensiveKV", "head's own mean as prior, not 1e-3", LAYER,
+          f"{LAYER},prior=constant,prior_value=0.001"),
+    Claim("DefensiveKV", "layers compete, not the heads of a layer", LAYER,
+          f"{LAYER},allocate=ada,ada_floor=0"),
+    Claim("DefensiveKV", "layers compete, not uniform budgets", LAYER, f"{LAYER},allocate=uniform"),
+    Claim("DefensiveKV", "smoothing", LAYER, f"{LAYER},smooth=none"),
+    Claim("DefensiveKV", "a window of 64, not 32", f"{LAYER},window=64", LAYER),
+    Claim("DefensiveKV", "a window of 32, not 8", LAYER, f"{LAYER},window=8"),
+    Claim("DefensiveKV", "joint allocation without the rest, on SnapKV", "snapkv,allocate=joint",
+          "snapkv"),
+    Claim("DefensiveKV", "maximum alone, on plain importance",
+          "importance,aggregate=max,group=max", "importance"),
+    Claim("DefensiveKV", "mean over the window, not one query", "importance",
+          "importance,aggregate=single,single_row=15"),
+    Claim("DefensiveKV", "on AdaKV (Table 7)", "adakv,aggregate=max,group=max,prior=head-mean",
+          "adakv"),
+    Claim("DefensiveKV", "on CriticalKV (Table 7)",
+          "criticalkv:ada,aggregate=max,group=max,prior=head-mean", "criticalkv:ada"),
+    Claim("ReST-KV", "the method against SnapKV", "restkv", "snapkv", "output_error"),
+    Claim("ReST-KV", "the method against CAKE", "restkv", "cake", "output_error"),
+    Claim("ReST-KV", "output change, not attention (Table 3)", "restkv",
+          "restkv,indicator=attention", "output_error"),
+    Claim("ReST-KV", "output change, not attention times value norm (Table 12)", "restkv",
+          "restkv,indicator=attention-value", "output_error"),
+    Claim("ReST-KV", "moving average over time, not mean (Table 3)", "restkv",
+          "restkv,aggregate=mean", "output_error"),
+    Claim("ReST-KV", "adaptive smoothing, not none (Table 3)", "restkv", "restkv,smooth=none",
+          "output_error"),
+    Claim("ReST-KV", "adaptive smoothing, not a fixed window (Table 13)", "restkv",
+          "restkv,smooth=avg", "output_error"),
+    Claim("ReST-KV", "all three against none (Table 3)", "restkv",
+          "restkv,indicator=attention,aggregate=mean,smooth=none", "output_error"),
+    Claim("ReST-KV", "beta 100, at which the window moves, not 2000", "restkv,aws_beta=100",
+          "restkv", "output_error"),
+    Claim("ReST-KV", "with heads' budgets of AdaKV (Table 5)", "restkv,allocate=ada", "restkv",
+          "output_error"),
+    Claim("ReST-KV", "with a pyramid of budgets (Table 4)", "restkv,allocate=pyramid", "restkv",
+          "output_error"),
+    Claim("KeepKV", "Eq. 7 against convex merging", "keepkv", "convex", "output_error"),
+    Claim("KeepKV", "its code against convex merging", "keepkv:code", "convex", "output_error"),
+    Claim("KeepKV", "mass kept by a bias against convex merging", "keepkv:bias", "convex",
+          "output_error"),
+    Claim("KeepKV", "convex merging against dropping the same entries", "convex", "pyramidinfer",
+          "output_error"),
+    Claim("KeepKV", "convex merging against dropping, on SnapKV", "snapkv,merge=convex", "snapkv",
+          "output_error"),
+    Claim("KeepKV", "D2O's merging against dropping, on SnapKV", "snapkv,merge=d2o", "snapkv",
+          "output_error"),
+    Claim("KeepKV", "merging by bias against dropping, on SnapKV", "snapkv,merge=keepkv-bias",
+          "snapkv", "output_error"),
+    Claim("kvsim", "values of what is dropped folded in, on SnapKV", "snapkv,merge=value-fold",
+          "snapkv", "output_error"),
+)
+
+
+def ratios(study, claim, column, budget, texts):
+    """Logarithms of the ratios of one measure, by text that has both policies."""
+    own = [text for text in texts if not np.isnan(
+        study.value("kl", text, claim.policy, budget) +
+        study.value("kl", text, claim.without, budget))]
+    turn = OWN[column][1] if column in OWN else lambda values: values
+    pairs = np.array([[turn(study.value(column, text, one, budget))
+                       for one in (claim.policy, claim.without)] for text in own])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log(pairs[:, 0] / pairs[:, 1]) if own else np.array([])
+
+
+def cell(logs):
+    """Geometric mean with its interval; texts on which both are 0 do not count."""
+    logs = logs[np.isfinite(logs)]
+    if not logs.size:
+        return "-"
+    mean, (low, high) = statistics.over_traces(logs)
+    star = "*" if low > 0 or high < 0 else ""
+    return f"{np.exp(mean):.2f} [{np.exp(low):.2f}, {np.exp(high):.2f}]{star}"
+
+
+def rows(study, claim, texts):
+    """Rows of one claim: the paper's measure, the stream error, the loss."""
+    for column in (claim.own, *COMMON):
+        cells = [cell(ratios(study, claim, column, budget, texts)) for budget in BUDGETS]
+        if set(cells) == {"-"}:
+            return
+        name = OWN[column][0] if column in OWN else COMMON[column]
+        yield [claim.part if column == claim.own else "", name, *cells]
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="claims.py", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="DIR", type=Path)
+    options = parser.parse_args()
+    study = runs.Study(options.folder)
+    for title, texts in (("texts of about 700 tokens", plan.SHORT),
+                         ("texts of about 2200 tokens", plan.LONG)):
+        for paper in dict.fromkeys(claim.paper for claim in CLAIMS):
+            table = [row for claim in CLAIMS if claim.paper == paper
+                     for row in rows(study, claim, texts)]
+            if table:
+                print(f"\n{paper}, {title}\n\n| part | measure | "
+                      + " | ".join(f"{budget:g}" for budget in BUDGETS) + " |")
+                print("|---" * (len(BUDGETS) + 2) + "|")
+                for row in table:
+                    print("| " + " | ".join(row) + " |")
+
+
+if __name__ == "__main__":
+    main()
