@@ -18,8 +18,8 @@ BUDGET = 0.35
 SHOWN = ("snapkv", "defensivekv", "layer-defensivekv", "layer-defensivekv:code", "oracle-mean")
 PANELS = (
     ("entries kept", "share of the prompt"),
-    ("outliers", "share of steps with\nretained importance < 0.5"),
-    ("output error", "rms over steps, relative to the\nstream entering the last layer"),
+    ("outliers", "share of steps\nbelow 0.5"),
+    ("output error", "relative to the\nresidual stream"),
 )
 
 

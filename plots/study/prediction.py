@@ -17,7 +17,7 @@ from ..statistics import spearman
 from . import plan
 
 RESAMPLES = 500
-GROUPS = ("presets", "merging", "stepwise")
+GROUPS = ("presets", "variants", "merging", "stepwise")
 # Losses: retained shares are turned around, so that more is always worse.
 MEASURES = {
     "retained_importance": lambda values: 1 - values,
