@@ -166,6 +166,24 @@ def print_places(texts):
     print("  " + ", ".join(f"{texts[0].layers[i]}: {share[i]:.2f}" for i in order))
 
 
+def calibration(searched, set_aside):
+    """Nats from the stream error: log KL is fitted as a line in log stream error on the searched
+    texts; printed is by what factor it is off on those set aside, at the median and at 90 %."""
+    def logs(text):
+        kept = (text.measures[BEST] > 0) & (text.mean_kl > 0)
+        return np.log(text.measures[BEST][kept]), np.log(text.mean_kl[kept])
+
+    error, loss = (np.concatenate(part) for part in zip(*map(logs, searched)))
+    slope, level = np.polyfit(error, loss, 1)
+    print(f"\nnats: KL = {np.exp(level):.3g} * stream_error_rms ^ {slope:.3g}, fitted on the searched "
+          "half; factor by which it is off, median and 90th percentile over policies and budgets")
+    for name, texts in (("searched", searched), ("set aside", set_aside)):
+        for text in texts:
+            x, y = logs(text)
+            off = np.exp(np.abs(level + slope * x - y))
+            print(f"  {name:10} {text.kind:24} {np.median(off):.2f}   {np.percentile(off, 90):.2f}")
+
+
 def layer_shares(text):
     squares = (text.absolute ** 2).mean(-1)
     return (squares / np.maximum(squares.sum(-1, keepdims=True), 1e-30)).mean((0, 1))
@@ -246,6 +264,7 @@ def main():
     table(halves[1], "half set aside")
     print_intervals(halves[1])
     print_places(halves[0] + halves[1])
+    calibration(*halves)
     hindsight = read(options.folder, plan.SET_ASIDE, plan.EVICTION + plan.HINDSIGHT)
     table(hindsight, "half set aside, with hindsight presets", 1)
     style.use()
