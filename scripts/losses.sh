@@ -42,7 +42,8 @@ one_text() {   # STEM GROUP: results and losses
   # shellcheck disable=SC2086  # a list of options
   [ -f "$name.nc" ] || "$kvsim" replay "$dir/$stem.h5" $policies --budget "$budgets" \
     --metric "$metrics" --wo-steps 0 --save-keep --threads "$threads" -q -o "$name.nc"
-  "$python" data/closed_loop.py "$dir/$stem.h5" "$name.nc" -o "$name.loop.nc" --threads "$threads"
+  "$python" data/closed_loop.py "$dir/$stem.h5" "$name.nc" -o "$name.loop.nc" \
+    --kvsim "$kvsim" --threads "$threads"
 }
 
 # Texts side by side: several processes of one thread use the cores better than one of several.
