@@ -24,6 +24,16 @@ OWN = {
 }
 COMMON = {"stream_error": "stream error", "kl": "**loss (KL)**"}
 BUDGETS = (0.1, 0.2, 0.35, 0.5)
+SHORT_BUDGETS = BUDGETS[1:]
+
+
+HEAD = """# The papers' claims by three measures
+
+Made by `scripts/losses.sh`; [reproduction.md](reproduction.md) says what follows. A claim compares a policy with another
+that differs in the part the claim is about. Numbers are ratios, geometric means over texts with 95 % bootstrap intervals
+over texts: below 1 the part helps; `*` marks an interval without 1. The first row of a claim is the paper's own measure
+(retained importance as what is missing to 1), the second the stream error of the replay, the third what the model
+loses. Texts on which both losses are 0 do not count."""
 
 
 @dataclass(frozen=True)
@@ -135,12 +145,48 @@ def rows(study, claim, texts):
         yield [claim.part if column == claim.own else "", name, *cells]
 
 
+def verdict(study, claim, texts):
+    """What the loss says over SHORT_BUDGETS, in a word: intervals that exclude 1 decide."""
+    signs = []
+    for budget in SHORT_BUDGETS:
+        logs = ratios(study, claim, "kl", budget, texts)
+        _, (low, high) = statistics.over_traces(logs[np.isfinite(logs)])
+        signs.append(-1 if high < 0 else int(low > 0))
+    if min(signs) < 0 < max(signs):
+        return "depends on the budget"
+    if sum(map(abs, signs)) == 0:
+        return "no difference"
+    found = "helps" if sum(signs) < 0 else "harms"
+    every = sum(map(abs, signs)) == len(signs)
+    return found if every else f"{found} at " + ", ".join(
+        f"{budget:g}" for budget, sign in zip(SHORT_BUDGETS, signs) if sign)
+
+
+def brief(study, texts):
+    """A row per claim: ratios of the three measures at SHORT_BUDGETS, and the verdict."""
+    for claim in CLAIMS:
+        columns = []
+        for column in (claim.own, *COMMON):
+            means = [ratios(study, claim, column, budget, texts) for budget in SHORT_BUDGETS]
+            columns.append(", ".join(f"{np.exp(m[np.isfinite(m)].mean()):.2f}" if
+                                     np.isfinite(m).any() else "-" for m in means))
+        if columns[-1].strip("-, "):
+            yield [claim.paper, claim.part, *columns, verdict(study, claim, texts)]
+
+
 def main():
     parser = argparse.ArgumentParser(prog="claims.py", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.add_argument("--brief", action="store_true",
+                        help="a row per claim, with the verdict of the loss")
     options = parser.parse_args()
     study = runs.Study(options.folder)
+    if options.brief:
+        for row in brief(study, plan.SHORT):
+            print("| " + " | ".join(row) + " |")
+        return
+    print(HEAD)
     for title, texts in (("texts of about 700 tokens", plan.SHORT),
                          ("texts of about 2200 tokens", plan.LONG)):
         for paper in dict.fromkeys(claim.paper for claim in CLAIMS):
