@@ -124,9 +124,10 @@ def main():
             markdown(found, [*SHOWN, *(p for p in policies if p not in SHOWN)], budgets, column,
                      f"{length}: {title}")
     write(options.out / "losses_summary.csv", rows)
-    groups = {f"{len(texts)} texts of about {np.round(texts[0].prompt_tokens, -2)} tokens": texts
-              for texts in (plan.SHORT, plan.LONG)
-              if study.texts((BASE,), (budgets[1],), texts)}
+    groups = {}
+    for texts in (plan.SHORT, plan.LONG):
+        if run := study.texts((BASE,), (budgets[1],), texts):
+            groups[f"{len(run)} texts of about {np.round(texts[0].prompt_tokens, -2)} tokens"] = run
     style.use()
     figure = draw(study, groups, budgets)
     for ending in ("png", "pdf"):
