@@ -66,6 +66,6 @@ for study in losses prediction; do
     -o "$dir/figures" |
     tee "$dir/$study.txt"
 done
-PYTHONPATH=python "$KVSIM_CACHE/plots/bin/python" -m kvsim.plots.study.claims "$dir" >"$dir/claims.md"
+PYTHONPATH=python "$KVSIM_CACHE/plots/bin/python" -m kvsim.plots.study.claims "$dir" >"$dir/claims.txt"
 PYTHONPATH=python "$KVSIM_CACHE/plots/bin/python" -m kvsim.plots.study.layers "$dir" \
   -o "$dir/figures"

@@ -29,7 +29,7 @@ SHORT_BUDGETS = BUDGETS[1:]
 
 HEAD = """# The papers' claims by three measures
 
-Made by `scripts/losses.sh`; [reproduction.md](reproduction.md) says what follows. A claim compares a policy with another
+Made by `scripts/losses.sh` (claims.txt); [reproduction.md](reproduction.md) says what follows. A claim compares a policy with another
 that differs in the part the claim is about. Numbers are ratios, geometric means over texts with 95 % bootstrap intervals
 over texts: below 1 the part helps; `*` marks an interval without 1. The first row of a claim is the paper's own measure
 (retained importance as what is missing to 1), the second the stream error of the replay, the third what the model
