@@ -66,8 +66,8 @@ class Loop {
   std::condition_variable left_;    ///< the last of them has left
 };
 
-/// Is it so within a moment? Loops follow each other closely, and a thread that sleeps takes long to
-/// wake; but on a busy machine whoever waits must leave the core to those that work.
+/// Is it so within a moment? Loops follow each other closely, and a thread that sleeps takes long
+/// to wake; but on a busy machine whoever waits must leave the core to those that work.
 template <class Test>
 bool soon(const Test& test) {
   constexpr std::chrono::microseconds kMoment(30);
