@@ -98,13 +98,13 @@ def _check(dataset: xarray.Dataset) -> None:
 # Column of the summary: variable, and how it is folded over what is not policy and budget; as in
 # the table that `kvsim replay` prints.
 COLUMNS = {
+    ("stream", "error"): ("stream_error_rms", "max"),
     ("retained importance", "mean"): ("retained_importance_mean", "mean"),
     ("retained importance", "worst"): ("retained_importance_min", "min"),
     ("retained importance", "outliers"): ("outlier_count", "sum"),
     ("output error", "mean"): ("output_error_mean", "mean"),
     ("output error", "worst"): ("output_error_max", "max"),
     ("residual error", "worst"): ("residual_error_max", "max"),
-    ("stream", "error"): ("stream_error_rms", "max"),
     ("", "smaller"): ("compression", "max"),
 }
 

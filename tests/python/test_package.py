@@ -74,11 +74,12 @@ class Replay(WithFolder):
              "-o", self.folder / "x.nc"], check=True, capture_output=True, text=True)
         row = next(line for line in printed.stdout.splitlines() if line.startswith("snapkv"))
         own = self.results.kvsim.summary.loc[("snapkv", "0.2")]
-        shown = [f"{own['retained importance', 'mean']:.3f}",
+        shown = [f"{own['stream', 'error']:.3f}",
+                 f"{own['retained importance', 'mean']:.3f}",
                  f"{own['retained importance', 'worst']:.3f}",
                  f"{own['retained importance', 'outliers']:.0f}",
                  f"{own['output error', 'mean']:.3f}", f"{own['output error', 'worst']:.3f}",
-                 f"{own['residual error', 'worst']:.3f}", f"{own['stream', 'error']:.3f}",
+                 f"{own['residual error', 'worst']:.3f}",
                  f"{own['', 'smaller']:.1f}x"]
         self.assertEqual(row.split(), ["snapkv", "0.2", *shown])
 
