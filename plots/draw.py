@@ -19,7 +19,7 @@ if __name__ == "__main__":
     # Run by its path: the package that it belongs to is two folders up, in a clone under python/.
     home = Path(__file__).absolute().parents[2]
     clone = Path(__file__).resolve().parents[1] / "python"
-    sys.path[0] = str(home if (home / "kvsim" / "plots").is_dir() else clone)
+    sys.path[0] = str(home if (home / "kvsim" / "__init__.py").is_file() else clone)
     __package__ = "kvsim.plots"
 
 FORMATS = ("pdf", "png", "csv")

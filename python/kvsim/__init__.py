@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .kvpress import from_kvpress
     from .kvtrace.writer import TraceWriter
     from .model import capture, closed_loop
+    from .page import report
     from .policy import Policy
     from .program import KvsimWarning
     from .results import Results, open_results
@@ -31,6 +32,7 @@ _HOMES = {
     "kvpress": ("from_kvpress",),
     "kvtrace.writer": ("TraceWriter",),
     "model": ("capture", "closed_loop"),
+    "page": ("report",),
     "policy": ("Policy",),
     "program": ("KvsimWarning",),
     "results": ("Results", "open_results"),
@@ -42,7 +44,7 @@ __all__ = [
     "DataError", "Error", "Explanation", "Figures", "KvsimWarning", "Layer", "Policy", "Results",
     "Span", "Trace", "TraceWriter", "UsageError", "VerificationError", "capture", "closed_loop",
     "explain", "figure_names", "from_kvpress", "open_results", "plot", "policies", "replay",
-    "sample", "sweep", "synth", "verify",
+    "report", "sample", "sweep", "synth", "verify",
 ]
 
 

@@ -186,6 +186,12 @@ class Results:
 
         return plot(self._dataset, only=only, **options)
 
+    def report(self, out: str | PathLike, **options: Any) -> Path:
+        """Writes one page to explore: see :func:`kvsim.report`."""
+        from .page import report
+
+        return report(self._dataset, out, **options)
+
     def explain(self, **options: Any) -> "Explanation":
         """The tokens that were missed most: see :func:`kvsim.explain`."""
         from .explanation import explain

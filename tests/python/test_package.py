@@ -83,6 +83,14 @@ class Replay(WithFolder):
                  f"{own['', 'smaller']:.1f}x"]
         self.assertEqual(row.split(), ["snapkv", "0.2", *shown])
 
+    def test_a_page_is_written_with_the_texts_of_the_trace(self):
+        page = self.results.kvsim.report(self.folder / "page.html", title="Two policies")
+        text = page.read_text(encoding="utf-8")
+        self.assertIn("<title>Two policies", text)
+        self.assertGreater(len(text), 100_000)
+        with self.assertRaises(kvsim.UsageError):   # an existing page is not replaced unasked
+            kvsim.report(self.results, page)
+
     def test_a_notebook_shows_the_summary_of_results_and_other_datasets_as_ever(self):
         html = self.results.kvsim._repr_html_()
         self.assertIn("retained importance", html)
