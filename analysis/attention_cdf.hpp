@@ -10,7 +10,7 @@ namespace kvsim {
 /// largest ceil(x * visible) entries hold. A sink's part is no entry's and not counted.
 class AttentionCdf {
  public:
-  static constexpr std::array<int64_t, 6> kPercents = {1, 2, 5, 10, 20, 50};   ///< 100 x
+  static constexpr std::array<int64_t, 6> kPercents = {1, 2, 5, 10, 20, 50};  ///< 100 x
 
   AttentionCdf(int query_heads, int64_t steps);
   /// Rows of later steps; the block's columns must hold all that is visible.
@@ -21,7 +21,7 @@ class AttentionCdf {
   double p05_of(size_t share) const;
 
  private:
-  std::array<Table<double>, kPercents.size()> held_;   ///< each [Hq][T]
+  std::array<Table<double>, kPercents.size()> held_;  ///< each [Hq][T]
 };
 
 }  // namespace kvsim

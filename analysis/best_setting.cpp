@@ -61,8 +61,8 @@ class Resamples {
   const Criterion& criterion_;
   uint64_t seed_;
   bool over_traces_;
-  std::vector<std::vector<double>> units_;   ///< [setting][trace or step]
-  std::vector<double> all_;                  ///< 0, 1, ...: what the bootstrap draws from
+  std::vector<std::vector<double>> units_;  ///< [setting][trace or step]
+  std::vector<double> all_;                 ///< 0, 1, ...: what the bootstrap draws from
 };
 
 }  // namespace

@@ -17,7 +17,7 @@ struct Criterion {
   Fold over = Fold::mean;
   bool more_is_better = true;
 
-  double fold(std::span<const double> values) const;   ///< NaN is left out
+  double fold(std::span<const double> values) const;  ///< NaN is left out
 };
 
 /// The criteria that settings can be judged by: the measure that predicts best what a model loses
@@ -35,13 +35,13 @@ using SettingSeries = std::vector<std::vector<double>>;
 /// The best of several settings with 95 % bootstrap intervals (metrics.md 6): over traces when
 /// there are at least two, else over moving blocks of steps.
 struct BestSetting {
-  size_t best = 0;          ///< index; among equals the default, else the first
-  double value = 0;         ///< mean over traces of the criterion
+  size_t best = 0;   ///< index; among equals the default, else the first
+  double value = 0;  ///< mean over traces of the criterion
   Interval interval;
-  double usual = 0;         ///< value of the default setting; NaN when there is none
-  double gain = 0;          ///< improvement over the default, > 0 is better; NaN when there is none
-  Interval gain_interval;   ///< paired: both settings on the same traces or steps
-  double chosen = 0;        ///< share of resamples in which it is the best, too
+  double usual = 0;        ///< value of the default setting; NaN when there is none
+  double gain = 0;         ///< improvement over the default, > 0 is better; NaN when there is none
+  Interval gain_interval;  ///< paired: both settings on the same traces or steps
+  double chosen = 0;       ///< share of resamples in which it is the best, too
 };
 
 /// `settings` is not empty and all have the same traces; `usual`: index of the default, or -1.

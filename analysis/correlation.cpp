@@ -9,8 +9,7 @@ namespace kvsim {
 namespace {
 
 /// Rows of importance of one KV head's group, [heads * rows][columns].
-Table<float> importance_rows(const AttentionBlock& block, const float* importance,
-                             int64_t stride) {
+Table<float> importance_rows(const AttentionBlock& block, const float* importance, int64_t stride) {
   Table<float> rows(block.heads * block.rows, block.columns);
   for (int x = 0; x < block.heads; ++x) {
     const float* weight = importance + (block.kv_head * block.heads + x) * stride;
@@ -37,8 +36,10 @@ void walk(std::span<const float> row, const KeptChain& chain,
   Moments moments;
   int64_t begin = 0;
   for (size_t b = 0; b < chain.end.size(); ++b) {
-    add(row, std::span(chain.order).subspan(static_cast<size_t>(begin),
-                                            static_cast<size_t>(chain.end[b] - begin)), moments);
+    add(row,
+        std::span(chain.order)
+            .subspan(static_cast<size_t>(begin), static_cast<size_t>(chain.end[b] - begin)),
+        moments);
     begin = chain.end[b];
     at_boundary(b, moments);
   }
@@ -76,10 +77,10 @@ std::vector<std::vector<Moments>> set_moments(LayerWork& work, const std::vector
           const int owner = plan.per_query_head ? kv * group + x : kv;
           walk(tile.row(x * rows + r), plan.owners[static_cast<size_t>(owner)],
                [&](size_t boundary, const Moments& part) {
-                 Moments& sum = moments[first_set + boundary][static_cast<size_t>(t0 + r)];
-                 sum.sum += part.sum;
-                 sum.squares += part.squares;
-               });
+            Moments& sum = moments[first_set + boundary][static_cast<size_t>(t0 + r)];
+            sum.sum += part.sum;
+            sum.squares += part.squares;
+          });
         }
         first_set += static_cast<size_t>(plan.boundaries());
       }

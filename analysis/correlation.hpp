@@ -7,8 +7,8 @@ namespace kvsim {
 
 /// First and second moments of the importance of a set of entries over all query heads.
 struct Moments {
-  double sum = 0;       ///< of I
-  double squares = 0;   ///< of I^2
+  double sum = 0;      ///< of I
+  double squares = 0;  ///< of I^2
 };
 
 /// Moments of every set of some replay plans at one step: [set][T], sets numbered as in

@@ -18,7 +18,7 @@ struct Dimension {
 /// One value of a variable that is a flag, e.g. 2 = "merged".
 struct FlagMeaning {
   uint8_t value = 0;
-  std::string meaning;   ///< one word, or words joined by `_`
+  std::string meaning;  ///< one word, or words joined by `_`
 };
 
 /// The alternatives are the types a results file may hold, in the order of VariableType.
@@ -53,14 +53,14 @@ class Dataset {
   void add_dimension(std::string name, int64_t size);
   /// Adds a variable; its values must fill its dimensions, which must exist.
   Variable& add(Variable variable);
-  void set_attribute(std::string name, AttributeValue value);   ///< replaces one of the same name
+  void set_attribute(std::string name, AttributeValue value);  ///< replaces one of the same name
 
   const std::vector<Dimension>& dimensions() const { return dimensions_; }
   const std::vector<Variable>& variables() const { return variables_; }
   const std::vector<Attribute>& attributes() const { return attributes_; }
 
   bool has_dimension(std::string_view name) const;
-  int64_t size(std::string_view dimension) const;               ///< of a dimension that exists
+  int64_t size(std::string_view dimension) const;  ///< of a dimension that exists
   /// Number of values of a variable over these dimensions.
   int64_t count(const std::vector<std::string>& dims) const;
 
@@ -94,7 +94,7 @@ class Dataset {
   std::vector<Dimension> dimensions_;
   std::vector<Variable> variables_;
   std::vector<Attribute> attributes_;
-  std::unordered_map<std::string, size_t> index_;   ///< of variables_, by name
+  std::unordered_map<std::string, size_t> index_;  ///< of variables_, by name
 };
 
 }  // namespace kvsim

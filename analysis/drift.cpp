@@ -7,8 +7,7 @@
 namespace kvsim {
 
 Drift::Drift(std::vector<int64_t> best, int query_heads, int64_t rows)
-    : best_(std::move(best)),
-      count_(best_.size(), Table<int64_t>(query_heads, rows)),
+    : best_(std::move(best)), count_(best_.size(), Table<int64_t>(query_heads, rows)),
       sum_(best_.size(), Table<int64_t>(query_heads, rows)) {}
 
 void Drift::add(int query_head, int64_t row, std::span<const double> values) {
@@ -33,8 +32,7 @@ double Drift::mean_position(size_t budget, int query_head, int64_t row) const {
 PositionDrift Drift::drift(size_t budget, int query_head) const {
   const auto counts = count_[budget].row(query_head), sums = sum_[budget].row(query_head);
   PositionDrift drift(std::ssize(sums));
-  for (size_t r = 0; r < sums.size(); ++r)
-    drift.add(static_cast<int64_t>(r), counts[r], sums[r]);
+  for (size_t r = 0; r < sums.size(); ++r) drift.add(static_cast<int64_t>(r), counts[r], sums[r]);
   return drift;
 }
 

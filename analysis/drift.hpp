@@ -26,8 +26,8 @@ class Drift {
 
  private:
   std::vector<int64_t> best_;
-  std::vector<Table<int64_t>> count_;   ///< [budget] each [Hq][rows] entries that are followed
-  std::vector<Table<int64_t>> sum_;     ///< the same, the sum of their positions
+  std::vector<Table<int64_t>> count_;  ///< [budget] each [Hq][rows] entries that are followed
+  std::vector<Table<int64_t>> sum_;    ///< the same, the sum of their positions
 };
 
 /// Width and shift of ReST-KV's adaptive window for a drift and beta in tokens, with the default

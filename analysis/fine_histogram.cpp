@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kMantissaBits = 10;
 constexpr int kShift = 52 - kMantissaBits;
-constexpr int64_t kLowest = int64_t{1023 - 40} << kMantissaBits;    // the bits of 2^-40
+constexpr int64_t kLowest = int64_t{1023 - 40} << kMantissaBits;  // the bits of 2^-40
 constexpr int64_t kHighest = int64_t{1023 + 60} << kMantissaBits;
 constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 
@@ -34,7 +34,8 @@ void FineHistogram::add(double value) {
 
 double FineHistogram::at_rank(int64_t rank) const {
   size_t bin = 0;
-  for (int64_t below = counts_[0]; below <= rank; below += counts_[++bin]) {}
+  for (int64_t below = counts_[0]; below <= rank; below += counts_[++bin]) {
+  }
   return sums_[bin] / static_cast<double>(counts_[bin]);
 }
 

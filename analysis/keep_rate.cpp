@@ -26,7 +26,8 @@ std::vector<SpanTokens> span_tokens(const TraceInfo& info,
   for (const std::string& name : complements) {
     const auto found = std::find(names.begin(), names.end(), name);
     if (found == names.end()) {
-      bad_data({.what = "no span '" + name + "'", .where = info.path,
+      bad_data({.what = "no span '" + name + "'",
+                .where = info.path,
                 .hint = did_you_mean(name, names)});
     }
     const Span& span = info.spans[static_cast<size_t>(found - names.begin())];

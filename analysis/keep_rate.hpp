@@ -15,8 +15,8 @@ using KeptEntries = std::vector<uint32_t>;
 /// The prompt tokens that one entry of the dimension `span` stands for.
 struct SpanTokens {
   std::string name;
-  std::vector<Range> ranges;   ///< disjoint, ascending
-  bool labelled = true;        ///< a span of the trace, not a complement
+  std::vector<Range> ranges;  ///< disjoint, ascending
+  bool labelled = true;       ///< a span of the trace, not a complement
 
   int64_t tokens() const;
 };

@@ -19,13 +19,13 @@ class KeyNorm {
   void add(const AttentionBlock& block, int64_t first_row);
 
   struct WithAttention {
-    double pearson = 0;    ///< of ‖k_i‖ and the attention on i, mean over steps
+    double pearson = 0;  ///< of ‖k_i‖ and the attention on i, mean over steps
     double spearman = 0;
   };
   WithAttention with_attention(int query_head, std::span<const double> norms) const;
 
  private:
-  Table<double> attention_;   ///< [Hq][n] sum over steps
+  Table<double> attention_;  ///< [Hq][n] sum over steps
 };
 
 /// [n] L2 norms of the keys of a KV head.

@@ -8,8 +8,8 @@ namespace kvsim {
 
 /// Prompt entries that a policy dropped: merged ones are still there.
 struct DroppedEntries {
-  bool per_query_head = false;   ///< owners are query heads
-  Table<uint8_t> owners;         ///< [owners][n] 1: dropped
+  bool per_query_head = false;  ///< owners are query heads
+  Table<uint8_t> owners;        ///< [owners][n] 1: dropped
 };
 
 /// How many of the entries that later queries attend to most had been dropped (metrics.md 5.2).
@@ -18,9 +18,9 @@ struct DroppedEntries {
 class LateImportance {
  public:
   struct Result {
-    double share = 0;    ///< |E and Top_t| / |Top_t|, mean over heads and steps
-    double chance = 0;   ///< what random eviction would give: |E| / n, mean over heads
-    double recall = 0;   ///< |E and any Top_t| / |E|, mean over the heads where E is not empty
+    double share = 0;   ///< |E and Top_t| / |Top_t|, mean over heads and steps
+    double chance = 0;  ///< what random eviction would give: |E| / n, mean over heads
+    double recall = 0;  ///< |E and any Top_t| / |E|, mean over the heads where E is not empty
   };
 
   LateImportance(std::vector<DroppedEntries> outcomes, int query_heads, int64_t entries,
@@ -36,8 +36,8 @@ class LateImportance {
   int64_t entries_;
   int64_t steps_;
   int64_t top_;
-  Table<int64_t> hits_;   ///< [outcome][Hq] sum over steps of |E and Top_t|
-  Table<uint8_t> ever_;   ///< [Hq][n] 1: in some Top_t
+  Table<int64_t> hits_;  ///< [outcome][Hq] sum over steps of |E and Top_t|
+  Table<uint8_t> ever_;  ///< [Hq][n] 1: in some Top_t
 };
 
 }  // namespace kvsim

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kWindow = 16;
 constexpr int64_t kFewestSteps = 32;
 constexpr uint64_t kOrders = 20;
-constexpr int64_t kColumns = 2048;   // of the centred rows that are in float64 at a time
+constexpr int64_t kColumns = 2048;  // of the centred rows that are in float64 at a time
 constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 
 /// Gram matrix of the rows after the mean row was taken away; lower triangle.
@@ -69,17 +69,16 @@ Locality::Locality(int query_heads, int64_t entries, int64_t steps, uint64_t see
 
 void Locality::add(const AttentionBlock& block, int64_t first_row) {
   if (used_ == 0) return;
-  if (first_row == 0)
-    rows_.assign(static_cast<size_t>(block.heads), Table<float>(used_, entries_));
+  if (first_row == 0) rows_.assign(static_cast<size_t>(block.heads), Table<float>(used_, entries_));
   const int64_t rows = std::min(block.rows, used_ - first_row);
   for (int x = 0; x < block.heads; ++x)
     for (int64_t r = 0; r < rows; ++r)
       std::copy_n(block.attention_row(x, r), entries_,
                   rows_[static_cast<size_t>(x)].row(first_row + r).begin());
-  if (first_row >= used_ || first_row + block.rows < used_) return;   // not the last of them
+  if (first_row >= used_ || first_row + block.rows < used_) return;  // not the last of them
   parallel_for(block.heads, [&](int64_t x) {
-    results_[static_cast<size_t>(block.kv_head * block.heads + x)] =
-        measure(rows_[static_cast<size_t>(x)]);
+    results_[static_cast<size_t>(block.kv_head * block.heads + x)] = measure(
+        rows_[static_cast<size_t>(x)]);
   });
 }
 

@@ -14,9 +14,9 @@ namespace kvsim {
 class Locality {
  public:
   struct Result {
-    double within = 0;     ///< Q
-    double permuted = 0;   ///< mean Q over 20 random orders
-    double locality = 0;   ///< 1 - Q / Q_perm; NaN for fewer than 32 steps or no variance
+    double within = 0;    ///< Q
+    double permuted = 0;  ///< mean Q over 20 random orders
+    double locality = 0;  ///< 1 - Q / Q_perm; NaN for fewer than 32 steps or no variance
   };
 
   Locality(int query_heads, int64_t entries, int64_t steps, uint64_t seed);
@@ -28,10 +28,10 @@ class Locality {
   Result measure(const Table<float>& rows) const;
 
   int64_t entries_;
-  int64_t used_;    ///< steps in whole windows; 0: too few
-  std::vector<std::vector<int64_t>> orders_;   ///< as they are, then the random ones
-  std::vector<Table<float>> rows_;             ///< [used][n] of each head of the KV head at work
-  std::vector<Result> results_;                ///< [Hq]
+  int64_t used_;                              ///< steps in whole windows; 0: too few
+  std::vector<std::vector<int64_t>> orders_;  ///< as they are, then the random ones
+  std::vector<Table<float>> rows_;            ///< [used][n] of each head of the KV head at work
+  std::vector<Result> results_;               ///< [Hq]
 };
 
 }  // namespace kvsim

@@ -10,8 +10,8 @@
 namespace kvsim {
 namespace {
 
-constexpr double kLengthBytes = 4;    // the length of one ragged KV head
-constexpr int64_t kGroupBits = 32;    // step and lowest value of one group, 16 bits each
+constexpr double kLengthBytes = 4;  // the length of one ragged KV head
+constexpr int64_t kGroupBits = 32;  // step and lowest value of one group, 16 bits each
 constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 
 double quantized_bytes(const QuantizedHead& head, int64_t numbers, int64_t element_bytes) {
@@ -79,8 +79,8 @@ MemoryUse MemoryModel::use() const {
   use.realised_ratio = use.entries_kv / heads_times_prompt_;
   if (!per_query_head_) use.entries_query = kUndefined;
   if (!quantized_) use.bytes_quantized = kUndefined;
-  use.compression =
-      use.bytes_full / ((quantized_ ? use.bytes_quantized : use.bytes_ragged) + use.bytes_side);
+  use.compression = use.bytes_full /
+                    ((quantized_ ? use.bytes_quantized : use.bytes_ragged) + use.bytes_side);
   return use;
 }
 

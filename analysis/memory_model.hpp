@@ -12,34 +12,34 @@ class Archive;
 /// Sizes of one layer's cache that memory depends on.
 struct CacheShape {
   int kv_heads = 0;
-  int group_size = 0;          ///< g
-  int64_t head_dim = 0;        ///< d
-  int64_t value_dim = 0;       ///< dv
-  int64_t prompt_len = 0;      ///< n
-  int64_t element_bytes = 2;   ///< e
+  int group_size = 0;         ///< g
+  int64_t head_dim = 0;       ///< d
+  int64_t value_dim = 0;      ///< dv
+  int64_t prompt_len = 0;     ///< n
+  int64_t element_bytes = 2;  ///< e
 };
 
 /// What quantisation made of one head's slots.
 struct QuantizedHead {
-  int64_t numbers = 0;   ///< quantised numbers, keys and values
-  int64_t groups = 0;    ///< groups with a step and a lowest value each
-  int bits = 0;          ///< per number
+  int64_t numbers = 0;  ///< quantised numbers, keys and values
+  int64_t groups = 0;   ///< groups with a step and a lowest value each
+  int bits = 0;         ///< per number
 };
 
 /// Memory of a compressed cache over all layers of the run (metrics.md 9).
 struct MemoryUse {
   double entries_kv = 0;
-  double entries_query = 0;     ///< NaN unless owners are query heads
+  double entries_query = 0;  ///< NaN unless owners are query heads
   double realised_ratio = 0;
   double realised_ratio_min = 1;
   double realised_ratio_max = 0;
-  double bytes_full = 0;        ///< of the cache with all n slots
+  double bytes_full = 0;  ///< of the cache with all n slots
   double bytes_ragged = 0;
   double bytes_grouped = 0;
-  double bytes_quantized = 0;   ///< NaN unless quantised
+  double bytes_quantized = 0;  ///< NaN unless quantised
   double bytes_side = 0;
   double compression = 0;
-  double flops = 0;             ///< of the attention of one decode step
+  double flops = 0;  ///< of the attention of one decode step
   double flops_full = 0;
 };
 
@@ -59,7 +59,7 @@ class MemoryModel {
 
  private:
   MemoryUse sum_;
-  double heads_times_prompt_ = 0;   ///< sum over layers of Hkv * n
+  double heads_times_prompt_ = 0;  ///< sum over layers of Hkv * n
   bool per_query_head_ = false;
   bool quantized_ = false;
 };

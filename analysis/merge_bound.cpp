@@ -14,7 +14,7 @@
 namespace kvsim {
 namespace {
 
-constexpr double kSlack = 1e-5;   // of gamma: rounding of float32 keys and values
+constexpr double kSlack = 1e-5;  // of gamma: rounding of float32 keys and values
 
 /// (1 - sqrt(1 - e^2)) / e without its difference of near numbers; 0 at 0.
 double circle_term(double e) { return e / (1 + std::sqrt(1 - e * e)); }
@@ -63,10 +63,11 @@ class AtQuery {
     layer.k.read(kv_head, 0, visible, keys.data());
     layer.v.read(kv_head, 0, visible, values.data());
     using Rows = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-    logits_ = Eigen::Map<const Rows>(keys.data(), visible, keys.columns()).cast<double>() *
-              query_ * layer.scale;
+    logits_ = Eigen::Map<const Rows>(keys.data(), visible, keys.columns()).cast<double>() * query_ *
+              layer.scale;
     values_ = Eigen::Map<const Rows>(values.data(), visible, values.columns())
-                  .cast<double>().transpose();   // [dv][visible]
+                  .cast<double>()
+                  .transpose();  // [dv][visible]
     const double largest = std::max(query.sink, logits_.maxCoeff());
     const Eigen::VectorXd weight = (logits_.array() - largest).exp();
     const double sum = weight.sum() + std::exp(query.sink - largest);
@@ -82,11 +83,11 @@ class AtQuery {
     const Eigen::Map<const Eigen::VectorXf> key(pair.key.data(), query_.size());
     const double slot = layer_.scale * key.cast<double>().dot(query_) + pair.log_weight;
     BoundSample result;
-    result.perturbation =
-        slot_change<float, double>(std::min(1.0, std::exp(together - log_sum_)), slot - together,
-                                   {mean.data(), pair.value.size()}, pair.value,
-                                   {output_.data(), pair.value.size()})
-            .whole;
+    result.perturbation = slot_change<float, double>(std::min(1.0, std::exp(together - log_sum_)),
+                                                     slot - together,
+                                                     {mean.data(), pair.value.size()}, pair.value,
+                                                     {output_.data(), pair.value.size()})
+                              .whole;
     for (const uint32_t x : {pair.from, pair.into})
       result.spread = std::max(
           result.spread,
@@ -109,7 +110,7 @@ struct Look {
   int first_head = 0;
   int heads = 1;
   int64_t position = 0;
-  std::vector<std::pair<size_t, size_t>> wanted;   ///< pair, delay
+  std::vector<std::pair<size_t, size_t>> wanted;  ///< pair, delay
   std::vector<BoundSample> found;
 };
 
@@ -146,11 +147,10 @@ std::vector<std::vector<BoundSample>> bound_samples(LayerWork& work,
   std::vector<Look> looks = looks_of(info, pairs);
   parallel_for(static_cast<int64_t>(looks.size()), [&](int64_t x) {
     Look& look = looks[static_cast<size_t>(x)];
-    const int64_t row =
-        std::ranges::lower_bound(info.query_position, look.position) - info.query_position.begin();
+    const int64_t row = std::ranges::lower_bound(info.query_position, look.position) -
+                        info.query_position.begin();
     const AtQuery at(work.trace(), look.first_head / work.group_size(),
-                     mean_query(work.trace(), look.first_head, look.heads, row),
-                     look.position + 1);
+                     mean_query(work.trace(), look.first_head, look.heads, row), look.position + 1);
     for (const auto& [pair, delay] : look.wanted) look.found.push_back(at.sample(pairs[pair]));
   });
   std::vector<std::vector<BoundSample>> samples(bound_delays().size());

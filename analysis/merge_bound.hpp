@@ -16,10 +16,10 @@ const std::vector<int64_t>& bound_delays();
 /// What one merged pair changes of one head's output at one query, and what Theorem 5 is made of
 /// (metrics.md 3). Vectors are measured before W_O.
 struct BoundSample {
-  double perturbation = 0;   ///< Theta = ||o' - o||, only this pair replaced in the full cache
-  double spread = 0;         ///< gamma = max over visible i and x in {e, c} of ||v_i - v_x||
-  double mismatch = 0;       ///< epsilon = max over x of |1 - s^_x / s_x(t)|
-  double scale = 1;          ///< f of Eq. 7
+  double perturbation = 0;  ///< Theta = ||o' - o||, only this pair replaced in the full cache
+  double spread = 0;        ///< gamma = max over visible i and x in {e, c} of ||v_i - v_x||
+  double mismatch = 0;      ///< epsilon = max over x of |1 - s^_x / s_x(t)|
+  double scale = 1;         ///< f of Eq. 7
 };
 
 /// Samples of every pair at every delay whose query is stored and still meets the pair, [delay].
@@ -39,11 +39,11 @@ const std::vector<MergeBound>& merge_bounds();
 /// Shares and medians are NaN where there is nothing to take them of.
 struct BoundSummary {
   int64_t pairs = 0;
-  double applicable = std::numeric_limits<double>::quiet_NaN();   ///< share with epsilon < 1
-  double violated = std::numeric_limits<double>::quiet_NaN();     ///< of those, Theta > bound
-  double ratio = std::numeric_limits<double>::quiet_NaN();        ///< median Theta / bound of those
-  double bound = std::numeric_limits<double>::quiet_NaN();        ///< median bound of those
-  double perturbation = std::numeric_limits<double>::quiet_NaN(); ///< median Theta of all
+  double applicable = std::numeric_limits<double>::quiet_NaN();  ///< share with epsilon < 1
+  double violated = std::numeric_limits<double>::quiet_NaN();    ///< of those, Theta > bound
+  double ratio = std::numeric_limits<double>::quiet_NaN();       ///< median Theta / bound of those
+  double bound = std::numeric_limits<double>::quiet_NaN();       ///< median bound of those
+  double perturbation = std::numeric_limits<double>::quiet_NaN();  ///< median Theta of all
 };
 BoundSummary summarize(const MergeBound& bound, std::span<const BoundSample> samples);
 

@@ -15,7 +15,7 @@ namespace {
 constexpr double kDecays[] = {0.5, 0.8, 0.9, 0.95, 0.99};
 constexpr size_t kSlidingRows = 32;
 constexpr double kTrimmed = 0.1;
-constexpr double kLargestChange = 300;   // nats from the first row; beyond, scores are clipped
+constexpr double kLargestChange = 300;  // nats from the first row; beyond, scores are clipped
 
 /// Predicts the scores of the entries of one head from the rows seen so far.
 class Predictor {
@@ -72,7 +72,7 @@ class NewestRows : public Predictor {
  private:
   size_t most_;
   double count_ = 0;
-  std::deque<std::vector<double>> rows_;   // their sum alone when `most` is 0
+  std::deque<std::vector<double>> rows_;  // their sum alone when `most` is 0
 };
 
 std::unique_ptr<Predictor> make_predictor(size_t number) {
@@ -84,8 +84,8 @@ std::unique_ptr<Predictor> make_predictor(size_t number) {
 /// Rows of one KV head's query group: scores relative to each entry's at the first row.
 struct ScoreRows {
   int64_t heads = 0, rows = 0, columns = 0;
-  std::vector<double> score;              ///< [heads][rows][columns] exp(logit), relative
-  std::vector<double> shrink;             ///< [heads][rows] what makes attention of it, relative
+  std::vector<double> score;   ///< [heads][rows][columns] exp(logit), relative
+  std::vector<double> shrink;  ///< [heads][rows] what makes attention of it, relative
   const AttentionBlock* block = nullptr;
 
   std::span<const double> row(int64_t head, int64_t r) const {
@@ -109,8 +109,8 @@ class Judge {
     for (int64_t x = 0; x < rows.heads; ++x) {
       for (int64_t r = 0; r < rows.rows; ++r) {
         const auto scores = rows.row(x, r);
-        const double factor =
-            of_attention_ ? rows.shrink[static_cast<size_t>(x * rows.rows + r)] : 1.0;
+        const double factor = of_attention_ ? rows.shrink[static_cast<size_t>(x * rows.rows + r)]
+                                            : 1.0;
         for (size_t i = 0; i < now.size(); ++i) now[i] = scores[i] * factor;
         step(heads_[static_cast<size_t>(x)], rows.block->positions[static_cast<size_t>(r)], now,
              rows.block->attention_row(static_cast<int>(x), r));
@@ -125,7 +125,7 @@ class Judge {
 
  private:
   struct Waiting {
-    int64_t position = 0;              ///< of the row that is predicted
+    int64_t position = 0;  ///< of the row that is predicted
     std::vector<double> prediction;
   };
   struct Head {
@@ -153,7 +153,7 @@ class Judge {
   size_t predictor_;
   bool of_attention_;
   int64_t horizon_;
-  std::vector<Head> heads_;   // of the KV head at work
+  std::vector<Head> heads_;  // of the KV head at work
   FineHistogram errors_;
   double weighted_ = 0;
   double weight_ = 0;
@@ -183,8 +183,8 @@ class Relative {
     };
     parallel_for(block.heads * block.rows, [&](int64_t row) {
       const int64_t x = row / block.rows;
-      rows.shrink[static_cast<size_t>(row)] =
-          change(first_sum_[static_cast<size_t>(x)] - block.log_sum_exp[static_cast<size_t>(row)]);
+      rows.shrink[static_cast<size_t>(row)] = change(first_sum_[static_cast<size_t>(x)] -
+                                                     block.log_sum_exp[static_cast<size_t>(row)]);
       const double* first = first_.data() + x * block.columns;
       for (int64_t i = 0; i < block.columns; ++i) {
         const auto at = static_cast<size_t>(row * block.columns + i);
@@ -222,7 +222,7 @@ std::vector<PredictionError> prediction_errors(LayerWork& work, int64_t horizon)
                                    info.query_position.end());
   AttentionPass pass;
   pass.positions = later;
-  pass.look_ahead = true;   // what really came is compared, nothing is decided by it
+  pass.look_ahead = true;  // what really came is compared, nothing is decided by it
   pass.logits = true;
   Relative relative;
   for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first_row) {

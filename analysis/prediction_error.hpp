@@ -11,8 +11,8 @@ namespace kvsim {
 /// all query heads, prompt entries and steps t with t and t+d stored.
 struct PredictionError {
   double median = 0;
-  double trimmed_mean = 0;    ///< without the lowest and the highest tenth
-  double weighted_mean = 0;   ///< by attention at t+d
+  double trimmed_mean = 0;   ///< without the lowest and the highest tenth
+  double weighted_mean = 0;  ///< by attention at t+d
 };
 
 /// What is predicted: s = exp(logit), or s = A.

@@ -50,8 +50,8 @@ ImportanceGains importance_gains(LayerWork& work, const float* importance, int64
   gains.owners.assign(static_cast<size_t>(per_query_head ? work.query_heads() : work.kv_heads()),
                       Table<float>(steps, work.entries()));
   AttentionPass pass;
-  pass.positions = std::span(work.info().query_position).subspan(
-      static_cast<size_t>(work.info().first_step()), total.size());
+  pass.positions = std::span(work.info().query_position)
+                       .subspan(static_cast<size_t>(work.info().first_step()), total.size());
   pass.look_ahead = true;
   for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first_row) {
     for (int x = 0; x < group; ++x) {

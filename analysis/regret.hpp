@@ -11,8 +11,8 @@ namespace kvsim {
 /// entry i at step t, summed over the query heads that share the owner's set, divided by the
 /// layer's denominator at t. Then rho_t(S) = base[t] + sum over owners and i in S of the gain.
 struct ImportanceGains {
-  std::vector<Table<float>> owners;   ///< each [T][n]
-  std::vector<double> base;           ///< [T] share of entries that nobody may drop
+  std::vector<Table<float>> owners;  ///< each [T][n]
+  std::vector<double> base;          ///< [T] share of entries that nobody may drop
 };
 
 /// Gains of one layer. `importance` is [Hq][>= n] with `stride` columns, `total` the denominator of

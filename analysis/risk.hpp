@@ -13,7 +13,7 @@ class TrueRisk {
   /// `importance` is [Hq][stride >= n] weights of the entries.
   TrueRisk(int kv_heads, int64_t entries, const float* importance, int64_t stride);
   void add(const AttentionBlock& block, int64_t first_row);
-  const Table<double>& risk() const { return risk_; }   ///< [Hkv][n] R*
+  const Table<double>& risk() const { return risk_; }  ///< [Hkv][n] R*
 
  private:
   const float* importance_;
@@ -24,9 +24,9 @@ class TrueRisk {
 /// How good an estimate of the risk is, over some entries of one KV head.
 struct RiskQuality {
   double spearman = 0;
-  double log_ratio_median = 0;   ///< median of ln(estimate / R*); 0 over 0 is left out
-  double underestimated = 0;     ///< share of entries with estimate < R*
-  double prior_exceeds = 0;      ///< share whose prior exceeds R*; NaN without a prior
+  double log_ratio_median = 0;  ///< median of ln(estimate / R*); 0 over 0 is left out
+  double underestimated = 0;    ///< share of entries with estimate < R*
+  double prior_exceeds = 0;     ///< share whose prior exceeds R*; NaN without a prior
 };
 
 /// All of equal length; `prior` empty: none. No entries: NaN.

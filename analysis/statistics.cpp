@@ -14,7 +14,7 @@ namespace {
 constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 constexpr uint64_t kResamples = 1000;
 constexpr int64_t kBlockSteps = 16;
-constexpr uint64_t kBootstrapStream = 1;   // last index of u(seed, a, b, 1)
+constexpr uint64_t kBootstrapStream = 1;  // last index of u(seed, a, b, 1)
 
 Interval interval_of(std::vector<double> statistics) {
   return {percentile(statistics, 2.5), percentile(statistics, 97.5)};

@@ -52,8 +52,7 @@ class Window {
       high_ = high_ ? state >= model_.leaving() : state < model_.entering();
     }
     const double place = uniform(seed_, sample_, static_cast<uint64_t>(j), 1);
-    const double value =
-        high_ ? model_.b + (model_.c - model_.b) * place : model_.a * place;
+    const double value = high_ ? model_.b + (model_.c - model_.b) * place : model_.a * place;
     highs_ += high_;
     sum_ += value;
     max_ = std::max(max_, value);
@@ -86,9 +85,7 @@ class Window {
 
 double RiskModel::leaving() const { return dwell ? 1 / *dwell : 1 - epsilon; }
 
-double RiskModel::entering() const {
-  return dwell ? epsilon / ((1 - epsilon) * *dwell) : epsilon;
-}
+double RiskModel::entering() const { return dwell ? epsilon / ((1 - epsilon) * *dwell) : epsilon; }
 
 double mean_of_mean(const RiskModel& model) {
   return (1 - model.epsilon) * model.a / 2 + model.epsilon * (model.b + model.c) / 2;
@@ -101,8 +98,7 @@ double no_high_probability(const RiskModel& model) {
 double mean_of_max(const RiskModel& model) {
   const auto m = static_cast<double>(model.m);
   const double none = no_high_probability(model);
-  const double spread =
-      1 - (1 - none * (1 - model.epsilon)) / ((m + 1) * model.epsilon);
+  const double spread = 1 - (1 - none * (1 - model.epsilon)) / ((m + 1) * model.epsilon);
   return none * model.a * m / (m + 1) + model.b * (1 - none) + (model.c - model.b) * spread;
 }
 
@@ -119,7 +115,7 @@ double mean_of_max_with_prior(const RiskModel& model) {
   // r + the integral of 1 - H^m from r to c, piece by piece; H is linear on each.
   const auto m = static_cast<double>(model.m);
   const double none = no_high_probability(model);
-  double power = 0;   // integral of H^m
+  double power = 0;  // integral of H^m
   const double r = model.prior;
   if (r < model.a) {
     power += none * model.a / (m + 1) * (1 - std::pow(r / model.a, m + 1));
@@ -140,7 +136,7 @@ std::vector<double> high_counts(const RiskModel& model) {
   const double leave = model.leaving();
   const double enter = model.entering();
   for (size_t j = 1; j < m; ++j) {
-    for (size_t k = j + 2; k-- > 0;) {   // descending: high[k] needs the old entries of k - 1
+    for (size_t k = j + 2; k-- > 0;) {  // descending: high[k] needs the old entries of k - 1
       const double to_high = k == 0 ? 0 : low[k - 1] * enter + high[k - 1] * (1 - leave);
       low[k] = low[k] * (1 - enter) + high[k] * leave;
       high[k] = to_high;
@@ -159,7 +155,7 @@ double max_distribution(const RiskModel& model, const std::vector<double>& count
   double sum = 0;
   for (size_t k = 0; k < counts.size(); ++k) {
     const auto highs = static_cast<double>(k);
-    sum += counts[k] * std::pow(low, m - highs) * std::pow(high, highs);   // 0^0 = 1
+    sum += counts[k] * std::pow(low, m - highs) * std::pow(high, highs);  // 0^0 = 1
   }
   return sum;
 }
@@ -167,7 +163,7 @@ double max_distribution(const RiskModel& model, const std::vector<double>& count
 double mean_of_max_with_prior(const RiskModel& model, const std::vector<double>& counts) {
   const auto m = static_cast<double>(model.m);
   const double r = model.prior;
-  double power = 0;   // integral of P(max <= x) from r to c
+  double power = 0;  // integral of P(max <= x) from r to c
   if (r < model.a) {
     power += counts[0] * model.a / (m + 1) * (1 - std::pow(r / model.a, m + 1));
   }
@@ -234,8 +230,8 @@ std::vector<RiskRow> risk_rows(const RiskModel& asked, const RiskSample& sample)
     return chain ? max_distribution(model, counts, x) : max_distribution(model, x);
   };
   const double max = chain ? mean_of_max_with_prior(plain, counts) : mean_of_max(model);
-  const double max_prior =
-      chain ? mean_of_max_with_prior(model, counts) : mean_of_max_with_prior(model);
+  const double max_prior = chain ? mean_of_max_with_prior(model, counts)
+                                 : mean_of_max_with_prior(model);
   const auto bias = [&](Estimate e) { return Estimate{model.c - e.mean, e.standard_error}; };
   const double mean = mean_of_mean(model);
   std::vector<RiskRow> rows = {

@@ -13,14 +13,14 @@ struct RiskModel {
   double a = 0.1;
   double b = 0.5;
   double c = 1;
-  double prior = 0.2;    ///< r, 0 <= r <= c
-  double steady = 0.3;   ///< s: value of the entry that never changes
+  double prior = 0.2;   ///< r, 0 <= r <= c
+  double steady = 0.3;  ///< s: value of the entry that never changes
   /// Mean number of observations that a high state lasts, >= 1: a two-state Markov chain started
   /// stationary. Not set: independent observations, a chain with dwell 1/(1 - epsilon).
   std::optional<double> dwell = {};
 
-  double leaving() const;    ///< probability that a high observation is followed by a low one
-  double entering() const;   ///< and the other way round; may come out above 1: no such chain
+  double leaving() const;   ///< probability that a high observation is followed by a low one
+  double entering() const;  ///< and the other way round; may come out above 1: no such chain
 };
 
 /// Closed forms for independent observations.
@@ -50,7 +50,7 @@ struct Estimate {
 struct RiskSample {
   int64_t m = 0;
   Estimate no_high;
-  Estimate mean;            ///< mean of the observations
+  Estimate mean;  ///< mean of the observations
   Estimate max;
   Estimate max_prior;       ///< max(X, r)
   Estimate mean_outranks;   ///< [mean > s]: beats the steady entry
@@ -69,9 +69,9 @@ std::vector<double> sampled_max_distribution(const RiskModel& model, const std::
 
 struct RiskRow {
   const char* quantity;
-  double closed_form = 0;   ///< NaN: there is none
+  double closed_form = 0;  ///< NaN: there is none
   Estimate sampled;
-  bool bound = false;       ///< closed_form is a lower bound, not a value
+  bool bound = false;  ///< closed_form is a lower bound, not a value
   /// Within 4 standard errors (or not below the bound by more); rare events that no sample saw
   /// count as one sample.
   bool agrees(int64_t samples) const;

@@ -36,13 +36,11 @@ void copy_block(const Problem& p, const ReplayBlock& block, Outputs& out) {
         const size_t from = static_cast<size_t>((h * block.steps + s) * d);
         const size_t to = static_cast<size_t>((set * p.rows() + row) * d);
         for (size_t j = 0; j < static_cast<size_t>(d); ++j)
-          out.z[to + j] =
-              block.z[from + j] +
-              (set < p.sets() ? deltas[static_cast<size_t>(set)][from + j] : 0.0f);
+          out.z[to + j] = block.z[from + j] +
+                          (set < p.sets() ? deltas[static_cast<size_t>(set)][from + j] : 0.0f);
         if (set == p.sets()) continue;
-        out.mass[static_cast<size_t>(set * p.rows() + row)] =
-            static_cast<float>(block.kept_attention[static_cast<size_t>(set)](h, s) +
-                               block.later_attention(h, s));
+        out.mass[static_cast<size_t>(set * p.rows() + row)] = static_cast<float>(
+            block.kept_attention[static_cast<size_t>(set)](h, s) + block.later_attention(h, s));
       }
 }
 
@@ -180,9 +178,11 @@ void floor(const Problem& p, Outputs*) {
 }  // namespace
 
 const std::vector<Form>& forms() {
-  static const std::vector<Form> all = {
-      {"fused", fused, true}, {"sums", sums, true}, {"gather", gather, true}, {"mask", mask, true},
-      {"floor", floor, false}};
+  static const std::vector<Form> all = {{"fused", fused, true},
+                                        {"sums", sums, true},
+                                        {"gather", gather, true},
+                                        {"mask", mask, true},
+                                        {"floor", floor, false}};
   return all;
 }
 

@@ -10,7 +10,7 @@ namespace kvsim::bench {
 struct Form {
   std::string name;
   void (*run)(const Problem& problem, Outputs* outputs);
-  bool comparable;   ///< gives outputs that can be judged
+  bool comparable;  ///< gives outputs that can be judged
 };
 
 /// fused: the replay of the chosen backend.

@@ -84,8 +84,9 @@ int main(int count, char** arguments) {
   const bench::Problem problem(shape, backend == "cuda" ? make_cuda_backend() : make_cpu_backend());
   if (!file.empty()) problem.write(file);
   if (!check(problem, names)) return 1;
-  std::cout << "device " << problem.backend->device() << "; matrix products of the baselines: "
-            << bench::gemm_library() << "\nunit " << problem.unit() << "\nready" << std::endl;
+  std::cout << "device " << problem.backend->device()
+            << "; matrix products of the baselines: " << bench::gemm_library() << "\nunit "
+            << problem.unit() << "\nready" << std::endl;
   converse(problem);
   return 0;
 }

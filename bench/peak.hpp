@@ -3,8 +3,8 @@
 namespace kvsim::bench {
 
 struct PeakLoop {
-  float (*run)(long rounds, float factor) = nullptr;   ///< null: not compiled
-  long operations = 0;                                 ///< per round
+  float (*run)(long rounds, float factor) = nullptr;  ///< null: not compiled
+  long operations = 0;                                ///< per round
 };
 PeakLoop peak_portable();
 PeakLoop peak_v3();

@@ -164,14 +164,14 @@ class RowCheck {
   const Problem& p_;
   const Outputs& got_;
   int64_t row_;
-  std::vector<double> e_;   ///< exp-scores of the visible keys
+  std::vector<double> e_;  ///< exp-scores of the visible keys
   std::vector<double> sum_;
   double total_ = 0;
   double mass_ = 0;
 };
 
 double sums_error(const Problem& p, const Outputs& got) {
-  constexpr int64_t kStride = 97;   // of the keys that are compared
+  constexpr int64_t kStride = 97;  // of the keys that are compared
   const int64_t kept = (p.shape.n + kStride - 1) / kStride;
   Table<double> rows(p.rows(), kept);
   parallel_for(p.rows(), [&](int64_t row) {

@@ -101,8 +101,8 @@ std::string best_text(const BestTable& table, const std::vector<std::string>& me
     text += "stream error: of " + table.stream_layers + "\n";
   std::string head;
   for (const BestRow& row : rows) {
-    const std::string own =
-        fmt::format("\n{}, {} settings: {}\n", row.preset, row.settings, measure(row.criterion));
+    const std::string own = fmt::format("\n{}, {} settings: {}\n", row.preset, row.settings,
+                                        measure(row.criterion));
     if (own != head) {
       head = own;
       text += head + fmt::format("  {:<8}{:<{}}  {:<25}{:<28}{}\n", "budget", "best", width,

@@ -18,8 +18,11 @@ std::vector<std::string> chosen_names(const std::vector<std::string>& lists,
       if (std::ranges::find(known, item) == known.end()) {
         std::string expected;
         for (const std::string& one : shown) expected += (expected.empty() ? "" : ", ") + one;
-        usage_error({.what = "unknown " + name, .where = "--" + name, .found = item,
-                     .expected = "some of " + expected, .hint = did_you_mean(item, known)});
+        usage_error({.what = "unknown " + name,
+                     .where = "--" + name,
+                     .found = item,
+                     .expected = "some of " + expected,
+                     .hint = did_you_mean(item, known)});
       }
       if (std::ranges::find(chosen, item) == chosen.end()) chosen.push_back(std::move(item));
     }

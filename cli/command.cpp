@@ -26,8 +26,7 @@ std::vector<Command>& table() {
 std::string typed_line;
 
 std::string shell_quoted(const std::string& word) {
-  const char* plain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=,./:@%";
+  const char* plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=,./:@%";
   if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
   std::string result = "'";
   for (const char c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -59,9 +58,8 @@ void print_program_help(std::FILE* stream) {
                "lost?\n\nCommands:\n");
   for (const Command& command : commands())
     std::fprintf(stream, "  %-10s %s\n", command.name.c_str(), command.summary.c_str());
-  std::fprintf(stream,
-               "\n`kvsim COMMAND --help` explains a command and shows two examples; "
-               "`kvsim --version` prints the version.\n");
+  std::fprintf(stream, "\n`kvsim COMMAND --help` explains a command and shows two examples; "
+                       "`kvsim --version` prints the version.\n");
 }
 
 void print_command_help(const Command& command, const po::options_description& options) {
@@ -89,11 +87,14 @@ std::vector<std::string> option_names(const po::options_description& options) {
   if (const auto* unknown = dynamic_cast<const po::unknown_option*>(&error)) {
     const std::string name = unknown->get_option_name();
     const std::string near = did_you_mean(name, option_names(options));
-    usage_error({.what = "unknown option", .where = command.name, .found = name,
+    usage_error({.what = "unknown option",
+                 .where = command.name,
+                 .found = name,
                  .hint = near.empty() ? hint : near});
   }
   if (dynamic_cast<const po::too_many_positional_options_error*>(&error) != nullptr)
-    usage_error({.what = "too many arguments", .where = command.name,
+    usage_error({.what = "too many arguments",
+                 .where = command.name,
                  .expected = usage_line(command).substr(7)});
   usage_error({.what = error.what(), .where = command.name, .hint = hint});
 }
@@ -137,7 +138,8 @@ Values parse(const Command& command, const std::vector<std::string>& words,
 void check_arguments(const Command& command, const Values& values) {
   for (const Argument& argument : command.arguments)
     if (argument.required && values.count(argument.name) == 0)
-      usage_error({.what = "missing " + upper(argument.name), .where = command.name,
+      usage_error({.what = "missing " + upper(argument.name),
+                   .where = command.name,
                    .expected = usage_line(command).substr(7)});
 }
 

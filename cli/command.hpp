@@ -28,11 +28,11 @@ struct Argument {
 /// from cli/options.hpp. `run` returns an exit code; errors are thrown as kvsim::Error.
 struct Command {
   std::string name;
-  std::string summary;                  ///< one line for the list of commands
-  std::vector<Argument> arguments = {};    ///< positional; only the last may be `many`
+  std::string summary;                   ///< one line for the list of commands
+  std::vector<Argument> arguments = {};  ///< positional; only the last may be `many`
   std::string description = {};  ///< paragraphs of --help below the usage line; may be empty
   void (*describe)(po::options_description& options) = nullptr;
-  std::vector<std::string> examples = {};   ///< two, that work as typed from the repository's root
+  std::vector<std::string> examples = {};  ///< two, that work as typed from the repository's root
   int (*run)(const Values& values) = nullptr;
 };
 

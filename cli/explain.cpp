@@ -27,14 +27,14 @@ void describe(po::options_description& options) {
   const auto one = [](const char* placeholder) {
     return po::value<std::string>()->value_name(placeholder);
   };
-  options.add_options()
-      ("trace", one("FILE"), "the trace (default: the one named in the results, beside them, in "
-                             "this folder or in data/)")
-      ("policy", one("RECORD"), "policy, as the results name it (default: the worst)")
-      ("budget", one("B"), "budget, as it was typed (default: the worst)")
-      ("layer", one("L"), "layer (default: the worst)")
-      ("step", one("T"), "position of the later query (default: the worst)")
-      ("top", one("N"), "tokens to list (default: 20)");
+  options.add_options()("trace", one("FILE"),
+                        "the trace (default: the one named in the results, beside them, in "
+                        "this folder or in data/)")(
+      "policy", one("RECORD"), "policy, as the results name it (default: the worst)")(
+      "budget", one("B"), "budget, as it was typed (default: the worst)")(
+      "layer", one("L"), "layer (default: the worst)")(
+      "step", one("T"), "position of the later query (default: the worst)")(
+      "top", one("N"), "tokens to list (default: 20)");
   add_json_option(options);
 }
 
@@ -43,7 +43,9 @@ std::string find_trace(const Values& values, const Dataset& results, const std::
   if (!found.empty()) return found;
   const std::string name = attribute(results, "trace");
   if (name.empty()) bad_data({.what = "no trace is named", .where = path, .hint = "give --trace"});
-  bad_data({.what = "the trace of the results is not here", .where = path, .found = name,
+  bad_data({.what = "the trace of the results is not here",
+            .where = path,
+            .found = name,
             .hint = "give its path with --trace"});
 }
 
@@ -59,8 +61,8 @@ struct Context {
   std::string budget;
   int layer = 0;
   int64_t step = 0;
-  std::vector<std::string> words;   ///< text of each token; empty: not in the trace
-  std::vector<ExpectedLoss> expected;   ///< of this policy and budget
+  std::vector<std::string> words;      ///< text of each token; empty: not in the trace
+  std::vector<ExpectedLoss> expected;  ///< of this policy and budget
   std::string word(int64_t position) const {
     return words.empty() ? "" : words[static_cast<size_t>(position)];
   }
@@ -83,27 +85,27 @@ Context context_of(const Dataset& results, const TraceReader& reader, const Expl
 
 Json json_of(const Explanation& found, const Context& context, const TraceInfo& info,
              const std::string& trace, int64_t top) {
-  Json document = {{"kvsim", "explain"},
-                   {"trace", fs::path(trace).filename().string()},
-                   {"model", info.model},
-                   {"policy", context.policy},
-                   {"budget", context.budget},
-                   {"layer", context.layer},
-                   {"step", context.step},
-                   {"step_text", context.word(context.step)},
-                   {"heads", found.heads},
-                   {"retained_importance", found.retained}};
+  Json document = {{"kvsim", "explain"},       {"trace", fs::path(trace).filename().string()},
+                   {"model", info.model},      {"policy", context.policy},
+                   {"budget", context.budget}, {"layer", context.layer},
+                   {"step", context.step},     {"step_text", context.word(context.step)},
+                   {"heads", found.heads},     {"retained_importance", found.retained}};
   document["expected_loss"] = Json::array();
   for (const ExpectedLoss& loss : context.expected)
-    document["expected_loss"].push_back({{"step", loss.step}, {"text", context.word(loss.step)},
+    document["expected_loss"].push_back({{"step", loss.step},
+                                         {"text", context.word(loss.step)},
                                          {"stream_error", loss.stream_error}});
   document["lost"] = Json::array();
   for (const int64_t position : most_lost(found, top)) {
     const ExplainedToken& token = found.tokens[static_cast<size_t>(position)];
-    Json entry = {{"position", position}, {"text", context.word(position)},
-                  {"span", span_of(info, position)}, {"importance", token.importance},
-                  {"lost", token.lost}, {"kept_heads", token.kept_heads},
-                  {"merged_heads", token.merged_heads}, {"worst_head", token.worst_head}};
+    Json entry = {{"position", position},
+                  {"text", context.word(position)},
+                  {"span", span_of(info, position)},
+                  {"importance", token.importance},
+                  {"lost", token.lost},
+                  {"kept_heads", token.kept_heads},
+                  {"merged_heads", token.merged_heads},
+                  {"worst_head", token.worst_head}};
     const bool scored = !std::isnan(token.score);
     entry["score"] = scored ? Json(token.score) : Json(nullptr);
     entry["rank"] = scored ? Json(token.rank) : Json(nullptr);
@@ -113,7 +115,8 @@ Json json_of(const Explanation& found, const Context& context, const TraceInfo& 
   document["prompt"] = Json::array();
   for (const ExplainedToken& token : found.tokens) {
     document["prompt"].push_back({{"text", context.word(token.position)},
-                                  {"importance", token.importance}, {"lost", token.lost},
+                                  {"importance", token.importance},
+                                  {"lost", token.lost},
                                   {"kept_heads", token.kept_heads},
                                   {"merged_heads", token.merged_heads}});
   }
@@ -164,8 +167,10 @@ int run(const Values& values) {
   const TraceReader reader(trace);
   if (const std::string digest = attribute(results, "trace_digest");
       !digest.empty() && digest != reader.digest()) {
-    bad_data({.what = "not the trace of these results", .where = trace,
-              .found = "another content", .expected = digest});
+    bad_data({.what = "not the trace of these results",
+              .where = trace,
+              .found = "another content",
+              .expected = digest});
   }
   const std::unique_ptr<Backend> backend = make_cpu_backend();
   const Explanation found = explain(results, reader, cell, *backend);

@@ -110,8 +110,8 @@ int run(const Values& values) {
   const int64_t policy = chosen(values, results, "policy", "policy");
   const int64_t budget = chosen(values, results, "budget", "budget_label");
   const auto at = [](const auto& list, int64_t i) { return list[static_cast<size_t>(i)]; };
-  const std::string record =
-      at(std::get<std::vector<std::string>>(results.at("policy").values), policy);
+  const std::string record = at(std::get<std::vector<std::string>>(results.at("policy").values),
+                                policy);
   check_plain(record);
   const Variable& mask = mask_variable(results, path, policy, budget);
   const int64_t prompt_len = results.size("position");

@@ -101,22 +101,26 @@ void print_uses(const TraceInfo& info) {
     std::vector<std::string> plain;
     size_t width = 0;
     for (const TraceUse& use : uses) {
-      if (use.served && use.detail.empty()) plain.push_back(use.name);
-      else width = std::max(width, use.name.size());
+      if (use.served && use.detail.empty())
+        plain.push_back(use.name);
+      else
+        width = std::max(width, use.name.size());
     }
     fmt::print("\nenough for, by {}\n", group.title);
     print_wrapped("  yes  ", plain);
     for (const TraceUse& use : uses)
       if (!use.served || !use.detail.empty())
-        fmt::print("  {:<3}  {:<{}}  {}\n", use.served ? "yes" : "no", use.name, width,
-                   use.detail);
+        fmt::print("  {:<3}  {:<{}}  {}\n", use.served ? "yes" : "no", use.name, width, use.detail);
   }
 }
 
 Json layer_json(const LayerHeader& layer) {
   return {{"layer", layer.layer},
-          {"types", {{"q", element_name(layer.q)}, {"k", element_name(layer.k)},
-                     {"v", element_name(layer.v)}, {"wo", element_name(layer.wo)}}},
+          {"types",
+           {{"q", element_name(layer.q)},
+            {"k", element_name(layer.k)},
+            {"v", element_name(layer.v)},
+            {"wo", element_name(layer.wo)}}},
           {"value_dim", layer.value_dim},
           {"attention_scale", layer.scale},
           {"softcap", layer.softcap > 0 ? Json(layer.softcap) : Json()},
@@ -153,8 +157,10 @@ void print_json(const TraceReader& trace) {
   for (const LayerHeader& layer : trace.headers()) document["layers"].push_back(layer_json(layer));
   for (const TraceUseGroup& group : trace_use_groups())
     for (const TraceUse& use : group.list(info))
-      document["uses"].push_back({{"group", group.title}, {"name", use.name},
-                                  {"served", use.served}, {"detail", use.detail}});
+      document["uses"].push_back({{"group", group.title},
+                                  {"name", use.name},
+                                  {"served", use.served},
+                                  {"detail", use.detail}});
   fmt::print("{}\n", document.dump(2));
 }
 

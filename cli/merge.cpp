@@ -16,8 +16,8 @@ int run(const Values& values) {
   const auto parts = values["part"].as<std::vector<std::string>>();
   const std::string out = text(values, "out");
   if (out.empty()) {
-    usage_error({.what = "missing -o", .where = "merge",
-                 .expected = "kvsim merge PART... -o OUT.nc"});
+    usage_error(
+        {.what = "missing -o", .where = "merge", .expected = "kvsim merge PART... -o OUT.nc"});
   }
   check_target(out, has(values, "overwrite"), parts);
   write_results(merge_parts(parts, command_line()), out);

@@ -20,18 +20,14 @@ auto several(const char* placeholder) {
 }  // namespace
 
 void add_general_options(po::options_description& options) {
-  options.add_options()
-      ("threads", one("N"), "threads to use (default: all cores)")
-      ("quiet,q", "say nothing but results and errors")
-      ("verbose,v", "say more on standard error")
-      ("help,h", "this text")
-      ("version", "print the version");
+  options.add_options()("threads", one("N"), "threads to use (default: all cores)")(
+      "quiet,q", "say nothing but results and errors")("verbose,v", "say more on standard error")(
+      "help,h", "this text")("version", "print the version");
 }
 
 void add_output_options(po::options_description& options, const std::string& meaning) {
-  options.add_options()
-      ("out,o", one("FILE"), meaning.c_str())
-      ("overwrite", "replace an existing file");
+  options.add_options()("out,o", one("FILE"), meaning.c_str())("overwrite",
+                                                               "replace an existing file");
 }
 
 void add_seed_option(po::options_description& options) {
@@ -102,7 +98,9 @@ std::unique_ptr<Backend> chosen_backend(const Values& values) {
     }
   }
   if (name == "auto" || name == "cpu") return make_cpu_backend();
-  usage_error({.what = "unknown backend", .where = "--backend", .found = name,
+  usage_error({.what = "unknown backend",
+               .where = "--backend",
+               .found = name,
                .expected = has_cuda_backend() ? "auto, cpu or cuda" : "auto or cpu"});
 }
 

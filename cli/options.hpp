@@ -16,18 +16,18 @@ namespace kvsim::cli {
 void add_general_options(po::options_description& options);
 
 void add_output_options(po::options_description& options,
-                        const std::string& meaning);               ///< -o, --overwrite
-void add_seed_option(po::options_description& options);            ///< --seed N (0)
-void add_layers_option(po::options_description& options);          ///< --layers LIST
-void add_budget_option(po::options_description& options);          ///< --budget LIST, repeatable
-void add_policy_option(po::options_description& options);          ///< --policy RECORD, repeatable
-void add_metric_option(po::options_description& options);          ///< --metric LIST
-void add_backend_option(po::options_description& options);         ///< --backend auto|cpu|cuda
-void add_json_option(po::options_description& options);            ///< --json
-void add_csv_option(po::options_description& options);             ///< --csv FILE
+                        const std::string& meaning);        ///< -o, --overwrite
+void add_seed_option(po::options_description& options);     ///< --seed N (0)
+void add_layers_option(po::options_description& options);   ///< --layers LIST
+void add_budget_option(po::options_description& options);   ///< --budget LIST, repeatable
+void add_policy_option(po::options_description& options);   ///< --policy RECORD, repeatable
+void add_metric_option(po::options_description& options);   ///< --metric LIST
+void add_backend_option(po::options_description& options);  ///< --backend auto|cpu|cuda
+void add_json_option(po::options_description& options);     ///< --json
+void add_csv_option(po::options_description& options);      ///< --csv FILE
 
 bool has(const Values& values, const char* name);
-std::string text(const Values& values, const char* name);               ///< "" when not given
+std::string text(const Values& values, const char* name);                ///< "" when not given
 std::vector<std::string> texts(const Values& values, const char* name);  ///< of a repeatable option
 uint64_t seed(const Values& values);
 

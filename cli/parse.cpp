@@ -10,7 +10,7 @@
 namespace kvsim::cli {
 namespace {
 
-constexpr int64_t kMostItems = 10000;   // of one range; more is a slip of the keyboard
+constexpr int64_t kMostItems = 10000;  // of one range; more is a slip of the keyboard
 
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
@@ -39,7 +39,9 @@ struct Kind {
 Decimal parse_number(std::string_view text, const std::string& option) {
   const auto number = Decimal::parse(text);
   if (!number)
-    usage_error({.what = "not a number", .where = option, .found = quoted(text),
+    usage_error({.what = "not a number",
+                 .where = option,
+                 .found = quoted(text),
                  .expected = "0.2, 20% or 512"});
   return *number;
 }
@@ -60,7 +62,9 @@ void expand_range(std::string_view item, const std::string& option,
                   std::vector<std::string>& items) {
   const auto parts = split(item, ':');
   if (parts.size() != 3)
-    usage_error({.what = "bad range", .where = option, .found = quoted(item),
+    usage_error({.what = "bad range",
+                 .where = option,
+                 .found = quoted(item),
                  .expected = "FIRST:LAST:STEP, e.g. 0.1:0.9:0.1"});
   Kind kind;
   size_t percents = 0;
@@ -70,19 +74,25 @@ void expand_range(std::string_view item, const std::string& option,
   }
   kind.percent = percents > 0;
   if (percents == 1 && !parts[0].ends_with('%') && !parts[1].ends_with('%'))
-    usage_error({.what = "bad range", .where = option, .found = quoted(item),
+    usage_error({.what = "bad range",
+                 .where = option,
+                 .found = quoted(item),
                  .expected = "% at FIRST and LAST, too"});
   const Decimal first = without_percent(parts[0], option);
   const Decimal last = without_percent(parts[1], option);
   const Decimal step = without_percent(parts[2], option);
   if (!(Decimal(0) < step) || last < first)
-    usage_error({.what = "bad range", .where = option, .found = quoted(item),
+    usage_error({.what = "bad range",
+                 .where = option,
+                 .found = quoted(item),
                  .expected = "FIRST <= LAST and STEP > 0"});
   for (int64_t i = 0;; ++i) {
     const auto number = first.advanced(step, i);
     if (!number || last < *number) return;
     if (i == kMostItems)
-      usage_error({.what = "range too long", .where = option, .found = quoted(item),
+      usage_error({.what = "range too long",
+                   .where = option,
+                   .found = quoted(item),
                    .expected = "at most " + std::to_string(kMostItems) + " numbers"});
     items.push_back(in_kind(*number, kind));
   }
@@ -106,11 +116,13 @@ std::vector<int> parse_layers(std::string_view text, const std::string& option) 
   for (const std::string& item : split_list(text, option)) {
     const size_t dash = item.find('-', 1);
     const int64_t first = parse_count(item.substr(0, dash), option, 0, kMostLayers);
-    const int64_t last =
-        dash == std::string::npos ? first
-                                  : parse_count(item.substr(dash + 1), option, 0, kMostLayers);
+    const int64_t last = dash == std::string::npos
+                             ? first
+                             : parse_count(item.substr(dash + 1), option, 0, kMostLayers);
     if (last < first)
-      usage_error({.what = "bad range of layers", .where = option, .found = quoted(item),
+      usage_error({.what = "bad range of layers",
+                   .where = option,
+                   .found = quoted(item),
                    .expected = "FIRST-LAST with FIRST <= LAST"});
     for (int64_t layer = first; layer <= last; ++layer) layers.push_back(static_cast<int>(layer));
   }
@@ -132,29 +144,29 @@ std::vector<std::string> expand_numbers(std::string_view text, const std::string
   return items;
 }
 
-int64_t parse_count(std::string_view text, const std::string& option, int64_t least,
-                    int64_t most) {
+int64_t parse_count(std::string_view text, const std::string& option, int64_t least, int64_t most) {
   int64_t value = 0;
   text = trimmed(text);
   const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const std::string range =
-      "a whole number from " + std::to_string(least) + " to " + std::to_string(most);
+  const std::string range = "a whole number from " + std::to_string(least) + " to " +
+                            std::to_string(most);
   if (fault != std::errc() || end != text.data() + text.size() || text.empty())
-    usage_error({.what = "not a whole number", .where = option, .found = quoted(text),
-                 .expected = range});
+    usage_error(
+        {.what = "not a whole number", .where = option, .found = quoted(text), .expected = range});
   if (value < least || value > most)
-    usage_error({.what = "out of range", .where = option, .found = quoted(text),
-                 .expected = range});
+    usage_error(
+        {.what = "out of range", .where = option, .found = quoted(text), .expected = range});
   return value;
 }
 
 double parse_real(std::string_view text, const std::string& option, double least, double most) {
   const auto number = Decimal::parse(trimmed(text));
-  if (!number)
-    usage_error({.what = "not a number", .where = option, .found = quoted(text)});
+  if (!number) usage_error({.what = "not a number", .where = option, .found = quoted(text)});
   const double value = number->value();
   if (!std::isfinite(value) || value < least || value > most)
-    usage_error({.what = "out of range", .where = option, .found = quoted(text),
+    usage_error({.what = "out of range",
+                 .where = option,
+                 .found = quoted(text),
                  .expected = shortest(least) + " to " + shortest(most)});
   return value;
 }

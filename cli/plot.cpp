@@ -14,14 +14,14 @@ void describe(po::options_description& options) {
   };
   add_output_options(options, "folder of the figures, made when absent");
   add_policy_option(options);
-  options.add_options()
-      ("only", word("LIST"), "figures to draw, by comma (default: all that the file is enough for)")
-      ("formats", word("LIST"), "pdf, png, csv for the numbers of tables (default: pdf,png)")
-      ("metric", word("LIST"),
-       "measures, by comma, of the figures of sweeps, traces and worst_case: stream_error, "
-       "retained_importance, output_error, residual_error (default: the first two)")
-      ("budget", word("B"), "budget of the figures that show one (default: 0.5)")
-      ("layers", word("LIST"), "layers to draw, e.g. 0,5,10-15 (default: all)");
+  options.add_options()("only", word("LIST"),
+                        "figures to draw, by comma (default: all that the file is enough for)")(
+      "formats", word("LIST"), "pdf, png, csv for the numbers of tables (default: pdf,png)")(
+      "metric", word("LIST"),
+      "measures, by comma, of the figures of sweeps, traces and worst_case: stream_error, "
+      "retained_importance, output_error, residual_error (default: the first two)")(
+      "budget", word("B"), "budget of the figures that show one (default: 0.5)")(
+      "layers", word("LIST"), "layers to draw, e.g. 0,5,10-15 (default: all)");
 }
 
 int run(const Values& values) {

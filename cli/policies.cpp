@@ -63,8 +63,11 @@ std::string joined(const std::vector<std::string>& parts) {
 // ---- one preset -------------------------------------------------------------------------------
 
 Json parameter_json(const Parameter& p) {
-  return {{"key", p.key},     {"default", p.fallback}, {"range", p.range()},
-          {"unit", p.unit},   {"meaning", p.meaning}};
+  return {{"key", p.key},
+          {"default", p.fallback},
+          {"range", p.range()},
+          {"unit", p.unit},
+          {"meaning", p.meaning}};
 }
 
 Json kind_json(const KindInfo& kind) {
@@ -153,15 +156,15 @@ void print_key(const Parameter& p) {
 /// Everything a name may mean: presets, kinds of any stage, a stage, a key.
 struct Meanings {
   const Preset* preset = nullptr;
-  Settings settings;                      // of the preset, with its changes
-  std::vector<const KindInfo*> kinds;     // of this name, or of this stage
+  Settings settings;                   // of the preset, with its changes
+  std::vector<const KindInfo*> kinds;  // of this name, or of this stage
   const Parameter* key = nullptr;
   bool empty() const { return !preset && kinds.empty() && !key; }
 };
 
 Meanings meanings_of(const std::string& name) {
   Meanings found;
-  if (name.find(',') != std::string::npos) {   // a record with changes
+  if (name.find(',') != std::string::npos) {  // a record with changes
     const Record record = Record::parse(name);
     found.preset = find_preset(record.preset, record.variant);
     found.settings = record.settings;
@@ -187,7 +190,9 @@ Meanings meanings_of(const std::string& name) {
     for (const KindInfo* kind : all_kinds()) names.insert(kind->name);
     for (const Parameter* p : parameters()) names.insert(p->key);
   }
-  usage_error({.what = "no such preset, stage, kind or key", .where = "policies", .found = name,
+  usage_error({.what = "no such preset, stage, kind or key",
+               .where = "policies",
+               .found = name,
                .expected = "a name that `kvsim policies` lists",
                .hint = did_you_mean(name, {names.begin(), names.end()})});
 }
@@ -275,7 +280,8 @@ int run(const Values& values) {
   const std::string name = text(values, "name");
   const bool json = has(values, "json");
   if (has(values, "markdown") && (json || !name.empty()))
-    usage_error({.what = "--markdown prints the whole table", .where = "policies",
+    usage_error({.what = "--markdown prints the whole table",
+                 .where = "policies",
                  .expected = "no NAME and no --json"});
   if (has(values, "markdown")) {
     print_markdown();

@@ -9,8 +9,7 @@ namespace kvsim::cli {
 class Progress {
  public:
   /// `line_every`: between lines where there is no terminal.
-  explicit Progress(std::string title,
-                    std::chrono::seconds line_every = std::chrono::seconds(30));
+  explicit Progress(std::string title, std::chrono::seconds line_every = std::chrono::seconds(30));
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;

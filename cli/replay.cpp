@@ -47,7 +47,8 @@ std::vector<std::string> targets_of(const Values& values, const std::vector<std:
     const fs::path name = fs::path(trace).stem().string() + ".nc";
     const std::string target = (fs::path(out) / name).string();
     if (std::ranges::find(targets, target) != targets.end()) {
-      usage_error({.what = "two traces of one name would share a results file", .where = target,
+      usage_error({.what = "two traces of one name would share a results file",
+                   .where = target,
                    .hint = "replay them one at a time, with -o"});
     }
     targets.push_back(target);
@@ -76,8 +77,8 @@ void check_targets(const Values& values, const std::vector<std::string>& targets
   inputs.insert(inputs.end(), targets.begin(), targets.end());
   check_target(csv, overwrite, inputs);
   if (std::ranges::find(targets, csv) != targets.end()) {
-    usage_error({.what = "the table would replace the results file", .where = "--csv",
-                 .found = csv});
+    usage_error(
+        {.what = "the table would replace the results file", .where = "--csv", .found = csv});
   }
 }
 
@@ -151,9 +152,8 @@ Dataset replay(Job& job, Backend& backend, const std::string& target) {
 
 /// The bands of --fragility instead of a line for each of their records.
 std::string fragility_table(const Dataset& results, const std::vector<FragilityGroup>& groups) {
-  std::string table =
-      fmt::format("{:<21}{:<21}{:<21}{:<21}{}\n{:<21}", "", "stream error", "mean retained",
-                  "worst retained", "outliers", "");
+  std::string table = fmt::format("{:<21}{:<21}{:<21}{:<21}{}\n{:<21}", "", "stream error",
+                                  "mean retained", "worst retained", "outliers", "");
   for (int measure = 0; measure < 4; ++measure)
     table += fmt::format("{:<6}{:<7}{}", "least", "median", measure < 3 ? "most    " : "most\n");
   const auto number = [](double value) {
@@ -231,13 +231,13 @@ void print_results(const Values& values, const std::vector<FragilityGroup>& frag
   const SummaryStyle style{color_enabled(stdout), terminal_width(stdout)};
   for (size_t t = 0; t < tables.size(); ++t) {
     const std::string name = printable(tables[t].trace);
-    fmt::print("{}{}\n{}", t == 0 ? "" : "\n", name,
-               fragility.empty() ? summary_table(*tables[t].dataset, style) +
-                                       steps_note(*tables[t].dataset)
-                                 : fragility_table(*tables[t].dataset, fragility) +
-                                       risk_table(*tables[t].dataset));
-    const std::string expected =
-        expected_loss_table(*tables[t].dataset, jobs[t].reader->token_text());
+    fmt::print(
+        "{}{}\n{}", t == 0 ? "" : "\n", name,
+        fragility.empty()
+            ? summary_table(*tables[t].dataset, style) + steps_note(*tables[t].dataset)
+            : fragility_table(*tables[t].dataset, fragility) + risk_table(*tables[t].dataset));
+    const std::string expected = expected_loss_table(*tables[t].dataset,
+                                                     jobs[t].reader->token_text());
     if (fragility.empty() && !expected.empty()) fmt::print("\n{}", expected);
     note(targets[t] + " written");
   }
@@ -268,7 +268,8 @@ const bool registered = register_command(
      .summary = "replay policies at several budgets and measure what later tokens lose",
      .arguments = {{.name = "trace", .meaning = "trace files", .many = true}},
      .description =
-         "Compresses the prompt's cache with every policy at every budget, replays the queries that\n"
+         "Compresses the prompt's cache with every policy at every budget, replays the queries "
+         "that\n"
          "came later, and writes one results file (netCDF-4) per trace. Without --policy and\n"
          "--budget a useful set runs, as far as the trace holds what it needs.\n"
          "`stream error`, of all layers together against the residual stream, is among the best\n"

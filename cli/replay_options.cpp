@@ -14,9 +14,9 @@ namespace kvsim::cli {
 namespace {
 
 /// What answers "which policy loses least on this trace?" without being asked further.
-constexpr const char* kDefaultPolicies[] = {
-    "random", "streaming", "knorm", "tova", "h2o", "snapkv", "importance", "defensivekv", "restkv",
-    "oracle-mean"};
+constexpr const char* kDefaultPolicies[] = {"random", "streaming",  "knorm",      "tova",
+                                            "h2o",    "snapkv",     "importance", "defensivekv",
+                                            "restkv", "oracle-mean"};
 constexpr const char* kDefaultBudgets[] = {"0.1", "0.2", "0.3", "0.5", "0.7"};
 /// What --fragility takes apart: DefensiveKV's Figure 1, with hindsight beside it.
 constexpr const char* kFragilePolicies[] = {"importance", "oracle-mean"};
@@ -33,13 +33,15 @@ Enum one_of(const Values& values, const char* option,
     if (typed == word) return meaning;
     expected += (expected.empty() ? "" : ", ") + std::string(word);
   }
-  usage_error({.what = "unknown value", .where = std::string("--") + option, .found = typed,
+  usage_error({.what = "unknown value",
+               .where = std::string("--") + option,
+               .found = typed,
                .expected = "one of " + expected});
 }
 
 std::set<std::string> chosen_metrics(const Values& values) {
-  const std::vector<std::string> chosen =
-      chosen_names(texts(values, "metric"), "metric", known_metrics(), metrics_on_request());
+  const std::vector<std::string> chosen = chosen_names(texts(values, "metric"), "metric",
+                                                       known_metrics(), metrics_on_request());
   return {chosen.begin(), chosen.end()};
 }
 
@@ -53,7 +55,8 @@ std::optional<double> positive_real(const Values& values, const char* option) {
 void add_fragility(Request& request) {
   request.fragility = fragility_groups(request.options.records);
   if (request.fragility.empty()) {
-    usage_error({.what = "no policy aggregates over a window of queries", .where = "--fragility",
+    usage_error({.what = "no policy aggregates over a window of queries",
+                 .where = "--fragility",
                  .expected = "a record with queries=window and a count as its window",
                  .hint = "importance and snapkv are"});
   }
@@ -70,27 +73,25 @@ auto word(const char* placeholder) { return po::value<std::string>()->value_name
 }  // namespace
 
 void add_measure_options(po::options_description& options) {
-  options.add_options()
-      ("importance", word("l1|l2"), "norm of v W in the importance (default: l1)")
-      ("scope", word("prompt|evictable|all"),
-       "entries that shares are taken over: the prompt's, without protected ones, or everything "
-       "visible (default: prompt)")
-      ("outlier", word("X"), "steps with less retained importance are counted (default: 0.5)")
-      ("wo-steps", word("K"),
-       "evenly spaced steps whose errors are computed; 0: all (default: all, but fewer where a "
-       "long trace of a large model makes that dear)")
-      ("horizon", word("D"), "steps ahead that score estimates predict (default: 1)")
-      ("span-complement", po::value<std::vector<std::string>>()->value_name("NAME")->composing(),
-       "adds a span !NAME: the prompt tokens outside NAME; repeatable")
-      ("per-head", "also measure every query head and KV head by itself")
-      ("fragility", "also replay what each query of the window sees alone, the maximum over them, "
-                    "and DefensiveKV's step and published code, and compare estimated with true "
-                    "risk (metric risk); without --policy that of importance, without --budget at "
-                    "0.5")
-      ("save-keep", "also save what became of every prompt entry")
-      ("element-bytes", word("E"), "bytes of a cached number in the memory model (default: 2)")
-      ("bandwidth", word("X"), "bytes/s of the device, for the roofline; with --peak")
-      ("peak", word("X"), "flop/s of the device, for the roofline; with --bandwidth");
+  options.add_options()("importance", word("l1|l2"), "norm of v W in the importance (default: l1)")(
+      "scope", word("prompt|evictable|all"),
+      "entries that shares are taken over: the prompt's, without protected ones, or everything "
+      "visible (default: prompt)")(
+      "outlier", word("X"), "steps with less retained importance are counted (default: 0.5)")(
+      "wo-steps", word("K"),
+      "evenly spaced steps whose errors are computed; 0: all (default: all, but fewer where a "
+      "long trace of a large model makes that dear)")(
+      "horizon", word("D"), "steps ahead that score estimates predict (default: 1)")(
+      "span-complement", po::value<std::vector<std::string>>()->value_name("NAME")->composing(),
+      "adds a span !NAME: the prompt tokens outside NAME; repeatable")(
+      "per-head", "also measure every query head and KV head by itself")(
+      "fragility", "also replay what each query of the window sees alone, the maximum over them, "
+                   "and DefensiveKV's step and published code, and compare estimated with true "
+                   "risk (metric risk); without --policy that of importance, without --budget at "
+                   "0.5")("save-keep", "also save what became of every prompt entry")(
+      "element-bytes", word("E"), "bytes of a cached number in the memory model (default: 2)")(
+      "bandwidth", word("X"), "bytes/s of the device, for the roofline; with --peak")(
+      "peak", word("X"), "flop/s of the device, for the roofline; with --bandwidth");
 }
 
 Request read_request(const Values& values) {

@@ -11,9 +11,9 @@ void add_measure_options(po::options_description& options);
 /// Reads --policy and --budget, or takes the useful default set. `by_default` tells which records
 /// nobody typed: those that a trace cannot serve are left out instead of failing the run.
 struct Request {
-  StudyOptions options;      ///< without layers, which depend on the trace
+  StudyOptions options;  ///< without layers, which depend on the trace
   bool default_policies = false;
-  std::vector<FragilityGroup> fragility;   ///< of --fragility; their records are in the options
+  std::vector<FragilityGroup> fragility;  ///< of --fragility; their records are in the options
 };
 Request read_request(const Values& values);
 

@@ -75,10 +75,9 @@ std::string details(const Values& values, const std::string& path, size_t files)
     if (!results.has(name)) return kNoTrace;  // what a closed loop found
   const std::string trace = find_trace(values, results, path, files);
   if (trace.empty()) {
-    note(
-        fmt::format("{}: the trace {} is not here: no texts, kept sets only where --save-keep "
-                    "wrote them",
-                    printable(path), printable(attribute(results, "trace"))));
+    note(fmt::format("{}: the trace {} is not here: no texts, kept sets only where --save-keep "
+                     "wrote them",
+                     printable(path), printable(attribute(results, "trace"))));
     return kNoTrace;
   }
   const TraceReader reader(trace);

@@ -22,9 +22,9 @@ std::string in_text(T value) {
 std::vector<std::string> names_of(const Variable& variable) {
   return std::visit(
       [](const auto& known) {
-        std::vector<std::string> names;
-        for (const auto& value : known) names.push_back(in_text(value));
-        return names;
+    std::vector<std::string> names;
+    for (const auto& value : known) names.push_back(in_text(value));
+    return names;
       },
       variable.values);
 }

@@ -22,19 +22,18 @@ namespace {
 void describe(po::options_description& options) {
   add_output_options(options,
                      "folder of the results files and the finished units, made when absent");
-  options.add_options()
-      ("plan", "print what would be done, and what it costs, and do nothing")
-      ("shard", po::value<std::string>()->value_name("I/N"),
-       "do share I of N (I = 1..N) only; `kvsim merge` joins the parts")
-      ("trace", po::value<std::vector<std::string>>()->value_name("FILE")->composing(),
-       "trace to use instead of those of the file; repeatable");
+  options.add_options()("plan", "print what would be done, and what it costs, and do nothing")(
+      "shard", po::value<std::string>()->value_name("I/N"),
+      "do share I of N (I = 1..N) only; `kvsim merge` joins the parts")(
+      "trace", po::value<std::vector<std::string>>()->value_name("FILE")->composing(),
+      "trace to use instead of those of the file; repeatable");
   add_backend_option(options);
-  options.add_options()
-      ("metric", po::value<std::vector<std::string>>()->value_name("LIST")->composing(),
-       "measures that settings are judged by, repeatable: stream_error, retained_importance, "
-       "output_error, residual_error (default: the first two; --csv and --json have all)")
-      ("csv", po::value<std::string>()->value_name("FILE"),
-       "also write the best settings as a table");
+  options.add_options()(
+      "metric", po::value<std::vector<std::string>>()->value_name("LIST")->composing(),
+      "measures that settings are judged by, repeatable: stream_error, retained_importance, "
+      "output_error, residual_error (default: the first two; --csv and --json have all)")(
+      "csv", po::value<std::string>()->value_name("FILE"),
+      "also write the best settings as a table");
   add_json_option(options);
 }
 
@@ -48,8 +47,8 @@ Shard chosen_shard(const Values& values) {
   const std::string typed = text(values, "shard");
   const size_t slash = typed.find('/');
   if (slash == std::string::npos) {
-    usage_error({.what = "not a share", .where = "--shard", .found = typed,
-                 .expected = "I/N, e.g. 1/4"});
+    usage_error(
+        {.what = "not a share", .where = "--shard", .found = typed, .expected = "I/N, e.g. 1/4"});
   }
   Shard shard;
   shard.count = parse_count(typed.substr(slash + 1), "--shard", 1, 1000000);
@@ -133,7 +132,8 @@ std::vector<std::string> asked_measures(const Values& values, const SweepPlan& p
     for (const SweepJob& job : plan.jobs()) {
       if (job.reader->info().has_residual_norm) continue;
       bad_data({.what = "--metric " + name + " cannot be measured",
-                .where = job.reader->info().path, .found = "no residual_norm"});
+                .where = job.reader->info().path,
+                .found = "no residual_norm"});
     }
   }
   return asked;
@@ -144,8 +144,8 @@ int run(const Values& values) {
   if (has(values, "trace")) config.traces = texts(values, "trace");
   const Shard shard = chosen_shard(values);
   if (!has(values, "out")) {
-    usage_error({.what = "missing -o", .where = "sweep",
-                 .expected = "kvsim sweep CONFIG.toml -o DIR"});
+    usage_error(
+        {.what = "missing -o", .where = "sweep", .expected = "kvsim sweep CONFIG.toml -o DIR"});
   }
   const std::unique_ptr<Backend> backend = chosen_backend(values);
   for (const char* table : {"csv", "json", "metric"}) {

@@ -15,22 +15,20 @@ namespace {
 auto one(const char* placeholder) { return po::value<std::string>()->value_name(placeholder); }
 
 void describe(po::options_description& options) {
-  options.add_options()
-      ("prompt", one("N"), "prompt entries n (default: 1024)")
-      ("steps", one("N"), "later tokens (default: 128)")
-      ("num-layers", one("N"), "layers (default: 2)")
-      ("heads", one("N"), "query heads (default: 4)")
-      ("kv-heads", one("N"), "KV heads (default: 2)")
-      ("head-dim", one("N"), "size of queries and keys, at least 4 (default: 64)")
-      ("value-dim", one("N"), "size of values (default: head-dim)")
-      ("hidden", one("N"), "width after the output projection (default: 256)")
-      ("dtype", one("TYPE"), "float32, float16 or bfloat16 (default: float16)")
-      ("queries", one("window:M|all"), "prompt queries to store: the last M or all (default: all)")
-      ("spans", one("LIST"), "NAME:BEGIN-END,... half-open, or none (default: defense and "
-                             "directive, an eighth of the prompt each)")
-      ("softcap", one("C"), "logits become C*tanh(x/C)")
-      ("sliding-window", one("W"), "odd layers see the last W positions only")
-      ("sink", "every head has an attention sink");
+  options.add_options()("prompt", one("N"), "prompt entries n (default: 1024)")(
+      "steps", one("N"), "later tokens (default: 128)")(
+      "num-layers", one("N"), "layers (default: 2)")("heads", one("N"), "query heads (default: 4)")(
+      "kv-heads", one("N"), "KV heads (default: 2)")(
+      "head-dim", one("N"), "size of queries and keys, at least 4 (default: 64)")(
+      "value-dim", one("N"), "size of values (default: head-dim)")(
+      "hidden", one("N"), "width after the output projection (default: 256)")(
+      "dtype", one("TYPE"), "float32, float16 or bfloat16 (default: float16)")(
+      "queries", one("window:M|all"), "prompt queries to store: the last M or all (default: all)")(
+      "spans", one("LIST"),
+      "NAME:BEGIN-END,... half-open, or none (default: defense and "
+      "directive, an eighth of the prompt each)")("softcap", one("C"), "logits become C*tanh(x/C)")(
+      "sliding-window", one("W"), "odd layers see the last W positions only")(
+      "sink", "every head has an attention sink");
   add_seed_option(options);
   add_output_options(options, "the trace file to write");
 }
@@ -42,17 +40,20 @@ int64_t count(const Values& values, const char* name, int64_t otherwise, int64_t
 }
 
 ElementType parse_type(const std::string& name) {
-  for (const ElementType type :
-       {ElementType::float32, ElementType::float16, ElementType::bfloat16})
+  for (const ElementType type : {ElementType::float32, ElementType::float16, ElementType::bfloat16})
     if (name == element_name(type)) return type;
-  usage_error({.what = "unknown type", .where = "--dtype", .found = name,
+  usage_error({.what = "unknown type",
+               .where = "--dtype",
+               .found = name,
                .expected = "float32, float16 or bfloat16"});
 }
 
 int64_t parse_queries(const std::string& typed) {
   if (typed.empty() || typed == "all") return -1;
   if (!typed.starts_with("window:"))
-    usage_error({.what = "unknown choice", .where = "--queries", .found = typed,
+    usage_error({.what = "unknown choice",
+                 .where = "--queries",
+                 .found = typed,
                  .expected = "window:M or all"});
   return parse_count(typed.substr(7), "--queries", 0, int64_t{1} << 32);
 }
@@ -71,8 +72,8 @@ std::vector<Span> parse_spans(const Values& values, int64_t prompt) {
     const size_t dash = item.rfind('-');
     const bool parts = colon != std::string::npos && dash != std::string::npos && dash > colon;
     if (!parts)
-      usage_error({.what = "bad span", .where = "--spans", .found = item,
-                   .expected = "NAME:BEGIN-END"});
+      usage_error(
+          {.what = "bad span", .where = "--spans", .found = item, .expected = "NAME:BEGIN-END"});
     Span span{item.substr(0, colon), 0, 0};
     span.begin = parse_count(item.substr(colon + 1, dash - colon - 1), "--spans", last_end, prompt);
     span.end = parse_count(item.substr(dash + 1), "--spans", span.begin, prompt);
@@ -80,7 +81,8 @@ std::vector<Span> parse_spans(const Values& values, int64_t prompt) {
     const bool twice = std::any_of(spans.begin(), spans.end(),
                                    [&](const Span& other) { return other.name == span.name; });
     if (twice || !span_name_fault(span.name).empty())
-      usage_error({.what = twice ? "span name used twice" : "bad span name", .where = "--spans",
+      usage_error({.what = twice ? "span name used twice" : "bad span name",
+                   .where = "--spans",
                    .found = span.name});
     spans.push_back(span);
   }
@@ -97,7 +99,8 @@ SynthConfig read_config(const Values& values) {
   config.kv_heads = static_cast<int>(
       count(values, "kv-heads", std::min(config.kv_heads, config.heads), 1, config.heads));
   if (config.heads % config.kv_heads != 0)
-    usage_error({.what = "not a divisor of --heads", .where = "--kv-heads",
+    usage_error({.what = "not a divisor of --heads",
+                 .where = "--kv-heads",
                  .found = std::to_string(config.kv_heads),
                  .expected = "a divisor of " + std::to_string(config.heads)});
   config.head_dim = count(values, "head-dim", config.head_dim, 4, 65536);
@@ -106,7 +109,8 @@ SynthConfig read_config(const Values& values) {
   if (has(values, "dtype")) config.type = parse_type(text(values, "dtype"));
   config.query_window = parse_queries(text(values, "queries"));
   if (config.query_window == 0 && config.steps == 0)
-    usage_error({.what = "no query is left to store", .where = "--queries",
+    usage_error({.what = "no query is left to store",
+                 .where = "--queries",
                  .expected = "window:1 or more, or --steps above 0"});
   config.spans = parse_spans(values, config.prompt);
   if (has(values, "softcap"))

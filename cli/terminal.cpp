@@ -12,7 +12,7 @@ namespace {
 Verbosity current = Verbosity::normal;
 
 void print_line(const std::string& text) {
-  std::fflush(stdout);   // keeps the order when both go to one terminal
+  std::fflush(stdout);  // keeps the order when both go to one terminal
   std::fprintf(stderr, "kvsim: %s\n", printable(text).c_str());
 }
 

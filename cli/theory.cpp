@@ -17,17 +17,17 @@ using Json = nlohmann::ordered_json;
 auto one(const char* placeholder) { return po::value<std::string>()->value_name(placeholder); }
 
 void describe(po::options_description& options) {
-  options.add_options()
-      ("m", one("N"), "observations, the size of the window (default: 32)")
-      ("epsilon", one("X"), "probability that an observation is high (default: 0.05)")
-      ("a", one("X"), "low observations are uniform on [0, a] (default: 0.1)")
-      ("b", one("X"), "high ones on [b, c] (default: 0.5)")
-      ("c", one("X"), "the true risk (default: 1)")
-      ("prior", one("X"), "floor under the estimate of max with prior (default: 0.2)")
-      ("steady", one("X"), "value of the entry to be outranked (default: 0.3)")
-      ("samples", one("N"), "windows to draw (default: 100000)")
-      ("dwell", one("X"), "mean length of a high state, at least 1: observations are a Markov "
-                          "chain (default: independent, as with dwell 1/(1 - epsilon))");
+  options.add_options()("m", one("N"), "observations, the size of the window (default: 32)")(
+      "epsilon", one("X"), "probability that an observation is high (default: 0.05)")(
+      "a", one("X"), "low observations are uniform on [0, a] (default: 0.1)")(
+      "b", one("X"), "high ones on [b, c] (default: 0.5)")("c", one("X"),
+                                                           "the true risk (default: 1)")(
+      "prior", one("X"), "floor under the estimate of max with prior (default: 0.2)")(
+      "steady", one("X"), "value of the entry to be outranked (default: 0.3)")(
+      "samples", one("N"), "windows to draw (default: 100000)")(
+      "dwell", one("X"),
+      "mean length of a high state, at least 1: observations are a Markov "
+      "chain (default: independent, as with dwell 1/(1 - epsilon))");
   add_seed_option(options);
   add_json_option(options);
 }
@@ -46,7 +46,8 @@ RiskModel read_model(const Values& values) {
   model.b = real(values, "b", model.b, 0, kHuge);
   model.c = real(values, "c", model.c, 0, kHuge);
   if (model.a > model.b || model.b >= model.c) {
-    usage_error({.what = "levels out of order", .where = "theory",
+    usage_error({.what = "levels out of order",
+                 .where = "theory",
                  .found = fmt::format("--a {} --b {} --c {}", model.a, model.b, model.c),
                  .expected = "a <= b < c"});
   }
@@ -55,7 +56,8 @@ RiskModel read_model(const Values& values) {
   if (!has(values, "dwell")) return model;
   model.dwell = real(values, "dwell", 1, 1, kHuge);
   if (model.epsilon == 1 || model.entering() > 1) {
-    usage_error({.what = "no such chain", .where = "--dwell",
+    usage_error({.what = "no such chain",
+                 .where = "--dwell",
                  .found = fmt::format("{} with --epsilon {}", *model.dwell, model.epsilon),
                  .expected = "epsilon / ((1 - epsilon) * dwell) of at most 1"});
   }
@@ -73,9 +75,9 @@ std::vector<int64_t> sizes_up_to(int64_t m) {
 Json number(double value) { return std::isnan(value) ? Json(nullptr) : Json(value); }
 
 Json json_of(const RiskModel& model, int64_t samples) {
-  Json parameters = {{"m", model.m}, {"epsilon", model.epsilon}, {"a", model.a}, {"b", model.b},
-                     {"c", model.c}, {"prior", model.prior}, {"steady", model.steady},
-                     {"samples", samples}};
+  Json parameters = {
+      {"m", model.m}, {"epsilon", model.epsilon}, {"a", model.a},           {"b", model.b},
+      {"c", model.c}, {"prior", model.prior},     {"steady", model.steady}, {"samples", samples}};
   parameters["dwell"] = model.dwell ? Json(*model.dwell) : Json(nullptr);
   return parameters;
 }
@@ -83,9 +85,11 @@ Json json_of(const RiskModel& model, int64_t samples) {
 Json json_of(const std::vector<RiskRow>& rows, int64_t samples) {
   Json list = Json::array();
   for (const RiskRow& row : rows) {
-    list.push_back({{"quantity", row.quantity}, {"closed_form", number(row.closed_form)},
+    list.push_back({{"quantity", row.quantity},
+                    {"closed_form", number(row.closed_form)},
                     {"monte_carlo", row.sampled.mean},
-                    {"standard_error", row.sampled.standard_error}, {"bound", row.bound},
+                    {"standard_error", row.sampled.standard_error},
+                    {"bound", row.bound},
                     {"agrees", row.agrees(samples)}});
   }
   return list;
@@ -102,7 +106,8 @@ Json distribution(const RiskModel& model, int64_t samples, uint64_t seed) {
     closed.push_back(model.dwell ? max_distribution(model, counts, x.back())
                                  : max_distribution(model, x.back()));
   }
-  return {{"x", x}, {"closed_form", closed},
+  return {{"x", x},
+          {"closed_form", closed},
           {"monte_carlo", sampled_max_distribution(model, x, samples, seed)}};
 }
 
@@ -118,8 +123,8 @@ void print_table(const RiskModel& model, const std::vector<RiskRow>& rows, int64
   fmt::print("prior {:g}, steady entry {:g}, {} samples\n\n", model.prior, model.steady, samples);
   fmt::print("{:<34}{:>12}{:>13}{:>12}\n", "quantity", "closed form", "Monte Carlo", "std. error");
   for (const RiskRow& row : rows) {
-    const std::string closed =
-        std::isnan(row.closed_form) ? "none" : fmt::format("{:.6f}", row.closed_form);
+    const std::string closed = std::isnan(row.closed_form) ? "none"
+                                                           : fmt::format("{:.6f}", row.closed_form);
     fmt::print("{:<34}{:>12}{:>13.6f}{:>12.2g}{}\n", row.quantity, closed, row.sampled.mean,
                row.sampled.standard_error, row.agrees(samples) ? "" : "  beyond 4 std. errors");
   }
@@ -130,8 +135,8 @@ int run(const Values& values) {
   const int64_t samples = has(values, "samples")
                               ? parse_count(text(values, "samples"), "--samples", 2, 100000000)
                               : 100000;
-  const std::vector<RiskSample> sampled =
-      simulate_risk(model, sizes_up_to(model.m), samples, seed(values));
+  const std::vector<RiskSample> sampled = simulate_risk(model, sizes_up_to(model.m), samples,
+                                                        seed(values));
   const std::vector<RiskRow> rows = risk_rows(model, sampled.back());
   if (!has(values, "json")) {
     print_table(model, rows, samples);

@@ -12,7 +12,7 @@ using Bytes = std::vector<std::byte>;
 
 /// Fletcher's 32-bit checksum over big-endian 16-bit words; an odd last byte is a high byte.
 uint32_t fletcher32(const std::byte* data, size_t size) {
-  constexpr size_t kWords = 360;   // as many as cannot overflow 32 bits
+  constexpr size_t kWords = 360;  // as many as cannot overflow 32 bits
   const auto fold = [](uint32_t x) { return (x & 0xFFFFu) + (x >> 16); };
   uint32_t sum = 0, sums = 0;
   for (size_t i = 0; i < size;) {
@@ -74,7 +74,7 @@ std::string decode(const ChunkedData& data, uint32_t skipped, size_t chunk_bytes
         if (data.element_size > 1) undo_shuffle(chunk, static_cast<size_t>(data.element_size));
         break;
       default: {
-        size_t size = chunk_bytes;   // a checksum applied before gzip lies inside
+        size_t size = chunk_bytes;  // a checksum applied before gzip lies inside
         for (size_t e = 0; e < f; ++e)
           if (data.filters[e] == H5Z_FILTER_FLETCHER32 && (skipped >> e & 1u) == 0) size += 4;
         if (!undo_gzip(chunk, size)) return "a chunk that does not decompress to its size";
@@ -88,8 +88,7 @@ std::string decode(const ChunkedData& data, uint32_t skipped, size_t chunk_bytes
 void scatter(const ChunkedData& data, const Shape& begin, const std::byte* chunk, std::byte* out) {
   const size_t rank = data.shape.size();
   Shape length(rank), at(rank, 0);
-  for (size_t a = 0; a < rank; ++a)
-    length[a] = std::min(data.chunk[a], data.shape[a] - begin[a]);
+  for (size_t a = 0; a < rank; ++a) length[a] = std::min(data.chunk[a], data.shape[a] - begin[a]);
   const size_t row = static_cast<size_t>(length[rank - 1] * data.element_size);
   for (;;) {
     int64_t from = 0, to = 0;
@@ -98,7 +97,7 @@ void scatter(const ChunkedData& data, const Shape& begin, const std::byte* chunk
       to = to * data.shape[a] + begin[a] + at[a];
     }
     std::memcpy(out + to * data.element_size, chunk + from * data.element_size, row);
-    size_t a = rank - 1;   // the next row: count up over all axes but the last
+    size_t a = rank - 1;  // the next row: count up over all axes but the last
     for (;;) {
       if (a == 0) return;
       --a;

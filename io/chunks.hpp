@@ -16,7 +16,7 @@ struct ChunkedData {
   Shape shape;
   Shape chunk;
   int64_t element_size = 0;
-  std::vector<H5Z_filter_t> filters;   ///< gzip, shuffle, fletcher32; in the order applied
+  std::vector<H5Z_filter_t> filters;  ///< gzip, shuffle, fletcher32; in the order applied
   int64_t file_size = 0;
 };
 

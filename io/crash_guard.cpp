@@ -11,11 +11,11 @@
 namespace kvsim {
 namespace {
 
-thread_local const char* reading = nullptr;   // path of the file HDF5 is reading; no constructor
+thread_local const char* reading = nullptr;  // path of the file HDF5 is reading; no constructor
 
 constexpr std::array kSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 std::array<struct sigaction, kSignals.size()> previous;
-alignas(16) std::array<char, 64 * 1024> handler_stack;   // the crash may be a stack overflow
+alignas(16) std::array<char, 64 * 1024> handler_stack;  // the crash may be a stack overflow
 
 /// Only functions that are safe in a signal handler; control characters of the path are left out.
 void print(const char* text) {
@@ -27,7 +27,7 @@ void print(const char* text) {
 }
 
 extern "C" void on_crash(int signal) {
-  if (reading == nullptr) {   // not ours: the same instruction fails again, as it would have
+  if (reading == nullptr) {  // not ours: the same instruction fails again, as it would have
     for (size_t s = 0; s < kSignals.size(); ++s)
       if (kSignals[s] == signal) sigaction(signal, &previous[s], nullptr);
     if (signal == SIGABRT) raise(signal);

@@ -81,7 +81,7 @@ class InputDataset {
   void check_layout();
   void check_chunks(hid_t properties, int64_t stored);
   void check_filters(hid_t properties);
-  int64_t bytes() const;   ///< of all elements, as stored
+  int64_t bytes() const;  ///< of all elements, as stored
   int64_t count() const;
   void read_filtered(size_t element, std::byte* out) const;
   bool read_contiguous(std::byte* out) const;
@@ -93,9 +93,9 @@ class InputDataset {
   Handle id_;
   Handle type_;
   Shape shape_;
-  Shape chunk_;                       ///< empty unless chunked
-  int64_t begin_ = -1;                ///< in the file, of contiguous data; else -1
-  std::vector<H5Z_filter_t> filters_;   ///< in the order they were applied
+  Shape chunk_;                        ///< empty unless chunked
+  int64_t begin_ = -1;                 ///< in the file, of contiguous data; else -1
+  std::vector<H5Z_filter_t> filters_;  ///< in the order they were applied
   bool compressed_ = false;
 };
 
@@ -128,8 +128,8 @@ class InputFile {
   std::string path_;
   int64_t size_ = 0;
   Handle file_;
-  Handle access_;   ///< link access properties that refuse external links
-  int descriptor_ = -1;   ///< HDF5's own, where it reads the file as a plain one; else -1
+  Handle access_;        ///< link access properties that refuse external links
+  int descriptor_ = -1;  ///< HDF5's own, where it reads the file as a plain one; else -1
 };
 
 /// Valid UTF-8?

@@ -67,7 +67,7 @@ std::string type_text(hid_t type) {
 
 Handle half_type() {
   Handle type(H5Tcopy(H5T_IEEE_F32LE));
-  H5Tset_fields(type.get(), 15, 10, 5, 0, 10);   // sign bit, exponent at 10 (5 bits), fraction
+  H5Tset_fields(type.get(), 15, 10, 5, 0, 10);  // sign bit, exponent at 10 (5 bits), fraction
   H5Tset_size(type.get(), 2);
   H5Tset_ebias(type.get(), 15);
   return type;
@@ -278,7 +278,7 @@ std::vector<int64_t> InputDataset::read_integers() const {
   const size_t size = H5Tget_size(type_.get());
   if (H5Tget_class(type_.get()) != H5T_INTEGER || size > sizeof(int64_t))
     fail("wrong type", type_text(type_.get()), "int64");
-  std::vector<int64_t> values(static_cast<size_t>(count()));   // wide enough to convert in place
+  std::vector<int64_t> values(static_cast<size_t>(count()));  // wide enough to convert in place
   read_raw(values.data());
   if (H5Tconvert(type_.get(), H5T_NATIVE_INT64, values.size(), values.data(), nullptr,
                  H5P_DEFAULT) < 0)
@@ -326,9 +326,8 @@ void InputDataset::read_references(std::byte* out) const {
 
 void InputDataset::read_filtered(size_t element, std::byte* out) const {
   const ReadingGuard guard(file_->path());
-  const std::string fault = read_chunks({id_.get(), shape_, chunk_, static_cast<int64_t>(element),
-                                         filters_, file_->size()},
-                                        out);
+  const std::string fault = read_chunks(
+      {id_.get(), shape_, chunk_, static_cast<int64_t>(element), filters_, file_->size()}, out);
   if (!fault.empty()) fail("cannot be read", fault, "intact data");
 }
 

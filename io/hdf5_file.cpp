@@ -63,12 +63,12 @@ InputFile::InputFile(const std::string& path) : path_(path) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0)
     bad_data({.what = errno == ENOENT ? "no such file" : std::strerror(errno), .where = path});
-  if (!S_ISREG(status.st_mode))   // a pipe would block, a device could do anything
+  if (!S_ISREG(status.st_mode))  // a pipe would block, a device could do anything
     bad_data({.what = "not a regular file", .where = path});
   if (access(path.c_str(), R_OK) != 0) bad_data({.what = std::strerror(errno), .where = path});
   size_ = status.st_size;
   const Handle properties(H5Pcreate(H5P_FILE_ACCESS));
-  H5Pset_cache(properties.get(), 0, 1, 0, 1.0);   // no chunk cache: every chunk is read once
+  H5Pset_cache(properties.get(), 0, 1, 0, 1.0);  // no chunk cache: every chunk is read once
   file_ = Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, properties.get()));
   if (!file_.valid()) {
     const bool hdf5 = H5Fis_hdf5(path.c_str()) > 0;

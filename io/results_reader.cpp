@@ -131,8 +131,8 @@ class Reader {
     std::vector<std::string> names;
     H5Aiterate2(root_.get(), H5_INDEX_CRT_ORDER, H5_ITER_INC, nullptr, collect_attribute, &names);
     for (const std::string& name : names) {
-      const Handle attribute(H5Aopen_by_name(root_.get(), "/", name.c_str(), H5P_DEFAULT,
-                                             H5P_DEFAULT));
+      const Handle attribute(
+          H5Aopen_by_name(root_.get(), "/", name.c_str(), H5P_DEFAULT, H5P_DEFAULT));
       const Handle type(H5Aget_type(attribute.get()));
       switch (H5Tget_class(type.get())) {
         case H5T_STRING:
@@ -144,7 +144,7 @@ class Reader {
         case H5T_FLOAT:
           dataset_.set_attribute(name, file_.real_attribute("/", name.c_str()).value_or(0));
           break;
-        default: break;   // nothing that kvsim writes
+        default: break;  // nothing that kvsim writes
       }
     }
   }

@@ -56,8 +56,8 @@ void write_text_attribute(const Checker& check, hid_t object, const char* name,
                           const std::string& value) {
   const Handle type = text_type(check);
   const Handle space(check(H5Screate(H5S_SCALAR), name));
-  const Handle attribute(check(
-      H5Acreate2(object, name, type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT), name));
+  const Handle attribute(
+      check(H5Acreate2(object, name, type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT), name));
   const char* text = value.c_str();
   check(H5Awrite(attribute.get(), type.get(), &text), name);
 }
@@ -73,7 +73,7 @@ void write_number_attribute(const Checker& check, hid_t object, const char* name
 
 /// One-dimensional numbers, as netCDF-C writes its own attributes.
 void write_number_attributes(const Checker& check, hid_t object, const char* name, hid_t type,
-                            hsize_t count, const void* values) {
+                             hsize_t count, const void* values) {
   const Handle space(check(H5Screate_simple(1, &count, nullptr), name));
   const Handle attribute(
       check(H5Acreate2(object, name, type, space.get(), H5P_DEFAULT, H5P_DEFAULT), name));
@@ -179,7 +179,7 @@ void write_variable_attributes(const Checker& check, hid_t dataset, const Variab
     meanings += (meanings.empty() ? "" : " ") + flag.meaning;
   }
   write_number_attributes(check, dataset, "flag_values", H5T_STD_U8LE, values.size(),
-                         values.data());
+                          values.data());
   write_text_attribute(check, dataset, "flag_meanings", meanings);
 }
 
@@ -189,15 +189,14 @@ Handle write_variable(const Checker& check, hid_t file, const Dataset& dataset,
   for (const std::string& dim : variable.dims) {
     shape.push_back(static_cast<hsize_t>(dataset.size(dim)));
   }
-  const Handle space(
-      check(H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr),
-            variable.name));
+  const Handle space(check(H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr),
+                           variable.name));
   const Handle creation = creation_properties(check, variable, shape);
   const Handle type = variable.type() == VariableType::text
                           ? text_type(check)
                           : Handle(check(H5Tcopy(number_type(variable.type())), variable.name));
-  Handle written(check(H5Dcreate2(file, variable.name.c_str(), type.get(), space.get(),
-                                  H5P_DEFAULT, creation.get(), H5P_DEFAULT),
+  Handle written(check(H5Dcreate2(file, variable.name.c_str(), type.get(), space.get(), H5P_DEFAULT,
+                                  creation.get(), H5P_DEFAULT),
                        variable.name));
   write_values(check, written.get(), variable);
   write_variable_attributes(check, written.get(), variable);

@@ -36,7 +36,9 @@ std::ifstream open_text(const std::string& path) {
 double parse_number(const std::string& word, const std::string& where) {
   const auto number = Decimal::parse(word);
   if (!number || word.ends_with('%') || !std::isfinite(number->value()))
-    bad_data({.what = "not a number", .where = where, .found = shown(word),
+    bad_data({.what = "not a number",
+              .where = where,
+              .found = shown(word),
               .expected = "a finite number"});
   return number->value();
 }
@@ -74,13 +76,17 @@ Table<double> read_table(const std::string& path, int64_t rows, int64_t columns)
       if (row < rows && column < columns) table(row, column) = parse_number(word, where);
     if (column == 0) continue;
     if (column != columns)
-      bad_data({.what = "wrong number of columns", .where = where,
-                .found = std::to_string(column), .expected = std::to_string(columns)});
+      bad_data({.what = "wrong number of columns",
+                .where = where,
+                .found = std::to_string(column),
+                .expected = std::to_string(columns)});
     ++row;
   }
   if (file.bad()) bad_data({.what = "cannot be read", .where = path});
   if (row != rows)
-    bad_data({.what = "wrong number of lines", .where = path, .found = std::to_string(row),
+    bad_data({.what = "wrong number of lines",
+              .where = path,
+              .found = std::to_string(row),
               .expected = std::to_string(rows) + ", one per layer of the model"});
   return table;
 }

@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kBold = "\033[1m";
 constexpr const char* kRed = "\033[31m";
 constexpr const char* kPlain = "\033[0m";
-constexpr double kLowShare = 0.5;   // retained importance below it is what `outliers` counts
+constexpr double kLowShare = 0.5;  // retained importance below it is what `outliers` counts
 
 /// One column of numbers: a heading in two lines and the text of each row.
 struct Column {

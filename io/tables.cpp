@@ -21,8 +21,7 @@ std::vector<std::string> further_columns(const std::vector<TableSource>& sources
   std::vector<std::string> columns(std::begin(kFurther), std::end(kFurther));
   for (const char* dim : kOfMeasures)
     for (const TableSource& source : sources)
-      if (source.dataset->has_dimension(dim) &&
-          std::ranges::find(columns, dim) == columns.end())
+      if (source.dataset->has_dimension(dim) && std::ranges::find(columns, dim) == columns.end())
         columns.emplace_back(dim);
   return columns;
 }
@@ -97,8 +96,8 @@ std::string tidy_csv(const std::vector<TableSource>& sources) {
   const bool several = sources.size() > 1;
   text += several ? ",trace\n" : "\n";
   for (const auto& [trace, dataset] : sources) {
-    for_rows(*dataset, [&](const Variable& variable, const std::vector<int64_t>& index,
-                           double value) {
+    for_rows(*dataset,
+             [&](const Variable& variable, const std::vector<int64_t>& index, double value) {
       const auto cell = [&](const std::string& dim) {
         return quoted(label_of(*dataset, variable, index, dim));
       };
@@ -114,8 +113,8 @@ std::string tidy_csv(const std::vector<TableSource>& sources) {
 std::string tidy_json(const std::vector<TableSource>& sources) {
   std::string text = "[";
   for (const auto& [trace, dataset] : sources) {
-    for_rows(*dataset, [&](const Variable& variable, const std::vector<int64_t>& index,
-                           double value) {
+    for_rows(*dataset,
+             [&](const Variable& variable, const std::vector<int64_t>& index, double value) {
       nlohmann::ordered_json row;
       for (size_t axis = 0; axis < index.size(); ++axis) {
         const std::string& dim = variable.dims[axis];

@@ -52,7 +52,7 @@ bool reaches_disk(const std::string& path, int flags) {
   const int fault = errno;
   close(file);
   errno = fault;
-  return status == 0 || fault == EINVAL;   // EINVAL: nothing that could be kept, e.g. a pipe
+  return status == 0 || fault == EINVAL;  // EINVAL: nothing that could be kept, e.g. a pipe
 }
 
 extern "C" void end_on_signal(int) {
@@ -69,8 +69,7 @@ TemporaryFile::TemporaryFile(std::string target) : target_(std::move(target)) {
   const std::string name = "." + place.filename().string() + "." + std::to_string(getpid()) + "-" +
                            std::to_string(counter++) + ".part";
   path_ = (place.parent_path() / name).string();
-  if (path_.size() >= kLongestPath)
-    usage_error({.what = "the path is too long", .where = target_});
+  if (path_.size() >= kLongestPath) usage_error({.what = "the path is too long", .where = target_});
   slot_ = take_slot(path_);
 }
 
@@ -81,8 +80,7 @@ TemporaryFile::~TemporaryFile() {
 
 void TemporaryFile::commit(bool flush) {
   // A name must never reach the disk before the bytes do; a full disk may show only here.
-  if ((flush && !reaches_disk(path_, O_RDONLY)) ||
-      std::rename(path_.c_str(), target_.c_str()) != 0)
+  if ((flush && !reaches_disk(path_, O_RDONLY)) || std::rename(path_.c_str(), target_.c_str()) != 0)
     throw Error(Fault::failure,
                 {.what = "cannot be written", .where = target_, .found = std::strerror(errno)});
   const std::filesystem::path folder = std::filesystem::path(target_).parent_path();

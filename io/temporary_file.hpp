@@ -14,7 +14,7 @@ class TemporaryFile {
   TemporaryFile(const TemporaryFile&) = delete;
   TemporaryFile& operator=(const TemporaryFile&) = delete;
 
-  const std::string& path() const { return path_; }   ///< write here
+  const std::string& path() const { return path_; }  ///< write here
   const std::string& target() const { return target_; }
   /// Renames to the target; an error leaves the target as it was. Without `flush` a machine that
   /// loses power may keep the name and lose the bytes.
@@ -23,7 +23,7 @@ class TemporaryFile {
  private:
   std::string target_;
   std::string path_;
-  int slot_ = -1;   ///< in the table the signal handler reads
+  int slot_ = -1;  ///< in the table the signal handler reads
 };
 
 /// A text as a file that is there complete or not at all; `flush` as in TemporaryFile::commit().

@@ -13,7 +13,7 @@ namespace kvsim {
 namespace {
 
 constexpr int64_t kMostHeads = std::numeric_limits<int>::max();
-constexpr int64_t kMostLength = int64_t{1} << 40;   // products of two lengths cannot overflow
+constexpr int64_t kMostLength = int64_t{1} << 40;  // products of two lengths cannot overflow
 
 std::string layer_path(int layer) { return "layers/" + std::to_string(layer); }
 
@@ -50,10 +50,9 @@ std::string index_text(const h5::Shape& shape, int64_t flat) {
 
 void check_finite(const h5::InputDataset& dataset, ElementType type, const void* raw,
                   int64_t count) {
-  constexpr int64_t kPiece = int64_t{1} << 21;   // elements that one thread looks at
+  constexpr int64_t kPiece = int64_t{1} << 21;  // elements that one thread looks at
   const auto from = [&](int64_t element) {
-    return static_cast<const std::byte*>(raw) +
-           static_cast<size_t>(element) * element_size(type);
+    return static_cast<const std::byte*>(raw) + static_cast<size_t>(element) * element_size(type);
   };
   std::vector<int64_t> bad_of_piece(static_cast<size_t>((count + kPiece - 1) / kPiece), -1);
   parallel_for(std::ssize(bad_of_piece), [&](int64_t piece) {
@@ -181,8 +180,8 @@ void TraceReader::read_spans() {
                      "a name without + , = or white space that is no range");
     if (!seen.insert(names[s]).second)
       name_data.fail("span name used twice", "\"" + names[s] + "\"", "distinct names");
-    const std::string range =
-        names[s] + " " + std::to_string(begins[s]) + " to " + std::to_string(ends[s]);
+    const std::string range = names[s] + " " + std::to_string(begins[s]) + " to " +
+                              std::to_string(ends[s]);
     if (begins[s] < 0 || ends[s] < begins[s] || ends[s] > info_.prompt_len)
       file_.fail("spans", "span out of range", range,
                  "0 <= begin <= end <= prompt_len = " + std::to_string(info_.prompt_len));
@@ -342,8 +341,7 @@ LayerTrace TraceReader::read_layer(int layer, bool with_check) const {
   trace.wo = read_tensor(path + "wo");
   if (info_.has_residual_norm) trace.residual_norm = read_vector(path + "residual_norm");
   if (known.has_sink) trace.attention_sink = read_vector(path + "attention_sink");
-  if (with_check && known.has_check)
-    trace.check_output = read_vector(path + "check_output");
+  if (with_check && known.has_check) trace.check_output = read_vector(path + "check_output");
   return trace;
 }
 

@@ -12,12 +12,12 @@ namespace kvsim {
 /// What is known of a layer without reading its tensors.
 struct LayerHeader {
   int layer = 0;
-  double scale = 0;             ///< logits are scale * q.k
-  double softcap = 0;           ///< 0: none
-  int64_t sliding_window = 0;   ///< W; 0: none
-  int64_t value_dim = 0;        ///< dv
+  double scale = 0;            ///< logits are scale * q.k
+  double softcap = 0;          ///< 0: none
+  int64_t sliding_window = 0;  ///< W; 0: none
+  int64_t value_dim = 0;       ///< dv
   bool has_sink = false;
-  bool has_check = false;       ///< recorded outputs are stored
+  bool has_check = false;  ///< recorded outputs are stored
   ElementType q = ElementType::float32;
   ElementType k = ElementType::float32;
   ElementType v = ElementType::float32;
@@ -44,8 +44,8 @@ class TraceReader {
 
   bool has_token_text() const { return has_token_text_; }
   bool has_token_ids() const { return has_token_ids_; }
-  std::vector<std::string> token_text() const;   ///< [N], valid UTF-8; empty when absent
-  std::vector<int32_t> token_ids() const;        ///< [N]; empty when absent
+  std::vector<std::string> token_text() const;  ///< [N], valid UTF-8; empty when absent
+  std::vector<int32_t> token_ids() const;       ///< [N]; empty when absent
 
   int64_t file_size() const { return file_.size(); }
   /// "xxh3-128:" and the hex digest of the file's bytes; the first call reads the whole file. One
@@ -69,7 +69,7 @@ class TraceReader {
   TraceInfo info_;
   std::vector<LayerHeader> headers_;
   std::vector<std::string> warnings_;
-  mutable std::string digest_;   ///< empty until it is asked for
+  mutable std::string digest_;  ///< empty until it is asked for
   bool has_token_text_ = false;
   bool has_token_ids_ = false;
 };

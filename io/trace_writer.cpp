@@ -8,12 +8,9 @@ namespace {
 
 h5::Handle file_type(ElementType type) {
   switch (type) {
-    case ElementType::float16:
-      return h5::half_type();
-    case ElementType::bfloat16:
-      return h5::Handle(H5Tcopy(H5T_STD_U16LE));
-    default:
-      return h5::Handle(H5Tcopy(H5T_IEEE_F32LE));
+    case ElementType::float16: return h5::half_type();
+    case ElementType::bfloat16: return h5::Handle(H5Tcopy(H5T_STD_U16LE));
+    default: return h5::Handle(H5Tcopy(H5T_IEEE_F32LE));
   }
 }
 

@@ -13,10 +13,10 @@ size_t sequence_length(std::string_view text, size_t i) {
   for (size_t k = i + 1; k < i + length; ++k)
     if ((byte(k) & 0xC0) != 0x80) return 0;
   const unsigned char second = byte(i + 1);
-  if (first == 0xE0 && second < 0xA0) return 0;   // an overlong form
-  if (first == 0xED && second > 0x9F) return 0;   // a surrogate
-  if (first == 0xF0 && second < 0x90) return 0;   // an overlong form
-  if (first == 0xF4 && second > 0x8F) return 0;   // above U+10FFFF
+  if (first == 0xE0 && second < 0xA0) return 0;  // an overlong form
+  if (first == 0xED && second > 0x9F) return 0;  // a surrogate
+  if (first == 0xF0 && second < 0x90) return 0;  // an overlong form
+  if (first == 0xF4 && second > 0x8F) return 0;  // above U+10FFFF
   return length;
 }
 

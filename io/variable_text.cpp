@@ -8,7 +8,7 @@
 namespace kvsim::h5 {
 namespace {
 
-constexpr uint64_t kMostLoaded = uint64_t{64} << 20;   // bytes of collections kept
+constexpr uint64_t kMostLoaded = uint64_t{64} << 20;  // bytes of collections kept
 
 /// Little-endian unsigned integer of `bytes` bytes.
 template <class Byte>
@@ -19,8 +19,8 @@ uint64_t number(const Byte* data, size_t bytes) {
 }
 
 /// HDF5 asks this "conversion" to turn references into references: they stay as they are.
-herr_t keep_references(hid_t source, hid_t target, H5T_cdata_t* data, size_t, size_t, size_t,
-                       void*, void*, hid_t) {
+herr_t keep_references(hid_t source, hid_t target, H5T_cdata_t* data, size_t, size_t, size_t, void*,
+                       void*, hid_t) {
   if (data->command != H5T_CONV_INIT) return 0;
   data->need_bkg = H5T_BKG_NO;
   return H5Tget_size(source) == kTextReference && H5Tget_size(target) == kTextReference ? 0 : -1;
@@ -38,7 +38,7 @@ hid_t register_reference_type() {
 }  // namespace
 
 hid_t text_reference_type() {
-  static const hid_t type = register_reference_type();   // kept for the life of the program
+  static const hid_t type = register_reference_type();  // kept for the life of the program
   return type;
 }
 

@@ -43,14 +43,14 @@ class TextHeap {
   };
   struct Collection {
     std::vector<char> bytes;
-    std::map<uint32_t, Place> objects;   ///< by index
+    std::map<uint32_t, Place> objects;  ///< by index
   };
   const Collection* collection(uint64_t address);
   std::optional<Collection> load(uint64_t address);
 
   std::ifstream file_;
   uint64_t size_ = 0;
-  uint64_t base_ = 0;   ///< addresses count from here
+  uint64_t base_ = 0;  ///< addresses count from here
   bool known_sizes_ = false;
   std::map<uint64_t, Collection> loaded_;
   uint64_t loaded_bytes_ = 0;

@@ -11,8 +11,8 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kRows = 16;    // query rows of one tile; inner loops run over them
-constexpr int64_t kKeys = 256;   // keys widened at a time
+constexpr int64_t kRows = 16;   // query rows of one tile; inner loops run over them
+constexpr int64_t kKeys = 256;  // keys widened at a time
 
 /// Rows of q at the given positions.
 std::vector<int64_t> query_rows(const LayerTrace& layer, const std::vector<int64_t>& positions) {
@@ -83,7 +83,7 @@ class Tile {
   /// Turns logits_ into weights exp(logit - the row's largest); returns their sums, sink included.
   std::vector<double> exponentiate(int64_t keys, int64_t count) {
     std::vector<double> sum(kRows, 0.0), top(kRows, -std::numeric_limits<double>::infinity());
-    std::fill(top.begin() + count, top.end(), 0.0);   // rows beyond the tile: all weights 0
+    std::fill(top.begin() + count, top.end(), 0.0);  // rows beyond the tile: all weights 0
     const bool sink = !layer_.attention_sink.empty();
     const double sink_logit = sink ? layer_.attention_sink[static_cast<size_t>(head_)] : 0.0;
     for (int64_t i = 0; i < keys; ++i)
@@ -128,9 +128,9 @@ class Tile {
 
   const LayerTrace& layer_;
   const int64_t head_;
-  std::vector<double> queries_;   ///< [d][kRows]
-  std::vector<double> logits_;    ///< [keys][kRows], then exp(logit - top)
-  std::vector<double> outputs_;   ///< [dv][kRows]
+  std::vector<double> queries_;  ///< [d][kRows]
+  std::vector<double> logits_;   ///< [keys][kRows], then exp(logit - top)
+  std::vector<double> outputs_;  ///< [dv][kRows]
 };
 
 }  // namespace
@@ -144,9 +144,9 @@ std::vector<double> attention_outputs(const LayerTrace& layer,
   const int64_t tiles = (count + kRows - 1) / kRows;
   parallel_for(heads * tiles, [&](int64_t task) {
     const int64_t head = task / tiles, first = task % tiles * kRows;
-    Tile(layer, head).run(rows.data() + first, positions.data() + first,
-                          std::min(kRows, count - first),
-                          outputs.data() + (head * count + first) * dv);
+    Tile(layer, head)
+        .run(rows.data() + first, positions.data() + first, std::min(kRows, count - first),
+             outputs.data() + (head * count + first) * dv);
   });
   return outputs;
 }
@@ -165,7 +165,7 @@ LayerCheck check_layer(const LayerTrace& layer) {
                     (outputs[static_cast<size_t>(i)] - recorded);
       size += recorded * recorded;
     }
-    double error = difference == 0 ? 0 : std::sqrt(difference / size);   // x/0 is infinite
+    double error = difference == 0 ? 0 : std::sqrt(difference / size);  // x/0 is infinite
     if (std::isnan(error)) error = std::numeric_limits<double>::infinity();
     if (h == 0 || error > result.error) {
       result.error = error;

@@ -15,8 +15,8 @@ std::vector<double> attention_outputs(const LayerTrace& layer,
 /// How far recorded outputs are from recomputed ones in one layer.
 struct LayerCheck {
   int layer = 0;
-  double error = 0;   ///< largest over heads of |Z - Z_check|_F / |Z_check|_F, Z = [R, dv]
-  int head = 0;       ///< where it is largest
+  double error = 0;  ///< largest over heads of |Z - Z_check|_F / |Z_check|_F, Z = [R, dv]
+  int head = 0;      ///< where it is largest
 };
 
 /// Needs a layer read with its recorded outputs.

@@ -25,7 +25,7 @@ class PlainSideFiles : public SideFiles {
   }
 };
 
-constexpr uint8_t kNoOwner = 255;   // the mask of policies whose owners are of the other kind
+constexpr uint8_t kNoOwner = 255;  // the mask of policies whose owners are of the other kind
 
 std::span<const uint8_t> mask_row(const Dataset& results, const char* name,
                                   const ExplainedCell& cell, int64_t owner) {
@@ -49,8 +49,8 @@ std::shared_ptr<ScoredLayer> scores_of(const Dataset& results, LayerWork& work,
   const std::vector<Budget> budgets = {Budget::parse(labels[static_cast<size_t>(cell.budget)])};
   const std::vector<int> layers = {work.layer()};
   Preparation preparation(work.info(), layers, budgets);
-  const PreparedRecord record =
-      preparation.prepare(Record::parse(policies[static_cast<size_t>(cell.policy)]));
+  const PreparedRecord record = preparation.prepare(
+      Record::parse(policies[static_cast<size_t>(cell.policy)]));
   const PreparedBudget& budget = record.budgets.at(0);
   if (budget.keeps_all || record.skips(work.layer())) return nullptr;
   preparation.check(record);
@@ -138,8 +138,8 @@ class Losses {
  private:
   bool per_query_head_;
   std::vector<std::span<const uint8_t>> masks_;
-  Table<double> lost_;         ///< [owners][n]
-  Table<double> importance_;   ///< [1][n]
+  Table<double> lost_;        ///< [owners][n]
+  Table<double> importance_;  ///< [1][n]
 };
 
 void check_shape(const Dataset& results, const TraceReader& reader) {
@@ -148,7 +148,8 @@ void check_shape(const Dataset& results, const TraceReader& reader) {
                     results.size("kv_head") == info.num_kv_heads &&
                     results.size("head") == info.num_query_heads;
   if (!fits) {
-    bad_data({.what = "not the trace of these results", .where = info.path,
+    bad_data({.what = "not the trace of these results",
+              .where = info.path,
               .found = std::to_string(info.prompt_len) + " prompt entries",
               .expected = std::to_string(results.size("position")) + " and as many heads"});
   }
@@ -159,7 +160,8 @@ void check_shape(const Dataset& results, const TraceReader& reader) {
 ExplainedCell worst_cell(const Dataset& results, const std::string& path,
                          const ExplainedCell& fixed) {
   if (!results.has("kept_mask")) {
-    bad_data({.what = "the results do not say what became of each entry", .where = path,
+    bad_data({.what = "the results do not say what became of each entry",
+              .where = path,
               .hint = "kvsim replay --save-keep writes it"});
   }
   const auto range = [&](const char* dimension, int64_t chosen) {
@@ -206,12 +208,12 @@ Explanation explain(const Dataset& results, const TraceReader& reader, const Exp
   AttentionPass pass;
   pass.positions = positions;
   pass.look_ahead = true;
-  for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t) {
-    losses.add(block, norms);
-  });
+  for_each_attention_block(work, pass,
+                           [&](const AttentionBlock& block, int64_t) { losses.add(block, norms); });
   result.tokens = losses.tokens(result.retained);
-  result.recorded = results.row("retained_importance", {cell.policy, cell.budget, cell.layer})[
-      static_cast<size_t>(cell.step)];
+  result.recorded = results.row(
+      "retained_importance",
+      {cell.policy, cell.budget, cell.layer})[static_cast<size_t>(cell.step)];
   const std::shared_ptr<ScoredLayer> scored = scores_of(results, work, cell);
   for (ExplainedToken& token : result.tokens) add_score(token, nullptr);
   for (const int64_t position : most_lost(result, 1000))

@@ -26,22 +26,22 @@ ExplainedCell worst_cell(const Dataset& results, const std::string& path,
 /// pooled over query heads (metrics.md 1).
 struct ExplainedToken {
   int64_t position = 0;
-  double importance = 0;    ///< share of the importance that falls on it
-  double lost = 0;          ///< the part of it in heads that did not keep it
-  int kept_heads = 0;       ///< heads that kept it (KV heads; query heads with granularity=query)
-  int merged_heads = 0;     ///< heads where it is part of another entry's slot
-  int worst_head = -1;      ///< head in which most was lost; -1: nothing was
-  double score = 0;         ///< the score it had there; NaN: not scored (protected, or no scores)
-  int64_t rank = 0;         ///< 1 = highest among the scored entries of that head; 0: not scored
-  int64_t ranked = 0;       ///< entries that were scored there
+  double importance = 0;  ///< share of the importance that falls on it
+  double lost = 0;        ///< the part of it in heads that did not keep it
+  int kept_heads = 0;     ///< heads that kept it (KV heads; query heads with granularity=query)
+  int merged_heads = 0;   ///< heads where it is part of another entry's slot
+  int worst_head = -1;    ///< head in which most was lost; -1: nothing was
+  double score = 0;       ///< the score it had there; NaN: not scored (protected, or no scores)
+  int64_t rank = 0;       ///< 1 = highest among the scored entries of that head; 0: not scored
+  int64_t ranked = 0;     ///< entries that were scored there
 };
 
 struct Explanation {
-  int heads = 0;                  ///< owners of kept sets
+  int heads = 0;  ///< owners of kept sets
   bool per_query_head = false;
-  double retained = 0;            ///< of the prompt at this step; as `retained_importance`
-  double recorded = 0;            ///< what the results file says (scope of its run)
-  std::vector<ExplainedToken> tokens;   ///< [n] by position
+  double retained = 0;                 ///< of the prompt at this step; as `retained_importance`
+  double recorded = 0;                 ///< what the results file says (scope of its run)
+  std::vector<ExplainedToken> tokens;  ///< [n] by position
 };
 
 /// Recomputes the full cache's importance at the step and sets it beside what the policy kept.

@@ -102,14 +102,16 @@ std::vector<FragilityRow> fragility_rows(const Dataset& results,
       std::vector<Measures> singles;
       for (const std::string& single : group.singles)
         singles.push_back(measures(results, index(single), budget));
-      FragilityRow& row = rows.emplace_back(FragilityRow{
-          group.base, labels[b],
-          {band(singles, &Measures::stream), band(singles, &Measures::mean),
-           band(singles, &Measures::min), band(singles, &Measures::outliers)},
-          {}});
-      for (const auto& [name, record] :
-           {std::pair{"as it is", &group.base}, {"max over rows and heads", &group.max},
-            {"defensive step", &group.defensive}, {"defensivekv:code", &group.published}})
+      FragilityRow& row = rows.emplace_back(
+          FragilityRow{group.base,
+                       labels[b],
+                       {band(singles, &Measures::stream), band(singles, &Measures::mean),
+                        band(singles, &Measures::min), band(singles, &Measures::outliers)},
+                       {}});
+      for (const auto& [name, record] : {std::pair{"as it is", &group.base},
+                                         {"max over rows and heads", &group.max},
+                                         {"defensive step", &group.defensive},
+                                         {"defensivekv:code", &group.published}})
         row.others.emplace_back(name, measures(results, index(*record), budget));
     }
   }

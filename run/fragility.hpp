@@ -11,13 +11,13 @@ namespace kvsim {
 /// A record, and the records that replay it with other ways to aggregate over its window
 /// (metrics.md 1, fragility): every row of the window alone, the maximum, and DefensiveKV.
 struct FragilityGroup {
-  std::string base;                    ///< canonical texts
-  std::vector<std::string> singles;    ///< aggregate=single,single_row=0..m-1
-  std::string max;                     ///< aggregate=max,group=max
+  std::string base;                  ///< canonical texts
+  std::vector<std::string> singles;  ///< aggregate=single,single_row=0..m-1
+  std::string max;                   ///< aggregate=max,group=max
   /// DefensiveKV's step in its own order (Algorithm 1): the same of attention alone, then the
   /// prior, and only then the norm, without which a prior that ties entries changes no choice.
   std::string defensive;
-  std::string published;               ///< defensivekv:code with the record's window
+  std::string published;  ///< defensivekv:code with the record's window
 };
 
 /// Empty `singles` for records without a window of queries of known length.
@@ -44,7 +44,7 @@ struct FragilityMeasures {
 struct FragilityRow {
   std::string base;
   std::string budget;
-  FragilityMeasures<Band> single;   ///< over the single rows
+  FragilityMeasures<Band> single;  ///< over the single rows
   /// What the record is compared as, by name.
   std::vector<std::pair<std::string, FragilityMeasures<double>>> others;
 };

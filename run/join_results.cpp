@@ -21,8 +21,8 @@ void copy_row(const VariableValues& source, int64_t from, VariableValues& target
               int64_t length) {
   std::visit(
       [&](const auto& values) {
-        auto& out = std::get<std::remove_cvref_t<decltype(values)>>(target);
-        std::copy_n(values.begin() + from * length, length, out.begin() + to * length);
+    auto& out = std::get<std::remove_cvref_t<decltype(values)>>(target);
+    std::copy_n(values.begin() + from * length, length, out.begin() + to * length);
       },
       source);
 }
@@ -33,8 +33,7 @@ bool same(const Variable& a, const Variable& b) {
   const auto* x = std::get_if<std::vector<double>>(&a.values);
   if (x == nullptr) return a.values == b.values;
   const auto& y = std::get<std::vector<double>>(b.values);
-  return x->size() == y.size() &&
-         std::memcmp(x->data(), y.data(), x->size() * sizeof(double)) == 0;
+  return x->size() == y.size() && std::memcmp(x->data(), y.data(), x->size() * sizeof(double)) == 0;
 }
 
 const std::string& text_attribute(const Dataset& dataset, const char* name) {
@@ -58,9 +57,9 @@ void ResultsJoin::add(const Dataset& part, const std::string& name) {
   if (shape_.dimensions().empty()) add_shape(part);
   for (const Dimension& dimension : part.dimensions()) {
     if (dimension.name == "policy") continue;
-    if (!shape_.has_dimension(dimension.name) ||
-        shape_.size(dimension.name) != dimension.size) {
-      bad_data({.what = "belongs to another run", .where = name,
+    if (!shape_.has_dimension(dimension.name) || shape_.size(dimension.name) != dimension.size) {
+      bad_data({.what = "belongs to another run",
+                .where = name,
                 .found = dimension.name + " of another length"});
     }
   }
@@ -93,8 +92,11 @@ void ResultsJoin::add_policies(const Dataset& part, const std::string& name,
     }
     const auto place = static_cast<size_t>(found - policies_.begin());
     if (!from_[place].empty()) {
-      bad_data({.what = "a policy twice", .where = name, .found = policy,
-                .expected = "parts without doubles", .hint = "it is in " + from_[place] + ", too"});
+      bad_data({.what = "a policy twice",
+                .where = name,
+                .found = policy,
+                .expected = "parts without doubles",
+                .hint = "it is in " + from_[place] + ", too"});
     }
     from_[place] = name;
     places.push_back(place);
@@ -108,7 +110,8 @@ void ResultsJoin::add_variable(const Variable& variable, const std::vector<size_
     if (known == variables_.end()) {
       variables_.emplace(variable.name, variable);
     } else if (!same(known->second, variable)) {
-      bad_data({.what = "belongs to another run", .where = name,
+      bad_data({.what = "belongs to another run",
+                .where = name,
                 .found = "other values of " + variable.name});
     }
     return;
@@ -118,7 +121,8 @@ void ResultsJoin::add_variable(const Variable& variable, const std::vector<size_
   }
   Variable& whole = variables_.at(variable.name);
   if (whole.dims != variable.dims || whole.type() != variable.type()) {
-    bad_data({.what = "belongs to another run", .where = name,
+    bad_data({.what = "belongs to another run",
+              .where = name,
               .found = variable.name + " of another shape"});
   }
   const int64_t length = shape_.count({variable.dims.begin() + 1, variable.dims.end()});
@@ -168,14 +172,14 @@ Dataset one_policy(const Dataset& results, int64_t policy) {
     part.add_dimension(dimension.name, dimension.name == "policy" ? 1 : dimension.size);
   }
   for (const Variable& variable : results.variables()) {
-    Variable copy{variable.name, variable.dims, variable.units, variable.long_name,
-                  variable.flags, {}};
+    Variable copy{variable.name,      variable.dims,  variable.units,
+                  variable.long_name, variable.flags, {}};
     if (has_policies(variable)) {
       const int64_t length = results.count({variable.dims.begin() + 1, variable.dims.end()});
       std::visit(
           [&](const auto& values) {
-            const auto begin = values.begin() + policy * length;
-            copy.values = std::remove_cvref_t<decltype(values)>(begin, begin + length);
+        const auto begin = values.begin() + policy * length;
+        copy.values = std::remove_cvref_t<decltype(values)>(begin, begin + length);
           },
           variable.values);
     } else {

@@ -30,9 +30,9 @@ class ResultsJoin {
   void add_config(const Dataset& part, const std::vector<size_t>& places);
 
   std::vector<std::string> policies_;
-  std::vector<std::string> from_;       ///< file that had each policy; empty: none yet
-  std::vector<std::string> configs_;    ///< JSON of each policy
-  Dataset shape_;                       ///< dimensions and attributes only
+  std::vector<std::string> from_;     ///< file that had each policy; empty: none yet
+  std::vector<std::string> configs_;  ///< JSON of each policy
+  Dataset shape_;                     ///< dimensions and attributes only
   std::map<std::string, Variable> variables_;
 };
 

@@ -9,7 +9,7 @@ LayerReplay::Split::Split(const LayerKept& kept, const std::vector<Record>& reco
   for (size_t r = 0; r < kept.size(); ++r) {
     const auto& schedule = Kinds<Schedule>::find(records[r].settings.text("schedule"));
     for (const auto& cell : kept[r]) {
-      const bool fixed = cell->places.empty();   // nothing ever leaves: the same by every schedule
+      const bool fixed = cell->places.empty();  // nothing ever leaves: the same by every schedule
       const bool decodes = schedule.decodes() && !fixed;
       const bool repeats = schedule.repeats() && !fixed;
       prefill[r].push_back(decodes || repeats ? nullptr : cell);

@@ -29,7 +29,7 @@ class LayerReplay {
  private:
   struct Split {
     Split(const LayerKept& kept, const std::vector<Record>& records);
-    LayerKept prefill, decode, periodic;   ///< [record][budget], null where another loop replays
+    LayerKept prefill, decode, periodic;  ///< [record][budget], null where another loop replays
   };
 
   Split split_;

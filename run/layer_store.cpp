@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kEnding = ".layer";
-constexpr size_t kSeal = 32;   // hex digits before the state
+constexpr size_t kSeal = 32;  // hex digits before the state
 
 }  // namespace
 
@@ -48,7 +48,7 @@ void LayerStore::save(LayerPass pass, int layer, const std::string& state) {
 }
 
 void LayerStore::clear() {
-  std::error_code fault;   // what stays is removed by a later run
+  std::error_code fault;  // what stays is removed by a later run
   for (const std::string& file : names_) fs::remove(fs::path(folder_) / file, fault);
   names_.clear();
 }

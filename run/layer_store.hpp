@@ -36,7 +36,7 @@ class LayerStore {
   std::string folder_;
   std::string key_;
   std::string device_;
-  std::set<std::string> names_;   ///< of files that were loaded or saved
+  std::set<std::string> names_;  ///< of files that were loaded or saved
 };
 
 /// Removes the finished layers of these studies from a folder; their files' names begin with a key.

@@ -21,11 +21,8 @@ TraceInfo with_all_later_queries(TraceInfo info) {
 class Outputs {
  public:
   explicit Outputs(const LayerWork& work)
-      : heads_(work.query_heads()),
-        steps_(work.info().steps()),
-        width_(work.value_dim()),
-        z_(static_cast<size_t>(heads_ * steps_ * width_)),
-        change_(z_.size()) {}
+      : heads_(work.query_heads()), steps_(work.info().steps()), width_(work.value_dim()),
+        z_(static_cast<size_t>(heads_ * steps_ * width_)), change_(z_.size()) {}
 
   void add(const StepBlock& block) {
     if (block.full != nullptr) copy(block, block.full->z.data(), z_);
@@ -71,13 +68,8 @@ struct LiveAttention::Session {
 LiveAttention::LiveAttention(const TraceReader& reader, std::vector<Record> records,
                              std::vector<Budget> budgets, std::vector<int> layers, uint64_t seed,
                              Norm norm)
-    : reader_(reader),
-      info_(with_all_later_queries(reader.info())),
-      layers_(std::move(layers)),
-      seed_(seed),
-      norm_(norm),
-      files_(std::make_unique<Files>()),
-      backend_(make_cpu_backend()) {
+    : reader_(reader), info_(with_all_later_queries(reader.info())), layers_(std::move(layers)),
+      seed_(seed), norm_(norm), files_(std::make_unique<Files>()), backend_(make_cpu_backend()) {
   for (const int layer : layers_) {
     const int64_t window = reader.header(layer).sliding_window;
     if (window == 0 || window >= info_.total_len) continue;
@@ -142,8 +134,8 @@ LiveAttention::Session& LiveAttention::session(const Call& call) {
     session->first = std::make_unique<PolicyRun>(std::vector<Record>{records()[call.record]},
                                                  std::vector<Budget>{budgets()[call.budget]}, info_,
                                                  layers_, seed_, *files_);
-    session->periodic =
-        std::make_unique<PeriodicPolicies>(*session->first, info_, layers_, seed_, *files_);
+    session->periodic = std::make_unique<PeriodicPolicies>(*session->first, info_, layers_, seed_,
+                                                           *files_);
   }
   session->last_layer = call.layer;
   return *session;

@@ -169,11 +169,11 @@ void copy(const Dataset& from, const char* name, Dataset& to) {
 
 void add_kept_sets(Dataset& details, const Dataset& results, const TraceReader& reader,
                    Backend& backend, const DetailHooks& hooks) {
-  const int64_t mask =
-      product(results, {"policy", "budget", "layer", "head"}) * reader.info().prompt_len;
-  const bool per_head =
-      !results.has("retained_importance_head") &&
-      product(results, {"policy", "budget", "layer", "head", "step"}) <= kMostPerHead;
+  const int64_t mask = product(results, {"policy", "budget", "layer", "head"}) *
+                       reader.info().prompt_len;
+  const bool per_head = !results.has("retained_importance_head") &&
+                        product(results, {"policy", "budget", "layer", "head", "step"}) <=
+                            kMostPerHead;
   if (results.has("kept_mask") && !per_head) return;
   if (!results.has("kept_mask") && mask > kMostMask) {
     hooks.message(fmt::format("kept sets left out: they would take {} MB", mask >> 20));

@@ -20,7 +20,7 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kSurveyedValues = int64_t{1} << 22;   // norms that wait for the replay: 16 MB
+constexpr int64_t kSurveyedValues = int64_t{1} << 22;  // norms that wait for the replay: 16 MB
 
 /// Side files of records, read while layers are read ahead.
 class GuardedSideFiles : public SideFiles {
@@ -44,8 +44,7 @@ class Stopwatch {
  public:
   explicit Stopwatch(double& phase) : phase_(phase) {}
   ~Stopwatch() {
-    phase_ +=
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+    phase_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   }
 
  private:
@@ -84,7 +83,8 @@ std::vector<int> replayed_layers(const TraceReader& reader, const std::vector<in
   }
   if (!left_out.empty() && message) {
     message(fmt::format("{}: layers left alone, since their sliding window is shorter than the "
-                        "trace: {}", reader.info().path, left_out));
+                        "trace: {}",
+                        reader.info().path, left_out));
   }
   return kept;
 }
@@ -94,7 +94,7 @@ std::vector<int> replayed_layers(const TraceReader& reader, const std::vector<in
 int64_t default_wo_steps(const TraceInfo& info, int64_t value_dim) {
   // What a run of usual size would spend: eight policies at five budgets up to 0.7.
   constexpr double kPolicies = 8, kBudgets = 5, kLargest = 0.7;
-  constexpr double kFreeFlops = 1e10;   // a fifth of a second on two cores
+  constexpr double kFreeFlops = 1e10;  // a fifth of a second on two cores
   constexpr int64_t kFewest = 16;
   const auto heads = static_cast<double>(info.num_query_heads);
   const auto steps = static_cast<double>(info.steps());
@@ -142,16 +142,14 @@ class Study::Layers {
   }
 
   Study& study_;
-  PrefetchingBackend* ahead_of_;   ///< null if it needs no word of what comes
+  PrefetchingBackend* ahead_of_;  ///< null if it needs no word of what comes
   std::vector<int> order_;
   size_t at_ = 0;
   std::future<LayerTrace> ahead_;
 };
 
 Study::Study(const TraceReader& reader, StudyOptions options, StudyHooks hooks)
-    : reader_(reader),
-      options_(std::move(options)),
-      hooks_(std::move(hooks)),
+    : reader_(reader), options_(std::move(options)), hooks_(std::move(hooks)),
       files_(std::make_unique<GuardedSideFiles>(file_access_)) {
   const TraceInfo& info = reader.info();
   if (info.steps() == 0) {
@@ -162,9 +160,9 @@ Study::Study(const TraceReader& reader, StudyOptions options, StudyHooks hooks)
   }
   options_.records = without_doubles(std::move(options_.records),
                                      [](const Record& record) { return record.canonical(); });
-  options_.budgets = without_doubles(
-      std::move(options_.budgets),
-      [&](const Budget& budget) { return budget.ratio(info.prompt_len); });
+  options_.budgets = without_doubles(std::move(options_.budgets), [&](const Budget& budget) {
+    return budget.ratio(info.prompt_len);
+  });
   options_.layers = replayed_layers(reader, options_.layers, hooks_.message);
   options_.metrics = variables_of(options_.metrics);
   measures_ = std::make_unique<StudyMeasures>(
@@ -207,8 +205,9 @@ int64_t Study::wo_steps() const {
 }
 
 void Study::say_progress(const std::string& what) {
-  const double done = passes_ == 0 ? 1 : static_cast<double>(passes_done_) /
-                                             static_cast<double>(passes_);
+  const double done = passes_ == 0
+                          ? 1
+                          : static_cast<double>(passes_done_) / static_cast<double>(passes_);
   if (hooks_.progress) hooks_.progress(done, what);
 }
 
@@ -283,24 +282,24 @@ void Study::run_layer(LayerWork& work, int64_t layer) {
     const Stopwatch watch(times_.rank);
     kept = policies_->select(work);
   }
-  if (options_.scope != Scope::all) {   // else of all tokens, by the replay itself
+  if (options_.scope != Scope::all) {  // else of all tokens, by the replay itself
     const Stopwatch watch(times_.score);
     work.projected_norms(options_.importance);
   }
   const auto begin = std::chrono::steady_clock::now();
-  double inside = 0;   // of what follows, what is no replay
+  double inside = 0;  // of what follows, what is no replay
   const PrefillOptions wanted = measures_->replay_options();
   LayerReplay replay(work, *periodic_, kept, policies_->records(), wanted);
   StudyMeasures::Layer measured(*measures_, work, layer, replay, policies_->records());
-  const auto see_epoch = [&](LayerWork& prompt, const PrefillReplay& epoch, size_t record,
-                             int64_t first_step) {
+  const auto see_epoch =
+      [&](LayerWork& prompt, const PrefillReplay& epoch, size_t record, int64_t first_step) {
     const Stopwatch watch(inside);
     measured.see_epoch(prompt, epoch, record, first_step);
   };
   replay.run(
       [&](const StepBlock& block) {
-        const Stopwatch watch(inside);
-        measured.see(block);
+    const Stopwatch watch(inside);
+    measured.see(block);
       },
       measures_->sees_epochs() ? PeriodicReplay::EpochSink(see_epoch) : nullptr);
   const double both =

@@ -21,17 +21,17 @@ class StudyMeasures;
 
 /// Seconds per phase of a run.
 struct PhaseTimes {
-  double read = 0;      ///< waiting for the trace; reading ahead overlaps the rest
-  double score = 0;     ///< weights of the entries' values included
-  double rank = 0;      ///< and allocate, and select
+  double read = 0;   ///< waiting for the trace; reading ahead overlaps the rest
+  double score = 0;  ///< weights of the entries' values included
+  double rank = 0;   ///< and allocate, and select
   double replay = 0;
-  double flops = 0;     ///< of the fused replay's products: see PrefillReplay::flops
-  double project = 0;   ///< through W_O
-  double measure = 0;   ///< everything else that fills the results
+  double flops = 0;    ///< of the fused replay's products: see PrefillReplay::flops
+  double project = 0;  ///< through W_O
+  double measure = 0;  ///< everything else that fills the results
 };
 
 struct StudyHooks {
-  std::function<void(const std::string&)> message;           ///< whole sentences for the user
+  std::function<void(const std::string&)> message;  ///< whole sentences for the user
   /// done in [0, 1] of what there was to do
   std::function<void(double done, const std::string&)> progress;
   /// A run that goes on where an earlier one stopped: passes over a layer that are done, and all.
@@ -54,7 +54,7 @@ class Study {
   const PhaseTimes& times() const { return times_; }
 
  private:
-  class Layers;   // reads ahead
+  class Layers;  // reads ahead
   bool needs_survey() const;
   std::vector<int> layers_to_survey(LayerStore* store);
   size_t finished_layers(LayerStore* store);
@@ -72,13 +72,13 @@ class Study {
   std::mutex file_access_;
   std::unique_ptr<SideFiles> files_;
   std::unique_ptr<StudyMeasures> measures_;
-  std::unique_ptr<PolicyRun> policies_;   ///< of the user's records, then of those for measures
-  std::unique_ptr<PeriodicPolicies> periodic_;   ///< the same records at later compressions
-  std::map<int, ProjectedNorms> surveyed_norms_;   ///< by layer, until it is replayed
-  int64_t surveyed_values_ = 0;                    ///< in all that were stored
+  std::unique_ptr<PolicyRun> policies_;  ///< of the user's records, then of those for measures
+  std::unique_ptr<PeriodicPolicies> periodic_;    ///< the same records at later compressions
+  std::map<int, ProjectedNorms> surveyed_norms_;  ///< by layer, until it is replayed
+  int64_t surveyed_values_ = 0;                   ///< in all that were stored
   PhaseTimes times_;
-  int64_t passes_done_ = 0;       ///< over one layer, in this run
-  int64_t passes_ = 0;            ///< to be done in this run
+  int64_t passes_done_ = 0;  ///< over one layer, in this run
+  int64_t passes_ = 0;       ///< to be done in this run
 };
 
 /// K of --wo-steps when the user gave none: all steps while projecting them costs at most a quarter

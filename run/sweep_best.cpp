@@ -26,8 +26,8 @@ class Series {
   }
 
   void add(const SweepJob& job, const Dataset& results) {
-    const size_t trace = static_cast<size_t>(
-        std::ranges::find(traces_, job.reader->digest()) - traces_.begin());
+    const size_t trace = static_cast<size_t>(std::ranges::find(traces_, job.reader->digest()) -
+                                             traces_.begin());
     const auto& budgets = std::get<std::vector<double>>(results.at("budget").values);
     std::erase_if(measured_, [&](const std::string& name) { return !results.has(name); });
     if (layers_.empty()) layers_ = stream_error_layers(results);
@@ -61,12 +61,12 @@ class Series {
 
  private:
   using Key = std::array<size_t, 3>;
-  using Seeds = SettingSeries;   ///< [seed][step] of one trace
+  using Seeds = SettingSeries;  ///< [seed][step] of one trace
 
   void add_one(const Dataset& results, Key key, size_t trace, int64_t column) {
     const Criterion& criterion = criteria()[key[0]];
-    const auto values =
-        results.row(criterion.variable, {static_cast<int64_t>(key[2]), column});   // [layers][T]
+    const auto values = results.row(criterion.variable,
+                                    {static_cast<int64_t>(key[2]), column});  // [layers][T]
     const auto count = static_cast<size_t>(results.size("step"));
     std::vector<double> steps(count);
     std::vector<double> layer(values.size() / count);
@@ -93,10 +93,10 @@ class Series {
   }
 
   const StudyOptions& options_;
-  std::vector<std::string> traces_;   ///< digests
+  std::vector<std::string> traces_;  ///< digests
   std::vector<std::string> measured_;
   std::string layers_;
-  std::map<Key, std::vector<Seeds>> series_;   ///< [trace]
+  std::map<Key, std::vector<Seeds>> series_;  ///< [trace]
 };
 
 /// Takes out the steps that no setting measured.
@@ -104,9 +104,8 @@ void drop_undefined(std::vector<SettingSeries>& settings) {
   for (size_t trace = 0; trace < settings.front().size(); ++trace) {
     std::vector<size_t> kept;
     for (size_t t = 0; t < settings.front()[trace].size(); ++t) {
-      if (std::ranges::any_of(settings, [&](const SettingSeries& one) {
-            return !std::isnan(one[trace][t]);
-          })) {
+      if (std::ranges::any_of(
+              settings, [&](const SettingSeries& one) { return !std::isnan(one[trace][t]); })) {
         kept.push_back(t);
       }
     }

@@ -12,15 +12,15 @@ struct BestRow {
   std::string preset;
   size_t settings = 0;
   Criterion criterion;
-  std::string budget;    ///< as it was typed
-  std::string record;    ///< the best
+  std::string budget;  ///< as it was typed
+  std::string record;  ///< the best
   BestSetting found;
 };
 
 struct BestTable {
   size_t traces = 0;
-  std::vector<std::string> measured;   ///< measures that every results file has
-  std::string stream_layers;           ///< of some results file: see stream_error_layers()
+  std::vector<std::string> measured;  ///< measures that every results file has
+  std::string stream_layers;          ///< of some results file: see stream_error_layers()
   std::vector<BestRow> rows;
 };
 

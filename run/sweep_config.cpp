@@ -21,7 +21,7 @@
 namespace kvsim {
 namespace {
 
-constexpr size_t kMostRecords = 100000;   // of one grid; more is a slip of the keyboard
+constexpr size_t kMostRecords = 100000;  // of one grid; more is a slip of the keyboard
 
 /// Keys that vary together: row i of `values` has one value per key.
 struct Axis {
@@ -113,7 +113,7 @@ class Parser {
       return use();
     } catch (const Error& error) {
       Error::Parts parts = error.parts();
-      const bool option = parts.where.starts_with("--");   // of the command line, not typed here
+      const bool option = parts.where.starts_with("--");  // of the command line, not typed here
       if (!parts.where.empty() && !option) parts.what = parts.where + ": " + parts.what;
       fail(node, std::move(parts));
     }
@@ -122,7 +122,8 @@ class Parser {
   int64_t whole(const Item& item, int64_t least) const {
     const auto* integer = item.node->as_integer();
     if (integer == nullptr || integer->get() < least) {
-      fail(*item.node, {.what = "not a whole number", .found = item.text,
+      fail(*item.node, {.what = "not a whole number",
+                        .found = item.text,
                         .expected = fmt::format("an integer >= {}", least)});
     }
     return integer->get();
@@ -130,7 +131,8 @@ class Parser {
   double real(const Item& item, double least, double most) const {
     const auto value = item.node->value<double>();
     if (!value || !(*value >= least) || !(*value <= most)) {
-      fail(*item.node, {.what = "not a number in range", .found = item.text,
+      fail(*item.node, {.what = "not a number in range",
+                        .found = item.text,
                         .expected = fmt::format("a number in [{}, {}]", least, most)});
     }
     return *value;
@@ -158,7 +160,8 @@ class Parser {
     if (reader == readers.end()) {
       std::vector<std::string> known = {"policy"};
       for (const auto& [name, use] : readers) known.push_back(name);
-      fail(node, {.what = "unknown key", .found = key,
+      fail(node, {.what = "unknown key",
+                  .found = key,
                   .expected = "traces, budgets, seeds, [[policy]] or how to measure",
                   .hint = did_you_mean(key, known)});
     }
@@ -170,29 +173,32 @@ class Parser {
     StudyOptions& o = config_.options;
     const double huge = std::numeric_limits<double>::max();
     return {
-        {"traces", [this](const Item& i) {
-           config_.places.emplace(i.text, place(*i.node));
-           config_.traces.push_back(i.text);
+        {"traces",
+         [this](const Item& i) {
+      config_.places.emplace(i.text, place(*i.node));
+      config_.traces.push_back(i.text);
          }},
-        {"seeds", [this](const Item& i) {
-           config_.seeds.push_back(static_cast<uint64_t>(whole(i, 0)));
+        {"seeds",
+         [this](const Item& i) { config_.seeds.push_back(static_cast<uint64_t>(whole(i, 0))); }},
+        {"layers",
+         [this](const Item& i) {
+      const int64_t layer = std::min<int64_t>(whole(i, 0), 1 << 30);
+      config_.places.emplace(std::to_string(layer), place(*i.node));
+      config_.layers.push_back(static_cast<int>(layer));
          }},
-        {"layers", [this](const Item& i) {
-           const int64_t layer = std::min<int64_t>(whole(i, 0), 1 << 30);
-           config_.places.emplace(std::to_string(layer), place(*i.node));
-           config_.layers.push_back(static_cast<int>(layer));
-         }},
-        {"budgets", [this, &o](const Item& i) {
-           o.budgets.push_back(at(*i.node, [&] { return Budget::parse(i.text); }));
+        {"budgets",
+         [this, &o](const Item& i) {
+      o.budgets.push_back(at(*i.node, [&] { return Budget::parse(i.text); }));
          }},
         {"metrics", [this](const Item& i) { metric(i); }},
-        {"importance", [this, &o](const Item& i) {
-           o.importance = word<Norm>(i, {{"l1", Norm::l1}, {"l2", Norm::l2}});
+        {"importance",
+         [this, &o](const Item& i) {
+      o.importance = word<Norm>(i, {{"l1", Norm::l1}, {"l2", Norm::l2}});
          }},
-        {"scope", [this, &o](const Item& i) {
-           o.scope = word<Scope>(i, {{"prompt", Scope::prompt},
-                                     {"evictable", Scope::evictable},
-                                     {"all", Scope::all}});
+        {"scope",
+         [this, &o](const Item& i) {
+      o.scope = word<Scope>(
+          i, {{"prompt", Scope::prompt}, {"evictable", Scope::evictable}, {"all", Scope::all}});
          }},
         {"outlier", [this, &o](const Item& i) { o.outlier = real(i, 0, 1); }},
         {"wo_steps", [this, &o](const Item& i) { o.wo_steps = whole(i, 0); }},
@@ -203,14 +209,14 @@ class Parser {
         {"element_bytes", [this, &o](const Item& i) { o.element_bytes = whole(i, 1); }},
         {"bandwidth", [this, &o, huge](const Item& i) { o.bandwidth = real(i, 1, huge); }},
         {"peak", [this, &o, huge](const Item& i) { o.peak = real(i, 1, huge); }},
-    };
+        };
   }
 
   void metric(const Item& one) {
     const std::vector<std::string> known = known_metrics();
     if (std::ranges::find(known, one.text) == known.end()) {
-      fail(*one.node, {.what = "unknown metric", .found = one.text,
-                       .hint = did_you_mean(one.text, known)});
+      fail(*one.node,
+           {.what = "unknown metric", .found = one.text, .hint = did_you_mean(one.text, known)});
     }
     config_.options.metrics.insert(one.text);
   }
@@ -247,7 +253,9 @@ class Parser {
     if (parameter == nullptr && key != "preset") {
       std::vector<std::string> known = {"preset", "zip"};
       for (const Parameter* p : parameters()) known.push_back(p->key);
-      fail(node, {.what = "unknown key", .found = key, .expected = "a key of `kvsim policies`",
+      fail(node, {.what = "unknown key",
+                  .found = key,
+                  .expected = "a key of `kvsim policies`",
                   .hint = did_you_mean(key, known)});
     }
     for (const Item& one : items(node)) {
@@ -280,7 +288,8 @@ class Parser {
           axes, [&](const Axis& one) { return one.keys == std::vector{name.text}; });
       if (found == axes.end() || &*found == first) {
         fail(*name.node, {.what = "zip names what is no free axis of this policy",
-                          .found = name.text, .expected = "a key beside zip, once"});
+                          .found = name.text,
+                          .expected = "a key beside zip, once"});
       }
       if (first == nullptr) {
         first = &*found;
@@ -309,7 +318,8 @@ class Parser {
       combinations = std::min(combinations * axis.values.size(), kMostRecords + 1);
     }
     if (combinations + config_.options.records.size() > kMostRecords) {
-      fail(table, {.what = "too many policies", .found = std::to_string(combinations),
+      fail(table, {.what = "too many policies",
+                   .found = std::to_string(combinations),
                    .expected = fmt::format("at most {} in a sweep", kMostRecords)});
     }
     for (size_t number = 0; number < combinations; ++number) {
@@ -327,8 +337,7 @@ class Parser {
           }
         }
       }
-      config_.options.records.push_back(
-          at(table, [&] { return Record::parse(preset + changes); }));
+      config_.options.records.push_back(at(table, [&] { return Record::parse(preset + changes); }));
     }
   }
 

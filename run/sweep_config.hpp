@@ -23,7 +23,7 @@ struct SweepConfig {
   std::string path;
   std::vector<std::string> traces;
   std::vector<uint64_t> seeds;
-  std::vector<int> layers;     ///< empty: all of each trace
+  std::vector<int> layers;  ///< empty: all of each trace
   /// "FILE:LINE" of each trace and layer (as text) that the file names, for messages.
   std::map<std::string, std::string> places;
   /// Records, budgets and how to measure; layers, seed and the steps through W_O are left open.

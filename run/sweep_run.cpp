@@ -50,7 +50,8 @@ PartOf part_of(const std::string& path) {
     part.shard = json.at("shard");
     part.policies = json.at("policies").get<std::vector<std::string>>();
   } catch (const nlohmann::json::exception&) {
-    bad_data({.what = "not a part of a sweep", .where = path,
+    bad_data({.what = "not a part of a sweep",
+              .where = path,
               .expected = "a results file of kvsim sweep"});
   }
   return part;
@@ -73,12 +74,8 @@ std::string history_line(const std::string& command_line) {
 }  // namespace
 
 SweepRun::SweepRun(const SweepPlan& plan, std::string folder, int64_t shard, int64_t shards)
-    : plan_(plan),
-      folder_(std::move(folder)),
-      shard_(shard),
-      shards_(shards),
-      groups_(plan.groups(shard, shards)),
-      store_((fs::path(folder_) / "units").string()) {
+    : plan_(plan), folder_(std::move(folder)), shard_(shard), shards_(shards),
+      groups_(plan.groups(shard, shards)), store_((fs::path(folder_) / "units").string()) {
   for (const size_t job : jobs()) {
     if (sweep_of_file(target(plan.jobs()[job])) == sweep_attribute(plan.jobs()[job])) {
       complete_.insert(job);
@@ -116,8 +113,7 @@ size_t SweepRun::units() const {
 }
 
 bool SweepRun::is_there(const SweepGroup& group, size_t unit) const {
-  return complete_.contains(group.job) ||
-         store_.has(plan_.jobs()[group.job].units[unit].key);
+  return complete_.contains(group.job) || store_.has(plan_.jobs()[group.job].units[unit].key);
 }
 
 std::vector<size_t> SweepRun::missing(const SweepGroup& group) const {
@@ -152,10 +148,12 @@ void SweepRun::run(Backend& backend, const std::string& command_line, const Swee
   for (const SweepGroup& group : groups_) {
     todo.push_back(missing(group));
     progress.all_units += todo.back().size();
-    if (!todo.back().empty()) progress.all_cost += group.seconds;
-    else finished.insert(group.key);
+    if (!todo.back().empty())
+      progress.all_cost += group.seconds;
+    else
+      finished.insert(group.key);
   }
-  remove_layers(store_.folder(), finished);   // of a run that was killed just then
+  remove_layers(store_.folder(), finished);  // of a run that was killed just then
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (todo[g].empty()) continue;
     const SweepGroup& group = groups_[g];
@@ -190,7 +188,8 @@ void SweepRun::work(const SweepGroup& group, Backend& backend, const SweepHooks&
   said.resumed = [&](int64_t done, int64_t all) {
     if (!hooks.message) return;
     hooks.message(fmt::format("{}: goes on with {} units of which {} of {} passes over a layer are "
-                              "done", job.name, group.units.size(), done, all));
+                              "done",
+                              job.name, group.units.size(), done, all));
   };
   Study study(*job.reader, std::move(options), std::move(said));
   LayerStore layers(store_.folder(), group.key, backend.device());
@@ -224,8 +223,7 @@ void SweepRun::write_target(size_t number, Backend& backend,
   const auto& layers = std::get<std::vector<int32_t>>(whole.at("layer").values);
   options.layers.assign(layers.begin(), layers.end());
   const auto steps = evaluated_steps(job.reader->info().steps(), *options.wo_steps);
-  describe_run(whole, *job.reader, options, records, backend,
-               static_cast<int64_t>(steps.size()));
+  describe_run(whole, *job.reader, options, records, backend, static_cast<int64_t>(steps.size()));
   whole.set_attribute("sweep", sweep_attribute(job));
   write_results(whole, target(job));
 }
@@ -237,7 +235,8 @@ Dataset merge_parts(const std::vector<std::string>& paths, const std::string& co
   for (const std::string& path : paths) {
     const PartOf part = part_of(path);
     if (part.id != first.id) {
-      bad_data({.what = "a part of another sweep", .where = path,
+      bad_data({.what = "a part of another sweep",
+                .where = path,
                 .expected = "a part of the same sweep as " + paths.front(),
                 .hint = "trace, policies, budgets, options and version must be the same"});
     }
@@ -248,7 +247,8 @@ Dataset merge_parts(const std::vector<std::string>& paths, const std::string& co
   if (!missing.empty()) {
     bad_data({.what = fmt::format("{} of {} policies are missing", missing.size(),
                                   first.policies.size()),
-              .where = "merge", .found = "shards " + some_of(shards),
+              .where = "merge",
+              .found = "shards " + some_of(shards),
               .expected = "every part of the sweep",
               .hint = "missing: " + some_of(missing)});
   }

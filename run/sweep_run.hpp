@@ -11,9 +11,9 @@ namespace kvsim {
 
 /// How far a sweep is. Units that were there already are not counted.
 struct SweepProgress {
-  double units = 0;       ///< finished, the group in work by its share
+  double units = 0;  ///< finished, the group in work by its share
   size_t all_units = 0;
-  double cost = 0;        ///< of them, as estimated
+  double cost = 0;  ///< of them, as estimated
   double all_cost = 0;
   std::string what;
 };
@@ -33,7 +33,7 @@ class SweepRun {
   void prepare(bool overwrite, const std::vector<std::string>& inputs) const;
   void run(Backend& backend, const std::string& command_line, const SweepHooks& hooks);
 
-  const std::vector<SweepGroup>& groups() const { return groups_; }   ///< all of the share
+  const std::vector<SweepGroup>& groups() const { return groups_; }  ///< all of the share
   size_t units() const;
   /// Finished in an earlier run, or in a results file that is complete.
   bool is_there(const SweepGroup& group, size_t unit) const;
@@ -57,7 +57,7 @@ class SweepRun {
   int64_t shards_;
   std::vector<SweepGroup> groups_;
   SweepStore store_;
-  std::set<size_t> complete_;   ///< jobs whose results file was there, e.g. merged from shards
+  std::set<size_t> complete_;  ///< jobs whose results file was there, e.g. merged from shards
 };
 
 /// Joins parts of one sweep's results file; `command_line` is added to the history. Missing and

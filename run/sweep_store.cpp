@@ -46,7 +46,7 @@ bool SweepStore::has(const std::string& key) const {
 }
 
 void SweepStore::save(const std::string& key, const Dataset& unit) const {
-  write_results(unit, path(key));   // under another name first, then renamed
+  write_results(unit, path(key));  // under another name first, then renamed
 }
 
 Dataset SweepStore::load(const std::string& key) const {

@@ -18,12 +18,12 @@ namespace kvsim {
 namespace {
 
 /// Units of a group are finished together, and shards are made of groups: they stay small.
-constexpr double kLongestGroup = 30;            // seconds on one thread
-constexpr size_t kLargestGroup = 8;             // records
-constexpr int64_t kMostResults = 256 << 20;     // bytes of results of one group
-constexpr double kRate = 100e9;                 // flop/s of one thread
-constexpr double kReading = 2e9;                // bytes/s
-constexpr double kPerCell = 3e-4;               // seconds per budget and layer: the small things
+constexpr double kLongestGroup = 30;         // seconds on one thread
+constexpr size_t kLargestGroup = 8;          // records
+constexpr int64_t kMostResults = 256 << 20;  // bytes of results of one group
+constexpr double kRate = 100e9;              // flop/s of one thread
+constexpr double kReading = 2e9;             // bytes/s
+constexpr double kPerCell = 3e-4;            // seconds per budget and layer: the small things
 /// Measured on the sample and on a trace of 2304 entries and 30 layers, in products at the rate
 /// above.
 constexpr double kOutputChange = 8;
@@ -32,8 +32,8 @@ constexpr double kQuantizing = 14;
 constexpr double kDecoding = 15;
 /// What is left of a unit's own work: units of a group share scores and kept sets that are equal.
 constexpr double kUnshared = 0.4;
-constexpr double kFullCache = 2;                // of the group, against its products and reading
-constexpr int kFormat = 1;                      // of unit files; part of every key
+constexpr double kFullCache = 2;  // of the group, against its products and reading
+constexpr int kFormat = 1;        // of unit files; part of every key
 
 bool quantizes(const Record& record) { return !record.settings.is("quantize", "none"); }
 bool merges(const Record& record) { return !record.settings.is("merge", "drop"); }
@@ -74,8 +74,9 @@ SweepCost unit_cost(const Shapes& s, const StudyOptions& options, const Record& 
   if (settings.text("indicator").starts_with("output-change")) {
     flops += kOutputChange * s.products(64, s.value_dim);
   }
-  const double projected =
-      options.wo_steps.value_or(0) > 0 ? std::min<double>(*options.wo_steps, s.steps) : s.steps;
+  const double projected = options.wo_steps.value_or(0) > 0
+                               ? std::min<double>(*options.wo_steps, s.steps)
+                               : s.steps;
   flops += 2 * projected * s.heads * s.value_dim * s.hidden * s.budgets;
   flops *= kUnshared;
   // Nested budgets cost as much as the largest; quantising, merging and decoding take each by
@@ -132,9 +133,8 @@ nlohmann::ordered_json record_description(const Record& record) {
 /// Equal records and equal budgets collapse.
 void take_doubles_out(StudyOptions& options, int64_t entries) {
   std::set<std::string> records;
-  std::erase_if(options.records, [&](const Record& record) {
-    return !records.insert(record.canonical()).second;
-  });
+  std::erase_if(options.records,
+                [&](const Record& record) { return !records.insert(record.canonical()).second; });
   std::set<double> budgets;
   std::erase_if(options.budgets, [&](const Budget& budget) {
     return !budgets.insert(budget.ratio(entries)).second;
@@ -144,8 +144,8 @@ void take_doubles_out(StudyOptions& options, int64_t entries) {
 /// Variables must not depend on which records share a group: what one record makes the run measure
 /// is measured for all.
 void ask_for_all(const TraceInfo& info, StudyOptions& options) {
-  const std::set<std::string> brought =
-      variables_brought({info, options, span_tokens(info, options.span_complements)});
+  const std::set<std::string> brought = variables_brought(
+      {info, options, span_tokens(info, options.span_complements)});
   options.metrics.insert(brought.begin(), brought.end());
 }
 
@@ -196,9 +196,8 @@ void name_units(SweepJob& job, SweepGroup& group) {
 std::vector<SweepGroup> share_of(std::vector<SweepGroup> groups, int64_t shard, int64_t shards) {
   std::vector<size_t> order(groups.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::stable_sort(order, [&](size_t a, size_t b) {
-    return groups[a].seconds > groups[b].seconds;
-  });
+  std::ranges::stable_sort(
+      order, [&](size_t a, size_t b) { return groups[a].seconds > groups[b].seconds; });
   std::vector<double> load(static_cast<size_t>(shards), 0.0);
   std::vector<size_t> mine;
   for (const size_t g : order) {
@@ -216,7 +215,8 @@ std::vector<SweepGroup> share_of(std::vector<SweepGroup> groups, int64_t shard, 
 
 SweepPlan::SweepPlan(const SweepConfig& config, const StudyHooks& hooks) {
   if (config.traces.empty()) {
-    usage_error({.what = "no traces", .where = config.path,
+    usage_error({.what = "no traces",
+                 .where = config.path,
                  .expected = "traces = [\"FILE\"], or --trace FILE"});
   }
   for (const std::string& path : config.traces) add_trace(config, path, hooks);
@@ -228,7 +228,7 @@ void SweepPlan::add_trace(const SweepConfig& config, const std::string& path,
     readers_.push_back(std::make_unique<TraceReader>(path));
   } catch (const Error& error) {
     const auto place = config.places.find(path);
-    if (place == config.places.end()) throw;   // named by --trace
+    if (place == config.places.end()) throw;  // named by --trace
     rethrow_at(place->second, error);
   }
   if (hooks.message) {
@@ -247,7 +247,8 @@ void SweepPlan::add_job(const SweepConfig& config, const TraceReader& reader, ui
     if (other.name != job.name) continue;
     usage_error({.what = other.reader == &reader ? "a seed twice"
                                                  : "two traces of one name would share a file",
-                 .where = config.path, .found = job.name + ".nc"});
+                 .where = config.path,
+                 .found = job.name + ".nc"});
   }
   job.options = config.options;
   StudyOptions& options = job.options;
@@ -261,8 +262,8 @@ void SweepPlan::add_job(const SweepConfig& config, const TraceReader& reader, ui
   const Shapes shapes(reader, options);
   if (!options.wo_steps)
     options.wo_steps = default_wo_steps(reader.info(), reader.headers().front().value_dim);
-  check_records(reader, options, jobs_.empty() || jobs_.back().reader != &reader ? hooks
-                                                                                 : StudyHooks{});
+  check_records(reader, options,
+                jobs_.empty() || jobs_.back().reader != &reader ? hooks : StudyHooks{});
   nlohmann::ordered_json whole = job_description(job);
   for (size_t r = 0; r < options.records.size(); ++r) {
     whole["policies"].push_back(record_description(options.records[r]));
@@ -270,9 +271,8 @@ void SweepPlan::add_job(const SweepConfig& config, const TraceReader& reader, ui
   }
   job.id = text_digest(whole.dump());
   const double flops = shapes.products(shapes.steps, shapes.key_dim + shapes.value_dim);
-  job.shared_seconds =
-      kFullCache * shapes.layers *
-      (seconds_of(flops) + static_cast<double>(tensor_bytes(reader)) / kReading);
+  job.shared_seconds = kFullCache * shapes.layers *
+                       (seconds_of(flops) + static_cast<double>(tensor_bytes(reader)) / kReading);
   jobs_.push_back(std::move(job));
   // Quantising records keep to themselves: they bring a variable along that others do not have.
   for (const bool quantizing : {false, true}) add_groups(jobs_.size() - 1, quantizing);

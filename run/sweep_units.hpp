@@ -17,19 +17,19 @@ struct SweepCost {
 
 /// One record on one trace with one seed, at all budgets: what is kept when it is finished.
 struct SweepUnit {
-  size_t record = 0;     ///< among the job's options.records
-  std::string key;       ///< names everything its numbers depend on
-  SweepCost cost;        ///< beyond what its group shares
+  size_t record = 0;  ///< among the job's options.records
+  std::string key;    ///< names everything its numbers depend on
+  SweepCost cost;     ///< beyond what its group shares
 };
 
 /// One results file: a trace with a seed.
 struct SweepJob {
   const TraceReader* reader = nullptr;
-  std::string name;      ///< of the results file, without .nc
-  StudyOptions options;  ///< complete: every record of the sweep
-  std::string id;        ///< names everything the whole file depends on
-  std::vector<SweepUnit> units;   ///< one per record
-  double shared_seconds = 0;      ///< reading and the full attention, once per group
+  std::string name;              ///< of the results file, without .nc
+  StudyOptions options;          ///< complete: every record of the sweep
+  std::string id;                ///< names everything the whole file depends on
+  std::vector<SweepUnit> units;  ///< one per record
+  double shared_seconds = 0;     ///< reading and the full attention, once per group
 };
 
 /// Units of one job that are worked on together: the layer is read, and its attention with the full
@@ -37,9 +37,9 @@ struct SweepJob {
 /// and whatever is finished, since the last bits of a number depend on them.
 struct SweepGroup {
   size_t job = 0;
-  std::vector<size_t> units;   ///< ascending
+  std::vector<size_t> units;  ///< ascending
   double seconds = 0;
-  std::string key = "";        ///< names everything the units' numbers depend on
+  std::string key = "";  ///< names everything the units' numbers depend on
 };
 
 /// All work of a sweep, checked: every trace can serve every record.

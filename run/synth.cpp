@@ -16,13 +16,22 @@ namespace {
 
 // Names of random streams: each number drawn depends on (seed, stream and layer, head, place) only.
 enum Stream : uint64_t {
-  kKeys, kValues, kQueries, kProjection, kNorms, kSinks, kStrength, kHitters, kSpikes, kStreams
+  kKeys,
+  kValues,
+  kQueries,
+  kProjection,
+  kNorms,
+  kSinks,
+  kStrength,
+  kHitters,
+  kSpikes,
+  kStreams
 };
 
 constexpr double kHitterLogit = 5;
 constexpr double kHotSpotLogit = 4;
-constexpr double kSpikeLogit = 6;    // above ln N
-constexpr int64_t kChecks = 8;       // positions whose outputs are recorded
+constexpr double kSpikeLogit = 6;  // above ln N
+constexpr int64_t kChecks = 8;     // positions whose outputs are recorded
 
 /// About normal, mean 0 and variance 1: the sum of four uniforms. Unlike Box-Muller it needs no
 /// library function, so that every machine draws the same bits.
@@ -60,12 +69,12 @@ class Layer {
   void fill_query(int64_t head, int64_t position, float* out) const {
     const int64_t kv_head = head / info_.group_size();
     fill_noise(kQueries, head, position, out);
-    const double strength =
-        0.6 + 0.8 * uniform(config_.seed, kStrength, static_cast<uint64_t>(layer_),
-                            static_cast<uint64_t>(kv_head));
+    const double strength = 0.6 + 0.8 * uniform(config_.seed, kStrength,
+                                                static_cast<uint64_t>(layer_),
+                                                static_cast<uint64_t>(kv_head));
     out[0] = static_cast<float>(kHitterLogit * strength / info_.attention_scale);
-    const double looks_at =
-        head % 2 == 0 ? hot_spot(config_, position) : static_cast<double>(position);
+    const double looks_at = head % 2 == 0 ? hot_spot(config_, position)
+                                          : static_cast<double>(position);
     encode(looks_at, kHotSpotLogit / info_.attention_scale / static_cast<double>(frequencies_),
            out);
     for (const Spike& spike : spikes_)
@@ -113,7 +122,8 @@ class Layer {
     double square = 0;
     for (int64_t c = noise_begin_; c < config_.head_dim; ++c) square += double{key[c]} * key[c];
     const double gain = (std::log(static_cast<double>(info_.total_len)) + kHitterLogit * 1.4 +
-                         kSpikeLogit) / info_.attention_scale / std::max(square, 0.1);
+                         kSpikeLogit) /
+                        info_.attention_scale / std::max(square, 0.1);
     for (int64_t c = noise_begin_; c < config_.head_dim; ++c)
       out[c] = static_cast<float>(gain * key[c]);
   }
@@ -157,15 +167,15 @@ LayerTrace make_layer(const SynthConfig& config, const TraceInfo& info, const Sy
   layer.sliding_window = index % 2 == 1 ? config.sliding_window : 0;
   layer.q = make_tensor(config.type, {config.heads, queries, config.head_dim},
                         [&](int64_t h, int64_t r, float* row) {
-                          source.fill_query(h, info.query_position[static_cast<size_t>(r)], row);
-                        });
+    source.fill_query(h, info.query_position[static_cast<size_t>(r)], row);
+  });
   layer.k = make_tensor(config.type, {config.kv_heads, info.total_len, config.head_dim},
                         [&](int64_t h, int64_t i, float* row) { source.fill_key(h, i, row); });
   layer.v = make_tensor(config.type, {config.kv_heads, info.total_len, config.value_dim},
                         [&](int64_t h, int64_t i, float* row) { source.fill_value(h, i, row); });
-  layer.wo =
-      make_tensor(config.type, {config.heads, config.value_dim, config.hidden},
-                  [&](int64_t h, int64_t r, float* row) { source.fill_projection(h, r, row); });
+  layer.wo = make_tensor(
+      config.type, {config.heads, config.value_dim, config.hidden},
+      [&](int64_t h, int64_t r, float* row) { source.fill_projection(h, r, row); });
   const double norm = std::sqrt(static_cast<double>(config.hidden)) * (1 + index);
   for (const int64_t position : info.query_position)
     layer.residual_norm.push_back(static_cast<float>(
@@ -203,12 +213,13 @@ TraceInfo make_info(const SynthConfig& config, const SynthPlan& plan) {
   info.attention_scale = 1 / std::sqrt(static_cast<double>(config.head_dim));
   info.spans = config.spans;
   info.has_residual_norm = true;
-  const int64_t first =
-      config.query_window < 0 ? 0 : std::max<int64_t>(0, config.prompt - config.query_window);
+  const int64_t first = config.query_window < 0
+                            ? 0
+                            : std::max<int64_t>(0, config.prompt - config.query_window);
   for (int64_t p = first; p < info.total_len; ++p) info.query_position.push_back(p);
   const auto stored = static_cast<int64_t>(info.query_position.size());
   const int64_t checks = std::min(kChecks, stored);
-  for (int64_t c = 1; c <= checks; ++c)   // evenly spaced, the last position among them
+  for (int64_t c = 1; c <= checks; ++c)  // evenly spaced, the last position among them
     info.check_position.push_back(
         info.query_position[static_cast<size_t>(c * stored / checks - 1)]);
   if (config.head_dim % 2 == 0)
@@ -238,7 +249,7 @@ SynthPlan plan_synth(const SynthConfig& config) {
   for (int64_t i = 0; i < config.prompt / 64; ++i) hitters.insert(draw(kHitters, i));
   plan.heavy_hitters.assign(hitters.begin(), hitters.end());
   const int64_t count = std::min<int64_t>(config.steps, 1 + config.steps / 32);
-  for (int64_t i = 0; i < count; ++i) {   // evenly spaced steps, not the first ones
+  for (int64_t i = 0; i < count; ++i) {  // evenly spaced steps, not the first ones
     const int64_t step = config.prompt + (2 * i + 1) * config.steps / (2 * count);
     int64_t position = draw(kSpikes, i);
     while (hitters.count(position) > 0 && position + 1 < config.prompt) ++position;

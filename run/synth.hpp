@@ -9,33 +9,33 @@ namespace kvsim {
 
 /// What a synthetic trace should look like.
 struct SynthConfig {
-  int64_t prompt = 1024;      ///< n
-  int64_t steps = 128;        ///< N - n
+  int64_t prompt = 1024;  ///< n
+  int64_t steps = 128;    ///< N - n
   int num_layers = 2;
-  int heads = 4;              ///< Hq
-  int kv_heads = 2;           ///< Hkv
-  int64_t head_dim = 64;      ///< d, at least 4
-  int64_t value_dim = 64;     ///< dv
-  int64_t hidden = 256;       ///< D
+  int heads = 4;           ///< Hq
+  int kv_heads = 2;        ///< Hkv
+  int64_t head_dim = 64;   ///< d, at least 4
+  int64_t value_dim = 64;  ///< dv
+  int64_t hidden = 256;    ///< D
   ElementType type = ElementType::float16;
   int64_t query_window = -1;  ///< queries n - window .. N - 1; -1: all
   std::vector<Span> spans;
-  double softcap = 0;            ///< 0: none
-  int64_t sliding_window = 0;    ///< of odd layers; 0: none
-  bool sink = false;             ///< a sink logit per head
+  double softcap = 0;          ///< 0: none
+  int64_t sliding_window = 0;  ///< of odd layers; 0: none
+  bool sink = false;           ///< a sink logit per head
   uint64_t seed = 0;
 };
 
 /// A later step whose query suddenly looks at one prompt entry that nothing looked at before.
 struct Spike {
-  int64_t step = 0;       ///< position of the query, >= n
-  int64_t position = 0;   ///< of the entry, < n
+  int64_t step = 0;      ///< position of the query, >= n
+  int64_t position = 0;  ///< of the entry, < n
 };
 
 /// What is planted, the same in all layers and heads; recorded in the trace's `source`.
 struct SynthPlan {
-  std::vector<int64_t> heavy_hitters;   ///< ascending; entry 0 is one of them
-  std::vector<Spike> spikes;            ///< ascending by step
+  std::vector<int64_t> heavy_hitters;  ///< ascending; entry 0 is one of them
+  std::vector<Spike> spikes;           ///< ascending by step
 };
 SynthPlan plan_synth(const SynthConfig& config);
 

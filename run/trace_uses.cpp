@@ -24,19 +24,19 @@ std::vector<TraceUse> position_uses(const TraceInfo& info) {
                   decode ? "every later query is stored"
                          : std::to_string(steps) + " of " + std::to_string(later) +
                                " later queries are stored"});
-  uses.push_back({"queries=window", window > 0,
-                  window > 0 ? "window up to " + std::to_string(window)
-                             : "query " + last + " is not stored"});
+  uses.push_back(
+      {"queries=window", window > 0,
+       window > 0 ? "window up to " + std::to_string(window) : "query " + last + " is not stored"});
   uses.push_back(
       {"tova, cam", window > 0,
        window > 0 ? "query " + last + " is stored" : "query " + last + " is not stored"});
   uses.push_back({"keepkv's score estimate", window > 1,
                   window > 1 ? "window up to " + std::to_string(window - 1)
                              : "queries before " + std::to_string(n) + " are not stored"});
-  uses.push_back({"h2o, scissorhands, vatp, d2o, kvmerger, roco", whole,
-                  whole ? "every prompt query is stored"
-                        : "every prompt query is needed, or last_queries up to " +
-                              std::to_string(window)});
+  uses.push_back(
+      {"h2o, scissorhands, vatp, d2o, kvmerger, roco", whole,
+       whole ? "every prompt query is stored"
+             : "every prompt query is needed, or last_queries up to " + std::to_string(window)});
   uses.push_back({"schedule=periodic", whole && decode,
                   whole && decode ? "every query is stored"
                                   : "what a policy needs must be stored before each compression"});

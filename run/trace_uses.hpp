@@ -10,9 +10,9 @@ namespace kvsim {
 
 /// Something a trace may be enough for.
 struct TraceUse {
-  std::string name;      ///< e.g. "schedule=decode", or a preset
+  std::string name;  ///< e.g. "schedule=decode", or a preset
   bool served = false;
-  std::string detail;    ///< how far it is served, or what is missing
+  std::string detail;  ///< how far it is served, or what is missing
 };
 
 /// A group of uses; `kvsim inspect` prints all groups in order of their titles' registration rank.

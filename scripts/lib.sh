@@ -13,7 +13,7 @@ PACKAGES="g++ cmake ninja-build pkg-config git ccache
   python3 python3-venv"
 TEST_PACKAGES="python3-numpy python3-h5py netcdf-bin
   chromium chromium-driver python3-selenium node-typescript"
-LINT_PACKAGES="clang-format clang-tidy shellcheck"
+LINT_PACKAGES="clang-tidy shellcheck"
 
 say() { printf '%s\n' "$*" >&2; }
 

@@ -37,11 +37,7 @@ done
 
 found=0
 if [ ${#cpp[@]} -gt 0 ]; then
-  for file in "${cpp[@]}"; do
-    clang-format --dry-run --Werror "$file" 2>/dev/null && continue
-    echo "$file: not as clang-format has it"
-    found=1
-  done
+  "$KVSIM_CACHE/lint/bin/clang-format" --dry-run --Werror "${cpp[@]}" || found=1
 fi
 if [ $tidy = yes ] && [ ${#units[@]} -gt 0 ]; then
   quietly "cmake --preset dev" cmake --preset dev

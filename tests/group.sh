@@ -30,11 +30,12 @@ model_tests() {
   fi
 }
 
-group_lint() {   # label: python
-  local ruff=$cache/lint/bin/ruff
-  [ -x "$ruff" ] || skip ruff \
-    "python3 -m venv $cache/lint && $cache/lint/bin/pip install -r scripts/lint_requirements.txt"
-  "$ruff" check .
+group_lint() {   # label: lint
+  local bin=$cache/lint/bin
+  [ -x "$bin/ruff" ] && [ -x "$bin/clang-format" ] || skip "ruff or clang-format" \
+    "python3 -m venv $cache/lint && $bin/pip install -r scripts/lint_requirements.txt"
+  "$bin/ruff" check .
+  git ls-files '*.cpp' '*.hpp' '*.inc' '*.cu' '*.cuh' | xargs "$bin/clang-format" --dry-run --Werror
 }
 group_memory() {   # label: program
   "$system_python" tests/cli/test_memory.py "$kvsim"

@@ -16,9 +16,10 @@ VariableValues shares(const RunShape& /*run*/) {
 }
 
 DeclareMeasure measure({.name = "attention_cdf", .place = 520, .whole = true});
-const MeasureAxis share(measure, {.name = "share",
-                                  .long_name = "share of the visible entries",
-                                  .definition = "rounded up to whole entries"},
+const MeasureAxis share(measure,
+                        {.name = "share",
+                         .long_name = "share of the visible entries",
+                         .definition = "rounded up to whole entries"},
                         shares);
 const MeasureVariable average = measure.variable(
     {.name = "attention_cdf_mean",
@@ -52,7 +53,7 @@ class CdfMeasure : public Measure {
   }
 
  private:
-  std::optional<AttentionCdf> cdf_;   ///< of the layer at work
+  std::optional<AttentionCdf> cdf_;  ///< of the layer at work
 };
 const RegisterMeasure<CdfMeasure> registered(measure);
 

@@ -8,7 +8,7 @@
 namespace kvsim {
 namespace {
 
-const Decimal kBeta(2000);   // tokens, the paper's
+const Decimal kBeta(2000);  // tokens, the paper's
 constexpr const char* kDrift = "indicator budget layer head";
 
 VariableValues indicators(const RunShape& /*run*/) { return DriftRows::indicators(); }
@@ -17,15 +17,17 @@ VariableValues rows_of_window(const RunShape& run) {
 }
 
 DeclareMeasure measure({.name = "drift", .place = 550, .whole = true});
-const MeasureAxis indicator(measure, {.name = "indicator",
-                                      .type = VariableType::text,
-                                      .long_name = "what the rows of the window hold",
-                                      .definition = "see `kvsim policies`"},
+const MeasureAxis indicator(measure,
+                            {.name = "indicator",
+                             .type = VariableType::text,
+                             .long_name = "what the rows of the window hold",
+                             .definition = "see `kvsim policies`"},
                             indicators);
-const MeasureAxis row(measure, {.name = "row",
-                                .type = VariableType::int64,
-                                .long_name = "position of an observing query",
-                                .definition = "the window of `restkv`, n-32..n-1"},
+const MeasureAxis row(measure,
+                      {.name = "row",
+                       .type = VariableType::int64,
+                       .long_name = "position of an observing query",
+                       .definition = "the window of `restkv`, n-32..n-1"},
                       rows_of_window);
 const MeasureVariable best_drift = measure.variable(
     {.name = "drift",
@@ -61,9 +63,8 @@ const MeasureVariable map = measure.variable(
 class DriftMeasure : public Measure {
  public:
   explicit DriftMeasure(const MeasureRun& run)
-      : Measure(run),
-        rows_(run.info, run.options.layers, run.options.budgets,
-              measured_parts(run.info.prompt_len)) {}
+      : Measure(run), rows_(run.info, run.options.layers, run.options.budgets,
+                            measured_parts(run.info.prompt_len)) {}
 
   void check() const override { rows_.check(); }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
@@ -75,7 +76,7 @@ class DriftMeasure : public Measure {
           const std::initializer_list<int64_t> at = {static_cast<int64_t>(k),
                                                      static_cast<int64_t>(b), layer.index, h};
           const PositionDrift drift = seen.drift[k].drift(b, h);
-          results.set(best_drift, at, 0 - drift.value());   // positive: towards later tokens
+          results.set(best_drift, at, 0 - drift.value());  // positive: towards later tokens
           results.set(width, at, static_cast<double>(adaptive_width(drift, kBeta)));
           results.set(shift, at, static_cast<double>(adaptive_shift(drift, kBeta)));
           const auto positions = results.row(position, at);

@@ -67,7 +67,7 @@ class WindowReader : public RowConsumer {
   const std::vector<Range>& parts_;
   WindowDynamics& seen_;
   std::vector<std::unique_ptr<RowIndicator>> rows_;
-  std::vector<Table<double>> heads_;   ///< [Hq] each [rows][parts]
+  std::vector<Table<double>> heads_;  ///< [Hq] each [rows][parts]
 };
 
 }  // namespace
@@ -80,8 +80,8 @@ const std::vector<std::string>& DriftRows::indicators() {
 DriftRows::DriftRows(const TraceInfo& info, std::vector<int> layers,
                      const std::vector<Budget>& budgets, std::vector<Range> parts)
     : info_(info), layers_(std::move(layers)), budget_{Budget::parse("0.5")},
-      preparation_(info_, layers_, budget_),
-      record_(preparation_.prepare(Record::parse("restkv"))), parts_(std::move(parts)) {
+      preparation_(info_, layers_, budget_), record_(preparation_.prepare(Record::parse("restkv"))),
+      parts_(std::move(parts)) {
   record_.title += " of metric drift";
   const auto window = static_cast<int64_t>(segment().positions.size());
   for (const Budget& budget : budgets)

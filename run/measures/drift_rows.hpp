@@ -9,20 +9,20 @@ namespace kvsim {
 
 /// What the observing queries of ReST-KV's window see of one layer, row by row.
 struct WindowDynamics {
-  std::vector<Drift> drift;     ///< per indicator, [budget] inside
-  Table<double> map;            ///< [rows][parts of the prompt] output change, mean over heads and
-                                ///< the part's candidates; NaN where it has none
+  std::vector<Drift> drift;  ///< per indicator, [budget] inside
+  Table<double> map;         ///< [rows][parts of the prompt] output change, mean over heads and
+                             ///< the part's candidates; NaN where it has none
 };
 
 /// Reads the window of `restkv` (policies.md 5.5) for the measure of drift.
 class DriftRows {
  public:
-  static const std::vector<std::string>& indicators();   ///< names, in the order of the results
+  static const std::vector<std::string>& indicators();  ///< names, in the order of the results
 
   DriftRows(const TraceInfo& info, std::vector<int> layers, const std::vector<Budget>& budgets,
             std::vector<Range> parts);
   void check() const;
-  const std::vector<int64_t>& positions() const;   ///< of the window's queries
+  const std::vector<int64_t>& positions() const;  ///< of the window's queries
   WindowDynamics of_layer(LayerWork& work) const;
 
  private:
@@ -30,10 +30,10 @@ class DriftRows {
 
   const TraceInfo& info_;
   std::vector<int> layers_;
-  std::vector<Budget> budget_;       ///< one at which something is evicted
+  std::vector<Budget> budget_;  ///< one at which something is evicted
   Preparation preparation_;
   PreparedRecord record_;
-  std::vector<int64_t> best_;        ///< K of each budget
+  std::vector<int64_t> best_;  ///< K of each budget
   std::vector<Range> parts_;
 };
 

@@ -54,8 +54,7 @@ class EffectiveEntries : public Measure {
       results.set(full, {layer.index, h}, mean(full_.row(h)));
     layer.for_each_cell([&](ReplayCell cell, size_t o) {
       for (int h = 0; h < layer.work.query_heads(); ++h)
-        results.set(within_kept, {cell.record, cell.budget, layer.index, h},
-                    mean(kept_[o].row(h)));
+        results.set(within_kept, {cell.record, cell.budget, layer.index, h}, mean(kept_[o].row(h)));
     });
   }
 
@@ -78,9 +77,9 @@ class EffectiveEntries : public Measure {
     }
   }
 
-  std::vector<std::shared_ptr<const KeptSets>> sets_;   ///< of outcomes that choose once, or null
-  Table<double> full_;                                  ///< [Hq][T]
-  std::vector<Table<double>> kept_;                     ///< [outcome] each [Hq][T]
+  std::vector<std::shared_ptr<const KeptSets>> sets_;  ///< of outcomes that choose once, or null
+  Table<double> full_;                                 ///< [Hq][T]
+  std::vector<Table<double>> kept_;                    ///< [outcome] each [Hq][T]
 };
 const RegisterMeasure<EffectiveEntries> registered(measure);
 

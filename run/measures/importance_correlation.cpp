@@ -35,7 +35,7 @@ ReplayPlan everything(const LayerWork& work) {
 /// Moments of the importance, [T] each; without `all`, only what was kept is known.
 struct SeenMoments {
   std::vector<Moments> kept, all;
-  std::vector<double> pairs;   ///< of query head and entry in the scope
+  std::vector<double> pairs;  ///< of query head and entry in the scope
 };
 
 /// Moments of importance for each outcome of a layer's prefill replay, in the scope of the run.
@@ -59,7 +59,7 @@ class LayerMoments {
     } else {
       moments.kept = std::move(seen);
       for (size_t t = 0; t < later_.size(); ++t)
-        moments.kept[t].squares += later_[t].squares;   // the sum has them already
+        moments.kept[t].squares += later_[t].squares;  // the sum has them already
     }
     moments.pairs = pairs(outcome);
     return moments;
@@ -78,8 +78,7 @@ class LayerMoments {
     }
     if (scope_ == Scope::all) {
       for (size_t t = 0; t < counts.size(); ++t) {
-        const int64_t position =
-            info.query_position[static_cast<size_t>(info.first_step()) + t];
+        const int64_t position = info.query_position[static_cast<size_t>(info.first_step()) + t];
         counts[t] = static_cast<double>(work_.query_heads()) * static_cast<double>(position + 1);
       }
     }
@@ -101,8 +100,8 @@ class LayerMoments {
   LayerWork& work_;
   const PrefillReplay& replay_;
   Scope scope_;
-  std::vector<std::vector<Moments>> sets_;   ///< [set][T]; the last is the whole prompt
-  std::vector<Moments> later_;               ///< [T], scope all only
+  std::vector<std::vector<Moments>> sets_;  ///< [set][T]; the last is the whole prompt
+  std::vector<Moments> later_;              ///< [T], scope all only
 };
 
 class ImportanceCorrelation : public Measure {
@@ -161,7 +160,7 @@ class ImportanceCorrelation : public Measure {
     results.copy(importance_cosine, {cell.record, cell.budget, layer}, cosine, first);
   }
 
-  std::vector<SeenMoments> seen_;   ///< [outcome] of those that are chosen per step or decode
+  std::vector<SeenMoments> seen_;  ///< [outcome] of those that are chosen per step or decode
 };
 const RegisterMeasure<ImportanceCorrelation> registered(measure);
 

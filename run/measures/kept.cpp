@@ -67,8 +67,7 @@ class Kept : public Measure {
       for (size_t owner = 0; owner < sets.owners.size(); ++owner) {
         const std::initializer_list<int64_t> at = {cell.record, cell.budget, layer.index,
                                                    static_cast<int64_t>(owner)};
-        results.set(query ? kept_query : kept, at,
-                    static_cast<double>(sets.owners[owner].size()));
+        results.set(query ? kept_query : kept, at, static_cast<double>(sets.owners[owner].size()));
         results.set(query ? tied_at_threshold_query : tied_at_threshold, at,
                     sets.tied.empty() ? 0.0 : static_cast<double>(sets.tied[owner]));
         const MeasureVariable mask = query ? kept_mask_query : kept_mask;

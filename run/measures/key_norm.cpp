@@ -63,7 +63,7 @@ class KeyNormMeasure : public Measure {
   }
 
  private:
-  std::optional<KeyNorm> attention_;   ///< of the layer at work
+  std::optional<KeyNorm> attention_;  ///< of the layer at work
 };
 const RegisterMeasure<KeyNormMeasure> registered(measure);
 

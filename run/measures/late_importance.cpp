@@ -68,7 +68,7 @@ class LateMeasure : public Measure {
   }
 
  private:
-  std::optional<LateImportance> late_;   ///< of the layer at work
+  std::optional<LateImportance> late_;  ///< of the layer at work
 };
 const RegisterMeasure<LateMeasure> registered(measure);
 

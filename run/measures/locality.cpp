@@ -49,7 +49,7 @@ class LocalityMeasure : public Measure {
   }
 
  private:
-  std::optional<Locality> heads_;   ///< of the layer at work
+  std::optional<Locality> heads_;  ///< of the layer at work
 };
 const RegisterMeasure<LocalityMeasure> registered(measure);
 

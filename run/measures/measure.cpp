@@ -54,16 +54,16 @@ MeasureAxis::MeasureAxis(DeclareMeasure& measure, VariableDeclaration coordinate
 void announce_measure(MeasureKind kind) { announced_kinds().push_back(kind); }
 
 const std::vector<MeasureKind>& measure_kinds() {
-  static const auto kinds = by_place(announced_kinds(), [](const MeasureKind& kind) -> const auto& {
-    return kind.declaration->info();
-  });
+  static const auto kinds = by_place(
+      announced_kinds(),
+      [](const MeasureKind& kind) -> const auto& { return kind.declaration->info(); });
   return kinds;
 }
 
 const std::vector<const DeclareMeasure*>& declared_measures() {
-  static const auto declarations =
-      by_place(announced_declarations(),
-               [](const DeclareMeasure* measure) -> const auto& { return measure->info(); });
+  static const auto declarations = by_place(
+      announced_declarations(),
+      [](const DeclareMeasure* measure) -> const auto& { return measure->info(); });
   return declarations;
 }
 

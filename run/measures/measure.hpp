@@ -29,15 +29,15 @@ struct MeasureVariable {
 /// What decides which variables a run writes, and over which dimensions.
 struct RunShape {
   const TraceInfo& info;
-  const StudyOptions& options;     ///< records of the results; the variables that were asked for
-  std::vector<SpanTokens> spans;   ///< of the results
+  const StudyOptions& options;    ///< records of the results; the variables that were asked for
+  std::vector<SpanTokens> spans;  ///< of the results
 };
 
 /// What a measure may know of a run before any layer is read. All of it outlives the measure.
 struct MeasureRun : RunShape {
   const SideFiles& files;
-  std::vector<int64_t> projected_steps;   ///< those of the T later steps whose output is compared
-  const Dataset& results;                 ///< nothing is measured yet
+  std::vector<int64_t> projected_steps;  ///< those of the T later steps whose output is compared
+  const Dataset& results;                ///< nothing is measured yet
 
   bool writes(MeasureVariable variable) const { return results.has(variable.name); }
 };
@@ -48,22 +48,22 @@ struct MeasureNeeds {
   /// everything visible, 0 for no rows at all. Rows may be wider than asked for. Each layer's are
   /// read once for all measures.
   int64_t attention_columns = 0;
-  bool head_norms = false;       ///< of output errors, every head by itself
-  bool rounding_norms = false;   ///< of what quantising adds to the output
-  bool span_parts = false;       ///< importance within each span of the results
-  bool slot_changes = false;     ///< what merged slots change of the output
-  bool pairs = false;            ///< slots of exactly two entries
-  bool epochs = false;           ///< every stretch of a periodic record: see_epoch()
-  std::vector<Record> records = {};   ///< replayed, too, but not shown
+  bool head_norms = false;           ///< of output errors, every head by itself
+  bool rounding_norms = false;       ///< of what quantising adds to the output
+  bool span_parts = false;           ///< importance within each span of the results
+  bool slot_changes = false;         ///< what merged slots change of the output
+  bool pairs = false;                ///< slots of exactly two entries
+  bool epochs = false;               ///< every stretch of a periodic record: see_epoch()
+  std::vector<Record> records = {};  ///< replayed, too, but not shown
 };
 
 /// One layer at work.
 struct MeasuredLayer {
   LayerWork& work;
-  int64_t index = 0;             ///< along the dimension `layer`
+  int64_t index = 0;  ///< along the dimension `layer`
   const LayerReplay& replay;
-  const std::vector<Record>& records;   ///< all that were replayed, those of the results first
-  size_t shown = 0;                     ///< records in the results
+  const std::vector<Record>& records;  ///< all that were replayed, those of the results first
+  size_t shown = 0;                    ///< records in the results
   const OutputNorms& norms;
 
   /// visit(cell, number of its outcome) for every policy in the results at every budget.
@@ -80,10 +80,10 @@ struct MeasuredLayer {
 /// One stretch of a periodic record, replayed as a prompt of its own.
 struct MeasuredEpoch {
   LayerWork& prompt;
-  int64_t index = 0;             ///< of the layer
-  const PrefillReplay& replay;   ///< cells count records from 0
-  int record = 0;                ///< in the results
-  int64_t first_step = 0;        ///< the first of the T later steps that it serves
+  int64_t index = 0;            ///< of the layer
+  const PrefillReplay& replay;  ///< cells count records from 0
+  int record = 0;               ///< in the results
+  int64_t first_step = 0;       ///< the first of the T later steps that it serves
 };
 
 /// Where measures write. What a run does not write is passed over by set() and copy().
@@ -154,8 +154,8 @@ class Measure {
 
 struct MeasureInfo {
   const char* name;
-  int place;            ///< order of measures in results files and in docs/results.md
-  bool whole = false;   ///< `--metric NAME` asks for all of its variables, and so does any of them
+  int place;           ///< order of measures in results files and in docs/results.md
+  bool whole = false;  ///< `--metric NAME` asks for all of its variables, and so does any of them
 };
 
 /// Declares a measure and its variables, in the order of the results file:

@@ -1,6 +1,5 @@
 // Memory of the compressed cache over all layers, and the roofline of a decode step (metrics.md 9).
 #include "analysis/memory_model.hpp"
-
 #include "run/measures/cell_sums.hpp"
 #include "run/measures/conditions.hpp"
 #include "sim/stages/merge/votes.hpp"
@@ -106,9 +105,8 @@ std::vector<QuantizedHead> quantized_heads(const LayerWork& work, const KeptSets
   std::vector<QuantizedHead> heads;
   if (!rounding.changes_entries()) return heads;
   for (const auto& owner : sets.owners) {
-    const QuantizedCount count =
-        rounding.count(settings, static_cast<int64_t>(owner.size()), work.trace().k.dim(2),
-                       work.value_dim());
+    const QuantizedCount count = rounding.count(settings, static_cast<int64_t>(owner.size()),
+                                                work.trace().k.dim(2), work.value_dim());
     heads.push_back({count.numbers, count.groups, static_cast<int>(settings.count("quant_bits"))});
   }
   return heads;
@@ -139,8 +137,7 @@ class Memory : public Measure {
                            work.value_dim(), work.entries(),    run().options.element_bytes};
     layer.for_each_cell([&](ReplayCell cell, size_t o) {
       const ReplayOutcome& outcome = layer.replay.outcome(o);
-      const Settings& settings =
-          run().options.records[static_cast<size_t>(cell.record)].settings;
+      const Settings& settings = run().options.records[static_cast<size_t>(cell.record)].settings;
       const KeptSets& first = outcome.first_kept ? *outcome.first_kept : *outcome.kept;
       sums_[cell].add_layer(shape, first, quantized_heads(work, first, settings),
                             side_bytes(work, first, settings));
@@ -169,8 +166,7 @@ class Memory : public Measure {
   void write_roofline(const MemoryUse& use, std::initializer_list<int64_t> at,
                       MeasureResults& results) const {
     const double bandwidth = *run().options.bandwidth, peak = *run().options.peak;
-    const double time =
-        roofline_time(use.bytes_full / use.compression, use.flops, bandwidth, peak);
+    const double time = roofline_time(use.bytes_full / use.compression, use.flops, bandwidth, peak);
     const double full = roofline_time(use.bytes_full, use.flops_full, bandwidth, peak);
     results.set(decode_time, at, time);
     results.set(decode_speedup, at, full / time);

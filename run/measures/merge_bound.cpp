@@ -94,15 +94,14 @@ class MergeBounds : public Measure {
  private:
   void write(ReplayCell cell, int64_t layer, int heads,
              const std::vector<std::vector<BoundSample>>& samples, MeasureResults& results) const {
-    const auto names =
-        bounds_of(run().options.records[static_cast<size_t>(cell.record)].settings, heads);
+    const auto names = bounds_of(run().options.records[static_cast<size_t>(cell.record)].settings,
+                                 heads);
     for (size_t k = 0; k < merge_bounds().size(); ++k) {
       if (std::ranges::find(names, merge_bounds()[k].name) == names.end()) continue;
       for (size_t d = 0; d < samples.size(); ++d) {
         const BoundSummary summary = summarize(merge_bounds()[k], samples[d]);
-        const std::initializer_list<int64_t> at = {cell.record, cell.budget, layer,
-                                                   static_cast<int64_t>(k),
-                                                   static_cast<int64_t>(d)};
+        const std::initializer_list<int64_t> at = {
+            cell.record, cell.budget, layer, static_cast<int64_t>(k), static_cast<int64_t>(d)};
         results.set(bound_pairs, at, static_cast<double>(summary.pairs));
         results.set(bound_share_applicable, at, summary.applicable);
         results.set(bound_share_violated, at, summary.violated);

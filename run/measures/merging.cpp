@@ -94,12 +94,12 @@ class Merging : public Measure {
   using Measure::Measure;
 
   void start(const MeasuredLayer& layer) override {
-    represented_ = dropped_ = sag_ = shift_ = defect_ =
-        StepSeries(layer.replay.count(), run().info.steps());
+    represented_ = dropped_ = sag_ = shift_ = defect_ = StepSeries(layer.replay.count(),
+                                                                   run().info.steps());
     defects_.assign(layer.replay.count(), {});
   }
   void see(const StepBlock& block, const OutcomeBlock& view) override {
-    if (view.kept_attention != nullptr) see_shares(block, view);   // undefined: positions=cache
+    if (view.kept_attention != nullptr) see_shares(block, view);  // undefined: positions=cache
     const auto o = static_cast<size_t>(view.outcome);
     const auto first = static_cast<size_t>(block.first_step);
     for (int64_t s = 0; s < block.steps; ++s) {
@@ -152,7 +152,7 @@ class Merging : public Measure {
   }
 
   StepSeries represented_, dropped_, sag_, shift_, defect_;
-  std::vector<std::vector<double>> defects_;   ///< [outcome] of every head, merged slot and step
+  std::vector<std::vector<double>> defects_;  ///< [outcome] of every head, merged slot and step
 };
 const RegisterMeasure<Merging> registered(measure);
 

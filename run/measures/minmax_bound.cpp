@@ -40,9 +40,9 @@ class MinmaxBound : public Measure {
     for (const bool per_query_head : {false, true}) {
       const std::vector<ReplayCell> cells = static_cells(layer, per_query_head);
       if (cells.empty()) continue;
-      const ImportanceGains gains =
-          importance_gains(layer.work, importance.data(), importance.columns(), total_,
-                           later_share_, per_query_head);
+      const ImportanceGains gains = importance_gains(layer.work, importance.data(),
+                                                     importance.columns(), total_, later_share_,
+                                                     per_query_head);
       const std::vector<Budget>& budgets = run().options.budgets;
       for (size_t b = 0; b < budgets.size(); ++b) {
         const double bound = kvsim::minmax_bound(gains, budgets[b].entries(layer.work.entries()));
@@ -65,8 +65,8 @@ class MinmaxBound : public Measure {
     return cells;
   }
 
-  std::vector<double> total_;         ///< [T] importance of all entries in the scope prompt or all
-  std::vector<double> later_share_;   ///< [T] share of it on later entries; 0 in scope prompt
+  std::vector<double> total_;        ///< [T] importance of all entries in the scope prompt or all
+  std::vector<double> later_share_;  ///< [T] share of it on later entries; 0 in scope prompt
 };
 const RegisterMeasure<MinmaxBound> registered(measure);
 

@@ -104,9 +104,9 @@ void OutputNorms::add_heads(const StepBlock& block, const std::vector<const floa
   projection_->head_norms(inputs, block.steps, norms.data());
   for (size_t x = 0; x < inputs.size(); ++x)
     for (size_t h = 0; h < heads; ++h)
-      std::copy_n(norms.begin() + static_cast<int64_t>((x * heads + h) * steps), steps,
-                  part(*outputs[x], static_cast<int64_t>(h), block.first_step,
-                       block.steps).begin());
+      std::copy_n(
+          norms.begin() + static_cast<int64_t>((x * heads + h) * steps), steps,
+          part(*outputs[x], static_cast<int64_t>(h), block.first_step, block.steps).begin());
 }
 
 }  // namespace kvsim

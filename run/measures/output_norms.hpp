@@ -18,23 +18,23 @@ class OutputNorms {
 
   void add(const StepBlock& block);
 
-  const std::vector<double>& full() const { return full_; }               ///< [T] of the full cache
-  const Table<double>& full_heads() const { return full_heads_; }         ///< [Hq][T]
+  const std::vector<double>& full() const { return full_; }        ///< [T] of the full cache
+  const Table<double>& full_heads() const { return full_heads_; }  ///< [Hq][T]
   const std::vector<double>& error(size_t outcome) const { return outcomes_[outcome].error; }
   const Table<double>& error_heads(size_t outcome) const { return outcomes_[outcome].heads; }
   const std::vector<double>& rounding(size_t outcome) const { return outcomes_[outcome].rounding; }
-  double seconds() const { return seconds_; }                             ///< spent in add()
+  double seconds() const { return seconds_; }  ///< spent in add()
 
  private:
   struct Outcome {
-    std::vector<double> error;      ///< [T]
-    Table<double> heads;            ///< [Hq][T], or empty
-    std::vector<double> rounding;   ///< [T], or empty
+    std::vector<double> error;     ///< [T]
+    Table<double> heads;           ///< [Hq][T], or empty
+    std::vector<double> rounding;  ///< [T], or empty
   };
   struct Projected {
-    int64_t stride = 0;           ///< outputs that the block holds of each head
-    std::vector<int64_t> rows;    ///< numbers among them
-    std::vector<int64_t> steps;   ///< 0..T-1
+    int64_t stride = 0;          ///< outputs that the block holds of each head
+    std::vector<int64_t> rows;   ///< numbers among them
+    std::vector<int64_t> steps;  ///< 0..T-1
   };
   Projected projected(const StepBlock& block) const;
   void add_errors(const StepBlock& block, const std::vector<const float*>& inputs,

@@ -36,8 +36,7 @@ class QuantizationError : public Measure {
       std::vector<double> relative(layer.norms.rounding(o).size());
       relative_errors(layer.norms.rounding(o), layer.norms.full(), relative);
       results.copy(quantization_error, {cell.record, cell.budget, layer.index}, relative);
-      results.set(quantization_error_mean, {cell.record, cell.budget, layer.index},
-                  mean(relative));
+      results.set(quantization_error_mean, {cell.record, cell.budget, layer.index}, mean(relative));
     });
   }
 };

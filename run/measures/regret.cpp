@@ -54,7 +54,7 @@ class Regret : public Measure {
  private:
   const Record best_static_ = Record::parse("oracle-mean");
   const Record best_per_step_ = Record::parse("oracle-step");
-  StepSeries importance_;   ///< retained, of every outcome
+  StepSeries importance_;  ///< retained, of every outcome
 };
 const RegisterMeasure<Regret> registered(measure);
 

@@ -21,12 +21,11 @@ const MeasureVariable retained_importance = measure.variable(
      .definition = "share of the importance I = A * ‖v W‖, summed over query heads, that falls on "
                    "kept entries",
      .when = &kAlways});
-const MeasureVariable retained_attention = measure.variable(
-    {.name = "retained_attention",
-     .dims = kStep,
-     .long_name = "retained attention",
-     .definition = "the same with I = A",
-     .when = &kAlways});
+const MeasureVariable retained_attention = measure.variable({.name = "retained_attention",
+                                                             .dims = kStep,
+                                                             .long_name = "retained attention",
+                                                             .definition = "the same with I = A",
+                                                             .when = &kAlways});
 const MeasureVariable retained_importance_mean = measure.variable(
     {.name = "retained_importance_mean",
      .dims = kLayer,
@@ -138,7 +137,7 @@ class Retained : public Measure {
   }
 
   StepSeries importance_, attention_;
-  std::vector<StepSeries> importance_heads_, attention_heads_;   ///< [outcome] each [Hq][T]
+  std::vector<StepSeries> importance_heads_, attention_heads_;  ///< [outcome] each [Hq][T]
 };
 const RegisterMeasure<Retained> registered(measure);
 

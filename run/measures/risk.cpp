@@ -13,7 +13,7 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kSamples = 512;   // of (estimate, true risk) pairs per layer
+constexpr int64_t kSamples = 512;  // of (estimate, true risk) pairs per layer
 constexpr const char* kEstimator = "layer estimator";
 
 VariableValues estimators(const RunShape& /*run*/) {
@@ -43,13 +43,12 @@ const MeasureAxis estimator(
          "(`importance,aggregate=max,group=max`); `max_prior`: the same with `prior=head-mean`; "
          "`defensivekv`: score of that preset"},
     estimators);
-const MeasureAxis sample(
-    measure,
-    {.name = "sample",
-     .type = VariableType::int64,
-     .long_name = "number of a sampled entry",
-     .definition = "evenly spaced over the candidates of all KV heads"},
-    samples);
+const MeasureAxis sample(measure,
+                         {.name = "sample",
+                          .type = VariableType::int64,
+                          .long_name = "number of a sampled entry",
+                          .definition = "evenly spaced over the candidates of all KV heads"},
+                         samples);
 const MeasureVariable spearman = measure.variable(
     {.name = "risk_spearman",
      .dims = kEstimator,
@@ -122,8 +121,8 @@ class RiskMeasure : public Measure {
     const Table<double>& risk = true_->risk();
     std::vector<double> ranks, ratio, under, exceeds;
     for (int64_t kv = 0; kv < risk.rows(); ++kv) {
-      const RiskQuality quality =
-          risk_quality(cut(estimates.estimate, kv), cut(risk, kv), cut(estimates.prior, kv));
+      const RiskQuality quality = risk_quality(cut(estimates.estimate, kv), cut(risk, kv),
+                                               cut(estimates.prior, kv));
       ranks.push_back(quality.spearman);
       ratio.push_back(quality.log_ratio_median);
       under.push_back(quality.underestimated);
@@ -141,13 +140,13 @@ class RiskMeasure : public Measure {
     const auto count = candidates.size() == 0 ? 0 : static_cast<int64_t>(out.size());
     for (int64_t k = 0; k < count; ++k) {
       const int64_t at = k * table.rows() * candidates.size() / count;
-      out[static_cast<size_t>(k)] =
-          table(at / candidates.size(), candidates.begin + at % candidates.size());
+      out[static_cast<size_t>(k)] = table(at / candidates.size(),
+                                          candidates.begin + at % candidates.size());
     }
   }
 
   RiskScores scores_;
-  std::optional<TrueRisk> true_;   ///< of the layer at work
+  std::optional<TrueRisk> true_;  ///< of the layer at work
 };
 const RegisterMeasure<RiskMeasure> registered(measure);
 

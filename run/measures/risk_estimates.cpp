@@ -70,9 +70,9 @@ std::vector<RiskEstimates> RiskScores::of_layer(LayerWork& work) const {
   for (const ScoreJob& job : jobs) {
     const ScoredLayer& scored = *job.results.front();
     const bool has_prior = !job.settings->is("prior", "none");
-    estimates.push_back({candidates(), scored.score,
-                         has_prior ? priors(work, scored, *job.settings, candidates())
-                                   : Table<double>()});
+    estimates.push_back(
+        {candidates(), scored.score,
+         has_prior ? priors(work, scored, *job.settings, candidates()) : Table<double>()});
   }
   return estimates;
 }

@@ -17,9 +17,9 @@ const std::vector<Estimator>& risk_estimators();
 
 /// Estimates of one estimator on one layer. Columns outside the candidates mean nothing.
 struct RiskEstimates {
-  Range candidates;         ///< of the prompt's entries
-  Table<double> estimate;   ///< [Hkv][n]
-  Table<double> prior;      ///< [Hkv][n] what the estimate would be at the prior; empty: none
+  Range candidates;        ///< of the prompt's entries
+  Table<double> estimate;  ///< [Hkv][n]
+  Table<double> prior;     ///< [Hkv][n] what the estimate would be at the prior; empty: none
 };
 
 /// Scores of all estimators; everything given must outlive it.

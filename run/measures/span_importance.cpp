@@ -52,8 +52,8 @@ class SpanImportance : public Measure {
       const auto shares = spans_[static_cast<size_t>(view.outcome)].part(
           static_cast<int>(p), block.first_step, block.steps);
       for (int64_t s = 0; s < block.steps; ++s)
-        shares[static_cast<size_t>(s)] =
-            retained_share((*view.part_kept)(row, s), (*view.part_total)(row, s));
+        shares[static_cast<size_t>(s)] = retained_share((*view.part_kept)(row, s),
+                                                        (*view.part_total)(row, s));
     }
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
@@ -108,7 +108,7 @@ class SpanImportance : public Measure {
     return classes;
   }
 
-  std::vector<StepSeries> spans_;   ///< [outcome] each [spans][T]
+  std::vector<StepSeries> spans_;  ///< [outcome] each [spans][T]
 };
 const RegisterMeasure<SpanImportance> registered(measure);
 

@@ -18,7 +18,7 @@ class StepSeries {
   std::span<double> part(int outcome, int64_t first, int64_t steps);
 
  private:
-  std::vector<std::vector<double>> series_;   ///< [outcome][T]
+  std::vector<std::vector<double>> series_;  ///< [outcome][T]
 };
 
 /// Sums over query heads of a table [Hq][steps].

@@ -53,7 +53,7 @@ class StreamErrorMeasure : public Measure {
 
  private:
   CellSums<StreamError> sums_;
-  std::vector<double> last_norm_;   ///< residual stream [T] entering the last layer so far
+  std::vector<double> last_norm_;  ///< residual stream [T] entering the last layer so far
 };
 const RegisterMeasure<StreamErrorMeasure> registered(measure);
 

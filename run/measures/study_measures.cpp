@@ -19,9 +19,9 @@ Dataset empty_results(const RunShape& run) {
     }
     VariableValues values = declaration.known(run);
     if (declaration.is_coordinate())
-      dataset.add_dimension(declaration.name, std::visit([](const auto& v) {
-        return static_cast<int64_t>(v.size());
-      }, values));
+      dataset.add_dimension(
+          declaration.name,
+          std::visit([](const auto& v) { return static_cast<int64_t>(v.size()); }, values));
     Variable variable = make_variable(declaration, dataset);
     variable.values = std::move(values);
     dataset.add(std::move(variable));
@@ -91,8 +91,10 @@ void StudyMeasures::exchange_rows(Variable& variable, int64_t layer, Archive& ar
       archive.exchange(std::span(values).subspan(first, length));
     }
   };
-  if (auto* reals = std::get_if<std::vector<double>>(&variable.values)) rows(*reals);
-  else rows(std::get<std::vector<uint8_t>>(variable.values));
+  if (auto* reals = std::get_if<std::vector<double>>(&variable.values))
+    rows(*reals);
+  else
+    rows(std::get<std::vector<uint8_t>>(variable.values));
 }
 
 void StudyMeasures::exchange_layer(int64_t layer, Archive& archive) {
@@ -109,9 +111,8 @@ Dataset StudyMeasures::finish() {
 
 StudyMeasures::Layer::Layer(StudyMeasures& study, LayerWork& work, int64_t index,
                             const LayerReplay& replay, const std::vector<Record>& records)
-    : study_(study),
-      norms_(work, replay.count(), study.run_.projected_steps, study.needs_.head_norms,
-             study.needs_.rounding_norms),
+    : study_(study), norms_(work, replay.count(), study.run_.projected_steps,
+                            study.needs_.head_norms, study.needs_.rounding_norms),
       layer_{work, index, replay, records, study.run_.options.records.size(), norms_},
       results_(study.dataset_) {
   for (const auto& measure : study_.measures_) measure->start(layer_);
@@ -120,7 +121,7 @@ StudyMeasures::Layer::Layer(StudyMeasures& study, LayerWork& work, int64_t index
 void StudyMeasures::Layer::see(const StepBlock& block) {
   if (block.full != nullptr)
     for (const auto& measure : study_.measures_) measure->see_full(*block.full);
-  parallel_for(std::ssize(block.outcomes), [&](int64_t at) {   // each writes to its own series
+  parallel_for(std::ssize(block.outcomes), [&](int64_t at) {  // each writes to its own series
     for (const auto& measure : study_.measures_)
       measure->see(block, block.outcomes[static_cast<size_t>(at)]);
   });
@@ -145,13 +146,11 @@ void StudyMeasures::Layer::read_rows() {
   if (readers.empty()) return;
   AttentionPass pass;
   pass.columns = study_.needs_.attention_columns;
-  pass.positions =
-      std::span(info.query_position).subspan(static_cast<size_t>(info.first_step()));
+  pass.positions = std::span(info.query_position).subspan(static_cast<size_t>(info.first_step()));
   pass.look_ahead = true;
-  for_each_attention_block(layer_.work, pass,
-                           [&](const AttentionBlock& rows, int64_t first_step) {
-                             for (Measure* reader : readers) reader->see_rows(rows, first_step);
-                           });
+  for_each_attention_block(layer_.work, pass, [&](const AttentionBlock& rows, int64_t first_step) {
+    for (Measure* reader : readers) reader->see_rows(rows, first_step);
+  });
 }
 
 void StudyMeasures::Layer::finish() {

@@ -36,7 +36,7 @@ class StudyMeasures {
   Dataset dataset_;
   MeasureRun run_;
   std::vector<std::unique_ptr<Measure>> measures_;
-  MeasureNeeds needs_;   ///< of all
+  MeasureNeeds needs_;  ///< of all
 };
 
 /// The measures at work on one layer.

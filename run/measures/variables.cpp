@@ -164,7 +164,8 @@ std::string variables_markdown() {
       "# Variables of a results file\n\n"
       "Generated from the declarations in `run/measures/`; after a change there, run\n"
       "`KVSIM_UPDATE_DOCS=1 kvsim_tests \"[docs]\"`. Undefined values are NaN (255 in `uint8`).\n"
-      "n is the number of prompt entries, t a later step, A attention of the full cache, z a head's\n"
+      "n is the number of prompt entries, t a later step, A attention of the full cache, z a "
+      "head's\n"
       "output before W_O (W), z^ that of the compressed cache.\n\n"
       "| variable | dimensions | type | unit | meaning | written when |\n"
       "|---|---|---|---|---|---|\n";

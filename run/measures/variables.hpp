@@ -14,7 +14,7 @@ struct StudyOptions;
 /// Something that holds for some runs and not for others; run/measures/conditions.hpp has the
 /// common ones.
 struct Condition {
-  const char* text;   ///< for docs/results.md
+  const char* text;  ///< for docs/results.md
   bool (*holds)(const RunShape& run);
 };
 
@@ -22,11 +22,11 @@ struct Condition {
 /// `--metric` read the declarations and nothing else.
 struct VariableDeclaration {
   const char* name;
-  const char* dims = "";     ///< separated by blanks
+  const char* dims = "";  ///< separated by blanks
   VariableType type = VariableType::float64;
   const char* units = "1";
   const char* long_name = "";
-  const char* definition = "";   ///< how the number is computed; Markdown
+  const char* definition = "";  ///< how the number is computed; Markdown
   /// All must hold, or the variable is not written even when it is asked for.
   std::vector<const Condition*> needs = {};
   /// What makes the run write it unasked; null: it is written on request only.

@@ -17,23 +17,23 @@ enum class Norm { l1, l2 };
 /// Asks for rows of full-cache attention of one KV head's query group.
 struct AttentionRequest {
   int kv_head = 0;
-  std::vector<int64_t> rows;   ///< indices into the stored queries, ascending
-  int64_t columns = 0;         ///< keys 0..columns-1 are returned; softmax is over all visible keys
-  bool logits = false;         ///< also return the logits
-  bool outputs = false;        ///< also return z
+  std::vector<int64_t> rows;  ///< indices into the stored queries, ascending
+  int64_t columns = 0;        ///< keys 0..columns-1 are returned; softmax is over all visible keys
+  bool logits = false;        ///< also return the logits
+  bool outputs = false;       ///< also return z
 };
 
 /// Full-cache attention of the g query heads that share a KV head. All arrays row-major.
 struct AttentionBlock {
   int kv_head = 0;
-  int heads = 0;                     ///< g; head x of the block is query head kv_head * g + x
+  int heads = 0;  ///< g; head x of the block is query head kv_head * g + x
   int64_t rows = 0;
   int64_t columns = 0;
-  std::vector<int64_t> positions;    ///< [rows] position of each query
-  std::vector<float> attention;      ///< [heads][rows][columns] A; 0 where invisible
-  std::vector<float> logits;         ///< [heads][rows][columns]; -inf where invisible
-  std::vector<double> log_sum_exp;   ///< [heads][rows] over everything visible, sink included
-  std::vector<float> outputs;        ///< [heads][rows][dv] z
+  std::vector<int64_t> positions;   ///< [rows] position of each query
+  std::vector<float> attention;     ///< [heads][rows][columns] A; 0 where invisible
+  std::vector<float> logits;        ///< [heads][rows][columns]; -inf where invisible
+  std::vector<double> log_sum_exp;  ///< [heads][rows] over everything visible, sink included
+  std::vector<float> outputs;       ///< [heads][rows][dv] z
 
   const float* attention_row(int head, int64_t row) const {
     return attention.data() + (head * rows + row) * columns;
@@ -46,14 +46,14 @@ struct AttentionBlock {
 /// A sum over queries, for every key, of something that the full cache's attention A says.
 struct AttentionSum {
   enum class Of {
-    attention,      ///< A of a query head
-    below,          ///< 1 where a query head sees the key and A < bound, else 0
-    group_mean,     ///< mean of A over the heads that share a KV head
-    group_square,   ///< square of that mean; both are of the same float32 mean
+    attention,     ///< A of a query head
+    below,         ///< 1 where a query head sees the key and A < bound, else 0
+    group_mean,    ///< mean of A over the heads that share a KV head
+    group_square,  ///< square of that mean; both are of the same float32 mean
   };
   Of of = Of::attention;
-  std::vector<double> weights;   ///< [rows] what each row is multiplied with
-  std::vector<double> bounds;    ///< [rows] of `below`; compared in float32
+  std::vector<double> weights;  ///< [rows] what each row is multiplied with
+  std::vector<double> bounds;   ///< [rows] of `below`; compared in float32
 
   bool of_groups() const { return of == Of::group_mean || of == Of::group_square; }
   friend bool operator==(const AttentionSum&, const AttentionSum&) = default;
@@ -62,8 +62,8 @@ struct AttentionSum {
 /// Asks for sums over queries, whose scores are computed once for all. A sum that does not look at
 /// some of the rows gives them weight 0.
 struct AttentionSumRequest {
-  std::vector<int64_t> rows;      ///< indices into the stored queries, ascending
-  int64_t columns = 0;            ///< keys 0..columns-1 are returned
+  std::vector<int64_t> rows;  ///< indices into the stored queries, ascending
+  int64_t columns = 0;        ///< keys 0..columns-1 are returned
   std::vector<AttentionSum> sums;
 };
 
@@ -71,14 +71,14 @@ struct AttentionSumRequest {
 /// boundary b is order[0 .. end[b]), and end is ascending. Inside a band between two ends the order
 /// of entries is of no meaning.
 struct KeptChain {
-  std::vector<uint32_t> order;   ///< prompt entries
-  std::vector<int64_t> end;      ///< [boundaries]
+  std::vector<uint32_t> order;  ///< prompt entries
+  std::vector<int64_t> end;     ///< [boundaries]
 };
 
 /// One chain per owner; all owners have the same number of boundaries.
 struct ReplayPlan {
-  bool per_query_head = false;      ///< owners are the Hq query heads instead of the Hkv KV heads
-  bool masses_only = false;         ///< only attention and importance sums are wanted, no outputs
+  bool per_query_head = false;  ///< owners are the Hq query heads instead of the Hkv KV heads
+  bool masses_only = false;     ///< only attention and importance sums are wanted, no outputs
   std::vector<KeptChain> owners;
   int64_t boundaries() const { return static_cast<int64_t>(owners.at(0).end.size()); }
 };
@@ -88,17 +88,17 @@ struct ReplayPlan {
 /// that of the full cache (fractions of the whole softmax); the sums below run over prompt entries
 /// 0..n-1 or over later ones n..t. Importance is attention times `ReplayRequest::importance`.
 struct ReplayBlock {
-  int64_t first_step = 0;                   ///< index of the block's first step in 0..T-1
+  int64_t first_step = 0;  ///< index of the block's first step in 0..T-1
   int64_t steps = 0;
-  Table<double> prompt_attention;           ///< [Hq][steps]
-  Table<double> prompt_importance;          ///< [Hq][steps]
-  Table<double> later_attention;            ///< [Hq][steps]
-  Table<double> later_importance;           ///< [Hq][steps]; 0 unless `later_importance` was asked
-  std::vector<int64_t> output_steps;        ///< indices in 0..T-1, ascending, of the block's steps
-                                            ///< whose outputs are here
-  std::vector<float> z;                     ///< [Hq][output_steps][dv] output of the full cache
-  std::vector<Table<double>> kept_attention;    ///< per set [Hq][steps]
-  std::vector<Table<double>> kept_importance;   ///< per set [Hq][steps]
+  Table<double> prompt_attention;     ///< [Hq][steps]
+  Table<double> prompt_importance;    ///< [Hq][steps]
+  Table<double> later_attention;      ///< [Hq][steps]
+  Table<double> later_importance;     ///< [Hq][steps]; 0 unless `later_importance` was asked
+  std::vector<int64_t> output_steps;  ///< indices in 0..T-1, ascending, of the block's steps
+                                      ///< whose outputs are here
+  std::vector<float> z;               ///< [Hq][output_steps][dv] output of the full cache
+  std::vector<Table<double>> kept_attention;   ///< per set [Hq][steps]
+  std::vector<Table<double>> kept_importance;  ///< per set [Hq][steps]
   /// Per set [Hq][output_steps][dv], z_hat - z; null when the plan wants masses only. This is
   /// memory of the backend, on its device, for its Projection and `read_outputs`: until the sink
   /// returns.
@@ -107,13 +107,13 @@ struct ReplayBlock {
 
 struct ReplayRequest {
   std::vector<ReplayPlan> plans;
-  const float* importance = nullptr;   ///< [Hq][importance_columns] weights >= 0 of the entries
-  int64_t importance_columns = 0;      ///< n, or N when `later_importance`
+  const float* importance = nullptr;  ///< [Hq][importance_columns] weights >= 0 of the entries
+  int64_t importance_columns = 0;     ///< n, or N when `later_importance`
   bool later_importance = false;
   /// Later steps, ascending, whose outputs will be read; without it all. At other steps only the
   /// sums are sure to be computed: a fifth of the work.
   std::optional<std::vector<int64_t>> output_steps;
-  int64_t chunk = 0;                   ///< keys per chunk; 0: chosen by the backend
+  int64_t chunk = 0;  ///< keys per chunk; 0: chosen by the backend
 };
 
 /// Norms after W_O. Each x is [Hq][stride][dv], in memory of the host or one `delta` of the
@@ -131,8 +131,8 @@ class Projection {
 /// Two query heads a and b that read the same values: what is asked of output_metrics().
 struct HeadPair {
   int head_a = 0, head_b = 0;
-  double* gram = nullptr;    ///< out [dv][dv]: G = W^a (W^b)^T
-  double* forms = nullptr;   ///< out [entries]: v_i G v_i^T
+  double* gram = nullptr;   ///< out [dv][dv]: G = W^a (W^b)^T
+  double* forms = nullptr;  ///< out [entries]: v_i G v_i^T
 };
 
 /// The heavy verbs, one at a time: a backend keeps memory between calls, so only those that take a
@@ -143,8 +143,8 @@ struct HeadPair {
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual std::string name() const = 0;     ///< "cpu", "cuda"
-  virtual std::string device() const = 0;   ///< processor and instruction set, for the run record
+  virtual std::string name() const = 0;    ///< "cpu", "cuda"
+  virtual std::string device() const = 0;  ///< processor and instruction set, for the run record
 
   /// Rows of softmax attention (policies.md 1): scale, softcap, sink and window honoured.
   virtual void attention(const LayerTrace& layer, const AttentionRequest& request,

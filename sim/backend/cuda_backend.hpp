@@ -7,7 +7,7 @@ namespace kvsim {
 
 /// On the first CUDA device; an Error of one line without a build or a device for it.
 std::unique_ptr<Backend> make_cuda_backend();
-bool has_cuda_backend();   ///< whether this build has it
+bool has_cuda_backend();  ///< whether this build has it
 
 /// A backend with a memory of its own that can bring a layer there while it works on another.
 class PrefetchingBackend : public Backend {

@@ -6,7 +6,7 @@ namespace kvsim {
 /// R [size][size] with R^T R = G, so that |x W| = |R x| for G = W W^T.
 struct GramFactor {
   Table<double> r;
-  bool triangular = false;   ///< r(c, k) = 0 for k < c
+  bool triangular = false;  ///< r(c, k) = 0 for k < c
 };
 
 /// Of a symmetric matrix without negative eigenvalues: its Cholesky factor, or, where G is not

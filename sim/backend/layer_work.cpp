@@ -6,7 +6,7 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kBlockValues = int64_t{1} << 20;   // 4 MB of attention rows at a time
+constexpr int64_t kBlockValues = int64_t{1} << 20;  // 4 MB of attention rows at a time
 constexpr int64_t kMostRows = 64;
 
 }  // namespace

@@ -12,8 +12,8 @@ namespace kvsim {
 /// Two query heads a and b that read the same values: G = W^a (W^b)^T, so that x G y^T is the inner
 /// product of x W^a and y W^b.
 struct OutputMetric {
-  Table<double> gram;          ///< [dv][dv] G
-  std::vector<double> forms;   ///< [n] v_i G v_i^T
+  Table<double> gram;         ///< [dv][dv] G
+  std::vector<double> forms;  ///< [n] v_i G v_i^T
 };
 
 /// [Hq][n] norm of v_i W^h, for each norm that was asked for.
@@ -31,21 +31,21 @@ class LayerWork {
   const TraceInfo& info() const { return *trace_.info; }
   Backend& backend() const { return backend_; }
   int layer() const { return trace_.layer; }
-  int64_t entries() const { return info().prompt_len; }          ///< n
-  int query_heads() const { return info().num_query_heads; }     ///< Hq
-  int kv_heads() const { return info().num_kv_heads; }           ///< Hkv
-  int group_size() const { return info().group_size(); }         ///< g
-  int64_t value_dim() const { return trace_.value_dim(); }       ///< dv
+  int64_t entries() const { return info().prompt_len; }       ///< n
+  int query_heads() const { return info().num_query_heads; }  ///< Hq
+  int kv_heads() const { return info().num_kv_heads; }        ///< Hkv
+  int group_size() const { return info().group_size(); }      ///< g
+  int64_t value_dim() const { return trace_.value_dim(); }    ///< dv
 
   Norm measured_norm() const { return measured_norm_; }
-  const Table<float>& projected_norms(Norm norm);   ///< [Hq][n] norm of v_i W^h
-  const Table<float>& value_norms(Norm norm);       ///< [Hkv][n] norm of v_i
+  const Table<float>& projected_norms(Norm norm);  ///< [Hq][n] norm of v_i W^h
+  const Table<float>& value_norms(Norm norm);      ///< [Hkv][n] norm of v_i
   /// For a layer that is worked on once more: what was computed, and what is known of it.
   ProjectedNorms take_projected_norms() { return std::move(projected_norms_); }
   void set_projected_norms(ProjectedNorms norms) { projected_norms_ = std::move(norms); }
 
-  Table<float> keys(int kv_head) const;             ///< [n][d]
-  Table<float> values(int kv_head) const;           ///< [n][dv]
+  Table<float> keys(int kv_head) const;    ///< [n][d]
+  Table<float> values(int kv_head) const;  ///< [n][dv]
   /// [count][dv]: values up to a later step, for whoever looks ahead.
   Table<float> values_ahead(int kv_head, int64_t count) const;
 
@@ -65,12 +65,12 @@ class LayerWork {
 
 /// What a walk over blocks of attention rows asks for.
 struct AttentionPass {
-  std::span<const int64_t> positions;   ///< queries, ascending; every one must be stored
-  bool look_ahead = false;              ///< positions >= n are allowed
+  std::span<const int64_t> positions;  ///< queries, ascending; every one must be stored
+  bool look_ahead = false;             ///< positions >= n are allowed
   bool logits = false;
   bool outputs = false;
-  bool rows_outer = false;   ///< every KV head of some rows before the next rows, not the other way
-  int64_t columns = 0;       ///< keys 0..columns-1; 0: n
+  bool rows_outer = false;  ///< every KV head of some rows before the next rows, not the other way
+  int64_t columns = 0;      ///< keys 0..columns-1; 0: n
 };
 
 /// Index among the stored queries of every position; all must be stored. Refuses positions >= n

@@ -15,7 +15,9 @@ std::unique_ptr<Backend> make_cuda_backend() { return cuda::make_backend(); }
 
 bool has_cuda_backend() { return false; }
 std::unique_ptr<Backend> make_cuda_backend() {
-  usage_error({.what = "this build has no CUDA backend", .where = "--backend", .found = "cuda",
+  usage_error({.what = "this build has no CUDA backend",
+               .where = "--backend",
+               .found = "cuda",
                .expected = "auto or cpu"});
 }
 

@@ -18,21 +18,19 @@ namespace kvsim {
 /// to it that they are whole and of the same program; too few of them are bad data.
 class Archive {
  public:
-  Archive() = default;                       ///< writes
-  explicit Archive(std::string bytes)        ///< reads
+  Archive() = default;                 ///< writes
+  explicit Archive(std::string bytes)  ///< reads
       : bytes_(std::move(bytes)), reads_(true) {}
 
   bool reads() const { return reads_; }
   const std::string& bytes() const { return bytes_; }
 
   template <class T>
-    requires std::is_arithmetic_v<T>
-  void exchange(T& number) {
-    raw(&number, sizeof number);
-  }
+  requires std::is_arithmetic_v<T>
+  void exchange(T& number) { raw(&number, sizeof number); }
   template <class T>
-    requires std::is_arithmetic_v<T>
-  void exchange(std::span<T> numbers) {   // of a length that both sides know
+  requires std::is_arithmetic_v<T>
+  void exchange(std::span<T> numbers) {  // of a length that both sides know
     raw(numbers.data(), numbers.size_bytes());
   }
   template <class T>

@@ -10,7 +10,7 @@ namespace kvsim {
 namespace {
 
 using Wide = __int128;
-constexpr int kMaxDigits = 18;   // a mantissa of 18 digits times a count below 2^63 fits 128 bits
+constexpr int kMaxDigits = 18;  // a mantissa of 18 digits times a count below 2^63 fits 128 bits
 
 Wide power_of_ten(int exponent) {
   Wide p = 1;
@@ -64,8 +64,8 @@ std::optional<Decimal> Decimal::parse(std::string_view text) {
     int exponent = 0;
     size_t from = i + 1;
     if (from < text.size() && text[from] == '+') ++from;
-    const auto [end, fault] =
-        std::from_chars(text.data() + from, text.data() + text.size(), exponent);
+    const auto [end, fault] = std::from_chars(text.data() + from, text.data() + text.size(),
+                                              exponent);
     if (fault != std::errc() || end != text.data() + text.size() || std::abs(exponent) > 300)
       return std::nullopt;
     d.exponent_ += exponent;
@@ -74,7 +74,7 @@ std::optional<Decimal> Decimal::parse(std::string_view text) {
   if (i != text.size()) return std::nullopt;
   if (percent) d.exponent_ -= 2;
   if (negative) d.mantissa_ = -d.mantissa_;
-  while (d.mantissa_ != 0 && d.mantissa_ % 10 == 0) {   // one form per value keeps exponents small
+  while (d.mantissa_ != 0 && d.mantissa_ % 10 == 0) {  // one form per value keeps exponents small
     d.mantissa_ /= 10;
     ++d.exponent_;
   }
@@ -95,9 +95,9 @@ int64_t Decimal::floor_times(int64_t count) const {
 }
 
 int64_t Decimal::half_even_times(int64_t count, int64_t plus) const {
-  const int64_t twice = floor_times(2 * count) + 2 * plus;   // floor of twice the value
+  const int64_t twice = floor_times(2 * count) + 2 * plus;  // floor of twice the value
   const int64_t down = twice >= 0 ? twice / 2 : -((1 - twice) / 2);
-  if (twice == 2 * down) return down;   // below the half
+  if (twice == 2 * down) return down;  // below the half
   const bool half = scaled_floor(-mantissa_, exponent_, 2 * count) == -floor_times(2 * count);
   return half && down % 2 == 0 ? down : down + 1;
 }
@@ -107,9 +107,9 @@ int64_t Decimal::floor_times(int64_t count, const Decimal& other) const {
   const Wide product = static_cast<Wide>(mantissa_) * other.mantissa_;
   const Wide limit = std::numeric_limits<Wide>::max() / std::max<int64_t>(count, 1);
   if (product > limit || product < -limit) {
-    return static_cast<int64_t>(std::floor(static_cast<long double>(value()) *
-                                           static_cast<long double>(other.value()) *
-                                           static_cast<long double>(count)));
+    return static_cast<int64_t>(
+        std::floor(static_cast<long double>(value()) * static_cast<long double>(other.value()) *
+                   static_cast<long double>(count)));
   }
   return scaled_floor(product, exponent_ + other.exponent_, count);
 }
@@ -168,9 +168,9 @@ std::string Decimal::text() const { return shortest(value()); }
 
 std::string shortest(double value) {
   if (value == 0) return "0";
-  char buffer[400];   // the longest fixed form of a double has about 330 characters
-  const auto [end, fault] =
-      std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed);
+  char buffer[400];  // the longest fixed form of a double has about 330 characters
+  const auto [end, fault] = std::to_chars(buffer, buffer + sizeof buffer, value,
+                                          std::chars_format::fixed);
   return fault == std::errc() ? std::string(buffer, end) : std::to_string(value);
 }
 

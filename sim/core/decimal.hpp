@@ -15,19 +15,19 @@ class Decimal {
   /// "0.2", "20%", "1e-4", "-3"; nothing when the text is not such a number or has > 18 digits.
   static std::optional<Decimal> parse(std::string_view text);
 
-  double value() const;                       ///< nearest double
-  int64_t floor_times(int64_t count) const;   ///< floor(this * count), exact; count >= 0
+  double value() const;                      ///< nearest double
+  int64_t floor_times(int64_t count) const;  ///< floor(this * count), exact; count >= 0
   int64_t floor_times(int64_t count, const Decimal& other) const;  ///< floor(this * count * other)
   int64_t half_even_times(int64_t count, int64_t plus = 0) const;
-                                              ///< this * count + plus rounded half to even, exact
+  ///< this * count + plus rounded half to even, exact
   int64_t floor_divide(int64_t count) const;  ///< floor(count / this), exact; this > 0
   Decimal one_minus() const;                  ///< 1 - this, exact
   /// this + step * count, exact; nothing when the sum has > 18 digits.
   std::optional<Decimal> advanced(const Decimal& step, int64_t count) const;
-  std::string text() const;                   ///< shortest decimal that reads back to value()
+  std::string text() const;  ///< shortest decimal that reads back to value()
 
-  friend bool operator==(const Decimal&, const Decimal&) = default;   // one form per value
-  friend bool operator<(const Decimal& a, const Decimal& b);          // exact
+  friend bool operator==(const Decimal&, const Decimal&) = default;  // one form per value
+  friend bool operator<(const Decimal& a, const Decimal& b);         // exact
 
  private:
   int64_t mantissa_ = 0;

@@ -7,16 +7,16 @@ namespace kvsim {
 
 /// What one policy keeps of one layer's prompt at one budget.
 struct KeptSets {
-  bool per_query_head = false;                    ///< owners are query heads (granularity=query)
-  std::vector<std::vector<uint32_t>> owners;      ///< kept prompt entries, ascending, per owner
-  std::vector<int64_t> tied;                      ///< tied_at_threshold, per owner
+  bool per_query_head = false;                ///< owners are query heads (granularity=query)
+  std::vector<std::vector<uint32_t>> owners;  ///< kept prompt entries, ascending, per owner
+  std::vector<int64_t> tied;                  ///< tied_at_threshold, per owner
   /// Per owner, ascending: entries kept for their place (sinks, window, recent, whitelist), which
   /// --scope evictable leaves out, and those kept for their deviation (std_keep).
   std::vector<std::vector<uint32_t>> guarded;
   std::vector<std::vector<uint32_t>> spread;
-  bool chosen_per_step = false;                   ///< oracle-step: a set per step, not this one
-  int64_t budget = 0;                             ///< B of the record
-  std::vector<int64_t> places;                    ///< b of each owner; empty: nothing ever leaves
+  bool chosen_per_step = false;  ///< oracle-step: a set per step, not this one
+  int64_t budget = 0;            ///< B of the record
+  std::vector<int64_t> places;   ///< b of each owner; empty: nothing ever leaves
   /// Per owner and kept entry the entries that become one slot with it, ascending; only where the
   /// policy chooses sets instead of entries.
   std::vector<std::vector<std::vector<uint32_t>>> sets;

@@ -18,24 +18,24 @@ struct Span {
 struct TraceInfo {
   std::string path;
   std::string model;
-  std::string source;           ///< JSON text, empty when absent
-  int num_layers = 0;           ///< layers of the model
-  int num_query_heads = 0;      ///< Hq
-  int num_kv_heads = 0;         ///< Hkv
-  int64_t head_dim = 0;         ///< d
-  int64_t hidden_size = 0;      ///< D
-  int64_t prompt_len = 0;       ///< n
-  int64_t total_len = 0;        ///< N
+  std::string source;       ///< JSON text, empty when absent
+  int num_layers = 0;       ///< layers of the model
+  int num_query_heads = 0;  ///< Hq
+  int num_kv_heads = 0;     ///< Hkv
+  int64_t head_dim = 0;     ///< d
+  int64_t hidden_size = 0;  ///< D
+  int64_t prompt_len = 0;   ///< n
+  int64_t total_len = 0;    ///< N
   double attention_scale = 0;
-  std::vector<int64_t> query_position;   ///< [M] ascending positions with a stored query
-  std::vector<int> layers;               ///< layers in the file, ascending
+  std::vector<int64_t> query_position;  ///< [M] ascending positions with a stored query
+  std::vector<int> layers;              ///< layers in the file, ascending
   std::vector<Span> spans;
-  std::vector<double> rope_inv_freq;     ///< [d/2], empty when absent
+  std::vector<double> rope_inv_freq;  ///< [d/2], empty when absent
   bool rope_interleaved = false;
   bool has_residual_norm = false;
-  std::vector<int64_t> check_position;   ///< [R], empty when absent
+  std::vector<int64_t> check_position;  ///< [R], empty when absent
 
-  int group_size() const { return num_query_heads / num_kv_heads; }   ///< g
+  int group_size() const { return num_query_heads / num_kv_heads; }  ///< g
   /// Index of the first stored query at position >= n; M if none.
   int64_t first_step() const;
   /// T: number of stored queries at positions >= n.
@@ -46,16 +46,16 @@ struct TraceInfo {
 struct LayerTrace {
   const TraceInfo* info = nullptr;
   int layer = 0;
-  double scale = 0;               ///< logits are scale * q.k
-  double softcap = 0;             ///< c of c*tanh(x/c); 0: none
-  int64_t sliding_window = 0;     ///< W; 0: none
-  Tensor q;                       ///< [Hq][M][d]
-  Tensor k;                       ///< [Hkv][N][d]
-  Tensor v;                       ///< [Hkv][N][dv]
-  Tensor wo;                      ///< [Hq][dv][D]
-  std::vector<float> residual_norm;    ///< [M] or empty
-  std::vector<float> attention_sink;   ///< [Hq] or empty
-  std::vector<float> check_output;     ///< [Hq][R][dv] or empty; read for `verify` only
+  double scale = 0;                   ///< logits are scale * q.k
+  double softcap = 0;                 ///< c of c*tanh(x/c); 0: none
+  int64_t sliding_window = 0;         ///< W; 0: none
+  Tensor q;                           ///< [Hq][M][d]
+  Tensor k;                           ///< [Hkv][N][d]
+  Tensor v;                           ///< [Hkv][N][dv]
+  Tensor wo;                          ///< [Hq][dv][D]
+  std::vector<float> residual_norm;   ///< [M] or empty
+  std::vector<float> attention_sink;  ///< [Hq] or empty
+  std::vector<float> check_output;    ///< [Hq][R][dv] or empty; read for `verify` only
 
   int64_t value_dim() const { return v.dim(2); }
 };

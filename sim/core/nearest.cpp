@@ -26,8 +26,8 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::vector<std::string> nearest_names(std::string_view text,
-                                       const std::vector<std::string>& names, size_t most) {
+std::vector<std::string> nearest_names(std::string_view text, const std::vector<std::string>& names,
+                                       size_t most) {
   std::vector<std::pair<size_t, std::string>> near;
   for (const std::string& name : names) {
     const bool begins = text.size() >= 2 && name.starts_with(text);
@@ -47,8 +47,7 @@ std::string did_you_mean(std::string_view text, const std::vector<std::string>& 
   const std::vector<std::string> near = nearest_names(text, names);
   if (near.empty()) return {};
   std::string hint = "did you mean " + near[0];
-  for (size_t i = 1; i < near.size(); ++i)
-    hint += (i + 1 == near.size() ? " or " : ", ") + near[i];
+  for (size_t i = 1; i < near.size(); ++i) hint += (i + 1 == near.size() ? " or " : ", ") + near[i];
   return hint + "?";
 }
 

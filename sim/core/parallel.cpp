@@ -55,15 +55,15 @@ class Loop {
 
  private:
   const int64_t count_;
-  const int most_;   ///< threads
+  const int most_;  ///< threads
   const std::function<void(int64_t)>& body_;
   std::atomic<int64_t> next_{0};
   std::atomic<bool> failed_{false};
   std::mutex mutex_;
   std::exception_ptr error_;
-  int joined_ = 1;                  ///< threads so far, with the one that called
-  std::atomic<int> helpers_{0};     ///< that are at work now
-  std::condition_variable left_;    ///< the last of them has left
+  int joined_ = 1;                ///< threads so far, with the one that called
+  std::atomic<int> helpers_{0};   ///< that are at work now
+  std::condition_variable left_;  ///< the last of them has left
 };
 
 /// Is it so within a moment? Loops follow each other closely, and a thread that sleeps takes long
@@ -123,7 +123,7 @@ class Team {
       lock.unlock();
       loop->work(index);
       lock.lock();
-      std::erase(open_, loop);   // nothing is left to do
+      std::erase(open_, loop);  // nothing is left to do
       loop->leave();
     }
   }
@@ -164,8 +164,8 @@ class Team {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<Loop*> open_;            ///< loops that may have something left to do
-  std::atomic<uint64_t> opened_{0};    ///< loops so far
+  std::vector<Loop*> open_;          ///< loops that may have something left to do
+  std::atomic<uint64_t> opened_{0};  ///< loops so far
   int helpers_ = 0;
   int asleep_ = 0;
 };
@@ -176,7 +176,7 @@ void set_threads(int count) { thread_count = count; }
 
 int threads() {
   if (thread_count > 0) return thread_count;
-  static const unsigned cores = std::thread::hardware_concurrency();   // asks the system each time
+  static const unsigned cores = std::thread::hardware_concurrency();  // asks the system each time
   return cores > 0 ? static_cast<int>(cores) : 1;
 }
 

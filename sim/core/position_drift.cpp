@@ -28,7 +28,7 @@ Wide common_divisor(Wide a, Wide b) {
 
 template <class Number>
 int64_t narrowed(Number value) {
-  constexpr int64_t most = std::numeric_limits<int64_t>::max() / 4;   // twice it plus 1 still fits
+  constexpr int64_t most = std::numeric_limits<int64_t>::max() / 4;  // twice it plus 1 still fits
   if (value > static_cast<Number>(most)) return most;
   return value < static_cast<Number>(-most) ? -most : static_cast<int64_t>(value);
 }
@@ -37,9 +37,9 @@ int64_t narrowed(Number value) {
 
 struct PositionDrift::Fraction {
   Wide above = 0;
-  Wide below = 1;         // > 0
-  long double near = 0;   // the value, rounded
-  bool exact = true;      // above and below hold it
+  Wide below = 1;        // > 0
+  long double near = 0;  // the value, rounded
+  bool exact = true;     // above and below hold it
 
   void add(const Fraction& other) {
     near += other.near;
@@ -55,7 +55,7 @@ struct PositionDrift::Fraction {
     below /= factor;
   }
   int64_t floor_over(const Decimal& step) const {
-    std::string digits = step.text();   // "0.25": exact, as in canonical records
+    std::string digits = step.text();  // "0.25": exact, as in canonical records
     const size_t point = digits.find('.');
     bool fits = exact;
     Wide over = above, digit_value = 0;
@@ -66,7 +66,7 @@ struct PositionDrift::Fraction {
     for (const char digit : digits) digit_value = times(digit_value, 10, fits) + (digit - '0');
     const Wide under = times(below, digit_value, fits);
     if (!fits) return narrowed(std::floor(near / static_cast<long double>(step.value())));
-    const Wide quotient = over / under;   // towards zero
+    const Wide quotient = over / under;  // towards zero
     return narrowed(over < 0 && quotient * under != over ? quotient - 1 : quotient);
   }
 };
@@ -105,9 +105,7 @@ double PositionDrift::value() const {
                              static_cast<long double>(drift.below));
 }
 
-int64_t PositionDrift::floor_over(const Decimal& step) const {
-  return fraction().floor_over(step);
-}
+int64_t PositionDrift::floor_over(const Decimal& step) const { return fraction().floor_over(step); }
 
 int64_t PositionDrift::floor_size_over(const Decimal& step) const {
   Fraction drift = fraction();

@@ -12,7 +12,7 @@ namespace kvsim {
 /// fractions fit 128 bits: always, where every row has as many best entries as the others.
 class PositionDrift {
  public:
-  explicit PositionDrift(int64_t rows) : rows_(rows) {}   ///< M; 0 or 1 row never drifts
+  explicit PositionDrift(int64_t rows) : rows_(rows) {}  ///< M; 0 or 1 row never drifts
   /// The best entries of a row: how many, and the sum of their positions. Rows left out, or with
   /// no entry, count in M alone.
   void add(int64_t row, int64_t count, int64_t sum);

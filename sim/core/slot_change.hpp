@@ -11,9 +11,9 @@ namespace kvsim {
 /// a and a' the attention on the members and on the slot, v_M the members' mean value, v^ the
 /// slot's, v_rest the mean of everything else.
 struct SlotChange {
-  double value_part = 0;   ///< first term
-  double mass_part = 0;    ///< second term
-  double whole = 0;        ///< their sum
+  double value_part = 0;  ///< first term
+  double mass_part = 0;   ///< second term
+  double whole = 0;       ///< their sum
 };
 
 /// `attention`: a in [0, 1]; `defect`: log-weight + logit of the slot minus log-sum-exp of the
@@ -25,7 +25,7 @@ SlotChange slot_change(double attention, double defect, std::span<const double> 
   // a' and (a' - a) / (1 - a), each without a difference of near numbers.
   const double a = attention;
   const double u = std::exp(-std::fabs(defect));
-  const double gain = -std::expm1(-std::fabs(defect));   // 1 - u
+  const double gain = -std::expm1(-std::fabs(defect));  // 1 - u
   const double total = defect > 0 ? u + a * gain : 1 - a * gain;
   const double on_slot = (defect > 0 ? a : a * u) / total;
   const double moved = (defect > 0 ? a : -a) * gain / total;

@@ -137,7 +137,7 @@ class SpareMemory {
 };
 
 SpareMemory& spare_memory() {
-  static auto* const spare = new SpareMemory;   // never destroyed: tensors may live longer
+  static auto* const spare = new SpareMemory;  // never destroyed: tensors may live longer
   return *spare;
 }
 
@@ -154,8 +154,8 @@ std::shared_ptr<std::byte[]> allocate(size_t bytes) {
   void* memory = big ? spare_memory().take(size) : nullptr;
   if (memory == nullptr) memory = std::aligned_alloc(big ? kHugePage : kCacheLine, size);
   if (memory == nullptr)
-    throw Error(Fault::failure, {.what = "out of memory", .found = std::to_string(bytes) +
-                                                                   " bytes wanted for one tensor"});
+    throw Error(Fault::failure, {.what = "out of memory",
+                                 .found = std::to_string(bytes) + " bytes wanted for one tensor"});
 #ifdef __linux__
   if (big) madvise(memory, size, MADV_HUGEPAGE);
 #endif
@@ -184,7 +184,7 @@ float half_to_float(uint16_t bits) {
   const uint32_t sign = uint32_t{bits & 0x8000u} << 16;
   const uint32_t exponent = (bits >> 10) & 0x1Fu;
   const uint32_t fraction = bits & 0x3FFu;
-  if (exponent == 0) {   // zero or subnormal: fraction * 2^-24, exact in float32
+  if (exponent == 0) {  // zero or subnormal: fraction * 2^-24, exact in float32
     const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
     return sign != 0 ? -magnitude : magnitude;
   }
@@ -199,11 +199,11 @@ uint16_t float_to_half(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 16) & 0x8000u;
   const uint32_t magnitude = bits & 0x7FFFFFFFu;
-  if (magnitude > 0x7F800000u)   // NaN: keep the top of the payload, make it quiet
+  if (magnitude > 0x7F800000u)  // NaN: keep the top of the payload, make it quiet
     return static_cast<uint16_t>(sign | 0x7E00u | ((magnitude >> 13) & 0x3FFu));
-  if (magnitude >= 0x477FF000u)   // 65520 and more round to infinity
+  if (magnitude >= 0x477FF000u)  // 65520 and more round to infinity
     return static_cast<uint16_t>(sign | 0x7C00u);
-  if (magnitude < 0x38800000u) {   // below 2^-14: adding 0.5 rounds at bit 2^-24, to nearest even
+  if (magnitude < 0x38800000u) {  // below 2^-14: adding 0.5 rounds at bit 2^-24, to nearest even
     const float rounded = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(rounded) - 0x3F000000u));
   }

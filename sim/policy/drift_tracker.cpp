@@ -67,17 +67,17 @@ class RowBins {
  private:
   struct Bin {
     uint32_t count = 0;
-    uint32_t list = 0;     // 1 + number of the list its entries are wanted in; 0: none
-    uint64_t places = 0;   // sum of the entries' numbers
+    uint32_t list = 0;    // 1 + number of the list its entries are wanted in; 0: none
+    uint64_t places = 0;  // sum of the entries' numbers
   };
   struct Cut {
     size_t variant;
     int64_t count;
-    int64_t from_bin;      // how many of them are in the bin where they end
-    uint64_t places;       // sum over the better bins
+    int64_t from_bin;  // how many of them are in the bin where they end
+    uint64_t places;   // sum over the better bins
     uint32_t list;
   };
-  std::vector<Bin> bins_ = std::vector<Bin>(size_t{1} << 16);   // all empty between rows
+  std::vector<Bin> bins_ = std::vector<Bin>(size_t{1} << 16);  // all empty between rows
   std::vector<uint16_t> bin_of_;
   size_t lowest_ = 0, highest_ = 0, at_ = 0;
   int64_t above_ = 0;
@@ -89,9 +89,7 @@ class RowBins {
 }  // namespace
 
 DriftTracker::DriftTracker(std::vector<int64_t> best, int64_t rows)
-    : best_(std::move(best)),
-      ascending_(best_.size()),
-      counts_(rows, std::ssize(best_)),
+    : best_(std::move(best)), ascending_(best_.size()), counts_(rows, std::ssize(best_)),
       sums_(rows, std::ssize(best_)) {
   std::iota(ascending_.begin(), ascending_.end(), size_t{0});
   std::stable_sort(ascending_.begin(), ascending_.end(),

@@ -18,7 +18,7 @@ namespace {
 /// Scores of one plan and variant on one layer, with their rankings.
 struct Scored {
   std::shared_ptr<ScoredLayer> layer;
-  std::map<bool, Ranking> by_final;        // by tie=raw or not
+  std::map<bool, Ranking> by_final;  // by tie=raw or not
   std::map<bool, Ranking> by_unweighted;
 
   /// Makes the rankings there are, unless they were made before.
@@ -26,12 +26,12 @@ struct Scored {
     if (by_final.contains(tie_by_raw)) return;
     by_final[tie_by_raw] = rank(layer->score, layer->raw, tie_by_raw, layer->candidate);
     if (!layer->unweighted.empty())
-      by_unweighted[tie_by_raw] =
-          rank(layer->unweighted, layer->unweighted_raw, tie_by_raw, layer->candidate);
+      by_unweighted[tie_by_raw] = rank(layer->unweighted, layer->unweighted_raw, tie_by_raw,
+                                       layer->candidate);
   }
 };
 
-using ScoredPlans = std::map<std::pair<size_t, size_t>, Scored>;   // by (plan, variant)
+using ScoredPlans = std::map<std::pair<size_t, size_t>, Scored>;  // by (plan, variant)
 
 std::shared_ptr<KeptSets> everything(int64_t owners, int64_t entries, bool per_query_head) {
   auto kept = std::make_shared<KeptSets>();
@@ -81,7 +81,7 @@ class PolicyRun::Impl {
         layers(std::move(run_layers)), seed(run_seed), files(side_files),
         preparation(info, layers, budgets) {
     for (const Record& record : records) prepared.push_back(preparation.prepare(record));
-    for (size_t at = 0; at < records.size(); ++at) {   // companions come after all records
+    for (size_t at = 0; at < records.size(); ++at) {  // companions come after all records
       const PreparedRecord& one = prepared[at];
       if (!one.constrain->compares_with_unconstrained(one.settings)) continue;
       Record plain = records[at];
@@ -115,8 +115,8 @@ class PolicyRun::Impl {
   uint64_t seed;
   const SideFiles& files;
   Preparation preparation;
-  std::vector<PreparedRecord> prepared;     // records, then their unconstrained companions
-  std::map<int, ScoredPlans> surveyed;      // by layer, until it is replayed
+  std::vector<PreparedRecord> prepared;  // records, then their unconstrained companions
+  std::map<int, ScoredPlans> surveyed;   // by layer, until it is replayed
   bool allocated = false;
   double scoring_seconds = 0;
   // [prepared][budget] what the layer before kept, and what this layer keeps
@@ -189,15 +189,15 @@ SelectionInput PolicyRun::Impl::selection(const PreparedRecord& record, size_t b
   input.budget_is_count = !budgets[b].is_ratio;
   const int64_t others = n - at.window;
   input.mass_cap = (budgets[b].is_ratio ? budgets[b].amount.floor_times(others)
-                                        : others * at.entries / n) - at.window;
+                                        : others * at.entries / n) -
+                   at.window;
   if (budgets[b].is_ratio)
-    input.kvpress_kept =
-        (1.0 - budgets[b].amount.one_minus().value()) * static_cast<double>(n);
+    input.kvpress_kept = (1.0 - budgets[b].amount.one_minus().value()) * static_cast<double>(n);
   return input;
 }
 
-AllocationLayer PolicyRun::Impl::allocation_layer(const PreparedRecord& record, size_t b,
-                                                  int layer, const ScoredPlans* plans) const {
+AllocationLayer PolicyRun::Impl::allocation_layer(const PreparedRecord& record, size_t b, int layer,
+                                                  const ScoredPlans* plans) const {
   AllocationLayer one;
   one.layer = layer;
   if (!plans || !record.allocate->needs_scores()) return one;
@@ -219,8 +219,7 @@ Table<int64_t> PolicyRun::Impl::allocate(const PreparedRecord& record, size_t b,
                                          AllocationRequest request,
                                          const std::vector<const ScoredPlans*>& of_layers) const {
   for (size_t l = 0; l < of_layers.size(); ++l)
-    request.layers.push_back(
-        allocation_layer(record, b, record.layers[l], of_layers[l]));
+    request.layers.push_back(allocation_layer(record, b, record.layers[l], of_layers[l]));
   return record.allocate->budgets(request);
 }
 
@@ -338,8 +337,8 @@ std::shared_ptr<const KeptSets> PolicyRun::Impl::select(size_t r, size_t b, cons
 PolicyRun::PolicyRun(std::vector<Record> records, std::vector<Budget> budgets,
                      const TraceInfo& info, std::vector<int> layers, uint64_t seed,
                      const SideFiles& files)
-    : impl_(std::make_unique<Impl>(std::move(records), std::move(budgets), info,
-                                   std::move(layers), seed, files)) {}
+    : impl_(std::make_unique<Impl>(std::move(records), std::move(budgets), info, std::move(layers),
+                                   seed, files)) {}
 PolicyRun::~PolicyRun() = default;
 
 void PolicyRun::check() const {
@@ -387,8 +386,8 @@ LayerKept PolicyRun::select(LayerWork& work) {
       run.rank_entries(record, b, plans);
   run.current.assign(run.prepared.size(), LayerKept::value_type(run.budgets.size()));
   const auto records = static_cast<int64_t>(run.records.size());
-  run.select_all({records, std::ssize(run.prepared)}, work, plans);   // companions, who are looked
-  run.select_all({0, records}, work, plans);                          // at by these
+  run.select_all({records, std::ssize(run.prepared)}, work, plans);  // companions, who are looked
+  run.select_all({0, records}, work, plans);                         // at by these
   run.previous.assign(run.prepared.size(), {});
   for (size_t r = 0; r < run.prepared.size(); ++r)
     if (run.prepared[r].settings.flag("nested")) run.previous[r] = run.current[r];

@@ -28,11 +28,11 @@ class PolicyRun {
 
   const std::vector<Record>& records() const;
   const std::vector<Budget>& budgets() const;
-  int64_t budget_entries(size_t record, size_t budget) const;   ///< B
+  int64_t budget_entries(size_t record, size_t budget) const;  ///< B
 
-  bool needs_survey() const;          ///< some record ranks or budgets across layers by its scores
-  void survey(LayerWork& work);       ///< first pass over one layer
-  void finish_survey();               ///< after the last layer of the first pass
+  bool needs_survey() const;     ///< some record ranks or budgets across layers by its scores
+  void survey(LayerWork& work);  ///< first pass over one layer
+  void finish_survey();          ///< after the last layer of the first pass
 
   LayerKept select(LayerWork& work);  ///< second (or only) pass over one layer
 
@@ -41,7 +41,7 @@ class PolicyRun {
   /// What select() of the layer just done leaves for those after it; likewise.
   void exchange_selected(Archive& archive);
 
-  double scoring_seconds() const;     ///< of all layers so far; the rest of both passes ranks
+  double scoring_seconds() const;  ///< of all layers so far; the rest of both passes ranks
 
  private:
   class Impl;

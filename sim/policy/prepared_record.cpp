@@ -19,7 +19,7 @@
 namespace kvsim {
 namespace {
 
-constexpr int kFirstScoringPlace = 500;   // sections 5.1 to 5.8 of the parameters' order
+constexpr int kFirstScoringPlace = 500;  // sections 5.1 to 5.8 of the parameters' order
 constexpr int kEndOfScoring = 600;
 
 /// B: exact, or as kvpress computes it in IEEE doubles (policies.md 3).
@@ -33,7 +33,7 @@ std::vector<int> skipped_layers(const Settings& settings, int model_layers) {
   std::vector<int> skipped;
   for (const std::string& text : settings.list("skip_layers")) {
     const int layer = std::stoi(text);
-    skipped.push_back(layer < 0 ? model_layers + layer : layer);   // -1 is the last
+    skipped.push_back(layer < 0 ? model_layers + layer : layer);  // -1 is the last
   }
   return skipped;
 }
@@ -92,9 +92,8 @@ PreparedRecord Preparation::prepare(const Record& record) {
   p.ranges = p.constrain->segments(p.settings, info_.spans, n);
 
   const auto& queries = Kinds<Queries>::find(p.settings.text("queries"));
-  const bool follows_drift =
-      Kinds<Smooth>::find(p.settings.text("smooth")).drift() != Drift::none;
-  std::map<int64_t, std::vector<int64_t>> slots_of_window;   // K of the variants, per m
+  const bool follows_drift = Kinds<Smooth>::find(p.settings.text("smooth")).drift() != Drift::none;
+  std::map<int64_t, std::vector<int64_t>> slots_of_window;  // K of the variants, per m
   for (const Budget& budget : budgets_) {
     PreparedBudget b;
     b.entries = budget_entries(p.settings, budget, n);
@@ -112,8 +111,8 @@ PreparedRecord Preparation::prepare(const Record& record) {
     plan.settings = p.settings;
     plan.segments = segments(p, b.window);
     plan.free_slots = slots_of_window[b.window];
-    plan.wants_unweighted =
-        stage1.uses_unweighted() || p.settings.is("allocate_score", "unweighted");
+    plan.wants_unweighted = stage1.uses_unweighted() ||
+                            p.settings.is("allocate_score", "unweighted");
     plan.wants_statistic = p.allocate->watches();
     plan.for_survey = p.allocate->across_layers() && p.allocate->needs_scores();
     plan.layers = {p.layers.begin(), p.layers.end()};
@@ -206,7 +205,7 @@ void Preparation::check_queries(const PreparedRecord& record) const {
       for (const Segment& segment : plans_[b.plan].segments)
         needed.insert(segment.positions.begin(), segment.positions.end());
     if (b.keeps_all && decodes && !record.settings.is("allocate", "everything"))
-      for (const Segment& segment : segments(record, b.window))   // entries leave later
+      for (const Segment& segment : segments(record, b.window))  // entries leave later
         needed.insert(segment.positions.begin(), segment.positions.end());
     if (!b.keeps_all || decodes) need_for_merging(record, b.entries, needed);
   }

@@ -20,33 +20,33 @@ struct ScorePlan {
   std::vector<int64_t> free_slots;
   bool wants_unweighted = false;
   bool wants_statistic = false;
-  bool for_survey = false;     ///< some record needs it of all layers before any is replayed
-  std::set<int> layers;        ///< those that some record does not skip
+  bool for_survey = false;  ///< some record needs it of all layers before any is replayed
+  std::set<int> layers;     ///< those that some record does not skip
 };
 
 /// One record at one budget.
 struct PreparedBudget {
-  int64_t entries = 0;              ///< B
-  int64_t window = 0;               ///< m
-  bool keeps_all = false;           ///< nothing is evicted
-  size_t plan = 0;                  ///< its ScorePlan
-  size_t variant = 0;               ///< of the plan's free_slots
-  Table<int64_t> across;            ///< [layers][owners] budgets of kinds that work across layers
+  int64_t entries = 0;     ///< B
+  int64_t window = 0;      ///< m
+  bool keeps_all = false;  ///< nothing is evicted
+  size_t plan = 0;         ///< its ScorePlan
+  size_t variant = 0;      ///< of the plan's free_slots
+  Table<int64_t> across;   ///< [layers][owners] budgets of kinds that work across layers
 };
 
 /// One record of the run, with all that is known of it before the first layer is read.
 struct PreparedRecord {
   Settings settings;
-  std::string title;                      ///< canonical record, for messages
+  std::string title;  ///< canonical record, for messages
   const Allocate* allocate = nullptr;
   const Constrain* constrain = nullptr;
-  bool rescored = false;                  ///< segments are scored on their own
-  std::vector<int> layers;                ///< layers that take part (not skipped)
+  bool rescored = false;    ///< segments are scored on their own
+  std::vector<int> layers;  ///< layers that take part (not skipped)
   std::vector<Range> whitelist;
-  std::vector<Range> ranges;              ///< segments that share the budget
+  std::vector<Range> ranges;  ///< segments that share the budget
   int64_t owners = 0;
   std::vector<PreparedBudget> budgets;
-  int unconstrained = -1;                 ///< index of the record it is compared with
+  int unconstrained = -1;  ///< index of the record it is compared with
   bool skips(int layer) const;
 };
 

@@ -14,8 +14,8 @@ namespace {
 #define KVPRESS "rounding=kvpress,window=64,"
 #define DEFENSIVE \
   "order=sag,smooth=avg,aggregate=max,group=max,prior=head-mean,weight=projected-l1,"
-#define DEFENSIVE_CODE                                                                       \
-  "order=sga,smooth=avg-renormalized,aggregate=max,group=max,prior=head-mean,"               \
+#define DEFENSIVE_CODE                                                         \
+  "order=sga,smooth=avg-renormalized,aggregate=max,group=max,prior=head-mean," \
   "weight=projected-l1,normalize=token-heads,stage1=mass,ada_total=product,"
 #define CRITICAL SNAPKV "weight=projected-l1,weight_epsilon=0.0001,stage1=ratio,"
 #define CAKE "aggregate=mean-variance,smooth=avg,allocate=cake,"
@@ -92,8 +92,7 @@ const std::vector<Preset> kPresets = {
     {"scissorhands", "",
      "queries=last,indicator=below-mean,aggregate=sum,recent=10,evict_batch=0.5",
      "entries that are rarely below the mean attention", "Scissorhands"},
-    {"roco", "",
-     "queries=all,order=gas,aggregate=mean-visible,sinks=4,recent=10,std_keep=0.3",
+    {"roco", "", "queries=all,order=gas,aggregate=mean-visible,sinks=4,recent=10,std_keep=0.3",
      "mean attention, entries of large deviation protected", "RoCo"},
     {"importance", "", "indicator=importance", "attention times ||v W||_1, the target itself",
      "DefensiveKV 3.1"},
@@ -111,15 +110,14 @@ const std::vector<Preset> kPresets = {
      "as published: attention is aggregated first", "ReST-KV repository"},
     {"restkv", "joint", "indicator=output-change-joint,aggregate=ema,smooth=aws",
      "change of the output by all heads that share the entry", "kvsim"},
-    {"convex", "", PYRAMID_WINDOW "merge=convex",
-     "the selection of keepkv, slots are plain means", "KeepKV Eq. 5"},
+    {"convex", "", PYRAMID_WINDOW "merge=convex", "the selection of keepkv, slots are plain means",
+     "KeepKV Eq. 5"},
     {"cam", "", CAM "merge=cam", "values of the oldest are spread over later slots, by a draw",
      "CaM repository"},
     {"cam", "expected", CAM "merge=cam-expected", "the expectation of the draw", "kvsim"},
     {"d2o", "", D2O "merge=d2o", "layers by variance of attention, merging by cosine", "D2O"},
-    {"d2o", "code",
-     D2O "merge=d2o-code,granularity=query,group=none,skip_layers=0+1+-1", "as published",
-     "D2O repository"},
+    {"d2o", "code", D2O "merge=d2o-code,granularity=query,group=none,skip_layers=0+1+-1",
+     "as published", "D2O repository"},
     {"kvmerger", "", "queries=all,aggregate=sum,merge=kvmerger",
      "runs of similar keys become one slot", "KVMerger"},
     {"keepkv", "", PYRAMID_WINDOW "merge=keepkv,votes=count",
@@ -128,15 +126,14 @@ const std::vector<Preset> kPresets = {
      "the mass is kept by a bias per query head", "kvsim"},
     {"keepkv", "code",
      PYRAMID_WINDOW "indicator=exp-logit,granularity=query,group=none,merge=keepkv-code,"
-     "votes=count,score_estimate=window-mean,estimate_window=0.2",
+                    "votes=count,score_estimate=window-mean,estimate_window=0.2",
      "as published", "KeepKV repository"},
     {"external", "", KEYS_ONLY "indicator=external", "scores from a file", "kvsim"},
     {"oracle-mean", "", FUTURE "indicator=importance-share,aggregate=sum,group=sum",
      "hindsight: best mean retained importance", "kvsim"},
     {"oracle-max", "", FUTURE "indicator=importance,aggregate=max,group=max",
      "hindsight: largest importance at any later step", "kvsim; DefensiveKV 3.1"},
-    {"oracle-step", "",
-     FUTURE "indicator=importance,aggregate=each,group=sum,schedule=per-step",
+    {"oracle-step", "", FUTURE "indicator=importance,aggregate=each,group=sum,schedule=per-step",
      "hindsight: the best set at each step", "kvsim"},
     {"oracle-snapkv", "", FUTURE SNAPKV, "SnapKV whose window is the future", "kvsim"},
     {"oracle-restkv", "", FUTURE "indicator=output-change", "ReST-KV's indicator on the future",
@@ -168,7 +165,7 @@ Settings preset_settings(const Preset& preset) {
     const size_t equals = cell.find('=');
     const Parameter* p = find_parameter(cell.substr(0, equals));
     if (!p) throw std::logic_error("unknown key in the preset table: " + std::string(cell));
-    settings.set(p->key, canonical_value(*p, cell.substr(equals + 1)));   // a later cell replaces
+    settings.set(p->key, canonical_value(*p, cell.substr(equals + 1)));  // a later cell replaces
   }
   return settings;
 }

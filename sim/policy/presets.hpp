@@ -10,10 +10,10 @@ namespace kvsim {
 /// One row of the preset table: a complete assignment of the stages.
 struct Preset {
   std::string name;
-  std::string variant;       ///< empty for the bare preset
-  std::string cells;         ///< key=value pairs that differ from the parameters' defaults
-  std::string summary;       ///< one line
-  std::string source;        ///< paper or repository
+  std::string variant;  ///< empty for the bare preset
+  std::string cells;    ///< key=value pairs that differ from the parameters' defaults
+  std::string summary;  ///< one line
+  std::string source;   ///< paper or repository
 };
 
 /// Every row, in the order of the table.

@@ -13,11 +13,11 @@ namespace kvsim {
 namespace {
 
 constexpr int kDigitBits = 11;
-constexpr int kDigits = 6;   // 6 * 11 >= 64
+constexpr int kDigits = 6;  // 6 * 11 >= 64
 constexpr size_t kValues = size_t{1} << kDigitBits;
 
 struct Item {
-  uint64_t key;     // smaller for larger scores
+  uint64_t key;  // smaller for larger scores
   uint32_t entry;
 };
 
@@ -32,7 +32,7 @@ void radix_sort(std::vector<Item>& items) {
     for (int d = 0; d < kDigits; ++d) ++counts[static_cast<size_t>(d)][digit(item.key, d)];
   for (int d = 0; d < kDigits; ++d) {
     auto& count = counts[static_cast<size_t>(d)];
-    if (count[digit(items.front().key, d)] == items.size()) continue;   // all the same
+    if (count[digit(items.front().key, d)] == items.size()) continue;  // all the same
     uint32_t position = 0;
     for (uint32_t& value : count) position += std::exchange(value, position);
     for (const Item& item : items) other[count[digit(item.key, d)]++] = item;
@@ -46,7 +46,7 @@ Ranking rank(const Table<double>& score, const Table<double>& raw, bool tie_by_r
              const std::vector<uint8_t>& candidate) {
   Ranking ranking{.score = &score, .raw = tie_by_raw && !raw.empty() ? &raw : nullptr, .order = {}};
   ranking.order.resize(static_cast<size_t>(score.rows()));
-  std::vector<uint32_t> candidates;   // the more recent first
+  std::vector<uint32_t> candidates;  // the more recent first
   for (size_t i = candidate.size(); i-- > 0;)
     if (candidate[i]) candidates.push_back(static_cast<uint32_t>(i));
   if (candidates.empty()) return ranking;
@@ -61,9 +61,8 @@ Ranking rank(const Table<double>& score, const Table<double>& raw, bool tie_by_r
       for (auto first = items.begin(); first != items.end();) {
         const auto last = std::find_if(first, items.end(),
                                        [&](const Item& item) { return item.key != first->key; });
-        std::stable_sort(first, last, [r](const Item& a, const Item& b) {
-          return r[a.entry] > r[b.entry];
-        });
+        std::stable_sort(first, last,
+                         [r](const Item& a, const Item& b) { return r[a.entry] > r[b.entry]; });
         first = last;
       }
     }

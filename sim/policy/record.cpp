@@ -35,12 +35,17 @@ const Preset& preset_named(std::string_view title) {
     if (preset.name == name) variants.push_back(preset_title(preset));
   }
   if (variants.empty())
-    usage_error({.what = "unknown preset", .where = "policy", .found = name,
-                 .expected = "a preset of `kvsim policies`", .hint = did_you_mean(name, names)});
+    usage_error({.what = "unknown preset",
+                 .where = "policy",
+                 .found = name,
+                 .expected = "a preset of `kvsim policies`",
+                 .hint = did_you_mean(name, names)});
   std::string listed;
   for (const std::string& one : variants) listed += (listed.empty() ? "" : ", ") + one;
-  usage_error({.what = "unknown variant of " + name, .where = "policy",
-               .found = std::string(title), .expected = listed});
+  usage_error({.what = "unknown variant of " + name,
+               .where = "policy",
+               .found = std::string(title),
+               .expected = listed});
 }
 
 std::vector<std::string> all_keys() {
@@ -61,19 +66,22 @@ Record Record::parse(std::string_view text) {
     const size_t equals = parts[at].find('=');
     const std::string key(parts[at].substr(0, equals));
     if (equals == std::string_view::npos)
-      usage_error({.what = "not a change of a record", .where = "policy " + std::string(text),
+      usage_error({.what = "not a change of a record",
+                   .where = "policy " + std::string(text),
                    .found = key.empty() ? "nothing between two commas" : key,
                    .expected = "key=value"});
     const Parameter* parameter = find_parameter(key);
     if (!parameter)
-      usage_error({.what = "unknown key", .where = "policy " + std::string(text), .found = key,
+      usage_error({.what = "unknown key",
+                   .where = "policy " + std::string(text),
+                   .found = key,
                    .expected = "a key of `kvsim policies " + preset.name + "`",
                    .hint = did_you_mean(key, all_keys())});
     record.settings.set(key, canonical_value(*parameter, parts[at].substr(equals + 1)));
     typed.insert(key);
   }
   if (record.settings.is("granularity", "query") && !typed.contains("group"))
-    record.settings.set("group", "none");   // a query head has no group
+    record.settings.set("group", "none");  // a query head has no group
   if (typed.contains("merge") && !typed.contains("votes"))
     record.settings.set("votes", usual_votes(record.settings));
   check_record(std::string(text), original, typed, record.settings);
@@ -104,7 +112,9 @@ Budget Budget::parse(std::string_view text) {
   const bool ok = amount && (fraction ? amount->value() > 0 && amount->value() <= 1
                                       : integer && amount->value() >= 1);
   if (!ok)
-    usage_error({.what = "bad budget", .where = "--budget", .found = std::string(text),
+    usage_error({.what = "bad budget",
+                 .where = "--budget",
+                 .found = std::string(text),
                  .expected = "a ratio in (0, 1] with '.' or '%', or a count >= 1",
                  .hint = "1.0 keeps everything, 1 keeps one entry"});
   budget.is_ratio = fraction;
@@ -117,8 +127,7 @@ int64_t Budget::entries(int64_t n) const {
 }
 
 double Budget::ratio(int64_t n) const {
-  return is_ratio ? amount.value()
-                  : static_cast<double>(entries(n)) / static_cast<double>(n);
+  return is_ratio ? amount.value() : static_cast<double>(entries(n)) / static_cast<double>(n);
 }
 
 }  // namespace kvsim

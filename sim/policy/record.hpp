@@ -11,7 +11,7 @@ namespace kvsim {
 /// A policy record: PRESET[:VARIANT][,key=value]... with every key assigned (policies.md 2).
 struct Record {
   std::string preset;
-  std::string variant;     ///< empty for a bare preset
+  std::string variant;  ///< empty for a bare preset
   Settings settings;
 
   /// Parses and checks a typed record; a mistake is a usage error naming the nearest valid words.
@@ -23,13 +23,13 @@ struct Record {
 
 /// A budget as typed: `0.2` and `20%` are ratios in (0, 1], an integer is a count >= 1.
 struct Budget {
-  std::string label;        ///< as typed
+  std::string label;  ///< as typed
   bool is_ratio = false;
   Decimal amount;
 
   static Budget parse(std::string_view text);
-  int64_t entries(int64_t n) const;                ///< B with rounding=exact; B > n is cut to n
-  double ratio(int64_t n) const;                   ///< the typed ratio, or min(c, n)/n
+  int64_t entries(int64_t n) const;  ///< B with rounding=exact; B > n is cut to n
+  double ratio(int64_t n) const;     ///< the typed ratio, or min(c, n)/n
 };
 
 }  // namespace kvsim

@@ -55,8 +55,8 @@ void check_scoring(const Complaints& complaints, const Settings& settings) {
   const bool per_query_head = settings.is("granularity", "query");
   complaints.require(!rows || !settings.is("queries", "none"), name + " needs observing queries",
                      "queries=window, last or all");
-  complaints.require(!indicator.aggregates_first() || order[0] == 'a',
-                     name + " aggregates first", "order=asg or ags");
+  complaints.require(!indicator.aggregates_first() || order[0] == 'a', name + " aggregates first",
+                     "order=asg or ags");
   const bool before = rows && order.find('s') < order.find('a');
   complaints.require(!smooth.only_before_aggregate() || before,
                      "smooth=" + settings.text("smooth") + " works on rows",
@@ -70,9 +70,9 @@ void check_scoring(const Complaints& complaints, const Settings& settings) {
                      "order=asg");
   complaints.require(!per_query_head || group.span() == GroupSpan::head,
                      "granularity=query has no groups", "group=none");
-  complaints.require(per_query_head || indicator.axes() != Axes::head_row ||
-                         group.span() != GroupSpan::head,
-                     "group=none leaves one score per query head", "granularity=query");
+  complaints.require(
+      per_query_head || indicator.axes() != Axes::head_row || group.span() != GroupSpan::head,
+      "group=none leaves one score per query head", "granularity=query");
   complaints.require(!per_query_head || indicator.axes() != Axes::group_row,
                      name + " scores KV heads", "granularity=kv");
 }
@@ -97,11 +97,10 @@ void check_budget(const Complaints& complaints, const Settings& settings) {
     if (used_keys(settings).contains(file))
       complaints.require(!settings.is(file, "none"), "no file is named",
                          std::string(file) + "=FILE");
-  complaints.require(!settings.flag("nested") ||
-                         chosen<Group>(settings, "group").span() == GroupSpan::layer,
-                     "nested=yes needs one score for all heads", "group=layer-mean");
-  const std::string fault =
-      chosen<Quantize>(settings, "quantize").fault(settings);
+  complaints.require(
+      !settings.flag("nested") || chosen<Group>(settings, "group").span() == GroupSpan::layer,
+      "nested=yes needs one score for all heads", "group=layer-mean");
+  const std::string fault = chosen<Quantize>(settings, "quantize").fault(settings);
   complaints.require(fault.empty(), "quantize=" + settings.text("quantize"), fault);
 }
 
@@ -136,10 +135,10 @@ void check_decode(const Complaints& complaints, const Settings& settings) {
   const auto& indicator = chosen<Indicator>(settings, "indicator");
   complaints.require(indicator.scores_slots(), "indicator=" + settings.text("indicator") + with,
                      "indicator=attention, below-mean, position, key-norm or random");
-  complaints.require(indicator.axes() == Axes::entry ||
-                         chosen<Aggregate>(settings, "aggregate").follows_slots(),
-                     "aggregate=" + settings.text("aggregate") + with,
-                     "aggregate=sum, mean, mean-visible, max, last, ema or linear");
+  complaints.require(
+      indicator.axes() == Axes::entry || chosen<Aggregate>(settings, "aggregate").follows_slots(),
+      "aggregate=" + settings.text("aggregate") + with,
+      "aggregate=sum, mean, mean-visible, max, last, ema or linear");
   complaints.require(!chosen<Queries>(settings, "queries").looks_ahead(), "an oracle" + with,
                      "schedule=prefill");
 }
@@ -184,11 +183,11 @@ void check_record(const std::string& text, const Settings& original,
                    chosen<Aggregate>(settings, "aggregate").per_step());
   only_from_preset(complaints, original, settings, "schedule",
                    chosen<Schedule>(settings, "schedule").per_step());
-  complaints.require(chosen<Schedule>(settings, "schedule").per_step() ==
-                         chosen<Aggregate>(settings, "aggregate").per_step(),
-                     "schedule=" + settings.text("schedule") + " with aggregate=" +
-                         settings.text("aggregate"),
-                     "per-step with each, or neither");
+  complaints.require(
+      chosen<Schedule>(settings, "schedule").per_step() ==
+          chosen<Aggregate>(settings, "aggregate").per_step(),
+      "schedule=" + settings.text("schedule") + " with aggregate=" + settings.text("aggregate"),
+      "per-step with each, or neither");
   check_scoring(complaints, settings);
   check_merge(complaints, settings);
   check_decode(complaints, settings);
@@ -196,7 +195,8 @@ void check_record(const std::string& text, const Settings& original,
   const std::set<std::string> used = used_keys(settings);
   for (const std::string& key : typed) {
     if (used.contains(key)) continue;
-    usage_error({.what = "the chosen stages do not use " + key, .where = "policy " + text,
+    usage_error({.what = "the chosen stages do not use " + key,
+                 .where = "policy " + text,
                  .found = key + "=" + settings.text(key),
                  .expected = "only keys that take effect",
                  .hint = did_you_mean(key, {used.begin(), used.end()})});

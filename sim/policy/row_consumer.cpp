@@ -12,7 +12,7 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kSumValues = int64_t{1} << 20;   // of sums made in one pass: 8 MB
+constexpr int64_t kSumValues = int64_t{1} << 20;  // of sums made in one pass: 8 MB
 
 struct SharedPass {
   AttentionPass pass;
@@ -28,9 +28,8 @@ void feed(const std::vector<RowConsumer*>& consumers, const AttentionBlock& bloc
           int64_t first_row) {
   for (RowConsumer* consumer : consumers) {
     consumer->start(block, first_row);
-    parallel_for(consumer->tasks(block), [&](int64_t task) {
-      consumer->run(block, first_row, static_cast<int>(task));
-    });
+    parallel_for(consumer->tasks(block),
+                 [&](int64_t task) { consumer->run(block, first_row, static_cast<int>(task)); });
     consumer->end(block, first_row);
   }
 }
@@ -81,18 +80,17 @@ void feed_sums(LayerWork& work, std::span<WantedSums> wanted) {
 
 /// As few passes as memory allows; those who look at many queries go together.
 void feed_all_sums(LayerWork& work, std::vector<WantedSums> wanted) {
-  std::ranges::stable_sort(wanted, std::greater(), [](const WantedSums& one) {
-    return one.request.rows.size();
-  });
+  std::ranges::stable_sort(wanted, std::greater(),
+                           [](const WantedSums& one) { return one.request.rows.size(); });
   for (size_t begin = 0, end = 0; begin < wanted.size(); begin = end) {
     int64_t values = 0;
     for (; end < wanted.size(); ++end) {
       const AttentionSumRequest& request = wanted[end].request;
-      const bool known = std::any_of(
-          wanted.begin() + static_cast<int64_t>(begin), wanted.begin() + static_cast<int64_t>(end),
-          [&](const WantedSums& other) {
-            return other.request.rows == request.rows && other.request.sums == request.sums;
-          });
+      const bool known = std::any_of(wanted.begin() + static_cast<int64_t>(begin),
+                                     wanted.begin() + static_cast<int64_t>(end),
+                                     [&](const WantedSums& other) {
+        return other.request.rows == request.rows && other.request.sums == request.sums;
+      });
       if (!known) values += std::ssize(request.sums) * work.query_heads() * request.columns;
       if (values > kSumValues && end > begin) break;
     }
@@ -123,8 +121,8 @@ void run_consumers(LayerWork& work, const std::vector<RowConsumer*>& consumers) 
   for (const SharedPass& shared : passes)
     for_each_attention_block(work, shared.pass,
                              [&](const AttentionBlock& block, int64_t first_row) {
-                               feed(shared.consumers, block, first_row);
-                             });
+      feed(shared.consumers, block, first_row);
+    });
 }
 
 }  // namespace kvsim

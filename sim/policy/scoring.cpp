@@ -23,8 +23,8 @@ namespace {
 /// A job at work: grouped scores per variant, and what was observed beside them.
 struct Scoring {
   ScoreJob* job = nullptr;
-  std::vector<Table<double>> grouped;   // per variant [owners][n]
-  ScoredLayer observed;                 // mass, deviation and statistic; shared by the variants
+  std::vector<Table<double>> grouped;  // per variant [owners][n]
+  ScoredLayer observed;                // mass, deviation and statistic; shared by the variants
   std::vector<std::unique_ptr<RowConsumer>> consumers;
   std::vector<StatisticConsumer*> statistics;
   std::optional<Table<double>> factor;  // what scores are multiplied with
@@ -75,8 +75,8 @@ void add_consumers(LayerWork& work, RowsOfLayer& rows, Scoring& scoring) {
       scoring.consumers.push_back(std::make_unique<MassConsumer>(
           work, segment, ahead, scoring.per_query_head(), scoring.observed));
     if (settings.real("std_keep") > 0)
-      scoring.consumers.push_back(std::make_unique<DeviationConsumer>(
-          work, settings, segment, scoring.observed.deviation));
+      scoring.consumers.push_back(
+          std::make_unique<DeviationConsumer>(work, settings, segment, scoring.observed.deviation));
     if (!scoring.job->wants_statistic) continue;
     auto watcher = std::make_unique<StatisticConsumer>(
         work, segment, ahead,
@@ -88,14 +88,14 @@ void add_consumers(LayerWork& work, RowsOfLayer& rows, Scoring& scoring) {
 }
 
 Scoring prepare(LayerWork& work, const SideFiles& files, uint64_t seed, ScoreJob& job) {
-  Scoring scoring{.job = &job, .grouped = {}, .observed = {}, .consumers = {}, .statistics = {},
-                  .factor = {}};
+  Scoring scoring{
+      .job = &job, .grouped = {}, .observed = {}, .consumers = {}, .statistics = {}, .factor = {}};
   if (stage<Indicator>(scoring, "indicator").axes() == Axes::entry) {
     score_entries(work, files, seed, scoring);
   } else {
     const int64_t owners = scoring.per_query_head() ? work.query_heads() : work.kv_heads();
     scoring.grouped.resize(job.free_slots.size());
-    parallel_for(std::ssize(scoring.grouped), [&](int64_t variant) {   // memory is new: it costs
+    parallel_for(std::ssize(scoring.grouped), [&](int64_t variant) {  // memory is new: it costs
       scoring.grouped[static_cast<size_t>(variant)] = Table<double>(owners, work.entries());
     });
   }
@@ -161,8 +161,8 @@ std::shared_ptr<ScoredLayer> finish_variant(const LayerWork& work, const Scoring
   const bool has_prior = !stage<Prior>(scoring, "prior").changes_nothing();
   if (has_prior) {
     layer->raw = layer->score;
-    finish_scores(scoring, factor, false,
-                  job.wants_unweighted ? &layer->unweighted_raw : nullptr, layer->raw);
+    finish_scores(scoring, factor, false, job.wants_unweighted ? &layer->unweighted_raw : nullptr,
+                  layer->raw);
   }
   finish_scores(scoring, factor, true, job.wants_unweighted ? &layer->unweighted : nullptr,
                 layer->score);
@@ -175,7 +175,7 @@ std::shared_ptr<ScoredLayer> finish_variant(const LayerWork& work, const Scoring
 void score_layer(LayerWork& work, const SideFiles& files, uint64_t seed,
                  std::span<ScoreJob* const> jobs) {
   std::vector<Scoring> scorings;
-  scorings.reserve(jobs.size());   // consumers keep pointers into their scoring
+  scorings.reserve(jobs.size());  // consumers keep pointers into their scoring
   std::vector<RowConsumer*> consumers;
   RowsOfLayer rows(work);
   for (ScoreJob* job : jobs) {
@@ -184,7 +184,7 @@ void score_layer(LayerWork& work, const SideFiles& files, uint64_t seed,
     for (const auto& consumer : scoring.consumers) consumers.push_back(consumer.get());
   }
   run_consumers(work, consumers);
-  std::vector<std::pair<Scoring*, size_t>> unfinished;   // variants of all
+  std::vector<std::pair<Scoring*, size_t>> unfinished;  // variants of all
   for (Scoring& scoring : scorings) {
     for (StatisticConsumer* watcher : scoring.statistics) {
       const std::vector<double> seen = watcher->finish();

@@ -18,7 +18,7 @@ struct ScoreJob {
   std::vector<int64_t> free_slots = {0};
   bool wants_unweighted = false;
   bool wants_statistic = false;
-  std::vector<std::shared_ptr<ScoredLayer>> results;   ///< per variant
+  std::vector<std::shared_ptr<ScoredLayer>> results;  ///< per variant
 };
 
 /// Runs the scoring stages of all jobs over one layer (policies.md 4: queries to normalize). Jobs

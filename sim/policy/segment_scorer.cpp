@@ -8,17 +8,12 @@ namespace kvsim {
 
 SegmentScorer::SegmentScorer(LayerWork& work, const ScoreJob& job, const Segment& segment,
                              RowsOfLayer& rows, std::vector<Table<double>>& results)
-    : RowConsumer(segment, job.settings->is("queries", "future")),
-      work_(work),
-      job_(job),
-      settings_(*job.settings),
-      indicator_(Kinds<Indicator>::find(settings_.text("indicator"))),
+    : RowConsumer(segment, job.settings->is("queries", "future")), work_(work), job_(job),
+      settings_(*job.settings), indicator_(Kinds<Indicator>::find(settings_.text("indicator"))),
       aggregate_(Kinds<Aggregate>::find(settings_.text("aggregate"))),
       smooth_(Kinds<Smooth>::find(settings_.text("smooth"))),
-      group_(Kinds<Group>::find(settings_.text("group"))),
-      results_(results),
-      rows_(rows.rows(settings_, segment)),
-      made_(rows.memory()),
+      group_(Kinds<Group>::find(settings_.text("group"))), results_(results),
+      rows_(rows.rows(settings_, segment)), made_(rows.memory()),
       has_group_(indicator_.axes() == Axes::head_row && group_.span() != GroupSpan::head),
       per_query_head_(settings_.is("granularity", "query")) {
   const std::string& order = settings_.text("order");
@@ -28,7 +23,7 @@ SegmentScorer::SegmentScorer(LayerWork& work, const ScoreJob& job, const Segment
   const auto columns = static_cast<size_t>(segment.candidates.size());
   if (whole_layer() && !groups_before())
     layer_rows_.assign(job.free_slots.size(), Row(columns, 0.0));
-  if (whole_layer() && groups_before())   // rows wait for the next KV head
+  if (whole_layer() && groups_before())  // rows wait for the next KV head
     made_ = std::make_shared<Buffer<double>>();
 }
 
@@ -38,7 +33,7 @@ AttentionPass SegmentScorer::wanted() const {
   pass.logits = indicator_.needs_logits();
   pass.outputs = indicator_.needs_outputs();
   pass.rows_outer = whole_layer() && groups_before();
-  if (pass.outputs && !segment().positions.empty())   // what the output is made of, all of it
+  if (pass.outputs && !segment().positions.empty())  // what the output is made of, all of it
     pass.columns = std::max(work_.entries(), segment().positions.back() + 1);
   return pass;
 }
@@ -50,15 +45,14 @@ std::optional<AttentionSumRequest> SegmentScorer::wanted_sums() const {
   if (!term || smooth_.drift() != Drift::none || smooths_before() ||
       (has_group_ && groups_before() && (!group_.linear() || whole_layer())))
     return std::nullopt;
-  const auto aggregation =
-      aggregate_.start(settings_, segment().rows(), segment().candidates.size());
+  const auto aggregation = aggregate_.start(settings_, segment().rows(),
+                                            segment().candidates.size());
   const std::span<const double> weights = aggregation->weights();
   if (weights.empty()) return std::nullopt;
   AttentionSumRequest request{
       .rows = {}, .columns = segment().candidates.end, .sums = {{*term, {}, {}}}};
   AttentionSum& sum = request.sums.front();
-  const std::vector<int64_t> stored =
-      stored_queries(work_, segment().positions, looks_ahead());
+  const std::vector<int64_t> stored = stored_queries(work_, segment().positions, looks_ahead());
   for (size_t j = 0; j < stored.size(); ++j) {
     const double weight = weights[static_cast<size_t>(segment().rows_before) + j];
     if (weight == 0) continue;
@@ -80,16 +74,16 @@ void SegmentScorer::take_sums(const TakenSums& taken) {
     std::vector<Row> of_head(static_cast<size_t>(heads));
     parallel_for(heads, [&](int64_t u) {
       const auto query_head = static_cast<int>(kv_head * heads + u);
-      const auto from = sums.row(query_head).subspan(static_cast<size_t>(candidates.begin),
-                                                     static_cast<size_t>(candidates.size()));
+      const auto from = sums.row(query_head)
+                            .subspan(static_cast<size_t>(candidates.begin),
+                                     static_cast<size_t>(candidates.size()));
       Row& sum = of_head[static_cast<size_t>(u)];
       sum.assign(from.begin(), from.end());
       (*rows_)->scale(query_head, candidates, sum);
     });
-    if (one_unit()) {   // the sum of the group's rows is the group of the heads' sums
+    if (one_unit()) {  // the sum of the group's rows is the group of the heads' sums
       Row group(of_head.front().size());
-      for (int u = 0; u < heads; ++u)
-        group_.add(u, heads, of_head[static_cast<size_t>(u)], group);
+      for (int u = 0; u < heads; ++u) group_.add(u, heads, of_head[static_cast<size_t>(u)], group);
       of_head.assign(1, std::move(group));
     }
     open_units(static_cast<int>(of_head.size()));
@@ -109,8 +103,7 @@ bool SegmentScorer::rows_in_place(const AttentionBlock& block) const {
          !(*rows_)->stored_row(block, 0, 0).empty();
 }
 
-std::span<double> SegmentScorer::made(const AttentionBlock& block, size_t unit,
-                                      int64_t row) const {
+std::span<double> SegmentScorer::made(const AttentionBlock& block, size_t unit, int64_t row) const {
   const int64_t columns = segment().candidates.size();
   return {made_->data() + (static_cast<int64_t>(unit) * block.rows + row) * columns,
           static_cast<size_t>(columns)};
@@ -141,8 +134,8 @@ void SegmentScorer::open_units(int count) {
 
 void SegmentScorer::start(const AttentionBlock& block, int64_t first_row) {
   rows_->start(block, first_row);
-  const bool first_of_unit =
-      first_row == 0 && (!(whole_layer() && groups_before()) || block.kv_head == 0);
+  const bool first_of_unit = first_row == 0 &&
+                             (!(whole_layer() && groups_before()) || block.kv_head == 0);
   if (first_of_unit) open_units(one_unit() ? 1 : block.heads);
   if (!rows_in_place(block))
     made_->reserve(std::ssize(units_) * block.rows * segment().candidates.size());
@@ -185,8 +178,7 @@ void SegmentScorer::make_head_row(const AttentionBlock& block, size_t head, int6
 void SegmentScorer::follow_attention(const AttentionBlock& block, size_t head, int64_t row,
                                      int64_t j) {
   const float* a = block.attention_row(static_cast<int>(head), row);
-  const int64_t seen =
-      std::min(work_.entries(), block.positions[static_cast<size_t>(row)] + 1);
+  const int64_t seen = std::min(work_.entries(), block.positions[static_cast<size_t>(row)] + 1);
   static thread_local Row attention;
   attention.assign(a, a + seen);
   units_[head].drift->add(j, attention);
@@ -217,7 +209,7 @@ void SegmentScorer::fold(const AttentionBlock& block, int64_t first_row) {
   for (Unit& unit : units_)
     for (int64_t r = 0; r < block.rows; ++r)
       unit.aggregation->see(first + r, visible(block.positions[static_cast<size_t>(r)]));
-  constexpr int64_t kColumns = 1024;   // of a part: what is aggregated stays near for all rows
+  constexpr int64_t kColumns = 1024;  // of a part: what is aggregated stays near for all rows
   const int64_t parts = (columns + kColumns - 1) / kColumns;
   parallel_for(std::ssize(units_) * parts, [&](int64_t task) {
     const auto unit = static_cast<size_t>(task / parts);
@@ -262,8 +254,7 @@ void SegmentScorer::close_kv_head(int kv_head) {
 }
 
 /// The stages after aggregation, for one KV head (or the layer) and one variant.
-void SegmentScorer::close_variant(int kv_head, size_t variant,
-                                  const std::vector<Row>& aggregated) {
+void SegmentScorer::close_variant(int kv_head, size_t variant, const std::vector<Row>& aggregated) {
   std::vector<Row> rows = aggregated;
   for (char letter : after_) {
     if (letter == 's') {
@@ -285,8 +276,7 @@ void SegmentScorer::close_variant(int kv_head, size_t variant,
     return;
   }
   const int64_t first = per_query_head_ ? kv_head * work_.group_size() : kv_head;
-  for (size_t u = 0; u < rows.size(); ++u)
-    write(variant, first + static_cast<int64_t>(u), rows[u]);
+  for (size_t u = 0; u < rows.size(); ++u) write(variant, first + static_cast<int64_t>(u), rows[u]);
 }
 
 void SegmentScorer::write(size_t variant, int64_t owner, std::span<const double> row) {

@@ -72,12 +72,12 @@ class SegmentScorer : public RowConsumer {
   const Group& group_;
   std::vector<Table<double>>& results_;
   std::shared_ptr<SharedRows> rows_;
-  std::shared_ptr<Buffer<double>> made_;   // [unit][block rows][candidates] as they are aggregated
-  std::string before_, after_;       // letters of `order` on either side of `a`
-  bool has_group_;                   // heads are combined at all
+  std::shared_ptr<Buffer<double>> made_;  // [unit][block rows][candidates] as they are aggregated
+  std::string before_, after_;            // letters of `order` on either side of `a`
+  bool has_group_;                        // heads are combined at all
   bool per_query_head_;
-  std::vector<Unit> units_;          // of the KV head at work, or of the layer
-  std::vector<Row> layer_rows_;      // per variant, heads combined so far (group=layer-mean)
+  std::vector<Unit> units_;      // of the KV head at work, or of the layer
+  std::vector<Row> layer_rows_;  // per variant, heads combined so far (group=layer-mean)
 };
 
 }  // namespace kvsim

@@ -20,7 +20,7 @@ void sort_entries(int64_t n, std::vector<uint32_t>& entries) {
   for (const uint32_t i : entries) in[i] = 1;
   size_t at = 0;
   for (uint32_t i = 0; i < in.size() && at < entries.size(); ++i) {
-    entries[at] = i;   // overwritten unless i is in
+    entries[at] = i;  // overwritten unless i is in
     at += in[i];
   }
 }
@@ -31,8 +31,8 @@ void sort_entries(int64_t n, std::vector<uint32_t>& entries) {
 struct Selection::Part {
   Range range;
   int64_t share = 0;
-  std::vector<uint32_t> guarded;   // in the order of their grant
-  std::vector<uint32_t> forced;    // best first
+  std::vector<uint32_t> guarded;  // in the order of their grant
+  std::vector<uint32_t> forced;   // best first
 };
 
 /// Protected entries of part k, fractions multiplying `budget`. A record that is not scored anew
@@ -101,8 +101,8 @@ std::vector<int64_t> Selection::shares(int64_t owner, int64_t b) const {
   if (in_.unconstrained) {
     for (const Range& range : *in_.ranges) {
       const auto& all = in_.unconstrained->owners[static_cast<size_t>(owner)];
-      request.unconstrained.push_back(std::ranges::count_if(
-          all, [&](uint32_t i) { return range.contains(i); }));
+      request.unconstrained.push_back(
+          std::ranges::count_if(all, [&](uint32_t i) { return range.contains(i); }));
     }
   }
   return Kinds<Constrain>::find(in_.settings->text("constrain")).shares(*in_.settings, request);

@@ -17,23 +17,23 @@ Ranking rank(const Table<double>& score, const Table<double>& raw, bool tie_by_r
 struct SelectionInput {
   const Settings* settings = nullptr;
   const ScoredLayer* scored = nullptr;
-  const Ranking* ranking = nullptr;               ///< by the final score
-  const Ranking* by_unweighted = nullptr;         ///< only for stages that ask for it
+  const Ranking* ranking = nullptr;        ///< by the final score
+  const Ranking* by_unweighted = nullptr;  ///< only for stages that ask for it
   const std::vector<Range>* whitelist = nullptr;
-  const std::vector<Range>* ranges = nullptr;     ///< segments that share the budget
-  bool rescored = false;          ///< segments were scored and are protected on their own
-  int64_t budget = 0;             ///< B
+  const std::vector<Range>* ranges = nullptr;  ///< segments that share the budget
+  bool rescored = false;  ///< segments were scored and are protected on their own
+  int64_t budget = 0;     ///< B
   bool budget_is_count = false;
-  int64_t mass_cap = 0;           ///< see Stage1Request
+  int64_t mass_cap = 0;  ///< see Stage1Request
   double kvpress_kept = 0;
-  const KeptSets* unconstrained = nullptr;        ///< for constraints that compare with it
+  const KeptSets* unconstrained = nullptr;  ///< for constraints that compare with it
 };
 
 /// What is kept for sure, before budgets are allocated: protected entries in the order of their
 /// grant, then those that stage 1 forces.
 struct Guaranteed {
   std::vector<uint32_t> entries;
-  int64_t guarded = 0;   ///< how many of them are protected
+  int64_t guarded = 0;  ///< how many of them are protected
 };
 
 class Selection {

@@ -19,7 +19,7 @@ class SharedRows {
 
  private:
   std::unique_ptr<RowIndicator> rows_;
-  std::tuple<int, int64_t, int64_t> prepared_{-1, -1, -1};   ///< KV head, first row, rows
+  std::tuple<int, int64_t, int64_t> prepared_{-1, -1, -1};  ///< KV head, first row, rows
 };
 
 /// The rows of one layer by all that they depend on.

@@ -6,7 +6,7 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kColumns = 1024;   // of one task of the deviations
+constexpr int64_t kColumns = 1024;  // of one task of the deviations
 
 /// Sums of which every query of J counts once.
 AttentionSumRequest plain_sums(const LayerWork& work, const RowConsumer& consumer,
@@ -25,9 +25,7 @@ AttentionSumRequest plain_sums(const LayerWork& work, const RowConsumer& consume
 
 MassConsumer::MassConsumer(LayerWork& work, const Segment& segment, bool looks_ahead,
                            bool per_query_head, ScoredLayer& result)
-    : RowConsumer(segment, looks_ahead),
-      work_(work),
-      per_query_head_(per_query_head),
+    : RowConsumer(segment, looks_ahead), work_(work), per_query_head_(per_query_head),
       result_(result) {
   const int64_t owners = per_query_head ? work.query_heads() : work.kv_heads();
   result_.mass = Table<double>(owners, work.entries());
@@ -56,15 +54,13 @@ void MassConsumer::run(const AttentionBlock& block, int64_t, int) {
 
 DeviationConsumer::DeviationConsumer(LayerWork& work, const Settings& settings,
                                      const Segment& segment, Table<double>& deviation)
-    : RowConsumer(segment, settings.is("queries", "future")),
-      work_(work),
+    : RowConsumer(segment, settings.is("queries", "future")), work_(work),
       indicator_(Kinds<Indicator>::find(settings.text("indicator"))),
       group_(Kinds<Group>::find(settings.text("group"))),
-      rows_(indicator_.rows(work, settings, segment)),
-      deviation_(deviation),
+      rows_(indicator_.rows(work, settings, segment)), deviation_(deviation),
       layer_(indicator_.axes() == Axes::head_row && group_.span() == GroupSpan::layer),
       seen_(static_cast<size_t>(segment.candidates.size()), 0.0) {
-  auto later = segment.positions.begin();   // queries at or after the entry; ascending
+  auto later = segment.positions.begin();  // queries at or after the entry; ascending
   for (size_t c = 0; c < seen_.size(); ++c) {
     const int64_t i = segment.candidates.begin + static_cast<int64_t>(c);
     while (later != segment.positions.end() && *later < i) ++later;

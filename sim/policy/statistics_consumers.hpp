@@ -47,10 +47,10 @@ class DeviationConsumer : public RowConsumer {
   const Group& group_;
   std::unique_ptr<RowIndicator> rows_;
   Table<double>& deviation_;
-  bool layer_;                       // one row for the whole layer
-  Table<double> combined_;           // [block rows][candidates], heads of the layer so far
-  std::vector<std::vector<double>> sum_, squares_;   // per row owner of the KV head at work
-  std::vector<double> seen_;         // [candidates] queries that see the entry
+  bool layer_;              // one row for the whole layer
+  Table<double> combined_;  // [block rows][candidates], heads of the layer so far
+  std::vector<std::vector<double>> sum_, squares_;  // per row owner of the KV head at work
+  std::vector<double> seen_;                        // [candidates] queries that see the entry
 };
 
 /// Hands rows, or their sums, to what an allocation watches.

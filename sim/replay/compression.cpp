@@ -50,20 +50,19 @@ std::unique_ptr<Estimates> first_estimates(const LayerWork& work, const SlotCach
   const int count = per_head ? cache.heads() : 1;
   auto estimates = kind.start(settings, budget, count, n);
   const View keys(cache.keys(), n, cache.key_dim());
-  const int64_t end = info.first_step();   // stored queries n-rows..n-1 are the last before it
+  const int64_t end = info.first_step();  // stored queries n-rows..n-1 are the last before it
   for (int line = 0; line < count; ++line) {
-    const Table<float> queries = per_head
-                                     ? mean_queries(work.trace(), cache.first_head() + line, 1,
-                                                    end - rows, end)
-                                     : mean_queries(work.trace(), cache.first_head(), cache.heads(),
-                                                    end - rows, end);
+    const Table<float> queries = per_head ? mean_queries(work.trace(), cache.first_head() + line, 1,
+                                                         end - rows, end)
+                                          : mean_queries(work.trace(), cache.first_head(),
+                                                         cache.heads(), end - rows, end);
     const Matrix logits = View(queries.data(), rows, queries.columns()) * keys.transpose();
     std::vector<double> seen(static_cast<size_t>(n));
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t i = 0; i < n; ++i)
-        seen[static_cast<size_t>(i)] =
-            i <= n - rows + r ? static_cast<double>(logits(r, i)) * work.trace().scale
-                              : -std::numeric_limits<double>::infinity();
+        seen[static_cast<size_t>(i)] = i <= n - rows + r
+                                           ? static_cast<double>(logits(r, i)) * work.trace().scale
+                                           : -std::numeric_limits<double>::infinity();
       estimates->see(line, seen);
     }
   }
@@ -161,8 +160,7 @@ Compressed compress(LayerWork& work, const KeptSets& kept, const Settings& setti
     owner.evicted = others(kept.owners[o], work.entries());
     append_entries(work, merge.merges() ? all : kept.owners[o], cache);
     if (merge.estimates() != EstimateLines::none)
-      cache.estimate_with(
-          first_estimates(work, cache, settings, merge.estimates(), kept.budget));
+      cache.estimate_with(first_estimates(work, cache, settings, merge.estimates(), kept.budget));
     for (size_t s = 0; !kept.sets.empty() && s < kept.sets[o].size(); ++s)
       owner.sets.push_back({kept.owners[o][s], {kept.sets[o][s].begin(), kept.sets[o][s].end()}});
   });
@@ -173,7 +171,7 @@ Compressed compress(LayerWork& work, const KeptSets& kept, const Settings& setti
       const auto made = pairs_made(owner, settings, work.entries() - 1);
       result.pairs.insert(result.pairs.end(), made.begin(), made.end());
     }
-    if (merge.merges()) owner.cache->erase(owner.evicted);   // else they never joined
+    if (merge.merges()) owner.cache->erase(owner.evicted);  // else they never joined
     result.undefined_scales += owner.undefined_scales;
     result.scales.insert(result.scales.end(), owner.scales.begin(), owner.scales.end());
     result.evicted.push_back(std::move(owner.evicted));

@@ -14,13 +14,13 @@ namespace kvsim {
 /// The prompt of one layer after selection and merging (policies.md 9).
 struct Compressed {
   bool per_query_head = false;
-  std::vector<SlotCache> owners;     ///< the slots that stayed, ascending
+  std::vector<SlotCache> owners;  ///< the slots that stayed, ascending
   /// Per owner what happened before slots were erased: slot i was prompt entry i.
   std::vector<std::vector<int64_t>> evicted;
   std::vector<std::vector<MergeOwner::Step>> steps;
   int64_t undefined_scales = 0;
-  std::vector<double> scales;        ///< f of Eq. 7, every merge
-  std::vector<PairMerge> pairs;      ///< slots of exactly two entries, when asked for
+  std::vector<double> scales;    ///< f of Eq. 7, every merge
+  std::vector<PairMerge> pairs;  ///< slots of exactly two entries, when asked for
 };
 
 /// Compresses entries 0..n-1 once: what `kept` lists stays, `merge` of the settings says what

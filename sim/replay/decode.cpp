@@ -9,7 +9,7 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kBlockValues = int64_t{1} << 24;   // attention of all heads: 64 MB at a time
+constexpr int64_t kBlockValues = int64_t{1} << 24;  // attention of all heads: 64 MB at a time
 constexpr int64_t kMostSteps = 64;
 
 using Floats = Eigen::Map<const Eigen::ArrayXf>;
@@ -28,8 +28,8 @@ Table<double> over_heads(const std::vector<Table<double>>& parts,
   for (size_t part = 0; part < parts.size(); ++part)
     for (int64_t h = 0; h < parts[part].rows(); ++h)
       for (int64_t s = 0; s < sums.columns(); ++s)
-        sums(static_cast<int64_t>(part), s) +=
-            parts[part](h, s) - (leave_out ? guarded[part](h, s) : 0.0);
+        sums(static_cast<int64_t>(part), s) += parts[part](h, s) -
+                                               (leave_out ? guarded[part](h, s) : 0.0);
   return sums;
 }
 
@@ -56,8 +56,8 @@ DecodeReplay::DecodeReplay(LayerWork& work, const LayerKept& kept,
 void DecodeReplay::start_runs(std::vector<std::unique_ptr<DecodeRun>>& runs) {
   std::vector<RowConsumer*> consumers;
   for (const ReplayOutcome& outcome : outcomes_) {
-    runs.push_back(std::make_unique<DecodeRun>(work_, *outcome.first_kept, *outcome.settings,
-                                               options_.seed));
+    runs.push_back(
+        std::make_unique<DecodeRun>(work_, *outcome.first_kept, *outcome.settings, options_.seed));
     if (options_.pairs) runs.back()->note_pairs();
     if (runs.back()->prompt() != nullptr) consumers.push_back(runs.back()->prompt());
   }
@@ -74,8 +74,8 @@ void DecodeReplay::read_block(int64_t first, int64_t steps, const Table<float>& 
   block.importance = &importance;
   block.count_query = options_.scope == Scope::all;
   block.leave_out_guarded = options_.scope == Scope::evictable;
-  block.total_attention = block.total_importance = block.total_squares =
-      Table<double>(work_.query_heads(), steps);
+  block.total_attention = block.total_importance = block.total_squares = Table<double>(
+      work_.query_heads(), steps);
   block.parts = &options_.parts;
   block.part_total.assign(options_.parts.size(), block.total_importance);
   AttentionRequest request;
@@ -102,8 +102,8 @@ void DecodeReplay::read_block(int64_t first, int64_t steps, const Table<float>& 
       for (size_t part = 0; part < block.part_total.size(); ++part)
         for (const Range range : options_.parts[part])
           for (int64_t i = range.begin; i < range.end; ++i)
-            block.part_total[part](h, s) +=
-                static_cast<double>(row[i]) * static_cast<double>(importance(h, i));
+            block.part_total[part](h, s) += static_cast<double>(row[i]) *
+                                            static_cast<double>(importance(h, i));
     }
   });
 }
@@ -122,14 +122,13 @@ void DecodeReplay::run(const std::function<void(const StepBlock&)>& sink) {
   std::vector<std::unique_ptr<DecodeRun>> runs;
   start_runs(runs);
   const int64_t most = std::clamp<int64_t>(kBlockValues / (heads * info.total_len), 1, kMostSteps);
-  DecodeBlock full;   // its memory serves every block
+  DecodeBlock full;  // its memory serves every block
   for (int64_t first = 0; first < info.steps(); first += most) {
     const int64_t steps = std::min(most, info.steps() - first);
     read_block(first, steps, importance, full);
-    std::vector<DecodeSeries> series(runs.size(), DecodeSeries(heads, steps, work_.value_dim(),
-                                                                options_.parts.size()));
-    for (DecodeSeries& one : series)
-      one.merges = MergeTally(heads, steps, options_.slot_changes);
+    std::vector<DecodeSeries> series(
+        runs.size(), DecodeSeries(heads, steps, work_.value_dim(), options_.parts.size()));
+    for (DecodeSeries& one : series) one.merges = MergeTally(heads, steps, options_.slot_changes);
     const auto advance = [&](size_t r) {
       for (int64_t s = 0; s < steps; ++s) runs[r]->step(full, s, series[r]);
     };

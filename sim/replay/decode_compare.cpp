@@ -17,8 +17,8 @@ void DecodeRun::compare(size_t owner, int x, const DecodeBlock& block, int64_t s
   const int head = cache.first_head() + x;
   const float* full = block.attention(head, step);
   const auto importance = block.importance->row(head);
-  const std::vector<uint8_t> guarded =
-      block.leave_out_guarded ? protection(owner) : std::vector<uint8_t>();
+  const std::vector<uint8_t> guarded = block.leave_out_guarded ? protection(owner)
+                                                               : std::vector<uint8_t>();
   double kept = 0, kept_gain = 0, kept_squares = 0;
   double safe = 0, safe_gain = 0, safe_squares = 0;
   const int64_t last = cache.size() - (block.count_query ? 0 : 1);
@@ -91,20 +91,19 @@ void DecodeRun::compare_merged(size_t owner, int x, const DecodeBlock& block, in
     tally.add_slot(head, step, all.attention, scratch_[owner].attention(x, s),
                    logit - all.log_mass);
     if (!tally.wants_changes()) continue;
-    const std::vector<double> mean =
-        member_mean(cache, s, block.logits(head, step), all.log_mass);
+    const std::vector<double> mean = member_mean(cache, s, block.logits(head, step), all.log_mass);
     const std::span<const double> v_m(mean);
     if (all.attention > kNearlyAll) {
-      const FullRest rest =
-          full_rest(work_.trace(), head, block.first_step + step, cache.members(s));
+      const FullRest rest = full_rest(work_.trace(), head, block.first_step + step,
+                                      cache.members(s));
       tally.add_change(head, step,
                        slot_change_beside(all.log_mass - rest.log_mass, logit - all.log_mass, v_m,
                                           cache.value(s), std::span<const double>(rest.mean)));
       continue;
     }
     const std::span<const float> z(block.z(head, step, cache.value_dim()), mean.size());
-    tally.add_change(head, step, slot_change(all.attention, logit - all.log_mass, v_m,
-                                             cache.value(s), z));
+    tally.add_change(head, step,
+                     slot_change(all.attention, logit - all.log_mass, v_m, cache.value(s), z));
   }
 }
 

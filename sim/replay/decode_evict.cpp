@@ -20,8 +20,7 @@ const Group& group_of(const Settings& settings) {
 
 std::vector<uint8_t> listed_entries(const TraceInfo& info, const Settings& settings) {
   std::vector<uint8_t> listed(static_cast<size_t>(info.prompt_len), 0);
-  for (const Range& range :
-       resolve_spans(settings.list("whitelist"), info.spans, info.prompt_len))
+  for (const Range& range : resolve_spans(settings.list("whitelist"), info.spans, info.prompt_len))
     std::fill(listed.begin() + range.begin, listed.begin() + range.end, uint8_t{1});
   return listed;
 }
@@ -49,7 +48,7 @@ void DecodeRun::update_statistics() {
   std::vector<double>& by_position = by_position_;
   if (layer) {
     by_position.resize(static_cast<size_t>(work_.info().total_len), 0.0);
-    for (const SlotCache& cache : owners_)   // no more than what is read below
+    for (const SlotCache& cache : owners_)  // no more than what is read below
       for (const int64_t position : cache.positions())
         by_position[static_cast<size_t>(position)] = 0;
     for (size_t o = 0; o < owners_.size(); ++o)
@@ -58,8 +57,7 @@ void DecodeRun::update_statistics() {
           by_position[static_cast<size_t>(owners_[o].position(s))] += grouped[o](x, s);
   }
   for_owners([&](size_t o) {
-    const std::vector<double> row =
-        layer ? layer_row(o, by_position) : grouped[o].values();
+    const std::vector<double> row = layer ? layer_row(o, by_position) : grouped[o].values();
     scores_[o]->add(row, owners_[o].size());
     if (!deviations_.empty()) deviations_[o]->add(row, owners_[o].size());
   });
@@ -93,11 +91,10 @@ std::vector<uint8_t> DecodeRun::protection(size_t owner) const {
 
 double DecodeRun::score(size_t owner, int64_t slot) const {
   const SlotCache& cache = owners_[owner];
-  const double score =
-      scores_.empty()
-          ? indicator_of(settings_).slot_score({seed_, work_.layer(), cache.owner(),
-                                                cache.position(slot), cache.key(slot)})
-          : scores_[owner]->score(slot);
+  const double score = scores_.empty() ? indicator_of(settings_).slot_score(
+                                             {seed_, work_.layer(), cache.owner(),
+                                              cache.position(slot), cache.key(slot)})
+                                       : scores_[owner]->score(slot);
   if (weights_.empty()) return score;
   return (score + settings_.real("weight_epsilon")) * weights_[owner][static_cast<size_t>(slot)];
 }
@@ -111,9 +108,9 @@ std::vector<int64_t> DecodeRun::victims(size_t owner) const {
   std::vector<int64_t> open;
   for (int64_t s = 0; s < cache.size(); ++s)
     if (!safe[static_cast<size_t>(s)]) open.push_back(s);
-  if (!deviations_.empty()) {   // of the rest, those of largest deviation (RoCo)
-    const int64_t spread =
-        settings_.decimal("std_keep").floor_times(b) - settings_.share("recent", b);
+  if (!deviations_.empty()) {  // of the rest, those of largest deviation (RoCo)
+    const int64_t spread = settings_.decimal("std_keep").floor_times(b) -
+                           settings_.share("recent", b);
     const auto count = std::clamp<int64_t>(spread, 0, static_cast<int64_t>(open.size()));
     const SlotStatistic& deviation = *deviations_[owner];
     std::ranges::sort(open, [&](int64_t a, int64_t c) {
@@ -123,7 +120,7 @@ std::vector<int64_t> DecodeRun::victims(size_t owner) const {
     });
     open.erase(open.begin(), open.begin() + count);
   }
-  if (open.empty()) {   // the oldest that is no sink, or of the sinks the newest
+  if (open.empty()) {  // the oldest that is no sink, or of the sinks the newest
     const int64_t sinks = settings_.count("sinks");
     int64_t oldest = 0;
     while (oldest + 1 < cache.size() && cache.position(oldest) < sinks) ++oldest;
@@ -156,8 +153,8 @@ void DecodeRun::evict() {
     owner.attention.assign(static_cast<size_t>(attention.columns()), 0.0);
     for (int64_t x = 0; x < attention.rows(); ++x)
       for (size_t s = 0; s < owner.attention.size(); ++s)
-        owner.attention[s] +=
-            attention(x, static_cast<int64_t>(s)) / static_cast<double>(attention.rows());
+        owner.attention[s] += attention(x, static_cast<int64_t>(s)) /
+                              static_cast<double>(attention.rows());
   });
   const bool nobody = std::ranges::all_of(
       request.owners, [](const MergeOwner& owner) { return owner.evicted.empty(); });
@@ -172,7 +169,7 @@ void DecodeRun::evict() {
     owners_[o].erase(owner.evicted);
     if (weights_.empty()) continue;
     erase_rows(weights_[o], 1, owner.evicted);
-    if (merges(settings_))   // merges change values
+    if (merges(settings_))  // merges change values
       for (int64_t s = 0; s < owners_[o].size(); ++s) weigh(o, s);
   }
 }

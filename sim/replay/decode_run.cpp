@@ -60,13 +60,12 @@ DecodeSeries::DecodeSeries(int64_t heads, int64_t steps, int64_t width, size_t p
 
 DecodeRun::~DecodeRun() = default;
 
-DecodeRun::DecodeRun(LayerWork& work, const KeptSets& kept, const Settings& settings,
-                     uint64_t seed)
+DecodeRun::DecodeRun(LayerWork& work, const KeptSets& kept, const Settings& settings, uint64_t seed)
     : work_(work), kept_(kept), settings_(settings), seed_(seed),
       whitelisted_(listed_entries(work.info(), settings)), scratch_(kept.owners.size()) {
   if (Kinds<Indicator>::find(settings.text("indicator")).axes() == Axes::entry) return;
-  prompt_ = std::make_unique<PromptStatistics>(
-      work, settings, decode_segment(settings, kept.budget, work.info()));
+  prompt_ = std::make_unique<PromptStatistics>(work, settings,
+                                               decode_segment(settings, kept.budget, work.info()));
 }
 
 void DecodeRun::start() {
@@ -119,12 +118,12 @@ void DecodeRun::weigh(size_t owner, int64_t slot) {
   const double sum = token_weight_.empty()
                          ? 0
                          : token_weight_[static_cast<size_t>(cache.position(slot))];
-  if (sum != 0) weight /= sum;   // a divisor of 0 leaves the score
+  if (sum != 0) weight /= sum;  // a divisor of 0 leaves the score
   weights_[owner][static_cast<size_t>(slot)] = weight;
 }
 
 void DecodeRun::for_owners(const std::function<void(size_t)>& body) const {
-  constexpr int64_t kWorthThreads = int64_t{1} << 22;   // about a millisecond of one core
+  constexpr int64_t kWorthThreads = int64_t{1} << 22;  // about a millisecond of one core
   int64_t work = 0;
   for (const SlotCache& cache : owners_)
     work += cache.size() * cache.heads() * (cache.key_dim() + cache.value_dim());
@@ -176,15 +175,13 @@ const float* DecodeRun::keys_in_place(size_t owner, int64_t position) {
   moved.assign(cache.keys(), cache.keys() + cache.size() * cache.key_dim());
   for (int64_t r = 0; r < cache.size(); ++r) {
     const int64_t by = (r - cache.position(r)) + (position - (cache.size() - 1));
-    if (by != 0)
-      rotate_key(work_.info(), by, {moved.data() + static_cast<size_t>(r) * d, d});
+    if (by != 0) rotate_key(work_.info(), by, {moved.data() + static_cast<size_t>(r) * d, d});
   }
   return moved.data();
 }
 
 /// Softmax of one query over the slots present, log-weights and sink included; z^ - z.
-void DecodeRun::attend(size_t owner, const DecodeBlock& block, int64_t step,
-                       DecodeSeries& series) {
+void DecodeRun::attend(size_t owner, const DecodeBlock& block, int64_t step, DecodeSeries& series) {
   const SlotCache& cache = owners_[owner];
   const LayerTrace& layer = work_.trace();
   Scratch& scratch = scratch_[owner];
@@ -193,9 +190,9 @@ void DecodeRun::attend(size_t owner, const DecodeBlock& block, int64_t step,
   Table<float> queries(cache.heads(), cache.key_dim());
   for (int x = 0; x < cache.heads(); ++x)
     layer.q.read(cache.first_head() + x, row, row + 1, queries.row(x).data());
-  const Matrix products = View(queries.data(), cache.heads(), cache.key_dim()) *
-                          View(keys_in_place(owner, position), cache.size(), cache.key_dim())
-                              .transpose();
+  const Matrix products =
+      View(queries.data(), cache.heads(), cache.key_dim()) *
+      View(keys_in_place(owner, position), cache.size(), cache.key_dim()).transpose();
   scratch.resize(cache.heads(), cache.size());
   const Votes& votes = votes_of(settings_);
   for (int x = 0; x < cache.heads(); ++x) {

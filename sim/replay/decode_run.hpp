@@ -16,15 +16,15 @@ namespace kvsim {
 struct DecodeBlock {
   int64_t first_step = 0;
   int64_t steps = 0;
-  std::vector<AttentionBlock> heads;      ///< [Hkv]; columns 0..last position, outputs, logits
-  Table<double> total_attention;          ///< [Hq][steps] on entries before the query
+  std::vector<AttentionBlock> heads;  ///< [Hkv]; columns 0..last position, outputs, logits
+  Table<double> total_attention;      ///< [Hq][steps] on entries before the query
   Table<double> total_importance;
-  Table<double> total_squares;            ///< of importance
-  const Table<float>* importance = nullptr;   ///< [Hq][N] weight of each entry
-  bool count_query = false;               ///< the query's own entry belongs to the scope
-  bool leave_out_guarded = false;         ///< guarded entries do not
-  const PromptParts* parts = nullptr;     ///< of the prompt, summed apart
-  std::vector<Table<double>> part_total;  ///< [parts][Hq][steps]
+  Table<double> total_squares;               ///< of importance
+  const Table<float>* importance = nullptr;  ///< [Hq][N] weight of each entry
+  bool count_query = false;                  ///< the query's own entry belongs to the scope
+  bool leave_out_guarded = false;            ///< guarded entries do not
+  const PromptParts* parts = nullptr;        ///< of the prompt, summed apart
+  std::vector<Table<double>> part_total;     ///< [parts][Hq][steps]
   /// Row of a query head: attention, logits (only where asked for).
   const float* attention(int head, int64_t step) const;
   const float* logits(int head, int64_t step) const;
@@ -35,16 +35,16 @@ struct DecodeBlock {
 /// What one record at one budget gives over a block of steps.
 struct DecodeSeries {
   DecodeSeries(int64_t heads, int64_t steps, int64_t width, size_t parts);
-  Table<double> kept_attention;     ///< [Hq][steps]
+  Table<double> kept_attention;  ///< [Hq][steps]
   Table<double> kept_importance;
   Table<double> guarded_attention;  ///< on entries that were protected (--scope evictable)
   Table<double> guarded_importance;
-  Table<double> kept_squares;       ///< of importance
+  Table<double> kept_squares;  ///< of importance
   Table<double> guarded_squares;
-  Table<double> guarded_entries;    ///< how many
-  std::vector<Table<double>> part_kept;      ///< [parts][Hq][steps] importance
+  Table<double> guarded_entries;         ///< how many
+  std::vector<Table<double>> part_kept;  ///< [parts][Hq][steps] importance
   std::vector<Table<double>> part_guarded;
-  std::vector<float> delta;         ///< [Hq][steps][dv]
+  std::vector<float> delta;  ///< [Hq][steps][dv]
   MergeTally merges;
 };
 
@@ -69,7 +69,7 @@ class DecodeRun {
   const std::vector<PairMerge>& pairs() const { return pairs_; }
 
  private:
-  struct Scratch;   // one owner's attention at the step at work
+  struct Scratch;  // one owner's attention at the step at work
   /// body(owner) for all owners, in parallel where a step is worth the start of a parallel loop.
   void for_owners(const std::function<void(size_t)>& body) const;
   void append(size_t owner, int64_t position);
@@ -80,9 +80,9 @@ class DecodeRun {
                       MergeTally& tally) const;
   /// Entries of one slot in the full cache, for one head and step.
   struct Members {
-    double attention = 0;            ///< of all
-    double log_mass = 0;             ///< ln of the sum of exp(logit)
-    double merged_attention = 0;     ///< of those that the slot took in
+    double attention = 0;         ///< of all
+    double log_mass = 0;          ///< ln of the sum of exp(logit)
+    double merged_attention = 0;  ///< of those that the slot took in
     double merged_importance = 0;
   };
   Members members_of(const SlotCache& cache, int64_t slot, const DecodeBlock& block, int head,
@@ -110,20 +110,20 @@ class DecodeRun {
   uint64_t seed_;
   std::unique_ptr<PromptStatistics> prompt_;
   std::vector<SlotCache> owners_;
-  std::vector<std::unique_ptr<SlotStatistic>> scores_;       ///< per owner, or empty
+  std::vector<std::unique_ptr<SlotStatistic>> scores_;  ///< per owner, or empty
   std::vector<std::unique_ptr<SlotStatistic>> deviations_;
-  std::vector<std::vector<double>> weights_;                 ///< w of each slot, or empty
-  std::vector<std::vector<Table<float>>> outputs_;           ///< W^h of the owner's heads, or empty
-  std::vector<double> token_weight_;                         ///< [N] of the heads in all, or empty
-  std::vector<uint8_t> whitelisted_;                         ///< [n]
+  std::vector<std::vector<double>> weights_;        ///< w of each slot, or empty
+  std::vector<std::vector<Table<float>>> outputs_;  ///< W^h of the owner's heads, or empty
+  std::vector<double> token_weight_;                ///< [N] of the heads in all, or empty
+  std::vector<uint8_t> whitelisted_;                ///< [n]
   std::vector<Scratch> scratch_;
-  std::vector<double> by_position_;                          ///< [N] of a layer's row, or empty
+  std::vector<double> by_position_;  ///< [N] of a layer's row, or empty
   MergeMemory memory_;
   int64_t undefined_scales_ = 0;
   std::vector<double> scales_;
   bool note_pairs_ = false;
   std::vector<PairMerge> pairs_;
-  std::map<std::pair<int, uint32_t>, size_t> open_pairs_;   ///< by first head and entry c
+  std::map<std::pair<int, uint32_t>, size_t> open_pairs_;  ///< by first head and entry c
 };
 
 }  // namespace kvsim

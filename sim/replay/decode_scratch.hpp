@@ -7,9 +7,9 @@ namespace kvsim {
 
 /// One owner's attention at the step at work.
 struct DecodeRun::Scratch {
-  Table<double> logits;             ///< [heads][slots] of the slots' own keys
-  Table<double> attention;          ///< [heads][slots] A^
-  std::vector<float> moved_keys;    ///< [slots][d], positions=cache only
+  Table<double> logits;           ///< [heads][slots] of the slots' own keys
+  Table<double> attention;        ///< [heads][slots] A^
+  std::vector<float> moved_keys;  ///< [slots][d], positions=cache only
 
   void resize(int64_t heads, int64_t slots) {
     logits = Table<double>(heads, slots);

@@ -38,7 +38,7 @@ FullRest full_rest(const LayerTrace& layer, int head, int64_t step,
   for (const double x : logits) largest = std::max(largest, x);
 
   FullRest rest{kNone, std::vector<double>(dv, 0.0)};
-  if (largest == kNone) return rest;   // nothing else is seen
+  if (largest == kNone) return rest;  // nothing else is seen
   double total = std::exp(sink - largest);
   for (size_t i = 0; i < logits.size(); ++i) {
     const double weight = std::exp(logits[i] - largest);

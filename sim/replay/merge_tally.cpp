@@ -60,13 +60,13 @@ Table<double> full_log_sum_exp(LayerWork& work) {
   Table<double> sums(work.query_heads(), info.steps());
   AttentionPass pass;
   pass.positions = later;
-  pass.look_ahead = true;   // what the full cache would have seen, for measures only
+  pass.look_ahead = true;  // what the full cache would have seen, for measures only
   pass.columns = 1;
   for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first_row) {
     for (int x = 0; x < block.heads; ++x)
       for (int64_t r = 0; r < block.rows; ++r)
-        sums(block.kv_head * block.heads + x, first_row + r) =
-            block.log_sum_exp[static_cast<size_t>(x * block.rows + r)];
+        sums(block.kv_head * block.heads + x,
+             first_row + r) = block.log_sum_exp[static_cast<size_t>(x * block.rows + r)];
   });
   return sums;
 }

@@ -34,13 +34,13 @@ class MergeTally {
   }
 
   int64_t steps() const { return sag_.columns(); }
-  double sag(int64_t step) const;        ///< (1/Hq) sum over heads and merged slots
+  double sag(int64_t step) const;  ///< (1/Hq) sum over heads and merged slots
   double shift(int64_t step) const;
-  double defect(int64_t step) const;     ///< mean over heads and merged slots; NaN without any
-  std::vector<double> defects() const;   ///< all of them, head by head
-  double value_part(int64_t step) const;   ///< means over heads and merged slots, as the defect
+  double defect(int64_t step) const;      ///< mean over heads and merged slots; NaN without any
+  std::vector<double> defects() const;    ///< all of them, head by head
+  double value_part(int64_t step) const;  ///< means over heads and merged slots, as the defect
   double mass_part(int64_t step) const;
-  const Table<double>& member_attention() const { return attention_; }     ///< [Hq][steps]
+  const Table<double>& member_attention() const { return attention_; }  ///< [Hq][steps]
   const Table<double>& member_importance() const { return importance_; }
 
  private:
@@ -52,9 +52,9 @@ class MergeTally {
   Table<double> slots_;
   Table<double> attention_;
   Table<double> importance_;
-  Table<double> value_part_;   // empty unless wanted
+  Table<double> value_part_;  // empty unless wanted
   Table<double> mass_part_;
-  std::vector<std::vector<float>> defects_;   ///< per head
+  std::vector<std::vector<float>> defects_;  ///< per head
 };
 
 /// ln of the sum of exp over everything visible, sink included, at every later step: [Hq][T].

@@ -20,8 +20,8 @@ MergeWatcher::MergeWatcher(const LayerWork& work, const std::vector<SlotCache>& 
                            const LayerSlots& slots, const Table<float>& importance,
                            const Table<double>& log_sum_exp, const std::vector<float>& z,
                            MergeTally& tally)
-    : work_(work), slots_(slots), importance_(importance), full_(log_sum_exp), z_(z),
-      tally_(tally), heads_per_owner_(work.query_heads() / static_cast<int>(owners.size())),
+    : work_(work), slots_(slots), importance_(importance), full_(log_sum_exp), z_(z), tally_(tally),
+      heads_per_owner_(work.query_heads() / static_cast<int>(owners.size())),
       heads_(static_cast<size_t>(work.query_heads())) {
   for (const SlotCache& cache : owners) {
     Owner& owner = owners_.emplace_back();
@@ -108,10 +108,9 @@ void MergeWatcher::see_change(int head, int64_t step, size_t slot, double attent
                       slot_change_beside<float>(log_odds, defect, mean, value, rest.mean));
     return;
   }
-  const std::span<const float> z(z_.data() + (head * work_.info().steps() + step) *
-                                                 work_.value_dim(), mean.size());
-  tally_.add_change(head, step,
-                    slot_change<float, float>(attention, defect, mean, value, z));
+  const std::span<const float> z(
+      z_.data() + (head * work_.info().steps() + step) * work_.value_dim(), mean.size());
+  tally_.add_change(head, step, slot_change<float, float>(attention, defect, mean, value, z));
 }
 
 void MergeWatcher::see(int head, int64_t step, std::span<const float> slots, double log_sum_exp) {

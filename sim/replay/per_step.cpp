@@ -63,8 +63,8 @@ class BlockReplay {
     for (int x = 0; x < count; ++x) {
       const float* attention = block.attention_row(x0 + x, row);
       for (int64_t i = 0; i < n; ++i) {
-        total[static_cast<size_t>(i)] +=
-            static_cast<double>(attention[i]) * static_cast<double>(weight(head0 + x, i));
+        total[static_cast<size_t>(i)] += static_cast<double>(attention[i]) *
+                                         static_cast<double>(weight(head0 + x, i));
       }
     }
     for (size_t b = 0; b < kept_.size(); ++b) {
@@ -109,8 +109,8 @@ class BlockReplay {
       take(entry);
       if (leave_out_guarded_ && std::binary_search(guarded.begin(), guarded.end(), entry)) continue;
       kept_attention += static_cast<double>(attention[entry]);
-      const double gain =
-          static_cast<double>(attention[entry]) * static_cast<double>(weight(head, entry));
+      const double gain = static_cast<double>(attention[entry]) *
+                          static_cast<double>(weight(head, entry));
       kept_importance += gain;
       kept_squares += gain * gain;
       for (size_t part = 0; part < parts_.size(); ++part)
@@ -122,15 +122,17 @@ class BlockReplay {
     result.kept_squares(head, step) = kept_squares;
     for (int64_t i = n; i < columns; ++i) take(i);
     const auto& sinks = work_.trace().attention_sink;
-    const double sink = sinks.empty() ? 0.0
-                                      : std::exp(static_cast<double>(
-                                            sinks[static_cast<size_t>(head)]) - log_sum_exp);
+    const double sink = sinks.empty()
+                            ? 0.0
+                            : std::exp(static_cast<double>(sinks[static_cast<size_t>(head)]) -
+                                       log_sum_exp);
     const bool everything = static_cast<int64_t>(set.size()) == n;
     const auto at = static_cast<size_t>((head * work_.info().steps() + step)) * width;
     for (size_t c = 0; c < width; ++c) {
       const double z_hat = output[c] / (mass + sink);
-      result.delta[at + c] =
-          everything ? 0.0f : static_cast<float>(z_hat - static_cast<double>(z_[at + c]));
+      result.delta[at + c] = everything
+                                 ? 0.0f
+                                 : static_cast<float>(z_hat - static_cast<double>(z_[at + c]));
     }
   }
 
@@ -142,15 +144,15 @@ class BlockReplay {
   bool leave_out_guarded_;
   const std::vector<std::vector<Range>>& parts_;
   std::vector<PerStepResult>& results_;
-  Table<float> values_;     ///< [N][dv] of the KV head at work
+  Table<float> values_;  ///< [N][dv] of the KV head at work
   int value_head_ = -1;
 };
 
 }  // namespace
 
-std::vector<PerStepResult> replay_per_step(
-    LayerWork& work, const std::vector<std::shared_ptr<const KeptSets>>& kept,
-    const PerStepInput& input) {
+std::vector<PerStepResult> replay_per_step(LayerWork& work,
+                                           const std::vector<std::shared_ptr<const KeptSets>>& kept,
+                                           const PerStepInput& input) {
   const int64_t heads = work.query_heads();
   const int64_t steps = work.info().steps();
   std::vector<PerStepResult> results(kept.size());

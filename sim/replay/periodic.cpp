@@ -38,8 +38,7 @@ void cut(std::vector<std::vector<uint32_t>>& owners, int64_t entries) {
 }  // namespace
 
 PeriodicPolicies::PeriodicPolicies(const PolicyRun& first, const TraceInfo& info,
-                                   std::vector<int> layers, uint64_t seed,
-                                   const SideFiles& files) {
+                                   std::vector<int> layers, uint64_t seed, const SideFiles& files) {
   for (size_t r = 0; r < first.records().size(); ++r) {
     const Record& record = first.records()[r];
     if (!repeats(record.settings)) continue;
@@ -128,7 +127,7 @@ void PeriodicReplay::run(const std::function<void(const StepBlock&)>& sink,
                          const EpochSink& epochs) {
   if (outcomes_.empty()) return;
   const int64_t all = work_.info().total_len;
-  Table<float> importance;   // of prompts and of what follows them
+  Table<float> importance;  // of prompts and of what follows them
   PrefillOptions options = options_;
   if (options.importance == nullptr) {
     importance = Table<float>(work_.query_heads(), all);
@@ -157,7 +156,7 @@ void PeriodicReplay::replay_epoch(const PeriodicPolicies::Planned& planned, Epoc
   LayerWork work(replayed, work_.backend());
   const std::vector<Record> record = {records_[r]};
   PrefillOptions of_epoch = options;
-  if (of_epoch.output_steps) {   // those of the epoch, counted from its first step
+  if (of_epoch.output_steps) {  // those of the epoch, counted from its first step
     std::erase_if(*of_epoch.output_steps, [&](int64_t step) {
       return step < epoch.first_step || step >= epoch.first_step + epoch.replayed.steps();
     });
@@ -166,8 +165,8 @@ void PeriodicReplay::replay_epoch(const PeriodicPolicies::Planned& planned, Epoc
   PrefillReplay replay(work, kept, record, of_epoch);
   if (epoch.replayed.steps() > 0) {
     replay.run([&](const StepBlock& block) {
-      StepBlock moved{epoch.first_step + block.first_step, block.steps, nullptr, {},
-                      block.output_steps};
+      StepBlock moved{
+          epoch.first_step + block.first_step, block.steps, nullptr, {}, block.output_steps};
       if (moved.output_steps)
         for (int64_t& step : *moved.output_steps) step += epoch.first_step;
       for (OutcomeBlock view : block.outcomes) {
@@ -198,7 +197,7 @@ void PeriodicReplay::note(const ReplayOutcome& seen, ReplayOutcome& outcome,
   outcome.merge_count = seen.merge_count;
   outcome.undefined_scales += seen.undefined_scales;
   outcome.scales.insert(outcome.scales.end(), seen.scales.begin(), seen.scales.end());
-  for (const PairMerge& pair : seen.pairs) {   // they end where the full cache is restored
+  for (const PairMerge& pair : seen.pairs) {  // they end where the full cache is restored
     outcome.pairs.push_back(pair);
     outcome.pairs.back().last = epoch.end - 1;
   }

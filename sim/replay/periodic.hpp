@@ -11,11 +11,11 @@ namespace kvsim {
 
 /// One stretch of a periodic record: from a compression to the next.
 struct Epoch {
-  TraceInfo seen;        ///< the trace as the policy sees it: the prompt ends at t_k
-  TraceInfo replayed;    ///< the same with the queries before t_{k+1} only
-  int64_t first_step = 0;                 ///< of the T later steps
-  int64_t end = 0;                        ///< position of the next compression
-  std::unique_ptr<PolicyRun> policies;    ///< null at t_0, which is the run's own prompt
+  TraceInfo seen;                       ///< the trace as the policy sees it: the prompt ends at t_k
+  TraceInfo replayed;                   ///< the same with the queries before t_{k+1} only
+  int64_t first_step = 0;               ///< of the T later steps
+  int64_t end = 0;                      ///< position of the next compression
+  std::unique_ptr<PolicyRun> policies;  ///< null at t_0, which is the run's own prompt
 };
 
 /// The policies of all records with schedule=periodic at all their compressions (policies.md 12):
@@ -28,7 +28,7 @@ class PeriodicPolicies {
                    uint64_t seed, const SideFiles& files);
 
   struct Planned {
-    size_t record = 0;              ///< its number in the run
+    size_t record = 0;  ///< its number in the run
     std::deque<Epoch> epochs;
   };
   std::deque<Planned>& planned() { return planned_; }
@@ -73,7 +73,7 @@ class PeriodicReplay {
   const std::vector<Record>& records_;
   PrefillOptions options_;
   std::vector<ReplayOutcome> outcomes_;
-  std::vector<std::vector<int>> number_;   ///< [record][budget] of the outcome, or -1
+  std::vector<std::vector<int>> number_;  ///< [record][budget] of the outcome, or -1
 };
 
 }  // namespace kvsim

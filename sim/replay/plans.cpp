@@ -92,7 +92,7 @@ PlanBuilder::Plans PlanBuilder::build() const {
   }
 
   int next_set = 0;
-  std::vector<std::pair<size_t, size_t>> owners;   // of all plans
+  std::vector<std::pair<size_t, size_t>> owners;  // of all plans
   for (const auto& chain : chains) {
     ReplayPlan plan;
     const Wanted& first = wanted_[chain.front()];

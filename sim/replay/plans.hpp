@@ -26,7 +26,7 @@ class PlanBuilder {
   struct Plans {
     static constexpr int kEverything = -1;
     std::vector<ReplayPlan> plans;
-    std::vector<int> set;   ///< [handle] number of the set as in ReplayBlock, or kEverything
+    std::vector<int> set;  ///< [handle] number of the set as in ReplayBlock, or kEverything
   };
   Plans build() const;
 
@@ -36,12 +36,12 @@ class PlanBuilder {
     bool per_query_head = false;
     bool outputs = false;
     uint64_t hash = 0;
-    int64_t size = 0;   ///< entries over all owners
+    int64_t size = 0;  ///< entries over all owners
   };
   bool is_everything(const Wanted& wanted) const;
 
   int64_t entries_ = 0;
-  std::vector<Wanted> wanted_;   ///< by handle
+  std::vector<Wanted> wanted_;  ///< by handle
 };
 
 /// The kept sets of an owner list without a copy: shares the life of `kept`.

@@ -15,10 +15,9 @@ namespace {
 
 /// Are the kept entries changed in the same way under both settings?
 bool same_change(const Settings& a, const Settings& b) {
-  return std::ranges::all_of(
-      std::vector<const char*>{"positions", "quantize", "quant_bits", "quant_group",
-                               "quant_residual"},
-      [&](const char* key) { return a.text(key) == b.text(key); });
+  return std::ranges::all_of(std::vector<const char*>{"positions", "quantize", "quant_bits",
+                                                      "quant_group", "quant_residual"},
+                             [&](const char* key) { return a.text(key) == b.text(key); });
 }
 
 /// Every entry of each owner but the guarded ones; or of a list, when one is given.
@@ -78,7 +77,7 @@ struct PrefillReplay::Sums {
   Table<double> kept_importance;
   Table<double> total_attention;
   Table<double> total_importance;
-  Table<double> part_kept;    ///< [parts][steps]
+  Table<double> part_kept;  ///< [parts][steps]
   Table<double> part_total;
 
   static Sums zero(int64_t heads, int64_t steps, int64_t parts) {
@@ -105,9 +104,9 @@ struct PrefillReplay::Sums {
 };
 
 struct PrefillReplay::WholeRun {
-  std::vector<float> z;                ///< [Hq][T][dv]
-  std::map<size_t, Sums> sums;         ///< by outcome
-  Table<double> later_attention;       ///< [Hq][T]
+  std::vector<float> z;           ///< [Hq][T][dv]
+  std::map<size_t, Sums> sums;    ///< by outcome
+  Table<double> later_attention;  ///< [Hq][T]
   Table<double> later_importance;
 };
 
@@ -145,7 +144,7 @@ void PrefillReplay::add_cell(ReplayCell cell, const std::shared_ptr<const KeptSe
   ask_for_sets(fresh);
   for (ReplayOutcome& known : outcomes_) {
     if (known.kept->chosen_per_step || kept->chosen_per_step) continue;
-    if (known.merging || fresh.merging) continue;   // what is merged depends on more than the sets
+    if (known.merging || fresh.merging) continue;  // what is merged depends on more than the sets
     if (known.kept_handle != fresh.kept_handle || known.changed != fresh.changed) continue;
     if (known.share_handle != fresh.share_handle || known.total_handle != fresh.total_handle) {
       continue;
@@ -211,9 +210,9 @@ double PrefillReplay::flops() const {
   const auto heads = static_cast<double>(work_.query_heads());
   const auto width = static_cast<double>(work_.value_dim());
   const auto keys = static_cast<double>(work_.entries());
-  const double outputs =
-      wants_all_outputs() ? steps : static_cast<double>(options_.output_steps->size());
-  double sum = heads * keys * width;   // of one step's outputs
+  const double outputs = wants_all_outputs() ? steps
+                                             : static_cast<double>(options_.output_steps->size());
+  double sum = heads * keys * width;  // of one step's outputs
   for (const ReplayPlan& plan : plans_.plans) {
     if (plan.masses_only) continue;
     const double sharing = plan.per_query_head ? 1 : work_.group_size();
@@ -242,8 +241,11 @@ PrefillReplay::Sums PrefillReplay::sums_of(const ReplayOutcome& outcome,
       add_heads(importance(set_of(handles[part])), sums.row(static_cast<int64_t>(part)));
     return sums;
   };
-  Sums sums = {attention(kept),  importance(kept), attention(total),
-               importance(total), parts(outcome.part_share_handles),
+  Sums sums = {attention(kept),
+               importance(kept),
+               attention(total),
+               importance(total),
+               parts(outcome.part_share_handles),
                parts(outcome.part_total_handles)};
   if (options_.scope == Scope::all) {
     for (Table<double>* table : {&sums.kept_attention, &sums.total_attention})
@@ -272,7 +274,7 @@ void PrefillReplay::on_block(const ReplayBlock& block, WholeRun& whole, const Si
     }
   }
   StepBlock out{block.first_step, block.steps, &block, {}, block.output_steps};
-  std::vector<Sums> sums(outcomes_.size());   // outlives the pointers in `out`
+  std::vector<Sums> sums(outcomes_.size());  // outlives the pointers in `out`
   parallel_for(std::ssize(outcomes_), [&](int64_t o) {
     sums[static_cast<size_t>(o)] = sums_of(outcomes_[static_cast<size_t>(o)], block);
   });
@@ -336,8 +338,8 @@ LayerSlots PrefillReplay::changed_slots(ReplayOutcome& outcome, std::vector<Slot
   LayerSlots slots;
   if (outcome.merging) {
     MergeMemory memory;
-    Compressed compressed =
-        compress(work_, *outcome.kept, settings, options_.seed, memory, options_.pairs);
+    Compressed compressed = compress(work_, *outcome.kept, settings, options_.seed, memory,
+                                     options_.pairs);
     slots = as_slots(compressed, settings);
     outcome.kept = kept_after(compressed.owners, *outcome.kept, work_.entries());
     outcome.merge_count = merged_slots(compressed.owners);
@@ -360,7 +362,7 @@ void PrefillReplay::place(const ReplayOutcome& outcome, LayerSlots& slots) const
 void PrefillReplay::run_changed(const WholeRun& whole, const Sink& sink) {
   const int64_t steps = work_.info().steps();
   std::vector<float> delta(whole.z.size());
-  Table<double> log_sum_exp;   // of the full cache; only merging outcomes need it
+  Table<double> log_sum_exp;  // of the full cache; only merging outcomes need it
   for (size_t o = 0; o < outcomes_.size(); ++o) {
     ReplayOutcome& outcome = outcomes_[o];
     if (!outcome.changed) continue;

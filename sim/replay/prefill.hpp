@@ -33,44 +33,44 @@ struct ReplayOutcome {
   std::vector<ReplayCell> cells;
   std::shared_ptr<const KeptSets> kept;
   const Settings* settings = nullptr;
-  bool changed = false;         ///< keys or values differ from the trace's: replayed as slots
-  bool merging = false;         ///< entries were merged
-  std::shared_ptr<const KeptSets> first_kept;   ///< at the first compression; null: as `kept`
-  int64_t merge_count = 0;      ///< slots of two or more entries
+  bool changed = false;  ///< keys or values differ from the trace's: replayed as slots
+  bool merging = false;  ///< entries were merged
+  std::shared_ptr<const KeptSets> first_kept;  ///< at the first compression; null: as `kept`
+  int64_t merge_count = 0;                     ///< slots of two or more entries
   int64_t undefined_scales = 0;
-  std::vector<double> scales;   ///< f of KeepKV Eq. 7
-  std::vector<PairMerge> pairs; ///< slots of exactly two entries, when asked for
-  bool shares_defined = true;   ///< false with positions=cache: metrics.md 1 does not apply
-  int kept_handle = -1;         ///< sets as asked of the PlanBuilder: what was kept,
-  int share_handle = -1;        ///< numerator and
-  int total_handle = -1;        ///< denominator of the shares; -1: the whole prompt, or none
-  std::vector<int> part_share_handles;   ///< of both within each part of the prompt
+  std::vector<double> scales;    ///< f of KeepKV Eq. 7
+  std::vector<PairMerge> pairs;  ///< slots of exactly two entries, when asked for
+  bool shares_defined = true;    ///< false with positions=cache: metrics.md 1 does not apply
+  int kept_handle = -1;          ///< sets as asked of the PlanBuilder: what was kept,
+  int share_handle = -1;         ///< numerator and
+  int total_handle = -1;         ///< denominator of the shares; -1: the whole prompt, or none
+  std::vector<int> part_share_handles;  ///< of both within each part of the prompt
   std::vector<int> part_total_handles;
 };
 
 /// One outcome over a block of steps. Sums are [Hq][steps] in the scope of the run.
 struct OutcomeBlock {
   int outcome = 0;
-  const Table<double>* kept_attention = nullptr;     ///< null: undefined
+  const Table<double>* kept_attention = nullptr;  ///< null: undefined
   const Table<double>* kept_importance = nullptr;
   const Table<double>* total_attention = nullptr;
   const Table<double>* total_importance = nullptr;
-  const Table<double>* kept_squares = nullptr;       ///< of importance; per-step outcomes and
-                                                     ///< decoding only
-  const Table<double>* total_squares = nullptr;      ///< this and the next while decoding only
-  const std::vector<double>* entries = nullptr;      ///< [steps] pairs of head and entry in scope
-  const Table<double>* part_kept = nullptr;    ///< [parts][steps] importance kept of each part of
-  const Table<double>* part_total = nullptr;   ///< the prompt, and all of it, over query heads
-  const float* delta = nullptr;   ///< [Hq][outputs][dv] z^ - z, for the Projection of the backend;
-                                  ///< null: all 0
-  const float* rounding = nullptr;                   ///< the same, what quantising adds; null: 0
-  const MergeTally* merges = nullptr;                ///< null: no slot holds two entries
+  const Table<double>* kept_squares = nullptr;   ///< of importance; per-step outcomes and
+                                                 ///< decoding only
+  const Table<double>* total_squares = nullptr;  ///< this and the next while decoding only
+  const std::vector<double>* entries = nullptr;  ///< [steps] pairs of head and entry in scope
+  const Table<double>* part_kept = nullptr;      ///< [parts][steps] importance kept of each part of
+  const Table<double>* part_total = nullptr;     ///< the prompt, and all of it, over query heads
+  const float* delta = nullptr;  ///< [Hq][outputs][dv] z^ - z, for the Projection of the backend;
+                                 ///< null: all 0
+  const float* rounding = nullptr;     ///< the same, what quantising adds; null: 0
+  const MergeTally* merges = nullptr;  ///< null: no slot holds two entries
 };
 
 struct StepBlock {
   int64_t first_step = 0;
   int64_t steps = 0;
-  const ReplayBlock* full = nullptr;   ///< the full cache at these steps; null when given before
+  const ReplayBlock* full = nullptr;  ///< the full cache at these steps; null when given before
   std::vector<OutcomeBlock> outcomes;
   /// Steps 0..T-1 of the block, ascending, whose outputs are here; without it all of them.
   std::optional<std::vector<int64_t>> output_steps = std::nullopt;
@@ -78,12 +78,12 @@ struct StepBlock {
 
 struct PrefillOptions {
   Scope scope = Scope::prompt;
-  Norm norm = Norm::l1;   ///< of v W in the importance
-  uint64_t seed = 0;      ///< of merges that draw
-  bool slot_changes = false;   ///< measure what merged slots change of the output
-  bool pairs = false;          ///< note slots of exactly two entries
-  const Table<float>* importance = nullptr;   ///< [Hq][N] weights made before; null: made here
-  PromptParts parts;      ///< whose importance is also summed apart
+  Norm norm = Norm::l1;                      ///< of v W in the importance
+  uint64_t seed = 0;                         ///< of merges that draw
+  bool slot_changes = false;                 ///< measure what merged slots change of the output
+  bool pairs = false;                        ///< note slots of exactly two entries
+  const Table<float>* importance = nullptr;  ///< [Hq][N] weights made before; null: made here
+  PromptParts parts;                         ///< whose importance is also summed apart
   /// Later steps, ascending, whose outputs will be read; without it all. Blocks may hold more.
   std::optional<std::vector<int64_t>> output_steps = std::nullopt;
 };
@@ -111,8 +111,8 @@ class PrefillReplay {
 
  private:
   using Sink = std::function<void(const StepBlock&)>;
-  struct Sums;       // the four sums of one outcome over some steps
-  struct WholeRun;   // what is kept of the first pass for outcomes that follow it
+  struct Sums;      // the four sums of one outcome over some steps
+  struct WholeRun;  // what is kept of the first pass for outcomes that follow it
 
   void add_cell(ReplayCell cell, const std::shared_ptr<const KeptSets>& kept,
                 const Settings& settings);
@@ -131,7 +131,7 @@ class PrefillReplay {
   PlanBuilder builder_;
   PlanBuilder::Plans plans_;
   std::vector<ReplayOutcome> outcomes_;
-  Table<float> own_importance_;   ///< empty when the layer's own table serves
+  Table<float> own_importance_;  ///< empty when the layer's own table serves
   const Table<float>* importance_ = nullptr;
 };
 

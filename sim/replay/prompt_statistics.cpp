@@ -12,7 +12,7 @@ Segment decode_segment(const Settings& settings, int64_t budget, const TraceInfo
   Segment segment;
   segment.range = {0, info.prompt_len};
   queries.observe(settings, queries.window(settings, budget, info.prompt_len), info, segment);
-  segment.candidates = segment.range;   // a window's entries are candidates once it has moved on
+  segment.candidates = segment.range;  // a window's entries are candidates once it has moved on
   return segment;
 }
 
@@ -21,8 +21,7 @@ PromptStatistics::PromptStatistics(LayerWork& work, const Settings& settings,
     : RowConsumer(segment), work_(work), group_(Kinds<Group>::find(settings.text("group"))),
       rows_(Kinds<Indicator>::find(settings.text("indicator")).rows(work, settings, segment)) {
   const auto& aggregate = Kinds<Aggregate>::find(settings.text("aggregate"));
-  const int owners =
-      settings.is("granularity", "query") ? work.query_heads() : work.kv_heads();
+  const int owners = settings.is("granularity", "query") ? work.query_heads() : work.kv_heads();
   const auto rows = static_cast<int64_t>(segment.positions.size());
   for (int owner = 0; owner < owners; ++owner) {
     scores_.push_back(aggregate.follow(settings, rows, work.entries()));

@@ -33,8 +33,8 @@ class PromptStatistics : public RowConsumer {
   const Group& group_;
   std::unique_ptr<RowIndicator> rows_;
   std::vector<std::unique_ptr<SlotStatistic>> scores_;
-  std::vector<std::unique_ptr<SlotStatistic>> deviations_;   ///< empty unless std_keep > 0
-  Table<double> grouped_;   ///< [block rows][n]
+  std::vector<std::unique_ptr<SlotStatistic>> deviations_;  ///< empty unless std_keep > 0
+  Table<double> grouped_;                                   ///< [block rows][n]
 };
 
 /// J of a record at budget B, with every prompt entry as a candidate.

@@ -19,15 +19,15 @@ MatrixView view(const Table<float>& table) { return {table.data(), table.rows(),
 /// Query head at work on its slots; scratch of one thread.
 struct HeadInput {
   const OwnerSlots* slots = nullptr;
-  std::span<const float> log_weight;   ///< [slots], or empty
-  const Table<float>* later_k = nullptr;   ///< [N-n][d]
-  const Table<float>* later_v = nullptr;   ///< [N-n][dv]
+  std::span<const float> log_weight;      ///< [slots], or empty
+  const Table<float>* later_k = nullptr;  ///< [N-n][d]
+  const Table<float>* later_v = nullptr;  ///< [N-n][dv]
 };
 
 /// One query: softmax over slots and the first `later` later entries, in place of the logits in
 /// `row`; out[dv] is the weighted mean of the values. Returns the log-sum-exp.
 double attend_row(const LayerTrace& layer, const HeadInput& input, int head, int64_t later,
-                std::span<float> row, float* out) {
+                  std::span<float> row, float* out) {
   const auto slots = static_cast<int64_t>(input.slots->k.rows());
   const int64_t used = slots + later;
   double largest = layer.attention_sink.empty()
@@ -144,8 +144,8 @@ void attend_slots(const LayerWork& work, const LayerSlots& slots, int64_t first,
       const int64_t later = position - n + 1;
       const std::span<float> row(logits.data() + s * logits.cols(),
                                  static_cast<size_t>(owner.k.rows() + later));
-      const double log_sum_exp =
-          attend_row(layer, input, head, later, row, out + (h * steps + s) * work.value_dim());
+      const double log_sum_exp = attend_row(layer, input, head, later, row,
+                                            out + (h * steps + s) * work.value_dim());
       if (watch) watch(head, s, row, log_sum_exp);
     }
   });

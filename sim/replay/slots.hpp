@@ -13,9 +13,9 @@ namespace kvsim {
 /// What one owner (a KV head, or a query head) holds of the prompt when keys, values or weights are
 /// no longer those of the trace.
 struct OwnerSlots {
-  Table<float> k;            ///< [slots][d]
-  Table<float> v;            ///< [slots][dv]
-  Table<float> log_weight;   ///< [query heads of the owner][slots] lambda, or empty: all 0
+  Table<float> k;           ///< [slots][d]
+  Table<float> v;           ///< [slots][dv]
+  Table<float> log_weight;  ///< [query heads of the owner][slots] lambda, or empty: all 0
 };
 
 /// The compressed cache of one layer, prompt part.
@@ -40,8 +40,8 @@ void rotate_to_cache_positions(const TraceInfo& info, const KeptSets& kept, Laye
 /// Sees one query of one head after attend_slots() is through with it: logits with log-weights of
 /// all slots and then of the later entries up to the query, and their log-sum-exp (sink included).
 /// Heads run in parallel, the steps of a head in ascending order.
-using SlotWatcher = std::function<void(int head, int64_t step, std::span<const float> logits,
-                                       double log_sum_exp)>;
+using SlotWatcher =
+    std::function<void(int head, int64_t step, std::span<const float> logits, double log_sum_exp)>;
 
 /// The plain general form of compressed attention (metrics.md 2): for later steps
 /// first..first+steps-1, out[Hq][steps][dv] is z^ over the slots present and every later entry up

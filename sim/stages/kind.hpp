@@ -10,12 +10,12 @@ namespace kvsim {
 
 /// What a kind of a stage says of itself; printed by `kvsim policies` and used to check records.
 struct KindInfo {
-  std::string stage;                ///< the record key that selects it, e.g. "aggregate"
-  std::string name;                 ///< the value, e.g. "mean"
-  std::string meaning;              ///< one line
-  std::string source;               ///< paper and equation, or repository
-  std::vector<std::string> keys;    ///< parameters that this kind reads
-  std::string needs = "";           ///< what it needs from a trace beyond keys, in words
+  std::string stage;              ///< the record key that selects it, e.g. "aggregate"
+  std::string name;               ///< the value, e.g. "mean"
+  std::string meaning;            ///< one line
+  std::string source;             ///< paper and equation, or repository
+  std::vector<std::string> keys;  ///< parameters that this kind reads
+  std::string needs = "";         ///< what it needs from a trace beyond keys, in words
 };
 
 /// Base of every stage kind.

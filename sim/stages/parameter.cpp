@@ -62,7 +62,7 @@ std::string canonical_number(const Parameter& p, std::string_view typed) {
   const double value = decimal->value();
   if (p.type == ValueType::share) {
     if (typed.find('.') == std::string_view::npos || value < 0 || value > 1) refuse(p, typed);
-    const std::string text = decimal->text();   // a fraction keeps its point: 1.0 is not 1 entry
+    const std::string text = decimal->text();  // a fraction keeps its point: 1.0 is not 1 entry
     return text.find('.') == std::string::npos ? text + ".0" : text;
   }
   check_number(p, typed, value);
@@ -80,10 +80,8 @@ std::string Parameter::range() const {
   switch (type) {
     case ValueType::word:
     case ValueType::flag:
-    case ValueType::kind:
-      return words_of();
-    case ValueType::text:
-      return may_be_none ? "a text, or none" : "a text";
+    case ValueType::kind: return words_of();
+    case ValueType::text: return may_be_none ? "a text, or none" : "a text";
     case ValueType::count:
       text = odd ? "an odd integer" : "an integer";
       text += bounded ? fmt::format(" in [{}, {}]", low, high) : fmt::format(" >= {}", low);
@@ -126,8 +124,7 @@ std::string canonical_value(const Parameter& p, std::string_view typed) {
   switch (p.type) {
     case ValueType::count:
     case ValueType::real:
-    case ValueType::share:
-      return canonical_number(p, typed);
+    case ValueType::share: return canonical_number(p, typed);
     case ValueType::word:
     case ValueType::flag:
     case ValueType::kind: {
@@ -136,8 +133,7 @@ std::string canonical_value(const Parameter& p, std::string_view typed) {
         refuse(p, typed, did_you_mean(typed, words));
       return std::string(typed);
     }
-    case ValueType::text:
-      break;
+    case ValueType::text: break;
   }
   if (typed.empty()) refuse(p, typed);
   if (p.fault) {

@@ -12,21 +12,21 @@ enum class ValueType { count, real, flag, word, kind, share, text };
 /// parses records, checks ranges, prints `kvsim policies` and is recorded in the results.
 struct Parameter {
   std::string key;
-  int place = 0;                      ///< order in canonical records: section * 100 + position
+  int place = 0;  ///< order in canonical records: section * 100 + position
   ValueType type = ValueType::text;
-  std::string fallback;               ///< default value
-  std::string meaning;                ///< one line
+  std::string fallback;  ///< default value
+  std::string meaning;   ///< one line
   std::string unit = "1";
-  double low = 0;                     ///< least value of count, real, share
+  double low = 0;  ///< least value of count, real, share
   double high = std::numeric_limits<double>::infinity();
-  bool low_open = false;              ///< low itself is not allowed
+  bool low_open = false;  ///< low itself is not allowed
   bool high_open = false;
-  bool odd = false;                   ///< counts only
-  std::vector<std::string> words = {};                  ///< values of type word
-  std::string (*fault)(std::string_view) = nullptr;     ///< what is wrong with a text, or ""
-  bool may_be_none = false;           ///< `none` stands for "not set"
+  bool odd = false;                                  ///< counts only
+  std::vector<std::string> words = {};               ///< values of type word
+  std::string (*fault)(std::string_view) = nullptr;  ///< what is wrong with a text, or ""
+  bool may_be_none = false;                          ///< `none` stands for "not set"
 
-  std::string range() const;          ///< "[0, 1]", "odd, >= 1", "raw | recent"
+  std::string range() const;  ///< "[0, 1]", "odd, >= 1", "raw | recent"
 };
 
 /// Declares a parameter while the program starts; a key declared twice throws.

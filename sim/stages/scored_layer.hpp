@@ -11,15 +11,15 @@ class Archive;
 /// A part of the prompt in which scoring and ranking run on their own: the whole prompt, or one
 /// segment of a fair record (policies.md 8).
 struct Segment {
-  Range range;                        ///< its entries
-  Range candidates;                   ///< those that are scored
-  int64_t window = 0;                 ///< entries of its own window, [candidates.end, range.end)
-  std::vector<int64_t> positions;     ///< J: positions of the observing queries, ascending
+  Range range;                     ///< its entries
+  Range candidates;                ///< those that are scored
+  int64_t window = 0;              ///< entries of its own window, [candidates.end, range.end)
+  std::vector<int64_t> positions;  ///< J: positions of the observing queries, ascending
   /// Queries of J that stand in earlier and later segments: they see nothing here, but count in M.
   int64_t rows_before = 0;
   int64_t rows_after = 0;
 
-  int64_t rows() const {              ///< M
+  int64_t rows() const {  ///< M
     return rows_before + static_cast<int64_t>(positions.size()) + rows_after;
   }
 };
@@ -30,16 +30,16 @@ struct Segment {
 struct ScoredLayer {
   int layer = 0;
   std::vector<Segment> segments;
-  std::vector<uint8_t> candidate;     ///< [n] 1: takes part in the ranking
-  Table<double> score;                ///< [owners][n] final score, higher = keep
-  Table<double> raw;                  ///< [owners][n] score with prior=none; empty: no tie key
-  Table<double> unweighted;           ///< [owners][n] score before `weight`; empty unless needed
-  Table<double> unweighted_raw;       ///< the same with prior=none; empty: no tie key
-  Table<double> deviation;            ///< [owners][n] standard deviation over queries, std_keep
-  Table<double> mass;                 ///< [owners][n] mean attention of the head, stage1=mass
-  double mass_before_window = 0;      ///< attention on the last m candidates, layer mean
-  double mass_of_window = 0;          ///< attention on the window itself, layer mean
-  std::vector<double> statistic;      ///< what `allocate` asked to be observed of this layer
+  std::vector<uint8_t> candidate;  ///< [n] 1: takes part in the ranking
+  Table<double> score;             ///< [owners][n] final score, higher = keep
+  Table<double> raw;               ///< [owners][n] score with prior=none; empty: no tie key
+  Table<double> unweighted;        ///< [owners][n] score before `weight`; empty unless needed
+  Table<double> unweighted_raw;    ///< the same with prior=none; empty: no tie key
+  Table<double> deviation;         ///< [owners][n] standard deviation over queries, std_keep
+  Table<double> mass;              ///< [owners][n] mean attention of the head, stage1=mass
+  double mass_before_window = 0;   ///< attention on the last m candidates, layer mean
+  double mass_of_window = 0;       ///< attention on the window itself, layer mean
+  std::vector<double> statistic;   ///< what `allocate` asked to be observed of this layer
 
   int64_t entries() const { return static_cast<int64_t>(candidate.size()); }
   int64_t owners() const { return score.rows(); }

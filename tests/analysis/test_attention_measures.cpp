@@ -33,10 +33,10 @@ TEST_CASE("the share of the largest entries counts whole entries, rounded up", "
   AttentionCdf cdf(1, 2);
   std::vector<float> row(101, 0.001f), other(101, 0.0f);
   row[7] = 0.6f, row[50] = 0.2f;
-  other[3] = 0.25f;   // a sink has the rest: shares are of what entries hold
+  other[3] = 0.25f;  // a sink has the rest: shares are of what entries hold
   cdf.add(block_of({{row, other}}), 0);
   const double all = 0.8 + 99 * 0.001;
-  CHECK(cdf.mean_of(0) == Approx((0.8 / all + 1) / 2));   // 1 % of 101 are 2 entries
+  CHECK(cdf.mean_of(0) == Approx((0.8 / all + 1) / 2));  // 1 % of 101 are 2 entries
   CHECK(cdf.mean_of(1) == Approx((0.801 / all + 1) / 2));
   CHECK(cdf.mean_of(5) == Approx(((0.8 + 49 * 0.001) / all + 1) / 2));
   CHECK(cdf.p05_of(0) == Approx(0.8 / all + 0.05 * (1 - 0.8 / all)));
@@ -47,11 +47,11 @@ TEST_CASE("late importance counts dropped entries among those attended to most",
   DroppedEntries shared{false, Table<uint8_t>(1, 10)};
   for (const int i : {0, 1, 2}) shared.owners(0, i) = 1;
   DroppedEntries own{true, Table<uint8_t>(2, 10)};
-  own.owners(0, 9) = 1;   // the other head dropped nothing
+  own.owners(0, 9) = 1;  // the other head dropped nothing
   std::vector<float> a(10, 0.0f), b(10, 0.0f), c(10, 0.0f), d(10, 0.0f);
   a[0] = 0.5f, a[5] = 0.4f;
   b[1] = 0.5f, b[0] = 0.4f;
-  c[9] = 0.9f;   // the second is a tie of all others: the more recent, 8
+  c[9] = 0.9f;  // the second is a tie of all others: the more recent, 8
   d[4] = 0.5f, d[3] = 0.4f;
   LateImportance late({shared, own}, 2, 10, 2);
   late.add(block_of({{a, b}, {c, d}}), 0);
@@ -60,13 +60,13 @@ TEST_CASE("late importance counts dropped entries among those attended to most",
   CHECK(late.result(0).recall == Approx((2 / 3.0 + 0) / 2));
   CHECK(late.result(1).share == 0);
   CHECK(late.result(1).chance == Approx(0.05));
-  CHECK(late.result(1).recall == 0);   // of head 0 alone: undefined where nothing was dropped
+  CHECK(late.result(1).recall == 0);  // of head 0 alone: undefined where nothing was dropped
 }
 
 TEST_CASE("attention that changes between windows only is local, constant attention undefined",
           "[dynamics]") {
   std::vector<std::vector<float>> switching, constant, alternating;
-  for (int t = 0; t < 35; ++t) {   // the last three are in no window
+  for (int t = 0; t < 35; ++t) {  // the last three are in no window
     switching.push_back({t < 16 ? 0.5f : 0.25f, 0.1f});
     constant.push_back({0.5f, 0.1f});
     alternating.push_back({t % 2 ? 0.5f : 0.25f, 0.1f});
@@ -98,12 +98,12 @@ TEST_CASE("an estimate of risk is judged by ranks, ratio and direction", "[risk]
 }
 
 TEST_CASE("drift is the front half's mean position minus the rear half's", "[dynamics]") {
-  Drift drift({1, 2, 0}, 1, 3);   // front: row 0; rear: rows 1 and 2
+  Drift drift({1, 2, 0}, 1, 3);  // front: row 0; rear: rows 1 and 2
   drift.add(0, 0, std::vector<double>{5, 1, 0, 0});
   drift.add(0, 1, std::vector<double>{0, 5, 1, 0});
   drift.add(0, 2, std::vector<double>{0, 1, 1, 5});
   CHECK(drift.drift(0, 0).value() == 0 - (1 + 3) / 2.0);
-  CHECK(drift.drift(1, 0).value() == 0.5 - (1.5 + 2.5) / 2);   // a tie takes the more recent, 2
+  CHECK(drift.drift(1, 0).value() == 0.5 - (1.5 + 2.5) / 2);  // a tie takes the more recent, 2
   CHECK(drift.drift(2, 0).sign() == 0);
   CHECK(std::isnan(drift.mean_position(2, 0, 0)));
   const auto tokens = [](int64_t front_minus_rear) {
@@ -116,7 +116,7 @@ TEST_CASE("drift is the front half's mean position minus the rear half's", "[dyn
   CHECK(adaptive_width(tokens(-6001), beta) == 7);
   CHECK(adaptive_shift(tokens(0), beta) == 0);
   CHECK(adaptive_shift(tokens(4500), beta) == 2);
-  CHECK(adaptive_shift(tokens(-4500), beta) == -2);    // floor(-2.25) + 1
+  CHECK(adaptive_shift(tokens(-4500), beta) == -2);  // floor(-2.25) + 1
 }
 
 TEST_CASE("parts of the prompt cover it without gaps", "[dynamics]") {

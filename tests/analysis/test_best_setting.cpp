@@ -32,7 +32,7 @@ TEST_CASE("stream error is judged by its root mean square", "[statistics]") {
   const Criterion& stream = criteria().front();
   CHECK(stream.variable == "stream_error");
   const BestSetting found = best_setting({{{0.3, 0.4}}, {{0.1, 0.5}}}, 1, stream, 0);
-  CHECK(found.best == 0);   // although the mean of the other is smaller
+  CHECK(found.best == 0);  // although the mean of the other is smaller
   CHECK(found.value == Approx(std::sqrt(0.125)));
   CHECK(found.gain == Approx(std::sqrt(0.13) - std::sqrt(0.125)));
 }
@@ -66,17 +66,15 @@ TEST_CASE("undefined steps are left out of a setting's value", "[statistics]") {
   CHECK(found.value == Approx(0.3));
 }
 
-TEST_CASE("intervals are those of the bootstrap over steps, and gains are paired",
-          "[statistics]") {
+TEST_CASE("intervals are those of the bootstrap over steps, and gains are paired", "[statistics]") {
   SettingSeries usual(1), better(1);
   for (int t = 0; t < 64; ++t) {
     usual[0].push_back(0.5 + 0.3 * std::sin(t));
-    better[0].push_back(usual[0].back() + 0.01);   // always by as much
+    better[0].push_back(usual[0].back() + 0.01);  // always by as much
   }
   const BestSetting found = best_setting({usual, better}, 0, kMean, 7);
-  const Interval direct = bootstrap_steps(better[0], 7, [](std::span<const double> values) {
-    return kMean.fold(values);
-  });
+  const Interval direct = bootstrap_steps(
+      better[0], 7, [](std::span<const double> values) { return kMean.fold(values); });
   CHECK(found.interval.low == Approx(direct.low));
   CHECK(found.interval.high == Approx(direct.high));
   CHECK(found.interval.high - found.interval.low > 0.02);

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "run/measures/variables.hpp"
+#include "tests/support/paths.hpp"
 
 using namespace kvsim;
 
@@ -30,7 +31,7 @@ std::string without_example(const std::string& markdown) {
 }  // namespace
 
 TEST_CASE("docs/results.md says what the declarations say", "[analysis][docs]") {
-  const std::string path = std::string(KVSIM_SOURCE_DIR) + "/docs/results.md";
+  const std::string path = std::string(kSourceDir) + "/docs/results.md";
   const std::string declared_text = without_example(variables_markdown());
   if (std::getenv("KVSIM_UPDATE_DOCS") != nullptr) std::ofstream(path) << declared_text;
   INFO("KVSIM_UPDATE_DOCS=1 kvsim_tests \"[docs]\" writes it anew");
@@ -61,8 +62,8 @@ TEST_CASE("rows of a dataset are found by their leading indices", "[analysis]") 
   CHECK(dataset.row("v", {1, 1}).size() == 1);
   CHECK(dataset.row("v", {0, 1})[0] == 1);
   CHECK(dataset.row("v", {}).size() == 6);
-  CHECK_THROWS(dataset.add(variable));                                         // twice
-  CHECK_THROWS(dataset.add({"w", {"a"}, "1", "w", {}, std::vector<double>{1}}));   // does not fill
+  CHECK_THROWS(dataset.add(variable));                                            // twice
+  CHECK_THROWS(dataset.add({"w", {"a"}, "1", "w", {}, std::vector<double>{1}}));  // does not fill
 }
 
 TEST_CASE("a fresh variable is undefined everywhere", "[analysis]") {

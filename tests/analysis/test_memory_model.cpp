@@ -35,7 +35,7 @@ TEST_CASE("ragged memory counts each head's slots, grouped memory the longest he
   CHECK(use.realised_ratio_max == Approx(0.3));
   CHECK(std::isnan(use.entries_query));
   CHECK(std::isnan(use.bytes_quantized));
-  CHECK(use.flops == 2.0 * 2 * 8 * 6);   // g * slots * (d + dv) multiply-adds
+  CHECK(use.flops == 2.0 * 2 * 8 * 6);  // g * slots * (d + dv) multiply-adds
 }
 
 TEST_CASE("query heads that share a KV head share the slots they both keep", "[analysis]") {
@@ -54,7 +54,7 @@ TEST_CASE("int4 in groups of 32 costs five bits per number", "[analysis]") {
   model.add_layer(shape, kept_of({all}), {{384, 12, 4}});
   CHECK(model.use().bytes_quantized == 384 * 5 / 8);
   CHECK(model.use().compression == Approx(16.0 / 5));
-  MemoryModel half;   // one number stays at 16 bits; bits round up to whole bytes
+  MemoryModel half;  // one number stays at 16 bits; bits round up to whole bytes
   half.add_layer(shape, kept_of({all}), {{383, 12, 4}});
   CHECK(half.use().bytes_quantized == std::ceil((383 * 4 + 12 * 32 + 16) / 8.0));
 }

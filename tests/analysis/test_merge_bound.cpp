@@ -33,8 +33,8 @@ Vector mean_logits(const LayerTrace& layer, int first, int heads, int64_t row) {
 
 /// The whole of o' - o in plain sums, with the slot's logit (log-weight included).
 BoundSample naive(const LayerTrace& layer, const PairMerge& pair, int64_t t, double slot_logit) {
-  const int64_t row =
-      std::ranges::lower_bound(layer.info->query_position, t) - layer.info->query_position.begin();
+  const int64_t row = std::ranges::lower_bound(layer.info->query_position, t) -
+                      layer.info->query_position.begin();
   const Vector logits = mean_logits(layer, pair.first_head, pair.heads, row);
   double sum = 0, sum_slot = std::exp(slot_logit);
   Vector o(pair.value.size(), 0.0), o_slot(pair.value.size(), 0.0);
@@ -61,8 +61,8 @@ BoundSample naive(const LayerTrace& layer, const PairMerge& pair, int64_t t, dou
       sample.spread = std::max(sample.spread, reference::l2(v));
     }
     const double log_score = x == pair.from ? pair.log_score_from : pair.log_score_into;
-    sample.mismatch = std::max(
-        sample.mismatch, std::fabs(1 - std::exp(log_score) / std::exp(logits[x])));
+    sample.mismatch = std::max(sample.mismatch,
+                               std::fabs(1 - std::exp(log_score) / std::exp(logits[x])));
   }
   sample.scale = pair.scale;
   return sample;
@@ -91,9 +91,9 @@ PairMerge merged(const LayerTrace& layer, int first, int heads, uint32_t from, u
         pair.scale * (share * static_cast<double>(element(layer.k, kv, from, x)) +
                       (1 - share) * static_cast<double>(element(layer.k, kv, into, x)))));
   for (int64_t x = 0; x < layer.v.dim(2); ++x)
-    pair.value.push_back(static_cast<float>(
-        share * static_cast<double>(element(layer.v, kv, from, x)) +
-        (1 - share) * static_cast<double>(element(layer.v, kv, into, x))));
+    pair.value.push_back(
+        static_cast<float>(share * static_cast<double>(element(layer.v, kv, from, x)) +
+                           (1 - share) * static_cast<double>(element(layer.v, kv, into, x))));
   return pair;
 }
 
@@ -118,7 +118,7 @@ TEST_CASE("parts of the error: two equal entries of value 0 and 4 beside a third
   const std::vector<double> v_m = {2}, slot = {2}, o = {5.0 / 3};
   const SlotChange mass = slot_change<double, double>(2.0 / 3, std::log(0.5), v_m, slot, o);
   CHECK(mass.value_part == Approx(0));
-  CHECK(mass.mass_part == Approx(1.0 / 6));   // (1/2 - 2/3) (2 - 1)
+  CHECK(mass.mass_part == Approx(1.0 / 6));  // (1/2 - 2/3) (2 - 1)
   CHECK(mass.whole == Approx(1.0 / 6));
   // The mass of both, but value 4: o' = 3, all of it by the value.
   const std::vector<double> other = {4};
@@ -135,8 +135,7 @@ TEST_CASE("parts of the error are the same from the rest itself, and hold where 
   const std::vector<double> v_m = {2}, slot = {4}, o = {5.0 / 3}, rest = {1};
   for (const double defect : {-800.0, -3.0, -1e-9, 0.0, 1e-9, 3.0, 800.0}) {
     const SlotChange one = slot_change<double, double>(2.0 / 3, defect, v_m, slot, o);
-    const SlotChange other =
-        slot_change_beside<double>(std::log(2.0), defect, v_m, slot, rest);
+    const SlotChange other = slot_change_beside<double>(std::log(2.0), defect, v_m, slot, rest);
     CHECK(other.value_part == Approx(one.value_part));
     CHECK(other.mass_part == Approx(one.mass_part));
     CHECK(other.whole == Approx(one.whole));
@@ -165,14 +164,14 @@ TEST_CASE("shares and medians of bounds count what they say", "[merge]") {
   const BoundSummary summary = summarize(bound("bias"), samples);
   CHECK(summary.pairs == 5);
   CHECK(summary.applicable == Approx(0.8));
-  CHECK(summary.violated == Approx(0.5));          // 1 > 2/3, and 0.1 > 0
+  CHECK(summary.violated == Approx(0.5));  // 1 > 2/3, and 0.1 > 0
   CHECK(summary.ratio == Approx((0.75 + 1.5) / 2));
   CHECK(summary.perturbation == Approx(0.5));
   CHECK(std::isnan(summarize(bound("bias"), {}).violated));
 }
 
 TEST_CASE("samples of merged pairs are what plain sums give", "[merge]") {
-  for (const int query_heads : {2, 6}) {   // a head of its own, and the mean query of three
+  for (const int query_heads : {2, 6}) {  // a head of its own, and the mean query of three
     const auto run = run_with(query_heads, 3);
     const LayerTrace& layer = run->layers[0];
     const auto backend = make_cpu_backend();
@@ -180,7 +179,7 @@ TEST_CASE("samples of merged pairs are what plain sums give", "[merge]") {
     const int heads = query_heads / 2;
     for (const bool votes : {true, false}) {
       PairMerge pair = merged(layer, heads, heads, 5, 9, 20, votes);
-      pair.last = 27;   // delay 8 would be position 28
+      pair.last = 27;  // delay 8 would be position 28
       const std::vector<PairMerge> pairs = {pair};
       const auto samples = bound_samples(work, pairs);
       REQUIRE(samples.size() == bound_delays().size());

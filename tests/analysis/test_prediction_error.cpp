@@ -1,5 +1,5 @@
-#include <catch2/catch.hpp>
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cmath>
 
 #include "analysis/fine_histogram.hpp"
@@ -112,8 +112,8 @@ TEST_CASE("prediction errors are those of the definition, for gaps and horizons"
   for (size_t score = 0; score < 2; ++score) {
     for (size_t p = 0; p < score_predictors().size(); ++p) {
       INFO(predicted_scores()[score] << " by " << score_predictors()[p]);
-      const PredictionError expected =
-          naive(trace->layer, score_predictors()[p], score == 1, horizon);
+      const PredictionError expected = naive(trace->layer, score_predictors()[p], score == 1,
+                                             horizon);
       const PredictionError one = found(errors, score, p);
       CHECK(one.median == Approx(expected.median).epsilon(kBinWidth));
       CHECK(one.trimmed_mean == Approx(expected.trimmed_mean).epsilon(kBinWidth));

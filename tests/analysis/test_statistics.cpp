@@ -8,8 +8,7 @@
 using namespace kvsim;
 
 TEST_CASE("equal values share the mean of their ranks", "[analysis]") {
-  CHECK(average_ranks(std::vector<double>{10, 20, 10, 30}) ==
-        std::vector<double>{1.5, 3, 1.5, 4});
+  CHECK(average_ranks(std::vector<double>{10, 20, 10, 30}) == std::vector<double>{1.5, 3, 1.5, 4});
 }
 
 TEST_CASE("Spearman sees order only, and nothing in constant or single values", "[analysis]") {

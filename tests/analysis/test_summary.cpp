@@ -16,11 +16,11 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 }  // namespace
 
 TEST_CASE("percentiles lie between neighbouring ranks", "[analysis]") {
-  const std::vector<double> values = {4, 1, 3, 2};   // sorted: 1 2 3 4, ranks 0..3
+  const std::vector<double> values = {4, 1, 3, 2};  // sorted: 1 2 3 4, ranks 0..3
   CHECK(percentile(values, 0) == 1);
   CHECK(percentile(values, 100) == 4);
   CHECK(percentile(values, 50) == Approx(2.5));
-  CHECK(percentile(values, 1) == Approx(1.03));     // rank 0.03
+  CHECK(percentile(values, 1) == Approx(1.03));  // rank 0.03
   CHECK(percentile(values, 99) == Approx(3.97));
   CHECK(percentile(std::vector<double>{7}, 99) == 7);
   CHECK(percentile(std::vector<double>{1, kInfinity, kInfinity}, 75) == kInfinity);
@@ -57,7 +57,7 @@ TEST_CASE("retained importance pools the heads before it divides", "[analysis]")
   std::vector<double> head(2);
   retained_of_head(kept, total, 1, head);
   CHECK(head[0] == 1);
-  CHECK(head[1] == 1);   // nothing to retain: nothing is lost
+  CHECK(head[1] == 1);  // nothing to retain: nothing is lost
 }
 
 TEST_CASE("rounding never takes a share out of its range", "[analysis]") {

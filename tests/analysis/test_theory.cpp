@@ -24,14 +24,14 @@ double integrated(const RiskModel& model, Distribution below) {
 TEST_CASE("two observations of the risk model, worked by hand", "[analysis]") {
   // m = 2, half of the observations high on [1, 3], the others low on [0, 1].
   RiskModel model{.m = 2, .epsilon = 0.5, .a = 1, .b = 1, .c = 3, .prior = 0, .steady = 2};
-  CHECK(mean_of_mean(model) == Approx(0.25 + 1));       // 0.5 * 0.5 + 0.5 * 2
+  CHECK(mean_of_mean(model) == Approx(0.25 + 1));  // 0.5 * 0.5 + 0.5 * 2
   CHECK(no_high_probability(model) == Approx(0.25));
   // Two low: 2/3. One of each (1/2): mean of the high one, 2. Two high: 1 + 2 * 2/3 = 7/3.
   CHECK(mean_of_max(model) == Approx(0.25 * 2 / 3 + 0.5 * 2 + 0.25 * 7 / 3));
   CHECK(bound_of_max(model) == Approx(0.25 * 0.5 + 0.75 * 2));
   // One observation is <= 2 with probability 1/2 + 1/2 * 1/2.
   CHECK(max_distribution(model, 2) == Approx(0.5625));
-  model.prior = 1;   // two low ones now count 1 instead of 2/3
+  model.prior = 1;  // two low ones now count 1 instead of 2/3
   CHECK(mean_of_max_with_prior(model) == Approx(0.25 + 0.5 * 2 + 0.25 * 7 / 3));
   model.prior = 3;
   CHECK(mean_of_max_with_prior(model) == Approx(3));
@@ -50,7 +50,7 @@ TEST_CASE("a chain of three observations, path by path", "[analysis]") {
   CHECK(counts[3] == Approx(0.25 / 4));
   double expected = 0;
   for (size_t k = 0; k < counts.size(); ++k) expected += static_cast<double>(k) * counts[k];
-  CHECK(expected == Approx(3 * 0.25));   // stationary
+  CHECK(expected == Approx(3 * 0.25));  // stationary
 }
 
 TEST_CASE("closed forms agree with quadrature and, without a chain, with the count of highs",
@@ -64,8 +64,8 @@ TEST_CASE("closed forms agree with quadrature and, without a chain, with the cou
         const double closed = mean_of_max_with_prior(model);
         // Midpoints of 2e5 cells: wrong by a cell at a jump of the distribution.
         CHECK(closed == Approx(integrated(model, [&](double x) {
-                         return max_distribution(model, x);
-                       })).margin(1e-5));
+                          return max_distribution(model, x);
+                        })).margin(1e-5));
         CHECK(mean_of_max_with_prior(model, counts) == Approx(closed));
         if (prior == 0) CHECK(mean_of_max(model) == Approx(closed));
         for (const double x : {0.02, 0.3, 0.6, 0.99})
@@ -92,8 +92,8 @@ TEST_CASE("means hide what a maximum sees; both underestimate", "[analysis]") {
   CHECK(mean_of_mean(model) < mean_of_max(model));
   CHECK(mean_of_max(model) < model.c);
   const RiskSample sample = simulate_risk(model, {model.m}, 5000, 0).front();
-  CHECK(sample.mean_outranks.mean < 0.01);   // 32 draws, 13 of them high: practically never
-  CHECK(sample.max_outranks.mean > 0.75);    // 1 - 0.95^32 = 0.81
+  CHECK(sample.mean_outranks.mean < 0.01);  // 32 draws, 13 of them high: practically never
+  CHECK(sample.max_outranks.mean > 0.75);   // 1 - 0.95^32 = 0.81
 }
 
 TEST_CASE("the sampled distribution of the maximum follows the closed one", "[analysis]") {

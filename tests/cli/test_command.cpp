@@ -1,9 +1,8 @@
-#include "cli/command.hpp"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 
+#include "cli/command.hpp"
 #include "cli/terminal.hpp"
 #include "tests/io/trace_fixture.hpp"
 
@@ -27,7 +26,7 @@ TEST_CASE("usage errors are one line that helps, with status 2", "[cli]") {
   require_usage("inspect", "inspect: missing TRACE: expected kvsim inspect TRACE [options]");
   require_usage("inspect a b", "too many arguments");
   require_usage("inspect a --jsom", "unknown option: found --jsom (did you mean --json?)");
-  require_usage("inspect a --js", "unknown option");   // no abbreviations: they break later
+  require_usage("inspect a --js", "unknown option");  // no abbreviations: they break later
   require_usage("inspect a --threads 0", "--threads: out of range");
   require_usage("inspect a --threads", "--threads");
   require_usage("inspect a -q -v", "exclude each other");
@@ -64,8 +63,8 @@ TEST_CASE("results that cannot be written are a failure", "[cli]") {
   if (!std::filesystem::exists("/dev/full")) return;
   const TemporaryFolder folder;
   write_small_trace(folder / "t.h5");
-  const Outcome outcome =
-      run_kvsim("inspect " + (folder / "t.h5") + " >/dev/full 2>" + (folder / "err") + "; echo $?");
+  const Outcome outcome = run_kvsim("inspect " + (folder / "t.h5") + " >/dev/full 2>" +
+                                    (folder / "err") + "; echo $?");
   CHECK(outcome.out == "1\n");
   CHECK_THAT(read_bytes(folder / "err"), Catch::Contains("standard output: cannot be written"));
 }

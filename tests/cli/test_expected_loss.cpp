@@ -42,7 +42,7 @@ const std::vector<std::string> kWords = {"a", "b", "c", "d", "e", "f", "g", "h",
 
 TEST_CASE("steps of largest stream error come first, earlier ones on ties", "[cli]") {
   const auto losses = expected_losses(results(), 0, 1, 5);
-  REQUIRE(losses.size() == 3);   // one step was not evaluated
+  REQUIRE(losses.size() == 3);  // one step was not evaluated
   CHECK(losses[0].step == 10);
   CHECK(losses[0].stream_error == 0.5);
   CHECK(losses[1].step == 8);

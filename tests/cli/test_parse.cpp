@@ -28,7 +28,7 @@ TEST_CASE("layer lists take numbers and ranges, in any order", "[cli]") {
 TEST_CASE("number lists expand ranges in exact decimals", "[cli]") {
   CHECK(expand_numbers("0.1:0.9:0.1", "--x") ==
         Texts{"0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9"});
-  CHECK(expand_numbers("0.5:1:0.25", "--x") == Texts{"0.5", "0.75", "1.0"});   // stays a ratio
+  CHECK(expand_numbers("0.5:1:0.25", "--x") == Texts{"0.5", "0.75", "1.0"});  // stays a ratio
   CHECK(expand_numbers("1:3:1", "--x") == Texts{"1", "2", "3"});
   CHECK(expand_numbers("128:1000:256", "--x") == Texts{"128", "384", "640", "896"});
   CHECK(expand_numbers("10%:30%:10%", "--x") == Texts{"10%", "20%", "30%"});

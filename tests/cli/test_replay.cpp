@@ -1,5 +1,5 @@
-#include <catch2/catch.hpp>
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -16,8 +16,9 @@ namespace {
 
 /// A synthetic trace of 60 + 12 tokens in two layers, all queries stored.
 std::string make_trace(const std::string& path, const std::string& more = "") {
-  REQUIRE(run_kvsim("synth -o " + path +
-                    " --prompt 60 --steps 12 --head-dim 16 --hidden 32 " + more).status == 0);
+  REQUIRE(
+      run_kvsim("synth -o " + path + " --prompt 60 --steps 12 --head-dim 16 --hidden 32 " + more)
+          .status == 0);
   return path;
 }
 
@@ -42,7 +43,7 @@ TEST_CASE("replay writes results, prints a table and says where the file is", "[
         std::vector<std::string>{"0.2", "30"});
   CHECK(results.row("kept", {0, 0, 0, 0})[0] == 12);
   CHECK(results.row("entries_kv", {1, 1})[0] == 2 * 2 * 30);
-  CHECK(results.has("residual_error"));   // synthetic traces have residual norms
+  CHECK(results.has("residual_error"));  // synthetic traces have residual norms
   CHECK_FALSE(results.has("retained_importance_head"));
   for (const char* name : {"Conventions", "title", "history", "kvsim_version", "git_commit",
                            "build", "trace", "trace_digest", "model", "prompt_len", "total_len",
@@ -62,7 +63,8 @@ TEST_CASE("results are the same bytes with one thread and with several", "[cli][
   const auto values = [&](const std::string& threads) {
     const std::string out = folder / ("r" + threads + ".nc");
     REQUIRE(run_kvsim("replay -q " + trace + kSmall + "--per-head --save-keep --threads " +
-                      threads + " -o " + out).status == 0);
+                      threads + " -o " + out)
+                .status == 0);
     return read_results(out);
   };
   const Dataset one = values("1");
@@ -89,18 +91,20 @@ TEST_CASE("requested metrics add variables and take none away", "[cli][replay]")
   REQUIRE(run_kvsim("replay -q " + trace + kSmall +
                     "--metric output_error_absolute,importance_cosine,importance_pearson "
                     "--metric regret_mean,regret_step,minmax_bound --save-keep --per-head "
-                    "--span-complement defense -o " + (folder / "b.nc")).status == 0);
+                    "--span-complement defense -o " +
+                    (folder / "b.nc"))
+              .status == 0);
   const Dataset plain = read_results(folder / "a.nc");
   const Dataset rich = read_results(folder / "b.nc");
   for (const Variable& variable : plain.variables()) CHECK(rich.has(variable.name));
-  for (const char* name : {"output_error_absolute", "importance_cosine", "importance_pearson",
-                           "regret_mean", "regret_step", "minmax_bound", "kept_mask",
-                           "retained_importance_head", "keep_rate_head"}) {
+  for (const char* name :
+       {"output_error_absolute", "importance_cosine", "importance_pearson", "regret_mean",
+        "regret_step", "minmax_bound", "kept_mask", "retained_importance_head", "keep_rate_head"}) {
     INFO(name);
     CHECK_FALSE(plain.has(name));
     CHECK(rich.has(name));
   }
-  CHECK(rich.size("policy") == 2);   // the oracles of regret are not reported
+  CHECK(rich.size("policy") == 2);  // the oracles of regret are not reported
   CHECK(rich.size("span") == plain.size("span") + 1);
   for (int64_t p = 0; p < 2; ++p) {
     for (int64_t b = 0; b < 2; ++b) {
@@ -115,8 +119,7 @@ TEST_CASE("requested metrics add variables and take none away", "[cli][replay]")
   }
 }
 
-TEST_CASE("without --policy every default preset runs that the trace can serve",
-          "[cli][replay]") {
+TEST_CASE("without --policy every default preset runs that the trace can serve", "[cli][replay]") {
   const TemporaryFolder folder;
   const std::string trace = make_trace(folder / "t.h5", "--queries window:40");
   const std::string out = folder / "r.nc";
@@ -177,8 +180,8 @@ TEST_CASE("several traces give a results file each, named after them", "[cli][re
   const std::string a = make_trace(folder / "a.h5");
   const std::string b = make_trace(folder / "b.h5", "--seed 1");
   const std::string out = folder / "results";
-  const Outcome outcome =
-      run_kvsim("replay " + a + " " + b + kSmall + "-o " + out + " --csv " + (folder / "t.csv"));
+  const Outcome outcome = run_kvsim("replay " + a + " " + b + kSmall + "-o " + out + " --csv " +
+                                    (folder / "t.csv"));
   CHECK(outcome.status == 0);
   CHECK(std::filesystem::exists(out + "/a.nc"));
   CHECK(std::filesystem::exists(out + "/b.nc"));
@@ -189,8 +192,7 @@ TEST_CASE("several traces give a results file each, named after them", "[cli][re
 TEST_CASE("--json prints rows and nothing else on standard output", "[cli][replay]") {
   const TemporaryFolder folder;
   const std::string trace = make_trace(folder / "t.h5");
-  const Outcome outcome =
-      run_kvsim("replay " + trace + kSmall + "--json -o " + (folder / "r.nc"));
+  const Outcome outcome = run_kvsim("replay " + trace + kSmall + "--json -o " + (folder / "r.nc"));
   CHECK(outcome.status == 0);
   const json rows = json::parse(outcome.out);
   CHECK(rows.size() > 50);
@@ -200,7 +202,7 @@ TEST_CASE("--json prints rows and nothing else on standard output", "[cli][repla
 TEST_CASE("layers with a short sliding window are left alone and named", "[cli][replay]") {
   const TemporaryFolder folder;
   const std::string trace = folder / "t.h5";
-  write_small_trace(trace);   // layer 2 has a window of 7
+  write_small_trace(trace);  // layer 2 has a window of 7
   const std::string out = folder / "r.nc";
   const Outcome outcome = run_kvsim("replay " + trace + " --policy streaming -o " + out);
   CHECK(outcome.status == 0);

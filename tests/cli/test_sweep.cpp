@@ -1,3 +1,6 @@
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -7,12 +10,11 @@
 #include <filesystem>
 #include <functional>
 #include <random>
-#include <sys/wait.h>
 #include <thread>
-#include <unistd.h>
 
 #include "io/results_reader.hpp"
 #include "tests/io/trace_fixture.hpp"
+#include "tests/support/paths.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;
@@ -35,8 +37,10 @@ constexpr const char* kSweep =
 class Sweep {
  public:
   Sweep() : trace(folder / "t.h5"), config(folder / "s.toml") {
-    REQUIRE(run_kvsim("synth -o " + trace + " --prompt 96 --steps 12 --head-dim 8 --value-dim 8 "
-                      "--hidden 16 --heads 4 --kv-heads 2 --num-layers 3").status == 0);
+    REQUIRE(run_kvsim("synth -o " + trace +
+                      " --prompt 96 --steps 12 --head-dim 8 --value-dim 8 "
+                      "--hidden 16 --heads 4 --kv-heads 2 --num-layers 3")
+                .status == 0);
     write_bytes(config, std::string("traces = [\"") + trace + "\"]\n" + kSweep);
   }
   std::string line(const std::string& out, const std::string& more = "") const {
@@ -60,7 +64,7 @@ void check_same(const std::string& a, const std::string& b) {
     REQUIRE(one.values.index() == other.values.index());
     if (const auto* reals = std::get_if<std::vector<double>>(&one.values)) {
       const auto& others = std::get<std::vector<double>>(other.values);
-      REQUIRE(reals->size() == others.size());   // as bytes: NaN equals NaN
+      REQUIRE(reals->size() == others.size());  // as bytes: NaN equals NaN
       CHECK(std::memcmp(reals->data(), others.data(), reals->size() * sizeof(double)) == 0);
     } else {
       CHECK(one.values == other.values);
@@ -72,7 +76,7 @@ void check_same(const std::string& a, const std::string& b) {
 bool interrupted(const std::string& arguments, int signal, const std::function<void()>& wait) {
   const pid_t child = fork();
   if (child == 0) {
-    const std::string command = std::string("exec ") + KVSIM_BINARY + " " + arguments + " -q 2>&-";
+    const std::string command = std::string("exec ") + kProgram + " " + arguments + " -q 2>&-";
     execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
     _exit(127);
   }
@@ -113,7 +117,7 @@ TEST_CASE("a sweep killed at random moments ends with the same data", "[sweep]")
     const auto wait = [&] { std::this_thread::sleep_for(after); };
     if (!interrupted(sweep.line("killed"), signal, wait)) break;
     const size_t now = finished_units(sweep.folder / "killed");
-    CHECK(now >= before);   // what is finished stays
+    CHECK(now >= before);  // what is finished stays
     before = now;
   }
   REQUIRE(run_kvsim(sweep.line("killed")).status == 0);
@@ -125,12 +129,16 @@ TEST_CASE("a sweep killed at random moments ends with the same data", "[sweep]")
 TEST_CASE("a killed sweep goes on after the last finished layer of its units", "[sweep]") {
   const Sweep sweep;
   // One group of units with two passes over six layers.
-  REQUIRE(run_kvsim("synth -o " + sweep.trace + " --overwrite --prompt 640 --steps 48 --heads 4 "
-                    "--kv-heads 2 --num-layers 6").status == 0);
-  write_bytes(sweep.config, std::string("traces = [\"") + sweep.trace + "\"]\n"
-              "budgets = [0.25, 0.5]\n"
-              "[[policy]]\npreset = [\"layer-defensivekv\", \"restkv\", \"keepkv\"]\n"
-              "window = [8, 16]\n");
+  REQUIRE(run_kvsim("synth -o " + sweep.trace +
+                    " --overwrite --prompt 640 --steps 48 --heads 4 "
+                    "--kv-heads 2 --num-layers 6")
+              .status == 0);
+  write_bytes(sweep.config,
+              std::string("traces = [\"") + sweep.trace +
+                  "\"]\n"
+                  "budgets = [0.25, 0.5]\n"
+                  "[[policy]]\npreset = [\"layer-defensivekv\", \"restkv\", \"keepkv\"]\n"
+                  "window = [8, 16]\n");
   REQUIRE(run_kvsim(sweep.line("whole")).status == 0);
   const std::string killed = sweep.folder / "killed";
   const std::string target = killed + "/t.nc";
@@ -142,7 +150,7 @@ TEST_CASE("a killed sweep goes on after the last finished layer of its units", "
         while (finished_layers(killed) < layers && std::chrono::steady_clock::now() < until)
           std::this_thread::sleep_for(std::chrono::microseconds(200));
       });
-      if (!killed_at_work || finished_units(killed) > 0) continue;   // too late
+      if (!killed_at_work || finished_units(killed) > 0) continue;  // too late
       ++begun;
       const size_t there = finished_layers(killed);
       CHECK(there >= layers);
@@ -161,7 +169,7 @@ TEST_CASE("a killed sweep goes on after the last finished layer of its units", "
       CHECK((outcome.err.find(said) != std::string::npos) == !damaged);
       check_same((sweep.folder / "whole") + "/t.nc", target);
       CHECK(finished_layers(killed) == 0);
-      write_bytes(left, left_bytes);   // as by a kill when the units were just stored
+      write_bytes(left, left_bytes);  // as by a kill when the units were just stored
       REQUIRE(run_kvsim(sweep.line("killed")).status == 0);
       CHECK(finished_layers(killed) == 0);
       for (const std::string& unit : files_of(killed, ".nc")) fs::remove(unit);
@@ -239,7 +247,7 @@ TEST_CASE("a full disk loses only what is in work and says so in one line", "[sw
   for (const char* kilobytes : {"1", "8", "40", "80"}) {
     const std::string errors = sweep.folder / "errors";
     const std::string command = "trap '' XFSZ; ulimit -f " + std::string(kilobytes) + "; " +
-                                KVSIM_BINARY + " " + sweep.line("full", "-q") + " 2> " + errors;
+                                kProgram + " " + sweep.line("full", "-q") + " 2> " + errors;
     const int status = std::system(("bash -c \"" + command + "\"").c_str());
     INFO(kilobytes << " KiB: " << read_bytes(errors));
     REQUIRE(WIFEXITED(status));
@@ -255,8 +263,10 @@ TEST_CASE("a full disk loses only what is in work and says so in one line", "[sw
 
 TEST_CASE("settings are judged by stream error, unless --metric names other measures", "[sweep]") {
   const Sweep sweep;
-  write_bytes(sweep.config, "traces = [\"" + sweep.trace + "\"]\n"
-              "budgets = [0.25]\nlayers = [0, 2]\n[[policy]]\npreset = \"snapkv\"\nwindow = [2, 4]\nkernel = [3, 5]\n");
+  write_bytes(sweep.config, "traces = [\"" + sweep.trace +
+                                "\"]\n"
+                                "budgets = [0.25]\nlayers = [0, 2]\n[[policy]]\npreset = "
+                                "\"snapkv\"\nwindow = [2, 4]\nkernel = [3, 5]\n");
   const Outcome usual = run_kvsim(sweep.line("out", "--csv " + (sweep.folder / "best.csv")));
   REQUIRE(usual.status == 0);
   const size_t stream = usual.out.find("snapkv, 4 settings: stream error, root mean square");
@@ -264,7 +274,7 @@ TEST_CASE("settings are judged by stream error, unless --metric names other meas
   CHECK(stream < usual.out.find("snapkv, 4 settings: retained importance, mean"));
   CHECK_THAT(usual.out, Catch::Contains("stream error: of 2 of the model's 3 layers\n") &&
                             !Catch::Contains("output error"));
-  const std::string csv = read_bytes(sweep.folder / "best.csv");   // has them all
+  const std::string csv = read_bytes(sweep.folder / "best.csv");  // has them all
   CHECK_THAT(csv, Catch::Contains("\nsnapkv,4,stream_error,rms,0.25,") &&
                       Catch::Contains("\nsnapkv,4,output_error,mean,0.25,"));
   const Dataset results = read_results(sweep.folder / "out/t.nc");

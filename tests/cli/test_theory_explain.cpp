@@ -20,10 +20,15 @@ struct Fixture {
   std::string trace = folder / "t.h5";
   std::string results = folder / "r.nc";
   explicit Fixture(const std::string& more = "--save-keep") {
-    REQUIRE(run_kvsim("synth -o " + trace + " --prompt 60 --steps 12 --head-dim 16 --hidden 32 "
-                      "--dtype float32 --spans rules:10-20").status == 0);
-    REQUIRE(run_kvsim("replay " + trace + " --policy snapkv,window=8 --policy streaming "
-                      "--budget 0.2,30 -q -o " + results + " " + more).status == 0);
+    REQUIRE(run_kvsim("synth -o " + trace +
+                      " --prompt 60 --steps 12 --head-dim 16 --hidden 32 "
+                      "--dtype float32 --spans rules:10-20")
+                .status == 0);
+    REQUIRE(run_kvsim("replay " + trace +
+                      " --policy snapkv,window=8 --policy streaming "
+                      "--budget 0.2,30 -q -o " +
+                      results + " " + more)
+                .status == 0);
   }
   json explain(const std::string& more = "") const {
     const Outcome outcome = run_kvsim("explain " + results + " --json --top 60 " + more);
@@ -74,8 +79,7 @@ TEST_CASE("explain finds the worst cell and adds up to its retained importance",
   const Fixture fixture;
   const json found = fixture.explain();
   const Dataset results = read_results(fixture.results);
-  const auto& worst =
-      std::get<std::vector<double>>(results.at("retained_importance_min").values);
+  const auto& worst = std::get<std::vector<double>>(results.at("retained_importance_min").values);
   // Sums of float32 products in another order.
   CHECK(found["retained_importance"].get<double>() ==
         Approx(*std::min_element(worst.begin(), worst.end())).margin(1e-5));
@@ -108,7 +112,7 @@ TEST_CASE("explained losses are those of a naive computation, most lost first", 
       if (mask[i] != 1) lost[i] += importance[i];
     }
   }
-  for (size_t i = 0; i < 60; ++i)   // float32 attention
+  for (size_t i = 0; i < 60; ++i)  // float32 attention
     CHECK(found["prompt"][i]["lost"].get<double>() == Approx(lost[i] / total).margin(1e-6));
   double before = 1;
   for (const json& token : found["lost"]) {
@@ -150,11 +154,11 @@ TEST_CASE("theory prints closed forms beside a simulation that agrees", "[cli]")
   const Outcome outcome = run_kvsim("theory --m 8 --dwell 4 --samples 2000 --json");
   const json document = json::parse(outcome.out);
   CHECK(document["kvsim"] == "theory");
-  CHECK(document["windows"].size() == 4);   // 1, 2, 4, 8
+  CHECK(document["windows"].size() == 4);  // 1, 2, 4, 8
   for (const json& row : document["rows"]) CHECK(row["agrees"] == true);
   CHECK(document["rows"] == document["windows"].back()["rows"]);
-  for (const char* wrong : {"--a 0.6", "--epsilon 0", "--prior 2", "--dwell 0.5", "--m 0",
-                            "--epsilon 0.9 --dwell 2"}) {
+  for (const char* wrong :
+       {"--a 0.6", "--epsilon 0", "--prior 2", "--dwell 0.5", "--m 0", "--epsilon 0.9 --dwell 2"}) {
     const Outcome refused = run_kvsim(std::string("theory ") + wrong);
     INFO(wrong << ": " << refused.err);
     CHECK(refused.status == 2);

@@ -29,9 +29,8 @@ TEST_CASE("a bad trace ends with status 3 and one line on standard error", "[cli
                                                 ": the trace does not have the layer asked for: "
                                                 "found --layers with 1, expected layers among 0,2");
   Editor(path).remove("check");
-  refused("verify " + path, path +
-                                ": no recorded outputs to verify: expected check/query_position "
-                                "and check_output in a layer");
+  refused("verify " + path, path + ": no recorded outputs to verify: expected check/query_position "
+                                   "and check_output in a layer");
 }
 
 TEST_CASE("a compressed trace reads with one warning", "[cli]") {
@@ -57,7 +56,7 @@ TEST_CASE("inspect tells shapes, positions and what the trace is enough for", "[
   const Outcome text = run_kvsim("inspect " + path);
   CHECK(text.status == 0);
   CHECK_THAT(text.out, Catch::Contains("4 query heads, 2 KV heads") && Catch::Contains("bfloat16"));
-  CHECK_THAT(text.out, Catch::Contains("not compressed, not measured"));   // layer 2's window is 7
+  CHECK_THAT(text.out, Catch::Contains("not compressed, not measured"));  // layer 2's window is 7
   const json document = json::parse(run_kvsim("inspect --json " + path).out);
   CHECK(document["prompt_len"] == 10);
   CHECK(document["layers"][1]["softcap"] == 5.0);

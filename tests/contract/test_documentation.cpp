@@ -1,10 +1,10 @@
 // The specification in docs/ is complete: whatever a comment cites exists, and every preset, kind,
 // parameter, variable, command and option is documented where a reader looks for it.
-#include <catch2/catch.hpp>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <boost/program_options.hpp>
+#include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -19,15 +19,16 @@
 #include "sim/policy/presets.hpp"
 #include "sim/stages/kind.hpp"
 #include "sim/stages/parameter.hpp"
+#include "tests/support/paths.hpp"
 
 namespace kvsim {
 namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kRoot = KVSIM_SOURCE_DIR;
-const std::set<std::string> kSources = {".cpp", ".hpp", ".inc", ".cu", ".cuh",
-                                        ".py",  ".sh",  ".cmake"};
+const fs::path kRoot = kSourceDir;
+const std::set<std::string> kSources = {".cpp", ".hpp", ".inc", ".cu",
+                                        ".cuh", ".py",  ".sh",  ".cmake"};
 
 std::string text_of(const fs::path& path) {
   std::ifstream file(path);
@@ -199,7 +200,7 @@ TEST_CASE("every section of a page that a comment cites exists", "[docs]") {
   for (const fs::path& file : source_files()) {
     for (const std::string& mention : mentions_of_pages(file)) {
       std::smatch found;
-      if (!std::regex_search(mention, found, citation)) continue;   // ".md" alone
+      if (!std::regex_search(mention, found, citation)) continue;  // ".md" alone
       const std::string name = found[1], cited = found[2];
       INFO(fs::relative(file, kRoot).generic_string() << " cites " << name << cited);
       const fs::path path = name.find('/') == std::string::npos && fs::exists(kRoot / "docs" / name)
@@ -215,7 +216,7 @@ TEST_CASE("every section of a page that a comment cites exists", "[docs]") {
       }
     }
   }
-  CHECK(seen > 90);   // the scan sees citations at all
+  CHECK(seen > 90);  // the scan sees citations at all
 }
 
 TEST_CASE("links and files that the pages name exist", "[docs]") {

@@ -20,7 +20,7 @@ class SmallStudy {
   SmallStudy() {
     SynthConfig config;
     config.prompt = 40;
-    config.steps = 34;   // locality is defined from 32 on
+    config.steps = 34;  // locality is defined from 32 on
     config.num_layers = 2;
     config.head_dim = config.value_dim = 8;
     config.hidden = 16;
@@ -94,7 +94,7 @@ TEST_CASE("variables that nobody asked for are not written", "[contract][measure
     if (variable.when == nullptr) CHECK_FALSE(names.contains(variable.name));
     names.erase(variable.name);
   }
-  CHECK(names.empty());   // and all that are written are declared
+  CHECK(names.empty());  // and all that are written are declared
 }
 
 TEST_CASE("every measure that declares variables fills them, at a place of its own",

@@ -1,8 +1,7 @@
 // What every policy keeps, whatever it is: over the whole table of presets, so that a new row is
 // judged without a new test.
-#include <catch2/catch.hpp>
-
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <map>
 #include <set>
 
@@ -98,7 +97,7 @@ void check_sets(const Kept& kept, int64_t n) {
     for (const auto& sets : layer)
       for (const auto& entries : sets->owners) {
         CHECK(std::adjacent_find(entries.begin(), entries.end(), std::greater_equal<>()) ==
-              entries.end());   // strictly ascending: unique, too
+              entries.end());  // strictly ascending: unique, too
         CHECK((entries.empty() || entries.back() < n));
       }
 }
@@ -109,7 +108,7 @@ std::vector<size_t> layers_at_work(const test::RandomRun& run, const Settings& s
   const auto skipped = settings.list("skip_layers");
   for (size_t l = 0; l < run.info.layers.size(); ++l) {
     const auto is_this = [&](const std::string& text) {
-      const int index = std::stoi(text);   // -1 is the model's last layer
+      const int index = std::stoi(text);  // -1 is the model's last layer
       return (index < 0 ? index + run.info.num_layers : index) == run.info.layers[l];
     };
     if (std::none_of(skipped.begin(), skipped.end(), is_this)) places.push_back(l);
@@ -126,18 +125,17 @@ int64_t total_of(const Kept& kept, const std::vector<size_t>& layers, size_t b) 
 
 /// Allocations that policies.md 7 excepts from spending exactly layers * heads * B.
 bool spends_its_own(const Settings& settings) {
-  for (const char* kind : {"pyramid", "pyramid-kvpress", "ada-interpolate", "duo", "table",
-                           "everything"})
+  for (const char* kind :
+       {"pyramid", "pyramid-kvpress", "ada-interpolate", "duo", "table", "everything"})
     if (settings.is("allocate", kind)) return true;
-  return settings.is("merge", "kvmerger");   // slots are made of runs
+  return settings.is("merge", "kvmerger");  // slots are made of runs
 }
 
 int64_t budget_of(const Settings& settings, const std::string& budget, int64_t n) {
   const Budget b = Budget::parse(budget);
   if (settings.is("rounding", "exact") || !b.is_ratio) return b.entries(n);
-  return std::max<int64_t>(1, static_cast<int64_t>(
-                                  static_cast<double>(n) *
-                                  (1.0 - b.amount.one_minus().value())));
+  return std::max<int64_t>(
+      1, static_cast<int64_t>(static_cast<double>(n) * (1.0 - b.amount.one_minus().value())));
 }
 
 TEST_CASE("every policy keeps its budget, in sets that are ascending, unique and in range") {
@@ -160,8 +158,7 @@ TEST_CASE("every policy keeps its budget, in sets that are ascending, unique and
       const int64_t total = total_of(kept, layers, b);
       CHECK(total <= most);
       // Nested layers may lack candidates; nothing else leaves places empty.
-      if (!settings.flag("nested"))
-        CHECK(total >= heads * budget_of(settings, budgets[b], 33));
+      if (!settings.flag("nested")) CHECK(total >= heads * budget_of(settings, budgets[b], 33));
     }
   }
 }
@@ -185,7 +182,7 @@ bool claims_nesting(const Settings& settings) {
     return false;
   if (settings.is_fraction("recent")) return false;
   if (settings.is("queries", "window") && settings.is_fraction("window")) return false;
-  return !settings.text("smooth").starts_with("aws");   // drifts may reach beta
+  return !settings.text("smooth").starts_with("aws");  // drifts may reach beta
 }
 
 TEST_CASE("where a ranking is enough, smaller budgets keep part of what larger ones keep") {
@@ -230,7 +227,7 @@ TEST_CASE("records of one run do not disturb each other") {
   for (const std::string& record : every_preset())
     if (!used_keys(Record::parse(record).settings).contains("scores") &&
         !used_keys(Record::parse(record).settings).contains("table"))
-      records.push_back(record);   // those need files of their own shape
+      records.push_back(record);  // those need files of their own shape
   const auto together = test::kept_of(*run, records, {"0.2", "0.6"}, 5);
   for (size_t at = 0; at < records.size(); ++at) {
     CAPTURE(records[at]);
@@ -275,7 +272,7 @@ TEST_CASE("no policy but the oracles sees anything of the future") {
     CAPTURE(record);
     const std::vector<std::string> budgets = {"0.1", "0.4", "0.8"};
     const bool equal = same(kept_by(*run, record, budgets), kept_by(*other, record, budgets));
-    CHECK(equal != preset.name.starts_with("oracle-"));   // what looks ahead does see it
+    CHECK(equal != preset.name.starts_with("oracle-"));  // what looks ahead does see it
   }
 }
 
@@ -298,7 +295,7 @@ TEST_CASE("every kind's keys are declared, and every declared key is used") {
     CAPTURE(p->key);
     CHECK(used.contains(p->key));
     CHECK_FALSE(p->meaning.empty());
-    CHECK(canonical_value(*p, p->fallback) == p->fallback);   // defaults are legal and canonical
+    CHECK(canonical_value(*p, p->fallback) == p->fallback);  // defaults are legal and canonical
   }
 }
 
@@ -317,7 +314,7 @@ TEST_CASE("presets have names of their own, a summary, and cells that change som
     CAPTURE(preset_title(preset));
     CHECK(titles.insert(preset_title(preset)).second);
     CHECK_FALSE(preset.summary.empty());
-    CHECK(find_preset(preset.name, ""));   // a variant has a bare preset
+    CHECK(find_preset(preset.name, ""));  // a variant has a bare preset
     CHECK(preset_settings(preset).values() != defaults.values());
   }
 }

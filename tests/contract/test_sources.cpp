@@ -1,6 +1,5 @@
 // The house keeps its shape: who may include whom, and how long a file may be.
 #include <catch2/catch.hpp>
-
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -9,11 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/paths.hpp"
+
 namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kRoot = KVSIM_SOURCE_DIR;
+const fs::path kRoot = kSourceDir;
 
 std::vector<std::string> lines_of(const fs::path& file) {
   std::ifstream in(file);
@@ -77,7 +78,7 @@ TEST_CASE("folders include only what the architecture allows them", "[sources]")
         CHECK((to == folder || allowed.contains(to)));
         if (inside_a_backend(target)) CHECK(folder == "sim/backend");
       }
-  CHECK(seen > 100);   // the scan sees includes at all
+  CHECK(seen > 100);  // the scan sees includes at all
 }
 
 TEST_CASE("the simulator and the measures see neither HDF5 nor Boost nor a terminal", "[sources]") {
@@ -110,8 +111,8 @@ TEST_CASE("source files have at most 500 lines, lines of C++ at most 100 columns
               file.extension().string()))
         continue;
       for (const std::string& line : lines) {
-        if (line.find_first_not_of(' ') == line.find('"')) continue;   // texts may be longer
-        size_t width = 0;   // characters, not bytes
+        if (line.find_first_not_of(' ') == line.find('"')) continue;  // texts may be longer
+        size_t width = 0;                                             // characters, not bytes
         for (const char c : line) width += (static_cast<unsigned char>(c) & 0xC0) != 0x80 ? 1 : 0;
         INFO(line);
         CHECK(width <= 100);

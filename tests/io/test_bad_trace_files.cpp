@@ -2,54 +2,16 @@
 #include <cmath>
 #include <limits>
 
-#include "io/trace_reader.hpp"
-#include "tests/io/trace_fixture.hpp"
+#include "tests/io/bad_trace.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;
 
 namespace {
 
-using Edit = void (*)(Editor&);
-
-/// One way to spoil the small trace and what the message must then contain.
-struct Spoiled {
-  const char* name;
-  Edit edit;
-  std::vector<const char*> says;
-};
-
-/// Opens the trace and reads everything in it.
-void read_all(const std::string& path) {
-  const TraceReader trace(path);
-  trace.token_text();
-  trace.token_ids();
-  for (const int layer : trace.info().layers) trace.read_layer(layer, true);
-}
-
-void require_refused(const std::vector<Spoiled>& cases) {
-  const TemporaryFolder folder;
-  const std::string path = folder / "bad.h5";
-  for (const Spoiled& spoiled : cases) {
-    INFO(spoiled.name);
-    write_small_trace(path);
-    {
-      Editor editor(path);
-      spoiled.edit(editor);
-    }
-    const Thrown thrown = error_of([&] { read_all(path); });
-    CHECK(thrown.fault == Fault::bad_data);
-    CHECK_THAT(thrown.message, Catch::StartsWith(path + ": "));
-    CHECK(thrown.message.find('\n') == std::string::npos);
-    for (const char* part : spoiled.says) CHECK_THAT(thrown.message, Catch::Contains(part));
-  }
-}
-
 template <int64_t... kValues>
-void set_queries(Editor& e) { e.integers("query_position", {kValues...}); }
-
-void huge(Editor& e, const char* object, const h5::Shape& shape, const Storage& storage) {
-  e.dataset(object, H5T_IEEE_F32LE, shape, H5T_NATIVE_FLOAT, nullptr, storage);
+void set_queries(Editor& e) {
+  e.integers("query_position", {kValues...});
 }
 
 }  // namespace
@@ -99,7 +61,9 @@ TEST_CASE("a root attribute that is missing or of another type or value is refus
        {"attribute prompt_len", "found 17", "total_len = 16"}},
       {"no prompt", [](Editor& e) { e.integer("/", "prompt_len", 0); }, {"attribute prompt_len"}},
       {"prompt_len is an array",
-       [](Editor& e) { e.array("/", "prompt_len", {10, 10}); },
+       [](Editor& e) {
+    e.array("/", "prompt_len", {10, 10});
+       },
        {"attribute prompt_len", "one value"}},
       {"scale is NaN",
        [](Editor& e) { e.real("/", "attention_scale", NAN); },
@@ -134,37 +98,61 @@ TEST_CASE("missing datasets and groups are named", "[io][bad]") {
        [](Editor& e) { e.remove("layers/2/residual_norm"); },
        {"layers/2/residual_norm", "all layers"}},
       {"no layer",
-       [](Editor& e) { e.remove("layers/0"); e.remove("layers/2"); },
+       [](Editor& e) {
+    e.remove("layers/0");
+    e.remove("layers/2");
+       },
        {"layers", "no layers"}},
       {"a group for a dataset",
-       [](Editor& e) { e.remove("layers/0/q"); e.group("layers/0/q"); },
+       [](Editor& e) {
+    e.remove("layers/0/q");
+    e.group("layers/0/q");
+       },
        {"layers/0/q", "a dataset"}},
-      {"a dataset for a group",
-       [](Editor& e) { e.remove("layers"); e.integers("layers", {1}); },
-       {"layers", "a group"}},
+                  {"a dataset for a group",
+                   [](Editor& e) {
+    e.remove("layers");
+    e.integers("layers", {1});
+                   },
+                   {"layers", "a group"}},
       {"a dataset for a layer",
-       [](Editor& e) { e.remove("layers/0"); e.integers("layers/0", {1}); },
+       [](Editor& e) {
+    e.remove("layers/0");
+    e.integers("layers/0", {1});
+       },
        {"layers/0"}},
       {"a link that leads nowhere",
-       [](Editor& e) { e.remove("layers/0/q"); e.soft_link("layers/0/q", "/nowhere"); },
+       [](Editor& e) {
+    e.remove("layers/0/q");
+    e.soft_link("layers/0/q", "/nowhere");
+       },
        {"layers/0/q", "leads nowhere"}},
       {"a link to itself",
-       [](Editor& e) { e.remove("layers/0/q"); e.soft_link("layers/0/q", "/layers/0/q"); },
+       [](Editor& e) {
+    e.remove("layers/0/q");
+    e.soft_link("layers/0/q", "/layers/0/q");
+       },
        {"layers/0/q"}},
       {"a link to another file",
-       [](Editor& e) { e.remove("layers/0/q"); e.external_link("layers/0/q", "other.h5", "/q"); },
+       [](Editor& e) {
+    e.remove("layers/0/q");
+    e.external_link("layers/0/q", "other.h5", "/q");
+       },
        {"layers/0/q", "a link to another file"}},
       {"a soft link to such a link",
        [](Editor& e) {
-         e.remove("layers/0/q");
-         e.external_link("layers/0/x", "other.h5", "/q");
-         e.soft_link("layers/0/q", "/layers/0/x");
+    e.remove("layers/0/q");
+    e.external_link("layers/0/x", "other.h5", "/q");
+    e.soft_link("layers/0/q", "/layers/0/x");
        },
        {"layers/0/q"}},
       {"a layer in another file",
-       [](Editor& e) { e.remove("layers/2"); e.external_link("layers/2", "other.h5", "/"); },
+       [](Editor& e) {
+    e.remove("layers/2");
+    e.external_link("layers/2", "other.h5", "/");
+       },
        {"layers/2", "a link to another file"}},
-  });
+      });
 }
 
 TEST_CASE("layers must be decimal indices of the model's layers", "[io][bad]") {
@@ -183,23 +171,35 @@ TEST_CASE("layers must be decimal indices of the model's layers", "[io][bad]") {
 
 TEST_CASE("wrong shapes, ranks and element types are refused with what was expected", "[io][bad]") {
   static const std::vector<float> zeros(4096, 0.0f);
-  static const auto put = [](Editor& e, const char* object, const h5::Shape& shape,
-                             hid_t type = H5T_IEEE_F32LE) {
+  static const auto put =
+      [](Editor& e, const char* object, const h5::Shape& shape, hid_t type = H5T_IEEE_F32LE) {
     e.dataset(object, type, shape, H5T_NATIVE_FLOAT, zeros.data());
   };
   require_refused({
       {"q heads",
-       [](Editor& e) { put(e, "layers/0/q", {2, 16, 8}); },
+       [](Editor& e) {
+    put(e, "layers/0/q", {2, 16, 8});
+       },
        {"layers/0/q: wrong shape: found [2, 16, 8], expected [Hq, M, d] = [4, 16, 8]"}},
       {"k rank",
-       [](Editor& e) { put(e, "layers/0/k", {2, 128}); },
+       [](Editor& e) {
+    put(e, "layers/0/k", {2, 128});
+       },
        {"layers/0/k: wrong shape: found [2, 128], expected [Hkv, N, d]"}},
-      {"v length",
-       [](Editor& e) { put(e, "layers/0/v", {2, 15, 6}); },
-       {"layers/0/v", "[2, 16, any]"}},
-      {"v without width", [](Editor& e) { put(e, "layers/0/v", {2, 16, 0}); }, {"layers/0/v"}},
+                  {"v length",
+                   [](Editor& e) {
+    put(e, "layers/0/v", {2, 15, 6});
+                   },
+                   {"layers/0/v", "[2, 16, any]"}},
+      {"v without width",
+       [](Editor& e) {
+    put(e, "layers/0/v", {2, 16, 0});
+       },
+       {"layers/0/v"}},
       {"wo width",
-       [](Editor& e) { put(e, "layers/0/wo", {4, 8, 12}); },
+       [](Editor& e) {
+    put(e, "layers/0/wo", {4, 8, 12});
+       },
        {"layers/0/wo", "[4, 6, 12]"}},
       {"sink",
        [](Editor& e) { put(e, "layers/2/attention_sink", {5}); },
@@ -208,34 +208,50 @@ TEST_CASE("wrong shapes, ranks and element types are refused with what was expec
        [](Editor& e) { put(e, "layers/2/residual_norm", {15}); },
        {"layers/2/residual_norm"}},
       {"check_output",
-       [](Editor& e) { put(e, "layers/2/check_output", {4, 3, 6}); },
+       [](Editor& e) {
+    put(e, "layers/2/check_output", {4, 3, 6});
+       },
        {"layers/2/check_output", "[4, 2, 6]"}},
       {"rope", [](Editor& e) { put(e, "rope/inv_freq", {3}, H5T_IEEE_F64LE); }, {"rope/inv_freq"}},
-      {"token ids", [](Editor& e) { e.integers("tokens/id", {1, 2}); }, {"tokens/id", "[16]"}},
+      {"token ids",
+       [](Editor& e) {
+    e.integers("tokens/id", {1, 2});
+       },
+       {"tokens/id", "[16]"}},
       {"token texts", [](Editor& e) { e.texts("tokens/text", {"a"}); }, {"tokens/text"}},
       {"positions of rank 2",
-       [](Editor& e) { put(e, "query_position", {4, 4}, H5T_STD_I64LE); },
+       [](Editor& e) {
+    put(e, "query_position", {4, 4}, H5T_STD_I64LE);
+       },
        {"query_position", "[M]"}},
       {"no positions", [](Editor& e) { e.integers("query_position", {}); }, {"query_position"}},
       {"positions are floats",
        [](Editor& e) { put(e, "query_position", {16}); },
        {"query_position: wrong type: found float32, expected int64"}},
       {"float64",
-       [](Editor& e) { put(e, "layers/0/q", {4, 16, 8}, H5T_IEEE_F64LE); },
+       [](Editor& e) {
+    put(e, "layers/0/q", {4, 16, 8}, H5T_IEEE_F64LE);
+       },
        {"layers/0/q: wrong type: found float64"}},
       {"big-endian",
-       [](Editor& e) { put(e, "layers/0/q", {4, 16, 8}, H5T_IEEE_F32BE); },
+       [](Editor& e) {
+    put(e, "layers/0/q", {4, 16, 8}, H5T_IEEE_F32BE);
+       },
        {"wrong type: found big-endian float32, expected little-endian"}},
       {"integers",
-       [](Editor& e) { put(e, "layers/0/q", {4, 16, 8}, H5T_STD_I32LE); },
+       [](Editor& e) {
+    put(e, "layers/0/q", {4, 16, 8}, H5T_STD_I32LE);
+       },
        {"found int32"}},
       {"uint16 without encoding",
-       [](Editor& e) { put(e, "layers/0/q", {4, 16, 8}, H5T_STD_U16LE); },
+       [](Editor& e) {
+    put(e, "layers/0/q", {4, 16, 8}, H5T_STD_U16LE);
+       },
        {"uint16 without encoding"}},
       {"uint16 of another encoding",
        [](Editor& e) {
-         put(e, "layers/0/q", {4, 16, 8}, H5T_STD_U16LE);
-         e.text("layers/0/q", "encoding", "posit");
+    put(e, "layers/0/q", {4, 16, 8}, H5T_STD_U16LE);
+    e.text("layers/0/q", "encoding", "posit");
        },
        {"posit"}},
       {"ids are text",
@@ -249,23 +265,26 @@ TEST_CASE("wrong shapes, ranks and element types are refused with what was expec
        {"tokens/text", "wrong type"}},
       {"a null text",
        [](Editor& e) {
-         std::vector<const char*> texts(16, "x");
-         texts[4] = nullptr;
-         e.texts("tokens/text", texts);
+    std::vector<const char*> texts(16, "x");
+    texts[4] = nullptr;
+    e.texts("tokens/text", texts);
        },
        {"tokens/text", "null string at index 4"}},
-  });
+      });
 }
 
 TEST_CASE("positions must ascend within the trace", "[io][bad]") {
   require_refused({
-      {"negative", set_queries<-1, 1, 2>,
+      {"negative",
+       set_queries<-1, 1, 2>,
        {"query_position", "position out of range", "-1 at index 0"}},
       {"beyond the end", set_queries<3, 16>, {"16 at index 1", "0 to 15"}},
       {"descending", set_queries<3, 2>, {"not ascending", "2 at index 1 after 3"}},
       {"twice", set_queries<3, 3>, {"not ascending"}},
       {"checks",
-       [](Editor& e) { e.integers("check/query_position", {15, 3}); },
+       [](Editor& e) {
+    e.integers("check/query_position", {15, 3});
+       },
        {"check/query_position", "not ascending"}},
       {"another number of queries", set_queries<3, 4>, {"layers/0/q: wrong shape", "[4, 2, 8]"}},
   });
@@ -274,159 +293,81 @@ TEST_CASE("positions must ascend within the trace", "[io][bad]") {
 TEST_CASE("spans must be named, disjoint, ascending and inside the prompt", "[io][bad]") {
   require_refused({
       {"beyond the prompt",
-       [](Editor& e) { e.integers("spans/end", {4, 11}); },
+       [](Editor& e) {
+    e.integers("spans/end", {4, 11});
+       },
        {"spans", "directive 4 to 11", "prompt_len = 10"}},
       {"negative",
-       [](Editor& e) { e.integers("spans/begin", {-1, 4}); },
+       [](Editor& e) {
+    e.integers("spans/begin", {-1, 4});
+       },
        {"span out of range", "-1"}},
-      {"backwards", [](Editor& e) { e.integers("spans/end", {0, 9}); }, {"span out of range"}},
+                  {"backwards",
+                   [](Editor& e) {
+    e.integers("spans/end", {0, 9});
+                   },
+                   {"span out of range"}},
       {"overlapping",
-       [](Editor& e) { e.integers("spans/begin", {1, 3}); },
+       [](Editor& e) {
+    e.integers("spans/begin", {1, 3});
+       },
        {"overlap", "at least 4"}},
       {"descending",
-       [](Editor& e) { e.integers("spans/begin", {5, 1}); e.integers("spans/end", {9, 4}); },
+       [](Editor& e) {
+    e.integers("spans/begin", {5, 1});
+    e.integers("spans/end", {9, 4});
+       },
        {"not ascending"}},
       {"fewer ends", [](Editor& e) { e.integers("spans/end", {4}); }, {"spans/end", "[2]"}},
       {"a plus",
-       [](Editor& e) { e.texts("spans/name", {"a+b", "c"}); },
+       [](Editor& e) {
+    e.texts("spans/name", {"a+b", "c"});
+       },
        {"spans/name", "bad span name", "a+b"}},
-      {"a comma", [](Editor& e) { e.texts("spans/name", {"a,b", "c"}); }, {"bad span name"}},
-      {"an equals sign", [](Editor& e) { e.texts("spans/name", {"a=b", "c"}); }, {"bad span name"}},
+      {"a comma",
+       [](Editor& e) {
+    e.texts("spans/name", {"a,b", "c"});
+       },
+       {"bad span name"}},
+      {"an equals sign",
+       [](Editor& e) {
+    e.texts("spans/name", {"a=b", "c"});
+       },
+       {"bad span name"}},
       {"a blank",
-       [](Editor& e) { e.texts("spans/name", {"a b", "c"}); },
+       [](Editor& e) {
+    e.texts("spans/name", {"a b", "c"});
+       },
        {"bad span name", "white space"}},
-      {"a newline", [](Editor& e) { e.texts("spans/name", {"a\nb", "c"}); }, {"bad span name"}},
-      {"empty", [](Editor& e) { e.texts("spans/name", {"", "c"}); }, {"bad span name", "empty"}},
+      {"a newline",
+       [](Editor& e) {
+    e.texts("spans/name", {"a\nb", "c"});
+       },
+       {"bad span name"}},
+      {"empty",
+       [](Editor& e) {
+    e.texts("spans/name", {"", "c"});
+       },
+       {"bad span name", "empty"}},
       {"a range",
-       [](Editor& e) { e.texts("spans/name", {"a", "12-19"}); },
+       [](Editor& e) {
+    e.texts("spans/name", {"a", "12-19"});
+       },
        {"bad span name", "12-19", "range"}},
-      {"twice", [](Editor& e) { e.texts("spans/name", {"a", "a"}); }, {"used twice"}},
+      {"twice",
+       [](Editor& e) {
+    e.texts("spans/name", {"a", "a"});
+       },
+       {"used twice"}},
       {"null",
-       [](Editor& e) { e.texts("spans/name", {"a", nullptr}); },
+       [](Editor& e) {
+    e.texts("spans/name", {"a", nullptr});
+       },
        {"spans/name", "null string"}},
-      {"not UTF-8", [](Editor& e) { e.texts("spans/name", {"a", "\xC3"}); }, {"UTF-8"}},
-  });
-}
-
-TEST_CASE("NaN and infinity in a tensor are refused with dataset and index", "[io][bad]") {
-  require_refused({
-      {"NaN in k",
-       [](Editor& e) { e.set_float("layers/0/k", 16 * 8 + 3 * 8 + 5, NAN); },
-       {"layers/0/k: not a finite number: found NaN at [1, 3, 5]"}},
-      {"infinity in q",
-       [](Editor& e) { e.set_float("layers/2/q", 0, INFINITY); },
-       {"layers/2/q", "infinity at [0, 0, 0]"}},
-      {"in v",
-       [](Editor& e) { e.set_float("layers/0/v", 191, -INFINITY); },
-       {"layers/0/v", "infinity at [1, 15, 5]"}},
-      {"in wo", [](Editor& e) { e.set_float("layers/0/wo", 1, NAN); }, {"layers/0/wo"}},
-      {"in residual_norm",
-       [](Editor& e) { e.set_float("layers/0/residual_norm", 2, NAN); },
-       {"layers/0/residual_norm", "NaN at [2]"}},
-      {"in attention_sink",
-       [](Editor& e) { e.set_float("layers/2/attention_sink", 3, NAN); },
-       {"layers/2/attention_sink"}},
-      {"in check_output",
-       [](Editor& e) { e.set_float("layers/2/check_output", 0, NAN); },
-       {"layers/2/check_output"}},
-      {"in rope", [](Editor& e) { e.set_float("rope/inv_freq", 0, NAN); }, {"rope/inv_freq"}},
-      {"softcap",
-       [](Editor& e) { e.real("layers/2", "softcap", NAN); },
-       {"layers/2 attribute softcap"}},
-      {"zero softcap",
-       [](Editor& e) { e.real("layers/2", "softcap", 0); },
-       {"layers/2 attribute softcap"}},
-      {"softcap as text",
-       [](Editor& e) { e.text("layers/2", "softcap", "5"); },
-       {"layers/2 attribute softcap", "wrong type"}},
-      {"layer scale",
-       [](Editor& e) { e.real("layers/2", "attention_scale", INFINITY); },
-       {"layers/2 attribute attention_scale"}},
-      {"window",
-       [](Editor& e) { e.integer("layers/2", "sliding_window", 0); },
-       {"layers/2 attribute sliding_window"}},
-      {"window as a float",
-       [](Editor& e) { e.real("layers/2", "sliding_window", 7); },
-       {"layers/2 attribute sliding_window", "an integer"}},
-  });
-}
-
-TEST_CASE("sizes that the file cannot hold are refused before any allocation", "[io][bad]") {
-  constexpr int64_t kHuge = int64_t{1} << 38;
-  require_refused({
-      {"contiguous, nothing stored", [](Editor& e) { huge(e, "layers/0/v", {2, 16, kHuge}, {}); },
-       {"layers/0/v: absurd size: found 0 bytes stored", "[2, 16, 274877906944]"}},
-      {"a product beyond 64 bits",
-       [](Editor& e) { huge(e, "layers/0/v", {2, 16, kHuge}, {.chunk = {1, 1, 1 << 20}}); },
-       {"layers/0/v: absurd size"}},
-      {"chunks missing",
-       [](Editor& e) { huge(e, "layers/0/q", {4, 16, 8}, {.chunk = {1, 16, 8}}); },
-       {"layers/0/q", "0 bytes stored"}},
-      {"compressed, nothing stored",
+      {"not UTF-8",
        [](Editor& e) {
-         huge(e, "layers/0/v", {2, 16, kHuge}, {.chunk = {2, 16, 1024}, .gzip = 9});
+    e.texts("spans/name", {"a", "\xC3"});
        },
-       {"layers/0/v: absurd size"}},
-      {"positions",
-       [](Editor& e) {
-         e.dataset("query_position", H5T_STD_I64LE, {kHuge}, H5T_NATIVE_INT64, nullptr);
-       },
-       {"query_position: absurd size"}},
-      {"texts", [](Editor& e) {
-         const h5::Handle type(H5Tcopy(H5T_C_S1));
-         H5Tset_size(type.get(), H5T_VARIABLE);
-         e.dataset("tokens/text", type.get(), {16}, type.get(), nullptr);
-       }, {"tokens/text: absurd size"}},
-  });
-}
-
-TEST_CASE("one chunk that was never written is refused", "[io][bad]") {
-  const TemporaryFolder folder;
-  const std::string path = folder / "bad.h5";
-  write_small_trace(path);
-  {
-    Editor e(path);
-    huge(e, "layers/0/q", {4, 16, 8}, {.chunk = {1, 16, 8}, .gzip = 1});
-    const h5::Handle dataset(H5Dopen2(e.file(), "layers/0/q", H5P_DEFAULT));
-    const h5::Handle space(H5Dget_space(dataset.get()));
-    const hsize_t start[] = {0, 0, 0}, count[] = {3, 16, 8};
-    H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start, nullptr, count, nullptr);
-    const h5::Handle memory(H5Screate_simple(3, count, nullptr));
-    std::vector<float> noise(3 * 16 * 8);
-    for (size_t i = 0; i < noise.size(); ++i) noise[i] = 1.0f / static_cast<float>(i + 1);
-    REQUIRE(H5Dwrite(dataset.get(), H5T_NATIVE_FLOAT, memory.get(), space.get(), H5P_DEFAULT,
-                     noise.data()) >= 0);
-  }
-  const Thrown thrown = error_of([&] { read_all(path); });
-  CHECK_THAT(thrown.message, Catch::Contains("layers/0/q: missing data: found 3 chunks stored"));
-}
-
-TEST_CASE("data in other files, virtual datasets and unknown filters are refused", "[io][bad]") {
-  static const hsize_t lengths[] = {4, 16, 8};
-  static const auto create = [](Editor& e, hid_t properties) {
-    e.remove("layers/0/q");
-    const h5::Handle space(H5Screate_simple(3, lengths, nullptr));
-    REQUIRE(h5::Handle(H5Dcreate2(e.file(), "layers/0/q", H5T_IEEE_F32LE, space.get(), H5P_DEFAULT,
-                                  properties, H5P_DEFAULT)).valid());
-  };
-  require_refused({
-      {"external storage", [](Editor& e) {
-         const h5::Handle properties(H5Pcreate(H5P_DATASET_CREATE));
-         H5Pset_external(properties.get(), "/etc/passwd", 0, 4 * 16 * 8 * 4);
-         create(e, properties.get());
-       }, {"layers/0/q", "data in another file"}},
-      {"virtual", [](Editor& e) {
-         const h5::Handle properties(H5Pcreate(H5P_DATASET_CREATE));
-         const h5::Handle space(H5Screate_simple(3, lengths, nullptr));
-         H5Pset_virtual(properties.get(), space.get(), "other.h5", "q", space.get());
-         create(e, properties.get());
-       }, {"layers/0/q", "virtual"}},
-      {"szip or nbit", [](Editor& e) {
-         const h5::Handle properties(H5Pcreate(H5P_DATASET_CREATE));
-         const hsize_t chunk[] = {1, 16, 8};
-         H5Pset_chunk(properties.get(), 3, chunk);
-         H5Pset_nbit(properties.get());
-         create(e, properties.get());
-       }, {"layers/0/q: unknown filter: found nbit, expected none, gzip, shuffle or fletcher32"}},
-  });
+       {"UTF-8"}},
+      });
 }

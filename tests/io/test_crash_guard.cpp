@@ -28,7 +28,7 @@ TEST_CASE("a crash anywhere else stays a crash", "[io]") {
     const std::string path = "read before.h5";
     { const ReadingGuard guard(path); }
     raise(number);
-    raise(number);   // a real fault happens again when its instruction is run again
+    raise(number);  // a real fault happens again when its instruction is run again
   });
   CHECK(status == 128 + number);
   CHECK(read_bytes(folder / "err").empty());

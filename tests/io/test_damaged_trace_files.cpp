@@ -76,7 +76,7 @@ TEST_CASE("no byte of a trace crashes the reader, whatever it is changed to", "[
     refused += status == 3 ? 1 : 0;
   };
   for (size_t i = 0; i < 100; ++i) attempt(bytes.substr(0, i * bytes.size() / 100));
-  CHECK(refused == 100);   // cut anywhere, a file is bad
+  CHECK(refused == 100);  // cut anywhere, a file is bad
   for (size_t i = 0; i < 300; ++i) {
     std::string changed = bytes;
     const size_t place = (i * 2654435761u) % bytes.size();

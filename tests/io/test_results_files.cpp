@@ -21,9 +21,8 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 Dataset sample() {
   Dataset dataset;
   const auto coordinate = [&](const char* name, VariableValues values) {
-    dataset.add_dimension(name, std::visit([](const auto& v) {
-      return static_cast<int64_t>(v.size());
-    }, values));
+    dataset.add_dimension(
+        name, std::visit([](const auto& v) { return static_cast<int64_t>(v.size()); }, values));
     Variable variable = make_variable(declared(name), dataset);
     variable.values = std::move(values);
     dataset.add(std::move(variable));
@@ -137,14 +136,12 @@ TEST_CASE("ncdump sees dimensions, types, fill values and attributes", "[results
   const std::string path = folder / "r.nc";
   write_results(sample(), path);
   const std::string header = output_of("ncdump -h " + path);
-  for (const char* line : {
-           "policy = 2 ;", "position = 10000 ;", "string policy(policy) ;",
-           "double budget(budget) ;", "int layer(layer) ;", "int64 position(position) ;",
-           "string budget_label(budget) ;", "double kept(policy, budget, layer, kv_head) ;",
-           "kept:_FillValue = NaN ;", "kept_mask:_FillValue = 255UB ;",
-           "kept_mask:flag_values = 0UB, 1UB, 2UB ;",
-           "kept_mask:flag_meanings = \"dropped kept merged\" ;",
-           ":prompt_len = 10000LL ;"}) {
+  for (const char* line :
+       {"policy = 2 ;", "position = 10000 ;", "string policy(policy) ;", "double budget(budget) ;",
+        "int layer(layer) ;", "int64 position(position) ;", "string budget_label(budget) ;",
+        "double kept(policy, budget, layer, kv_head) ;", "kept:_FillValue = NaN ;",
+        "kept_mask:_FillValue = 255UB ;", "kept_mask:flag_values = 0UB, 1UB, 2UB ;",
+        "kept_mask:flag_meanings = \"dropped kept merged\" ;", ":prompt_len = 10000LL ;"}) {
     CHECK_THAT(header, Catch::Contains(line));
   }
   CHECK(output_of("ncdump -k " + path) == "netCDF-4\n");

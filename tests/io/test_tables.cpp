@@ -15,9 +15,8 @@ Dataset small() {
   const auto add = [&](const char* name, VariableValues values) {
     const VariableDeclaration& declaration = declared(name);
     if (declaration.dim_names() == std::vector<std::string>{name}) {
-      dataset.add_dimension(name, std::visit([](const auto& v) {
-        return static_cast<int64_t>(v.size());
-      }, values));
+      dataset.add_dimension(
+          name, std::visit([](const auto& v) { return static_cast<int64_t>(v.size()); }, values));
     }
     Variable variable = make_variable(declaration, dataset);
     variable.values = std::move(values);
@@ -44,9 +43,9 @@ Dataset small() {
 TEST_CASE("the tidy table has one row per summary and none per step", "[tables]") {
   const Dataset dataset = small();
   const std::string csv = tidy_csv({{"t.h5", &dataset}});
-  CHECK_THAT(csv, Catch::StartsWith(
-                      "policy,budget,layer,metric,value,head,kv_head,span\n"
-                      "\"snapkv,window=16\",0.25,0,retained_importance_mean,0.8,,,\n"));
+  CHECK_THAT(csv,
+             Catch::StartsWith("policy,budget,layer,metric,value,head,kv_head,span\n"
+                               "\"snapkv,window=16\",0.25,0,retained_importance_mean,0.8,,,\n"));
   CHECK_THAT(csv, Catch::Contains("knorm,0.25,7,retained_importance_mean,nan,,,\n"));
   CHECK_THAT(csv, Catch::Contains("knorm,0.25,7,keep_rate,1,,,\"a \"\"b\"\"\"\n"));
   CHECK_THAT(csv, Catch::Contains("knorm,0.25,,compression,3.96,,,\n"));
@@ -64,8 +63,8 @@ TEST_CASE("measures without a policy are in the tables with columns of their own
   add("estimator", std::vector<std::string>{"single", "mean"});
   add("risk_spearman", std::vector<double>{0.1, 0.2, 0.3, 0.4});
   const std::string csv = tidy_csv({{"t.h5", &dataset}});
-  CHECK_THAT(csv, Catch::StartsWith(
-                      "policy,budget,layer,metric,value,head,kv_head,span,estimator\n"));
+  CHECK_THAT(csv,
+             Catch::StartsWith("policy,budget,layer,metric,value,head,kv_head,span,estimator\n"));
   CHECK_THAT(csv, Catch::Contains("\n,,7,risk_spearman,0.3,,,,single\n"));
   const auto rows = nlohmann::json::parse(tidy_json({{"t.h5", &dataset}}));
   const nlohmann::json last = {
@@ -116,8 +115,7 @@ TEST_CASE("stream error leads the summary, and a last line says when it is of so
       "knorm                25%   0.062     0.100       0.100         0     4.0x\n";
   CHECK(summary_table(dataset, {}) == table);
   dataset.set_attribute("num_layers", int64_t{12});
-  CHECK(summary_table(dataset, {}) ==
-        table + "stream error: of 2 of the model's 12 layers\n");
+  CHECK(summary_table(dataset, {}) == table + "stream error: of 2 of the model's 12 layers\n");
 }
 
 TEST_CASE("colours come only when asked for and long names are cut to the terminal", "[tables]") {

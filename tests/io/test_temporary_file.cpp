@@ -36,8 +36,8 @@ TEST_CASE("targets that must not be replaced are refused as a usage error", "[io
   write_bytes(folder / "old", "x");
   fs::create_directory(folder / "folder");
   fs::create_symlink(folder / "old", folder / "link");
-  const auto message = [&](const std::string& target, bool overwrite,
-                           std::vector<std::string> inputs = {}) {
+  const auto message =
+      [&](const std::string& target, bool overwrite, std::vector<std::string> inputs = {}) {
     const Thrown thrown = error_of([&] { check_target(target, overwrite, inputs); });
     CHECK(thrown.fault == Fault::usage);
     return thrown.message;
@@ -57,7 +57,9 @@ TEST_CASE("an interrupted command ends with status 130 and leaves no file behind
   const TemporaryFolder folder;
   const Outcome outcome = run_kvsim("synth -o " + (folder / "big.h5") +
                                     " --prompt 60000 --num-layers 400 2>/dev/null & pid=$!; "
-                                    "while [ -z \"$(ls -A " + folder.path() + ")\" ]; do "
+                                    "while [ -z \"$(ls -A " +
+                                    folder.path() +
+                                    ")\" ]; do "
                                     "sleep 0.05; done; kill -TERM $pid; wait $pid");
   CHECK(outcome.status == 130);
   CHECK(files_in(folder) == 0);

@@ -6,6 +6,7 @@
 #include "io/trace_reader.hpp"
 #include "io/trace_writer.hpp"
 #include "tests/io/trace_fixture.hpp"
+#include "tests/support/paths.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;
@@ -33,8 +34,8 @@ void require_same_layer(const LayerTrace& read, const LayerTrace& written) {
 }  // namespace
 
 TEST_CASE("a written trace reads back the same in every element type", "[io]") {
-  const ElementType type =
-      GENERATE(ElementType::float32, ElementType::float16, ElementType::bfloat16);
+  const ElementType type = GENERATE(ElementType::float32, ElementType::float16,
+                                    ElementType::bfloat16);
   const TemporaryFolder folder;
   write_small_trace(folder / "t.h5", type);
   const TraceReader trace(folder / "t.h5");
@@ -109,8 +110,8 @@ TEST_CASE("token text that is not UTF-8 is repaired, not passed on", "[io]") {
 }
 
 TEST_CASE("chunked, shuffled, compressed and checksummed data read the same", "[io]") {
-  const ElementType type =
-      GENERATE(ElementType::float32, ElementType::float16, ElementType::bfloat16);
+  const ElementType type = GENERATE(ElementType::float32, ElementType::float16,
+                                    ElementType::bfloat16);
   const Storage storage = GENERATE(
       Storage{.chunk = {1, 5, 8}}, Storage{.chunk = {3, 4096, 5}},
       Storage{.chunk = {1, 16, 8}, .gzip = 4},
@@ -185,7 +186,7 @@ TEST_CASE("contiguous data are read in pieces, also behind a user block", "[io]"
   const TemporaryFolder folder;
   const hsize_t user_block = GENERATE(0, 512);
   const std::string path = folder / "t.h5";
-  std::vector<float> values(3 * 1024 * 1024 + 5);   // four pieces of 4 MiB
+  std::vector<float> values(3 * 1024 * 1024 + 5);  // four pieces of 4 MiB
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 9973);
   {
     const h5::Handle creation(H5Pcreate(H5P_FILE_CREATE));
@@ -236,8 +237,7 @@ TEST_CASE("optional parts may be absent", "[io]") {
 }
 
 TEST_CASE("every independent case trace reads, when the check folder is there", "[io]") {
-  const std::filesystem::path cases =
-      std::filesystem::path(KVSIM_SOURCE_DIR) / "../shared/check/cases";
+  const std::filesystem::path cases = std::filesystem::path(kSourceDir) / "../shared/check/cases";
   if (!std::filesystem::is_directory(cases)) {
     WARN("skipped: no folder " << cases.string());
     return;

@@ -16,6 +16,7 @@
 #include "io/trace_writer.hpp"
 #include "run/attention_reference.hpp"
 #include "sim/core/random.hpp"
+#include "tests/support/paths.hpp"
 
 namespace kvsim::test {
 namespace {
@@ -106,7 +107,7 @@ LayerTrace small_layer(const TraceInfo& info, int layer, ElementType type) {
 }
 
 void write_small_trace(const std::string& path, ElementType type) {
-  static std::map<ElementType, std::string> written;   // the same bytes every time
+  static std::map<ElementType, std::string> written;  // the same bytes every time
   if (written.count(type) > 0) return write_bytes(path, written[type]);
   const TraceInfo info = small_info();
   TraceWriter writer(path, info);
@@ -223,8 +224,8 @@ void Editor::store_again(const std::string& object, const Storage& storage) {
     const h5::Handle id(H5Dopen2(file(), object.c_str(), H5P_DEFAULT));
     type = h5::Handle(H5Dget_type(id.get()));
     const h5::Handle space(H5Dget_space(id.get()));
-    lengths.resize(static_cast<size_t>(
-        H5Sget_simple_extent_dims(space.get(), lengths.data(), nullptr)));
+    lengths.resize(
+        static_cast<size_t>(H5Sget_simple_extent_dims(space.get(), lengths.data(), nullptr)));
     raw.resize(H5Tget_size(type.get()) *
                static_cast<size_t>(H5Sget_simple_extent_npoints(space.get())));
     H5Dread(id.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, raw.data());
@@ -262,7 +263,7 @@ Thrown error_of(const std::function<void()>& action) {
 
 Outcome run_kvsim(const std::string& arguments) {
   const TemporaryFolder folder;
-  const std::string command = std::string("cd ") + KVSIM_SOURCE_DIR + " && " + KVSIM_BINARY + " " +
+  const std::string command = std::string("cd ") + kSourceDir + " && " + kProgram + " " +
                               arguments + " >" + (folder / "out") + " 2>" + (folder / "err");
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_bytes(folder / "out"),

@@ -34,7 +34,7 @@ void write_small_trace(const std::string& path, ElementType type = ElementType::
 struct Storage {
   h5::Shape chunk = {};
   bool shuffle = false;
-  int gzip = 0;   ///< level
+  int gzip = 0;  ///< level
   bool fletcher32 = false;
 };
 

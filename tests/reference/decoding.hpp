@@ -14,24 +14,24 @@ class Decoding {
   /// What a record does, said apart from its stages.
   struct Rule {
     Statistic statistic = Statistic::sum;
-    bool mean_of_layer = false;    ///< one row for all heads
-    int64_t first_row = 0;         ///< of the prompt's observing queries; they end with the prompt
-    int64_t newest = 0;            ///< slots that are safe,
-    double newest_share = 0;       ///< of the owner's budget, if that is more
+    bool mean_of_layer = false;  ///< one row for all heads
+    int64_t first_row = 0;       ///< of the prompt's observing queries; they end with the prompt
+    int64_t newest = 0;          ///< slots that are safe,
+    double newest_share = 0;     ///< of the owner's budget, if that is more
     int64_t sinks = 0;
-    bool value_weight = false;     ///< scores are multiplied by the entry's L2 norm of the value,
-    bool over_heads = false;       ///< and divided by the sum of these over the KV heads
+    bool value_weight = false;  ///< scores are multiplied by the entry's L2 norm of the value,
+    bool over_heads = false;    ///< and divided by the sum of these over the KV heads
   };
   /// `kept`: of the prompt, per KV head, or per query head when `per_query_head`.
-  Decoding(const LayerTrace& layer, const Rule& rule,
-           const std::vector<std::vector<int64_t>>& kept, bool per_query_head);
+  Decoding(const LayerTrace& layer, const Rule& rule, const std::vector<std::vector<int64_t>>& kept,
+           bool per_query_head);
 
   /// One later step; fills kept attention and z^ - z per query head.
   void step(int64_t row);
 
-  std::vector<std::vector<bool>> present;     ///< [owner][N]
-  std::vector<double> kept_attention;         ///< [Hq] on present entries before the query
-  std::vector<std::vector<double>> change;    ///< [Hq][dv]
+  std::vector<std::vector<bool>> present;   ///< [owner][N]
+  std::vector<double> kept_attention;       ///< [Hq] on present entries before the query
+  std::vector<std::vector<double>> change;  ///< [Hq][dv]
 
  private:
   void see(int64_t row, bool of_present);
@@ -43,10 +43,10 @@ class Decoding {
   const LayerTrace& layer_;
   const TraceInfo& info_;
   Rule rule_;
-  int heads_;                                                ///< that share an owner
-  std::vector<int64_t> budget_;                              ///< [owner]
-  std::vector<int64_t> seen_;                                ///< positions of the rows seen
-  std::vector<std::vector<std::vector<double>>> rows_;       ///< [owner][seen][N]
+  int heads_;                                           ///< that share an owner
+  std::vector<int64_t> budget_;                         ///< [owner]
+  std::vector<int64_t> seen_;                           ///< positions of the rows seen
+  std::vector<std::vector<std::vector<double>>> rows_;  ///< [owner][seen][N]
 };
 
 }  // namespace kvsim::reference

@@ -95,8 +95,8 @@ std::vector<double> StreamingMerge::slot_attention(int owner, int64_t t) const {
     std::vector<double> weight;
     double sum = layer_.attention_sink.empty()
                      ? 0
-                     : std::exp(static_cast<double>(
-                           layer_.attention_sink[static_cast<size_t>(head)]));
+                     : std::exp(
+                           static_cast<double>(layer_.attention_sink[static_cast<size_t>(head)]));
     for (const Slot& slot : slots) {
       weight.push_back(std::exp(logit(q, slot) + log_weight(slot, x)));
       sum += weight.back();
@@ -165,7 +165,7 @@ void StreamingMerge::evict(int owner, std::vector<size_t> leaving, int64_t now) 
       merge(owner, slots[target], slots[e], totals, now);
     }
   }
-  for (size_t p = first_pair; p < pairs_.size();) {   // a third entry may have joined since
+  for (size_t p = first_pair; p < pairs_.size();) {  // a third entry may have joined since
     const auto slot = std::ranges::find(slots, pairs_[p].into, &Slot::position);
     if (slot->members.size() == 2)
       ++p;
@@ -205,7 +205,8 @@ void StreamingMerge::merge(int owner, Slot& into, const Slot& from,
     for (size_t x = 0; x < lines(); ++x) {
       const double level = share * from.log_score(x) + (1 - share) * into.log_score(x);
       into.bias[x] = std::log(std::exp(from.bias[x] + from.log_score(x)) +
-                              std::exp(into.bias[x] + into.log_score(x))) - level;
+                              std::exp(into.bias[x] + into.log_score(x))) -
+                     level;
       into.sum[x] = std::exp(level) * into.weight[x];
     }
   }

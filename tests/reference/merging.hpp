@@ -9,12 +9,12 @@ namespace kvsim::reference {
 
 /// One query head at one step, compressed against full, everything in float64 and plain sums.
 struct MergedStep {
-  std::vector<double> change;   ///< z^ - z, [dv]
-  double sag = 0;               ///< sums over the head's merged slots
+  std::vector<double> change;  ///< z^ - z, [dv]
+  double sag = 0;              ///< sums over the head's merged slots
   double defect = 0;
   double value_part = 0;
   double mass_part = 0;
-  int slots = 0;                ///< merged slots
+  int slots = 0;  ///< merged slots
 };
 
 /// A slot of two entries that merging made, with what was predicted of them (metrics.md 3).
@@ -33,8 +33,8 @@ class StreamingMerge {
     std::string merge = "drop";
     double threshold = 0.8;
     int64_t sinks = 4;
-    int64_t budget = 8;          ///< B
-    double decay = 0.9;          ///< of ema
+    int64_t budget = 8;  ///< B
+    double decay = 0.9;  ///< of ema
     int64_t window = 32;
     int64_t cam_targets = 32;
   };
@@ -53,8 +53,8 @@ class StreamingMerge {
     int64_t position = 0;
     std::vector<double> k, v;
     std::vector<int64_t> members;
-    std::vector<double> bias;            ///< [heads]
-    std::vector<double> sum, weight;     ///< [lines] of the moving average
+    std::vector<double> bias;         ///< [heads]
+    std::vector<double> sum, weight;  ///< [lines] of the moving average
     double log_score(size_t line) const;
   };
   int heads() const { return layer_.info->group_size(); }

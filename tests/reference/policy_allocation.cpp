@@ -14,11 +14,11 @@ using Budgets = std::vector<std::vector<int64_t>>;
 /// An entry of a head in a competition with other heads (section 10 order over heads and layers).
 struct Entry {
   double score = 0;
-  int rank = 2;         // layer-max: protected 0, forced 1
+  int rank = 2;  // layer-max: protected 0, forced 1
   double raw = 0;
   int64_t position = 0;
   size_t owner = 0, layer = 0;
-  bool operator<(const Entry& other) const {   // better first
+  bool operator<(const Entry& other) const {  // better first
     if (score != other.score) return score > other.score;
     if (rank != other.rank) return rank < other.rank;
     if (raw != other.raw) return raw > other.raw;
@@ -38,9 +38,12 @@ std::vector<Entry> entries_of(const PolicyCase& c, const Scores& scores, size_t 
   for (int64_t i = 0; i < c.n(); ++i) {
     const auto at = static_cast<size_t>(i);
     if (!scores.candidate[at] || std::find(taken.begin(), taken.end(), i) != taken.end()) continue;
-    entries.push_back({.score = score[at], .rank = 2,
-                       .raw = c.settings.is("tie", "raw") ? raw[at] : 0, .position = i,
-                       .owner = owner, .layer = layer});
+    entries.push_back({.score = score[at],
+                       .rank = 2,
+                       .raw = c.settings.is("tie", "raw") ? raw[at] : 0,
+                       .position = i,
+                       .owner = owner,
+                       .layer = layer});
   }
   std::sort(entries.begin(), entries.end());
   return entries;
@@ -54,7 +57,7 @@ struct Protected {
 Protected before_allocation(const PolicyCase& c, const Scores& scores, size_t owner) {
   Protected all;
   PolicyCase plain = c;
-  if (c.settings.is("stage1", "ratio")) plain.settings.set("stage1", "none");   // runs afterwards
+  if (c.settings.is("stage1", "ratio")) plain.settings.set("stage1", "none");  // runs afterwards
   const auto shares = shares_of(plain, c.entries(), nullptr);
   for (const Sure& sure :
        sure_entries(plain, scores, static_cast<int>(owner), shares, c.entries())) {
@@ -86,8 +89,8 @@ Budgets compete(const PolicyCase& c, const std::vector<Scores>& scores, int64_t 
   const int64_t total = c.settings.is("ada_total", "product")
                             ? (Rational(c.n()) * c.ratio() * Rational(heads)).floor()
                             : heads * b;
-  const bool layer_max =
-      c.settings.is("allocate", "joint") && c.settings.is("protected_rank", "layer-max");
+  const bool layer_max = c.settings.is("allocate", "joint") &&
+                         c.settings.is("protected_rank", "layer-max");
   Budgets budgets(scores.size(), std::vector<int64_t>(owners, 0));
   std::vector<Entry> open;
   int64_t given = 0;
@@ -151,8 +154,8 @@ int64_t pyramid(const PolicyCase& c, int layer) {
     high = n - m;
     low = 2 * left - high;
   }
-  const int64_t step = static_cast<int64_t>(std::floor(static_cast<double>(high - low) /
-                                                       static_cast<double>(layers - 1)));
+  const int64_t step = static_cast<int64_t>(
+      std::floor(static_cast<double>(high - low) / static_cast<double>(layers - 1)));
   return m + high - layer * step;
 }
 
@@ -167,8 +170,8 @@ int64_t pyramid_kvpress(const PolicyCase& c, int layer) {
       high = static_cast<double>(n - m);
       low = 2 * left - high;
     }
-    const bool fits =
-        static_cast<double>(n) >= high && high >= low && low >= static_cast<double>(m);
+    const bool fits = static_cast<double>(n) >= high && high >= low &&
+                      low >= static_cast<double>(m);
     if (!fits) return std::max<int64_t>(1, std::llrint(left));
     return layers == 1 ? std::llrint(high)
                        : std::llrint(high - layer * ((high - low) / (layers - 1)));
@@ -196,7 +199,7 @@ Row layer_weights(const PolicyCase& c, const std::vector<int>& layers,
     } else if (c.settings.is("allocate", "cake")) {
       weights.push_back(std::pow(scores[l].entropy, 1 / c.settings.real("cake_tau1")) *
                         std::pow(scores[l].variance, 1 / c.settings.real("cake_tau2")));
-    } else {   // d2o
+    } else {  // d2o
       const Row& v = scores[l].summed_variance;
       const double low = *std::min_element(v.begin(), v.end());
       const double high = *std::max_element(v.begin(), v.end());
@@ -222,8 +225,7 @@ Budgets duo(const PolicyCase& c, const std::vector<int>& layers) {
   std::stable_sort(gates.begin(), gates.end(),
                    [](const Gate& a, const Gate& b) { return a.gate < b.gate; });
   const auto heads = static_cast<int64_t>(gates.size());
-  const int64_t small =
-      std::min(c.n(), c.settings.count("sinks") + c.share("recent", c.entries()));
+  const int64_t small = std::min(c.n(), c.settings.count("sinks") + c.share("recent", c.entries()));
   int64_t streaming = 0;
   if (c.settings.is("streaming_share", "none")) {
     const auto total = [&] { return streaming * small + (heads - streaming) * c.n(); };
@@ -309,8 +311,7 @@ PolicyResult run_policy(const PolicyCase& c) {
     const bool skipped = c.skips(c.layers[at]->layer);
     for (size_t o = 0; o < owners && !skipped; ++o)
       heads[o] = select_head(c, scores[part], static_cast<int>(o), budgets[part][o], before[o],
-                             unconstrained.layers.empty() ? nullptr
-                                                          : &unconstrained.layers[at][o],
+                             unconstrained.layers.empty() ? nullptr : &unconstrained.layers[at][o],
                              result.closest);
     part += skipped ? 0 : 1;
     for (size_t o = 0; o < owners; ++o)

@@ -5,8 +5,8 @@ namespace kvsim::reference {
 
 /// What a segment of one head keeps before anything is ranked by score.
 struct Sure {
-  std::vector<int64_t> guarded;   ///< protected, in the order in which they are granted
-  std::vector<int64_t> forced;    ///< by stage 1, best first, none of them protected
+  std::vector<int64_t> guarded;  ///< protected, in the order in which they are granted
+  std::vector<int64_t> forced;   ///< by stage 1, best first, none of them protected
 };
 
 /// Per segment, for a head with b entries divided into `shares`.

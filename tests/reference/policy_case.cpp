@@ -41,8 +41,8 @@ int64_t PolicyCase::window() const {
 
 bool PolicyCase::rescored() const {
   if (settings.is("constrain", "none") || settings.is("fair_scores", "default")) return false;
-  const bool unconstrained =
-      settings.is("constrain", "debias") && Rational::parse(settings.text("debias_lambda")) == 0;
+  const bool unconstrained = settings.is("constrain", "debias") &&
+                             Rational::parse(settings.text("debias_lambda")) == 0;
   return !unconstrained;
 }
 
@@ -64,14 +64,13 @@ std::vector<Range> PolicyCase::segments() const {
             [](const Range& a, const Range& b) { return a.begin < b.begin; });
   std::vector<Range> segments;
   for (size_t k = 0; k < spans.size(); ++k)
-    segments.push_back({k == 0 ? 0 : spans[k].begin,
-                        k + 1 == spans.size() ? n() : spans[k + 1].begin});
+    segments.push_back(
+        {k == 0 ? 0 : spans[k].begin, k + 1 == spans.size() ? n() : spans[k + 1].begin});
   return segments;
 }
 
 std::vector<Part> parts_of(const PolicyCase& c) {
-  const std::vector<Range> ranges =
-      c.rescored() ? c.segments() : std::vector<Range>{{0, c.n()}};
+  const std::vector<Range> ranges = c.rescored() ? c.segments() : std::vector<Range>{{0, c.n()}};
   const auto count = static_cast<int64_t>(ranges.size());
   const int64_t m = c.window();
   std::vector<Part> parts;
@@ -102,7 +101,7 @@ std::vector<Part> parts_of(const PolicyCase& c) {
 }
 
 std::vector<int64_t> apportion(int64_t total, const Row& weights, int64_t cap) {
-  std::vector<int64_t> share(weights.size(), -1);   // -1: still open
+  std::vector<int64_t> share(weights.size(), -1);  // -1: still open
   Row x = weights;
   if (std::all_of(x.begin(), x.end(), [](double w) { return w == 0; })) x.assign(x.size(), 1.0);
   while (true) {
@@ -110,8 +109,10 @@ std::vector<int64_t> apportion(int64_t total, const Row& weights, int64_t cap) {
     size_t open = 0;
     int64_t rest = total;
     for (size_t k = 0; k < x.size(); ++k) {
-      if (share[k] >= 0) rest -= share[k];
-      else sum += x[k], ++open;
+      if (share[k] >= 0)
+        rest -= share[k];
+      else
+        sum += x[k], ++open;
     }
     if (open == 0) return share;
     std::vector<int64_t> given(x.size(), 0);
@@ -122,7 +123,7 @@ std::vector<int64_t> apportion(int64_t total, const Row& weights, int64_t cap) {
       const double quota = sum > 0 ? static_cast<double>(rest) * x[k] / sum
                                    : static_cast<double>(rest) / static_cast<double>(open);
       double whole = std::floor(quota);
-      if (quota - whole > 1 - 1e-9) whole += 1;   // an integer but for rounding
+      if (quota - whole > 1 - 1e-9) whole += 1;  // an integer but for rounding
       given[k] = static_cast<int64_t>(whole);
       fraction[k] = quota - whole;
       left -= given[k];

@@ -60,7 +60,7 @@ Row lag(const PolicyCase& c, const LayerTrace& layer, int owner) {
     const Row values = lag_block([&](int64_t i) { return value(layer, head, i); }, first, b);
     for (size_t i = 0; i < both.size(); ++i) both[i] = (both[i] + values[i]) / 2;
     for (size_t i = 0; i < both.size(); ++i) {
-      int64_t rank = 0;   // entries of the block that stand below i
+      int64_t rank = 0;  // entries of the block that stand below i
       for (size_t o = 0; o < both.size(); ++o)
         rank += both[o] < both[i] || (both[o] == both[i] && o < i) ? 1 : 0;
       x[static_cast<size_t>(first) + i] = static_cast<double>(rank) / static_cast<double>(b);
@@ -75,7 +75,7 @@ Row entry_scores(const PolicyCase& c, const LayerTrace& layer, int owner) {
   const std::string& name = c.settings.text("indicator");
   const int kv_head = c.kv_head(owner);
   if (name == "lag") return lag(c, layer, owner);
-  Row mean;   // of the keys' directions
+  Row mean;  // of the keys' directions
   for (int64_t i = 0; i < c.n(); ++i) {
     Row k = key(layer, kv_head, i);
     const double norm = l2(k);
@@ -86,12 +86,15 @@ Row entry_scores(const PolicyCase& c, const LayerTrace& layer, int owner) {
   Row x;
   for (int64_t i = 0; i < c.n(); ++i) {
     const Row k = key(layer, kv_head, i);
-    if (name == "position") x.push_back(static_cast<double>(i));
-    else if (name == "key-norm") x.push_back(-l2(k));
-    else if (name == "external") x.push_back(c.scores.at(layer.layer)(owner, i));
+    if (name == "position")
+      x.push_back(static_cast<double>(i));
+    else if (name == "key-norm")
+      x.push_back(-l2(k));
+    else if (name == "external")
+      x.push_back(c.scores.at(layer.layer)(owner, i));
     else if (name == "random")
-      x.push_back(uniform(c.seed, static_cast<uint64_t>(layer.layer),
-                          static_cast<uint64_t>(owner), static_cast<uint64_t>(i)));
+      x.push_back(uniform(c.seed, static_cast<uint64_t>(layer.layer), static_cast<uint64_t>(owner),
+                          static_cast<uint64_t>(i)));
     else if (name == "key-difference") {
       double dot = 0;
       for (size_t d = 0; d < k.size(); ++d) dot += k[d] * mean[d];

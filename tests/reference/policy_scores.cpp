@@ -32,17 +32,17 @@ class LayerFacts {
     }
     return known;
   }
-  const Row& attention(int h, int64_t j) {   // A_{h,j,.}
+  const Row& attention(int h, int64_t j) {  // A_{h,j,.}
     Row& known = attention_[{h, j}];
     if (known.empty()) known = reference::attention(layer_, h, logit(h, j)).weight;
     return known;
   }
-  const Row& projected_output(int h, int64_t j) {   // z_j^h W^h
+  const Row& projected_output(int h, int64_t j) {  // z_j^h W^h
     Row& known = projected_z_[{h, j}];
     if (known.empty()) known = project(layer_, h, output(layer_, h, attention(h, j)));
     return known;
   }
-  const Row& projected_value(int h, int64_t i) {   // v_i W^h
+  const Row& projected_value(int h, int64_t i) {  // v_i W^h
     Row& known = projected_v_[{h, i}];
     if (known.empty()) known = project(layer_, h, value(layer_, h, i));
     return known;
@@ -60,7 +60,7 @@ class LayerFacts {
                                    l[static_cast<size_t>(i)]);
     for (size_t x = 0; x < l.size(); ++x)
       if (static_cast<int64_t>(x) != i) others += std::exp(l[x] - l[static_cast<size_t>(i)]);
-    return 1 / others;   // +inf when nothing else is visible
+    return 1 / others;  // +inf when nothing else is visible
   }
 
  private:
@@ -95,8 +95,7 @@ class PartScorer {
     const int64_t query = part_.queries[j], entry = part_.candidates[c];
     if (entry > query) return false;
     // Pairs across segments do not count.
-    return !c_.rescored() || c_.settings.is("queries", "future") ||
-           part_.range.contains(query);
+    return !c_.rescored() || c_.settings.is("queries", "future") || part_.range.contains(query);
   }
 
  private:
@@ -130,7 +129,7 @@ double PartScorer::element(int h, size_t j, size_t c) {
   const double a = facts_.attention(h, query)[static_cast<size_t>(i)];
   if (name_ == "attention" || name_ == "output-change-mean") return a;
   if (name_ == "below-mean") {
-    const int64_t seen = query + 1 - part_.range.begin;   // of its own segment
+    const int64_t seen = query + 1 - part_.range.begin;  // of its own segment
     return a < 1.0 / static_cast<double>(seen) ? -1 : 0;
   }
   if (name_ == "importance" || name_ == "importance-share") return importance(h, j, c);
@@ -151,8 +150,8 @@ double PartScorer::largest_logit(int h) {
   for (size_t j = 0; j < queries(); ++j)
     for (size_t c = 0; c < columns(); ++c)
       if (visible(j, c))
-        largest = std::max(largest, facts_.logit(h, part_.queries[j])
-                                        [static_cast<size_t>(part_.candidates[c])]);
+        largest = std::max(
+            largest, facts_.logit(h, part_.queries[j])[static_cast<size_t>(part_.candidates[c])]);
   return largest_[h] = largest;
 }
 
@@ -204,11 +203,15 @@ Row PartScorer::aggregate_head(const std::vector<Row>& rows) const {
     double sum = 0, seen = 0;
     for (size_t k = 0; k < count; ++k) sum += x(k), seen += visible(k, c) ? 1 : 0;
     double& out = result[c];
-    if (kind == "mean") out = sum / m;
-    else if (kind == "mean-visible") out = seen > 0 ? sum / seen : 0;
-    else if (kind == "sum") out = sum;
-    else if (kind == "last" || kind == "each") out = x(count - 1);
-    else if (kind == "single")   // the newest when J has no such row
+    if (kind == "mean")
+      out = sum / m;
+    else if (kind == "mean-visible")
+      out = seen > 0 ? sum / seen : 0;
+    else if (kind == "sum")
+      out = sum;
+    else if (kind == "last" || kind == "each")
+      out = x(count - 1);
+    else if (kind == "single")  // the newest when J has no such row
       out = x(std::min(count - 1, static_cast<size_t>(c_.settings.count("single_row"))));
     else if (kind == "max") {
       out = x(0);
@@ -221,8 +224,8 @@ Row PartScorer::aggregate_head(const std::vector<Row>& rows) const {
     } else if (kind == "linear") {
       const double newest = c_.settings.real("linear_newest");
       for (size_t k = 0; k < count; ++k)
-        out += x(k) * (count == 1 ? newest
-                                  : 1 + (newest - 1) * static_cast<double>(k) / (m - 1)) / m;
+        out += x(k) * (count == 1 ? newest : 1 + (newest - 1) * static_cast<double>(k) / (m - 1)) /
+               m;
     } else if (kind == "mean-variance") {
       double squares = 0;
       for (size_t k = 0; k < count; ++k) squares += (x(k) - sum / m) * (x(k) - sum / m);
@@ -363,8 +366,10 @@ void weigh(const PolicyCase& c, const std::vector<Row>& w, std::vector<Row>& s) 
     for (size_t x = 0; x < s[o].size(); ++x) {
       double heads = 0;
       for (const Row& row : w) heads += row[x];
-      const double divisor = kind == "none" ? 1 : kind == "head-sum" ? head
-                             : kind == "layer-sum" ? layer : heads;
+      const double divisor = kind == "none"        ? 1
+                             : kind == "head-sum"  ? head
+                             : kind == "layer-sum" ? layer
+                                                   : heads;
       s[o][x] = (s[o][x] + epsilon) * (divisor != 0 ? w[o][x] / divisor : w[o][x]);
     }
   }

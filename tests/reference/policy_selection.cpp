@@ -93,12 +93,11 @@ std::vector<int64_t> forced_by_mass(const PolicyCase& c, const Scores& scores, i
   std::sort(order.begin(), order.end(), Better{mass, mass, false});
   double total = 0;
   for (const int64_t i : order) total += mass[static_cast<size_t>(i)];
-  const double theta =
-      c.settings.real("stage1_mass") -
-      (c.settings.is("stage1_bias", "shifted") ? scores.shifted_bias : scores.window_bias);
+  const double theta = c.settings.real("stage1_mass") - (c.settings.is("stage1_bias", "shifted")
+                                                             ? scores.shifted_bias
+                                                             : scores.window_bias);
   const int64_t m = c.window();
-  const int64_t cap =
-      std::max<int64_t>(0, (Rational(c.n() - m) * c.ratio() - Rational(m)).floor());
+  const int64_t cap = std::max<int64_t>(0, (Rational(c.n() - m) * c.ratio() - Rational(m)).floor());
   const int64_t most = std::min(cap, c.entries() - guarded);
   std::vector<int64_t> forced;
   double sum = 0;
@@ -120,16 +119,15 @@ std::vector<int64_t> forced_by_ratio(const PolicyCase& c, const Scores& scores, 
   if (c.settings.is("rounding", "kvpress") && !c.is_count() &&
       !c.settings.is("allocate_score", "unweighted")) {
     const double r = (Rational(1) - c.ratio()).value();
-    places = phi == 0 ? 0
-                      : std::max<int64_t>(1, static_cast<int64_t>(
-                                                 (1.0 - r) * static_cast<double>(c.n()) *
-                                                 phi.value()));
+    places = phi == 0
+                 ? 0
+                 : std::max<int64_t>(1, static_cast<int64_t>(
+                                            (1.0 - r) * static_cast<double>(c.n()) * phi.value()));
   }
   std::vector<int64_t> order = candidates_of(scores, range);
   std::sort(order.begin(), order.end(),
             Better{scores.unweighted[static_cast<size_t>(owner)],
-                   scores.unweighted_raw[static_cast<size_t>(owner)],
-                   c.settings.is("tie", "raw")});
+                   scores.unweighted_raw[static_cast<size_t>(owner)], c.settings.is("tie", "raw")});
   std::vector<int64_t> all = guarded;
   for (const int64_t i : order) append(all, i);
   std::vector<int64_t> forced;
@@ -160,7 +158,7 @@ std::vector<int64_t> fair_shares(const PolicyCase& c, int64_t b) {
     left -= share;
   }
   if (!c.settings.is("indicator", "position") && c.settings.is("fair_rounding", "remainder"))
-    shares = apportion(b, Row(sizes.begin(), sizes.end()), c.n());   // a quota never exceeds n_k
+    shares = apportion(b, Row(sizes.begin(), sizes.end()), c.n());  // a quota never exceeds n_k
   for (size_t k = sizes.size(); k-- > 0;) {
     const int64_t excess = std::max<int64_t>(0, shares[k] - sizes[k]);
     if (excess == 0) continue;
@@ -195,8 +193,8 @@ std::vector<Sure> sure_entries(const PolicyCase& c, const Scores& scores, int ow
   }
   const std::vector<int64_t> guarded = protection(c, scores, owner, {0, c.n()}, true, true,
                                                   c.window(), c.entries());
-  std::vector<int64_t> forced =
-      forced_by_mass(c, scores, owner, static_cast<int64_t>(guarded.size()));
+  std::vector<int64_t> forced = forced_by_mass(c, scores, owner,
+                                               static_cast<int64_t>(guarded.size()));
   for (const int64_t i : forced_by_ratio(c, scores, owner, {0, c.n()}, guarded, b))
     append(forced, i);
   for (const Range& range : segments) {
@@ -270,7 +268,7 @@ Head select_head(const PolicyCase& c, const Scores& scores, int owner, int64_t b
 }
 
 double distance(double a, double b) {
-  if (a == b) return 1;   // decided by other keys, which are exact
+  if (a == b) return 1;  // decided by other keys, which are exact
   if (std::isinf(a) || std::isinf(b)) return 1;
   return std::fabs(a - b) / std::max({std::fabs(a), std::fabs(b), 1e-30});
 }

@@ -42,8 +42,10 @@ Row smoothed(const Settings& settings, const Row& row, Rational drift) {
     for (int64_t x = i - k / 2; x <= i + k / 2; ++x) {
       const bool inside = x >= 0 && x <= last;
       if (inside) most = std::max(most, row[static_cast<size_t>(x)]);
-      if (inside) sum += row[static_cast<size_t>(x)];
-      else if (kind == "avg-replicate") sum += row[static_cast<size_t>(x < 0 ? 0 : last)];
+      if (inside)
+        sum += row[static_cast<size_t>(x)];
+      else if (kind == "avg-replicate")
+        sum += row[static_cast<size_t>(x < 0 ? 0 : last)];
     }
     out[static_cast<size_t>(i)] = kind == "max" ? most : sum / static_cast<double>(k);
   }
@@ -61,9 +63,8 @@ Rational drift(const std::vector<Row>& rows, int64_t free) {
   for (const Row& row : rows) {
     std::vector<size_t> order(row.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return row[a] != row[b] ? row[a] > row[b] : a > b;
-    });
+    std::sort(order.begin(), order.end(),
+              [&](size_t a, size_t b) { return row[a] != row[b] ? row[a] > row[b] : a > b; });
     order.resize(std::min(order.size(), static_cast<size_t>(free)));
     int64_t sum = 0;
     for (const size_t i : order) sum += static_cast<int64_t>(i);
@@ -105,8 +106,8 @@ void observe_layer(const PolicyCase& c,
         columns.push_back(i);
         const int owner = c.per_query_head() ? h : h / c.info->group_size();
         const double share = c.per_query_head() ? 1 : 1.0 / c.info->group_size();
-        scores.mean_attention[static_cast<size_t>(owner)][static_cast<size_t>(i)] +=
-            sum / rows * share;
+        scores.mean_attention[static_cast<size_t>(owner)][static_cast<size_t>(i)] += sum / rows *
+                                                                                     share;
       }
       for (const int64_t j : part.queries) {
         const double weight = 1.0 / (rows * heads);

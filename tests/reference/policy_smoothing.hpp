@@ -14,7 +14,7 @@ Rational drift(const std::vector<Row>& rows, int64_t free);
 
 /// X[i] of the indicators without queries, for one owner.
 Row entry_scores(const PolicyCase& c, const LayerTrace& layer, int owner);
-bool has_queries(const PolicyCase& c);   ///< the record's indicator is made of attention rows
+bool has_queries(const PolicyCase& c);  ///< the record's indicator is made of attention rows
 
 /// Fills what `stage1=mass` and the allocations over layers look at: mean attention of every
 /// owner, the two biases, entropy, variance, variance of the summed attention.

@@ -11,7 +11,7 @@ struct Rational {
   __int128 above = 0;
   __int128 below = 1;
 
-  Rational(int64_t integer = 0) : above(integer) {}   // NOLINT: integers are rationals
+  Rational(int64_t integer = 0) : above(integer) {}  // NOLINT: integers are rationals
   Rational(__int128 a, __int128 b) : above(a), below(b) {
     if (below < 0) above = -above, below = -below;
     __int128 x = above < 0 ? -above : above, y = below;
@@ -35,8 +35,10 @@ struct Rational {
     }
     bool point = false, minus = false;
     for (const char c : text) {
-      if (c == '.') point = true;
-      else if (c == '-') minus = true;
+      if (c == '.')
+        point = true;
+      else if (c == '-')
+        minus = true;
       else {
         result.above = result.above * 10 + (c - '0');
         if (point) result.below *= 10;

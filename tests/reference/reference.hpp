@@ -12,8 +12,8 @@ namespace kvsim::reference {
 std::vector<double> logits(const LayerTrace& layer, int head, int64_t row);
 
 struct Attention {
-  std::vector<double> weight;   ///< [N] A; 0 where invisible or not present
-  double log_sum_exp = 0;       ///< over what is present, sink included
+  std::vector<double> weight;  ///< [N] A; 0 where invisible or not present
+  double log_sum_exp = 0;      ///< over what is present, sink included
 };
 
 /// Softmax of logits over the present positions (all if `present` is empty), sink included.

@@ -23,16 +23,15 @@ struct Measured {
   explicit Measured(int heads, int kv_heads, int variant)
       : study(shape(heads, kv_heads, variant), {}, {"streaming", "tova", "snapkv:official"},
               [](StudyOptions& o) {
-                o.budgets = {Budget::parse("0.5"), Budget::parse("0.9")};
-                o.seed = 7;
-                o.metrics = {"risk", "attention_cdf", "late_importance", "locality", "drift",
-                             "key_norm"};
-              }) {
+    o.budgets = {Budget::parse("0.5"), Budget::parse("0.9")};
+    o.seed = 7;
+    o.metrics = {"risk", "attention_cdf", "late_importance", "locality", "drift", "key_norm"};
+        }) {
     for (int head = 0; head < heads; ++head) {
       weight.emplace_back();
       for (int64_t i = 0; i < kPrompt; ++i)
-        weight.back().push_back(reference::l1(reference::project(
-            study.layer(), head, reference::value(study.layer(), head, i))));
+        weight.back().push_back(reference::l1(
+            reference::project(study.layer(), head, reference::value(study.layer(), head, i))));
       later.emplace_back();
       for (int64_t t = 0; t < study.info().steps(); ++t)
         later.back().push_back(study.attention(head, t));
@@ -53,7 +52,7 @@ struct Measured {
     made.sink = variant == 1;
     made.softcap = variant == 2 ? 3 : 0;
     made.seed = static_cast<uint64_t>(3 + variant);
-    for (int64_t p = 0; variant == 1 && p < kPrompt + 50; ++p)   // with gaps among later queries
+    for (int64_t p = 0; variant == 1 && p < kPrompt + 50; ++p)  // with gaps among later queries
       if (p < kPrompt || p % 3 != 1) made.queries.push_back(p);
     return made;
   }
@@ -65,9 +64,9 @@ struct Measured {
   }
 
   StudyCase study;
-  Rows weight;                ///< [Hq][n] ‖v W‖₁
-  std::vector<Rows> later;    ///< [Hq][T][N]
-  std::vector<Rows> window;   ///< [Hq][m][N]
+  Rows weight;               ///< [Hq][n] ‖v W‖₁
+  std::vector<Rows> later;   ///< [Hq][T][N]
+  std::vector<Rows> window;  ///< [Hq][m][N]
 };
 
 std::vector<Measured> cases() {
@@ -104,8 +103,8 @@ EstimatesOfHead estimates_of(const Measured& m, int kv) {
         s[2][at] = std::max(s[2][at], x);
         double pooled = 0;
         for (int64_t c = std::max<int64_t>(0, i - 2); c <= std::min(kCandidates - 1, i + 2); ++c)
-          pooled += m.window[static_cast<size_t>(h)][static_cast<size_t>(j)]
-                            [static_cast<size_t>(c)] / 5;
+          pooled +=
+              m.window[static_cast<size_t>(h)][static_cast<size_t>(j)][static_cast<size_t>(c)] / 5;
         s[4][at] = std::max(s[4][at], pooled);
       }
     }
@@ -138,9 +137,8 @@ double share_below(const std::vector<double>& a, const std::vector<double>& b) {
 std::vector<size_t> best(const std::vector<double>& row, size_t columns, size_t count) {
   std::vector<size_t> order(columns);
   std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return row[a] != row[b] ? row[a] > row[b] : a > b;
-  });
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return row[a] != row[b] ? row[a] > row[b] : a > b; });
   order.resize(count);
   return order;
 }
@@ -148,8 +146,9 @@ std::vector<size_t> best(const std::vector<double>& row, size_t columns, size_t 
 double variance(const std::vector<double>& x) {
   double sum = 0, squares = 0;
   for (const double v : x) sum += v;
-  for (const double v : x) squares += (v - sum / static_cast<double>(x.size())) *
-                                      (v - sum / static_cast<double>(x.size()));
+  for (const double v : x)
+    squares += (v - sum / static_cast<double>(x.size())) *
+               (v - sum / static_cast<double>(x.size()));
   return squares / static_cast<double>(x.size());
 }
 
@@ -280,9 +279,8 @@ TEST_CASE("locality against random orders of the steps", "[dynamics]") {
       double permuted = 0;
       for (uint64_t a = 0; a < 20; ++a) {
         std::iota(order.begin(), order.end(), size_t{0});
-        std::sort(order.begin(), order.end(), [&](size_t x, size_t y) {
-          return uniform(7, a, x, 0) < uniform(7, a, y, 0);
-        });
+        std::sort(order.begin(), order.end(),
+                  [&](size_t x, size_t y) { return uniform(7, a, x, 0) < uniform(7, a, y, 0); });
         permuted += windowed(rows, order) / 20;
       }
       CHECK(m.at("locality_within", {0, h}) == Approx(q).epsilon(1e-5));
@@ -293,7 +291,7 @@ TEST_CASE("locality against random orders of the steps", "[dynamics]") {
 }
 
 TEST_CASE("drift of the entries whose removal changes the output most", "[dynamics]") {
-  constexpr size_t kBest = 46 - kWindow;   // at budget 0.9; at 0.5 there is none
+  constexpr size_t kBest = 46 - kWindow;  // at budget 0.9; at 0.5 there is none
   for (const Measured& m : cases()) {
     Rows map(kWindow, std::vector<double>(kPrompt, 0.0));
     for (int h = 0; h < m.heads(); ++h) {
@@ -304,8 +302,8 @@ TEST_CASE("drift of the entries whose removal changes the output most", "[dynami
         for (size_t i = 0; i < kCandidates; ++i) {
           auto gap = reference::value(m.study.layer(), h, static_cast<int64_t>(i));
           for (size_t c = 0; c < gap.size(); ++c) gap[c] = z[c] - gap[c];
-          change[j][i] =
-              row[i] / (1 - row[i]) * reference::l2(reference::project(m.study.layer(), h, gap));
+          change[j][i] = row[i] / (1 - row[i]) *
+                         reference::l2(reference::project(m.study.layer(), h, gap));
           map[j][i] += change[j][i] / m.heads();
         }
       }
@@ -326,7 +324,7 @@ TEST_CASE("drift of the entries whose removal changes the output most", "[dynami
         ++indicator;
       }
     }
-    for (int64_t j = 0; j < kWindow; ++j)   // 52 parts of one entry each
+    for (int64_t j = 0; j < kWindow; ++j)  // 52 parts of one entry each
       for (int64_t i = 0; i < kCandidates; ++i)
         CHECK(m.at("output_change_map", {0, j, i}) ==
               Approx(map[static_cast<size_t>(j)][static_cast<size_t>(i)]).epsilon(1e-4));

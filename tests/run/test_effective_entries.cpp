@@ -29,19 +29,19 @@ double spread_of(const std::vector<double>& weights) {
 
 TEST_CASE("equal shares count every entry, a single one counts one", "[analysis]") {
   CHECK(spread_of({0.25, 0.25, 0.25, 0.25}) == Approx(4));
-  CHECK(spread_of({0.1, 0.1}) == Approx(2));   // shares of what there is
+  CHECK(spread_of({0.1, 0.1}) == Approx(2));  // shares of what there is
   CHECK(spread_of({0, 0.7, 0}) == Approx(1));
-  CHECK(spread_of({0.9, 0.1}) == Approx(1.3841).epsilon(1e-4));   // exp(0.3251)
+  CHECK(spread_of({0.9, 0.1}) == Approx(1.3841).epsilon(1e-4));  // exp(0.3251)
   CHECK(spread_of({0, 0}) == 0);
 }
 
 TEST_CASE("effective entries are counted on the prompt and within what was kept", "[measures]") {
   RandomTraceShape shape;
   shape.sink = GENERATE(false, true);
-  const StudyCase study(shape, {},
-                        {"snapkv,window=4", "snapkv:official,window=4", "tova:official",
-                         "oracle-step", "full"},
-                        [](StudyOptions& o) { o.metrics = {"effective_entries"}; });
+  const StudyCase study(
+      shape, {},
+      {"snapkv,window=4", "snapkv:official,window=4", "tova:official", "oracle-step", "full"},
+      [](StudyOptions& o) { o.metrics = {"effective_entries"}; });
   const int64_t n = study.info().prompt_len, steps = study.info().steps();
   for (int head = 0; head < study.info().num_query_heads; ++head) {
     double all = 0;

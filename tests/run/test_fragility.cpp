@@ -20,7 +20,7 @@ TEST_CASE("a record with a window is taken apart into its rows and the defensive
   const Record max = Record::parse(group.max);
   CHECK((max.settings.is("aggregate", "max") && max.settings.is("group", "max")));
   CHECK((max.settings.is("prior", "none") && max.settings.is("indicator", "importance")));
-  const Record defensive = Record::parse(group.defensive);   // Algorithm 1: the norm comes last
+  const Record defensive = Record::parse(group.defensive);  // Algorithm 1: the norm comes last
   CHECK(defensive.settings.is("indicator", "attention"));
   CHECK(defensive.settings.is("aggregate", "max"));
   CHECK(defensive.settings.is("group", "max"));
@@ -31,8 +31,8 @@ TEST_CASE("a record with a window is taken apart into its rows and the defensive
 }
 
 TEST_CASE("keys that are replaced do not stay beside their replacement", "[run][fragility]") {
-  const FragilityGroup group =
-      fragility_group(Record::parse("importance,window=4,aggregate=single,single_row=3"));
+  const FragilityGroup group = fragility_group(
+      Record::parse("importance,window=4,aggregate=single,single_row=3"));
   CHECK(Record::parse(group.singles[0]).settings.count("single_row") == 0);
   CHECK(group.defensive == fragility_group(Record::parse("importance,window=4")).defensive);
 }
@@ -48,21 +48,22 @@ TEST_CASE("replay --fragility measures every row, and its band is that of those 
   const TemporaryFolder folder;
   const std::string trace = folder / "t.h5";
   const std::string out = folder / "r.nc";
-  REQUIRE(run_kvsim("synth -o " + trace + " --prompt 60 --steps 12 --head-dim 16 --hidden 32")
-              .status == 0);
-  const Outcome outcome =
-      run_kvsim("replay " + trace + " --fragility --policy importance,window=4 -o " + out);
+  REQUIRE(
+      run_kvsim("synth -o " + trace + " --prompt 60 --steps 12 --head-dim 16 --hidden 32").status ==
+      0);
+  const Outcome outcome = run_kvsim("replay " + trace +
+                                    " --fragility --policy importance,window=4 -o " + out);
   INFO(outcome.err);
   REQUIRE(outcome.status == 0);
   CHECK_THAT(outcome.out, Catch::Contains("importance,window=4 at budget 0.5"));
   const Dataset results = read_results(out);
-  CHECK(results.size("policy") == 8);   // the record, its 4 rows, and three others
-  const auto rows = fragility_rows(results, fragility_groups({Record::parse(
-                                                "importance,window=4")}));
+  CHECK(results.size("policy") == 8);  // the record, its 4 rows, and three others
+  const auto rows = fragility_rows(results,
+                                   fragility_groups({Record::parse("importance,window=4")}));
   REQUIRE(rows.size() == 1);
   double least = 1;
   double most = 0;
-  for (int64_t p = 1; p <= 4; ++p) {   // mean over the two layers of the mean over steps
+  for (int64_t p = 1; p <= 4; ++p) {  // mean over the two layers of the mean over steps
     const auto mean = results.row("retained_importance_mean", {p, 0});
     least = std::min(least, (mean[0] + mean[1]) / 2);
     most = std::max(most, (mean[0] + mean[1]) / 2);

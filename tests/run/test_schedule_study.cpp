@@ -1,7 +1,6 @@
 // What a study says of stepwise and repeated compression, and of quantised entries, against naive
 // float64 forms. StreamingLLM's sets are known beforehand: sinks and the newest.
 #include <catch2/catch.hpp>
-
 #include <cmath>
 
 #include "analysis/statistics.hpp"
@@ -62,15 +61,14 @@ void check_correlation(const StudyCase& study, int64_t record, const Schedule& s
   }
 }
 
-using Rows = std::vector<std::vector<float>>;   // [slots][channels]
+using Rows = std::vector<std::vector<float>>;  // [slots][channels]
 
 /// Rounds numbers of one group to the 2^bits levels between their lowest and highest.
 void round_group(const std::vector<float*>& group, int bits) {
   float low = *group[0], high = *group[0];
   for (const float* x : group) low = std::min(low, *x), high = std::max(high, *x);
   const float step = (high - low) / static_cast<float>((1 << bits) - 1);
-  for (float* x : group)
-    *x = high == low ? low : low + std::nearbyint((*x - low) / step) * step;
+  for (float* x : group) *x = high == low ? low : low + std::nearbyint((*x - low) / step) * step;
 }
 
 /// Groups of `size` over the channels of each row, or over the first `count` rows of each channel.
@@ -153,8 +151,7 @@ std::vector<double> output_over(const StudyCase& study, int head, int64_t step, 
   slots.v.insert(slots.v.end(), later.v.begin(), later.v.end());
   double sum = layer.attention_sink.empty()
                    ? 0
-                   : std::exp(static_cast<double>(
-                         layer.attention_sink[static_cast<size_t>(head)]));
+                   : std::exp(static_cast<double>(layer.attention_sink[static_cast<size_t>(head)]));
   std::vector<double> z(slots.v[0].size(), 0.0);
   const int64_t row = study.info().first_step() + step;
   for (size_t s = 0; s < slots.k.size(); ++s) {
@@ -207,13 +204,13 @@ TEST_CASE("correlations of importance follow what is present under every schedul
   for (const auto& [heads, kv_heads] : {std::pair{4, 2}, {3, 3}, {8, 1}}) {
     for (const Scope scope : {Scope::prompt, Scope::evictable, Scope::all}) {
       CAPTURE(heads, kv_heads, static_cast<int>(scope));
-      const StudyCase study(shape_of(heads, kv_heads, heads == 4), {},
-                            {"streaming", "streaming" + kPeriodic.changes,
-                             "streaming" + kDecode.changes},
-                            [&](StudyOptions& o) {
-                              o.metrics = {"importance_pearson", "importance_cosine"};
-                              o.scope = scope;
-                            });
+      const StudyCase study(
+          shape_of(heads, kv_heads, heads == 4), {},
+          {"streaming", "streaming" + kPeriodic.changes, "streaming" + kDecode.changes},
+          [&](StudyOptions& o) {
+        o.metrics = {"importance_pearson", "importance_cosine"};
+        o.scope = scope;
+          });
       check_correlation(study, 0, kPrefill, scope);
       check_correlation(study, 1, kPeriodic, scope);
       check_correlation(study, 2, kDecode, scope);
@@ -237,18 +234,18 @@ TEST_CASE("what quantisation adds to the output error, dropped or merged, once o
   for (const auto& [heads, kv_heads] : {std::pair{4, 2}, {3, 3}}) {
     for (const Schedule& schedule : {kPrefill, kPeriodic}) {
       const std::string base = "streaming" + schedule.changes;
-      const StudyCase study(shape_of(heads, kv_heads, heads == 3), {},
-                            {base, base + ",quantize=per-token" + bits,
-                             base + ",quantize=kivi" + bits,
-                             base + merge + ",quantize=kivi" + bits},
-                            [](StudyOptions& o) { o.wo_steps = 0; });
+      const StudyCase study(
+          shape_of(heads, kv_heads, heads == 3), {},
+          {base, base + ",quantize=per-token" + bits, base + ",quantize=kivi" + bits,
+           base + merge + ",quantize=kivi" + bits},
+          [](StudyOptions& o) { o.wo_steps = 0; });
       for (int64_t step = 0; step < study.info().steps(); ++step) {
         CHECK(std::isnan(study.value("quantization_error", {0, 0, 0, step})));
         for (int64_t record = 1; record < 4; ++record) {
           CAPTURE(heads, schedule.changes, record, step);
-          const Errors expected = naive_errors(study, step, schedule, record == 3,
-                                               record == 1 ? std::function<void(Slots&)>(per_token)
-                                                           : kivi);
+          const Errors expected = naive_errors(
+              study, step, schedule, record == 3,
+              record == 1 ? std::function<void(Slots&)>(per_token) : kivi);
           CHECK(study.value("quantization_error", {record, 0, 0, step}) ==
                 Approx(expected.rounding).epsilon(1e-4));
           CHECK(study.value("output_error", {record, 0, 0, step}) ==

@@ -27,8 +27,9 @@ RandomTraceShape shape_of(int heads, int kv_heads) {
 }
 
 /// Every span and step of one record against the sums of the definition.
-void check(const StudyCase& study, int64_t record, const Present& present,
-           const Present& counts = [](int64_t, int, int64_t) { return true; }) {
+void check(
+    const StudyCase& study, int64_t record, const Present& present,
+    const Present& counts = [](int64_t, int, int64_t) { return true; }) {
   const TraceInfo& info = study.info();
   for (size_t s = 0; s < kSpans.size(); ++s) {
     double sum = 0;
@@ -61,12 +62,12 @@ TEST_CASE("class scores are the importance kept of a span's own entries", "[clas
   for (const auto& [heads, kv_heads] : {std::pair{4, 2}, {16, 1}, {3, 3}}) {
     const StudyCase study(shape_of(heads, kv_heads), kSpans,
                           {"snapkv,window=4", "snapkv:official,window=4,tie=recent", "streaming",
-                           "snapkv,window=4,merge=convex,merge_threshold=-1"}, ask);
+                           "snapkv,window=4,merge=convex,merge_threshold=-1"},
+                          ask);
     for (int64_t record = 0; record < 4; ++record) {
       CAPTURE(heads, record);
-      check(study, record, [&](int64_t, int head, int64_t entry) {
-        return study.kept(record, 0, head, entry);
-      });
+      check(study, record,
+            [&](int64_t, int head, int64_t entry) { return study.kept(record, 0, head, entry); });
     }
   }
 }
@@ -76,8 +77,9 @@ TEST_CASE("class scores leave out protected entries with the scope evictable", "
     ask(o);
     o.scope = Scope::evictable;
   });
-  check(study, 0, [&](int64_t, int head, int64_t entry) { return study.kept(0, 0, head, entry); },
-        [](int64_t, int, int64_t entry) { return entry >= 5; });
+  check(
+      study, 0, [&](int64_t, int head, int64_t entry) { return study.kept(0, 0, head, entry); },
+      [](int64_t, int, int64_t entry) { return entry >= 5; });
 }
 
 TEST_CASE("class scores follow what is present at each step of other schedules", "[classes]") {
@@ -117,14 +119,14 @@ TEST_CASE("the order of spans is compared with that at the largest budget below 
   const std::vector<Span> spans = {{"a", 0, 9}, {"b", 9, 20}, {"c", 20, 30}, {"d", 30, 36}};
   const StudyCase study(shape_of(4, 2), spans, {"snapkv,window=4", "full"}, [](StudyOptions& o) {
     o.budgets = {Budget::parse("0.2"), Budget::parse("1.0"), Budget::parse("0.8")};
-    o.span_complements = {"a"};   // no class of its own
+    o.span_complements = {"a"};  // no class of its own
   });
   const auto scores = [&](int64_t budget) {
     const auto row = study.results().row("span_retained_importance", {0, budget, 0});
     return std::vector<double>(row.begin(), row.begin() + 4);
   };
   CHECK(study.value("span_spearman", {0, 0}) == Approx(spearman(scores(0), scores(2))));
-  CHECK(std::isnan(study.value("span_spearman", {0, 1})));   // all scores are 1
+  CHECK(std::isnan(study.value("span_spearman", {0, 1})));  // all scores are 1
   CHECK(study.value("span_spearman", {0, 2}) == Approx(1));
   CHECK(std::isnan(study.value("span_spearman", {1, 0})));
 }

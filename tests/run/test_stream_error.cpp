@@ -61,8 +61,8 @@ TEST_CASE("a study's stream error is that of its layers' residual errors", "[run
       int evaluated = 0;
       for (size_t t = 0; t < found.size(); ++t) {
         const double a = results.row("residual_error", {p, b, 0})[t] * low.residual_norm[first + t];
-        const double c =
-            results.row("residual_error", {p, b, 1})[t] * high.residual_norm[first + t];
+        const double c = results.row("residual_error", {p, b, 1})[t] *
+                         high.residual_norm[first + t];
         CHECK(std::isnan(found[t]) == std::isnan(a));
         if (std::isnan(a)) continue;
         CHECK(found[t] == Approx(std::hypot(a, c) / high.residual_norm[first + t]).margin(1e-12));
@@ -82,9 +82,9 @@ TEST_CASE("which layers a stream error is of is said when they are not all", "[r
   results.add_dimension("policy", 1);
   results.add_dimension("budget", 1);
   results.add_dimension("layer", 3);
-  CHECK(stream_error_layers(results).empty());   // not measured
+  CHECK(stream_error_layers(results).empty());  // not measured
   results.add(make_variable(declared("stream_error_rms"), results));
-  CHECK(stream_error_layers(results) == "the 3 captured layers");   // of an older file
+  CHECK(stream_error_layers(results) == "the 3 captured layers");  // of an older file
   results.set_attribute("num_layers", int64_t{3});
   CHECK(stream_error_layers(results).empty());
   results.set_attribute("num_layers", int64_t{30});

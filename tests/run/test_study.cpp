@@ -1,6 +1,5 @@
-#include <catch2/catch.hpp>
-
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cmath>
 
 #include "analysis/statistics.hpp"
@@ -65,8 +64,8 @@ struct StudyOfSynth {
     return rows;
   }
   /// All pairs (importance, importance if kept) that `counts` says belong to the scope.
-  void pairs(int64_t step, const std::function<bool(int64_t entry)>& counts,
-             std::vector<double>& x, std::vector<double>& y) const {
+  void pairs(int64_t step, const std::function<bool(int64_t entry)>& counts, std::vector<double>& x,
+             std::vector<double>& y) const {
     const auto rows = importance(step);
     for (size_t head = 0; head < rows.size(); ++head) {
       const int kv = static_cast<int>(head) / reader->info().group_size();
@@ -183,7 +182,7 @@ TEST_CASE("regret is measured against the oracle of the importance that is measu
         for (size_t i = 0; i < kPrompt; ++i)
           gain[static_cast<size_t>(head / group)][i] += rows[static_cast<size_t>(head)][i] / total;
     }
-    double best = 0;   // mean over steps of what the best static sets keep
+    double best = 0;  // mean over steps of what the best static sets keep
     for (auto& owner : gain) {
       std::sort(owner.rbegin(), owner.rend());
       for (size_t x = 0; x < kPrompt / 2; ++x) best += owner[x] / 6;
@@ -199,7 +198,7 @@ TEST_CASE("regret is measured against the oracle of the importance that is measu
 TEST_CASE("entries kept for their deviation are evictable, unlike sinks and recent ones",
           "[study]") {
   const StudyOfSynth study([](StudyOptions& o) {
-    o.records = {Record::parse("roco")};   // sinks 4, recent 10, deviation 0.3
+    o.records = {Record::parse("roco")};  // sinks 4, recent 10, deviation 0.3
     o.metrics = kCorrelation;
     o.scope = Scope::evictable;
   });
@@ -217,7 +216,7 @@ TEST_CASE("the residual error divides the absolute one by the residual norm", "[
 }
 
 TEST_CASE("steps that are not projected are undefined and left out of summaries", "[study]") {
-  const StudyOfSynth study([](StudyOptions& o) { o.wo_steps = 2; });   // of 6: steps 0 and 3
+  const StudyOfSynth study([](StudyOptions& o) { o.wo_steps = 2; });  // of 6: steps 0 and 3
   const auto error = study.results.row("output_error", {0, 0, 0});
   for (size_t t = 0; t < error.size(); ++t) CHECK(std::isnan(error[t]) == (t != 0 && t != 3));
   CHECK(study.results.row("output_error_mean", {0, 0, 0})[0] == Approx((error[0] + error[3]) / 2));
@@ -279,7 +278,7 @@ TEST_CASE("the default number of projected steps follows the shapes of the trace
   info.total_len = info.prompt_len + 512;
   for (int64_t& p : info.query_position) p += 131072 - 4096;
   CHECK(default_wo_steps(info, 128) > 256);
-  info.hidden_size = 576;   // a small model affords all of them
+  info.hidden_size = 576;  // a small model affords all of them
   info.num_query_heads = 9;
   info.head_dim = 64;
   CHECK(default_wo_steps(info, 64) == 512);

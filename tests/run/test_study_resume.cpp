@@ -19,11 +19,14 @@ namespace {
 
 /// Every preset that the trace serves, and combinations that carry much from layer to layer.
 std::vector<std::string> many_records() {
-  std::vector<std::string> texts = {
-      "pyramidinfer,schedule=periodic,period=2", "cake,window=4,schedule=periodic,period=3",
-      "layer-defensivekv,window=4,schedule=periodic,period=2", "keepkv,window=4,schedule=decode",
-      "snapkv,window=4,kernel=1,group=layer-mean,nested=yes", "pyramidinfer,window=3",
-      "snapkv,window=4,quantize=per-token", "adakv,granularity=query,window=4"};
+  std::vector<std::string> texts = {"pyramidinfer,schedule=periodic,period=2",
+                                    "cake,window=4,schedule=periodic,period=3",
+                                    "layer-defensivekv,window=4,schedule=periodic,period=2",
+                                    "keepkv,window=4,schedule=decode",
+                                    "snapkv,window=4,kernel=1,group=layer-mean,nested=yes",
+                                    "pyramidinfer,window=3",
+                                    "snapkv,window=4,quantize=per-token",
+                                    "adakv,granularity=query,window=4"};
   for (const Preset& preset : presets()) texts.push_back(preset_title(preset));
   for (const std::string& text : random_records(20, 3)) texts.push_back(text);
   return texts;
@@ -56,7 +59,7 @@ class Resumed {
         alone.records = {Record::parse(text)};
         Study(*reader, alone).check();
         options.records.push_back(alone.records.front());
-      } catch (const Error&) {   // e.g. a side file that is not there
+      } catch (const Error&) {  // e.g. a side file that is not there
       }
     }
   }
@@ -93,7 +96,7 @@ void check_same(const Dataset& a, const Dataset& b) {
     REQUIRE(one.values.index() == other.values.index());
     if (const auto* x = std::get_if<std::vector<double>>(&one.values)) {
       const auto& y = std::get<std::vector<double>>(other.values);
-      REQUIRE(x->size() == y.size());   // as bytes: NaN equals NaN
+      REQUIRE(x->size() == y.size());  // as bytes: NaN equals NaN
       CHECK(std::memcmp(x->data(), y.data(), x->size() * sizeof(double)) == 0);
     } else {
       CHECK(one.values == other.values);
@@ -141,13 +144,13 @@ TEST_CASE("a layer that is damaged, stale or another's is worked on again", "[re
     CHECK(done == passes);
   };
   // Layers 0 and 1 are replayed, 2 is not as it was, so that 3 cannot count either.
-  for (const size_t place : {size_t{0}, size_t{31}, size_t{32}, third.size() / 2,
-                             third.size() - 1}) {
+  for (const size_t place :
+       {size_t{0}, size_t{31}, size_t{32}, third.size() / 2, third.size() - 1}) {
     std::string flipped = third;
     flipped[place] = static_cast<char>(flipped[place] ^ 1);
     write_bytes(study.file("replay", 2), flipped);
     goes_on_with(6);
-    CHECK(read_bytes(study.file("replay", 2)) == third);   // mended
+    CHECK(read_bytes(study.file("replay", 2)) == third);  // mended
   }
   for (const size_t size : {size_t{0}, size_t{5}, size_t{32}, third.size() - 1}) {
     write_bytes(study.file("replay", 2), third.substr(0, size));
@@ -155,12 +158,12 @@ TEST_CASE("a layer that is damaged, stale or another's is worked on again", "[re
   }
   write_bytes(study.file("replay", 2), third + "x");
   goes_on_with(6);
-  write_bytes(study.file("replay", 2), read_bytes(study.file("replay", 1)));   // another layer
+  write_bytes(study.file("replay", 2), read_bytes(study.file("replay", 1)));  // another layer
   goes_on_with(6);
-  write_bytes(study.file("replay", 2), scores);                                // another pass
+  write_bytes(study.file("replay", 2), scores);  // another pass
   goes_on_with(6);
   write_bytes(study.file("replay", 2), third);
-  for (int l = 0; l < Resumed::kLayers; ++l)   // another study's, under this one's name
+  for (int l = 0; l < Resumed::kLayers; ++l)  // another study's, under this one's name
     for (const char* pass : {"scores", "replay"})
       fs::copy_file(study.file(pass, l), study.file(pass, l, "other"));
   LayerStore other = study.store("other");
@@ -169,9 +172,9 @@ TEST_CASE("a layer that is damaged, stale or another's is worked on again", "[re
   LayerStore elsewhere = study.store("key", "another processor");
   check_same(whole, study.run(&elsewhere, &done));
   CHECK(done == 0);
-  goes_on_with(0);   // the other processor's layers are in its place now
+  goes_on_with(0);  // the other processor's layers are in its place now
   fs::remove(study.file("replay", 3));
-  write_bytes(study.file("scores", 1), scores.substr(1));   // scores alone are asked for again
+  write_bytes(study.file("scores", 1), scores.substr(1));  // scores alone are asked for again
   goes_on_with(3 + 3);
 }
 

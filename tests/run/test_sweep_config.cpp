@@ -39,9 +39,9 @@ TEST_CASE("zip ties axes together", "[sweep]") {
       "[[policy]]\npreset = \"snapkv\"\nwindow = [8, 16]\nsmooth = [\"avg\", \"max\"]\n"
       "kernel = [3, 7]\n";
   CHECK(records_of(tied + "zip = [\"window\", \"kernel\"]\n").size() == 4);
-  CHECK(records_of(tied + "zip = [\"kernel\", \"smooth\", \"window\"]\n") ==
-        std::vector<std::string>{"snapkv,window=8,kernel=3",
-                                 "snapkv,window=16,smooth=max,kernel=7"});
+  CHECK(
+      records_of(tied + "zip = [\"kernel\", \"smooth\", \"window\"]\n") ==
+      std::vector<std::string>{"snapkv,window=8,kernel=3", "snapkv,window=16,smooth=max,kernel=7"});
   CHECK(records_of(tied + "zip = [[\"window\", \"kernel\"]]\n").size() == 4);
 }
 

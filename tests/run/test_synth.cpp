@@ -1,11 +1,10 @@
-#include "run/synth.hpp"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "io/trace_reader.hpp"
 #include "run/attention_reference.hpp"
+#include "run/synth.hpp"
 #include "sim/core/parallel.hpp"
 #include "tests/io/trace_fixture.hpp"
 

@@ -70,13 +70,12 @@ const std::map<std::string, std::vector<std::string>> kValues = {
 
 /// Stages whose kinds are drawn, and how often they leave the default.
 const std::vector<std::pair<std::string, double>> kStages = {
-    {"queries", 0.5},  {"indicator", 0.8}, {"aggregate", 0.8}, {"smooth", 0.6},
-    {"group", 0.5},    {"prior", 0.4},     {"weight", 0.4},    {"normalize", 0.4},
-    {"stage1", 0.3},   {"allocate", 0.6},  {"constrain", 0.3}};
+    {"queries", 0.5}, {"indicator", 0.8}, {"aggregate", 0.8}, {"smooth", 0.6},
+    {"group", 0.5},   {"prior", 0.4},     {"weight", 0.4},    {"normalize", 0.4},
+    {"stage1", 0.3},  {"allocate", 0.6},  {"constrain", 0.3}};
 
 /// Kinds that no typed record may choose.
-const std::set<std::string> kReserved = {"queries=future", "aggregate=each",
-                                         "allocate=everything"};
+const std::set<std::string> kReserved = {"queries=future", "aggregate=each", "allocate=everything"};
 
 /// Combinations whose meaning the rules leave open.
 bool unclear(const Settings& s) {

@@ -27,8 +27,8 @@ std::unique_ptr<RandomRun> random_run(const RandomTraceShape& shape, const std::
 /// The files that records of a test name: any path gives the same numbers.
 class MadeUpFiles : public SideFiles {
  public:
-  std::map<int, Table<double>> layer_scores;   ///< by layer
-  Table<double> rows;                          ///< of `table=`
+  std::map<int, Table<double>> layer_scores;  ///< by layer
+  Table<double> rows;                         ///< of `table=`
   Table<double> scores(const std::string&, int layer, int64_t, int64_t) const override {
     return layer_scores.at(layer);
   }

@@ -23,7 +23,7 @@ struct RandomTraceShape {
   double softcap = 0;
   int64_t window = 0;
   bool sink = false;
-  bool integers = false;   ///< small integers and scale 1/4: products and logits are exact
+  bool integers = false;  ///< small integers and scale 1/4: products and logits are exact
   uint64_t seed = 1;
 };
 

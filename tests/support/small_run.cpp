@@ -10,18 +10,18 @@
 namespace kvsim::test {
 namespace {
 
-constexpr double kUnseen = -60;   // e^-60 is nothing beside any weight that is written down
+constexpr double kUnseen = -60;  // e^-60 is nothing beside any weight that is written down
 
 Tensor tensor_of(const std::vector<Vectors>& values) {
   const auto size = [](const auto& list) { return static_cast<int64_t>(list.size()); };
-  Tensor tensor(ElementType::float32,
-                {size(values), size(values.at(0)), size(values.at(0).at(0))});
+  Tensor tensor(ElementType::float32, {size(values), size(values.at(0)), size(values.at(0).at(0))});
   for (int64_t a = 0; a < tensor.dim(0); ++a)
     for (int64_t b = 0; b < tensor.dim(1); ++b)
       for (int64_t c = 0; c < tensor.dim(2); ++c)
-        set_element(tensor, a, b, c,
-                    static_cast<float>(values[static_cast<size_t>(a)][static_cast<size_t>(b)]
-                                             [static_cast<size_t>(c)]));
+        set_element(
+            tensor, a, b, c,
+            static_cast<float>(
+                values[static_cast<size_t>(a)][static_cast<size_t>(b)][static_cast<size_t>(c)]));
   return tensor;
 }
 

@@ -14,16 +14,16 @@ using Vectors = std::vector<std::vector<double>>;
 /// A trace of a few tokens whose attention is written down: with one-hot keys the logit of entry i
 /// is the logarithm of the weight that a query gives it, so that A = weight / sum of weights.
 struct SmallRun {
-  int64_t prompt = 4;                  ///< n; the trace holds one later token more
+  int64_t prompt = 4;  ///< n; the trace holds one later token more
   int query_heads = 1;
   int kv_heads = 1;
-  std::vector<int64_t> positions;      ///< of the stored queries, ascending
+  std::vector<int64_t> positions;  ///< of the stored queries, ascending
   /// [query head][stored query][position]; the query's own position last. 0: as good as unseen.
   std::vector<Vectors> weights;
-  std::vector<Vectors> keys;           ///< [KV head][entry][d] instead of weights; queries are 0
-  std::vector<Vectors> values;         ///< [KV head][entry][dv]; all (1) when empty
-  std::vector<Vectors> output;         ///< [query head][dv][D]; identity when empty
-  std::vector<int> layers = {0};       ///< all layers are equal
+  std::vector<Vectors> keys;      ///< [KV head][entry][d] instead of weights; queries are 0
+  std::vector<Vectors> values;    ///< [KV head][entry][dv]; all (1) when empty
+  std::vector<Vectors> output;    ///< [query head][dv][D]; identity when empty
+  std::vector<int> layers = {0};  ///< all layers are equal
   int model_layers = 1;
   std::vector<Span> spans;
 

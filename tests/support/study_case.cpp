@@ -36,15 +36,14 @@ std::vector<double> StudyCase::attention(int head, int64_t step) const {
 std::vector<double> StudyCase::importance(int head, int64_t step) const {
   std::vector<double> gain = attention(head, step);
   for (size_t i = 0; i < gain.size(); ++i)
-    gain[i] *= reference::l1(reference::project(
-        layer_, head, reference::value(layer_, head, static_cast<int64_t>(i))));
+    gain[i] *= reference::l1(
+        reference::project(layer_, head, reference::value(layer_, head, static_cast<int64_t>(i))));
   return gain;
 }
 
 bool StudyCase::kept(int64_t record, int64_t budget, int head, int64_t entry) const {
   if (results_.has("kept_mask_query")) {
-    const auto mask =
-        results_.row<uint8_t>("kept_mask_query", {record, budget, 0, head, entry})[0];
+    const auto mask = results_.row<uint8_t>("kept_mask_query", {record, budget, 0, head, entry})[0];
     if (mask != 255) return mask == 1;
   }
   const int64_t owner = head / info().group_size();

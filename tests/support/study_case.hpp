@@ -15,9 +15,10 @@ namespace kvsim::test {
 /// otherwise: one budget of 0.5, seed 0, output error at one step.
 class StudyCase {
  public:
-  StudyCase(const RandomTraceShape& shape, const std::vector<Span>& spans,
-            const std::vector<std::string>& records,
-            const std::function<void(StudyOptions&)>& change = [](StudyOptions&) {});
+  StudyCase(
+      const RandomTraceShape& shape, const std::vector<Span>& spans,
+      const std::vector<std::string>& records,
+      const std::function<void(StudyOptions&)>& change = [](StudyOptions&) {});
 
   const TraceInfo& info() const { return reader_->info(); }
   const LayerTrace& layer() const { return layer_; }

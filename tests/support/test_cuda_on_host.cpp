@@ -1,6 +1,5 @@
 // The host runtime finds what it is there to find: each kernel here is broken in one way.
 #include <catch2/catch.hpp>
-
 #include <cmath>
 #include <stdexcept>
 #include <vector>
@@ -50,7 +49,7 @@ TEST_CASE("a copy that is not waited for has not happened", "[cuda-on-host]") {
 TEST_CASE("work on a stream is not done before somebody waits", "[cuda-on-host]") {
   CHECK(host_cuda::downloaded(true) == 5.0f);
   CHECK(host_cuda::downloaded(false) == 0.0f);
-  for (const int64_t bytes : {0, 1, 300'000, 8 << 20, (40 << 20) + 5})   // pieces have 8 MiB
+  for (const int64_t bytes : {0, 1, 300'000, 8 << 20, (40 << 20) + 5})  // pieces have 8 MiB
     CHECK(host_cuda::brings(bytes));
 }
 

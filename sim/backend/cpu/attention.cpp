@@ -16,8 +16,8 @@ namespace kvsim {
 namespace {
 
 constexpr int64_t kKeyBlock = 256;
-constexpr int64_t kLeastRows = 16;   // of a tile, where one tile would take all rows
-constexpr float kSlack = 20.0f;   // see ReplayTile
+constexpr int64_t kLeastRows = 16;  // of a tile, where one tile would take all rows
+constexpr float kSlack = 20.0f;     // see ReplayTile
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 /// Visible keys of a row: positions begin..end-1.
@@ -45,11 +45,11 @@ class AttentionTile {
 
  private:
   struct Row {
-    int64_t index = 0;   ///< of the block's [heads * rows]
+    int64_t index = 0;  ///< of the block's [heads * rows]
     Range visible;
     float shift = 0;
     bool seen = false;
-    double sum = 0;      ///< of exp(logit - shift) over the visible keys so far
+    double sum = 0;  ///< of exp(logit - shift) over the visible keys so far
   };
 
   void start(int64_t first, int64_t count) {
@@ -84,8 +84,8 @@ class AttentionTile {
     if (columns > count) std::fill_n(transposed_.data(), d * kKeyBlock, 0.0f);
     kernels_.transpose(k, count, d, d, transposed_.data(), kKeyBlock);
     const auto multiply = operands_.pairs() ? kernels_.multiply_pairs : kernels_.multiply;
-    multiply(queries_.data(), ld_, rows_, transposed_.data(), kKeyBlock, d, columns,
-             scores_.data(), kKeyBlock);
+    multiply(queries_.data(), ld_, rows_, transposed_.data(), kKeyBlock, d, columns, scores_.data(),
+             kKeyBlock);
     for (int64_t r = 0; r < rows_; ++r) {
       Row& row = row_[static_cast<size_t>(r)];
       const int64_t begin = std::max(key, row.visible.begin);
@@ -99,15 +99,13 @@ class AttentionTile {
   void block_row(Row& row, int64_t r, int64_t key, Range part) {
     float* const s = scores_.data() + r * kKeyBlock + (part.begin - key);
     if (operands_.pairs()) kernels_.scale_row(s, part.size(), operands_.scale());
-    if (layer_.softcap > 0)
-      kernels_.softcap(s, part.size(), static_cast<float>(layer_.softcap));
+    if (layer_.softcap > 0) kernels_.softcap(s, part.size(), static_cast<float>(layer_.softcap));
     const int64_t stored = std::min(part.end, block_.columns) - part.begin;
     if (request_.logits && stored > 0)
       std::copy_n(s, stored, block_.logits.data() + row.index * block_.columns + part.begin);
     const float top = kernels_.maximum(s, part.size());
     if (!row.seen || top > row.shift + kSlack) {
-      if (row.seen)
-        row.sum *= std::exp(static_cast<double>(row.shift) - static_cast<double>(top));
+      if (row.seen) row.sum *= std::exp(static_cast<double>(row.shift) - static_cast<double>(top));
       row.shift = top;
       row.seen = true;
     }
@@ -205,13 +203,13 @@ class AttentionTile {
   ScoreOperands operands_;
   int64_t rows_ = 0;
   int64_t ld_ = 0;
-  Range keys_;                     ///< whole key blocks that some row sees
-  std::vector<Row> row_;           ///< [rows]
-  std::vector<float> shifts_;      ///< [key blocks][rows]
-  Scratch<float> queries_;         ///< [depth][ld]
-  Scratch<float> keys_buffer_;     ///< [kKeyBlock][depth]
-  Scratch<float> transposed_;      ///< [depth][kKeyBlock]
-  Scratch<float> scores_;          ///< [rows][kKeyBlock]
+  Range keys_;                  ///< whole key blocks that some row sees
+  std::vector<Row> row_;        ///< [rows]
+  std::vector<float> shifts_;   ///< [key blocks][rows]
+  Scratch<float> queries_;      ///< [depth][ld]
+  Scratch<float> keys_buffer_;  ///< [kKeyBlock][depth]
+  Scratch<float> transposed_;   ///< [depth][kKeyBlock]
+  Scratch<float> scores_;       ///< [rows][kKeyBlock]
 };
 
 void prepare(const LayerTrace& layer, const AttentionRequest& request, AttentionBlock& block) {
@@ -224,7 +222,7 @@ void prepare(const LayerTrace& layer, const AttentionRequest& request, Attention
     block.positions.push_back(layer.info->query_position[static_cast<size_t>(row)]);
   const size_t rows = static_cast<size_t>(block.heads * block.rows);
   const size_t cells = rows * static_cast<size_t>(block.columns);
-  block.attention.resize(cells);   // every cell is written
+  block.attention.resize(cells);  // every cell is written
   block.logits.assign(request.logits ? cells : 0, kMinusInfinity);
   block.log_sum_exp.assign(rows, 0.0);
   block.outputs.assign(request.outputs ? rows * static_cast<size_t>(layer.value_dim()) : 0, 0.0f);
@@ -244,8 +242,7 @@ void cpu_attention(const Kernels& kernels, const LayerTrace& layer, const Attent
   std::vector<std::unique_ptr<AttentionTile>> workers(static_cast<size_t>(threads()));
   parallel_for(tiles, [&](int64_t t) {
     auto& worker = workers[static_cast<size_t>(thread_index())];
-    if (worker == nullptr)
-      worker = std::make_unique<AttentionTile>(kernels, layer, request, block);
+    if (worker == nullptr) worker = std::make_unique<AttentionTile>(kernels, layer, request, block);
     worker->run(t * height, std::min(height, rows - t * height));
   });
 }

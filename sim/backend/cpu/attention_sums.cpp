@@ -14,10 +14,10 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kKeyRun = 384;   // keys whose float32 copy is made at a time
-constexpr int64_t kTileBytes = int64_t{8} << 20;   // exp-scores of one tile: more is read from far
-constexpr int64_t kTasks = 32;   // of one head, at least; fixed, so that sums are
-constexpr float kSlack = 20.0f;  // see ReplayTile
+constexpr int64_t kKeyRun = 384;                  // keys whose float32 copy is made at a time
+constexpr int64_t kTileBytes = int64_t{8} << 20;  // exp-scores of one tile: more is read from far
+constexpr int64_t kTasks = 32;                    // of one head, at least; fixed, so that sums are
+constexpr float kSlack = 20.0f;                   // see ReplayTile
 
 /// Works on one tile at a time.
 class SumTile {
@@ -86,9 +86,8 @@ class SumTile {
     std::vector<int32_t> visible(last_);
     for (int32_t& last : visible) last -= static_cast<int32_t>(key);
     const int64_t kv_head = head_ / layer_.info->group_size();
-    ScoreTask task =
-        operands_.task(operands_.load_keys(kv_head, key, key + keys, memory_.keys), keys,
-                       memory_.queries.data(), ld_);
+    ScoreTask task = operands_.task(operands_.load_keys(kv_head, key, key + keys, memory_.keys),
+                                    keys, memory_.queries.data(), ld_);
     task.last_visible = key + keys - 1 > first_last_ ? visible.data() : nullptr;
     task.s = memory_.scores.data() + key * ld_;
     task.maximum = maximum.data();
@@ -120,8 +119,8 @@ class SumTile {
   const T* of_rows(const std::vector<double>& values, std::vector<T>& out) const {
     out.assign(static_cast<size_t>(ld_), T{});
     for (int64_t j = rows_.begin; j < rows_.end; ++j)
-      out[static_cast<size_t>(request_.rows[static_cast<size_t>(j)] - first_)] =
-          static_cast<T>(values[static_cast<size_t>(j)]);
+      out[static_cast<size_t>(request_.rows[static_cast<size_t>(j)] - first_)] = static_cast<T>(
+          values[static_cast<size_t>(j)]);
     return out.data();
   }
 
@@ -131,7 +130,7 @@ class SumTile {
     const int64_t keys = std::min({kKeyRun, keys_ - key, request_.columns - key});
     if (keys <= 0) return;
     const float* const e = memory_.scores.data() + key * ld_;
-    std::vector<double> share = share_;   // what exp-scores of the run are multiplied with
+    std::vector<double> share = share_;  // what exp-scores of the run are multiplied with
     for (size_t r = 0; r < share.size(); ++r)
       if (shifts_[run][r] != shift_[r])
         share[r] *= std::exp(static_cast<double>(shifts_[run][r] - shift_[r]));
@@ -187,22 +186,22 @@ class SumTile {
   const Kernels& kernels_;
   const LayerTrace& layer_;
   const AttentionSumRequest& request_;
-  TileMemory& memory_;       ///< exp-scores of all keys in `scores`, means in `accumulators`
+  TileMemory& memory_;  ///< exp-scores of all keys in `scores`, means in `accumulators`
   ScoreOperands operands_;
   int64_t head_ = 0;
-  Range rows_;                               ///< of the request's list
-  std::vector<size_t> wanted_;               ///< sums that count any of these
-  int64_t first_ = 0, count_ = 0;            ///< rows of the tile: stored queries
+  Range rows_;                     ///< of the request's list
+  std::vector<size_t> wanted_;     ///< sums that count any of these
+  int64_t first_ = 0, count_ = 0;  ///< rows of the tile: stored queries
   int64_t ld_ = 0;
-  int64_t keys_ = 0;                         ///< that the last row sees
-  int32_t first_last_ = 0;                   ///< last key that the first row sees
-  std::vector<int32_t> last_;                ///< [ld] last visible key
-  std::vector<float> shift_;                 ///< [ld]
-  std::vector<std::vector<float>> shifts_;   ///< [runs][ld] shift under each run
-  std::vector<double> mass_;                 ///< [ld] sum of exp(logit - shift)
-  std::vector<double> share_;                ///< [ld] what makes attention of exp-scores
-  std::vector<double> weight_;               ///< [ld]
-  std::vector<float> factor_;                ///< [ld]
+  int64_t keys_ = 0;                        ///< that the last row sees
+  int32_t first_last_ = 0;                  ///< last key that the first row sees
+  std::vector<int32_t> last_;               ///< [ld] last visible key
+  std::vector<float> shift_;                ///< [ld]
+  std::vector<std::vector<float>> shifts_;  ///< [runs][ld] shift under each run
+  std::vector<double> mass_;                ///< [ld] sum of exp(logit - shift)
+  std::vector<double> share_;               ///< [ld] what makes attention of exp-scores
+  std::vector<double> weight_;              ///< [ld]
+  std::vector<float> factor_;               ///< [ld]
 };
 
 /// Ranges of the list of rows that lie in the same `height` stored queries.
@@ -237,7 +236,7 @@ std::vector<Table<double>> cpu_attention_sums(const Kernels& kernels, const Laye
   const bool groups = std::ranges::any_of(request.sums, &AttentionSum::of_groups);
   const int64_t together = groups ? heads / kv_heads : 1;
   std::vector<std::vector<Table<double>>> partial(static_cast<size_t>(parts));
-  parallel_for(parts, [&](int64_t part) {   // memory is new: it costs
+  parallel_for(parts, [&](int64_t part) {  // memory is new: it costs
     partial[static_cast<size_t>(part)] = zeros();
   });
   memory.resize(static_cast<size_t>(threads()));

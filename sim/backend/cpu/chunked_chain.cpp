@@ -28,7 +28,7 @@ ChunkedChain::ChunkedChain(const KeptChain& chain, int64_t entries, int64_t chun
       const int32_t band = band_of[static_cast<size_t>(i)];
       ++next[static_cast<size_t>(band)];
     }
-    for (int64_t band = 0; band < bands_; ++band) {   // counts become positions
+    for (int64_t band = 0; band < bands_; ++band) {  // counts become positions
       const uint32_t count = next[static_cast<size_t>(band)];
       next[static_cast<size_t>(band)] = written;
       begin_.push_back(written);

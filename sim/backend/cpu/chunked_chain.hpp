@@ -33,7 +33,7 @@ class ChunkedChain {
  private:
   int64_t bands_ = 0;
   std::vector<uint16_t> keys_;
-  std::vector<uint32_t> begin_;   ///< [chunks][bands + 1]
+  std::vector<uint32_t> begin_;  ///< [chunks][bands + 1]
 };
 
 }  // namespace kvsim

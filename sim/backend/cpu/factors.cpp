@@ -9,8 +9,8 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kDepthRun = 128;   // columns of W^h that go into the Gram matrices at a time
-constexpr int64_t kGramRows = 48;    // of one task; multiple of kRowStep and kPad
+constexpr int64_t kDepthRun = 128;  // columns of W^h that go into the Gram matrices at a time
+constexpr int64_t kGramRows = 48;   // of one task; multiple of kRowStep and kPad
 
 /// Columns c.. of W^h in float64, transposed: wt[columns][ld], zero beyond dv.
 void load_transposed(const Kernels& kernels, const LayerTrace& layer, int64_t head, int64_t c,
@@ -29,8 +29,7 @@ void load_output_columns(const LayerTrace& layer, int64_t head, int64_t c, int64
                          int64_t ld, float* out) {
   const Tensor& wo = layer.wo;
   for (int64_t k = 0; k < wo.dim(1); ++k) {
-    const std::byte* const raw =
-        wo.row(head, k) + static_cast<size_t>(c) * element_size(wo.type());
+    const std::byte* const raw = wo.row(head, k) + static_cast<size_t>(c) * element_size(wo.type());
     widen(wo.type(), raw, columns, out + k * ld);
     std::fill(out + k * ld + columns, out + (k + 1) * ld, 0.0f);
   }
@@ -39,7 +38,7 @@ void load_output_columns(const LayerTrace& layer, int64_t head, int64_t c, int64
 void output_grams(const Kernels& kernels, const LayerTrace& layer,
                   std::span<const HeadPair> pairs) {
   const int64_t dv = layer.value_dim(), width = layer.wo.dim(2), n = padded(dv, kPad);
-  const int64_t ld = padded(n, kRowStep) + 8;   // no power of two: columns are walked
+  const int64_t ld = padded(n, kRowStep) + 8;  // no power of two: columns are walked
   const int64_t blocks = (n + kGramRows - 1) / kGramRows;
   std::vector<int> heads;
   for (const HeadPair& pair : pairs) heads.insert(heads.end(), {pair.head_a, pair.head_b});
@@ -49,8 +48,8 @@ void output_grams(const Kernels& kernels, const LayerTrace& layer,
   const auto of_head = [&](int head) {
     return loaded.data() + (std::ranges::find(heads, head) - heads.begin()) * kDepthRun * ld;
   };
-  std::vector<std::vector<double>> sums(pairs.size(), std::vector<double>(
-                                            static_cast<size_t>(n * n), 0.0));
+  std::vector<std::vector<double>> sums(pairs.size(),
+                                        std::vector<double>(static_cast<size_t>(n * n), 0.0));
   for (int64_t c = 0; c < width; c += kDepthRun) {
     const int64_t columns = std::min(kDepthRun, width - c);
     parallel_for(std::ssize(heads), [&](int64_t at) {
@@ -61,7 +60,7 @@ void output_grams(const Kernels& kernels, const LayerTrace& layer,
       const auto number = static_cast<size_t>(task / blocks);
       const HeadPair& pair = pairs[number];
       const int64_t first = task % blocks * kGramRows, height = std::min(kGramRows, n - first);
-      const int64_t wide = pair.head_a == pair.head_b ? first + height : n;   // symmetric
+      const int64_t wide = pair.head_a == pair.head_b ? first + height : n;  // symmetric
       Scratch<double> product(kGramRows * n);
       kernels.multiply64(of_head(pair.head_a) + first, ld, height, of_head(pair.head_b), ld,
                          columns, wide, product.data(), n);
@@ -74,8 +73,7 @@ void output_grams(const Kernels& kernels, const LayerTrace& layer,
     for (int64_t i = 0; i < dv; ++i)
       for (int64_t j = 0; j < dv; ++j) {
         const bool mirrored = pairs[p].head_a == pairs[p].head_b && j > i;
-        pairs[p].gram[i * dv + j] =
-            sums[p][static_cast<size_t>(mirrored ? j * n + i : i * n + j)];
+        pairs[p].gram[i * dv + j] = sums[p][static_cast<size_t>(mirrored ? j * n + i : i * n + j)];
       }
 }
 
@@ -108,7 +106,7 @@ void OutputFactors::add_squares(int64_t head, const float* xt, int64_t ld, int64
   task.ldb = task.columns = ld_;
   task.depth = dv_;
   task.squares = true;
-  task.lower = triangular_[static_cast<size_t>(head)] != 0;   // R is upper: f[k][c] = 0 for c > k
+  task.lower = triangular_[static_cast<size_t>(head)] != 0;  // R is upper: f[k][c] = 0 for c > k
   task.sums = sums;
   kernels_->norms(task);
 }

@@ -34,7 +34,7 @@ class OutputFactors {
 
   const Kernels* kernels_ = nullptr;
   int64_t dv_ = 0;
-  int64_t ld_ = 0;   ///< dv padded to whole vectors
+  int64_t ld_ = 0;                   ///< dv padded to whole vectors
   std::vector<float> factors_;       ///< [Hq][dv][ld], transposed: y_c = sum_k f[k][c] x_k
   std::vector<uint8_t> triangular_;  ///< [Hq]
 };

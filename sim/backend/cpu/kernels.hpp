@@ -19,12 +19,12 @@ constexpr int64_t padded(int64_t count, int64_t step) { return (count + step - 1
 
 /// Scores of a tile: s[key][row] = scale * k[key] . q[row], then softcap, then -inf where unseen.
 struct ScoreTask {
-  const float* k;               ///< [keys][d]
+  const float* k;  ///< [keys][d]
   int64_t keys;
   int64_t d;
-  const float* qt;              ///< [d][ld] transposed queries; ld multiple of kPad
-  bool pairs;                   ///< k and qt
-  float scale;                  ///< pairs only; float32 queries have been scaled before
+  const float* qt;  ///< [d][ld] transposed queries; ld multiple of kPad
+  bool pairs;       ///< k and qt
+  float scale;      ///< pairs only; float32 queries have been scaled before
   int64_t ld;
   float softcap;                ///< 0: none
   const int32_t* last_visible;  ///< [ld] last visible key of each row, relative to key 0; or null
@@ -36,61 +36,61 @@ struct ScoreTask {
 
 /// Weight of each key for each head of the tile, for sums of importance.
 struct TileWeights {
-  const float* values;   ///< [keys][ld]; kPad floats may be read from any head's column
+  const float* values;  ///< [keys][ld]; kPad floats may be read from any head's column
   int64_t ld;
-  const int32_t* head;   ///< [tile ld] column of each row; ascending
+  const int32_t* head;  ///< [tile ld] column of each row; ascending
 };
 
 /// Sums over keys: mass[row] += sum e[key][row], importance[row] += sum e[key][row] * w[key][head].
 struct SumTask {
-  const uint16_t* index;   ///< [count] keys, or null for 0..count-1
+  const uint16_t* index;  ///< [count] keys, or null for 0..count-1
   int64_t count;
-  const float* e;          ///< [keys][ld]
+  const float* e;  ///< [keys][ld]
   int64_t ld;
-  int64_t begin, end;      ///< rows wanted
-  const TileWeights* weights;   ///< or null
-  double* mass;                 ///< [ld]
-  double* importance;           ///< [ld]; untouched without weights
+  int64_t begin, end;          ///< rows wanted
+  const TileWeights* weights;  ///< or null
+  double* mass;                ///< [ld]
+  double* importance;          ///< [ld]; untouched without weights
 };
 
 /// acc[r][c] += sum over keys e[key][r] * v[key][c] for r < rows (rounded up to kRowStep: acc and e
 /// must have room). The sums of each block of keys start from zero: two-level summation.
 struct ProductTask {
-  const uint16_t* index;   ///< [count] keys, or null for 0..count-1
-  int64_t count;           ///< > 0
-  int64_t ahead;           ///< indices beyond `count` that will be walked next, for prefetching
-  bool fresh;              ///< acc = instead of acc +=
-  const SumTask* sums;     ///< sums over the same keys, taken while their scores are near; or null
-  const float* e;          ///< [keys][lde], first wanted row at column 0
+  const uint16_t* index;  ///< [count] keys, or null for 0..count-1
+  int64_t count;          ///< > 0
+  int64_t ahead;          ///< indices beyond `count` that will be walked next, for prefetching
+  bool fresh;             ///< acc = instead of acc +=
+  const SumTask* sums;    ///< sums over the same keys, taken while their scores are near; or null
+  const float* e;         ///< [keys][lde], first wanted row at column 0
   int64_t lde;
   int64_t rows;
-  const float* v;          ///< [keys][ldv]
+  const float* v;  ///< [keys][ldv]
   int64_t ldv;
-  int64_t columns;         ///< multiple of kPad
-  float* acc;              ///< [rows][lda]
+  int64_t columns;  ///< multiple of kPad
+  float* acc;       ///< [rows][lda]
   int64_t lda;
 };
 
 /// One output of the replay: current += previous, out = current * inverse[row] - z. Without
 /// `current` the output is that of `previous`.
 struct EmitTask {
-  const float* previous;   ///< [rows][ld]
-  float* current;          ///< [rows][ld] or null
+  const float* previous;  ///< [rows][ld]
+  float* current;         ///< [rows][ld] or null
   int64_t ld;
   int64_t rows;
   int64_t columns;
-  const float* inverse;    ///< [rows]
-  const float* z;          ///< [rows][columns] or null
-  float* out;              ///< [rows][columns]
+  const float* inverse;  ///< [rows]
+  const float* z;        ///< [rows][columns] or null
+  float* out;            ///< [rows][columns]
 };
 
 /// Norms of rows of a product that is never stored: sums[r] += sum_c |y|^p, with
 /// y = sum_k a[k][r] * b[k][c], p = 1 or 2.
 struct NormTask {
-  const float* a;   ///< [depth][lda]
+  const float* a;  ///< [depth][lda]
   int64_t lda;
-  int64_t rows;     ///< rounded up to kRowStep: `a` and `sums` must have room
-  const float* b;   ///< [depth][ldb]
+  int64_t rows;    ///< rounded up to kRowStep: `a` and `sums` must have room
+  const float* b;  ///< [depth][ldb]
   int64_t ldb;
   int64_t depth;
   int64_t columns;  ///< multiple of kPad
@@ -103,7 +103,7 @@ struct NormTask {
 /// out[key] += sum over the rows that see the key and where e[key][r] * factor[r] < bound[r] of
 /// weight[r]. [ld] arrays; ld a multiple of kPad.
 struct BelowTask {
-  const float* e;               ///< [keys][ld]
+  const float* e;  ///< [keys][ld]
   int64_t keys;
   int64_t ld;
   const float* factor;
@@ -117,7 +117,7 @@ struct BelowTask {
 /// long sums are two-level or float64.
 struct Kernels {
   const char* isa;
-  int width;   ///< floats per vector
+  int width;  ///< floats per vector
   void (*scores)(const ScoreTask&);
   /// s = exp(s - shift[row]) in place (0 below 2e-38); sums over all keys as SumTask does.
   void (*exponentiate)(float* s, int64_t keys, int64_t ld, const float* shift,

@@ -26,8 +26,8 @@ const float* load_rows(const Tensor& tensor, int64_t a, int64_t begin, int64_t e
 
 std::span<const std::byte> stored_rows(const Tensor& tensor, int64_t a, int64_t begin,
                                        int64_t end) {
-  const int64_t bytes =
-      (end - begin) * tensor.dim(2) * static_cast<int64_t>(element_size(tensor.type()));
+  const int64_t bytes = (end - begin) * tensor.dim(2) *
+                        static_cast<int64_t>(element_size(tensor.type()));
   if (bytes <= 0) return {};
   return {tensor.row(a, begin), static_cast<size_t>(bytes)};
 }
@@ -38,8 +38,7 @@ bool are_pairs(const Kernels& kernels, const Tensor& a, const Tensor& b, int64_t
 }
 
 ScoreOperands::ScoreOperands(const Kernels& kernels, const LayerTrace& layer)
-    : layer_(layer),
-      pairs_(are_pairs(kernels, layer.q, layer.k, layer.k.dim(2))),
+    : layer_(layer), pairs_(are_pairs(kernels, layer.q, layer.k, layer.k.dim(2))),
       depth_(pairs_ ? layer.k.dim(2) / 2 : layer.k.dim(2)),
       scale_(static_cast<float>(layer.scale)) {}
 
@@ -65,8 +64,7 @@ const float* ScoreOperands::load_keys(int64_t kv_head, int64_t begin, int64_t en
                 : load_rows(layer_.k, kv_head, begin, end, depth_, buffer);
 }
 
-ScoreTask ScoreOperands::task(const float* keys, int64_t count, const float* qt,
-                              int64_t ld) const {
+ScoreTask ScoreOperands::task(const float* keys, int64_t count, const float* qt, int64_t ld) const {
   ScoreTask task{};
   task.k = keys;
   task.keys = count;

@@ -19,8 +19,8 @@ std::span<const std::byte> stored_rows(const Tensor& tensor, int64_t a, int64_t 
 
 /// One stored query row of a tile.
 struct QueryRow {
-  int64_t head = 0;   ///< query head
-  int64_t row = 0;    ///< index into the stored queries
+  int64_t head = 0;  ///< query head
+  int64_t row = 0;   ///< index into the stored queries
 };
 
 /// Queries and keys of a layer as the kernels multiply them: scaled queries and keys in float32,
@@ -30,14 +30,13 @@ class ScoreOperands {
   ScoreOperands(const Kernels& kernels, const LayerTrace& layer);
 
   bool pairs() const { return pairs_; }
-  int64_t depth() const { return depth_; }   ///< items of a row: d, or d / 2 pairs
-  float scale() const { return scale_; }     ///< of products of pairs
+  int64_t depth() const { return depth_; }  ///< items of a row: d, or d / 2 pairs
+  float scale() const { return scale_; }    ///< of products of pairs
 
   /// Transposed queries qt[depth][ld]: column r is rows[r], columns beyond are zero.
   void load_queries(std::span<const QueryRow> rows, int64_t ld, float* qt) const;
   /// Keys begin..end-1 of a KV head, [keys][depth]; `buffer` may be used.
-  const float* load_keys(int64_t kv_head, int64_t begin, int64_t end,
-                         Scratch<float>& buffer) const;
+  const float* load_keys(int64_t kv_head, int64_t begin, int64_t end, Scratch<float>& buffer) const;
   /// Scores of such keys for queries qt[depth][ld]; output and visibility are left to the caller.
   ScoreTask task(const float* keys, int64_t count, const float* qt, int64_t ld) const;
 

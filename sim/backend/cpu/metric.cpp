@@ -12,7 +12,7 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kEntryRun = 128;   // entries of one task
+constexpr int64_t kEntryRun = 128;  // entries of one task
 
 /// Transposed values of up to kEntryRun entries in float64, [dv][kEntryRun]; zero beyond.
 class TransposedValues {
@@ -56,15 +56,15 @@ std::vector<double> transposed(const double* y, int64_t rows, int64_t dv, int64_
 void value_forms(const Kernels& kernels, const LayerTrace& layer, std::span<const HeadPair> pairs,
                  Range entries) {
   const int64_t dv = layer.value_dim(), ld = padded(dv, kRowStep);
-  std::vector<std::vector<double>> lower(pairs.size());   // each [c][r], zero for c > r
+  std::vector<std::vector<double>> lower(pairs.size());  // each [c][r], zero for c > r
   parallel_for(std::ssize(pairs), [&](int64_t pair) {
     const double* const g = pairs[static_cast<size_t>(pair)].gram;
     std::vector<double>& own = lower[static_cast<size_t>(pair)];
     own.assign(static_cast<size_t>(dv * ld), 0.0);
     for (int64_t r = 0; r < dv; ++r)
       for (int64_t c = 0; c <= r; ++c)
-        own[static_cast<size_t>(c * ld + r)] =
-            c == r ? g[r * dv + r] : g[r * dv + c] + g[c * dv + r];
+        own[static_cast<size_t>(c * ld + r)] = c == r ? g[r * dv + r]
+                                                      : g[r * dv + c] + g[c * dv + r];
   });
   const int64_t kv_head = pairs.front().head_a / layer.info->group_size();
   for_each_run(kernels, layer, kv_head, entries, [&](Range part, const double* v) {

@@ -11,9 +11,9 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kValueRun = 256;     // entries of one task of value_norms
-constexpr int64_t kTilesPerTask = 8;   // row tiles that share one float32 copy of a block of W^h
-constexpr int64_t kWidthRun = 512;     // columns of W^h in float32 at a time
+constexpr int64_t kValueRun = 256;    // entries of one task of value_norms
+constexpr int64_t kTilesPerTask = 8;  // row tiles that share one float32 copy of a block of W^h
+constexpr int64_t kWidthRun = 512;    // columns of W^h in float32 at a time
 
 /// Transposed values of entries of one KV head: tiles of kTileRows rows, vt[tile][dv][kTileRows];
 /// as pairs vt[tile][dv / 2][kTileRows].
@@ -24,9 +24,8 @@ void load_values(const Kernels& kernels, const LayerTrace& layer, int64_t kv_hea
   for (int64_t at = 0; at < entries.size(); at += kTileRows) {
     const int64_t count = std::min(kTileRows, entries.size() - at);
     const int64_t begin = entries.begin + at;
-    const float* const v =
-        pairs ? as_pairs(layer.v.row(kv_head, begin))
-              : load_rows(layer.v, kv_head, begin, begin + count, depth, buffer);
+    const float* const v = pairs ? as_pairs(layer.v.row(kv_head, begin))
+                                 : load_rows(layer.v, kv_head, begin, begin + count, depth, buffer);
     kernels.transpose(v, count, depth, depth, vt + at * depth, kTileRows);
   }
 }
@@ -100,8 +99,7 @@ void cpu_projected_norms(const Kernels& kernels, const LayerTrace& layer, Norm n
   const int64_t run = kTilesPerTask * kTileRows;
   const int64_t runs = (entries.size() + run - 1) / run;
   const bool pairs = norm == Norm::l1 && are_pairs(kernels, layer.v, layer.wo, dv);
-  const OutputFactors factors =
-      norm == Norm::l2 ? OutputFactors(kernels, layer) : OutputFactors();
+  const OutputFactors factors = norm == Norm::l2 ? OutputFactors(kernels, layer) : OutputFactors();
   parallel_for(runs * layer.info->num_kv_heads, [&](int64_t task) {
     const int64_t kv_head = task / runs;
     const int64_t begin = entries.begin + task % runs * run;

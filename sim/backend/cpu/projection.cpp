@@ -11,8 +11,8 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kWidthRun = 128;   // columns of W_O of one task
-constexpr int64_t kRowRun = 20 * kTileRows;   // rows at a time, so that memory is bounded
+constexpr int64_t kWidthRun = 128;           // columns of W_O of one task
+constexpr int64_t kRowRun = 20 * kTileRows;  // rows at a time, so that memory is bounded
 
 class CpuProjection : public Projection {
  public:
@@ -91,9 +91,8 @@ void CpuProjection::norms_of(Range wanted, std::span<const float* const> x, int6
   // Every run of columns has its own sums, added in order: no result depends on the threads.
   const int64_t runs = (width + kWidthRun - 1) / kWidthRun;
   Table<double> squares(runs, rows);
-  parallel_for(runs, [&](int64_t run) {
-    add_columns(xt, rows, run * kWidthRun, squares.row(run).data());
-  });
+  parallel_for(
+      runs, [&](int64_t run) { add_columns(xt, rows, run * kWidthRun, squares.row(run).data()); });
   for (int64_t r = 0; r < rows; ++r) {
     double sum = 0;
     for (int64_t run = 0; run < runs; ++run) sum += squares(run, r);

@@ -49,10 +49,10 @@ void prepare(const ReplayJob& job, const StepRange& range, ReplayBlock& block,
 int64_t blocks_in_flight(const ReplayJob& job) {
   const StepRange& block = job.blocks.front();
   const int64_t heads = job.layer.info->num_query_heads;
-  const int64_t bytes =
-      heads * ((job.output_sets + 1) * static_cast<int64_t>(block.outputs.size()) * job.dv *
-                   static_cast<int64_t>(sizeof(float)) +
-               job.sets * block.steps.size() * 2 * static_cast<int64_t>(sizeof(double)));
+  const int64_t bytes = heads *
+                        ((job.output_sets + 1) * static_cast<int64_t>(block.outputs.size()) *
+                             job.dv * static_cast<int64_t>(sizeof(float)) +
+                         job.sets * block.steps.size() * 2 * static_cast<int64_t>(sizeof(double)));
   const int64_t room = std::max<int64_t>(1, kFlightBytes / std::max<int64_t>(bytes, 1));
   const int64_t tiles = static_cast<int64_t>(job.tiles(block).size());
   const int64_t wanted = std::max<int64_t>(1, (4 * threads() + tiles - 1) / tiles);

@@ -46,10 +46,10 @@ ExactRow::Result ExactRow::attend(std::span<const uint32_t> kept, bool output) c
     maximum = std::max(maximum, logits_[i]);
 
   Result result;
-  const float* const weights =
-      job_.request.importance != nullptr
-          ? job_.request.importance + head_ * job_.request.importance_columns
-          : nullptr;
+  const float* const weights = job_.request.importance != nullptr
+                                   ? job_.request.importance +
+                                         head_ * job_.request.importance_columns
+                                   : nullptr;
   double mass = 0, weighted = 0;
   for (const uint32_t i : kept) {
     const double e = std::exp(logits_[i] - prompt_maximum);

@@ -23,7 +23,7 @@ class ExactRow {
  private:
   const ReplayJob& job_;
   int64_t head_;
-  std::vector<double> logits_;   ///< [prompt entries, later positions up to the step's]
+  std::vector<double> logits_;  ///< [prompt entries, later positions up to the step's]
 };
 
 }  // namespace kvsim

@@ -53,7 +53,7 @@ void ReplayTile::emit_full(const std::vector<float>& inverse, ReplayBlock& block
 void ReplayTile::finish_band(const PlanWalk& plan, const ReplayPlan& request, int64_t band,
                              Range rows, const float*& running, ReplayBlock& block) {
   const int64_t set = kShared + plan.first_set + band;
-  for (int64_t r = rows.begin; r < rows.end && band > 0; ++r) {   // bands become sets
+  for (int64_t r = rows.begin; r < rows.end && band > 0; ++r) {  // bands become sets
     mass(set)[r] += mass(set - 1)[r];
     if (!importances_.empty()) importance(set)[r] += importance(set - 1)[r];
   }
@@ -63,7 +63,7 @@ void ReplayTile::finish_band(const PlanWalk& plan, const ReplayPlan& request, in
                          ? accumulator(plan.slot(band)) +
                                accumulator_row(plan.per_query_head, first) * job_.ldv
                          : nullptr;
-  float* const current = own == running ? nullptr : own;   // else it holds the set before already
+  float* const current = own == running ? nullptr : own;  // else it holds the set before already
   for (int64_t head = first; head * steps_ < rows.end; ++head) {
     const int64_t at = (head - first) * steps_ * job_.ldv;
     finish_masses(plan, request, band, head, block);
@@ -81,8 +81,8 @@ void ReplayTile::finish_masses(const PlanWalk& plan, const ReplayPlan& request, 
   const int64_t set = plan.first_set + band, query_head = first_head_ + head;
   const bool everything = chain(plan, request, head).end[static_cast<size_t>(band)] == job_.n;
   const double* const masses = mass(kShared + set);
-  const double* const weighted =
-      everything || importances_.empty() ? nullptr : importance(kShared + set);
+  const double* const weighted = everything || importances_.empty() ? nullptr
+                                                                    : importance(kShared + set);
   const auto all = block.prompt_attention.row(query_head);
   const auto all_weighted = block.prompt_importance.row(query_head);
   const auto attention = block.kept_attention[static_cast<size_t>(set)].row(query_head);
@@ -130,20 +130,18 @@ void ReplayTile::redo(const PlanWalk& plan, const ReplayPlan& request, int64_t b
   const int64_t head = first_head_ + head_of(row), step = column_of(row);
   const bool outputs = !plan.masses_only && has_outputs();
   const ExactRow exact(job_, head, step_of(row));
-  const ExactRow::Result result =
-      exact.attend({kept.order.data(), static_cast<size_t>(end)}, outputs);
+  const ExactRow::Result result = exact.attend({kept.order.data(), static_cast<size_t>(end)},
+                                               outputs);
   const size_t set = static_cast<size_t>(plan.first_set + band);
   const double shift = static_cast<double>(shift_[static_cast<size_t>(row)]);
-  const double fraction =
-      std::exp(result.log_mass - shift) * inverse_[static_cast<size_t>(row)];
+  const double fraction = std::exp(result.log_mass - shift) * inverse_[static_cast<size_t>(row)];
   block.kept_attention[set](head, step) = fraction;
   block.kept_importance[set](head, step) = fraction * result.importance;
   if (!outputs) return;
   const int64_t out = output_of(head_of(row)) + row % steps_ * job_.dv;
   for (int64_t c = 0; c < job_.dv; ++c) {
     const double z = static_cast<double>(block.z[static_cast<size_t>(out + c)]);
-    block.delta[set][out + c] =
-        static_cast<float>(result.output[static_cast<size_t>(c)] - z);
+    block.delta[set][out + c] = static_cast<float>(result.output[static_cast<size_t>(c)] - z);
   }
 }
 

@@ -30,9 +30,7 @@ int64_t chunk_of(const ReplayRequest& request, int64_t entries) {
 
 ReplayJob::ReplayJob(const Kernels& used_kernels, const LayerTrace& used_layer,
                      const ReplayRequest& used_request)
-    : kernels(used_kernels),
-      layer(used_layer),
-      operands(used_kernels, used_layer),
+    : kernels(used_kernels), layer(used_layer), operands(used_kernels, used_layer),
       request(used_request) {
   const TraceInfo& info = *layer.info;
   n = info.prompt_len;
@@ -54,7 +52,7 @@ ReplayJob::ReplayJob(const Kernels& used_kernels, const LayerTrace& used_layer,
            (plan.per_query_head ? info.num_query_heads : info.num_kv_heads));
     sets += walk.bands;
     if (!walk.masses_only) {
-      walk.one_slot = chunk == n;   // plans and bands come one after the other
+      walk.one_slot = chunk == n;  // plans and bands come one after the other
       walk.first_slot = kSharedSlots + (walk.one_slot ? 0 : slots);
       slots = walk.one_slot ? 1 : slots + walk.bands;
       output_sets += walk.bands;
@@ -92,8 +90,8 @@ void ReplayJob::choose_blocks() {
   const int64_t step_bytes = (sets + kSharedSlots) * layer.info->num_query_heads * 2 *
                              static_cast<int64_t>(sizeof(double));
   const int64_t most = std::max<int64_t>(kSumBytes / step_bytes, steps_per_tile);
-  const int64_t count = std::max({(wanted + steps_per_tile - 1) / steps_per_tile,
-                                  (steps + most - 1) / most, int64_t{1}});
+  const int64_t count = std::max(
+      {(wanted + steps_per_tile - 1) / steps_per_tile, (steps + most - 1) / most, int64_t{1}});
   const int64_t of_block = (wanted + count - 1) / count;
   auto next = outputs.begin();
   for (int64_t begin = 0; begin < steps;) {
@@ -109,8 +107,7 @@ void ReplayJob::choose_blocks() {
 std::vector<TileRows> ReplayJob::tiles(const StepRange& block) const {
   std::vector<int64_t> rest;
   for (int64_t step = block.steps.begin; step < block.steps.end; ++step)
-    if (!std::binary_search(block.outputs.begin(), block.outputs.end(), step))
-      rest.push_back(step);
+    if (!std::binary_search(block.outputs.begin(), block.outputs.end(), step)) rest.push_back(step);
   std::vector<TileRows> tiles;
   const auto add = [&](const std::vector<int64_t>& all, int64_t most, bool outputs) {
     const int64_t count = static_cast<int64_t>(all.size());
@@ -119,8 +116,8 @@ std::vector<TileRows> ReplayJob::tiles(const StepRange& block) const {
       const int64_t begin = part * count / parts, end = (part + 1) * count / parts;
       for (int64_t head = 0; head < layer.info->num_query_heads;) {
         const int64_t heads = std::min(heads_per_tile, group - head % group);
-        tiles.push_back({head, heads, {all.begin() + begin, all.begin() + end},
-                         outputs ? begin : -1});
+        tiles.push_back(
+            {head, heads, {all.begin() + begin, all.begin() + end}, outputs ? begin : -1});
         head += heads;
       }
     }

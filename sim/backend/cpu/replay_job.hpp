@@ -16,9 +16,9 @@ struct PlanWalk {
   bool per_query_head = false;
   bool masses_only = false;
   int64_t bands = 0;
-  int64_t first_set = 0;             ///< number of the plan's first set
-  int64_t first_slot = 0;            ///< accumulator of band 0
-  bool one_slot = false;             ///< all bands add to it, one after the other
+  int64_t first_set = 0;   ///< number of the plan's first set
+  int64_t first_slot = 0;  ///< accumulator of band 0
+  bool one_slot = false;   ///< all bands add to it, one after the other
   std::vector<ChunkedChain> owners;
 
   int64_t slots() const { return one_slot ? 1 : bands; }
@@ -28,7 +28,7 @@ struct PlanWalk {
 /// Steps that go by together, and those of them whose outputs are wanted.
 struct StepRange {
   Range steps;
-  std::vector<int64_t> outputs;   ///< ascending
+  std::vector<int64_t> outputs;  ///< ascending
 };
 
 /// The rows of one tile: query heads of one KV head x some steps of a block, ascending.
@@ -36,8 +36,8 @@ struct TileRows {
   int64_t first_head = 0;
   int64_t heads = 0;
   std::vector<int64_t> steps;
-  int64_t first_output = -1;   ///< number of the first step among the block's outputs; -1: no
-                               ///< outputs, sums only
+  int64_t first_output = -1;  ///< number of the first step among the block's outputs; -1: no
+                              ///< outputs, sums only
 };
 
 /// Everything that the tiles of one replay share. Letters as in the tensors: d, dv head sizes,
@@ -52,24 +52,24 @@ struct ReplayJob {
   int64_t n = 0;
   int64_t d = 0;
   int64_t dv = 0;
-  int64_t ldv = 0;               ///< dv padded to whole vectors
-  int64_t group = 0;             ///< g
-  int64_t first_query = 0;       ///< index of the first later step among the stored queries
-  int64_t steps = 0;             ///< T
-  int64_t chunk = 0;             ///< keys per chunk
+  int64_t ldv = 0;          ///< dv padded to whole vectors
+  int64_t group = 0;        ///< g
+  int64_t first_query = 0;  ///< index of the first later step among the stored queries
+  int64_t steps = 0;        ///< T
+  int64_t chunk = 0;        ///< keys per chunk
   int64_t sets = 0;
-  int64_t output_sets = 0;       ///< sets whose outputs are wanted
-  int64_t slots = 0;             ///< accumulators of a tile, those shared by all plans not counted
-  int64_t heads_per_tile = 0;    ///< query heads of a tile, at most g
+  int64_t output_sets = 0;     ///< sets whose outputs are wanted
+  int64_t slots = 0;           ///< accumulators of a tile, those shared by all plans not counted
+  int64_t heads_per_tile = 0;  ///< query heads of a tile, at most g
   int64_t steps_per_tile = 0;
   std::vector<PlanWalk> plans;
-  std::vector<StepRange> blocks; ///< all later steps, in order
+  std::vector<StepRange> blocks;  ///< all later steps, in order
 
   int64_t chunks() const { return (n + chunk - 1) / chunk; }
   int64_t position(int64_t step) const {
     return layer.info->query_position[static_cast<size_t>(first_query + step)];
   }
-  double sink_logit(int64_t head) const;   ///< -infinity without a sink
+  double sink_logit(int64_t head) const;  ///< -infinity without a sink
   /// The tiles of a block; those with outputs, which take longest, first.
   std::vector<TileRows> tiles(const StepRange& block) const;
 

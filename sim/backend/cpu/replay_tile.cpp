@@ -67,8 +67,8 @@ void ReplayTile::score(int64_t first_key, int64_t keys, const int32_t* last_visi
       visible[r] = last_visible[r] - static_cast<int32_t>(at);
     const int64_t first = first_key + at, next = first + count;
     ScoreTask task = job_.operands.task(
-        job_.operands.load_keys(kv_head_, first, next, memory_.keys), count,
-        memory_.queries.data(), ld_);
+        job_.operands.load_keys(kv_head_, first, next, memory_.keys), count, memory_.queries.data(),
+        ld_);
     task.last_visible = last_visible != nullptr ? visible.data() : nullptr;
     task.s = memory_.scores.data() + at * ld_;
     task.maximum = maximum_.data();
@@ -116,8 +116,8 @@ void ReplayTile::raise_shift() {
 /// Adds the products of all keys of a chunk, and leaves its values for those of the plans.
 void ReplayTile::add_all(int64_t slot, int64_t first_key, int64_t keys) {
   if (!has_outputs()) return;
-  values_ =
-      load_rows(job_.layer.v, kv_head_, first_key, first_key + keys, job_.ldv, memory_.values);
+  values_ = load_rows(job_.layer.v, kv_head_, first_key, first_key + keys, job_.ldv,
+                      memory_.values);
   ProductTask task{};
   task.count = keys;
   task.rows = rows_;
@@ -180,8 +180,7 @@ void ReplayTile::walk_plan(size_t number, int64_t chunk, const TileWeights* weig
     const int64_t owner = plan.per_query_head ? first_head_ + part : kv_head_;
     const ChunkedChain& chain = plan.owners[static_cast<size_t>(owner)];
     const Range range{part * steps_, part * steps_ + rows};
-    const float* running =
-        outputs ? accumulator(kLater) + range.begin * job_.ldv : nullptr;
+    const float* running = outputs ? accumulator(kLater) + range.begin * job_.ldv : nullptr;
     int64_t left = chain.count(chunk);
     for (int64_t band = 0; band < plan.bands; ++band) {
       const std::span<const uint16_t> keys = chain.keys(chunk, band);
@@ -219,13 +218,13 @@ void ReplayTile::walk_later() {
     const int64_t keys = std::min(job_.chunk, stop - first);
     for (int64_t r = 0; r < rows_; ++r) {
       const int64_t position = job_.position(step_of(r));
-      last_visible[static_cast<size_t>(r)] =
-          static_cast<int32_t>(std::clamp<int64_t>(position - first, -1, keys));
+      last_visible[static_cast<size_t>(r)] = static_cast<int32_t>(
+          std::clamp<int64_t>(position - first, -1, keys));
     }
     score(first, keys, last_visible.data());
     raise_shift();
-    const TileWeights* const weights =
-        job_.request.later_importance ? load_weights(first, keys) : nullptr;
+    const TileWeights* const weights = job_.request.later_importance ? load_weights(first, keys)
+                                                                     : nullptr;
     job_.kernels.exponentiate(memory_.scores.data(), keys, ld_, shift_.data(), weights,
                               mass(kLater), weights != nullptr ? importance(kLater) : nullptr);
     add_all(kLater, first, keys);

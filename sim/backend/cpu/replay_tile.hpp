@@ -68,8 +68,8 @@ class ReplayTile {
   bool has_outputs() const { return first_output_ >= 0; }
   const KeptChain& chain(const PlanWalk& plan, const ReplayPlan& request, int64_t head) const {
     const int64_t query_head = first_head_ + head;
-    return request.owners[static_cast<size_t>(plan.per_query_head ? query_head
-                                                                  : query_head / job_.group)];
+    return request
+        .owners[static_cast<size_t>(plan.per_query_head ? query_head : query_head / job_.group)];
   }
   /// First accumulator row of a head: plans per query head pad each head's rows for themselves.
   int64_t accumulator_row(bool per_query_head, int64_t head) const {
@@ -80,14 +80,14 @@ class ReplayTile {
   int64_t first_head_ = 0;
   int64_t heads_ = 0;
   int64_t kv_head_ = 0;
-  std::vector<int64_t> step_;    ///< of the tile, ascending
-  int64_t steps_ = 0;            ///< how many
-  int64_t first_step_ = 0;       ///< of the block
-  int64_t outputs_ = 0;          ///< of the block
-  int64_t first_output_ = -1;    ///< of the tile among them; -1: sums only
-  int64_t rows_ = 0;        ///< heads * steps
-  int64_t ld_ = 0;          ///< rows padded to whole groups and vectors
-  int64_t slot_size_ = 0;   ///< floats of one accumulator
+  std::vector<int64_t> step_;  ///< of the tile, ascending
+  int64_t steps_ = 0;          ///< how many
+  int64_t first_step_ = 0;     ///< of the block
+  int64_t outputs_ = 0;        ///< of the block
+  int64_t first_output_ = -1;  ///< of the tile among them; -1: sums only
+  int64_t rows_ = 0;           ///< heads * steps
+  int64_t ld_ = 0;             ///< rows padded to whole groups and vectors
+  int64_t slot_size_ = 0;      ///< floats of one accumulator
   bool first_chunk_ = true;
 
   TileMemory& memory_;

@@ -46,8 +46,8 @@ class Scratch {
     const size_t alignment = huge ? kHugePage : 64;
     const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
     memory_.reset();
-    void* const memory =
-        huge ? map_huge(rounded, alignment) : std::aligned_alloc(alignment, rounded);
+    void* const memory = huge ? map_huge(rounded, alignment)
+                              : std::aligned_alloc(alignment, rounded);
     memory_ = {static_cast<T*>(memory), Free{huge ? rounded : 0}};
     size_ = memory != nullptr ? count : 0;
     if (memory == nullptr) throw std::bad_alloc();
@@ -60,7 +60,7 @@ class Scratch {
 
  private:
   struct Free {
-    size_t mapped = 0;   // bytes, 0: on the heap
+    size_t mapped = 0;  // bytes, 0: on the heap
     void operator()(T* p) const {
 #ifdef __linux__
       if (mapped > 0) {

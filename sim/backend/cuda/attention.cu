@@ -49,8 +49,8 @@ class RowBlocks {
       scores.count = count;
       scores.queries = layer_.queries.data();
       scores.keys = layer_.device_keys.data() +
-                    (kv_head * layer_.keys.size() + part.begin - layer_.keys.begin) *
-                        layer_.depth * static_cast<int64_t>(element_size(layer_.type));
+                    (kv_head * layer_.keys.size() + part.begin - layer_.keys.begin) * layer_.depth *
+                        static_cast<int64_t>(element_size(layer_.type));
       scores.first_position = part.begin;
       scores.key_count = part.size();
       scores.depth = static_cast<int>(layer_.depth);
@@ -105,15 +105,21 @@ class RowBlocks {
       walk.items = upload(memory.items, items, context_.compute);
       run_walk(context_, layer_, trace_, walk, walk.slots, count);
     });
-    FinishOutputs finish{count, static_cast<int>(walk.slots), static_cast<int>(dv), walk.columns,
-                         walk.sums, walk.outputs, table_.head, sinks_on_device_,
+    FinishOutputs finish{count,
+                         static_cast<int>(walk.slots),
+                         static_cast<int>(dv),
+                         walk.columns,
+                         walk.sums,
+                         walk.outputs,
+                         table_.head,
+                         sinks_on_device_,
                          memory.z.reserve(count * dv)};
     launch_finish_outputs(finish, context_.compute);
     download(z, memory.z.data(), count * dv, context_.compute);
   }
 
   RowMemory& memory;
-  int64_t visible = 0;   ///< positions that any row sees
+  int64_t visible = 0;  ///< positions that any row sees
 
  private:
   Context& context_;
@@ -160,8 +166,8 @@ void attention(Context& context, const LayerTrace& trace, const AttentionRequest
     if (request.outputs)
       blocks.run_outputs(request.kv_head, block.outputs.data() + first * trace.value_dim());
     download(block.log_sum_exp.data() + first, memory.log_sum_exp.data(), count, stream);
-    context.downloads.bring(block.attention.data() + first * block.columns,
-                            memory.attention.data(), count * block.columns, stream);
+    context.downloads.bring(block.attention.data() + first * block.columns, memory.attention.data(),
+                            count * block.columns, stream);
     const int64_t stored = std::min(block.columns, blocks.visible);
     for (int64_t r = 0; r < count && request.logits; ++r) {
       float* const row = block.logits.data() + (first + r) * block.columns;
@@ -175,13 +181,13 @@ void attention(Context& context, const LayerTrace& trace, const AttentionRequest
 std::vector<Table<double>> attention_sums(Context& context, const LayerTrace& trace,
                                           const AttentionSumRequest& request) {
   const int64_t all = static_cast<int64_t>(request.rows.size()), columns = request.columns;
-  const int64_t group = trace.info->group_size();   // heads worked on together
+  const int64_t group = trace.info->group_size();  // heads worked on together
   RowBlocks blocks(context, trace);
   RowMemory& memory = blocks.memory;
   const Stream& stream = context.compute;
   const int64_t step = std::max<int64_t>(1, blocks.most_rows() / group);
   std::vector<Table<double>> out;
-  std::vector<double> weights, bounds;   // [sums][rows]
+  std::vector<double> weights, bounds;  // [sums][rows]
   for (const AttentionSum& sum : request.sums) {
     out.emplace_back(sum.of_groups() ? trace.info->num_kv_heads : trace.info->num_query_heads,
                      columns);
@@ -192,11 +198,10 @@ std::vector<Table<double>> attention_sums(Context& context, const LayerTrace& tr
   upload(memory.weights, weights, stream);
   upload(memory.bounds, bounds, stream);
   const int64_t tables = static_cast<int64_t>(out.size());
-  const int64_t size = tables * group * columns;   // a table of groups leaves room unused
+  const int64_t size = tables * group * columns;  // a table of groups leaves room unused
   double* const sums = memory.sums.reserve(std::max<int64_t>(size, 1));
   for (int64_t kv_head = 0; kv_head < trace.info->num_kv_heads; ++kv_head) {
-    KVSIM_CUDA_CHECK(
-        cudaMemsetAsync(sums, 0, static_cast<size_t>(size) * sizeof(double), stream));
+    KVSIM_CUDA_CHECK(cudaMemsetAsync(sums, 0, static_cast<size_t>(size) * sizeof(double), stream));
     for (int64_t first = 0; first < all; first += step) {
       const int64_t count = std::min(step, all - first);
       memory.rows.clear();
@@ -208,14 +213,13 @@ std::vector<Table<double>> attention_sums(Context& context, const LayerTrace& tr
         const AttentionSum& sum = request.sums[static_cast<size_t>(s)];
         const int64_t together = sum.of_groups() ? group : 1;
         for (int64_t x = 0; x < group; x += together)
-          launch_column_sums({sum.of, memory.logits.data() + x * count * blocks.visible, count,
-                              blocks.visible, std::min(columns, blocks.visible),
-                              static_cast<int>(together), memory.maximum.data() + x * count,
-                              memory.inverse.data() + x * count,
-                              memory.weights.data() + s * all + first,
-                              memory.bounds.data() + s * all + first,
-                              sums + (s * group + x) * columns},
-                             stream);
+          launch_column_sums(
+              {sum.of, memory.logits.data() + x * count * blocks.visible, count, blocks.visible,
+               std::min(columns, blocks.visible), static_cast<int>(together),
+               memory.maximum.data() + x * count, memory.inverse.data() + x * count,
+               memory.weights.data() + s * all + first, memory.bounds.data() + s * all + first,
+               sums + (s * group + x) * columns},
+              stream);
       }
     }
     for (int64_t s = 0; s < tables; ++s) {

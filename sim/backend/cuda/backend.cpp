@@ -9,10 +9,12 @@ namespace kvsim::cuda {
 namespace {
 
 constexpr int64_t kLeastMemory = int64_t{512} << 20;
-constexpr int kLeastMajor = 8;   // copies to shared memory, bfloat16 and tf32 in tensor cores
+constexpr int kLeastMajor = 8;  // copies to shared memory, bfloat16 and tf32 in tensor cores
 
 [[noreturn]] void refuse(const char* what, std::string found = "", std::string expected = "") {
-  throw Error(Fault::failure, {.what = what, .where = "CUDA", .found = std::move(found),
+  throw Error(Fault::failure, {.what = what,
+                               .where = "CUDA",
+                               .found = std::move(found),
                                .expected = std::move(expected),
                                .hint = "--backend cpu works everywhere"});
 }
@@ -109,7 +111,7 @@ class CudaBackend : public PrefetchingBackend {
 
 void call_failed(const char* expression, const char* file, int line, const char* message,
                  bool memory) {
-  cudaGetLastError();   // or the next launch would report it again
+  cudaGetLastError();  // or the next launch would report it again
   const std::string call = std::string(expression).substr(0, std::string(expression).find('('));
   throw Error(Fault::failure,
               {.what = memory ? "too little memory on the device" : "a CUDA call failed",

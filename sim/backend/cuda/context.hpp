@@ -10,13 +10,12 @@
 #include "sim/backend/cuda/verb_memory.hpp"
 
 /// Every call of cuBLAS goes through this.
-#define KVSIM_BLAS_CHECK(call)                                                          \
-  do {                                                                                  \
-    const cublasStatus_t kvsim_status = (call);                                         \
-    if (kvsim_status != CUBLAS_STATUS_SUCCESS)                                          \
-      ::kvsim::cuda::call_failed(#call, __FILE__, __LINE__,                             \
-                                 cublasGetStatusString(kvsim_status),                   \
-                                 kvsim_status == CUBLAS_STATUS_ALLOC_FAILED);           \
+#define KVSIM_BLAS_CHECK(call)                                                                   \
+  do {                                                                                           \
+    const cublasStatus_t kvsim_status = (call);                                                  \
+    if (kvsim_status != CUBLAS_STATUS_SUCCESS)                                                   \
+      ::kvsim::cuda::call_failed(#call, __FILE__, __LINE__, cublasGetStatusString(kvsim_status), \
+                                 kvsim_status == CUBLAS_STATUS_ALLOC_FAILED);                    \
   } while (false)
 
 namespace kvsim::cuda {
@@ -31,9 +30,9 @@ struct Context {
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  std::string device;            ///< name, for the run record
-  int64_t memory;                ///< bytes of the device that may be used
-  int64_t shared_memory = 0;     ///< bytes that a block may have
+  std::string device;         ///< name, for the run record
+  int64_t memory;             ///< bytes of the device that may be used
+  int64_t shared_memory = 0;  ///< bytes that a block may have
   std::mutex verb;
   Stream compute;
   LayerStore store;

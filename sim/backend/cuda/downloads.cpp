@@ -8,7 +8,7 @@ namespace kvsim::cuda {
 namespace {
 
 constexpr int64_t kPieceBytes = int64_t{8} << 20;
-constexpr int64_t kRunBytes = int64_t{256} << 10;   // that one thread copies
+constexpr int64_t kRunBytes = int64_t{256} << 10;  // that one thread copies
 
 }  // namespace
 

@@ -1,5 +1,4 @@
 #include "sim/backend/cuda/elements.hpp"
-
 #include "sim/backend/gram_factor.hpp"
 #include "sim/core/parallel.hpp"
 
@@ -60,10 +59,10 @@ void output_factors(Context& context, const DeviceLayer& layer, DeviceBuffer<flo
   std::vector<float> all(static_cast<size_t>(heads * columns * columns), 0.0f);
   for (int64_t first = 0; first < heads; first += step) {
     const int64_t count = std::min(step, heads - first);
-    widen_to_double(layer.type,
-                    layer.output.data() +
-                        first * matrix * static_cast<int64_t>(element_size(layer.type)),
-                    count * matrix, wide.data(), context.compute);
+    widen_to_double(
+        layer.type,
+        layer.output.data() + first * matrix * static_cast<int64_t>(element_size(layer.type)),
+        count * matrix, wide.data(), context.compute);
     multiply_transposed(context, wide.data(), wide.data(), grams.data(), columns, columns,
                         layer.width, count);
     download(gram.data(), grams.data(), count * columns * columns, context.compute);
@@ -75,8 +74,8 @@ void output_factors(Context& context, const DeviceLayer& layer, DeviceBuffer<flo
       const GramFactor factor = factor_of_gram(g);
       for (int64_t k = 0; k < dv; ++k)
         for (int64_t c = 0; c < dv; ++c)
-          all[static_cast<size_t>(((first + i) * columns + k) * columns + c)] =
-              static_cast<float>(factor.r(c, k));
+          all[static_cast<size_t>(((first + i) * columns + k) * columns + c)] = static_cast<float>(
+              factor.r(c, k));
     });
   }
   upload(factors, all, context.compute);

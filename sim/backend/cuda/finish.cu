@@ -1,7 +1,6 @@
-#include "sim/backend/cuda/finish.hpp"
-
 #include <cmath>
 
+#include "sim/backend/cuda/finish.hpp"
 #include "sim/backend/cuda/tiles.hpp"
 
 namespace kvsim::cuda {
@@ -77,11 +76,14 @@ __global__ void finish_rows(Finish p) {
         if (!first) continue;
         // A part is never larger than the whole, also in the last bit.
         const double factor = exp(static_cast<double>(kept.maximum) -
-                                  static_cast<double>(full.maximum)) / total;
+                                  static_cast<double>(full.maximum)) /
+                              total;
         double* const to = p.kept + static_cast<int64_t>(set) * p.rows + row;
         *to = everything ? shares[0] : fmin(shares[0], kept.prompt * factor);
-        to[static_cast<int64_t>(p.sets) * p.rows] =
-            everything ? shares[1] : fmin(shares[1], kept.prompt_importance * factor);
+        to[static_cast<int64_t>(p.sets) * p.rows] = everything
+                                                        ? shares[1]
+                                                        : fmin(shares[1],
+                                                               kept.prompt_importance * factor);
       }
     }
   }

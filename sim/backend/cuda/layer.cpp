@@ -43,7 +43,7 @@ void LayerStore::copy(const Tensor& tensor, ElementType type, Range rows, int64_
     next_piece_ = (next_piece_ + 1) % kPieces;
     sent_[piece].wait();
     std::byte* const staged = pieces_[piece].reserve(std::max(kPieceBytes, row_bytes));
-    constexpr int64_t kRun = 256;   // rows that one thread copies
+    constexpr int64_t kRun = 256;  // rows that one thread copies
     parallel_for((count + kRun - 1) / kRun, [&](int64_t run) {
       for (int64_t i = run * kRun; i < std::min(count, (run + 1) * kRun); ++i) {
         const int64_t slice = (first + i) / padded_rows, row = (first + i) % padded_rows;
@@ -55,8 +55,8 @@ void LayerStore::copy(const Tensor& tensor, ElementType type, Range rows, int64_
       }
     });
     KVSIM_CUDA_CHECK(cudaMemcpyAsync(to.data() + first * row_bytes, staged,
-                                     static_cast<size_t>(count * row_bytes),
-                                     cudaMemcpyHostToDevice, copies_));
+                                     static_cast<size_t>(count * row_bytes), cudaMemcpyHostToDevice,
+                                     copies_));
     sent_[piece].record(copies_);
   }
 }
@@ -80,8 +80,7 @@ void LayerStore::bring(DeviceLayer& to, const LayerTrace& layer) {
   to.most_keys = std::clamp<int64_t>(layer_share(memory_) / per_key, 1, positions);
   to.keys = {0, 0};
   copy(to.q, to.type, {0, layer.q.dim(1)}, layer.q.dim(1), to.depth, to.queries);
-  if (!to.wo.empty())
-    copy(to.wo, to.type, {0, layer.wo.dim(1)}, to.columns, to.width, to.output);
+  if (!to.wo.empty()) copy(to.wo, to.type, {0, layer.wo.dim(1)}, to.columns, to.width, to.output);
   to.ready.record(copies_);
   if (to.most_keys == positions) bring_keys(to, {0, positions});
 }
@@ -91,7 +90,7 @@ DeviceLayer& LayerStore::get(const LayerTrace& layer, const Stream& compute) {
   // wait until the next layer was brought.
   if (!layers_[current_].is(layer)) {
     const std::lock_guard lock(access_);
-    compute.wait();   // nothing reads the memory that is about to be overwritten
+    compute.wait();  // nothing reads the memory that is about to be overwritten
     layers_[current_].forget();
     current_ = 1 - current_;
     waiting_ = false;

@@ -16,24 +16,24 @@ constexpr int64_t padded(int64_t count) {
 /// A layer in device memory. All tensors have one element type: that of the trace, or float32 if
 /// the trace mixes types.
 struct DeviceLayer {
-  Tensor q, k, v, wo;         ///< the host's, which say whose layer this is
+  Tensor q, k, v, wo;  ///< the host's, which say whose layer this is
   ElementType type = ElementType::float32;
-  int64_t depth = 0;          ///< d, padded
-  int64_t columns = 0;        ///< dv, padded
-  int64_t width = 0;          ///< D, padded
-  int64_t most_keys = 0;      ///< positions whose keys and values fit at a time
-  Range keys;                 ///< positions whose keys and values are there
-  DeviceBuffer<std::byte> queries;         ///< [Hq][M][depth]
-  DeviceBuffer<std::byte> device_keys;     ///< [Hkv][keys][depth]
-  DeviceBuffer<std::byte> device_values;   ///< [Hkv][keys][columns]
-  DeviceBuffer<std::byte> output;          ///< [Hq][columns][width]
+  int64_t depth = 0;                      ///< d, padded
+  int64_t columns = 0;                    ///< dv, padded
+  int64_t width = 0;                      ///< D, padded
+  int64_t most_keys = 0;                  ///< positions whose keys and values fit at a time
+  Range keys;                             ///< positions whose keys and values are there
+  DeviceBuffer<std::byte> queries;        ///< [Hq][M][depth]
+  DeviceBuffer<std::byte> device_keys;    ///< [Hkv][keys][depth]
+  DeviceBuffer<std::byte> device_values;  ///< [Hkv][keys][columns]
+  DeviceBuffer<std::byte> output;         ///< [Hq][columns][width]
   Event ready;
 
   bool is(const LayerTrace& layer) const {
     return !k.empty() && k.data() == layer.k.data() && q.data() == layer.q.data() &&
            v.data() == layer.v.data() && wo.data() == layer.wo.data();
   }
-  void forget() { q = k = v = wo = Tensor(); }   ///< lets go of the host's memory
+  void forget() { q = k = v = wo = Tensor(); }  ///< lets go of the host's memory
 };
 
 /// Brings layers to the device: the one in work, and the next one while that is worked on.
@@ -60,9 +60,9 @@ class LayerStore {
   std::mutex access_;
   DeviceLayer layers_[2];
   int current_ = 0;
-  bool waiting_ = false;   ///< the other one was brought ahead and not yet asked for
+  bool waiting_ = false;  ///< the other one was brought ahead and not yet asked for
   Stream copies_;
-  PinnedBuffer<std::byte> pieces_[kPieces];   ///< on their way
+  PinnedBuffer<std::byte> pieces_[kPieces];  ///< on their way
   Event sent_[kPieces];
   int next_piece_ = 0;
 };

@@ -38,9 +38,9 @@ class Event {
 };
 
 // What may take how much of the device's memory. The rest is for W_O, queries and what is small.
-constexpr int64_t layer_share(int64_t memory) { return memory / 4; }   ///< K and V; of two layers
+constexpr int64_t layer_share(int64_t memory) { return memory / 4; }  ///< K and V; of two layers
 constexpr int64_t replay_share(int64_t memory) { return memory / 4; }
-constexpr int64_t rows_share(int64_t memory) { return memory / 8; }    ///< rows of attention
+constexpr int64_t rows_share(int64_t memory) { return memory / 8; }  ///< rows of attention
 /// One table of intermediate products.
 constexpr int64_t product_share(int64_t memory) {
   return std::min(int64_t{256} << 20, memory / 32);

@@ -33,13 +33,13 @@ void for_each_value_part(Context& context, DeviceLayer& layer, int kv_head, Rang
   const int64_t most = product_share(context.memory) /
                        (std::max(products, layer.columns) * static_cast<int64_t>(sizeof(double)));
   for_each_part(context, layer, entries, most, [&](Range part) {
-    const int64_t first =
-        (kv_head * layer.keys.size() + part.begin - layer.keys.begin) * layer.columns;
+    const int64_t first = (kv_head * layer.keys.size() + part.begin - layer.keys.begin) *
+                          layer.columns;
     wide.reserve(part.size() * layer.columns);
-    widen_to_double(layer.type,
-                    layer.device_values.data() +
-                        first * static_cast<int64_t>(element_size(layer.type)),
-                    part.size() * layer.columns, wide.data(), context.compute);
+    widen_to_double(
+        layer.type,
+        layer.device_values.data() + first * static_cast<int64_t>(element_size(layer.type)),
+        part.size() * layer.columns, wide.data(), context.compute);
     visit(part, wide.data());
   });
 }
@@ -70,7 +70,7 @@ void value_forms(Context& context, const LayerTrace& trace, std::span<const Head
                  Range entries) {
   DeviceLayer& layer = context.store.get(trace, context.compute);
   const int64_t dv = trace.value_dim(), columns = layer.columns, matrix = columns * columns;
-  std::vector<double> matrices(pairs.size() * static_cast<size_t>(matrix), 0.0);   // G, transposed
+  std::vector<double> matrices(pairs.size() * static_cast<size_t>(matrix), 0.0);  // G, transposed
   for (size_t p = 0; p < pairs.size(); ++p)
     for (int64_t r = 0; r < dv; ++r)
       for (int64_t c = 0; c < dv; ++c)
@@ -116,7 +116,7 @@ void value_products(Context& context, const LayerTrace& trace, int kv_head, cons
     products.reserve(rows * part.size());
     multiply_transposed(context, left.data(), values, products.data(), rows, part.size(),
                         layer.columns, 1);
-    const int64_t run = part == entries ? rows : 1;   // rows that lie side by side on both sides
+    const int64_t run = part == entries ? rows : 1;  // rows that lie side by side on both sides
     for (int64_t r = 0; r < rows; r += run)
       context.downloads.bring(out + r * entries.size() + part.begin - entries.begin,
                               products.data() + r * part.size(), run * part.size(),

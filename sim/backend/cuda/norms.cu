@@ -6,7 +6,7 @@
 namespace kvsim::cuda {
 namespace {
 
-constexpr int64_t kMostEntries = int64_t{1} << 20;   // whose norms are on the device at a time
+constexpr int64_t kMostEntries = int64_t{1} << 20;  // whose norms are on the device at a time
 
 // One warp per row of values; lanes take every 32nd column and meet in a fixed order. Memory sets
 // the time: each value is read once, in one piece.
@@ -34,7 +34,7 @@ __global__ void narrow_sums(const double* sums, int64_t count, bool squares, flo
 /// Norms [heads][part] on the device to their place among [heads][entries].
 void bring_norms(Context& context, const float* norms, int64_t heads, Range part, Range entries,
                  float* out) {
-  const int64_t run = part == entries ? heads : 1;   // heads that lie side by side on both sides
+  const int64_t run = part == entries ? heads : 1;  // heads that lie side by side on both sides
   for (int64_t h = 0; h < heads; h += run)
     context.downloads.bring(out + h * entries.size() + part.begin - entries.begin,
                             norms + h * part.size(), run * part.size(), context.compute);
@@ -88,8 +88,10 @@ void projected_norms(Context& context, const LayerTrace& trace, Norm norm, Range
     with_types<Bfloat16, Float16, Float32>(layer.type, [&](auto type) {
       using Type = decltype(type);
       using Matrix = Float32;
-      check_shared_memory(context, std::max(row_norms_memory<Matrix>(task.depth),
-                                            row_norms_memory<Type>(task.depth)), trace);
+      check_shared_memory(
+          context,
+          std::max(row_norms_memory<Matrix>(task.depth), row_norms_memory<Type>(task.depth)),
+          trace);
       if (!squares)
         launch_row_norms<Type, typename Type::Element>(task, heads, context.compute);
       else if constexpr (std::is_same_v<Type, Float32>)

@@ -71,7 +71,7 @@ void CudaProjection::gather(const float* x, int64_t stride, std::span<const int6
            static_cast<int>(dv), static_cast<int>(columns), to);
     return;
   }
-  context_.compute.wait();   // what was staged before has arrived
+  context_.compute.wait();  // what was staged before has arrived
   float* const staged = memory_.staged.reserve(chosen.size() * depth);
   std::fill_n(staged, chosen.size() * depth, 0.0f);
   for (int64_t s = chosen.begin; s < chosen.end; ++s)
@@ -97,8 +97,8 @@ void CudaProjection::norms(std::span<const float* const> x, int64_t stride,
   upload(memory_.steps, std::vector<int64_t>(steps.begin(), steps.end()), context_.compute);
   const int64_t step = std::clamp<int64_t>(
       product_share(context_.memory) /
-          (std::max(width, depth) * static_cast<int64_t>(sizeof(float))), 1,
-      std::max<int64_t>(rows, 1));
+          (std::max(width, depth) * static_cast<int64_t>(sizeof(float))),
+      1, std::max<int64_t>(rows, 1));
   for (int64_t first = 0; first < rows; first += step) {
     const int64_t count = std::min(step, rows - first);
     memory_.rows.reserve(count * depth);

@@ -19,16 +19,14 @@ class Replay {
       : context_(context), trace_(trace), request_(request), memory_(context.replay),
         layer_(&context.store.get(trace, context.compute)),
         lists_(trace, request,
-               request.chunk > 0 ? std::min(request.chunk, layer_->most_keys)
-                                 : layer_->most_keys,
+               request.chunk > 0 ? std::min(request.chunk, layer_->most_keys) : layer_->most_keys,
                context.replay.list_here),
         heads_(trace.info->num_query_heads), dv_(trace.value_dim()) {
     choose_steps();
     upload(memory_.list, lists_.list.data(), std::ssize(lists_.list), context.compute);
     upload(memory_.plans, lists_.plans, context.compute);
     upload(memory_.everything, lists_.everything, context.compute);
-    if (!trace.attention_sink.empty())
-      upload(memory_.sinks, trace.attention_sink, context.compute);
+    if (!trace.attention_sink.empty()) upload(memory_.sinks, trace.attention_sink, context.compute);
     if (request.importance != nullptr)
       upload(memory_.importance, request.importance, heads_ * request.importance_columns,
              context.compute);
@@ -56,10 +54,10 @@ class Replay {
   void choose_steps() {
     const int64_t all = trace_.info->steps(), floats = static_cast<int64_t>(sizeof(float));
     const int64_t outputs = (lists_.output_sets + 1) * heads_ * dv_ * floats;
-    const int64_t states =
-        (lists_.output_slots * layer_->columns +
-         lists_.slots * walk_column_blocks(layer_->columns) * 4 + lists_.sets * 4) *
-        heads_ * floats;
+    const int64_t states = (lists_.output_slots * layer_->columns +
+                            lists_.slots * walk_column_blocks(layer_->columns) * 4 +
+                            lists_.sets * 4) *
+                           heads_ * floats;
     const int64_t most = std::min(all, replay_share(context_.memory) / (states + outputs));
     steps_per_block_ = std::max<int64_t>(most, 1);
     const int64_t blocks = (all + steps_per_block_ - 1) / steps_per_block_;
@@ -74,7 +72,7 @@ class Replay {
     };
     block.first_step = first_step;
     block.steps = steps_;
-    block.output_steps.resize(static_cast<size_t>(steps_));   // the walk gives them anyway
+    block.output_steps.resize(static_cast<size_t>(steps_));  // the walk gives them anyway
     std::iota(block.output_steps.begin(), block.output_steps.end(), first_step);
     for (Table<double>* table : {&block.prompt_attention, &block.prompt_importance,
                                  &block.later_attention, &block.later_importance})
@@ -84,13 +82,14 @@ class Replay {
       tables->resize(static_cast<size_t>(lists_.sets));
       for (Table<double>& table : *tables) set_size(table);
     }
-    float* const outputs =
-        memory_.delta.reserve(std::max<int64_t>(lists_.output_sets * rows_ * dv_, 1));
+    float* const outputs = memory_.delta.reserve(
+        std::max<int64_t>(lists_.output_sets * rows_ * dv_, 1));
     block.delta.assign(static_cast<size_t>(lists_.sets), nullptr);
     for (const FinishPlan& plan : lists_.plans)
       for (int64_t band = 0; band < plan.bands && plan.first_output >= 0; ++band)
-        block.delta[static_cast<size_t>(plan.first_set + band)] =
-            outputs + (plan.first_output + band) * rows_ * dv_;
+        block.delta[static_cast<size_t>(plan.first_set + band)] = outputs +
+                                                                  (plan.first_output + band) *
+                                                                      rows_ * dv_;
   }
 
   void walk_all() {
@@ -99,8 +98,7 @@ class Replay {
     walk.importance = request_.importance != nullptr ? memory_.importance.data() : nullptr;
     walk.importance_columns = request_.importance_columns;
     walk.slots = lists_.slots;
-    walk.sums =
-        memory_.sums.reserve(lists_.slots * rows_ * walk_column_blocks(layer_->columns));
+    walk.sums = memory_.sums.reserve(lists_.slots * rows_ * walk_column_blocks(layer_->columns));
     walk.outputs = memory_.outputs.reserve(lists_.output_slots * rows_ * layer_->columns);
     // Rows are head-major: a block of 128 rows meets this many heads of a group at most.
     const int64_t group = trace_.info->group_size();
@@ -114,8 +112,7 @@ class Replay {
       context_.store.show_keys(*layer_, positions, context_.compute);
       const std::vector<WalkItem> items = lists_.items(chunk, steps_, last);
       walk.items = upload(memory_.items, items, context_.compute);
-      run_walk(context_, *layer_, trace_, walk, static_cast<int64_t>(items.size()),
-               group * steps_);
+      run_walk(context_, *layer_, trace_, walk, static_cast<int64_t>(items.size()), group * steps_);
     }
   }
 
@@ -167,7 +164,7 @@ class Replay {
   ReplayLists lists_;
   int64_t heads_, dv_;
   int64_t steps_per_block_ = 0;
-  int64_t steps_ = 0, rows_ = 0;   ///< of the block in work
+  int64_t steps_ = 0, rows_ = 0;  ///< of the block in work
   RowTable table_;
 };
 
@@ -188,7 +185,7 @@ void replay(Context& context, const LayerTrace& trace, const ReplayRequest& requ
       const std::lock_guard lock(context.verb);
       block = &run->run(first);
     }
-    sink(*block);   // may call other verbs
+    sink(*block);  // may call other verbs
   }
 }
 

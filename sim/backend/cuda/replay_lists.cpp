@@ -8,7 +8,7 @@
 namespace kvsim::cuda {
 namespace {
 
-constexpr int64_t kSegment = 16384;   // keys of the prompt per walk: enough walks for all blocks
+constexpr int64_t kSegment = 16384;  // keys of the prompt per walk: enough walks for all blocks
 constexpr int64_t kMostSegments = 32;
 
 }  // namespace
@@ -41,8 +41,7 @@ void ReplayLists::number_sets() {
     const int64_t bands = request_.plans[p].boundaries();
     plans[p].bands = static_cast<int32_t>(bands);
     plans[p].first_set = static_cast<int32_t>(sets);
-    plans[p].first_output =
-        request_.plans[p].masses_only ? -1 : static_cast<int32_t>(output_sets);
+    plans[p].first_output = request_.plans[p].masses_only ? -1 : static_cast<int32_t>(output_sets);
     sets += bands;
     if (!request_.plans[p].masses_only) output_sets += bands;
   }
@@ -149,11 +148,11 @@ std::vector<WalkItem> ReplayLists::items(int64_t chunk_index, int64_t steps,
               kFirstPromptSlot + s, steps);
   for (size_t p = 0; p < plans.size(); ++p) {
     const ReplayPlan& plan = request_.plans[p];
-    const int64_t heads = plan.per_query_head ? 1 : group_;   // that an owner has
+    const int64_t heads = plan.per_query_head ? 1 : group_;  // that an owner has
     for (size_t owner = 0; owner < plan.owners.size(); ++owner)
       for (int64_t band = 0; band < plans[p].bands; ++band) {
-        const KeyRun& run = owners_[p][owner].runs[static_cast<size_t>(
-            chunk_index * plans[p].bands + band)];
+        const KeyRun& run =
+            owners_[p][owner].runs[static_cast<size_t>(chunk_index * plans[p].bands + band)];
         if (run.count == 0 && chunk_index > 0) continue;
         WalkItem item{};
         item.first_row = static_cast<int32_t>(static_cast<int64_t>(owner) * heads * steps);

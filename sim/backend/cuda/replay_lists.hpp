@@ -33,14 +33,14 @@ class ReplayLists {
   /// First all positions, then the plans' keys; pinned memory of the caller.
   std::span<const uint32_t> list;
   std::vector<FinishPlan> plans;
-  std::vector<uint8_t> everything;        ///< [sets][Hq]
+  std::vector<uint8_t> everything;  ///< [sets][Hq]
   int64_t prompt_slots = 0;
   int64_t slots = 0, output_slots = 0;
   int64_t sets = 0, output_sets = 0;
 
  private:
   struct Owner {
-    std::vector<KeyRun> runs;             ///< [chunks][bands]
+    std::vector<KeyRun> runs;  ///< [chunks][bands]
   };
   void number_sets();
   void mark_everything();
@@ -53,7 +53,7 @@ class ReplayLists {
   const ReplayRequest& request_;
   int64_t n_, all_, chunk_, chunks_;
   int64_t query_heads_, kv_heads_, group_;
-  std::vector<std::vector<Owner>> owners_;   ///< [plans][owners]
+  std::vector<std::vector<Owner>> owners_;  ///< [plans][owners]
 };
 
 }  // namespace kvsim::cuda

@@ -19,7 +19,7 @@ struct ReplayMemory {
   DeviceBuffer<float> outputs, z, delta;
   DeviceBuffer<double> full, kept;
   PinnedBuffer<uint32_t> list_here;
-  PinnedBuffer<double> sums_here;   ///< of the host: `full`, then `kept`
+  PinnedBuffer<double> sums_here;  ///< of the host: `full`, then `kept`
   PinnedBuffer<float> z_here;
   ReplayBlock block;
 

@@ -1,7 +1,7 @@
-#include "sim/backend/cuda/row_norms.hpp"
-
 #include <cmath>
 #include <type_traits>
+
+#include "sim/backend/cuda/row_norms.hpp"
 
 namespace kvsim::cuda {
 namespace {
@@ -23,8 +23,8 @@ __global__ void row_norms(RowNorms p) {
   Element* const x = reinterpret_cast<Element*>(shared_memory());
   Element* const b = x + Type::kRows * ldx;
 
-  const Source* const from =
-      static_cast<const Source*>(p.x) + static_cast<int64_t>(slice / p.group) * p.x_slice;
+  const Source* const from = static_cast<const Source*>(p.x) +
+                             static_cast<int64_t>(slice / p.group) * p.x_slice;
   for (int i = thread; i < Type::kRows * p.depth; i += threads) {
     const int row = i / p.depth, column = i % p.depth;
     const bool there = first + row < p.rows && column < p.x_columns;
@@ -35,10 +35,10 @@ __global__ void row_norms(RowNorms p) {
       x[row * ldx + column] = value.widened();
   }
 
-  const Element* const matrix =
-      static_cast<const Element*>(p.b) + static_cast<int64_t>(slice) * p.depth * p.width;
+  const Element* const matrix = static_cast<const Element*>(p.b) +
+                                static_cast<int64_t>(slice) * p.depth * p.width;
   constexpr int kPiece = 16 / static_cast<int>(sizeof(Element));
-  double sums[2] = {0, 0};   // rows g and g + 8 of the warp
+  double sums[2] = {0, 0};  // rows g and g + 8 of the warp
   for (int c = 0; c < p.width; c += kNormColumns) {
     for (int i = thread; i < p.depth * (kNormColumns / kPiece); i += threads) {
       const int row = i / (kNormColumns / kPiece), column = i % (kNormColumns / kPiece) * kPiece;
@@ -68,7 +68,7 @@ __global__ void row_norms(RowNorms p) {
         part[j / 2] += p.squares ? y0[j] * y0[j] + y1[j] * y1[j] : fabsf(y0[j]) + fabsf(y1[j]);
     }
     for (int r = 0; r < 2; ++r) sums[r] += static_cast<double>(part[r]);
-    block_barrier();   // before the next columns overwrite these
+    block_barrier();  // before the next columns overwrite these
   }
   for (int r = 0; r < 2; ++r) {
     sums[r] += shuffle_xor(sums[r], 1);

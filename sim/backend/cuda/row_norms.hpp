@@ -6,19 +6,19 @@ namespace kvsim::cuda {
 /// out[slice][row] = sum over columns of |y| or y^2, y = x[slice / group][row] b[slice]. The
 /// product is never stored.
 struct RowNorms {
-  const void* x;           ///< elements of `Source`
-  int64_t x_slice;         ///< elements from slice to slice
-  int64_t x_row;           ///< elements from row to row
+  const void* x;    ///< elements of `Source`
+  int64_t x_slice;  ///< elements from slice to slice
+  int64_t x_row;    ///< elements from row to row
   int64_t rows;
   int group;
-  int x_columns;           ///< elements of a row; what is missing up to `depth` is zero
-  const void* b;           ///< [slices][depth][width] elements of `Type`
-  int depth, width;        ///< multiples of 16
+  int x_columns;     ///< elements of a row; what is missing up to `depth` is zero
+  const void* b;     ///< [slices][depth][width] elements of `Type`
+  int depth, width;  ///< multiples of 16
   bool squares;
-  double* out;             ///< [slices][rows]
+  double* out;  ///< [slices][rows]
 };
 
-constexpr int kNormColumns = 64;   ///< columns of b in shared memory
+constexpr int kNormColumns = 64;  ///< columns of b in shared memory
 
 template <class Type>
 int64_t row_norms_memory(int depth) {

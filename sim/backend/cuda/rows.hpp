@@ -18,8 +18,8 @@ class Rows {
     const int64_t window = layer.sliding_window;
     query_.push_back(static_cast<uint32_t>(head * layer.q.dim(1) + row));
     head_.push_back(static_cast<int32_t>(head));
-    begin_.push_back(static_cast<int32_t>(
-        window > 0 ? std::max<int64_t>(0, position - window + 1) : 0));
+    begin_.push_back(
+        static_cast<int32_t>(window > 0 ? std::max<int64_t>(0, position - window + 1) : 0));
     end_.push_back(static_cast<int32_t>(position + 1));
   }
   int64_t count() const { return static_cast<int64_t>(query_.size()); }
@@ -28,12 +28,12 @@ class Rows {
   int64_t end() const { return *std::max_element(end_.begin(), end_.end()); }
   /// In one piece, without waiting for it.
   RowTable upload(cudaStream_t stream) {
-    sent_.wait();   // the one before
+    sent_.wait();  // the one before
     uint32_t* to = here_.reserve(4 * count());
     to = std::ranges::copy(query_, to).out;
     for (const auto* column : {&head_, &begin_, &end_}) to = std::ranges::copy(*column, to).out;
-    const uint32_t* const table =
-        upload_pinned(there_.reserve(4 * count()), here_.data(), 4 * count(), stream);
+    const uint32_t* const table = upload_pinned(there_.reserve(4 * count()), here_.data(),
+                                                4 * count(), stream);
     sent_.record(stream);
     const auto* const numbers = reinterpret_cast<const int32_t*>(table);
     return {table, numbers + count(), numbers + 2 * count(), numbers + 3 * count()};
@@ -42,7 +42,7 @@ class Rows {
  private:
   std::vector<uint32_t> query_;
   std::vector<int32_t> head_, begin_, end_;
-  PinnedBuffer<uint32_t> here_;    ///< [query, head, begin, end][rows]
+  PinnedBuffer<uint32_t> here_;  ///< [query, head, begin, end][rows]
   DeviceBuffer<uint32_t> there_;
   Event sent_;
 };

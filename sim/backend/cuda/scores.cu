@@ -1,14 +1,13 @@
-#include "sim/backend/cuda/scores.hpp"
-
 #include <cmath>
 
 #include "sim/backend/cuda/context.hpp"
+#include "sim/backend/cuda/scores.hpp"
 #include "sim/backend/cuda/tiles.hpp"
 
 namespace kvsim::cuda {
 namespace {
 
-constexpr int kTilesPerBlock = 8;   // key tiles that share one copy of the queries
+constexpr int kTilesPerBlock = 8;  // key tiles that share one copy of the queries
 constexpr int kThreads = 256;
 
 // A block owns Type::kRows rows and eight tiles of keys, a warp 16 rows, a lane the accumulator
@@ -28,7 +27,7 @@ __global__ void __launch_bounds__(Type::kRows * 2) store_scores(Scores p) {
             p.rows.query + first, 0, rows);
   for (int tile = 0; tile < kTilesPerBlock; ++tile) {
     const int64_t key = (static_cast<int64_t>(blockIdx.y) * kTilesPerBlock + tile) * Type::kKeys;
-    if (key >= p.key_count) break;   // the same for all threads
+    if (key >= p.key_count) break;  // the same for all threads
     const int64_t left = p.key_count - key;
     const int count = left < Type::kKeys ? static_cast<int>(left) : Type::kKeys;
     copy_rows(keys, ld, Type::kKeys, p.depth, static_cast<const Element*>(p.keys) + key * p.depth,
@@ -44,13 +43,15 @@ __global__ void __launch_bounds__(Type::kRows * 2) store_scores(Scores p) {
         const int column = 8 * i + 2 * (lane % 4) + j % 2;
         if (own >= rows || column >= count) continue;
         const int64_t position = p.first_position + key + column;
-        const bool visible =
-            position >= p.rows.begin[first + own] && position < p.rows.end[first + own];
+        const bool visible = position >= p.rows.begin[first + own] &&
+                             position < p.rows.end[first + own];
         const float x = s[i][j] * p.scale;
-        p.logits[(first + own) * p.ld + position] =
-            !visible ? kMinusInfinity : p.softcap > 0 ? p.softcap * tanhf(x / p.softcap) : x;
+        p.logits[(first + own) * p.ld + position] = !visible ? kMinusInfinity
+                                                    : p.softcap > 0
+                                                        ? p.softcap * tanhf(x / p.softcap)
+                                                        : x;
       }
-    block_barrier();   // before the next tile overwrites the keys
+    block_barrier();  // before the next tile overwrites the keys
   }
 }
 
@@ -58,7 +59,7 @@ template <class Combine>
 __device__ double over_block(double mine, const Combine& combine) {
   double* const shared = reinterpret_cast<double*>(shared_memory());
   const int thread = static_cast<int>(threadIdx.x);
-  block_barrier();   // the memory may still be read
+  block_barrier();  // the memory may still be read
   shared[thread] = mine;
   for (int half = kThreads / 2; half > 0; half /= 2) {
     block_barrier();
@@ -75,8 +76,8 @@ __global__ void softmax_rows(Softmax p) {
   const float* const x = p.logits + row * p.ld;
   float top = kMinusInfinity;
   for (int64_t i = threadIdx.x; i < p.visible; i += kThreads) top = fmaxf(top, x[i]);
-  const float maximum = static_cast<float>(over_block(
-      static_cast<double>(top), [](double a, double b) { return fmax(a, b); }));
+  const float maximum = static_cast<float>(
+      over_block(static_cast<double>(top), [](double a, double b) { return fmax(a, b); }));
   double sum = 0;
   for (int64_t i = threadIdx.x; i < p.visible; i += kThreads)
     sum += static_cast<double>(expf(x[i] - maximum));
@@ -107,8 +108,7 @@ __device__ double term(const ColumnSums& p, int64_t row, int64_t column) {
     x += expf(logit - p.maximum[at]) * static_cast<float>(p.inverse[at] / p.heads);
   }
   const double mean = static_cast<double>(x);
-  if (p.of == AttentionSum::Of::below)
-    return seen && x < static_cast<float>(p.bounds[row]) ? 1 : 0;
+  if (p.of == AttentionSum::Of::below) return seen && x < static_cast<float>(p.bounds[row]) ? 1 : 0;
   return p.of == AttentionSum::Of::group_mean ? mean : mean * mean;
 }
 
@@ -154,7 +154,7 @@ void launch_softmax(const Softmax& softmax, cudaStream_t stream) {
 }
 
 void launch_column_sums(const ColumnSums& sums, cudaStream_t stream) {
-  if (sums.columns == 0) return;   // a launch needs a block
+  if (sums.columns == 0) return;  // a launch needs a block
   launch(add_columns, dim3(static_cast<unsigned>((sums.columns + kThreads - 1) / kThreads)),
          kThreads, 0, stream, sums);
 }

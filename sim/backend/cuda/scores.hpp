@@ -8,13 +8,13 @@ namespace kvsim::cuda {
 /// Logits of some rows of one KV head, stored: logits[row][position], -inf where invisible.
 struct Scores {
   RowTable rows;
-  int64_t count;            ///< rows
-  const void* queries;      ///< [..][depth]
-  const void* keys;         ///< [key_count][depth], key 0 at position first_position
+  int64_t count;        ///< rows
+  const void* queries;  ///< [..][depth]
+  const void* keys;     ///< [key_count][depth], key 0 at position first_position
   int64_t first_position, key_count;
   int depth;
   float scale, softcap;
-  int64_t ld;               ///< positions from row to row
+  int64_t ld;  ///< positions from row to row
   float* logits;
 };
 void launch_scores(ElementType type, const Scores& scores, cudaStream_t stream);
@@ -24,13 +24,13 @@ int64_t scores_memory(ElementType type, int64_t depth);
 struct Softmax {
   const float* logits;
   int64_t rows, ld;
-  int64_t visible;          ///< positions that any row sees
+  int64_t visible;  ///< positions that any row sees
   const int32_t* head;
-  const float* sinks;       ///< [Hq] or null
-  double* log_sum_exp;      ///< [rows]
-  float* maximum;           ///< [rows]
-  double* inverse;          ///< [rows] 1 / sum of exp(logit - maximum), sink included
-  float* attention;         ///< [rows][columns] or null
+  const float* sinks;   ///< [Hq] or null
+  double* log_sum_exp;  ///< [rows]
+  float* maximum;       ///< [rows]
+  double* inverse;      ///< [rows] 1 / sum of exp(logit - maximum), sink included
+  float* attention;     ///< [rows][columns] or null
   int64_t columns;
 };
 void launch_softmax(const Softmax& softmax, cudaStream_t stream);
@@ -39,14 +39,14 @@ void launch_softmax(const Softmax& softmax, cudaStream_t stream);
 /// the rows. Rows of the `heads` heads of a mean follow each other, `rows` of each.
 struct ColumnSums {
   AttentionSum::Of of;
-  const float* logits;      ///< [heads][rows][ld]
+  const float* logits;  ///< [heads][rows][ld]
   int64_t rows, ld, columns;
   int heads;
-  const float* maximum;     ///< [heads][rows]
-  const double* inverse;    ///< [heads][rows]
-  const double* weights;    ///< [rows]
-  const double* bounds;     ///< [rows], read for `below` only
-  double* sums;             ///< [columns]
+  const float* maximum;   ///< [heads][rows]
+  const double* inverse;  ///< [heads][rows]
+  const double* weights;  ///< [rows]
+  const double* bounds;   ///< [rows], read for `below` only
+  double* sums;           ///< [columns]
 };
 void launch_column_sums(const ColumnSums& sums, cudaStream_t stream);
 

@@ -25,11 +25,11 @@ struct Fragment {
 template <bool kBfloat16>
 struct SixteenBit {
   using Element = uint16_t;
-  static constexpr int kStep = 16;        ///< depth of one instruction
-  static constexpr int kChain = 64;       ///< depth of a sum inside the tensor core
-  static constexpr int kRows = 128;       ///< rows of a block: 8 warps
-  static constexpr int kKeys = 64;        ///< keys of a tile
-  static constexpr int kPad = 8;          ///< elements between rows in shared memory: no conflicts
+  static constexpr int kStep = 16;   ///< depth of one instruction
+  static constexpr int kChain = 64;  ///< depth of a sum inside the tensor core
+  static constexpr int kRows = 128;  ///< rows of a block: 8 warps
+  static constexpr int kKeys = 64;   ///< keys of a tile
+  static constexpr int kPad = 8;     ///< elements between rows in shared memory: no conflicts
   static constexpr int kPadValues = 8;
   /// Scores are at most 1 times this: float16 would lose the small ones otherwise.
   static constexpr float kScale = kBfloat16 ? 1.0f : 16384.0f;
@@ -160,8 +160,9 @@ __device__ inline void copy_rows(Element* tile, int ld, int rows, int columns, c
        p += static_cast<int>(blockDim.x)) {
     const int row = p / pieces, column = p % pieces * kPiece;
     const bool valid = row < count;
-    const int64_t source =
-        !valid ? 0 : index != nullptr ? static_cast<int64_t>(index[row]) - first : row;
+    const int64_t source = !valid             ? 0
+                           : index != nullptr ? static_cast<int64_t>(index[row]) - first
+                                              : row;
     copy16_async(tile + row * ld + column, from + source * stride + column, valid);
   }
 }
@@ -177,13 +178,13 @@ __device__ inline void dot_products(float (&s)[kTiles][4], const typename Type::
     constexpr int kSteps = Type::kChain / Type::kStep;
     const int steps = (depth - begin < Type::kChain ? depth - begin : Type::kChain) / Type::kStep;
     Fragment rows[kSteps];
-KVSIM_UNROLL
+    KVSIM_UNROLL
     for (int k = 0; k < kSteps; ++k)
       if (k < steps) Type::load_a(rows[k], a + begin + k * Type::kStep, ld, lane);
-KVSIM_UNROLL
+    KVSIM_UNROLL
     for (int i = 0; i < kTiles; i += 2) {
       float c0[4] = {0, 0, 0, 0}, c1[4] = {0, 0, 0, 0};
-KVSIM_UNROLL
+      KVSIM_UNROLL
       for (int k = 0; k < kSteps; ++k)
         if (k < steps)
           Type::multiply_transposed(c0, c1, rows[k], b + i * 8 * ld + begin + k * Type::kStep, ld,

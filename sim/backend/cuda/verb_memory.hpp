@@ -8,12 +8,12 @@ namespace kvsim::cuda {
 /// Of attention() and attention_sums().
 struct RowMemory {
   Rows rows;
-  DeviceBuffer<float> logits;      ///< [rows][positions that any row sees]
-  DeviceBuffer<float> attention;   ///< [rows][columns]
+  DeviceBuffer<float> logits;     ///< [rows][positions that any row sees]
+  DeviceBuffer<float> attention;  ///< [rows][columns]
   DeviceBuffer<float> maximum;
   DeviceBuffer<double> inverse, log_sum_exp;
   DeviceBuffer<float> sinks;
-  DeviceBuffer<uint32_t> list;     ///< 0, 1, 2, ...
+  DeviceBuffer<uint32_t> list;  ///< 0, 1, 2, ...
   DeviceBuffer<WalkItem> items;
   DeviceBuffer<RowSums> states;
   DeviceBuffer<float> outputs, z;
@@ -33,9 +33,9 @@ struct NormMemory {
 
 /// Of the Projections, of which the weights and factors are that were asked for last.
 struct ProjectionMemory {
-  int64_t projections = 0;       ///< made so far: each has its number
+  int64_t projections = 0;  ///< made so far: each has its number
   int64_t weights_of = 0, factors_of = 0;
-  DeviceBuffer<float> weights;   ///< [Hq * columns][width] float32
+  DeviceBuffer<float> weights;  ///< [Hq * columns][width] float32
   DeviceBuffer<float> factors;
   DeviceBuffer<float> rows, products;
   DeviceBuffer<double> sums;

@@ -1,8 +1,7 @@
-#include "sim/backend/cuda/walk.hpp"
-
 #include <cmath>
 
 #include "sim/backend/cuda/tiles.hpp"
+#include "sim/backend/cuda/walk.hpp"
 
 namespace kvsim::cuda {
 namespace {
@@ -86,9 +85,9 @@ class Tile {
       } else {
         copies_wait<0>();
       }
-      block_barrier();   // the tile is there for all
+      block_barrier();  // the tile is there for all
       if (busy_) work(stage);
-      block_barrier();   // nobody reads the tile any more
+      block_barrier();  // nobody reads the tile any more
       if (p_.stages == 1) {
         if (tile + 1 < tiles) start_copy(tile + 1, 0);
         copies_close_group();
@@ -136,9 +135,9 @@ class Tile {
     const int heads = p_.rows.head[first_row_ + rows_ - 1] - head + 1;
     for (int i = thread; i < heads * Type::kKeys; i += threads) {
       const int key = i % Type::kKeys;
-      weights(stage)[i] = key < count ? p_.importance[(head + i / Type::kKeys) *
-                                                          p_.importance_columns + list[key]]
-                                      : 0.0f;
+      weights(stage)[i] =
+          key < count ? p_.importance[(head + i / Type::kKeys) * p_.importance_columns + list[key]]
+                      : 0.0f;
     }
   }
 
@@ -160,13 +159,13 @@ class Tile {
         s[i][j] = visible ? logit(s[i][j]) : kMinusInfinity;
         top[j / 2] = fmaxf(top[j / 2], s[i][j]);
       }
-    float keep[2], add[2];   // factors of what there is, and of the tile
+    float keep[2], add[2];  // factors of what there is, and of the tile
     for (int r = 0; r < 2; ++r) {
       top[r] = row_maximum(top[r]);
       const float maximum = fmaxf(maximum_[r], top[r]);
       keep[r] = maximum_[r] == kMinusInfinity ? 0.0f : exp_of(maximum_[r] - maximum);
       add[r] = top[r] == kMinusInfinity ? 0.0f : exp_of(top[r] - maximum);
-      if (top[r] == kMinusInfinity) top[r] = 0;   // exp(-inf - 0) = 0
+      if (top[r] == kMinusInfinity) top[r] = 0;  // exp(-inf - 0) = 0
       maximum_[r] = maximum;
     }
     float mass[2] = {0, 0}, importance[2] = {0, 0};
@@ -176,8 +175,9 @@ class Tile {
         s[i][j] = exp_of(s[i][j] - top[j / 2]);
         mass[j / 2] += s[i][j];
         if (item_.weighted)
-          importance[j / 2] += s[i][j] * weights(stage)[head_[j / 2] * Type::kKeys + 8 * i +
-                                                        2 * (lane_ % 4) + j % 2];
+          importance[j / 2] +=
+              s[i][j] *
+              weights(stage)[head_[j / 2] * Type::kKeys + 8 * i + 2 * (lane_ % 4) + j % 2];
         s[i][j] *= Type::kScale;
       }
     for (int r = 0; r < 2; ++r) {
@@ -199,8 +199,8 @@ class Tile {
       float c0[4] = {0, 0, 0, 0}, c1[4] = {0, 0, 0, 0};
       KVSIM_UNROLL
       for (int k = 0; k < kSteps; ++k)
-        Type::template multiply<true>(c0, c1, parts[k], tile + k * Type::kStep * kLdv + 8 * i,
-                                      kLdv, lane_);
+        Type::template multiply<true>(c0, c1, parts[k], tile + k * Type::kStep * kLdv + 8 * i, kLdv,
+                                      lane_);
       for (int j = 0; j < 4; ++j) {
         out_[i][j] = out_[i][j] * keep[j / 2] + c0[j] * add[j / 2];
         out_[i + 1][j] = out_[i + 1][j] * keep[j / 2] + c1[j] * add[j / 2];
@@ -258,16 +258,16 @@ class Tile {
   const WalkItem& item_;
   int lane_, warp_, ldk_;
   int64_t first_row_;
-  int rows_;              ///< of this block
+  int rows_;  ///< of this block
   int first_column_, columns_;
-  bool busy_;             ///< the warp has rows
+  bool busy_;  ///< the warp has rows
   int64_t row_[2];
   bool there_[2];
   int begin_[2], end_[2], head_[2];
   Element* queries_;
   unsigned char* stages_;
   float maximum_[2] = {kMinusInfinity, kMinusInfinity};
-  float mass_[2] = {0, 0}, importance_[2] = {0, 0};   ///< of the lane's keys
+  float mass_[2] = {0, 0}, importance_[2] = {0, 0};  ///< of the lane's keys
   float out_[kColumnGroups][4];
   RowSums new_sums_[2];
 };
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(Type::kRows * 2) walk_keys(Walk walk, int64_t 
 
 template <class Type>
 void launch_walk(const Walk& walk, int64_t items, int64_t most_rows, cudaStream_t stream) {
-  constexpr int64_t kMostItems = 65535;   // of a launch
+  constexpr int64_t kMostItems = 65535;  // of a launch
   for (int64_t first = 0; first < items; first += kMostItems) {
     const int64_t count = items - first < kMostItems ? items - first : kMostItems;
     launch(walk_keys<Type>,

@@ -31,8 +31,8 @@ inline void run_walk(Context& context, const DeviceLayer& layer, const LayerTrac
     walk.stages = 2;
     if (walk_memory<Type>(walk.depth, 2, walk.heads_per_tile) > context.shared_memory)
       walk.stages = 1;
-    check_shared_memory(
-        context, walk_memory<Type>(walk.depth, walk.stages, walk.heads_per_tile), trace);
+    check_shared_memory(context, walk_memory<Type>(walk.depth, walk.stages, walk.heads_per_tile),
+                        trace);
     launch_walk<Type>(walk, items, most_rows, context.compute);
   });
 }

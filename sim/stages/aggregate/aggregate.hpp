@@ -38,7 +38,7 @@ class SlotStatistic {
   virtual void add_sum(std::span<const double> /*sum*/, std::span<const int64_t> /*visible*/) {}
   virtual double score(int64_t slot) const = 0;
   virtual void append() = 0;
-  virtual void erase(std::span<const int64_t> slots) = 0;   ///< ascending
+  virtual void erase(std::span<const int64_t> slots) = 0;  ///< ascending
   /// Slot `from` becomes part of `into`; weights are those of their entries.
   virtual void merge(int64_t from, int64_t into, double weight_from, double weight_into) = 0;
 };

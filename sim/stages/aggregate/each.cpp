@@ -24,8 +24,11 @@ class NewestRow : public Aggregation {
 class Each : public Aggregate {
  public:
   Each()
-      : Aggregate({"aggregate", "each", "every step is scored by its own row (oracle-step only)",
-                   "kvsim", {}}) {}
+      : Aggregate({"aggregate",
+                   "each",
+                   "every step is scored by its own row (oracle-step only)",
+                   "kvsim",
+                   {}}) {}
   bool per_step() const override { return true; }
   std::unique_ptr<Aggregation> start(const Settings&, int64_t, int64_t columns) const override {
     return std::make_unique<NewestRow>(columns);

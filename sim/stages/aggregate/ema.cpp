@@ -13,7 +13,7 @@ class Recursion : public Aggregation {
   void add(int64_t j, int64_t first, std::span<const double> part) override {
     const double past = j == 0 ? 0 : 1 - alpha_;
     double* const values = values_.data() + first;
-    for (size_t c = 0; c < part.size(); ++c)   // no memory: an infinite past must not become NaN
+    for (size_t c = 0; c < part.size(); ++c)  // no memory: an infinite past must not become NaN
       values[c] = past == 0 ? part[c] : alpha_ * part[c] + past * values[c];
   }
   void finish(std::span<double> out) override {
@@ -28,8 +28,11 @@ class Recursion : public Aggregation {
 class Ema : public Aggregate {
  public:
   Ema()
-      : Aggregate({"aggregate", "ema", "exponential moving average, newest row weighs alpha",
-                   "ReST-KV Eq. 9", {"ema_alpha"}}) {}
+      : Aggregate({"aggregate",
+                   "ema",
+                   "exponential moving average, newest row weighs alpha",
+                   "ReST-KV Eq. 9",
+                   {"ema_alpha"}}) {}
   std::unique_ptr<Aggregation> start(const Settings& settings, int64_t,
                                      int64_t columns) const override {
     return std::make_unique<Recursion>(settings.real("ema_alpha"), columns);

@@ -44,8 +44,7 @@ class Sum : public Aggregate {
     return weighted(constant(rows, 1), columns);
   }
   bool follows_slots() const override { return true; }
-  std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t,
-                                        int64_t slots) const override {
+  std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t, int64_t slots) const override {
     return sum_of_rows(slots);
   }
 };
@@ -100,20 +99,22 @@ class MeanOfVisible : public WeightedSum {
   }
 
  private:
-  std::vector<int64_t> seen_up_to_;   // [v]: rows that see exactly the first v columns
+  std::vector<int64_t> seen_up_to_;  // [v]: rows that see exactly the first v columns
 };
 
 class MeanVisible : public Aggregate {
  public:
   MeanVisible()
-      : Aggregate({"aggregate", "mean-visible", "sum over J / number of queries that see the entry",
-                   "kvpress ObservedAttention", {}}) {}
+      : Aggregate({"aggregate",
+                   "mean-visible",
+                   "sum over J / number of queries that see the entry",
+                   "kvpress ObservedAttention",
+                   {}}) {}
   Started start(const Settings&, int64_t rows, int64_t columns) const override {
     return std::make_unique<MeanOfVisible>(rows, columns);
   }
   bool follows_slots() const override { return true; }
-  std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t,
-                                        int64_t slots) const override {
+  std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t, int64_t slots) const override {
     return mean_of_seen_rows(slots);
   }
 };
@@ -126,8 +127,7 @@ class Last : public Aggregate {
     return weighted(one_row(rows, rows - 1), columns);
   }
   bool follows_slots() const override { return true; }
-  std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t,
-                                        int64_t slots) const override {
+  std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t, int64_t slots) const override {
     return average_of_rows(1, slots);
   }
 };
@@ -136,8 +136,12 @@ const Register<Aggregate, Last> last;
 class Single : public Aggregate {
  public:
   Single()
-      : Aggregate({"aggregate", "single", "one row alone (row `single_row`, or the newest if J is "
-                   "shorter)", "DefensiveKV 3.2", {"single_row"}}) {}
+      : Aggregate({"aggregate",
+                   "single",
+                   "one row alone (row `single_row`, or the newest if J is "
+                   "shorter)",
+                   "DefensiveKV 3.2",
+                   {"single_row"}}) {}
   Started start(const Settings& settings, int64_t rows, int64_t columns) const override {
     return weighted(one_row(rows, settings.count("single_row")), columns);
   }
@@ -147,14 +151,18 @@ const Register<Aggregate, Single> single;
 class Linear : public Aggregate {
  public:
   Linear()
-      : Aggregate({"aggregate", "linear", "mean with weights rising linearly from 1 to "
-                   "`linear_newest`", "PyramidInfer", {"linear_newest"}}) {}
+      : Aggregate({"aggregate",
+                   "linear",
+                   "mean with weights rising linearly from 1 to "
+                   "`linear_newest`",
+                   "PyramidInfer",
+                   {"linear_newest"}}) {}
   Started start(const Settings& settings, int64_t rows, int64_t columns) const override {
     const double newest = settings.real("linear_newest");
     Weights weights = constant(rows, newest);
     for (int64_t k = 0; k < rows && rows > 1; ++k)
-      weights[static_cast<size_t>(k)] =
-          1 + (newest - 1) * static_cast<double>(k) / static_cast<double>(rows - 1);
+      weights[static_cast<size_t>(k)] = 1 + (newest - 1) * static_cast<double>(k) /
+                                                static_cast<double>(rows - 1);
     for (double& w : weights) w /= static_cast<double>(rows);
     return weighted(std::move(weights), columns);
   }
@@ -169,12 +177,15 @@ const Register<Aggregate, Linear> linear;
 class EmaInverse : public Aggregate {
  public:
   EmaInverse()
-      : Aggregate({"aggregate", "ema-inverse", "`ema` run from the newest row to the oldest",
-                   "ReST-KV Table 13", {"ema_alpha"}}) {}
+      : Aggregate({"aggregate",
+                   "ema-inverse",
+                   "`ema` run from the newest row to the oldest",
+                   "ReST-KV Table 13",
+                   {"ema_alpha"}}) {}
   Started start(const Settings& settings, int64_t rows, int64_t columns) const override {
     const double alpha = settings.real("ema_alpha");
     Weights weights = constant(rows, 0);
-    double past = 1;   // (1 - alpha)^j
+    double past = 1;  // (1 - alpha)^j
     for (int64_t j = 0; j < rows; ++j, past *= 1 - alpha)
       weights[static_cast<size_t>(j)] = j + 1 < rows ? alpha * past : past;
     return weighted(std::move(weights), columns);

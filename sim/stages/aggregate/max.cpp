@@ -25,14 +25,16 @@ class Maximum : public Aggregation {
 class Max : public Aggregate {
  public:
   Max()
-      : Aggregate({"aggregate", "max", "largest value over the observing queries",
-                   "DefensiveKV Eq. 5", {}}) {}
+      : Aggregate({"aggregate",
+                   "max",
+                   "largest value over the observing queries",
+                   "DefensiveKV Eq. 5",
+                   {}}) {}
   std::unique_ptr<Aggregation> start(const Settings&, int64_t, int64_t columns) const override {
     return std::make_unique<Maximum>(columns);
   }
   bool follows_slots() const override { return true; }
-  std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t,
-                                        int64_t slots) const override {
+  std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t, int64_t slots) const override {
     return largest_of_rows(slots);
   }
 };

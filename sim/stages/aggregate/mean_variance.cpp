@@ -17,8 +17,7 @@ const Declare variance_weight{{.key = "variance_weight",
 class MeanAndVariance : public Aggregation {
  public:
   MeanAndVariance(double weight, int64_t columns)
-      : weight_(weight),
-        mean_(static_cast<size_t>(columns), 0.0),
+      : weight_(weight), mean_(static_cast<size_t>(columns), 0.0),
         squares_(static_cast<size_t>(columns), 0.0) {}
   void add(int64_t j, int64_t first, std::span<const double> part) override {
     const double rows = static_cast<double>(j + 1);
@@ -46,8 +45,11 @@ class MeanAndVariance : public Aggregation {
 class MeanVariance : public Aggregate {
  public:
   MeanVariance()
-      : Aggregate({"aggregate", "mean-variance", "mean + gamma * variance over the queries",
-                   "CAKE", {"variance_weight"}}) {}
+      : Aggregate({"aggregate",
+                   "mean-variance",
+                   "mean + gamma * variance over the queries",
+                   "CAKE",
+                   {"variance_weight"}}) {}
   std::unique_ptr<Aggregation> start(const Settings& settings, int64_t,
                                      int64_t columns) const override {
     return std::make_unique<MeanAndVariance>(settings.real("variance_weight"), columns);

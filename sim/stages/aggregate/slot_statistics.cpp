@@ -46,7 +46,7 @@ class MeanOfSeen : public SlotStatistic {
   }
   bool takes_sums() const override { return true; }
   void add_sum(std::span<const double> sum, std::span<const int64_t> visible) override {
-    std::vector<double> first(seen_.size() + 1, 0.0);   // rows that see no more than s columns
+    std::vector<double> first(seen_.size() + 1, 0.0);  // rows that see no more than s columns
     for (const int64_t columns : visible) ++first[static_cast<size_t>(columns)];
     auto rows = static_cast<double>(visible.size());
     for (size_t s = 0; s < sum.size(); ++s) {
@@ -180,9 +180,7 @@ class MeanOfLast : public SlotStatistic {
     return slots_[static_cast<size_t>(slot)].weighted / static_cast<double>(rows_);
   }
   void append() override { slots_.push_back({std::vector<double>(rows_, 0.0), 0, 0}); }
-  void erase(std::span<const int64_t> slots) override {
-    erase_rows(slots_, 1, slots);
-  }
+  void erase(std::span<const int64_t> slots) override { erase_rows(slots_, 1, slots); }
   void merge(int64_t from, int64_t into, double weight_from, double weight_into) override {
     const Slot& a = slots_[static_cast<size_t>(from)];
     Slot& b = slots_[static_cast<size_t>(into)];
@@ -192,14 +190,14 @@ class MeanOfLast : public SlotStatistic {
 
  private:
   struct Slot {
-    std::vector<double> ring;   // row number r of all lies at r mod rows
+    std::vector<double> ring;  // row number r of all lies at r mod rows
     double sum = 0;
-    double weighted = 0;        // sum of weight * row
+    double weighted = 0;  // sum of weight * row
   };
 
   void sum_anew(Slot& slot) const {
     slot.sum = slot.weighted = 0;
-    for (size_t age = 0; age < rows_; ++age) {   // 0: the oldest, at the place of the next row
+    for (size_t age = 0; age < rows_; ++age) {  // 0: the oldest, at the place of the next row
       const double row = slot.ring[(at_ + age) % rows_];
       slot.sum += row;
       slot.weighted += (rows_ == 1 ? newest_ : 1 + slope_ * static_cast<double>(age)) * row;
@@ -209,7 +207,7 @@ class MeanOfLast : public SlotStatistic {
   size_t rows_;
   double newest_;
   double slope_;
-  size_t at_ = 0;   // where the next row goes
+  size_t at_ = 0;  // where the next row goes
   std::vector<Slot> slots_;
 };
 

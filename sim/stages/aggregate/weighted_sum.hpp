@@ -13,7 +13,7 @@ class WeightedSum : public Aggregation {
 
   void add(int64_t j, int64_t first, std::span<const double> part) override {
     const double w = weights_[static_cast<size_t>(j)];
-    if (w == 0) return;   // an infinite score times no weight is no score
+    if (w == 0) return;  // an infinite score times no weight is no score
     double* const sums = sums_.data() + first;
     for (size_t c = 0; c < part.size(); ++c) sums[c] += w * part[c];
   }

@@ -17,33 +17,33 @@ namespace kvsim {
 /// Candidates of one layer in the order of policies.md 10: score, then (tie=raw) the score without
 /// its prior, then the more recent.
 struct Ranking {
-  const Table<double>* score = nullptr;             ///< [owners][n]
-  const Table<double>* raw = nullptr;               ///< [owners][n], or null
-  std::vector<std::vector<uint32_t>> order;         ///< per owner, best first
+  const Table<double>* score = nullptr;      ///< [owners][n]
+  const Table<double>* raw = nullptr;        ///< [owners][n], or null
+  std::vector<std::vector<uint32_t>> order;  ///< per owner, best first
 };
 
 /// One layer as allocation sees it.
 struct AllocationLayer {
-  int layer = 0;                              ///< the model's index l
-  const ScoredLayer* scored = nullptr;        ///< null for kinds that need no scores
-  const Ranking* ranking = nullptr;           ///< by the scores of `allocate_score`
+  int layer = 0;                                  ///< the model's index l
+  const ScoredLayer* scored = nullptr;            ///< null for kinds that need no scores
+  const Ranking* ranking = nullptr;               ///< by the scores of `allocate_score`
   std::vector<std::vector<uint32_t>> guaranteed;  ///< per owner: protected entries, then those
                                                   ///< forced by stage1=mass
-  std::vector<int64_t> guarded;               ///< per owner: how many of them are protected
+  std::vector<int64_t> guarded;                   ///< per owner: how many of them are protected
 };
 
 /// What one allocation is made from. B = budget entries per owner.
 struct AllocationRequest {
   const Settings* settings = nullptr;
   const SideFiles* files = nullptr;
-  int64_t budget = 0;                ///< B
-  Decimal ratio;                     ///< rho as typed; B/n when `budget_is_count`
+  int64_t budget = 0;  ///< B
+  Decimal ratio;       ///< rho as typed; B/n when `budget_is_count`
   bool budget_is_count = false;
-  int64_t entries = 0;               ///< n
-  int64_t window = 0;                ///< m
-  int64_t owners = 0;                ///< per layer
-  int model_layers = 0;              ///< L
-  std::vector<AllocationLayer> layers;   ///< those that take part, ascending
+  int64_t entries = 0;                  ///< n
+  int64_t window = 0;                   ///< m
+  int64_t owners = 0;                   ///< per layer
+  int model_layers = 0;                 ///< L
+  std::vector<AllocationLayer> layers;  ///< those that take part, ascending
 };
 
 /// Watches attention rows of a layer on behalf of an allocation (cake, d2o).
@@ -66,7 +66,7 @@ class Allocate : public Kind {
   using Kind::Kind;
   virtual bool needs_scores() const { return false; }
   virtual bool across_layers() const { return false; }
-  virtual bool ignores_budget() const { return false; }   ///< allocate=table
+  virtual bool ignores_budget() const { return false; }  ///< allocate=table
   /// Protected and forced entries have no guarantee but a score, and stand by position among each
   /// other.
   virtual bool lets_protected_compete(const Settings&) const { return false; }

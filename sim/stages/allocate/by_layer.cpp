@@ -58,8 +58,8 @@ const Register<Allocate, Uniform> uniform;
 
 class Everything : public Allocate {
  public:
-  Everything() : Allocate({"allocate", "everything", "n for every head, whatever the budget",
-                           "", {}}) {}
+  Everything()
+      : Allocate({"allocate", "everything", "n for every head, whatever the budget", "", {}}) {}
   bool ignores_budget() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     return by_layer(request, [&](int) { return request.entries; });
@@ -71,8 +71,11 @@ const Register<Allocate, Everything> everything;
 class Pyramid : public Allocate {
  public:
   Pyramid()
-      : Allocate({"allocate", "pyramid", "linearly less with depth, window on top",
-                  "PyramidKV", {"pyramid_beta"}}) {}
+      : Allocate({"allocate",
+                  "pyramid",
+                  "linearly less with depth, window on top",
+                  "PyramidKV",
+                  {"pyramid_beta"}}) {}
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const int64_t m = request.window;
     const int64_t n = request.entries;
@@ -95,15 +98,18 @@ const Register<Allocate, Pyramid> pyramid;
 class PyramidKvpress : public Allocate {
  public:
   PyramidKvpress()
-      : Allocate({"allocate", "pyramid-kvpress", "kvpress's pyramid, window inside",
-                  "kvpress PyramidKVPress", {"pyramid_beta"}}) {}
+      : Allocate({"allocate",
+                  "pyramid-kvpress",
+                  "kvpress's pyramid, window inside",
+                  "kvpress PyramidKVPress",
+                  {"pyramid_beta"}}) {}
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const bool like_kvpress = request.settings->is("rounding", "kvpress");
     const auto n = static_cast<double>(request.entries);
     const auto m = static_cast<double>(request.window);
     const double c = request.budget_is_count ? static_cast<double>(request.budget)
-                     : like_kvpress ? n * (1.0 - request.ratio.one_minus().value())
-                                    : n * request.ratio.value();
+                     : like_kvpress          ? n * (1.0 - request.ratio.one_minus().value())
+                                             : n * request.ratio.value();
     double low = c / request.settings->real("pyramid_beta");
     double high = 2 * c - low;
     if (high >= n - m) {
@@ -125,8 +131,11 @@ const Register<Allocate, PyramidKvpress> pyramid_kvpress;
 class Cosine : public Allocate {
  public:
   Cosine()
-      : Allocate({"allocate", "cosine", "cosine profile over depth with the exact total",
-                  "PyramidInfer; KeepKV code", {"cosine_floor"}}) {}
+      : Allocate({"allocate",
+                  "cosine",
+                  "cosine profile over depth with the exact total",
+                  "PyramidInfer; KeepKV code",
+                  {"cosine_floor"}}) {}
   bool across_layers() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const double floor = request.settings->real("cosine_floor");

@@ -31,8 +31,8 @@ const Declare allocate_score{{.key = "allocate_score",
 struct Queue {
   size_t layer = 0;
   int64_t owner = 0;
-  std::vector<uint32_t> entries;   // not yet marked, best first
-  std::vector<uint8_t> rank;       // 0 protected, 1 forced, 2 by score (layer-max only)
+  std::vector<uint32_t> entries;  // not yet marked, best first
+  std::vector<uint8_t> rank;      // 0 protected, 1 forced, 2 by score (layer-max only)
 };
 
 /// What an entry of a queue competes with (policies.md 10).
@@ -42,7 +42,7 @@ struct Offer {
   double raw = 0;
   int64_t position = 0;
   size_t queue = 0;
-  bool operator<(const Offer& other) const {   // a worse offer is smaller
+  bool operator<(const Offer& other) const {  // a worse offer is smaller
     if (score != other.score) return score < other.score;
     if (rank != other.rank) return rank > other.rank;
     if (raw != other.raw) return raw < other.raw;
@@ -55,8 +55,7 @@ struct Offer {
 class Competition {
  public:
   explicit Competition(const AllocationRequest& request)
-      : request_(request),
-        budgets_(static_cast<int64_t>(request.layers.size()), request.owners) {}
+      : request_(request), budgets_(static_cast<int64_t>(request.layers.size()), request.owners) {}
 
   /// Every head is sure of its best max(|guaranteed|, floor) entries; the others compete.
   void mark(size_t layer, int64_t floor) {
@@ -125,7 +124,7 @@ class Competition {
       const auto of = static_cast<size_t>(longest - open.begin());
       const int64_t middle = longest->begin + longest->size() / 2;
       const Offer pivot = offer(of, middle);
-      std::vector<int64_t> best;   // first of each queue that is worse than the pivot
+      std::vector<int64_t> best;  // first of each queue that is worse than the pivot
       int64_t count = 0;
       for (size_t q = 0; q < open.size(); ++q) {
         const auto places = std::views::iota(open[q].begin, open[q].end);
@@ -133,7 +132,7 @@ class Competition {
             places, [&](int64_t at) { return !(offer(q, at) < pivot); }));
         count += best[q] - open[q].begin;
       }
-      const bool all_in = count <= left;   // else not even the pivot
+      const bool all_in = count <= left;  // else not even the pivot
       if (all_in) left -= count;
       for (size_t q = 0; q < open.size(); ++q) (all_in ? open[q].begin : open[q].end) = best[q];
       if (!all_in) open[of].end = middle;
@@ -157,8 +156,8 @@ class Competition {
 
   const AllocationRequest& request_;
   Table<int64_t> budgets_;
-  std::vector<Queue> queues_;   // layer by layer, owner by owner: the order of the last tie
-  std::vector<double> top_;     // per layer, layer-max only
+  std::vector<Queue> queues_;  // layer by layer, owner by owner: the order of the last tie
+  std::vector<double> top_;    // per layer, layer-max only
   int64_t given_ = 0;
 };
 
@@ -177,14 +176,17 @@ Table<int64_t> uniform_budgets(const AllocationRequest& request) {
 int64_t total_of(const AllocationRequest& request, int64_t layers) {
   const int64_t heads = request.owners * layers;
   return request.settings->is("ada_total", "product") ? product_total(request, heads)
-                                                       : request.budget * heads;
+                                                      : request.budget * heads;
 }
 
 class Ada : public Allocate {
  public:
   Ada()
-      : Allocate({"allocate", "ada", "the heads of a layer compete for its total",
-                  "AdaKV Algorithm 1", {"ada_floor", "ada_total", "allocate_score"}}) {}
+      : Allocate({"allocate",
+                  "ada",
+                  "the heads of a layer compete for its total",
+                  "AdaKV Algorithm 1",
+                  {"ada_floor", "ada_total", "allocate_score"}}) {}
   bool needs_scores() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const Decimal share = request.settings->decimal("ada_floor");
@@ -213,8 +215,11 @@ const Register<Allocate, Ada> ada;
 class Joint : public Allocate {
  public:
   Joint()
-      : Allocate({"allocate", "joint", "all heads of all layers compete for one total",
-                  "DefensiveKV Algorithm 2", {"ada_total", "allocate_score", "protected_rank"}}) {}
+      : Allocate({"allocate",
+                  "joint",
+                  "all heads of all layers compete for one total",
+                  "DefensiveKV Algorithm 2",
+                  {"ada_total", "allocate_score", "protected_rank"}}) {}
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
   bool lets_protected_compete(const Settings& settings) const override {
@@ -234,8 +239,11 @@ const Register<Allocate, Joint> joint;
 class AdaInterpolate : public Allocate {
  public:
   AdaInterpolate()
-      : Allocate({"allocate", "ada-interpolate", "between the layer's best entries and a floor",
-                  "AdaKV code", {"ada_floor", "allocate_score"}}) {}
+      : Allocate({"allocate",
+                  "ada-interpolate",
+                  "between the layer's best entries and a floor",
+                  "AdaKV code",
+                  {"ada_floor", "allocate_score"}}) {}
   bool needs_scores() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const int64_t c = request.budget - request.window;
@@ -251,8 +259,8 @@ class AdaInterpolate : public Allocate {
       competition.mark(0, 0);
       const Table<int64_t> best = competition.fill(request.owners * c);
       for (int64_t owner = 0; owner < request.owners; ++owner)
-        all(static_cast<int64_t>(l), owner) =
-            request.window + share.one_minus().half_even_times(best(0, owner), sure);
+        all(static_cast<int64_t>(l), owner) = request.window + share.one_minus().half_even_times(
+                                                                   best(0, owner), sure);
     }
     return all;
   }

@@ -1,5 +1,4 @@
 #include <Eigen/Core>
-
 #include <algorithm>
 #include <cmath>
 
@@ -41,9 +40,9 @@ class Preference : public RowStatistic {
     std::vector<double> entropy(static_cast<size_t>(block.heads), 0.0);
     parallel_for(block.heads, [&](int64_t head) {
       for (int64_t r = 0; r < block.rows; ++r)
-        entropy[static_cast<size_t>(head)] +=
-            add_row(block.attention_row(static_cast<int>(head), r) + candidates.begin, head,
-                    row_begin + r + 1, candidates.size());
+        entropy[static_cast<size_t>(head)] += add_row(
+            block.attention_row(static_cast<int>(head), r) + candidates.begin, head,
+            row_begin + r + 1, candidates.size());
     });
     for (const double of_head : entropy) entropy_ += of_head;
   }
@@ -75,15 +74,18 @@ class Preference : public RowStatistic {
   int64_t rows_ = 0;
   double entropy_ = 0;
   double variance_ = 0;
-  std::vector<double> mean_;      // [heads][candidates] of the KV head at work
+  std::vector<double> mean_;  // [heads][candidates] of the KV head at work
   std::vector<double> squares_;
 };
 
 class Cake : public Allocate {
  public:
   Cake()
-      : Allocate({"allocate", "cake", "layers by entropy and variance of their attention",
-                  "CAKE Eq. 5", {"cake_tau1", "cake_tau2"}}) {}
+      : Allocate({"allocate",
+                  "cake",
+                  "layers by entropy and variance of their attention",
+                  "CAKE Eq. 5",
+                  {"cake_tau1", "cake_tau2"}}) {}
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
   bool watches() const override { return true; }

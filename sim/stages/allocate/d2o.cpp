@@ -27,14 +27,17 @@ class Concentration : public RowStatistic {
   }
 
  private:
-  std::vector<double> variance_;   // per query head
+  std::vector<double> variance_;  // per query head
 };
 
 class D2o : public Allocate {
  public:
   D2o()
-      : Allocate({"allocate", "d2o", "layers by how evenly their attention is spread",
-                  "D2O Eq. 4-5", {}}) {}
+      : Allocate({"allocate",
+                  "d2o",
+                  "layers by how evenly their attention is spread",
+                  "D2O Eq. 4-5",
+                  {}}) {}
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
   bool watches() const override { return true; }

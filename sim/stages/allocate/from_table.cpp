@@ -31,8 +31,12 @@ Table<double> read(const AllocationRequest& request) {
 class Duo : public Allocate {
  public:
   Duo()
-      : Allocate({"allocate", "duo", "heads of low gate keep sinks and recent, the others all",
-                  "DuoAttention", {"table", "streaming_share"}, "the file `table`"}) {}
+      : Allocate({"allocate",
+                  "duo",
+                  "heads of low gate keep sinks and recent, the others all",
+                  "DuoAttention",
+                  {"table", "streaming_share"},
+                  "the file `table`"}) {}
   bool across_layers() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const Table<double> gates = read(request);
@@ -54,14 +58,12 @@ class Duo : public Allocate {
     int64_t stream = 0;
     if (settings.is("streaming_share", "none")) {
       const int64_t total = count * request.budget;
-      while (stream < count &&
-             stream * streaming + (count - stream) * request.entries > total)
+      while (stream < count && stream * streaming + (count - stream) * request.entries > total)
         ++stream;
     } else {
       stream = settings.decimal("streaming_share").half_even_times(count);
     }
-    Table<int64_t> b(static_cast<int64_t>(request.layers.size()), request.owners,
-                     request.entries);
+    Table<int64_t> b(static_cast<int64_t>(request.layers.size()), request.owners, request.entries);
     for (int64_t at = 0; at < stream; ++at) {
       const Head& head = heads[static_cast<size_t>(at)];
       b(head.layer, head.owner) = streaming;
@@ -74,8 +76,12 @@ const Register<Allocate, Duo> duo;
 class FromTable : public Allocate {
  public:
   FromTable()
-      : Allocate({"allocate", "table", "numbers of the file `table`, whatever the budget", "kvsim",
-                  {"table"}, "the file `table`"}) {}
+      : Allocate({"allocate",
+                  "table",
+                  "numbers of the file `table`, whatever the budget",
+                  "kvsim",
+                  {"table"},
+                  "the file `table`"}) {}
   bool ignores_budget() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const Table<double> rows = read(request);
@@ -88,8 +94,8 @@ class FromTable : public Allocate {
                     .where = request.settings->text("table"),
                     .found = shortest(entry),
                     .expected = "an integer >= 0"});
-        b(static_cast<int64_t>(l), owner) =
-            static_cast<int64_t>(std::min(entry, static_cast<double>(request.entries)));
+        b(static_cast<int64_t>(l),
+          owner) = static_cast<int64_t>(std::min(entry, static_cast<double>(request.entries)));
       }
     return b;
   }

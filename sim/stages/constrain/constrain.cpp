@@ -131,8 +131,11 @@ std::vector<int64_t> fair_shares(const Settings& settings, const ShareRequest& r
 class Fair : public Constrain {
  public:
   Fair()
-      : Constrain({"constrain", "fair", "budget by size of each segment, ranking inside it",
-                   "Pitfalls Algorithm 1", {"fair_spans", "fair_rounding", "fair_scores"},
+      : Constrain({"constrain",
+                   "fair",
+                   "budget by size of each segment, ranking inside it",
+                   "Pitfalls Algorithm 1",
+                   {"fair_spans", "fair_rounding", "fair_scores"},
                    "spans"}) {}
   std::vector<Range> segments(const Settings& settings, const std::vector<Span>& spans,
                               int64_t entries) const override {
@@ -148,9 +151,13 @@ const Register<Constrain, Fair> fair;
 class Debias : public Constrain {
  public:
   Debias()
-      : Constrain({"constrain", "debias", "between the unconstrained and the fair division of two "
-                   "segments", "Pitfalls Appendix G",
-                   {"fair_spans", "fair_rounding", "fair_scores", "debias_lambda"}, "2 spans"}) {}
+      : Constrain({"constrain",
+                   "debias",
+                   "between the unconstrained and the fair division of two "
+                   "segments",
+                   "Pitfalls Appendix G",
+                   {"fair_spans", "fair_rounding", "fair_scores", "debias_lambda"},
+                   "2 spans"}) {}
   bool compares_with_unconstrained(const Settings&) const override { return true; }
   bool keeps_scores(const Settings& settings) const override {
     return settings.real("debias_lambda") == 0 || Constrain::keeps_scores(settings);

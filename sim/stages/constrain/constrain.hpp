@@ -11,14 +11,14 @@ namespace kvsim {
 
 /// What `constrain` divides among the segments of one owner.
 struct ShareRequest {
-  int64_t budget = 0;                      ///< b of the owner
-  int64_t sinks = 0;                       ///< kept in the first segment before dividing
-                                           ///< (indicator=position), else 0
-  std::vector<int64_t> sizes;              ///< entries of each segment
-  std::vector<int64_t> unconstrained;      ///< kept per segment by the unconstrained record;
-                                           ///< only for kinds that compare with it; empty while
-                                           ///< budgets are not known yet: shares are the fair ones
-  bool position = false;                   ///< indicator=position: its own division
+  int64_t budget = 0;                  ///< b of the owner
+  int64_t sinks = 0;                   ///< kept in the first segment before dividing
+                                       ///< (indicator=position), else 0
+  std::vector<int64_t> sizes;          ///< entries of each segment
+  std::vector<int64_t> unconstrained;  ///< kept per segment by the unconstrained record;
+                                       ///< only for kinds that compare with it; empty while
+                                       ///< budgets are not known yet: shares are the fair ones
+  bool position = false;               ///< indicator=position: its own division
 };
 
 /// Cuts the prompt into segments and divides budgets over them (policies.md 8).

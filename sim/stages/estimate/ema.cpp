@@ -25,15 +25,13 @@ const Declare estimate_decay{{.key = "estimate_decay",
 class MovingAverage : public Estimates {
  public:
   MovingAverage(double decay, int lines, int64_t slots)
-      : log_past_(decay > 0 ? std::log(decay) : kNothing),
-        log_new_(std::log1p(-decay)),
-        log_sum_(lines, slots, kNothing),
-        log_weight_(lines, slots, kNothing) {}
+      : log_past_(decay > 0 ? std::log(decay) : kNothing), log_new_(std::log1p(-decay)),
+        log_sum_(lines, slots, kNothing), log_weight_(lines, slots, kNothing) {}
 
   void see(int line, std::span<const double> logits) override {
     for (size_t s = 0; s < logits.size(); ++s) {
       const auto slot = static_cast<int64_t>(s);
-      if (logits[s] == kNothing) continue;   // weights count from the first query that sees it
+      if (logits[s] == kNothing) continue;  // weights count from the first query that sees it
       double& sum = log_sum_.at(slot, line);
       double& weight = log_weight_.at(slot, line);
       sum = log_add(log_past_ + sum, log_new_ + logits[s]);
@@ -51,7 +49,7 @@ class MovingAverage : public Estimates {
     log_sum_.erase(slots);
     log_weight_.erase(slots);
   }
-  void restart(int64_t slot, int line, double log_score) override {   // the weight goes on
+  void restart(int64_t slot, int line, double log_score) override {  // the weight goes on
     log_sum_.at(slot, line) = log_score + log_weight_.at(slot, line);
   }
 
@@ -67,8 +65,11 @@ class MovingAverage : public Estimates {
 class Ema : public ScoreEstimate {
  public:
   Ema()
-      : ScoreEstimate({"score_estimate", "ema", "moving average of scores over its weights",
-                       "KeepKV Eq. 8", {"estimate_decay", "estimate_window"},
+      : ScoreEstimate({"score_estimate",
+                       "ema",
+                       "moving average of scores over its weights",
+                       "KeepKV Eq. 8",
+                       {"estimate_decay", "estimate_window"},
                        "queries n-1-w..n-1"}) {}
   int64_t rows(const Settings& settings, int64_t budget) const override {
     return std::max<int64_t>(1, settings.share("estimate_window", budget)) + 1;

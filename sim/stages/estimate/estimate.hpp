@@ -18,7 +18,7 @@ class Estimates {
   virtual void see(int line, std::span<const double> logits) = 0;
   virtual double log_score(int64_t slot, int line) const = 0;
   virtual void append() = 0;
-  virtual void erase(std::span<const int64_t> slots) = 0;   ///< ascending
+  virtual void erase(std::span<const int64_t> slots) = 0;  ///< ascending
   /// The slot became another one; its estimate goes on from this value.
   virtual void restart(int64_t slot, int line, double log_score) = 0;
 };

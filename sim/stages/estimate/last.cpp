@@ -28,8 +28,9 @@ class Newest : public Estimates {
 
 class Last : public ScoreEstimate {
  public:
-  Last() : ScoreEstimate({"score_estimate", "last", "the newest query's score", "kvsim", {},
-                          "query n-1"}) {}
+  Last()
+      : ScoreEstimate(
+            {"score_estimate", "last", "the newest query's score", "kvsim", {}, "query n-1"}) {}
   int64_t rows(const Settings&, int64_t) const override { return 1; }
   std::unique_ptr<Estimates> start(const Settings&, int64_t, int lines,
                                    int64_t slots) const override {

@@ -59,8 +59,12 @@ int64_t window_of(const Settings& settings, int64_t budget) {
 class WindowMean : public ScoreEstimate {
  public:
   WindowMean()
-      : ScoreEstimate({"score_estimate", "window-mean", "mean of the newest scores",
-                       "KeepKV repository", {"estimate_window"}, "the last w queries"}) {}
+      : ScoreEstimate({"score_estimate",
+                       "window-mean",
+                       "mean of the newest scores",
+                       "KeepKV repository",
+                       {"estimate_window"},
+                       "the last w queries"}) {}
   int64_t rows(const Settings& settings, int64_t budget) const override {
     return window_of(settings, budget);
   }

@@ -24,9 +24,7 @@ class AttentionRows : public RowIndicator {
     if (!weights_) return;
     multiply(per_kv_head_ ? block.kv_head : block.kv_head * block.heads + head, candidates, out);
   }
-  std::optional<AttentionSum::Of> summed_as() const override {
-    return AttentionSum::Of::attention;
-  }
+  std::optional<AttentionSum::Of> summed_as() const override { return AttentionSum::Of::attention; }
   bool is_attention() const override { return weights_ == nullptr; }
   void scale(int query_head, Range candidates, std::span<double> out) const override {
     if (weights_) multiply(per_kv_head_ ? query_head / group_size_ : query_head, candidates, out);
@@ -108,14 +106,17 @@ class BelowMeanRows : public RowIndicator {
   double row_factor(int64_t) const override { return -1; }
 
  private:
-  int64_t first_visible_;   // 0, or the start of a segment that scores on its own
+  int64_t first_visible_;  // 0, or the start of a segment that scores on its own
 };
 
 class BelowMean : public HeadRows {
  public:
   BelowMean()
-      : HeadRows({"indicator", "below-mean", "-1 where A < 1/(number of visible entries), else 0",
-                  "Scissorhands", {}}) {}
+      : HeadRows({"indicator",
+                  "below-mean",
+                  "-1 where A < 1/(number of visible entries), else 0",
+                  "Scissorhands",
+                  {}}) {}
   Rows rows(LayerWork&, const Settings&, const Segment& segment) const override {
     return std::make_unique<BelowMeanRows>(segment.range.begin);
   }
@@ -140,14 +141,17 @@ class ExpLogitRows : public RowIndicator {
   }
 
  private:
-  std::vector<double> largest_;   // [Hq]
+  std::vector<double> largest_;  // [Hq]
 };
 
 class ExpLogit : public HeadRows {
  public:
   ExpLogit()
-      : HeadRows({"indicator", "exp-logit", "exp(logit - the head's largest over J x C)",
-                  "KeepKV code", {}}) {}
+      : HeadRows({"indicator",
+                  "exp-logit",
+                  "exp(logit - the head's largest over J x C)",
+                  "KeepKV code",
+                  {}}) {}
   bool needs_logits() const override { return true; }
   Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
     std::vector<double> largest(static_cast<size_t>(work.query_heads()), -INFINITY);
@@ -170,8 +174,7 @@ const Register<Indicator, ExpLogit> exp_logit;
 /// Importance divided by the layer's total of the same query.
 class ShareRows : public RowIndicator {
  public:
-  ShareRows(const Table<float>& weights, std::vector<int64_t> positions,
-            std::vector<double> totals)
+  ShareRows(const Table<float>& weights, std::vector<int64_t> positions, std::vector<double> totals)
       : importance_(weights), positions_(std::move(positions)), totals_(std::move(totals)) {}
   void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
            std::span<double> out) const override {
@@ -179,9 +182,7 @@ class ShareRows : public RowIndicator {
     const double total = total_of(block.positions[static_cast<size_t>(row)]);
     for (double& x : out) x = total > 0 ? x / total : 0;
   }
-  std::optional<AttentionSum::Of> summed_as() const override {
-    return AttentionSum::Of::attention;
-  }
+  std::optional<AttentionSum::Of> summed_as() const override { return AttentionSum::Of::attention; }
   double row_factor(int64_t position) const override {
     const double total = total_of(position);
     return total > 0 ? 1 / total : 0;
@@ -198,14 +199,17 @@ class ShareRows : public RowIndicator {
 
   AttentionRows importance_;
   std::vector<int64_t> positions_;
-  std::vector<double> totals_;   // [M] over all heads and candidates
+  std::vector<double> totals_;  // [M] over all heads and candidates
 };
 
 class ImportanceShare : public HeadRows {
  public:
   ImportanceShare()
-      : HeadRows({"indicator", "importance-share", "importance / the layer's total of that query",
-                  "kvsim; DefensiveKV 3.1", {}}) {}
+      : HeadRows({"indicator",
+                  "importance-share",
+                  "importance / the layer's total of that query",
+                  "kvsim; DefensiveKV 3.1",
+                  {}}) {}
   Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
     const Table<float>& weights = importance_weights(work, settings);
     std::vector<double> totals(segment.positions.size(), 0.0);

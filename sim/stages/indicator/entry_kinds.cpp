@@ -30,8 +30,8 @@ class EntryIndicator : public Indicator {
 
 class Position : public EntryIndicator {
  public:
-  Position() : EntryIndicator({"indicator", "position", "i: the newest entries", "StreamingLLM",
-                               {}}) {}
+  Position()
+      : EntryIndicator({"indicator", "position", "i: the newest entries", "StreamingLLM", {}}) {}
   Table<double> entries(const EntryRequest& request) const override {
     Table<double> x(request.owners(), request.work.entries());
     for (int64_t owner = 0; owner < x.rows(); ++owner)
@@ -47,8 +47,9 @@ const Register<Indicator, Position> position;
 
 class Random : public EntryIndicator {
  public:
-  Random() : EntryIndicator({"indicator", "random", "uniform draw u(seed, layer, head, i)",
-                             "kvsim", {}}) {}
+  Random()
+      : EntryIndicator(
+            {"indicator", "random", "uniform draw u(seed, layer, head, i)", "kvsim", {}}) {}
   Table<double> entries(const EntryRequest& request) const override {
     Table<double> x(request.owners(), request.work.entries());
     for (int64_t owner = 0; owner < x.rows(); ++owner)
@@ -125,8 +126,11 @@ const Register<Indicator, KeyNorm> key_norm;
 class KeyDifference : public EntryIndicator {
  public:
   KeyDifference()
-      : EntryIndicator({"indicator", "key-difference",
-                        "-cos(k_i, mean direction of all prompt keys)", "KeyDiff", {}}) {}
+      : EntryIndicator({"indicator",
+                        "key-difference",
+                        "-cos(k_i, mean direction of all prompt keys)",
+                        "KeyDiff",
+                        {}}) {}
   Table<double> entries(const EntryRequest& request) const override {
     return per_kv_head(request, [&](int kv, std::span<double> out) {
       const auto entries = static_cast<double>(request.work.entries());
@@ -152,8 +156,12 @@ const Register<Indicator, KeyDifference> key_difference;
 class External : public EntryIndicator {
  public:
   External()
-      : EntryIndicator({"indicator", "external", "read from the HDF5 file `scores`", "kvsim",
-                        {"scores"}, "the file `scores`"}) {}
+      : EntryIndicator({"indicator",
+                        "external",
+                        "read from the HDF5 file `scores`",
+                        "kvsim",
+                        {"scores"},
+                        "the file `scores`"}) {}
   Table<double> entries(const EntryRequest& request) const override {
     return request.files.scores(request.settings.text("scores"), request.work.layer(),
                                 request.owners(), request.work.entries());

@@ -13,9 +13,9 @@ namespace kvsim {
 
 /// The axes of an indicator before aggregation and grouping.
 enum class Axes {
-  entry,            ///< [owner][i]: no queries; `aggregate` and `group` are skipped
-  head_row,         ///< [h][j][i]
-  group_row,        ///< [kv head][j][i]; `group` is skipped
+  entry,      ///< [owner][i]: no queries; `aggregate` and `group` are skipped
+  head_row,   ///< [h][j][i]
+  group_row,  ///< [kv head][j][i]; `group` is skipped
 };
 
 /// Turns rows of attention into rows of the indicator, for one layer and one segment.
@@ -38,7 +38,7 @@ class RowIndicator {
   /// Where a row is a term of the backend's sums times row_factor(position) times what `scale`
   /// multiplies with: which term. Weighted sums of rows are then taken from those.
   virtual std::optional<AttentionSum::Of> summed_as() const { return std::nullopt; }
-  virtual double bound(int64_t /*position*/) const { return 0; }   ///< of AttentionSum::Of::below
+  virtual double bound(int64_t /*position*/) const { return 0; }  ///< of AttentionSum::Of::below
   virtual double row_factor(int64_t /*position*/) const { return 1; }
   virtual void scale(int /*query_head*/, Range /*candidates*/, std::span<double>) const {}
   /// Is a row attention itself?
@@ -56,7 +56,7 @@ struct EntryRequest {
   const Settings& settings;
   const SideFiles& files;
   uint64_t seed = 0;
-  bool per_query_head = false;   ///< owners are query heads; values and keys come from kappa(h)
+  bool per_query_head = false;  ///< owners are query heads; values and keys come from kappa(h)
   int64_t owners() const { return per_query_head ? work.query_heads() : work.kv_heads(); }
   int kv_head(int64_t owner) const {
     return static_cast<int>(per_query_head ? owner / work.group_size() : owner);
@@ -79,7 +79,7 @@ class Indicator : public Kind {
   virtual Axes axes() const = 0;
   virtual bool needs_logits() const { return false; }
   virtual bool needs_outputs() const { return false; }
-  virtual bool aggregates_first() const { return false; }   ///< needs order=asg or ags
+  virtual bool aggregates_first() const { return false; }  ///< needs order=asg or ags
 
   /// schedule=decode: can score slots. Row indicators turn one query's attention over the slots
   /// present into X; the others score a slot from what it is.

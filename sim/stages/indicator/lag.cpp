@@ -1,5 +1,4 @@
 #include <Eigen/Core>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -40,8 +39,9 @@ std::vector<double> block_scores(const Tensor& tensor, int kv_head, int64_t begi
   for (int64_t t = 0; t < size; ++t) {
     scaled = (token(t) - low) / divisor;
     const double squares = (scaled - scaled.mean()).square().sum();
-    score[static_cast<size_t>(t)] =
-        channels > 1 ? std::sqrt(squares / static_cast<double>(channels - 1)) : 0;
+    score[static_cast<size_t>(t)] = channels > 1
+                                        ? std::sqrt(squares / static_cast<double>(channels - 1))
+                                        : 0;
   }
   const double top = *std::max_element(score.begin(), score.end());
   double sum = 0;
@@ -63,8 +63,12 @@ void write_ranks(const std::vector<double>& score, std::span<double> out) {
 class Lag : public Indicator {
  public:
   Lag()
-      : Indicator({"indicator", "lag", "rank of the spread of keys and values, scaled by the "
-                   "following block", "LagKV", {"lag_block", "sinks"}}) {}
+      : Indicator({"indicator",
+                   "lag",
+                   "rank of the spread of keys and values, scaled by the "
+                   "following block",
+                   "LagKV",
+                   {"lag_block", "sinks"}}) {}
   Axes axes() const override { return Axes::entry; }
 
   Table<double> entries(const EntryRequest& request) const override {

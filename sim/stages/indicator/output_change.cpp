@@ -1,5 +1,4 @@
 #include <Eigen/Core>
-
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -36,10 +35,10 @@ double inner(std::span<const double> x, const Table<double>& gram, std::span<con
 /// an entry holds most of the attention, 1-A and z - v_i are both lost to rounding; there
 /// (1-A)^-1 (z - v_i) = (mean of everything else) - v_i is taken from the other entries' own sum.
 struct HeadRow {
-  std::span<const double> output;   // z
-  int64_t heavy = -1;               // the entry with A >= 1/2, if any
-  std::vector<double> rest;         // mean of everything else, for the heavy entry
-  bool alone = false;               // nothing but the heavy entry is visible
+  std::span<const double> output;  // z
+  int64_t heavy = -1;              // the entry with A >= 1/2, if any
+  std::vector<double> rest;        // mean of everything else, for the heavy entry
+  bool alone = false;              // nothing but the heavy entry is visible
 };
 
 /// Two heads a <= b of a unit. What is the same for (a, b) and (b, a) is made once.
@@ -69,8 +68,7 @@ class OutputChangeRows : public RowIndicator {
     find_rests(block);
     change_.reserve(block.heads / size_ * block.rows * candidates_.size());
     const int64_t together = kEntries * threads();
-    const int64_t step =
-        std::max(together, kProducts / turned_.rows() / together * together);
+    const int64_t step = std::max(together, kProducts / turned_.rows() / together * together);
     products_.reserve(turned_.rows() * std::min(step, candidates_.size()));
     for (int64_t begin = candidates_.begin; begin < candidates_.end; begin += step)
       score_tile(block, {begin, std::min(candidates_.end, begin + step)});
@@ -103,8 +101,7 @@ class OutputChangeRows : public RowIndicator {
     for (int a = 0; a < size_; ++a)
       for (int b = a; b < size_; ++b) pairs_.push_back({a, b});
     for (int unit = first; unit < first + block.heads; unit += size_)
-      for (const auto [a, b] : pairs_)
-        metrics_.push_back(&work_.output_metric(unit + a, unit + b));
+      for (const auto [a, b] : pairs_) metrics_.push_back(&work_.output_metric(unit + a, unit + b));
   }
   /// Of pair number `pair` of the unit whose first head is `first`.
   size_t at(int first, size_t pair) const {
@@ -140,8 +137,8 @@ class OutputChangeRows : public RowIndicator {
           gram(metrics_[static_cast<size_t>(index)]->gram.data(), dv, dv);
       Eigen::Map<Matrix> turned(turned_.row(index * rows).data(), rows, dv);
       turned.noalias() = of_a * gram;
-      Eigen::Map<Eigen::VectorXd>(&forms_[static_cast<size_t>(index * rows)], rows) =
-          turned.cwiseProduct(of_b).rowwise().sum();
+      Eigen::Map<Eigen::VectorXd>(&forms_[static_cast<size_t>(index * rows)],
+                                  rows) = turned.cwiseProduct(of_b).rowwise().sum();
       if (a == b)
         turned *= 2;
       else
@@ -151,7 +148,7 @@ class OutputChangeRows : public RowIndicator {
 
   /// The mean of everything else needs logits: they are asked for where an entry is heavy.
   void find_rests(const AttentionBlock& block) {
-    std::vector<int64_t> positions, numbers;   // of the rows with such entries
+    std::vector<int64_t> positions, numbers;  // of the rows with such entries
     for (int64_t row = 0; row < block.rows; ++row) {
       int head = 0;
       while (head < block.heads && head_row(block, head, row).heavy < 0) ++head;
@@ -178,8 +175,8 @@ class OutputChangeRows : public RowIndicator {
   void find_rest(const float* logits, int64_t visible, int head, HeadRow& own) const {
     const std::vector<float>& sinks = work_.trace().attention_sink;
     const int query_head = kv_head_ * work_.group_size() + head;
-    const double sink =
-        sinks.empty() ? -INFINITY : static_cast<double>(sinks[static_cast<size_t>(query_head)]);
+    const double sink = sinks.empty() ? -INFINITY
+                                      : static_cast<double>(sinks[static_cast<size_t>(query_head)]);
     double shift = sink;
     for (int64_t i = 0; i < visible; ++i)
       if (i != own.heavy) shift = std::max(shift, static_cast<double>(logits[i]));
@@ -281,15 +278,15 @@ class OutputChangeRows : public RowIndicator {
   bool look_ahead_;
   bool joint_;
   int kv_head_ = -1;
-  int size_ = 1;                   // heads of a unit
-  std::vector<PairOfUnit> pairs_;    // of a unit
-  std::vector<const OutputMetric*> metrics_;   // [units][pairs]
-  std::vector<double> outputs_;    // [heads][rows][dv] z of the block at work
-  std::vector<HeadRow> rows_;      // [heads][rows]
-  Table<double> turned_;           // [units][pairs][rows][dv]: z_a G_ab + z_b G_ba
-  std::vector<double> forms_;      // [units][pairs][rows]: z_a G_ab z_b
-  Buffer<double> products_;        // [units][pairs][rows][entries of the tile at work]
-  Buffer<double> change_;          // [units][rows][candidates]
+  int size_ = 1;                              // heads of a unit
+  std::vector<PairOfUnit> pairs_;             // of a unit
+  std::vector<const OutputMetric*> metrics_;  // [units][pairs]
+  std::vector<double> outputs_;               // [heads][rows][dv] z of the block at work
+  std::vector<HeadRow> rows_;                 // [heads][rows]
+  Table<double> turned_;                      // [units][pairs][rows][dv]: z_a G_ab + z_b G_ba
+  std::vector<double> forms_;                 // [units][pairs][rows]: z_a G_ab z_b
+  Buffer<double> products_;                   // [units][pairs][rows][entries of the tile at work]
+  Buffer<double> change_;                     // [units][rows][candidates]
 };
 
 class OutputChangeKind : public Indicator {
@@ -309,13 +306,23 @@ class OutputChangeKind : public Indicator {
 
 struct OutputChange : OutputChangeKind {
   OutputChange()
-      : OutputChangeKind({"indicator", "output-change", "change of the head's output when the "
-                          "entry alone is removed", "ReST-KV Eq. 7", {}}, false) {}
+      : OutputChangeKind({"indicator",
+                          "output-change",
+                          "change of the head's output when the "
+                          "entry alone is removed",
+                          "ReST-KV Eq. 7",
+                          {}},
+                         false) {}
 };
 struct OutputChangeJoint : OutputChangeKind {
   OutputChangeJoint()
-      : OutputChangeKind({"indicator", "output-change-joint", "change of the layer's output by all "
-                          "heads that share the entry", "kvsim, after ReST-KV Eq. 7", {}}, true) {}
+      : OutputChangeKind({"indicator",
+                          "output-change-joint",
+                          "change of the layer's output by all "
+                          "heads that share the entry",
+                          "kvsim, after ReST-KV Eq. 7",
+                          {}},
+                         true) {}
 };
 const Register<Indicator, OutputChange> output_change;
 const Register<Indicator, OutputChangeJoint> output_change_joint;

@@ -9,7 +9,7 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kEntries = 128;   // whose values are read at a time
+constexpr int64_t kEntries = 128;  // whose values are read at a time
 /// A squared distance below this share of its parts is taken from the difference itself.
 constexpr double kCancelled = 1e-8;
 
@@ -55,8 +55,8 @@ class MeanRows : public RowIndicator {
       for (int64_t r = 0; r < dv; ++r)
         for (int64_t c = 0; c < dv; ++c)
           turned(head, c) += outputs(head, r) * metrics_[static_cast<size_t>(head)]->gram(r, c);
-      own[static_cast<size_t>(head)] =
-          std::inner_product(output.begin(), output.end(), turn.begin(), 0.0);
+      own[static_cast<size_t>(head)] = std::inner_product(output.begin(), output.end(),
+                                                          turn.begin(), 0.0);
     });
     Table<double> products(std::ssize(rows), candidates.size());
     work_.backend().value_products(work_.trace(), kv_head, turned.data(), turned.rows(), candidates,
@@ -102,14 +102,18 @@ class MeanRows : public RowIndicator {
   }
 
   LayerWork& work_;
-  std::vector<const OutputMetric*> metrics_;   // of the block's heads
+  std::vector<const OutputMetric*> metrics_;  // of the block's heads
 };
 
 class OutputChangeMean : public Indicator {
  public:
   OutputChangeMean()
-      : Indicator({"indicator", "output-change-mean", "the output's change, from attention "
-                   "aggregated over the queries first", "ReST-KV code", {}}) {}
+      : Indicator({"indicator",
+                   "output-change-mean",
+                   "the output's change, from attention "
+                   "aggregated over the queries first",
+                   "ReST-KV code",
+                   {}}) {}
   Axes axes() const override { return Axes::head_row; }
   bool aggregates_first() const override { return true; }
   std::unique_ptr<RowIndicator> rows(LayerWork& work, const Settings&,

@@ -27,10 +27,10 @@ class CamBase : public Merge {
     const int64_t most = request.settings->count("cam_targets");
     for (MergeOwner& owner : request.owners) {
       SlotCache& cache = *owner.cache;
-      std::vector<int64_t> later;   // kept slots behind the one at work, farthest first
+      std::vector<int64_t> later;  // kept slots behind the one at work, farthest first
       double attention = 0;
       size_t next = owner.evicted.size();
-      std::vector<std::pair<int64_t, double>> spread(owner.evicted.size());   // targets, amount
+      std::vector<std::pair<int64_t, double>> spread(owner.evicted.size());  // targets, amount
       std::vector<std::vector<int64_t>> targets(owner.evicted.size());
       for (int64_t slot = cache.size(); slot-- > 0;) {
         if (next == 0 || owner.evicted[next - 1] != slot) {
@@ -42,8 +42,8 @@ class CamBase : public Merge {
         const auto count = std::min<int64_t>(most, static_cast<int64_t>(later.size()));
         if (count == 0 || attention <= 0) continue;
         const double mean = attention / static_cast<double>(later.size());
-        const double chance =
-            std::clamp(owner.attention[static_cast<size_t>(slot)] / mean, 0.0, 1.0);
+        const double chance = std::clamp(owner.attention[static_cast<size_t>(slot)] / mean, 0.0,
+                                         1.0);
         const double draw = uniform(request.seed + 1, static_cast<uint64_t>(request.layer),
                                     static_cast<uint64_t>(cache.owner()),
                                     static_cast<uint64_t>(cache.position(slot)));
@@ -61,8 +61,12 @@ class CamBase : public Merge {
 class Cam : public CamBase {
  public:
   Cam()
-      : CamBase({"merge", "cam", "values are spread over later slots, by a draw",
-                 "CaM repository", {"cam_targets"}, "query n-1"}) {}
+      : CamBase({"merge",
+                 "cam",
+                 "values are spread over later slots, by a draw",
+                 "CaM repository",
+                 {"cam_targets"},
+                 "query n-1"}) {}
   double amount(double chance, double draw) const override { return draw < chance ? 1 : 0; }
 };
 const Register<Merge, Cam> cam;
@@ -71,8 +75,12 @@ const Register<Merge, Cam> cam;
 class CamExpected : public CamBase {
  public:
   CamExpected()
-      : CamBase({"merge", "cam-expected", "values are spread over later slots, by the probability",
-                 "kvsim", {"cam_targets"}, "query n-1"}) {}
+      : CamBase({"merge",
+                 "cam-expected",
+                 "values are spread over later slots, by the probability",
+                 "kvsim",
+                 {"cam_targets"},
+                 "query n-1"}) {}
   double amount(double chance, double) const override { return chance; }
 };
 const Register<Merge, CamExpected> cam_expected;

@@ -7,8 +7,12 @@ namespace {
 /// KeepKV Eq. 5 with equal weights: the slot is the plain mean of all its entries so far.
 class Convex : public Merge {
  public:
-  Convex() : Merge({"merge", "convex", "the plain mean of the slot's entries", "KeepKV Eq. 5",
-                    {"merge_threshold"}}) {}
+  Convex()
+      : Merge({"merge",
+               "convex",
+               "the plain mean of the slot's entries",
+               "KeepKV Eq. 5",
+               {"merge_threshold"}}) {}
   std::vector<std::string> votes() const override { return {"none", "count"}; }
 
   void apply(MergeRequest& request) const override {

@@ -43,14 +43,19 @@ void merge_into(MergeOwner& owner, int64_t into,
 
 class D2o : public Merge {
  public:
-  D2o() : Merge({"merge", "d2o", "convex weights by cosine, above a threshold that follows the "
-                 "cosines", "D2O", {}}) {}
+  D2o()
+      : Merge({"merge",
+               "d2o",
+               "convex weights by cosine, above a threshold that follows the "
+               "cosines",
+               "D2O",
+               {}}) {}
 
   void apply(MergeRequest& request) const override {
     const auto targets = nearest_kept(request);
     const double threshold = d2o_threshold(targets, *request.memory);
     for (size_t o = 0; o < targets.size(); ++o) {
-      std::map<int64_t, std::vector<std::pair<int64_t, double>>> merged;   // by target
+      std::map<int64_t, std::vector<std::pair<int64_t, double>>> merged;  // by target
       for (size_t x = 0; x < targets[o].size(); ++x)
         if (targets[o][x].slot >= 0 && targets[o][x].cosine >= threshold)
           merged[targets[o][x].slot].emplace_back(request.owners[o].evicted[x],

@@ -10,15 +10,19 @@ namespace {
 class D2oCode : public Merge {
  public:
   D2oCode()
-      : Merge({"merge", "d2o-code", "the same rank of all heads merges or none does; weights as "
-               "coded", "D2O repository", {}}) {}
+      : Merge({"merge",
+               "d2o-code",
+               "the same rank of all heads merges or none does; weights as "
+               "coded",
+               "D2O repository",
+               {}}) {}
 
   void apply(MergeRequest& request) const override {
     const auto targets = nearest_kept(request);
     const double threshold = d2o_threshold(targets, *request.memory);
     const std::vector<uint8_t> merges = merging_ranks(targets, threshold);
     for (size_t o = 0; o < targets.size(); ++o) {
-      std::map<int64_t, std::vector<size_t>> merged;   // by target: ranks
+      std::map<int64_t, std::vector<size_t>> merged;  // by target: ranks
       for (size_t x = 0; x < targets[o].size(); ++x)
         if (targets[o][x].slot >= 0 && merges[x]) merged[targets[o][x].slot].push_back(x);
       for (const auto& [into, ranks] : merged)

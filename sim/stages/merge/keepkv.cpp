@@ -6,7 +6,7 @@
 namespace kvsim {
 namespace {
 
-constexpr double kLeastLevel = 1e-6;   // |mean logit| below which Eq. 7 divides by nothing
+constexpr double kLeastLevel = 1e-6;  // |mean logit| below which Eq. 7 divides by nothing
 
 /// KeepKV Eq. 7 in logs. With L = ln s^, a = ln p + L: the key is the mean by score, stretched by
 /// f = (Lambda - ln P) / mean L, so that P votes of the slot weigh at the estimate what both did.
@@ -19,8 +19,8 @@ void merge_pair(MergeOwner& owner, int64_t from, int64_t into) {
   const double mass_c = std::log(cache.entries(into)) + level_c;
   const double share = 1 / (1 + std::exp(mass_c - mass_e));
   const double mean_level = share * level_e + (1 - share) * level_c;
-  const double level =
-      log_add(mass_e, mass_c) - std::log(cache.entries(from) + cache.entries(into));
+  const double level = log_add(mass_e, mass_c) -
+                       std::log(cache.entries(from) + cache.entries(into));
   double scale = 1;
   if (std::fabs(mean_level) < kLeastLevel)
     ++owner.undefined_scales;
@@ -38,9 +38,13 @@ void merge_pair(MergeOwner& owner, int64_t from, int64_t into) {
 
 class KeepKv : public Merge {
  public:
-  KeepKv() : Merge({"merge", "keepkv", "mean by score and votes, key scaled to keep the mass",
-                    "KeepKV Eq. 7", {"merge_threshold", "score_estimate"},
-                    "a layer without softcap"}) {}
+  KeepKv()
+      : Merge({"merge",
+               "keepkv",
+               "mean by score and votes, key scaled to keep the mass",
+               "KeepKV Eq. 7",
+               {"merge_threshold", "score_estimate"},
+               "a layer without softcap"}) {}
   std::vector<std::string> votes() const override { return {"count"}; }
   EstimateLines estimates() const override { return EstimateLines::mean_query; }
   std::vector<std::string> bounds(int) const override { return {"paper", "scale"}; }

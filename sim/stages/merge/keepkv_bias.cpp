@@ -56,14 +56,18 @@ class BiasMerge {
 
   MergeOwner& owner_;
   SlotCache& cache_;
-  std::vector<double> log_total_;   // ln Z^h before any merge
+  std::vector<double> log_total_;  // ln Z^h before any merge
 };
 
 class KeepKvBias : public Merge {
  public:
   KeepKvBias()
-      : Merge({"merge", "keepkv-bias", "mean by score, mass kept by a bias per query head", "kvsim",
-               {"merge_threshold", "score_estimate"}, "a layer without softcap"}) {}
+      : Merge({"merge",
+               "keepkv-bias",
+               "mean by score, mass kept by a bias per query head",
+               "kvsim",
+               {"merge_threshold", "score_estimate"},
+               "a layer without softcap"}) {}
   std::vector<std::string> votes() const override { return {"bias"}; }
   EstimateLines estimates() const override { return EstimateLines::every_head; }
   std::vector<std::string> bounds(int heads) const override {

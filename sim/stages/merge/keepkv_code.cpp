@@ -6,7 +6,7 @@
 namespace kvsim {
 namespace {
 
-const double kLogGuard = -14 * std::log(2.0);   // what the code adds to scores, 2^-14, in logs
+const double kLogGuard = -14 * std::log(2.0);  // what the code adds to scores, 2^-14, in logs
 
 /// As published: the mean by votes times (score + 2^-14), without the scale of Eq. 7.
 void merge_pair(MergeOwner& owner, int64_t from, int64_t into) {
@@ -21,16 +21,20 @@ void merge_pair(MergeOwner& owner, int64_t from, int64_t into) {
   const double share = 1 / (1 + std::exp(weight_c - weight_e));
   mix(cache.key(into), 1 - share, cache.key(from), share);
   mix(cache.value(into), 1 - share, cache.value(from), share);
-  estimates.restart(into, 0, log_add(votes_e + level_e, votes_c + level_c) -
-                                 std::log(cache.entries(from) + cache.entries(into)));
+  estimates.restart(into, 0,
+                    log_add(votes_e + level_e, votes_c + level_c) -
+                        std::log(cache.entries(from) + cache.entries(into)));
   join(owner, from, into);
 }
 
 class KeepKvCode : public Merge {
  public:
   KeepKvCode()
-      : Merge({"merge", "keepkv-code", "mean by score and votes, key not scaled",
-               "KeepKV repository", {"merge_threshold", "score_estimate"},
+      : Merge({"merge",
+               "keepkv-code",
+               "mean by score and votes, key not scaled",
+               "KeepKV repository",
+               {"merge_threshold", "score_estimate"},
                "a layer without softcap"}) {}
   std::vector<std::string> votes() const override { return {"count"}; }
   EstimateLines estimates() const override { return EstimateLines::mean_query; }

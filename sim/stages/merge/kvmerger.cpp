@@ -77,8 +77,8 @@ class Clustering {
     }
     std::ranges::sort(pairs, std::greater<>());
     const int64_t sets = n_ - static_cast<int64_t>(result_.guarded.size());
-    const int64_t wanted =
-        std::clamp<int64_t>(sets - places_, 0, static_cast<int64_t>(pairs.size()));
+    const int64_t wanted = std::clamp<int64_t>(sets - places_, 0,
+                                               static_cast<int64_t>(pairs.size()));
     for (int64_t x = 0; x < wanted; ++x)
       joined_[static_cast<size_t>(pairs[static_cast<size_t>(x)].second)] = 1;
   }
@@ -98,7 +98,7 @@ class Clustering {
 
   /// When no pair is left to join: sets of smallest total score go (ties: the older).
   void drop_smallest() {
-    std::vector<std::pair<double, size_t>> open;   // unguarded sets
+    std::vector<std::pair<double, size_t>> open;  // unguarded sets
     for (size_t s = 0; s < result_.sets.size(); ++s) {
       if (guarded(result_.pivot[s])) continue;
       double total = 0;
@@ -124,7 +124,7 @@ class Clustering {
   int64_t n_;
   int64_t places_ = 0;
   std::vector<uint8_t> is_guarded_;
-  std::vector<uint8_t> joined_;   // [i]: i and i+1 are in one set
+  std::vector<uint8_t> joined_;  // [i]: i and i+1 are in one set
   Clusters result_;
 };
 
@@ -132,8 +132,12 @@ class Clustering {
 class KvMerger : public Merge {
  public:
   KvMerger()
-      : Merge({"merge", "kvmerger", "neighbours of similar keys become one slot, weighted by a "
-               "Gaussian around the best", "KVMerger", {}}) {}
+      : Merge({"merge",
+               "kvmerger",
+               "neighbours of similar keys become one slot, weighted by a "
+               "Gaussian around the best",
+               "KVMerger",
+               {}}) {}
   bool replaces_selection() const override { return true; }
   Clusters cluster(const ClusterRequest& request) const override {
     return Clustering(request).run();
@@ -163,7 +167,7 @@ class KvMerger : public Merge {
       weight.push_back(variance > 0 ? std::exp(-d / (2 * variance)) : 1.0);
       weights += weight.back();
     }
-    double before = 1 / weights;   // the pivot's own weight is 1
+    double before = 1 / weights;  // the pivot's own weight is 1
     for (size_t m = 0; m < set.members.size(); ++m) {
       if (set.members[m] == set.pivot) continue;
       mix(cache.key(set.pivot), before, cache.key(set.members[m]), weight[m] / weights);

@@ -15,35 +15,35 @@ namespace kvsim {
 /// afterwards.
 struct MergeOwner {
   SlotCache* cache = nullptr;
-  std::vector<int64_t> evicted;       ///< slots, ascending
-  std::vector<double> attention;      ///< [slots] of the newest query, mean over the owner's heads;
-                                      ///< empty unless uses_attention()
+  std::vector<int64_t> evicted;   ///< slots, ascending
+  std::vector<double> attention;  ///< [slots] of the newest query, mean over the owner's heads;
+                                  ///< empty unless uses_attention()
   /// Slots that become one, for kinds that replace selection; filled by who called.
   struct Set {
     int64_t pivot = 0;
-    std::vector<int64_t> members;     ///< the pivot included
+    std::vector<int64_t> members;  ///< the pivot included
   };
   std::vector<Set> sets;
   /// Slots that a merge went into, in the order of the merges, and where they came from.
   struct Step {
     int64_t from = 0;
     int64_t into = 0;
-    double entries_from = 1;          ///< before the merge
+    double entries_from = 1;  ///< before the merge
     double entries_into = 1;
-    double log_score_from = kUnknown; ///< ln s^ before the merge, where the kind estimates one
+    double log_score_from = kUnknown;  ///< ln s^ before the merge, where the kind estimates one
     double log_score_into = kUnknown;
-    double scale = 1;                 ///< f of Eq. 7
+    double scale = 1;  ///< f of Eq. 7
     static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
   };
   std::vector<Step> steps;
-  int64_t undefined_scales = 0;       ///< merges at which Eq. 7 is undefined
-  std::vector<double> scales;         ///< f of Eq. 7, one per merge
+  int64_t undefined_scales = 0;  ///< merges at which Eq. 7 is undefined
+  std::vector<double> scales;    ///< f of Eq. 7, one per merge
 };
 
 /// What a kind remembers of a layer between compressions.
 struct MergeMemory {
   bool started = false;
-  double threshold = 0;               ///< d2o's tau
+  double threshold = 0;  ///< d2o's tau
 };
 
 /// One compression of one layer.
@@ -59,22 +59,22 @@ enum class EstimateLines { none, mean_query, every_head };
 
 /// Entries of one owner as sets that become one slot each; for kinds that replace selection.
 struct ClusterRequest {
-  const float* keys = nullptr;             ///< [n][d]
+  const float* keys = nullptr;  ///< [n][d]
   int64_t key_dim = 0;
-  std::span<const double> score;           ///< [n] higher = keep
-  int64_t budget = 0;                      ///< b
+  std::span<const double> score;  ///< [n] higher = keep
+  int64_t budget = 0;             ///< b
 };
 struct Clusters {
-  std::vector<std::vector<uint32_t>> sets; ///< entries of each, ascending; sets by `pivot`
-  std::vector<uint32_t> pivot;             ///< entry of the set at whose position the slot sits
-  std::vector<uint32_t> guarded;           ///< entries kept for sure, ascending
+  std::vector<std::vector<uint32_t>> sets;  ///< entries of each, ascending; sets by `pivot`
+  std::vector<uint32_t> pivot;              ///< entry of the set at whose position the slot sits
+  std::vector<uint32_t> guarded;            ///< entries kept for sure, ascending
 };
 
 /// What becomes of entries that lose their place (policies.md 9).
 class Merge : public Kind {
  public:
   using Kind::Kind;
-  virtual bool merges() const { return true; }                   ///< anything but `drop`
+  virtual bool merges() const { return true; }  ///< anything but `drop`
   /// Values of `votes` that fit, the usual one first.
   virtual std::vector<std::string> votes() const { return {"none"}; }
   virtual EstimateLines estimates() const { return EstimateLines::none; }

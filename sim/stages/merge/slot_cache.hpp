@@ -18,8 +18,8 @@ class SlotCache {
         value_dim_(value_dim) {}
 
   int owner() const { return owner_; }
-  int first_head() const { return first_head_; }   ///< query heads that read it: first_head ..
-  int heads() const { return heads_; }             ///< .. first_head + heads - 1
+  int first_head() const { return first_head_; }  ///< query heads that read it: first_head ..
+  int heads() const { return heads_; }            ///< .. first_head + heads - 1
   int64_t size() const { return static_cast<int64_t>(position_.size()); }
   int64_t key_dim() const { return key_dim_; }
   int64_t value_dim() const { return value_dim_; }
@@ -35,8 +35,8 @@ class SlotCache {
   std::span<const float> value(int64_t slot) const {
     return {v_.data() + slot * value_dim_, width(value_dim_)};
   }
-  const float* keys() const { return k_.data(); }       ///< [slots][d]
-  const float* values() const { return v_.data(); }     ///< [slots][dv]
+  const float* keys() const { return k_.data(); }    ///< [slots][d]
+  const float* values() const { return v_.data(); }  ///< [slots][dv]
 
   /// Entries merged into a slot, ascending, its own included; empty while it is one entry alone.
   const std::vector<uint32_t>& members(int64_t slot) const {
@@ -56,12 +56,12 @@ class SlotCache {
   }
   void set_bias(int64_t slot, int x, double bias);
 
-  Estimates* estimates() const { return estimates_.get(); }   ///< null: nobody asked for any
+  Estimates* estimates() const { return estimates_.get(); }  ///< null: nobody asked for any
   void estimate_with(std::unique_ptr<Estimates> estimates) { estimates_ = std::move(estimates); }
 
   void reserve(int64_t slots);
   void append(int64_t position, std::span<const float> k, std::span<const float> v);
-  void erase(std::span<const int64_t> slots);   ///< ascending
+  void erase(std::span<const int64_t> slots);  ///< ascending
 
  private:
   static size_t width(int64_t dim) { return static_cast<size_t>(dim); }
@@ -75,7 +75,7 @@ class SlotCache {
   std::vector<float> k_;
   std::vector<float> v_;
   std::vector<std::vector<uint32_t>> members_;
-  std::vector<double> bias_;   ///< [slots][heads], or empty
+  std::vector<double> bias_;  ///< [slots][heads], or empty
   std::unique_ptr<Estimates> estimates_;
 };
 

@@ -36,8 +36,10 @@ Matrix unit_keys(const SlotCache& cache, const std::vector<int64_t>& slots,
     const auto key = cache.key(slots[r]);
     const double size = length[static_cast<size_t>(slots[r])];
     for (size_t c = 0; c < key.size(); ++c)
-      unit(static_cast<int64_t>(r), static_cast<int64_t>(c)) =
-          size > 0 ? static_cast<float>(static_cast<double>(key[c]) / size) : 0.0f;
+      unit(static_cast<int64_t>(r),
+           static_cast<int64_t>(c)) = size > 0
+                                          ? static_cast<float>(static_cast<double>(key[c]) / size)
+                                          : 0.0f;
   }
   return unit;
 }
@@ -78,12 +80,12 @@ std::vector<Target> nearest_kept(const MergeOwner& owner) {
 
 std::vector<std::vector<Target>> nearest_kept(const MergeRequest& request) {
   std::vector<std::vector<Target>> all(request.owners.size());
-  constexpr int64_t kWorthThreads = int64_t{1} << 22;   // about a millisecond of one core
+  constexpr int64_t kWorthThreads = int64_t{1} << 22;  // about a millisecond of one core
   int64_t work = 0;
   for (const MergeOwner& owner : request.owners)
     work += static_cast<int64_t>(owner.evicted.size()) * owner.cache->size() *
             owner.cache->key_dim();
-  if (work < kWorthThreads) {   // a few entries of a decoding step
+  if (work < kWorthThreads) {  // a few entries of a decoding step
     for (size_t o = 0; o < all.size(); ++o) all[o] = nearest_kept(request.owners[o]);
     return all;
   }

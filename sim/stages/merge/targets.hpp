@@ -7,7 +7,7 @@ namespace kvsim {
 
 /// The kept slot whose key has the largest cosine with an evicted one's.
 struct Target {
-  int64_t slot = -1;     ///< -1: nothing is kept
+  int64_t slot = -1;  ///< -1: nothing is kept
   double cosine = 0;
 };
 

@@ -10,18 +10,20 @@ namespace {
 class ValueFold : public Merge {
  public:
   ValueFold()
-      : Merge({"merge", "value-fold", "values join the slot of the nearest key, keys do not",
-               "kvpress", {}}) {}
+      : Merge({"merge",
+               "value-fold",
+               "values join the slot of the nearest key, keys do not",
+               "kvpress",
+               {}}) {}
 
   void apply(MergeRequest& request) const override {
     const auto targets = nearest_kept(request);
     for (size_t o = 0; o < targets.size(); ++o) {
-      std::map<int64_t, std::vector<size_t>> folded;   // by target
+      std::map<int64_t, std::vector<size_t>> folded;  // by target
       for (size_t x = 0; x < targets[o].size(); ++x)
         if (targets[o][x].slot >= 0 && targets[o][x].cosine > 0)
           folded[targets[o][x].slot].push_back(x);
-      for (const auto& [into, ranks] : folded)
-        fold(request.owners[o], into, ranks, targets[o]);
+      for (const auto& [into, ranks] : folded) fold(request.owners[o], into, ranks, targets[o]);
     }
   }
 

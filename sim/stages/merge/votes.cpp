@@ -26,8 +26,9 @@ const Register<Votes, NoVotes> none;
 
 class Count : public Votes {
  public:
-  Count() : Votes({"votes", "count", "logits get ln p, p the entries in the slot", "KeepKV Eq. 6",
-                   {}}) {}
+  Count()
+      : Votes(
+            {"votes", "count", "logits get ln p, p the entries in the slot", "KeepKV Eq. 6", {}}) {}
   double log_weight(const SlotCache& cache, int64_t slot, int) const override {
     return std::log(cache.entries(slot));
   }

@@ -43,8 +43,11 @@ const Register<Normalize, HeadSum> head_sum;
 class LayerSum : public Normalize {
  public:
   LayerSum()
-      : Normalize({"normalize", "layer-sum", "sum of w over all heads and candidates",
-                   "DefensiveKV Algorithm 2, line 11", {}}) {}
+      : Normalize({"normalize",
+                   "layer-sum",
+                   "sum of w over all heads and candidates",
+                   "DefensiveKV Algorithm 2, line 11",
+                   {}}) {}
   void apply(const Table<double>& w, Range candidates, Table<double>& scores) const override {
     double total = 0;
     for (int64_t owner = 0; owner < w.rows(); ++owner) total += sum_of(w.row(owner), candidates);
@@ -57,8 +60,11 @@ const Register<Normalize, LayerSum> layer_sum;
 class TokenHeads : public Normalize {
  public:
   TokenHeads()
-      : Normalize({"normalize", "token-heads", "sum of the token's w over the heads",
-                   "DefensiveKV code", {}}) {}
+      : Normalize({"normalize",
+                   "token-heads",
+                   "sum of the token's w over the heads",
+                   "DefensiveKV code",
+                   {}}) {}
   bool per_entry() const override { return true; }
   void apply(const Table<double>& w, Range candidates, Table<double>& scores) const override {
     for (int64_t i = candidates.begin; i < candidates.end; ++i) {

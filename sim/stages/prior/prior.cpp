@@ -31,8 +31,11 @@ const Register<Prior, NoPrior> none;
 class HeadMean : public Prior {
  public:
   HeadMean()
-      : Prior({"prior", "head-mean", "max(score, mean score of the head's candidates)",
-               "DefensiveKV Algorithm 1", {}}) {}
+      : Prior({"prior",
+               "head-mean",
+               "max(score, mean score of the head's candidates)",
+               "DefensiveKV Algorithm 1",
+               {}}) {}
   void apply(const Settings&, std::span<double> scores) const override {
     if (scores.empty()) return;
     double sum = 0;
@@ -46,7 +49,10 @@ const Register<Prior, HeadMean> head_mean;
 class Constant : public Prior {
  public:
   Constant()
-      : Prior({"prior", "constant", "max(score, `prior_value`)", "DefensiveKV, ablation",
+      : Prior({"prior",
+               "constant",
+               "max(score, `prior_value`)",
+               "DefensiveKV, ablation",
                {"prior_value"}}) {}
   void apply(const Settings& settings, std::span<double> scores) const override {
     const double floor = settings.real("prior_value");

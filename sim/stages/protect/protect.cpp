@@ -24,11 +24,11 @@ const Declare sinks{{.key = "sinks",
                      .meaning = "first entries that are protected",
                      .unit = "entries"}};
 const Declare recent_key{{.key = "recent",
-                      .place = 603,
-                      .type = ValueType::share,
-                      .fallback = "0",
-                      .meaning = "newest entries that are protected, but scored all the same",
-                      .unit = "entries"}};
+                          .place = 603,
+                          .type = ValueType::share,
+                          .fallback = "0",
+                          .meaning = "newest entries that are protected, but scored all the same",
+                          .unit = "entries"}};
 const Declare std_keep{{.key = "std_keep",
                         .place = 604,
                         .type = ValueType::real,
@@ -65,8 +65,7 @@ std::vector<uint32_t> protected_entries(const ProtectRequest& request) {
   for (int64_t i = range.end; i-- > std::max(range.begin, range.end - newest);) grant(i);
   if (request.deviation.empty()) return granted;
 
-  const int64_t spread =
-      settings.decimal("std_keep").floor_times(request.budget) - recent;
+  const int64_t spread = settings.decimal("std_keep").floor_times(request.budget) - recent;
   std::vector<uint32_t> others;
   for (int64_t i = range.begin; i < range.end; ++i)
     if (!taken[static_cast<size_t>(i - range.begin)] && request.candidate[static_cast<size_t>(i)])
@@ -75,10 +74,10 @@ std::vector<uint32_t> protected_entries(const ProtectRequest& request) {
       std::clamp<int64_t>(spread, 0, static_cast<int64_t>(others.size())));
   std::partial_sort(others.begin(), others.begin() + static_cast<int64_t>(count), others.end(),
                     [&](uint32_t a, uint32_t b) {
-                      const double x = request.deviation[a];
-                      const double y = request.deviation[b];
-                      return x != y ? x > y : a > b;
-                    });
+    const double x = request.deviation[a];
+    const double y = request.deviation[b];
+    return x != y ? x > y : a > b;
+  });
   granted.insert(granted.end(), others.begin(), others.begin() + static_cast<int64_t>(count));
   return granted;
 }

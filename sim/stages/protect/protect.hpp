@@ -11,14 +11,14 @@ namespace kvsim {
 /// Where protection of one owner applies: the whole prompt, or a segment of a fair record.
 struct ProtectRequest {
   const Settings* settings = nullptr;
-  const std::vector<Range>* whitelist = nullptr;   ///< resolved ranges
-  Range range;                        ///< entries of the segment
-  bool first = true;                  ///< the segment that holds the sinks
-  bool last = true;                   ///< the segment that holds `recent`
-  int64_t window = 0;                 ///< the segment's own window
-  int64_t budget = 0;                 ///< B, or the segment's share: what fractions multiply
-  std::span<const double> deviation;  ///< [n] of the owner, for std_keep; may be empty
-  std::span<const uint8_t> candidate; ///< [n]
+  const std::vector<Range>* whitelist = nullptr;  ///< resolved ranges
+  Range range;                                    ///< entries of the segment
+  bool first = true;                              ///< the segment that holds the sinks
+  bool last = true;                               ///< the segment that holds `recent`
+  int64_t window = 0;                             ///< the segment's own window
+  int64_t budget = 0;                  ///< B, or the segment's share: what fractions multiply
+  std::span<const double> deviation;   ///< [n] of the owner, for std_keep; may be empty
+  std::span<const uint8_t> candidate;  ///< [n]
 };
 
 /// Protected entries in the order in which they are granted when they do not all fit: whitelist;

@@ -40,8 +40,12 @@ const Register<Stage1, NoStage1> none;
 class Ratio : public Stage1 {
  public:
   Ratio()
-      : Stage1({"stage1", "ratio", "the best by the score before `weight`, protected ones counted "
-                "in", "CriticalKV", {"stage1_ratio"}}) {}
+      : Stage1({"stage1",
+                "ratio",
+                "the best by the score before `weight`, protected ones counted "
+                "in",
+                "CriticalKV",
+                {"stage1_ratio"}}) {}
   bool uses_unweighted() const override { return true; }
   std::vector<uint32_t> after_allocate(const Stage1Request& r) const override {
     const Settings& settings = *r.settings;
@@ -68,8 +72,11 @@ const Register<Stage1, Ratio> ratio;
 class Mass : public Stage1 {
  public:
   Mass()
-      : Stage1({"stage1", "mass", "the entries that hold stage1_mass of the head's attention",
-                "DefensiveKV code", {"stage1_mass", "stage1_bias"}}) {}
+      : Stage1({"stage1",
+                "mass",
+                "the entries that hold stage1_mass of the head's attention",
+                "DefensiveKV code",
+                {"stage1_mass", "stage1_bias"}}) {}
   bool uses_mass() const override { return true; }
   std::vector<uint32_t> before_allocate(const Stage1Request& r) const override {
     const ScoredLayer& scored = *r.scored;

@@ -14,13 +14,13 @@ struct Stage1Request {
   const Settings* settings = nullptr;
   const ScoredLayer* scored = nullptr;
   int64_t owner = 0;
-  Range range;                       ///< entries of the segment
-  int64_t budget = 0;                ///< before_allocate: B; after: b, or the segment's share
-  int64_t protected_count = 0;       ///< |P| in the range
-  const std::vector<uint8_t>* is_protected = nullptr;        ///< [n]
-  const std::vector<uint32_t>* by_unweighted = nullptr;      ///< best first, after_allocate only
-  int64_t mass_cap = 0;              ///< floor((n-m) * rho - m)
-  double kvpress_kept = 0;           ///< (1.0 - r) * n in double
+  Range range;                  ///< entries of the segment
+  int64_t budget = 0;           ///< before_allocate: B; after: b, or the segment's share
+  int64_t protected_count = 0;  ///< |P| in the range
+  const std::vector<uint8_t>* is_protected = nullptr;    ///< [n]
+  const std::vector<uint32_t>* by_unweighted = nullptr;  ///< best first, after_allocate only
+  int64_t mass_cap = 0;                                  ///< floor((n-m) * rho - m)
+  double kvpress_kept = 0;                               ///< (1.0 - r) * n in double
   bool budget_is_count = false;
 };
 

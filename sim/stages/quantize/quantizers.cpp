@@ -158,8 +158,8 @@ const Register<Quantize, Kivi> kivi;
 class PerToken : public AxisQuantize {
  public:
   PerToken()
-      : AxisQuantize({"quantize", "per-token", "keys and values per entry", "", kKeys},
-                     Axis::entry, Axis::entry) {}
+      : AxisQuantize({"quantize", "per-token", "keys and values per entry", "", kKeys}, Axis::entry,
+                     Axis::entry) {}
 };
 const Register<Quantize, PerToken> per_token;
 

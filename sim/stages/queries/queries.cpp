@@ -56,8 +56,12 @@ const Register<Queries, NoQueries> none;
 class WindowQueries : public Queries {
  public:
   WindowQueries()
-      : Queries({"queries", "window", "the newest m, whose own entries are protected",
-                 "SnapKV; DefensiveKV 2", {"window"}, "queries n-m..n-1"}) {}
+      : Queries({"queries",
+                 "window",
+                 "the newest m, whose own entries are protected",
+                 "SnapKV; DefensiveKV 2",
+                 {"window"},
+                 "queries n-m..n-1"}) {}
   int64_t window(const Settings& settings, int64_t budget, int64_t entries) const override {
     return std::min(std::max<int64_t>(1, settings.share("window", budget)), entries);
   }
@@ -73,8 +77,12 @@ const Register<Queries, WindowQueries> by_window;
 class LastQueries : public Queries {
  public:
   LastQueries()
-      : Queries({"queries", "last", "the newest `last_queries`", "Scissorhands",
-                 {"last_queries"}, "the last `last_queries` prompt queries"}) {}
+      : Queries({"queries",
+                 "last",
+                 "the newest `last_queries`",
+                 "Scissorhands",
+                 {"last_queries"},
+                 "the last `last_queries` prompt queries"}) {}
   void observe(const Settings& settings, int64_t, const TraceInfo& info,
                Segment& segment) const override {
     const int64_t n = info.prompt_len;
@@ -95,7 +103,11 @@ const Register<Queries, AllQueries> all;
 class FutureQueries : public Queries {
  public:
   FutureQueries()
-      : Queries({"queries", "future", "the later steps themselves (oracles only)", "kvsim", {},
+      : Queries({"queries",
+                 "future",
+                 "the later steps themselves (oracles only)",
+                 "kvsim",
+                 {},
                  "queries at positions >= n"}) {}
   bool looks_ahead() const override { return true; }
   void observe(const Settings&, int64_t, const TraceInfo& info, Segment& segment) const override {

@@ -33,24 +33,35 @@ const Register<Schedule, Prefill> prefill;
 
 struct PerStep : Schedule {
   PerStep()
-      : Schedule({"schedule", "per-step", "anew for each later step, in hindsight (oracle-step)",
-                  "kvsim", {}}) {}
+      : Schedule({"schedule",
+                  "per-step",
+                  "anew for each later step, in hindsight (oracle-step)",
+                  "kvsim",
+                  {}}) {}
   bool per_step() const override { return true; }
 };
 const Register<Schedule, PerStep> per_step;
 
 struct Decode : Schedule {
   Decode()
-      : Schedule({"schedule", "decode", "the budget is held at every step", "H2O; KeepKV",
-                  {"evict_batch"}, "all queries n..N-1"}) {}
+      : Schedule({"schedule",
+                  "decode",
+                  "the budget is held at every step",
+                  "H2O; KeepKV",
+                  {"evict_batch"},
+                  "all queries n..N-1"}) {}
   bool decodes() const override { return true; }
 };
 const Register<Schedule, Decode> decode;
 
 struct Periodic : Schedule {
   Periodic()
-      : Schedule({"schedule", "periodic", "the full cache is compressed anew every `period`",
-                  "KeepKV", {"period"}, "the observing queries before each compression"}) {}
+      : Schedule({"schedule",
+                  "periodic",
+                  "the full cache is compressed anew every `period`",
+                  "KeepKV",
+                  {"period"},
+                  "the observing queries before each compression"}) {}
   bool repeats() const override { return true; }
 };
 const Register<Schedule, Periodic> periodic;

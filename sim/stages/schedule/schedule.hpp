@@ -8,9 +8,9 @@ namespace kvsim {
 class Schedule : public Kind {
  public:
   using Kind::Kind;
-  virtual bool per_step() const { return false; }   ///< a set chosen anew at each later step
-  virtual bool decodes() const { return false; }    ///< slots leave at every later step
-  virtual bool repeats() const { return false; }    ///< the full cache is compressed anew
+  virtual bool per_step() const { return false; }  ///< a set chosen anew at each later step
+  virtual bool decodes() const { return false; }   ///< slots leave at every later step
+  virtual bool repeats() const { return false; }   ///< the full cache is compressed anew
 };
 
 }  // namespace kvsim

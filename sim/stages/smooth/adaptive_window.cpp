@@ -25,8 +25,7 @@ const Declare aws_min{{.key = "aws_min",
                        .odd = true}};
 
 /// Mean over a window of width W, shifted by gamma; edges replicate (ReST-KV Eq. 11-13).
-void shifted_mean(int64_t width, int64_t shift, std::span<const double> in,
-                  std::span<double> out) {
+void shifted_mean(int64_t width, int64_t shift, std::span<const double> in, std::span<double> out) {
   const int64_t last = static_cast<int64_t>(in.size()) - 1;
   const int64_t left = shift - width / 2, right = shift + width / 2;
   const int64_t inner = std::clamp<int64_t>(-left, 0, last + 1);
@@ -51,8 +50,11 @@ int64_t window_width(const Settings& settings, const PositionDrift& drift) {
 class AdaptiveWindow : public Smooth {
  public:
   AdaptiveWindow()
-      : Smooth({"smooth", "aws", "window as wide and as shifted as the best entries' drift asks",
-                "ReST-KV Eq. 10-13", {"aws_beta", "aws_min"}}) {}
+      : Smooth({"smooth",
+                "aws",
+                "window as wide and as shifted as the best entries' drift asks",
+                "ReST-KV Eq. 10-13",
+                {"aws_beta", "aws_min"}}) {}
   Drift drift() const override { return Drift::indicator; }
   void apply(const Settings& settings, const PositionDrift& drift, std::span<const double> in,
              std::span<double> out) const override {
@@ -66,8 +68,12 @@ const Register<Smooth, AdaptiveWindow> aws;
 class AdaptiveWindowCode : public Smooth {
  public:
   AdaptiveWindowCode()
-      : Smooth({"smooth", "aws-code", "`aws` with the published code's choices (drift of the "
-                "attention, shift 1 without drift)", "ReST-KV code", {"aws_beta", "aws_min"}}) {}
+      : Smooth({"smooth",
+                "aws-code",
+                "`aws` with the published code's choices (drift of the "
+                "attention, shift 1 without drift)",
+                "ReST-KV code",
+                {"aws_beta", "aws_min"}}) {}
   Drift drift() const override { return Drift::attention; }
   void apply(const Settings& settings, const PositionDrift& drift, std::span<const double> in,
              std::span<double> out) const override {

@@ -52,8 +52,11 @@ void average(int64_t k, std::span<const double> in, std::span<double> out) {
 class Average : public Smooth {
  public:
   Average()
-      : Smooth({"smooth", "avg", "average pooling; columns outside are 0 and still counted",
-                "SnapKV", {"kernel"}}) {}
+      : Smooth({"smooth",
+                "avg",
+                "average pooling; columns outside are 0 and still counted",
+                "SnapKV",
+                {"kernel"}}) {}
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
     average(settings.count("kernel"), in, out);
@@ -64,7 +67,10 @@ const Register<Smooth, Average> avg;
 class AverageReplicate : public Smooth {
  public:
   AverageReplicate()
-      : Smooth({"smooth", "avg-replicate", "average pooling; the edge columns repeat outside", "",
+      : Smooth({"smooth",
+                "avg-replicate",
+                "average pooling; the edge columns repeat outside",
+                "",
                 {"kernel"}}) {}
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
@@ -83,8 +89,11 @@ const Register<Smooth, AverageReplicate> avg_replicate;
 class AverageRenormalized : public Smooth {
  public:
   AverageRenormalized()
-      : Smooth({"smooth", "avg-renormalized", "`avg`, each row scaled back to its sum before",
-                "DefensiveKV code", {"kernel"}}) {}
+      : Smooth({"smooth",
+                "avg-renormalized",
+                "`avg`, each row scaled back to its sum before",
+                "DefensiveKV code",
+                {"kernel"}}) {}
   bool only_before_aggregate() const override { return true; }
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {

@@ -10,8 +10,8 @@ namespace kvsim {
 /// What an adaptive smoothing follows: the movement of the best entries over the observing rows.
 enum class Drift {
   none,
-  indicator,    ///< of the rows that enter `aggregate`, over the candidates
-  attention,    ///< of the attention rows, over all keys that the query sees
+  indicator,  ///< of the rows that enter `aggregate`, over the candidates
+  attention,  ///< of the attention rows, over all keys that the query sees
 };
 
 /// Over neighbouring candidates (policies.md 5.5).

@@ -106,16 +106,24 @@ struct ValueL1 : NormWeight<false, Norm::l1> {
   ValueL1() : NormWeight({"weight", "value-l1", "||v_i||_1", "VATP", {"weight_epsilon"}}) {}
 };
 struct ValueL2 : NormWeight<false, Norm::l2> {
-  ValueL2() : NormWeight({"weight", "value-l2", "||v_i||_2", "ReST-KV Table 12",
-                          {"weight_epsilon"}}) {}
+  ValueL2()
+      : NormWeight({"weight", "value-l2", "||v_i||_2", "ReST-KV Table 12", {"weight_epsilon"}}) {}
 };
 struct ProjectedL1 : NormWeight<true, Norm::l1> {
-  ProjectedL1() : NormWeight({"weight", "projected-l1", "mean over the group of ||v_i W^h||_1",
-                              "CriticalKV; DefensiveKV 2", {"weight_epsilon"}}) {}
+  ProjectedL1()
+      : NormWeight({"weight",
+                    "projected-l1",
+                    "mean over the group of ||v_i W^h||_1",
+                    "CriticalKV; DefensiveKV 2",
+                    {"weight_epsilon"}}) {}
 };
 struct ProjectedL2 : NormWeight<true, Norm::l2> {
-  ProjectedL2() : NormWeight({"weight", "projected-l2", "mean over the group of ||v_i W^h||_2",
-                              "kvsim", {"weight_epsilon"}}) {}
+  ProjectedL2()
+      : NormWeight({"weight",
+                    "projected-l2",
+                    "mean over the group of ||v_i W^h||_2",
+                    "kvsim",
+                    {"weight_epsilon"}}) {}
 };
 const Register<Weight, ValueL1> value_l1;
 const Register<Weight, ValueL2> value_l2;

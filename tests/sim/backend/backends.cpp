@@ -38,7 +38,7 @@ std::vector<std::string> instruction_sets() {
     try {
       make_cpu_backend();
       result.push_back(isa);
-    } catch (const Error&) {   // this processor lacks it
+    } catch (const Error&) {  // this processor lacks it
     }
   }
   return result;
@@ -55,13 +55,13 @@ std::vector<NamedBackend> all_backends() {
     const ForcedIsa forced(isa);
     result.push_back({"cpu " + isa, make_cpu_backend()});
   }
-#if !defined(__SANITIZE_THREAD__)   // to which the fibres are one endless stack
+#if !defined(__SANITIZE_THREAD__)  // to which the fibres are one endless stack
   result.push_back({"cuda on the host", host_cuda::make_backend()});
 #endif
   if (has_cuda_backend()) {
     try {
       result.push_back({"cuda", make_cuda_backend()});
-    } catch (const Error&) {   // no device
+    } catch (const Error&) {  // no device
     }
   }
   return result;

@@ -14,7 +14,7 @@ namespace {
 constexpr double kWeightTolerance = 1e-5;
 // Absolute error of a float32 logit of size 5..20, and so of the log-sum-exp.
 constexpr double kLogitTolerance = 1e-5;
-constexpr double kSmallest = 1e-30;         // smaller weights may be 0
+constexpr double kSmallest = 1e-30;  // smaller weights may be 0
 
 /// `outputs`: the tolerance of outputs, 0 if there are none.
 void check_row(const LayerTrace& layer, const AttentionBlock& block, int head, int64_t r,
@@ -30,7 +30,7 @@ void check_row(const LayerTrace& layer, const AttentionBlock& block, int head, i
     if (want > kSmallest) worst = std::max(worst, std::fabs(got / want - 1));
     if (!logits) continue;
     const double logit = static_cast<double>(block.logit_row(head, r)[i]);
-    if (logit != expected[static_cast<size_t>(i)])   // both may be -inf
+    if (logit != expected[static_cast<size_t>(i)])  // both may be -inf
       worst_logit = std::max(worst_logit, std::fabs(logit - expected[static_cast<size_t>(i)]));
   }
   CHECK(worst < kWeightTolerance);

@@ -24,8 +24,8 @@ TEST_CASE("the vectorised exponential is right to 1.3e-7", "[backend][kernels]")
     double worst = 0;
     for (size_t i = 0; i < x.size(); ++i) {
       sum += static_cast<double>(e[i]);
-      worst = std::max(worst, std::fabs(static_cast<double>(e[i]) /
-                                            std::exp(static_cast<double>(x[i])) - 1));
+      worst = std::max(
+          worst, std::fabs(static_cast<double>(e[i]) / std::exp(static_cast<double>(x[i])) - 1));
     }
     CAPTURE(isa);
     CHECK(worst < 1.3e-7);

@@ -18,11 +18,11 @@ struct Case {
 };
 
 const std::vector<Case> kCases = {{4, 2, 16, 24, 40, ElementType::float32},
-                                  {1, 1, 10, 7, 5, ElementType::float32},   // W^h of low rank
+                                  {1, 1, 10, 7, 5, ElementType::float32},  // W^h of low rank
                                   {6, 3, 80, 700, 110, ElementType::float16},
                                   {3, 1, 128, 600, 800, ElementType::bfloat16},
                                   {2, 1, 6, 5, 100, ElementType::bfloat16},
-                                  {2, 2, 9, 30, 20, ElementType::bfloat16},   // no pairs
+                                  {2, 2, 9, 30, 20, ElementType::bfloat16},  // no pairs
                                   {8, 1, 64, 513, 97, ElementType::float32},
                                   {2, 2, 256, 300, 3, ElementType::float16}};
 
@@ -63,8 +63,8 @@ TEST_CASE("norms of values agree with float64", "[backend][norms]") {
       const int group = trace->info.group_size();
       for (int h = 0; h < c.kv_heads; ++h)
         for (int64_t i = 0; i < entries.size(); ++i) {
-          const std::vector<double> v =
-              reference::value(trace->layer, h * group, entries.begin + i);
+          const std::vector<double> v = reference::value(trace->layer, h * group,
+                                                         entries.begin + i);
           const size_t at = static_cast<size_t>(h * entries.size() + i);
           CHECK(static_cast<double>(l1[at]) == Approx(reference::l1(v)).epsilon(kNormTolerance));
           CHECK(static_cast<double>(l2[at]) == Approx(reference::l2(v)).epsilon(kNormTolerance));
@@ -84,8 +84,8 @@ TEST_CASE("norms of projected values agree with float64", "[backend][norms]") {
       double worst = 0;
       for (int h = 0; h < c.query_heads; ++h)
         for (int64_t i = 0; i < entries.size(); i += 1 + entries.size() / 15) {
-          const std::vector<double> y =
-              reference::project(trace->layer, h, reference::value(trace->layer, h, i));
+          const std::vector<double> y = reference::project(trace->layer, h,
+                                                           reference::value(trace->layer, h, i));
           const size_t at = static_cast<size_t>(h * entries.size() + i);
           worst = std::max(worst, std::fabs(static_cast<double>(l1[at]) / reference::l1(y) - 1));
           worst = std::max(worst, std::fabs(static_cast<double>(l2[at]) / reference::l2(y) - 1));
@@ -153,8 +153,8 @@ TEST_CASE("norms after the output projection agree with float64", "[backend][nor
           std::vector<double> layer(static_cast<size_t>(c.hidden), 0.0);
           for (int h = 0; h < c.query_heads; ++h) {
             const int64_t index = h * stride + s;
-            const std::vector<double> p =
-                reference::project(trace->layer, h, row(b == 0 ? x : y, index, c.dv));
+            const std::vector<double> p = reference::project(trace->layer, h,
+                                                             row(b == 0 ? x : y, index, c.dv));
             for (size_t i = 0; i < p.size(); ++i) layer[i] += p[i];
             CHECK(head_norms[b * static_cast<size_t>(c.query_heads * stride) +
                              static_cast<size_t>(index)] ==

@@ -35,7 +35,7 @@ std::unique_ptr<RandomTrace> layer_of(uint64_t seed, int64_t prompt) {
 
 TEST_CASE("layers that are brought ahead change no result", "[backend][prefetch]") {
   std::vector<NamedBackend> backends = all_backends();
-#if !defined(__SANITIZE_THREAD__)   // see all_backends
+#if !defined(__SANITIZE_THREAD__)  // see all_backends
   backends.push_back({"cuda on the host, too small", host_cuda::make_backend_with(16 << 10)});
 #endif
   const std::vector<std::unique_ptr<RandomTrace>> traces = [] {
@@ -58,7 +58,7 @@ TEST_CASE("layers that are brought ahead change no result", "[backend][prefetch]
       ahead->prefetch(traces[next]->layer);
       CHECK(verbs(*backend, traces[now]->layer) == alone[now]);
     }
-    for (const auto& [next, now] : turns) {   // as the study does: while verbs run
+    for (const auto& [next, now] : turns) {  // as the study does: while verbs run
       ahead->begin(traces[now]->layer);
       std::thread reader([&, layer = next] { ahead->prefetch(traces[layer]->layer); });
       const auto got = verbs(*backend, traces[now]->layer);

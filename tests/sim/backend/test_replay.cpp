@@ -114,7 +114,7 @@ struct ExpectedRow {
   std::vector<double> z;
   struct Set {
     double attention = 0, importance = 0;
-    std::vector<double> z;   ///< empty when the plan wants masses only
+    std::vector<double> z;  ///< empty when the plan wants masses only
     bool everything = false;
   };
   std::vector<Set> sets;
@@ -134,17 +134,16 @@ class Expected {
 
  private:
   ExpectedRow row(int head, int64_t step) const {
-    const std::vector<double> logits =
-        reference::logits(layer_, head, layer_.info->first_step() + step);
+    const std::vector<double> logits = reference::logits(layer_, head,
+                                                         layer_.info->first_step() + step);
     const reference::Attention full = reference::attention(layer_, head, logits);
     const auto n = layer_.info->prompt_len;
     std::vector<bool> prompt(logits.size(), false), later(logits.size(), true);
     std::fill_n(prompt.begin(), n, true);
     std::fill_n(later.begin(), n, false);
-    const float* const w =
-        request_.importance != nullptr
-            ? request_.importance + head * request_.importance_columns
-            : nullptr;
+    const float* const w = request_.importance != nullptr
+                               ? request_.importance + head * request_.importance_columns
+                               : nullptr;
     ExpectedRow result;
     result.prompt_attention = sum(full.weight, prompt, nullptr);
     result.later_attention = sum(full.weight, later, nullptr);
@@ -165,8 +164,8 @@ class Expected {
         set.attention = sum(full.weight, kept, nullptr);
         if (w != nullptr) set.importance = sum(full.weight, kept, w);
         if (!plan.masses_only)
-          set.z = reference::output(
-              layer_, head, reference::attention(layer_, head, logits, present).weight);
+          set.z = reference::output(layer_, head,
+                                    reference::attention(layer_, head, logits, present).weight);
         result.sets.push_back(set);
       }
     }
@@ -189,8 +188,8 @@ class Expected {
 
 /// Largest errors of a replay against the reference.
 struct Errors {
-  double output = 0;   ///< relative L2 of z and of z + delta, per row
-  double mass = 0;     ///< relative, where the fraction is above 1e-20
+  double output = 0;  ///< relative L2 of z and of z + delta, per row
+  double mass = 0;    ///< relative, where the fraction is above 1e-20
 };
 
 class Judge {
@@ -298,10 +297,10 @@ TEST_CASE("the replay agrees with float64 for every shape of heads", "[backend][
     int64_t d, dv, prompt, later;
   };
   const std::vector<Case> cases = {
-      {1, 1, 64, 64, 33, 5},     {4, 2, 10, 10, 100, 7},   {6, 2, 80, 80, 65, 40},
-      {8, 1, 96, 32, 77, 13},    {7, 1, 7, 80, 50, 17},    {16, 1, 128, 128, 130, 9},
-      {16, 16, 16, 16, 20, 3},   {12, 4, 256, 24, 40, 35}, {2, 2, 128, 64, 300, 120},
-      {5, 5, 1, 1, 9, 1},        {100, 1, 8, 8, 30, 2},    {4, 4, 32, 48, 1, 6}};
+      {1, 1, 64, 64, 33, 5},   {4, 2, 10, 10, 100, 7},   {6, 2, 80, 80, 65, 40},
+      {8, 1, 96, 32, 77, 13},  {7, 1, 7, 80, 50, 17},    {16, 1, 128, 128, 130, 9},
+      {16, 16, 16, 16, 20, 3}, {12, 4, 256, 24, 40, 35}, {2, 2, 128, 64, 300, 120},
+      {5, 5, 1, 1, 9, 1},      {100, 1, 8, 8, 30, 2},    {4, 4, 32, 48, 1, 6}};
   for (size_t i = 0; i < 2 * cases.size(); ++i) {
     const Case& c = cases[i / 2];
     RandomTraceShape shape;

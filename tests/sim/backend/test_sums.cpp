@@ -68,8 +68,7 @@ std::vector<std::vector<double>> group_attention(const LayerTrace& layer, int kv
   std::vector<std::vector<double>> attention;
   const int heads = layer.info->group_size();
   for (int h = kv_head * heads; h < (kv_head + 1) * heads; ++h) {
-    attention.push_back(
-        reference::attention(layer, h, reference::logits(layer, h, row)).weight);
+    attention.push_back(reference::attention(layer, h, reference::logits(layer, h, row)).weight);
     attention.back().resize(static_cast<size_t>(columns));
   }
   return attention;
@@ -84,8 +83,7 @@ Table<double> wanted_sum(const LayerTrace& layer, const AttentionSumRequest& req
   for (int kv_head = 0; kv_head < kv_heads; ++kv_head)
     for (size_t j = 0; j < request.rows.size(); ++j) {
       const auto a = group_attention(layer, kv_head, request.rows[j], request.columns);
-      const int64_t position =
-          layer.info->query_position[static_cast<size_t>(request.rows[j])];
+      const int64_t position = layer.info->query_position[static_cast<size_t>(request.rows[j])];
       for (int64_t i = 0; i < std::min(request.columns, position + 1); ++i) {
         double mean = 0;
         for (int x = 0; x < heads; ++x) {
@@ -101,8 +99,8 @@ Table<double> wanted_sum(const LayerTrace& layer, const AttentionSumRequest& req
           }
         }
         if (groups)
-          want(kv_head, i) +=
-              sum.weights[j] * (sum.of == AttentionSum::Of::group_mean ? mean : mean * mean);
+          want(kv_head, i) += sum.weights[j] *
+                              (sum.of == AttentionSum::Of::group_mean ? mean : mean * mean);
       }
     }
   return want;
@@ -141,10 +139,14 @@ TEST_CASE("sums of attention over queries agree with float64", "[backend][sums]"
   };
   constexpr ElementType kPairs = ElementType::bfloat16;
   for (auto& [name, backend] : all_backends())
-    for (const Case& c : std::vector<Case>{
-             {1, 1, 64, 33, 5}, {6, 2, 10, 500, 7}, {16, 1, 80, 40, 3}, {1, 1, 128, 900, 4},
-             {3, 1, 96, 1, 0}, {6, 2, 10, 500, 7, kPairs}, {1, 1, 128, 410, 4, kPairs},
-             {2, 1, 7, 90, 3, kPairs}}) {
+    for (const Case& c : std::vector<Case>{{1, 1, 64, 33, 5},
+                                           {6, 2, 10, 500, 7},
+                                           {16, 1, 80, 40, 3},
+                                           {1, 1, 128, 900, 4},
+                                           {3, 1, 96, 1, 0},
+                                           {6, 2, 10, 500, 7, kPairs},
+                                           {1, 1, 128, 410, 4, kPairs},
+                                           {2, 1, 7, 90, 3, kPairs}}) {
       CAPTURE(name, c.query_heads, c.d, c.prompt, element_name(c.type));
       RandomTraceShape shape;
       shape.type = c.type;
@@ -201,8 +203,8 @@ TEST_CASE("sums of all terms agree with float64 and do not depend on company", "
           for (int64_t i = 0; i < want.columns(); ++i) {
             if (std::isnan(want(r, i))) continue;
             ++compared;
-            worst = std::max(worst, std::fabs(together[s](r, i) - want(r, i)) /
-                                        std::max(want(r, i), 1e-30));
+            worst = std::max(
+                worst, std::fabs(together[s](r, i) - want(r, i)) / std::max(want(r, i), 1e-30));
           }
         CHECK(compared > want.rows() * want.columns() / 2);
         CHECK(worst < (sum.of == AttentionSum::Of::group_square ? 2 : 1) * kSumTolerance);
@@ -227,8 +229,7 @@ TEST_CASE("sums of attention honour softcap, sink and huge logits", "[backend][s
           // takes most of it away; tensor cores, whose sums are cut off, start with twice as much.
           const bool tensor_cores = name.starts_with("cuda");
           const double capped = tensor_cores ? 4 * kSumTolerance : kSumTolerance;
-          const double tolerance =
-              spread <= 10 ? kSumTolerance : softcap > 0 ? capped : 2e-4;
+          const double tolerance = spread <= 10 ? kSumTolerance : softcap > 0 ? capped : 2e-4;
           const auto request = request_for(trace->info, 800, 2 * stride_for(name) - 1);
           CHECK(largest_error(*backend, trace->layer, request) < tolerance);
         }
@@ -240,7 +241,7 @@ TEST_CASE("sums of attention do not depend on the number of threads", "[backend]
   const auto trace = random_trace(shape);
   const auto request = with_all_terms(request_for(trace->info, 700, 1), trace->info);
   for (auto& [name, backend] : all_backends()) {
-    if (name == "cuda on the host") continue;   // has one thread
+    if (name == "cuda on the host") continue;  // has one thread
     std::vector<std::vector<double>> seen;
     for (const int count : {1, 2, 5}) {
       const ForcedThreads forced(count);
@@ -282,8 +283,8 @@ TEST_CASE("products in the metric of W_O agree with float64", "[backend][metric]
           for (size_t r = 0; r < 8; ++r) {
             double product = 0;
             for (size_t c = 0; c < width; ++c) product += y[r * width + c] * v[c];
-            worst = std::max(worst, std::fabs(products[r * count + at] - product) /
-                                        reference::l2(v));
+            worst = std::max(worst,
+                             std::fabs(products[r * count + at] - product) / reference::l2(v));
           }
         }
         CHECK(worst < kMetricTolerance);

@@ -16,7 +16,7 @@ Decimal of(const char* text) {
 TEST_CASE("a decimal typed by the user multiplies a count exactly", "[core]") {
   CHECK(of("0.2").floor_times(10) == 2);
   CHECK(of("0.3").floor_times(10) == 3);
-  CHECK(of("0.29").floor_times(100) == 29);   // 28.999... in double
+  CHECK(of("0.29").floor_times(100) == 29);  // 28.999... in double
   CHECK(of("20%").floor_times(5) == 1);
   CHECK(of("0.1").floor_times(9) == 0);
   CHECK(of("1.0").floor_times(131072) == 131072);
@@ -26,8 +26,8 @@ TEST_CASE("a decimal typed by the user multiplies a count exactly", "[core]") {
 }
 
 TEST_CASE("what is no number is not parsed", "[core]") {
-  for (const char* text : {"", "-", ".", "1.2.3", "x", "1x", "0x10", "1e", "nan", "inf", "%",
-                           "1 2", "1234567890123456789"})
+  for (const char* text : {"", "-", ".", "1.2.3", "x", "1x", "0x10", "1e", "nan", "inf", "%", "1 2",
+                           "1234567890123456789"})
     CHECK_FALSE(Decimal::parse(text));
 }
 
@@ -48,7 +48,7 @@ TEST_CASE("one minus a decimal is exact", "[core]") {
 
 TEST_CASE("steps of a decimal do not drift", "[core]") {
   const Decimal first = of("0.1"), step = of("0.1");
-  CHECK(first.advanced(step, 2)->text() == "0.3");   // 0.30000000000000004 in double
+  CHECK(first.advanced(step, 2)->text() == "0.3");  // 0.30000000000000004 in double
   CHECK(*first.advanced(step, 9) == of("1"));
   CHECK(*of("0").advanced(of("0.25"), 4) == of("1.0"));
   CHECK(*of("1").advanced(of("-0.5"), 2) == of("0"));
@@ -59,7 +59,7 @@ TEST_CASE("steps of a decimal do not drift", "[core]") {
 TEST_CASE("decimals compare exactly", "[core]") {
   CHECK(of("0.1") < of("0.2"));
   CHECK_FALSE(of("0.2") < of("0.20"));
-  CHECK(of("0.99999999999999999") < of("1"));   // equal in double
+  CHECK(of("0.99999999999999999") < of("1"));  // equal in double
   CHECK(of("-2") < of("-1.5"));
   CHECK(of("0") < of("1e-300"));
 }

@@ -44,7 +44,7 @@ TEST_CASE("an exception in a parallel loop reaches the caller", "[core]") {
   };
   CHECK_THROWS_WITH(parallel_for(100, fail), "seventeen");
   std::atomic<int> after{0};
-  parallel_for(10, [&](int64_t) { ++after; });   // the next loop works
+  parallel_for(10, [&](int64_t) { ++after; });  // the next loop works
   CHECK(after == 10);
 }
 

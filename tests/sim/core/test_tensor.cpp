@@ -58,8 +58,8 @@ uint16_t nearest_by_search(const Format& format, const std::vector<double>& valu
 }  // namespace
 
 TEST_CASE("every 16-bit pattern widens to the number that its format defines", "[core]") {
-  const Format format =
-      GENERATE(Format{ElementType::float16, 5, 10}, Format{ElementType::bfloat16, 8, 7});
+  const Format format = GENERATE(Format{ElementType::float16, 5, 10},
+                                 Format{ElementType::bfloat16, 8, 7});
   const std::vector<uint16_t> bits = all_patterns();
   std::vector<float> wide(bits.size());
   widen(format.type, bits.data(), 65536, wide.data());
@@ -82,8 +82,8 @@ TEST_CASE("bulk and portable float16 conversions agree on every pattern", "[core
   narrow(ElementType::float16, wide.data(), 65536, back.data());
   int wrong = 0;
   for (size_t i = 0; i < bits.size(); ++i) {
-    const bool same =
-        std::bit_cast<uint32_t>(half_to_float(bits[i])) == std::bit_cast<uint32_t>(wide[i]);
+    const bool same = std::bit_cast<uint32_t>(half_to_float(bits[i])) ==
+                      std::bit_cast<uint32_t>(wide[i]);
     const bool round = std::isnan(wide[i]) ? (back[i] & 0x7E00) == 0x7E00 : back[i] == bits[i];
     wrong += same && round && float_to_half(wide[i]) == back[i] ? 0 : 1;
   }
@@ -91,15 +91,16 @@ TEST_CASE("bulk and portable float16 conversions agree on every pattern", "[core
 }
 
 TEST_CASE("narrowing rounds to the nearest pattern, ties to even", "[core]") {
-  const Format format =
-      GENERATE(Format{ElementType::float16, 5, 10}, Format{ElementType::bfloat16, 8, 7});
+  const Format format = GENERATE(Format{ElementType::float16, 5, 10},
+                                 Format{ElementType::bfloat16, 8, 7});
   std::vector<double> values(65536);
   for (size_t i = 0; i < values.size(); ++i)
     values[i] = by_definition(static_cast<uint16_t>(i), format.exponent_bits, format.fraction_bits);
-  std::vector<float> floats = {0.0f, -0.0f, 65504.0f, 65519.9f, 65520.0f, 65536.0f, 1e-8f, -3e-8f,
-                               2.98e-8f, 0x1p-25f, 0x1.000002p-25f, 0x1p-24f, 0x1.8p-24f, 3.4e38f,
-                               0x1.ffp127f, 1e-40f, -1e-45f};
-  for (uint64_t i = 0; i < 20000; ++i) {   // random bits, and midpoints between neighbours
+  std::vector<float> floats = {
+      0.0f,       -0.0f,   65504.0f,    65519.9f, 65520.0f,        65536.0f,
+      1e-8f,      -3e-8f,  2.98e-8f,    0x1p-25f, 0x1.000002p-25f, 0x1p-24f,
+      0x1.8p-24f, 3.4e38f, 0x1.ffp127f, 1e-40f,   -1e-45f};
+  for (uint64_t i = 0; i < 20000; ++i) {  // random bits, and midpoints between neighbours
     const auto bits = static_cast<uint32_t>(split_mix(i));
     const float value = std::bit_cast<float>(bits);
     if (std::isfinite(value)) floats.push_back(value);
@@ -118,7 +119,7 @@ TEST_CASE("narrowing rounds to the nearest pattern, ties to even", "[core]") {
 TEST_CASE("infinity stays infinity and NaN stays NaN when narrowed", "[core]") {
   const ElementType type = GENERATE(ElementType::float16, ElementType::bfloat16);
   const float infinity = std::numeric_limits<float>::infinity();
-  std::vector<float> values(9, std::bit_cast<float>(0x7F800001u));   // a payload in the lowest bit
+  std::vector<float> values(9, std::bit_cast<float>(0x7F800001u));  // a payload in the lowest bit
   values[0] = infinity;
   values[1] = -infinity;
   std::vector<uint16_t> narrowed(values.size());
@@ -131,8 +132,8 @@ TEST_CASE("infinity stays infinity and NaN stays NaN when narrowed", "[core]") {
 }
 
 TEST_CASE("the first NaN or infinity is found wherever it is", "[core]") {
-  const ElementType type =
-      GENERATE(ElementType::float32, ElementType::float16, ElementType::bfloat16);
+  const ElementType type = GENERATE(ElementType::float32, ElementType::float16,
+                                    ElementType::bfloat16);
   constexpr int64_t kCount = 5000;
   std::vector<float> values(kCount, -3.5f);
   std::vector<std::byte> raw(kCount * element_size(type));
@@ -158,7 +159,7 @@ TEST_CASE("a big tensor takes the memory of one of its size that is gone", "[cor
   auto gone = std::make_unique<Tensor>(filled(5));
   const Tensor shared = *gone;
   gone.reset();
-  CHECK(filled(5).data() != shared.data());   // somebody still reads the first
+  CHECK(filled(5).data() != shared.data());  // somebody still reads the first
   const std::byte* const place = filled(9).data();
   CHECK(filled(9).data() == place);
 }

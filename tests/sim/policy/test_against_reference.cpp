@@ -1,5 +1,4 @@
 #include <catch2/catch.hpp>
-
 #include <cmath>
 
 #include "sim/core/error.hpp"
@@ -27,7 +26,7 @@ test::MadeUpFiles files_of(const test::RandomRun& run, int64_t owners, const Set
   }
   files.rows = Table<double>(run.info.num_layers, owners);
   for (size_t i = 0; i < files.rows.values().size(); ++i) {
-    const double gate = 1.4 * uniform(6, 0, i, 0) - 0.2;   // some have to be clipped
+    const double gate = 1.4 * uniform(6, 0, i, 0) - 0.2;  // some have to be clipped
     files.rows.values()[i] = settings.is("allocate", "table") ? std::floor(40 * gate + 8) : gate;
   }
   return files;
@@ -58,7 +57,7 @@ void compare(const test::RandomRun& run, const std::string& text,
     try {
       kept = test::kept_of(run, {text}, {budget}, c.seed, files);
     } catch (const Error& error) {
-      if (error.fault() == Fault::usage) continue;   // a whitelist that does not fit
+      if (error.fault() == Fault::usage) continue;  // a whitelist that does not fit
       refused = true;
     }
     reference::PolicyResult expected;
@@ -107,14 +106,14 @@ std::vector<std::unique_ptr<test::RandomRun>> runs() {
   shape.prompt = 29;
   shape.later = 5;
   all.push_back(test::random_run(shape, {0, 2, 3}, 5));
-  shape.query_heads = 3;   // one KV head serves three
+  shape.query_heads = 3;  // one KV head serves three
   shape.kv_heads = 1;
   shape.dv = 9;
   shape.prompt = 19;
   shape.sink = true;
   shape.seed = 2;
   all.push_back(test::random_run(shape, {0, 1}, 2));
-  shape.query_heads = shape.kv_heads = 2;   // no groups
+  shape.query_heads = shape.kv_heads = 2;  // no groups
   shape.prompt = 22;
   shape.sink = false;
   shape.softcap = 2.5;
@@ -139,7 +138,7 @@ TEST_CASE("every preset keeps what the naive reference keeps") {
       if (settings.is("indicator", "external")) text += ",scores=FILE";
       compare(*run, text, {"0.5"}, tally);
       if (settings.is("queries", "window") && !settings.is_fraction("window"))
-        text += ",window=5";   // 32 is nearly the whole of these prompts
+        text += ",window=5";  // 32 is nearly the whole of these prompts
       compare(*run, text, {"0.04", "0.25", "0.87", "1", "19"}, tally);
     }
   CHECK(tally.too_close * 20 < tally.compared);

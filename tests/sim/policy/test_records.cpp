@@ -28,7 +28,7 @@ using Catch::Matchers::Contains;
 TEST_CASE("a bare preset is its own canonical form") {
   for (const Preset& preset : presets()) {
     std::string title = preset_title(preset);
-    if (refusal(title).find("no file is named") != std::string::npos) continue;   // needs a file
+    if (refusal(title).find("no file is named") != std::string::npos) continue;  // needs a file
     CHECK(canonical(title) == title);
   }
 }
@@ -37,16 +37,16 @@ TEST_CASE("the canonical form keeps what differs from the preset, in the order o
   CHECK(canonical("snapkv,window=16") == "snapkv,window=16");
   CHECK(canonical("snapkv,window=32") == "snapkv");
   CHECK(canonical("snapkv,sinks=2,kernel=7,window=8") == "snapkv,window=8,kernel=7,sinks=2");
-  CHECK(canonical("snapkv,window=8,window=9") == "snapkv,window=9");   // the later one counts
+  CHECK(canonical("snapkv,window=8,window=9") == "snapkv,window=9");  // the later one counts
   CHECK(canonical("snapkv,window=8,window=32") == "snapkv");
   CHECK(canonical("snapkv:official,sinks=1") == "snapkv:official,sinks=1");
   CHECK(canonical("snapkv,tie=recent,granularity=query") == "snapkv,granularity=query,tie=recent");
 }
 
 TEST_CASE("a canonical record reads back to itself") {
-  for (const char* text : {"snapkv,window=0.250,sinks=04", "restkv,ema_alpha=.5,aws_beta=1e3",
-                           "h2o,constrain=fair,fair_spans=a+b,whitelist=0-3+a",
-                           "criticalkv,weight_epsilon=1e-5"}) {
+  for (const char* text :
+       {"snapkv,window=0.250,sinks=04", "restkv,ema_alpha=.5,aws_beta=1e3",
+        "h2o,constrain=fair,fair_spans=a+b,whitelist=0-3+a", "criticalkv,weight_epsilon=1e-5"}) {
     const std::string once = canonical(text);
     CHECK(canonical(once) == once);
   }
@@ -55,7 +55,7 @@ TEST_CASE("a canonical record reads back to itself") {
 TEST_CASE("numbers have one form") {
   CHECK(canonical("snapkv,window=016") == "snapkv,window=16");
   CHECK(canonical("snapkv,window=0.20") == "snapkv,window=0.2");
-  CHECK(canonical("snapkv,window=1.0") == "snapkv,window=1.0");   // everything, not one entry
+  CHECK(canonical("snapkv,window=1.0") == "snapkv,window=1.0");  // everything, not one entry
   CHECK(canonical("snapkv,window=1") == "snapkv,window=1");
   CHECK(canonical("restkv,ema_alpha=.50") == "restkv,ema_alpha=0.5");
   CHECK(canonical("restkv,ema_alpha=3e-1") == "restkv");
@@ -84,14 +84,28 @@ TEST_CASE("unknown presets, variants, keys and values name the nearest") {
 }
 
 TEST_CASE("values outside their range say what the key takes") {
-  for (const char* text :
-       {"snapkv,window=0", "snapkv,window=1.5", "snapkv,window=-1", "snapkv,window=0.5%",
-        "snapkv,kernel=4", "snapkv,kernel=0", "snapkv,sinks=1.0", "snapkv,sinks=",
-        "restkv,ema_alpha=0", "restkv,ema_alpha=1.1", "restkv,aws_beta=0", "restkv,aws_min=2",
-        "adakv,ada_floor=1.01", "pyramidkv,pyramid_beta=0.9", "lagkv,lag_block=1",
-        "snapkv,skip_layers=a", "snapkv,skip_layers=1+", "snapkv,whitelist=a++b",
-        "snapkv,whitelist=5-5", "snapkv,quantize=kivi,quant_bits=9",
-        "snapkv,constrain=debias,debias_lambda=2", "pyramidinfer,linear_newest=0"}) {
+  for (const char* text : {"snapkv,window=0",
+                           "snapkv,window=1.5",
+                           "snapkv,window=-1",
+                           "snapkv,window=0.5%",
+                           "snapkv,kernel=4",
+                           "snapkv,kernel=0",
+                           "snapkv,sinks=1.0",
+                           "snapkv,sinks=",
+                           "restkv,ema_alpha=0",
+                           "restkv,ema_alpha=1.1",
+                           "restkv,aws_beta=0",
+                           "restkv,aws_min=2",
+                           "adakv,ada_floor=1.01",
+                           "pyramidkv,pyramid_beta=0.9",
+                           "lagkv,lag_block=1",
+                           "snapkv,skip_layers=a",
+                           "snapkv,skip_layers=1+",
+                           "snapkv,whitelist=a++b",
+                           "snapkv,whitelist=5-5",
+                           "snapkv,quantize=kivi,quant_bits=9",
+                           "snapkv,constrain=debias,debias_lambda=2",
+                           "pyramidinfer,linear_newest=0"}) {
     CAPTURE(text);
     CHECK_THAT(refusal(text), Contains("expected"));
   }
@@ -101,13 +115,13 @@ TEST_CASE("a typed key that the chosen kinds do not use is refused") {
   for (const char* text :
        {"snapkv,ema_alpha=0.5", "snapkv,last_queries=3", "h2o,window=4", "streaming,aggregate=max",
         "streaming,group=max", "h2o,kernel=3", "snapkv,prior_value=1", "snapkv,stage1_mass=0.5",
-        "snapkv,ada_floor=0.5", "snapkv,fair_scores=default",
-        "snapkv,quant_bits=2", "restkv:joint,group=max", "adakv,protected_rank=layer-max",
-        "streaming,std_keep=0.5", "snapkv,lag_block=4", "streaming,order=sag"}) {
+        "snapkv,ada_floor=0.5", "snapkv,fair_scores=default", "snapkv,quant_bits=2",
+        "restkv:joint,group=max", "adakv,protected_rank=layer-max", "streaming,std_keep=0.5",
+        "snapkv,lag_block=4", "streaming,order=sag"}) {
     CAPTURE(text);
     CHECK_THAT(refusal(text), Contains("do not use"));
   }
-  CHECK(refusal("snapkv,aggregate=ema,ema_alpha=0.5").empty());   // now it is used
+  CHECK(refusal("snapkv,aggregate=ema,ema_alpha=0.5").empty());  // now it is used
 }
 
 TEST_CASE("combinations that mean nothing are refused with what would be allowed") {
@@ -132,7 +146,7 @@ TEST_CASE("only oracles look ahead") {
 }
 
 TEST_CASE("budgets are ratios with a point or a percent sign, else counts") {
-  CHECK(Budget::parse("0.2").entries(10) == 2);     // 1/5, exactly
+  CHECK(Budget::parse("0.2").entries(10) == 2);  // 1/5, exactly
   CHECK(Budget::parse("20%").entries(10) == 2);
   CHECK(Budget::parse("0.29").entries(100) == 29);  // 28.999... in double
   CHECK(Budget::parse("0.1").entries(9) == 0);      // nothing of the prompt
@@ -178,7 +192,7 @@ TEST_CASE("a trace without the queries a record needs is refused before any work
   };
   CHECK(check("snapkv,window=2").empty());
   CHECK_THAT(check("snapkv,window=3"), Contains("snapkv,window=3") && Contains("3..5") &&
-                                           Contains("4..6"));   // needed, and present
+                                           Contains("4..6"));  // needed, and present
   CHECK(check("tova").empty());
   CHECK(check("streaming").empty());
   CHECK(check("oracle-mean").empty());
@@ -208,8 +222,7 @@ TEST_CASE("a whitelist larger than the budget names the smallest budget that wor
   const test::MadeUpFiles files;
   const auto check = [&](const std::string& record, const std::string& budget) -> std::string {
     try {
-      PolicyRun({Record::parse(record)}, {Budget::parse(budget)}, run->info, {0}, 0, files)
-          .check();
+      PolicyRun({Record::parse(record)}, {Budget::parse(budget)}, run->info, {0}, 0, files).check();
     } catch (const Error& error) {
       CHECK(error.fault() == Fault::usage);
       return error.what();
@@ -217,7 +230,7 @@ TEST_CASE("a whitelist larger than the budget names the smallest budget that wor
     return "";
   };
   CHECK_THAT(check("streaming,whitelist=rules", "3"), Contains("at least 4"));
-  CHECK_THAT(check("streaming,whitelist=rules+5-7", "4"), Contains("at least 5"));   // 5 is in both
+  CHECK_THAT(check("streaming,whitelist=rules+5-7", "4"), Contains("at least 5"));  // 5 is in both
   CHECK(check("streaming,whitelist=rules", "4").empty());
 }
 

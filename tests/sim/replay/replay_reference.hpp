@@ -10,10 +10,10 @@ namespace kvsim::reference {
 
 /// One kept set at one later step.
 struct StepMeasures {
-  double retained_importance = 0;   ///< scope prompt, L1
+  double retained_importance = 0;  ///< scope prompt, L1
   double retained_attention = 0;
-  double output_error = 0;          ///< relative, of the layer
-  std::vector<double> output_error_head;   ///< [Hq]
+  double output_error = 0;                ///< relative, of the layer
+  std::vector<double> output_error_head;  ///< [Hq]
 };
 
 /// Owners are KV heads or query heads, as in KeptSets.

@@ -1,7 +1,6 @@
 // schedule=decode against a naive float64 form of the same steps, one entry at a time; so are
 // budgets that differ between heads and layers, which the prompt's allocation leaves behind.
 #include <catch2/catch.hpp>
-
 #include <set>
 
 #include "sim/replay/decode.hpp"
@@ -91,8 +90,8 @@ TEST_CASE("Decoding: tova:official drops what the newest query attends to least"
 }
 
 TEST_CASE("Decoding: tova keeps the newest token safe", "[decode]") {
-  compare("tova,schedule=decode", {.statistic = Statistic::last, .mean_of_layer = true,
-                                   .first_row = 29, .newest = 1});
+  compare("tova,schedule=decode",
+          {.statistic = Statistic::last, .mean_of_layer = true, .first_row = 29, .newest = 1});
 }
 
 TEST_CASE("Decoding: streaming drops the oldest that is no sink", "[decode]") {
@@ -103,7 +102,7 @@ TEST_CASE("Decoding: scores times the slot's own norm, over the entry's norms in
           "[decode]") {
   const char* weighted = "h2o,weight=value-l2,schedule=decode";
   compare(weighted, {.statistic = Statistic::mean_visible, .value_weight = true});
-  compare("h2o,weight=value-l2,normalize=head-sum,schedule=decode",   // the same order
+  compare("h2o,weight=value-l2,normalize=head-sum,schedule=decode",  // the same order
           {.statistic = Statistic::mean_visible, .value_weight = true});
   RandomTraceShape shape;
   shape.kv_heads = 4;
@@ -112,7 +111,7 @@ TEST_CASE("Decoding: scores times the slot's own norm, over the entry's norms in
 }
 
 TEST_CASE("Decoding: what the allocation gave heads and layers at n is held", "[decode]") {
-  const RandomTraceShape groups;                    // two query heads for each of two KV heads
+  const RandomTraceShape groups;  // two query heads for each of two KV heads
   RandomTraceShape alone;
   alone.query_heads = alone.kv_heads = 3;
   alone.seed = 4;
@@ -134,7 +133,7 @@ TEST_CASE("Decoding: what the allocation gave heads and layers at n is held", "[
           "snapkv,window=4,smooth=none,allocate=ada,ada_floor=0,schedule=decode"}) {
       const auto sizes = compare(record, window, shape, layers);
       CAPTURE(record);
-      CHECK(std::set<size_t>(sizes.begin(), sizes.end()).size() > 1);   // not the same for all
+      CHECK(std::set<size_t>(sizes.begin(), sizes.end()).size() > 1);  // not the same for all
     }
   }
 }

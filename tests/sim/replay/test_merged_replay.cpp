@@ -1,6 +1,5 @@
 // Merged prompts and periodic compression against plain float64 sums.
 #include <catch2/catch.hpp>
-
 #include <cmath>
 
 #include "sim/replay/compression.hpp"
@@ -84,8 +83,10 @@ Naive naive_head(const LayerTrace& layer, const SlotCache& cache, const Settings
 }  // namespace
 
 TEST_CASE("A merged prompt replays like its slots, and its measures are plain sums", "[merge]") {
-  for (const char* text : {"keepkv", "keepkv:bias", "convex", "d2o", "snapkv,window=4,merge=convex,"
-                           "votes=count", "kvmerger"}) {
+  for (const char* text : {"keepkv", "keepkv:bias", "convex", "d2o",
+                           "snapkv,window=4,merge=convex,"
+                           "votes=count",
+                           "kvmerger"}) {
     INFO(text);
     const auto run = similar_run(4);
     const std::vector<LayerKept> kept = kept_of(*run, {text}, {"14"});
@@ -108,11 +109,11 @@ TEST_CASE("A merged prompt replays like its slots, and its measures are plain su
             const int64_t row = run->info.first_step() + step;
             const SlotCache& cache = slots.owners[static_cast<size_t>(head / 2)];
             const Naive naive = naive_head(run->layers[0], cache, settings, head, row);
-            const auto full = reference::attention(
-                run->layers[0], head, reference::logits(run->layers[0], head, row));
+            const auto full = reference::attention(run->layers[0], head,
+                                                   reference::logits(run->layers[0], head, row));
             const auto z = reference::output(run->layers[0], head, full.weight);
-            const float* delta =
-                view.delta + (head * block.steps + step) * static_cast<int64_t>(z.size());
+            const float* delta = view.delta +
+                                 (head * block.steps + step) * static_cast<int64_t>(z.size());
             for (size_t c = 0; c < z.size(); ++c)
               CHECK(static_cast<double>(delta[c]) == Approx(naive.output[c] - z[c]).margin(1e-4));
             sag += naive.sag / 4;
@@ -155,7 +156,7 @@ TEST_CASE("Periodic compression is a prefill of every longer prompt with the sam
           "[periodic]") {
   const auto run = similar_run(4);
   const char* text = "snapkv,window=4,schedule=periodic,period=4";
-  const std::vector<LayerKept> first = kept_of(*run, {text}, {"0.4"});   // 12 of 32
+  const std::vector<LayerKept> first = kept_of(*run, {text}, {"0.4"});  // 12 of 32
   const std::vector<Record> records = {Record::parse(text)};
   const auto backend = make_cpu_backend();
   const MadeUpFiles files;
@@ -188,7 +189,7 @@ TEST_CASE("Periodic compression is a prefill of every longer prompt with the sam
       CHECK(kept_attention[static_cast<size_t>(t - 32)] == Approx(some).margin(1e-5));
       CHECK(total_attention[static_cast<size_t>(t - 32)] == Approx(all).margin(1e-5));
     }
-    if (t0 != 40) continue;   // the last compression is what is reported
+    if (t0 != 40) continue;  // the last compression is what is reported
     std::vector<uint32_t> prompt;
     for (const uint32_t i : kept->owners[0])
       if (i < 32) prompt.push_back(i);

@@ -1,6 +1,5 @@
 // Merging under every schedule, over odd shapes, against the naive float64 form.
 #include <catch2/catch.hpp>
-
 #include <cmath>
 
 #include "analysis/merge_bound.hpp"
@@ -37,14 +36,13 @@ std::unique_ptr<RandomRun> odd_run(uint64_t seed) {
   for (int64_t kv = 0; kv < shape.kv_heads; ++kv)
     for (int64_t i = 1; i < shape.prompt + shape.later; ++i)
       for (int64_t c = 0; c < shape.d; ++c)
-        set_element(k, kv, i, c,
-                    0.8f * element(k, kv, i - 1, c) + 0.6f * element(k, kv, i, c));
+        set_element(k, kv, i, c, 0.8f * element(k, kv, i - 1, c) + 0.6f * element(k, kv, i, c));
   return run;
 }
 
 /// What a record says of every step.
 struct Seen {
-  std::vector<double> change;   ///< [Hq][T][dv]
+  std::vector<double> change;  ///< [Hq][T][dv]
   std::vector<double> sag, defect, value_part, mass_part;
   std::vector<PairMerge> pairs;
 };
@@ -72,8 +70,8 @@ Seen replayed(const RandomRun& run, const std::string& text, const std::string& 
         for (size_t h = 0; h < static_cast<size_t>(work.query_heads()); ++h)
           for (size_t c = 0; c < width; ++c)
             seen.change[(h * steps + at) * width + c] = static_cast<double>(
-                view.delta[(h * static_cast<size_t>(block.steps) + static_cast<size_t>(s)) *
-                               width + c]);
+                view.delta[(h * static_cast<size_t>(block.steps) + static_cast<size_t>(s)) * width +
+                           c]);
         seen.sag[at] = view.merges == nullptr ? 0 : view.merges->sag(s);
         if (view.merges == nullptr) continue;
         seen.defect[at] = view.merges->defect(s);

@@ -1,5 +1,5 @@
-#include <catch2/catch.hpp>
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <numeric>
 
 #include "sim/replay/per_step.hpp"
@@ -65,24 +65,24 @@ TEST_CASE("per-step choice keeps each step's most important entries", "[replay]"
   const Table<float>& importance = work.projected_norms(Norm::l1);
   std::vector<float> z;
   for (int head = 0; head < info.num_query_heads; ++head) {
-    for (int64_t row = info.first_step();
-         row < static_cast<int64_t>(info.query_position.size()); ++row) {
-      const auto weight =
-          reference::attention(trace->layer, head, reference::logits(trace->layer, head, row));
+    for (int64_t row = info.first_step(); row < static_cast<int64_t>(info.query_position.size());
+         ++row) {
+      const auto weight = reference::attention(trace->layer, head,
+                                               reference::logits(trace->layer, head, row));
       for (const double x : reference::output(trace->layer, head, weight.weight)) {
         z.push_back(static_cast<float>(x));
       }
     }
   }
-  const auto results =
-      replay_per_step(work, kept, {importance.data(), importance.columns(), &z, false, {}});
+  const auto results = replay_per_step(work, kept,
+                                       {importance.data(), importance.columns(), &z, false, {}});
   const int64_t steps = info.steps();
   for (size_t b = 0; b < kept.size(); ++b) {
     for (int64_t s = 0; s < steps; ++s) {
-      const Sets sets = best_sets(trace->layer, info.first_step() + s,
-                                  kept[b]->owners[0].size(), per_query_head);
-      const auto expected =
-          reference::replay(trace->layer, sets, per_query_head)[static_cast<size_t>(s)];
+      const Sets sets = best_sets(trace->layer, info.first_step() + s, kept[b]->owners[0].size(),
+                                  per_query_head);
+      const auto expected = reference::replay(trace->layer, sets,
+                                              per_query_head)[static_cast<size_t>(s)];
       double attention = 0;
       double prompt = 0;
       for (int head = 0; head < info.num_query_heads; ++head) {
@@ -92,8 +92,8 @@ TEST_CASE("per-step choice keeps each step's most important entries", "[replay]"
         prompt += std::accumulate(full.weight.begin(), full.weight.begin() + info.prompt_len, 0.0);
         std::vector<double> delta;
         for (int64_t c = 0; c < work.value_dim(); ++c) {
-          delta.push_back(results[b].delta[static_cast<size_t>(
-              (head * steps + s) * work.value_dim() + c)]);
+          delta.push_back(
+              results[b].delta[static_cast<size_t>((head * steps + s) * work.value_dim() + c)]);
         }
         const double change = reference::l2(reference::project(trace->layer, head, delta));
         const double whole = reference::l2(reference::project(

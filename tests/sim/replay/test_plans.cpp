@@ -1,5 +1,5 @@
-#include <catch2/catch.hpp>
 #include <algorithm>
+#include <catch2/catch.hpp>
 
 #include "sim/replay/plans.hpp"
 
@@ -63,11 +63,11 @@ TEST_CASE("equal sets are asked for once, whoever asks", "[replay]") {
   const int a = builder.add(sets({{0, 1}, {2}}), false, false);
   const int b = builder.add(sets({{0, 1}, {2}}), false, true);
   CHECK(a == b);
-  const int heads = builder.add(sets({{0, 1}, {2}}), true, true);   // other owners
+  const int heads = builder.add(sets({{0, 1}, {2}}), true, true);  // other owners
   CHECK(heads != a);
   const auto plans = builder.build();
   REQUIRE(plans.plans.size() == 2);
-  CHECK_FALSE(plans.plans[0].masses_only);   // one of the two wanted outputs
+  CHECK_FALSE(plans.plans[0].masses_only);  // one of the two wanted outputs
   CHECK(plans.plans[0].per_query_head != plans.plans[1].per_query_head);
 }
 

@@ -1,5 +1,5 @@
-#include <catch2/catch.hpp>
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
 
@@ -161,8 +161,7 @@ TEST_CASE("unchanged slots give what the fused replay gives", "[replay]") {
       static_cast<size_t>(trace->info.num_query_heads * steps * work.value_dim()));
   attend_slots(work, slots, 0, steps, z_hat.data());
   for (int head = 0; head < trace->info.num_query_heads; ++head) {
-    const auto owner =
-        static_cast<size_t>(per_query_head ? head : head / trace->info.group_size());
+    const auto owner = static_cast<size_t>(per_query_head ? head : head / trace->info.group_size());
     std::vector<bool> present(static_cast<size_t>(trace->info.total_len), true);
     std::fill_n(present.begin(), trace->info.prompt_len, false);
     for (const uint32_t i : set->owners[owner]) present[i] = true;
@@ -171,7 +170,8 @@ TEST_CASE("unchanged slots give what the fused replay gives", "[replay]") {
       const auto expected = reference::output(
           trace->layer, head,
           reference::attention(trace->layer, head, reference::logits(trace->layer, head, row),
-                               present).weight);
+                               present)
+              .weight);
       for (size_t c = 0; c < expected.size(); ++c) {
         const auto at = static_cast<size_t>((head * steps + s) * work.value_dim()) + c;
         CHECK(z_hat[at] == Approx(expected[c]).margin(kTolerance));

@@ -39,7 +39,7 @@ std::vector<double> aggregated(const std::string& changes, size_t rows = 3) {
 TEST_CASE("mean, sum, max, last and single take what their names say") {
   CHECK_THAT(aggregated("aggregate=mean"), near({2, 5}));
   CHECK_THAT(aggregated("aggregate=sum"), near({6, 15}));
-  CHECK_THAT(aggregated("aggregate=max"), near({3, 8}));   // DefensiveKV Eq. 5
+  CHECK_THAT(aggregated("aggregate=max"), near({3, 8}));  // DefensiveKV Eq. 5
   CHECK_THAT(aggregated("aggregate=last"), near({2, 5}));
   CHECK_THAT(aggregated("aggregate=single,single_row=1"), near({3, 2}));
   CHECK_THAT(aggregated("aggregate=single,single_row=0"), near({1, 8}));
@@ -60,7 +60,7 @@ TEST_CASE("the inverse moving average runs from the newest row to the oldest") {
 TEST_CASE("linear weights rise from one to the weight of the newest row") {
   // PyramidInfer: weights 1, 3/2, 2 over 3: (1 + 9/2 + 4)/3, (8 + 3 + 10)/3.
   CHECK_THAT(aggregated("aggregate=linear,linear_newest=2"), near({9.5 / 3, 7}));
-  CHECK_THAT(aggregated("aggregate=linear,linear_newest=2", 1), near({2, 16}));   // M = 1
+  CHECK_THAT(aggregated("aggregate=linear,linear_newest=2", 1), near({2, 16}));  // M = 1
 }
 
 TEST_CASE("mean-variance adds gamma times the sample variance") {
@@ -89,7 +89,7 @@ TEST_CASE("the drift is the way of the best entries from the later rows back to 
   tracker.add(1, std::vector<double>{0, 4, 5, 1});
   tracker.add(2, std::vector<double>{5, 4, 1, 0});
   CHECK(tracker.drift(0).value() == 1.5);
-  CHECK(tracker.drift(1).sign() == 0);   // no free slot, no drift
+  CHECK(tracker.drift(1).sign() == 0);  // no free slot, no drift
 }
 
 TEST_CASE("a tie for the last of the best goes to the more recent column; one row has no drift") {
@@ -118,14 +118,12 @@ TEST_CASE("drifts of many K at once are those of sorted rows, whatever the score
     tracker.add(static_cast<int64_t>(j), row);
     std::vector<size_t> order(kColumns);
     std::iota(order.begin(), order.end(), size_t{0});
-    std::ranges::sort(order, [&](size_t a, size_t b) {
-      return row[a] != row[b] ? row[a] > row[b] : a > b;
-    });
+    std::ranges::sort(
+        order, [&](size_t a, size_t b) { return row[a] != row[b] ? row[a] > row[b] : a > b; });
     for (size_t x = 0; x < best.size(); ++x) {
       const size_t count = std::min(static_cast<size_t>(best[x]), kColumns);
       for (size_t i = 0; i < count; ++i)
-        (j < 2 ? front : rear)[x] +=
-            static_cast<double>(order[i]) / static_cast<double>(count) / 2;
+        (j < 2 ? front : rear)[x] += static_cast<double>(order[i]) / static_cast<double>(count) / 2;
     }
   }
   for (size_t x = 0; x < best.size(); ++x)

@@ -10,17 +10,17 @@ namespace {
 using Counts = std::vector<int64_t>;
 
 TEST_CASE("apportion divides by largest remainder, ties to the lower index") {
-  CHECK(apportion(10, {1, 1, 1}, 100) == Counts{4, 3, 3});       // 10/3 each
-  CHECK(apportion(7, {3, 2, 2}, 100) == Counts{3, 2, 2});        // exact
-  CHECK(apportion(5, {5, 3, 2}, 100) == Counts{3, 1, 1});        // 2.5, 1.5, 1: tie to the first
-  CHECK(apportion(4, {0, 0}, 100) == Counts{2, 2});              // all weights zero: equal
+  CHECK(apportion(10, {1, 1, 1}, 100) == Counts{4, 3, 3});  // 10/3 each
+  CHECK(apportion(7, {3, 2, 2}, 100) == Counts{3, 2, 2});   // exact
+  CHECK(apportion(5, {5, 3, 2}, 100) == Counts{3, 1, 1});   // 2.5, 1.5, 1: tie to the first
+  CHECK(apportion(4, {0, 0}, 100) == Counts{2, 2});         // all weights zero: equal
   CHECK(apportion(0, {1, 2}, 100) == Counts{0, 0});
 }
 
 TEST_CASE("apportion fixes what is above its cap and divides the rest again") {
   // 10 over (8,1,1): quotas 8, 1, 1; capped at 5; the other 5 go to two equal weights: 3 and 2.
   CHECK(apportion(10, {8, 1, 1}, 5) == Counts{5, 3, 2});
-  CHECK(apportion(30, {8, 1, 1}, 5) == Counts{5, 5, 5});   // more than all caps together
+  CHECK(apportion(30, {8, 1, 1}, 5) == Counts{5, 5, 5});  // more than all caps together
   CHECK(apportion_exact(7, {4, 2, 1}, {3, 2, 1}) == Counts{3, 2, 1});
 }
 
@@ -49,8 +49,7 @@ std::vector<Counts> by_layer(const std::string& changes, int64_t budget, int64_t
 }
 
 TEST_CASE("uniform gives every head B") {
-  CHECK(by_layer("allocate=uniform", 6, 20, 2, {0, 3}, 4) ==
-        std::vector<Counts>{{6, 6}, {6, 6}});
+  CHECK(by_layer("allocate=uniform", 6, 20, 2, {0, 3}, 4) == std::vector<Counts>{{6, 6}, {6, 6}});
 }
 
 TEST_CASE("the pyramid falls linearly with depth and keeps the window on top") {
@@ -68,8 +67,8 @@ TEST_CASE("a pyramid that exceeds the prompt is cut at its base and raised at it
 
 TEST_CASE("the pyramid is uniform without free places, with short prompts and with one layer") {
   const std::vector<Counts> flat = {{12, 12}, {12, 12}};
-  CHECK(by_layer("allocate=pyramid", 12, 100, 12, {0, 1}, 2) == flat);   // c = 0
-  CHECK(by_layer("allocate=pyramid", 12, 19, 2, {0, 1}, 2) == flat);     // n < 2c
+  CHECK(by_layer("allocate=pyramid", 12, 100, 12, {0, 1}, 2) == flat);  // c = 0
+  CHECK(by_layer("allocate=pyramid", 12, 19, 2, {0, 1}, 2) == flat);    // n < 2c
   CHECK(by_layer("allocate=pyramid", 12, 100, 2, {0}, 1) == std::vector<Counts>{{12, 12}});
 }
 
@@ -139,8 +138,7 @@ TEST_CASE("ada marks at least what is protected and is uniform when that fills B
 
 TEST_CASE("ada's product total has the entries that floors of single heads lose") {
   // n = 5, rho = 0.5: B = 2, two heads: 4; floor(5 * 0.5 * 2) = 5.
-  CHECK(sizes(two_heads(), kOne + "allocate=ada,ada_floor=0", "0.5") ==
-        std::vector<size_t>{3, 1});
+  CHECK(sizes(two_heads(), kOne + "allocate=ada,ada_floor=0", "0.5") == std::vector<size_t>{3, 1});
   CHECK(sizes(two_heads(), kOne + "allocate=ada,ada_floor=0,ada_total=product", "0.5") ==
         std::vector<size_t>{4, 1});
 }

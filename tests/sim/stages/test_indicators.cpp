@@ -1,6 +1,5 @@
 // Indicators (policies.md 5.2), computed on paper on attention that is written down.
 #include <catch2/catch.hpp>
-
 #include <cmath>
 
 #include "sim/core/random.hpp"
@@ -58,9 +57,8 @@ TEST_CASE("attention-value multiplies attention with the L2 norm of the bare val
   // ReST-KV Table 12: A ||v||_2; norms 5, 1, 0, 13.
   test::SmallRun small = one_query();
   small.values = {{{3, 4}, {0, -1}, {0, 0}, {5, 12}}};
-  small.output = {{{7, 0}, {0, 7}}};   // must not matter
-  CHECK_THAT(scores(small, "indicator=attention-value"),
-             near({5.0 / 16, 2.0 / 16, 0, 104.0 / 16}));
+  small.output = {{{7, 0}, {0, 7}}};  // must not matter
+  CHECK_THAT(scores(small, "indicator=attention-value"), near({5.0 / 16, 2.0 / 16, 0, 104.0 / 16}));
 }
 
 TEST_CASE("importance-share divides by the importance of all heads and candidates") {
@@ -71,7 +69,7 @@ TEST_CASE("importance-share divides by the importance of all heads and candidate
   small.query_heads = 2;
   small.weights = {{{1, 1, 2}}, {{1, 3, 4}}};
   CHECK_THAT(scores(small, "indicator=importance-share,group=sum"), near({3.0 / 8, 5.0 / 8}));
-  small.values = {{{0}, {0}, {1}}};   // Z = 0 over the candidates: 0, not 0/0
+  small.values = {{{0}, {0}, {1}}};  // Z = 0 over the candidates: 0, not 0/0
   CHECK_THAT(scores(small, "indicator=importance-share,group=sum"), near({0, 0}));
 }
 
@@ -95,8 +93,7 @@ TEST_CASE("output-change keeps its odds when an entry holds nearly all attention
   small.weights = {{{1e6, 1}}};
   small.values = {{{1}, {0}}};
   const auto run = small.build();
-  const auto scored =
-      test::scores_of(*run, "restkv,smooth=none,window=1", "1");
+  const auto scored = test::scores_of(*run, "restkv,smooth=none,window=1", "1");
   CHECK(scored->score(0, 0) == Approx(1).epsilon(2e-3));
 }
 
@@ -106,8 +103,7 @@ TEST_CASE("removing the only visible entry changes the output without bound") {
   small.prompt = 3;
   small.positions = {0, 1, 2, 3};
   const auto run = small.build();
-  const auto scored = test::scores_of(
-      *run, "h2o,indicator=output-change,aggregate=max", "1");
+  const auto scored = test::scores_of(*run, "h2o,indicator=output-change,aggregate=max", "1");
   CHECK(std::isinf(scored->score(0, 0)));
   CHECK(scored->score(0, 0) > 0);
   CHECK_FALSE(std::isinf(scored->score(0, 1)));

@@ -26,10 +26,10 @@ TEST_CASE("convex: a slot is the plain mean of all its entries, merged one after
           "[merge]") {
   SlotCache cache = slots({{2, 0}, {1, 0}, {0, 1}, {3, 0}}, {{6}, {0}, {1}, {3}});
   Compression compression("convex");
-  compression.add(cache, {1, 3});   // both point along slot 0
+  compression.add(cache, {1, 3});  // both point along slot 0
   compression.run();
-  check_row(cache.key(0), {2, 0});        // (2 + 1 + 3) / 3
-  check_row(cache.value(0), {3});         // (6 + 0 + 3) / 3
+  check_row(cache.key(0), {2, 0});  // (2 + 1 + 3) / 3
+  check_row(cache.value(0), {3});   // (6 + 0 + 3) / 3
   CHECK(cache.members(0) == std::vector<uint32_t>{0, 1, 3});
   CHECK(cache.members(2).empty());
 }
@@ -40,9 +40,9 @@ TEST_CASE("convex: the more recent of equally near slots is the target, a far en
   Compression compression("convex");
   compression.add(cache, {1, 2});
   compression.run();
-  check_row(cache.value(3), {3});   // slot 1 joins slot 3, not slot 0
+  check_row(cache.value(3), {3});  // slot 1 joins slot 3, not slot 0
   check_row(cache.value(0), {0});
-  CHECK(cache.members(3) == std::vector<uint32_t>{1, 3});   // slot 2 is in nobody's
+  CHECK(cache.members(3) == std::vector<uint32_t>{1, 3});  // slot 2 is in nobody's
 }
 
 TEST_CASE("keepkv: Eq. 7 with scores 2 and 4, each one vote", "[merge]") {
@@ -78,7 +78,7 @@ TEST_CASE("keepkv: votes of earlier merges weigh in the next one", "[merge]") {
   Compression compression("keepkv");
   compression.add(cache, {0, 1});
   compression.run();
-  check_row(cache.key(2), {1, 0});   // equal entries with equal estimates change nothing
+  check_row(cache.key(2), {1, 0});  // equal entries with equal estimates change nothing
   check_row(cache.value(2), {3});
   CHECK(cache.entries(2) == 3);
 }
@@ -118,14 +118,14 @@ TEST_CASE("keepkv-bias: two heads share a key by how much they attend to the pai
   // sigma = (1/2 * 1/4 + 1/2 * 1/8) / (1/4 + 1/4) = 3/8.
   check_row(cache.value(0), {0.375});
   check_row(cache.key(0), {1, 0.0375});
-  CHECK(cache.bias(0, 0) == Approx(std::log(2.0)));                              // levels 0 and 0
+  CHECK(cache.bias(0, 0) == Approx(std::log(2.0)));  // levels 0 and 0
   CHECK(cache.bias(0, 1) == Approx(std::log(4.0) - 0.625 * std::log(3.0)));
 }
 
 TEST_CASE("d2o: the threshold is the mean best cosine, weights are exp(cosine) and e", "[merge]") {
   SlotCache cache = slots({{1, 0}, {3, 0}, {0, 2}, {0, -1}}, {{2}, {4}, {1}, {9}});
   Compression compression("d2o");
-  compression.add(cache, {1, 3});   // cosines 1 with slot 0, 0 with slot 0: threshold 1/2
+  compression.add(cache, {1, 3});  // cosines 1 with slot 0, 0 with slot 0: threshold 1/2
   compression.run();
   check_row(cache.key(0), {2, 0});
   check_row(cache.value(0), {3});
@@ -134,7 +134,7 @@ TEST_CASE("d2o: the threshold is the mean best cosine, weights are exp(cosine) a
 
   SlotCache later = slots({{1, 0}, {0.6f, 0.8f}}, {{0}, {1}});
   compression.request.owners.clear();
-  compression.add(later, {1});      // threshold (1/2 + 0.6)/2 = 0.55 <= 0.6: merged
+  compression.add(later, {1});  // threshold (1/2 + 0.6)/2 = 0.55 <= 0.6: merged
   compression.run();
   CHECK(compression.memory.threshold == Approx(0.55));
   const double share = std::exp(0.6) / (std::exp(0.6) + kE);
@@ -145,12 +145,12 @@ TEST_CASE("d2o-code: a rank merges in all heads or in none, weights do not sum t
   SlotCache a = slots({{1, 0}, {1, 0}, {0, 1}}, {{2}, {4}, {7}});
   SlotCache b = slots({{1, 0}, {0.6f, 0.8f}, {-1, 0}}, {{0}, {5}, {3}});
   Compression compression("d2o-code");
-  compression.add(a, {1, 2});   // best cosines 1 and 0
-  compression.add(b, {1, 2});   // 0.6 and -1: threshold 0.15, means of ranks 0.8 and -0.5
+  compression.add(a, {1, 2});  // best cosines 1 and 0
+  compression.add(b, {1, 2});  // 0.6 and -1: threshold 0.15, means of ranks 0.8 and -0.5
   compression.run();
   check_row(a.value(0), {3});
-  check_row(b.value(0), {1.5});         // (0 + 0.6 * 5) / 2
-  check_row(b.key(0), {0.68, 0.24});    // (1 + 0.6 * 0.6, 0.6 * 0.8) / 2
+  check_row(b.value(0), {1.5});       // (0 + 0.6 * 5) / 2
+  check_row(b.key(0), {0.68, 0.24});  // (1 + 0.6 * 0.6, 0.6 * 0.8) / 2
   CHECK(a.members(0) == std::vector<uint32_t>{0, 1});
   CHECK(b.members(0) == std::vector<uint32_t>{0, 1});
 }
@@ -167,7 +167,7 @@ TEST_CASE("cam-expected: a value is spread over the next slots by its share of a
   check_row(cache.value(1), {3});
   check_row(cache.value(2), {3});
   check_row(cache.value(4), {5});
-  CHECK(cache.members(1).empty());   // keys stay: entries are dropped, not merged
+  CHECK(cache.members(1).empty());  // keys stay: entries are dropped, not merged
 }
 
 TEST_CASE("cam: a certain draw spreads all, an impossible one nothing", "[merge]") {
@@ -182,7 +182,7 @@ TEST_CASE("cam: a certain draw spreads all, an impossible one nothing", "[merge]
 TEST_CASE("value-fold: values join the nearest key's slot by their lengths", "[merge]") {
   SlotCache cache = slots({{1, 0}, {1, 0}, {0, 1}, {-1, 0}}, {{3, 0}, {0, 1}, {0, 5}, {9, 9}});
   Compression compression("value-fold");
-  compression.add(cache, {1, 3});   // slot 3 finds cosine 0 at best: nothing
+  compression.add(cache, {1, 3});  // slot 3 finds cosine 0 at best: nothing
   compression.run();
   // omega = 1 * 1 / (1 + 3) = 1/4: (3, 1/4) / (5/4).
   check_row(cache.value(0), {2.4, 0.2});
@@ -192,8 +192,8 @@ TEST_CASE("value-fold: values join the nearest key's slot by their lengths", "[m
 
 TEST_CASE("kvmerger: neighbours of similar keys are joined until the budget is met", "[merge]") {
   // Ten entries, budget 6: newest floor(2.04) = 2 and best floor(1.44) = 1 of the rest are safe.
-  const std::vector<float> keys = {1, 0, 1, 0.1f, 0, 1, 1, 0, 1, 0.2f,
-                                   1, 0.3f, 0, 1, 0, 1, 1, 1, 1, 1};
+  const std::vector<float> keys = {1, 0,    1, 0.1f, 0, 1, 1, 0, 1, 0.2f,
+                                   1, 0.3f, 0, 1,    0, 1, 1, 1, 1, 1};
   const std::vector<double> score = {1, 2, 3, 9, 4, 1, 2, 3, 0, 0};
   ClusterRequest request;
   request.keys = keys.data();

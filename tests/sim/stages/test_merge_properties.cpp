@@ -15,8 +15,7 @@ constexpr size_t kDim = 6;
 
 Row random_row(uint64_t trial, uint64_t stream, double scale = 1) {
   Row row(kDim);
-  for (size_t c = 0; c < kDim; ++c)
-    row[c] = static_cast<float>(scale * normal(trial, stream, c));
+  for (size_t c = 0; c < kDim; ++c) row[c] = static_cast<float>(scale * normal(trial, stream, c));
   return row;
 }
 
@@ -73,7 +72,7 @@ TEST_CASE("A score-weighted key with votes has at least its members' mass at the
     pair.estimate(cache, pair.query);
     merge_pair("keepkv-code", cache);
     const double logit = dot(pair.query, cache.key(0)) + std::log(2.0);
-    CHECK(logit >= pair.mass(pair.query) - 1e-3);   // but for the code's 2^-14
+    CHECK(logit >= pair.mass(pair.query) - 1e-3);  // but for the code's 2^-14
   }
 }
 
@@ -173,7 +172,6 @@ TEST_CASE("KeepKV's printed bound (Theorem 5) fails where the scale multiplies t
   const double share = 1 / (1 + std::exp(-0.347 - 0.2));
   const double f = level / (share * 0.2 + (1 - share) * -0.347);
   const double root = std::sqrt(std::pow(1 - eps, -(1 + std::fabs(f))));
-  const double with_scale =
-      (1 - std::sqrt(1 - eps * eps)) / eps + (root - 1) / (root + 1);
+  const double with_scale = (1 - std::sqrt(1 - eps * eps)) / eps + (root - 1) / (root + 1);
   CHECK(change <= with_scale);
 }

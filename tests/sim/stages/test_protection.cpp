@@ -29,7 +29,7 @@ TEST_CASE("protected entries come before any score") {
   CHECK(kept("", "3") == Entries{1, 5, 7});
   CHECK(kept(",sinks=1", "3") == Entries{0, 1, 7});
   CHECK(kept(",recent=2", "3") == Entries{1, 6, 7});       // the window is one of the two
-  CHECK(kept(",recent=0.7", "4") == Entries{1, 5, 6, 7});   // floor(2.8) = 2 of them
+  CHECK(kept(",recent=0.7", "4") == Entries{1, 5, 6, 7});  // floor(2.8) = 2 of them
 }
 
 TEST_CASE("what does not fit is granted whitelist first, then sinks, then the newest") {
@@ -59,7 +59,7 @@ TEST_CASE("std_keep protects the unprotected entries of largest deviation") {
   request.budget = 4;
   request.deviation = deviation;
   request.candidate = candidate;
-  CHECK(protected_entries(request) == std::vector<uint32_t>{4, 2, 1});   // tie: more recent first
+  CHECK(protected_entries(request) == std::vector<uint32_t>{4, 2, 1});  // tie: more recent first
 }
 
 TEST_CASE("the deviation is over the queries that see the entry") {
@@ -77,12 +77,12 @@ TEST_CASE("the deviation is over the queries that see the entry") {
 
 TEST_CASE("deviations of a long prompt are those of the heads that share an owner") {
   test::RandomTraceShape shape;
-  shape.prompt = 1100;   // more columns than one task takes
+  shape.prompt = 1100;  // more columns than one task takes
   shape.later = 1;
   shape.queries = {1095, 1096, 1097, 1098, 1099, 1100};
   const auto run = test::random_run(shape, {0}, 1);
   const LayerTrace& layer = run->layers[0];
-  std::vector<std::vector<std::vector<double>>> a(4);   // [head][query][entry]
+  std::vector<std::vector<std::vector<double>>> a(4);  // [head][query][entry]
   for (int head = 0; head < 4; ++head)
     for (int64_t row = 0; row < 5; ++row)
       a[static_cast<size_t>(head)].push_back(
@@ -129,10 +129,9 @@ TEST_CASE("stage1=mass forces the entries that hold a share of the head's attent
   // theta = 0.7 - A of the last m = 1 candidates (3/32) = 0.606: prefix sums 7/28 = 0.25,
   // 13/28 = 0.46 and 18/28 = 0.64: two are forced. The cap floor(7 * 4/8 - 1) = 2 allows them.
   test::SmallRun small = eight();
-  small.values = {{{1}, {0}, {1}, {1}, {1}, {0}, {1}, {1}}};   // their importance is 0
+  small.values = {{{1}, {0}, {1}, {1}, {1}, {0}, {1}, {1}}};  // their importance is 0
   const auto run = small.build();
-  const std::string record =
-      "snapkv,smooth=none,window=1,weight=value-l1,stage1=mass,stage1_mass=";
+  const std::string record = "snapkv,smooth=none,window=1,weight=value-l1,stage1=mass,stage1_mass=";
   CHECK(test::kept_entries(*run, record + "0.7", "4") == Entries{1, 3, 5, 7});
   // Less than the first entry's share: none. 0.3 - 0.094 = 0.206 < 0.25.
   CHECK(test::kept_entries(*run, record + "0.3", "4") == Entries{0, 3, 6, 7});
@@ -232,9 +231,9 @@ TEST_CASE("equal scores are decided by the score without its prior, then by rece
   CHECK(test::kept_entries(*run, record, "5") == Entries{0, 1, 3, 5, 7});
   CHECK(test::kept_entries(*run, record + ",tie=recent", "5") == Entries{1, 3, 5, 6, 7});
   const auto kept = test::kept_of(*run, {record}, {"5", "4", "1"});
-  CHECK(kept[0][0][0]->tied[0] == 4);   // 0, 2, 4, 6
-  CHECK(kept[0][0][1]->tied[0] == 1);   // entry 3 alone
-  CHECK(kept[0][0][2]->tied[0] == 0);   // only the window was kept
+  CHECK(kept[0][0][0]->tied[0] == 4);  // 0, 2, 4, 6
+  CHECK(kept[0][0][1]->tied[0] == 1);  // entry 3 alone
+  CHECK(kept[0][0][2]->tied[0] == 0);  // only the window was kept
 }
 
 TEST_CASE("nested layers choose among what the layer before kept") {
@@ -252,7 +251,7 @@ TEST_CASE("nested layers choose among what the layer before kept") {
 
 TEST_CASE("a skipped layer is not scored: neither its queries nor its file are asked for") {
   test::SmallRun small = eight();
-  small.positions = {8};   // no query of the prompt
+  small.positions = {8};  // no query of the prompt
   small.weights = {{{1, 1, 1, 1, 1, 1, 1, 1, 1}}};
   const auto run = small.build();
   CHECK(test::kept_entries(*run, "h2o,skip_layers=0", "3").size() == 8);
@@ -260,11 +259,11 @@ TEST_CASE("a skipped layer is not scored: neither its queries nor its file are a
   small = eight();
   small.layers = {0, 1};
   small.model_layers = 2;
-  test::MadeUpFiles files;   // holds layer 0 alone
+  test::MadeUpFiles files;  // holds layer 0 alone
   files.layer_scores[0] = Table<double>(1, 8, 1.0);
-  for (const char* record : {"external,scores=F,skip_layers=1",
-                             "external,scores=F,skip_layers=1,allocate=ada",
-                             "external,scores=F,skip_layers=1,allocate=joint"}) {
+  for (const char* record :
+       {"external,scores=F,skip_layers=1", "external,scores=F,skip_layers=1,allocate=ada",
+        "external,scores=F,skip_layers=1,allocate=joint"}) {
     CHECK(test::kept_entries(*small.build(), record, "3", 0, 0, files).size() == 3);
     CHECK(test::kept_entries(*small.build(), record, "3", 0, 1, files).size() == 8);
   }

@@ -29,7 +29,7 @@ TEST_CASE("two bits per token round to four levels of each entry's own range", "
   Table<float> v = table(2, {0, 2.5f, 3, 0, 1, 4, 1, 2.4f});
   const Settings values = settings("per-token", "2", "4", "0");
   quantizer(values).apply(values, k, v);
-  CHECK(k.values() == std::vector<float>{0, 0, 2, 3, -1, -1, -1, -1});   // a constant stays
+  CHECK(k.values() == std::vector<float>{0, 0, 2, 3, -1, -1, -1, -1});  // a constant stays
   CHECK(v.values() == std::vector<float>{0, 2, 3, 0, 1, 4, 1, 2});
 }
 

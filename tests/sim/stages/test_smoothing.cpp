@@ -165,7 +165,7 @@ std::vector<double> grouped(const std::string& kind) {
 
 TEST_CASE("the heads of a group become their mean, maximum or sum") {
   CHECK_THAT(grouped("mean"), near({2, 6}));
-  CHECK_THAT(grouped("max"), near({3, 8}));   // DefensiveKV footnote 1
+  CHECK_THAT(grouped("max"), near({3, 8}));  // DefensiveKV footnote 1
   CHECK_THAT(grouped("sum"), near({4, 12}));
   CHECK_THAT(grouped("layer-mean"), near({2, 6}));
 }
@@ -226,8 +226,7 @@ TEST_CASE("weights multiply the score, epsilon included, by a norm of the value"
   const auto l1 = test::scores_of(*run, kWeighted + "weight=value-l1", "1");
   CHECK_THAT(test::candidates_row(*l1, l1->score, 0), near({2.0 / 8, 6.0 / 8}));
   CHECK_THAT(test::candidates_row(*l1, l1->score, 1), near({14.0 / 8, 0}));
-  const auto l2 =
-      test::scores_of(*run, kWeighted + "weight=value-l2,weight_epsilon=0.125", "1");
+  const auto l2 = test::scores_of(*run, kWeighted + "weight=value-l2,weight_epsilon=0.125", "1");
   CHECK_THAT(test::candidates_row(*l2, l2->score, 0), near({2.0 / 8 * std::sqrt(2.0), 1}));
   CHECK_THAT(test::candidates_row(*l2, l2->score, 1), near({15.0 / 8, 0}));
 }
@@ -245,8 +244,7 @@ TEST_CASE("projected norms are averaged over the query heads of the group") {
     const auto scored = test::scores_of(*run, kWeighted + "weight=" + norm, "1");
     CHECK_THAT(test::candidates_row(*scored, scored->score), near({10.0 / 4, 2.0 / 4}));
   }
-  const auto own = test::scores_of(
-      *run, kWeighted + "weight=projected-l1,granularity=query", "1");
+  const auto own = test::scores_of(*run, kWeighted + "weight=projected-l1,granularity=query", "1");
   CHECK_THAT(test::candidates_row(*own, own->score, 1), near({15.0 / 4, 3.0 / 4}));
 }
 
@@ -269,8 +267,8 @@ TEST_CASE("normalize divides by the head's, the layer's or the token's sum of we
 TEST_CASE("a sum of weights that is zero divides nothing") {
   test::SmallRun small = two_heads();
   small.values = {{{0}, {1}, {1}}, {{0}, {1}, {1}}};
-  const auto scored = test::scores_of(
-      *small.build(), kWeighted + "weight=value-l1,normalize=token-heads", "1");
+  const auto scored = test::scores_of(*small.build(),
+                                      kWeighted + "weight=value-l1,normalize=token-heads", "1");
   CHECK_THAT(test::candidates_row(*scored, scored->score, 0), near({0, 3.0 / 16}));
 }
 

@@ -16,7 +16,7 @@ namespace context = boost::context;
 
 constexpr int kWarp = 32;
 constexpr size_t kGuard = 4096;
-constexpr unsigned char kPoison = 0xff;   // NaN in every float type, -1 in every integer
+constexpr unsigned char kPoison = 0xff;  // NaN in every float type, -1 in every integer
 constexpr size_t kStack = size_t{128} << 10;
 
 enum class State { ready, at_barrier, at_meeting, done };
@@ -34,8 +34,8 @@ struct Thread {
   ThreadIndex index;
   void* brought = nullptr;
   void (*together)(void* const (&)[kWarp]) = nullptr;
-  std::vector<Copy> open;                  ///< of the group not yet closed
-  std::deque<std::vector<Copy>> closed;    ///< done when waited for
+  std::vector<Copy> open;                ///< of the group not yet closed
+  std::deque<std::vector<Copy>> closed;  ///< done when waited for
 };
 
 struct Block {
@@ -66,8 +66,7 @@ void check_guards(size_t shared) {
     return std::all_of(begin, end, [](unsigned char byte) { return byte == kPoison; });
   };
   const unsigned char* const all = block->memory.data();
-  if (!intact(all, block->shared) ||
-      !intact(block->shared + shared, all + block->memory.size()))
+  if (!intact(all, block->shared) || !intact(block->shared + shared, all + block->memory.size()))
     throw std::logic_error("a kernel wrote beyond its shared memory");
 }
 
@@ -113,18 +112,17 @@ bool release() {
 void run_block(const std::function<void()>& body) {
   for (Thread& thread : block->threads) {
     Thread* const self = &thread;
-    thread.fiber = context::fiber(
-        std::allocator_arg, context::fixedsize_stack(kStack),
-        [self, &body](context::fiber&& scheduler) {
-          self->scheduler = std::move(scheduler);
-          try {
-            body();
-          } catch (const std::exception&) {
-            if (!block->fault) block->fault = std::current_exception();
-          }
-          self->state = State::done;
-          return std::move(self->scheduler);
-        });
+    thread.fiber = context::fiber(std::allocator_arg, context::fixedsize_stack(kStack),
+                                  [self, &body](context::fiber&& scheduler) {
+      self->scheduler = std::move(scheduler);
+      try {
+        body();
+      } catch (const std::exception&) {
+        if (!block->fault) block->fault = std::current_exception();
+      }
+      self->state = State::done;
+      return std::move(self->scheduler);
+    });
   }
   for (size_t pass = 0;; ++pass) {
     for (const size_t i : thread_order(block->threads.size(), pass)) {

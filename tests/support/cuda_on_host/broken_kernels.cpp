@@ -122,7 +122,7 @@ std::vector<float> reversed(Order order, bool barrier) {
   auto result = downloaded_all(out, stream);
   ::cuda_on_host::set_order(Order::ascending);
   for (float& x : result)
-    if (x != x) x = -1;   // NaN, so that results can be compared
+    if (x != x) x = -1;  // NaN, so that results can be compared
   return result;
 }
 
@@ -203,8 +203,7 @@ ReplayRequest small_request(const LayerTrace& layer, const std::vector<float>& i
     KeptChain chain;
     for (uint32_t i = 0; i < 150; ++i) chain.order.push_back(i * 7 % 150);
     chain.end = {3, 40, 150};
-    const int owners =
-        per_query_head ? layer.info->num_query_heads : layer.info->num_kv_heads;
+    const int owners = per_query_head ? layer.info->num_query_heads : layer.info->num_kv_heads;
     plan.owners.assign(static_cast<size_t>(owners), chain);
     request.plans.push_back(plan);
   }
@@ -218,8 +217,7 @@ void add_replay(Backend& backend, const LayerTrace& layer, std::vector<double>& 
   // By step first, so that the size of the blocks does not show.
   backend.replay(layer, small_request(layer, importance), [&](const ReplayBlock& block) {
     const int64_t heads = layer.info->num_query_heads, dv = layer.value_dim();
-    std::vector<std::vector<float>> deltas(block.delta.size(),
-                                           std::vector<float>(block.z.size()));
+    std::vector<std::vector<float>> deltas(block.delta.size(), std::vector<float>(block.z.size()));
     for (size_t set = 0; set < deltas.size(); ++set)
       backend.read_outputs(block.delta[set], static_cast<int64_t>(block.z.size()),
                            deltas[set].data());
@@ -238,8 +236,8 @@ void add_replay(Backend& backend, const LayerTrace& layer, std::vector<double>& 
 }
 
 void add_verbs(Backend& backend, const LayerTrace& layer, std::vector<double>& out) {
-  AttentionRequest request{.kv_head = 1, .rows = {0, 70, 151, 160}, .columns = 150,
-                           .logits = false, .outputs = true};
+  AttentionRequest request{
+      .kv_head = 1, .rows = {0, 70, 151, 160}, .columns = 150, .logits = false, .outputs = true};
   AttentionBlock block;
   backend.attention(layer, request, block);
   out.insert(out.end(), block.attention.begin(), block.attention.end());
@@ -273,7 +271,7 @@ std::vector<double> run_all_verbs(Order order, size_t memory) {
     shape.prompt = 150;
     shape.later = 12;
     shape.d = 32;
-    shape.dv = 144;   // two blocks of columns
+    shape.dv = 144;  // two blocks of columns
     shape.type = type;
     const auto trace = test::random_trace(shape);
     const auto backend = memory > 0 ? make_backend_with(static_cast<int64_t>(memory))

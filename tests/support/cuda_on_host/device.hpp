@@ -55,10 +55,10 @@ namespace kvsim::cuda {
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, unsigned threads, size_t shared,
             cudaStream_t stream, Arguments&&... arguments) {
-  cuda_on_host::enqueue(
-      stream, [=, values = std::tuple<std::decay_t<Parameters>...>(arguments...)] {
-        cuda_on_host::run(grid, threads, shared, [&] { std::apply(kernel, values); });
-      });
+  cuda_on_host::enqueue(stream,
+                        [=, values = std::tuple<std::decay_t<Parameters>...>(arguments...)] {
+    cuda_on_host::run(grid, threads, shared, [&] { std::apply(kernel, values); });
+  });
 }
 
 inline unsigned char* shared_memory() { return cuda_on_host::shared_memory(); }
@@ -70,7 +70,7 @@ T shuffle_xor(T value, int mask) {
     T value, result;
     int mask;
   } lane{value, T(), mask};
-  cuda_on_host::warp_meet(&lane, [](void* const (&lanes)[32]) {
+  cuda_on_host::warp_meet(&lane, [](void* const(&lanes)[32]) {
     for (int i = 0; i < 32; ++i) {
       Lane& mine = *static_cast<Lane*>(lanes[i]);
       mine.result = static_cast<Lane*>(lanes[i ^ mine.mask])->value;

@@ -82,7 +82,7 @@ void mma16_together(void* const (&lanes)[32]) {
 
 void mma8_together(void* const (&lanes)[32]) {
   double a[16][16], b[16][8];
-  const auto value = [](uint32_t bits) {   // the device looks at 19 bits only
+  const auto value = [](uint32_t bits) {  // the device looks at 19 bits only
     return static_cast<double>(bits_to_float(bits & 0xffffe000u));
   };
   for (int lane = 0; lane < 32; ++lane) {

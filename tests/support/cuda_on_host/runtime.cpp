@@ -1,6 +1,4 @@
 // Memory, streams and events of the host runtime, and its cuBLAS.
-#include "tests/support/cuda_on_host/cuda_runtime.h"
-
 #include <Eigen/Dense>
 #include <algorithm>
 #include <cstdlib>
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/cuda_on_host/cublas_v2.h"
+#include "tests/support/cuda_on_host/cuda_runtime.h"
 
 namespace cuda_on_host {
 
@@ -139,7 +138,7 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
 cudaError_t cudaFree(void* memory) {
   const Turn mine(turn);
   if (memory == nullptr) return cudaSuccess;
-  try {   // what goes wrong here belongs to an earlier call, as on a device
+  try {  // what goes wrong here belongs to an earlier call, as on a device
     do_everything();
   } catch (const std::exception&) {
   }
@@ -253,7 +252,7 @@ void multiply(cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k, T
   const Matrix left = ta == CUBLAS_OP_N ? Matrix(x) : Matrix(x.transpose());
   const Matrix right = tb == CUBLAS_OP_N ? Matrix(y) : Matrix(y.transpose());
   const Matrix product = alpha * (left * right);
-  z = beta == T(0) ? product : Matrix(product + beta * z);   // c is not read when beta is 0
+  z = beta == T(0) ? product : Matrix(product + beta * z);  // c is not read when beta is 0
 }
 
 }  // namespace
@@ -261,9 +260,8 @@ void multiply(cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k, T
 cublasStatus_t cublasSgemm(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m,
                            int n, int k, const float* alpha, const float* a, int lda,
                            const float* b, int ldb, const float* beta, float* c, int ldc) {
-  enqueue(handle->stream, [=, x = *alpha, y = *beta] {
-    multiply(ta, tb, m, n, k, x, a, lda, b, ldb, y, c, ldc);
-  });
+  enqueue(handle->stream,
+          [=, x = *alpha, y = *beta] { multiply(ta, tb, m, n, k, x, a, lda, b, ldb, y, c, ldc); });
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -271,8 +269,8 @@ cublasStatus_t cublasDgemmStridedBatched(cublasHandle_t handle, cublasOperation_
                                          cublasOperation_t tb, int m, int n, int k,
                                          const double* alpha, const double* a, int lda,
                                          long long stride_a, const double* b, int ldb,
-                                         long long stride_b, const double* beta, double* c,
-                                         int ldc, long long stride_c, int count) {
+                                         long long stride_b, const double* beta, double* c, int ldc,
+                                         long long stride_c, int count) {
   enqueue(handle->stream, [=, x = *alpha, y = *beta] {
     for (int i = 0; i < count; ++i)
       multiply(ta, tb, m, n, k, x, a + i * stride_a, lda, b + i * stride_b, ldb, y,
