@@ -5,17 +5,13 @@
 #include "io/trace_reader.hpp"
 
 namespace kvsim::test {
-namespace {
 
-/// Opens the trace and reads everything in it.
 void read_all(const std::string& path) {
   const TraceReader trace(path);
   trace.token_text();
   trace.token_ids();
   for (const int layer : trace.info().layers) trace.read_layer(layer, true);
 }
-
-}  // namespace
 
 void require_refused(const std::vector<Spoiled>& cases) {
   const TemporaryFolder folder;

@@ -16,6 +16,9 @@ struct Spoiled {
   std::vector<const char*> says;
 };
 
+/// Opens the trace and reads everything in it.
+void read_all(const std::string& path);
+
 /// Every spoiled trace is refused with one line that names the file and says what is said.
 void require_refused(const std::vector<Spoiled>& cases);
 
