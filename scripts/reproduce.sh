@@ -141,7 +141,7 @@ bias() {
   compare "$1" bias 0.1:1.0:0.1 "${plain[@]}"
   case $(name "$1") in *_wish_*_[1-9]*) return ;; esac   # of many texts, figures of the first
   draw "$out/$(name "$1").bias.nc" -o "$out/$(name "$1")" \
-    --only bias_index,keep_rate,keep_rate_layers,span_scores,span_order
+    --only bias_index,keep_rate,keep_rate_layers,keep_rate_ratios,span_scores,span_order
   case $(name "$1") in *_wish_*) return ;; esac   # gains need the other request, too
   draw "$out/$(name "$1").whitelist.nc" -o "$out/$(name "$1")" --only fairness --formats pdf,png,csv
   draw "$out/$(name "$1").debias.nc" -o "$out/$(name "$1")" --only pareto --formats pdf,png,csv

@@ -2,7 +2,9 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+ASK = "\0"   # in the prompt of a builder: where the question begins
 
 
 @dataclass
@@ -20,12 +22,19 @@ class Kind:
     The same seed and number of units always give the same text; more units give a longer prompt.
     Where parts are written by hand there are several builders, which the seeds take in turn.
     Kinds of one `stream` draw the same numbers, so that they differ in nothing but their point.
+    An `agnostic` kind is compressed before the question is known (DefensiveKV 4.1).
     """
 
     name: str
     meaning: str
     builders: tuple[Callable[[random.Random, int], Text], ...]
     stream: str = ""
+    agnostic: bool = False
+
+    def before_question(self) -> "Kind":
+        """The same texts, compressed where the question begins."""
+        return replace(self, name=f"{self.name}_agnostic", stream=self.stream or self.name,
+                       meaning=f"{self.meaning}; compressed before the question", agnostic=True)
 
 
 def chat(user: str, system: str = "", compress: bool = False) -> str:
@@ -38,4 +47,5 @@ def chat(user: str, system: str = "", compress: bool = False) -> str:
 def text_of(kind: Kind, seed: int, units: int) -> Text:
     """The text of a kind; every stream draws from numbers of its own."""
     build = kind.builders[seed % len(kind.builders)]
-    return build(random.Random(f"{kind.stream or kind.name}/{seed}"), units)
+    text = build(random.Random(f"{kind.stream or kind.name}/{seed}"), units)
+    return replace(text, prompt=text.prompt.replace(ASK, "<compress/>" if kind.agnostic else ""))

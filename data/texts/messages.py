@@ -2,7 +2,7 @@
 
 import random
 
-from .kinds import Kind, Text, chat
+from .kinds import ASK, Kind, Text, chat
 
 ITEMS = (
     "kettle", "reading lamp", "rain jacket", "bicycle pump", "garden hose", "winter boots",
@@ -69,7 +69,7 @@ def build(rng: random.Random, units: int) -> Text:
     queries = "\n".join(f"{number}. {text}" for number, (text, _, _) in enumerate(asked, 1))
     user = (
         f"Each message to our shop has one label out of {', '.join(LABELS)}. Examples:\n\n"
-        f"{examples}\n\nLabel these messages in the same way and give a short reason.\n{queries}"
+        f"{examples}\n\n{ASK}Label these messages in the same way and give a short reason.\n{queries}"
     )
     answer = "\n".join(
         f"{number}. {label}: the message {reason}."
@@ -78,4 +78,5 @@ def build(rng: random.Random, units: int) -> Text:
     return Text(chat(user), answer)
 
 
-KINDS = [Kind("fewshot", "label messages after many labelled examples", (build,))]
+FEWSHOT = Kind("fewshot", "label messages after many labelled examples", (build,))
+KINDS = [FEWSHOT, FEWSHOT.before_question()]

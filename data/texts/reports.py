@@ -4,7 +4,7 @@ import json
 import random
 import re
 
-from .kinds import Kind, Text, chat
+from .kinds import ASK, Kind, Text, chat
 from .world import FIRST_NAMES, PLACES, Work, sentence, works
 
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -101,7 +101,8 @@ def build_summary(rng: random.Random, units: int) -> Text:
         "it in comfort, safety or plain good temper."
     )
     answer = "\n\n".join([opening, paragraphs(summary_sentences(rng, found)), closing])
-    return Text(chat(f"A county report on public works follows.\n\n{body}\n\n{question}"), answer)
+    user = f"A county report on public works follows.\n\n{body}\n\n{ASK}{question}"
+    return Text(chat(user), answer)
 
 
 LETTER = (
@@ -158,7 +159,7 @@ def build_questions(rng: random.Random, units: int) -> Text:
         question, answer = QUESTIONS[(number - 1) % len(QUESTIONS)]
         asked.append(f"{number}. {question.format(**values)}")
         answers.append(f"{number}. {sentence(answer.format(**values))}")
-    user = "\n\n".join([*documents, "Answer these questions from the documents alone, and say "
+    user = "\n\n".join([*documents, f"{ASK}Answer these questions from the documents alone, and say "
                         "which document you rely on.\n" + "\n".join(asked)])
     return Text(chat(user), "\n\n".join(answers))
 
@@ -213,7 +214,7 @@ def needle_builder(count: int, depth: float | None):
             "Nothing else in the text has to do with lockers, so there is no second number to "
             "confuse them with.",
         ])  # fmt: skip
-        return Text(chat(f"{hide(body, facts, depths)}\n\n{question}"), answer)
+        return Text(chat(f"{hide(body, facts, depths)}\n\n{ASK}{question}"), answer)
 
     return build
 
@@ -229,3 +230,5 @@ KINDS = [
          (needle_builder(1, d),), stream="needles")
     for d in DEPTHS
 ]  # fmt: skip
+KINDS += [kind.before_question() for kind in KINDS if kind.name in (
+    "summary", "questions", "needles4")]

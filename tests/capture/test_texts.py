@@ -85,6 +85,15 @@ class SomeKinds(unittest.TestCase):
         names = [name for name, _, _ in parse_text(build("needles4").prompt, "n").turns[0].spans]
         self.assertEqual(names, ["needle1", "needle2", "needle3", "needle4"])
 
+    def test_agnostic_texts_are_compressed_where_the_question_begins(self):
+        for name, asks in (("summary", "Please summarise"), ("questions", "Answer these"),
+                           ("fewshot", "Label these"), ("needles4", "Which locker")):
+            aware, agnostic = build(name), build(f"{name}_agnostic")
+            before, after = agnostic.prompt.split("<compress/>")
+            self.assertEqual((before + after, agnostic.answer), (aware.prompt, aware.answer))
+            self.assertTrue(after.startswith(asks), after)
+            self.assertNotIn("\0", aware.prompt + agnostic.prompt)
+
     def test_both_requests_of_an_order_share_their_system_prompt(self):
         for order in ("defense", "directive"):
             for seed in range(len(DESKS)):

@@ -1,0 +1,70 @@
+"""Keep rate by layer and compression ratio, a map per policy and span (Pitfalls, Figure 27).
+
+A cell is the share of a span's entries that a layer keeps at a budget, mean over KV heads; layers
+upward, compression to the right. Where a policy is unbiased every layer has the colour of
+1 - ratio, which the last column of maps shows as that of all prompt entries together.
+"""
+
+import functools
+
+import numpy as np
+
+from .. import load, style
+
+TITLE = "keep rate per layer and compression ratio, a map per policy and span"
+ROWS = 6       # policies of a page
+MAPS = 4       # spans of a page
+ALL = "all prompt entries"
+
+
+def pages(results, options):
+    if not results.has("keep_rate", "bias_index") or results.data.sizes.get("span", 0) == 0:
+        raise load.NotMeasured(f"{results.path}: no labelled spans")
+    if results.budgets.size < 2:
+        raise load.NotMeasured(f"{results.path}: one budget only")
+    policies = [one for one in results.policies if not style.is_full(one)]
+    if not policies:
+        raise load.NotMeasured(f"{results.path}: no policy that drops entries")
+    spans = [str(span) for span in results.data["span"].values]
+    groups = [(policies[row:row + ROWS], spans[first:first + MAPS])
+              for first in range(0, len(spans), MAPS) for row in range(0, len(policies), ROWS)]
+    return style.pages("keep_rate_ratios", groups, functools.partial(draw, results))
+
+
+def maps(results):
+    """([policy, span or all, layer, budget by ratio], ratios); NaN where a span is empty."""
+    dims = ("policy", "span", "layer", "budget")
+    rates, bias = results.variable("keep_rate", *dims), results.variable("bias_index", *dims)
+    order = np.argsort(-results.budgets, kind="stable")
+    whole = np.nanmax(rates - bias, axis=1, keepdims=True)   # the same of every span
+    return np.concatenate([rates, whole], axis=1)[..., order], 1 - results.budgets[order]
+
+
+def draw(results, group, note):
+    policies, spans = group
+    values, ratios = maps(results)
+    names = [str(span) for span in results.data["span"].values] + [ALL]
+    columns = [*spans, ALL]
+    titles = [style.wrapped(policy, 26) for policy in policies]
+    fig, axes = style.frame(
+        f"Keep rate by layer and compression ratio{note}",
+        f"{results.subtitle}\nshare of the span's entries that a layer keeps, mean over KV heads",
+        len(policies), len(columns), max(1.05, 0.42 + 0.02 * len(results.layers)), (),
+        ("compression ratio (1 − budget)", ""), sharex=True, sharey=True)
+    image, table = None, []
+    for row, policy, title in zip(axes, policies, titles):
+        for ax, column in zip(row, columns):
+            cells = values[results.policies.index(policy), names.index(column)]
+            image = ax.imshow(cells, aspect="auto", origin="lower", cmap="viridis", vmin=0, vmax=1,
+                              interpolation="nearest")
+            every, wide = (max(1, size // 5) for size in cells.shape)
+            ax.set_yticks(range(0, len(results.layers), every), results.layers[::every])
+            ax.set_xticks(range(0, len(ratios), wide), [f"{one:.3g}" for one in ratios[::wide]])
+            ax.grid(False)
+            table += [[policy, column, layer, *line] for layer, line in zip(results.layers, cells)]
+        row[0].set_ylabel(f"{title}\nlayer", fontsize=6)
+    for ax, column in zip(axes[0], columns):
+        ax.set_title(column, fontsize=7)
+    fig.colorbar(image, ax=list(axes.flat), label="keep rate", pad=0.01, fraction=0.03)
+    style.numbers(fig, ["policy", "span", "layer", *(f"ratio {one:.3g}" for one in ratios)], table)
+    return fig
