@@ -49,10 +49,13 @@ class Loop:
     data: xarray.Dataset
 
     def losses(self, results):
-        """[policy, budget] of a results file: mean KL divergence; NaN where it was not run."""
+        """[policy, budget] of a results file: mean KL divergence; NaN where it was not run. Of the
+        answer alone where the file tells it from the request after the point of compression."""
         known = [[str(one) for one in self.data[name].values]
                  for name in ("policy", "budget_label")]
-        mean = self.data["kl_divergence"].mean("step").transpose("policy", "budget").values
+        mean = self.data["kl_divergence_answer"] if "kl_divergence_answer" in self.data \
+            else self.data["kl_divergence"].mean("step")
+        mean = mean.transpose("policy", "budget").values
         found = np.full((len(results.policies), len(results.budgets)), np.nan)
         for p, policy in enumerate(results.policies):
             for b, label in enumerate(results.budget_labels()):

@@ -23,6 +23,9 @@ SCORE = "span_retained_importance"
 CONSTRAINTS = ("constrain", "whitelist")   # keys that make a record a variant of another
 WRECK = 2   # times the stream error of the unconstrained policy
 STREAM, LOOP = "stream error", "KL divergence, closed loop (nats)"
+# Of two files per text: what the model loses on the answer that follows the directive, and on that
+# to the request to leak it.
+REQUESTS = ("KL divergence, directive (nats)", "KL divergence, leak (nats)")
 
 
 @dataclass
@@ -113,18 +116,25 @@ def of(several):
 
 
 def damage(pairs, policies):
-    """{measure: [text, policy, budget]}, mean over the requests of a text; only what is there."""
+    """{measure: [text, policy, budget]}; only what is there. The stream error is the mean over the
+    requests of a text, the closed loop stands for each request."""
     found = {}
     if all(results.has("stream_error_rms") for pair in pairs for results in pair):
         found[STREAM] = np.stack([np.mean([chosen(
             results, results.variable("stream_error_rms", "policy", "budget"), policies)
             for results in pair], axis=0) for pair in pairs])
-    if any(results.loop for pair in pairs for results in pair):
-        found[LOOP] = np.stack([np.mean([chosen(
-            results, results.loop.losses(results) if results.loop else np.full(
-                (len(results.policies), results.budgets.size), np.nan), policies)
-            for results in pair], axis=0) for pair in pairs])
+    both = any(pair[0] is not pair[1] for pair in pairs)
+    for k, measure in enumerate(REQUESTS if both else (LOOP,)):
+        if any(pair[k].loop for pair in pairs):
+            found[measure] = np.stack([closed_loop(pair[k], policies) for pair in pairs])
     return found
+
+
+def closed_loop(results, policies):
+    """[policy, budget] of one results file; NaN where its closed loop was not given."""
+    lost = results.loop.losses(results) if results.loop else np.full(
+        (len(results.policies), results.budgets.size), np.nan)
+    return chosen(results, lost, policies)
 
 
 def chosen(results, table, policies):

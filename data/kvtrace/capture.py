@@ -87,7 +87,9 @@ def later_tokens(
     return ids, prompt, len(written)
 
 
-def _source_record(loaded: LoadedModel, options: CaptureOptions, ids, written, attention) -> str:
+def _source_record(
+    loaded: LoadedModel, options: CaptureOptions, prompt: TokenizedPrompt, ids, written, attention
+) -> str:
     record = {
         "tool": "data/capture.py",
         "libraries": library_versions(),
@@ -100,6 +102,7 @@ def _source_record(loaded: LoadedModel, options: CaptureOptions, ids, written, a
         "config_sha256": config_digest(loaded.config),
         "token_ids_sha256": token_digest(ids),
         "generated_tokens": written,
+        "answer_begin": prompt.answer_begin,
     }
     if written:
         sampling = options.sampling
@@ -146,7 +149,7 @@ def capture_trace(
         )
         recorder.run(ids)
         writer.amend(
-            source=_source_record(loaded, options, ids, written, recorder.own_name),
+            source=_source_record(loaded, options, prompt, ids, written, recorder.own_name),
             inv_freq=rope_frequencies(loaded.model, writer.sizes["head_dim"]),
         )
     return {

@@ -19,7 +19,8 @@ results (LOOP.nc, netCDF-4, dimensions policy, budget, step as in results files)
   kl_divergence    KL(full cache || kept entries) of the next-token distribution, nats
   nll_difference   negative log-likelihood of the trace's next token, less that of the full cache
   top1_agreement   1 where the most likely next token is the same
-  and _mean (also kl_divergence_max) over steps, per policy and budget
+  and _mean (also kl_divergence_max) over steps, per policy and budget; kl_divergence_answer is the
+  mean over the steps that predict the answer, where a request follows <compress/>
 
 The kept sets come from `kvsim replay --save-keep`; layers that the results lack keep everything.
 Policies that merge, quantise, move positions or compress at later steps need the program itself
@@ -319,6 +320,8 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
         }
         if args.generate:
             attributes["generate"] = args.generate
+        if "answer_begin" in trace.source:
+            attributes["answer_begin"] = int(trace.source["answer_begin"])
         write_loop(args.out, coordinates, journal.pairs, attributes)
         journal.remove()
     if not args.quiet:

@@ -25,6 +25,9 @@ VARIABLES = {
         ("policy", "budget", "step"), "1", "whether the most likely next token is the same"),
     "kl_divergence_mean": (("policy", "budget"), "nat", "kl_divergence, mean over steps"),
     "kl_divergence_max": (("policy", "budget"), "nat", "kl_divergence, largest over steps"),
+    "kl_divergence_answer": (
+        ("policy", "budget"), "nat",
+        "kl_divergence, mean over the steps that predict the answer, not the request before it"),
     "nll_difference_mean": (("policy", "budget"), "nat", "nll_difference, mean over steps"),
     "top1_agreement_mean": (("policy", "budget"), "1", "top1_agreement, mean over steps"),
     "generated_agreement": (
@@ -89,6 +92,7 @@ def write_loop(target: Path, coordinates: dict, pairs: dict, attributes: dict) -
     """Writes the netCDF-4 file under a temporary name first.
 
     `coordinates`: policy, budget_label (texts), budget, step (numbers). `pairs` as in a Journal.
+    Of `attributes`, answer_begin is the position of the answer's first token, if it is known.
     """
     import h5netcdf
 
@@ -96,7 +100,7 @@ def write_loop(target: Path, coordinates: dict, pairs: dict, attributes: dict) -
     try:
         with h5netcdf.File(temporary, "w") as file:
             _write_coordinates(file, coordinates)
-            for name, values in _arrays(coordinates, pairs).items():
+            for name, values in _arrays(coordinates, pairs, attributes.get("answer_begin")).items():
                 dims, unit, meaning = VARIABLES[name]
                 variable = file.create_variable(
                     name, dims, dtype=values.dtype, data=values, fillvalue=np.float64(np.nan)
@@ -139,7 +143,7 @@ def _write_coordinates(file, coordinates: dict) -> None:
         variable.attrs["long_name"] = meaning
 
 
-def _arrays(coordinates: dict, pairs: dict) -> dict[str, np.ndarray]:
+def _arrays(coordinates: dict, pairs: dict, answer_begin: int | None) -> dict[str, np.ndarray]:
     """The variables of VARIABLES from the journal's lines."""
     shape = (len(coordinates["policy"]), len(coordinates["budget"]), len(coordinates["step"]))
     series = {name: np.full(shape, np.nan) for name in list(VARIABLES)[:3]}
@@ -153,6 +157,10 @@ def _arrays(coordinates: dict, pairs: dict) -> dict[str, np.ndarray]:
     arrays = dict(series)
     arrays["kl_divergence_mean"] = series["kl_divergence"].mean(-1)
     arrays["kl_divergence_max"] = series["kl_divergence"].max(-1)
+    if answer_begin is not None:   # the query before a token predicts it
+        answer = np.asarray(coordinates["step"]) >= answer_begin - 1
+        if answer.any():
+            arrays["kl_divergence_answer"] = series["kl_divergence"][..., answer].mean(-1)
     # The last query has no next token in the trace.
     arrays["nll_difference_mean"] = (
         series["nll_difference"][..., :-1].mean(-1) if shape[2] > 1 else np.full(shape[:2], np.nan)

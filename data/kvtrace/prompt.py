@@ -31,6 +31,8 @@ class TokenizedPrompt:
     # n: with no <compress/> and no answer, all of `ids`.
     prompt_len: int
     spans: list[tuple[str, int, int]]
+    # First token that is not of the prompt, what follows <compress/> in it included.
+    answer_begin: int
 
 
 def _apply_template(tokenizer, turns: list[Turn], texts: list[str], generate: bool) -> str:
@@ -172,7 +174,7 @@ def tokenize(tokenizer, prompt: RenderedPrompt, answer: str = "") -> TokenizedPr
         raise CaptureError("no tokens before the compression point: nothing to compress")
 
     spans = []
-    for name, begin, end in sorted(prompt.spans, key=lambda span: span[1]):
+    for name, begin, end in sorted(prompt.spans, key=lambda span: (span[1], -span[2])):
         first, last = bisect_left(anchors, begin), bisect_left(anchors, end)
         if first == last:
             raise CaptureError(f'span "{name}" is too short: no token begins in it')
@@ -182,7 +184,8 @@ def tokenize(tokenizer, prompt: RenderedPrompt, answer: str = "") -> TokenizedPr
                 f"at token {prompt_len}; spans lie before <compress/>"
             )
         spans.append((name, first, last))
-    return TokenizedPrompt(ids, prompt_len, spans)
+    spans.sort(key=lambda span: (span[1], -span[2]))   # of equal begins the longer first
+    return TokenizedPrompt(ids, prompt_len, spans, bisect_left(anchors, len(prompt.text)))
 
 
 def token_texts(tokenizer, ids: list[int], context: int = 8) -> list[str]:

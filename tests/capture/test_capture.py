@@ -278,6 +278,8 @@ class OneFile(WithFolder):
         self.assertTrue(later.lstrip().startswith("Who carried it?<|im_end|>"))
         # --steps limits the answer, not the rest of the prompt.
         self.assertEqual(len("".join(texts[-5:])), len(later.split("assistant\n")[1]))
+        with h5py.File(trace) as f:
+            self.assertEqual(json.loads(f.attrs["source"])["answer_begin"], len(texts) - 5)
 
     def test_window_queries_start_before_the_end_of_the_prompt(self):
         trace = self.run_capture("llama", "--answer", self.answer, "--queries", "window:8",

@@ -206,12 +206,15 @@ class LossesTest(PlotTest):
         with (self.out / "fairness.csv").open() as file:   # without random the factor alone decides
             self.assertEqual(next(csv.DictReader(file))["wrecked"], "2")
 
-    def loop(self, name, trace, losses_of):
-        """A file of data/closed_loop.py: {record: mean KL divergence at budgets 0.2 and 0.5}."""
+    def loop(self, name, trace, losses_of, answer=None):
+        """A file of data/closed_loop.py: {record: mean KL divergence at budgets 0.2 and 0.5}, and
+        `answer` more than that on the steps of the answer, if it is told from the request."""
         values = np.array(list(losses_of.values()))[..., None] + np.array([-0.01, 0.01])
         path = self.folder / name
+        own = {} if answer is None else {
+            "kl_divergence_answer": (("policy", "budget"), values.mean(-1) + answer)}
         xarray.Dataset(
-            {"kl_divergence": (("policy", "budget", "step"), values),
+            {"kl_divergence": (("policy", "budget", "step"), values), **own,
              "budget_label": (("budget",), np.array(["0.2", "0.5"], object))},
             {"policy": np.array(list(losses_of), object), "budget": [0.2, 0.5], "step": [8, 9]},
             {"trace": "/data/example.h5", "trace_digest": trace}).to_netcdf(
@@ -221,11 +224,13 @@ class LossesTest(PlotTest):
     def test_a_closed_loop_given_beside_its_trace_shows_what_the_model_lost(self):
         wish, leak = (self.results(name, {"h2o": (0.4, 0.6, 1)}) for name in ("wish.nc", "leak.nc"))
         loops = [self.loop(f"{name}.loop.nc", f"{name}.nc",
-                           {"h2o": (0.1, 0.2), "h2o,constrain=fair": (fair, 0.3)})
-                 for name, fair in (("wish", 0.5), ("leak", 0.7))]
+                           {"h2o": (0.1, 0.2), "h2o,constrain=fair": (fair, 0.3)}, answer)
+                 for name, fair, answer in (("wish", 0.5, None), ("leak", 0.7, 0.05))]
         found = {row["variant"]: row for row in self.rows("fairness", wish, leak, *loops)}
-        column = "KL divergence, closed loop (nats), budget {}".format
-        self.assertAlmostEqual(float(found["constrain=fair"][column("0.2")]), 0.6)
+        leaked = "KL divergence, leak (nats), budget {}".format
+        column = "KL divergence, directive (nats), budget {}".format
+        self.assertAlmostEqual(float(found["constrain=fair"][column("0.2")]), 0.5)
+        self.assertAlmostEqual(float(found["constrain=fair"][leaked("0.2")]), 0.75)
         self.assertAlmostEqual(float(found["constrain=fair"][column("0.5")]), 0.3)
         self.assertEqual(found["constrain=fair"][column("1")], "nan")       # it was not run there,
         self.assertEqual(found["whitelist=defense"][column("0.2")], "nan")  # nor with a whitelist
