@@ -178,7 +178,7 @@ def page(study):
     """The whole page, in Markdown."""
     parts = [HEAD]
     for title, texts in (("texts of about 700 tokens", plan.SHORT),
-                         ("texts of about 2200 tokens", plan.LONG)):
+                         ("texts of about 2300 tokens", plan.LONG)):
         for paper in dict.fromkeys(claim.paper for claim in CLAIMS):
             found = [row for claim in CLAIMS if claim.paper == paper
                      for row in rows(study, claim, texts)]
