@@ -6,14 +6,20 @@
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
 #include "io/trace_reader.hpp"
+#include "run/study.hpp"
 #include "run/trace_uses.hpp"
+#include "sim/core/error.hpp"
 
 namespace kvsim::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-void describe(po::options_description& options) { add_json_option(options); }
+void describe(po::options_description& options) {
+  add_policy_option(options);
+  add_budget_option(options);
+  add_json_option(options);
+}
 
 std::string size_text(int64_t bytes) {
   const char* units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
@@ -114,6 +120,42 @@ void print_uses(const TraceInfo& info) {
   }
 }
 
+/// What a replay would say of each policy before any work: the record, or why it is refused.
+struct PolicyAnswer {
+  std::string typed;
+  std::string record;  ///< canonical; empty where the text is none
+  std::string fault;   ///< empty where the trace serves it
+};
+
+std::vector<PolicyAnswer> policy_answers(const TraceReader& trace, const Values& values) {
+  std::vector<Budget> budgets;
+  for (const std::string& item : budget_items(values)) budgets.push_back(Budget::parse(item));
+  if (budgets.empty()) budgets.push_back(Budget::parse("0.5"));
+  std::vector<PolicyAnswer> answers;
+  for (const std::string& typed : texts(values, "policy")) {
+    PolicyAnswer answer{typed, "", ""};
+    try {
+      StudyOptions options;
+      options.records = {Record::parse(typed)};
+      answer.record = options.records.front().canonical();
+      options.budgets = budgets;
+      options.layers = trace.info().layers;
+      Study(trace, std::move(options)).check();
+    } catch (const Error& error) {
+      answer.fault = error.what();
+    }
+    answers.push_back(std::move(answer));
+  }
+  return answers;
+}
+
+void print_policies(const std::vector<PolicyAnswer>& answers) {
+  if (!answers.empty()) fmt::print("\nenough for, by policy\n");
+  for (const PolicyAnswer& answer : answers)
+    fmt::print("  {}  {}\n", answer.fault.empty() ? "yes" : "no ",
+               printable(answer.fault.empty() ? answer.typed : answer.fault));
+}
+
 Json layer_json(const LayerHeader& layer) {
   return {{"layer", layer.layer},
           {"types",
@@ -129,7 +171,7 @@ Json layer_json(const LayerHeader& layer) {
           {"check_output", layer.has_check}};
 }
 
-void print_json(const TraceReader& trace) {
+void print_json(const TraceReader& trace, const std::vector<PolicyAnswer>& answers) {
   const TraceInfo& info = trace.info();
   Json document = {{"trace", h5::repaired_utf8(info.path)},
                    {"bytes", trace.file_size()},
@@ -161,19 +203,26 @@ void print_json(const TraceReader& trace) {
                                   {"name", use.name},
                                   {"served", use.served},
                                   {"detail", use.detail}});
+  for (const PolicyAnswer& answer : answers)
+    document["policies"].push_back({{"policy", answer.typed},
+                                    {"record", answer.record},
+                                    {"served", answer.fault.empty()},
+                                    {"fault", answer.fault}});
   fmt::print("{}\n", document.dump(2));
 }
 
 int run(const Values& values) {
   const TraceReader trace(text(values, "trace"));
   for (const std::string& warning : trace.warnings()) note(warning);
+  const std::vector<PolicyAnswer> answers = policy_answers(trace, values);
   if (has(values, "json")) {
-    print_json(trace);
+    print_json(trace, answers);
     return kDone;
   }
   print_run(trace);
   print_layers(trace);
   print_uses(trace.info());
+  print_policies(answers);
   return kDone;
 }
 
@@ -181,8 +230,11 @@ const bool registered = register_command(
     {.name = "inspect",
      .summary = "show what a trace holds and what it is enough for",
      .arguments = {{.name = "trace", .meaning = "the trace file"}},
+     .description = "With --policy also whether a replay would take each of them, at the budgets "
+                    "given (0.5),\nand if not, why.",
      .describe = describe,
-     .examples = {"kvsim inspect data/sample.h5", "kvsim inspect data/sample.h5 --json"},
+     .examples = {"kvsim inspect data/sample.h5",
+                  "kvsim inspect data/sample.h5 --policy snapkv,window=600 --json"},
      .run = run});
 
 }  // namespace

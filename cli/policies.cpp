@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -62,17 +63,59 @@ std::string joined(const std::vector<std::string>& parts) {
 
 // ---- one preset -------------------------------------------------------------------------------
 
+const char* type_name(ValueType type) {
+  switch (type) {
+    case ValueType::count: return "count";
+    case ValueType::real: return "real";
+    case ValueType::flag: return "flag";
+    case ValueType::word: return "word";
+    case ValueType::kind: return "kind";
+    case ValueType::share: return "share";
+    case ValueType::text: break;
+  }
+  return "text";
+}
+
+/// The words that a key takes; none for numbers and texts.
+std::vector<std::string> values_of(const Parameter& p) {
+  if (p.type == ValueType::flag) return {"no", "yes"};
+  std::vector<std::string> values = p.words;
+  if (p.type == ValueType::kind)
+    for (const KindInfo* kind : kinds_of_stage(p.key)) values.push_back(kind->name);
+  return values;
+}
+
+/// What a key takes, for programs; docs/cli.md lists the fields.
 Json parameter_json(const Parameter& p) {
-  return {{"key", p.key},
-          {"default", p.fallback},
-          {"range", p.range()},
-          {"unit", p.unit},
-          {"meaning", p.meaning}};
+  Json row = {{"key", p.key},   {"default", p.fallback}, {"range", p.range()},
+              {"unit", p.unit}, {"meaning", p.meaning},  {"type", type_name(p.type)}};
+  if (const auto values = values_of(p); !values.empty()) row["values"] = values;
+  const bool number = p.type == ValueType::count || p.type == ValueType::real ||
+                      p.type == ValueType::share;
+  if (number) {
+    row["low"] = p.low;
+    row["high"] = std::isfinite(p.high) ? Json(p.high) : Json();
+    row["low_open"] = p.low_open;
+    row["high_open"] = p.high_open;
+    row["odd"] = p.odd;
+  }
+  row["none"] = p.may_be_none;
+  const auto use = key_uses().find(p.key);
+  row["always"] = use != key_uses().end() && use->second.always;
+  row["only_with"] = Json::object();
+  if (use != key_uses().end())
+    for (const auto& [stage, kinds] : use->second.only_with) row["only_with"][stage] = kinds;
+  return row;
 }
 
 Json kind_json(const KindInfo& kind) {
-  return {{"stage", kind.stage},   {"kind", kind.name}, {"meaning", kind.meaning},
-          {"source", kind.source}, {"keys", kind.keys}, {"needs", kind.needs}};
+  return {{"stage", kind.stage},
+          {"kind", kind.name},
+          {"meaning", kind.meaning},
+          {"source", kind.source},
+          {"keys", kind.keys},
+          {"needs", kind.needs},
+          {"only_in_presets", only_in_presets(kind)}};
 }
 
 Json preset_json(const Preset& preset) {

@@ -33,6 +33,26 @@ std::vector<char*> argument_array(std::vector<std::string>& words) {
   return arguments;
 }
 
+/// Folders that may hold what is not in the program, the nearest first.
+std::vector<fs::path> homes() {
+  if (const std::string home = environment("KVSIM_HOME"); !home.empty()) return {home};
+  std::vector<fs::path> folders;
+  if (const fs::path program = this_program(); !program.empty()) {
+    const fs::path folder = program.parent_path();
+    folders = {folder, folder.parent_path(), folder.parent_path() / "share" / "kvsim"};
+  }
+  folders.emplace_back(KVSIM_SOURCE_DIR);
+  return folders;
+}
+
+[[noreturn]] void not_found(const std::string& what, const char* command) {
+  throw Error(Fault::failure,
+              {.what = what + " not found",
+               .where = command,
+               .found = "nothing in " + homes().front().string(),
+               .hint = "KVSIM_HOME names the folder that holds plots/ and python/"});
+}
+
 /// Candidates in order; the user's own choice is the only one when there is one.
 std::vector<std::string> python_candidates() {
   if (const std::string chosen = environment("KVSIM_PYTHON"); !chosen.empty()) return {chosen};
@@ -60,24 +80,27 @@ int quiet_status(std::vector<std::string> words) {
 }  // namespace
 
 std::string find_script(const std::string& name, const char* command) {
-  std::vector<fs::path> homes;
-  const std::string home = environment("KVSIM_HOME");
-  if (!home.empty()) homes = {home};
   std::error_code fault;
-  const fs::path program = fs::read_symlink("/proc/self/exe", fault);
-  if (home.empty() && !fault) {
-    const fs::path folder = program.parent_path();
-    homes = {folder, folder.parent_path(), folder.parent_path() / "share" / "kvsim"};
-  }
-  if (home.empty()) homes.emplace_back(KVSIM_SOURCE_DIR);
-  for (const fs::path& candidate : homes) {
+  for (const fs::path& candidate : homes()) {
     const fs::path script = candidate / "plots" / name;
     if (fs::is_regular_file(script, fault)) return script.string();
   }
-  throw Error(Fault::failure, {.what = "plots/" + name + " not found",
-                               .where = command,
-                               .found = "nothing in " + homes.front().string(),
-                               .hint = "KVSIM_HOME names the folder that holds plots/"});
+  not_found("plots/" + name, command);
+}
+
+std::string find_module(const std::string& name, const char* command) {
+  std::error_code fault;
+  for (const fs::path& candidate : homes())
+    for (const fs::path& package : {candidate / "python" / "kvsim", candidate}) {
+      const fs::path script = package / name / "__main__.py";
+      if (fs::is_regular_file(script, fault)) return script.string();
+    }
+  not_found("python/kvsim/" + name, command);
+}
+
+std::string this_program() {
+  std::error_code fault;
+  return fs::read_symlink("/proc/self/exe", fault).string();
 }
 
 std::string find_python(const std::vector<std::string>& modules, const char* command) {

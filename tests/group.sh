@@ -85,6 +85,9 @@ group_press() {   # label: capture
 group_package() {   # label: python
   "$plots_python" tests/python/test_package.py
 }
+group_search() {   # label: python
+  "$plots_python" tests/python/test_search.py
+}
 group_models() {   # label: capture
   if [ -x "$torch_python" ] && "$torch_python" -c 'import torch, transformers, xarray' 2>/dev/null
   then

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .policy import Policy
     from .program import KvsimWarning
     from .results import Results, open_results
+    from .searches.api import search
     from .trace import Layer, Span, Trace
 
 _HOMES = {
@@ -36,6 +37,7 @@ _HOMES = {
     "policy": ("Policy",),
     "program": ("KvsimWarning",),
     "results": ("Results", "open_results"),
+    "searches.api": ("search",),
     "trace": ("Layer", "Span", "Trace"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -44,7 +46,7 @@ __all__ = [
     "DataError", "Error", "Explanation", "Figures", "KvsimWarning", "Layer", "Policy", "Results",
     "Span", "Trace", "TraceWriter", "UsageError", "VerificationError", "capture", "closed_loop",
     "explain", "figure_names", "from_kvpress", "open_results", "plot", "policies", "replay",
-    "report", "sample", "sweep", "synth", "verify",
+    "report", "sample", "search", "sweep", "synth", "verify",
 ]
 
 

@@ -25,6 +25,15 @@ const Stage& chosen(const Settings& settings, const char* stage) {
   return Kinds<Stage>::find(settings.text(stage));
 }
 
+/// Names of a stage's kinds of which a property holds.
+template <class Stage, class Property>
+std::vector<std::string> kinds_that(const char* stage, Property property) {
+  std::vector<std::string> names;
+  for (const KindInfo* kind : kinds_of_stage(stage))
+    if (property(Kinds<Stage>::find(kind->name))) names.push_back(kind->name);
+  return names;
+}
+
 /// One rule that a record breaks.
 class Complaints {
  public:
@@ -37,12 +46,15 @@ class Complaints {
   std::string text_;
 };
 
-/// Value of `key` may not be chosen by a user, only by a preset that has it.
+/// A kind that looks ahead may not be chosen by a user, only by a preset that has it.
 void only_from_preset(const Complaints& complaints, const Settings& original,
-                      const Settings& settings, const char* key, bool reserved) {
-  complaints.require(!reserved || settings.text(key) == original.text(key),
-                     std::string(key) + "=" + settings.text(key) + " looks into the future",
-                     "an oracle-* preset");
+                      const Settings& settings, const char* stage) {
+  const std::string& name = settings.text(stage);
+  for (const KindInfo* kind : kinds_of_stage(stage))
+    if (kind->name == name && only_in_presets(*kind))
+      complaints.require(name == original.text(stage),
+                         std::string(stage) + "=" + name + " looks into the future",
+                         "an oracle-* preset");
 }
 
 void check_scoring(const Complaints& complaints, const Settings& settings) {
@@ -145,44 +157,68 @@ void check_decode(const Complaints& complaints, const Settings& settings) {
 
 }  // namespace
 
+const std::map<std::string, KeyUse>& key_uses() {
+  static const std::map<std::string, KeyUse> uses = [] {
+    std::map<std::string, KeyUse> all;
+    for (const char* key :
+         {"granularity", "rounding", "tie", "skip_layers", "positions", "whitelist", "sinks",
+          "recent", "select", "order", "std_keep", "nested"})
+      all[key].always = true;
+    const auto rows = kinds_that<Indicator>(
+        "indicator", [](const Indicator& kind) { return kind.axes() != Axes::entry; });
+    for (const char* key : {"aggregate", "order", "std_keep"})
+      all[key].only_with["indicator"] = rows;
+    all["group"].only_with["indicator"] = kinds_that<Indicator>(
+        "indicator", [](const Indicator& kind) { return kind.axes() == Axes::head_row; });
+    all["nested"].only_with["group"] = kinds_that<Group>(
+        "group", [](const Group& kind) { return kind.span() == GroupSpan::layer; });
+    all["score_estimate"].only_with["merge"] = kinds_that<Merge>(
+        "merge", [](const Merge& kind) { return kind.estimates() != EstimateLines::none; });
+    const auto selecting = kinds_that<Merge>(
+        "merge", [](const Merge& kind) { return !kind.replaces_selection(); });
+    for (const char* key : {"whitelist", "sinks", "recent", "std_keep", "stage1", "tie"})
+      all[key].only_with["merge"] = selecting;
+    return all;
+  }();
+  return uses;
+}
+
+bool only_in_presets(const KindInfo& kind) {
+  if (kind.stage == "queries") return Kinds<Queries>::find(kind.name).looks_ahead();
+  if (kind.stage == "aggregate") return Kinds<Aggregate>::find(kind.name).per_step();
+  return kind.stage == "schedule" && Kinds<Schedule>::find(kind.name).per_step();
+}
+
 std::string usual_votes(const Settings& settings) {
   return chosen<Merge>(settings, "merge").votes().front();
 }
 
 std::set<std::string> used_keys(const Settings& settings) {
-  // Keys of every record; those that select a kind are added with the kind's own.
-  std::set<std::string> used = {"granularity", "rounding", "tie",    "skip_layers", "positions",
-                                "whitelist",   "sinks",    "recent", "select"};
-  const auto& indicator = chosen<Indicator>(settings, "indicator");
-  const auto& merge = chosen<Merge>(settings, "merge");
-  const bool estimates = merge.estimates() != EstimateLines::none;
+  const auto& uses = key_uses();
+  const auto holds = [&](const std::string& key) {
+    const auto use = uses.find(key);
+    return use == uses.end() || std::ranges::all_of(use->second.only_with, [&](const auto& one) {
+             return std::ranges::find(one.second, settings.text(one.first)) != one.second.end();
+           });
+  };
+  std::set<std::string> used;
+  for (const auto& [key, use] : uses)
+    if (use.always) used.insert(key);
   for (const Parameter* p : parameters()) {
-    if (p->type != ValueType::kind) continue;
-    const bool skipped = (p->key == "aggregate" && indicator.axes() == Axes::entry) ||
-                         (p->key == "group" && indicator.axes() != Axes::head_row) ||
-                         (p->key == "score_estimate" && !estimates);
-    if (skipped) continue;
+    if (p->type != ValueType::kind || !holds(p->key)) continue;
     used.insert(p->key);
     for (const KindInfo* kind : kinds_of_stage(p->key))
       if (kind->name == settings.text(p->key)) used.insert(kind->keys.begin(), kind->keys.end());
   }
-  if (indicator.axes() != Axes::entry) used.insert({"order", "std_keep"});
-  if (chosen<Group>(settings, "group").span() == GroupSpan::layer) used.insert("nested");
-  if (merge.replaces_selection())
-    for (const char* key : {"whitelist", "sinks", "recent", "std_keep", "stage1", "tie"})
-      used.erase(key);
+  std::erase_if(used, [&](const std::string& key) { return !holds(key); });
   return used;
 }
 
 void check_record(const std::string& text, const Settings& original,
                   const std::set<std::string>& typed, const Settings& settings) {
   const Complaints complaints(text);
-  only_from_preset(complaints, original, settings, "queries",
-                   chosen<Queries>(settings, "queries").looks_ahead());
-  only_from_preset(complaints, original, settings, "aggregate",
-                   chosen<Aggregate>(settings, "aggregate").per_step());
-  only_from_preset(complaints, original, settings, "schedule",
-                   chosen<Schedule>(settings, "schedule").per_step());
+  for (const char* stage : {"queries", "aggregate", "schedule"})
+    only_from_preset(complaints, original, settings, stage);
   complaints.require(
       chosen<Schedule>(settings, "schedule").per_step() ==
           chosen<Aggregate>(settings, "aggregate").per_step(),

@@ -1,13 +1,29 @@
 #pragma once
+#include <map>
 #include <set>
 #include <string>
+#include <vector>
 
+#include "sim/stages/kind.hpp"
 #include "sim/stages/settings.hpp"
 
 namespace kvsim {
 
 /// The value of `votes` that the record's `merge` brings with it.
 std::string usual_votes(const Settings& settings);
+
+/// When a record uses a key: if `always`, or if it is a stage, or if a kind that is chosen for a
+/// used stage lists it (KindInfo::keys); and then only if each stage of `only_with` has one of the
+/// kinds that stand there.
+struct KeyUse {
+  bool always = false;
+  std::map<std::string, std::vector<std::string>> only_with = {};
+};
+/// Of every declared key that has a condition of its own, or none at all.
+const std::map<std::string, KeyUse>& key_uses();
+
+/// Does a kind look into the future, so that only a preset that has it may use it?
+bool only_in_presets(const KindInfo& kind);
 
 /// Keys that the chosen kinds read; others may not be typed, so that no setting is ignored.
 std::set<std::string> used_keys(const Settings& settings);

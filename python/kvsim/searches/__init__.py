@@ -1,0 +1,1 @@
+"""Searches over records of policies, driven by Optuna (docs/search.md)."""

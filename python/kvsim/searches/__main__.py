@@ -1,0 +1,64 @@
+"""What `kvsim search` runs."""
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])   # as a script: the folder of the package
+
+from kvsim.errors import Error  # noqa: E402
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="kvsim search", allow_abbrev=False)
+    add = p.add_argument
+    add("config", metavar="SEARCH.toml")
+    add("--out", required=True)
+    add("--trials")
+    add("--report", action="store_true")
+    add("--closed-loop", action="store_true")
+    add("--model")
+    add("--threads", type=int)
+    add("--quiet", action="store_true")
+    return p
+
+
+def say(line: str) -> None:
+    print(f"kvsim: {line}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    args = parser().parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if args.trials is not None and not (args.trials.isdigit() and int(args.trials) > 0):
+            raise Error(f"--trials: found {args.trials}, expected a whole number >= 1", 2)
+        from kvsim.searches.api import search
+
+        found = search(args.config, args.out, trials=args.trials and int(args.trials),
+                       report=args.report, closed_loop=args.closed_loop, model=args.model,
+                       threads=args.threads, tell=None if args.quiet else say)
+        print(found.summary + ("\n\n" + found.report if found.report else ""))
+    except Error as error:
+        say(str(error))
+        return error.exit_code
+    except OSError as error:
+        say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted; what is finished is kept")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    # Standard output may be closed early, by `| head`.
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
+    sys.exit(status)

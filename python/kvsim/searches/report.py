@@ -1,0 +1,172 @@
+"""The best on the texts that were set aside: opened by this alone, and every time is recorded."""
+
+import datetime
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from ..plots import statistics
+from ..program import options, run
+from .config import Objective
+from .evaluate import Measured, read_variables, run_closed_loop
+from .study import Study
+from .summary import counts, counts_text, log_ratio, number_of, write_csv
+
+LOOP_LOSS = "kl_divergence_mean"
+MOST = 16   # candidates of a front that are measured
+
+
+class Report:
+    """What the best of a study measure on the texts set aside."""
+
+    def __init__(self, study: Study, *, closed_loop: bool = False, model: str | None = None,
+                 threads: int | None = None):
+        self.study = study
+        self.closed_loop = closed_loop
+        self.model, self.threads = model, threads
+        self.best = [one.user_attrs["record"] for one in study.best()][:MOST]
+        if not self.best:
+            raise UsageError(f"{study.folder.path}: no candidate is measured yet")
+        references = [one.reference for one in study.config.objectives if one.reference]
+        self.others = list(dict.fromkeys([*references, *study.config.base, *study.config.beside]))
+        names = study.replayer.answers(study.aside[0].file, self.others)
+        for record, fault in names.values():
+            if fault:
+                raise UsageError(fault)
+        self.canonical = {one: names[one][0] for one in self.others}
+        self.records = list(dict.fromkeys([*self.best, *self.canonical.values()]))
+        self.reference = self.canonical[references[0]] if references else ""
+        self.variables = sorted({one.variable for one in study.config.objectives})
+        self.folder = study.folder.path / "report"
+        self.values: dict[str, list[dict[str, Measured]]] = {}   # variable -> per text
+
+    def open(self) -> dict[str, Any]:
+        """Writes down that the texts are opened, before they are: who looks has looked."""
+        opened = list(self.study.attributes.get("opened", []))
+        entry = {"time": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                 "tried": counts(self.study)["tried"], "best": self.best,
+                 "beside": list(self.canonical.values()), "closed_loop": self.closed_loop,
+                 "set_aside": [one.digest for one in self.study.aside]}
+        self.study.optuna.set_user_attr("opened", [*opened, entry])
+        return entry
+
+    def run(self) -> str:
+        """Measures and writes everything; the report as text."""
+        with self.study.folder.turn.held():
+            self.before = list(self.study.attributes.get("opened", []))
+            self.open()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.measured = [self._measure(one) for one in self.study.aside]
+        rows = [["text", "policy", "budget", "variable", "value", "reference"]]
+        for text, found in zip(self.study.aside, self.measured):
+            for record in self.records:
+                for variable, values in found[record].items():
+                    for budget, value in zip(self.study.config.budgets, values):
+                        rows.append([text.name, record, budget, variable, f"{value:.9g}",
+                                     self.reference])
+        write_csv(self.study.folder.path / "report.csv", rows)
+        text = self.text()
+        (self.study.folder.path / "report.txt").write_text(text + "\n", encoding="utf-8")
+        return text
+
+    def _measure(self, text) -> dict[str, Measured]:
+        results = self.folder / f"{text.name}.nc"
+        replayer = self.study.replayer
+        settings = dict(replayer.settings)
+        if "layers" in settings:
+            settings["layers"] = ",".join(map(str, settings["layers"]))
+        variables = [] if replayer.loop else self.variables
+        run(["replay", text.file, "-o", str(results), "-q", "--overwrite",
+             f"--budget={','.join(replayer.budgets)}",
+             *options(policy=self.records, metric=variables, threads=self.threads,
+                      save_keep=self.closed_loop or replayer.loop, **settings)], progress=False)
+        count = len(replayer.budgets)
+        found = read_variables(results, variables, count)
+        if self.closed_loop or replayer.loop:
+            loop = self.folder / f"{text.name}.loop.nc"
+            run_closed_loop(text.file, results, loop, self.model, self.threads)
+            for record, values in read_variables(loop, [LOOP_LOSS], count).items():
+                found[record] |= values
+        return found
+
+    # ---- as text ----
+
+    def text(self) -> str:
+        """The report: what was tried, on what, when the texts were opened, and what was found."""
+        told = self.study.attributes
+        lines = [counts_text(self.study)]
+        for verb, name in (("searched on", "searched"), ("reported on", "set_aside")):
+            lines.append(f"{verb}:")
+            lines += [f"  {Path(one['file']).stem}: kind {one['kind']}, seed {one['seed']}, length "
+                      f"{one['length']}, {one['digest']}" for one in told[name]]
+        apart = ", ".join(self.study.config.apart)
+        lines.append(f"no text of one list has {' or '.join(self.study.config.apart)} of one of "
+                     f"the other" if apart else "the texts differ in their content alone")
+        lines += self._openings()
+        variables = [(one, self._objective(one)) for one in self.variables]
+        if self.closed_loop and LOOP_LOSS not in self.variables:
+            variables.append((LOOP_LOSS, Objective(LOOP_LOSS, self.reference)))
+        for variable, objective in variables:
+            lines += ["", *self._table(variable, objective)]
+        return "\n".join(lines)
+
+    def _objective(self, variable: str) -> Objective:
+        return next(one for one in self.study.config.objectives if one.variable == variable)
+
+    def _openings(self) -> list[str]:
+        if not self.before:
+            return ["the texts set aside were opened for this report, for the first time"]
+        lines = [f"the texts set aside had been opened before, "
+                 f"{number_of(self.before, 'time')}: what was chosen since then may have been "
+                 "chosen by them"]
+        return lines + [f"  {one['time']}, after {one['tried']} candidates, for {one['best'][0]}"
+                        for one in self.before]
+
+    def table(self, variable: str, objective: Objective) -> dict[str, np.ndarray]:
+        """Per policy [texts, budgets]: ln of the value over the reference's, or the value."""
+        name = LOOP_LOSS if variable not in self.measured[0][self.records[0]] else variable
+        found = {}
+        for record in self.records:
+            rows = []
+            for one in self.measured:
+                values = one[record][name]
+                if objective.reference:
+                    values = [log_ratio(a, b) for a, b in zip(values, one[self.reference][name])]
+                rows.append(values)
+            found[record] = np.array(rows)
+        return found
+
+    def _table(self, variable: str, objective: Objective) -> list[str]:
+        budgets = self.study.config.budgets
+        against = f" relative to {objective.reference}" if objective.reference else ""
+        kind = "geometric mean" if objective.reference else "mean"
+        lines = [f"{variable}{against}: {kind} over "
+                 + number_of(self.measured, "text")
+                 + (" [95 % interval over texts]" if len(self.measured) > 1 else "")
+                 + "; last the text where it is highest, over budgets",
+                 "  " + "".join(f"{b:>22}" for b in budgets) + f"{'all':>22}  {'highest':<10}policy"]
+        for record, logs in self.table(variable, objective).items():
+            cells = [interval_text(column, bool(objective.reference))
+                     for column in [*logs.T, logs.mean(axis=1)]]
+            per_text = logs.mean(axis=1)
+            highest = float(np.max(per_text))
+            highest = math.exp(highest) if objective.reference else highest
+            mark = "found: " if record in self.best else ""
+            lines.append("  " + "".join(f"{cell:>22}" for cell in cells) +
+                         f"  {highest:<10.3g}{mark}{record}")
+        return lines
+
+
+def interval_text(values: Sequence[float], logarithms: bool) -> str:
+    """Mean over texts, with its interval where there are several."""
+    mean, (low, high) = statistics.over_traces(np.asarray(values))
+    numbers = [float(one) for one in (mean, low, high)]
+    if logarithms:
+        numbers = [math.exp(one) for one in numbers]
+    if len(values) < 2:
+        return f"{numbers[0]:.3g}"
+    return f"{numbers[0]:.3g} [{numbers[1]:.3g}, {numbers[2]:.3g}]"

@@ -1,0 +1,277 @@
+"""The space of records: keys, their ranges and conditions, as the program declares them."""
+
+import difflib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import Trial
+
+from ..errors import UsageError
+from ..program import run
+from .config import SearchConfig, Table, show
+
+ANY = "any"         # every value that the key declares
+DIGITS = 4          # significant ones of a real number in a record
+BASE = "base"       # the parameter of a search over several bases
+NUMBERS = ("count", "real", "share")
+
+
+@dataclass(frozen=True)
+class Declarations:
+    """What `kvsim policies --json` says of keys and kinds."""
+
+    keys: Mapping[str, Mapping[str, Any]]    # in canonical order
+    kinds: Mapping[tuple[str, str], Mapping[str, Any]]
+
+    @classmethod
+    def load(cls) -> "Declarations":
+        told = json.loads(run(["policies", "--json"]))
+        return cls({one["key"]: one for one in told["keys"]},
+                   {(one["stage"], kind["kind"]): kind
+                    for one in told["stages"] for kind in one["kinds"]})
+
+    def used(self, settings: Mapping[str, str]) -> set[str]:
+        """Keys that a record with these settings of its stages uses."""
+        def holds(key: str) -> bool:
+            return all(self.setting(settings, stage) in kinds
+                       for stage, kinds in self.keys[key]["only_with"].items())
+
+        found = {key for key, one in self.keys.items() if one["always"]}
+        for stage, one in self.keys.items():
+            if one["type"] == "kind" and holds(stage):
+                found |= {stage, *self.kinds[stage, self.setting(settings, stage)]["keys"]}
+        return {key for key in found if holds(key)}
+
+    def setting(self, settings: Mapping[str, str], key: str) -> str:
+        return settings.get(key, self.keys[key]["default"])
+
+
+def settings_of(record: str) -> dict[str, str]:
+    """Values of the keys that a record uses; a mistake is the program's own error."""
+    told = json.loads(run(["policies", record, "--json"]))
+    if "preset" not in told:
+        raise UsageError(f"{record}: not a preset or a record")
+    return {row["key"]: row["value"] for row in told["preset"]["record"]}
+
+
+def decimal_text(value: float, point: bool) -> str:
+    """A number as records write it: a few digits, no exponent."""
+    text = np.format_float_positional(value, precision=DIGITS, fractional=False, trim="-")
+    return text + ".0" if point and "." not in text else text
+
+
+class Axis:
+    """One key and what it may be."""
+
+    def __init__(self, key: str, distribution: BaseDistribution, share: bool = False):
+        self.key = key
+        self.distribution = distribution
+        self.share = share
+
+    def text(self, value: Any) -> str:
+        if isinstance(value, str):
+            return value
+        return str(value) if isinstance(value, int) else decimal_text(value, self.share)
+
+    def value(self, text: str) -> Any:
+        """The value of the distribution for a record's text; raises where it has none."""
+        one = self.distribution
+        if isinstance(one, CategoricalDistribution):
+            good, value = text in one.choices, text
+        else:
+            value = int(text) if isinstance(one, IntDistribution) else float(text)
+            good = one.low <= value <= one.high
+        if not good:
+            raise ValueError(text)
+        return value
+
+    def suggest(self, trial: Trial) -> str:
+        one = self.distribution
+        if isinstance(one, CategoricalDistribution):
+            return self.text(trial.suggest_categorical(self.key, one.choices))
+        ask = trial.suggest_int if isinstance(one, IntDistribution) else trial.suggest_float
+        return self.text(ask(self.key, one.low, one.high, step=one.step, log=one.log))
+
+
+class Space:
+    """All axes of a search, and how a record follows from them."""
+
+    def __init__(self, config: SearchConfig):
+        self.where = f"{config.path}: vary"
+        self.declared = Declarations.load()
+        self.bases = {base: settings_of(base) for base in config.base}
+        self.vary = config.vary
+        axes = {}
+        for key, given in config.vary.items():
+            if key not in self.declared.keys:
+                near = difflib.get_close_matches(key, self.declared.keys, 1)
+                raise UsageError(f"{self.where}: unknown key {key}" +
+                                 (f" (did you mean {near[0]}?)" if near else ""))
+            axes[key] = self._axis(key, given)
+        # Kinds first: they decide which other keys take effect.
+        order = sorted(axes, key=lambda key: self.declared.keys[key]["type"] != "kind")
+        canonical = list(self.declared.keys)
+        order.sort(key=lambda key: (self.declared.keys[key]["type"] != "kind",
+                                    canonical.index(key)))
+        self.axes = {key: axes[key] for key in order}
+
+    def suggest(self, trial: Trial) -> str:
+        """Asks a trial of Optuna for every key that takes effect; the record as typed."""
+        base = next(iter(self.bases))
+        if len(self.bases) > 1:
+            base = trial.suggest_categorical(BASE, list(self.bases))
+        settings, typed = dict(self.bases[base]), {}
+        for stages in (True, False):
+            for key, axis in self.axes.items():
+                if (self.declared.keys[key]["type"] == "kind") != stages:
+                    continue
+                if key not in self.declared.used(settings):
+                    continue
+                typed[key] = settings[key] = axis.suggest(trial)
+        used = self.declared.used(settings)   # a kind that was chosen later may rule a key out
+        return base + "".join(f",{key}={typed[key]}" for key in self.declared.keys
+                              if key in typed and key in used)
+
+    def params_of(self, record: str) -> dict[str, Any]:
+        """The parameters that give a record, for a search to start from."""
+        settings = settings_of(record)
+        found: dict[str, Any] = {}
+        if len(self.bases) > 1:
+            found[BASE] = next((base for base in self.bases if record == base), next(
+                (base for base in self.bases if record.startswith(base + ",")), None))
+            if found[BASE] is None:
+                raise UsageError(f"start: {record}: expected one of base, with changed keys")
+        base = found.get(BASE, next(iter(self.bases)))
+        for key, value in settings.items():
+            if key not in self.axes:
+                if value != self.declared.setting(self.bases[base], key):
+                    raise UsageError(f"start: {record}: {key}={value} is not varied")
+                continue
+            try:
+                found[key] = self.axes[key].value(value)
+            except ValueError:
+                raise UsageError(f"start: {record}: {key}={value} is not in the space") from None
+        return found
+
+    # ---- what a key may be ----
+
+    def _axis(self, key: str, given: Any) -> Axis:
+        told = self.declared.keys[key]
+        if isinstance(given, Mapping):
+            return self._range(key, told, given)
+        if given == ANY:
+            if told["type"] in NUMBERS:
+                return self._range(key, told, {})
+            given = self._declared_words(key, told)
+        if not isinstance(given, list) or not given:
+            raise UsageError(f"{self.where}: {key}: found {show(given)}, expected \"{ANY}\", a "
+                             "list of values or {low, high}")
+        words = [self._word(key, told, one) for one in given]
+        for word in words:
+            if words.count(word) > 1:
+                raise UsageError(f"{self.where}: {key}: {word} stands there twice")
+        return Axis(key, CategoricalDistribution(words))
+
+    def _word(self, key: str, told: Mapping[str, Any], given: Any) -> str:
+        if isinstance(given, bool):
+            given = "yes" if given else "no"
+        text = given if isinstance(given, str) else (
+            str(given) if isinstance(given, int) else decimal_text(given, told["type"] == "share"))
+        if "values" in told and text not in told["values"] and not (
+                told["none"] and text == "none"):
+            near = difflib.get_close_matches(text, told["values"], 1)
+            raise UsageError(f"{self.where}: {key}: found {text}, expected {told['range']}" +
+                             (f" (did you mean {near[0]}?)" if near else ""))
+        if told["type"] in NUMBERS and not (told["none"] and text == "none"):
+            try:
+                self._check_bounds(key, told, float(text),
+                                   told["type"] == "share" and "." in text)
+            except ValueError:
+                raise UsageError(f"{self.where}: {key}: found {text}, expected {told['range']}"
+                                 ) from None
+        return text
+
+    def _declared_words(self, key: str, told: Mapping[str, Any]) -> list[str]:
+        """Every word but those that only a preset may have, or that need a file of their own."""
+        if "values" not in told:
+            raise UsageError(f"{self.where}: {key}: any text would do, expected a list of values")
+        if told["type"] != "kind":
+            return list(told["values"])
+
+        def free(name: str) -> bool:
+            kind = self.declared.kinds[key, name]
+            files = [one for one in kind["keys"] if self.declared.keys[one]["type"] == "text" and
+                     self.declared.keys[one]["default"] == "none" and one not in self.vary and
+                     all(base.get(one, "none") == "none" for base in self.bases.values())]
+            return not kind["only_in_presets"] and not files
+
+        return [name for name in told["values"] if free(name)]
+
+    def _check_bounds(self, key: str, told: Mapping[str, Any], value: float,
+                      share: bool) -> None:
+        """`share`: the value is a fraction of the budget."""
+        low, high = told["low"], told["high"] if told["high"] is not None else math.inf
+        good = 0 <= value <= 1 if share else (
+            low <= value <= high and not (told["low_open"] and value == low)
+            and not (told["high_open"] and value == high))
+        if told["odd"] and value % 2 != 1:
+            good = False
+        if not good:
+            raise UsageError(f"{self.where}: {key}: found {value:g}, expected {told['range']}")
+
+    def _range(self, key: str, told: Mapping[str, Any], given: Mapping[str, Any]) -> Axis:
+        if told["type"] not in NUMBERS:
+            raise UsageError(f"{self.where}: {key}: found {show(given)}, expected a list of values")
+        table = Table(given, f"{self.where}: {key}")
+        ends = [table.left.pop(name, None) for name in ("low", "high")]
+        step = table.left.pop("step", None)
+        log = table.take("log", bool, False, "true or false")
+        table.done()
+        whole = told["type"] == "count" or (
+            told["type"] == "share" and all(type(end) is int for end in ends))
+        ends = self._open_ends(key, told, ends, whole)
+        number = int if whole else (int, float)
+        for one in (*ends, *([] if step is None else [step])):
+            if isinstance(one, bool) or not isinstance(one, number):
+                raise UsageError(f"{self.where}: {key}: found {show(one)}, expected " +
+                                 ("whole numbers" if whole else "numbers"))
+        low, high = ends
+        if told["odd"] and step is None:
+            step = 2
+        for end in ends:
+            self._check_bounds(key, told, end, told["type"] == "share" and not whole)
+        if low >= high or (log and low <= 0) or (step is not None and step <= 0) or (
+                log and step is not None):
+            raise UsageError(f"{self.where}: {key}: found {show(given)}, expected low < high, step "
+                             "> 0, and with log low > 0 and no step")
+        if told["odd"]:
+            return Axis(key, IntDistribution(low, high, step=step + step % 2))
+        if whole:
+            return Axis(key, IntDistribution(low, high, log=log, step=step or 1))
+        return Axis(key, FloatDistribution(float(low), float(high), log=log, step=step),
+                    told["type"] == "share")
+
+    def _open_ends(self, key: str, told: Mapping[str, Any], ends: list, whole: bool) -> list:
+        """Ends that are not given are the declared ones; a share, count or fraction, has none."""
+        low, high = ends
+        if high is None or (low is None and told["type"] == "share"):
+            if told["high"] is None:
+                raise UsageError(f"{self.where}: {key}: not both ends are declared, expected "
+                                 f"{{low, high}} ({told['range']})")
+            high = told["high"]
+            span = high - (told["low"] if low is None else low)
+            high -= 1e-3 * span if told["high_open"] else 0
+        if low is None:
+            low = told["low"] + (1e-3 * (high - told["low"]) if told["low_open"] else 0)
+        return [int(low), int(high)] if whole and all(
+            float(end).is_integer() for end in (low, high)) else [low, high]

@@ -1,0 +1,115 @@
+"""Where a study lives: a folder with Optuna's journal, locks of the processes that work on it."""
+
+import fcntl
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import optuna
+from optuna.storages import BaseStorage, JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+NAME = "search"
+
+
+class FileLock:
+    """A lock that the system gives back when its process dies, however it dies."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.file = None
+
+    def acquire(self) -> bool:
+        file = self.path.open("a")
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        self.file = file
+        return True
+
+    def release(self) -> None:
+        self.file.close()
+        self.file = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
+
+
+class Folder:
+    """The folder of a study: `study.journal`, `workers/`, and what reports write."""
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path)
+        self.workers = self.path / "workers"
+        self.journal = self.path / "study.journal"
+        self.turn = FileLock(self.path / "turn.lock")   # who asks for candidates, one at a time
+
+    def open(self) -> BaseStorage:
+        """Optuna's storage of this folder, made when absent."""
+        self.workers.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.path / "journal.lock")
+        with lock.held():
+            _drop_torn_line(self.journal)
+        return JournalStorage(JournalFileBackend(str(self.journal), lock_obj=lock))
+
+    def pending(self, worker: str) -> Path:
+        """What a worker has measured and is about to tell the study."""
+        return self.workers / f"{worker}.json"
+
+
+def _drop_torn_line(journal: Path) -> None:
+    """A process that was killed while it wrote leaves a line without an end."""
+    if not journal.exists():
+        return
+    with journal.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        kept = size
+        while kept > 0:
+            first = max(0, kept - 65536)
+            file.seek(first)
+            at = file.read(kept - first).rfind(b"\n")
+            if at >= 0:
+                kept = first + at + 1
+                break
+            kept = first
+        if kept < size:
+            file.truncate(kept)
+
+
+class Worker:
+    """This process among those that work on a study: alive as long as it holds its lock."""
+
+    def __init__(self, folder: Folder):
+        self.folder = folder
+        self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.lock = FileLock(folder.workers / f"{self.name}.lock")
+        self.lock.acquire()
+
+    def is_alive(self, name: str) -> bool:
+        """Does the process of this name still hold its lock?"""
+        if name == self.name:
+            return True
+        path = self.folder.workers / f"{name}.lock"
+        if not path.exists():
+            return False
+        with path.open("a") as file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return True
+        return False
+
+    def close(self) -> None:
+        self.lock.path.unlink(missing_ok=True)
+        self.lock.release()
+
+
+def quiet_optuna() -> None:
+    """Optuna says every trial on standard error unless it is told not to."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -1,0 +1,172 @@
+"""What a study found, as text and as tables."""
+
+import csv
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pandas
+from optuna.trial import FrozenTrial, TrialState
+
+from .config import Objective
+from .evaluate import Measured, log_ratio
+from .study import Study, look_key
+
+LEAST = 16   # candidates with a key before its importance is told
+
+
+def counts(study: Study) -> dict[str, int]:
+    """How many candidates were tried, and what became of them."""
+    trials = [one for one in study.trials() if one.state != TrialState.WAITING]
+    infeasible = sum("infeasible" in one.user_attrs for one in trials)
+    state = {name: sum(one.state == TrialState[name] for one in trials)
+             for name in ("COMPLETE", "PRUNED", "RUNNING")}
+    again = sum("same_as" in one.user_attrs for one in trials)
+    return {"tried": len(trials), "measured": state["COMPLETE"] - again, "again": again,
+            "given up": state["PRUNED"] - infeasible, "infeasible": infeasible,
+            "running": state["RUNNING"]}
+
+
+def counts_text(study: Study) -> str:
+    found = counts(study)
+    parts = [f"{found['measured']} measured"]
+    parts += [f"{found[name]} {text}" for name, text in
+              (("again", "the same record as an earlier one"), ("given up", "given up on the way"),
+               ("infeasible", "infeasible"), ("running", "at work")) if found[name]]
+    return f"{found['tried']} candidates tried: {', '.join(parts)}"
+
+
+def importances(study: Study, objective: int = 0) -> dict[str, float]:
+    """PED-ANOVA of every key over the candidates that have it, as shares, the largest first."""
+    found = {}
+    sign = 1 if study.config.objectives[objective].direction == "minimize" else -1
+    complete = [one for one in study.trials() if one.state == TrialState.COMPLETE]
+    for key in sorted({key for one in complete for key in one.params}):
+        having = {repr(one.params[key]) for one in complete if key in one.params}
+        if len(having) < 2 or sum(key in one.params for one in complete) < LEAST:
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")   # that a given target is taken to be minimised
+            told = optuna.importance.get_param_importances(
+                study.optuna, evaluator=optuna.importance.PedAnovaImportanceEvaluator(),
+                params=[key], normalize=False, target=lambda one: sign * one.values[objective])
+        found[key] = float(told[key])
+    whole = sum(found.values())
+    return {key: one / whole for key, one in sorted(found.items(), key=lambda item: -item[1])
+            if whole > 0}
+
+
+def relative(objective: Objective, budgets: Sequence[str], measured: Sequence[Measured],
+             reference: Sequence[Mapping[str, Measured]]) -> np.ndarray:
+    """[texts, budgets]: ln of value over reference, or the value where there is none."""
+    rows = []
+    for one, other in zip(measured, reference):
+        values = one[objective.variable]
+        if objective.reference:
+            against = other[objective.reference][objective.variable]
+            values = [log_ratio(a, b) for a, b in zip(values, against)]
+        rows.append([values[budgets.index(b)] for b in objective.budgets or budgets])
+    return np.array(rows)
+
+
+def shown(objective: Objective, values: np.ndarray) -> np.ndarray:
+    """Means of logarithms as the ratios that they stand for."""
+    return np.exp(values) if objective.reference else values
+
+
+def value_text(objective: Objective, value: float) -> str:
+    if objective.reference:
+        return f"{math.exp(value):.3f} of {objective.reference}"
+    return f"{value:.4g}"
+
+
+def best_text(study: Study) -> str:
+    """One line: the best so far."""
+    found = study.best()
+    if not found:
+        return "none measured yet"
+    if len(study.config.objectives) > 1:
+        return f"{len(found)} that no other beats in every objective"
+    return (f"best {value_text(study.config.objectives[0], found[0].value)}: "
+            f"{found[0].user_attrs['record']}")
+
+
+def number_of(things: Sequence, name: str) -> str:
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
+
+
+def texts_line(texts: Sequence[Mapping], verb: str) -> str:
+    return f"{verb} {number_of(texts, 'text')}: " + ", ".join(
+        Path(one["file"]).stem for one in texts)
+
+
+def summary_text(study: Study) -> str:
+    """The study so far, as the command prints it."""
+    told = study.attributes
+    lines = [counts_text(study), texts_line(told["searched"], "searched on"),
+             texts_line(told["set_aside"], "set aside") + opened_text(told)
+             if told["set_aside"] else "no text is set aside"]
+    best = study.best()
+    for number, objective in enumerate(study.config.objectives):
+        lines += ["", *objective_lines(study, objective, best)]
+        weights = importances(study, number)
+        if weights:
+            lines.append("  importance of keys: " + ", ".join(
+                f"{key} {value:.2f}" for key, value in list(weights.items())[:8]))
+    if best:
+        lines += ["", "found on the texts that were searched; --report measures it on others"
+                  if told["set_aside"] else "found on the texts that were searched"]
+    return "\n".join(lines)
+
+
+def opened_text(told: Mapping) -> str:
+    opened = told.get("opened", [])
+    if not opened:
+        return " (not opened)"
+    return f" (opened {number_of(opened, 'time')})"
+
+
+def objective_lines(study: Study, objective: Objective, best: Sequence[FrozenTrial]) -> list[str]:
+    """A table of the best candidates by budget."""
+    budgets = list(objective.budgets or study.config.budgets)
+    kind = "geometric mean" if objective.reference else "mean"
+    what = f"{objective.variable} relative to {objective.reference}" if objective.reference else \
+        objective.variable
+    lines = [f"{what} ({objective.direction}; {kind} over "
+             f"{number_of(study.searched, 'text')})",
+             "  " + "".join(f"{b:>9}" for b in budgets) + f"{'all':>9}  candidate"]
+    reference = [study.reference.get(look_key((one, ())), {}) for one in study.searched]
+    for one in best:
+        table = relative(objective, study.config.budgets, one.user_attrs["measured"], reference)
+        cells = [*shown(objective, table.mean(axis=0)), shown(objective, table.mean())]
+        lines.append("  " + "".join(f"{cell:>9.4g}" for cell in cells) +
+                     f"  {one.number}: {one.user_attrs['record']}")
+    return lines
+
+
+def trials_table(study: Study) -> pandas.DataFrame:
+    """A row per candidate: what it was, its values, what became of it."""
+    rows = []
+    for one in study.trials():
+        if one.state == TrialState.WAITING:
+            continue
+        attributes = one.user_attrs
+        state = "infeasible" if "infeasible" in attributes else {
+            "COMPLETE": "measured", "PRUNED": "given up", "RUNNING": "at work"}.get(
+                one.state.name, one.state.name.lower())
+        row = {"candidate": one.number, "state": state, "record": attributes.get("record", "")}
+        for number, objective in enumerate(study.config.objectives):
+            row[objective.title] = one.values[number] if one.values else math.nan
+        row |= {key: one.params[key] for key in one.params}
+        rows.append(row | {"reason": attributes.get("infeasible", "")})
+    return pandas.DataFrame(rows)
+
+
+def write_csv(path: Path, rows: Sequence[Sequence]) -> None:
+    temporary = path.with_name(f".{path.name}.partial")
+    with temporary.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+    temporary.replace(path)
