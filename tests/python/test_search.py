@@ -184,7 +184,7 @@ class Files(WithTexts):
                      vary={"window": {"low": 9, "high": 3}})
         self.refused('unknown key trails = 3', trails=3)
         self.refused('trials: found 0, expected a whole number >= 1', trials=0)
-        self.refused('unknown preset', base="snopkv")
+        self.refused('no such preset', base="snopkv")
         self.refused('sampler: kind: found "tpee", expected one of tpe, random, nsga2',
                      sampler={"kind": "tpee"})
         self.refused('objective: budgets: found 0.3, expected some of budgets, 0.2, 0.5',

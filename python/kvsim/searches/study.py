@@ -20,18 +20,36 @@ from .evaluate import Measured, Replayer, group_values, objective_value
 from .space import Space
 from .storage import NAME, Folder, Worker, quiet_optuna
 
-def make_sampler(config: SearchConfig, number: int) -> BaseSampler:
-    """The sampler of one candidate: seeded by its number, so that a resumed study goes on alike."""
-    told = f"{config.seed}/{number}".encode()
-    seed = int.from_bytes(hashlib.blake2b(told, digest_size=4).digest(), "little")
-    own = config.sampler
-    if own.kind == "random":
-        return optuna.samplers.RandomSampler(seed=seed)
-    if own.kind == "nsga2":
-        size = max(2, own.population or config.group)
-        return optuna.samplers.NSGAIISampler(population_size=size, seed=seed)
-    return optuna.samplers.TPESampler(n_startup_trials=own.startup, seed=seed, multivariate=True,
-                                      group=True, constant_liar=True)
+class Seeded(BaseSampler):
+    """Optuna's samplers with a seed for each draw: of the study, the candidate's number and what is
+    drawn. A candidate whose asking was cut off, and a study that was stopped, go on alike."""
+
+    def __init__(self, config: SearchConfig):
+        self.config = config
+
+    def drawing(self, number: int, what: str) -> BaseSampler:
+        told = f"{self.config.seed}/{number}/{what}".encode()
+        seed = int.from_bytes(hashlib.blake2b(told, digest_size=4).digest(), "little")
+        own = self.config.sampler
+        if own.kind == "random":
+            return optuna.samplers.RandomSampler(seed=seed)
+        if own.kind == "nsga2":
+            size = max(2, own.population or self.config.group)
+            return optuna.samplers.NSGAIISampler(population_size=size, seed=seed)
+        return optuna.samplers.TPESampler(n_startup_trials=own.startup, seed=seed,
+                                          multivariate=True, group=True, constant_liar=True)
+
+    def infer_relative_search_space(self, study, trial):
+        # The parts of a space that is drawn in parts are found by the sampler that then draws.
+        self.relative = self.drawing(trial.number, "all keys")
+        return self.relative.infer_relative_search_space(study, trial)
+
+    def sample_relative(self, study, trial, search_space):
+        return self.relative.sample_relative(study, trial, search_space)
+
+    def sample_independent(self, study, trial, param_name, param_distribution):
+        sampler = self.drawing(trial.number, param_name)
+        return sampler.sample_independent(study, trial, param_name, param_distribution)
 
 
 def make_pruner(config: SearchConfig) -> BasePruner:
@@ -64,7 +82,7 @@ class Study:
         with self.folder.turn.held():
             self.optuna = optuna.create_study(
                 storage=storage, study_name=NAME, load_if_exists=True,
-                pruner=make_pruner(config),
+                pruner=make_pruner(config), sampler=Seeded(config),
                 directions=[one.direction for one in config.objectives])
             self._claim(starts)
         self.reference = self._references()
@@ -171,12 +189,8 @@ class Study:
 
     def _candidate(self, worker: Worker, orphan: FrozenTrial | None) -> tuple[Trial, str]:
         if orphan is None:
-            waiting = [one.number for one in self.trials() if one.state == TrialState.WAITING]
-            number = min(waiting, default=len(self.trials()))
-            self.optuna.sampler = make_sampler(self.config, number)
             trial = self.optuna.ask()
         else:
-            self.optuna.sampler = make_sampler(self.config, orphan.number)
             trial = Trial(self.optuna, orphan._trial_id)
         trial.set_user_attr("worker", worker.name)
         return trial, self.space.suggest(trial)
