@@ -192,7 +192,7 @@ class Files(WithTexts):
         self.refused('unknown metric', objective={"variable": "stream_eror"})
         self.refused('several objectives cannot be pruned', objective=[{}, {"budgets": [0.2]}],
                      pruner={"kind": "median"})
-        self.refused('start: snapkv,window=8,kernel=4', start=["snapkv,window=8,kernel=4"])
+        self.refused('found 4, expected an odd integer', start=["snapkv,window=8,kernel=4"])
         self.refused('start: snapkv,window=8,sinks=4: sinks=4 is not varied',
                      start=["snapkv,window=8,sinks=4"])
 

@@ -124,9 +124,9 @@ class Study:
 
     def _references(self) -> dict[str, dict[str, Measured]]:
         """What the references measure on each searched text, once per study."""
-        records = sorted({one.reference for one in self.config.objectives if one.reference})
-        if not records:
-            return {}
+        # The first base, too: what is wrong with all candidates is said before any is tried.
+        records = sorted({self.config.base[0], *(
+            one.reference for one in self.config.objectives if one.reference)})
         with self.folder.turn.held():
             known = dict(self.attributes.get("references", {}))
             for text in self._looks():
