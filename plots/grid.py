@@ -1,16 +1,16 @@
-"""The grids in results files of sweeps: which keys of a preset vary, and what lies along each.
+"""The grids in results files: which keys of a preset vary, and what lies along each.
 
-Axes come from the records themselves (attribute `config`), so that any file with several settings
-of one preset has them. Files with the same policies are traces (or seeds) of one sweep.
+Axes are those that the program wrote into the file (attribute `axes`, docs/results-format.md 3).
+Files with the same policies are traces (or seeds) of one sweep.
 """
 
 import json
 import re
-import warnings
 from dataclasses import dataclass
-from typing import Callable, NamedTuple, Optional
+from typing import NamedTuple
 
 import numpy as np
+import pandas
 
 from . import load, measures
 
@@ -20,30 +20,44 @@ class Metric(NamedTuple):
 
     measure: str
     variable: str
-    over_layers: Optional[Callable]  # None: the variable is of all layers together
+    over_layers: str | None  # None: the variable is of all layers together
     label: str
     more_is_better: bool
 
 
 METRICS = (
     Metric("stream_error", "stream_error_rms", None, "stream error,\nrms over steps", False),
-    Metric("retained_importance", "retained_importance_mean", np.nanmean,
+    Metric("retained_importance", "retained_importance_mean", "mean",
            "retained importance,\nmean", True),
-    Metric("retained_importance", "retained_importance_min", np.nanmin,
+    Metric("retained_importance", "retained_importance_min", "min",
            "retained importance,\nworst step and layer", True),
-    Metric("output_error", "output_error_mean", np.nanmean, "output error,\nmean", False),
-    Metric("residual_error", "residual_error_max", np.nanmax,
+    Metric("output_error", "output_error_mean", "mean", "output error,\nmean", False),
+    Metric("residual_error", "residual_error_max", "max",
            "residual error,\nworst step and layer", False),
 )
 
 
 @dataclass
 class Axis:
-    """Keys of a record that vary together; `values` are tuples of their texts, in order."""
+    """Keys of a record that vary together; `values` are tuples of their texts, in order, `base` the
+    preset's own, or the middle one where that was not run."""
 
     keys: tuple
     values: list
     base: tuple
+
+    @classmethod
+    def read(cls, written):
+        """An axis as the program wrote it, its values in the order in which they are drawn."""
+        axis = cls(tuple(written["keys"]), list(map(tuple, written["values"])),
+                   tuple(written["default"]))
+        if any(len(value) != len(axis.keys) for value in (*axis.values, axis.base)):
+            raise ValueError("a value per key")
+        if all(map(is_number, (value[0] for value in axis.values))):
+            axis.values.sort(key=lambda value: float(value[0]))
+        if axis.base not in axis.values:
+            axis.base = axis.values[len(axis.values) // 2]
+        return axis
 
     @property
     def name(self):
@@ -62,85 +76,87 @@ class Axis:
 
 @dataclass
 class Line:
-    """Records along one axis: (place of the value on the axis, index of the record)."""
+    """Records along one axis: {value of the axis: record}, in the order of the axis."""
 
     axis: Axis
-    points: list
+    records: dict
     fixed: str  # what is not at its default, e.g. "prior=constant"
 
 
 class Grid:
     """The settings of one preset in the files of one sweep."""
 
-    def __init__(self, preset, results, settings, shown):
+    def __init__(self, preset, results, axes, settings, shown):
         self.preset = preset
         self.shown = shown  # measures
         self.results = results  # one file per trace and seed, equal policies
-        self.settings = settings  # {record: {key: value}}
-        self.records = list(settings)
-        self.axes = axes_of(self.records, settings)
+        self.axes = axes
+        # A row per record, a column per axis; cells are values of the axis.
+        self.places = pandas.DataFrame(
+            {axis.name: pandas.Series({record: tuple(keys.get(key) for key in axis.keys)
+                                       for record, keys in settings.items()}) for axis in axes})
+        for axis in axes:
+            if not set(self.places[axis.name]) <= set(axis.values):
+                raise load.data_error(f"{results[0].path}: attributes axes and config do not fit "
+                                      f"together: {axis.name} of {preset}")
+        self.moved = pandas.DataFrame({axis.name: self.places[axis.name].map(axis.base.__ne__)
+                                       for axis in axes})
 
     @property
     def stem(self):
         return re.sub(r"[^A-Za-z0-9]+", "-", self.preset)
 
-    def place(self, record):
-        """The value on each axis."""
-        return tuple(tuple(self.settings[record][key] for key in axis.keys) for axis in self.axes)
+    @property
+    def records(self):
+        return self.places.index.tolist()
 
     @property
     def base(self):
-        """Index of the record with every axis at its default; None when it was not run."""
-        wanted = tuple(axis.base for axis in self.axes)
-        return next((i for i, record in enumerate(self.records) if self.place(record) == wanted),
-                    None)
+        """The record with every axis at its default; None when it was not run."""
+        return next(iter(self.places.index[~self.moved.any(axis=1)]), None)
 
     def lines(self):
-        found = [self._line(k) for k in range(len(self.axes))]
+        found = [self._line(axis) for axis in self.axes]
         return [line for line in found if line is not None]
 
-    def _line(self, k):
-        """The records along axis k with the others at their defaults, or as near as there are."""
+    def _line(self, axis):
+        """The records along an axis with the others at their defaults, or as near as there are."""
+        others = [one for one in self.axes if one is not axis]
+        names = [one.name for one in others]
         contexts = {}
-        for i, record in enumerate(self.records):
-            place = self.place(record)
-            contexts.setdefault(place[:k] + place[k + 1:], {})[place[k]] = i
-        others = self.axes[:k] + self.axes[k + 1:]
-
-        def moved(context):
-            return [(axis, value) for axis, value in zip(others, context) if value != axis.base]
-        usable = [context for context, along in contexts.items() if len(along) > 1]
+        for record, place in zip(self.records, self.places[names].values.tolist()):
+            contexts.setdefault(tuple(place), []).append(record)
+        usable = [self.places.loc[records] for records in contexts.values() if len(records) > 1]
         if not usable:
             return None
-        best = min(usable, key=lambda one: (len(moved(one)), -len(contexts[one])))
-        fixed = ", ".join(f"{key}={one}" for axis, value in moved(best)
-                          for key, one in zip(axis.keys, value))
-        axis = self.axes[k]
-        points = [(at, contexts[best][value]) for at, value in enumerate(axis.values)
-                  if value in contexts[best]]
-        return Line(axis, points, fixed)
+        best = min(usable, key=lambda rows: (self.moved.loc[rows.index[0], names].sum(),
+                                             -len(rows)))
+        at = {value: record for record, value in best[axis.name].items()}
+        first = best.index[0]
+        fixed = ", ".join(f"{key}={text}" for one in others if self.moved.at[first, one.name]
+                          for key, text in zip(one.keys, best.at[first, one.name]))
+        return Line(axis, {value: at[value] for value in axis.values if value in at}, fixed)
 
     def planes(self):
-        """(axis of rows, axis of columns, record indices) of pairs that are crossed."""
+        """(axis of rows, axis of columns, records [row, column]) of pairs that are crossed."""
         found = []
-        for a in range(len(self.axes)):
-            for b in range(a + 1, len(self.axes)):
-                table = self._plane(a, b)
+        for a, rows in enumerate(self.axes):
+            for columns in self.axes[a + 1:]:
+                table = self._plane(rows, columns)
                 if table is not None:
-                    found.append((self.axes[a], self.axes[b], table))
+                    found.append((rows, columns, table))
         return found
 
-    def _plane(self, a, b):
-        """Others at their defaults; -1 where nothing was run. None unless most was."""
-        rows, columns = self.axes[a], self.axes[b]
-        table = np.full((len(rows.values), len(columns.values)), -1)
-        for i, record in enumerate(self.records):
-            place = self.place(record)
-            if all(place[k] == axis.base for k, axis in enumerate(self.axes) if k not in (a, b)):
-                table[rows.values.index(place[a]), columns.values.index(place[b])] = i
-        table = table[(table >= 0).sum(axis=1) > 1][:, (table >= 0).sum(axis=0) > 1]
-        complete = table.shape == (len(rows.values), len(columns.values))
-        return table if complete and np.mean(table >= 0) > 0.7 and table.size >= 4 else None
+    def _plane(self, rows, columns):
+        """Others at their defaults; None where nothing was run. None unless most was."""
+        others = self.moved.drop(columns=[rows.name, columns.name])
+        table = np.full((len(rows.values), len(columns.values)), None)
+        for record, place in self.places[~others.any(axis=1)].iterrows():
+            table[rows.values.index(place[rows.name]),
+                  columns.values.index(place[columns.name])] = record
+        run = table != None  # noqa: E711  (of every cell)
+        whole = run.sum(axis=1).min() > 1 and run.sum(axis=0).min() > 1
+        return table if whole and run.mean() > 0.7 else None
 
     def budgets(self):
         """Labels of the budgets that all files have and that drop something."""
@@ -150,11 +166,12 @@ class Grid:
 
     def nearest_budget(self, wanted):
         first, labels = self.results[0], self.budgets()
-        order = np.argsort(np.abs(first.budgets - first.budgets[first.nearest_budget(wanted)]))
+        order = np.argsort(np.abs(first.budgets - first.nearest_budget(wanted)))
         return next(label for i in order if (label := first.budget_labels()[i]) in labels)
 
     def budget_text(self, label):
-        texts = {one.budget_text(one.budget_labels().index(label)) for one in self.results}
+        texts = {one.budget_text(one.budgets[one.budget_labels().index(label)])
+                 for one in self.results}
         # A count is another ratio of a prompt of another length.
         return texts.pop() if len(texts) == 1 else f"{label} tokens"
 
@@ -165,25 +182,25 @@ class Grid:
                              key=lambda one: self.shown.index(one.measure)):
             if all(one.has(metric.variable) for one in self.results):
                 values = self.values(metric)
-                if np.nanmax(np.ptp(values, axis=1), initial=0) > 1e-6:  # last bits do not count
+                spread = values.max("policy") - values.min("policy")
+                if spread.max() > 1e-6:  # last bits do not count
                     found.append(metric)
         return found
 
     def values(self, metric):
-        """The metric over the layers: traces x records x budgets; seeds of a trace averaged."""
+        """[trace, policy, budget label]: the metric over the layers; seeds of a trace averaged."""
         layered = ("layer",) if metric.over_layers else ()
         traces = {}
         for one in self.results:
             table = one.variable(metric.variable, "policy", "budget", *layered)
-            table = table[[one.policies.index(record) for record in self.records]]
-            table = table[:, [one.budget_labels().index(label) for label in self.budgets()]]
+            table = table.assign_coords(budget=one.budget_labels())
+            table = table.sel(policy=self.records, budget=self.budgets())
             if metric.over_layers:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", RuntimeWarning)  # nothing defined stays NaN
-                    table = metric.over_layers(table, axis=2)
+                table = getattr(table, metric.over_layers)("layer")
             traces.setdefault(one.data.attrs.get("trace_digest", str(one.path)), []).append(table)
-        average = np.mean if metric.over_layers else root_mean_square
-        return np.array([average(tables, axis=0) for tables in traces.values()])
+        seeds = [load.stacked(tables, "seed") for tables in traces.values()]
+        return load.stacked([one.mean("seed") if metric.over_layers
+                             else np.sqrt((one ** 2).mean("seed")) for one in seeds], "trace")
 
     @property
     def traces(self):
@@ -197,42 +214,27 @@ class Grid:
             measures.layers_note(self.results, self.shown)
 
 
-def root_mean_square(values, axis):
-    return np.sqrt(np.mean(np.square(values), axis=axis))
-
-
 def is_number(text):
     return re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text) is not None
 
 
-def axes_of(records, settings):
-    keys = [key for key in settings[records[0]]
-            if len({settings[record][key] for record in records}) > 1]
-    series = {key: [settings[record][key] for record in records] for key in keys}
-
-    def follows(key, other):
-        return len(set(zip(series[other], series[key]))) == len(set(series[other]))
-    tied, groups = set(), []
-    for key in keys:
-        if key in tied:
-            continue
-        equal = [other for other in keys if follows(key, other) and follows(other, key)]
-        tied.update(equal)
-        # A key that another one decides, such as the votes of a merge, is no axis of its own.
-        if not any(follows(key, other) for other in keys if other not in equal):
-            groups.append(tuple(equal))
-    return [axis_of(group, records, series) for group in groups]
+def spread(listed, most):
+    """At most so many of a list, evenly spread from its first to its last."""
+    places = np.linspace(0, len(listed) - 1, most)
+    return [listed[at] for at in sorted({round(place) for place in places})]
 
 
-def axis_of(keys, records, series):
-    values = list(dict.fromkeys(zip(*(series[key] for key in keys))))
-    if all(is_number(value[0]) for value in values):
-        values.sort(key=lambda value: float(value[0]))
-    # A record names what differs from its preset, so that a key it does not name is at its default.
-    for i, record in enumerate(records):
-        if not any(re.search(rf"(^|,){key}=", record) for key in keys):
-            return Axis(keys, values, tuple(series[key][i] for key in keys))
-    return Axis(keys, values, values[len(values) // 2])
+def written(results):
+    """{preset: [Axis]} from the attribute `axes`; Missing in files of programs that wrote none."""
+    if "axes" not in results.data.attrs:
+        raise load.Missing(f"{results.path}: no attribute axes, so an older kvsim wrote it; run the "
+                           "sweep again")
+    try:
+        return {preset: [Axis.read(axis) for axis in axes]
+                for preset, axes in json.loads(results.data.attrs["axes"]).items()}
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        raise load.data_error(f"{results.path}: attribute axes is not a list of axes per preset, "
+                              "each with keys, values and default") from None
 
 
 def grids(files, options):
@@ -243,9 +245,13 @@ def grids(files, options):
             sweeps.setdefault(tuple(one.policies), []).append(one)
     found = []
     for policies, results in sweeps.items():
+        axes = written(results[0])
         for preset, settings in by_preset(results[0]).items():
-            grid = Grid(preset, results, settings, measures.of_files(results, options))
-            if grid.axes and grid.budgets():
+            if not axes.get(preset) or len(settings) < 2:
+                continue
+            grid = Grid(preset, results, axes[preset], settings,
+                        measures.of_files(results, options))
+            if grid.budgets():
                 found.append(grid)
     where = ", ".join(str(one.path) for one in files)
     if not found:

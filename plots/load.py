@@ -48,21 +48,6 @@ class Loop:
     path: Path
     data: xarray.Dataset
 
-    def losses(self, results):
-        """[policy, budget] of a results file: mean KL divergence; NaN where it was not run. Of the
-        answer alone where the file tells it from the request after the point of compression."""
-        known = [[str(one) for one in self.data[name].values]
-                 for name in ("policy", "budget_label")]
-        mean = self.data["kl_divergence_answer"] if "kl_divergence_answer" in self.data \
-            else self.data["kl_divergence"].mean("step")
-        mean = mean.transpose("policy", "budget").values
-        found = np.full((len(results.policies), len(results.budgets)), np.nan)
-        for p, policy in enumerate(results.policies):
-            for b, label in enumerate(results.budget_labels()):
-                if policy in known[0] and label in known[1]:
-                    found[p, b] = mean[known[0].index(policy), known[1].index(label)]
-        return found
-
 
 @dataclass
 class Results:
@@ -85,6 +70,11 @@ class Results:
     @property
     def policies(self):
         return [str(record) for record in self.data["policy"].values]
+
+    @property
+    def spans(self):
+        """Names of the labelled spans; none when the trace has none."""
+        return [str(span) for span in self.data["span"].values] if "span" in self.data else []
 
     @property
     def layers(self):
@@ -122,7 +112,9 @@ class Results:
                f"trace {self.trace}"
 
     def variable(self, name, *dims):
-        """The variable as float64 in the order of `dims`; Missing when the file lacks it."""
+        """The variable as a labelled array of float64 in the order of `dims`; Missing when the file
+        lacks it.
+        """
         if name not in self.data.variables:
             raise Missing(f"{self.path}: no variable {name}")
         array = self.data[name]
@@ -130,19 +122,35 @@ class Results:
             raise data_error(f"{self.path}: {name} has dimensions ({', '.join(array.dims)}), "
                              f"expected ({', '.join(dims)})")
         try:
-            return array.transpose(*dims).values.astype(np.float64)
+            return array.transpose(*dims).astype(np.float64)
         except (OSError, ValueError, RuntimeError) as error:
             raise data_error(f"{self.path}: cannot read {name}: {one_line(error)}") from error
+
+    @property
+    def loop_losses(self):
+        """[policy, budget]: mean KL divergence of the closed loop; NaN where it was not run. Of the
+        answer alone where the file tells it from the request after the point of compression.
+        """
+        shape = {"policy": self.policies, "budget": self.budget_labels()}
+        if self.loop is None:
+            found = xarray.DataArray(np.nan, shape, list(shape))
+        else:
+            data = self.loop.data
+            mean = data["kl_divergence_answer"] if "kl_divergence_answer" in data \
+                else data["kl_divergence"].mean("step")
+            mean = mean.assign_coords(budget=list(map(str, data["budget_label"].values)))
+            found = mean.drop_duplicates(list(shape)).reindex(shape).transpose(*shape)
+        return found.assign_coords(budget=self.budgets)
 
     def has(self, *names):
         return all(name in self.data.variables for name in names)
 
     def nearest_budget(self, wanted):
-        """Index of the budget nearest to `wanted`: a ratio (0.5, 50%) or a count of tokens."""
+        """The budget nearest to `wanted`: a ratio (0.5, 50%) or a count of tokens."""
         labels = self.budget_labels()
         if wanted in labels:
-            return labels.index(wanted)
-        return int(np.argmin(np.abs(self.budgets - self._ratio(wanted))))
+            return self.budgets[labels.index(wanted)]
+        return self.budgets[np.argmin(np.abs(self.budgets - self._ratio(wanted)))]
 
     def budget_labels(self):
         """What the user typed for each budget, or the ratio where the file does not say."""
@@ -150,11 +158,9 @@ class Results:
             return [str(label) for label in self.data["budget_label"].values]
         return [f"{ratio:g}" for ratio in self.budgets]
 
-    def budget_text(self, index):
-        label, ratio = self.budget_labels()[index], self.budgets[index]
-        if label.isdigit():
-            return f"{label} tokens (ratio {ratio:.3g})"
-        return label
+    def budget_text(self, budget):
+        label = self.budget_labels()[self.budgets.tolist().index(budget)]
+        return f"{label} tokens (ratio {budget:.3g})" if label.isdigit() else label
 
     @property
     def budgets_are_counts(self):
@@ -264,6 +270,19 @@ def alike(results, ignores):
     return list(groups.values())
 
 
+def is_full(record):
+    """Is this the policy that keeps everything? It is a reference line, not a competitor."""
+    return record.replace(":", ",").split(",")[0] == "full"
+
+
+def competitors(policies):
+    """The policies but for those that keep everything; NotMeasured without any."""
+    found = [one for one in policies if not is_full(one)]
+    if not found:
+        raise NotMeasured("no policy that drops entries")
+    return found
+
+
 def names(several):
     """Short names of the traces of several results files, all different."""
     plain = [results.name for results in several]
@@ -271,13 +290,17 @@ def names(several):
             for name, results in zip(plain, several)]
 
 
+def stacked(arrays, dim):
+    """Arrays of several files or measures, alike in their coordinates, along a new dimension."""
+    return xarray.concat(arrays, dim, coords="minimal", compat="override", join="exact")
+
+
 def spans(several):
     """Names of the labelled spans of all files, in the order in which they come."""
     for results in several:
-        if results.data.sizes.get("span", 0) == 0:
+        if not results.spans:
             raise NotMeasured(f"{results.path}: no labelled spans")
-    return list(dict.fromkeys(str(span) for results in several
-                              for span in results.data["span"].values))
+    return list(dict.fromkeys(span for results in several for span in results.spans))
 
 
 def common_policies(several):

@@ -16,6 +16,7 @@ it: losses of spans mean nothing there.
 from dataclasses import dataclass
 
 import numpy as np
+import xarray
 
 from . import load
 
@@ -30,28 +31,32 @@ REQUESTS = ("KL divergence, directive (nats)", "KL divergence, leak (nats)")
 
 @dataclass
 class Losses:
-    """The two losses, [text, policy, budget] each, what they are losses of, and the damage done to
-    the cache as a whole by measure, of the same shape."""
+    """The two losses and the damage done to the cache as a whole, all over (text, policy, budget),
+    and what they are losses of."""
 
-    policies: list
-    budgets: np.ndarray
     labels: tuple
-    values: tuple
+    values: xarray.DataArray   # with a first dimension `loss`
     texts: list
-    damage: dict
-    random: str | None   # record of the random policy
+    damage: dict               # by measure
+    random: str | None         # record of the random policy
 
-    def of(self, measure, policy):
-        """[text, budget] of one measure of damage."""
-        return self.damage[measure][:, self.policies.index(policy)]
+    @property
+    def policies(self):
+        return self.values.policy.values.tolist()
+
+    @property
+    def budgets(self):
+        return self.values.budget.values
 
     def wrecked(self, policy, base):
         """[text, budget]: where `policy` wrecks the cache that `base` leaves usable."""
         if STREAM not in self.damage:
-            return np.zeros((len(self.texts), self.budgets.size), bool)
-        error = self.of(STREAM, policy)
-        found = error > WRECK * self.of(STREAM, base)
-        return found if self.random is None else found & (error > self.of(STREAM, self.random))
+            return xarray.zeros_like(self.points(policy).isel(loss=0, drop=True), bool)
+        error = self.damage[STREAM]
+        found = error.sel(policy=policy) > WRECK * error.sel(policy=base)
+        if self.random is not None:
+            found &= error.sel(policy=policy) > error.sel(policy=self.random)
+        return found
 
     @property
     def wreck_rule(self):
@@ -62,9 +67,8 @@ class Losses:
         return f"×: wrecked, stream error above {WRECK} times that of the policy itself{beside}"
 
     def points(self, policy):
-        """[text, budget, 2] of one policy."""
-        index = self.policies.index(policy)
-        return np.stack([values[:, index] for values in self.values], axis=2)
+        """[loss, text, budget] of one policy."""
+        return self.values.sel(policy=policy, drop=True)
 
     @property
     def described(self):
@@ -76,10 +80,7 @@ class Losses:
 
 def scores(results):
     """[policy, budget, span]: class scores, mean over the layers that have one."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        values = results.variable(SCORE, "policy", "budget", "span", "layer")
-        defined = ~np.isnan(values)
-        return np.where(defined, values, 0).sum(axis=3) / defined.sum(axis=3)
+    return results.variable(SCORE, "policy", "budget", "span", "layer").mean("layer")
 
 
 def of(several):
@@ -105,41 +106,32 @@ def of(several):
         pairs = list(zip(several[::2], several[1::2]))
     values, labels = [], []
     for k, (wanted, other) in enumerate((("directive", spans[0]), ("defense", spans[-1]))):
-        named = all({"directive", "defense"} <= set(names_of(pair[k])) for pair in pairs)
+        named = all({"directive", "defense"} <= set(pair[k].spans) for pair in pairs)
         span = wanted if named else other
-        values.append(np.stack([loss(pair[k], span, policies) for pair in pairs]))
+        values.append(load.stacked([loss(pair[k], span, policies) for pair in pairs], "text"))
         request = f", {pairs[0][k].name}" if len(several) == 2 else ""
         labels.append(f"loss of {span}{request}")
     texts = [list(dict.fromkeys(results.name for results in pair)) for pair in pairs]
-    return Losses(policies, several[0].budgets, tuple(labels), tuple(values), texts,
+    return Losses(tuple(labels), load.stacked(values, "loss").sortby("budget"), texts,
                   damage(pairs, policies), random_policy(several[0], policies))
 
 
 def damage(pairs, policies):
     """{measure: [text, policy, budget]}; only what is there. The stream error is the mean over the
     requests of a text, the closed loop stands for each request."""
+    def of_texts(table, requests):
+        texts = [load.stacked([table(pair[k]).sel(policy=policies) for k in requests], "request")
+                 .mean("request", skipna=False) for pair in pairs]
+        return load.stacked(texts, "text").sortby("budget")
     found = {}
     if all(results.has("stream_error_rms") for pair in pairs for results in pair):
-        found[STREAM] = np.stack([np.mean([chosen(
-            results, results.variable("stream_error_rms", "policy", "budget"), policies)
-            for results in pair], axis=0) for pair in pairs])
+        found[STREAM] = of_texts(
+            lambda results: results.variable("stream_error_rms", "policy", "budget"), (0, 1))
     both = any(pair[0] is not pair[1] for pair in pairs)
     for k, measure in enumerate(REQUESTS if both else (LOOP,)):
         if any(pair[k].loop for pair in pairs):
-            found[measure] = np.stack([closed_loop(pair[k], policies) for pair in pairs])
+            found[measure] = of_texts(lambda results: results.loop_losses, (k,))
     return found
-
-
-def closed_loop(results, policies):
-    """[policy, budget] of one results file; NaN where its closed loop was not given."""
-    lost = results.loop.losses(results) if results.loop else np.full(
-        (len(results.policies), results.budgets.size), np.nan)
-    return chosen(results, lost, policies)
-
-
-def chosen(results, table, policies):
-    """Rows of the policies of a table [policy, ...] of one results file."""
-    return table[[results.policies.index(policy) for policy in policies]]
 
 
 def random_policy(results, policies):
@@ -148,15 +140,11 @@ def random_policy(results, policies):
                  and all(known[one].get(key, "none") == "none" for key in CONSTRAINTS)), None)
 
 
-def names_of(results):
-    return [str(span) for span in results.data["span"].values]
-
-
 def loss(results, span, policies):
     """[policy, budget]: 1 - class score of one span."""
-    if span not in names_of(results):
+    if span not in results.spans:
         raise load.Missing(f"{results.path}: no span {span}")
-    return chosen(results, 1 - scores(results)[..., names_of(results).index(span)], policies)
+    return 1 - scores(results).sel(policy=policies, span=span, drop=True)
 
 
 def variants(results):

@@ -56,21 +56,17 @@ def over_traces(values):
     return values.mean(axis=-1), interval(resampled)
 
 
-def ranks(values):
-    """Ranks from 1; equal values share the mean of their ranks."""
-    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[group]
-
-
 def spearman(x, y):
-    """Pearson of average ranks; NaN for fewer than 2 classes or constant ranks."""
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    """Spearman's rank correlation of the pairs that are defined; NaN for fewer than two of them, or
+    where all of one side are equal.
+    """
     defined = ~(np.isnan(x) | np.isnan(y))
-    if defined.sum() < 2:
+    x, y = np.asarray(x)[defined], np.asarray(y)[defined]
+    if x.size < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return np.nan
-    a, b = (each - each.mean() for each in (ranks(x[defined]), ranks(y[defined])))
-    spread = np.sqrt(np.sum(a * a) * np.sum(b * b))
-    return float(np.sum(a * b) / spread) if spread > 0 else np.nan
+    from scipy import stats   # takes longer to load than most figures to draw
+
+    return float(stats.spearmanr(x, y).statistic)
 
 
 def pareto(points):

@@ -9,7 +9,6 @@ import functools
 import math
 import re
 import textwrap
-import warnings
 
 import matplotlib
 import numpy as np
@@ -20,9 +19,13 @@ import matplotlib.pyplot as plt  # noqa: E402  (the backend must be chosen first
 from matplotlib.layout_engine import ConstrainedLayoutEngine  # noqa: E402
 from matplotlib.lines import Line2D  # noqa: E402
 
+from . import load  # noqa: E402
+
 WIDTH = 7.2          # inches
+PAD = 0.04           # inches around everything that the layout places
 PAGE_POLICIES = 10   # more lines than this in one panel cannot be told apart
 REFERENCE = "0.45"   # grey of reference lines
+DOTS = {"color": "0.55", "linestyle": "", "marker": ".", "markersize": 2.5}   # one of many
 
 # Okabe and Ito's palette without its yellow (too pale on white), then three dark ones of Tol's.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7",
@@ -38,6 +41,8 @@ RC = {
     "font.size": 7,
     "axes.titlesize": 7,
     "axes.labelsize": 7,
+    "figure.labelsize": 7,
+    "figure.labelweight": "normal",
     "xtick.labelsize": 6,
     "ytick.labelsize": 6,
     "legend.fontsize": 6.5,
@@ -70,11 +75,6 @@ def use():
     matplotlib.rcParams.update(RC)
 
 
-def is_full(record):
-    """Is this the policy that keeps everything? It is a reference line, not a competitor."""
-    return record.replace(":", ",").split(",")[0] == "full"
-
-
 def line_style(index):
     """Keyword arguments of plot() for the line with this index."""
     k = index % len(COLOURS)
@@ -82,21 +82,30 @@ def line_style(index):
             "markeredgewidth": 0.3, "markeredgecolor": "white"}
 
 
+def mark_style(index):
+    """Keyword arguments of plot() for the marks of the trace with this index."""
+    return {"color": COLOURS[index % 10], "marker": MARKERS[index % 10], "markersize": 3,
+            "linestyle": "", "fillstyle": "full" if index < 10 else "none", "markeredgewidth": 0.4}
+
+
 def policy_style(results, record):
-    if is_full(record):
+    if load.is_full(record):
         return {"color": REFERENCE, "linestyle": "-", "linewidth": 0.8, "marker": "", "zorder": 1}
-    competitors = [one for one in results.policies if not is_full(one)]
-    return line_style(competitors.index(record))
+    return line_style(load.competitors(results.policies).index(record))
+
+
+def groups(listed, size=PAGE_POLICIES):
+    """Groups of nearly equal size and at most `size`, so that no style comes twice in one group."""
+    count = max(1, math.ceil(len(listed) / size))
+    bounds = [round(k * len(listed) / count) for k in range(count + 1)]
+    return [listed[a:b] for a, b in zip(bounds, bounds[1:])]
 
 
 def policy_pages(results, size=PAGE_POLICIES):
     """Groups of at most `size` policies; `full` joins every group, as a reference."""
-    full = [record for record in results.policies if is_full(record)]
-    others = [record for record in results.policies if not is_full(record)]
-    count = max(1, math.ceil(len(others) / size))
-    # Groups of nearly equal size; at most `size`, so that no style comes twice in one group.
-    bounds = [round(k * len(others) / count) for k in range(count + 1)]
-    return [full + others[a:b] for a, b in zip(bounds, bounds[1:])]
+    full = [record for record in results.policies if load.is_full(record)]
+    others = [record for record in results.policies if record not in full]
+    return [full + group for group in groups(others, size)]
 
 
 def pages(figure, groups, draw):
@@ -130,43 +139,35 @@ def panel_grid(count, most_columns):
 def frame(title, subtitle, rows, columns, panel_height, keys=(), labels=("", ""), **subplots):
     """A figure with title and subtitle above `rows` x `columns` panels and the legend below.
 
-    `labels` are the x and y label that all panels share. Room for all of these is set aside in
-    inches, so that it is the same in every figure. Returns the figure and a 2-D array of axes.
+    `labels` are the x and y label that all panels share; `panel_height` is in inches. Returns the
+    figure and a 2-D array of axes.
     """
-    lines = [part for line in subtitle.split("\n") for part in textwrap.wrap(line, 125)]
-    subtitle = "\n".join(lines)
-    head = 0.42 + 0.13 * subtitle.count("\n")
-    legend_columns, legend = _legend_size(keys)
-    xlabel, ylabel = 0.16 if labels[0] else 0.0, 0.16 if labels[1] else 0.05
-    height = head + rows * panel_height + xlabel + legend
-    fig, axes = plt.subplots(rows, columns, figsize=(WIDTH, height), squeeze=False,
-                             layout="constrained", **subplots)
-    fig.get_layout_engine().set(w_pad=0.04, h_pad=0.04, wspace=0.02, hspace=0.03,
-                                rect=(ylabel / WIDTH, (legend + xlabel) / height,
-                                      1 - ylabel / WIDTH, rows * panel_height / height))
-    fig.text(0.06 / WIDTH, 1 - 0.06 / height, title, fontsize=9, fontweight="bold", va="top")
-    fig.text(0.06 / WIDTH, 1 - 0.24 / height, subtitle, fontsize=7, color="0.3", va="top")
-    fig.text(0.5, (legend + 0.06) / height, labels[0], ha="center")
-    fig.text(0.06 / WIDTH, (legend + xlabel + rows * panel_height / 2) / height, labels[1],
-             rotation=90, va="center")
+    fig = plt.figure(figsize=(WIDTH, rows * panel_height), layout="constrained")
+    fig.get_layout_engine().set(w_pad=PAD, h_pad=PAD, wspace=0.02, hspace=0.03)
+    # Around the panels, so that a shared label and the legend both have room of their own.
+    panels = fig.subfigures()
+    left = {"x": 0.06 / WIDTH, "ha": "left"}
+    around = [fig.suptitle(title, fontsize=9, fontweight="bold", **left),
+              panels.suptitle(subtitle, fontsize=7, color="0.3", wrap=True, **left)]
+    if labels[0]:
+        around.append(panels.supxlabel(labels[0]))
+    if labels[1]:
+        panels.supylabel(labels[1])
     if keys:
-        fig.legend(handles=list(keys), loc="lower center", ncols=legend_columns,
-                   bbox_to_anchor=(0.5, 0), columnspacing=1.6, labelspacing=0.4)
-    return fig, axes
+        around.append(legend_below(fig, list(keys)))
+    heights = [part.get_window_extent().height / fig.dpi + 2 * PAD for part in around]
+    fig.set_size_inches(WIDTH, rows * panel_height + sum(heights))
+    return fig, panels.subplots(rows, columns, squeeze=False, **subplots)
 
 
-def _legend_size(keys):
-    """Columns of the legend and its height in inches, estimated from its longest label."""
-    if not keys:
-        return 1, 0.0
-    labels = [handle.get_label() for handle in keys]
-    longest = max(len(line) for label in labels for line in label.split("\n"))
-    columns = max(1, min(len(keys), int((WIDTH - 0.2) / (0.058 * longest + 0.55))))
-    rows = math.ceil(len(keys) / columns)
-    # matplotlib fills the columns from the left; the tallest one decides.
-    heights = [sum(0.04 + 0.105 * (label.count("\n") + 1) for label in labels[first:first + rows])
-               for first in range(0, len(labels), rows)]
-    return len(heights), 0.12 + max(heights)
+def legend_below(fig, keys):
+    """A legend of as few rows as there is room for."""
+    for rows in range(1, len(keys) + 1):
+        legend = fig.legend(handles=keys, loc="outside lower center",
+                            ncols=math.ceil(len(keys) / rows), columnspacing=1.6, labelspacing=0.4)
+        if rows == len(keys) or legend.get_window_extent().width <= fig.bbox.width:
+            return legend
+        legend.remove()
 
 
 def row_labels(policies):
@@ -226,29 +227,6 @@ def log_ticks(axis, most=4):
     axis.set_minor_locator(matplotlib.ticker.NullLocator())
 
 
-def mean_over(values, axis):
-    """Mean without NaN; NaN of nothing, silently: that is what it is."""
-    return _quietly(np.nanmean, values, axis)
-
-
-def middle(values, axis):
-    return _quietly(np.nanmedian, values, axis)
-
-
-def least(values, axis):
-    return _quietly(np.nanmin, values, axis)
-
-
-def most(values, axis):
-    return _quietly(np.nanmax, values, axis)
-
-
-def _quietly(summary, values, axis):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        return summary(values, axis=axis)
-
-
 def budget_axis(ax, results):
     """Scale and ticks for budgets: logarithmic when they are spaced by factors."""
     budgets, labels = results.budgets, results.budget_labels()
@@ -262,6 +240,31 @@ def budget_axis(ax, results):
     counts = results.budgets_are_counts
     ax.set_xticks(ticks[::every], [labels[i] if counts else f"{budgets[i]:.3g}"
                                    for i in first[::every]])
+
+
+def budget_lines(ax, results, policies, values, ratio=False):
+    """A line per policy of `values` [policy, budget], over the budget or, if `ratio`, 1 − budget."""
+    values = values.sortby("budget")   # the file has them as they were typed
+    for policy in policies:
+        ax.plot(1 - values.budget if ratio else values.budget, values.sel(policy=policy),
+                **{"zorder": 2, **policy_style(results, policy)})
+    if values.isnull().all():
+        note_undefined(ax)
+    if not ratio:
+        budget_axis(ax, results)
+
+
+def policy_keys(results, policies, values=None):
+    """Legend entries; a policy whose `values` [policy, ...] are all NaN is said to be undefined."""
+    return [key(policy, policy_style(results, policy),
+                0.0 if values is None else values.sel(policy=policy)) for policy in policies]
+
+
+def dots_by_layer(ax, values, look):
+    """`values` [layer, head]: a dot for every head, a line of `look` for their mean."""
+    heads = values.dims[1]
+    ax.plot(values.layer, values, **DOTS)
+    ax.plot(values.layer, values.mean(heads), **look)
 
 
 def budget_label(results):
@@ -294,6 +297,8 @@ def settle(fig):
     if isinstance(fig.get_layout_engine(), ConstrainedLayoutEngine):
         fig.draw_without_rendering()
         fig.set_layout_engine("none")
+        for box in [panels.bbox_relative for panels in fig.subfigs]:
+            box.set_points(np.round(box.get_points(), 6))
         for ax in fig.axes:
             ax.set_position(np.round(ax.get_position().bounds, 6))
 

@@ -7,6 +7,7 @@
 
 #include "analysis/stream_layers.hpp"
 #include "kvsim_version.hpp"
+#include "run/grid_axes.hpp"
 #include "sim/core/parallel.hpp"
 
 namespace kvsim {
@@ -76,6 +77,7 @@ void describe_run(Dataset& dataset, const TraceReader& reader, const StudyOption
   dataset.set_attribute("backend", backend.name());
   dataset.set_attribute("device", backend.device());
   dataset.set_attribute("config", config_json(options, records, wo_steps));
+  dataset.set_attribute("axes", grid_axes_json(options.records));
   dataset.set_attribute("open_loop_note", kOpenLoopNote);
   if (const std::string layers = stream_error_layers(dataset); !layers.empty()) {
     dataset.set_attribute("stream_error_note", "Stream error is of " + layers + ".");

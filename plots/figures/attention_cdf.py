@@ -36,7 +36,7 @@ def draw(results):
         values = results.variable(name, "layer", "share")
         for line, colour in zip(values, colours):
             ax.plot(shares, line, color=colour, linewidth=0.7)
-        ax.plot(shares, style.mean_over(values, axis=0), **mean)
+        ax.plot(shares, values.mean("layer"), **mean)
         ax.plot(shares, shares, color="black", linestyle=":")
         ax.set_xscale("log")
         ax.set_xticks(shares, [f"{share:g}" for share in shares])

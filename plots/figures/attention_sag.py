@@ -5,8 +5,6 @@ move values only (`cam`, `value-fold`) have no merged slots, so no sag by defini
 is the attention on the entries they drop.
 """
 
-import numpy as np
-
 from .. import load, style
 from .retained_importance import MEDIAN, running_median
 
@@ -24,9 +22,7 @@ def pages(results, options):
     merging = merging_policies(results)
     if not merging:
         raise load.NotMeasured(f"{results.path}: no policy of those chosen merges")
-    groups = [merging[k:k + style.PAGE_POLICIES]
-              for k in range(0, len(merging), style.PAGE_POLICIES)]
-    return style.pages("attention_sag", groups,
+    return style.pages("attention_sag", style.groups(merging),
                        lambda policies, note: draw(results, budget, policies, note))
 
 
@@ -39,7 +35,7 @@ def merging_policies(results):
 
 def legend(results, budget, policy):
     defect = results.variable("log_mass_defect", "policy", "budget", "layer", "step")
-    merged = np.isfinite(defect[results.policies.index(policy), budget]).any()
+    merged = defect.sel(policy=policy, budget=budget).notnull().any()
     return style.key(policy if merged else f"{policy} (no merged slot: sag is 0)",
                      style.policy_style(results, policy))
 
@@ -51,10 +47,10 @@ def draw(results, budget, policies, note):
         f"{MEDIAN} steps", 2, 2, 1.9, [legend(results, budget, policy) for policy in policies],
         ("step (position of the query, tokens)", ""), sharex=True)
     for ax, (name, label) in zip(axes.flat, PANELS):
-        values = results.variable(name, "policy", "budget", "layer", "step")[:, budget]
+        values = results.variable(name, "policy", "budget", "layer", "step").sel(budget=budget)
         ax.axhline(0, color="black", linewidth=0.7, linestyle=":", zorder=0)
         for number, policy in enumerate(policies):
-            line = style.mean_over(values[results.policies.index(policy)], 0)
+            line = values.sel(policy=policy).mean("layer")
             look = {"zorder": 3, **style.policy_style(results, policy)}
             every = max(1, results.steps.size // 4)
             ax.plot(results.steps, line, color=look["color"], linewidth=0.4, alpha=0.35, zorder=2)

@@ -49,34 +49,34 @@ def measured(of_trace, options, title, unit, needed, read):
     return (title, unit, rows) if rows else None
 
 
-def mean(values):
-    return float(style.mean_over(np.ravel(values), axis=0))
+def fraction(values, holds):
+    """How many of the defined values have a property; NaN of none."""
+    return float(holds(values).where(values.notnull()).mean())
 
 
-def fraction(values):
-    """How many of some booleans are true."""
-    return float(np.mean(values)) if np.size(values) else np.nan
+def by_label(values):
+    """(label, value) of an array with one dimension."""
+    return zip(values[values.dims[0]].values.tolist(), values.values.tolist())
 
 
 def estimates(variable):
     def read(results, budget):
         values = results.variable(variable, "layer", "estimator")
-        return {risk.NAMES.get(str(name), str(name)): mean(values[:, k])
-                for k, name in enumerate(results.data["estimator"].values)}
+        return {risk.NAMES.get(name, name): value
+                for name, value in by_label(values.mean("layer"))}
     return read
 
 
 def concentration(results, budget):
     values = results.variable("attention_cdf_mean", "layer", "share")
-    return {f"largest {100 * part:g} %": mean(values[:, k])
-            for k, part in enumerate(results.data["share"].values)}
+    return {f"largest {100 * part:g} %": value for part, value in by_label(values.mean("layer"))}
 
 
 def of_policies(variable, *more):
     def read(results, budget):
-        values = results.variable(variable, "policy", "budget", "layer", *more)
-        return {policy: mean(values[k, budget]) for k, policy in enumerate(results.policies)
-                if not style.is_full(policy)}
+        values = results.variable(variable, "policy", "budget", "layer", *more).sel(budget=budget)
+        return {policy: value for policy, value in by_label(values.mean(["layer", *more]))
+                if not load.is_full(policy)}
     return read
 
 
@@ -89,26 +89,26 @@ def over_chance(results, budget):
 
 def locality(results, budget):
     values = results.variable("locality", "layer", "head")
-    return {"locality, mean over heads": mean(values),
-            "heads above 0.05": fraction(values[~np.isnan(values)] > 0.05)}
+    return {"locality, mean over heads": float(values.mean()),
+            "heads above 0.05": fraction(values, lambda one: one > 0.05)}
 
 
 def norms(results, budget):
     attention = results.variable("key_norm_attention_spearman", "layer", "head")
-    return {"norm and attention": mean(attention),
-            "heads with less than 0": fraction(attention[~np.isnan(attention)] < 0),
-            "norm and position": mean(results.variable("key_norm_position", "layer", "kv_head"))}
+    position = results.variable("key_norm_position", "layer", "kv_head")
+    return {"norm and attention": float(attention.mean()),
+            "heads with less than 0": fraction(attention, lambda one: one < 0),
+            "norm and position": float(position.mean())}
 
 
 def drifts(results, budget):
-    rows = {}
-    for k, name in enumerate(results.data["indicator"].values):
-        dims = ("indicator", "budget", "layer", "head")
-        size = np.abs(results.variable("drift", *dims)[k, budget]).ravel()
-        width = results.variable("drift_width", *dims)[k, budget].ravel()
-        rows.update({f"{name}: median head": style.middle(size, axis=0),
-                     f"{name}: most": style.most(size, axis=0),
-                     f"{name}: widest window": style.most(width, axis=0)})
+    drift, width = (results.variable(name, "indicator", "budget", "layer", "head")
+                    .sel(budget=budget) for name in ("drift", "drift_width"))
+    size, of_heads, rows = abs(drift), ["layer", "head"], {}
+    for (name, median), (_, most), (_, widest) in zip(
+            *map(by_label, (size.median(of_heads), size.max(of_heads), width.max(of_heads)))):
+        rows.update({f"{name}: median head": median, f"{name}: most": most,
+                     f"{name}: widest window": widest})
     return rows
 
 
@@ -135,9 +135,7 @@ MEASURES = (
 
 
 def draw(first, names, options, panels):
-    looks = [{"color": style.COLOURS[i % 10], "marker": style.MARKERS[i % 10], "markersize": 3,
-              "linestyle": "", "fillstyle": "full" if i < 10 else "none",
-              "markeredgewidth": 0.4} for i in range(len(names))]
+    looks = [style.mark_style(i) for i in range(len(names))]
     rows, columns = style.panel_grid(len(panels), 2)
     _, size, height = style.row_labels([row for panel in panels for row in panel[2]])
     most = max(len(panel[2]) for panel in panels)

@@ -16,21 +16,17 @@ PAGE = 26
 
 def pages(several, options):
     rows = orders(several)
-    policies = [one for one in load.common_policies(several) if not style.is_full(one)]
-    if not policies:
-        raise load.NotMeasured("no policy that drops entries")
-    groups = [policies[first:first + PAGE] for first in range(0, len(policies), PAGE)]
+    groups = style.groups(load.competitors(load.common_policies(several)), PAGE)
     return style.pages("bias_traces", groups, functools.partial(draw, several, rows, options))
 
 
 def draw(several, rows, options, policies, note):
     panels = []
     for name, files in rows.items():
-        spans, keep, unbiased = of_files(files, policies)
-        b = int(np.flatnonzero(np.argsort(files[0].budgets, kind="stable")
-                               == files[0].nearest_budget(options.budget))[0])
-        panels += [(f"{span}\n{style.narrow(name, 26)}", keep[:, b, i] - unbiased[:, b])
-                   for i, span in enumerate(spans)]
+        budget = files[0].nearest_budget(options.budget)
+        keep, unbiased = (each.sel(budget=budget) for each in of_files(files, policies))
+        panels += [(f"{span}\n{style.narrow(name, 26)}", keep.sel(span=span) - unbiased)
+                   for span in files[0].spans]
     labels, size, row = style.row_labels(policies)
     budgets = {results.budget_text(results.nearest_budget(options.budget)) for results in several}
     models = ", ".join(sorted({results.model for results in several}))
@@ -42,7 +38,7 @@ def draw(several, rows, options, policies, note):
         "95 % bootstrap interval\nbias index: keep rate of the span − share of all entries kept; "
         "0 is unbiased", grid_rows, columns, 0.35 + 0.1 * lines + max(row, 0.26) * len(policies),
         (), ("bias index (fraction of the span)", ""), sharex=True, sharey=True)
-    limit = max(0.1, 1.1 * max(float(np.nanmax(np.abs(values))) for _, values in panels))
+    limit = max(0.1, 1.1 * max(float(abs(values).max()) for _, values in panels))
     table = []
     for ax, (title, values) in zip(axes.flat, panels):
         mean, (low, high) = statistics.over_traces(values)

@@ -4,20 +4,17 @@ With a single budget there is no curve to draw; then each policy is a row with o
 """
 
 import functools
-import warnings
-
-import numpy as np
 
 from .. import load, style
 
 TITLE = "metrics against the budget, mean over layers and worst layer"
 
-# variable, name of the panel, worst layer is the one with the smallest (min) or largest (max) value
+# variable, name of the panel, is the worst layer the one with the smallest or with the largest value?
 METRICS = (
-    ("retained_importance_mean", "retained importance,\nmean over steps", np.nanmin),
-    ("retained_importance_min", "retained importance,\nworst step", np.nanmin),
-    ("output_error_mean", "output error,\nmean over steps", np.nanmax),
-    ("residual_error_max", "residual error,\nworst step", np.nanmax),
+    ("retained_importance_mean", "retained importance,\nmean over steps", "min"),
+    ("retained_importance_min", "retained importance,\nworst step", "min"),
+    ("output_error_mean", "output error,\nmean over steps", "max"),
+    ("residual_error_max", "residual error,\nworst step", "max"),
 )
 
 
@@ -35,12 +32,9 @@ def over_layers(results, name, worst):
     """[(what it is, values: policies x budgets)]: mean and worst layer, or the only layer."""
     values = results.variable(name, "policy", "budget", "layer")
     if len(results.layers) == 1:
-        return [(f"layer {results.layers[0]}", values[:, :, 0])]
-    with warnings.catch_warnings():
-        # A policy without any defined value stays NaN, which is what it is.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        return [("mean over layers", np.nanmean(values, axis=2)),
-                ("worst layer", worst(values, axis=2))]
+        return [(f"layer {results.layers[0]}", values.squeeze("layer"))]
+    return [("mean over layers", values.mean("layer")),
+            ("worst layer", getattr(values, worst)("layer"))]
 
 
 def draw_curves(results, metrics, policies, note):
@@ -49,18 +43,11 @@ def draw_curves(results, metrics, policies, note):
     fig, axes = style.frame(
         f"Metrics against the budget{note}", results.subtitle, rows, len(metrics),
         1.9 if rows == 2 else 2.2,
-        [style.key(policy, style.policy_style(results, policy)) for policy in policies],
+        style.policy_keys(results, policies),
         (style.budget_label(results), ""), sharex=True)
-    order = np.argsort(results.budgets, kind="stable")  # the file has them as they were typed
     for column, (name, title, _), table in zip(axes.T, metrics, tables):
         for ax, (what, values) in zip(column, table):
-            for policy in policies:
-                line = values[results.policies.index(policy)]
-                ax.plot(results.budgets[order], line[order],
-                        **{"zorder": 2, **style.policy_style(results, policy)})
-            if np.isnan(values).all():
-                style.note_undefined(ax)
-            style.budget_axis(ax, results)
+            style.budget_lines(ax, results, policies, values)
             limits(ax, name)
             if ax in axes[:, 0]:
                 ax.set_ylabel(what)
@@ -76,13 +63,12 @@ def draw_dots(results, metrics, policies, note):
              {"color": style.COLOURS[1], "marker": "s", "linestyle": "", "fillstyle": "none",
               "markersize": 5.5})
     keys = [style.key(what, look) for (what, _), look in zip(tables[0], looks)]
-    fig, axes = style.frame(f"Metrics at budget {results.budget_text(0)}{note}", results.subtitle,
+    fig, axes = style.frame(f"Metrics at budget {results.budget_text(results.budgets[0])}{note}", results.subtitle,
                             1, len(metrics), 0.8 + row * len(policies), keys, sharey=True)
     rows = range(len(policies))
-    chosen = [results.policies.index(policy) for policy in policies]
     for ax, (name, title, _), table in zip(axes.flat, metrics, tables):
         for (_, values), look in zip(table, looks):
-            ax.plot(values[chosen, 0], rows, **look)
+            ax.plot(values.sel(policy=policies).squeeze("budget"), rows, **look)
         ax.set_title(title)
         ax.set_xlabel(unit(name))
         ax.set_xlim(left=-0.03 * ax.get_xlim()[1])

@@ -23,26 +23,27 @@ def draw(results):
     time = results.variable("decode_time", "policy", "budget")
     speedup = results.variable("decode_speedup", "policy", "budget")
     length = float(results.data.attrs["prompt_len"])
-    full = CONTEXTS / length * np.nanmax(time * speedup)
-    lines = [(p, b) for p in range(len(results.policies)) for b in range(results.budgets.size)
-             if np.isfinite(time[p, b])][:MOST_LINES]
-    labels = [f"{results.policies[p]} at {results.budget_labels()[b]}" for p, b in lines]
+    full = CONTEXTS / length * float((time * speedup).max())
+    budgets = dict(zip(results.budget_labels(), results.budgets))
+    lines = [(policy, label) for policy in results.policies for label, budget in budgets.items()
+             if time.sel(policy=policy, budget=budget).notnull()][:MOST_LINES]
     grey = {"color": style.REFERENCE, "linestyle": "-", "marker": "", "linewidth": 1.2}
     fig, axes = style.frame(
         "One decode step of attention by the roofline model",
         f"{results.subtitle}\n{len(results.layers)} layers of the file; no weights, launch or "
         "scoring cost: an upper bound of what compression saves", 1, 2, 2.6,
         [style.key("full cache", grey)] +
-        [style.key(label, style.line_style(k)) for k, label in enumerate(labels)],
+        [style.key(f"{policy} at {label}", style.line_style(k))
+         for k, (policy, label) in enumerate(lines)],
         ("context (prompt tokens)", ""))
     axes[0, 0].plot(CONTEXTS, full * 1e6, **grey)
     axes[0, 1].plot(CONTEXTS, np.ones_like(full), **grey)
-    for k, (p, b) in enumerate(lines):
+    for k, (policy, label) in enumerate(lines):
         grows = CONTEXTS / length
-        if results.budget_labels()[b].isdigit():
+        if label.isdigit():
             # A count is the whole cache until the context is longer.
-            grows = np.minimum(1, CONTEXTS / float(results.budget_labels()[b]))
-        own = np.minimum(time[p, b] * grows, full)
+            grows = np.minimum(1, CONTEXTS / float(label))
+        own = np.minimum(float(time.sel(policy=policy, budget=budgets[label])) * grows, full)
         axes[0, 0].plot(CONTEXTS, own * 1e6, **style.line_style(k))
         axes[0, 1].plot(CONTEXTS, full / own, **style.line_style(k))
     axes[0, 0].set_ylabel("time (microseconds)")

@@ -25,7 +25,8 @@ def pages(results, options):
 
 def chosen_layers(results):
     """At most four, evenly spaced from the first to the last."""
-    return np.unique(np.linspace(0, len(results.layers) - 1, PANELS).round().astype(int))
+    at = np.unique(np.linspace(0, len(results.layers) - 1, PANELS).round().astype(int))
+    return [results.layers[k] for k in at]
 
 
 def indicators(results):
@@ -36,7 +37,8 @@ def maps(results, options):
     budget = results.nearest_budget(options.budget)
     values = results.variable("output_change_map", "layer", "row", "part")
     moves = results.variable("drift_position", "indicator", "budget", "layer", "head", "row")
-    moves = style.mean_over(moves[:, budget], axis=2)
+    moves = moves.sel(budget=budget).mean("head")
+    moves = moves - moves.isel(row=0)
     queries = results.data["row"].values
     shown, names = chosen_layers(results), indicators(results)
     fig, axes = style.frame(
@@ -48,21 +50,21 @@ def maps(results, options):
         [style.key(name, style.line_style(k)) for k, name in enumerate(names)])
     parts = results.data["part"].values
     for column, layer in zip(axes.T, shown):
-        ax, own = column[0], values[layer]
-        some = own[np.isfinite(own) & (own > 0)]
+        ax, own = column[0], values.sel(layer=layer)
+        some = own.values[own.values > 0]
         low, high = (np.percentile(some, (2, 99.5)) if some.size else (0.1, 1.0))
         image = ax.imshow(own, aspect="auto", cmap="viridis", interpolation="nearest",
                           norm=matplotlib.colors.LogNorm(low, max(high, 1.001 * low)),
                           extent=(parts[0], parts[-1], queries[-1] + 0.5, queries[0] - 0.5))
         bar = fig.colorbar(image, ax=ax, location="bottom", pad=0.03, fraction=0.06)
         style.log_ticks(bar.ax.xaxis, 3)
-        ax.set_title(f"layer {results.layers[layer]}")
+        ax.set_title(f"layer {layer}")
         ax.set_xlabel("position of the entry")
         ax.grid(False)
-        for k in range(len(names)):
-            line = moves[k, layer] - moves[k, layer, 0]
+        for k, name in enumerate(names):
+            line = moves.sel(indicator=name, layer=layer)
             column[1].plot(queries, line, **{**style.line_style(k), "markersize": 2})
-            if np.isnan(line).all():
+            if line.isnull().all():
                 style.note_undefined(column[1])
         column[1].axhline(0, color="black", linewidth=0.7, linestyle=":")
         column[1].set_xlabel("position of the query")
@@ -74,30 +76,29 @@ def maps(results, options):
 
 def by_layer(results, options):
     budget = results.nearest_budget(options.budget)
-    drift = results.variable("drift", "indicator", "budget", "layer", "head")[:, budget]
-    width = results.variable("drift_width", "indicator", "budget", "layer", "head")[:, budget]
-    shift = results.variable("drift_shift", "indicator", "budget", "layer", "head")[:, budget]
+    drift, width, shift = (
+        results.variable(name, "indicator", "budget", "layer", "head").sel(budget=budget)
+        for name in ("drift", "drift_width", "drift_shift"))
     names = indicators(results)
-    dots = {"color": "0.55", "linestyle": "", "marker": ".", "markersize": 2.5}
     fig, axes = style.frame(
         f"Drift of the best entries at budget {results.budget_text(budget)}",
         f"{results.subtitle}\nmean position of the best entries, rear half of the window minus "
         "front half; the adaptive window widens and shifts only beyond ± 2000 tokens",
-        1, len(names), 2.1, [style.key("one head", dots),
+        1, len(names), 2.1, [style.key("one head", style.DOTS),
                              style.key("mean over heads", style.line_style(0))],
         ("layer of the model", ""), sharey=True)
-    for k, (ax, name) in enumerate(zip(axes[0], names)):
-        ax.plot(np.repeat(results.layers, drift.shape[2]), drift[k].ravel(), **dots)
-        ax.plot(results.layers, style.mean_over(drift[k], axis=1), **style.line_style(0))
+    for ax, name in zip(axes[0], names):
+        style.dots_by_layer(ax, drift.sel(indicator=name), style.line_style(0))
         ax.axhline(0, color="black", linewidth=0.7, linestyle=":")
-        ax.set_title(f"{name}: widths {span(width[k])}, shifts {span(shift[k])}")
+        ax.set_title(f"{name}: widths {span(width.sel(indicator=name))}, "
+                     f"shifts {span(shift.sel(indicator=name))}")
         style.layer_axis(ax, results)
     axes[0, 0].set_ylabel("drift (tokens)")
     return fig
 
 
 def span(values):
-    low, high = np.nanmin(values, initial=np.inf), np.nanmax(values, initial=-np.inf)
-    if low > high:
+    low, high = float(values.min()), float(values.max())
+    if np.isnan(low):
         return "undefined"
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"

@@ -9,8 +9,6 @@ policy itself and of `random`; crosses mark budgets at which a constraint wrecks
 
 import functools
 
-import numpy as np
-
 from .. import load, losses, statistics, style
 
 TITLE = "gain of whitelist, fair and debiased eviction over the policy itself"
@@ -28,20 +26,20 @@ def pages(several, options):
     bases = {base: found for base, found in bases.items() if found}
     if not bases:
         raise load.NotMeasured(f"{several[0].path}: no policy with and without a constraint")
-    groups = [list(bases)[first:first + PAGE] for first in range(0, len(bases), PAGE)]
-    return style.pages("fairness", groups, functools.partial(draw, several, lost, bases))
+    return style.pages("fairness", style.groups(list(bases), PAGE),
+                       functools.partial(draw, several, lost, bases))
 
 
 def gains(lost, base, variant):
     """[text, budget]: half of what both losses fall by; NaN at budgets that keep everything."""
-    gain = 0.5 * (lost.points(base) - lost.points(variant)).sum(axis=2)
-    return np.where(lost.budgets < 1, gain, np.nan)
+    gain = (lost.points(base) - lost.points(variant)).mean("loss", skipna=False)
+    return gain.where(gain.budget < 1)
 
 
 def summary(gain):
     """(mean, deviation over budgets of the mean over texts, 95 % interval over texts)."""
-    mean, (low, high) = statistics.over_traces(np.nanmean(gain, axis=1))
-    return mean, np.nanstd(gain.mean(axis=0)), low, high
+    mean, (low, high) = statistics.over_traces(gain.mean("budget"))
+    return mean, float(gain.mean("text").std("budget")), low, high
 
 
 def draw(several, lost, bases, group, note):
@@ -59,7 +57,6 @@ def draw(several, lost, bases, group, note):
     fig, axes = style.frame(
         f"Gain over the unconstrained policy, and its cost{note}",
         f"{several[0].model}; {lost.described}\ngain: mean fall of {' and '.join(lost.labels)}; "
-        ""
         "numbers: mean ± standard deviation over budgets below 1"
         + (", [95 % bootstrap interval over texts]" if texts else "")
         + f", budgets wrecked\n{lost.wreck_rule}", rows, len(group),
@@ -72,8 +69,7 @@ def draw(several, lost, bases, group, note):
             draw_damage(ax, lost, measure, base, bases[base], looks)
     for ax, label in zip(axes[:, 0], ["gain (fraction of importance)", *lost.damage]):
         ax.set_ylabel(label)
-    order = np.argsort(lost.budgets, kind="stable")
-    shown = [f"{lost.budgets[b]:g}" for b in order]
+    shown = [f"{budget:g}" for budget in lost.budgets]
     style.numbers(fig, ["policy", "variant", "mean", "deviation", "low", "high", "wrecked",
                         *(f"{what}budget {budget}" for what in ("", *(
                             f"{measure}, " for measure in lost.damage), "texts wrecked, ")
@@ -83,40 +79,43 @@ def draw(several, lost, bases, group, note):
 
 def draw_gains(ax, lost, base, variants, looks):
     """Gains of the variants of one policy, and their rows of the table."""
-    order = np.argsort(lost.budgets, kind="stable")
-    ratio, table = 1 - lost.budgets[order], []
+    ratio, table = 1 - lost.budgets, []
     texts = len(lost.texts) > 1
     title = [style.wrapped(base, 36)]
     for variant in variants:
-        gain = gains(lost, base, variant)[:, order]
-        text, wrecked = losses.change(variant, base), lost.wrecked(variant, base)[:, order]
-        line, band = statistics.over_traces(gain.T)
+        gain = gains(lost, base, variant)
+        text, wrecked = losses.change(variant, base), lost.wrecked(variant, base)
+        line, band = statistics.over_traces(gain.transpose("budget", "text"))
         ax.plot(ratio, line, **looks[text])
         style.band(ax, ratio, band, looks[text], texts)
-        bad = wrecked.mean(axis=0) >= 0.5   # of half of the texts
+        bad = (wrecked.mean("text") >= 0.5).values   # of half of the texts
         ax.plot(ratio[bad], line[bad], **CROSS)
         mean, spread, low, high = summary(gain)
         title.append(f"{text}: {mean:+.3f} ± {spread:.3f}"
                      + (f" [{low:+.3f}, {high:+.3f}]" if texts else "")
                      + (f", {bad.sum()} wrecked" if bad.any() else ""))
         table.append([base, text, mean, spread, low, high, bad.sum(), *line,
-                      *(value for measure in lost.damage
-                        for value in lost.of(measure, variant)[:, order].mean(axis=0)),
-                      *wrecked.sum(axis=0)])
+                      *(value for damage in lost.damage.values()
+                        for value in over_texts(damage, variant).values),
+                      *wrecked.sum("text").values])
     ax.axhline(0, color="black", linewidth=0.7, linestyle=":")
     ax.set_title("\n".join(title), fontsize=5.5)
     return table
 
 
+def over_texts(damage, record):
+    """[budget]: one measure of damage of a record."""
+    return damage.sel(policy=record).mean("text", skipna=False)
+
+
 def draw_damage(ax, lost, measure, base, variants, looks):
     """One measure of the whole cache, mean over texts, of a policy, its variants and `random`."""
-    order = np.argsort(lost.budgets, kind="stable")
-    ratio = 1 - lost.budgets[order]
+    ratio, damage = 1 - lost.budgets, lost.damage[measure]
     lines = [(base, PLAIN), *((lost.random, RANDOM) for _ in range(lost.random is not None)),
              *((variant, looks[losses.change(variant, base)]) for variant in variants)]
     for record, look in lines:
-        ax.plot(ratio, lost.of(measure, record)[:, order].mean(axis=0), **look)
+        ax.plot(ratio, over_texts(damage, record), **look)
     for variant in variants:
-        bad = lost.wrecked(variant, base)[:, order].mean(axis=0) >= 0.5
-        ax.plot(ratio[bad], lost.of(measure, variant)[:, order].mean(axis=0)[bad], **CROSS)
+        bad = (lost.wrecked(variant, base).mean("text") >= 0.5).values
+        ax.plot(ratio[bad], over_texts(damage, variant)[bad], **CROSS)
     ax.set_ylim(bottom=0)

@@ -10,7 +10,6 @@ floored by a prior, and then times the norm of v W (Algorithm 1). One panel per 
 import functools
 import re
 
-import numpy as np
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
@@ -93,12 +92,11 @@ def title(base, results, budget):
 def bands(results, options, base, members):
     budget = results.nearest_budget(options.budget)
     values = results.variable("retained_importance", "policy", "budget", "layer", "step")
-    values = values[:, budget]
-    at = {record: i for i, record in enumerate(results.policies)}
-    singles = values[[at[record] for record in members["singles"]]]
+    values = values.sel(budget=budget)
+    singles = values.sel(policy=members["singles"])
     shown = curves(results, base, members)
-    row = min(CHOSEN_ROW, len(singles) - 1)
-    keys = [Patch(color="0.82", label=f"one of {len(singles)} queries alone: least to most"),
+    row = min(CHOSEN_ROW, singles.policy.size - 1)
+    keys = [Patch(color="0.82", label=f"one of {singles.policy.size} queries alone: least to most"),
             style.key(f"query {row} of the window alone", {**style.line_style(0), "marker": ""})]
     keys += [style.key(name, {**style.line_style(LOOKS[name]), "marker": ""}) for name in shown]
     rows, columns = style.panel_grid(len(results.layers), 5)
@@ -108,16 +106,17 @@ def bands(results, options, base, members):
         + " / ".join(shown), rows, columns, max(1.1, min(1.7, 7.5 / rows)), keys,
         ("step (position of the query, tokens)", "retained importance (fraction)"),
         sharex=True, sharey=True)
-    for k, ax in enumerate(axes.flat[:len(results.layers)]):
-        lines = [singles[row, k]] + [values[at[record], k] for record in shown.values()]
-        ax.fill_between(results.steps, singles[:, k].min(axis=0), singles[:, k].max(axis=0),
-                        color="0.82", linewidth=0)
+    for layer, ax in zip(results.layers, axes.flat):
+        band = singles.sel(layer=layer)
+        lines = values.sel(layer=layer, policy=[members["singles"][row], *shown.values()])
+        ax.fill_between(results.steps, band.min("policy"), band.max("policy"), color="0.82",
+                        linewidth=0)
         for line, index in zip(lines, [0] + [LOOKS[name] for name in shown]):
             ax.plot(results.steps, line, linewidth=0.7,
                     **{**style.line_style(index), "marker": ""})
         ax.axhline(0.5, color="black", linewidth=0.7, linestyle=":")
-        counts = " / ".join(str(int(np.sum(line < 0.5))) for line in lines)
-        ax.set_title(f"layer {results.layers[k]}: {counts}", fontsize=6)
+        counts = " / ".join(str(int((line < 0.5).sum())) for line in lines)
+        ax.set_title(f"layer {layer}: {counts}", fontsize=6)
         ax.set_ylim(-0.02, 1.02)
         ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     style.hide_unused(axes, len(results.layers))
@@ -127,21 +126,20 @@ def bands(results, options, base, members):
 def by_row(results, options, base, members):
     """Mean and worst retained importance and outliers against the row that chose (Figure 13)."""
     budget = results.nearest_budget(options.budget)
-    at = {record: i for i, record in enumerate(results.policies)}
     shown = curves(results, base, members)
     keys = [style.key("one query alone", style.line_style(0))]
     keys += [style.key(name, {**style.line_style(LOOKS[name]), "marker": ""}) for name in shown]
     fig, axes = style.frame(title(base, results, budget), results.subtitle, 1, 3, 2.2, keys,
                             ("row of the window (0 is the oldest)", ""))
-    panels = (("retained_importance_mean", np.mean, "mean retained importance, layers' mean"),
-              ("retained_importance_min", np.min, "worst retained importance of all layers"),
-              ("outlier_count", np.sum, "(layer, step) pairs below the outlier line"))
+    panels = (("retained_importance_mean", "mean", "mean retained importance, layers' mean"),
+              ("retained_importance_min", "min", "worst retained importance of all layers"),
+              ("outlier_count", "sum", "(layer, step) pairs below the outlier line"))
     for ax, (name, over_layers, label) in zip(axes[0], panels):
-        values = results.variable(name, "policy", "budget", "layer")[:, budget]
-        values = over_layers(values, axis=1)
-        ax.plot([values[at[record]] for record in members["singles"]], **style.line_style(0))
+        values = results.variable(name, "policy", "budget", "layer").sel(budget=budget)
+        values = getattr(values, over_layers)("layer")
+        ax.plot(values.sel(policy=members["singles"]), **style.line_style(0))
         for text, record in shown.items():
-            ax.axhline(values[at[record]], **{**style.line_style(LOOKS[text]), "marker": ""})
+            ax.axhline(values.sel(policy=record), **{**style.line_style(LOOKS[text]), "marker": ""})
         ax.set_title(label)
         ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes[0, 0].set_ylabel("fraction")

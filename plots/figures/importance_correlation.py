@@ -5,8 +5,6 @@ Needs `kvsim replay --metric importance_pearson,importance_cosine`.
 
 import functools
 
-import numpy as np
-
 from .. import load, style
 
 TITLE = "correlation of kept importance with the full cache, against the budget"
@@ -27,19 +25,13 @@ def draw(results, shown, policies, note):
         f"Correlation of importance with the full cache{note}",
         f"{results.subtitle}\nover all heads and entries at one step; above: mean over layers and "
         "steps, below: worst (layer, step)", 2, len(shown), 1.8,
-        [style.key(policy, style.policy_style(results, policy)) for policy in policies],
+        style.policy_keys(results, policies),
         (style.budget_label(results), ""), sharex=True)
-    order = np.argsort(results.budgets, kind="stable")
     for column, name in zip(axes.T, shown):
         values = results.variable(name, "policy", "budget", "layer", "step")
-        flat = values.reshape(*values.shape[:2], -1)
-        for ax, line in zip(column, (style.mean_over(flat, axis=2), style.least(flat, axis=2))):
-            for policy in policies:
-                ax.plot(results.budgets[order], line[results.policies.index(policy), order],
-                        **{"zorder": 2, **style.policy_style(results, policy)})
-            if np.isnan(line).all():
-                style.note_undefined(ax)
-            style.budget_axis(ax, results)
+        of_all = ["layer", "step"]
+        for ax, lines in zip(column, (values.mean(of_all), values.min(of_all))):
+            style.budget_lines(ax, results, policies, lines)
             ax.set_ylim(top=1.03)
         column[0].set_title(NAMES[name])
     axes[0, 0].set_ylabel("mean")

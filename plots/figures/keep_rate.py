@@ -5,7 +5,6 @@ that the policy really kept (its realised rate), which is the diagonal when budg
 """
 
 import functools
-import warnings
 
 import numpy as np
 
@@ -16,25 +15,27 @@ PAGE_PANELS = 30
 
 
 def pages(results, options):
-    if not results.has("keep_rate", "bias_index") or results.data.sizes.get("span", 0) == 0:
+    if not results.has("keep_rate", "bias_index") or not results.spans:
         raise load.Missing(f"{results.path}: no labelled spans")
     # The full cache keeps everything at every budget: a panel of it would show nothing.
-    policies = [one for one in results.policies if not style.is_full(one)] or results.policies
-    groups = [policies[first:first + PAGE_PANELS]
-              for first in range(0, len(policies), PAGE_PANELS)]
-    return style.pages("keep_rate", groups, functools.partial(draw, results))
+    policies = [one for one in results.policies if not load.is_full(one)] or results.policies
+    return style.pages("keep_rate", style.groups(policies, PAGE_PANELS),
+                       functools.partial(draw, results))
+
+
+def of_layers(results):
+    """(keep rate [policy, budget, span], realised rate [policy, budget]), means over layers; the
+    second is what an unbiased policy would keep, by the definition of bias_index."""
+    dims = ("policy", "budget", "span", "layer")
+    rates, bias = (results.variable(name, *dims).sortby("budget")
+                   for name in ("keep_rate", "bias_index"))
+    return rates.mean("layer"), (rates - bias).mean(["span", "layer"])
 
 
 def draw(results, policies, note):
-    dims = ("policy", "budget", "span", "layer")
-    rates, bias = results.variable("keep_rate", *dims), results.variable("bias_index", *dims)
-    with warnings.catch_warnings():
-        # An empty span has no rate; its NaN stays NaN and is not drawn.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        keep = np.nanmean(rates, axis=3)                      # policy, budget, span
-        unbiased = np.nanmean(rates - bias, axis=(2, 3))      # by the definition of bias_index
-    spans = [str(span) for span in results.data["span"].values]
-    keys = [style.key(span, style.line_style(i), keep[..., i]) for i, span in enumerate(spans)]
+    keep, unbiased = of_layers(results)
+    looks = {span: style.line_style(i) for i, span in enumerate(results.spans)}
+    keys = [style.key(span, look, keep.sel(span=span)) for span, look in looks.items()]
     reference = {"color": style.REFERENCE, "linestyle": "--", "linewidth": 0.9, "marker": ""}
     keys.append(style.key("unbiased (realised rate)", reference))
     rows, columns = style.panel_grid(len(policies), 4 if len(policies) <= 12 else 5)
@@ -46,15 +47,13 @@ def draw(results, policies, note):
                             ("compression ratio (1 − budget)",
                              "keep rate (fraction of the span)"),
                             sharex=True, sharey=True)
-    order = np.argsort(results.budgets, kind="stable")
-    ratio = 1 - results.budgets[order]
+    ratio = 1 - keep.budget.values
     for ax, policy, title in zip(axes.flat, policies, titles):
-        index = results.policies.index(policy)
         # A dot stands for the line when there is only one budget.
-        ax.plot(ratio, unbiased[index, order], zorder=1,
+        ax.plot(ratio, unbiased.sel(policy=policy), zorder=1,
                 **{**reference, "marker": "_" if ratio.size == 1 else "", "markersize": 14})
-        for i in range(len(spans)):
-            ax.plot(ratio, keep[index, order, i], zorder=2, **style.line_style(i))
+        for span, look in looks.items():
+            ax.plot(ratio, keep.sel(policy=policy, span=span), zorder=2, **look)
         ax.set_title(title, fontsize=7 if lines == 1 else 6)
         if ratio.size == 1 or np.ptp(ratio) > 0.3:  # otherwise matplotlib zooms in
             ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])

@@ -15,20 +15,16 @@ PAGE_PANELS = 24
 
 
 def pages(results, options):
-    if not results.has("bias_index") or results.data.sizes.get("span", 0) == 0:
+    if not results.has("bias_index") or not results.spans:
         raise load.NotMeasured(f"{results.path}: no labelled spans")
-    policies = [one for one in results.policies if not style.is_full(one)]
-    if not policies:
-        raise load.NotMeasured(f"{results.path}: no policy that drops entries")
-    groups = [policies[first:first + PAGE_PANELS]
-              for first in range(0, len(policies), PAGE_PANELS)]
+    groups = style.groups(load.competitors(results.policies), PAGE_PANELS)
     return style.pages("keep_rate_layers", groups, functools.partial(draw, results, options))
 
 
 def draw(results, options, policies, note):
     budget = results.nearest_budget(options.budget)
-    bias = results.variable("bias_index", "policy", "budget", "span", "layer")[:, budget]
-    spans = [str(span) for span in results.data["span"].values]
+    bias = results.variable("bias_index", "policy", "budget", "span", "layer").sel(budget=budget)
+    spans = results.spans
     rows, columns = style.panel_grid(len(policies), 2 if len(results.layers) > 8 else 4)
     titles = [style.wrapped(policy, 60 if columns == 2 else 28) for policy in policies]
     lines = max(title.count("\n") + 1 for title in titles)
@@ -39,10 +35,10 @@ def draw(results, options, policies, note):
         f"{results.subtitle}\nbias index: keep rate of the span minus kept share of the layer; "
         "dots: kept less than that share", rows, columns, height + 0.06, (),
         ("layer of the model", ""))
-    limit = max(0.05, float(np.nanmax(np.abs(bias), initial=0)))
+    limit = max(0.05, float(abs(bias).fillna(0).max()))
     image = None
     for ax, policy, title in zip(axes.flat, policies, titles):
-        values = bias[results.policies.index(policy)]
+        values = bias.sel(policy=policy)
         image = ax.imshow(values, aspect="auto", cmap="PuOr", vmin=-limit, vmax=limit,
                           interpolation="nearest")
         y, x = np.nonzero(values < -0.01)

@@ -6,11 +6,11 @@ Traces whose spans come in the same order share a row, which shows their mean an
 """
 
 import functools
-import warnings
 
 import numpy as np
 
 from .. import load, statistics, style
+from .keep_rate import of_layers
 
 TITLE = "keep rate per span against compression ratio, orders of the spans down, policies across"
 READS = "several"
@@ -19,10 +19,7 @@ COLUMNS = 6
 
 def pages(several, options):
     rows = orders(several)
-    policies = [one for one in load.common_policies(several) if not style.is_full(one)]
-    groups = [policies[first:first + COLUMNS] for first in range(0, len(policies), COLUMNS)]
-    if not groups:
-        raise load.NotMeasured("no policy that drops entries")
+    groups = style.groups(load.competitors(load.common_policies(several)), COLUMNS)
     return style.pages("keep_rate_traces", groups, functools.partial(draw, several, rows))
 
 
@@ -33,10 +30,10 @@ def orders(several):
     for results in several:
         if not results.has("keep_rate", "bias_index"):
             raise load.NotMeasured(f"{results.path}: no labelled spans")
-        names = [str(name) for name in results.data["span"].values]
+        names = results.spans
         if results.has("span_begin"):
-            begins = results.data["span_begin"].values
-            names = [names[i] for i in np.argsort(begins, kind="stable")]
+            begins = results.variable("span_begin", "span")
+            names = [str(span) for span in begins.sortby(begins).span.values]
         found.setdefault((*names, *results.budgets), (names[0], []))[1].append(results)
     rows = {}
     for first, files in found.values():
@@ -51,29 +48,14 @@ def label(first, files, several):
     return f"{first} first, {len(files)} traces"
 
 
-def curves(results, policies):
-    """(keep rate [policy, budget, span], unbiased line [policy, budget]), means over layers."""
-    dims = ("policy", "budget", "span", "layer")
-    rates, bias = results.variable("keep_rate", *dims), results.variable("bias_index", *dims)
-    order = np.argsort(results.budgets, kind="stable")
-    chosen = np.ix_([results.policies.index(policy) for policy in policies], order)
-    with warnings.catch_warnings():
-        # An empty span has no rate; its NaN stays NaN and is not drawn.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        return np.nanmean(rates, axis=3)[chosen], np.nanmean(rates - bias, axis=(2, 3))[chosen]
-
-
 def of_files(files, policies):
-    """(span names, keep rate [policy, budget, span, trace], unbiased line [policy, budget, trace]).
-    """
-    names = [str(span) for span in files[0].data["span"].values]
-    keep, unbiased = [], []
-    for results in files:
-        own = [str(span) for span in results.data["span"].values]
-        rates, line = curves(results, policies)
-        keep.append(rates[..., [own.index(name) for name in names]])
-        unbiased.append(line)
-    return names, np.stack(keep, axis=3), np.stack(unbiased, axis=2)
+    """(keep rate [policy, budget, span, trace], unbiased line [policy, budget, trace])."""
+    found = []
+    for tables in zip(*(of_layers(results) for results in files)):
+        tables = [table.reindex(span=files[0].spans) if "span" in table.dims else table
+                  for table in tables]
+        found.append(load.stacked(tables, "trace").sel(policy=policies).transpose(..., "trace"))
+    return found
 
 
 def draw(several, rows, policies, note):
@@ -95,20 +77,20 @@ def draw(several, rows, policies, note):
         sharex=True, sharey=True)
     table = []
     for row, (name, files) in zip(axes, rows.items()):
-        present, keep, unbiased = of_files(files, policies)
-        budgets = np.sort(files[0].budgets)
-        ratio = 1 - budgets
-        rate, band = statistics.over_traces(keep)
-        bias, bias_band = statistics.over_traces(keep - unbiased[:, :, None])
+        keep, unbiased = of_files(files, policies)
+        bias = (keep - unbiased).transpose(*keep.dims)
+        ratio = 1 - keep.budget.values
         row[0].set_ylabel(style.narrow(name.replace(", ", ",\n"), 20), fontsize=6)
-        for p, (ax, policy) in enumerate(zip(row, policies)):
-            ax.plot(ratio, unbiased[p].mean(axis=1), zorder=1, **reference)
-            for i, span in enumerate(present):
-                ax.plot(ratio, rate[p, :, i], zorder=2, **looks[span])
-                style.band(ax, ratio, band[:, p, :, i], looks[span], len(files) > 1)
-                table += [[name, len(files), policy, budgets[b], span, rate[p, b, i],
-                           *band[:, p, b, i], bias[p, b, i], *bias_band[:, p, b, i]]
-                          for b in range(budgets.size)]
+        for ax, policy in zip(row, policies):
+            ax.plot(ratio, unbiased.sel(policy=policy).mean("trace"), zorder=1, **reference)
+            for span in files[0].spans:
+                at = {"policy": policy, "span": span}
+                rate, band = statistics.over_traces(keep.sel(at))
+                ax.plot(ratio, rate, zorder=2, **looks[span])
+                style.band(ax, ratio, band, looks[span], len(files) > 1)
+                mean, ends = statistics.over_traces(bias.sel(at))
+                table += [[name, len(files), policy, budget, span, *row] for budget, *row in zip(
+                    keep.budget.values, rate, *band, mean, *ends)]
             if ratio.size == 1 or np.ptp(ratio) > 0.3:
                 ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), xticks=[0, 0.5, 1],
                        yticks=[0, 0.5, 1])

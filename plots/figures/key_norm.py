@@ -6,7 +6,6 @@ Needs `kvsim replay --metric key_norm`.
 
 import functools
 
-import numpy as np
 
 from .. import load, style
 
@@ -21,17 +20,15 @@ def pages(results, options):
 
 
 def draw(results):
-    norms = style.mean_over(results.variable("key_norm", "layer", "kv_head", "part"), axis=1)
+    norms = results.variable("key_norm", "layer", "kv_head", "part").mean("kv_head")
     parts, layers = results.data["part"].values, results.layers
-    dots = {"color": "0.55", "linestyle": "", "marker": ".", "markersize": 2.5}
     fig, axes = style.frame(
         "Key norms", f"{results.subtitle}\nleft: L2 norm of the keys, mean over KV heads, over the "
         "layer's median; middle: norm and mean attention of later steps, per query head; right: "
         "norm and position, per KV head", 1, 3, 2.3,
-        [style.key("one head", dots), style.key("mean over heads", style.line_style(0))])
-    ratio = norms / style.middle(norms, axis=1)[:, None]
-    off = np.abs(ratio[np.isfinite(ratio)] - 1)
-    off = max(0.05, float(np.percentile(off, 98))) if off.size else 1.0
+        [style.key("one head", style.DOTS), style.key("mean over heads", style.line_style(0))])
+    ratio = norms / norms.median("part")
+    off = float(abs(ratio - 1).quantile(0.98).fillna(1).clip(min=0.05))
     image = axes[0, 0].imshow(ratio, aspect="auto", cmap="viridis", vmin=1 - off, vmax=1 + off,
                               interpolation="nearest",
                               extent=(parts[0], parts[-1], len(layers) - 0.5, -0.5))
@@ -46,8 +43,7 @@ def draw(results):
               ("key_norm_position", "kv_head", "with position (> 0: early keys are short)"))
     for ax, (name, dim, title) in zip(axes[0, 1:], panels):
         values = results.variable(name, "layer", dim)
-        ax.plot(np.repeat(layers, values.shape[1]), values.ravel(), **dots)
-        ax.plot(layers, style.mean_over(values, axis=1), **style.line_style(0))
+        style.dots_by_layer(ax, values, style.line_style(0))
         ax.axhline(0, color="black", linewidth=0.7, linestyle=":")
         ax.set(title=title, ylim=(-1.02, 1.02), xlabel="layer of the model")
         style.layer_axis(ax, results)

@@ -6,8 +6,6 @@ Needs `kvsim replay --metric locality`.
 
 import functools
 
-import numpy as np
-
 from .. import load, style
 
 TITLE = "locality of attention in time by layer, against random orders of the steps"
@@ -22,7 +20,6 @@ def pages(results, options):
 
 def draw(results):
     own, random, heads = (style.line_style(k) for k in range(3))
-    dots = {"color": "0.55", "linestyle": "", "marker": ".", "markersize": 2.5}
     fig, axes = style.frame(
         "Locality of attention in time", f"{results.subtitle}\nvariance of an entry's attention "
         "within windows of 16 steps over its variance over all steps, summed over prompt entries; "
@@ -30,20 +27,19 @@ def draw(results):
         1, 2, 2.1, [style.key("steps as they are", own),
                     style.key("random orders of the steps", random),
                     style.key("locality, mean over heads", heads),
-                    style.key("one head", dots)], ("layer of the model", ""))
+                    style.key("one head", style.DOTS)], ("layer of the model", ""))
     for name, look in (("locality_within", own), ("locality_permuted", random)):
-        axes[0, 0].plot(results.layers, style.mean_over(
-            results.variable(name, "layer", "head"), axis=1), **look)
+        values = results.variable(name, "layer", "head").mean("head")
+        axes[0, 0].plot(values.layer, values, **look)
     axes[0, 0].set_title("variance within windows / total variance, mean over heads")
     axes[0, 0].set_ylabel("fraction")
     axes[0, 0].set_ylim(0, 1.02)
     values = results.variable("locality", "layer", "head")
-    axes[0, 1].plot(np.repeat(results.layers, values.shape[1]), values.ravel(), **dots)
-    axes[0, 1].plot(results.layers, style.mean_over(values, axis=1), **heads)
+    style.dots_by_layer(axes[0, 1], values, heads)
     axes[0, 1].axhline(0, color="black", linewidth=0.7, linestyle=":")
     axes[0, 1].set_title("locality: 0 is white noise, 1 slow change")
     axes[0, 1].set_ylim(top=1.02)
-    if np.isnan(values).all():
+    if values.isnull().all():
         style.note_undefined(axes[0, 1])
     for ax in axes[0]:
         style.layer_axis(ax, results)

@@ -1,6 +1,7 @@
 """Memory at equal output error: fewer entries, fewer bits, or both."""
 
 import numpy as np
+import xarray
 from matplotlib.ticker import LogLocator
 
 from .. import load, style
@@ -12,7 +13,7 @@ FULL_BITS = 0   # stands for entries that are not quantised
 def pages(results, options):
     found = families(results)
     if not found or not results.has("compression", "output_error_mean") or \
-            not np.isfinite(results.data["output_error_mean"].values).any():
+            results.data["output_error_mean"].isnull().all():
         raise load.NotMeasured(f"{results.path}: no selection at several numbers of bits")
     return [("memory_error", lambda: draw(results, found))]
 
@@ -35,9 +36,10 @@ def bits_of(keys):
 
 def draw(results, groups):
     every = sorted({bits for members in groups for bits in members}, reverse=True)
-    error = style.mean_over(results.variable("output_error_mean", "policy", "budget", "layer"), 2)
-    error[error <= 0] = np.nan   # a full cache that is not quantised: nothing to draw on a log axis
-    memory = 1 / results.variable("compression", "policy", "budget")
+    error = results.variable("output_error_mean", "policy", "budget", "layer").mean("layer")
+    # A full cache that is not quantised has none: nothing to draw on a log axis.
+    points = xarray.Dataset({"error": error.where(error > 0)})
+    points["memory"] = 1 / results.variable("compression", "policy", "budget")
     fig, axes = style.frame(
         "Memory at equal output error", f"{results.subtitle}\nabove: each marker is a budget; "
         "below: memory that reaches an error, interpolated along the lines above", 2, len(groups),
@@ -45,11 +47,10 @@ def draw(results, groups):
         ("", ""), sharex="row", sharey="row")
     for column, members in zip(axes.T, groups):
         for bits, record in members.items():
-            p = results.policies.index(record)
-            order = np.argsort(memory[p])
+            own = points.sel(policy=record).sortby("memory")
             look = style.line_style(every.index(bits))
-            column[0].plot(memory[p][order], error[p][order], **look)
-            reached(column[1], memory[p][order], error[p][order], look)
+            column[0].plot(own.memory, own.error, **look)
+            reached(column[1], own.memory.values, own.error.values, look)
         column[0].set(xscale="log", yscale="log", title=style.wrapped(members[min(members)]),
                       xlabel="memory (fraction of the full cache)")
         column[1].set(xscale="log", yscale="log", xlabel="output error that is reached (relative)")

@@ -22,18 +22,18 @@ def pages(results, options):
 
 
 def table(results, name, budget):
-    return results.variable(name, "policy", "budget", "layer", "bound", "delay")[:, budget]
+    return results.variable(name, "policy", "budget", "layer", "bound", "delay").sel(budget=budget)
 
 
 def cases(results, budget):
-    """[(policy, bound)] with any pairs, as indices."""
-    pairs = np.nansum(table(results, "bound_pairs", budget), axis=(1, 3))
-    return [(int(p), int(b)) for p, b in np.argwhere(pairs > 0)][:8]
+    """[{policy, bound}] with any pairs."""
+    pairs = table(results, "bound_pairs", budget).sum(["layer", "delay"])
+    return [{"policy": policy, "bound": bound} for policy in pairs.policy.values
+            for bound in pairs.bound.values if pairs.sel(policy=policy, bound=bound) > 0][:8]
 
 
 def draw(results, budget, found):
     delays = results.data["delay"].values.astype(float)
-    names = [str(name) for name in results.data["bound"].values]
     median = table(results, "bound_median", budget)
     theta = table(results, "bound_perturbation", budget)
     violated = table(results, "bound_share_violated", budget)
@@ -48,28 +48,25 @@ def draw(results, budget, found):
          style.key("bound, where it applies", style.line_style(BOUND))],
         ("steps since the merge", "norm, before W_O (model units)"), sharey=True)
     at = np.arange(delays.size)
-    for ax, (p, b) in zip(axes.flat, found):
-        for values, look in ((theta[p, :, b], MEASURED), (median[p, :, b], BOUND)):
-            band(ax, at, values, style.line_style(look))
+    for ax, case in zip(axes.flat, found):
+        for values, look in ((theta, MEASURED), (median, BOUND)):
+            band(ax, at, values.sel(case), style.line_style(look))
         ax.set_yscale("log")
         style.log_ticks(ax.yaxis)
-        labels = [f"{delay:g}\n{share(applicable[p, :, b, d])}\n{share(violated[p, :, b, d])}"
-                  for d, delay in enumerate(delays)]
+        labels = ["\n".join((f"{delay:g}", *(share(values.sel(case, delay=delay))
+                                             for values in (applicable, violated))))
+                  for delay in delays]
         ax.set_xticks(at, labels)
-        ax.set_title(f"{style.wrapped(results.policies[p], 28)}\nbound: {names[b]}")
+        ax.set_title(f"{style.wrapped(case['policy'], 28)}\nbound: {case['bound']}")
     style.hide_unused(axes, len(found))
     return fig
 
 
 def band(ax, at, values, look):
-    seen = np.isfinite(values).any(axis=0)
-    if not seen.any():
-        return
-    low, middle, high = (np.nanpercentile(values[:, seen], q, axis=0) for q in (0, 50, 100))
-    ax.fill_between(at[seen], np.maximum(low, 1e-9), high, color=look["color"], alpha=0.15,
-                    linewidth=0)
-    ax.plot(at[seen], np.maximum(middle, 1e-9), **look)
+    low, middle, high = values.quantile([0, 0.5, 1], "layer").clip(min=1e-9)
+    ax.fill_between(at, low, high, color=look["color"], alpha=0.15, linewidth=0)
+    ax.plot(at, middle, **look)
 
 
 def share(values):
-    return f"{100 * np.nanmean(values):.0f} %" if np.isfinite(values).any() else "-"
+    return f"{100 * values.mean():.0f} %" if values.notnull().any() else "-"

@@ -1,6 +1,5 @@
 """Output error against the budget where the same selection drops or merges what it evicts."""
 
-import numpy as np
 from matplotlib.ticker import LogLocator
 
 from .. import load, style
@@ -8,8 +7,8 @@ from .. import load, style
 TITLE = "output error against the budget: eviction and merging of the same selection"
 MERGE_KEYS = ("merge", "merge_threshold", "cam_targets", "votes", "score_estimate",
               "estimate_decay", "estimate_window")
-MEASURES = (("output_error_mean", "mean over steps and layers", style.mean_over),
-            ("output_error_max", "worst step and layer", style.most))
+MEASURES = (("output_error_mean", "mean over steps and layers", "mean"),
+            ("output_error_max", "worst step and layer", "max"))
 
 
 def pages(results, options):
@@ -42,15 +41,14 @@ def draw(results, groups):
         [style.key("dropped" if merge == "drop" else merge, style.line_style(k))
          for k, merge in enumerate(merges)],
         (style.budget_label(results), "output error (relative)"), sharex=True, sharey="row")
-    order = np.argsort(results.budgets, kind="stable")
     for row, (name, what, over_layers) in zip(axes, MEASURES):
-        values = over_layers(results.variable(name, "policy", "budget", "layer"), 2)
+        values = results.variable(name, "policy", "budget", "layer").sortby("budget")
+        values = getattr(values, over_layers)("layer")
         for ax, records in zip(row, groups):
             for record in records:
-                line = values[results.policies.index(record)]
-                ax.plot(results.budgets[order], line[order],
+                ax.plot(values.budget, values.sel(policy=record),
                         **style.line_style(merges.index(known[record]["merge"])))
-            if np.isnan(values).all():
+            if values.isnull().all():
                 style.note_undefined(ax)
             else:
                 ax.set_yscale("log")

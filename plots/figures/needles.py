@@ -22,11 +22,7 @@ FIFTHS = (10, 30, 50, 70, 90)   # percent: the middle of each fifth of the promp
 
 def pages(several, options):
     found = needles(several)
-    policies = [one for one in load.common_policies(several) if not style.is_full(one)]
-    if not policies:
-        raise load.NotMeasured("no policy that drops entries")
-    groups = [policies[first:first + PAGE_PANELS]
-              for first in range(0, len(policies), PAGE_PANELS)]
+    groups = style.groups(load.competitors(load.common_policies(several)), PAGE_PANELS)
     listed = []
     for count, (files, places) in found.items():
         for name, stem, title in MEASURES:
@@ -39,16 +35,13 @@ def pages(several, options):
 
 
 def needles(several):
-    """{needles per trace: (files, [(number of file, number of span, depth in %, length)])}."""
+    """{needles per trace: (files, [(number of file, span, depth in %, length)])}."""
     found = {}
     for results in several:
-        if results.data.sizes.get("span", 0) == 0 or not results.has("span_begin"):
-            continue
-        spans = [s for s, name in enumerate(results.data["span"].values)
-                 if str(name).startswith("needle")]
-        if spans:
+        spans = [span for span in results.spans if span.startswith("needle")]
+        if spans and results.has("span_begin"):
             files, places = found.setdefault(len(spans), ([], []))
-            places += [(len(files), s, *place(results, s)) for s in spans]
+            places += [(len(files), span, *place(results, span)) for span in spans]
             files.append(results)
     if not found:
         raise load.NotMeasured("no span whose name begins with needle")
@@ -57,7 +50,7 @@ def needles(several):
 
 def place(results, span):
     """(depth in percent, prompt length) of a span."""
-    begin, end = (float(results.data[name].values[span]) for name in ("span_begin", "span_end"))
+    begin, end = (float(results.variable(name, "span").sel(span=span)) for name in ("span_begin", "span_end"))
     length = int(results.data.attrs["prompt_len"])
     return 100 * begin / max(1.0, length - (end - begin)), length
 
@@ -68,19 +61,19 @@ def cells(several, options, found, name, policies):
     tables = []
     for results in several:
         table = results.variable(name, "policy", "budget", "span", "layer")
-        chosen = [results.policies.index(policy) for policy in policies]
-        tables.append(table[chosen, results.nearest_budget(options.budget)].mean(axis=2))
+        at = {"policy": policies, "budget": results.nearest_budget(options.budget)}
+        tables.append(table.sel(at).mean("layer", skipna=False))
     lengths = grouped([length for *_, length in found])
     depths = sorted({fifth(depth) for _, _, depth, _ in found})
     sums, counts = (np.zeros((len(policies), len(lengths), len(depths))) for _ in range(2))
     for f, s, depth, length in found:
         row = next(i for i, group in enumerate(lengths) if length in group)
         column = depths.index(fifth(depth))
-        sums[:, row, column] += tables[f][:, s]
+        sums[:, row, column] += tables[f].sel(span=s)
         counts[:, row, column] += 1
     with np.errstate(invalid="ignore"):
         values = sums / np.where(counts > 0, counts, np.nan)
-    traces = np.stack([table[:, [s for g, s, *_ in found if g == f]].mean(axis=1)
+    traces = np.stack([table.sel(span=[s for g, s, *_ in found if g == f]).mean("span", skipna=False)
                        for f, table in enumerate(tables)], axis=1)
     return (values, counts[0], [round(sum(group) / len(group)) for group in lengths], depths,
             traces)

@@ -13,6 +13,7 @@ divergence of the model's predictions. Crosses mark what wrecks the cache: an op
 import functools
 
 import numpy as np
+import xarray
 
 from .. import load, losses, statistics, style
 
@@ -30,7 +31,7 @@ def pages(several, options):
     if not groups:
         raise load.NotMeasured(f"{several[0].path}: no policy with constrain=debias at several "
                                "debias_lambda")
-    bases = [list(groups)[first:first + PAGE] for first in range(0, len(groups), PAGE)]
+    bases = style.groups(list(groups), PAGE)
     return style.pages("pareto", bases, functools.partial(draw, several, lost, groups)) + \
         style.pages("pareto-points", bases, functools.partial(draw_points, several, lost, groups))
 
@@ -46,26 +47,24 @@ def grids(results, lost):
     return found
 
 
+def points_of(lost, grid):
+    """[λ, loss, text, budget]: the losses of a grid of λ."""
+    points = lost.values.sel(policy=list(grid.values())).rename(policy="lambda")
+    return points.assign_coords({"lambda": list(grid)})
+
+
 def optimal(points):
-    """(optimal [λ, budget], budgets at which all λ have one point [budget]) of [λ, budget, 2]."""
-    front = np.stack([statistics.pareto(points[:, b]) for b in range(points.shape[1])], axis=1)
-    return front, (points == points[:1]).all(axis=(0, 2))
-
-
-def of_texts(lost, grid):
-    """`optimal` of every text, stacked: [text, λ, budget] and [text, budget]."""
-    points = np.stack([lost.points(record) for record in grid.values()], axis=1)
-    found = [optimal(each) for each in points]   # each text: λ, budget, 2
-    return np.stack([front for front, _ in found]), np.stack([same for _, same in found])
+    """(which λ are Pareto-optimal, whether all λ have one point) of [λ, loss, ...]."""
+    front = xarray.apply_ufunc(statistics.pareto, points, input_core_dims=[["lambda", "loss"]],
+                               output_core_dims=[["lambda"]], vectorize=True)
+    return front, (points == points.isel({"lambda": 0})).all(["lambda", "loss"])
 
 
 def shares(front, same):
     """[λ, text]: share of the budgets at which λ matters; texts at which it never does are out."""
-    of = (~same).sum(axis=1)
-    if not of.any():
-        return np.full((front.shape[1], 1), np.nan)
-    counts = (front & ~same[:, None]).sum(axis=2)
-    return (counts[of > 0] / of[of > 0, None]).T
+    of = (~same).sum("budget")
+    share = ((front & ~same).sum("budget") / of.where(of > 0)).transpose("lambda", "text")
+    return share.dropna("text") if of.any() else share.isel(text=[0])
 
 
 def draw(several, lost, groups, bases, note):
@@ -98,20 +97,22 @@ def all_lambdas(groups, bases):
 
 
 def wrecks(lost, base, grid):
-    """[text, λ, budget]: where λ wrecks the cache; told from the policy itself, or from λ = 0."""
-    return np.stack([lost.wrecked(record, base) for record in grid.values()], axis=1)
+    """[λ, text, budget]: where λ wrecks the cache; told from the policy itself, or from λ = 0."""
+    found = load.stacked([lost.wrecked(record, base) for record in grid.values()], "lambda")
+    return found.assign_coords({"lambda": list(grid)})
 
 
 def draw_shares(ax, lost, base, grid):
     """Bars of how often each λ is optimal, and their rows of the table."""
-    front, same = of_texts(lost, grid)
+    front, same = optimal(points_of(lost, grid))
     wrecked = wrecks(lost, base, grid)
-    lambdas, counted = list(grid), front & ~same[:, None]
-    counts, of = counted.sum(axis=(0, 2)), int((~same).sum())
-    every, of_every = front.sum(axis=(0, 2)), front[:, 0].size
-    share = shares(front, same)
+
+    def count(cells):
+        return cells.sum(["text", "budget"]).values
+    counted, of, of_every = front & ~same, int((~same).sum()), same.size
+    every, bad, share = count(front), count(wrecked), shares(front, same)
     mean, (low, high) = statistics.over_traces(share)
-    x = np.arange(len(lambdas))
+    x = np.arange(len(grid))
     ax.bar(x, every / of_every, 0.62, color="white", edgecolor="0.4", hatch="////",
            linewidth=0.6, label=f"of all {of_every} budgets")
     ax.bar(x, mean, 0.62, color=style.COLOURS[0], edgecolor="black", linewidth=0.6,
@@ -119,31 +120,31 @@ def draw_shares(ax, lost, base, grid):
     if share.shape[1] > 1:
         ax.errorbar(x, mean, np.abs([mean - low, high - mean]), fmt="none", ecolor="black",
                     elinewidth=0.9, capsize=2)
-    for i in np.flatnonzero(wrecked.any(axis=(0, 2))):
-        ax.annotate(f"× {wrecked[:, i].mean():.2f}", (i, max(every[i] / of_every, high[i])),
+    for i in np.flatnonzero(bad):
+        ax.annotate(f"× {bad[i] / of_every:.2f}", (i, max(every[i] / of_every, high[i])),
                     xytext=(0, 2), textcoords="offset points", ha="center", fontsize=5.5)
     ax.set_ylim(0, 1.55)
     ax.set_yticks([0, 0.5, 1])
-    ax.set_xticks(x, [f"{value:g}" for value in lambdas])
+    ax.set_xticks(x, [f"{value:g}" for value in grid])
     ax.set_xlabel("λ of constrain=debias (0: as the policy is, 1: fair)")
     ax.set_title(style.wrapped(base, 36), fontsize=6)
     ax.legend(loc="upper left", fontsize=5, handlelength=1.4)
-    unwrecked = (counted & ~wrecked).sum(axis=(0, 2))
     below = lost.budgets < 1
-    return [[base, value, counts[i], of, every[i], of_every, mean[i], low[i], high[i],
-             wrecked[:, i].sum(), unwrecked[i],
-             *(lost.of(measure, grid[value])[:, below].mean() for measure in lost.damage)]
-            for i, value in enumerate(lambdas)]
+    damage = [float(one.sel(policy=record, budget=below).mean(skipna=False))
+              for record in grid.values() for one in lost.damage.values()]
+    damage = np.reshape(damage, (len(grid), -1))
+    return [[base, *row, *own] for *row, own in zip(
+        grid, count(counted), [of] * x.size, every, [of_every] * x.size, mean, low, high, bad,
+        count(counted & ~wrecked), damage)]
 
 
 def draw_damage(ax, lost, measure, base, grid, looks):
-    order = np.argsort(lost.budgets, kind="stable")
-    ratio = 1 - lost.budgets[order]
+    ratio, lines = 1 - lost.budgets, lost.damage[measure].mean("text", skipna=False)
     if lost.random:
-        ax.plot(ratio, lost.of(measure, lost.random)[:, order].mean(axis=0), **RANDOM)
+        ax.plot(ratio, lines.sel(policy=lost.random), **RANDOM)
     for value, record in grid.items():
-        line = lost.of(measure, record)[:, order].mean(axis=0)
-        bad = lost.wrecked(record, base)[:, order].mean(axis=0) >= 0.5
+        line = lines.sel(policy=record)
+        bad = (lost.wrecked(record, base).mean("text") >= 0.5).values
         ax.plot(ratio, line, **looks[value])
         ax.plot(ratio[bad], line[bad], **CROSS)
     ax.set_xlabel("compression ratio (1 − budget)")
@@ -156,7 +157,8 @@ def where(several, lost):
 
 
 def draw_points(several, lost, groups, bases, note):
-    looks = {value: {**style.line_style(i), "linestyle": ""} for i, value in enumerate(all_lambdas(groups, bases))}
+    looks = {value: {**style.line_style(i), "linestyle": ""}
+             for i, value in enumerate(all_lambdas(groups, bases))}
     chosen = shown_budgets(lost, [groups[base] for base in bases])
     keys = [style.key(f"λ = {value:g}", look) for value, look in looks.items()]
     fig, axes = style.frame(
@@ -165,32 +167,30 @@ def draw_points(several, lost, groups, bases, note):
         + lost.wreck_rule,
         len(bases), len(chosen), 1.6, keys, lost.labels)
     for row, base in zip(axes, bases):
-        points = means(lost, groups[base])
+        points = points_of(lost, groups[base]).mean("text", skipna=False)
         front, _ = optimal(points)
+        bad = wrecks(lost, base, groups[base]).mean("text") >= 0.5
         for ax, budget in zip(row, chosen):
-            best = points[front[:, budget], budget]
+            own = points.sel(budget=budget).transpose("lambda", "loss")
+            best = own[front.sel(budget=budget).values].values
             if best.size:
                 ax.plot(*np.array(sorted(map(tuple, best))).T, color="0.5", linewidth=0.9)
-            bad = wrecks(lost, base, groups[base])[:, :, budget].mean(axis=0) >= 0.5
-            for value, point, wrecked in zip(groups[base], points, bad):
-                ax.plot(*point[budget], **{**looks[value], "markersize": 4.5})
-                if wrecked:
-                    ax.plot(*point[budget], **CROSS)
+            for value in groups[base]:
+                at = {"lambda": value}
+                ax.plot(*own.sel(at).values, **{**looks[value], "markersize": 4.5})
+                if bad.sel(at, budget=budget):
+                    ax.plot(*own.sel(at).values, **CROSS)
             ax.margins(0.12)
             ax.locator_params(nbins=4)
-            ax.set_title(f"compression ratio {1 - lost.budgets[budget]:.3g}", fontsize=6)
+            ax.set_title(f"compression ratio {1 - budget:.3g}", fontsize=6)
         row[0].set_ylabel(style.wrapped(base, 24), fontsize=6)
     return fig
 
 
-def means(lost, grid):
-    """[λ, budget, 2]: losses, mean over texts."""
-    return np.stack([lost.points(record).mean(axis=0) for record in grid.values()])
-
-
 def shown_budgets(lost, grids_):
-    """Indices of up to `PANELS` budgets, spread over those at which λ matters anywhere."""
-    matters = ~np.all([optimal(means(lost, grid))[1] for grid in grids_], axis=0)
-    known = [i for i in np.argsort(-lost.budgets, kind="stable") if matters[i]] or [0]
+    """Up to `PANELS` budgets, spread over those at which λ matters anywhere."""
+    same = np.all([optimal(points_of(lost, grid).mean("text", skipna=False))[1]
+                   for grid in grids_], axis=0)
+    known = lost.budgets[~same][::-1].tolist() or lost.budgets.tolist()[:1]
     picked = np.unique(np.linspace(0, len(known) - 1, min(PANELS, len(known))).round().astype(int))
     return [known[i] for i in picked]

@@ -2,6 +2,7 @@
 is compressed anew now and then, from the full one, loses until the next time."""
 
 import numpy as np
+import xarray
 
 from .. import load, style
 
@@ -33,30 +34,24 @@ def families(results):
 
 def draw(results, budget, groups):
     periods = sorted({period for members in groups for period in members})
-    error = results.variable("output_error", "policy", "budget", "layer", "step")[:, budget]
+    error = results.variable("output_error", "policy", "budget", "layer", "step")
+    error = error.sel(budget=budget)
     fig, axes = style.frame(
         f"Output error since the last compression at budget {results.budget_text(budget)}",
         f"{results.subtitle}\nmean over layers, compressions and neighbouring steps", 1, len(groups), 2.5,
         [style.key(f"every {period} steps" if period else "once, at the end of the prompt",
                    style.line_style(periods.index(period))) for period in periods],
         ("steps since the last compression", "output error (relative)"), sharey=True)
-    start = int(results.data.attrs["prompt_len"])
+    since = error.step - int(results.data.attrs["prompt_len"])
     for ax, members in zip(axes[0], groups):
         for period, record in sorted(members.items()):
-            since = results.steps - start
-            if period:
-                since = since % period
-            values = error[results.policies.index(record)]
-            at = np.unique(since)
-            line = np.array([style.mean_over(values[:, since == step], None) for step in at])
-            seen = np.isfinite(line)
+            at = 1 + (since % period if period else since).rename("since")
+            line = error.sel(policy=record).groupby(at).mean(...).dropna("since")
             # Single steps are noisy: means of neighbours, of more of them further out.
-            edges = np.unique(np.round(np.geomspace(1, at.max() + 2, 12)).astype(int))
-            cells = [seen & (at + 1 >= a) & (at + 1 < b) for a, b in zip(edges, edges[1:])]
-            cells = [cell for cell in cells if cell.any()]
-            ax.plot([np.mean(at[cell] + 1) for cell in cells],
-                    [np.mean(line[cell]) for cell in cells],
-                    **style.line_style(periods.index(period)))
+            edges = np.unique(np.round(np.geomspace(1, at.max() + 1, 12)).astype(int))
+            cells = xarray.Dataset({"error": line, "at": line.since}).groupby_bins(
+                "since", edges, right=False).mean().dropna("since_bins")
+            ax.plot(cells["at"], cells["error"], **style.line_style(periods.index(period)))
         ax.set_xscale("log")
         style.log_ticks(ax.xaxis)
         ax.set_title(style.wrapped(members[min(members)]))

@@ -28,12 +28,12 @@ def draw(results):
               for k, (_, what) in enumerate(SUMMARIES)],
         ("|predicted / true - 1| (relative)", "predictor"), sharey=True)
     rows = np.arange(len(predictors))
-    for ax, s in zip(axes[0], range(len(scores))):
+    for ax, score in zip(axes[0], scores):
         for k, (name, _) in enumerate(SUMMARIES):
-            values = results.variable(name, "layer", "score", "predictor")[:, s]
-            if np.isnan(values).all():
+            values = results.variable(name, "layer", "score", "predictor").sel(score=score)
+            if values.isnull().all():
                 continue
-            low, middle, high = (np.nanpercentile(values, q, axis=0) for q in (0, 50, 100))
+            low, middle, high = values.quantile([0, 0.5, 1], "layer")
             look = style.line_style(k)
             place = rows + 0.22 * (k - 1)
             ax.hlines(place, low, high, color=look["color"], linewidth=0.8)
@@ -43,7 +43,7 @@ def draw(results):
             continue
         ax.set_xscale("log")
         style.log_ticks(ax.xaxis)
-        ax.set_title(SCORES.get(scores[s], scores[s]))
+        ax.set_title(SCORES.get(score, score))
     axes[0, 0].set_yticks(rows, predictors)
     axes[0, 0].invert_yaxis()
     return fig

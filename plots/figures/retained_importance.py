@@ -5,9 +5,9 @@ importance that its query would have found in the full cache.
 """
 
 import functools
-import warnings
 
 import numpy as np
+import pandas
 from matplotlib.ticker import MaxNLocator
 
 from .. import load, style
@@ -29,38 +29,38 @@ def pages(results, options):
 def draw(results, options, policies, note):
     budget = results.nearest_budget(options.budget)
     values = results.variable("retained_importance", "policy", "budget", "layer", "step")
+    values = values.sel(budget=budget)
     layers = results.layers
     rows, columns = style.panel_grid(len(layers), 4 if len(layers) <= 12 else 5)
     height = 2.9 if len(layers) == 1 else max(1.15, min(1.7, 7.5 / rows))
     fig, axes = style.frame(
         f"Retained importance over steps at budget {results.budget_text(budget)}{note}",
         f"{results.subtitle}\n{READING}", rows, columns, height,
-        [style.key(policy, style.policy_style(results, policy),
-                   values[results.policies.index(policy), budget]) for policy in policies],
+        style.policy_keys(results, policies, values),
         ("step (position of the query, tokens)", "retained importance (fraction)"),
         sharex=True, sharey=True)
-    for k, ax in enumerate(axes.flat[:len(layers)]):
-        panel(ax, results, policies, values[:, budget, k, :], layers[k])
+    for layer, ax in zip(layers, axes.flat):
+        panel(ax, results, policies, values.sel(layer=layer), layer)
     style.hide_unused(axes, len(layers))
     return fig
 
 
 def panel(ax, results, policies, values, layer):
-    """Lines of one layer; `values` is policies x steps, for all policies of the file."""
+    """Lines of one layer; `values` is [policy, step]."""
     steps = results.steps
     ax.axhline(OUTLIER, color="black", linewidth=0.7, linestyle=":", zorder=0)
     for number, policy in enumerate(policies):
-        line = values[results.policies.index(policy)]
+        line = values.sel(policy=policy)
         look = {"zorder": 3, **style.policy_style(results, policy)}
         ax.plot(steps, line, color=look["color"], linewidth=0.5, alpha=0.35, zorder=2)
         # Markers tell lines apart where colour cannot; shifted, so that they do not coincide.
         every = max(1, steps.size // 4)
         ax.plot(steps, running_median(line), markevery=(every * number // len(policies), every),
                 **look)
-        if look["marker"] and not np.isnan(line).all():
-            worst = np.nanargmin(line)
-            ax.plot(steps[worst], line[worst], **{**look, "markersize": 5, "zorder": 4})
-    if np.isnan(values).all():
+        if look["marker"] and not line.isnull().all():
+            worst = line.isel(step=line.argmin("step"))
+            ax.plot(worst.step, worst, **{**look, "markersize": 5, "zorder": 4})
+    if values.isnull().all():
         style.note_undefined(ax)
     ax.set_title(f"layer {layer}")
     ax.set_ylim(-0.02, 1.02)
@@ -71,9 +71,4 @@ def panel(ax, results, policies, values, layer):
 
 def running_median(line):
     """Median of the `MEDIAN` steps around each step, of fewer at the ends; NaN stays out."""
-    half = MEDIAN // 2
-    padded = np.pad(line, half, constant_values=np.nan)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, MEDIAN)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a window without values is NaN
-        return np.nanmedian(windows, axis=1)
+    return pandas.Series(np.asarray(line)).rolling(MEDIAN, center=True, min_periods=1).median().values

@@ -32,29 +32,29 @@ def estimators(results):
 
 
 def means(results, name):
-    return style.mean_over(results.variable(name, "layer", "estimator"), axis=0)
+    return results.variable(name, "layer", "estimator").mean("layer")
 
 
 def scatter(results):
     truth = results.variable("risk_true", "layer", "sample")
     estimate = results.variable("risk_estimate", "layer", "estimator", "sample")
     names = estimators(results)
-    rank, _, under, _ = (means(results, name) for name, _, _ in TABLE)
+    rank, under = means(results, "risk_spearman"), means(results, "risk_underestimated")
     rows, columns = style.panel_grid(len(names), 5)
     fig, axes = style.frame(
-        "Estimated against true risk", f"{results.subtitle}\n{truth.shape[1]} evenly spaced entries "
+        "Estimated against true risk", f"{results.subtitle}\n{truth.sample.size} evenly spaced entries "
         f"of each of {len(results.layers)} layers; on the line the estimate is right, below it too "
         "low; the lowest hundredth is not shown", rows, columns, 1.9, (),
         ("true risk (largest later importance, model units)", "estimated risk (model units)"),
         sharex=True, sharey=True)
-    some = np.concatenate([values[values > 0].ravel() for values in (truth, estimate)])
+    some = np.concatenate([array.values[array.values > 0] for array in (truth, estimate)])
     ends = (np.percentile(some, 1), some.max()) if some.size else (0.1, 1.0)
-    for k, (ax, name) in enumerate(zip(axes.flat, names)):
-        ax.loglog(truth.ravel(), estimate[:, k].ravel(), ".", color=style.COLOURS[0], alpha=0.25,
+    for ax, name in zip(axes.flat, names):
+        ax.loglog(truth.values.ravel(), estimate.sel(estimator=name).values.ravel(), ".", color=style.COLOURS[0], alpha=0.25,
                   markersize=1.4, markeredgewidth=0, rasterized=True)
         ax.plot(ends, ends, color="black", linewidth=0.8)
-        ax.set_title(f"{NAMES.get(name, name)}\nSpearman {rank[k]:.2f}, "
-                     f"{100 * under[k]:.0f} % low", fontsize=6)
+        ax.set_title(f"{NAMES.get(name, name)}\nSpearman {rank.sel(estimator=name):.2f}, "
+                     f"{100 * under.sel(estimator=name):.0f} % low", fontsize=6)
         ax.set_xlim(ends[0], 1.5 * ends[1])
         ax.set_ylim(ends[0], 1.5 * ends[1])
         for axis in (ax.xaxis, ax.yaxis):
@@ -73,17 +73,17 @@ def by_layer(results):
         ("layer of the model", ""), sharex=True)
     for ax, (variable, title, unit) in zip(axes.flat, TABLE):
         values = results.variable(variable, "layer", "estimator")
-        for k, name in enumerate(names):
-            if not np.isnan(values[:, k]).all():
-                ax.plot(results.layers, values[:, k], **looks[name])
+        for name in values.dropna("estimator", how="all").estimator.values:
+            ax.plot(values.layer, values.sel(estimator=name), **looks[name])
         ax.set_title(title)
         ax.set_ylabel(unit)
         if variable == "risk_log_ratio_median":
             ax.axhline(0, color="black", linewidth=0.7, linestyle=":")
         else:
-            ax.set_ylim(min(-0.02, np.nanmin(values, initial=0)), 1.02)
+            ax.set_ylim(min(-0.02, values.fillna(0).min()), 1.02)
     style.layer_axis(axes[1, 0], results)
-    columns = [means(results, variable) for variable, _, _ in TABLE]
-    style.numbers(fig, ["estimator", *(variable for variable, _, _ in TABLE)],
-                  [[name, *(column[k] for column in columns)] for k, name in enumerate(names)])
+    variables = [variable for variable, _, _ in TABLE]
+    columns = np.column_stack([means(results, variable) for variable in variables])
+    style.numbers(fig, ["estimator", *variables],
+                  [[name, *row] for name, row in zip(names, columns)])
     return fig

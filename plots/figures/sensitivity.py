@@ -6,9 +6,6 @@ and bands reach from the least to the most.
 """
 
 import functools
-import math
-
-import numpy as np
 
 from .. import grid, style
 
@@ -24,19 +21,16 @@ def pages(files, options):
     planned = []
     for stem, one in zip(grid.stems("sensitivity", found), found):
         lines = one.lines()
-        count = math.ceil(len(lines) / COLUMNS)
-        groups = [lines[k * len(lines) // count:(k + 1) * len(lines) // count]
-                  for k in range(count)]
-        planned += style.pages(stem, groups, functools.partial(draw, one))
+        if lines:
+            planned += style.pages(stem, style.groups(lines, COLUMNS), functools.partial(draw, one))
     return planned
 
 
 def draw(one, lines, note):
     labels = one.budgets()
-    shown = sorted({round(x) for x in np.linspace(0, len(labels) - 1, MOST_BUDGETS)})
+    shown = grid.spread(labels, MOST_BUDGETS)
     metrics = one.metrics()
-    keys = [style.key(one.budget_text(labels[b]), style.line_style(k))
-            for k, b in enumerate(shown)]
+    keys = [style.key(one.budget_text(label), style.line_style(k)) for k, label in enumerate(shown)]
     fig, axes = style.frame(
         f"Sensitivity of {one.preset}{note}", f"{one.subtitle}\ndotted: default"
         + ("; bands: least to most over traces" if one.traces > 1 else ""),
@@ -44,7 +38,7 @@ def draw(one, lines, note):
     for row, metric in zip(axes, metrics):
         values = one.values(metric)
         for ax, line in zip(row, lines):
-            draw_line(ax, line, values[:, :, shown])
+            draw_line(ax, line, values.sel(budget=shown))
         row[0].set_ylabel(metric.label)
     for ax, line in zip(axes[0], lines):
         ax.set_title(line.axis.name if not line.fixed else f"{line.axis.name}\nat {line.fixed}")
@@ -54,23 +48,21 @@ def draw(one, lines, note):
 
 
 def draw_line(ax, line, values):
-    at = [place for place, _ in line.points]
     x = line.axis.numbers
-    ticks = [x[place] for place in at] if x else list(range(len(at)))
-    records = [record for _, record in line.points]
-    for k in range(values.shape[2]):
-        along = values[:, records, k]
-        if len(along) > 1:
-            ax.fill_between(ticks, along.min(axis=0), along.max(axis=0), alpha=0.12, linewidth=0,
+    ticks = [float(value[0]) for value in line.records] if x else list(range(len(line.records)))
+    along = values.sel(policy=list(line.records.values()))
+    for k, own in enumerate(along.transpose("budget", "trace", "policy")):
+        if own.trace.size > 1:
+            ax.fill_between(ticks, own.min("trace"), own.max("trace"), alpha=0.12, linewidth=0,
                             color=style.line_style(k)["color"])
-        ax.plot(ticks, along.mean(axis=0), **style.line_style(k))
-    texts = [line.axis.text(line.axis.values[place]) for place in at]
+        ax.plot(ticks, own.mean("trace"), **style.line_style(k))
+    texts = [line.axis.text(value) for value in line.records]
     if x and ticks[0] > 0 and ticks[-1] / ticks[0] >= 20:
         ax.set_xscale("log")
         ax.minorticks_off()
     long = max(map(len, texts)) * len(texts) > 26
     ax.set_xticks(ticks, texts, rotation=40 if long else 0, ha="right" if long else "center",
                   rotation_mode="anchor")
-    if line.axis.base in [line.axis.values[place] for place in at]:
-        base = ticks[at.index(line.axis.values.index(line.axis.base))]
-        ax.axvline(base, color="black", linewidth=0.8, linestyle=":", zorder=1)
+    if line.axis.base in line.records:
+        base = list(line.records).index(line.axis.base)
+        ax.axvline(ticks[base], color="black", linewidth=0.8, linestyle=":", zorder=1)

@@ -32,7 +32,7 @@ def pages(files, options):
 def draw(one, plane):
     rows, columns, table = plane
     labels, metrics = one.budgets(), one.metrics()
-    shown = sorted({round(x) for x in np.linspace(0, len(labels) - 1, MOST_MAPS)})
+    shown = grid.spread(labels, MOST_MAPS)
     height = max(1.0, 0.4 + 0.15 * len(rows.values))
     fig, axes = style.frame(
         f"{one.preset}: {rows.name} against {columns.name}",
@@ -40,15 +40,16 @@ def draw(one, plane):
         "its own scale; frame: default; *: best", len(metrics), len(shown), height, (),
         (columns.name, ""))
     for line, metric in zip(axes, metrics):
-        values = one.values(metric).mean(axis=0)
-        for ax, budget in zip(line, shown):
-            cells = np.where(table >= 0, values[table, budget], np.nan)
+        values = one.values(metric).mean("trace")
+        for ax, label in zip(line, shown):
+            known = values.sel(budget=label).to_series()
+            cells = np.reshape([known.get(record, np.nan) for record in table.flat], table.shape)
             heat_map(ax, cells, metric.more_is_better)
             frame_default(ax, rows, columns)
             ticks(ax, rows, columns)
         line[0].set_ylabel(metric.label)
-    for ax, budget in zip(axes[0], shown):
-        ax.set_title(f"budget {one.budget_text(labels[budget])}")
+    for ax, label in zip(axes[0], shown):
+        ax.set_title(f"budget {one.budget_text(label)}")
     return fig
 
 

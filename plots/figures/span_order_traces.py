@@ -19,47 +19,42 @@ def pages(several, options):
     for results in several:
         if not results.has("span_retained_importance"):
             raise load.NotMeasured(f"{results.path}: no labelled spans")
-        if results.data.sizes["span"] < LEAST_SPANS:
+        if len(results.spans) < LEAST_SPANS:
             raise load.NotMeasured(f"{results.path}: fewer than {LEAST_SPANS} labelled spans")
-        if results.data.sizes["span"] != len(spans):
+        if len(results.spans) != len(spans):
             raise load.NotMeasured(f"{results.path}: other spans than {several[0].path}")
         if results.budgets.tolist() != several[0].budgets.tolist():
             raise load.Missing(f"{several[0].path} and {results.path} have different budgets")
-    policies = [one for one in load.common_policies(several) if not style.is_full(one)]
-    if not policies or np.sum(several[0].budgets < 1) < 2:
-        raise load.NotMeasured("no policy that drops entries at two budgets")
-    groups = [policies[first:first + style.PAGE_POLICIES]
-              for first in range(0, len(policies), style.PAGE_POLICIES)]
+    if np.sum(several[0].budgets < 1) < 2:
+        raise load.NotMeasured("fewer than two budgets below 1")
+    groups = style.groups(load.competitors(load.common_policies(several)))
     return style.pages("span_order_traces", groups, functools.partial(draw, several, spans))
 
 
 def draw(several, spans, policies, note):
-    found = [correlations(results) for results in several]
-    reference = several[0].budget_text(found[0][1])
+    found, (reference, *_) = zip(*(correlations(results) for results in several))
+    found = load.stacked(found, "trace").sel(policy=policies, budget=several[0].budgets < reference)
+    found = found.sortby("budget").transpose("policy", "budget", "trace")
     rows, columns = style.panel_grid(len(policies), 4)
     fig, axes = style.frame(
         f"Order of the spans by class score, over traces{note}",
         f"{several[0].model}, {len(several)} traces; Spearman's rank correlation over {len(spans)} "
-        f"spans with the order at budget {reference}\ncircles: traces (none where all scores are "
+        f"spans with the order at budget {several[0].budget_text(reference)}\ncircles: traces (none where all scores are "
         "equal); line and bars: mean over them and its 95 % bootstrap interval",
         rows, columns, 1.45, (), ("compression ratio (1 − budget)", "rank correlation"),
         sharex=True, sharey=True)
-    budgets = several[0].budgets
-    shown = [b for b in np.argsort(budgets, kind="stable") if budgets[b] < 1 and b != found[0][1]]
-    table = []
+    ratio, table = 1 - found.budget, []
     for ax, policy in zip(axes.flat, policies):
         means, bands = [], []
-        for b in shown:
-            each = np.array([values[results.policies.index(policy), b]
-                             for results, (values, _) in zip(several, found)])
-            defined = each[~np.isnan(each)]
+        ax.plot(ratio, found.sel(policy=policy), "o", color=style.COLOURS[0],
+                fillstyle="none", markersize=2.4, markeredgewidth=0.5, zorder=1)
+        for each in found.sel(policy=policy):
+            defined = each.dropna("trace")
             mean, (low, high) = statistics.over_traces(defined if defined.size else [np.nan])
-            ax.plot(np.full(each.size, 1 - budgets[b]), each, "o", color=style.COLOURS[0],
-                    fillstyle="none", markersize=2.4, markeredgewidth=0.5, zorder=1)
             means.append(mean)
             bands.append((mean - low, high - mean))
-            table.append([policy, budgets[b], defined.size, mean, low, high])
-        ax.errorbar(1 - budgets[shown], means, np.array(bands).T, color="black", linewidth=0.9,
+            table.append([policy, float(each.budget), defined.size, mean, low, high])
+        ax.errorbar(ratio, means, np.array(bands).T, color="black", linewidth=0.9,
                     capsize=2, marker="s", markersize=2.5, zorder=2)
         ax.set_ylim(-1.05, 1.05)
         ax.axhline(0, color="black", linewidth=0.7, linestyle=":")

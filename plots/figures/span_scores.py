@@ -4,8 +4,6 @@ entries, against the compression ratio (Pitfalls, Figures 2 and 3).
 
 import functools
 
-import numpy as np
-
 from .. import load, losses, style
 
 TITLE = "class score per span against compression ratio"
@@ -13,20 +11,16 @@ PAGE_PANELS = 20
 
 
 def pages(results, options):
-    if not results.has(losses.SCORE) or results.data.sizes.get("span", 0) == 0:
+    if not results.has(losses.SCORE) or not results.spans:
         raise load.NotMeasured(f"{results.path}: no labelled spans")
-    policies = [one for one in results.policies if not style.is_full(one)]
-    if not policies:
-        raise load.NotMeasured(f"{results.path}: no policy that drops entries")
-    groups = [policies[first:first + PAGE_PANELS]
-              for first in range(0, len(policies), PAGE_PANELS)]
+    groups = style.groups(load.competitors(results.policies), PAGE_PANELS)
     return style.pages("span_scores", groups, functools.partial(draw, results))
 
 
 def draw(results, policies, note):
-    scores = losses.scores(results)
-    spans = [str(span) for span in results.data["span"].values]
-    keys = [style.key(span, style.line_style(i), scores[..., i]) for i, span in enumerate(spans)]
+    scores = losses.scores(results).sortby("budget")
+    looks = {span: style.line_style(i) for i, span in enumerate(results.spans)}
+    keys = [style.key(span, look, scores.sel(span=span)) for span, look in looks.items()]
     rows, columns = style.panel_grid(len(policies), 5 if len(policies) > 4 else 4)
     titles = [style.wrapped(policy, 26) for policy in policies]
     lines = max(title.count("\n") + 1 for title in titles)
@@ -36,11 +30,9 @@ def draw(results, policies, note):
         rows, columns, (1.35 if rows > 1 else 1.8) + 0.1 * lines, keys,
         ("compression ratio (1 − budget)", "retained importance of the span"),
         sharex=True, sharey=True)
-    order = np.argsort(results.budgets, kind="stable")
     for ax, policy, title in zip(axes.flat, policies, titles):
-        for i in range(len(spans)):
-            ax.plot(1 - results.budgets[order],
-                    scores[results.policies.index(policy), order, i], **style.line_style(i))
+        for span, look in looks.items():
+            ax.plot(1 - scores.budget, scores.sel(policy=policy, span=span), **look)
         ax.set_title(title, fontsize=6)
         ax.set_ylim(-0.03, 1.03)
     style.hide_unused(axes, len(policies))

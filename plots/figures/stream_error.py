@@ -5,8 +5,6 @@ With a single budget each policy is a row with one dot.
 
 import functools
 
-import numpy as np
-
 from .. import load, measures, style
 
 TITLE = "stream error against the budget, a predictor of the model's loss"
@@ -28,32 +26,22 @@ def subtitle(results):
 
 def draw_curves(results, policies, note):
     values = results.variable("stream_error_rms", "policy", "budget")
-    lines = {policy: values[results.policies.index(policy)] for policy in policies}
-    keys = [style.key(policy, style.policy_style(results, policy), lines[policy])
-            for policy in policies]
     fig, axes = style.frame(f"Stream error against the budget{note}", subtitle(results), 1, 1, 2.6,
-                            keys, (style.budget_label(results), LABEL))
-    ax = axes[0, 0]
-    order = np.argsort(results.budgets, kind="stable")  # the file has them as they were typed
-    for policy, line in lines.items():
-        ax.plot(results.budgets[order], line[order],
-                **{"zorder": 2, **style.policy_style(results, policy)})
-    if np.isnan(list(lines.values())).all():
-        style.note_undefined(ax)
-    style.budget_axis(ax, results)
-    ax.set_ylim(bottom=0)
+                            style.policy_keys(results, policies, values),
+                            (style.budget_label(results), LABEL))
+    style.budget_lines(axes[0, 0], results, policies, values)
+    axes[0, 0].set_ylim(bottom=0)
     return fig
 
 
 def draw_dots(results, policies, note):
-    values = results.variable("stream_error_rms", "policy", "budget")[:, 0]
+    values = results.variable("stream_error_rms", "policy", "budget").sel(policy=policies)
     labels, size, row = style.row_labels(policies)
     fig, axes = style.frame(
-        f"Stream error at budget {results.budget_text(0)}{note}", subtitle(results), 1, 1,
+        f"Stream error at budget {results.budget_text(results.budgets[0])}{note}", subtitle(results), 1, 1,
         0.5 + row * len(policies))
     ax = axes[0, 0]
-    found = [values[results.policies.index(policy)] for policy in policies]
-    ax.plot(found, range(len(policies)), linestyle="", marker="o", color=style.COLOURS[0])
+    ax.plot(values.squeeze("budget"), range(len(policies)), linestyle="", marker="o", color=style.COLOURS[0])
     ax.set_yticks(range(len(policies)), labels, fontsize=size)
     ax.set_ylim(len(policies) - 0.5, -0.5)
     ax.set_xlim(left=0)

@@ -24,11 +24,11 @@ def pages(files, options):
 
 def effects(one, metric, budget):
     """[(line, least, most)]: (difference from the default, value of the axis), widest first."""
-    values = one.values(metric).mean(axis=0)[:, one.budgets().index(budget)]
+    values = one.values(metric).mean("trace").sel(budget=budget).to_series()
     rows = []
     for line in one.lines():
-        along = [(values[record], line.axis.text(line.axis.values[at]))
-                 for at, record in line.points]
+        along = [(values[record], line.axis.text(value))
+                 for value, record in line.records.items()]
         middle = values[one.base] if one.base is not None else sorted(along)[len(along) // 2][0]
         along = [(value - middle, text) for value, text in along]
         rows.append((line, min(along), max(along)))

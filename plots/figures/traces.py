@@ -17,15 +17,6 @@ TITLE = "stream error, mean and outliers over several traces, with bootstrap int
 READS = "several"
 
 
-def below(values, axes):
-    """Share of (layer, step) pairs whose value is below 0.5, in percent."""
-    return 100 * np.mean(values < 0.5, axis=axes)
-
-
-def root_mean_square(values):
-    return np.sqrt(style.mean_over(np.square(values), -1))
-
-
 class Column(NamedTuple):
     """What is shown of a measure; its variable has values over (layer, step), or over steps."""
 
@@ -49,21 +40,21 @@ class Column(NamedTuple):
 
 
 def layered_errors(measure):
-    return (Column(measure, "mean over layers and steps", lambda v: style.mean_over(v, (-2, -1)),
-                   "relative"),
-            Column(measure, "worst step, mean over layers",
-                   lambda v: style.mean_over(style.most(v, -1), -1), "relative"))
+    return (Column(measure, "mean over layers and steps", lambda v: v.mean(PAIRS), "relative"),
+            Column(measure, "worst step, mean over layers", lambda v: v.max("step").mean("layer"),
+                   "relative"))
 
 
+PAIRS = ["layer", "step"]
 RETAINED = functools.partial(Column, "retained_importance")
 COLUMNS = (
-    Column("stream_error", "rms over steps", root_mean_square, "relative"),
-    Column("stream_error", "worst step", lambda v: style.most(v, -1), "relative"),
-    RETAINED("worst step of all layers", lambda v: v.min(axis=(-2, -1)), "fraction", beside=False),
-    RETAINED("worst step, mean over layers", lambda v: v.min(axis=-1).mean(axis=-1), "fraction",
+    Column("stream_error", "rms over steps", lambda v: np.sqrt((v ** 2).mean("step")), "relative"),
+    Column("stream_error", "worst step", lambda v: v.max("step"), "relative"),
+    RETAINED("worst step of all layers", lambda v: v.min(PAIRS), "fraction", beside=False),
+    RETAINED("worst step, mean over layers", lambda v: v.min("step").mean("layer"), "fraction",
              beside=False, in_table=False),
-    RETAINED("mean over layers and steps", lambda v: v.mean(axis=(-2, -1)), "fraction"),
-    RETAINED("below 0.5, of (layer, step) pairs", lambda v: below(v, (-2, -1)), "%",
+    RETAINED("mean over layers and steps", lambda v: v.mean(PAIRS), "fraction"),
+    RETAINED("below 0.5, of (layer, step) pairs", lambda v: 100 * (v < 0.5).mean(PAIRS), "%",
              short="steps and layers below 0.5"),
     *layered_errors("output_error"),
     *layered_errors("residual_error"),
@@ -78,11 +69,8 @@ def pages(several, options):
     if not drawn:
         raise load.NotMeasured(f"{several[0].path}: no variable "
                                f"{names[0] if names else measures.BESIDE}")
-    policies = [one for one in load.common_policies(several) if not style.is_full(one)]
-    if not policies:
-        raise load.NotMeasured("no policy that drops entries")
     shown = Shown(names, drawn, [one for one in there if one not in drawn])
-    groups = [policies[first:first + 26] for first in range(0, len(policies), 26)]
+    groups = style.groups(load.competitors(load.common_policies(several)), 26)
     return style.pages("traces", groups, functools.partial(draw, several, options, shown)) + \
         style.pages("traces-table", groups, functools.partial(draw_table, several, options, shown))
 
@@ -112,16 +100,14 @@ def values_of(results, name, options, policies):
     """[policy, layer, step], or [policy, step] of what is of all layers together."""
     layered = ("layer",) if "layer" in results.data[name].dims else ()
     values = results.variable(name, "policy", "budget", *layered, "step")
-    return values[[results.policies.index(one) for one in policies],
-                  results.nearest_budget(options.budget)]
+    return values.sel(policy=policies, budget=results.nearest_budget(options.budget))
 
 
 def over_steps(column, curve):
     """The column on resampled steps: [1000, policy]. Steps that were not evaluated stay out."""
-    defined = ~np.isnan(curve).all(axis=tuple(range(curve.ndim - 1)))
-    if defined.any():
-        curve = curve[..., defined]
-    return [column.of(curve[..., one]) for one in statistics.resampled_steps(curve.shape[-1])]
+    if curve.notnull().any():
+        curve = curve.dropna("step", how="all")
+    return [column.of(curve.isel(step=one)) for one in statistics.resampled_steps(curve.step.size)]
 
 
 def titles(several, options, names):
@@ -150,9 +136,7 @@ def draw(several, options, shown, policies, note):
     differs = marked(several, options, policies, values)
     labels, size, row = style.row_labels(policies)
     budgets, subtitle, reading = titles(several, options, shown.names)
-    looks = [{"color": style.COLOURS[i % 10], "marker": style.MARKERS[i % 10], "markersize": 3,
-              "linestyle": "", "fillstyle": "full" if i < 10 else "none",
-              "markeredgewidth": 0.4} for i in range(len(several))]
+    looks = [style.mark_style(i) for i in range(len(several))]
     star = "; *: differs from the first row, 95 % interval of the difference over traces" \
         if differs.any() else ""
     rows, across = style.panel_grid(len(shown.drawn), 4)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import matplotlib
 import numpy as np
+import xarray
 
 from .. import load, measures, style
 
@@ -23,8 +24,8 @@ class Map(NamedTuple):
     """Values [policy, layer], what they come to over the layers, and how a cell is read."""
 
     title: str
-    values: np.ndarray
-    summary: np.ndarray
+    values: xarray.DataArray
+    summary: xarray.DataArray
     kind: str  # share: 1 is best; count: 0, of the steps; error: 0
 
 
@@ -51,31 +52,30 @@ def maps_of(name, cells, alone):
     """The maps of a measure; `cells(variable, *dims)` are those of the chosen policies."""
     if name == "stream_error":
         layers, whole = cells("residual_error", "layer", "step"), cells("stream_error", "step")
-        return [Map("residual error, worst step\n(all: stream error)", style.most(layers, -1),
-                    style.most(whole, -1), "error"),
+        return [Map("residual error, worst step\n(all: stream error)", layers.max("step"),
+                    whole.max("step"), "error"),
                 Map("residual error, rms over steps\n(all: stream error)", rms(layers), rms(whole),
                     "error")]
     words = measures.words(name)
     if name == "retained_importance":
         average = cells("retained_importance_mean", "layer")
-        of_means = Map(f"{words},\nmean over steps (fraction)", average, mean(average), "share")
+        of_means = Map(f"{words},\nmean over steps (fraction)", average, average.mean("layer"), "share")
         if not alone:
             return [of_means]
         least, outliers = cells("retained_importance_min", "layer"), cells("outlier_count", "layer")
-        return [Map(f"{words},\nworst step (fraction)", least, worst(least), "share"), of_means,
-                Map(f"{words},\noutliers (steps below the line)", outliers, total(outliers),
-                    "count")]
+        return [Map(f"{words},\nworst step (fraction)", least, least.min("layer"), "share"), of_means,
+                Map(f"{words},\noutliers (steps below the line)", outliers,
+                    outliers.sum("layer", min_count=1), "count")]
     most, average = cells(f"{name}_max", "layer"), cells(f"{name}_mean", "layer")
-    return [Map(f"{words},\nworst step", most, style.most(most, 1), "error"),
-            Map(f"{words},\nmean over steps", average, mean(average), "error")]
+    return [Map(f"{words},\nworst step", most, most.max("layer"), "error"),
+            Map(f"{words},\nmean over steps", average, average.mean("layer"), "error")]
 
 
 def draw(results, options, names, policies, note):
     budget = results.nearest_budget(options.budget)
-    chosen = [results.policies.index(policy) for policy in policies]
 
     def cells(name, *dims):
-        return results.variable(name, "policy", "budget", *dims)[chosen, budget]
+        return results.variable(name, "policy", "budget", *dims).sel(policy=policies, budget=budget)
 
     maps = [one for name in names for one in maps_of(name, cells, len(names) == 1)]
     beside = len(results.layers) <= BESIDE
@@ -97,8 +97,9 @@ def draw(results, options, names, policies, note):
 
 def heat_map(ax, one, steps):
     """Cells with their numbers; the last column, set apart, is the summary over layers."""
-    policies, layers = one.values.shape
-    worse = 1 - one.values if one.kind == "share" else one.values
+    values, summary = one.values.values, one.summary.values
+    policies, layers = values.shape
+    worse = 1 - values if one.kind == "share" else values
     # Square root: one outlier in a hundred steps must look different from none.
     gamma, top, text = {
         "share": (1.0, 1.0, share), "count": (0.5, max(1.0, steps / 2), count),
@@ -112,9 +113,9 @@ def heat_map(ax, one, steps):
     for i in range(policies):
         for k in range(layers):
             dark = np.dot(image[i, k, :3], (0.299, 0.587, 0.114)) < 0.5
-            ax.text(k, i, text(one.values[i, k]), ha="center", va="center", fontsize=size,
+            ax.text(k, i, text(values[i, k]), ha="center", va="center", fontsize=size,
                     color="white" if dark else "black")
-        ax.text(layers, i, text(one.summary[i]), ha="center", va="center", fontsize=size,
+        ax.text(layers, i, text(summary[i]), ha="center", va="center", fontsize=size,
                 fontweight="bold")
     ax.set_xlim(-0.5, layers + 0.5)
     ax.grid(False)
@@ -123,26 +124,8 @@ def heat_map(ax, one, steps):
         spine.set_visible(False)
 
 
-def over_layers(function, values):
-    """`function` over the defined values of each row; NaN for a row without any."""
-    defined = [row[~np.isnan(row)] for row in values]
-    return np.array([function(row) if row.size else np.nan for row in defined])
-
-
-def worst(values):
-    return over_layers(np.min, values)
-
-
-def mean(values):
-    return over_layers(np.mean, values)
-
-
 def rms(values):
-    return np.sqrt(style.mean_over(np.square(values), -1))
-
-
-def total(values):
-    return over_layers(np.sum, values)
+    return np.sqrt((values ** 2).mean("step"))
 
 
 def share(value):

@@ -87,7 +87,7 @@ def changing(results):
 def span_list(results):
     if not results.has("span_begin", "span_end") or results.data.sizes.get("span", 0) == 0:
         return []
-    begins, ends = (results.variable(name, "span") for name in ("span_begin", "span_end"))
+    begins, ends = (results.variable(name, "span").values for name in ("span_begin", "span_end"))
     return [{"name": str(name), "begin": int(begin), "end": int(end)}
             for name, begin, end in zip(results.data["span"].values, begins, ends)]
 
@@ -148,7 +148,7 @@ def step_series(detail):
             continue
         if set(array.dims) == {"policy", "budget", "step"}:
             listed.append(pooled_series(detail, name, array, fine,
-                                        results.variable(name, "policy", "budget", "step")))
+                                        results.variable(name, "policy", "budget", "step").values))
         elif set(array.dims) == {"policy", "budget", "layer", "step"}:
             listed.append(layered_series(detail, name, array, fine, bounds))
     if fine.size <= results.steps.size:
@@ -238,7 +238,8 @@ def kept_shares(detail):
     for name, dim in (("kept", "kv_head"), ("kept_query", "head")):
         if not results.has(name):
             continue
-        values = results.variable(name, "policy", "budget", "layer", dim) / detail.source.prompt
+        values = results.variable(name, "policy", "budget", "layer", dim).values
+        values = values / detail.source.prompt
         found[dim] = by_policy(detail, name, "float32", lambda p, v=values: v[p], values.shape[0])
     return found
 
@@ -334,7 +335,7 @@ def span_rates(detail):
     results, listed = detail.results, {}
     for name in ("keep_rate", "bias_index", "span_retained_importance"):
         if results.has(name) and results.data.sizes.get("span", 0):
-            values = results.variable(name, "policy", "budget", "layer", "span")
+            values = results.variable(name, "policy", "budget", "layer", "span").values
             listed[name] = by_policy(detail, name, "float32", lambda p, v=values: v[p],
                                      values.shape[0])
     return listed

@@ -68,16 +68,16 @@ def measures_of(source):
             continue
         dims = set(array.dims)
         if dims == {"policy", "budget"}:
-            yield measure(name, array), results.variable(name, "policy", "budget")
+            yield measure(name, array), results.variable(name, "policy", "budget").values
         elif dims == {"policy", "budget", "step"}:
-            values = results.variable(name, "policy", "budget", "step")
+            values = results.variable(name, "policy", "budget", "step").values
             yield measure(name, array, "worst", "worst step"), extreme(name, values)
         elif dims == {"policy", "budget", "layer"}:
             yield from over_layers(name, array, results)
 
 
 def over_layers(name, array, results):
-    values = results.variable(name, "policy", "budget", "layer")
+    values = results.variable(name, "policy", "budget", "layer").values
     if array.attrs.get("units") == "count":
         with np.errstate(invalid="ignore"):
             total = np.where(np.isnan(values).all(-1), np.nan, np.nansum(values, -1))

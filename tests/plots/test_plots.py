@@ -27,6 +27,7 @@ try:
     import h5netcdf  # noqa: F401
     import matplotlib.image
     import numpy as np
+    import xarray
 
     import fake_results
     from kvsim.plots import draw, load, measures, style
@@ -152,7 +153,7 @@ class FiguresTest(PlotTest):
     def test_worst_cases_are_those_of_the_metrics_asked_for(self):
         results = load.open_results(self.file())
         def cells(name, *dims):
-            return results.variable(name, "policy", "budget", *dims)[:, 0]
+            return results.variable(name, "policy", "budget", *dims).isel(budget=0)
         worst, over_steps = worst_case.maps_of("stream_error", cells, False)
         data = results.data.isel(budget=0)
         np.testing.assert_allclose(worst.values, data.residual_error.max("step"))
@@ -386,13 +387,14 @@ class RefusalTest(PlotTest):
 class PartsTest(PlotTest):
     def test_the_nearest_budget_is_taken(self):
         results = load.open_results(self.file(budgets=(0.9, 0.4, 0.1)))
-        for wanted, index in (("0.5", 1), ("85%", 0), ("20", 2), ("0.1", 2), ("1000", 0)):
-            self.assertEqual(results.nearest_budget(wanted), index, wanted)
+        for wanted, nearest in (("0.5", 0.4), ("85%", 0.9), ("20", 0.1), ("0.1", 0.1),
+                                ("1000", 0.9)):
+            self.assertEqual(results.nearest_budget(wanted), nearest, wanted)
 
     def test_counts_are_named_as_they_were_typed(self):
         results = load.open_results(self.file(budgets=(0.16, 0.64), labels=("64", "256")))
-        self.assertEqual(results.budget_text(1), "256 tokens (ratio 0.64)")
-        self.assertEqual(results.nearest_budget("64"), 0)
+        self.assertEqual(results.budget_text(0.64), "256 tokens (ratio 0.64)")
+        self.assertEqual(results.nearest_budget("64"), 0.16)
         self.assertTrue(results.budgets_are_counts)
 
     def test_a_subtitle_names_model_lengths_and_trace(self):
@@ -418,9 +420,12 @@ class PartsTest(PlotTest):
         self.assertTrue(np.all(retained_importance.running_median(line) == 0.8))
 
     def test_the_summary_over_layers_leaves_out_undefined_values(self):
-        values = np.array([[0.2, np.nan, 0.4], [np.nan] * 3])
-        np.testing.assert_allclose(worst_case.worst(values), [0.2, np.nan])
-        np.testing.assert_allclose(worst_case.mean(values), [0.3, np.nan])
+        values = xarray.DataArray([[0.2, np.nan, 0.4], [np.nan] * 3], dims=("policy", "layer"))
+        least, average, outliers = worst_case.maps_of("retained_importance",
+                                                      lambda name, *dims: values, True)
+        np.testing.assert_allclose(least.summary, [0.2, np.nan])
+        np.testing.assert_allclose(average.summary, [0.3, np.nan])
+        np.testing.assert_allclose(outliers.summary, [0.6, np.nan])
         self.assertEqual([worst_case.share(v) for v in (0.204, 0.9949, 0.999, 1, 0, np.nan)],
                          [".20", ".99", "1.0", "1.0", ".00", "–"])
 

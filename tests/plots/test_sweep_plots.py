@@ -21,13 +21,20 @@ class SweepFiguresTest(PlotTest):
                {"prior": "constant", "votes": "b"},
                {"prior": "constant", "prior_value": "0.2", "votes": "b"}]
 
+    # As the program writes them, values in the order of the records.
+    AXES = [{"keys": keys, "values": values, "default": default} for keys, values, default in (
+        (["window"], [["32"], ["8"], ["128"]], ["32"]), (["kernel"], [["5"], ["7"]], ["5"]),
+        (["prior", "votes"], [["none", "a"], ["constant", "b"]], ["none", "a"]),
+        (["prior_value"], [["0.1"], ["0.2"]], ["0.1"]))]
+
     def sweep(self, name="results.nc", sweep=True, edit=None, **options):
         records, policies = [], []
         for changes in self.CHANGES:
             records.append("snapkv:x" + "".join(f",{k}={v}" for k, v in changes.items()))
             policies.append({"record": records[-1], "preset": "snapkv", "variant": "x",
                              "parameters": {**self.KEYS, **changes}})
-        attributes = {"config": json.dumps({"policies": policies}), "trace_digest": name}
+        attributes = {"config": json.dumps({"policies": policies}), "trace_digest": name,
+                      "axes": json.dumps({"snapkv:x": self.AXES})}
         if sweep:
             attributes["sweep"] = "{}"
 
@@ -51,19 +58,48 @@ class SweepFiguresTest(PlotTest):
                          [(("window",), ("32",)), (("kernel",), ("5",)),
                           (("prior", "votes"), ("none", "a")), (("prior_value",), ("0.1",))])
         self.assertEqual(one.axes[0].values, [("8",), ("32",), ("128",)])
-        self.assertEqual(one.records[one.base], "snapkv:x")
+        self.assertEqual(one.base, "snapkv:x")
 
     def test_a_line_has_the_other_axes_at_their_defaults(self):
+        def records(line):
+            return {",".join(value): record.removeprefix("snapkv:x")
+                    for value, record in line.records.items()}
         window, kernel, prior, value = self.grid(self.sweep()).lines()
-        self.assertEqual(window.points, [(0, 1), (1, 0), (2, 2)])
-        self.assertEqual(kernel.points, [(0, 0), (1, 3)])
-        self.assertEqual(prior.points, [(0, 0), (1, 6)])
-        self.assertEqual((value.points, value.fixed), ([(0, 6), (1, 7)], "prior=constant, votes=b"))
+        self.assertEqual(list(records(window).items()),
+                         [("8", ",window=8"), ("32", ""), ("128", ",window=128")])
+        self.assertEqual(records(kernel), {"5": "", "7": ",kernel=7"})
+        self.assertEqual(records(prior), {"none,a": "", "constant,b": ",prior=constant,votes=b"})
+        self.assertEqual(list(records(value)), ["0.1", "0.2"])
+        self.assertEqual((window.fixed, value.fixed), ("", "prior=constant, votes=b"))
 
     def test_only_axes_that_are_crossed_make_a_map(self):
         [(rows, columns, table)] = self.grid(self.sweep()).planes()
         self.assertEqual((rows.name, columns.name), ("window", "kernel"))
-        np.testing.assert_array_equal(table, [[1, 4], [0, 3], [2, 5]])
+        records = np.reshape([record.removeprefix("snapkv:x") for record in table.flat], (3, 2))
+        np.testing.assert_array_equal(records, [
+            [",window=8", ",window=8,kernel=7"], ["", ",kernel=7"],
+            [",window=128", ",window=128,kernel=7"]])
+
+    def test_where_the_default_was_not_run_the_middle_value_stands_for_it(self):
+        def without(data):
+            axes = json.loads(data.attrs["axes"])
+            axes["snapkv:x"][0]["default"] = ["64"]
+            return data.assign_attrs(axes=json.dumps(axes))
+        self.assertEqual(self.grid(self.sweep(edit=without)).axes[0].base, ("32",))
+
+    def test_files_of_an_older_program_are_refused_in_one_line(self):
+        def edited(axes):
+            return lambda data: data.assign_attrs(axes=axes) if axes else \
+                data.drop_attrs().assign_attrs({key: value for key, value in data.attrs.items()
+                                                if key != "axes"})
+        for k, (axes, pattern) in enumerate((
+                (None, "no attribute axes, so an older kvsim wrote it; run the sweep again"),
+                ("[]", "attribute axes is not"), ('{"snapkv:x": [{"keys": ["a", "b"]}]}', "axes"),
+                ('{"snapkv:x": [{"keys": ["window"], "values": [], "default": ["1"]}]}', "axes"),
+                ('{"snapkv:x": [{"keys": ["window"], "values": [["7"]], "default": ["7"]}]}',
+                 "attributes axes and config do not fit together: window"))):
+            self.refused(3, pattern, self.sweep(f"{k}.nc", edit=edited(axes)), "-o", self.out,
+                         "--only", "sensitivity")
 
     def test_effects_are_differences_from_the_default_and_the_widest_comes_first(self):
         def edit(data):
@@ -79,7 +115,7 @@ class SweepFiguresTest(PlotTest):
 
     def test_traces_of_one_sweep_make_one_figure(self):
         files = [self.sweep("a.nc"), self.sweep("b.nc", seed=1)]
-        self.assertEqual(self.grid(*files).values(self.metric("stream_error_rms")).shape[0], 2)
+        self.assertEqual(self.grid(*files).values(self.metric("stream_error_rms")).trace.size, 2)
         code, out, err = self.draw(*files, "-o", self.out, "--formats", "png", "--only",
                                    self.FIGURES)
         self.assertEqual((code, err), (0, []))
@@ -89,11 +125,12 @@ class SweepFiguresTest(PlotTest):
     def test_seeds_of_a_trace_are_averaged(self):
         same = {"edit": lambda data: data.assign_attrs(trace_digest="one")}
         files = [self.sweep("a.nc", **same), self.sweep("b.nc", seed=1, **same)]
-        for name, average in (("retained_importance_mean", np.mean),
-                              ("stream_error_rms", grid.root_mean_square)):
+        for name in ("retained_importance_mean", "stream_error_rms"):
+            power = 2 if name.startswith("stream") else 1
             values = self.grid(*files).values(self.metric(name))
-            single = [self.grid(path).values(self.metric(name))[0] for path in files]
-            np.testing.assert_allclose(values[0], average(single, axis=0))
+            single = [self.grid(path).values(self.metric(name)).isel(trace=0) for path in files]
+            expected = np.mean([one ** power for one in single], axis=0) ** (1 / power)
+            np.testing.assert_allclose(values.isel(trace=0), expected)
 
     def test_stream_error_leads_and_the_papers_measure_is_beside_it(self):
         def shown(*paths, **options):
