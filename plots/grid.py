@@ -245,9 +245,11 @@ def grids(files, options):
             sweeps.setdefault(tuple(one.policies), []).append(one)
     found = []
     for policies, results in sweeps.items():
-        axes = written(results[0])
-        for preset, settings in by_preset(results[0]).items():
-            if not axes.get(preset) or len(settings) < 2:
+        presets = {preset: settings for preset, settings in by_preset(results[0]).items()
+                   if len(settings) > 1}
+        axes = written(results[0]) if presets else {}
+        for preset, settings in presets.items():
+            if not axes.get(preset):
                 continue
             grid = Grid(preset, results, axes[preset], settings,
                         measures.of_files(results, options))

@@ -144,11 +144,12 @@ def frame(title, subtitle, rows, columns, panel_height, keys=(), labels=("", "")
     """
     fig = plt.figure(figsize=(WIDTH, rows * panel_height), layout="constrained")
     fig.get_layout_engine().set(w_pad=PAD, h_pad=PAD, wspace=0.02, hspace=0.03)
+    lines = [part for line in subtitle.split("\n") for part in textwrap.wrap(line, 138)]
     # Around the panels, so that a shared label and the legend both have room of their own.
     panels = fig.subfigures()
     left = {"x": 0.06 / WIDTH, "ha": "left"}
     around = [fig.suptitle(title, fontsize=9, fontweight="bold", **left),
-              panels.suptitle(subtitle, fontsize=7, color="0.3", wrap=True, **left)]
+              panels.suptitle("\n".join(lines), fontsize=7, color="0.3", **left)]
     if labels[0]:
         around.append(panels.supxlabel(labels[0]))
     if labels[1]:

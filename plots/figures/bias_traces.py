@@ -25,7 +25,7 @@ def draw(several, rows, options, policies, note):
     for name, files in rows.items():
         budget = files[0].nearest_budget(options.budget)
         keep, unbiased = (each.sel(budget=budget) for each in of_files(files, policies))
-        panels += [(f"{span}\n{style.narrow(name, 26)}", keep.sel(span=span) - unbiased)
+        panels += [(f"{span}\n{style.narrow(name, 26)}", (keep.sel(span=span) - unbiased).values)
                    for span in files[0].spans]
     labels, size, row = style.row_labels(policies)
     budgets = {results.budget_text(results.nearest_budget(options.budget)) for results in several}
@@ -38,7 +38,7 @@ def draw(several, rows, options, policies, note):
         "95 % bootstrap interval\nbias index: keep rate of the span − share of all entries kept; "
         "0 is unbiased", grid_rows, columns, 0.35 + 0.1 * lines + max(row, 0.26) * len(policies),
         (), ("bias index (fraction of the span)", ""), sharex=True, sharey=True)
-    limit = max(0.1, 1.1 * max(float(abs(values).max()) for _, values in panels))
+    limit = max(0.1, 1.1 * max(float(np.nanmax(np.abs(values))) for _, values in panels))
     table = []
     for ax, (title, values) in zip(axes.flat, panels):
         mean, (low, high) = statistics.over_traces(values)

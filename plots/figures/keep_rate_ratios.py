@@ -7,7 +7,7 @@ upward, compression to the right. Where a policy is unbiased every layer has the
 
 import functools
 
-import numpy as np
+import xarray
 
 from .. import load, style
 
@@ -18,32 +18,27 @@ ALL = "all prompt entries"
 
 
 def pages(results, options):
-    if not results.has("keep_rate", "bias_index") or results.data.sizes.get("span", 0) == 0:
+    if not results.has("keep_rate", "bias_index") or not results.spans:
         raise load.NotMeasured(f"{results.path}: no labelled spans")
     if results.budgets.size < 2:
         raise load.NotMeasured(f"{results.path}: one budget only")
-    policies = [one for one in results.policies if not style.is_full(one)]
-    if not policies:
-        raise load.NotMeasured(f"{results.path}: no policy that drops entries")
-    spans = [str(span) for span in results.data["span"].values]
-    groups = [(policies[row:row + ROWS], spans[first:first + MAPS])
-              for first in range(0, len(spans), MAPS) for row in range(0, len(policies), ROWS)]
+    groups = [(policies, spans) for spans in style.groups(results.spans, MAPS)
+              for policies in style.groups(load.competitors(results.policies), ROWS)]
     return style.pages("keep_rate_ratios", groups, functools.partial(draw, results))
 
 
 def maps(results):
-    """([policy, span or all, layer, budget by ratio], ratios); NaN where a span is empty."""
+    """[policy, span or all, layer, budget], the largest budget first; NaN where a span is empty."""
     dims = ("policy", "span", "layer", "budget")
     rates, bias = results.variable("keep_rate", *dims), results.variable("bias_index", *dims)
-    order = np.argsort(-results.budgets, kind="stable")
-    whole = np.nanmax(rates - bias, axis=1, keepdims=True)   # the same of every span
-    return np.concatenate([rates, whole], axis=1)[..., order], 1 - results.budgets[order]
+    whole = (rates - bias).max("span").expand_dims(span=[ALL])   # the same of every span
+    return xarray.concat([rates, whole], "span").transpose(*dims).sortby("budget", ascending=False)
 
 
 def draw(results, group, note):
     policies, spans = group
-    values, ratios = maps(results)
-    names = [str(span) for span in results.data["span"].values] + [ALL]
+    values = maps(results)
+    ratios = 1 - values.budget.values
     columns = [*spans, ALL]
     titles = [style.wrapped(policy, 26) for policy in policies]
     fig, axes = style.frame(
@@ -54,7 +49,7 @@ def draw(results, group, note):
     image, table = None, []
     for row, policy, title in zip(axes, policies, titles):
         for ax, column in zip(row, columns):
-            cells = values[results.policies.index(policy), names.index(column)]
+            cells = values.sel(policy=policy, span=column).values
             image = ax.imshow(cells, aspect="auto", origin="lower", cmap="viridis", vmin=0, vmax=1,
                               interpolation="nearest")
             every, wide = (max(1, size // 5) for size in cells.shape)

@@ -6,6 +6,8 @@ Needs `kvsim replay --metric key_norm`.
 
 import functools
 
+import numpy as np
+
 
 from .. import load, style
 
@@ -28,7 +30,8 @@ def draw(results):
         "norm and position, per KV head", 1, 3, 2.3,
         [style.key("one head", style.DOTS), style.key("mean over heads", style.line_style(0))])
     ratio = norms / norms.median("part")
-    off = float(abs(ratio - 1).quantile(0.98).fillna(1).clip(min=0.05))
+    off = abs(ratio - 1).values[np.isfinite(ratio)]
+    off = max(0.05, float(np.percentile(off, 98))) if off.size else 1.0
     image = axes[0, 0].imshow(ratio, aspect="auto", cmap="viridis", vmin=1 - off, vmax=1 + off,
                               interpolation="nearest",
                               extent=(parts[0], parts[-1], len(layers) - 0.5, -0.5))

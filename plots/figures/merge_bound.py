@@ -53,7 +53,7 @@ def draw(results, budget, found):
             band(ax, at, values.sel(case), style.line_style(look))
         ax.set_yscale("log")
         style.log_ticks(ax.yaxis)
-        labels = ["\n".join((f"{delay:g}", *(share(values.sel(case, delay=delay))
+        labels = ["\n".join((f"{delay:g}", *(share(values.sel({**case, "delay": delay}))
                                              for values in (applicable, violated))))
                   for delay in delays]
         ax.set_xticks(at, labels)
@@ -63,9 +63,12 @@ def draw(results, budget, found):
 
 
 def band(ax, at, values, look):
+    values = values.assign_coords(delay=at).dropna("delay", how="all")
+    if values.size == 0:
+        return
     low, middle, high = values.quantile([0, 0.5, 1], "layer").clip(min=1e-9)
-    ax.fill_between(at, low, high, color=look["color"], alpha=0.15, linewidth=0)
-    ax.plot(at, middle, **look)
+    ax.fill_between(values.delay, low, high, color=look["color"], alpha=0.15, linewidth=0)
+    ax.plot(values.delay, middle, **look)
 
 
 def share(values):

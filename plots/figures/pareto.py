@@ -178,7 +178,7 @@ def draw_points(several, lost, groups, bases, note):
             for value in groups[base]:
                 at = {"lambda": value}
                 ax.plot(*own.sel(at).values, **{**looks[value], "markersize": 4.5})
-                if bad.sel(at, budget=budget):
+                if bad.sel({**at, "budget": budget}):
                     ax.plot(*own.sel(at).values, **CROSS)
             ax.margins(0.12)
             ax.locator_params(nbins=4)

@@ -39,7 +39,7 @@ def draw(one, lines, note):
         values = one.values(metric)
         for ax, line in zip(row, lines):
             draw_line(ax, line, values.sel(budget=shown))
-        row[0].set_ylabel(metric.label)
+        row[0].set_ylabel(metric.label, fontsize=6)
     for ax, line in zip(axes[0], lines):
         ax.set_title(line.axis.name if not line.fixed else f"{line.axis.name}\nat {line.fixed}")
     for ax, line in zip(axes[-1], lines):

@@ -33,7 +33,7 @@ def draw(one, plane):
     rows, columns, table = plane
     labels, metrics = one.budgets(), one.metrics()
     shown = grid.spread(labels, MOST_MAPS)
-    height = max(1.0, 0.4 + 0.15 * len(rows.values))
+    height = max(1.15, 0.4 + 0.15 * len(rows.values))
     fig, axes = style.frame(
         f"{one.preset}: {rows.name} against {columns.name}",
         f"{one.subtitle}\nrows: {rows.name}; darker is worse, each map has "
@@ -47,9 +47,9 @@ def draw(one, plane):
             heat_map(ax, cells, metric.more_is_better)
             frame_default(ax, rows, columns)
             ticks(ax, rows, columns)
-        line[0].set_ylabel(metric.label)
+        line[0].set_ylabel(metric.label, fontsize=6)
     for ax, label in zip(axes[0], shown):
-        ax.set_title(f"budget {one.budget_text(label)}")
+        ax.set_title("budget " + one.budget_text(label).replace(" (", "\n("))
     return fig
 
 
