@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/terminal.hpp"
+#include "io/csv.hpp"
 #include "sim/core/decimal.hpp"
 
 namespace kvsim::cli {
@@ -78,8 +79,7 @@ std::string csv_cell(const Json& value) {
   if (value.is_null()) return "nan";
   if (value.is_number_float()) return shortest(value.get<double>());
   if (!value.is_string()) return value.dump();
-  const std::string text = value.get<std::string>();
-  return text.find(',') == std::string::npos ? text : "\"" + text + "\"";
+  return value.get<std::string>();
 }
 
 }  // namespace
@@ -119,19 +119,15 @@ std::string best_text(const BestTable& table, const std::vector<std::string>& me
 }
 
 std::string best_csv(const BestTable& table) {
-  std::string text;
-  const Json names = fields(BestRow());
-  for (const auto& [name, value] : names.items()) {
-    text += (text.empty() ? "" : ",") + name;
-  }
-  text += "\n";
+  std::vector<std::string> names;
+  const Json columns = fields(BestRow());
+  for (const auto& [name, value] : columns.items()) names.push_back(name);
+  std::string text = csv_line(names);
   for (const BestRow& row : table.rows) {
-    std::string line;
-    const Json cells = fields(row);
-    for (const auto& [name, value] : cells.items()) {
-      line += (line.empty() ? "" : ",") + csv_cell(value);
-    }
-    text += line + "\n";
+    std::vector<std::string> cells;
+    const Json values = fields(row);
+    for (const Json& value : values) cells.push_back(csv_cell(value));
+    text += csv_line(cells);
   }
   return text;
 }

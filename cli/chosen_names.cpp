@@ -1,5 +1,7 @@
 #include "cli/chosen_names.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "cli/parse.hpp"
@@ -16,12 +18,10 @@ std::vector<std::string> chosen_names(const std::vector<std::string>& lists,
   for (const std::string& list : lists) {
     for (std::string& item : split_list(list, "--" + name)) {
       if (std::ranges::find(known, item) == known.end()) {
-        std::string expected;
-        for (const std::string& one : shown) expected += (expected.empty() ? "" : ", ") + one;
         usage_error({.what = "unknown " + name,
                      .where = "--" + name,
                      .found = item,
-                     .expected = "some of " + expected,
+                     .expected = fmt::format("some of {}", fmt::join(shown, ", ")),
                      .hint = did_you_mean(item, known)});
       }
       if (std::ranges::find(chosen, item) == chosen.end()) chosen.push_back(std::move(item));

@@ -1,5 +1,7 @@
 #include "cli/options.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -51,9 +53,8 @@ void add_policy_option(po::options_description& options) {
 }
 
 void add_metric_option(po::options_description& options) {
-  std::string names;
-  for (const std::string& name : metrics_on_request()) names += (names.empty() ? "" : ", ") + name;
-  const std::string meaning = "further metrics to compute, repeatable: " + names;
+  const std::string meaning = fmt::format("further metrics to compute, repeatable: {}",
+                                          fmt::join(metrics_on_request(), ", "));
   options.add_options()("metric", several("LIST"), meaning.c_str());
 }
 
@@ -109,12 +110,10 @@ std::vector<int> chosen_layers(const Values& values, const TraceInfo& info) {
   const std::vector<int> layers = parse_layers(text(values, "layers"), "--layers");
   for (const int layer : layers) {
     if (std::binary_search(info.layers.begin(), info.layers.end(), layer)) continue;
-    std::string there;
-    for (const int l : info.layers) there += (there.empty() ? "" : ",") + std::to_string(l);
     bad_data({.what = "the trace does not have the layer asked for",
               .where = info.path,
               .found = "--layers with " + std::to_string(layer),
-              .expected = "layers among " + there});
+              .expected = fmt::format("layers among {}", fmt::join(info.layers, ","))});
   }
   return layers;
 }

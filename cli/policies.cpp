@@ -56,9 +56,7 @@ std::vector<std::string> needs_of(const Settings& settings) {
 }
 
 std::string joined(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : "; ") + part;
-  return text;
+  return fmt::format("{}", fmt::join(parts, "; "));
 }
 
 // ---- one preset -------------------------------------------------------------------------------

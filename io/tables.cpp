@@ -1,12 +1,12 @@
 #include "io/tables.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "io/csv.hpp"
 #include "sim/core/decimal.hpp"
 
 namespace kvsim {
@@ -68,16 +68,6 @@ void for_rows(const Dataset& dataset, const RowVisitor& row) {
   }
 }
 
-std::string quoted(const std::string& text) {
-  if (text.find_first_of(",\"\n\r") == std::string::npos) return text;
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"') out += '"';
-    out += c;
-  }
-  return out + "\"";
-}
-
 std::string number(double value) { return std::isnan(value) ? "nan" : shortest(value); }
 
 std::string label_of(const Dataset& dataset, const Variable& variable,
@@ -90,21 +80,23 @@ std::string label_of(const Dataset& dataset, const Variable& variable,
 }  // namespace
 
 std::string tidy_csv(const std::vector<TableSource>& sources) {
-  std::string text = "policy,budget,layer,metric,value";
   const std::vector<std::string> further = further_columns(sources);
-  for (const std::string& dim : further) text += "," + dim;
+  std::vector<std::string> head = {"policy", "budget", "layer", "metric", "value"};
+  head.insert(head.end(), further.begin(), further.end());
   const bool several = sources.size() > 1;
-  text += several ? ",trace\n" : "\n";
+  if (several) head.emplace_back("trace");
+  std::string text = csv_line(head);
   for (const auto& [trace, dataset] : sources) {
     for_rows(*dataset,
              [&](const Variable& variable, const std::vector<int64_t>& index, double value) {
       const auto cell = [&](const std::string& dim) {
-        return quoted(label_of(*dataset, variable, index, dim));
+        return label_of(*dataset, variable, index, dim);
       };
-      text += fmt::format("{},{},{},{},{}", cell("policy"), cell("budget"), cell("layer"),
-                          variable.name, number(value));
-      for (const std::string& dim : further) text += "," + cell(dim);
-      text += several ? "," + quoted(trace) + "\n" : "\n";
+      std::vector<std::string> row = {cell("policy"), cell("budget"), cell("layer"), variable.name,
+                                      number(value)};
+      std::ranges::transform(further, std::back_inserter(row), cell);
+      if (several) row.push_back(trace);
+      text += csv_line(row);
     });
   }
   return text;

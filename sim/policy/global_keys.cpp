@@ -57,12 +57,6 @@ const Declare order{{.key = "order",
                      .fallback = "asg",
                      .meaning = "order of smooth (s), aggregate (a) and group (g)",
                      .words = {"asg", "ags", "sag", "sga", "gas", "gsa"}}};
-const Declare select{{.key = "select",
-                      .place = 1001,
-                      .type = ValueType::word,
-                      .fallback = "top",
-                      .meaning = "the best entries of each head",
-                      .words = {"top"}}};
 
 }  // namespace
 }  // namespace kvsim

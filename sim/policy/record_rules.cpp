@@ -160,9 +160,8 @@ void check_decode(const Complaints& complaints, const Settings& settings) {
 const std::map<std::string, KeyUse>& key_uses() {
   static const std::map<std::string, KeyUse> uses = [] {
     std::map<std::string, KeyUse> all;
-    for (const char* key :
-         {"granularity", "rounding", "tie", "skip_layers", "positions", "whitelist", "sinks",
-          "recent", "select", "order", "std_keep", "nested"})
+    for (const char* key : {"granularity", "rounding", "tie", "skip_layers", "positions",
+                            "whitelist", "sinks", "recent", "order", "std_keep", "nested"})
       all[key].always = true;
     const auto rows = kinds_that<Indicator>(
         "indicator", [](const Indicator& kind) { return kind.axes() != Axes::entry; });
