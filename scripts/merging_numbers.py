@@ -11,7 +11,7 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "python")]
 
-from kvsim.plots import load, statistics, style  # noqa: E402
+from kvsim.plots import load, statistics  # noqa: E402
 
 
 def with_interval(values, form):
@@ -41,7 +41,7 @@ def table(head, rows):
 def of_policy(results, name, policy, *rest):
     """The variable's values for one policy at the file's first budget."""
     values = results.variable(name, "policy", "budget", "layer", *rest)
-    return values[results.policies.index(policy), 0]
+    return values.sel(policy=policy).isel(budget=0)
 
 
 def merging(files):
@@ -49,8 +49,7 @@ def merging(files):
                ("attention_shift", "{:.3f}"), ("log_mass_defect", "{:.2f}"),
                ("dropped_attention", "{:.3f}"))
     policies = load.common_policies(files)
-    found = {(policy, name): [style.mean_over(of_policy(one, name, policy, "step"), None)
-                              for one in files]
+    found = {(policy, name): [of_policy(one, name, policy, "step").mean() for one in files]
              for policy in policies for name, _ in columns}
     head = ["policy"] + [name for name, _ in columns]
     table(head, [[f"`{policy}`"] + [with_interval(found[policy, name], form) +
@@ -62,23 +61,23 @@ def merging(files):
 def bounds(files):
     rows = []
     delays = [int(delay) for delay in files[0].data["delay"].values]
-    names = [str(name) for name in files[0].data["bound"].values]
     for policy in load.common_policies(files):
-        for b, bound in enumerate(names):
-            pairs = [np.nansum(of_policy(one, "bound_pairs", policy, "bound", "delay")[:, b, 0])
-                     for one in files]
+        for bound in files[0].data["bound"].values:
+            def values(one, name):
+                return of_policy(one, name, policy, "bound", "delay").sel(bound=bound)
+            pairs = [float(values(one, "bound_pairs").isel(delay=0).sum()) for one in files]
             if not all(pairs):
                 continue
 
-            def over_layers(name, summary=style.middle):
-                return np.array([summary(of_policy(one, name, policy, "bound", "delay")[:, b], 0)
-                                 for one in files])
+            def over_layers(name, summary):
+                return load.stacked([getattr(values(one, name), summary)("layer")
+                                     for one in files], "trace").mean("trace").values
             rows.append([f"`{policy}`", bound, f"{int(sum(pairs))}"] + [
-                " / ".join(form.format(x) for x in style.mean_over(values, 0)) for form, values in
-                (("{:.2f}", over_layers("bound_share_applicable", style.mean_over)),
-                 ("{:.2g}", over_layers("bound_share_violated", style.most)),
-                 ("{:.2g}", over_layers("bound_perturbation")),
-                 ("{:.2g}", over_layers("bound_median")))])
+                " / ".join(form.format(x) for x in over_layers(name, summary))
+                for name, summary, form in (("bound_share_applicable", "mean", "{:.2f}"),
+                                            ("bound_share_violated", "max", "{:.2g}"),
+                                            ("bound_perturbation", "median", "{:.2g}"),
+                                            ("bound_median", "median", "{:.2g}"))])
     table(["policy", "bound", "pairs"] +
           [f"{what} at delays {', '.join(map(str, delays))}" for what in
            ("share applicable", "share violated (worst layer)", "median change",
@@ -86,18 +85,15 @@ def bounds(files):
 
 
 def predictors(files):
-    kinds = [str(name) for name in files[0].data["score"].values]
+    first = files[0].data
     rows = []
-    for k, predictor in enumerate(str(name) for name in files[0].data["predictor"].values):
-        row = [f"`{predictor}`"]
-        for kind in range(len(kinds)):
-            for name in ("median", "weighted_mean"):
-                row.append(with_interval([style.middle(
-                    one.variable(f"prediction_error_{name}", "layer", "score", "predictor")
-                    [:, kind, k], 0) for one in files], "{:.2f}"))
-        rows.append(row)
-    table(["predictor"] + [f"{kind}, {name}" for kind in kinds for name in ("median", "weighted")],
-          rows)
+    for predictor in first["predictor"].values:
+        rows.append([f"`{predictor}`"] + [with_interval(
+            [one.variable(f"prediction_error_{name}", "layer", "score", "predictor")
+             .sel(score=score, predictor=predictor).median() for one in files], "{:.2f}")
+            for score in first["score"].values for name in ("median", "weighted_mean")])
+    table(["predictor"] + [f"{score}, {name}" for score in first["score"].values
+                           for name in ("median", "weighted")], rows)
 
 
 def selections(files):
@@ -105,9 +101,8 @@ def selections(files):
     labels = files[0].budget_labels()
     rows, dropped = [], None
     for policy in load.common_policies(files):
-        error = np.array([style.mean_over(
-            one.variable("output_error_mean", "policy", "budget", "layer")
-            [one.policies.index(policy)], 1) for one in files])
+        error = np.array([one.variable("output_error_mean", "policy", "budget", "layer")
+                          .sel(policy=policy).mean("layer") for one in files])
         if "merge=" not in policy:
             dropped = error
         rows.append([f"`{policy}`"] + [

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Remakes figures of the documentation in place: docs/sensitivity_map.png from a sweep of the sample,
+# and in docs/reproduction/ what scripts/reproduce.sh has drawn in build/reproduction/ (of the sample
+# alone, or of the larger traces, too).
+#   scripts/doc_figures.sh
+# docs/losses*.png are made by scripts/losses.sh, docs/report.png by tests/report/picture.py.
+# KVSIM_BIN names another program than build/kvsim. Look at every figure before you commit it.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+cd "$KVSIM_ROOT"
+kvsim=${KVSIM_BIN:-}
+if [ -z "$kvsim" ]; then
+  ready_to_run
+  kvsim=build/kvsim
+fi
+
+out=build/doc_figures
+"$kvsim" sweep data/sweeps/restkv_smoothing.toml -o "$out" --overwrite -q
+"$kvsim" plot "$out/sample.nc" -o "$out" --only sensitivity_map --formats png --overwrite >/dev/null
+cp "$out/sensitivity_map-restkv.png" docs/sensitivity_map.png
+say docs/sensitivity_map.png
+
+# FIGURE is the name in docs/reproduction, DRAWN the place in build/reproduction.
+while read -r figure drawn; do
+  if [ -f "build/reproduction/$drawn.png" ]; then
+    cp "build/reproduction/$drawn.png" "docs/reproduction/$figure.png"
+    say "docs/reproduction/$figure.png"
+  fi
+done <<'FIGURES'
+theory theory/theory
+fragility sample/fragility
+explain sample/explain
+risk_traces traces/risk_traces
+attention_traces traces/attention_traces
+keep_rate_traces instructions-512/keep_rate_traces
+fairness instructions-512/defense-first/fairness
+pareto instructions-512/defense-first/pareto
+span_order_traces rules/span_order_traces
+needles1-kept needles-0.5/needles1-kept
+needles4-importance needles-0.5/needles4-importance
+FIGURES
