@@ -47,6 +47,8 @@ def draw(results, budget, groups):
         for period, record in sorted(members.items()):
             at = 1 + (since % period if period else since).rename("since")
             line = error.sel(policy=record).groupby(at).mean(...).dropna("since")
+            if line.size == 0:
+                continue
             # Single steps are noisy: means of neighbours, of more of them further out.
             edges = np.unique(np.round(np.geomspace(1, at.max() + 1, 12)).astype(int))
             cells = xarray.Dataset({"error": line, "at": line.since}).groupby_bins(

@@ -89,7 +89,7 @@ class MergingFiguresTest(PlotTest):
             return data
         results = load.open_results(self.file(policies=tuple(RECORDS), edit=moves_values))
         self.assertEqual(attention_sag.merging_policies(results), ["snapkv,merge=convex"])
-        label = attention_sag.legend(results, 0, "snapkv,merge=convex").get_label()
+        label = attention_sag.legend(results, results.budgets[0], "snapkv,merge=convex").get_label()
         self.assertIn("(no merged slot: sag is 0)", label.replace("\n", " "))
         fig = attention_sag.draw(results, 0, ["snapkv,merge=convex"], "")
         sag, dropped = ([line.get_ydata() for line in ax.lines[1:]] for ax in fig.axes[:2])
