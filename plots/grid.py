@@ -227,8 +227,8 @@ def spread(listed, most):
 def written(results):
     """{preset: [Axis]} from the attribute `axes`; Missing in files of programs that wrote none."""
     if "axes" not in results.data.attrs:
-        raise load.Missing(f"{results.path}: no attribute axes, so an older kvsim wrote it; run the "
-                           "sweep again")
+        raise load.Missing(f"{results.path}: no attribute axes, so an older kvsim wrote it; run "
+                           "the sweep again")
     try:
         return {preset: [Axis.read(axis) for axis in axes]
                 for preset, axes in json.loads(results.data.attrs["axes"]).items()}

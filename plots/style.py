@@ -244,7 +244,7 @@ def budget_axis(ax, results):
 
 
 def budget_lines(ax, results, policies, values, ratio=False):
-    """A line per policy of `values` [policy, budget], over the budget or, if `ratio`, 1 − budget."""
+    """A line per policy of `values` [policy, budget] over the budget; 1 − budget if `ratio`."""
     values = values.sortby("budget")   # the file has them as they were typed
     for policy in policies:
         ax.plot(1 - values.budget if ratio else values.budget, values.sel(policy=policy),

@@ -9,7 +9,7 @@ from .. import load, style
 
 TITLE = "metrics against the budget, mean over layers and worst layer"
 
-# variable, name of the panel, is the worst layer the one with the smallest or with the largest value?
+# variable, name of the panel, which value is that of the worst layer
 METRICS = (
     ("retained_importance_mean", "retained importance,\nmean over steps", "min"),
     ("retained_importance_min", "retained importance,\nworst step", "min"),
@@ -63,8 +63,9 @@ def draw_dots(results, metrics, policies, note):
              {"color": style.COLOURS[1], "marker": "s", "linestyle": "", "fillstyle": "none",
               "markersize": 5.5})
     keys = [style.key(what, look) for (what, _), look in zip(tables[0], looks)]
-    fig, axes = style.frame(f"Metrics at budget {results.budget_text(results.budgets[0])}{note}", results.subtitle,
-                            1, len(metrics), 0.8 + row * len(policies), keys, sharey=True)
+    budget = results.budget_text(results.budgets[0])
+    fig, axes = style.frame(f"Metrics at budget {budget}{note}", results.subtitle, 1, len(metrics),
+                            0.8 + row * len(policies), keys, sharey=True)
     rows = range(len(policies))
     for ax, (name, title, _), table in zip(axes.flat, metrics, tables):
         for (_, values), look in zip(table, looks):

@@ -31,7 +31,8 @@ def draw(results, policies, note):
         f"Evicted entries that became important later{note}",
         f"{results.subtitle}\nmean over layers, heads and steps; a query's top 20 %: the prompt "
         "entries it attends to most; chance: share of entries that were evicted", 1, 3, 2.2,
-        style.policy_keys(results, policies) + [style.key("chance (range over policies)", expected)],
+        [*style.policy_keys(results, policies),
+         style.key("chance (range over policies)", expected)],
         (style.budget_label(results), ""))
     for ax, (_, title), values in zip(axes[0], PANELS, (share, relative, recall)):
         style.budget_lines(ax, results, policies, values.mean("layer"))

@@ -50,7 +50,8 @@ def needles(several):
 
 def place(results, span):
     """(depth in percent, prompt length) of a span."""
-    begin, end = (float(results.variable(name, "span").sel(span=span)) for name in ("span_begin", "span_end"))
+    begin, end = (float(results.variable(name, "span").sel(span=span))
+                  for name in ("span_begin", "span_end"))
     length = int(results.data.attrs["prompt_len"])
     return 100 * begin / max(1.0, length - (end - begin)), length
 
@@ -73,8 +74,8 @@ def cells(several, options, found, name, policies):
         counts[:, row, column] += 1
     with np.errstate(invalid="ignore"):
         values = sums / np.where(counts > 0, counts, np.nan)
-    traces = np.stack([table.sel(span=[s for g, s, *_ in found if g == f]).mean("span", skipna=False)
-                       for f, table in enumerate(tables)], axis=1)
+    traces = np.stack([table.sel(span=[s for g, s, *_ in found if g == f])
+                       .mean("span", skipna=False) for f, table in enumerate(tables)], axis=1)
     return (values, counts[0], [round(sum(group) / len(group)) for group in lengths], depths,
             traces)
 
@@ -106,7 +107,8 @@ def draw(several, options, found, name, title, policies, note):
         f"{several[0].model}, {len(several)} traces, {len(found)} needles, "
         f"{counts[counts > 0].min():g} to {counts.max():g} in a cell; mean over layers; darker is "
         "worse; white without number: no needle there\nin brackets: mean over traces and its 95 % "
-        "bootstrap interval", rows, columns, max(1.2 / rows, 0.4 + 0.1 * lines + 0.17 * len(lengths)), (),
+        "bootstrap interval", rows, columns,
+        max(1.2 / rows, 0.4 + 0.1 * lines + 0.17 * len(lengths)), (),
         ("depth of the needle (% of the prompt)", "prompt length (tokens)"),
         sharex=True, sharey=True)
     for p, (ax, panel, text) in enumerate(zip(axes.flat, values, titles)):

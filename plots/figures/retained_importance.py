@@ -71,4 +71,5 @@ def panel(ax, results, policies, values, layer):
 
 def running_median(line):
     """Median of the `MEDIAN` steps around each step, of fewer at the ends; NaN stays out."""
-    return pandas.Series(np.asarray(line)).rolling(MEDIAN, center=True, min_periods=1).median().values
+    windows = pandas.Series(np.asarray(line)).rolling(MEDIAN, center=True, min_periods=1)
+    return windows.median().values

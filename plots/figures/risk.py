@@ -42,16 +42,17 @@ def scatter(results):
     rank, under = means(results, "risk_spearman"), means(results, "risk_underestimated")
     rows, columns = style.panel_grid(len(names), 5)
     fig, axes = style.frame(
-        "Estimated against true risk", f"{results.subtitle}\n{truth.sample.size} evenly spaced entries "
-        f"of each of {len(results.layers)} layers; on the line the estimate is right, below it too "
-        "low; the lowest hundredth is not shown", rows, columns, 1.9, (),
+        "Estimated against true risk", f"{results.subtitle}\n{truth.sample.size} evenly spaced "
+        f"entries of each of {len(results.layers)} layers; on the line the estimate is right, "
+        "below it too low; the lowest hundredth is not shown", rows, columns, 1.9, (),
         ("true risk (largest later importance, model units)", "estimated risk (model units)"),
         sharex=True, sharey=True)
     some = np.concatenate([array.values[array.values > 0] for array in (truth, estimate)])
     ends = (np.percentile(some, 1), some.max()) if some.size else (0.1, 1.0)
     for ax, name in zip(axes.flat, names):
-        ax.loglog(truth.values.ravel(), estimate.sel(estimator=name).values.ravel(), ".", color=style.COLOURS[0], alpha=0.25,
-                  markersize=1.4, markeredgewidth=0, rasterized=True)
+        ax.loglog(truth.values.ravel(), estimate.sel(estimator=name).values.ravel(), ".",
+                  color=style.COLOURS[0], alpha=0.25, markersize=1.4, markeredgewidth=0,
+                  rasterized=True)
         ax.plot(ends, ends, color="black", linewidth=0.8)
         ax.set_title(f"{NAMES.get(name, name)}\nSpearman {rank.sel(estimator=name):.2f}, "
                      f"{100 * under.sel(estimator=name):.0f} % low", fontsize=6)

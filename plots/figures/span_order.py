@@ -35,8 +35,9 @@ def draw(results, policies, note):
     values, reference = correlations(results)
     fig, axes = style.frame(
         f"Order of the spans by class score{note}",
-        f"{results.subtitle}\nSpearman's rank correlation over {len(results.spans)} spans with the order at "
-        f"budget {results.budget_text(reference)}; a budget whose scores are all equal has none",
+        f"{results.subtitle}\nSpearman's rank correlation over {len(results.spans)} spans with the "
+        f"order at budget {results.budget_text(reference)}; a budget whose scores are all equal "
+        "has none",
         1, 1, 2.6,
         style.policy_keys(results, policies, values),
         ("compression ratio (1 − budget)", "rank correlation"))

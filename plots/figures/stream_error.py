@@ -37,11 +37,13 @@ def draw_curves(results, policies, note):
 def draw_dots(results, policies, note):
     values = results.variable("stream_error_rms", "policy", "budget").sel(policy=policies)
     labels, size, row = style.row_labels(policies)
+    budget = results.budget_text(results.budgets[0])
     fig, axes = style.frame(
-        f"Stream error at budget {results.budget_text(results.budgets[0])}{note}", subtitle(results), 1, 1,
-        0.5 + row * len(policies))
+        f"Stream error at budget {budget}{note}", subtitle(results),
+        1, 1, 0.5 + row * len(policies))
     ax = axes[0, 0]
-    ax.plot(values.squeeze("budget"), range(len(policies)), linestyle="", marker="o", color=style.COLOURS[0])
+    ax.plot(values.squeeze("budget"), range(len(policies)), linestyle="", marker="o",
+            color=style.COLOURS[0])
     ax.set_yticks(range(len(policies)), labels, fontsize=size)
     ax.set_ylim(len(policies) - 0.5, -0.5)
     ax.set_xlim(left=0)

@@ -59,11 +59,13 @@ def maps_of(name, cells, alone):
     words = measures.words(name)
     if name == "retained_importance":
         average = cells("retained_importance_mean", "layer")
-        of_means = Map(f"{words},\nmean over steps (fraction)", average, average.mean("layer"), "share")
+        of_means = Map(f"{words},\nmean over steps (fraction)", average, average.mean("layer"),
+                       "share")
         if not alone:
             return [of_means]
         least, outliers = cells("retained_importance_min", "layer"), cells("outlier_count", "layer")
-        return [Map(f"{words},\nworst step (fraction)", least, least.min("layer"), "share"), of_means,
+        return [Map(f"{words},\nworst step (fraction)", least, least.min("layer"),
+                    "share"), of_means,
                 Map(f"{words},\noutliers (steps below the line)", outliers,
                     outliers.sum("layer", min_count=1), "count")]
     most, average = cells(f"{name}_max", "layer"), cells(f"{name}_mean", "layer")

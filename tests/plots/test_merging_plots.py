@@ -91,7 +91,7 @@ class MergingFiguresTest(PlotTest):
         self.assertEqual(attention_sag.merging_policies(results), ["snapkv,merge=convex"])
         label = attention_sag.legend(results, results.budgets[0], "snapkv,merge=convex").get_label()
         self.assertIn("(no merged slot: sag is 0)", label.replace("\n", " "))
-        fig = attention_sag.draw(results, 0, ["snapkv,merge=convex"], "")
+        fig = attention_sag.draw(results, results.budgets[0], ["snapkv,merge=convex"], "")
         sag, dropped = ([line.get_ydata() for line in ax.lines[1:]] for ax in fig.axes[:2])
         self.assertTrue(all((line == 0).all() for line in sag))
         self.assertTrue(all((line > 0).all() for line in dropped))
