@@ -42,12 +42,11 @@ TEST_CASE("keys that always change together are one axis, over all tables of a p
 }
 
 TEST_CASE("a key that another one decides is no axis", "[sweep]") {
-  // quant_bits is one of three; whether there is quantising at all follows from it here.
-  const auto axes = axes_of("[[policy]]\npreset = \"restkv\"\nquant_bits = 3\n"
-                            "[[policy]]\npreset = \"restkv\"\nquantize = \"per-token\"\n"
-                            "quant_bits = [2, 8]\n");
-  REQUIRE(axes["restkv"].size() == 1);
-  CHECK(axes["restkv"][0]["keys"] == std::vector<std::string>{"quant_bits"});
+  // Each window has its sinks, but two windows have the same.
+  const auto axes = axes_of("[[policy]]\npreset = \"snapkv\"\nzip = [\"window\", \"sinks\"]\n"
+                            "window = [8, 16, 64]\nsinks = [4, 4, 0]\n");
+  REQUIRE(axes["snapkv"].size() == 1);
+  CHECK(axes["snapkv"][0]["keys"] == std::vector<std::string>{"window"});
 }
 
 TEST_CASE("a preset with one record has no axes", "[sweep]") {
