@@ -187,8 +187,8 @@ def objectives_of(table: Table, budgets: tuple[str, ...], base: str) -> tuple[Ob
     for one in found:
         for budget in one.budgets:
             if budget not in budgets:
-                raise UsageError(f"{table.where}: objective: budgets: found {budget}, expected some "
-                                 f"of budgets, {', '.join(budgets)}")
+                raise UsageError(f"{table.where}: objective: budgets: found {budget}, expected "
+                                 f"some of budgets, {', '.join(budgets)}")
     loops = [one.variable.split(".")[0] == LOOP for one in found]
     if any(loops) and not all(loops):
         raise UsageError(f"{table.where}: objective: all of the closed loop, or none")

@@ -153,12 +153,16 @@ def torch_python() -> str:
     return str(found)
 
 
+LOOP_COMMAND = ("import sys; from kvsim.kvtrace.closed_loop_command import main; "
+                "sys.exit(main())")
+
+
 def run_closed_loop(trace: str, results: Path, target: Path, model: str | None,
                     threads: int | None) -> None:
     """Runs the model with what was kept (docs/closed_loop.md), in an interpreter that has torch."""
     package = Path(__file__).resolve().parents[2]
-    words = [torch_python(), "-m", "kvsim.kvtrace.closed_loop_command", str(trace), str(results),
-             f"--out={target}", "--quiet", "--overwrite", f"--kvsim={find_program()}",
+    words = [torch_python(), "-c", LOOP_COMMAND, str(trace), str(results), f"--out={target}",
+             "--quiet", "--overwrite", f"--kvsim={find_program()}",
              *options(model=model, threads=threads)]
     environment = {**os.environ, "PYTHONPATH": str(package)}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)

@@ -81,8 +81,8 @@ def history(study: Study, complete: Sequence[FrozenTrial]):
             style.key("the best so far", {"color": style.COLOURS[1], "linestyle": "-"})]
     fig, axes = style.frame(
         "What the search found", f"{counts_text(study)}. Mean over "
-        f"{number_of(study.searched, 'text')} that were searched and over budgets", 1, len(objectives),
-        2.3, keys, ("candidate", ""))
+        f"{number_of(study.searched, 'text')} that were searched and over budgets", 1,
+        len(objectives), 2.3, keys, ("candidate", ""))
     for number, (ax, objective) in enumerate(zip(axes.flat, objectives)):
         at = [one.number for one in complete]
         values = shown(objective, np.array([one.values[number] for one in complete]))
@@ -123,7 +123,8 @@ def keys_of(study: Study, complete: Sequence[FrozenTrial]):
         rows, columns = style.panel_grid(len(weights), 4)
         fig, axes = style.frame(
             "What the keys do", f"{label(objective)}, by the value of a key; in the titles "
-            "its importance (PED-ANOVA over the candidates that have the key)", rows, columns, 1.45,
+            "its share of importance (PED-ANOVA, times the share of candidates that "
+            "have the key)", rows, columns, 1.45,
             [], ("", label(objective)))
         values = shown(objective, np.array([one.values[number] for one in complete]))
         limits = window(values, best_so_far(values, objective), objective)
@@ -145,8 +146,9 @@ def slice_of(ax, key: str, complete: Sequence[FrozenTrial], values: np.ndarray) 
         spread = np.linspace(-0.25, 0.25, 7)
         ax.plot([words.index(x) + spread[i % 7] for i, (x, _) in enumerate(having)],
                 [value for _, value in having], **DOT, color=style.COLOURS[0], alpha=0.6)
-        ax.set_xticks(range(len(words)), [style.narrow(word) for word in words],
-                      rotation=90 if len(words) > 4 else 0)
+        crowded = max(map(len, words)) * len(words) > 30
+        ax.set_xticks(range(len(words)), words, rotation=30 if crowded else 0,
+                      ha="right" if crowded else "center", rotation_mode="anchor")
         ax.set_xlim(-0.6, len(words) - 0.4)
         return
     ax.plot([x for x, _ in having], [value for _, value in having], **DOT,

@@ -148,7 +148,8 @@ class Report:
                  + number_of(self.measured, "text")
                  + (" [95 % interval over texts]" if len(self.measured) > 1 else "")
                  + "; last the text where it is highest, over budgets",
-                 "  " + "".join(f"{b:>22}" for b in budgets) + f"{'all':>22}  {'highest':<10}policy"]
+                 "  " + "".join(f"{b:>22}" for b in [*budgets, "all"])
+                 + f"  {'highest':<10}policy"]
         for record, logs in self.table(variable, objective).items():
             cells = [interval_text(column, bool(objective.reference))
                      for column in [*logs.T, logs.mean(axis=1)]]

@@ -297,7 +297,7 @@ class Evaluation:
         return [number for number in sorted(self.trials) if number not in self.outcome]
 
     def _check(self) -> None:
-        """Records that a replay would refuse are infeasible; the others get their canonical text."""
+        """Records that a replay would refuse are infeasible; others get their canonical text."""
         for text in self.study.searched:
             left = sorted({self.typed[number] for number in self._left()})
             if not left:

@@ -40,20 +40,22 @@ def counts_text(study: Study) -> str:
 
 
 def importances(study: Study, objective: int = 0) -> dict[str, float]:
-    """PED-ANOVA of every key over the candidates that have it, as shares, the largest first."""
+    """PED-ANOVA of every key over the candidates that have it, times their share of all; as shares
+    of the sum, the largest first."""
     found = {}
     sign = 1 if study.config.objectives[objective].direction == "minimize" else -1
     complete = [one for one in study.trials() if one.state == TrialState.COMPLETE]
     for key in sorted({key for one in complete for key in one.params}):
         having = {repr(one.params[key]) for one in complete if key in one.params}
-        if len(having) < 2 or sum(key in one.params for one in complete) < LEAST:
+        count = sum(key in one.params for one in complete)
+        if len(having) < 2 or count < LEAST:
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")   # that a given target is taken to be minimised
             told = optuna.importance.get_param_importances(
                 study.optuna, evaluator=optuna.importance.PedAnovaImportanceEvaluator(),
                 params=[key], normalize=False, target=lambda one: sign * one.values[objective])
-        found[key] = float(told[key])
+        found[key] = float(told[key]) * count / len(complete)
     whole = sum(found.values())
     return {key: one / whole for key, one in sorted(found.items(), key=lambda item: -item[1])
             if whole > 0}
