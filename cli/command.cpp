@@ -9,6 +9,7 @@
 
 #include "cli/options.hpp"
 #include "cli/parse.hpp"
+#include "cli/progress.hpp"
 #include "cli/terminal.hpp"
 #include "kvsim_version.hpp"
 #include "sim/core/error.hpp"
@@ -149,6 +150,13 @@ void apply_general_options(const Values& values) {
   set_verbosity(has(values, "quiet")     ? Verbosity::quiet
                 : has(values, "verbose") ? Verbosity::verbose
                                          : Verbosity::normal);
+  const std::string progress = has(values, "progress") ? text(values, "progress") : "auto";
+  if (progress != "auto" && progress != "json")
+    usage_error({.what = "unknown value",
+                 .where = "--progress",
+                 .found = progress,
+                 .expected = "auto or json"});
+  if (progress == "json") report_progress_as_json();
   if (has(values, "threads"))
     set_threads(static_cast<int>(parse_count(text(values, "threads"), "--threads", 1, 4096)));
 }

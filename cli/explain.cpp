@@ -8,11 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/expected_loss.hpp"
+#include "cli/functions.hpp"
 #include "cli/options.hpp"
 #include "cli/parse.hpp"
 #include "cli/results_choice.hpp"
 #include "cli/terminal.hpp"
-#include "io/results_reader.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim::cli {
@@ -153,7 +153,7 @@ void print_table(const Explanation& found, const Context& context, const TraceIn
 int run(const Values& values) {
   const auto path = values["results"].as<std::string>();
   const int64_t top = has(values, "top") ? parse_count(text(values, "top"), "--top", 1, 1000) : 20;
-  const Dataset results = read_results(path);
+  Dataset results = open_results(path);
   for (const char* name : {"policy", "budget_label", "layer", "step", "retained_importance"}) {
     if (!results.has(name)) bad_data({.what = "missing variable", .where = path, .expected = name});
   }
@@ -172,6 +172,9 @@ int run(const Values& values) {
               .found = "another content",
               .expected = digest});
   }
+  const Context context = context_of(results, reader, cell);
+  FunctionScores scores;
+  restore_functions(results, trace, scores, cell.policy);
   const std::unique_ptr<Backend> backend = make_cpu_backend();
   const Explanation found = explain(results, reader, cell, *backend);
   // float32 sums in another order differ by less than this.
@@ -180,7 +183,6 @@ int run(const Values& values) {
                      "change over the steps, or the run had another --scope",
                      found.recorded, found.retained));
   }
-  const Context context = context_of(results, reader, cell);
   if (has(values, "json")) {
     fmt::print("{}\n", json_of(found, context, reader.info(), trace, top).dump(1));
   } else {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
+#include "cli/functions.hpp"
 #include "cli/options.hpp"
 #include "cli/results_choice.hpp"
 #include "cli/terminal.hpp"
 #include "io/hdf5_output.hpp"
-#include "io/results_reader.hpp"
 #include "io/trace_reader.hpp"
 #include "kvsim_version.hpp"
 #include "sim/core/error.hpp"
@@ -48,7 +48,7 @@ int64_t chosen(const Values& values, const Dataset& results, const char* option,
 }
 
 void check_plain(const std::string& policy) {
-  const Record record = Record::parse(policy);
+  const Record record = Record::parse(with_functions(policy));
   for (const auto& [stage, wanted] : kPlainStages) {
     if (record.settings.is(stage, wanted)) continue;
     bad_data({.what = "kept sets are not all that this policy does to the cache",
@@ -103,7 +103,7 @@ int run(const Values& values) {
   const auto path = values["results"].as<std::string>();
   const std::string target = has(values, "out") ? text(values, "out") : "kept.h5";
   check_target(target, has(values, "overwrite"), {path, text(values, "trace")});
-  const Dataset results = read_results(path);
+  const Dataset results = open_results(path);
   for (const char* name : {"policy", "budget", "budget_label", "layer"}) {
     if (!results.has(name)) bad_data({.what = "missing variable", .where = path, .expected = name});
   }

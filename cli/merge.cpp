@@ -1,3 +1,4 @@
+#include "cli/functions.hpp"
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
 #include "io/results_writer.hpp"
@@ -20,7 +21,9 @@ int run(const Values& values) {
         {.what = "missing -o", .where = "merge", .expected = "kvsim merge PART... -o OUT.nc"});
   }
   check_target(out, has(values, "overwrite"), parts);
-  write_results(merge_parts(parts, command_line()), out);
+  Dataset whole = merge_parts(parts, command_line());
+  name_functions(whole);
+  write_results(whole, out);
   note(out + " written");
   return kDone;
 }

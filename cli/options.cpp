@@ -23,6 +23,8 @@ auto several(const char* placeholder) {
 
 void add_general_options(po::options_description& options) {
   options.add_options()("threads", one("N"), "threads to use (default: all cores)")(
+      "progress", one("auto|json"),
+      "a bar or a line now and then, or lines of JSON for programs (default: auto)")(
       "quiet,q", "say nothing but results and errors")("verbose,v", "say more on standard error")(
       "help,h", "this text")("version", "print the version");
 }
@@ -49,7 +51,8 @@ void add_budget_option(po::options_description& options) {
 
 void add_policy_option(po::options_description& options) {
   options.add_options()("policy", several("RECORD"),
-                        "PRESET[:VARIANT][,key=value]..., repeatable; `kvsim policies` lists them");
+                        "PRESET[:VARIANT][,key=value]..., repeatable; `kvsim policies` lists them. "
+                        "python:FILE.py:FUNCTION stands for a preset that scores by it");
 }
 
 void add_metric_option(po::options_description& options) {

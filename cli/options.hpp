@@ -12,7 +12,7 @@
 /// table and, where it needs parsing, one that reads it.
 namespace kvsim::cli {
 
-/// -h, -q, -v, --threads; the framework adds them to every command.
+/// -h, -q, -v, --threads, --progress; the framework adds them to every command.
 void add_general_options(po::options_description& options);
 
 void add_output_options(po::options_description& options,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "cli/terminal.hpp"
 
@@ -13,11 +14,16 @@ namespace {
 constexpr auto kBarEvery = std::chrono::milliseconds(100);
 constexpr int kMostCells = 30;
 
+bool as_json = false;
+
 }  // namespace
 
+void report_progress_as_json() { as_json = true; }
+
 Progress::Progress(std::string title, std::chrono::seconds line_every)
-    : title_(std::move(title)), line_every_(line_every), bar_(is_terminal(stderr)),
-      next_(std::chrono::steady_clock::now() + (bar_ ? kBarEvery : line_every_)) {}
+    : title_(std::move(title)), line_every_(line_every), json_(as_json),
+      bar_(!as_json && is_terminal(stderr)),
+      next_(std::chrono::steady_clock::now() + (json_ || bar_ ? kBarEvery : line_every_)) {}
 
 Progress::~Progress() { clear(); }
 
@@ -29,11 +35,15 @@ void Progress::clear() {
 }
 
 void Progress::update(double done, const std::string& what) {
-  if (verbosity() == Verbosity::quiet) return;
+  if (verbosity() == Verbosity::quiet && !json_) return;
   const auto now = std::chrono::steady_clock::now();
   if (now < next_) return;
-  next_ = now + (bar_ ? kBarEvery : line_every_);
-  if (bar_) {
+  next_ = now + (json_ || bar_ ? kBarEvery : line_every_);
+  if (json_) {
+    const nlohmann::ordered_json line = {{"progress", done}, {"what", title_ + ": " + what}};
+    const auto replace = nlohmann::ordered_json::error_handler_t::replace;
+    std::fprintf(stderr, "%s\n", line.dump(-1, ' ', false, replace).c_str());
+  } else if (bar_) {
     draw(done, what);
   } else {
     note(fmt::format("{}: {:.0f} %, {}", title_, 100 * done, what));

@@ -4,6 +4,10 @@
 
 namespace kvsim::cli {
 
+/// From now on progress is a line of JSON on standard error, ten times a second at most and with
+/// -q, too: {"progress": 0.25, "what": "..."}. For programs that show it themselves.
+void report_progress_as_json();
+
 /// How far a long command is, on standard error: a bar on a terminal, elsewhere a line now and
 /// then, nothing with -q. The bar is wiped when the object goes.
 class Progress {
@@ -24,6 +28,7 @@ class Progress {
 
   std::string title_;
   std::chrono::seconds line_every_;
+  bool json_ = false;
   bool bar_ = false;
   bool drawn_ = false;
   std::chrono::steady_clock::time_point next_;

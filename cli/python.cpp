@@ -5,11 +5,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 
 #include "sim/core/error.hpp"
 
@@ -54,11 +59,20 @@ std::vector<fs::path> homes() {
 }
 
 /// Candidates in order; the user's own choice is the only one when there is one.
-std::vector<std::string> python_candidates() {
+std::vector<std::string> python_candidates(Interpreter preferred) {
   if (const std::string chosen = environment("KVSIM_PYTHON"); !chosen.empty()) return {chosen};
   std::string cache = environment("XDG_CACHE_HOME");
   if (cache.empty()) cache = environment("HOME") + "/.cache";
-  return {cache + "/kvsim/plots/bin/python", "python3"};
+  std::vector<std::string> both = {cache + "/kvsim/plots/bin/python", "python3"};
+  if (preferred == Interpreter::users) std::swap(both[0], both[1]);
+  return both;
+}
+
+int exit_status(pid_t child) {
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0)
+    if (errno != EINTR) return 127;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 /// Exit status of a program with its output thrown away; 127 when it does not start.
@@ -72,9 +86,7 @@ int quiet_status(std::vector<std::string> words) {
     execvp(arguments[0], arguments.data());
     _exit(127);
   }
-  int status = 0;
-  if (waitpid(child, &status, 0) < 0 || !WIFEXITED(status)) return 127;
-  return WEXITSTATUS(status);
+  return exit_status(child);
 }
 
 }  // namespace
@@ -92,7 +104,7 @@ std::string find_module(const std::string& name, const char* command) {
   std::error_code fault;
   for (const fs::path& candidate : homes())
     for (const fs::path& package : {candidate / "python" / "kvsim", candidate}) {
-      const fs::path script = package / name / "__main__.py";
+      const fs::path script = package / name;
       if (fs::is_regular_file(script, fault)) return script.string();
     }
   not_found("python/kvsim/" + name, command);
@@ -103,13 +115,14 @@ std::string this_program() {
   return fs::read_symlink("/proc/self/exe", fault).string();
 }
 
-std::string find_python(const std::vector<std::string>& modules, const char* command) {
+std::string find_python(const std::vector<std::string>& modules, const char* command,
+                        Interpreter preferred) {
   std::vector<std::string> check = {"", "-c",
                                     "import importlib.util as u, sys; "
                                     "sys.exit(any(u.find_spec(m) is None for m in sys.argv[1:]))"};
   check.insert(check.end(), modules.begin(), modules.end());
   bool started = false;
-  for (const std::string& python : python_candidates()) {
+  for (const std::string& python : python_candidates(preferred)) {
     check[0] = python;
     const int status = quiet_status(check);
     if (status == 0) return python;
@@ -129,6 +142,40 @@ void become(std::vector<std::string> words) {
                                .where = words[0],
                                .found = std::strerror(errno),
                                .hint = kHint});
+}
+
+int run_python(std::vector<std::string> words,
+               const std::function<void(const std::string&)>& hear) {
+  std::array<int, 2> ends{};
+  if (pipe(ends.data()) != 0) return 127;
+  const std::vector<char*> arguments = argument_array(words);
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+#ifdef __linux__
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+#endif
+    dup2(ends[1], STDOUT_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    execvp(arguments[0], arguments.data());
+    _exit(127);
+  }
+  close(ends[1]);
+  if (std::FILE* const lines = child < 0 ? nullptr : fdopen(ends[0], "r")) {
+    char* line = nullptr;
+    size_t room = 0;
+    for (ssize_t length = 0; (length = getline(&line, &room, lines)) >= 0;) {
+      std::string text(line, static_cast<size_t>(length));
+      while (text.ends_with('\n')) text.pop_back();
+      hear(text);
+    }
+    std::free(line);
+    std::fclose(lines);
+  } else {
+    close(ends[0]);
+  }
+  return child < 0 ? 127 : exit_status(child);
 }
 
 }  // namespace kvsim::cli

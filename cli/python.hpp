@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -9,18 +10,27 @@ namespace kvsim::cli {
 /// the source tree. `command` is named in errors.
 std::string find_script(const std::string& name, const char* command);
 
-/// The __main__.py of a subpackage of the Python package, e.g. "search": of the same places, where
-/// the package is python/kvsim/ or the place itself.
+/// A file of the Python package, e.g. "scoring.py": of the same places, where the package is
+/// python/kvsim/ or the place itself.
 std::string find_module(const std::string& name, const char* command);
 
 /// Path of the running program; empty where the system does not tell.
 std::string this_program();
 
-/// The Python of KVSIM_PYTHON, of scripts/quickstart.sh, or python3: the first that has these
-/// modules; nothing is imported.
-std::string find_python(const std::vector<std::string>& modules, const char* command);
+enum class Interpreter {
+  ours,  ///< that of scripts/quickstart.sh before python3
+  users  ///< python3, as the user's shell finds it, before ours
+};
+
+/// The Python of KVSIM_PYTHON, or the first of the two that has these modules; nothing is imported.
+std::string find_python(const std::vector<std::string>& modules, const char* command,
+                        Interpreter preferred = Interpreter::ours);
 
 /// This process becomes the given program; returns only by throwing, when it does not start.
 [[noreturn]] void become(std::vector<std::string> words);
+
+/// Runs a program to its end and returns its exit status, 127 when it does not start. `hear` gets
+/// every line of its standard output. It ends when this process does.
+int run_python(std::vector<std::string> words, const std::function<void(const std::string&)>& hear);
 
 }  // namespace kvsim::cli

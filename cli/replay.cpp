@@ -9,6 +9,7 @@
 #include "analysis/stream_layers.hpp"
 #include "analysis/summary.hpp"
 #include "cli/expected_loss.hpp"
+#include "cli/functions.hpp"
 #include "cli/options.hpp"
 #include "cli/progress.hpp"
 #include "cli/replay_options.hpp"
@@ -117,7 +118,8 @@ struct Job {
   std::shared_ptr<Progress> progress;
 };
 
-Job prepare(const Values& values, const Request& request, const std::string& trace) {
+Job prepare(const Values& values, const Request& request, const std::string& trace,
+            FunctionScores& scores) {
   Job job;
   job.reader = std::make_unique<TraceReader>(trace);
   for (const std::string& warning : job.reader->warnings()) note(warning);
@@ -127,6 +129,7 @@ Job prepare(const Values& values, const Request& request, const std::string& tra
   if (options.records.empty()) {
     bad_data({.what = "the trace can serve none of the default policies", .where = trace});
   }
+  scores.compute(options.records, trace, options.layers);
   if (!request.fragility.empty()) add_risk(*job.reader, options);
   job.progress = std::make_shared<Progress>(fs::path(trace).filename().string());
   StudyHooks hooks;
@@ -143,6 +146,7 @@ Dataset replay(Job& job, Backend& backend, const std::string& target) {
   const auto begin = std::chrono::steady_clock::now();
   Dataset dataset = job.study->run(backend);
   job.progress->clear();
+  name_functions(dataset);
   const auto write_begin = std::chrono::steady_clock::now();
   write_results(dataset, target);
   const double write = seconds_since(write_begin);
@@ -249,8 +253,9 @@ int run(const Values& values) {
   const std::unique_ptr<Backend> backend = chosen_backend(values);
   const std::vector<std::string> targets = targets_of(values, traces);
   check_targets(values, targets, traces);
+  FunctionScores scores;
   std::vector<Job> jobs;
-  for (const std::string& trace : traces) jobs.push_back(prepare(values, request, trace));
+  for (const std::string& trace : traces) jobs.push_back(prepare(values, request, trace, scores));
   std::vector<Dataset> datasets;
   for (size_t t = 0; t < traces.size(); ++t) {
     datasets.push_back(replay(jobs[t], *backend, targets[t]));

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "cli/chosen_names.hpp"
+#include "cli/functions.hpp"
 #include "cli/options.hpp"
 #include "cli/parse.hpp"
 #include "cli/terminal.hpp"
@@ -104,7 +105,8 @@ Request read_request(const Values& values) {
     policies.assign(std::begin(kFragilePolicies), std::end(kFragilePolicies));
   }
   if (policies.empty()) policies.assign(std::begin(kDefaultPolicies), std::end(kDefaultPolicies));
-  for (const std::string& policy : policies) options.records.push_back(Record::parse(policy));
+  for (const std::string& policy : policies)
+    options.records.push_back(Record::parse(with_functions(policy)));
   std::vector<std::string> budgets = budget_items(values);
   if (budgets.empty() && fragility) budgets = {"0.5"};
   if (budgets.empty()) budgets.assign(std::begin(kDefaultBudgets), std::end(kDefaultBudgets));

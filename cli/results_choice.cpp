@@ -1,8 +1,12 @@
 #include "cli/results_choice.hpp"
 
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <string_view>
 
 #include "cli/options.hpp"
+#include "io/results_reader.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim::cli {
@@ -29,7 +33,48 @@ std::vector<std::string> names_of(const Variable& variable) {
       variable.values);
 }
 
+constexpr std::string_view kHdf5 = "\x89HDF\r\n\x1A\n";
+
+struct Signature {
+  std::string_view bytes;
+  const char* meaning;
+};
+constexpr Signature kSignatures[] = {
+    {"CDF", "an older netCDF file"}, {"\x89PNG", "a PNG image"},
+    {"%PDF", "a PDF document"},      {"PK\x03\x04", "a ZIP archive"},
+    {"\x1F\x8B", "gzip data"},       {"GGUF", "a GGUF model"},
+    {"<", "an HTML or XML page"},    {"{", "JSON"}};
+
+/// What a file that begins with these bytes is, in words.
+std::string kind_of(std::string_view head) {
+  if (head.empty()) return "an empty file";
+  for (const Signature& known : kSignatures)
+    if (head.starts_with(known.bytes)) return known.meaning;
+  const bool text = std::ranges::all_of(
+      head, [](unsigned char c) { return c >= ' ' || c == '\n' || c == '\r' || c == '\t'; });
+  if (!text) return "other binary data";
+  return "text that begins with \"" + std::string(head.substr(0, head.find_first_of("\r\n"))) +
+         "\"";
+}
+
 }  // namespace
+
+Dataset open_results(const std::string& path) {
+  std::error_code fault;
+  if (fs::is_regular_file(path, fault)) {  // all else the reader refuses
+    constexpr size_t kHead = 32;
+    std::string head(kHead, '\0');
+    std::ifstream file(path, std::ios::binary);
+    file.read(head.data(), kHead);
+    head.resize(static_cast<size_t>(file.gcount()));
+    if (!head.starts_with(kHdf5) && file.is_open())
+      bad_data({.what = "not a results file",
+                .where = path,
+                .found = kind_of(head),
+                .expected = "a netCDF-4 file written by kvsim"});
+  }
+  return read_results(path);
+}
 
 std::string attribute(const Dataset& results, const char* name) {
   const AttributeValue* found = results.attribute(name);

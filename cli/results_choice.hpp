@@ -10,6 +10,9 @@
 /// or step by what it is called, and the trace that the results were made from.
 namespace kvsim::cli {
 
+/// A results file; one that is no HDF5 file at all is bad data that says what it is instead.
+Dataset open_results(const std::string& path);
+
 /// A text attribute; empty when absent or of another type.
 std::string attribute(const Dataset& results, const char* name);
 

@@ -33,7 +33,7 @@ int run(const Values& values) {
                  .expected = usage + " --report --closed-loop"});
   std::vector<std::string> words = {
       find_python({"optuna", "xarray", "h5netcdf", "matplotlib"}, "search"),
-      find_module("searches", "search"), "--out=" + text(values, "out")};
+      find_module("searches/__main__.py", "search"), "--out=" + text(values, "out")};
   for (const char* option : kPassedOn)
     if (has(values, option))
       words.push_back(std::string("--") + option + "=" + text(values, option));

@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 
 #include "cli/best_table.hpp"
 #include "cli/chosen_names.hpp"
+#include "cli/functions.hpp"
 #include "cli/options.hpp"
 #include "cli/parse.hpp"
 #include "cli/progress.hpp"
 #include "cli/terminal.hpp"
+#include "io/results_reader.hpp"
+#include "io/results_writer.hpp"
 #include "io/temporary_file.hpp"
 #include "run/measures/conditions.hpp"
 #include "run/measures/variables.hpp"
@@ -112,10 +116,12 @@ class Reporter {
 
 /// What the whole sweep says in the end; of shards, only the merged files can say it.
 void print_best(const Values& values, const SweepPlan& plan, const SweepRun& sweep,
-                const std::vector<std::string>& asked) {
+                const std::vector<std::string>& asked, const FunctionNames& names) {
   const bool printed = has(values, "json") || verbosity() != Verbosity::quiet;
   if (!printed && !has(values, "csv")) return;
-  const BestTable table = best_settings(plan, sweep, asked.empty() ? judged_measures() : asked);
+  BestTable table = best_settings(plan, sweep, asked.empty() ? judged_measures() : asked);
+  for (BestRow& row : table.rows)
+    if (const auto found = names.find(row.record); found != names.end()) row.record = found->second;
   if (has(values, "csv")) write_file(best_csv(table), text(values, "csv"));
   if (!printed) return;
   const auto shown = asked.empty() ? usual_measures(table.measured) : asked;
@@ -139,32 +145,52 @@ std::vector<std::string> asked_measures(const Values& values, const SweepPlan& p
   return asked;
 }
 
-int run(const Values& values) {
-  SweepConfig config = read_sweep_config(text(values, "config"));
-  if (has(values, "trace")) config.traces = texts(values, "trace");
-  const Shard shard = chosen_shard(values);
-  if (!has(values, "out")) {
-    usage_error(
-        {.what = "missing -o", .where = "sweep", .expected = "kvsim sweep CONFIG.toml -o DIR"});
+/// Functions score every trace by itself, so that their sweeps go trace by trace; other sweeps go
+/// over all traces at once.
+std::vector<SweepConfig> parts_of(const SweepConfig& config) {
+  const bool functions = std::ranges::any_of(config.options.records, is_function);
+  if (!functions || config.traces.size() < 2) return {config};
+  std::vector<SweepConfig> parts;
+  for (const std::string& trace : config.traces) {
+    parts.push_back(config);
+    parts.back().traces = {trace};
   }
-  const std::unique_ptr<Backend> backend = chosen_backend(values);
+  return parts;
+}
+
+/// Gives the records of functions their scores; returns what results call these records.
+FunctionNames compute_scores(SweepConfig& part, FunctionScores& scores) {
+  if (part.traces.empty() || std::ranges::none_of(part.options.records, is_function)) return {};
+  const TraceReader reader(part.traces.front());
+  return scores.compute(part.options.records, part.traces.front(),
+                        part.layers.empty() ? reader.info().layers : part.layers);
+}
+
+/// Finished files name functions; those of shards do when they are merged.
+void name_functions_in_files(const SweepPlan& plan, const SweepRun& sweep) {
+  for (const SweepJob& job : plan.jobs()) {
+    if (std::ranges::none_of(job.options.records, [](const Record& record) {
+          return record.settings.text("scores") != "none";
+        }))
+      continue;
+    Dataset results = read_results(sweep.target(job));
+    if (!name_functions(results).empty()) write_results(results, sweep.target(job));
+  }
+}
+
+void check_shard(const Values& values, const Shard& shard) {
   for (const char* table : {"csv", "json", "metric"}) {
     if (shard.count == 1 || !has(values, table)) continue;
     usage_error({.what = "one share does not know the best settings",
                  .where = std::string("--") + table,
                  .hint = "run the sweep without --shard where the merged files are"});
   }
-  StudyHooks hooks;
-  hooks.message = note;
-  const SweepPlan plan(config, hooks);
-  const std::vector<std::string> asked = asked_measures(values, plan);
-  SweepRun sweep(plan, text(values, "out"), shard.index, shard.count);
-  if (has(values, "plan")) {
-    print_plan(plan, sweep);
-    return kDone;
-  }
-  std::vector<std::string> inputs = config.traces;
-  inputs.push_back(config.path);
+}
+
+/// The units of this share that are missing.
+void work(const Values& values, const SweepConfig& part, SweepRun& sweep, Backend& backend) {
+  std::vector<std::string> inputs = part.traces;
+  inputs.push_back(part.path);
   sweep.prepare(has(values, "overwrite"), inputs);
   if (has(values, "csv")) check_target(text(values, "csv"), has(values, "overwrite"), inputs);
   if (sweep.groups().empty()) note("nothing to do in this share");
@@ -175,9 +201,46 @@ int run(const Values& values) {
     reporter.clear();
     note(message);
   };
-  sweep.run(*backend, command_line(), said);
+  sweep.run(backend, command_line(), said);
   reporter.clear();
-  if (shard.count == 1) print_best(values, plan, sweep, asked);
+}
+
+int run(const Values& values) {
+  SweepConfig config = read_sweep_config(text(values, "config"));
+  if (has(values, "trace")) config.traces = texts(values, "trace");
+  const Shard shard = chosen_shard(values);
+  if (!has(values, "out")) {
+    usage_error(
+        {.what = "missing -o", .where = "sweep", .expected = "kvsim sweep CONFIG.toml -o DIR"});
+  }
+  const std::unique_ptr<Backend> backend = chosen_backend(values);
+  check_shard(values, shard);
+  StudyHooks hooks;
+  hooks.message = note;
+  const std::string folder = text(values, "out");
+  FunctionScores scores(folder, !has(values, "plan"));
+  std::unique_ptr<SweepPlan> plan;
+  std::vector<std::string> asked;
+  FunctionNames names;
+  std::vector<SweepConfig> parts = parts_of(config);
+  for (SweepConfig& part : parts) {
+    names = compute_scores(part, scores);
+    plan = std::make_unique<SweepPlan>(part, hooks);
+    asked = asked_measures(values, *plan);
+    SweepRun sweep(*plan, folder, shard.index, shard.count);
+    if (has(values, "plan")) {
+      print_plan(*plan, sweep);
+      continue;
+    }
+    work(values, part, sweep, *backend);
+    if (shard.count == 1) name_functions_in_files(*plan, sweep);
+  }
+  if (has(values, "plan") || shard.count > 1) return kDone;
+  if (parts.size() > 1) {  // of all traces, with the records of the last
+    config.options.records = parts.back().options.records;
+    plan = std::make_unique<SweepPlan>(config, StudyHooks{});
+  }
+  print_best(values, *plan, SweepRun(*plan, folder, 1, 1), asked, names);
   return kDone;
 }
 

@@ -103,6 +103,14 @@ group_presses() {   # label: capture
     skip kvpress "$torch_python -m pip install -r tests/python/requirements.txt"
   fi
 }
+group_notebooks() {   # label: python
+  scripts/notebooks.sh
+}
+# The wheel of the release build, in an environment that has nothing else of kvsim.
+group_wheel() {   # label: python
+  scripts/wheel.sh >/dev/null
+  tests/python/test_wheel.sh build/dist
+}
 group_docs() {   # label: python
   scripts/docs.sh
 }

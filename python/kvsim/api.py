@@ -13,8 +13,8 @@ import xarray
 from .errors import UsageError
 from .policy import Policy, as_policies, score_files
 from .program import Bar, options, run
-from .results import add_functions, open_results, remember_trace, renamed, write_results
-from .scoring import ScoreFunction, describe
+from .results import open_results, remember_trace
+from .scoring import ScoreFunction
 from .trace import Trace
 
 PolicyLike = str | ScoreFunction | Policy
@@ -109,26 +109,8 @@ def replay(
             backend=backend, threads=threads, overwrite=overwrite)]
         run(words, progress)
         results = open_results(target)
-        if files:
-            results = _with_names(results, chosen, files)
-            if out is not None:
-                write_results(results, target)
     remember_trace(results, trace)
     return results
-
-
-def _with_names(
-    results: xarray.Dataset, policies: Sequence[Policy], files: Mapping[str, Path]
-) -> xarray.Dataset:
-    """The names of functions instead of the files with their scores, and what they are."""
-    names, told = {}, {}
-    for record in map(str, results["policy"].values):
-        for one in policies:
-            title = f"external,scores={files[one.title]}" if one.function else None
-            if title and (record == title or record.startswith(title + ",")):
-                names[record] = one.title + record.removeprefix(title)
-                told[names[record]] = describe(one.function, one.name)
-    return add_functions(renamed(results, names), told)
 
 
 def _scores(
@@ -162,6 +144,9 @@ def sweep(
     >>> grid = {"budgets": [64, 128], "policy": [{"preset": "restkv", "ema_alpha": [0.1, 0.3]}]}
     >>> results, = sweep(grid, "build/smoothing", traces=["data/sample.h5"])
 
+    Functions may stand among the values of ``preset`` in a dictionary, ``{"preset": [my_score,
+    "snapkv"], "sinks": [0, 4]}``; their scores are kept in the folder ``scores`` of `out`.
+
     Args:
         config: a TOML file as for ``kvsim sweep``, or the same as a dictionary.
         out: folder of the results files and of the finished units, made when absent.
@@ -174,13 +159,48 @@ def sweep(
     Returns:
         One dataset per trace and seed, in the order of their names.
     """
+    words = ["-o", out, "-q", *options(backend=backend, threads=threads, overwrite=overwrite)]
+    chosen = [str(Path(one)) for one in traces]
     with tempfile.TemporaryDirectory(prefix="kvsim-") as folder:
-        file = (_write_config(config, Path(folder)) if isinstance(config, Mapping)
-                else Path(config))
-        words = options(trace=[str(Path(one)) for one in traces], backend=backend, threads=threads,
-                        overwrite=overwrite)
-        run(["sweep", file, "-o", out, *words, "-q"], progress)
+        if not isinstance(config, Mapping):
+            run(["sweep", Path(config), *words, *options(trace=chosen)], progress)
+        elif not (functions := _functions_of(config)):
+            run(["sweep", _write_config(config, Path(folder)), *words, *options(trace=chosen)],
+                progress)
+        else:
+            # Scores are those of one trace, so that each is a sweep of its own, into one folder.
+            for one in chosen or _several(config.get("traces", ())):
+                place = Path(out) / "scores" / Path(one).stem
+                place.mkdir(parents=True, exist_ok=True)
+                with Trace(one) as trace:
+                    files = _scores(functions, trace, place, config.get("layers"), progress)
+                file = _write_config(_with_scores(config, files), Path(folder))
+                run(["sweep", file, *words, f"--trace={one}"], progress)
     return [open_results(one) for one in sorted(Path(out).glob("*.nc"))]
+
+
+def _several(given: Any) -> list:
+    return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def _functions_of(config: Mapping[str, Any]) -> list[Policy]:
+    """Functions among the presets of a sweep."""
+    presets = [one for table in _several(config.get("policy", ())) if isinstance(table, Mapping)
+               for one in _several(table.get("preset"))]
+    return as_policies([one for one in presets if callable(one)])
+
+
+def _with_scores(config: Mapping[str, Any], files: Mapping[str, Path]) -> dict[str, Any]:
+    """The sweep with the preset `external` and a file of scores for every function."""
+    tables = []
+    for table in _several(config["policy"]):
+        presets = _several(table.get("preset"))
+        if named := [one for one in presets if not callable(one)]:
+            tables.append({**table, "preset": named})
+        if scores := [str(files[Policy(one).title]) for one in presets if callable(one)]:
+            keys = {key: value for key, value in table.items() if key != "preset"}
+            tables.append({"preset": "external", "scores": scores, **keys})
+    return {**config, "policy": tables}
 
 
 def _write_config(config: Mapping[str, Any], folder: Path) -> Path:

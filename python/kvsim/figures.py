@@ -1,6 +1,5 @@
 """`plot`: the figures of results, drawn by the program as `kvsim plot` draws them."""
 
-import base64
 import shutil
 import tempfile
 import weakref
@@ -17,11 +16,12 @@ from .results import as_file
 class Figures(list[Path]):
     """Paths of the files that were drawn; a notebook shows the PNGs."""
 
-    def _repr_html_(self) -> str:
-        images = [(one, base64.b64encode(one.read_bytes()).decode())
-                  for one in self if one.suffix == ".png"]
-        return "".join(f'<img alt="{one.stem}" style="max-width: 100%" '
-                       f'src="data:image/png;base64,{data}">' for one, data in images)
+    def _ipython_display_(self) -> None:
+        from IPython.display import Image, display
+
+        for one in self:
+            if one.suffix == ".png":
+                display(Image(data=one.read_bytes(), format="png", alt=one.stem))
 
 
 def plot(

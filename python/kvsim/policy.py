@@ -1,6 +1,5 @@
 """Policies as Python objects: a preset with changed keys, or a function of one's own."""
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -99,15 +98,14 @@ def score_files(
     functions = {one.title: one for one in policies if one.function is not None}
     files: dict[str, Path] = {}
     for number, (title, policy) in enumerate(functions.items()):
-        target = folder / f"scores-{hashlib.sha256(str(trace.path).encode()).hexdigest()[:8]}-" \
-                          f"{policy.name}.h5"
+        target = folder / f"{policy.name}.h5"
 
         def tell(done: int, all_: int, at: int = number, name: str = policy.name) -> None:
             if progress:
                 progress((at + done / all_) / len(functions), f"{name}: layer {done} of {all_}")
 
-        scoring.write_scores(policy.function, policy.name, trace, target, layers, tell)
-        digest = scoring.describe(policy.function, policy.name)["sha256"]
+        scoring.write_scores(policy.function, title, trace, target, layers, tell)
+        digest = scoring.describe(policy.function, title)["sha256"]
         _known[(title, digest)] = policy.function
         files[title] = target
     return files

@@ -4,8 +4,9 @@ The program is a process of its own, so that Python's lock is free while it work
 cleanly; the results come back through the file that it writes.
 """
 
+import importlib.util
+import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -18,8 +19,8 @@ from pathlib import Path
 from .errors import Error, error_of
 
 HERE = Path(__file__).resolve().parent
-# "kvsim: sample.h5: 37 %, layer 15": what the program says now and then where there is no terminal.
-PROGRESS = re.compile(r"kvsim: [^:]*: (?P<percent>\d+) %, (?P<what>.*)")
+# What the program says of its progress with --progress json: {"progress": 0.37, "what": "..."}.
+PROGRESS = '{"progress":'
 
 
 class KvsimWarning(UserWarning):
@@ -38,6 +39,19 @@ def find_program() -> str:
                 "(scripts/quickstart.sh)")
 
 
+#: Seconds; a run that takes less shows no bar.
+SHORT = 1.0
+
+
+def _tqdm():
+    """The bar of notebooks where their widgets are installed: without them it would warn."""
+    if "ipykernel" in sys.modules and importlib.util.find_spec("ipywidgets"):
+        from tqdm.notebook import tqdm
+    else:
+        from tqdm import tqdm
+    return tqdm
+
+
 class Bar:
     """A bar of tqdm, made when there is something to show: short runs show none."""
 
@@ -52,9 +66,7 @@ class Bar:
         if not self.wanted:
             return
         if self.bar is None:
-            from tqdm.auto import tqdm
-
-            self.bar = tqdm(total=100, unit="%", leave=False,
+            self.bar = _tqdm()(total=100, delay=SHORT, unit="%", leave=False,
                             bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}")
         self.bar.set_description(what, refresh=False)
         self.bar.update(100 * share - self.bar.n)
@@ -70,8 +82,9 @@ def _listen(stream, bar: Bar) -> list[str]:
     lines = []
     for line in stream:
         line = line.rstrip("\n")
-        if told := PROGRESS.match(line):
-            bar.show(int(told["percent"]) / 100, told["what"])
+        if line.startswith(PROGRESS):
+            told = json.loads(line)
+            bar.show(told["progress"], told["what"])
         elif line:
             lines.append(line)
     return lines
@@ -95,9 +108,11 @@ def run(arguments: Sequence[str | os.PathLike], progress: bool | None = None) ->
     `progress`: show a bar (True), none (False), or one where somebody looks (None). Raises Error
     with the program's line; notes become warnings of the kind KvsimWarning.
     """
-    words = [find_program(), *map(os.fspath, arguments)]
-    environment = {"KVSIM_PYTHON": sys.executable, **os.environ}
     bar = Bar(progress)
+    words = [find_program(), *map(os.fspath, arguments)]
+    if bar.wanted:
+        words.append("--progress=json")
+    environment = {"KVSIM_PYTHON": sys.executable, **os.environ}
     printed: list[str] = []
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, env=environment, text=True,

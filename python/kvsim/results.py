@@ -75,15 +75,6 @@ def renamed(dataset: xarray.Dataset, names: dict[str, str]) -> xarray.Dataset:
     return dataset.assign_attrs(config=json.dumps(config))
 
 
-def add_functions(dataset: xarray.Dataset, told: dict[str, dict[str, str]]) -> xarray.Dataset:
-    """Puts what functions are, by the name of their policy, into the record of the run."""
-    config = json.loads(dataset.attrs["config"])
-    for one in config["policies"]:
-        if one["record"] in told:
-            one["function"] = told[one["record"]]
-    return dataset.assign_attrs(config=json.dumps(config))
-
-
 def is_results(dataset: xarray.Dataset) -> bool:
     """Did `kvsim replay` make this?"""
     return "kvsim_version" in dataset.attrs and "retained_importance_mean" in dataset.variables

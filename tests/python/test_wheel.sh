@@ -24,6 +24,15 @@ if [ -n "$foreign" ]; then
   exit 1
 fi
 
+# The source distribution has every source that the wheel is made of.
+missing=$(cd "$here/../.." && comm -23 \
+  <(git ls-files CMakeLists.txt LICENSE README.md pyproject.toml analysis cli cmake io run sim | sort) \
+  <(tar -tzf "$dist"/kvsim-*.tar.gz | sed 's,^[^/]*/,,' | sort))
+if [ -n "$missing" ]; then
+  echo "not in the source distribution: $missing"
+  exit 1
+fi
+
 use="cd '$work' && env -u KVSIM_BIN -u KVSIM_HOME -u KVSIM_PYTHON -u PYTHONPATH PATH='$work/venv/bin:/usr/bin:/bin' \
   python '$here/use_wheel.py'"
 if [ "$(id -u)" = 0 ] && unshare -m true 2>/dev/null; then
