@@ -15,8 +15,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// What of the record differs from its preset.
+/// What of the record differs from its preset; all of it where it is named otherwise.
 std::string changes(const BestRow& row) {
+  if (!row.record.starts_with(row.preset)) return row.record;
   return row.record == row.preset ? "as it is" : row.record.substr(row.preset.size() + 1);
 }
 

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <regex>
+#include <sstream>
 
 #include "cli/best_table.hpp"
 #include "cli/chosen_names.hpp"
@@ -66,7 +70,7 @@ std::string duration(double seconds) {
   return fmt::format("{:.1f} h", seconds / 3600);
 }
 
-void print_plan(const SweepPlan& plan, const SweepRun& run) {
+void print_plan(const SweepPlan& plan, const SweepRun& run, const FunctionNames& names) {
   double seconds = 0;
   int64_t memory = 0;
   size_t there = 0;
@@ -77,9 +81,11 @@ void print_plan(const SweepPlan& plan, const SweepRun& run) {
       const bool done = run.is_there(group, unit);
       missing += done ? 0 : 1;
       there += done ? 1 : 0;
+      const std::string record = job.options.records[job.units[unit].record].canonical();
+      const auto name = names.find(record);
       fmt::print("{}  {:>8}  {}  {}\n", done ? "done" : "to do",
                  duration(job.units[unit].cost.seconds / threads()), printable(job.name),
-                 job.options.records[job.units[unit].record].canonical());
+                 name == names.end() ? record : name->second);
     }
     if (missing == 0) continue;
     seconds += group.seconds * static_cast<double>(missing) /
@@ -145,6 +151,17 @@ std::vector<std::string> asked_measures(const Values& values, const SweepPlan& p
   return asked;
 }
 
+/// The sweep file. A function may stand where a preset does, as the record that it stands for.
+SweepConfig read_config(const std::string& path) {
+  std::error_code fault;
+  std::ifstream file(path, std::ios::binary);
+  if (!file || !std::filesystem::is_regular_file(path, fault)) return read_sweep_config(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  static const std::regex function(R"((["'])(python:))");
+  return parse_sweep_config(std::regex_replace(text.str(), function, "$1external,scores=$2"), path);
+}
+
 /// Functions score every trace by itself, so that their sweeps go trace by trace; other sweeps go
 /// over all traces at once.
 std::vector<SweepConfig> parts_of(const SweepConfig& config) {
@@ -206,7 +223,7 @@ void work(const Values& values, const SweepConfig& part, SweepRun& sweep, Backen
 }
 
 int run(const Values& values) {
-  SweepConfig config = read_sweep_config(text(values, "config"));
+  SweepConfig config = read_config(text(values, "config"));
   if (has(values, "trace")) config.traces = texts(values, "trace");
   const Shard shard = chosen_shard(values);
   if (!has(values, "out")) {
@@ -229,7 +246,7 @@ int run(const Values& values) {
     asked = asked_measures(values, *plan);
     SweepRun sweep(*plan, folder, shard.index, shard.count);
     if (has(values, "plan")) {
-      print_plan(*plan, sweep);
+      print_plan(*plan, sweep, names);
       continue;
     }
     work(values, part, sweep, *backend);

@@ -84,6 +84,7 @@ group_press() {   # label: capture
 }
 group_package() {   # label: python
   "$plots_python" tests/python/test_package.py
+  "$plots_python" tests/python/test_functions.py
 }
 group_search() {   # label: python
   "$plots_python" tests/python/test_search.py

@@ -192,14 +192,11 @@ def _functions_of(config: Mapping[str, Any]) -> list[Policy]:
 
 def _with_scores(config: Mapping[str, Any], files: Mapping[str, Path]) -> dict[str, Any]:
     """The sweep with the preset `external` and a file of scores for every function."""
-    tables = []
-    for table in _several(config["policy"]):
-        presets = _several(table.get("preset"))
-        if named := [one for one in presets if not callable(one)]:
-            tables.append({**table, "preset": named})
-        if scores := [str(files[Policy(one).title]) for one in presets if callable(one)]:
-            keys = {key: value for key, value in table.items() if key != "preset"}
-            tables.append({"preset": "external", "scores": scores, **keys})
+    def record(preset: Any) -> Any:
+        return f"external,scores={files[Policy(preset).title]}" if callable(preset) else preset
+
+    tables = [{**table, "preset": [record(one) for one in _several(table.get("preset"))]}
+              for table in _several(config["policy"])]
     return {**config, "policy": tables}
 
 

@@ -48,7 +48,8 @@ else
 fi
 
 if [ "${2:-}" = --sdist ]; then
+  # As deep as the release build, so that a compiler cache knows the objects.
   "$work/venv/bin/pip" install -q --disable-pip-version-check --force-reinstall --no-deps \
-    "$dist"/kvsim-*.tar.gz
+    --config-settings build-dir=build "$dist"/kvsim-*.tar.gz
   bash -c "$use"
 fi

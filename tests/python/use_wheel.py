@@ -1,6 +1,7 @@
 """Uses an installed kvsim as somebody would who has nothing else of it; test_wheel.sh runs it."""
 
 import importlib.metadata
+import inspect
 import subprocess
 import sys
 import tempfile
@@ -40,7 +41,24 @@ def main():
         command("plot", str(folder / "x.nc"), "-o", str(folder / "figs"), "--only", "budget",
                 "--formats", "png")
         assert list((folder / "figs").glob("*.png"))
-    print(f"kvsim {kvsim.__version__}: replay, functions, figures and explain work")
+        command("report", str(folder / "x.nc"), "-o", str(folder / "x.html"), "--trace",
+                str(kvsim.sample()))
+        assert (folder / "x.html").stat().st_size > 100_000
+        # A function in a file: the program finds the package that it is part of.
+        (folder / "mine.py").write_text("import numpy as np\n" + inspect.getsource(newest))
+        command("replay", str(kvsim.sample()), "--policy", f"python:{folder / 'mine.py'}:newest",
+                "--layers", "0", "--budget", "0.2", "-o", str(folder / "y.nc"))
+        named = kvsim.open_results(folder / "y.nc")
+        assert "newest entries" in next(iter(named.kvsim.records.values()))["function"]["source"]
+        # What captures traces is there; without PyTorch it says so in one line.
+        trace = kvsim.synth(folder / "synth.h5", prompt=64, steps=8)
+        assert trace.prompt_len == 64
+        done = subprocess.run(
+            [sys.executable, "-c", "from kvsim.kvtrace.capture_command import main; main()",
+             "--model", "none", "--prompt", "none.txt", "-o", str(folder / "t.h5")],
+            capture_output=True, text=True)
+        assert "Traceback" not in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    print(f"kvsim {kvsim.__version__}: replay, functions, figures, report, explain, synth work")
 
 
 main()
