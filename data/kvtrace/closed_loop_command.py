@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+from ..trace import Trace
 from .capture_command import Parser, number, show_progress
 from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError, run_tool
 
@@ -69,27 +70,13 @@ def parser() -> Parser:
     return p
 
 
-class Trace:
-    """What a closed loop needs of a trace file."""
+class TokenTrace(Trace):
+    """A trace that a model can run on once more: it holds all tokens."""
 
     def __init__(self, path: Path):
-        import h5py
-
-        self.path = path
-        try:
-            self.file = h5py.File(path)
-        except OSError:
-            what = "not an HDF5 file" if path.is_file() else "no such file"
-            raise CaptureError(f"{path}: {what}") from None
-        try:
-            self.prompt_len = int(self.file.attrs["prompt_len"])
-            self.model = str(self.file.attrs["model"])
-            self.source = json.loads(self.file.attrs.get("source", "{}"))
-            self.ids = self.file["tokens/id"][:] if "tokens/id" in self.file else None
-            self.queries = self.file["query_position"][:]
-        except (KeyError, ValueError, TypeError) as error:
-            raise CaptureError(f"{path}: not a kvtrace file: {error}") from None
-        if self.ids is None or self.ids.ndim != 1 or not 0 < self.prompt_len < len(self.ids):
+        super().__init__(path)
+        ids = self.tokens
+        if ids is None or ids.ndim != 1 or not 0 < self.prompt_len < len(ids):
             raise CaptureError(f"{path}: tokens/id: found none for every position; a model can "
                                "only run again on tokens that the trace holds")
 
@@ -100,7 +87,7 @@ class Trace:
         if known is None or "config_sha256" not in self.source:
             raise CaptureError(f"{self.path}: attribute source lacks the digests of tokens and "
                                "model configuration that data/capture.py writes")
-        if token_digest(self.ids) != known:
+        if token_digest(self.tokens) != known:
             raise CaptureError(f"{self.path}: tokens/id: other tokens than the captured ones "
                                "(digest differs from source)")
 
@@ -133,17 +120,13 @@ class Trace:
         """Equal configurations are not equal weights: the cache must be the captured one, too."""
         import numpy as np
 
-        try:
-            layer = max(map(int, self.file["layers"]))
-            stored = self.file[f"layers/{layer}/k"]
-            keys = stored[:, : self.prompt_len]
-            if stored.attrs.get("encoding") == "bfloat16":
-                keys = (keys.astype(np.uint32) << 16).view(np.float32)
-            keys = np.asarray(keys, dtype=np.float64)
-            found = loop.prompt_tensors(layer)[0]
-            difference = np.linalg.norm(found - keys) / np.linalg.norm(keys)
-        except (KeyError, ValueError) as error:
-            raise CaptureError(f"{self.path}: cannot compare the keys: {error}") from None
+        layer = self.layers[-1]
+        keys = self.layer(layer).keys[:, :self.prompt_len].astype(np.float64)
+        found = loop.prompt_tensors(layer)[0]
+        if found.shape != keys.shape:
+            raise CaptureError(f"{self.path}: cannot compare the keys of layer {layer}: found "
+                               f"{list(keys.shape)}, expected {list(found.shape)}")
+        difference = np.linalg.norm(found - keys) / np.linalg.norm(keys)
         if not difference < SAME_CACHE:
             raise CaptureError(f"{self.path}: captured from other weights: the keys of layer "
                                f"{layer} differ by {difference:.2g} (relative)")
@@ -178,7 +161,7 @@ def chosen_pairs(args, results) -> tuple[list[int], list[int]]:
     return policies, budgets
 
 
-def live_attention(args, trace: Trace, results, policies: list[int], budgets: list[int]):
+def live_attention(args, trace: TokenTrace, results, policies: list[int], budgets: list[int]):
     """The program that serves policies which no kept sets describe; None where there is none."""
     from .live_cache import LiveAttention, Served, find_program
 
@@ -192,7 +175,7 @@ def live_attention(args, trace: Trace, results, policies: list[int], budgets: li
         layers=results.layers,
         seed=results.seed,
         importance=results.importance,
-        prompt_queries=trace.queries[trace.queries < trace.prompt_len],
+        prompt_queries=trace.query_positions[trace.query_positions < trace.prompt_len],
     )
     return LiveAttention(find_program(args.kvsim), served, args.threads)
 
@@ -267,7 +250,7 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
     from .loop_results import Journal, write_loop
     from .model import library_versions, load_model
 
-    trace = Trace(args.trace)
+    trace = TokenTrace(args.trace)
     with ResultsFile(args.results) as results:
         policies, budgets = chosen_pairs(args, results)
         trace.check_tokens()
@@ -287,7 +270,7 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
             "generate": args.generate,
         }
         journal = Journal(args.out, identity, args.overwrite)
-        ids = [int(token) for token in trace.ids]
+        ids = [int(token) for token in trace.tokens]
         try:
             with contextlib.ExitStack() as stack:
                 live = live_attention(args, trace, results, policies, budgets)

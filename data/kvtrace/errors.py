@@ -26,7 +26,7 @@ def run_tool(name: str, work: Callable[[], None]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         work()
-    except CaptureError as error:
+    except Error as error:
         print(f"{name}: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
