@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <optional>
 
-#include "cli/functions.hpp"
 #include "cli/options.hpp"
 #include "cli/progress.hpp"
 #include "cli/terminal.hpp"
@@ -46,7 +45,7 @@ Norm importance(const Values& values) {
 std::vector<Record> records(const Values& values) {
   std::vector<Record> records;
   for (const std::string& policy : texts(values, "policy"))
-    records.push_back(Record::parse(with_functions(policy)));
+    records.push_back(Record::parse(policy));
   if (records.empty())
     usage_error({.what = "no policy", .where = "--policy", .expected = "at least one"});
   return records;
@@ -130,12 +129,8 @@ int run(const Values& values) {
     usage_error({.what = "speaks with a program, not with a terminal",
                  .where = "attend",
                  .hint = "data/closed_loop.py starts it"});
-  const std::vector<int> layers = chosen_layers(values, trace.info());
-  std::vector<Record> policies = records(values);
-  FunctionScores scores;
-  scores.compute(policies, trace.info().path, layers);
-  LiveAttention attention(trace, std::move(policies), budgets(values), layers, seed(values),
-                          importance(values));
+  LiveAttention attention(trace, records(values), budgets(values),
+                          chosen_layers(values, trace.info()), seed(values), importance(values));
   {
     Progress progress("kept sets");
     attention.choose([&](int64_t done, int64_t all) {

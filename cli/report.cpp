@@ -7,12 +7,12 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "cli/functions.hpp"
 #include "cli/options.hpp"
 #include "cli/progress.hpp"
 #include "cli/python.hpp"
 #include "cli/results_choice.hpp"
 #include "cli/terminal.hpp"
+#include "io/results_reader.hpp"
 #include "io/results_writer.hpp"
 #include "io/temporary_file.hpp"
 #include "run/looked_for.hpp"
@@ -69,7 +69,7 @@ std::string nameless_file(const Dataset& dataset) {
 }
 
 std::string details(const Values& values, const std::string& path, size_t files) {
-  Dataset results = open_results(path);
+  const Dataset results = read_results(path);
   for (const char* name :
        {"policy", "budget_label", "layer", "head", "step", "retained_importance"})
     if (!results.has(name)) return kNoTrace;  // what a closed loop found
@@ -92,12 +92,8 @@ std::string details(const Values& values, const std::string& path, size_t files)
   const DetailHooks hooks = {
       .message = [&](const std::string& text) { note(path + ": " + text); },
       .progress = [&](double done, const std::string& what) { progress.update(done, what); }};
-  const Variable names = results.at("policy");
-  FunctionScores scores;
-  restore_functions(results, trace, scores);
   const std::unique_ptr<Backend> backend = make_cpu_backend();
-  Dataset found = details_of(results, reader, *backend, hooks);
-  if (found.has("policy")) found.at("policy").values = names.values;
+  const Dataset found = details_of(results, reader, *backend, hooks);
   progress.clear();
   return nameless_file(found);
 }
