@@ -174,7 +174,7 @@ int run(const Values& values) {
   }
   const Context context = context_of(results, reader, cell);
   FunctionScores scores;
-  restore_functions(results, trace, scores, cell.policy);
+  restore_function(results, cell.policy, has(values, "policy"), trace, scores);
   const std::unique_ptr<Backend> backend = make_cpu_backend();
   const Explanation found = explain(results, reader, cell, *backend);
   // float32 sums in another order differ by less than this.

@@ -99,11 +99,17 @@ Json config_of(const Dataset& results) {
   return known ? config : Json{{"policies", Json::array()}};
 }
 
+/// A text of a JSON object; empty where there is none.
+std::string text_in(const Json& object, const char* key) {
+  const bool there = object.is_object() && object.contains(key) && object[key].is_string();
+  return there ? object[key].get<std::string>() : "";
+}
+
 /// The digest that results have of the function of a record; empty when they have none.
 std::string digest_of(const Json& config, const std::string& record) {
   for (const Json& policy : config["policies"]) {
-    if (policy.value("record", "") == record && policy.contains("function"))
-      return policy["function"].value("sha256", "");
+    if (text_in(policy, "record") == record && policy.contains("function"))
+      return text_in(policy["function"], "sha256");
   }
   return "";
 }
@@ -189,8 +195,9 @@ FunctionNames name_functions(Dataset& results) {
   FunctionNames names;
   Json config = config_of(results);
   for (Json& policy : config["policies"]) {
-    const std::string record = policy.value("record", "");
-    const std::string file = policy["parameters"].value("scores", "none");
+    const std::string record = text_in(policy, "record");
+    if (record.empty() || !policy.contains("parameters")) continue;
+    const std::string file = text_in(policy["parameters"], "scores");
     const std::optional<Json> function = described_function(file);
     if (!function) continue;
     const std::string title = (*function)["title"];
@@ -206,28 +213,27 @@ FunctionNames name_functions(Dataset& results) {
   return names;
 }
 
-void restore_functions(Dataset& results, const std::string& trace, FunctionScores& scores,
-                       int64_t only) {
-  const Json config = config_of(results);
-  auto& names = std::get<std::vector<std::string>>(results.at("policy").values);
+void restore_function(Dataset& results, int64_t policy, bool asked, const std::string& trace,
+                      FunctionScores& scores) {
+  const auto place = static_cast<size_t>(policy);
+  std::string& name = std::get<std::vector<std::string>>(results.at("policy").values)[place];
+  if (!names_function(name)) return;
+  if (!asked)
+    usage_error({.what = "a function in Python is run only when it is named",
+                 .where = name,
+                 .hint = "--policy " + name});
   const auto& layers = std::get<std::vector<int32_t>>(results.at("layer").values);
-  for (size_t p = 0; p < names.size(); ++p) {
-    const std::string name = names[p];
-    const bool asked = only == static_cast<int64_t>(p);
-    if ((only >= 0 && !asked) || !names_function(name)) continue;
-    std::vector<Record> record = {Record::parse(with_functions(name))};
-    if (!asked && !names_file(record.front().settings.text("scores"))) continue;
-    scores.compute(record, trace, {layers.begin(), layers.end()});
-    const std::string& file = record.front().settings.text("scores");
-    const std::string was = digest_of(config, name);
-    const std::string now = described_function(file).value_or(Json::object()).value("sha256", "");
-    if (!was.empty() && was != now)
-      bad_data({.what = "the function is not what it was",
-                .where = name,
-                .found = "another source",
-                .expected = "the one that the results' record has"});
-    names[p] = record.front().canonical();
-  }
+  std::vector<Record> record = {Record::parse(with_functions(name))};
+  scores.compute(record, trace, {layers.begin(), layers.end()});
+  const std::string& file = record.front().settings.text("scores");
+  const std::string was = digest_of(config_of(results), name);
+  const std::string now = text_in(described_function(file).value_or(Json::object()), "sha256");
+  if (!was.empty() && was != now)
+    bad_data({.what = "the function is not what it was",
+              .where = name,
+              .found = "another source",
+              .expected = "the one that the results' record has"});
+  name = record.front().canonical();
 }
 
 }  // namespace kvsim::cli

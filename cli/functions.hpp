@@ -55,11 +55,11 @@ class FunctionScores {
 /// their names.
 FunctionNames name_functions(Dataset& results);
 
-/// The reverse, so that policies of results can be run once more: those named after functions in
-/// files become records that read scores computed again on `trace`. `only`: the index of one
-/// policy, or -1 for all. Bad data when a function is not what it was; a function that only the
-/// Python process knew stays as it is unless it is `only`, which is a usage error.
-void restore_functions(Dataset& results, const std::string& trace, FunctionScores& scores,
-                       int64_t only = -1);
+/// The reverse for one policy of the results: named after a function in a file, it becomes the
+/// record that reads its scores, computed again on `trace`. `asked`: the user named this policy;
+/// without that nothing that a results file names is run, which is a usage error. Bad data when the
+/// function is not what it was.
+void restore_function(Dataset& results, int64_t policy, bool asked, const std::string& trace,
+                      FunctionScores& scores);
 
 }  // namespace kvsim::cli

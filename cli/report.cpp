@@ -12,7 +12,6 @@
 #include "cli/python.hpp"
 #include "cli/results_choice.hpp"
 #include "cli/terminal.hpp"
-#include "io/results_reader.hpp"
 #include "io/results_writer.hpp"
 #include "io/temporary_file.hpp"
 #include "run/looked_for.hpp"
@@ -69,7 +68,7 @@ std::string nameless_file(const Dataset& dataset) {
 }
 
 std::string details(const Values& values, const std::string& path, size_t files) {
-  const Dataset results = read_results(path);
+  const Dataset results = open_results(path);
   for (const char* name :
        {"policy", "budget_label", "layer", "head", "step", "retained_importance"})
     if (!results.has(name)) return kNoTrace;  // what a closed loop found

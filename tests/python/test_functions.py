@@ -144,18 +144,21 @@ class CommandLine(WithFiles):
 
     def test_results_are_explained_and_explored_while_the_function_is_what_it_was(self):
         self.replay("python:mine.py:newest")
-        found = json.loads(self.kvsim("explain", "out.nc", "--json").stdout)
+        refused = self.kvsim("explain", "out.nc", code=2).stderr   # files may come from anywhere
+        self.assertIn("is run only when it is named (--policy python:mine.py:newest)", refused)
+        named = "--policy=python:mine.py:newest"
+        found = json.loads(self.kvsim("explain", "out.nc", "--json", named).stdout)
         self.assertEqual(found["policy"], "python:mine.py:newest")
         self.assertTrue(found["lost"])
         self.assertTrue(all(one["score"] == one["position"] for one in found["lost"]))
         with contextlib.chdir(self.folder):   # where mine.py is
-            explained = kvsim.explain("out.nc", "one.h5")
+            explained = kvsim.explain("out.nc", "one.h5", policy="python:mine.py:newest")
         self.assertEqual(explained.policy, "python:mine.py:newest")
         self.kvsim("report", "out.nc", "-o", "page.html")
         self.kvsim("export", "out.nc", "-o", "kept.h5")
         changed = MINE.replace("np.tile(layer.positions", "np.tile(-layer.positions")
         (self.folder / "mine.py").write_text(changed)
-        line = self.kvsim("explain", "out.nc", code=3).stderr
+        line = self.kvsim("explain", "out.nc", named, code=3).stderr
         self.assertIn("the function is not what it was", line)
 
     def test_ctrl_c_ends_the_function_too(self):
