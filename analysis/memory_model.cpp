@@ -10,12 +10,15 @@
 namespace kvsim {
 namespace {
 
-constexpr double kLengthBytes = 4;  // the length of one ragged KV head
-constexpr int64_t kGroupBits = 32;  // step and lowest value of one group, 16 bits each
+constexpr double kLengthBytes = 4;    // the length of one ragged KV head
+constexpr int64_t kGroupBits = 32;    // step and lowest value of one group, 16 bits each
+constexpr int64_t kOutlierBits = 32;  // a value and its place, 16 bits each
+constexpr int64_t kLevelBits = 16;
 constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 
 double quantized_bytes(const QuantizedHead& head, int64_t numbers, int64_t element_bytes) {
-  const int64_t bits = head.numbers * head.bits + head.groups * kGroupBits +
+  const int64_t bits = (head.numbers - head.outliers) * head.bits + head.groups * kGroupBits +
+                       head.outliers * kOutlierBits + head.levels * kLevelBits +
                        (numbers - head.numbers) * 8 * element_bytes;
   return static_cast<double>((bits + 7) / 8);
 }

@@ -21,9 +21,11 @@ struct CacheShape {
 
 /// What quantisation made of one head's slots.
 struct QuantizedHead {
-  int64_t numbers = 0;  ///< quantised numbers, keys and values
-  int64_t groups = 0;   ///< groups with a step and a lowest value each
-  int bits = 0;         ///< per number
+  int64_t numbers = 0;   ///< quantised numbers, keys and values
+  int64_t groups = 0;    ///< groups with a step and a lowest value each
+  int bits = 0;          ///< per number
+  int64_t outliers = 0;  ///< of the numbers: those stored with 16 bits, and 16 for their place
+  int64_t levels = 0;    ///< fitted levels of 16 bits
 };
 
 /// Memory of a compressed cache over all layers of the run (metrics.md 9).

@@ -12,6 +12,7 @@
 #include "sim/policy/record.hpp"
 #include "sim/policy/record_rules.hpp"
 #include "sim/stages/kind.hpp"
+#include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
 namespace kvsim::cli {
@@ -57,6 +58,52 @@ std::vector<std::string> needs_of(const Settings& settings) {
 
 std::string joined(const std::vector<std::string>& parts) {
   return fmt::format("{}", fmt::join(parts, "; "));
+}
+
+// ---- notes ------------------------------------------------------------------------------------
+
+/// Of the preset, and of the kinds and keys that the record uses, in the order of stages.
+std::vector<const Note*> notes_of_record(const std::string& title, const Settings& settings) {
+  const std::set<std::string> used = used_keys(settings);
+  std::vector<const Note*> found;
+  for (const Note* note : all_notes()) {
+    const size_t equals = note->of.find('=');
+    const std::string key = note->of.substr(0, equals);
+    const bool chosen = equals == std::string::npos ||
+                        settings.text(key) == note->of.substr(equals + 1);
+    if (note->of == title || (used.contains(key) && chosen)) found.push_back(note);
+  }
+  return found;
+}
+
+/// Each under the kind, key or preset that it is about, broken at blanks.
+void print_notes(const std::vector<const Note*>& notes) {
+  constexpr size_t kWidth = 98;
+  if (!notes.empty()) fmt::print("\nnotes: how open places of papers and code are read\n");
+  for (const Note* note : notes) {
+    fmt::print("  {} ({})\n", note->of, note->source);
+    std::string line = "   ";
+    std::string rest = fmt::format("{}: {} ", note->point, note->reading);
+    for (size_t blank = rest.find(' '); blank != std::string::npos; blank = rest.find(' ')) {
+      if (line.size() + 1 + blank > kWidth) {
+        fmt::print("{}\n", line);
+        line = "   ";
+      }
+      line += " " + rest.substr(0, blank);
+      rest.erase(0, blank + 1);
+    }
+    fmt::print("{}\n", line);
+  }
+}
+
+Json notes_json(const std::vector<const Note*>& notes) {
+  Json list = Json::array();
+  for (const Note* note : notes)
+    list.push_back({{"of", note->of},
+                    {"source", note->source},
+                    {"point", note->point},
+                    {"reading", note->reading}});
+  return list;
 }
 
 // ---- one preset -------------------------------------------------------------------------------
@@ -113,7 +160,8 @@ Json kind_json(const KindInfo& kind) {
           {"source", kind.source},
           {"keys", kind.keys},
           {"needs", kind.needs},
-          {"only_in_presets", only_in_presets(kind)}};
+          {"only_in_presets", only_in_presets(kind)},
+          {"notes", notes_json(notes_of(kind.stage + "=" + kind.name))}};
 }
 
 Json preset_json(const Preset& preset) {
@@ -144,6 +192,7 @@ Json record_json(const Preset& preset, const Settings& settings) {
     row["value"] = settings.text(p->key);
     document["record"].push_back(std::move(row));
   }
+  document["notes"] = notes_json(notes_of_record(preset_title(preset), settings));
   return document;
 }
 
@@ -170,6 +219,7 @@ void print_record(const Preset& preset, const std::string& title, const Settings
                cell(p->fallback, 11), p->meaning, unit);
     fmt::print("{:14}  {}\n", "", p->range());
   }
+  print_notes(notes_of_record(preset_title(preset), settings));
 }
 
 // ---- stages, kinds and keys -------------------------------------------------------------------
@@ -182,6 +232,7 @@ void print_kind(const KindInfo& kind) {
     const Parameter* p = find_parameter(key);
     fmt::print("  {}  {} (default {}; {})\n", key, p->meaning, p->fallback, p->range());
   }
+  print_notes(notes_of(kind.stage + "=" + kind.name));
 }
 
 void print_key(const Parameter& p) {
@@ -192,6 +243,7 @@ void print_key(const Parameter& p) {
     if (std::ranges::find(kind->keys, p.key) != kind->keys.end())
       users += (users.empty() ? "" : ", ") + kind->stage + "=" + kind->name;
   if (!users.empty()) fmt::print("  used by  {}\n", users);
+  print_notes(notes_of(p.key));
 }
 
 /// Everything a name may mean: presets, kinds of any stage, a stage, a key.
@@ -261,7 +313,10 @@ void print_meanings(const std::string& name, const Meanings& found) {
 Json meanings_json(const Meanings& found) {
   Json document = Json::object();
   if (found.preset) document["preset"] = record_json(*found.preset, found.settings);
-  if (found.key) document["key"] = parameter_json(*found.key);
+  if (found.key) {
+    document["key"] = parameter_json(*found.key);
+    document["key"]["notes"] = notes_json(notes_of(found.key->key));
+  }
   for (const KindInfo* kind : found.kinds) document["kinds"].push_back(kind_json(*kind));
   return document;
 }

@@ -172,7 +172,7 @@ void TraceReader::read_spans() {
   const auto begins = begin_data.read_integers();
   const auto ends = end_data.read_integers();
   std::set<std::string> seen;
-  int64_t last_end = 0;
+  std::vector<int64_t> around;  // ends of the spans that the next one may lie in, outermost first
   for (size_t s = 0; s < names.size(); ++s) {
     const std::string fault = span_name_fault(names[s]);
     if (!fault.empty())
@@ -185,10 +185,15 @@ void TraceReader::read_spans() {
     if (begins[s] < 0 || ends[s] < begins[s] || ends[s] > info_.prompt_len)
       file_.fail("spans", "span out of range", range,
                  "0 <= begin <= end <= prompt_len = " + std::to_string(info_.prompt_len));
-    if (begins[s] < last_end)
-      file_.fail("spans", "spans overlap or are not ascending", range,
-                 "a begin of at least " + std::to_string(last_end));
-    last_end = ends[s];
+    if (s > 0 &&
+        (begins[s] < begins[s - 1] || (begins[s] == begins[s - 1] && ends[s] > ends[s - 1])))
+      file_.fail("spans", "spans are not ascending", range,
+                 "ascending begins, the longer of two with the same begin first");
+    while (!around.empty() && around.back() <= begins[s]) around.pop_back();
+    if (!around.empty() && ends[s] > around.back())
+      file_.fail("spans", "spans overlap", range,
+                 "a begin of at least " + std::to_string(around.back()) + ", or no later end");
+    around.push_back(ends[s]);
     info_.spans.push_back({names[s], begins[s], ends[s]});
   }
 }

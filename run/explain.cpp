@@ -16,6 +16,7 @@ namespace {
 
 class PlainSideFiles : public SideFiles {
  public:
+  explicit PlainSideFiles(const TraceReader& reader) : reader_(reader) {}
   Table<double> scores(const std::string& path, int layer, int64_t owners,
                        int64_t entries) const override {
     return read_scores(path, layer, owners, entries);
@@ -23,6 +24,10 @@ class PlainSideFiles : public SideFiles {
   Table<double> table(const std::string& path, int64_t rows, int64_t columns) const override {
     return read_table(path, rows, columns);
   }
+  std::vector<std::string> token_text() const override { return reader_.token_text(); }
+
+ private:
+  const TraceReader& reader_;
 };
 
 constexpr uint8_t kNoOwner = 255;  // the mask of policies whose owners are of the other kind
@@ -42,8 +47,8 @@ Norm importance_norm(const Dataset& results) {
 }
 
 /// Scores of the record's stages in this layer; null when it keeps everything there.
-std::shared_ptr<ScoredLayer> scores_of(const Dataset& results, LayerWork& work,
-                                       const ExplainedCell& cell) {
+std::shared_ptr<ScoredLayer> scores_of(const Dataset& results, const TraceReader& reader,
+                                       LayerWork& work, const ExplainedCell& cell) {
   const auto& policies = std::get<std::vector<std::string>>(results.at("policy").values);
   const auto& labels = std::get<std::vector<std::string>>(results.at("budget_label").values);
   const std::vector<Budget> budgets = {Budget::parse(labels[static_cast<size_t>(cell.budget)])};
@@ -64,7 +69,7 @@ std::shared_ptr<ScoredLayer> scores_of(const Dataset& results, LayerWork& work,
   ScoreJob* const pointer = &job;
   const AttributeValue* seed = results.attribute("seed");
   const int64_t* number = seed != nullptr ? std::get_if<int64_t>(seed) : nullptr;
-  score_layer(work, PlainSideFiles(), static_cast<uint64_t>(number != nullptr ? *number : 0),
+  score_layer(work, PlainSideFiles(reader), static_cast<uint64_t>(number != nullptr ? *number : 0),
               {&pointer, 1});
   return job.results.at(budget.variant);
 }
@@ -214,7 +219,7 @@ Explanation explain(const Dataset& results, const TraceReader& reader, const Exp
   result.recorded = results.row(
       "retained_importance",
       {cell.policy, cell.budget, cell.layer})[static_cast<size_t>(cell.step)];
-  const std::shared_ptr<ScoredLayer> scored = scores_of(results, work, cell);
+  const std::shared_ptr<ScoredLayer> scored = scores_of(results, reader, work, cell);
   for (ExplainedToken& token : result.tokens) add_score(token, nullptr);
   for (const int64_t position : most_lost(result, 1000))
     add_score(result.tokens[static_cast<size_t>(position)], scored.get());

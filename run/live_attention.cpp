@@ -50,6 +50,7 @@ class Outputs {
 
 class LiveAttention::Files : public SideFiles {
  public:
+  explicit Files(const TraceReader& reader) : reader_(reader) {}
   Table<double> scores(const std::string& path, int layer, int64_t owners,
                        int64_t entries) const override {
     return read_scores(path, layer, owners, entries);
@@ -57,6 +58,10 @@ class LiveAttention::Files : public SideFiles {
   Table<double> table(const std::string& path, int64_t rows, int64_t columns) const override {
     return read_table(path, rows, columns);
   }
+  std::vector<std::string> token_text() const override { return reader_.token_text(); }
+
+ private:
+  const TraceReader& reader_;
 };
 
 struct LiveAttention::Session {
@@ -69,7 +74,8 @@ LiveAttention::LiveAttention(const TraceReader& reader, std::vector<Record> reco
                              std::vector<Budget> budgets, std::vector<int> layers, uint64_t seed,
                              Norm norm)
     : reader_(reader), info_(with_all_later_queries(reader.info())), layers_(std::move(layers)),
-      seed_(seed), norm_(norm), files_(std::make_unique<Files>()), backend_(make_cpu_backend()) {
+      seed_(seed), norm_(norm), files_(std::make_unique<Files>(reader)),
+      backend_(make_cpu_backend()) {
   for (const int layer : layers_) {
     const int64_t window = reader.header(layer).sliding_window;
     if (window == 0 || window >= info_.total_len) continue;

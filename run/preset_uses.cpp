@@ -1,3 +1,4 @@
+#include "io/trace_reader.hpp"
 #include "run/trace_uses.hpp"
 #include "sim/core/error.hpp"
 #include "sim/policy/policy_run.hpp"
@@ -10,16 +11,22 @@ namespace {
 
 constexpr const char* kBudget = "0.5";
 
-/// No side file is opened to say what a trace is enough for.
+/// No side file is opened to say what a trace is enough for; the texts are the trace's own.
 class NoFiles : public SideFiles {
  public:
+  explicit NoFiles(const std::string& trace) : texts_(TraceReader(trace).token_text()) {}
   Table<double> scores(const std::string&, int, int64_t, int64_t) const override { return {}; }
   Table<double> table(const std::string&, int64_t, int64_t) const override { return {}; }
+  std::vector<std::string> token_text() const override { return texts_; }
+
+ private:
+  std::vector<std::string> texts_;
 };
 
 /// Which presets the trace can serve; the same check as before a replay.
 std::vector<TraceUse> preset_uses(const TraceInfo& info) {
   std::vector<TraceUse> uses;
+  const NoFiles files(info.path);
   for (const Preset& preset : presets()) {
     const Record record{preset.name, preset.variant, preset_settings(preset)};
     TraceUse use{preset_title(preset), true, ""};
@@ -27,7 +34,6 @@ std::vector<TraceUse> preset_uses(const TraceInfo& info) {
       if (used_keys(record.settings).contains(file))
         use.detail = std::string("with ") + file + "=FILE";
     try {
-      const NoFiles files;
       PolicyRun({record}, {Budget::parse(kBudget)}, info, info.layers, 0, files).check();
     } catch (const Error& error) {
       const Error::Parts& parts = error.parts();

@@ -25,7 +25,8 @@ constexpr int64_t kSurveyedValues = int64_t{1} << 22;  // norms that wait for th
 /// Side files of records, read while layers are read ahead.
 class GuardedSideFiles : public SideFiles {
  public:
-  explicit GuardedSideFiles(std::mutex& access) : access_(access) {}
+  GuardedSideFiles(const TraceReader& reader, std::mutex& access)
+      : reader_(reader), access_(access) {}
   Table<double> scores(const std::string& path, int layer, int64_t owners,
                        int64_t entries) const override {
     const std::lock_guard lock(access_);
@@ -34,8 +35,13 @@ class GuardedSideFiles : public SideFiles {
   Table<double> table(const std::string& path, int64_t rows, int64_t columns) const override {
     return read_table(path, rows, columns);
   }
+  std::vector<std::string> token_text() const override {
+    const std::lock_guard lock(access_);
+    return reader_.token_text();
+  }
 
  private:
+  const TraceReader& reader_;
   std::mutex& access_;
 };
 
@@ -150,7 +156,7 @@ class Study::Layers {
 
 Study::Study(const TraceReader& reader, StudyOptions options, StudyHooks hooks)
     : reader_(reader), options_(std::move(options)), hooks_(std::move(hooks)),
-      files_(std::make_unique<GuardedSideFiles>(file_access_)) {
+      files_(std::make_unique<GuardedSideFiles>(reader, file_access_)) {
   const TraceInfo& info = reader.info();
   if (info.steps() == 0) {
     bad_data({.what = "nothing to replay",

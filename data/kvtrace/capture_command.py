@@ -18,11 +18,12 @@ the prompt file
     <compress/>
     <turn role="user">Why is the sky blue?</turn>
 
-  <span> marks tokens for keep rates; spans lie within one turn, are disjoint, and may share a
-  name. <compress/>, between turns or inside one, sets prompt_len: what follows in the prompt is
-  teacher-forced as later steps. Without it the prompt ends where the answer begins. White space
-  at the ends of a turn is dropped. A .json file holds [{"role": "...", "content": "..."}, ...],
-  with <span> and <compress/> inside contents if wanted. --no-markup takes markers literally.
+  <span> marks tokens for keep rates; spans lie within one turn, may lie in one another (a phrase
+  of an instruction, to be whitelisted), and may share a name. <compress/>, between turns or
+  inside one, sets prompt_len: what follows in the prompt is teacher-forced as later steps. Without
+  it the prompt ends where the answer begins. White space at the ends of a turn is dropped. A .json
+  file holds [{"role": "...", "content": "..."}, ...], with <span> and <compress/> inside contents
+  if wanted. --no-markup takes markers literally.
 
 the later tokens
   --answer FILE   teacher-forces a written text (at most --steps tokens of it)

@@ -75,7 +75,7 @@ class _Parser:
         self.where = where
         self.turns: list[Turn] = []
         self.current: Turn | None = None
-        self.open_span: tuple[str, int] | None = None
+        self.open_spans: list[tuple[str, int]] = []   # the innermost last
         self.compress_after: int | None = None
         self.line = 1
 
@@ -101,19 +101,16 @@ class _Parser:
     def begin_span(self, name: str) -> None:
         if self.current is None:
             self.fail("<span> outside of a turn; a span lies within one turn")
-        if self.open_span:
-            self.fail(f'span "{name}" begins inside span "{self.open_span[0]}"; spans are disjoint')
         check_span_name(name, f"{self.where}:{self.line}")
-        self.open_span = (name, len(self.current.text))
+        self.open_spans.append((name, len(self.current.text)))
 
     def end_span(self) -> None:
-        if not self.open_span:
+        if not self.open_spans:
             self.fail("</span> without <span>")
-        name, begin = self.open_span
+        name, begin = self.open_spans.pop()
         if not self.current.text[begin:].strip():
             self.fail(f'span "{name}" is empty')
         self.current.spans.append((name, begin, len(self.current.text)))
-        self.open_span = None
 
     def begin_turn(self, role: str) -> None:
         if not role:
@@ -140,8 +137,8 @@ class _Parser:
             self.compress_after = len(self.turns)
 
     def check_span_closed(self) -> None:
-        if self.open_span:
-            self.fail(f'span "{self.open_span[0]}" is not closed by </span>')
+        if self.open_spans:
+            self.fail(f'span "{self.open_spans[-1][0]}" is not closed by </span>')
 
     def run(self) -> None:
         markers = list(MARKER.finditer(self.text))

@@ -139,7 +139,7 @@ class TraceWriter:
         self.positions, self.total_len = positions, total
         self.root = {"model": model, "num_layers": int(num_layers), "prompt_len": int(prompt_len),
                      "check_positions": check_positions, "tokens": tokens, "text": text,
-                     "spans": sorted(spans, key=lambda span: span[1])}  # fmt: skip
+                     "spans": sorted(spans, key=lambda span: (span[1], -span[2]))}  # fmt: skip
         self.amend(source=source, inv_freq=inv_freq)
 
     def amend(self, *, source: Mapping[str, Any] | str | None = None, inv_freq: Any = None) -> None:

@@ -107,7 +107,11 @@ std::vector<QuantizedHead> quantized_heads(const LayerWork& work, const KeptSets
   for (const auto& owner : sets.owners) {
     const QuantizedCount count = rounding.count(settings, static_cast<int64_t>(owner.size()),
                                                 work.trace().k.dim(2), work.value_dim());
-    heads.push_back({count.numbers, count.groups, static_cast<int>(settings.count("quant_bits"))});
+    heads.push_back({.numbers = count.numbers,
+                     .groups = count.groups,
+                     .bits = static_cast<int>(settings.count("quant_bits")),
+                     .outliers = count.outliers,
+                     .levels = count.levels});
   }
   return heads;
 }

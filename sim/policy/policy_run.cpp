@@ -6,10 +6,12 @@
 #include <utility>
 
 #include "sim/core/archive.hpp"
+#include "sim/core/error.hpp"
 #include "sim/core/parallel.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/selection.hpp"
-#include "sim/stages/merge/merge.hpp"
+#include "sim/stages/merge/merge_first.hpp"
+#include "sim/stages/protect/stage1.hpp"
 #include "sim/stages/schedule/schedule.hpp"
 
 namespace kvsim {
@@ -44,9 +46,12 @@ std::shared_ptr<KeptSets> everything(int64_t owners, int64_t entries, bool per_q
   return kept;
 }
 
-/// Kinds that replace selection: every owner's entries become sets, one slot each.
-void choose_sets(const LayerWork& work, const Settings& settings, const ScoredLayer& scored,
-                 KeptSets& kept) {
+bool merges_first(const Settings& settings) { return settings.is("merge_order", "merge-first"); }
+
+/// Merging that replaces selection, or comes before it: every owner's entries become sets, one slot
+/// each.
+void choose_sets(const LayerWork& work, const SelectionInput& input, KeptSets& kept) {
+  const Settings& settings = *input.settings;
   const auto& merge = Kinds<Merge>::find(settings.text("merge"));
   const int64_t sharing = static_cast<int64_t>(kept.owners.size()) / work.kv_heads();
   kept.sets.resize(kept.owners.size());
@@ -56,9 +61,21 @@ void choose_sets(const LayerWork& work, const Settings& settings, const ScoredLa
     ClusterRequest request;
     request.keys = keys.data();
     request.key_dim = keys.columns();
-    request.score = scored.score.row(owner);
+    request.score = input.scored->score.row(owner);
     request.budget = kept.places[o];
-    Clusters clusters = merge.cluster(request);
+    Clusters clusters;
+    if (merges_first(settings)) {
+      const Guaranteed sure = Selection(input).guaranteed(owner);
+      clusters = merge_first({.keys = request.keys,
+                              .key_dim = request.key_dim,
+                              .score = request.score,
+                              .order = input.ranking->order[o],
+                              .guarded = sure.entries,
+                              .budget = request.budget,
+                              .threshold = settings.real("merge_threshold")});
+    } else {
+      clusters = merge.cluster(request);
+    }
     std::vector<size_t> order(clusters.pivot.size());
     std::iota(order.begin(), order.end(), size_t{0});
     std::ranges::sort(order, {}, [&](size_t s) { return clusters.pivot[s]; });
@@ -323,8 +340,9 @@ std::shared_ptr<const KeptSets> PolicyRun::Impl::select(size_t r, size_t b, cons
   const int64_t least = whitelisted(record);
   for (int64_t owner = 0; owner < record.owners; ++owner)
     kept->places.push_back(std::clamp(share(row, owner), least, info.prompt_len));
-  if (Kinds<Merge>::find(record.settings.text("merge")).replaces_selection()) {
-    choose_sets(work, record.settings, *input.scored, *kept);
+  if (merges_first(record.settings) ||
+      Kinds<Merge>::find(record.settings.text("merge")).replaces_selection()) {
+    choose_sets(work, input, *kept);
     return kept;
   }
   const Selection selecting(input);
@@ -350,6 +368,13 @@ void PolicyRun::check() const {
       for (int layer : record.layers)
         impl_->files.scores(record.settings.text("scores"), layer, record.owners,
                             impl_->info.prompt_len);
+    const bool classes = record.allocate->uses_token_classes() ||
+                         Kinds<Stage1>::find(record.settings.text("stage1")).uses_token_classes();
+    if (classes && impl_->files.token_text().empty())
+      bad_data({.what = "policy " + record.title + " looks at what the tokens are",
+                .where = impl_->info.path,
+                .found = "no tokens/text",
+                .expected = "a trace with tokens/text"});
   }
 }
 

@@ -46,8 +46,9 @@ std::string scoring_key(const PreparedRecord& record, const ScorePlan& plan) {
         p->key == "granularity" || p->key == "sinks")
       key += record.settings.text(p->key) + "|";
   const auto& stage1 = Kinds<Stage1>::find(record.settings.text("stage1"));
-  key += fmt::format("{}{}{}", stage1.uses_mass() ? "m" : "", plan.wants_unweighted ? "u" : "",
-                     record.settings.real("std_keep") > 0 ? "d" : "");
+  const bool classes = stage1.uses_token_classes() || record.allocate->uses_token_classes();
+  key += fmt::format("{}{}{}{}", stage1.uses_mass() ? "m" : "", plan.wants_unweighted ? "u" : "",
+                     record.settings.real("std_keep") > 0 ? "d" : "", classes ? "t" : "");
   if (plan.wants_statistic) key += record.settings.text("allocate");
   for (const Segment& s : plan.segments)
     key += fmt::format("|{}-{}:{}", s.range.begin, s.range.end, s.window);

@@ -89,6 +89,8 @@ const std::vector<Preset> kPresets = {
     {"cake", "official", CAKE "cake_tau1=1,cake_tau2=1", "temperatures of the paper", "CAKE"},
     {"duo", "", KEYS_ONLY "indicator=position,sinks=128,recent=256,allocate=duo",
      "retrieval heads keep all, streaming heads little", "DuoAttention"},
+    {"fastgen", "", "queries=all,aggregate=sum,stage1=token-class,allocate=fastgen",
+     "heads keep the classes of tokens that hold their attention", "FastGen"},
     {"scissorhands", "",
      "queries=last,indicator=below-mean,aggregate=sum,recent=10,evict_batch=0.5",
      "entries that are rarely below the mean attention", "Scissorhands"},

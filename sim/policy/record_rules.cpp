@@ -128,6 +128,12 @@ void check_merge(const Complaints& complaints, const Settings& settings) {
   const std::string name = "merge=" + settings.text("merge");
   complaints.require(!chosen<Schedule>(settings, "schedule").per_step(),
                      name + " with sets that are chosen anew at each step", "merge=drop");
+  if (settings.is("merge_order", "merge-first"))
+    complaints.require(settings.is("constrain", "none") && settings.is("stage1", "none") &&
+                           settings.is("protected_rank", "guaranteed") &&
+                           !chosen<Schedule>(settings, "schedule").decodes(),
+                       "merge_order=merge-first merges the prompt as a whole",
+                       "no constraint, no stage1, schedule=prefill or periodic");
   if (!merge.replaces_selection()) return;
   complaints.require(!settings.is("queries", "window") && settings.is("constrain", "none") &&
                          settings.is("protected_rank", "guaranteed"),

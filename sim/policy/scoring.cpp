@@ -14,6 +14,7 @@
 #include "sim/stages/normalize/normalize.hpp"
 #include "sim/stages/prior/prior.hpp"
 #include "sim/stages/protect/stage1.hpp"
+#include "sim/stages/protect/token_classes.hpp"
 #include "sim/stages/queries/queries.hpp"
 #include "sim/stages/weight/weight.hpp"
 
@@ -90,6 +91,9 @@ void add_consumers(LayerWork& work, RowsOfLayer& rows, Scoring& scoring) {
 Scoring prepare(LayerWork& work, const SideFiles& files, uint64_t seed, ScoreJob& job) {
   Scoring scoring{
       .job = &job, .grouped = {}, .observed = {}, .consumers = {}, .statistics = {}, .factor = {}};
+  if (stage<Stage1>(scoring, "stage1").uses_token_classes() ||
+      stage<Allocate>(scoring, "allocate").uses_token_classes())
+    scoring.observed.token_class = token_classes(files.token_text(), work.entries());
   if (stage<Indicator>(scoring, "indicator").axes() == Axes::entry) {
     score_entries(work, files, seed, scoring);
   } else {

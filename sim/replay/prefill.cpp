@@ -15,9 +15,9 @@ namespace {
 
 /// Are the kept entries changed in the same way under both settings?
 bool same_change(const Settings& a, const Settings& b) {
-  return std::ranges::all_of(std::vector<const char*>{"positions", "quantize", "quant_bits",
-                                                      "quant_group", "quant_residual"},
-                             [&](const char* key) { return a.text(key) == b.text(key); });
+  const auto same = [&](const std::string& key) { return a.text(key) == b.text(key); };
+  return same("positions") && same("quantize") &&
+         std::ranges::all_of(quantizer(a).info().keys, same);
 }
 
 /// Every entry of each owner but the guarded ones; or of a list, when one is given.

@@ -24,6 +24,7 @@ void exchange(Archive& archive, ScoredLayer& scored) {
   }
   archive.exchange(scored.mass_before_window);
   archive.exchange(scored.mass_of_window);
+  archive.exchange(scored.token_class);
   archive.exchange(scored.statistic);
 }
 

@@ -30,16 +30,17 @@ struct Segment {
 struct ScoredLayer {
   int layer = 0;
   std::vector<Segment> segments;
-  std::vector<uint8_t> candidate;  ///< [n] 1: takes part in the ranking
-  Table<double> score;             ///< [owners][n] final score, higher = keep
-  Table<double> raw;               ///< [owners][n] score with prior=none; empty: no tie key
-  Table<double> unweighted;        ///< [owners][n] score before `weight`; empty unless needed
-  Table<double> unweighted_raw;    ///< the same with prior=none; empty: no tie key
-  Table<double> deviation;         ///< [owners][n] standard deviation over queries, std_keep
-  Table<double> mass;              ///< [owners][n] mean attention of the head, stage1=mass
-  double mass_before_window = 0;   ///< attention on the last m candidates, layer mean
-  double mass_of_window = 0;       ///< attention on the window itself, layer mean
-  std::vector<double> statistic;   ///< what `allocate` asked to be observed of this layer
+  std::vector<uint8_t> candidate;    ///< [n] 1: takes part in the ranking
+  Table<double> score;               ///< [owners][n] final score, higher = keep
+  Table<double> raw;                 ///< [owners][n] score with prior=none; empty: no tie key
+  Table<double> unweighted;          ///< [owners][n] score before `weight`; empty unless needed
+  Table<double> unweighted_raw;      ///< the same with prior=none; empty: no tie key
+  Table<double> deviation;           ///< [owners][n] standard deviation over queries, std_keep
+  Table<double> mass;                ///< [owners][n] mean attention of the head, stage1=mass
+  double mass_before_window = 0;     ///< attention on the last m candidates, layer mean
+  double mass_of_window = 0;         ///< attention on the window itself, layer mean
+  std::vector<uint8_t> token_class;  ///< [n] TokenClass; empty unless stage1 or allocate asks
+  std::vector<double> statistic;     ///< what `allocate` asked to be observed of this layer
 
   int64_t entries() const { return static_cast<int64_t>(candidate.size()); }
   int64_t owners() const { return score.rows(); }

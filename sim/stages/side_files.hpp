@@ -6,8 +6,9 @@
 
 namespace kvsim {
 
-/// Files that a record names (`scores=`, `table=`), read by whoever runs the record: stages never
-/// touch a file. Errors are bad data, one line.
+/// What a record needs beside the tensors of a layer: files that it names (`scores=`, `table=`) and
+/// the texts of the tokens, read by whoever runs the record: stages never touch a file. Errors are
+/// bad data, one line.
 class SideFiles {
  public:
   virtual ~SideFiles() = default;
@@ -16,6 +17,8 @@ class SideFiles {
                                int64_t entries) const = 0;
   /// The text table `path`: one row of `columns` numbers per model layer.
   virtual Table<double> table(const std::string& path, int64_t rows, int64_t columns) const = 0;
+  /// `tokens/text` of the trace, [N] or empty.
+  virtual std::vector<std::string> token_text() const = 0;
 };
 
 }  // namespace kvsim

@@ -53,8 +53,14 @@ class ParseText(unittest.TestCase):
         self.refused('<turn role="user">a</turn></turn>', "</turn> without <turn>")
         self.refused('<turn role="user">a<turn role="user">b</turn>', "<turn> inside a turn")
 
-    def test_overlapping_empty_and_nameless_spans_are_refused(self):
-        self.refused('<span name="x">a<span name="y">b</span></span>', "spans are disjoint")
+    def test_spans_lie_in_one_another(self):
+        turn = parse_text('<span name="x">a <span name="y">b</span><span name="z">c</span></span>',
+                          "p.txt").turns[0]
+        self.assertEqual(turn.text, "a bc")
+        self.assertEqual(sorted(turn.spans), [("x", 0, 4), ("y", 2, 3), ("z", 3, 4)])
+        self.refused('<span name="x">a<span name="y">b</span>', 'span "x" is not closed')
+
+    def test_empty_and_nameless_spans_are_refused(self):
         self.refused('a<span name="x"> </span>', "is empty")
         self.refused("<span>a</span>", 'expected <span name="...">')
         self.refused("<span name='x'>a</span>", "--no-markup if this is text")

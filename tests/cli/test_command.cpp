@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "cli/command.hpp"
 #include "cli/terminal.hpp"
@@ -74,4 +75,19 @@ TEST_CASE("no text from a file or an argument can drive the terminal", "[cli]") 
   const Outcome outcome = run_kvsim("inspect \"$(printf 'x\\033[2Jy')\"");
   CHECK(outcome.status == 3);
   CHECK(outcome.err.find('\x1b') == std::string::npos);
+}
+
+TEST_CASE("policies tells how open places of a paper are read, for what the record uses", "[cli]") {
+  const std::string restkv = run_kvsim("policies restkv").out;
+  CHECK_THAT(restkv, Catch::Contains("smooth=aws (ReST-KV Eq. 12)"));
+  CHECK_THAT(restkv, Catch::Contains("indicator=output-change (ReST-KV Eq. 7)"));
+  CHECK_THAT(restkv, !Catch::Contains("KeepKV"));
+  const std::string plain = run_kvsim("policies restkv,smooth=avg").out;
+  CHECK_THAT(plain, !Catch::Contains("Eq. 12"));
+  const std::string keepkv = run_kvsim("policies keepkv").out;
+  CHECK_THAT(keepkv, Catch::Contains("score_estimate=ema (KeepKV Eq. 8)"));
+  CHECK_THAT(keepkv, Catch::Contains("keepkv (KeepKV 3.3 and Algorithm 1)"));
+  CHECK_THAT(run_kvsim("policies stage1_bias").out, Catch::Contains("notes"));
+  const auto json = nlohmann::json::parse(run_kvsim("policies restkv --json").out);
+  CHECK(json["preset"]["notes"].size() >= 6);
 }

@@ -18,6 +18,7 @@
 #include "run/measures/variables.hpp"
 #include "sim/policy/presets.hpp"
 #include "sim/stages/kind.hpp"
+#include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 #include "tests/support/paths.hpp"
 
@@ -173,6 +174,14 @@ std::string keys_table() {
   return table;
 }
 
+std::string notes_table() {
+  std::string table = "| of | source | open | read as |\n|---|---|---|---|\n";
+  for (const Note* note : all_notes())
+    table += fmt::format("| `{}` | {} | {} | {} |\n", note->of, cell(note->source),
+                         cell(note->point), cell(note->reading));
+  return table;
+}
+
 /// The lines between <!-- NAME:begin --> and <!-- NAME:end --> of policies.md; with
 /// KVSIM_UPDATE_DOCS set they are written anew first.
 std::string generated_part(const std::string& name, const std::string& wanted) {
@@ -250,6 +259,21 @@ TEST_CASE("policies.md has every preset with its cells, and every key with its r
   INFO("KVSIM_UPDATE_DOCS=1 kvsim_tests \"[docs]\" writes the tables anew");
   CHECK(generated_part("presets", presets_table()) == presets_table());
   CHECK(generated_part("keys", keys_table()) == keys_table());
+  CHECK(generated_part("notes", notes_table()) == notes_table());
+}
+
+TEST_CASE("every note is about a kind, a key or a preset that there is", "[docs]") {
+  std::set<std::string> known;
+  for (const KindInfo* kind : all_kinds()) known.insert(kind->stage + "=" + kind->name);
+  for (const Parameter* p : parameters()) known.insert(p->key);
+  for (const Preset& preset : presets()) known.insert(preset_title(preset));
+  CHECK(all_notes().size() > 30);
+  for (const Note* note : all_notes()) {
+    INFO(note->of << ": " << note->point);
+    CHECK(known.contains(note->of));
+    CHECK_FALSE(note->source.empty());
+    CHECK_FALSE(note->reading.empty());
+  }
 }
 
 TEST_CASE("policies.md explains every key in its section", "[docs]") {

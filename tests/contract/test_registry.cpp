@@ -126,7 +126,7 @@ int64_t total_of(const Kept& kept, const std::vector<size_t>& layers, size_t b) 
 /// Allocations that policies.md 7 excepts from spending exactly layers * heads * B.
 bool spends_its_own(const Settings& settings) {
   for (const char* kind :
-       {"pyramid", "pyramid-kvpress", "ada-interpolate", "duo", "table", "everything"})
+       {"pyramid", "pyramid-kvpress", "ada-interpolate", "duo", "fastgen", "table", "everything"})
     if (settings.is("allocate", kind)) return true;
   return settings.is("merge", "kvmerger");  // slots are made of runs
 }

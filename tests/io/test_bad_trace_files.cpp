@@ -290,7 +290,7 @@ TEST_CASE("positions must ascend within the trace", "[io][bad]") {
   });
 }
 
-TEST_CASE("spans must be named, disjoint, ascending and inside the prompt", "[io][bad]") {
+TEST_CASE("spans must be named, disjoint or nested, ascending and inside the prompt", "[io][bad]") {
   require_refused({
       {"beyond the prompt",
        [](Editor& e) {
@@ -312,6 +312,12 @@ TEST_CASE("spans must be named, disjoint, ascending and inside the prompt", "[io
     e.integers("spans/begin", {1, 3});
        },
        {"overlap", "at least 4"}},
+      {"the shorter of two with one begin first",
+       [](Editor& e) {
+    e.integers("spans/begin", {1, 1});
+    e.integers("spans/end", {4, 9});
+       },
+       {"not ascending", "the longer"}},
       {"descending",
        [](Editor& e) {
     e.integers("spans/begin", {5, 1});

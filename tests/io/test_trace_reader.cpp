@@ -164,6 +164,21 @@ TEST_CASE("fixed-length strings are read for attributes, texts and span names", 
   CHECK(trace.info().spans[1].name == "second");
 }
 
+TEST_CASE("a span may lie in another", "[io]") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "t.h5";
+  write_small_trace(path);
+  {
+    Editor editor(path);
+    editor.integers("spans/begin", {1, 2});
+    editor.integers("spans/end", {9, 4});
+  }
+  const TraceReader trace(path);
+  REQUIRE(trace.info().spans.size() == 2);
+  CHECK(trace.info().spans[1].begin == 2);
+  CHECK(trace.info().spans[0].end == 9);
+}
+
 TEST_CASE("reading a tensor never converts types inside HDF5", "[io]") {
   const TemporaryFolder folder;
   write_small_trace(folder / "t.h5", ElementType::float16);

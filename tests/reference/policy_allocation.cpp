@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 #include <numeric>
+#include <set>
 #include <stdexcept>
 
 namespace kvsim::reference {
@@ -56,11 +57,13 @@ struct Protected {
 /// |P| and the entries of stage1=mass, before any budget is known.
 Protected before_allocation(const PolicyCase& c, const Scores& scores, size_t owner) {
   Protected all;
+  double exact = 1;  // nothing of it is ranked
   PolicyCase plain = c;
-  if (c.settings.is("stage1", "ratio")) plain.settings.set("stage1", "none");  // runs afterwards
+  if (c.settings.is("stage1", "ratio") || c.settings.is("stage1", "token-class"))
+    plain.settings.set("stage1", "none");  // runs afterwards
   const auto shares = shares_of(plain, c.entries(), nullptr);
   for (const Sure& sure :
-       sure_entries(plain, scores, static_cast<int>(owner), shares, c.entries())) {
+       sure_entries(plain, scores, static_cast<int>(owner), shares, c.entries(), exact)) {
     all.guarded.insert(all.guarded.end(), sure.guarded.begin(), sure.guarded.end());
     all.forced.insert(all.forced.end(), sure.forced.begin(), sure.forced.end());
   }
@@ -241,6 +244,65 @@ Budgets duo(const PolicyCase& c, const std::vector<int>& layers) {
   return budgets;
 }
 
+/// FastGen: raise the share to recover in steps of all heads' shares, as far as the total allows.
+Budgets fastgen(const PolicyCase& c, const std::vector<Scores>& scores, double& closest) {
+  struct Option {
+    int64_t size;
+    double recovered;
+  };
+  std::vector<std::vector<Option>> heads;
+  for (const Scores& one : scores)
+    for (int owner = 0; owner < c.owners(); ++owner) {
+      const Row& score = one.final_score[static_cast<size_t>(owner)];
+      double total = 0;
+      for (const double s : score) total += s;
+      const bool defined = total > 0 && std::isfinite(total);
+      const auto sure = before_allocation(c, one, static_cast<size_t>(owner)).both;
+      std::set<int64_t> in(sure.begin(), sure.end());
+      std::vector<Option> options;
+      double most = 0;
+      for (const auto& set : class_sets(c, one, owner, {0, c.n()}, closest)) {
+        in.insert(set.begin(), set.end());
+        double sum = 0;
+        for (const int64_t i : in) sum += defined ? score[static_cast<size_t>(i)] : 1;
+        most = std::clamp(sum / (defined ? total : static_cast<double>(c.n())), most, 1.0);
+        options.push_back({static_cast<int64_t>(in.size()), most});
+      }
+      options.push_back({c.n(), 1});
+      heads.push_back(options);
+    }
+  const auto chosen = [&](double least) {
+    std::vector<int64_t> sizes;
+    for (const auto& options : heads) {
+      size_t set = 0;
+      while (set + 1 < options.size() && options[set].recovered < least) ++set;
+      sizes.push_back(options[set].size);
+    }
+    return sizes;
+  };
+  std::vector<int64_t> sizes = chosen(0);
+  if (c.settings.is("class_recovery", "none")) {
+    std::set<double> thresholds;
+    for (const auto& options : heads)
+      for (const Option& option : options)
+        if (option.recovered + 1e-9 <= 1) thresholds.insert(option.recovered + 1e-9);
+    for (const double least : thresholds) {
+      const auto then = chosen(least);
+      if (std::accumulate(then.begin(), then.end(), int64_t{0}) >
+          static_cast<int64_t>(heads.size()) * c.entries())
+        break;
+      sizes = then;
+    }
+  } else {
+    sizes = chosen(std::stod(c.settings.text("class_recovery")));
+  }
+  Budgets budgets;
+  for (size_t l = 0; l < scores.size(); ++l)
+    budgets.emplace_back(sizes.begin() + static_cast<int64_t>(l) * c.owners(),
+                         sizes.begin() + static_cast<int64_t>(l + 1) * c.owners());
+  return budgets;
+}
+
 }  // namespace
 
 Budgets allocate(const PolicyCase& c, const std::vector<int>& layers,
@@ -251,6 +313,7 @@ Budgets allocate(const PolicyCase& c, const std::vector<int>& layers,
   if (kind == "joint") return compete(c, scores, 0, closest);
   if (kind == "ada-interpolate") return ada_interpolate(c, scores, closest);
   if (kind == "duo") return duo(c, layers);
+  if (kind == "fastgen") return fastgen(c, scores, closest);
   Budgets budgets;
   if (kind == "ada") {
     const Rational share = Rational::parse(c.settings.text("ada_floor"));

@@ -11,7 +11,11 @@ struct Sure {
 
 /// Per segment, for a head with b entries divided into `shares`.
 std::vector<Sure> sure_entries(const PolicyCase& c, const Scores& scores, int owner,
-                               const std::vector<int64_t>& shares, int64_t b);
+                               const std::vector<int64_t>& shares, int64_t b, double& closest);
+
+/// FastGen's classes of a range: special, punctuation, frequent, local; an entry may be in several.
+std::vector<std::vector<int64_t>> class_sets(const PolicyCase& c, const Scores& scores, int owner,
+                                             Range range, double& closest);
 
 /// What `constrain` gives the segments of a head; {b} without it. `unconstrained`: what the same
 /// record keeps without the constraint, for debias; null: not known yet, shares are the fair ones.

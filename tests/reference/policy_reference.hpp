@@ -24,6 +24,7 @@ struct PolicyCase {
   uint64_t seed = 0;
   std::map<int, Table<double>> scores;  ///< of indicator=external
   Table<double> table;                  ///< of allocate=duo and table
+  std::vector<std::string> texts;       ///< of the tokens
 
   bool per_query_head() const { return settings.is("granularity", "query"); }
   int owners() const { return per_query_head() ? info->num_query_heads : info->num_kv_heads; }

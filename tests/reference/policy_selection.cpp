@@ -136,6 +136,20 @@ std::vector<int64_t> forced_by_ratio(const PolicyCase& c, const Scores& scores, 
   return forced;
 }
 
+/// stage1=token-class: what places are left for go to the classes in turn.
+std::vector<int64_t> forced_by_class(const PolicyCase& c, const Scores& scores, int owner,
+                                     Range range, const std::vector<int64_t>& guarded,
+                                     int64_t whole, double& closest) {
+  if (!c.settings.is("stage1", "token-class")) return {};
+  std::vector<int64_t> forced;
+  for (const auto& set : class_sets(c, scores, owner, range, closest))
+    for (const int64_t i : set)
+      if (std::find(guarded.begin(), guarded.end(), i) == guarded.end()) append(forced, i);
+  const int64_t places = std::max<int64_t>(0, whole - static_cast<int64_t>(guarded.size()));
+  if (static_cast<int64_t>(forced.size()) > places) forced.resize(static_cast<size_t>(places));
+  return forced;
+}
+
 /// Shares of the segments of one head that has b entries (section 8).
 std::vector<int64_t> fair_shares(const PolicyCase& c, int64_t b) {
   const std::vector<Range> segments = c.segments();
@@ -176,8 +190,31 @@ std::vector<int64_t> fair_shares(const PolicyCase& c, int64_t b) {
 
 }  // namespace
 
+std::vector<std::vector<int64_t>> class_sets(const PolicyCase& c, const Scores& scores, int owner,
+                                             Range range, double& closest) {
+  std::vector<std::vector<int64_t>> sets(4);
+  for (int64_t i = range.begin; i < range.end; ++i) {  // the texts that tests make up
+    if (c.texts[static_cast<size_t>(i)] == "<s>") sets[0].push_back(i);
+    if (c.texts[static_cast<size_t>(i)] == ",") sets[1].push_back(i);
+  }
+  const Row& score = scores.final_score[static_cast<size_t>(owner)];
+  std::vector<int64_t> order = candidates_of(scores, range);
+  std::sort(order.begin(), order.end(), Better{score, score, false});
+  const auto share_of = [&](const char* key) {
+    return (Rational::parse(c.settings.text(key)) * Rational(range.end - range.begin)).floor();
+  };
+  const auto frequent = static_cast<size_t>(
+      std::min(share_of("class_frequent"), static_cast<int64_t>(order.size())));
+  sets[2].assign(order.begin(), order.begin() + static_cast<int64_t>(frequent));
+  if (frequent > 0 && frequent < order.size())
+    closest = std::min(closest, distance(score[static_cast<size_t>(order[frequent - 1])],
+                                         score[static_cast<size_t>(order[frequent])]));
+  for (int64_t x = 1; x <= share_of("class_local"); ++x) sets[3].push_back(range.end - x);
+  return sets;
+}
+
 std::vector<Sure> sure_entries(const PolicyCase& c, const Scores& scores, int owner,
-                               const std::vector<int64_t>& shares, int64_t b) {
+                               const std::vector<int64_t>& shares, int64_t b, double& closest) {
   std::vector<Sure> all;
   const std::vector<Range> segments = c.segments();
   const std::vector<Part> parts = parts_of(c);
@@ -187,6 +224,9 @@ std::vector<Sure> sure_entries(const PolicyCase& c, const Scores& scores, int ow
       sure.guarded = protection(c, scores, owner, parts[k].range, k == 0, k + 1 == parts.size(),
                                 parts[k].window, shares[k]);
       sure.forced = forced_by_ratio(c, scores, owner, parts[k].range, sure.guarded, shares[k]);
+      for (const int64_t i :
+           forced_by_class(c, scores, owner, parts[k].range, sure.guarded, shares[k], closest))
+        append(sure.forced, i);
       all.push_back(std::move(sure));
     }
     return all;
@@ -196,6 +236,8 @@ std::vector<Sure> sure_entries(const PolicyCase& c, const Scores& scores, int ow
   std::vector<int64_t> forced = forced_by_mass(c, scores, owner,
                                                static_cast<int64_t>(guarded.size()));
   for (const int64_t i : forced_by_ratio(c, scores, owner, {0, c.n()}, guarded, b))
+    append(forced, i);
+  for (const int64_t i : forced_by_class(c, scores, owner, {0, c.n()}, guarded, b, closest))
     append(forced, i);
   for (const Range& range : segments) {
     Sure sure;
@@ -230,7 +272,7 @@ Head select_head(const PolicyCase& c, const Scores& scores, int owner, int64_t b
   Head head;
   b = std::clamp(b, whitelisted(c), c.n());
   const std::vector<int64_t> shares = shares_of(c, b, unconstrained);
-  const std::vector<Sure> sure = sure_entries(c, scores, owner, shares, b);
+  const std::vector<Sure> sure = sure_entries(c, scores, owner, shares, b, closest);
   const std::vector<Range> segments = c.segments();
   const Row& score = scores.final_score[static_cast<size_t>(owner)];
   const Row& raw = scores.final_raw[static_cast<size_t>(owner)];

@@ -25,6 +25,12 @@ std::unique_ptr<RandomRun> random_run(const RandomTraceShape& shape, const std::
   return run;
 }
 
+std::vector<std::string> MadeUpFiles::token_text() const {
+  std::vector<std::string> texts;
+  for (int i = 0; i < 4096; ++i) texts.push_back(i == 0 ? "<s>" : i % 5 == 3 ? "," : " word");
+  return texts;
+}
+
 std::vector<LayerKept> kept_of(const RandomRun& run, const std::vector<std::string>& records,
                                const std::vector<std::string>& budgets, uint64_t seed,
                                const SideFiles& files) {

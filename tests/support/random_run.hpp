@@ -33,6 +33,8 @@ class MadeUpFiles : public SideFiles {
     return layer_scores.at(layer);
   }
   Table<double> table(const std::string&, int64_t, int64_t) const override { return rows; }
+  /// A special token first, and a comma at every fifth position.
+  std::vector<std::string> token_text() const override;
 };
 
 /// What records keep, as a run of the program would have it: [layer][record][budget].

@@ -1,6 +1,7 @@
 #include <vector>
 
 #include "sim/stages/aggregate/slot_statistics.hpp"
+#include "sim/stages/notes.hpp"
 
 namespace kvsim {
 namespace {
@@ -44,6 +45,13 @@ class Ema : public Aggregate {
   }
 };
 const Register<Aggregate, Ema> ema;
+const DeclareNote ema_note{
+    {.of = "aggregate=ema",
+     .source = "ReST-KV Eq. 9",
+     .point = "the average starts with its first row at full weight, without a "
+              "correction",
+     .reading = "as printed: alpha weights the newest row, the oldest keeps (1 - "
+                "alpha)^(S_w - 1)"}};
 
 }  // namespace
 }  // namespace kvsim

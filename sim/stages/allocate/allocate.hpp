@@ -66,7 +66,8 @@ class Allocate : public Kind {
   using Kind::Kind;
   virtual bool needs_scores() const { return false; }
   virtual bool across_layers() const { return false; }
-  virtual bool ignores_budget() const { return false; }  ///< allocate=table
+  virtual bool uses_token_classes() const { return false; }  ///< of ScoredLayer
+  virtual bool ignores_budget() const { return false; }      ///< allocate=table
   /// Protected and forced entries have no guarantee but a score, and stand by position among each
   /// other.
   virtual bool lets_protected_compete(const Settings&) const { return false; }

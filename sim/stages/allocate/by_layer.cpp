@@ -3,6 +3,7 @@
 #include <numbers>
 
 #include "sim/stages/allocate/allocate.hpp"
+#include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
 namespace kvsim {
@@ -94,6 +95,13 @@ class Pyramid : public Allocate {
   }
 };
 const Register<Allocate, Pyramid> pyramid;
+const DeclareNote pyramid_note{
+    {.of = "allocate=pyramid",
+     .source = "PyramidKV repository; kvpress",
+     .point = "kvpress counts the window inside the budget and often falls back "
+              "to uniform; the original adds it on top",
+     .reading = "the original, as in ReST-KV's code base; `pyramid-kvpress` is the "
+                "other"}};
 
 class PyramidKvpress : public Allocate {
  public:
@@ -149,6 +157,10 @@ class Cosine : public Allocate {
   }
 };
 const Register<Allocate, Cosine> cosine;
+const DeclareNote cosine_note{{.of = "allocate=cosine",
+                               .source = "PyramidInfer; KeepKV repository",
+                               .point = "the profile does not sum to the budget",
+                               .reading = "scaled to the exact total, as KeepKV's code does"}};
 
 }  // namespace
 }  // namespace kvsim

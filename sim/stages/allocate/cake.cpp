@@ -5,6 +5,7 @@
 #include "sim/core/parallel.hpp"
 #include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/allocate/allocate.hpp"
+#include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
 namespace kvsim {
@@ -112,6 +113,14 @@ class Cake : public Allocate {
   }
 };
 const Register<Allocate, Cake> cake;
+const DeclareNote cake_note{
+    {.of = "allocate=cake",
+     .source = "CAKE Eq. 5 and repository",
+     .point = "temperatures depend on model and size in its repository, "
+              "DefensiveKV's copy fixes 1.6 and 0.6; the code truncates and "
+              "gives what is left, and what exceeds a cap, in equal parts to the "
+              "layers below",
+     .reading = "1.6 and 0.6; rounding and excess by apportion"}};
 
 }  // namespace
 }  // namespace kvsim

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "sim/stages/allocate/allocate.hpp"
+#include "sim/stages/notes.hpp"
 
 namespace kvsim {
 namespace {
@@ -58,6 +59,14 @@ class D2o : public Allocate {
   }
 };
 const Register<Allocate, D2o> d2o;
+const DeclareNote d2o_note{
+    {.of = "allocate=d2o",
+     .source = "D2O repository",
+     .point = "its softmax over layers includes skipped ones and clamps to "
+              "[0.01, 1]; its recent share is of the layer's own size; it "
+              "compresses at the first decode step",
+     .reading = "sizes over the layers of the run, at n; the paper does not fix "
+                "the recent share: 0.5 of B"}};
 
 }  // namespace
 }  // namespace kvsim

@@ -5,6 +5,7 @@
 
 #include "sim/core/error.hpp"
 #include "sim/stages/allocate/allocate.hpp"
+#include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 #include "sim/stages/spans.hpp"
 
@@ -61,7 +62,12 @@ const Register<Constrain, NoConstraint> none;
 std::vector<Range> cut(const Settings& settings, const std::vector<Span>& spans, int64_t entries) {
   std::vector<int64_t> starts;
   if (settings.is("fair_spans", "all")) {
-    for (const Span& span : spans) starts.push_back(span.begin);
+    int64_t end = 0;  // of the outermost span before; those inside it cut nothing
+    for (const Span& span : spans) {
+      if (span.begin < end) continue;
+      starts.push_back(span.begin);
+      end = span.end;
+    }
   } else {
     for (const Range& range : resolve_spans(settings.list("fair_spans"), spans, entries))
       starts.push_back(range.begin);
@@ -147,6 +153,13 @@ class Fair : public Constrain {
   }
 };
 const Register<Constrain, Fair> fair;
+const DeclareNote fair_note{
+    {.of = "constrain=fair",
+     .source = "Pitfalls Algorithm 1 and Appendix F.3",
+     .point = "shares are not whole numbers; ramps of StreamingLLM's form in the "
+              "published code differ by one",
+     .reading = "floors, the last segment takes the rest (`fair_rounding`); the "
+                "formulas of the appendix"}};
 
 class Debias : public Constrain {
  public:

@@ -5,6 +5,7 @@
 #include "sim/core/log_sum.hpp"
 #include "sim/stages/estimate/estimate.hpp"
 #include "sim/stages/estimate/line_table.hpp"
+#include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
 namespace kvsim {
@@ -80,6 +81,20 @@ class Ema : public ScoreEstimate {
   }
 };
 const Register<ScoreEstimate, Ema> ema;
+const DeclareNote ema_note_1{
+    {.of = "score_estimate=ema",
+     .source = "KeepKV Eq. 8",
+     .point = "the correction 1 - a^t, with t the absolute step, does not match "
+              "a start from the w + 1 terms of the window",
+     .reading = "S is divided by the true sum of its weights; of a slot that came "
+                "later, from the first query that saw it"}};
+const DeclareNote ema_note_2{
+    {.of = "score_estimate=ema",
+     .source = "KeepKV Eq. 8",
+     .point = "neither a nor w is given; nor how an estimate goes on after a "
+              "merge",
+     .reading = "a = 0.9, w = 32; the merged slot starts from the score that Eq. 7 "
+                "gives it, and its weights go on"}};
 
 }  // namespace
 }  // namespace kvsim

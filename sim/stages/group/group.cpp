@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
 namespace kvsim {
@@ -52,6 +53,10 @@ class GroupMax : public Group {
   }
 };
 const Register<Group, GroupMax> max;
+const DeclareNote max_note{{.of = "group=max",
+                            .source = "DefensiveKV footnote 1",
+                            .point = "what becomes of query heads that share a key",
+                            .reading = "their maximum, as the footnote says of aggregation"}};
 
 class GroupSum : public Group {
  public:

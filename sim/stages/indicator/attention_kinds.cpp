@@ -4,6 +4,7 @@
 
 #include "sim/core/parallel.hpp"
 #include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/notes.hpp"
 
 namespace kvsim {
 namespace {
@@ -74,6 +75,12 @@ class Importance : public HeadRows {
   }
 };
 const Register<Indicator, Importance> importance;
+const DeclareNote importance_note{
+    {.of = "indicator=importance",
+     .source = "DefensiveKV 3.1",
+     .point = "the norm of v W_O is not named",
+     .reading = "L1, as in the repository; an oracle takes the norm of "
+                "`--importance`, which is what is measured"}};
 
 class AttentionValue : public HeadRows {
  public:

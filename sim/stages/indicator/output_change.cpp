@@ -5,6 +5,7 @@
 
 #include "sim/core/parallel.hpp"
 #include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/notes.hpp"
 
 namespace kvsim {
 namespace {
@@ -325,6 +326,15 @@ struct OutputChangeJoint : OutputChangeKind {
                          true) {}
 };
 const Register<Indicator, OutputChange> output_change;
+const DeclareNote output_change_note{
+    {.of = "indicator=output-change",
+     .source = "ReST-KV Eq. 7",
+     .point = "A is of one head, MHA and W_O are of all heads, and no word is of "
+              "heads that share a key",
+     .reading = "every query head for itself: its own output and its own rows of "
+                "W_O; then `group` takes their mean. "
+                "`indicator=output-change-joint` removes the entry from all heads "
+                "that share it"}};
 const Register<Indicator, OutputChangeJoint> output_change_joint;
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "sim/core/parallel.hpp"
 #include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/notes.hpp"
 
 namespace kvsim {
 namespace {
@@ -122,6 +123,12 @@ class OutputChangeMean : public Indicator {
   }
 };
 const Register<Indicator, OutputChangeMean> output_change_mean;
+const DeclareNote output_change_mean_note{
+    {.of = "indicator=output-change-mean",
+     .source = "ReST-KV repository",
+     .point = "attention is aggregated over queries first, and the output that "
+              "is compared leaves the window out",
+     .reading = "as coded"}};
 
 }  // namespace
 }  // namespace kvsim

@@ -2,6 +2,7 @@
 
 #include "sim/core/random.hpp"
 #include "sim/stages/merge/targets.hpp"
+#include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
 namespace kvsim {
@@ -70,6 +71,12 @@ class Cam : public CamBase {
   double amount(double chance, double draw) const override { return draw < chance ? 1 : 0; }
 };
 const Register<Merge, Cam> cam;
+const DeclareNote cam_note{
+    {.of = "merge=cam",
+     .source = "CaM; CaM repository",
+     .point = "the paper's ratio is cumulative over the merge window, the code "
+              "uses this step's attention over everything later",
+     .reading = "as coded"}};
 
 /// The expectation of the draw.
 class CamExpected : public CamBase {

@@ -1,5 +1,6 @@
 #include "sim/core/parallel.hpp"
 #include "sim/stages/merge/targets.hpp"
+#include "sim/stages/notes.hpp"
 
 namespace kvsim {
 namespace {
@@ -12,7 +13,7 @@ class Convex : public Merge {
                "convex",
                "the plain mean of the slot's entries",
                "KeepKV Eq. 5",
-               {"merge_threshold"}}) {}
+               {"merge_threshold", "merge_order"}}) {}
   std::vector<std::string> votes() const override { return {"none", "count"}; }
 
   void apply(MergeRequest& request) const override {
@@ -35,6 +36,10 @@ class Convex : public Merge {
   }
 };
 const Register<Merge, Convex> convex;
+const DeclareNote convex_note{{.of = "merge=convex",
+                               .source = "KeepKV Eq. 5",
+                               .point = "\"existing methods\" have no single rule for weights",
+                               .reading = "plain mean of the members"}};
 
 }  // namespace
 }  // namespace kvsim

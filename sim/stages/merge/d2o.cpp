@@ -3,6 +3,8 @@
 #include <cmath>
 #include <map>
 
+#include "sim/stages/notes.hpp"
+
 namespace kvsim {
 
 double d2o_threshold(const std::vector<std::vector<Target>>& targets, MergeMemory& memory) {
@@ -65,6 +67,11 @@ class D2o : public Merge {
   }
 };
 const Register<Merge, D2o> d2o;
+const DeclareNote d2o_note{
+    {.of = "merge=d2o",
+     .source = "D2O repository",
+     .point = "weights of the code do not sum to 1",
+     .reading = "the paper's convex weights; `merge=d2o-code` merges as coded"}};
 
 }  // namespace
 }  // namespace kvsim

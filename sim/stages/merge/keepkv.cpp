@@ -2,6 +2,7 @@
 
 #include "sim/core/log_sum.hpp"
 #include "sim/stages/merge/targets.hpp"
+#include "sim/stages/notes.hpp"
 
 namespace kvsim {
 namespace {
@@ -43,7 +44,7 @@ class KeepKv : public Merge {
                "keepkv",
                "mean by score and votes, key scaled to keep the mass",
                "KeepKV Eq. 7",
-               {"merge_threshold", "score_estimate"},
+               {"merge_threshold", "merge_order", "score_estimate"},
                "a layer without softcap"}) {}
   std::vector<std::string> votes() const override { return {"count"}; }
   EstimateLines estimates() const override { return EstimateLines::mean_query; }
@@ -59,6 +60,22 @@ class KeepKv : public Merge {
   }
 };
 const Register<Merge, KeepKv> keepkv;
+const DeclareNote keepkv_note_1{
+    {.of = "merge=keepkv",
+     .source = "KeepKV Eq. 7",
+     .point = "query heads that share a key have scores of their own",
+     .reading = "the logit of the group's mean query is the score of the shared "
+                "slot; `granularity=query` has no such choice to make"}};
+const DeclareNote keepkv_note_2{{.of = "merge=keepkv",
+                                 .source = "KeepKV Eq. 7",
+                                 .point = "the denominator can be 0",
+                                 .reading = "the scale is 1 there, counted in `zip_undefined`"}};
+const DeclareNote keepkv_note_3{
+    {.of = "merge=keepkv",
+     .source = "KeepKV Algorithm 1",
+     .point = "several entries may choose the same slot; the order is not given",
+     .reading = "targets are chosen for all from the keys as they were, then "
+                "merges run in ascending position"}};
 
 }  // namespace
 }  // namespace kvsim

@@ -66,7 +66,7 @@ class KeepKvBias : public Merge {
                "keepkv-bias",
                "mean by score, mass kept by a bias per query head",
                "kvsim",
-               {"merge_threshold", "score_estimate"},
+               {"merge_threshold", "merge_order", "score_estimate"},
                "a layer without softcap"}) {}
   std::vector<std::string> votes() const override { return {"bias"}; }
   EstimateLines estimates() const override { return EstimateLines::every_head; }

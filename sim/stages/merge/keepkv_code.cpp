@@ -2,6 +2,7 @@
 
 #include "sim/core/log_sum.hpp"
 #include "sim/stages/merge/targets.hpp"
+#include "sim/stages/notes.hpp"
 
 namespace kvsim {
 namespace {
@@ -34,7 +35,7 @@ class KeepKvCode : public Merge {
                "keepkv-code",
                "mean by score and votes, key not scaled",
                "KeepKV repository",
-               {"merge_threshold", "score_estimate"},
+               {"merge_threshold", "merge_order", "score_estimate"},
                "a layer without softcap"}) {}
   std::vector<std::string> votes() const override { return {"count"}; }
   EstimateLines estimates() const override { return EstimateLines::mean_query; }
@@ -49,6 +50,13 @@ class KeepKvCode : public Merge {
   }
 };
 const Register<Merge, KeepKvCode> keepkv_code;
+const DeclareNote keepkv_code_note{
+    {.of = "merge=keepkv-code",
+     .source = "KeepKV repository",
+     .point = "no moving average, no scale of keys; half precision changes the "
+              "votes of one slot in seventy; estimates keep all rows after a "
+              "merge",
+     .reading = "as coded, in float32; estimates start again after a merge"}};
 
 }  // namespace
 }  // namespace kvsim

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "sim/stages/merge/targets.hpp"
+#include "sim/stages/notes.hpp"
 
 namespace kvsim {
 namespace {
@@ -178,6 +179,11 @@ class KvMerger : public Merge {
   }
 };
 const Register<Merge, KvMerger> kvmerger;
+const DeclareNote kvmerger_note{
+    {.of = "merge=kvmerger",
+     .source = "KVMerger",
+     .point = "the width of the kernel is defined by weights that it defines",
+     .reading = "its first step, with equal weights"}};
 
 }  // namespace
 }  // namespace kvsim

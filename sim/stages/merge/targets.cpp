@@ -50,6 +50,15 @@ std::vector<Target> nearest_kept(const MergeOwner& owner) {
   const SlotCache& cache = *owner.cache;
   std::vector<Target> targets(owner.evicted.size());
   if (targets.empty()) return targets;
+  if (!owner.sets.empty()) {  // chosen before selection
+    for (const MergeOwner::Set& set : owner.sets)
+      for (const int64_t slot : set.members) {
+        if (slot == set.pivot) continue;
+        const auto at = std::ranges::lower_bound(owner.evicted, slot) - owner.evicted.begin();
+        targets[static_cast<size_t>(at)] = {set.pivot, 1};
+      }
+    return targets;
+  }
   std::vector<int64_t> kept;
   std::vector<double> length(static_cast<size_t>(cache.size()));
   for (int64_t slot = 0; slot < cache.size(); ++slot) {

@@ -1,5 +1,6 @@
 #include "sim/stages/normalize/normalize.hpp"
 
+#include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
 namespace kvsim {
@@ -56,6 +57,12 @@ class LayerSum : public Normalize {
   }
 };
 const Register<Normalize, LayerSum> layer_sum;
+const DeclareNote layer_sum_note{
+    {.of = "normalize=layer-sum",
+     .source = "DefensiveKV Algorithm 2, line 11",
+     .point = "the sum over i: of a head, or of a layer",
+     .reading = "of a layer: the text says \"layer-wise\", and it leaves the ranking "
+                "inside a layer as Algorithm 1 has it"}};
 
 class TokenHeads : public Normalize {
  public:
@@ -76,6 +83,12 @@ class TokenHeads : public Normalize {
   }
 };
 const Register<Normalize, TokenHeads> token_heads;
+const DeclareNote token_heads_note{
+    {.of = "normalize=token-heads",
+     .source = "DefensiveKV repository",
+     .point = "norms are divided by the sum over heads of the same token, which "
+              "is not in the paper",
+     .reading = "as coded"}};
 
 }  // namespace
 }  // namespace kvsim

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
 namespace kvsim {
@@ -45,6 +46,11 @@ class HeadMean : public Prior {
   }
 };
 const Register<Prior, HeadMean> head_mean;
+const DeclareNote head_mean_note{
+    {.of = "prior=head-mean",
+     .source = "DefensiveKV Algorithm 1",
+     .point = "the mean is over n entries, of which those of the window are not scored",
+     .reading = "over those that are scored: the window is kept anyhow"}};
 
 class Constant : public Prior {
  public:

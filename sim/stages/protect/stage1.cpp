@@ -1,5 +1,6 @@
 #include "sim/stages/protect/stage1.hpp"
 
+#include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
 namespace kvsim {
@@ -107,6 +108,19 @@ class Mass : public Stage1 {
   }
 };
 const Register<Stage1, Mass> mass;
+const DeclareNote mass_note_1{
+    {.of = "stage1=mass",
+     .source = "DefensiveKV Algorithm 1",
+     .point = "the repository forces the entries that hold most attention before "
+              "anything is scored; the algorithm as printed has no such step",
+     .reading = "the bare presets are as printed; `:code` forces them. Its cap, "
+                "negative in Python slicing at small budgets, is clamped at 0"}};
+const DeclareNote mass_note_2{
+    {.of = "stage1_bias",
+     .source = "DefensiveKV repository",
+     .point = "a comment says attention on the window, the code takes that on "
+              "the last candidates",
+     .reading = "`shifted` is the code, `window` the comment"}};
 
 }  // namespace
 }  // namespace kvsim

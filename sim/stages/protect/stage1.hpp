@@ -30,6 +30,7 @@ class Stage1 : public Kind {
   using Kind::Kind;
   virtual bool uses_unweighted() const { return false; }
   virtual bool uses_mass() const { return false; }
+  virtual bool uses_token_classes() const { return false; }  ///< of ScoredLayer
   /// Forced entries, best first; they count among what `allocate` marks.
   virtual std::vector<uint32_t> before_allocate(const Stage1Request&) const { return {}; }
   virtual std::vector<uint32_t> after_allocate(const Stage1Request&) const { return {}; }

@@ -10,8 +10,10 @@ namespace kvsim {
 
 /// How much of one head's slots is quantised; for the memory model.
 struct QuantizedCount {
-  int64_t numbers = 0;  ///< quantised numbers, keys and values
-  int64_t groups = 0;   ///< groups, short ones included
+  int64_t numbers = 0;   ///< quantised numbers, keys and values
+  int64_t groups = 0;    ///< groups, short ones included
+  int64_t outliers = 0;  ///< of the numbers, those stored as they are with their place
+  int64_t levels = 0;    ///< fitted levels that are stored
 };
 
 /// Rounds the kept entries of one head to few bits (policies.md 11). Runs once at each compression,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
 namespace kvsim {
@@ -73,6 +74,21 @@ class WindowQueries : public Queries {
   }
 };
 const Register<Queries, WindowQueries> by_window;
+const DeclareNote by_window_note_1{
+    {.of = "window",
+     .source = "ReST-KV; DefensiveKV; Pitfalls",
+     .point = "the size of the window differs from paper to paper",
+     .reading = "32, as in ReST-KV and DefensiveKV; the Pitfalls follow kvpress, "
+                "whose forms (`:kvpress`) have 64"}};
+const DeclareNote by_window_note_2{{.of = "queries=window",
+                                    .source = "ReST-KV Eq. 8",
+                                    .point = "t-S_w:t are S_w + 1 queries",
+                                    .reading = "S_w queries"}};
+const DeclareNote by_window_note_3{
+    {.of = "queries=window",
+     .source = "kvpress",
+     .point = "with a budget below the window, topk chooses inside the window",
+     .reading = "the newest B"}};
 
 class LastQueries : public Queries {
  public:

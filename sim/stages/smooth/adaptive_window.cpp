@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 #include "sim/stages/smooth/moving_mean.hpp"
 #include "sim/stages/smooth/smooth.hpp"
@@ -64,6 +65,35 @@ class AdaptiveWindow : public Smooth {
   }
 };
 const Register<Smooth, AdaptiveWindow> aws;
+const DeclareNote aws_note_1{
+    {.of = "smooth=aws",
+     .source = "ReST-KV Eq. 10",
+     .point = "argmax gives a set of entries, and top B of what is not said",
+     .reading = "the mean of their indices; the best of the candidates for the B - "
+                "S_w places that the window leaves free"}};
+const DeclareNote aws_note_2{
+    {.of = "smooth=aws",
+     .source = "ReST-KV Eq. 11",
+     .point = "there is no least width: with a drift below beta nothing would be "
+              "smoothed",
+     .reading = "the kernel of 5 of appendix B is the least width, as in the "
+                "repository (`aws_min`; 21 for RULER and InfiniteBench); "
+                "`aws_min=1` is the equation alone"}};
+const DeclareNote aws_note_3{
+    {.of = "smooth=aws",
+     .source = "ReST-KV Eq. 12",
+     .point = "sign: the second branch, for a drift to the rear, is never below "
+              "1 as printed, and moves scores against the drift",
+     .reading = "floor(D/beta) + 1 with D = D_front - D_rear below 0, which is 0 "
+                "or negative; 0 where there is no drift"}};
+const DeclareNote aws_note_4{
+    {.of = "smooth=aws",
+     .source = "ReST-KV Eq. 13",
+     .point = "the sum runs over k from -W/2 + shift, not over neighbours of n; "
+              "edges are not mentioned",
+     .reading = "neighbours of n; the edge is replicated; the window is protected "
+                "after smoothing; every query head for itself, then the mean of "
+                "the group"}};
 
 class AdaptiveWindowCode : public Smooth {
  public:
@@ -82,6 +112,12 @@ class AdaptiveWindowCode : public Smooth {
   }
 };
 const Register<Smooth, AdaptiveWindowCode> aws_code;
+const DeclareNote aws_code_note{
+    {.of = "smooth=aws-code",
+     .source = "ReST-KV repository",
+     .point = "the drift is of attention, window included, and the shift is 1 "
+              "without any drift",
+     .reading = "as coded"}};
 
 }  // namespace
 }  // namespace kvsim

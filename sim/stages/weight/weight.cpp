@@ -3,6 +3,7 @@
 #include <cmath>
 #include <vector>
 
+#include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
 namespace kvsim {
@@ -128,6 +129,17 @@ struct ProjectedL2 : NormWeight<true, Norm::l2> {
 const Register<Weight, ValueL1> value_l1;
 const Register<Weight, ValueL2> value_l2;
 const Register<Weight, ProjectedL1> projected_l1;
+const DeclareNote projected_l1_note_1{
+    {.of = "weight=projected-l1",
+     .source = "DefensiveKV 2; CriticalKV",
+     .point = "type of norm; of one or of all query heads that share the value",
+     .reading = "L1 and the mean over the group, as in both repositories"}};
+const DeclareNote projected_l1_note_2{
+    {.of = "weight=value-l2",
+     .source = "ReST-KV Table 12",
+     .point = "VATP itself takes the L1 norm, 20 sinks and H2O below",
+     .reading = "after pooling and group mean, on SnapKV, as the table compares; "
+                "`vatp:official` is the original"}};
 const Register<Weight, ProjectedL2> projected_l2;
 
 }  // namespace

@@ -49,6 +49,7 @@ void compare(const test::RandomRun& run, const std::string& text,
   const test::MadeUpFiles files = files_of(run, c.owners(), c.settings);
   c.scores = files.layer_scores;
   c.table = files.rows;
+  c.texts = files.token_text();
   for (const std::string& budget : budgets) {
     CAPTURE(text, budget);
     c.budget = budget;

@@ -270,5 +270,18 @@ TEST_CASE("a skipped layer is not scored: neither its queries nor its file are a
   CHECK_THROWS(test::kept_of(*small.build(), {"external,scores=F"}, {"3"}, 0, files));
 }
 
+TEST_CASE("a span in another one cuts no segment unless it is named") {
+  const std::vector<Span> spans = {{"a", 1, 6}, {"phrase", 2, 4}, {"b", 6, 9}};
+  const auto starts = [&](const std::string& changes) {
+    const Settings settings = test::settings_with("constrain=fair" + changes);
+    std::vector<int64_t> found;
+    for (const Range& range : Kinds<Constrain>::find("fair").segments(settings, spans, 10))
+      found.push_back(range.begin);
+    return found;
+  };
+  CHECK(starts("") == std::vector<int64_t>{0, 6});
+  CHECK(starts(",fair_spans=a+phrase+b") == std::vector<int64_t>{0, 2, 6});
+}
+
 }  // namespace
 }  // namespace kvsim

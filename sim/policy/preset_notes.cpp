@@ -1,0 +1,74 @@
+// What was decided for a preset as a whole; decisions about a stage stand beside the stage.
+#include "sim/stages/notes.hpp"
+
+namespace kvsim {
+namespace {
+
+const DeclareNote notes[] = {
+    DeclareNote({.of = "streaming",
+                 .source = "kvpress StreamingLLMPress",
+                 .point = "kvpress leaves ties to topk when the budget is below the sinks",
+                 .reading = "the first B entries"}),
+    DeclareNote({.of = "tova",
+                 .source = "TOVA repository; kvpress TOVAPress",
+                 .point = "kvpress keeps the last token whatever its score, the original does not",
+                 .reading = "kept; `tova:official` does without"}),
+    DeclareNote(
+        {.of = "h2o",
+         .source = "H2O repository; kvpress ObservedAttentionPress",
+         .point = "a sum with a recent window, or a mean over the queries that see the entry",
+         .reading = "the mean, as kvpress and the Pitfalls have it; `h2o:official` is the "
+                    "original, heavy and recent halves equal"}),
+    DeclareNote({.of = "adakv:official",
+                 .source = "ReST-KV repository",
+                 .point = "its copy multiplies by each head's share in the layer's best entries",
+                 .reading = "not done"}),
+    DeclareNote({.of = "pyramidinfer",
+                 .source = "PyramidInfer",
+                 .point = "the method drops hidden states, so that deeper layers see other inputs",
+                 .reading = "selection with nested layers, which is what a trace can show of it"}),
+    DeclareNote(
+        {.of = "criticalkv",
+         .source = "DefensiveKV 4",
+         .point = "whether the baseline is head-adaptive is not said",
+         .reading = "uniform; `criticalkv:ada` is the closer comparison with `defensivekv`"}),
+    DeclareNote({.of = "cake",
+                 .source = "CAKE repository",
+                 .point = "the code evicts nothing if n <= B + m",
+                 .reading = "evicts wherever n > B"}),
+    DeclareNote({.of = "defensivekv",
+                 .source = "DefensiveKV 3.3 and Algorithm 1",
+                 .point = "\"in each layer\": heads compete, but with which floor is not said",
+                 .reading = "one competition per layer without a floor"}),
+    DeclareNote({.of = "defensivekv:code",
+                 .source = "DefensiveKV repository",
+                 .point = "steps that the paper does not have: entries forced by attention, norms "
+                          "divided per token, pooled rows scaled to their sum",
+                 .reading = "as coded; the bare preset is as printed"}),
+    DeclareNote({.of = "layer-defensivekv:code",
+                 .source = "DefensiveKV repository",
+                 .point = "protected entries compete at the layer's largest score",
+                 .reading = "as coded"}),
+    DeclareNote({.of = "restkv",
+                 .source = "ReST-KV 3.3",
+                 .point = "what is smoothed, and for whom: a head, or the heads that share a key",
+                 .reading = "each query head's indicator over time, then over positions; then the "
+                            "mean of the group"}),
+    DeclareNote({.of = "keepkv",
+                 .source = "KeepKV 3.3 and Algorithm 1",
+                 .point = "the text would merge first at prefill, the algorithm evicts first",
+                 .reading = "the algorithm; `merge_order=merge-first` is the text"}),
+    DeclareNote(
+        {.of = "keepkv:code",
+         .source = "KeepKV repository",
+         .point = "unnormalised scores select; budgets and the recent share by ceiling",
+         .reading = "scores as coded; the budget has the exact total of `cosine`, recent is "
+                    "floor(0.2 B)"}),
+    DeclareNote({.of = "d2o:code",
+                 .source = "D2O repository",
+                 .point = "the first two layers and the last are left alone",
+                 .reading = "as coded"}),
+};
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,159 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "sim/stages/allocate/allocate.hpp"
+#include "sim/stages/notes.hpp"
+#include "sim/stages/parameter.hpp"
+#include "sim/stages/protect/token_classes.hpp"
+
+namespace kvsim {
+namespace {
+
+const Declare class_recovery{{.key = "class_recovery",
+                              .place = 712,
+                              .type = ValueType::real,
+                              .fallback = "none",
+                              .meaning = "share of its attention that a head's classes recover at "
+                                         "least; none: as the budget asks",
+                              .high = 1,
+                              .may_be_none = true}};
+
+constexpr size_t kSets = 5;      // special, + punctuation, + frequent, + local, everything
+constexpr double kEqual = 1e-9;  // shares closer than this are one
+
+/// What a head would keep and recover with each of the sets, the smallest first.
+struct Head {
+  size_t layer = 0;
+  int64_t owner = 0;
+  std::array<int64_t, kSets> size{};
+  std::array<double, kSets> recovered{};
+
+  size_t cheapest(double least) const {
+    size_t set = 0;
+    while (set + 1 < kSets && recovered[set] < least) ++set;
+    return set;
+  }
+  /// The first set after `set` that recovers more.
+  size_t next(size_t set) const { return cheapest(recovered[set] + kEqual); }
+};
+
+/// The share of a head's scores in a set; every entry counts the same where they have no positive,
+/// finite sum.
+Head measure(const AllocationRequest& request, size_t at, int64_t owner) {
+  const AllocationLayer& layer = request.layers[at];
+  const ScoredLayer& scored = *layer.scored;
+  const ClassOrder order = class_order(*request.settings, scored, owner, {0, request.entries});
+  const auto score = layer.ranking->score->row(owner);
+  double total = 0;
+  for (int64_t i = 0; i < request.entries; ++i) total += score[static_cast<size_t>(i)];
+  const bool shares = total > 0 && std::isfinite(total);
+  if (!shares) total = static_cast<double>(request.entries);
+
+  Head head{.layer = at, .owner = owner};
+  std::vector<uint8_t> in(static_cast<size_t>(request.entries), 0);
+  double sum = 0;
+  int64_t size = 0;
+  const auto add = [&](uint32_t i) {
+    if (in[i]) return;
+    in[i] = 1;
+    ++size;
+    sum += shares ? score[i] : 1;
+  };
+  for (const uint32_t i : layer.guaranteed[static_cast<size_t>(owner)]) add(i);
+  double most = 0;
+  for (size_t set = 0, x = 0; set + 1 < kSets; ++set) {
+    for (; static_cast<int64_t>(x) < order.ends[set]; ++x) add(order.entries[x]);
+    most = std::clamp(sum / total, most, 1.0);
+    head.size[set] = size;
+    head.recovered[set] = most;
+  }
+  head.size[kSets - 1] = request.entries;
+  head.recovered[kSets - 1] = 1;
+  return head;
+}
+
+/// A head takes the next set when the share to recover rises above what it recovers.
+struct Rise {
+  double above = 0;
+  size_t head = 0;
+  size_t to = 0;
+};
+
+/// Sets of the largest share to recover whose sizes fit into `total`; heads of equal shares rise
+/// together.
+std::vector<size_t> as_budget_asks(const std::vector<Head>& heads, int64_t total) {
+  std::vector<size_t> sets(heads.size(), 0);
+  std::vector<Rise> rises;
+  int64_t size = 0;
+  for (size_t h = 0; h < heads.size(); ++h) {
+    size += heads[h].size[0];
+    for (size_t set = 0;
+         heads[h].recovered[set] + kEqual <= 1;) {  // nothing recovers more than all
+      const size_t to = heads[h].next(set);
+      rises.push_back({heads[h].recovered[set], h, to});
+      set = to;
+    }
+  }
+  std::ranges::stable_sort(rises, {}, &Rise::above);
+  for (size_t first = 0; first < rises.size();) {
+    size_t last = first;
+    std::vector<size_t> raised = sets;
+    for (; last < rises.size() && rises[last].above <= rises[first].above + kEqual; ++last)
+      raised[rises[last].head] = rises[last].to;
+    int64_t then = 0;
+    for (size_t h = 0; h < heads.size(); ++h) then += heads[h].size[raised[h]];
+    if (then > total) break;
+    sets = std::move(raised);
+    first = last;
+  }
+  return sets;
+}
+
+/// FastGen: every head the smallest of its sets that recovers enough of its attention.
+class FastGen : public Allocate {
+ public:
+  FastGen()
+      : Allocate({"allocate",
+                  "fastgen",
+                  "the smallest set of token classes that recovers enough of a head's attention",
+                  "FastGen Eq. 1",
+                  {"class_recovery", "class_frequent", "class_local"},
+                  "tokens/text"}) {}
+  bool needs_scores() const override { return true; }
+  bool across_layers() const override { return true; }
+  bool uses_token_classes() const override { return true; }
+  Table<int64_t> budgets(const AllocationRequest& request) const override {
+    std::vector<Head> heads;
+    for (size_t at = 0; at < request.layers.size(); ++at)
+      for (int64_t owner = 0; owner < request.owners; ++owner)
+        heads.push_back(measure(request, at, owner));
+    const Settings& settings = *request.settings;
+    std::vector<size_t> sets;
+    if (settings.is("class_recovery", "none")) {
+      sets = as_budget_asks(heads, std::ssize(heads) * request.budget);
+    } else {
+      for (const Head& head : heads) sets.push_back(head.cheapest(settings.real("class_recovery")));
+    }
+    Table<int64_t> b(static_cast<int64_t>(request.layers.size()), request.owners);
+    for (size_t h = 0; h < heads.size(); ++h)
+      b(static_cast<int64_t>(heads[h].layer), heads[h].owner) = heads[h].size[sets[h]];
+    return b;
+  }
+};
+const Register<Allocate, FastGen> fastgen;
+const DeclareNote fastgen_note_1{
+    {.of = "allocate=fastgen",
+     .source = "FastGen Eq. 1",
+     .point = "the threshold bounds the difference of the attention map and that of the kept keys",
+     .reading = "the share of the head's attention, over all prompt queries, that lies on the kept "
+                "entries"}};
+const DeclareNote fastgen_note_2{
+    {.of = "allocate=fastgen",
+     .source = "FastGen",
+     .point = "the method has a threshold, no budget",
+     .reading = "the largest threshold whose sets fit the budget, so that it can be compared; "
+                "`class_recovery=0.95` is the method with that threshold at any budget"}};
+
+}  // namespace
+}  // namespace kvsim
