@@ -21,7 +21,7 @@ int64_t smallest_budget(const Dataset& results) {
 }
 
 std::string shortened(std::string name) {
-  if (name.size() > kLongestName) name = name.substr(0, kLongestName - 3) + "...";
+  if (name.size() > kLongestName) name.replace(kLongestName - 3, std::string::npos, "...");
   return printable(name);
 }
 

@@ -28,7 +28,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
-std::string quoted(std::string_view text) { return "\"" + std::string(text) + "\""; }
+std::string in_quotes(std::string_view text) { return "\"" + std::string(text) + "\""; }
 
 /// How the numbers of a range are written.
 struct Kind {
@@ -41,7 +41,7 @@ Decimal parse_number(std::string_view text, const std::string& option) {
   if (!number)
     usage_error({.what = "not a number",
                  .where = option,
-                 .found = quoted(text),
+                 .found = in_quotes(text),
                  .expected = "0.2, 20% or 512"});
   return *number;
 }
@@ -64,7 +64,7 @@ void expand_range(std::string_view item, const std::string& option,
   if (parts.size() != 3)
     usage_error({.what = "bad range",
                  .where = option,
-                 .found = quoted(item),
+                 .found = in_quotes(item),
                  .expected = "FIRST:LAST:STEP, e.g. 0.1:0.9:0.1"});
   Kind kind;
   size_t percents = 0;
@@ -76,7 +76,7 @@ void expand_range(std::string_view item, const std::string& option,
   if (percents == 1 && !parts[0].ends_with('%') && !parts[1].ends_with('%'))
     usage_error({.what = "bad range",
                  .where = option,
-                 .found = quoted(item),
+                 .found = in_quotes(item),
                  .expected = "% at FIRST and LAST, too"});
   const Decimal first = without_percent(parts[0], option);
   const Decimal last = without_percent(parts[1], option);
@@ -84,7 +84,7 @@ void expand_range(std::string_view item, const std::string& option,
   if (!(Decimal(0) < step) || last < first)
     usage_error({.what = "bad range",
                  .where = option,
-                 .found = quoted(item),
+                 .found = in_quotes(item),
                  .expected = "FIRST <= LAST and STEP > 0"});
   for (int64_t i = 0;; ++i) {
     const auto number = first.advanced(step, i);
@@ -92,7 +92,7 @@ void expand_range(std::string_view item, const std::string& option,
     if (i == kMostItems)
       usage_error({.what = "range too long",
                    .where = option,
-                   .found = quoted(item),
+                   .found = in_quotes(item),
                    .expected = "at most " + std::to_string(kMostItems) + " numbers"});
     items.push_back(in_kind(*number, kind));
   }
@@ -104,7 +104,7 @@ std::vector<std::string> split_list(std::string_view text, const std::string& op
   std::vector<std::string> items;
   for (const std::string_view part : split(text, ',')) {
     if (part.empty())
-      usage_error({.what = "empty item in a list", .where = option, .found = quoted(text)});
+      usage_error({.what = "empty item in a list", .where = option, .found = in_quotes(text)});
     items.emplace_back(part);
   }
   return items;
@@ -122,7 +122,7 @@ std::vector<int> parse_layers(std::string_view text, const std::string& option) 
     if (last < first)
       usage_error({.what = "bad range of layers",
                    .where = option,
-                   .found = quoted(item),
+                   .found = in_quotes(item),
                    .expected = "FIRST-LAST with FIRST <= LAST"});
     for (int64_t layer = first; layer <= last; ++layer) layers.push_back(static_cast<int>(layer));
   }
@@ -151,22 +151,24 @@ int64_t parse_count(std::string_view text, const std::string& option, int64_t le
   const std::string range = "a whole number from " + std::to_string(least) + " to " +
                             std::to_string(most);
   if (fault != std::errc() || end != text.data() + text.size() || text.empty())
-    usage_error(
-        {.what = "not a whole number", .where = option, .found = quoted(text), .expected = range});
+    usage_error({.what = "not a whole number",
+                 .where = option,
+                 .found = in_quotes(text),
+                 .expected = range});
   if (value < least || value > most)
     usage_error(
-        {.what = "out of range", .where = option, .found = quoted(text), .expected = range});
+        {.what = "out of range", .where = option, .found = in_quotes(text), .expected = range});
   return value;
 }
 
 double parse_real(std::string_view text, const std::string& option, double least, double most) {
   const auto number = Decimal::parse(trimmed(text));
-  if (!number) usage_error({.what = "not a number", .where = option, .found = quoted(text)});
+  if (!number) usage_error({.what = "not a number", .where = option, .found = in_quotes(text)});
   const double value = number->value();
   if (!std::isfinite(value) || value < least || value > most)
     usage_error({.what = "out of range",
                  .where = option,
-                 .found = quoted(text),
+                 .found = in_quotes(text),
                  .expected = shortest(least) + " to " + shortest(most)});
   return value;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/backend/slot_attention.hpp"
 #include "sim/core/array.hpp"
 #include "sim/core/layer_trace.hpp"
 
@@ -136,8 +137,8 @@ struct HeadPair {
 };
 
 /// The heavy verbs, one at a time: a backend keeps memory between calls, so only those that take a
-/// KV head, `value_norms` and `projected_norms` may run side by side. No result depends on the
-/// number of threads. Selection never runs here. `layer.q` holds queries at
+/// KV head, `attend`, `value_norms` and `projected_norms` may run side by side. No result depends
+/// on the number of threads. Selection never runs here. `layer.q` holds queries at
 /// `layer.info->query_position`; visibility is causal (layers with a sliding window below N never
 /// get here, except in `attention`, which honours it).
 class Backend {
@@ -155,6 +156,10 @@ class Backend {
   /// a sum. No sliding window.
   virtual std::vector<Table<double>> attention_sums(const LayerTrace& layer,
                                                     const AttentionSumRequest& request) = 0;
+
+  /// Softmax attention over slots (metrics.md 2): scale, softcap, sink and log-weights honoured.
+  /// Of the layer no more is read than these. May be called side by side.
+  virtual void attend(const LayerTrace& layer, std::span<const SlotRows> owners) = 0;
 
   /// Inner products after W_O of pairs of query heads of one group, in float64: |x W^a|^2 is
   /// x G_aa x^T.

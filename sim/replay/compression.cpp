@@ -1,9 +1,7 @@
 #include "sim/replay/compression.hpp"
 
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "sim/core/parallel.hpp"
@@ -11,9 +9,6 @@
 
 namespace kvsim {
 namespace {
-
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using View = Eigen::Map<const Matrix>;
 
 const Merge& merge_of(const Settings& settings) {
   return Kinds<Merge>::find(settings.text("merge"));
@@ -49,23 +44,31 @@ std::unique_ptr<Estimates> first_estimates(const LayerWork& work, const SlotCach
   const bool per_head = lines == EstimateLines::every_head;
   const int count = per_head ? cache.heads() : 1;
   auto estimates = kind.start(settings, budget, count, n);
-  const View keys(cache.keys(), n, cache.key_dim());
   const int64_t end = info.first_step();  // stored queries n-rows..n-1 are the last before it
-  for (int line = 0; line < count; ++line) {
-    const Table<float> queries = per_head ? mean_queries(work.trace(), cache.first_head() + line, 1,
-                                                         end - rows, end)
-                                          : mean_queries(work.trace(), cache.first_head(),
-                                                         cache.heads(), end - rows, end);
-    const Matrix logits = View(queries.data(), rows, queries.columns()) * keys.transpose();
-    std::vector<double> seen(static_cast<size_t>(n));
+  Table<float> queries(count * rows, cache.key_dim()), logits(count * rows, n);
+  std::vector<int64_t> seen(static_cast<size_t>(rows));
+  std::iota(seen.begin(), seen.end(), n - rows + 1);
+  for (int line = 0; line < count; ++line)
+    std::ranges::copy(
+        per_head
+            ? mean_queries(work.trace(), cache.first_head() + line, 1, end - rows, end).values()
+            : mean_queries(work.trace(), cache.first_head(), cache.heads(), end - rows, end)
+                  .values(),
+        queries.row(line * rows).data());
+  SlotRows all;
+  all.first_head = cache.first_head();
+  all.heads = count;
+  all.rows = rows;
+  all.queries = queries.data();
+  all.segments = {{cache.keys(), cache.values(), n, nullptr}};
+  all.seen = seen.data();
+  all.logits = logits.data();
+  work.backend().attend(work.trace(), {&all, 1});
+  for (int line = 0; line < count; ++line)
     for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t i = 0; i < n; ++i)
-        seen[static_cast<size_t>(i)] = i <= n - rows + r
-                                           ? static_cast<double>(logits(r, i)) * work.trace().scale
-                                           : -std::numeric_limits<double>::infinity();
-      estimates->see(line, seen);
+      const auto row = logits.row(line * rows + r);
+      estimates->see(line, std::vector<double>(row.begin(), row.end()));
     }
-  }
   return estimates;
 }
 

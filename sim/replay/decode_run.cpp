@@ -1,9 +1,7 @@
 #include "sim/replay/decode_run.hpp"
 
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <set>
 
 #include "sim/core/parallel.hpp"
@@ -14,9 +12,6 @@
 
 namespace kvsim {
 namespace {
-
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using View = Eigen::Map<const Matrix>;
 
 /// W^h of heads first..first+count-1, [dv][D] each.
 std::vector<Table<float>> output_slices(const LayerTrace& layer, int first, int count) {
@@ -185,45 +180,43 @@ void DecodeRun::attend(size_t owner, const DecodeBlock& block, int64_t step, Dec
   const SlotCache& cache = owners_[owner];
   const LayerTrace& layer = work_.trace();
   Scratch& scratch = scratch_[owner];
-  const int64_t position = cache.position(cache.size() - 1);
+  const int64_t position = cache.position(cache.size() - 1), width = cache.value_dim();
   const int64_t row = work_.info().first_step() + block.first_step + step;
-  Table<float> queries(cache.heads(), cache.key_dim());
-  for (int x = 0; x < cache.heads(); ++x)
+  const int heads = cache.heads();
+  Table<float> queries(heads, cache.key_dim()), logits(heads, cache.size()), weights;
+  Table<float> outputs(heads, width);
+  for (int x = 0; x < heads; ++x)
     layer.q.read(cache.first_head() + x, row, row + 1, queries.row(x).data());
-  const Matrix products =
-      View(queries.data(), cache.heads(), cache.key_dim()) *
-      View(keys_in_place(owner, position), cache.size(), cache.key_dim()).transpose();
-  scratch.resize(cache.heads(), cache.size());
   const Votes& votes = votes_of(settings_);
-  for (int x = 0; x < cache.heads(); ++x) {
+  if (votes.weighs()) {
+    weights = Table<float>(heads, cache.size());
+    for (int x = 0; x < heads; ++x)
+      for (int64_t s = 0; s < cache.size(); ++s)
+        weights(x, s) = static_cast<float>(votes.log_weight(cache, s, x));
+  }
+  std::vector<double> log_sum_exp(static_cast<size_t>(heads));
+  SlotRows rows;
+  rows.first_head = cache.first_head();
+  rows.heads = heads;
+  rows.rows = 1;
+  rows.queries = queries.data();
+  rows.segments = {{keys_in_place(owner, position), cache.values(), cache.size(),
+                    weights.empty() ? nullptr : weights.data()}};
+  rows.logits = logits.data();
+  rows.log_sum_exp = log_sum_exp.data();
+  rows.outputs = outputs.data();
+  work_.backend().attend(layer, {&rows, 1});
+  scratch.resize(heads, cache.size());
+  for (int x = 0; x < heads; ++x) {
+    for (int64_t s = 0; s < cache.size(); ++s) {
+      const auto logit = static_cast<double>(logits(x, s));
+      scratch.attention(x, s) = std::exp(logit - log_sum_exp[static_cast<size_t>(x)]);
+      scratch.logits(x, s) = weights.empty() ? logit : logit - static_cast<double>(weights(x, s));
+    }
     const int head = cache.first_head() + x;
-    const auto logits = scratch.logits.row(x);
-    const auto attention = scratch.attention.row(x);
-    const double sink = layer.attention_sink.empty()
-                            ? -std::numeric_limits<double>::infinity()
-                            : static_cast<double>(layer.attention_sink[static_cast<size_t>(head)]);
-    double largest = sink;
-    for (int64_t s = 0; s < cache.size(); ++s) {
-      double logit = static_cast<double>(products(x, s)) * layer.scale;
-      if (layer.softcap != 0) logit = layer.softcap * std::tanh(logit / layer.softcap);
-      logits[static_cast<size_t>(s)] = logit;
-      const double weighted = logit + votes.log_weight(cache, s, x);
-      attention[static_cast<size_t>(s)] = weighted;
-      largest = std::max(largest, weighted);
-    }
-    double sum = std::exp(sink - largest);
-    for (double& a : attention) sum += a = std::exp(a - largest);
-    Eigen::VectorXd mean = Eigen::VectorXd::Zero(cache.value_dim());
-    for (int64_t s = 0; s < cache.size(); ++s) {
-      double& a = attention[static_cast<size_t>(s)];
-      a /= sum;
-      mean += a * Eigen::Map<const Eigen::VectorXf>(cache.value(s).data(), cache.value_dim())
-                      .cast<double>();
-    }
-    const float* z = block.z(head, step, cache.value_dim());
-    float* delta = series.delta.data() + (head * block.steps + step) * cache.value_dim();
-    for (int64_t c = 0; c < cache.value_dim(); ++c)
-      delta[c] = static_cast<float>(mean[c] - static_cast<double>(z[c]));
+    const float* z = block.z(head, step, width);
+    float* delta = series.delta.data() + (head * block.steps + step) * width;
+    for (int64_t c = 0; c < width; ++c) delta[c] = outputs(x, c) - z[c];
     compare(owner, x, block, step, series);
   }
 }

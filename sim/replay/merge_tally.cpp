@@ -3,8 +3,6 @@
 #include <cmath>
 #include <limits>
 
-#include "sim/backend/layer_work.hpp"
-
 namespace kvsim {
 namespace {
 
@@ -51,24 +49,6 @@ std::vector<double> MergeTally::defects() const {
   std::vector<double> all;
   for (const auto& head : defects_) all.insert(all.end(), head.begin(), head.end());
   return all;
-}
-
-Table<double> full_log_sum_exp(LayerWork& work) {
-  const TraceInfo& info = work.info();
-  const std::vector<int64_t> later(info.query_position.begin() + info.first_step(),
-                                   info.query_position.end());
-  Table<double> sums(work.query_heads(), info.steps());
-  AttentionPass pass;
-  pass.positions = later;
-  pass.look_ahead = true;  // what the full cache would have seen, for measures only
-  pass.columns = 1;
-  for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first_row) {
-    for (int x = 0; x < block.heads; ++x)
-      for (int64_t r = 0; r < block.rows; ++r)
-        sums(block.kv_head * block.heads + x,
-             first_row + r) = block.log_sum_exp[static_cast<size_t>(x * block.rows + r)];
-  });
-  return sums;
 }
 
 }  // namespace kvsim

@@ -8,8 +8,6 @@
 
 namespace kvsim {
 
-class LayerWork;
-
 /// What merging did to the attention at some steps (metrics.md 3). Different query heads may be
 /// added in parallel; each adds its steps in ascending order.
 class MergeTally {
@@ -56,8 +54,5 @@ class MergeTally {
   Table<double> mass_part_;
   std::vector<std::vector<float>> defects_;  ///< per head
 };
-
-/// ln of the sum of exp over everything visible, sink included, at every later step: [Hq][T].
-Table<double> full_log_sum_exp(LayerWork& work);
 
 }  // namespace kvsim

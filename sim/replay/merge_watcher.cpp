@@ -1,28 +1,22 @@
 #include "sim/replay/merge_watcher.hpp"
 
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "sim/core/log_sum.hpp"
+#include "sim/core/parallel.hpp"
 #include "sim/replay/full_rest.hpp"
 
 namespace kvsim {
-namespace {
 
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using View = Eigen::Map<const Matrix>;
-
-}  // namespace
-
-MergeWatcher::MergeWatcher(const LayerWork& work, const std::vector<SlotCache>& owners,
+MergeWatcher::MergeWatcher(LayerWork& work, const std::vector<SlotCache>& owners,
                            const LayerSlots& slots, const Table<float>& importance,
-                           const Table<double>& log_sum_exp, const std::vector<float>& z,
-                           MergeTally& tally)
-    : work_(work), slots_(slots), importance_(importance), full_(log_sum_exp), z_(z), tally_(tally),
+                           const std::vector<float>& z, MergeTally& tally)
+    : work_(work), slots_(slots), importance_(importance), z_(z), tally_(tally),
       heads_per_owner_(work.query_heads() / static_cast<int>(owners.size())),
-      heads_(static_cast<size_t>(work.query_heads())) {
+      full_(static_cast<size_t>(work.kv_heads())) {
   for (const SlotCache& cache : owners) {
     Owner& owner = owners_.emplace_back();
     for (int64_t s = 0; s < cache.size(); ++s) {
@@ -35,109 +29,94 @@ MergeWatcher::MergeWatcher(const LayerWork& work, const std::vector<SlotCache>& 
       owner.end.push_back(owner.member.size());
     }
   }
+  for (int kv = 0; tally.wants_changes() && kv < work.kv_heads(); ++kv)
+    values_.push_back(work.values(kv));
 }
 
-SlotWatcher MergeWatcher::watch() {
-  return [this](int head, int64_t step, std::span<const float> slots, double log_sum_exp) {
-    see(head, step, slots, log_sum_exp);
-  };
+int64_t MergeWatcher::most_steps() const {
+  constexpr int64_t kValues = int64_t{1} << 24;  // attention of all heads: 64 MB
+  return std::max<int64_t>(1, kValues / (work_.query_heads() * work_.entries()));
 }
 
-Table<float> MergeWatcher::member_logits(int head) const {
-  const Owner& owner = owners_[owner_of(head)];
-  const LayerTrace& layer = work_.trace();
-  const int64_t first = work_.info().first_step();
-  const int64_t steps = work_.info().steps();
-  const auto members = static_cast<int64_t>(owner.member.size());
-  const int kv = head / work_.group_size();
-  Table<float> keys(members, layer.k.dim(2));
-  for (int64_t m = 0; m < members; ++m) {
-    const int64_t entry = owner.member[static_cast<size_t>(m)];
-    layer.k.read(kv, entry, entry + 1, keys.row(m).data());
-  }
-  Table<float> queries(steps, layer.q.dim(2));
-  layer.q.read(head, first, first + steps, queries.data());
-  Table<float> logits(steps, members);
-  Eigen::Map<Matrix>(logits.data(), steps, members).noalias() =
-      View(queries.data(), steps, queries.columns()) *
-      View(keys.data(), members, keys.columns()).transpose();
-  for (float& logit : logits.values()) {
-    double x = static_cast<double>(logit) * layer.scale;
-    if (layer.softcap != 0) x = layer.softcap * std::tanh(x / layer.softcap);
-    logit = static_cast<float>(x);
-  }
-  return logits;
+std::span<const uint32_t> MergeWatcher::members(const Owner& owner, size_t slot) const {
+  const size_t begin = slot == 0 ? 0 : owner.end[slot - 1];
+  return std::span(owner.member).subspan(begin, owner.end[slot] - begin);
 }
 
-Table<float> MergeWatcher::member_values(int head) const {
-  const Owner& owner = owners_[owner_of(head)];
-  Table<float> values(static_cast<int64_t>(owner.member.size()), work_.value_dim());
-  for (int64_t m = 0; m < values.rows(); ++m) {
-    const int64_t entry = owner.member[static_cast<size_t>(m)];
-    work_.trace().v.read(head / work_.group_size(), entry, entry + 1, values.row(m).data());
+void MergeWatcher::see(int64_t first, int64_t steps, const SlotSoftmax& softmax) {
+  AttentionRequest request;
+  request.rows.resize(static_cast<size_t>(steps));
+  std::iota(request.rows.begin(), request.rows.end(), work_.info().first_step() + first);
+  request.columns = work_.entries();
+  request.logits = true;
+  for (request.kv_head = 0; request.kv_head < work_.kv_heads(); ++request.kv_head)
+    work_.backend().attention(work_.trace(), request, full_[static_cast<size_t>(request.kv_head)]);
+  parallel_for(work_.query_heads(), [&](int64_t h) {
+    const auto head = static_cast<int>(h);
+    const AttentionBlock& full = full_[static_cast<size_t>(head / work_.group_size())];
+    const int x = head % work_.group_size();
+    const Table<float>& own = softmax.logits[owner_of(head)];
+    for (int64_t s = 0; s < steps; ++s)
+      see_row({head, first + s, full.attention_row(x, s), full.logit_row(x, s),
+               full.log_sum_exp[static_cast<size_t>(x * steps + s)],
+               own.row(head % heads_per_owner_ * steps + s).data(), softmax.log_sum_exp(h, s)});
+  });
+}
+
+/// One look at each member's attention. Where that is next to nothing, float32 has lost it, and the
+/// logits are summed instead.
+void MergeWatcher::see_row(const Row& row) {
+  constexpr double kLostInFloat = 1e-30;
+  const Owner& owner = owners_[owner_of(row.head)];
+  const auto weight = importance_.row(row.head);
+  size_t m = 0;
+  for (size_t x = 0; x < owner.slot.size(); ++x) {
+    double all = 0, merged = 0, gain = 0;
+    for (; m < owner.end[x]; ++m) {
+      const uint32_t entry = owner.member[m];
+      const auto a = static_cast<double>(row.attention[entry]);
+      all += a;
+      if (owner.own[m]) continue;
+      merged += a;
+      gain += a * static_cast<double>(weight[entry]);
+    }
+    tally_.add_member(row.head, row.step, merged, gain);
+    double together = std::log(all) + row.full_log_sum_exp;
+    if (all <= kLostInFloat) {
+      together = -std::numeric_limits<double>::infinity();
+      for (const uint32_t entry : members(owner, x))
+        together = log_add(together, static_cast<double>(row.full_logits[entry]));
+    }
+    const auto slot = static_cast<double>(row.logits[owner.slot[x]]);
+    tally_.add_slot(row.head, row.step, all, std::exp(slot - row.log_sum_exp), slot - together);
+    if (tally_.wants_changes()) see_change(row, x, together, slot - together);
   }
-  return values;
 }
 
 /// What merged slot number `slot` of the head's owner changes of its output.
-void MergeWatcher::see_change(int head, int64_t step, size_t slot, double attention,
-                              double defect) {
-  const size_t o = owner_of(head);
+void MergeWatcher::see_change(const Row& row, size_t slot, double together, double defect) {
+  const size_t o = owner_of(row.head);
   const Owner& owner = owners_[o];
-  const Head& own = heads_[static_cast<size_t>(head)];
-  const auto logits = own.logits.row(step);
-  const size_t begin = slot == 0 ? 0 : owner.end[slot - 1];
-  double largest = -std::numeric_limits<double>::infinity();
-  for (size_t m = begin; m < owner.end[slot]; ++m)
-    largest = std::max(largest, static_cast<double>(logits[m]));
+  const Table<float>& values = values_[static_cast<size_t>(row.head / work_.group_size())];
   std::vector<double> mean(static_cast<size_t>(work_.value_dim()), 0.0);
-  double total = 0;
-  for (size_t m = begin; m < owner.end[slot]; ++m) {
-    const double weight = std::exp(static_cast<double>(logits[m]) - largest);
-    const auto value = own.values.row(static_cast<int64_t>(m));
+  for (const uint32_t entry : members(owner, slot)) {
+    const double weight = std::exp(static_cast<double>(row.full_logits[entry]) - together);
+    const auto value = values.row(entry);
     for (size_t c = 0; c < mean.size(); ++c) mean[c] += weight * static_cast<double>(value[c]);
-    total += weight;
   }
-  for (double& x : mean) x /= total;
   const std::span<const float> value = slots_.owners[o].v.row(owner.slot[slot]);
+  const double attention = std::exp(together - row.full_log_sum_exp);
   if (attention > kNearlyAll) {
-    const auto members = std::span(owner.member).subspan(begin, owner.end[slot] - begin);
-    const FullRest rest = full_rest(work_.trace(), head, step, members);
-    const double log_odds = largest + std::log(total) - rest.log_mass;
-    tally_.add_change(head, step,
-                      slot_change_beside<float>(log_odds, defect, mean, value, rest.mean));
+    const FullRest rest = full_rest(work_.trace(), row.head, row.step, members(owner, slot));
+    tally_.add_change(
+        row.head, row.step,
+        slot_change_beside<float>(together - rest.log_mass, defect, mean, value, rest.mean));
     return;
   }
   const std::span<const float> z(
-      z_.data() + (head * work_.info().steps() + step) * work_.value_dim(), mean.size());
-  tally_.add_change(head, step, slot_change<float, float>(attention, defect, mean, value, z));
-}
-
-void MergeWatcher::see(int head, int64_t step, std::span<const float> slots, double log_sum_exp) {
-  const Owner& owner = owners_[owner_of(head)];
-  Head& own = heads_[static_cast<size_t>(head)];
-  if (step == 0) own.logits = member_logits(head);
-  if (step == 0 && tally_.wants_changes()) own.values = member_values(head);
-  const auto row = own.logits.row(step);
-  const double full = full_(head, step);
-  size_t m = 0;
-  for (size_t x = 0; x < owner.slot.size(); ++x) {
-    double together = -std::numeric_limits<double>::infinity();
-    for (; m < owner.end[x]; ++m) {
-      const auto logit = static_cast<double>(row[m]);
-      together = log_add(together, logit);
-      if (owner.own[m]) continue;
-      const double attention = std::exp(logit - full);
-      const double weight = static_cast<double>(importance_(head, owner.member[m]));
-      tally_.add_member(head, step, attention, attention * weight);
-    }
-    const auto slot = static_cast<double>(slots[static_cast<size_t>(owner.slot[x])]);
-    tally_.add_slot(head, step, std::exp(together - full), std::exp(slot - log_sum_exp),
-                    slot - together);
-    if (tally_.wants_changes())
-      see_change(head, step, x, std::exp(together - full), slot - together);
-  }
-  if (step + 1 == own.logits.rows()) own = {};
+      z_.data() + (row.head * work_.info().steps() + row.step) * work_.value_dim(), mean.size());
+  tally_.add_change(row.head, row.step,
+                    slot_change<float, float>(attention, defect, mean, value, z));
 }
 
 }  // namespace kvsim

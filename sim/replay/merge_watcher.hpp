@@ -7,16 +7,18 @@
 
 namespace kvsim {
 
-/// Compares merged slots with their members in the full cache, while attend_slots() runs over all
-/// later steps. Everything given must outlive it.
+/// Compares merged slots with their members in the full cache. Everything given must outlive it.
 class MergeWatcher {
  public:
   /// `slots`: what is attended to, made of `owners`; `importance`: [Hq][>= n] weight of each
-  /// entry; `log_sum_exp` [Hq][T] and `z` [Hq][T][dv] of the full cache.
-  MergeWatcher(const LayerWork& work, const std::vector<SlotCache>& owners, const LayerSlots& slots,
-               const Table<float>& importance, const Table<double>& log_sum_exp,
-               const std::vector<float>& z, MergeTally& tally);
-  SlotWatcher watch();
+  /// entry; `z`: [Hq][T][dv] of the full cache.
+  MergeWatcher(LayerWork& work, const std::vector<SlotCache>& owners, const LayerSlots& slots,
+               const Table<float>& importance, const std::vector<float>& z, MergeTally& tally);
+
+  /// How many steps see() takes at a time, so that their attention takes little memory.
+  int64_t most_steps() const;
+  /// Later steps first..first+steps-1, in ascending order from call to call.
+  void see(int64_t first, int64_t steps, const SlotSoftmax& softmax);
 
  private:
   struct Owner {
@@ -25,26 +27,30 @@ class MergeWatcher {
     std::vector<uint32_t> member;  ///< entries
     std::vector<uint8_t> own;      ///< 1: the entry at whose position the slot sits
   };
-  /// What one head needs at every step.
-  struct Head {
-    Table<float> logits;  ///< [T][members of the head's owner]
-    Table<float> values;  ///< [members][dv]; only where changes are wanted
+  /// One query of one head: the full cache's attention and logits, and its own on the slots.
+  struct Row {
+    int head = 0;
+    int64_t step = 0;
+    const float* attention = nullptr;  ///< [n]
+    const float* full_logits = nullptr;
+    double full_log_sum_exp = 0;
+    const float* logits = nullptr;  ///< of the slots
+    double log_sum_exp = 0;
   };
-  Table<float> member_logits(int head) const;
-  Table<float> member_values(int head) const;
-  void see_change(int head, int64_t step, size_t slot, double attention, double defect);
-  void see(int head, int64_t step, std::span<const float> slots, double log_sum_exp);
+  std::span<const uint32_t> members(const Owner& owner, size_t slot) const;
+  void see_row(const Row& row);
+  void see_change(const Row& row, size_t slot, double together, double defect);
   size_t owner_of(int head) const { return static_cast<size_t>(head / heads_per_owner_); }
 
-  const LayerWork& work_;
+  LayerWork& work_;
   const LayerSlots& slots_;
   const Table<float>& importance_;
-  const Table<double>& full_;
   const std::vector<float>& z_;
   MergeTally& tally_;
   int heads_per_owner_;
   std::vector<Owner> owners_;
-  std::vector<Head> heads_;  ///< made at a head's first step, freed at its last
+  std::vector<Table<float>> values_;  ///< per KV head [n][dv], only where changes are wanted
+  std::vector<AttentionBlock> full_;  ///< per KV head, of the steps in work
 };
 
 }  // namespace kvsim

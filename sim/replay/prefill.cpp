@@ -359,10 +359,26 @@ void PrefillReplay::place(const ReplayOutcome& outcome, LayerSlots& slots) const
     rotate_to_cache_positions(work_.info(), *outcome.kept, slots);
 }
 
+/// attend_slots() over all later steps into `out` [Hq][T][dv], with a look at merged slots.
+void PrefillReplay::attend_watched(const LayerSlots& slots, MergeWatcher& watcher,
+                                   std::vector<float>& out) {
+  const int64_t all = work_.info().steps(), width = work_.value_dim();
+  const int64_t most = std::min(watcher.most_steps(), all);
+  std::vector<float> part(static_cast<size_t>(work_.query_heads() * most * width));
+  SlotSoftmax softmax;
+  for (int64_t first = 0; first < all; first += most) {
+    const int64_t steps = std::min(most, all - first);
+    attend_slots(work_, slots, first, steps, part.data(), &softmax);
+    watcher.see(first, steps, softmax);
+    for (int64_t h = 0; h < work_.query_heads(); ++h)
+      std::copy_n(part.begin() + h * steps * width, steps * width,
+                  out.begin() + (h * all + first) * width);
+  }
+}
+
 void PrefillReplay::run_changed(const WholeRun& whole, const Sink& sink) {
   const int64_t steps = work_.info().steps();
   std::vector<float> delta(whole.z.size());
-  Table<double> log_sum_exp;  // of the full cache; only merging outcomes need it
   for (size_t o = 0; o < outcomes_.size(); ++o) {
     ReplayOutcome& outcome = outcomes_[o];
     if (!outcome.changed) continue;
@@ -380,9 +396,8 @@ void PrefillReplay::run_changed(const WholeRun& whole, const Sink& sink) {
     place(outcome, slots);
     MergeTally tally(work_.query_heads(), steps, options_.slot_changes);
     if (outcome.merge_count > 0) {
-      if (log_sum_exp.empty()) log_sum_exp = full_log_sum_exp(work_);
-      MergeWatcher watcher(work_, merged, slots, *importance_, log_sum_exp, whole.z, tally);
-      attend_slots(work_, slots, 0, steps, delta.data(), watcher.watch());
+      MergeWatcher watcher(work_, merged, slots, *importance_, whole.z, tally);
+      attend_watched(slots, watcher, delta);
     } else {
       attend_slots(work_, slots, 0, steps, delta.data());
     }

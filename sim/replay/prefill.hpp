@@ -15,6 +15,8 @@
 
 namespace kvsim {
 
+class MergeWatcher;
+
 /// Over which entries retained shares are taken: the prompt's, those of them that were not
 /// protected, or everything visible (metrics.md 0).
 enum class Scope { prompt, evictable, all };
@@ -121,6 +123,7 @@ class PrefillReplay {
   void on_block(const ReplayBlock& block, WholeRun& whole, const Sink& sink) const;
   void run_per_step(const WholeRun& whole, const Sink& sink);
   void run_changed(const WholeRun& whole, const Sink& sink);
+  void attend_watched(const LayerSlots& slots, MergeWatcher& watcher, std::vector<float>& out);
   LayerSlots changed_slots(ReplayOutcome& outcome, std::vector<SlotCache>& merged);
   void place(const ReplayOutcome& outcome, LayerSlots& slots) const;
   bool needs_second_pass() const;

@@ -1,62 +1,11 @@
 #include "sim/replay/slots.hpp"
 
-#include <Eigen/Core>
 #include <algorithm>
-#include <cassert>
 #include <cmath>
-#include <limits>
-
-#include "sim/core/parallel.hpp"
+#include <utility>
 
 namespace kvsim {
 namespace {
-
-using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using MatrixView = Eigen::Map<const RowMatrix>;
-
-MatrixView view(const Table<float>& table) { return {table.data(), table.rows(), table.columns()}; }
-
-/// Query head at work on its slots; scratch of one thread.
-struct HeadInput {
-  const OwnerSlots* slots = nullptr;
-  std::span<const float> log_weight;      ///< [slots], or empty
-  const Table<float>* later_k = nullptr;  ///< [N-n][d]
-  const Table<float>* later_v = nullptr;  ///< [N-n][dv]
-};
-
-/// One query: softmax over slots and the first `later` later entries, in place of the logits in
-/// `row`; out[dv] is the weighted mean of the values. Returns the log-sum-exp.
-double attend_row(const LayerTrace& layer, const HeadInput& input, int head, int64_t later,
-                  std::span<float> row, float* out) {
-  const auto slots = static_cast<int64_t>(input.slots->k.rows());
-  const int64_t used = slots + later;
-  double largest = layer.attention_sink.empty()
-                       ? -std::numeric_limits<double>::infinity()
-                       : static_cast<double>(layer.attention_sink[static_cast<size_t>(head)]);
-  for (int64_t r = 0; r < used; ++r) {
-    auto logit = static_cast<float>(static_cast<double>(row[static_cast<size_t>(r)]) * layer.scale);
-    if (layer.softcap != 0) {
-      logit = static_cast<float>(layer.softcap * std::tanh(logit / layer.softcap));
-    }
-    if (r < slots && !input.log_weight.empty()) logit += input.log_weight[static_cast<size_t>(r)];
-    row[static_cast<size_t>(r)] = logit;
-    largest = std::max(largest, static_cast<double>(logit));
-  }
-  double sum = 0;
-  if (!layer.attention_sink.empty()) {
-    sum = std::exp(static_cast<double>(layer.attention_sink[static_cast<size_t>(head)]) - largest);
-  }
-  const int64_t width = input.later_v->columns();
-  std::vector<double> mean(static_cast<size_t>(width), 0.0);
-  for (int64_t r = 0; r < used; ++r) {
-    const double weight = std::exp(static_cast<double>(row[static_cast<size_t>(r)]) - largest);
-    sum += weight;
-    const auto value = r < slots ? input.slots->v.row(r) : input.later_v->row(r - slots);
-    for (size_t c = 0; c < mean.size(); ++c) mean[c] += weight * static_cast<double>(value[c]);
-  }
-  for (size_t c = 0; c < mean.size(); ++c) out[c] = static_cast<float>(mean[c] / sum);
-  return largest + std::log(sum);
-}
 
 /// Later entries n..N-1 of one KV head.
 Table<float> later_rows(const Tensor& tensor, int kv_head, int64_t n) {
@@ -117,38 +66,47 @@ void rotate_to_cache_positions(const TraceInfo& info, const KeptSets& kept, Laye
   }
 }
 
-void attend_slots(const LayerWork& work, const LayerSlots& slots, int64_t first, int64_t steps,
-                  float* out, const SlotWatcher& watch) {
+void attend_slots(LayerWork& work, const LayerSlots& slots, int64_t first, int64_t steps,
+                  float* out, SlotSoftmax* softmax) {
   const TraceInfo& info = work.info();
   const LayerTrace& layer = work.trace();
-  const int group = work.group_size();
-  const int64_t row0 = info.first_step() + first;
-  const int64_t n = work.entries();
-  parallel_for(work.query_heads(), [&](int64_t h) {
-    const auto head = static_cast<int>(h);
-    const int kv = head / group;
-    const OwnerSlots& owner = slots.owners[static_cast<size_t>(slots.per_query_head ? head : kv)];
-    const Table<float> later_k = later_rows(layer.k, kv, n);
-    const Table<float> later_v = later_rows(layer.v, kv, n);
-    HeadInput input{&owner, {}, &later_k, &later_v};
-    if (!owner.log_weight.empty()) {
-      input.log_weight = owner.log_weight.row(slots.per_query_head ? 0 : head % group);
-    }
-    Table<float> queries(steps, layer.q.dim(2));
-    layer.q.read(head, row0, row0 + steps, queries.data());
-    RowMatrix logits(steps, owner.k.rows() + later_k.rows());
-    logits.leftCols(owner.k.rows()).noalias() = view(queries) * view(owner.k).transpose();
-    logits.rightCols(later_k.rows()).noalias() = view(queries) * view(later_k).transpose();
-    for (int64_t s = 0; s < steps; ++s) {
-      const int64_t position = info.query_position[static_cast<size_t>(row0 + s)];
-      const int64_t later = position - n + 1;
-      const std::span<float> row(logits.data() + s * logits.cols(),
-                                 static_cast<size_t>(owner.k.rows() + later));
-      const double log_sum_exp = attend_row(layer, input, head, later, row,
-                                            out + (h * steps + s) * work.value_dim());
-      if (watch) watch(head, s, row, log_sum_exp);
-    }
-  });
+  const int64_t row0 = info.first_step() + first, n = work.entries();
+  const int heads = slots.per_query_head ? 1 : work.group_size();
+  std::vector<Table<float>> later_k, later_v, queries;
+  for (int kv = 0; kv < work.kv_heads(); ++kv) {
+    later_k.push_back(later_rows(layer.k, kv, n));
+    later_v.push_back(later_rows(layer.v, kv, n));
+  }
+  if (softmax != nullptr) {
+    softmax->logits.clear();
+    softmax->log_sum_exp = Table<double>(work.query_heads(), steps);
+  }
+  std::vector<SlotRows> owners(slots.owners.size());
+  std::vector<int64_t> seen(slots.owners.size() * static_cast<size_t>(steps));
+  for (size_t o = 0; o < owners.size(); ++o) {
+    const OwnerSlots& own = slots.owners[o];
+    SlotRows& rows = owners[o];
+    rows.first_head = static_cast<int>(o) * heads;
+    rows.heads = heads;
+    rows.rows = steps;
+    Table<float>& q = queries.emplace_back(heads * steps, layer.q.dim(2));
+    for (int x = 0; x < heads; ++x)
+      layer.q.read(rows.first_head + x, row0, row0 + steps, q.row(x * steps).data());
+    rows.queries = q.data();
+    const auto kv = static_cast<size_t>(rows.first_head / work.group_size());
+    rows.segments = {{own.k.data(), own.v.data(), own.k.rows(),
+                      own.log_weight.empty() ? nullptr : own.log_weight.data()},
+                     {later_k[kv].data(), later_v[kv].data(), later_k[kv].rows()}};
+    int64_t* const ends = seen.data() + o * static_cast<size_t>(steps);
+    for (int64_t s = 0; s < steps; ++s)
+      ends[s] = own.k.rows() + info.query_position[static_cast<size_t>(row0 + s)] - n + 1;
+    rows.seen = ends;
+    rows.outputs = out + rows.first_head * steps * work.value_dim();
+    if (softmax == nullptr) continue;
+    rows.logits = softmax->logits.emplace_back(heads * steps, rows.slots()).data();
+    rows.log_sum_exp = softmax->log_sum_exp.row(rows.first_head).data();
+  }
+  work.backend().attend(layer, owners);
 }
 
 }  // namespace kvsim

@@ -1,7 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -37,16 +35,17 @@ LayerSlots slots_of(const LayerWork& work, const KeptSets& kept);
 /// done. Needs info().rope_inv_freq.
 void rotate_to_cache_positions(const TraceInfo& info, const KeptSets& kept, LayerSlots& slots);
 
-/// Sees one query of one head after attend_slots() is through with it: logits with log-weights of
-/// all slots and then of the later entries up to the query, and their log-sum-exp (sink included).
-/// Heads run in parallel, the steps of a head in ascending order.
-using SlotWatcher =
-    std::function<void(int head, int64_t step, std::span<const float> logits, double log_sum_exp)>;
+/// The softmax behind the outputs of attend_slots(): logits with log-weights, and log-sum-exp.
+struct SlotSoftmax {
+  std::vector<Table<float>> logits;  ///< per owner [its heads * steps][slots and later entries];
+                                     ///< -inf where later than the query
+  Table<double> log_sum_exp;         ///< [Hq][steps], sink included
+};
 
 /// The plain general form of compressed attention (metrics.md 2): for later steps
 /// first..first+steps-1, out[Hq][steps][dv] is z^ over the slots present and every later entry up
-/// to the query itself. Float32 logits, sums in float64.
-void attend_slots(const LayerWork& work, const LayerSlots& slots, int64_t first, int64_t steps,
-                  float* out, const SlotWatcher& watch = nullptr);
+/// to the query itself.
+void attend_slots(LayerWork& work, const LayerSlots& slots, int64_t first, int64_t steps,
+                  float* out, SlotSoftmax* softmax = nullptr);
 
 }  // namespace kvsim

@@ -34,6 +34,9 @@ class CpuBackend : public Backend {
                                             const AttentionSumRequest& request) override {
     return cpu_attention_sums(kernels_, layer, request, replay_memory_.tiles);
   }
+  void attend(const LayerTrace& layer, std::span<const SlotRows> owners) override {
+    cpu_attend(kernels_, layer, owners);
+  }
   void output_metrics(const LayerTrace& layer, std::span<const HeadPair> pairs,
                       Range entries) override {
     cpu_output_metrics(kernels_, layer, pairs, entries);

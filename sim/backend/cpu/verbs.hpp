@@ -11,6 +11,7 @@ void cpu_attention(const Kernels& kernels, const LayerTrace& layer, const Attent
 std::vector<Table<double>> cpu_attention_sums(const Kernels& kernels, const LayerTrace& layer,
                                               const AttentionSumRequest& request,
                                               std::vector<TileMemory>& memory);
+void cpu_attend(const Kernels& kernels, const LayerTrace& layer, std::span<const SlotRows> owners);
 void cpu_output_metrics(const Kernels& kernels, const LayerTrace& layer,
                         std::span<const HeadPair> pairs, Range entries);
 void cpu_value_products(const Kernels& kernels, const LayerTrace& layer, int kv_head,

@@ -9,7 +9,8 @@ namespace kvsim::cuda {
 namespace {
 
 constexpr int64_t kLeastMemory = int64_t{512} << 20;
-constexpr int kLeastMajor = 8;  // copies to shared memory, bfloat16 and tf32 in tensor cores
+constexpr int64_t kLeastRows = 16;  // attending to slots: fewer are done before slots are brought
+constexpr int kLeastMajor = 8;      // copies to shared memory, bfloat16 and tf32 in tensor cores
 
 [[noreturn]] void refuse(const char* what, std::string found = "", std::string expected = "") {
   throw Error(Fault::failure, {.what = what,
@@ -71,6 +72,16 @@ class CudaBackend : public PrefetchingBackend {
     const std::lock_guard lock(context_.verb);
     return cuda::attention_sums(context_, layer, request);
   }
+  void attend(const LayerTrace& layer, std::span<const SlotRows> owners) override {
+    for (const SlotRows& owner : owners) {
+      if (owner.heads * owner.rows < kLeastRows) {
+        host_->attend(layer, {&owner, 1});
+        continue;
+      }
+      const std::lock_guard lock(context_.verb);
+      cuda::attend(context_, layer, {&owner, 1});
+    }
+  }
   void output_metrics(const LayerTrace& layer, std::span<const HeadPair> pairs,
                       Range entries) override {
     const std::lock_guard lock(context_.verb);
@@ -105,6 +116,7 @@ class CudaBackend : public PrefetchingBackend {
 
  private:
   Context context_;
+  std::unique_ptr<Backend> host_ = make_cpu_backend();
 };
 
 }  // namespace

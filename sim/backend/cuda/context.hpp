@@ -38,6 +38,7 @@ struct Context {
   LayerStore store;
   ReplayMemory replay;
   RowMemory rows;
+  SlotMemory slots;
   ValueMemory values;
   NormMemory norms;
   ProjectionMemory projection;

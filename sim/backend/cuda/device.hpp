@@ -30,7 +30,9 @@ void launch(void (*kernel)(Parameters...), dim3 grid, unsigned threads, size_t s
     KVSIM_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           static_cast<int>(shared)));
-  kernel<<<grid, threads, shared, stream> > >(std::forward<Arguments>(arguments)...);
+  // clang-format off
+  kernel<<<grid, threads, shared, stream>>>(std::forward<Arguments>(arguments)...);
+  // clang-format on
   KVSIM_CUDA_CHECK(cudaGetLastError());
 }
 

@@ -22,6 +22,13 @@ class Rows {
         static_cast<int32_t>(window > 0 ? std::max<int64_t>(0, position - window + 1) : 0));
     end_.push_back(static_cast<int32_t>(position + 1));
   }
+  /// Row `query` of the queries on the device; it sees positions 0..seen-1.
+  void add(int64_t head, int64_t query, int64_t seen) {
+    query_.push_back(static_cast<uint32_t>(query));
+    head_.push_back(static_cast<int32_t>(head));
+    begin_.push_back(0);
+    end_.push_back(static_cast<int32_t>(seen));
+  }
   int64_t count() const { return static_cast<int64_t>(query_.size()); }
   /// Visible positions of all rows together.
   int64_t begin() const { return *std::min_element(begin_.begin(), begin_.end()); }

@@ -20,6 +20,16 @@ struct RowMemory {
   DeviceBuffer<double> weights, bounds, sums;
 };
 
+/// Of attend().
+struct SlotMemory {
+  Rows rows;
+  DeviceBuffer<float> keys, values, queries;  ///< of one owner
+  DeviceBuffer<float> weights, sinks;
+  DeviceBuffer<float> logits, attention;  ///< [rows][slots]
+  DeviceBuffer<float> maximum, outputs;
+  DeviceBuffer<double> inverse, log_sum_exp;
+};
+
 /// Of value_products() and output_metrics().
 struct ValueMemory {
   DeviceBuffer<double> wide, factor, products, forms;

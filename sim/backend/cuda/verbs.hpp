@@ -7,6 +7,7 @@ namespace kvsim::cuda {
 // The verbs of the CUDA backend, one file each; see Backend for what they compute.
 void attention(Context& context, const LayerTrace& layer, const AttentionRequest& request,
                AttentionBlock& block);
+void attend(Context& context, const LayerTrace& layer, std::span<const SlotRows> owners);
 std::vector<Table<double>> attention_sums(Context& context, const LayerTrace& layer,
                                           const AttentionSumRequest& request);
 void output_metrics(Context& context, const LayerTrace& layer, std::span<const HeadPair> pairs,

@@ -1,6 +1,7 @@
 #include "tests/support/cuda_on_host/broken_kernels.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "sim/backend/cuda/context.hpp"
@@ -235,6 +236,36 @@ void add_replay(Backend& backend, const LayerTrace& layer, std::vector<double>& 
   });
 }
 
+void add_slots(Backend& backend, const LayerTrace& layer, std::vector<double>& out) {
+  constexpr int64_t kRows = 8, kSlots = 70;
+  const int64_t d = layer.k.dim(2), dv = layer.value_dim();
+  const auto read = [](const Tensor& tensor, int64_t rows) {
+    std::vector<float> values(static_cast<size_t>(rows * tensor.dim(2)));
+    tensor.read(0, 0, rows, values.data());
+    return values;
+  };
+  const std::vector<float> queries = read(layer.q, 2 * kRows), keys = read(layer.k, kSlots),
+                           values = read(layer.v, kSlots), weights(2 * kSlots, 0.25f);
+  std::vector<float> logits(2 * kRows * kSlots), outputs(static_cast<size_t>(2 * kRows * dv));
+  std::vector<double> sums(2 * kRows);
+  const std::vector<int64_t> seen = {1, 20, 50, 51, 60, 65, 69, 70};
+  SlotRows rows;
+  rows.first_head = 1;
+  rows.heads = 2;
+  rows.rows = kRows;
+  rows.queries = queries.data();
+  rows.segments = {{keys.data(), values.data(), 50, weights.data()},
+                   {keys.data() + 50 * d, values.data() + 50 * dv, 20, nullptr}};
+  rows.seen = seen.data();
+  rows.logits = logits.data();
+  rows.log_sum_exp = sums.data();
+  rows.outputs = outputs.data();
+  backend.attend(layer, {&rows, 1});
+  out.insert(out.end(), sums.begin(), sums.end());
+  out.insert(out.end(), outputs.begin(), outputs.end());
+  for (const float logit : logits) out.push_back(std::isinf(logit) ? -1e9 : logit);
+}
+
 void add_verbs(Backend& backend, const LayerTrace& layer, std::vector<double>& out) {
   AttentionRequest request{
       .kv_head = 1, .rows = {0, 70, 151, 160}, .columns = 150, .logits = false, .outputs = true};
@@ -242,6 +273,7 @@ void add_verbs(Backend& backend, const LayerTrace& layer, std::vector<double>& o
   backend.attention(layer, request, block);
   out.insert(out.end(), block.attention.begin(), block.attention.end());
   out.insert(out.end(), block.outputs.begin(), block.outputs.end());
+  add_slots(backend, layer, out);
   AttentionSumRequest request_for_sums{.rows = {3, 80, 155}, .columns = 150, .sums = {}};
   using Of = AttentionSum::Of;
   for (const Of of : {Of::attention, Of::below, Of::group_mean, Of::group_square})
