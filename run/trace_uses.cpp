@@ -50,7 +50,7 @@ std::vector<TraceUse> optional_uses(const TraceInfo& info) {
   };
   return {use("keep rates and bias", !info.spans.empty(), "spans"),
           use("residual error", info.has_residual_norm, "residual_norm"),
-          use("positions=cache", !info.rope_inv_freq.empty(), "rope/inv_freq"),
+          use("positions=cache, indicator=rehearsal", !info.rope_inv_freq.empty(), "rope/inv_freq"),
           use("verify", !info.check_position.empty(), "recorded outputs")};
 }
 

@@ -83,6 +83,13 @@ RESTKV_PARTS = (
     "restkv,allocate=ada",
     "restkv,allocate=pyramid",
 )
+# The policy found with kvsim (docs/rehearsal.md), and each of its parts taken away.
+FOUND = "rehearsal"
+FOUND_PARTS = tuple(f"{FOUND},{change}" for change in (
+    "indicator=attention", "queries=last,last_queries=64", "prior=none", "prior_share=1",
+    "weight=none", "joint_depth=0", "allocate=ada,ada_floor=0", "allocate=uniform", "aggregate=mean",
+    "aggregate=max", "group=mean", "recent=0",
+))
 # Slots are merged or quantised: the model runs with changed keys and values.
 MERGING = ("convex", "d2o", "d2o:code", "kvmerger", "keepkv", "keepkv:bias", "keepkv:code",
            "snapkv,merge=convex", "snapkv,merge=d2o", "snapkv,merge=value-fold",
@@ -94,6 +101,7 @@ STEPWISE = ("cam", "cam:expected", "h2o:official", "tova:official", "streaming:o
 GROUPS = {
     "presets": (PRESETS + HINDSIGHT, BUDGETS),
     "variants": (VARIANTS + HINDSIGHT_VARIANTS, BUDGETS),
+    "rehearsal": ((FOUND, *FOUND_PARTS), (0.1, 0.2, 0.35, 0.5)),
     "parts": (DEFENSIVE_PARTS + RESTKV_PARTS, (0.1, 0.2, 0.35, 0.5)),
     "merging": (MERGING, BUDGETS),
     "stepwise": (STEPWISE, BUDGETS),

@@ -157,7 +157,9 @@ std::vector<Segment> Preparation::segments(const PreparedRecord& record, int64_t
 void Preparation::check(const PreparedRecord& record) const {
   check_whitelist(record);
   check_queries(record);
-  if (record.settings.is("positions", "cache") && info_.rope_inv_freq.empty())
+  const bool turns = record.settings.is("positions", "cache") ||
+                     record.settings.is("indicator", "rehearsal");
+  if (turns && info_.rope_inv_freq.empty())
     bad_data({.what = "policy " + record.title + " moves positions",
               .where = info_.path,
               .found = "no rope/inv_freq",

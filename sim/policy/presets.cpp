@@ -112,6 +112,10 @@ const std::vector<Preset> kPresets = {
      "as published: attention is aggregated first", "ReST-KV repository"},
     {"restkv", "joint", "indicator=output-change-joint,aggregate=ema,smooth=aws",
      "change of the output by all heads that share the entry", "kvsim"},
+    {"rehearsal", "",
+     "queries=spread,indicator=rehearsal,aggregate=power-mean,power=2,group=max,prior=mean-share,"
+     "prior_share=0.25,weight=projected-l2,recent=4,allocate=joint,joint_depth=1",
+     "what the prompt would look at if it were read once more behind itself", "kvsim"},
     {"convex", "", PYRAMID_WINDOW "merge=convex", "the selection of keepkv, slots are plain means",
      "KeepKV Eq. 5"},
     {"cam", "", CAM "merge=cam", "values of the oldest are spread over later slots, by a draw",

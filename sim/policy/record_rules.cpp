@@ -69,6 +69,9 @@ void check_scoring(const Complaints& complaints, const Settings& settings) {
                      "queries=window, last or all");
   complaints.require(!indicator.aggregates_first() || order[0] == 'a', name + " aggregates first",
                      "order=asg or ags");
+  complaints.require(
+      !settings.is("indicator", "rehearsal") || !chosen<Queries>(settings, "queries").looks_ahead(),
+      name + " takes the prompt's queries for later ones", "queries=spread, window, last or all");
   const bool before = rows && order.find('s') < order.find('a');
   complaints.require(!smooth.only_before_aggregate() || before,
                      "smooth=" + settings.text("smooth") + " works on rows",

@@ -98,16 +98,19 @@ Budgets compete(const PolicyCase& c, const std::vector<Scores>& scores, int64_t 
   std::vector<Entry> open;
   int64_t given = 0;
   for (size_t l = 0; l < scores.size(); ++l) {
+    const double depth = c.settings.is("allocate", "joint") ? c.settings.real("joint_depth") : 0;
+    const double factor = std::exp(-depth * c.layers[l]->layer / c.info->num_layers);
     std::vector<std::vector<Entry>> queues;
     double top = -INFINITY;
     for (size_t o = 0; o < owners; ++o)
       for (const Entry& entry : entries_of(c, scores[l], l, o, {}))
-        top = std::max(top, entry.score);
+        top = std::max(top, factor * entry.score);
     for (size_t o = 0; o < owners; ++o) {
       const Protected sure = before_allocation(c, scores[l], o);
       if (static_cast<int64_t>(sure.guarded.size()) >= b)
         return Budgets(scores.size(), std::vector<int64_t>(owners, b));
       std::vector<Entry> entries = entries_of(c, scores[l], l, o, sure.both);
+      for (Entry& entry : entries) entry.score *= factor;
       if (layer_max) {
         for (const int64_t i : sure.guarded)
           open.push_back({.score = top, .rank = 0, .position = i, .owner = o, .layer = l});

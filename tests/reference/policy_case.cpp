@@ -90,6 +90,11 @@ std::vector<Part> parts_of(const PolicyCase& c) {
       first_query = 0;
     }
     for (int64_t j = first_query; j < end_query; ++j) part.queries.push_back(j);
+    if (c.settings.is("queries", "spread")) {
+      const int64_t spread = std::min(c.settings.count("spread_queries"), c.n());
+      for (int64_t r = 1; r <= spread; ++r)
+        part.queries.push_back((Rational(r * c.n()) / Rational(spread)).floor() - 1);
+    }
     if (c.settings.is("queries", "future"))
       for (const int64_t j : c.info->query_position)
         if (j >= c.n()) part.queries.push_back(j);

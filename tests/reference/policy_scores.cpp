@@ -6,6 +6,7 @@
 #include "tests/reference/policy_reference.hpp"
 #include "tests/reference/policy_smoothing.hpp"
 #include "tests/reference/reference.hpp"
+#include "tests/support/random_trace.hpp"
 
 namespace kvsim::reference {
 namespace {
@@ -78,6 +79,36 @@ void add_to(Row& a, const Row& b) {
   for (size_t k = 0; k < a.size(); ++k) a[k] += b[k];
 }
 
+/// Logits [N] of the query at `position` when it stands at `to` and sees every key.
+Row moved_logits(const TraceInfo& info, const LayerTrace& layer, int h, int64_t position,
+                 int64_t to) {
+  const auto& stored = info.query_position;
+  const int64_t row = std::find(stored.begin(), stored.end(), position) - stored.begin();
+  const auto half = static_cast<int64_t>(info.rope_inv_freq.size());
+  Row q(static_cast<size_t>(info.head_dim));
+  for (int64_t x = 0; x < info.head_dim; ++x)
+    q[static_cast<size_t>(x)] = static_cast<double>(test::element(layer.q, h, row, x));
+  for (int64_t x = 0; x < half; ++x) {
+    const double angle = static_cast<double>(to - position) *
+                         info.rope_inv_freq[static_cast<size_t>(x)];
+    double& a = q[static_cast<size_t>(info.rope_interleaved ? 2 * x : x)];
+    double& b = q[static_cast<size_t>(info.rope_interleaved ? 2 * x + 1 : x + half)];
+    const double first = a * std::cos(angle) - b * std::sin(angle);
+    b = a * std::sin(angle) + b * std::cos(angle);
+    a = first;
+  }
+  Row result;
+  for (int64_t i = 0; i < info.total_len; ++i) {
+    double dot = 0;
+    for (int64_t x = 0; x < info.head_dim; ++x)
+      dot += q[static_cast<size_t>(x)] *
+             static_cast<double>(test::element(layer.k, h / info.group_size(), i, x));
+    const double logit = layer.scale * dot;
+    result.push_back(layer.softcap > 0 ? layer.softcap * std::tanh(logit / layer.softcap) : logit);
+  }
+  return result;
+}
+
 /// X[a][j][c] of one part: a over query heads (KV heads for group rows), j over J, c over C.
 using Rows = std::vector<std::vector<Row>>;
 
@@ -102,6 +133,7 @@ class PartScorer {
   size_t queries() const { return part_.queries.size(); }
   size_t columns() const { return part_.candidates.size(); }
   double element(int h, size_t j, size_t c);
+  const Row& rehearsed(int h, int64_t query);
   double largest_logit(int h);
   double joint(int kv_head, size_t j, size_t c);
   Rows indicator();
@@ -121,9 +153,27 @@ class PartScorer {
   const Part& part_;
   std::string name_;
   std::map<int, double> largest_;
+  std::map<std::pair<int, int64_t>, Row> rehearsed_;
 };
 
+/// Attention of the query at j, moved to n + j mod H, on the prompt and on its own piece.
+const Row& PartScorer::rehearsed(int h, int64_t query) {
+  Row& known = rehearsed_[{h, query}];
+  if (!known.empty()) return known;
+  const int64_t n = c_.n(), begin = query - query % c_.settings.count("rehearsal_steps");
+  known = moved_logits(*c_.info, facts_.layer(), h, query, n + query - begin);
+  known.resize(static_cast<size_t>(n));
+  for (int64_t i = begin; i <= query; ++i)
+    known.push_back(facts_.logit(h, query)[static_cast<size_t>(i)]);
+  return known = reference::attention(facts_.layer(), h, known).weight;
+}
+
 double PartScorer::element(int h, size_t j, size_t c) {
+  if (name_ == "rehearsal") {
+    const int64_t query = part_.queries[j];
+    if (c_.rescored() && !part_.range.contains(query)) return 0;
+    return rehearsed(h, query)[static_cast<size_t>(part_.candidates[c])];
+  }
   if (!visible(j, c)) return 0;
   const int64_t query = part_.queries[j], i = part_.candidates[c];
   const double a = facts_.attention(h, query)[static_cast<size_t>(i)];
@@ -216,11 +266,16 @@ Row PartScorer::aggregate_head(const std::vector<Row>& rows) const {
     else if (kind == "max") {
       out = x(0);
       for (size_t k = 1; k < count; ++k) out = std::max(out, x(k));
+    } else if (kind == "power-mean") {
+      const auto p = static_cast<double>(c_.settings.count("power"));
+      for (size_t k = 0; k < count; ++k) out += std::pow(std::max(x(k), 0.0), p) / m;
+      out = std::pow(out, 1 / p);
     } else if (kind == "ema" || kind == "ema-inverse") {
       const double alpha = c_.settings.real("ema_alpha");
       const auto nth = [&](size_t k) { return x(kind == "ema" ? k : count - 1 - k); };
       out = nth(0);
-      for (size_t k = 1; k < count; ++k) out = alpha * nth(k) + (1 - alpha) * out;
+      // What has weight 0 does not count, even where it is infinite.
+      for (size_t k = 1; k < count; ++k) out = alpha * nth(k) + (alpha < 1 ? (1 - alpha) * out : 0);
     } else if (kind == "linear") {
       const double newest = c_.settings.real("linear_newest");
       for (size_t k = 0; k < count; ++k)
@@ -346,9 +401,10 @@ double weight_of(const PolicyCase& c, LayerFacts& facts, int owner, int64_t i) {
 void apply_prior(const PolicyCase& c, Row& row) {
   if (c.settings.is("prior", "none") || row.empty()) return;
   double least = c.settings.real("prior_value");
-  if (c.settings.is("prior", "head-mean")) {
+  if (c.settings.is("prior", "head-mean") || c.settings.is("prior", "mean-share")) {
+    const double share = c.settings.is("prior", "head-mean") ? 1 : c.settings.real("prior_share");
     least = 0;
-    for (const double x : row) least += x / static_cast<double>(row.size());
+    for (const double x : row) least += share * x / static_cast<double>(row.size());
   }
   for (double& x : row) x = std::max(x, least);
 }

@@ -27,6 +27,13 @@ const Declare allocate_score{{.key = "allocate_score",
                               .meaning = "the score that heads compete with",
                               .words = {"final", "unweighted"}}};
 
+const Declare joint_depth{{.key = "joint_depth",
+                           .place = 713,
+                           .type = ValueType::real,
+                           .fallback = "0",
+                           .meaning = "scores of layer l of L count exp(-joint_depth l/L) times",
+                           .low = 0}};
+
 /// One head's entries in the order in which it would keep them: that of their offers.
 struct Queue {
   size_t layer = 0;
@@ -54,8 +61,12 @@ struct Offer {
 /// Competition of many heads for one total.
 class Competition {
  public:
-  explicit Competition(const AllocationRequest& request)
-      : request_(request), budgets_(static_cast<int64_t>(request.layers.size()), request.owners) {}
+  /// Scores of layer l of L count exp(-depth l / L) times.
+  explicit Competition(const AllocationRequest& request, double depth = 0)
+      : request_(request), budgets_(static_cast<int64_t>(request.layers.size()), request.owners) {
+    for (const AllocationLayer& one : request.layers)
+      factors_.push_back(std::exp(-depth * one.layer / request.model_layers));
+  }
 
   /// Every head is sure of its best max(|guaranteed|, floor) entries; the others compete.
   void mark(size_t layer, int64_t floor) {
@@ -85,8 +96,7 @@ class Competition {
     double top = -INFINITY;
     for (int64_t owner = 0; owner < request_.owners; ++owner) {
       const auto& order = one.ranking->order[static_cast<size_t>(owner)];
-      if (!order.empty())
-        top = std::max(top, (*one.ranking->score)(owner, static_cast<int64_t>(order.front())));
+      if (!order.empty()) top = std::max(top, score(layer, owner, order.front()));
     }
     top_.resize(request_.layers.size());
     top_[layer] = top;
@@ -143,21 +153,25 @@ class Competition {
   }
 
  private:
+  double score(size_t layer, int64_t owner, uint32_t i) const {
+    return factors_[layer] * (*request_.layers[layer].ranking->score)(owner, i);
+  }
   Offer offer(size_t q, int64_t at) const {
     const Queue& queue = queues_[q];
     const uint32_t i = queue.entries[static_cast<size_t>(at)];
     const Ranking& ranking = *request_.layers[queue.layer].ranking;
     Offer made{.position = i, .queue = q};
     made.rank = queue.rank.empty() ? 2 : queue.rank[static_cast<size_t>(at)];
-    made.score = made.rank < 2 ? top_[queue.layer] : (*ranking.score)(queue.owner, i);
+    made.score = made.rank < 2 ? top_[queue.layer] : score(queue.layer, queue.owner, i);
     if (made.rank == 2 && ranking.raw) made.raw = (*ranking.raw)(queue.owner, i);
     return made;
   }
 
   const AllocationRequest& request_;
   Table<int64_t> budgets_;
-  std::vector<Queue> queues_;  // layer by layer, owner by owner: the order of the last tie
-  std::vector<double> top_;    // per layer, layer-max only
+  std::vector<Queue> queues_;    // layer by layer, owner by owner: the order of the last tie
+  std::vector<double> factors_;  // per layer
+  std::vector<double> top_;      // per layer, layer-max only
   int64_t given_ = 0;
 };
 
@@ -219,7 +233,7 @@ class Joint : public Allocate {
                   "joint",
                   "all heads of all layers compete for one total",
                   "DefensiveKV Algorithm 2",
-                  {"ada_total", "allocate_score", "protected_rank"}}) {}
+                  {"ada_total", "allocate_score", "protected_rank", "joint_depth"}}) {}
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
   bool lets_protected_compete(const Settings& settings) const override {
@@ -228,7 +242,7 @@ class Joint : public Allocate {
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     if (protection_fills(request)) return uniform_budgets(request);
     const bool compete = lets_protected_compete(*request.settings);
-    Competition competition(request);
+    Competition competition(request, request.settings->real("joint_depth"));
     for (size_t l = 0; l < request.layers.size(); ++l)
       compete ? competition.enter_all(l) : competition.mark(l, 0);
     return competition.fill(total_of(request, static_cast<int64_t>(request.layers.size())));

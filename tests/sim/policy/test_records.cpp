@@ -200,6 +200,8 @@ TEST_CASE("a trace without the queries a record needs is refused before any work
   CHECK_THAT(check("scissorhands"), Contains("0..5"));
   CHECK(check("scissorhands,last_queries=2").empty());
   CHECK_THAT(check("knorm,positions=cache"), Contains("rope/inv_freq"));
+  CHECK_THAT(check("snapkv,window=2,indicator=rehearsal"), Contains("rope/inv_freq"));
+  CHECK_THAT(check("h2o,queries=spread,spread_queries=2"), Contains("positions 2, 5"));
   CHECK_THAT(check("streaming,constrain=fair"), Contains("spans"));
   CHECK_THAT(check("streaming,whitelist=nowhere"), Contains("no such span"));
 }

@@ -45,6 +45,20 @@ TEST_CASE("mean, sum, max, last and single take what their names say") {
   CHECK_THAT(aggregated("aggregate=single,single_row=0"), near({1, 8}));
 }
 
+TEST_CASE("a power mean stands between the mean and the maximum") {
+  // Squares 1, 9, 4 and 64, 4, 25 over three rows; what is negative counts as nothing.
+  CHECK_THAT(aggregated("aggregate=power-mean,power=1"), near({2, 5}));
+  CHECK_THAT(aggregated("aggregate=power-mean,power=2"),
+             near({std::sqrt(14.0 / 3), std::sqrt(31)}));
+  const auto aggregation =
+      Kinds<Aggregate>::find("power-mean").start(test::settings_with("power=2"), 2, 2);
+  add_in_parts(*aggregation, 0, {-3, 4}, 2);
+  add_in_parts(*aggregation, 1, {2, -1}, 2);
+  std::vector<double> result(2);
+  aggregation->finish(result);
+  CHECK_THAT(result, near({std::sqrt(2.0), std::sqrt(8.0)}));
+}
+
 TEST_CASE("the moving average weighs the newest row with alpha") {
   // ReST-KV Eq. 9, alpha 1/4: 1, 3/4 + 3/4 = 3/2, 2/4 + 9/8 = 13/8; 8, 13/2, 5/4 + 39/8 = 49/8.
   CHECK_THAT(aggregated("aggregate=ema,ema_alpha=0.25"), near({13.0 / 8, 49.0 / 8}));

@@ -165,6 +165,23 @@ TEST_CASE("joint lets all layers compete") {
   CHECK(test::kept_entries(*run, record, "2", 1, 1) == Entries{4});
 }
 
+TEST_CASE("deeper layers count less in a joint competition when the record says so") {
+  // Scores of layer 1 of 2 count exp(-a/2) times; at a = 40 next to nothing of them is left, and
+  // with layers of equal scores the earlier one takes all that is free.
+  test::SmallRun small = two_heads();
+  small.layers = {0, 1};
+  small.model_layers = 2;
+  const auto run = small.build();
+  const auto kept = [&](const std::string& record, size_t layer) {
+    return test::kept_entries(*run, record, "3", 0, layer).size() +
+           test::kept_entries(*run, record, "3", 1, layer).size();
+  };
+  const std::string record = kOne + "allocate=joint";
+  CHECK(kept(record, 0) == kept(record, 1));
+  CHECK(kept(record + ",joint_depth=40", 0) == 10);
+  CHECK(kept(record + ",joint_depth=40", 1) == 2);
+}
+
 TEST_CASE("with layer-max a layer of low scores loses even what it protects") {
   // DefensiveKV code: the windows of layer 0 have 24, those of layer 1 4/1000: the 8 places go to
   // layer 0: two windows and 24, 16, 14, 12, 6, 4.

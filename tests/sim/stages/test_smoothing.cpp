@@ -206,6 +206,11 @@ TEST_CASE("the head-mean prior lifts scores to their mean and remembers the scor
   std::vector<double> row = {1, 2, 9};
   Kinds<Prior>::find("head-mean").apply(test::settings_with(""), row);
   CHECK_THAT(row, near({4, 4, 9}));
+  row = {1, 2, 9};
+  Kinds<Prior>::find("mean-share").apply(test::settings_with("prior_share=0.25"), row);
+  CHECK_THAT(row, near({1, 2, 9}));
+  Kinds<Prior>::find("mean-share").apply(test::settings_with("prior_share=0.4"), row);
+  CHECK_THAT(row, near({1.6, 2, 9}));
   row = {0.5, 2};
   Kinds<Prior>::find("constant").apply(test::settings_with("prior_value=1"), row);
   CHECK_THAT(row, near({1, 2}));

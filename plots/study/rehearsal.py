@@ -1,0 +1,158 @@
+"""The policy found with kvsim: python -m kvsim.plots.study.rehearsal LOSSES.csv... -o figs/
+
+LOSSES.csv are tables of losses as plots/study/losses.py writes them. Prints the tables of
+docs/rehearsal.md, texts that the search did not see, and draws its figure: losses relative to the
+published policy that loses least at that budget.
+"""
+
+import argparse
+import csv
+from pathlib import Path
+
+import matplotlib.ticker
+import numpy as np
+
+from .. import statistics, style
+from . import plan
+
+BUDGETS = plan.GROUPS["rehearsal"][1]
+ASIDE = tuple(text for text in plan.TEXTS
+              if text.kind in plan.SET_ASIDE or text.prompt_tokens != plan.SHORT[0].prompt_tokens)
+SHOWN = (plan.FOUND, "layer-defensivekv,smooth=none", "layer-defensivekv:code", "layer-defensivekv",
+         "defensivekv:code", "cake", "criticalkv", "h2o", "snapkv", "restkv")
+FLOOR = "oracle-mean"
+
+
+def read(paths):
+    """KL by (text, policy, budget); a later table replaces an earlier one."""
+    losses = {}
+    for path in paths:
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                text = plan.TextPlan(row["text"], int(row["prompt_tokens"]), int(row["seed"]))
+                losses[text, row["policy"], float(row["budget"])] = float(row["kl"])
+    return losses
+
+
+class Comparison:
+    """Losses of the texts that were set aside."""
+
+    def __init__(self, losses):
+        self.losses = losses
+        self.texts = [text for text in ASIDE
+                      if all((text, plan.FOUND, budget) in losses for budget in BUDGETS)]
+        self.best = {budget: self.best_published(budget) for budget in BUDGETS}
+
+    def logs(self, policy, budget, texts):
+        """Logarithms of the losses by text; None where a text lacks one."""
+        values = [self.losses.get((text, policy, budget)) for text in texts]
+        return None if None in values or not values else np.log(values)
+
+    def best_published(self, budget):
+        """The preset of the geometric mean that is least over these texts."""
+        found = {policy: self.logs(policy, budget, self.texts) for policy in plan.EVICTION}
+        return min((logs.mean(), policy) for policy, logs in found.items() if logs is not None)[1]
+
+    def ratio(self, policy, budget, texts=None, base=None):
+        """Geometric mean, its interval over texts, and the worst text, relative to the best
+        published policy; None where it has not run."""
+        texts = texts or self.texts
+        own = self.logs(policy, budget, texts)
+        if own is None:
+            return None
+        logs = own - self.logs(base or self.best[budget], budget, texts)
+        mean, (low, high) = statistics.over_traces(logs)
+        return np.exp([mean, low, high, logs.max()])
+
+
+def digits(value):
+    """Two significant digits."""
+    return f"{value:.{max(0, 1 - int(np.floor(np.log10(value))))}f}"
+
+
+def table(title, rows, cell):
+    print(f"\n{title}\n\n| | " + " | ".join(f"{budget:g}" for budget in BUDGETS) + " |")
+    print("|---" * (len(BUDGETS) + 1) + "|")
+    for name in rows:
+        cells = [cell(name, budget) for budget in BUDGETS]
+        if any(one is not None for one in cells):
+            print(f"| `{name}` | " + " | ".join("-" if one is None else one for one in cells) + " |")
+
+
+def print_tables(found):
+    short = [text for text in found.texts if text in plan.SHORT]
+    print(f"{len(found.texts)} texts: " + ", ".join(text.stem for text in found.texts))
+    print("best published: " + ", ".join(f"{b:g} {p}" for b, p in found.best.items()))
+
+    def relative(policy, budget):
+        one = found.ratio(policy, budget)
+        return None if one is None else "{} [{}, {}]".format(*map(digits, one[:3]))
+
+    def worst(policy, budget):
+        one = found.ratio(policy, budget)
+        return None if one is None else digits(one[3])
+
+    def part(policy, budget):
+        one = found.ratio(policy, budget, short, plan.FOUND)
+        return None if one is None else "{} [{}, {}]".format(*map(digits, one[:3]))
+
+    table("relative to the best published", [*SHOWN, FLOOR], relative)
+    table("the worst text", [plan.FOUND], worst)
+    table("KL, nats", [plan.FOUND, *dict.fromkeys(found.best.values()), FLOOR],
+          lambda policy, budget: None if (logs := found.logs(policy, budget, found.texts)) is None
+          else digits(np.exp(logs.mean())))
+    table(f"a part changed, relative to all of it ({len(short)} texts)", plan.FOUND_PARTS, part)
+    for text in found.texts:
+        print(text.stem, *(digits(found.ratio(plan.FOUND, budget, [text])[0])
+                           for budget in BUDGETS))
+
+
+def draw(found):
+    """A line per policy over budgets; the best published policy of each budget is 1."""
+    keys = [style.key(policy, style.line_style(i)) for i, policy in enumerate(SHOWN)]
+    keys.append(style.key(f"{FLOOR}: hindsight", {"color": style.REFERENCE, "linestyle": "-"}))
+    fig, axes = style.frame(
+        "What a rehearsed prompt saves", "KL divergence of the next-token distribution from the "
+        "full cache's, relative to the published policy that loses least at that budget; geometric "
+        f"mean over {len(found.texts)} texts set aside, band: 95 % interval", 1, 1, 3.4, keys,
+        ("budget (fraction of the prompt kept)", "loss relative to the best published"))
+    ax = axes.flat[0]
+    for i, policy in enumerate((*SHOWN, FLOOR)):
+        look = style.line_style(i) if policy != FLOOR else \
+            {"color": style.REFERENCE, "linestyle": "-", "marker": ""}
+        points = [(budget, one) for budget in BUDGETS
+                  if (one := found.ratio(policy, budget)) is not None]
+        if not points:
+            continue
+        at = [budget for budget, _ in points]
+        mean, low, high, _ = np.array([one for _, one in points]).T
+        ax.plot(at, mean, **look)
+        if policy in (plan.FOUND, FLOOR):
+            style.band(ax, at, (low, high), look)
+    ax.set_yscale("log")
+    style.log_ticks(ax.yaxis)
+    ax.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
+    ax.set_xticks(BUDGETS, [f"{b:g}" for b in BUDGETS])
+    return fig
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="rehearsal.py", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("losses", metavar="LOSSES.csv", type=Path, nargs="+")
+    parser.add_argument("-o", "--out", required=True, type=Path, metavar="FIGS")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    found = Comparison(read(options.losses))
+    if not found.texts:
+        parser.error(f"no text set aside has {plan.FOUND} at every budget")
+    print_tables(found)
+    style.use()
+    figure = draw(found)
+    for ending in ("png", "pdf"):
+        style.save(figure, options.out / f"rehearsal.{ending}")
+        print(options.out / f"rehearsal.{ending}")
+
+
+if __name__ == "__main__":
+    main()

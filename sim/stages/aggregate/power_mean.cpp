@@ -1,0 +1,63 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "sim/stages/aggregate/aggregate.hpp"
+#include "sim/stages/parameter.hpp"
+
+namespace kvsim {
+namespace {
+
+const Declare exponent{
+    {.key = "power",
+     .place = 546,
+     .type = ValueType::count,
+     .fallback = "4",
+     .meaning = "exponent of the power mean: 1 is the mean, large ones the maximum",
+     .low = 1}};
+
+double raised(double x, int64_t power) {
+  double result = 1;
+  for (; power > 0; power /= 2, x *= x)
+    if (power % 2 == 1) result *= x;
+  return result;
+}
+
+/// Sum of powers of what is positive.
+class PowerSum : public Aggregation {
+ public:
+  PowerSum(int64_t power, int64_t rows, int64_t columns)
+      : power_(power), rows_(static_cast<double>(rows)), sums_(static_cast<size_t>(columns), 0.0) {}
+  void add(int64_t, int64_t first, std::span<const double> part) override {
+    double* const sums = sums_.data() + first;
+    for (size_t c = 0; c < part.size(); ++c) sums[c] += raised(std::max(part[c], 0.0), power_);
+  }
+  void finish(std::span<double> out) override {
+    const double root = 1 / static_cast<double>(power_);
+    for (size_t c = 0; c < out.size(); ++c)
+      out[c] = rows_ > 0 ? std::pow(sums_[c] / rows_, root) : 0;
+  }
+
+ private:
+  int64_t power_;
+  double rows_;
+  std::vector<double> sums_;
+};
+
+class PowerMean : public Aggregate {
+ public:
+  PowerMean()
+      : Aggregate({"aggregate",
+                   "power-mean",
+                   "(mean of X^p)^(1/p) over the queries, X below 0 as 0: between mean and max",
+                   "kvsim",
+                   {"power"}}) {}
+  std::unique_ptr<Aggregation> start(const Settings& settings, int64_t rows,
+                                     int64_t columns) const override {
+    return std::make_unique<PowerSum>(settings.count("power"), rows, columns);
+  }
+};
+const Register<Aggregate, PowerMean> power_mean;
+
+}  // namespace
+}  // namespace kvsim

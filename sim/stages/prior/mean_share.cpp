@@ -1,0 +1,35 @@
+#include <algorithm>
+
+#include "sim/stages/parameter.hpp"
+#include "sim/stages/prior/prior.hpp"
+
+namespace kvsim {
+namespace {
+
+const Declare prior_share{{.key = "prior_share",
+                           .place = 573,
+                           .type = ValueType::real,
+                           .fallback = "0.5",
+                           .meaning = "the floor as a share of the head's mean score",
+                           .low = 0}};
+
+class MeanShare : public Prior {
+ public:
+  MeanShare()
+      : Prior({"prior",
+               "mean-share",
+               "max(score, `prior_share` times the mean score of the head's candidates)",
+               "kvsim, after DefensiveKV Algorithm 1",
+               {"prior_share"}}) {}
+  void apply(const Settings& settings, std::span<double> scores) const override {
+    double sum = 0;
+    for (const double s : scores) sum += s;
+    const double floor = settings.real("prior_share") * sum /
+                         static_cast<double>(std::max<size_t>(scores.size(), 1));
+    for (double& s : scores) s = std::max(s, floor);
+  }
+};
+const Register<Prior, MeanShare> mean_share;
+
+}  // namespace
+}  // namespace kvsim
