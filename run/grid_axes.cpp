@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "sim/policy/presets.hpp"
+
 namespace kvsim {
 namespace {
 
@@ -42,7 +44,7 @@ std::vector<GridAxis> grid_axes(const std::vector<Record>& records) {
   for (const auto& [key, value] : records.at(0).settings.values()) {
     if (distinct(records, {key}).size() > 1) varying.push_back(key);
   }
-  const Settings original = Record::parse(title(records[0])).settings;
+  const Settings original = preset_settings(*find_preset(records[0].preset, records[0].variant));
   std::set<std::string> taken;
   std::vector<GridAxis> axes;
   for (const std::string& key : varying) {

@@ -3,6 +3,7 @@
 
 #include "run/grid_axes.hpp"
 #include "run/sweep_config.hpp"
+#include "sim/policy/presets.hpp"
 
 namespace kvsim {
 namespace {
@@ -47,6 +48,15 @@ TEST_CASE("a key that another one decides is no axis", "[sweep]") {
                             "window = [8, 16, 64]\nsinks = [4, 4, 0]\n");
   REQUIRE(axes["snapkv"].size() == 1);
   CHECK(axes["snapkv"][0]["keys"] == std::vector<std::string>{"window"});
+}
+
+TEST_CASE("a preset that means nothing without a file has axes like any other", "[sweep]") {
+  const std::vector<Record> records = {Record::parse("duo,table=a.txt,sinks=4"),
+                                       Record::parse("duo,table=a.txt,sinks=8")};
+  const auto axes = nlohmann::json::parse(grid_axes_json(records));
+  CHECK(axes["duo"] ==
+        nlohmann::json{axis({"sinks"}, {{"4"}, {"8"}},
+                            {preset_settings(*find_preset("duo", "")).text("sinks")})});
 }
 
 TEST_CASE("a preset with one record has no axes", "[sweep]") {

@@ -78,9 +78,9 @@ TEST_CASE("without the texts of the tokens FastGen is refused before any work") 
   test::SmallRun small;
   small.prompt = 10;
   small.weights = {{{5, 1, 9, 1, 7, 2, 3, 4, 6, 8}}};
-  CHECK_THROWS_WITH(
-      test::kept_entries(*small.build(), "fastgen,queries=last", "0.5", 0, 0, NoTexts()),
-      Catch::Contains("tokens/text"));
+  CHECK_THROWS_WITH(test::kept_entries(*small.build(), "fastgen,queries=last,last_queries=1", "0.5",
+                                       0, 0, NoTexts()),
+                    Catch::Contains("tokens/text"));
 }
 
 }  // namespace
