@@ -4,6 +4,7 @@
 #   tests/python/test_wheel.sh FOLDER [--sdist]   --sdist: also builds and installs from the sdist
 # As root in a mount namespace the libraries are hidden; elsewhere only what is loaded is looked at.
 set -euo pipefail
+unset KVSIM_BIN  # the program of the wheel is the one to be found
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 dist=$(cd "$1" && pwd)
 work=$(mktemp -d)
