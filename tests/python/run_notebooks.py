@@ -6,6 +6,7 @@
 import base64
 import io
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -18,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "docs" / "notebooks"
 #: What every notebook must show, by kind of output.
 SHOWN = {"text/html": "retained importance", "image/png": ""}
+#: What a dataset unfolds below its summary: commands, folders and the device of the run, too.
+RECORD = re.compile("<details><summary>all variables</summary>.*</details>", re.DOTALL)
 
 
 def run(path):
@@ -56,10 +59,15 @@ def small(png):
 
 
 def write(path, book):
-    """Without bars of progress and what differs between machines."""
+    """Without bars of progress and what differs between machines: a dataset shows its summary,
+    not the record of the run below it."""
     for one in outputs(book):
-        if "image/png" in one.get("data", {}):
-            one["data"]["image/png"] = small(one["data"]["image/png"])
+        data = one.get("data", {})
+        if "image/png" in data:
+            data["image/png"] = small(data["image/png"])
+        if "text/html" in data:
+            data["text/html"] = RECORD.sub("", data["text/html"])
+            data.pop("text/plain", None)
     for cell in book.cells:
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
@@ -80,6 +88,9 @@ def main():
             write(path, book)
         else:
             check(path, stored)   # readers see the outputs without running anything
+            if any(RECORD.search(one.get("data", {}).get("text/html", "")) for one in
+                   outputs(stored)):
+                sys.exit(f"{path.name}: holds the record of a run; --write leaves it out")
         print(f"{path.name}: {len(book.cells)} cells")
 
 
