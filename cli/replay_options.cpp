@@ -1,7 +1,6 @@
 #include "cli/replay_options.hpp"
 
 #include <algorithm>
-#include <limits>
 
 #include "cli/chosen_names.hpp"
 #include "cli/functions.hpp"
@@ -9,6 +8,7 @@
 #include "cli/parse.hpp"
 #include "cli/terminal.hpp"
 #include "run/measures/variables.hpp"
+#include "run/option_table.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim::cli {
@@ -21,35 +21,45 @@ constexpr const char* kDefaultPolicies[] = {"random", "streaming",  "knorm",    
 constexpr const char* kDefaultBudgets[] = {"0.1", "0.2", "0.3", "0.5", "0.7"};
 /// What --fragility takes apart: DefensiveKV's Figure 1, with hindsight beside it.
 constexpr const char* kFragilePolicies[] = {"importance", "oracle-mean"};
-constexpr double kHuge = std::numeric_limits<double>::max();
 
-/// One of a few words.
-template <class Enum>
-Enum one_of(const Values& values, const char* option,
-            std::initializer_list<std::pair<const char*, Enum>> words, Enum fallback) {
-  if (!has(values, option)) return fallback;
-  const std::string typed = text(values, option);
-  std::string expected;
-  for (const auto& [word, meaning] : words) {
-    if (typed == word) return meaning;
-    expected += (expected.empty() ? "" : ", ") + std::string(word);
-  }
+/// The number of a word among those of an option.
+size_t word_typed(const StudyOption& option, const std::string& typed) {
+  const auto found = std::ranges::find(option.words, typed);
+  if (found != option.words.end()) return static_cast<size_t>(found - option.words.begin());
   usage_error({.what = "unknown value",
-               .where = std::string("--") + option,
+               .where = "--" + option.flag,
                .found = typed,
-               .expected = "one of " + expected});
+               .expected = option.expected()});
 }
 
-std::set<std::string> chosen_metrics(const Values& values) {
-  const std::vector<std::string> chosen = chosen_names(texts(values, "metric"), "metric",
-                                                       known_metrics(), metrics_on_request());
-  return {chosen.begin(), chosen.end()};
+std::vector<std::string> names_typed(const Values& values, const StudyOption& option) {
+  const std::vector<std::string> typed = texts(values, option.flag.c_str());
+  if (option.known == nullptr) return typed;
+  return chosen_names(typed, option.flag.c_str(), option.known(), metrics_on_request());
 }
 
-std::optional<double> positive_real(const Values& values, const char* option) {
-  if (!has(values, option)) return std::nullopt;
-  return parse_real(text(values, option), std::string("--") + option,
-                    std::numeric_limits<double>::min(), kHuge);
+/// How to measure, from what was typed.
+void read_measure_options(const Values& values, StudyOptions& options) {
+  for (const StudyOption& option : study_options()) {
+    if (!has(values, option.flag.c_str())) continue;
+    const std::string where = "--" + option.flag;
+    if (option.type == OptionType::names) {
+      for (const std::string& name : names_typed(values, option)) option.add_name(options, name);
+    } else if (option.type == OptionType::flag) {
+      option.set_number(options, 1);
+    } else {
+      const std::string typed = text(values, option.flag.c_str());
+      if (option.type == OptionType::word)
+        option.set_number(options, static_cast<double>(word_typed(option, typed)));
+      else if (option.type == OptionType::count)
+        option.set_number(
+            options, static_cast<double>(parse_count(typed, where, static_cast<int64_t>(option.low),
+                                                     static_cast<int64_t>(option.high))));
+      else
+        option.set_number(options, parse_real(typed, where, option.low, option.high));
+    }
+  }
+  check_together(options, "replay");
 }
 
 /// The records that take those of the request apart; at least one of them must have a window.
@@ -69,30 +79,28 @@ void add_fragility(Request& request) {
   }
 }
 
-auto word(const char* placeholder) { return po::value<std::string>()->value_name(placeholder); }
-
 }  // namespace
 
 void add_measure_options(po::options_description& options) {
-  options.add_options()("importance", word("l1|l2"), "norm of v W in the importance (default: l1)")(
-      "scope", word("prompt|evictable|all"),
-      "entries that shares are taken over: the prompt's, without protected ones, or everything "
-      "visible (default: prompt)")(
-      "outlier", word("X"), "steps with less retained importance are counted (default: 0.5)")(
-      "wo-steps", word("K"),
-      "evenly spaced steps whose errors are computed; 0: all (default: all, but fewer where a "
-      "long trace of a large model makes that dear)")(
-      "horizon", word("D"), "steps ahead that score estimates predict (default: 1)")(
-      "span-complement", po::value<std::vector<std::string>>()->value_name("NAME")->composing(),
-      "adds a span !NAME: the prompt tokens outside NAME; repeatable")(
-      "per-head", "also measure every query head and KV head by itself")(
+  for (const StudyOption& option : study_options()) {
+    if (option.known != nullptr) continue;  // --metric lists them: add_metric_option()
+    const char* const name = option.flag.c_str();
+    const char* const meaning = option.meaning.c_str();
+    if (option.type == OptionType::flag)
+      options.add_options()(name, meaning);
+    else if (option.type == OptionType::names)
+      options.add_options()(
+          name, po::value<std::vector<std::string>>()->value_name(option.placeholder)->composing(),
+          meaning);
+    else
+      options.add_options()(name, po::value<std::string>()->value_name(option.placeholder),
+                            meaning);
+  }
+  options.add_options()(
       "fragility", "also replay what each query of the window sees alone, the maximum over them, "
                    "and DefensiveKV's step and published code, and compare estimated with true "
                    "risk (metric risk); without --policy that of importance, without --budget at "
-                   "0.5")("save-keep", "also save what became of every prompt entry")(
-      "element-bytes", word("E"), "bytes of a cached number in the memory model (default: 2)")(
-      "bandwidth", word("X"), "bytes/s of the device, for the roofline; with --peak")(
-      "peak", word("X"), "flop/s of the device, for the roofline; with --bandwidth");
+                   "0.5");
 }
 
 Request read_request(const Values& values) {
@@ -113,35 +121,7 @@ Request read_request(const Values& values) {
   if (fragility) add_fragility(request);
   for (const std::string& budget : budgets) options.budgets.push_back(Budget::parse(budget));
   options.seed = seed(values);
-  options.metrics = chosen_metrics(values);
-  options.importance = one_of<Norm>(values, "importance", {{"l1", Norm::l1}, {"l2", Norm::l2}},
-                                    Norm::l1);
-  options.scope = one_of<Scope>(
-      values, "scope",
-      {{"prompt", Scope::prompt}, {"evictable", Scope::evictable}, {"all", Scope::all}},
-      Scope::prompt);
-  if (has(values, "outlier")) {
-    options.outlier = parse_real(text(values, "outlier"), "--outlier", 0, 1);
-  }
-  if (has(values, "wo-steps")) {
-    options.wo_steps = parse_count(text(values, "wo-steps"), "--wo-steps", 0,
-                                   std::numeric_limits<int64_t>::max());
-  }
-  if (has(values, "horizon")) {
-    options.horizon = parse_count(text(values, "horizon"), "--horizon", 1,
-                                  std::numeric_limits<int64_t>::max() / 2);
-  }
-  options.span_complements = texts(values, "span-complement");
-  options.per_head = has(values, "per-head");
-  options.save_keep = has(values, "save-keep");
-  if (has(values, "element-bytes")) {
-    options.element_bytes = parse_count(text(values, "element-bytes"), "--element-bytes", 1, 16);
-  }
-  options.bandwidth = positive_real(values, "bandwidth");
-  options.peak = positive_real(values, "peak");
-  if (options.bandwidth.has_value() != options.peak.has_value()) {
-    usage_error({.what = "--bandwidth and --peak belong together", .where = "replay"});
-  }
+  read_measure_options(values, options);
   options.command_line = command_line();
   return request;
 }

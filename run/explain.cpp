@@ -60,18 +60,10 @@ std::shared_ptr<ScoredLayer> scores_of(const Dataset& results, const TraceReader
   if (budget.keeps_all || record.skips(work.layer())) return nullptr;
   preparation.check(record);
   const ScorePlan& plan = preparation.plans().at(budget.plan);
-  ScoreJob job;
-  job.settings = &plan.settings;
-  job.segments = plan.segments;
-  job.free_slots = plan.free_slots;
-  job.wants_unweighted = plan.wants_unweighted;
-  job.wants_statistic = plan.wants_statistic;
-  ScoreJob* const pointer = &job;
   const AttributeValue* seed = results.attribute("seed");
   const int64_t* number = seed != nullptr ? std::get_if<int64_t>(seed) : nullptr;
-  score_layer(work, PlainSideFiles(reader), static_cast<uint64_t>(number != nullptr ? *number : 0),
-              {&pointer, 1});
-  return job.results.at(budget.variant);
+  const auto of_seed = static_cast<uint64_t>(number != nullptr ? *number : 0);
+  return score_layer(work, PlainSideFiles(reader), of_seed, {&plan}).front().at(budget.variant);
 }
 
 void add_score(ExplainedToken& token, const ScoredLayer* scored) {

@@ -7,7 +7,7 @@ namespace kvsim {
 LayerReplay::Split::Split(const LayerKept& kept, const std::vector<Record>& records)
     : prefill(kept.size()), decode(kept.size()), periodic(kept.size()) {
   for (size_t r = 0; r < kept.size(); ++r) {
-    const auto& schedule = Kinds<Schedule>::find(records[r].settings.text("schedule"));
+    const auto& schedule = chosen<Schedule>(records[r].settings);
     for (const auto& cell : kept[r]) {
       const bool fixed = cell->places.empty();  // nothing ever leaves: the same by every schedule
       const bool decodes = schedule.decodes() && !fixed;

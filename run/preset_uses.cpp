@@ -30,9 +30,8 @@ std::vector<TraceUse> preset_uses(const TraceInfo& info) {
   for (const Preset& preset : presets()) {
     const Record record{preset.name, preset.variant, preset_settings(preset)};
     TraceUse use{preset_title(preset), true, ""};
-    for (const char* file : {"table", "scores"})
-      if (used_keys(record.settings).contains(file))
-        use.detail = std::string("with ") + file + "=FILE";
+    for (const std::string& file : file_keys(record.settings))
+      use.detail = "with " + file + "=FILE";
     try {
       PolicyRun({record}, {Budget::parse(kBudget)}, info, info.layers, 0, files).check();
     } catch (const Error& error) {

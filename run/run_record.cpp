@@ -8,6 +8,7 @@
 #include "analysis/stream_layers.hpp"
 #include "kvsim_version.hpp"
 #include "run/grid_axes.hpp"
+#include "run/option_table.hpp"
 #include "sim/core/parallel.hpp"
 
 namespace kvsim {
@@ -16,8 +17,6 @@ namespace {
 constexpr const char* kOpenLoopNote =
     "Replay is open loop: queries come from the run with the full cache, so that errors do not "
     "feed back into later layers or steps.";
-
-constexpr const char* kScopeNames[] = {"prompt", "evictable", "all"};
 
 std::string time_now() {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
@@ -40,18 +39,9 @@ std::string config_json(const StudyOptions& options, const std::vector<Record>& 
   }
   for (const Budget& budget : options.budgets) config["budgets"].push_back(budget.label);
   config["layers"] = options.layers;
-  config["importance"] = options.importance == Norm::l1 ? "l1" : "l2";
-  config["scope"] = kScopeNames[static_cast<size_t>(options.scope)];
-  config["outlier"] = options.outlier;
-  config["wo_steps"] = wo_steps;
-  config["metrics"] = options.metrics;
-  config["per_head"] = options.per_head;
-  config["save_keep"] = options.save_keep;
-  config["horizon"] = options.horizon;
-  config["span_complements"] = options.span_complements;
-  config["element_bytes"] = options.element_bytes;
-  if (options.bandwidth) config["bandwidth"] = *options.bandwidth;
-  if (options.peak) config["peak"] = *options.peak;
+  StudyOptions measured = options;
+  measured.wo_steps = wo_steps;
+  config.update(options_text(measured));
   return config.dump();
 }
 

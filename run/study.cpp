@@ -191,7 +191,7 @@ void Study::check() const {
   measures_->check();
   periodic_->check();
   for (const Record& record : policies_->records()) {
-    if (!Kinds<Merge>::find(record.settings.text("merge")).needs_linear_logits()) continue;
+    if (!chosen<Merge>(record.settings).needs_linear_logits()) continue;
     for (const int layer : options_.layers) {
       if (reader_.header(layer).softcap == 0) continue;
       bad_data({.what = "policy " + record.canonical() + " needs logits that are linear in the key",

@@ -9,11 +9,10 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <limits>
 #include <map>
 #include <sstream>
 
-#include "run/measures/variables.hpp"
+#include "run/option_table.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/nearest.hpp"
 #include "sim/stages/parameter.hpp"
@@ -50,10 +49,7 @@ class Parser {
     for (const auto& [key, node] : in_order(root)) top_level(key, *node);
     if (config_.options.records.empty()) missing("[[policy]]", "at least one table of policies");
     if (config_.options.budgets.empty()) missing("budgets", "e.g. budgets = [0.1, 0.2, 512]");
-    const StudyOptions& options = config_.options;
-    if (options.bandwidth.has_value() != options.peak.has_value()) {
-      missing(options.peak ? "bandwidth" : "peak", "bandwidth and peak together");
-    }
+    check_together(config_.options, config_.path);
     if (config_.seeds.empty()) config_.seeds = {0};
     return std::move(config_);
   }
@@ -128,26 +124,14 @@ class Parser {
     }
     return integer->get();
   }
-  double real(const Item& item, double least, double most) const {
-    const auto value = item.node->value<double>();
-    if (!value || !(*value >= least) || !(*value <= most)) {
-      fail(*item.node, {.what = "not a number in range",
-                        .found = item.text,
-                        .expected = fmt::format("a number in [{}, {}]", least, most)});
-    }
-    return *value;
-  }
   bool flag(const Item& item) const {
     if (const auto* value = item.node->as_boolean()) return value->get();
     fail(*item.node, {.what = "not a flag", .found = item.text, .expected = "true or false"});
   }
-  template <class Enum>
-  Enum word(const Item& item, const std::map<std::string, Enum>& words) const {
-    const auto found = words.find(item.text);
-    if (found != words.end()) return found->second;
-    std::string expected;
-    for (const auto& [name, value] : words) expected += (expected.empty() ? "" : ", ") + name;
-    fail(*item.node, {.what = "unknown value", .found = item.text, .expected = expected});
+  size_t word(const StudyOption& option, const Item& item) const {
+    const auto found = std::ranges::find(option.words, item.text);
+    if (found != option.words.end()) return static_cast<size_t>(found - option.words.begin());
+    fail(*item.node, {.what = "unknown value", .found = item.text, .expected = option.expected()});
   }
 
   void top_level(const std::string& key, const toml::node& node) {
@@ -155,11 +139,17 @@ class Parser {
       policies(node);
       return;
     }
+    const auto option = std::ranges::find(study_options(), key, &StudyOption::key);
+    if (option != study_options().end()) {
+      for (const Item& one : items(node)) measure(*option, one);
+      return;
+    }
     const auto& readers = keys();
     const auto reader = readers.find(key);
     if (reader == readers.end()) {
       std::vector<std::string> known = {"policy"};
-      for (const auto& [name, use] : readers) known.push_back(name);
+      for (const auto& [named, use] : readers) known.push_back(named);
+      for (const StudyOption& one : study_options()) known.push_back(one.key);
       fail(node, {.what = "unknown key",
                   .found = key,
                   .expected = "traces, budgets, seeds, [[policy]] or how to measure",
@@ -168,10 +158,9 @@ class Parser {
     for (const Item& one : items(node)) reader->second(one);
   }
 
-  /// What each key of the top level does with each of its values.
+  /// What each key of the top level that says what to replay does with each of its values.
   std::map<std::string, std::function<void(const Item&)>> keys() {
     StudyOptions& o = config_.options;
-    const double huge = std::numeric_limits<double>::max();
     return {
         {"traces",
          [this](const Item& i) {
@@ -190,35 +179,43 @@ class Parser {
          [this, &o](const Item& i) {
       o.budgets.push_back(at(*i.node, [&] { return Budget::parse(i.text); }));
          }},
-        {"metrics", [this](const Item& i) { metric(i); }},
-        {"importance",
-         [this, &o](const Item& i) {
-      o.importance = word<Norm>(i, {{"l1", Norm::l1}, {"l2", Norm::l2}});
-         }},
-        {"scope",
-         [this, &o](const Item& i) {
-      o.scope = word<Scope>(
-          i, {{"prompt", Scope::prompt}, {"evictable", Scope::evictable}, {"all", Scope::all}});
-         }},
-        {"outlier", [this, &o](const Item& i) { o.outlier = real(i, 0, 1); }},
-        {"wo_steps", [this, &o](const Item& i) { o.wo_steps = whole(i, 0); }},
-        {"span_complements", [&o](const Item& i) { o.span_complements.push_back(i.text); }},
-        {"per_head", [this, &o](const Item& i) { o.per_head = flag(i); }},
-        {"save_keep", [this, &o](const Item& i) { o.save_keep = flag(i); }},
-        {"horizon", [this, &o](const Item& i) { o.horizon = whole(i, 1); }},
-        {"element_bytes", [this, &o](const Item& i) { o.element_bytes = whole(i, 1); }},
-        {"bandwidth", [this, &o, huge](const Item& i) { o.bandwidth = real(i, 1, huge); }},
-        {"peak", [this, &o, huge](const Item& i) { o.peak = real(i, 1, huge); }},
         };
   }
 
-  void metric(const Item& one) {
-    const std::vector<std::string> known = known_metrics();
-    if (std::ranges::find(known, one.text) == known.end()) {
-      fail(*one.node,
-           {.what = "unknown metric", .found = one.text, .hint = did_you_mean(one.text, known)});
+  /// One value of an option of how to measure.
+  void measure(const StudyOption& option, const Item& one) {
+    StudyOptions& options = config_.options;
+    switch (option.type) {
+      case OptionType::names: name(option, one); return;
+      case OptionType::flag: option.set_number(options, flag(one) ? 1 : 0); return;
+      case OptionType::word:
+        option.set_number(options, static_cast<double>(word(option, one)));
+        return;
+      case OptionType::count:
+      case OptionType::real: break;
     }
-    config_.options.metrics.insert(one.text);
+    const bool whole_number = option.type == OptionType::count;
+    const auto value = whole_number && !one.node->is_integer() ? std::nullopt
+                                                               : one.node->value<double>();
+    if (!value || !option.in_range(*value)) {
+      fail(*one.node,
+           {.what = whole_number ? "not a whole number in range" : "not a number in range",
+            .found = one.text,
+            .expected = option.expected()});
+    }
+    option.set_number(options, *value);
+  }
+
+  void name(const StudyOption& option, const Item& one) {
+    if (option.known != nullptr) {
+      const std::vector<std::string> known = option.known();
+      if (std::ranges::find(known, one.text) == known.end()) {
+        fail(*one.node, {.what = "unknown " + option.flag,
+                         .found = one.text,
+                         .hint = did_you_mean(one.text, known)});
+      }
+    }
+    option.add_name(config_.options, one.text);
   }
 
   void policies(const toml::node& node) {

@@ -11,8 +11,15 @@
 
 #include "kvsim_version.hpp"
 #include "run/measures/measure.hpp"
+#include "run/option_table.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/parallel.hpp"
+#include "sim/policy/record_rules.hpp"
+#include "sim/replay/compression.hpp"
+#include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/quantize/quantize.hpp"
+#include "sim/stages/queries/queries.hpp"
+#include "sim/stages/schedule/schedule.hpp"
 
 namespace kvsim {
 namespace {
@@ -26,17 +33,15 @@ constexpr double kReading = 2e9;             // bytes/s
 constexpr double kPerCell = 3e-4;            // seconds per budget and layer: the small things
 /// Measured on the sample and on a trace of 2304 entries and 30 layers, in products at the rate
 /// above.
-constexpr double kOutputChange = 8;
 constexpr double kMerging = 40;
 constexpr double kQuantizing = 14;
 constexpr double kDecoding = 15;
 /// What is left of a unit's own work: units of a group share scores and kept sets that are equal.
 constexpr double kUnshared = 0.4;
 constexpr double kFullCache = 2;  // of the group, against its products and reading
-constexpr int kFormat = 1;        // of unit files; part of every key
+constexpr int kFormat = 2;        // of unit files; part of every key
 
-bool quantizes(const Record& record) { return !record.settings.is("quantize", "none"); }
-bool merges(const Record& record) { return !record.settings.is("merge", "drop"); }
+bool quantizes(const Record& record) { return quantizer(record.settings).changes_entries(); }
 
 /// Shapes of a job as real numbers.
 struct Shapes {
@@ -69,11 +74,10 @@ int64_t tensor_bytes(const TraceReader& reader) {
 
 SweepCost unit_cost(const Shapes& s, const StudyOptions& options, const Record& record) {
   const Settings& settings = record.settings;
-  const bool all = settings.is("queries", "all");
-  double flops = 2 * s.products(all ? s.entries : 64, s.key_dim);
-  if (settings.text("indicator").starts_with("output-change")) {
-    flops += kOutputChange * s.products(64, s.value_dim);
-  }
+  constexpr double kObserving = 64;  // queries that observe, where not all do
+  const bool all = chosen<Queries>(settings).observes_all();
+  double flops = 2 * s.products(all ? s.entries : kObserving, s.key_dim);
+  flops += chosen<Indicator>(settings).cost() * s.products(kObserving, s.value_dim);
   const double projected = options.wo_steps.value_or(0) > 0
                                ? std::min<double>(*options.wo_steps, s.steps)
                                : s.steps;
@@ -83,8 +87,8 @@ SweepCost unit_cost(const Shapes& s, const StudyOptions& options, const Record& 
   // itself, slot by slot.
   double passes = kUnshared * (s.largest + 0.2 * s.kept);
   if (quantizes(record)) passes = kQuantizing * s.budgets;
-  if (!settings.is("schedule", "prefill")) passes = kDecoding * s.budgets;
-  if (merges(record)) passes = kMerging * s.budgets;
+  if (!chosen<Schedule>(settings).once()) passes = kDecoding * s.budgets;
+  if (merges(settings)) passes = kMerging * s.budgets;
   flops += s.products(s.steps, s.value_dim) * passes;
   const double series = 4 + static_cast<double>(options.metrics.size()) +
                         (options.per_head ? 3 * s.heads : 0);
@@ -103,18 +107,7 @@ nlohmann::ordered_json job_description(const SweepJob& job) {
   text["layers"] = o.layers;
   text["seed"] = o.seed;
   for (const Budget& budget : o.budgets) text["budgets"].push_back(budget.label);
-  text["importance"] = o.importance == Norm::l1 ? "l1" : "l2";
-  text["scope"] = static_cast<int>(o.scope);
-  text["outlier"] = o.outlier;
-  text["wo_steps"] = *o.wo_steps;
-  text["metrics"] = o.metrics;
-  text["horizon"] = o.horizon;
-  text["span_complements"] = o.span_complements;
-  text["per_head"] = o.per_head;
-  text["save_keep"] = o.save_keep;
-  text["element_bytes"] = o.element_bytes;
-  text["bandwidth"] = o.bandwidth.value_or(0);
-  text["peak"] = o.peak.value_or(0);
+  text["measured"] = options_text(o);
   return text;
 }
 
@@ -123,10 +116,8 @@ nlohmann::ordered_json record_description(const Record& record) {
   nlohmann::ordered_json text;
   text["record"] = record.canonical();
   text["parameters"] = record.settings.values();
-  for (const char* key : {"scores", "table"}) {
-    const std::string& path = record.settings.text(key);
-    if (path != "none") text["files"].push_back(file_digest(path));
-  }
+  for (const std::string& key : file_keys(record.settings))
+    text["files"].push_back(file_digest(record.settings.text(key)));
   return text;
 }
 

@@ -2,12 +2,37 @@
 
 #include <algorithm>
 
+#include "sim/policy/presets.hpp"
+#include "sim/stages/merge/merge.hpp"
+#include "sim/stages/queries/queries.hpp"
+
 namespace kvsim {
 namespace {
 
 std::vector<TraceUseGroup>& groups() {
   static std::vector<TraceUseGroup> all;
   return all;
+}
+
+/// How many prompt queries a record observes with, at half of the cache.
+int64_t observing(const Settings& settings, const TraceInfo& info) {
+  const auto& queries = chosen<Queries>(settings);
+  if (queries.looks_ahead()) return 0;
+  const int64_t n = info.prompt_len;
+  Segment segment;
+  segment.range = {0, n};
+  queries.observe(settings, queries.window(settings, n / 2, n), info, segment);
+  return std::ssize(segment.positions);
+}
+
+/// The presets, without variants, that `fits`: "h2o, vatp".
+template <class Fits>
+std::string presets_that(const Fits& fits) {
+  std::string names;
+  for (const Preset& preset : presets())
+    if (preset.variant.empty() && fits(preset_settings(preset)))
+      names += (names.empty() ? "" : ", ") + preset.name;
+  return names;
 }
 
 /// What the stored query positions are enough for ("What a policy or metric needs").
@@ -27,16 +52,22 @@ std::vector<TraceUse> position_uses(const TraceInfo& info) {
   uses.push_back(
       {"queries=window", window > 0,
        window > 0 ? "window up to " + std::to_string(window) : "query " + last + " is not stored"});
+  const auto newest_alone = [&](const Settings& settings) {
+    return observing(settings, info) == 1 || chosen<Merge>(settings).uses_attention();
+  };
+  const auto every_query = [&](const Settings& settings) {
+    const auto& queries = chosen<Queries>(settings);
+    return queries.observes_all() || (!queries.has_window() && observing(settings, info) == n);
+  };
   uses.push_back(
-      {"tova, cam", window > 0,
+      {presets_that(newest_alone), window > 0,
        window > 0 ? "query " + last + " is stored" : "query " + last + " is not stored"});
-  uses.push_back({"keepkv's score estimate", window > 1,
+  uses.push_back({"score_estimate", window > 1,
                   window > 1 ? "window up to " + std::to_string(window - 1)
                              : "queries before " + std::to_string(n) + " are not stored"});
-  uses.push_back(
-      {"h2o, scissorhands, vatp, d2o, kvmerger, roco", whole,
-       whole ? "every prompt query is stored"
-             : "every prompt query is needed, or last_queries up to " + std::to_string(window)});
+  uses.push_back({presets_that(every_query), whole,
+                  whole ? "every prompt query is stored" : "every prompt query is needed"});
+  uses.push_back({"queries=last", window > 0, "last_queries up to " + std::to_string(window)});
   uses.push_back({"schedule=periodic", whole && decode,
                   whole && decode ? "every query is stored"
                                   : "what a policy needs must be stored before each compression"});

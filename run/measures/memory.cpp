@@ -109,7 +109,7 @@ std::vector<QuantizedHead> quantized_heads(const LayerWork& work, const KeptSets
                                                 work.trace().k.dim(2), work.value_dim());
     heads.push_back({.numbers = count.numbers,
                      .groups = count.groups,
-                     .bits = static_cast<int>(settings.count("quant_bits")),
+                     .bits = static_cast<int>(settings.count(keys::quant_bits)),
                      .outliers = count.outliers,
                      .levels = count.levels});
   }
@@ -121,7 +121,7 @@ double side_bytes(const LayerWork& work, const KeptSets& sets, const Settings& s
   constexpr double kNumberBytes = 4;
   const int heads = sets.per_query_head ? 1 : work.group_size();
   double per_slot = votes_of(settings).side_bytes(heads);
-  switch (Kinds<Merge>::find(settings.text("merge")).estimates()) {
+  switch (chosen<Merge>(settings).estimates()) {
     case EstimateLines::none: break;
     case EstimateLines::mean_query: per_slot += kNumberBytes; break;
     case EstimateLines::every_head: per_slot += kNumberBytes * heads; break;

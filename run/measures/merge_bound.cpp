@@ -70,7 +70,7 @@ const MeasureAxis axes[] = {
 
 /// Bounds that are about the merge of a record, where its slots are read by that many heads.
 std::vector<std::string> bounds_of(const Settings& settings, int heads) {
-  return Kinds<Merge>::find(settings.text("merge")).bounds(heads);
+  return chosen<Merge>(settings).bounds(heads);
 }
 
 class MergeBounds : public Measure {

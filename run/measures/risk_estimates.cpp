@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "sim/stages/prior/prior.hpp"
 #include "sim/stages/weight/weight.hpp"
 
 namespace kvsim {
@@ -11,7 +12,7 @@ namespace {
 /// times the weight of the entry where the record has one.
 Table<double> priors(LayerWork& work, const ScoredLayer& scored, const Settings& settings,
                      Range candidates) {
-  const auto& weight = Kinds<Weight>::find(settings.text("weight"));
+  const auto& weight = chosen<Weight>(settings);
   Table<double> prior(scored.owners(), scored.entries(), 1.0);
   if (!weight.changes_nothing()) prior = weight.weights(work, false);
   for (int64_t owner = 0; owner < prior.rows(); ++owner) {
@@ -55,24 +56,22 @@ Range RiskScores::candidates() const {
 }
 
 std::vector<RiskEstimates> RiskScores::of_layer(LayerWork& work) const {
-  std::vector<ScoreJob> jobs;
+  std::vector<ScorePlan> plans;
   for (const PreparedRecord& record : records_) {
-    const ScorePlan& plan = preparation_.plans()[record.budgets.front().plan];
-    ScoreJob& job = jobs.emplace_back();
-    job.settings = &record.settings;
-    job.segments = plan.segments;
-    job.wants_unweighted = true;
+    plans.push_back(preparation_.plans()[record.budgets.front().plan]);
+    plans.back().wants_unweighted = true;
   }
-  std::vector<ScoreJob*> pointers;
-  for (ScoreJob& job : jobs) pointers.push_back(&job);
-  score_layer(work, files_, 0, pointers);
+  std::vector<const ScorePlan*> pointers;
+  for (const ScorePlan& plan : plans) pointers.push_back(&plan);
+  const auto results = score_layer(work, files_, 0, pointers);
   std::vector<RiskEstimates> estimates;
-  for (const ScoreJob& job : jobs) {
-    const ScoredLayer& scored = *job.results.front();
-    const bool has_prior = !job.settings->is("prior", "none");
+  for (size_t p = 0; p < plans.size(); ++p) {
+    const ScoredLayer& scored = *results[p].front();
+    const Settings& settings = plans[p].settings;
+    const bool has_prior = !chosen<Prior>(settings).changes_nothing();
     estimates.push_back(
         {candidates(), scored.score,
-         has_prior ? priors(work, scored, *job.settings, candidates()) : Table<double>()});
+         has_prior ? priors(work, scored, settings, candidates()) : Table<double>()});
   }
   return estimates;
 }

@@ -10,6 +10,7 @@
 #include "sim/core/parallel.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/selection.hpp"
+#include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/merge/merge_first.hpp"
 #include "sim/stages/protect/stage1.hpp"
 #include "sim/stages/schedule/schedule.hpp"
@@ -17,27 +18,21 @@
 namespace kvsim {
 namespace {
 
-/// Scores of one plan and variant on one layer, with their rankings.
-struct Scored {
-  std::shared_ptr<ScoredLayer> layer;
-  std::map<bool, Ranking> by_final;  // by tie=raw or not
-  std::map<bool, Ranking> by_unweighted;
+/// Scores of a layer, by (plan, variant).
+using ScoredPlans = std::map<std::pair<size_t, size_t>, std::shared_ptr<ScoredLayer>>;
 
-  /// Makes the rankings there are, unless they were made before.
-  void rank_entries(bool tie_by_raw) {
-    if (by_final.contains(tie_by_raw)) return;
-    by_final[tie_by_raw] = rank(layer->score, layer->raw, tie_by_raw, layer->candidate);
-    if (!layer->unweighted.empty())
-      by_unweighted[tie_by_raw] = rank(layer->unweighted, layer->unweighted_raw, tie_by_raw,
-                                       layer->candidate);
-  }
-};
+/// Makes the rankings there are, unless they were made before.
+void rank_entries(ScoredLayer& scored, bool tie_by_raw) {
+  if (scored.ranking.contains(tie_by_raw)) return;
+  scored.ranking[tie_by_raw] = rank(scored.score, scored.raw, tie_by_raw, scored.candidate);
+  if (!scored.unweighted.empty())
+    scored.ranking_unweighted[tie_by_raw] = rank(scored.unweighted, scored.unweighted_raw,
+                                                 tie_by_raw, scored.candidate);
+}
 
-using ScoredPlans = std::map<std::pair<size_t, size_t>, Scored>;  // by (plan, variant)
-
-std::shared_ptr<KeptSets> everything(int64_t owners, int64_t entries, bool per_query_head) {
+std::shared_ptr<KeptSets> everything(int64_t owners, int64_t entries, bool of_query_heads) {
   auto kept = std::make_shared<KeptSets>();
-  kept->per_query_head = per_query_head;
+  kept->per_query_head = of_query_heads;
   std::vector<uint32_t> all(static_cast<size_t>(entries));
   std::iota(all.begin(), all.end(), 0u);
   kept->owners.assign(static_cast<size_t>(owners), all);
@@ -46,13 +41,11 @@ std::shared_ptr<KeptSets> everything(int64_t owners, int64_t entries, bool per_q
   return kept;
 }
 
-bool merges_first(const Settings& settings) { return settings.is("merge_order", "merge-first"); }
-
 /// Merging that replaces selection, or comes before it: every owner's entries become sets, one slot
 /// each.
-void choose_sets(const LayerWork& work, const SelectionInput& input, KeptSets& kept) {
-  const Settings& settings = *input.settings;
-  const auto& merge = Kinds<Merge>::find(settings.text("merge"));
+void choose_sets(const LayerWork& work, const PreparedRecord& record, const ScoredLayer& scored,
+                 const Ranking& ranking, const Selection& selecting, KeptSets& kept) {
+  const auto& merge = record.stage<Merge>();
   const int64_t sharing = static_cast<int64_t>(kept.owners.size()) / work.kv_heads();
   kept.sets.resize(kept.owners.size());
   parallel_for(static_cast<int64_t>(kept.owners.size()), [&](int64_t owner) {
@@ -61,18 +54,18 @@ void choose_sets(const LayerWork& work, const SelectionInput& input, KeptSets& k
     ClusterRequest request;
     request.keys = keys.data();
     request.key_dim = keys.columns();
-    request.score = input.scored->score.row(owner);
+    request.score = scored.score.row(owner);
     request.budget = kept.places[o];
     Clusters clusters;
-    if (merges_first(settings)) {
-      const Guaranteed sure = Selection(input).guaranteed(owner);
+    if (merges_first(record.settings)) {
+      const Guaranteed sure = selecting.guaranteed(owner);
       clusters = merge_first({.keys = request.keys,
                               .key_dim = request.key_dim,
                               .score = request.score,
-                              .order = input.ranking->order[o],
+                              .order = ranking.order[o],
                               .guarded = sure.entries,
                               .budget = request.budget,
-                              .threshold = settings.real("merge_threshold")});
+                              .threshold = record.settings.real(keys::merge_threshold)});
     } else {
       clusters = merge.cluster(request);
     }
@@ -100,7 +93,7 @@ class PolicyRun::Impl {
     for (const Record& record : records) prepared.push_back(preparation.prepare(record));
     for (size_t at = 0; at < records.size(); ++at) {  // companions come after all records
       const PreparedRecord& one = prepared[at];
-      if (!one.constrain->compares_with_unconstrained(one.settings)) continue;
+      if (!one.stage<Constrain>().compares_with_unconstrained(one.settings)) continue;
       Record plain = records[at];
       plain.settings.set("constrain", "none");
       const int index = static_cast<int>(prepared.size());
@@ -117,7 +110,6 @@ class PolicyRun::Impl {
                           const std::vector<const ScoredPlans*>& of_layers) const;
   AllocationLayer allocation_layer(const PreparedRecord& record, size_t b, int layer,
                                    const ScoredPlans* plans) const;
-  SelectionInput selection(const PreparedRecord& record, size_t b, const Scored& scored) const;
   void rank_entries(const PreparedRecord& record, size_t b, ScoredPlans& plans) const;
   void select_all(Range of_prepared, const LayerWork& work, const ScoredPlans& plans);
   std::shared_ptr<const KeptSets> select(size_t record, size_t b, const LayerWork& work,
@@ -152,24 +144,13 @@ std::vector<size_t> PolicyRun::Impl::plans_of(int layer, bool for_survey) const 
 
 ScoredPlans PolicyRun::Impl::score(LayerWork& work, const std::vector<size_t>& plans) {
   const auto begin = std::chrono::steady_clock::now();
-  std::vector<ScoreJob> jobs;
-  for (size_t plan : plans) {
-    const ScorePlan& p = preparation.plans()[plan];
-    ScoreJob job;
-    job.settings = &p.settings;
-    job.segments = p.segments;
-    job.free_slots = p.free_slots;
-    job.wants_unweighted = p.wants_unweighted;
-    job.wants_statistic = p.wants_statistic;
-    jobs.push_back(std::move(job));
-  }
-  std::vector<ScoreJob*> pointers;
-  for (ScoreJob& job : jobs) pointers.push_back(&job);
-  score_layer(work, files, seed, pointers);
+  std::vector<const ScorePlan*> chosen_plans;
+  for (const size_t plan : plans) chosen_plans.push_back(&preparation.plans()[plan]);
+  const auto results = score_layer(work, files, seed, chosen_plans);
   ScoredPlans scored;
   for (size_t at = 0; at < plans.size(); ++at)
-    for (size_t variant = 0; variant < jobs[at].results.size(); ++variant)
-      scored[{plans[at], variant}].layer = jobs[at].results[variant];
+    for (size_t variant = 0; variant < results[at].size(); ++variant)
+      scored[{plans[at], variant}] = results[at][variant];
   scoring_seconds +=
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return scored;
@@ -189,41 +170,17 @@ AllocationRequest PolicyRun::Impl::allocation(const PreparedRecord& record, size
   return request;
 }
 
-SelectionInput PolicyRun::Impl::selection(const PreparedRecord& record, size_t b,
-                                          const Scored& scored) const {
-  const PreparedBudget& at = record.budgets[b];
-  const bool tie_by_raw = record.settings.is("tie", "raw");
-  const int64_t n = info.prompt_len;
-  SelectionInput input;
-  input.settings = &record.settings;
-  input.scored = scored.layer.get();
-  input.ranking = &scored.by_final.at(tie_by_raw);
-  if (!scored.layer->unweighted.empty()) input.by_unweighted = &scored.by_unweighted.at(tie_by_raw);
-  input.whitelist = &record.whitelist;
-  input.ranges = &record.ranges;
-  input.rescored = record.rescored;
-  input.budget = at.entries;
-  input.budget_is_count = !budgets[b].is_ratio;
-  const int64_t others = n - at.window;
-  input.mass_cap = (budgets[b].is_ratio ? budgets[b].amount.floor_times(others)
-                                        : others * at.entries / n) -
-                   at.window;
-  if (budgets[b].is_ratio)
-    input.kvpress_kept = (1.0 - budgets[b].amount.one_minus().value()) * static_cast<double>(n);
-  return input;
-}
-
 AllocationLayer PolicyRun::Impl::allocation_layer(const PreparedRecord& record, size_t b, int layer,
                                                   const ScoredPlans* plans) const {
   AllocationLayer one;
   one.layer = layer;
-  if (!plans || !record.allocate->needs_scores()) return one;
-  const Scored& scored = plans->at({record.budgets[b].plan, record.budgets[b].variant});
-  const SelectionInput input = selection(record, b, scored);
-  const Selection selecting(input);
-  one.scored = scored.layer.get();
-  const bool unweighted = record.settings.is("allocate_score", "unweighted");
-  one.ranking = unweighted ? input.by_unweighted : input.ranking;
+  if (!plans || !record.stage<Allocate>().needs_scores()) return one;
+  const PreparedBudget& at = record.budgets[b];
+  const ScoredLayer& scored = *plans->at({at.plan, at.variant});
+  const Selection selecting(record, at, scored);
+  one.scored = &scored;
+  const auto& rankings = record.by_unweighted ? scored.ranking_unweighted : scored.ranking;
+  one.ranking = &rankings.at(record.ties_by_raw);
   for (int64_t owner = 0; owner < record.owners; ++owner) {
     Guaranteed sure = selecting.guaranteed(owner);
     one.guaranteed.push_back(std::move(sure.entries));
@@ -237,20 +194,20 @@ Table<int64_t> PolicyRun::Impl::allocate(const PreparedRecord& record, size_t b,
                                          const std::vector<const ScoredPlans*>& of_layers) const {
   for (size_t l = 0; l < of_layers.size(); ++l)
     request.layers.push_back(allocation_layer(record, b, record.layers[l], of_layers[l]));
-  return record.allocate->budgets(request);
+  return record.stage<Allocate>().budgets(request);
 }
 
 /// Budgets of kinds that divide a total over layers; once, after the survey.
 void PolicyRun::Impl::allocate_across() {
   for (PreparedRecord& record : prepared) {
-    if (!record.allocate->across_layers() || record.layers.empty()) continue;
+    if (!record.stage<Allocate>().across_layers() || record.layers.empty()) continue;
     for (size_t b = 0; b < budgets.size(); ++b) {
       if (record.budgets[b].keeps_all) continue;
       std::vector<const ScoredPlans*> of_layers;
       for (int layer : record.layers) {
         const auto at = surveyed.find(layer);
         of_layers.push_back(at == surveyed.end() ? nullptr : &at->second);
-        if (at != surveyed.end() && record.allocate->needs_scores())
+        if (at != surveyed.end() && record.stage<Allocate>().needs_scores())
           rank_entries(record, b, at->second);
       }
       record.budgets[b].across = allocate(record, b, allocation(record, b), of_layers);
@@ -280,8 +237,8 @@ void PolicyRun::Impl::restrict_to_previous(size_t record, size_t b, Ranking& ran
 void PolicyRun::Impl::rank_entries(const PreparedRecord& record, size_t b,
                                    ScoredPlans& plans) const {
   if (record.budgets[b].keeps_all) return;
-  plans.at({record.budgets[b].plan, record.budgets[b].variant})
-      .rank_entries(record.settings.is("tie", "raw"));
+  kvsim::rank_entries(*plans.at({record.budgets[b].plan, record.budgets[b].variant}),
+                      record.ties_by_raw);
 }
 
 /// Some of the prepared records at all budgets, side by side.
@@ -299,39 +256,39 @@ std::shared_ptr<const KeptSets> PolicyRun::Impl::select(size_t r, size_t b, cons
                                                         const ScoredPlans& plans) const {
   const PreparedRecord& record = prepared[r];
   const PreparedBudget& at = record.budgets[b];
-  const bool per_query_head = record.settings.is("granularity", "query");
   const int layer = work.layer();
   const auto position = std::ranges::find(record.layers, layer);
   if (at.keeps_all || position == record.layers.end()) {
-    auto all = everything(record.owners, info.prompt_len, per_query_head);
+    auto all = everything(record.owners, info.prompt_len, record.of_query_heads);
     all->budget = at.entries;
     // Places stay empty where nothing ever leaves; else entries may have to go while decoding.
-    if (position != record.layers.end() && !record.settings.is("allocate", "everything"))
+    if (position != record.layers.end() && !record.stage<Allocate>().keeps_everything())
       all->places.assign(static_cast<size_t>(record.owners), info.prompt_len);
     return all;
   }
-  const Scored& scored = plans.at({at.plan, at.variant});
-  SelectionInput input = selection(record, b, scored);
+  const ScoredLayer& scored = *plans.at({at.plan, at.variant});
+  const Ranking* ranking = &scored.ranking.at(record.ties_by_raw);
   Ranking nested;
-  if (record.settings.flag("nested")) {
-    nested = *input.ranking;
+  if (record.settings.flag(keys::nested)) {
+    nested = *ranking;
     restrict_to_previous(r, b, nested);
-    input.ranking = &nested;
+    ranking = &nested;
   }
-  if (record.unconstrained >= 0)
-    input.unconstrained = current[static_cast<size_t>(record.unconstrained)][b].get();
+  const KeptSets* const unconstrained =
+      record.unconstrained < 0 ? nullptr
+                               : current[static_cast<size_t>(record.unconstrained)][b].get();
   Table<int64_t> own;
   int64_t row = position - record.layers.begin();
-  if (!record.allocate->across_layers()) {
+  if (!record.stage<Allocate>().across_layers()) {
     AllocationRequest request = allocation(record, b);
     request.layers.push_back(allocation_layer(record, b, layer, &plans));
-    own = record.allocate->budgets(request);
+    own = record.stage<Allocate>().budgets(request);
     row = 0;
   }
-  const Table<int64_t>& share = record.allocate->across_layers() ? at.across : own;
+  const Table<int64_t>& share = record.stage<Allocate>().across_layers() ? at.across : own;
   auto kept = std::make_shared<KeptSets>();
-  kept->per_query_head = per_query_head;
-  kept->chosen_per_step = Kinds<Schedule>::find(record.settings.text("schedule")).per_step();
+  kept->per_query_head = record.of_query_heads;
+  kept->chosen_per_step = record.stage<Schedule>().per_step();
   kept->owners.resize(static_cast<size_t>(record.owners));
   kept->guarded.resize(static_cast<size_t>(record.owners));
   kept->spread.resize(static_cast<size_t>(record.owners));
@@ -340,12 +297,11 @@ std::shared_ptr<const KeptSets> PolicyRun::Impl::select(size_t r, size_t b, cons
   const int64_t least = whitelisted(record);
   for (int64_t owner = 0; owner < record.owners; ++owner)
     kept->places.push_back(std::clamp(share(row, owner), least, info.prompt_len));
-  if (merges_first(record.settings) ||
-      Kinds<Merge>::find(record.settings.text("merge")).replaces_selection()) {
-    choose_sets(work, input, *kept);
+  const Selection selecting(record, at, scored, *ranking, unconstrained);
+  if (merges_first(record.settings) || !selects_entries(record.settings)) {
+    choose_sets(work, record, scored, *ranking, selecting, *kept);
     return kept;
   }
-  const Selection selecting(input);
   parallel_for(record.owners, [&](int64_t owner) {
     selecting.select(owner, kept->places[static_cast<size_t>(owner)], *kept);
   });
@@ -362,14 +318,13 @@ PolicyRun::~PolicyRun() = default;
 void PolicyRun::check() const {
   for (const PreparedRecord& record : impl_->prepared) {
     impl_->preparation.check(record);
-    if (!record.settings.is("table", "none"))
-      impl_->files.table(record.settings.text("table"), impl_->info.num_layers, record.owners);
-    if (!record.settings.is("scores", "none"))
-      for (int layer : record.layers)
-        impl_->files.scores(record.settings.text("scores"), layer, record.owners,
-                            impl_->info.prompt_len);
-    const bool classes = record.allocate->uses_token_classes() ||
-                         Kinds<Stage1>::find(record.settings.text("stage1")).uses_token_classes();
+    const auto& allocate = record.stage<Allocate>();
+    allocate.check_files(record.settings, impl_->files, impl_->info.num_layers, record.owners);
+    for (int layer : record.layers)
+      record.stage<Indicator>().check_files(record.settings, impl_->files, layer, record.owners,
+                                            impl_->info.prompt_len);
+    const bool classes = allocate.uses_token_classes() ||
+                         record.stage<Stage1>().uses_token_classes();
     if (classes && impl_->files.token_text().empty())
       bad_data({.what = "policy " + record.title + " looks at what the tokens are",
                 .where = impl_->info.path,
@@ -415,7 +370,7 @@ LayerKept PolicyRun::select(LayerWork& work) {
   run.select_all({0, records}, work, plans);                         // at by these
   run.previous.assign(run.prepared.size(), {});
   for (size_t r = 0; r < run.prepared.size(); ++r)
-    if (run.prepared[r].settings.flag("nested")) run.previous[r] = run.current[r];
+    if (run.prepared[r].settings.flag(keys::nested)) run.previous[r] = run.current[r];
   return {run.current.begin(), run.current.begin() + static_cast<int64_t>(run.records.size())};
 }
 
@@ -423,7 +378,7 @@ void PolicyRun::exchange_survey(int layer, Archive& archive) {
   ScoredPlans& plans = impl_->surveyed[layer];
   for (const size_t plan : impl_->plans_of(layer, true)) {
     for (size_t v = 0; v < impl_->preparation.plans()[plan].free_slots.size(); ++v) {
-      std::shared_ptr<ScoredLayer>& scored = plans[{plan, v}].layer;
+      std::shared_ptr<ScoredLayer>& scored = plans[{plan, v}];
       if (archive.reads()) scored = std::make_shared<ScoredLayer>();
       exchange(archive, *scored);
     }

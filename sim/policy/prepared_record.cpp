@@ -6,10 +6,11 @@
 #include <set>
 
 #include "sim/core/error.hpp"
+#include "sim/stages/common_keys.hpp"
 #include "sim/stages/estimate/estimate.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/merge/merge.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/protect/protect.hpp"
 #include "sim/stages/protect/stage1.hpp"
 #include "sim/stages/queries/queries.hpp"
 #include "sim/stages/schedule/schedule.hpp"
@@ -19,41 +20,20 @@
 namespace kvsim {
 namespace {
 
-constexpr int kFirstScoringPlace = 500;  // sections 5.1 to 5.8 of the parameters' order
-constexpr int kEndOfScoring = 600;
-
 /// B: exact, or as kvpress computes it in IEEE doubles (policies.md 3).
 int64_t budget_entries(const Settings& settings, const Budget& budget, int64_t n) {
-  if (!budget.is_ratio || settings.is("rounding", "exact")) return budget.entries(n);
+  if (!budget.is_ratio || !rounds_like_kvpress(settings)) return budget.entries(n);
   const double r = budget.amount.one_minus().value();
   return std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(n) * (1.0 - r)));
 }
 
 std::vector<int> skipped_layers(const Settings& settings, int model_layers) {
   std::vector<int> skipped;
-  for (const std::string& text : settings.list("skip_layers")) {
+  for (const std::string& text : settings.list(keys::skip_layers)) {
     const int layer = std::stoi(text);
     skipped.push_back(layer < 0 ? model_layers + layer : layer);  // -1 is the last
   }
   return skipped;
-}
-
-/// Texts of everything that scoring depends on; equal keys mean equal scores.
-std::string scoring_key(const PreparedRecord& record, const ScorePlan& plan) {
-  std::string key;
-  for (const Parameter* p : parameters())
-    if ((p->place >= kFirstScoringPlace && p->place < kEndOfScoring && p->key != "window") ||
-        p->key == "granularity" || p->key == "sinks")
-      key += record.settings.text(p->key) + "|";
-  const auto& stage1 = Kinds<Stage1>::find(record.settings.text("stage1"));
-  const bool classes = stage1.uses_token_classes() || record.allocate->uses_token_classes();
-  key += fmt::format("{}{}{}{}", stage1.uses_mass() ? "m" : "", plan.wants_unweighted ? "u" : "",
-                     record.settings.real("std_keep") > 0 ? "d" : "", classes ? "t" : "");
-  if (plan.wants_statistic) key += record.settings.text("allocate");
-  for (const Segment& s : plan.segments)
-    key += fmt::format("|{}-{}:{}", s.range.begin, s.range.end, s.window);
-  for (int64_t slots : plan.free_slots) key += fmt::format("|{}", slots);
-  return key;
 }
 
 /// "0..31, 40" of ascending positions.
@@ -81,53 +61,76 @@ PreparedRecord Preparation::prepare(const Record& record) {
   PreparedRecord p;
   p.settings = record.settings;
   p.title = record.canonical();
-  p.allocate = &Kinds<Allocate>::find(p.settings.text("allocate"));
-  p.constrain = &Kinds<Constrain>::find(p.settings.text("constrain"));
-  p.rescored = p.constrain->cuts() && !p.constrain->keeps_scores(p.settings);
-  p.owners = p.settings.is("granularity", "query") ? info_.num_query_heads : info_.num_kv_heads;
+  const auto& constrain = p.stage<Constrain>();
+  p.rescored = constrain.cuts() && !constrain.keeps_scores(p.settings);
+  p.of_query_heads = per_query_head(p.settings);
+  p.ties_by_raw = ties_by_raw(p.settings);
+  p.by_unweighted = p.settings.word<AllocateScore>(keys::allocate_score) ==
+                    AllocateScore::unweighted;
+  p.owners = p.of_query_heads ? info_.num_query_heads : info_.num_kv_heads;
   const int64_t n = info_.prompt_len;
   const auto skipped = skipped_layers(p.settings, info_.num_layers);
   for (int layer : layers_)
     if (std::ranges::find(skipped, layer) == skipped.end()) p.layers.push_back(layer);
-  p.whitelist = resolve_spans(p.settings.list("whitelist"), info_.spans, n);
-  p.ranges = p.constrain->segments(p.settings, info_.spans, n);
+  p.whitelist = resolve_spans(p.settings.list(keys::whitelist), info_.spans, n);
+  p.ranges = constrain.segments(p.settings, info_.spans, n);
 
-  const auto& queries = Kinds<Queries>::find(p.settings.text("queries"));
-  const bool follows_drift = Kinds<Smooth>::find(p.settings.text("smooth")).drift() != Drift::none;
+  const auto& smooth = p.stage<Smooth>();
+  const auto free_slots = [&](const PreparedBudget& b) {
+    return smooth.drift() == Drift::none ? 0 : std::max<int64_t>(b.entries - b.window, 0);
+  };
   std::map<int64_t, std::vector<int64_t>> slots_of_window;  // K of the variants, per m
   for (const Budget& budget : budgets_) {
-    PreparedBudget b;
-    b.entries = budget_entries(p.settings, budget, n);
-    b.window = queries.window(p.settings, b.entries, n);
-    b.keeps_all = b.entries >= n || p.settings.is("allocate", "everything");
-    p.budgets.push_back(b);
+    const PreparedBudget& b = p.budgets.emplace_back(prepare(p, budget));
     auto& slots = slots_of_window[b.window];
-    const int64_t free = follows_drift ? std::max<int64_t>(b.entries - b.window, 0) : 0;
-    if (!b.keeps_all && std::ranges::find(slots, free) == slots.end()) slots.push_back(free);
+    if (!b.keeps_all && std::ranges::find(slots, free_slots(b)) == slots.end())
+      slots.push_back(free_slots(b));
   }
-  const auto& stage1 = Kinds<Stage1>::find(p.settings.text("stage1"));
   for (PreparedBudget& b : p.budgets) {
     if (b.keeps_all) continue;
-    ScorePlan plan;
-    plan.settings = p.settings;
-    plan.segments = segments(p, b.window);
+    ScorePlan plan = plan_of(p, b.window);
     plan.free_slots = slots_of_window[b.window];
-    plan.wants_unweighted = stage1.uses_unweighted() ||
-                            p.settings.is("allocate_score", "unweighted");
-    plan.wants_statistic = p.allocate->watches();
-    plan.for_survey = p.allocate->across_layers() && p.allocate->needs_scores();
-    plan.layers = {p.layers.begin(), p.layers.end()};
-    const int64_t free = follows_drift ? std::max<int64_t>(b.entries - b.window, 0) : 0;
-    b.variant = static_cast<size_t>(std::ranges::find(plan.free_slots, free) -
+    b.variant = static_cast<size_t>(std::ranges::find(plan.free_slots, free_slots(b)) -
                                     plan.free_slots.begin());
-    const std::string key = scoring_key(p, plan);
-    b.plan = share_plan(key, std::move(plan));
+    b.plan = share_plan(std::move(plan));
   }
   return p;
 }
 
-size_t Preparation::share_plan(const std::string& key, ScorePlan plan) {
-  const auto [at, fresh] = by_key_.try_emplace(key, plans_.size());
+PreparedBudget Preparation::prepare(const PreparedRecord& record, const Budget& budget) const {
+  const int64_t n = info_.prompt_len;
+  PreparedBudget b;
+  b.entries = budget_entries(record.settings, budget, n);
+  b.window = record.stage<Queries>().window(record.settings, b.entries, n);
+  b.keeps_all = b.entries >= n || record.stage<Allocate>().keeps_everything();
+  b.is_count = !budget.is_ratio;
+  const int64_t others = n - b.window;
+  b.mass_cap = (budget.is_ratio ? budget.amount.floor_times(others) : others * b.entries / n) -
+               b.window;
+  if (budget.is_ratio)
+    b.kvpress_kept = (1.0 - budget.amount.one_minus().value()) * static_cast<double>(n);
+  return b;
+}
+
+/// All but the variants.
+ScorePlan Preparation::plan_of(const PreparedRecord& record, int64_t window) const {
+  const auto& allocate = record.stage<Allocate>();
+  const auto& stage1 = record.stage<Stage1>();
+  const Settings read = ScorePlan::read_by_scoring(record.settings, allocate.watches());
+  return {.settings = read,
+          .steps = ScoringSteps(read),
+          .segments = segments(record, window),
+          .wants_unweighted = stage1.uses_unweighted() || record.by_unweighted,
+          .wants_mass = stage1.uses_mass(),
+          .wants_deviation = record.settings.real(keys::std_keep) > 0,
+          .wants_statistic = allocate.watches(),
+          .wants_token_class = stage1.uses_token_classes() || allocate.uses_token_classes(),
+          .for_survey = allocate.across_layers() && allocate.needs_scores(),
+          .layers = {record.layers.begin(), record.layers.end()}};
+}
+
+size_t Preparation::share_plan(ScorePlan plan) {
+  const auto [at, fresh] = by_key_.try_emplace(plan.key(), plans_.size());
   if (fresh) {
     plans_.push_back(std::move(plan));
   } else {
@@ -139,7 +142,7 @@ size_t Preparation::share_plan(const std::string& key, ScorePlan plan) {
 
 /// Segments in which scoring runs; each votes with its own share of the window (policies.md 8).
 std::vector<Segment> Preparation::segments(const PreparedRecord& record, int64_t window) const {
-  const auto& queries = Kinds<Queries>::find(record.settings.text("queries"));
+  const auto& queries = record.stage<Queries>();
   std::vector<Segment> segments;
   const std::vector<Range> whole = {{0, info_.prompt_len}};
   const std::vector<Range>& ranges = record.rescored ? record.ranges : whole;
@@ -157,8 +160,8 @@ std::vector<Segment> Preparation::segments(const PreparedRecord& record, int64_t
 void Preparation::check(const PreparedRecord& record) const {
   check_whitelist(record);
   check_queries(record);
-  const bool turns = record.settings.is("positions", "cache") ||
-                     record.settings.is("indicator", "rehearsal");
+  const bool turns = moves_positions(record.settings) ||
+                     chosen<Indicator>(record.settings).moves_queries();
   if (turns && info_.rope_inv_freq.empty())
     bad_data({.what = "policy " + record.title + " moves positions",
               .where = info_.path,
@@ -172,7 +175,7 @@ void Preparation::check_whitelist(const PreparedRecord& record) const {
     for (int64_t i = range.begin; i < range.end; ++i) listed.insert(i);
   const auto size = static_cast<int64_t>(listed.size());
   for (size_t b = 0; b < budgets_.size(); ++b)
-    if (!record.allocate->ignores_budget() && size > record.budgets[b].entries)
+    if (!record.stage<Allocate>().ignores_budget() && size > record.budgets[b].entries)
       usage_error({.what = "the whitelist does not fit the budget",
                    .where = fmt::format("policy {} at budget {}", record.title, budgets_[b].label),
                    .found = fmt::format("{} whitelisted entries, {} places", size,
@@ -183,31 +186,30 @@ void Preparation::check_whitelist(const PreparedRecord& record) const {
 /// Queries that the chosen merge reads: those of its score estimates, or the newest.
 void Preparation::need_for_merging(const PreparedRecord& record, int64_t budget,
                                    std::set<int64_t>& needed) const {
-  const auto& merge = Kinds<Merge>::find(record.settings.text("merge"));
+  const auto& merge = record.stage<Merge>();
   int64_t rows = merge.uses_attention() ? 1 : 0;
   if (merge.estimates() != EstimateLines::none)
-    rows = Kinds<ScoreEstimate>::find(record.settings.text("score_estimate"))
-               .rows(record.settings, budget);
+    rows = record.stage<ScoreEstimate>().rows(record.settings, budget);
   const int64_t n = info_.prompt_len;
   for (int64_t j = std::max<int64_t>(0, n - rows); j < n; ++j) needed.insert(j);
 }
 
 void Preparation::check_queries(const PreparedRecord& record) const {
   const auto& stored = info_.query_position;
-  const auto& queries = Kinds<Queries>::find(record.settings.text("queries"));
+  const auto& queries = record.stage<Queries>();
   std::set<int64_t> needed;
   if (info_.steps() == 0)
     bad_data({.what = "the trace holds no later step",
               .where = info_.path,
               .found = "no query at positions >= " + std::to_string(info_.prompt_len),
               .expected = "at least one"});
-  const bool decodes = Kinds<Schedule>::find(record.settings.text("schedule")).decodes();
+  const bool decodes = record.stage<Schedule>().decodes();
   for (const PreparedBudget& b : record.budgets) {
     if (record.layers.empty()) continue;
     if (!b.keeps_all && !queries.looks_ahead())
       for (const Segment& segment : plans_[b.plan].segments)
         needed.insert(segment.positions.begin(), segment.positions.end());
-    if (b.keeps_all && decodes && !record.settings.is("allocate", "everything"))
+    if (b.keeps_all && decodes && !record.stage<Allocate>().keeps_everything())
       for (const Segment& segment : segments(record, b.window))  // entries leave later
         needed.insert(segment.positions.begin(), segment.positions.end());
     if (!b.keeps_all || decodes) need_for_merging(record, b.entries, needed);

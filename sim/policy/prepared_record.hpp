@@ -12,18 +12,6 @@
 
 namespace kvsim {
 
-/// Scoring that several records may share: the stages from `queries` to `normalize` with everything
-/// resolved that does not depend on the layer.
-struct ScorePlan {
-  Settings settings;
-  std::vector<Segment> segments;
-  std::vector<int64_t> free_slots;
-  bool wants_unweighted = false;
-  bool wants_statistic = false;
-  bool for_survey = false;  ///< some record needs it of all layers before any is replayed
-  std::set<int> layers;     ///< those that some record does not skip
-};
-
 /// One record at one budget.
 struct PreparedBudget {
   int64_t entries = 0;     ///< B
@@ -31,22 +19,30 @@ struct PreparedBudget {
   bool keeps_all = false;  ///< nothing is evicted
   size_t plan = 0;         ///< its ScorePlan
   size_t variant = 0;      ///< of the plan's free_slots
-  Table<int64_t> across;   ///< [layers][owners] budgets of kinds that work across layers
+  bool is_count = false;   ///< typed as a count, not as a ratio
+  int64_t mass_cap = 0;    ///< see Stage1Request
+  double kvpress_kept = 0;
+  Table<int64_t> across;  ///< [layers][owners] budgets of kinds that work across layers
 };
 
 /// One record of the run, with all that is known of it before the first layer is read.
 struct PreparedRecord {
   Settings settings;
-  std::string title;  ///< canonical record, for messages
-  const Allocate* allocate = nullptr;
-  const Constrain* constrain = nullptr;
-  bool rescored = false;    ///< segments are scored on their own
-  std::vector<int> layers;  ///< layers that take part (not skipped)
+  std::string title;            ///< canonical record, for messages
+  bool of_query_heads = false;  ///< they own the kept sets
+  bool ties_by_raw = false;     ///< equal scores: by those without their prior
+  bool by_unweighted = false;   ///< `allocate` ranks by the scores before `weight`
+  bool rescored = false;        ///< segments are scored on their own
+  std::vector<int> layers;      ///< layers that take part (not skipped)
   std::vector<Range> whitelist;
   std::vector<Range> ranges;  ///< segments that share the budget
   int64_t owners = 0;
   std::vector<PreparedBudget> budgets;
   int unconstrained = -1;  ///< index of the record it is compared with
+  template <class Stage>
+  const Stage& stage() const {
+    return chosen<Stage>(settings);
+  }
   bool skips(int layer) const;
 };
 
@@ -64,8 +60,10 @@ class Preparation {
   void check(const PreparedRecord& record) const;
 
  private:
+  PreparedBudget prepare(const PreparedRecord& record, const Budget& budget) const;
   std::vector<Segment> segments(const PreparedRecord& record, int64_t window) const;
-  size_t share_plan(const std::string& key, ScorePlan plan);
+  ScorePlan plan_of(const PreparedRecord& record, int64_t window) const;
+  size_t share_plan(ScorePlan plan);
   void check_whitelist(const PreparedRecord& record) const;
   void check_queries(const PreparedRecord& record) const;
   void need_for_merging(const PreparedRecord& record, int64_t budget,

@@ -7,7 +7,7 @@
 #include "sim/core/nearest.hpp"
 #include "sim/policy/presets.hpp"
 #include "sim/policy/record_rules.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/common_keys.hpp"
 
 namespace kvsim {
 namespace {
@@ -80,7 +80,7 @@ Record Record::parse(std::string_view text) {
     record.settings.set(key, canonical_value(*parameter, parts[at].substr(equals + 1)));
     typed.insert(key);
   }
-  if (record.settings.is("granularity", "query") && !typed.contains("group"))
+  if (per_query_head(record.settings) && !typed.contains("group"))
     record.settings.set("group", "none");  // a query head has no group
   if (typed.contains("merge") && !typed.contains("votes"))
     record.settings.set("votes", usual_votes(record.settings));
@@ -94,8 +94,8 @@ std::string Record::canonical() const {
   std::string text = preset_title(row);
   for (const Parameter* p : parameters()) {
     const std::string& value = settings.text(p->key);
-    const bool implied = (p->key == "group" && settings.is("granularity", "query") &&
-                          !original.is("granularity", "query")) ||
+    const bool implied = (p->key == "group" && per_query_head(settings) &&
+                          !per_query_head(original)) ||
                          (p->key == "votes" && value == usual_votes(settings));
     if (value != original.text(p->key) && !implied) text += "," + p->key + "=" + value;
   }

@@ -4,13 +4,16 @@
 
 #include "sim/core/error.hpp"
 #include "sim/core/nearest.hpp"
+#include "sim/policy/scoring_steps.hpp"
 #include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/allocate/allocate.hpp"
+#include "sim/stages/common_keys.hpp"
 #include "sim/stages/constrain/constrain.hpp"
 #include "sim/stages/group/group.hpp"
 #include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/merge/merge.hpp"
+#include "sim/stages/merge/merge_first.hpp"
 #include "sim/stages/parameter.hpp"
+#include "sim/stages/protect/protect.hpp"
 #include "sim/stages/protect/stage1.hpp"
 #include "sim/stages/quantize/quantize.hpp"
 #include "sim/stages/queries/queries.hpp"
@@ -20,18 +23,17 @@
 namespace kvsim {
 namespace {
 
-template <class Stage>
-const Stage& chosen(const Settings& settings, const char* stage) {
-  return Kinds<Stage>::find(settings.text(stage));
-}
-
-/// Names of a stage's kinds of which a property holds.
-template <class Stage, class Property>
-std::vector<std::string> kinds_that(const char* stage, Property property) {
+/// "stage=first, second or third": the kinds of a stage for which `fits` holds.
+template <class Stage, class Fits>
+std::string kinds_that(const Fits& fits) {
+  const std::string stage = parameter_of(Kinds<Stage>::key()).key;
   std::vector<std::string> names;
   for (const KindInfo* kind : kinds_of_stage(stage))
-    if (property(Kinds<Stage>::find(kind->name))) names.push_back(kind->name);
-  return names;
+    if (fits(Kinds<Stage>::find(kind->name))) names.push_back(kind->name);
+  std::string text = stage + "=";
+  for (size_t at = 0; at < names.size(); ++at)
+    text += (at == 0 ? "" : at + 1 < names.size() ? ", " : " or ") + names[at];
+  return text;
 }
 
 /// One rule that a record breaks.
@@ -58,69 +60,67 @@ void only_from_preset(const Complaints& complaints, const Settings& original,
 }
 
 void check_scoring(const Complaints& complaints, const Settings& settings) {
-  const auto& indicator = chosen<Indicator>(settings, "indicator");
-  const auto& smooth = chosen<Smooth>(settings, "smooth");
-  const auto& group = chosen<Group>(settings, "group");
+  const auto& indicator = chosen<Indicator>(settings);
+  const auto& smooth = chosen<Smooth>(settings);
+  const auto& group = chosen<Group>(settings);
   const std::string name = "indicator=" + settings.text("indicator");
-  const std::string& order = settings.text("order");
+  const ScoringSteps steps(settings);
   const bool rows = indicator.axes() != Axes::entry;
-  const bool per_query_head = settings.is("granularity", "query");
-  complaints.require(!rows || !settings.is("queries", "none"), name + " needs observing queries",
-                     "queries=window, last or all");
-  complaints.require(!indicator.aggregates_first() || order[0] == 'a', name + " aggregates first",
-                     "order=asg or ags");
-  complaints.require(
-      !settings.is("indicator", "rehearsal") || !chosen<Queries>(settings, "queries").looks_ahead(),
-      name + " takes the prompt's queries for later ones", "queries=spread, window, last or all");
-  const bool before = rows && order.find('s') < order.find('a');
+  const bool of_query_heads = per_query_head(settings);
+  complaints.require(!rows || chosen<Queries>(settings).observes(),
+                     name + " needs observing queries", "queries=window, last or all");
+  complaints.require(!indicator.aggregates_first() || steps.starts_with(ScoringStep::aggregate),
+                     name + " aggregates first", "order=asg or ags");
+  complaints.require(!indicator.moves_queries() || !chosen<Queries>(settings).looks_ahead(),
+                     name + " takes the prompt's queries for later ones",
+                     "queries=spread, window, last or all");
+  const bool before = rows && steps.before_aggregate(ScoringStep::smooth);
   complaints.require(!smooth.only_before_aggregate() || before,
                      "smooth=" + settings.text("smooth") + " works on rows",
                      "an order with s before a");
-  const bool after = rows && order.find("as") != std::string::npos;
+  const bool after = rows && steps.directly_after_aggregate(ScoringStep::smooth);
   complaints.require(smooth.drift() == Drift::none || after,
                      "smooth=" + settings.text("smooth") + " follows the aggregated rows",
                      "an order with s directly after a");
-  complaints.require(smooth.drift() != Drift::attention || order[0] == 'a',
-                     "smooth=" + settings.text("smooth") + " follows every head's attention",
-                     "order=asg");
-  complaints.require(!per_query_head || group.span() == GroupSpan::head,
+  complaints.require(
+      smooth.drift() != Drift::attention || steps.starts_with(ScoringStep::aggregate),
+      "smooth=" + settings.text("smooth") + " follows every head's attention", "order=asg");
+  complaints.require(!of_query_heads || group.span() == GroupSpan::head,
                      "granularity=query has no groups", "group=none");
   complaints.require(
-      per_query_head || indicator.axes() != Axes::head_row || group.span() != GroupSpan::head,
+      of_query_heads || indicator.axes() != Axes::head_row || group.span() != GroupSpan::head,
       "group=none leaves one score per query head", "granularity=query");
-  complaints.require(!per_query_head || indicator.axes() != Axes::group_row,
+  complaints.require(!of_query_heads || indicator.axes() != Axes::group_row,
                      name + " scores KV heads", "granularity=kv");
 }
 
 void check_budget(const Complaints& complaints, const Settings& settings) {
-  const auto& constrain = chosen<Constrain>(settings, "constrain");
+  const auto& constrain = chosen<Constrain>(settings);
   const bool rescored = constrain.cuts() && !constrain.keeps_scores(settings);
-  complaints.require(!rescored || chosen<Smooth>(settings, "smooth").drift() == Drift::none,
+  complaints.require(!rescored || chosen<Smooth>(settings).drift() == Drift::none,
                      "smooth=" + settings.text("smooth") + " follows the whole prompt",
                      "fair_scores=default");
-  complaints.require(!rescored || !chosen<Stage1>(settings, "stage1").uses_mass(),
+  complaints.require(!rescored || !chosen<Stage1>(settings).uses_mass(),
                      "stage1=" + settings.text("stage1") + " looks at the whole prompt",
                      "fair_scores=default");
-  const bool observed = !settings.is("queries", "none");
-  complaints.require(observed || !chosen<Allocate>(settings, "allocate").watches(),
+  const bool observed = chosen<Queries>(settings).observes();
+  complaints.require(observed || !chosen<Allocate>(settings).watches(),
                      "allocate=" + settings.text("allocate") + " needs observing queries",
                      "queries=window, last or all");
-  complaints.require(observed || !chosen<Stage1>(settings, "stage1").uses_mass(),
+  complaints.require(observed || !chosen<Stage1>(settings).uses_mass(),
                      "stage1=" + settings.text("stage1") + " needs observing queries",
                      "queries=window, last or all");
-  for (const char* file : {"table", "scores"})
-    if (used_keys(settings).contains(file))
-      complaints.require(!settings.is(file, "none"), "no file is named",
-                         std::string(file) + "=FILE");
+  for (const std::string& file : file_keys(settings))
+    complaints.require(!settings.is_none(file), "no file is named", file + "=FILE");
   complaints.require(
-      !settings.flag("nested") || chosen<Group>(settings, "group").span() == GroupSpan::layer,
+      !settings.flag(keys::nested) || chosen<Group>(settings).span() == GroupSpan::layer,
       "nested=yes needs one score for all heads", "group=layer-mean");
-  const std::string fault = chosen<Quantize>(settings, "quantize").fault(settings);
+  const std::string fault = chosen<Quantize>(settings).fault(settings);
   complaints.require(fault.empty(), "quantize=" + settings.text("quantize"), fault);
 }
 
 void check_merge(const Complaints& complaints, const Settings& settings) {
-  const auto& merge = chosen<Merge>(settings, "merge");
+  const auto& merge = chosen<Merge>(settings);
   const std::vector<std::string> fitting = merge.votes();
   std::string listed;
   for (const std::string& votes : fitting) listed += (listed.empty() ? "" : " or ") + votes;
@@ -129,38 +129,40 @@ void check_merge(const Complaints& complaints, const Settings& settings) {
                      "votes=" + listed);
   if (!merge.merges()) return;
   const std::string name = "merge=" + settings.text("merge");
-  complaints.require(!chosen<Schedule>(settings, "schedule").per_step(),
+  complaints.require(!chosen<Schedule>(settings).per_step(),
                      name + " with sets that are chosen anew at each step", "merge=drop");
-  if (settings.is("merge_order", "merge-first"))
-    complaints.require(settings.is("constrain", "none") && settings.is("stage1", "none") &&
-                           settings.is("protected_rank", "guaranteed") &&
-                           !chosen<Schedule>(settings, "schedule").decodes(),
+  const bool guaranteed = settings.word<ProtectedRank>(keys::protected_rank) ==
+                          ProtectedRank::guaranteed;
+  if (merges_first(settings))
+    complaints.require(!chosen<Constrain>(settings).cuts() &&
+                           chosen<Stage1>(settings).forces_nothing() && guaranteed &&
+                           !chosen<Schedule>(settings).decodes(),
                        "merge_order=merge-first merges the prompt as a whole",
                        "no constraint, no stage1, schedule=prefill or periodic");
   if (!merge.replaces_selection()) return;
-  complaints.require(!settings.is("queries", "window") && settings.is("constrain", "none") &&
-                         settings.is("protected_rank", "guaranteed"),
-                     name + " chooses among all entries",
-                     "queries=all, last or none, no constraint");
-  complaints.require(!chosen<Schedule>(settings, "schedule").decodes(),
-                     name + " replaces selection", "schedule=prefill or periodic");
+  complaints.require(
+      !chosen<Queries>(settings).has_window() && !chosen<Constrain>(settings).cuts() && guaranteed,
+      name + " chooses among all entries", "queries=all, last or none, no constraint");
+  complaints.require(!chosen<Schedule>(settings).decodes(), name + " replaces selection",
+                     "schedule=prefill or periodic");
 }
 
 /// What can go on from step to step (policies.md 12).
 void check_decode(const Complaints& complaints, const Settings& settings) {
-  if (!chosen<Schedule>(settings, "schedule").decodes()) return;
+  if (!chosen<Schedule>(settings).decodes()) return;
   const std::string with = " with schedule=decode";
   for (const char* key : {"constrain", "smooth", "prior", "stage1", "quantize"})
     complaints.require(settings.is(key, "none"), key + ("=" + settings.text(key)) + with,
                        std::string(key) + "=none");
-  const auto& indicator = chosen<Indicator>(settings, "indicator");
-  complaints.require(indicator.scores_slots(), "indicator=" + settings.text("indicator") + with,
-                     "indicator=attention, below-mean, position, key-norm or random");
+  const auto& indicator = chosen<Indicator>(settings);
   complaints.require(
-      indicator.axes() == Axes::entry || chosen<Aggregate>(settings, "aggregate").follows_slots(),
+      indicator.scores_slots(), "indicator=" + settings.text("indicator") + with,
+      kinds_that<Indicator>([](const Indicator& kind) { return kind.scores_slots(); }));
+  complaints.require(
+      indicator.axes() == Axes::entry || chosen<Aggregate>(settings).follows_slots(),
       "aggregate=" + settings.text("aggregate") + with,
-      "aggregate=sum, mean, mean-visible, max, last, ema or linear");
-  complaints.require(!chosen<Queries>(settings, "queries").looks_ahead(), "an oracle" + with,
+      kinds_that<Aggregate>([](const Aggregate& kind) { return kind.follows_slots(); }));
+  complaints.require(!chosen<Queries>(settings).looks_ahead(), "an oracle" + with,
                      "schedule=prefill");
 }
 
@@ -169,23 +171,13 @@ void check_decode(const Complaints& complaints, const Settings& settings) {
 const std::map<std::string, KeyUse>& key_uses() {
   static const std::map<std::string, KeyUse> uses = [] {
     std::map<std::string, KeyUse> all;
-    for (const char* key : {"granularity", "rounding", "tie", "skip_layers", "positions",
-                            "whitelist", "sinks", "recent", "order", "std_keep", "nested"})
-      all[key].always = true;
-    const auto rows = kinds_that<Indicator>(
-        "indicator", [](const Indicator& kind) { return kind.axes() != Axes::entry; });
-    for (const char* key : {"aggregate", "order", "std_keep"})
-      all[key].only_with["indicator"] = rows;
-    all["group"].only_with["indicator"] = kinds_that<Indicator>(
-        "indicator", [](const Indicator& kind) { return kind.axes() == Axes::head_row; });
-    all["nested"].only_with["group"] = kinds_that<Group>(
-        "group", [](const Group& kind) { return kind.span() == GroupSpan::layer; });
-    all["score_estimate"].only_with["merge"] = kinds_that<Merge>(
-        "merge", [](const Merge& kind) { return kind.estimates() != EstimateLines::none; });
-    const auto selecting = kinds_that<Merge>(
-        "merge", [](const Merge& kind) { return !kind.replaces_selection(); });
-    for (const char* key : {"whitelist", "sinks", "recent", "std_keep", "stage1", "tie"})
-      all[key].only_with["merge"] = selecting;
+    for (const Parameter* p : parameters()) {
+      if (p->always) all[p->key].always = true;
+      for (const KindCondition& condition : p->only_with)
+        for (const KindInfo* kind : kinds_of_stage(condition.stage))
+          if (condition.fits(find_kind(condition.stage, kind->name)))
+            all[p->key].only_with[condition.stage].push_back(kind->name);
+    }
     return all;
   }();
   return uses;
@@ -198,7 +190,7 @@ bool only_in_presets(const KindInfo& kind) {
 }
 
 std::string usual_votes(const Settings& settings) {
-  return chosen<Merge>(settings, "merge").votes().front();
+  return chosen<Merge>(settings).votes().front();
 }
 
 std::set<std::string> used_keys(const Settings& settings) {
@@ -215,11 +207,31 @@ std::set<std::string> used_keys(const Settings& settings) {
   for (const Parameter* p : parameters()) {
     if (p->type != ValueType::kind || !holds(p->key)) continue;
     used.insert(p->key);
-    for (const KindInfo* kind : kinds_of_stage(p->key))
-      if (kind->name == settings.text(p->key)) used.insert(kind->keys.begin(), kind->keys.end());
+    const std::vector<std::string>& of_its_kind = settings.kind(p->key).info().keys;
+    used.insert(of_its_kind.begin(), of_its_kind.end());
   }
   std::erase_if(used, [&](const std::string& key) { return !holds(key); });
   return used;
+}
+
+std::vector<std::string> file_keys(const Settings& settings) {
+  std::vector<std::string> files;
+  for (const std::string& key : used_keys(settings))
+    if (parameter_of(key).is_file) files.push_back(key);
+  return files;
+}
+
+bool budgets_nest(const Settings& settings) {
+  return chosen<Allocate>(settings).nests() && chosen<Stage1>(settings).forces_nothing() &&
+         !chosen<Constrain>(settings).cuts() && settings.real(keys::std_keep) == 0 &&
+         !settings.flag(keys::nested) && selects_entries(settings) && !merges_first(settings) &&
+         !settings.is_fraction(keys::recent) &&
+         !chosen<Queries>(settings).follows_budget(settings) &&
+         chosen<Smooth>(settings).drift() == Drift::none;
+}
+
+bool spends_budget(const Settings& settings) {
+  return chosen<Allocate>(settings).spends_budget() && selects_entries(settings);
 }
 
 void check_record(const std::string& text, const Settings& original,
@@ -228,8 +240,7 @@ void check_record(const std::string& text, const Settings& original,
   for (const char* stage : {"queries", "aggregate", "schedule"})
     only_from_preset(complaints, original, settings, stage);
   complaints.require(
-      chosen<Schedule>(settings, "schedule").per_step() ==
-          chosen<Aggregate>(settings, "aggregate").per_step(),
+      chosen<Schedule>(settings).per_step() == chosen<Aggregate>(settings).per_step(),
       "schedule=" + settings.text("schedule") + " with aggregate=" + settings.text("aggregate"),
       "per-step with each, or neither");
   check_scoring(complaints, settings);

@@ -28,6 +28,16 @@ bool only_in_presets(const KindInfo& kind);
 /// Keys that the chosen kinds read; others may not be typed, so that no setting is ignored.
 std::set<std::string> used_keys(const Settings& settings);
 
+/// Those of them that name a file, in order of their names.
+std::vector<std::string> file_keys(const Settings& settings);
+
+/// Is what is kept at a budget part of what is kept at every larger one, whatever the trace? Then
+/// one ranking serves all budgets. Asked of the kinds; false where it depends on the trace.
+bool budgets_nest(const Settings& settings);
+
+/// Is exactly the budget kept: layers * heads * B entries in all?
+bool spends_budget(const Settings& settings);
+
 /// Checks what no single key can: combinations of kinds, and typed keys that nothing reads.
 /// `text` is the record as typed, `original` the preset's own values.
 void check_record(const std::string& text, const Settings& original,

@@ -11,6 +11,7 @@
 #include "sim/policy/segment_scorer.hpp"
 #include "sim/policy/statistics_consumers.hpp"
 #include "sim/stages/allocate/allocate.hpp"
+#include "sim/stages/common_keys.hpp"
 #include "sim/stages/normalize/normalize.hpp"
 #include "sim/stages/prior/prior.hpp"
 #include "sim/stages/protect/stage1.hpp"
@@ -21,33 +22,35 @@
 namespace kvsim {
 namespace {
 
-/// A job at work: grouped scores per variant, and what was observed beside them.
-struct Scoring {
-  ScoreJob* job = nullptr;
-  std::vector<Table<double>> grouped;  // per variant [owners][n]
-  ScoredLayer observed;                // mass, deviation and statistic; shared by the variants
-  std::vector<std::unique_ptr<RowConsumer>> consumers;
-  std::vector<StatisticConsumer*> statistics;
-  std::optional<Table<double>> factor;  // what scores are multiplied with
+/// A plan at work: grouped scores per variant, and what was observed beside them.
+struct PlanAtWork {
+  const ScorePlan* plan = nullptr;
+  std::vector<Table<double>> grouped = {};  // per variant [owners][n]
+  ScoredLayer observed = {};                // mass, deviation, statistic; shared by the variants
+  std::vector<std::unique_ptr<RowConsumer>> consumers = {};
+  std::vector<StatisticConsumer*> statistics = {};
+  std::optional<Table<double>> factor = {};  // what scores are multiplied with
 
-  const Settings& settings() const { return *job->settings; }
-  bool per_query_head() const { return settings().is("granularity", "query"); }
+  const Settings& settings() const { return plan->settings; }
+  bool of_query_heads() const { return per_query_head(settings()); }
+  int64_t owners(const LayerWork& work) const {
+    return of_query_heads() ? work.query_heads() : work.kv_heads();
+  }
+  template <class Stage>
+  const Stage& stage() const {
+    return chosen<Stage>(settings());
+  }
 };
 
-template <class Stage>
-const Stage& stage(const Scoring& scoring, const char* name) {
-  return Kinds<Stage>::find(scoring.settings().text(name));
-}
-
-void score_entries(LayerWork& work, const SideFiles& files, uint64_t seed, Scoring& scoring) {
-  const auto& smooth = stage<Smooth>(scoring, "smooth");
+void score_entries(LayerWork& work, const SideFiles& files, uint64_t seed, PlanAtWork& scoring) {
+  const auto& smooth = scoring.stage<Smooth>();
   const EntryRequest request{.work = work,
                              .settings = scoring.settings(),
                              .files = files,
                              .seed = seed,
-                             .per_query_head = scoring.per_query_head()};
-  Table<double> scores = stage<Indicator>(scoring, "indicator").entries(request);
-  for (const Segment& segment : scoring.job->segments) {
+                             .per_query_head = scoring.of_query_heads()};
+  Table<double> scores = scoring.stage<Indicator>().entries(request);
+  for (const Segment& segment : scoring.plan->segments) {
     if (smooth.changes_nothing()) break;
     const auto begin = static_cast<size_t>(segment.candidates.begin);
     const auto size = static_cast<size_t>(segment.candidates.size());
@@ -60,82 +63,78 @@ void score_entries(LayerWork& work, const SideFiles& files, uint64_t seed, Scori
   scoring.grouped.assign(1, std::move(scores));
 }
 
-void add_consumers(LayerWork& work, RowsOfLayer& rows, Scoring& scoring) {
-  const Settings& settings = scoring.settings();
-  const int64_t owners = scoring.per_query_head() ? work.query_heads() : work.kv_heads();
-  if (settings.real("std_keep") > 0)
-    scoring.observed.deviation = Table<double>(owners, work.entries());
-  const auto& allocate = stage<Allocate>(scoring, "allocate");
-  const bool ahead = stage<Queries>(scoring, "queries").looks_ahead();
-  for (const Segment& segment : scoring.job->segments) {
+void add_consumers(LayerWork& work, RowsOfLayer& rows, PlanAtWork& scoring) {
+  const ScorePlan& plan = *scoring.plan;
+  const bool ahead = plan.looks_ahead();
+  if (plan.wants_deviation)
+    scoring.observed.deviation = Table<double>(scoring.owners(work), work.entries());
+  for (const Segment& segment : plan.segments) {
     if (segment.positions.empty()) continue;
-    if (stage<Indicator>(scoring, "indicator").axes() != Axes::entry)
+    if (scores_rows(plan.settings))
       scoring.consumers.push_back(
-          std::make_unique<SegmentScorer>(work, *scoring.job, segment, rows, scoring.grouped));
-    if (stage<Stage1>(scoring, "stage1").uses_mass())
+          std::make_unique<SegmentScorer>(work, plan, segment, rows, scoring.grouped));
+    if (plan.wants_mass)
       scoring.consumers.push_back(std::make_unique<MassConsumer>(
-          work, segment, ahead, scoring.per_query_head(), scoring.observed));
-    if (settings.real("std_keep") > 0)
-      scoring.consumers.push_back(
-          std::make_unique<DeviationConsumer>(work, settings, segment, scoring.observed.deviation));
-    if (!scoring.job->wants_statistic) continue;
+          work, segment, ahead, scoring.of_query_heads(), scoring.observed));
+    if (plan.wants_deviation)
+      scoring.consumers.push_back(std::make_unique<DeviationConsumer>(work, plan.settings, segment,
+                                                                      scoring.observed.deviation));
+    if (!plan.wants_statistic) continue;
     auto watcher = std::make_unique<StatisticConsumer>(
         work, segment, ahead,
-        allocate.statistic(settings, work.info(), static_cast<int64_t>(segment.positions.size()),
-                           segment.candidates));
+        scoring.stage<Allocate>().statistic(plan.settings, work.info(),
+                                            static_cast<int64_t>(segment.positions.size()),
+                                            segment.candidates));
     scoring.statistics.push_back(watcher.get());
     scoring.consumers.push_back(std::move(watcher));
   }
 }
 
-Scoring prepare(LayerWork& work, const SideFiles& files, uint64_t seed, ScoreJob& job) {
-  Scoring scoring{
-      .job = &job, .grouped = {}, .observed = {}, .consumers = {}, .statistics = {}, .factor = {}};
-  if (stage<Stage1>(scoring, "stage1").uses_token_classes() ||
-      stage<Allocate>(scoring, "allocate").uses_token_classes())
+PlanAtWork start(LayerWork& work, const SideFiles& files, uint64_t seed, const ScorePlan& plan) {
+  PlanAtWork scoring{.plan = &plan};
+  if (plan.wants_token_class)
     scoring.observed.token_class = token_classes(files.token_text(), work.entries());
-  if (stage<Indicator>(scoring, "indicator").axes() == Axes::entry) {
+  if (!scores_rows(plan.settings)) {
     score_entries(work, files, seed, scoring);
   } else {
-    const int64_t owners = scoring.per_query_head() ? work.query_heads() : work.kv_heads();
-    scoring.grouped.resize(job.free_slots.size());
+    scoring.grouped.resize(plan.free_slots.size());
     parallel_for(std::ssize(scoring.grouped), [&](int64_t variant) {  // memory is new: it costs
-      scoring.grouped[static_cast<size_t>(variant)] = Table<double>(owners, work.entries());
+      scoring.grouped[static_cast<size_t>(variant)] = Table<double>(scoring.owners(work),
+                                                                    work.entries());
     });
   }
   return scoring;
 }
 
-void check_finite(const Table<double>& scores, int layer, const ScoreJob& job) {
+void check_finite(const Table<double>& scores, int layer, const ScorePlan& plan) {
   for (int64_t owner = 0; owner < scores.rows(); ++owner)
-    for (const Segment& segment : job.segments)
+    for (const Segment& segment : plan.segments)
       for (int64_t i = segment.candidates.begin; i < segment.candidates.end; ++i)
         if (std::isnan(scores(owner, i)))
           bad_data({.what = "a score is not a number",
                     .where = fmt::format("layer {}, head {}, entry {}, stage indicator={}", layer,
-                                         owner, i, job.settings->text("indicator")),
+                                         owner, i, chosen<Indicator>(plan.settings).info().name),
                     .found = "NaN",
                     .expected = "a number"});
 }
 
 /// What scores are multiplied with: w over the sum that `normalize` names. The quotient is taken
 /// first, so that w over itself is 1 and scores that a prior made equal stay equal.
-Table<double> factors(LayerWork& work, const Scoring& scoring) {
-  const Table<double> weights =
-      stage<Weight>(scoring, "weight").weights(work, scoring.per_query_head());
+Table<double> factors(LayerWork& work, const PlanAtWork& scoring) {
+  const Table<double> weights = scoring.stage<Weight>().weights(work, scoring.of_query_heads());
   Table<double> shares = weights;
-  for (const Segment& segment : scoring.job->segments)
-    stage<Normalize>(scoring, "normalize").apply(weights, segment.candidates, shares);
+  for (const Segment& segment : scoring.plan->segments)
+    scoring.stage<Normalize>().apply(weights, segment.candidates, shares);
   return shares;
 }
 
 /// prior, weight and normalize; inside each segment.
-void finish_scores(const Scoring& scoring, const Table<double>* factor, bool with_prior,
+void finish_scores(const PlanAtWork& scoring, const Table<double>* factor, bool with_prior,
                    Table<double>* unweighted, Table<double>& scores) {
   const Settings& settings = scoring.settings();
-  const auto& prior = stage<Prior>(scoring, "prior");
-  const double epsilon = settings.real("weight_epsilon");
-  for (const Segment& segment : scoring.job->segments) {
+  const auto& prior = scoring.stage<Prior>();
+  const double epsilon = settings.real(keys::weight_epsilon);
+  for (const Segment& segment : scoring.plan->segments) {
     const auto begin = static_cast<size_t>(segment.candidates.begin);
     const auto size = static_cast<size_t>(segment.candidates.size());
     for (int64_t owner = 0; owner < scores.rows() && with_prior; ++owner)
@@ -143,76 +142,116 @@ void finish_scores(const Scoring& scoring, const Table<double>* factor, bool wit
   }
   if (unweighted) *unweighted = scores;
   if (!factor) return;
-  for (const Segment& segment : scoring.job->segments)
+  for (const Segment& segment : scoring.plan->segments)
     for (int64_t owner = 0; owner < scores.rows(); ++owner)
       for (int64_t i = segment.candidates.begin; i < segment.candidates.end; ++i)
         scores(owner, i) = (scores(owner, i) + epsilon) * (*factor)(owner, i);
 }
 
-std::shared_ptr<ScoredLayer> finish_variant(const LayerWork& work, const Scoring& scoring,
+std::shared_ptr<ScoredLayer> finish_variant(const LayerWork& work, const PlanAtWork& scoring,
                                             Table<double> grouped) {
-  const ScoreJob& job = *scoring.job;
+  const ScorePlan& plan = *scoring.plan;
   const Table<double>* const factor = scoring.factor ? &*scoring.factor : nullptr;
   auto layer = std::make_shared<ScoredLayer>(scoring.observed);
   layer->layer = work.layer();
-  layer->segments = job.segments;
+  layer->segments = plan.segments;
   layer->candidate.assign(static_cast<size_t>(work.entries()), 0);
-  for (const Segment& segment : job.segments)
+  for (const Segment& segment : plan.segments)
     for (int64_t i = segment.candidates.begin; i < segment.candidates.end; ++i)
       layer->candidate[static_cast<size_t>(i)] = 1;
   layer->score = std::move(grouped);
-  check_finite(layer->score, work.layer(), job);
-  const bool has_prior = !stage<Prior>(scoring, "prior").changes_nothing();
+  check_finite(layer->score, work.layer(), plan);
+  const bool has_prior = !scoring.stage<Prior>().changes_nothing();
   if (has_prior) {
     layer->raw = layer->score;
-    finish_scores(scoring, factor, false, job.wants_unweighted ? &layer->unweighted_raw : nullptr,
+    finish_scores(scoring, factor, false, plan.wants_unweighted ? &layer->unweighted_raw : nullptr,
                   layer->raw);
   }
-  finish_scores(scoring, factor, true, job.wants_unweighted ? &layer->unweighted : nullptr,
+  finish_scores(scoring, factor, true, plan.wants_unweighted ? &layer->unweighted : nullptr,
                 layer->score);
-  check_finite(layer->score, work.layer(), job);
+  check_finite(layer->score, work.layer(), plan);
   return layer;
+}
+
+/// What was watched, of all segments together, and the factor of the scores.
+void finish_statistics(LayerWork& work, PlanAtWork& scoring) {
+  for (StatisticConsumer* watcher : scoring.statistics) {
+    const std::vector<double> seen = watcher->finish();
+    auto& total = scoring.observed.statistic;
+    total.resize(seen.size(), 0.0);
+    for (size_t k = 0; k < seen.size(); ++k) total[k] += seen[k];
+  }
+  if (!scoring.stage<Weight>().changes_nothing() || !scoring.stage<Normalize>().changes_nothing())
+    scoring.factor = factors(work, scoring);
 }
 
 }  // namespace
 
-void score_layer(LayerWork& work, const SideFiles& files, uint64_t seed,
-                 std::span<ScoreJob* const> jobs) {
-  std::vector<Scoring> scorings;
-  scorings.reserve(jobs.size());  // consumers keep pointers into their scoring
+Settings ScorePlan::read_by_scoring(const Settings& record, bool watches) {
+  // Which queries observe is resolved: in `segments`.
+  std::set<std::string> read = {"queries", "granularity", "order", "weight_epsilon"};
+  std::vector<const Kind*> kinds = {&chosen<Indicator>(record), &chosen<Aggregate>(record),
+                                    &chosen<Smooth>(record),    &chosen<Group>(record),
+                                    &chosen<Prior>(record),     &chosen<Weight>(record),
+                                    &chosen<Normalize>(record)};
+  if (watches) kinds.push_back(&chosen<Allocate>(record));
+  for (const Kind* kind : kinds) {
+    read.insert(kind->info().stage);
+    read.insert(kind->info().keys.begin(), kind->info().keys.end());
+  }
+  return record.only(read);
+}
+
+bool ScorePlan::looks_ahead() const { return chosen<Queries>(settings).looks_ahead(); }
+
+std::string ScorePlan::key() const {
+  std::string text;
+  for (const auto& [name, value] : settings.values()) text += name + "=" + value + "|";
+  text += fmt::format("{:d}{:d}{:d}{:d}{:d}", wants_unweighted, wants_mass, wants_deviation,
+                      wants_statistic, wants_token_class);
+  for (const Segment& s : segments) {
+    text += fmt::format("|{}-{} {}-{} {} {}+{}:", s.range.begin, s.range.end, s.candidates.begin,
+                        s.candidates.end, s.window, s.rows_before, s.rows_after);
+    for (size_t j = 0; j < s.positions.size(); ++j)  // where runs of positions begin
+      if (j == 0 || s.positions[j] != s.positions[j - 1] + 1)
+        text += fmt::format("{}@{},", s.positions[j], j);
+    text += std::to_string(s.positions.size());
+  }
+  for (const int64_t slots : free_slots) text += fmt::format("|{}", slots);
+  return text;
+}
+
+std::vector<std::vector<std::shared_ptr<ScoredLayer>>> score_layer(
+    LayerWork& work, const SideFiles& files, uint64_t seed,
+    const std::vector<const ScorePlan*>& plans) {
+  std::vector<PlanAtWork> scorings;
+  scorings.reserve(plans.size());  // consumers keep pointers into theirs
   std::vector<RowConsumer*> consumers;
   RowsOfLayer rows(work);
-  for (ScoreJob* job : jobs) {
-    Scoring& scoring = scorings.emplace_back(prepare(work, files, seed, *job));
+  for (const ScorePlan* plan : plans) {
+    PlanAtWork& scoring = scorings.emplace_back(start(work, files, seed, *plan));
     add_consumers(work, rows, scoring);
     for (const auto& consumer : scoring.consumers) consumers.push_back(consumer.get());
   }
   run_consumers(work, consumers);
-  std::vector<std::pair<Scoring*, size_t>> unfinished;  // variants of all
-  for (Scoring& scoring : scorings) {
-    for (StatisticConsumer* watcher : scoring.statistics) {
-      const std::vector<double> seen = watcher->finish();
-      auto& total = scoring.observed.statistic;
-      total.resize(seen.size(), 0.0);
-      for (size_t k = 0; k < seen.size(); ++k) total[k] += seen[k];
-    }
-    const bool weighted = !stage<Weight>(scoring, "weight").changes_nothing() ||
-                          !scoring.settings().is("normalize", "none");
-    if (weighted) scoring.factor = factors(work, scoring);
-    const size_t variants = scoring.job->free_slots.size();
-    scoring.job->results.assign(variants, nullptr);
-    for (size_t variant = 0; variant < variants; ++variant)
-      unfinished.emplace_back(&scoring, variant);
+  std::vector<std::vector<std::shared_ptr<ScoredLayer>>> results(plans.size());
+  std::vector<std::pair<size_t, size_t>> unfinished;  // plan and variant
+  for (size_t p = 0; p < plans.size(); ++p) {
+    finish_statistics(work, scorings[p]);
+    results[p].resize(plans[p]->free_slots.size());
+    for (size_t variant = 0; variant < results[p].size(); ++variant)
+      unfinished.emplace_back(p, variant);
   }
   parallel_for(std::ssize(unfinished), [&](int64_t at) {
-    const auto& [scoring, variant] = unfinished[static_cast<size_t>(at)];
-    auto& result = scoring->job->results[variant];
+    const auto [p, variant] = unfinished[static_cast<size_t>(at)];
+    PlanAtWork& scoring = scorings[p];
     // Scores that do not depend on the variant are there once.
-    if (scoring->grouped.size() == scoring->job->results.size())
-      result = finish_variant(work, *scoring, std::move(scoring->grouped[variant]));
+    if (scoring.grouped.size() == results[p].size())
+      results[p][variant] = finish_variant(work, scoring, std::move(scoring.grouped[variant]));
     else
-      result = finish_variant(work, *scoring, scoring->grouped.front());
+      results[p][variant] = finish_variant(work, scoring, scoring.grouped.front());
   });
+  return results;
 }
 
 }  // namespace kvsim

@@ -6,25 +6,17 @@
 
 namespace kvsim {
 
-SegmentScorer::SegmentScorer(LayerWork& work, const ScoreJob& job, const Segment& segment,
+SegmentScorer::SegmentScorer(LayerWork& work, const ScorePlan& plan, const Segment& segment,
                              RowsOfLayer& rows, std::vector<Table<double>>& results)
-    : RowConsumer(segment, job.settings->is("queries", "future")), work_(work), job_(job),
-      settings_(*job.settings), indicator_(Kinds<Indicator>::find(settings_.text("indicator"))),
-      aggregate_(Kinds<Aggregate>::find(settings_.text("aggregate"))),
-      smooth_(Kinds<Smooth>::find(settings_.text("smooth"))),
-      group_(Kinds<Group>::find(settings_.text("group"))), results_(results),
+    : RowConsumer(segment, plan.looks_ahead()), work_(work), plan_(plan), settings_(plan.settings),
+      indicator_(chosen<Indicator>(settings_)), aggregate_(chosen<Aggregate>(settings_)),
+      smooth_(chosen<Smooth>(settings_)), heads_(work, settings_), results_(results),
       rows_(rows.rows(settings_, segment)), made_(rows.memory()),
-      has_group_(indicator_.axes() == Axes::head_row && group_.span() != GroupSpan::head),
-      per_query_head_(settings_.is("granularity", "query")) {
-  const std::string& order = settings_.text("order");
-  const size_t a = order.find('a');
-  before_ = order.substr(0, a);
-  after_ = order.substr(a + 1);
+      after_(plan.steps.after_aggregate()) {
   const auto columns = static_cast<size_t>(segment.candidates.size());
-  if (whole_layer() && !groups_before())
-    layer_rows_.assign(job.free_slots.size(), Row(columns, 0.0));
-  if (whole_layer() && groups_before())  // rows wait for the next KV head
-    made_ = std::make_shared<Buffer<double>>();
+  if (heads_.whole_layer() && !groups_before())
+    layer_rows_.assign(plan.free_slots.size(), Row(columns, 0.0));
+  if (waits_for_layer()) made_ = std::make_shared<Buffer<double>>();  // for the next KV head
 }
 
 AttentionPass SegmentScorer::wanted() const {
@@ -32,7 +24,7 @@ AttentionPass SegmentScorer::wanted() const {
   pass.look_ahead = looks_ahead();
   pass.logits = indicator_.needs_logits();
   pass.outputs = indicator_.needs_outputs();
-  pass.rows_outer = whole_layer() && groups_before();
+  pass.rows_outer = waits_for_layer();
   if (pass.outputs && !segment().positions.empty())  // what the output is made of, all of it
     pass.columns = std::max(work_.entries(), segment().positions.back() + 1);
   return pass;
@@ -43,7 +35,7 @@ AttentionPass SegmentScorer::wanted() const {
 std::optional<AttentionSumRequest> SegmentScorer::wanted_sums() const {
   const auto term = (*rows_)->summed_as();
   if (!term || smooth_.drift() != Drift::none || smooths_before() ||
-      (has_group_ && groups_before() && (!group_.linear() || whole_layer())))
+      (groups_before() && (!heads_.linear() || heads_.whole_layer())))
     return std::nullopt;
   const auto aggregation = aggregate_.start(settings_, segment().rows(),
                                             segment().candidates.size());
@@ -81,9 +73,10 @@ void SegmentScorer::take_sums(const TakenSums& taken) {
       sum.assign(from.begin(), from.end());
       (*rows_)->scale(query_head, candidates, sum);
     });
-    if (one_unit()) {  // the sum of the group's rows is the group of the heads' sums
+    if (groups_before()) {  // the sum of the group's rows is the group of the heads' sums
       Row group(of_head.front().size());
-      for (int u = 0; u < heads; ++u) group_.add(u, heads, of_head[static_cast<size_t>(u)], group);
+      for (int u = 0; u < heads; ++u)
+        heads_.add(kv_head, u, of_head[static_cast<size_t>(u)], group);
       of_head.assign(1, std::move(group));
     }
     open_units(static_cast<int>(of_head.size()));
@@ -93,14 +86,9 @@ void SegmentScorer::take_sums(const TakenSums& taken) {
   }
 }
 
-bool SegmentScorer::one_unit() const {
-  return indicator_.axes() == Axes::group_row || (has_group_ && groups_before());
-}
-
 /// Are rows taken from where the indicator has them, without a copy?
 bool SegmentScorer::rows_in_place(const AttentionBlock& block) const {
-  return !(has_group_ && groups_before()) && !smooths_before() &&
-         !(*rows_)->stored_row(block, 0, 0).empty();
+  return !groups_before() && !smooths_before() && !(*rows_)->stored_row(block, 0, 0).empty();
 }
 
 std::span<double> SegmentScorer::made(const AttentionBlock& block, size_t unit, int64_t row) const {
@@ -128,15 +116,14 @@ void SegmentScorer::open_units(int count) {
       unit.aggregation->add(j, 0, nothing);
     }
     if (smooth_.drift() != Drift::none)
-      unit.drift = std::make_unique<DriftTracker>(job_.free_slots, rows);
+      unit.drift = std::make_unique<DriftTracker>(plan_.free_slots, rows);
   }
 }
 
 void SegmentScorer::start(const AttentionBlock& block, int64_t first_row) {
   rows_->start(block, first_row);
-  const bool first_of_unit = first_row == 0 &&
-                             (!(whole_layer() && groups_before()) || block.kv_head == 0);
-  if (first_of_unit) open_units(one_unit() ? 1 : block.heads);
+  const bool first_of_unit = first_row == 0 && (!waits_for_layer() || heads_.begins(block.kv_head));
+  if (first_of_unit) open_units(units());
   if (!rows_in_place(block))
     made_->reserve(std::ssize(units_) * block.rows * segment().candidates.size());
 }
@@ -154,14 +141,13 @@ int64_t SegmentScorer::visible(int64_t position) const {
 void SegmentScorer::run(const AttentionBlock& block, int64_t first_row, int task) {
   const auto unit = static_cast<size_t>(task / block.rows);
   const int64_t row = task % block.rows;
-  const bool of_group = has_group_ && groups_before();
-  if (of_group)
+  if (groups_before())
     make_group_row(block, row);
   else
     make_head_row(block, unit, row);
   if (smooth_.drift() == Drift::indicator && complete(block))
     units_[unit].drift->add(first_row + row, made_row(block, unit, row));
-  if (smooth_.drift() == Drift::attention && !of_group)
+  if (smooth_.drift() == Drift::attention && !groups_before())
     follow_attention(block, unit, row, first_row + row);
 }
 
@@ -186,17 +172,15 @@ void SegmentScorer::follow_attention(const AttentionBlock& block, size_t head, i
 
 /// The heads of the block, added to those of blocks before where the whole layer is one unit.
 void SegmentScorer::make_group_row(const AttentionBlock& block, int64_t row) {
-  const int heads = whole_layer() ? work_.query_heads() : block.heads;
-  const int first_head = whole_layer() ? block.kv_head * block.heads : 0;
   const auto made = this->made(block, 0, row);
   static thread_local Row plain, smoothed;
   plain.resize(made.size());
   smoothed.resize(made.size());
-  const bool smooths_heads = smooths_before() && before_.starts_with('s');
+  const bool smooths_heads = smooths_before() && plan_.steps.starts_with(ScoringStep::smooth);
   for (int head = 0; head < block.heads; ++head) {
     (*rows_)->row(block, head, row, segment().candidates, plain);
     if (smooths_heads) smooth_.apply(settings_, PositionDrift(0), plain, smoothed);
-    group_.add(first_head + head, heads, smooths_heads ? smoothed : plain, made);
+    heads_.add(block.kv_head, head, smooths_heads ? smoothed : plain, made);
   }
   if (!smooths_before() || smooths_heads || !complete(block)) return;
   std::ranges::copy(made, plain.begin());
@@ -248,7 +232,7 @@ void SegmentScorer::close_kv_head(int kv_head) {
     aggregation.finish(row);
   });
   (*rows_)->finish(kv_head * work_.group_size(), segment().candidates, rows);
-  parallel_for(static_cast<int64_t>(job_.free_slots.size()), [&](int64_t variant) {
+  parallel_for(std::ssize(plan_.free_slots), [&](int64_t variant) {
     close_variant(kv_head, static_cast<size_t>(variant), rows);
   });
 }
@@ -256,32 +240,26 @@ void SegmentScorer::close_kv_head(int kv_head) {
 /// The stages after aggregation, for one KV head (or the layer) and one variant.
 void SegmentScorer::close_variant(int kv_head, size_t variant, const std::vector<Row>& aggregated) {
   std::vector<Row> rows = aggregated;
-  for (char letter : after_) {
-    if (letter == 's') {
+  for (const ScoringStep step : after_) {
+    if (step == ScoringStep::smooth) {
       for (size_t u = 0; u < rows.size(); ++u) smooth_into(variant, units_[u], rows[u]);
-    } else if (letter == 'g' && has_group_) {
-      const int heads = whole_layer() ? work_.query_heads() : work_.group_size();
-      const int first = whole_layer() ? kv_head * work_.group_size() : 0;
-      Row combined = whole_layer() ? layer_rows_[variant] : Row(rows[0].size());
+    } else if (heads_.combines()) {
+      Row combined = heads_.whole_layer() ? layer_rows_[variant] : Row(rows[0].size());
       for (size_t u = 0; u < rows.size(); ++u)
-        group_.add(first + static_cast<int>(u), heads, rows[u], combined);
-      if (whole_layer()) layer_rows_[variant] = combined;
-      if (whole_layer() && !last_kv_head(kv_head)) return;
+        heads_.add(kv_head, static_cast<int>(u), rows[u], combined);
+      if (heads_.whole_layer()) layer_rows_[variant] = combined;
+      if (!heads_.complete(kv_head)) return;
       rows.assign(1, std::move(combined));
     }
   }
-  if (whole_layer()) {
-    for (int64_t owner = 0; owner < results_[variant].rows(); ++owner)
-      write(variant, owner, rows[0]);
-    return;
-  }
-  const int64_t first = per_query_head_ ? kv_head * work_.group_size() : kv_head;
-  for (size_t u = 0; u < rows.size(); ++u) write(variant, first + static_cast<int64_t>(u), rows[u]);
+  for (size_t u = 0; u < rows.size(); ++u)
+    write(variant, heads_.owners(kv_head, static_cast<int>(u)), rows[u]);
 }
 
-void SegmentScorer::write(size_t variant, int64_t owner, std::span<const double> row) {
-  std::copy(row.begin(), row.end(),
-            results_[variant].row(owner).begin() + segment().candidates.begin);
+void SegmentScorer::write(size_t variant, Range owners, std::span<const double> row) {
+  for (int64_t owner = owners.begin; owner < owners.end; ++owner)
+    std::copy(row.begin(), row.end(),
+              results_[variant].row(owner).begin() + segment().candidates.begin);
 }
 
 }  // namespace kvsim

@@ -1,14 +1,13 @@
 #pragma once
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "sim/policy/drift_tracker.hpp"
+#include "sim/policy/head_grouping.hpp"
 #include "sim/policy/row_consumer.hpp"
 #include "sim/policy/scoring.hpp"
 #include "sim/policy/shared_rows.hpp"
 #include "sim/stages/aggregate/aggregate.hpp"
-#include "sim/stages/group/group.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/smooth/smooth.hpp"
 
@@ -18,8 +17,8 @@ namespace kvsim {
 /// indicators that have queries. Writes [owners][n] per variant.
 class SegmentScorer : public RowConsumer {
  public:
-  /// `results`: grouped scores, one table [owners][n] per variant of the job.
-  SegmentScorer(LayerWork& work, const ScoreJob& job, const Segment& segment, RowsOfLayer& rows,
+  /// `results`: grouped scores, one table [owners][n] per variant of the plan.
+  SegmentScorer(LayerWork& work, const ScorePlan& plan, const Segment& segment, RowsOfLayer& rows,
                 std::vector<Table<double>>& results);
 
   AttentionPass wanted() const override;
@@ -38,17 +37,21 @@ class SegmentScorer : public RowConsumer {
     std::unique_ptr<DriftTracker> drift;
   };
 
-  bool groups_before() const { return before_.find('g') != std::string::npos; }
-  bool smooths_before() const {
-    return before_.find('s') != std::string::npos && !smooth_.changes_nothing();
+  /// Are rows grouped, or smoothed, before they are aggregated?
+  bool groups_before() const {
+    return heads_.combines() && plan_.steps.before_aggregate(ScoringStep::group);
   }
-  bool whole_layer() const { return has_group_ && group_.span() == GroupSpan::layer; }
-  bool last_kv_head(int kv_head) const { return kv_head + 1 == work_.kv_heads(); }
+  bool smooths_before() const {
+    return plan_.steps.before_aggregate(ScoringStep::smooth) && !smooth_.changes_nothing();
+  }
+  /// Are rows grouped over all KV heads before they are aggregated?
+  bool waits_for_layer() const { return groups_before() && heads_.whole_layer(); }
   /// Have the rows of the block all their heads?
   bool complete(const AttentionBlock& block) const {
-    return !(whole_layer() && groups_before()) || last_kv_head(block.kv_head);
+    return !waits_for_layer() || heads_.complete(block.kv_head);
   }
-  bool one_unit() const;
+  /// Rows of a KV head that are aggregated.
+  int units() const { return groups_before() ? 1 : heads_.rows_per_query(); }
   bool rows_in_place(const AttentionBlock& block) const;
   std::span<double> made(const AttentionBlock& block, size_t unit, int64_t row) const;
   std::span<const double> made_row(const AttentionBlock& block, size_t unit, int64_t row) const;
@@ -61,23 +64,21 @@ class SegmentScorer : public RowConsumer {
   void close_kv_head(int kv_head);
   void close_variant(int kv_head, size_t variant, const std::vector<Row>& rows);
   void smooth_into(size_t variant, const Unit& unit, Row& row) const;
-  void write(size_t variant, int64_t owner, std::span<const double> row);
+  void write(size_t variant, Range owners, std::span<const double> row);
 
   LayerWork& work_;
-  const ScoreJob& job_;
+  const ScorePlan& plan_;
   const Settings& settings_;
   const Indicator& indicator_;
   const Aggregate& aggregate_;
   const Smooth& smooth_;
-  const Group& group_;
+  HeadGrouping heads_;
   std::vector<Table<double>>& results_;
   std::shared_ptr<SharedRows> rows_;
   std::shared_ptr<Buffer<double>> made_;  // [unit][block rows][candidates] as they are aggregated
-  std::string before_, after_;            // letters of `order` on either side of `a`
-  bool has_group_;                        // heads are combined at all
-  bool per_query_head_;
-  std::vector<Unit> units_;      // of the KV head at work, or of the layer
-  std::vector<Row> layer_rows_;  // per variant, heads combined so far (group=layer-mean)
+  std::vector<ScoringStep> after_;        // what comes after aggregation
+  std::vector<Unit> units_;               // of the KV head at work, or of the layer
+  std::vector<Row> layer_rows_;           // per variant, heads combined so far (group=layer-mean)
 };
 
 }  // namespace kvsim

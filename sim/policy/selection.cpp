@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "sim/stages/constrain/constrain.hpp"
+#include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/protect/protect.hpp"
 #include "sim/stages/protect/stage1.hpp"
 
@@ -35,58 +35,68 @@ struct Selection::Part {
   std::vector<uint32_t> forced;   // best first
 };
 
+Selection::Selection(const PreparedRecord& record, const PreparedBudget& budget,
+                     const ScoredLayer& scored)
+    : Selection(record, budget, scored, scored.ranking.at(record.ties_by_raw), nullptr) {}
+
+Selection::Selection(const PreparedRecord& record, const PreparedBudget& budget,
+                     const ScoredLayer& scored, const Ranking& ranking,
+                     const KeptSets* unconstrained)
+    : record_(record), budget_(budget), scored_(scored), ranking_(ranking),
+      unconstrained_(unconstrained) {}
+
 /// Protected entries of part k, fractions multiplying `budget`. A record that is not scored anew
 /// in its segments is protected as if it had none.
 std::vector<uint32_t> Selection::protection(int64_t owner, size_t k, int64_t budget,
                                             bool by_deviation) const {
-  const ScoredLayer& scored = *in_.scored;
-  const size_t last = in_.rescored ? scored.segments.size() - 1 : 0;
+  const size_t last = record_.rescored ? scored_.segments.size() - 1 : 0;
   ProtectRequest request;
-  request.settings = in_.settings;
-  request.whitelist = in_.whitelist;
-  request.range = in_.rescored ? scored.segments[k].range : whole();
+  request.settings = &record_.settings;
+  request.whitelist = &record_.whitelist;
+  request.range = record_.rescored ? scored_.segments[k].range : whole();
   request.first = k == 0;
   request.last = k == last;
-  request.window = scored.segments[in_.rescored ? k : last].window;
+  request.window = scored_.segments[record_.rescored ? k : last].window;
   request.budget = budget;
-  if (by_deviation && !scored.deviation.empty()) request.deviation = scored.deviation.row(owner);
-  request.candidate = scored.candidate;
+  if (by_deviation && !scored_.deviation.empty()) request.deviation = scored_.deviation.row(owner);
+  request.candidate = scored_.candidate;
   return protected_entries(request);
 }
 
 std::vector<uint32_t> Selection::forced(int64_t owner, Range range, int64_t budget, bool before,
                                         const std::vector<uint32_t>& guarded) const {
-  std::vector<uint8_t> is_protected(static_cast<size_t>(in_.scored->entries()), 0);
+  std::vector<uint8_t> is_protected(static_cast<size_t>(scored_.entries()), 0);
   for (uint32_t i : guarded) is_protected[i] = 1;
   Stage1Request request;
-  request.settings = in_.settings;
-  request.scored = in_.scored;
+  request.settings = &record_.settings;
+  request.scored = &scored_;
   request.owner = owner;
   request.range = range;
   request.budget = budget;
   request.protected_count = static_cast<int64_t>(guarded.size());
   request.is_protected = &is_protected;
-  request.mass_cap = in_.mass_cap;
-  request.kvpress_kept = in_.kvpress_kept;
-  request.budget_is_count = in_.budget_is_count;
-  if (in_.by_unweighted)
-    request.by_unweighted = &in_.by_unweighted->order[static_cast<size_t>(owner)];
-  const auto& stage = Kinds<Stage1>::find(in_.settings->text("stage1"));
+  request.mass_cap = budget_.mass_cap;
+  request.kvpress_kept = budget_.kvpress_kept;
+  request.budget_is_count = budget_.is_count;
+  if (!scored_.unweighted.empty())
+    request.by_unweighted =
+        &scored_.ranking_unweighted.at(record_.ties_by_raw).order[static_cast<size_t>(owner)];
+  const auto& stage = record_.stage<Stage1>();
   return before ? stage.before_allocate(request) : stage.after_allocate(request);
 }
 
 Guaranteed Selection::guaranteed(int64_t owner) const {
   Guaranteed sure;
-  if (in_.rescored) {
-    const std::vector<int64_t> parts = shares(owner, in_.budget);
+  if (record_.rescored) {
+    const std::vector<int64_t> parts = shares(owner, budget_.entries);
     for (size_t k = 0; k < parts.size(); ++k)
       for (uint32_t i : protection(owner, k, parts[k])) sure.entries.push_back(i);
   } else {
-    sure.entries = protection(owner, 0, in_.budget);
+    sure.entries = protection(owner, 0, budget_.entries);
   }
   sure.guarded = static_cast<int64_t>(sure.entries.size());
-  if (in_.rescored) return sure;
-  const auto first = forced(owner, whole(), in_.budget, true, sure.entries);
+  if (record_.rescored) return sure;
+  const auto first = forced(owner, whole(), budget_.entries, true, sure.entries);
   sure.entries.insert(sure.entries.end(), first.begin(), first.end());
   return sure;
 }
@@ -94,33 +104,33 @@ Guaranteed Selection::guaranteed(int64_t owner) const {
 std::vector<int64_t> Selection::shares(int64_t owner, int64_t b) const {
   ShareRequest request;
   request.budget = b;
-  for (const Range& range : *in_.ranges) request.sizes.push_back(range.size());
-  request.position = in_.settings->is("indicator", "position");
+  for (const Range& range : record_.ranges) request.sizes.push_back(range.size());
+  request.position = record_.stage<Indicator>().is_position();
   if (request.position)
-    request.sinks = std::min({in_.settings->count("sinks"), request.sizes[0], b});
-  if (in_.unconstrained) {
-    for (const Range& range : *in_.ranges) {
-      const auto& all = in_.unconstrained->owners[static_cast<size_t>(owner)];
+    request.sinks = std::min({record_.settings.count(keys::sinks), request.sizes[0], b});
+  if (unconstrained_) {
+    for (const Range& range : record_.ranges) {
+      const auto& all = unconstrained_->owners[static_cast<size_t>(owner)];
       request.unconstrained.push_back(
           std::ranges::count_if(all, [&](uint32_t i) { return range.contains(i); }));
     }
   }
-  return Kinds<Constrain>::find(in_.settings->text("constrain")).shares(*in_.settings, request);
+  return record_.stage<Constrain>().shares(record_.settings, request);
 }
 
 void Selection::select(int64_t owner, int64_t b, KeptSets& kept) const {
   const std::vector<int64_t> parts = shares(owner, b);
   std::vector<uint32_t> guarded, first;
-  if (!in_.rescored) {
-    guarded = protection(owner, 0, in_.budget);
-    first = forced(owner, whole(), in_.budget, true, guarded);
+  if (!record_.rescored) {
+    guarded = protection(owner, 0, budget_.entries);
+    first = forced(owner, whole(), budget_.entries, true, guarded);
     const auto later = forced(owner, whole(), b, false, guarded);
     first.insert(first.end(), later.begin(), later.end());
   }
   kept.tied[static_cast<size_t>(owner)] = 0;
   for (size_t k = 0; k < parts.size(); ++k) {
-    Part part{.range = (*in_.ranges)[k], .share = parts[k], .guarded = {}, .forced = {}};
-    if (in_.rescored) {
+    Part part{.range = record_.ranges[k], .share = parts[k], .guarded = {}, .forced = {}};
+    if (record_.rescored) {
       part.guarded = protection(owner, k, part.share);
       part.forced = forced(owner, part.range, part.share, false, part.guarded);
     } else {
@@ -128,17 +138,18 @@ void Selection::select(int64_t owner, int64_t b, KeptSets& kept) const {
       std::ranges::copy_if(guarded, std::back_inserter(part.guarded), inside);
       std::ranges::copy_if(first, std::back_inserter(part.forced), inside);
     }
-    const auto& allocate = Kinds<Allocate>::find(in_.settings->text("allocate"));
-    if (allocate.lets_protected_compete(*in_.settings)) order_by_position(part);
+    const auto& allocate = record_.stage<Allocate>();
+    if (allocate.lets_protected_compete(record_.settings)) order_by_position(part);
     take(owner, part, kept);
   }
-  sort_entries(in_.scored->entries(), kept.owners[static_cast<size_t>(owner)]);
+  sort_entries(scored_.entries(), kept.owners[static_cast<size_t>(owner)]);
   auto& sure = kept.guarded[static_cast<size_t>(owner)];
   std::ranges::sort(sure);
-  if (in_.scored->deviation.empty()) return;
+  if (scored_.deviation.empty()) return;
   std::vector<uint32_t> placed;
-  for (size_t k = 0; k < (in_.rescored ? parts.size() : 1); ++k)
-    for (const uint32_t i : protection(owner, k, in_.rescored ? parts[k] : in_.budget, false))
+  for (size_t k = 0; k < (record_.rescored ? parts.size() : 1); ++k)
+    for (const uint32_t i :
+         protection(owner, k, record_.rescored ? parts[k] : budget_.entries, false))
       placed.push_back(i);
   std::ranges::sort(placed);
   const auto others = std::ranges::stable_partition(
@@ -150,7 +161,7 @@ void Selection::select(int64_t owner, int64_t b, KeptSets& kept) const {
 /// Newest first, as they won their places; only whitelisted entries, which every head keeps, first.
 void Selection::order_by_position(Part& part) const {
   const auto listed = [&](uint32_t i) {
-    return std::ranges::any_of(*in_.whitelist, [i](const Range& r) { return r.contains(i); });
+    return std::ranges::any_of(record_.whitelist, [i](const Range& r) { return r.contains(i); });
   };
   std::ranges::sort(part.guarded, [&](uint32_t a, uint32_t b) {
     return listed(a) != listed(b) ? listed(a) : a > b;
@@ -161,7 +172,7 @@ void Selection::order_by_position(Part& part) const {
 /// The first `share` entries of a part in the order protected, forced, score.
 void Selection::take(int64_t owner, const Part& part, KeptSets& kept) const {
   auto& entries = kept.owners[static_cast<size_t>(owner)];
-  std::vector<uint8_t> sure(static_cast<size_t>(in_.scored->entries()), 0);
+  std::vector<uint8_t> sure(static_cast<size_t>(scored_.entries()), 0);
   int64_t left = part.share;
   for (uint32_t i : part.guarded) {
     sure[i] = 1;
@@ -174,11 +185,11 @@ void Selection::take(int64_t owner, const Part& part, KeptSets& kept) const {
     sure[i] = 1;
     if (left-- > 0) entries.push_back(i);
   }
-  const auto score = in_.ranking->score->row(owner);
+  const auto score = ranking_.score->row(owner);
   double threshold = 0;
   int64_t tied = 0;
   bool by_score = false;
-  for (uint32_t i : in_.ranking->order[static_cast<size_t>(owner)]) {
+  for (uint32_t i : ranking_.order[static_cast<size_t>(owner)]) {
     if (sure[i] || !part.range.contains(i)) continue;
     if (left > 0) {
       --left;

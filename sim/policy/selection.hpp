@@ -3,31 +3,13 @@
 #include <vector>
 
 #include "sim/core/kept_sets.hpp"
-#include "sim/stages/allocate/allocate.hpp"
-#include "sim/stages/scored_layer.hpp"
-#include "sim/stages/settings.hpp"
+#include "sim/policy/prepared_record.hpp"
 
 namespace kvsim {
 
 /// Candidates of every owner, best first (policies.md 10).
 Ranking rank(const Table<double>& score, const Table<double>& raw, bool tie_by_raw,
              const std::vector<uint8_t>& candidate);
-
-/// Everything that selection of one layer at one budget needs, the same for all owners.
-struct SelectionInput {
-  const Settings* settings = nullptr;
-  const ScoredLayer* scored = nullptr;
-  const Ranking* ranking = nullptr;        ///< by the final score
-  const Ranking* by_unweighted = nullptr;  ///< only for stages that ask for it
-  const std::vector<Range>* whitelist = nullptr;
-  const std::vector<Range>* ranges = nullptr;  ///< segments that share the budget
-  bool rescored = false;  ///< segments were scored and are protected on their own
-  int64_t budget = 0;     ///< B
-  bool budget_is_count = false;
-  int64_t mass_cap = 0;  ///< see Stage1Request
-  double kvpress_kept = 0;
-  const KeptSets* unconstrained = nullptr;  ///< for constraints that compare with it
-};
 
 /// What is kept for sure, before budgets are allocated: protected entries in the order of their
 /// grant, then those that stage 1 forces.
@@ -38,7 +20,12 @@ struct Guaranteed {
 
 class Selection {
  public:
-  explicit Selection(const SelectionInput& input) : in_(input) {}
+  /// Of one layer at one budget, the same for all owners. The rankings of `scored` are made.
+  Selection(const PreparedRecord& record, const PreparedBudget& budget, const ScoredLayer& scored);
+  /// With another ranking by the final score; and, for constraints that compare with it, what the
+  /// record without them keeps.
+  Selection(const PreparedRecord& record, const PreparedBudget& budget, const ScoredLayer& scored,
+            const Ranking& ranking, const KeptSets* unconstrained);
   Guaranteed guaranteed(int64_t owner) const;
   /// Kept entries, guarded ones and ties of one owner with b entries; written to `kept`.
   void select(int64_t owner, int64_t b, KeptSets& kept) const;
@@ -52,9 +39,13 @@ class Selection {
   std::vector<int64_t> shares(int64_t owner, int64_t b) const;
   void order_by_position(Part& part) const;
   void take(int64_t owner, const Part& part, KeptSets& kept) const;
-  Range whole() const { return {0, in_.scored->entries()}; }
+  Range whole() const { return {0, scored_.entries()}; }
 
-  const SelectionInput& in_;
+  const PreparedRecord& record_;
+  const PreparedBudget& budget_;
+  const ScoredLayer& scored_;
+  const Ranking& ranking_;
+  const KeptSets* unconstrained_;
 };
 
 }  // namespace kvsim

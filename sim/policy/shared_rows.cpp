@@ -1,5 +1,7 @@
 #include "sim/policy/shared_rows.hpp"
 
+#include <set>
+
 namespace kvsim {
 
 void SharedRows::start(const AttentionBlock& block, int64_t first_row) {
@@ -10,17 +12,18 @@ void SharedRows::start(const AttentionBlock& block, int64_t first_row) {
 }
 
 std::shared_ptr<SharedRows> RowsOfLayer::rows(const Settings& settings, const Segment& segment) {
-  const auto& indicator = Kinds<Indicator>::find(settings.text("indicator"));
-  std::string name = indicator.info().name;
-  for (const std::string& key : indicator.info().keys) name += "," + settings.text(key);
+  const auto& indicator = chosen<Indicator>(settings);
+  // Rows can depend on nothing but what they are given: the values that name them.
+  std::set<std::string> keys(indicator.info().keys.begin(), indicator.info().keys.end());
+  keys.insert({"indicator", "queries"});
+  const Settings given = settings.only(keys);
   // These decide which blocks come, and in which order.
-  for (const char* key : {"queries", "granularity", "group", "order"}) {
-    name += "," + settings.text(key);
-  }
-  const Key key{name, segment.candidates.begin, segment.candidates.end, segment.positions};
-  auto& found = rows_[key];
+  keys.insert({"granularity", "group", "order"});
+  const Name name{settings.only(keys).values(), segment.candidates.begin, segment.candidates.end,
+                  segment.positions};
+  auto& found = rows_[name];
   if (found == nullptr) {
-    found = std::make_shared<SharedRows>(indicator.rows(work_, settings, segment));
+    found = std::make_shared<SharedRows>(indicator.rows(work_, given, segment));
   }
   return found;
 }

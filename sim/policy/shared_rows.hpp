@@ -32,10 +32,11 @@ class RowsOfLayer {
   std::shared_ptr<Buffer<double>> memory() { return memory_; }
 
  private:
-  using Key = std::tuple<std::string, int64_t, int64_t, std::vector<int64_t>>;
+  using Name =
+      std::tuple<std::map<std::string, std::string>, int64_t, int64_t, std::vector<int64_t>>;
   LayerWork& work_;
   std::shared_ptr<Buffer<double>> memory_ = std::make_shared<Buffer<double>>();
-  std::map<Key, std::shared_ptr<SharedRows>> rows_;
+  std::map<Name, std::shared_ptr<SharedRows>> rows_;
 };
 
 }  // namespace kvsim

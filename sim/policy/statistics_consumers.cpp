@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/stages/queries/queries.hpp"
+
 namespace kvsim {
 namespace {
 
@@ -54,11 +56,9 @@ void MassConsumer::run(const AttentionBlock& block, int64_t, int) {
 
 DeviationConsumer::DeviationConsumer(LayerWork& work, const Settings& settings,
                                      const Segment& segment, Table<double>& deviation)
-    : RowConsumer(segment, settings.is("queries", "future")), work_(work),
-      indicator_(Kinds<Indicator>::find(settings.text("indicator"))),
-      group_(Kinds<Group>::find(settings.text("group"))),
+    : RowConsumer(segment, chosen<Queries>(settings).looks_ahead()), work_(work),
+      indicator_(chosen<Indicator>(settings)), heads_(work, settings),
       rows_(indicator_.rows(work, settings, segment)), deviation_(deviation),
-      layer_(indicator_.axes() == Axes::head_row && group_.span() == GroupSpan::layer),
       seen_(static_cast<size_t>(segment.candidates.size()), 0.0) {
   auto later = segment.positions.begin();  // queries at or after the entry; ascending
   for (size_t c = 0; c < seen_.size(); ++c) {
@@ -73,7 +73,7 @@ AttentionPass DeviationConsumer::wanted() const {
   pass.look_ahead = looks_ahead();
   pass.logits = indicator_.needs_logits();
   pass.outputs = indicator_.needs_outputs();
-  pass.rows_outer = layer_;
+  pass.rows_outer = heads_.whole_layer();
   if (pass.outputs && !segment().positions.empty())
     pass.columns = std::max(work_.entries(), segment().positions.back() + 1);
   return pass;
@@ -81,8 +81,7 @@ AttentionPass DeviationConsumer::wanted() const {
 
 /// Sums will do for the mean or the sum of attention over the heads of a group.
 std::optional<AttentionSumRequest> DeviationConsumer::wanted_sums() const {
-  if (!rows_->is_attention() || indicator_.axes() != Axes::head_row || !group_.linear() ||
-      group_.span() != GroupSpan::kv_group)
+  if (!rows_->is_attention() || !heads_.combines() || !heads_.linear() || heads_.whole_layer())
     return std::nullopt;
   return plain_sums(work_, *this, {AttentionSum::Of::group_mean, AttentionSum::Of::group_square});
 }
@@ -101,20 +100,18 @@ void DeviationConsumer::take_sums(const TakenSums& taken) {
     make_deviations();
     // That of the group's row, as if every head's were the mean's.
     const auto out = deviation_.row(kv_head).subspan(first, seen_.size());
-    for (int head = 0; head < heads; ++head) group_.add(head, heads, squares_.front(), out);
+    for (int head = 0; head < heads; ++head) heads_.add(kv_head, head, squares_.front(), out);
   }
 }
 
 void DeviationConsumer::start(const AttentionBlock& block, int64_t first_row) {
   rows_->start(block);
-  if (layer_ && block.kv_head == 0)
-    combined_ = Table<double>(block.rows, segment().candidates.size());
-  if (first_row > 0 || (layer_ && block.kv_head > 0)) return;
-  const bool each_head = indicator_.axes() == Axes::head_row && group_.span() == GroupSpan::head;
-  const auto owners = static_cast<size_t>(each_head ? block.heads : 1);
+  if (!heads_.begins(block.kv_head)) return;
+  if (heads_.combines()) combined_ = Table<double>(block.rows, segment().candidates.size());
+  if (first_row > 0) return;
   const std::vector<double> zero(seen_.size(), 0.0);
-  sum_.assign(owners, zero);
-  squares_.assign(owners, zero);
+  sum_.assign(static_cast<size_t>(heads_.units()), zero);
+  squares_ = sum_;
 }
 
 /// Parts of the columns.
@@ -122,9 +119,9 @@ int DeviationConsumer::tasks(const AttentionBlock&) const {
   return static_cast<int>((segment().candidates.size() + kColumns - 1) / kColumns);
 }
 
-void DeviationConsumer::add(size_t owner, size_t first, std::span<const double> part) {
-  double* const sum = sum_[owner].data() + first;
-  double* const squares = squares_[owner].data() + first;
+void DeviationConsumer::add(int unit, size_t first, std::span<const double> part) {
+  double* const sum = sum_[static_cast<size_t>(unit)].data() + first;
+  double* const squares = squares_[static_cast<size_t>(unit)].data() + first;
   for (size_t c = 0; c < part.size(); ++c) {
     sum[c] += part[c];
     squares[c] += part[c] * part[c];
@@ -136,23 +133,17 @@ void DeviationConsumer::run(const AttentionBlock& block, int64_t, int task) {
   const int64_t begin = candidates.begin + task * kColumns;
   const Range part{begin, std::min(candidates.end, begin + kColumns)};
   const auto first = static_cast<size_t>(task * kColumns), size = static_cast<size_t>(part.size());
-  const bool rows_of_group = indicator_.axes() == Axes::group_row;
-  const int rows_per_query = rows_of_group ? 1 : block.heads;
-  const bool each_head = sum_.size() > 1 || group_.span() == GroupSpan::head;
-  const int first_head = layer_ ? block.kv_head * block.heads : 0;
-  const int heads = layer_ ? work_.query_heads() : block.heads;
-  std::vector<double> row(size), group(size);
+  std::vector<double> row(size);
   for (int64_t r = 0; r < block.rows; ++r) {
-    const std::span<double> combined = layer_ ? combined_.row(r).subspan(first, size) : group;
-    for (int head = 0; head < rows_per_query; ++head) {
-      rows_->row(block, head, r, part, row);
-      if (rows_of_group || each_head)
-        add(each_head && !rows_of_group ? static_cast<size_t>(head) : 0, first, row);
+    for (int x = 0; x < heads_.rows_per_query(); ++x) {
+      rows_->row(block, x, r, part, row);
+      if (heads_.combines())
+        heads_.add(block.kv_head, x, row, combined_.row(r).subspan(first, size));
       else
-        group_.add(first_head + head, heads, row, combined);
+        add(x, first, row);
     }
-    const bool complete = !layer_ || block.kv_head + 1 == work_.kv_heads();
-    if (!rows_of_group && !each_head && complete) add(0, first, combined);
+    if (heads_.combines() && heads_.complete(block.kv_head))
+      add(0, first, combined_.row(r).subspan(first, size));
   }
 }
 
@@ -168,17 +159,13 @@ void DeviationConsumer::make_deviations() {
 
 void DeviationConsumer::end(const AttentionBlock& block, int64_t first_row) {
   if (first_row + block.rows != static_cast<int64_t>(segment().positions.size())) return;
-  if (layer_ && block.kv_head + 1 < work_.kv_heads()) return;
+  if (!heads_.complete(block.kv_head)) return;
   make_deviations();
-  for (size_t owner = 0; owner < sum_.size(); ++owner) {
-    const auto write = [&](int64_t row) {
-      std::copy(squares_[owner].begin(), squares_[owner].end(),
-                deviation_.row(row).begin() + segment().candidates.begin);
-    };
-    if (layer_)
-      for (int64_t row = 0; row < deviation_.rows(); ++row) write(row);
-    else
-      write(static_cast<int64_t>(static_cast<size_t>(block.kv_head) * sum_.size() + owner));
+  for (int unit = 0; unit < heads_.units(); ++unit) {
+    const auto& deviation = squares_[static_cast<size_t>(unit)];
+    const Range owners = heads_.owners(block.kv_head, unit);
+    for (int64_t owner = owners.begin; owner < owners.end; ++owner)
+      std::ranges::copy(deviation, deviation_.row(owner).begin() + segment().candidates.begin);
   }
 }
 

@@ -3,10 +3,9 @@
 #include <optional>
 #include <vector>
 
+#include "sim/policy/head_grouping.hpp"
 #include "sim/policy/row_consumer.hpp"
 #include "sim/stages/allocate/allocate.hpp"
-#include "sim/stages/group/group.hpp"
-#include "sim/stages/indicator/indicator.hpp"
 
 namespace kvsim {
 
@@ -39,17 +38,16 @@ class DeviationConsumer : public RowConsumer {
   void end(const AttentionBlock& block, int64_t first_row) override;
 
  private:
-  void add(size_t owner, size_t first, std::span<const double> part);
+  void add(int unit, size_t first, std::span<const double> part);
   void make_deviations();
 
   LayerWork& work_;
   const Indicator& indicator_;
-  const Group& group_;
+  HeadGrouping heads_;
   std::unique_ptr<RowIndicator> rows_;
   Table<double>& deviation_;
-  bool layer_;              // one row for the whole layer
-  Table<double> combined_;  // [block rows][candidates], heads of the layer so far
-  std::vector<std::vector<double>> sum_, squares_;  // per row owner of the KV head at work
+  Table<double> combined_;                          // [block rows][candidates], heads so far
+  std::vector<std::vector<double>> sum_, squares_;  // per unit of the KV head at work
   std::vector<double> seen_;                        // [candidates] queries that see the entry
 };
 

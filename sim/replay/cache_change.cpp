@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sim/replay/compression.hpp"
+#include "sim/stages/common_keys.hpp"
 #include "sim/stages/quantize/quantize.hpp"
 #include "sim/stages/schedule/schedule.hpp"
 
@@ -28,13 +29,13 @@ bool leaves_out_entries(const LayerWork& work, const KeptSets& kept) {
 }
 
 bool changes_entries(const LayerWork& work, const KeptSets& kept, const Settings& settings) {
-  if (settings.is("positions", "cache")) return true;
+  if (moves_positions(settings)) return true;
   if (leaves_out_entries(work, kept) && merges(settings)) return true;
   return rounds_entries(work, kept, settings);
 }
 
 bool leaves_cache_alone(const LayerWork& work, const KeptSets& kept, const Settings& settings) {
-  const auto& schedule = Kinds<Schedule>::find(settings.text("schedule"));
+  const auto& schedule = chosen<Schedule>(settings);
   const bool goes_on = schedule.decodes() || schedule.repeats();
   if (goes_on && !kept.places.empty()) return false;
   return !leaves_out_entries(work, kept) && !rounds_entries(work, kept, settings);

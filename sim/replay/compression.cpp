@@ -10,10 +10,6 @@
 namespace kvsim {
 namespace {
 
-const Merge& merge_of(const Settings& settings) {
-  return Kinds<Merge>::find(settings.text("merge"));
-}
-
 /// An owner without slots.
 SlotCache empty_cache(const LayerWork& work, const KeptSets& kept, int owner) {
   const int heads = kept.per_query_head ? 1 : work.group_size();
@@ -37,7 +33,7 @@ void append_entries(const LayerWork& work, std::span<const uint32_t> entries, Sl
 std::unique_ptr<Estimates> first_estimates(const LayerWork& work, const SlotCache& cache,
                                            const Settings& settings, EstimateLines lines,
                                            int64_t budget) {
-  const auto& kind = Kinds<ScoreEstimate>::find(settings.text("score_estimate"));
+  const auto& kind = chosen<ScoreEstimate>(settings);
   const TraceInfo& info = work.info();
   const int64_t n = cache.size();
   const int64_t rows = std::min(kind.rows(settings, budget), n);
@@ -106,7 +102,7 @@ std::vector<int64_t> others(const std::vector<uint32_t>& kept, int64_t entries) 
 
 }  // namespace
 
-bool merges(const Settings& settings) { return merge_of(settings).merges(); }
+bool merges(const Settings& settings) { return chosen<Merge>(settings).merges(); }
 
 Table<float> mean_queries(const LayerTrace& layer, int first_head, int heads, int64_t begin,
                           int64_t end) {
@@ -146,7 +142,7 @@ std::vector<PairMerge> pairs_made(const MergeOwner& owner, const Settings& setti
 
 Compressed compress(LayerWork& work, const KeptSets& kept, const Settings& settings, uint64_t seed,
                     MergeMemory& memory, bool note_pairs) {
-  const Merge& merge = merge_of(settings);
+  const Merge& merge = chosen<Merge>(settings);
   std::vector<uint32_t> all(static_cast<size_t>(merge.merges() ? work.entries() : 0));
   std::iota(all.begin(), all.end(), 0u);
   Compressed result;

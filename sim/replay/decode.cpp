@@ -5,6 +5,7 @@
 
 #include "sim/core/parallel.hpp"
 #include "sim/replay/decode_scratch.hpp"
+#include "sim/stages/common_keys.hpp"
 
 namespace kvsim {
 namespace {
@@ -47,7 +48,7 @@ DecodeReplay::DecodeReplay(LayerWork& work, const LayerKept& kept,
       outcome.settings = &records[r].settings;
       outcome.changed = true;
       outcome.merging = merges(records[r].settings);
-      outcome.shares_defined = !records[r].settings.is("positions", "cache");
+      outcome.shares_defined = !moves_positions(records[r].settings);
     }
   }
 }

@@ -3,24 +3,18 @@
 
 #include "sim/replay/decode_scratch.hpp"
 #include "sim/stages/merge/votes.hpp"
+#include "sim/stages/protect/protect.hpp"
 #include "sim/stages/queries/queries.hpp"
+#include "sim/stages/schedule/schedule.hpp"
 #include "sim/stages/spans.hpp"
+#include "sim/stages/weight/weight.hpp"
 
 namespace kvsim {
-namespace {
-
-const Indicator& indicator_of(const Settings& settings) {
-  return Kinds<Indicator>::find(settings.text("indicator"));
-}
-const Group& group_of(const Settings& settings) {
-  return Kinds<Group>::find(settings.text("group"));
-}
-
-}  // namespace
 
 std::vector<uint8_t> listed_entries(const TraceInfo& info, const Settings& settings) {
   std::vector<uint8_t> listed(static_cast<size_t>(info.prompt_len), 0);
-  for (const Range& range : resolve_spans(settings.list("whitelist"), info.spans, info.prompt_len))
+  for (const Range& range :
+       resolve_spans(settings.list(keys::whitelist), info.spans, info.prompt_len))
     std::fill(listed.begin() + range.begin, listed.begin() + range.end, uint8_t{1});
   return listed;
 }
@@ -29,8 +23,8 @@ std::vector<uint8_t> listed_entries(const TraceInfo& info, const Settings& setti
 /// so the layer's mean goes by position; a head without the slot counts as 0.
 void DecodeRun::update_statistics() {
   if (scores_.empty()) return;
-  const Group& group = group_of(settings_);
-  const Indicator& indicator = indicator_of(settings_);
+  const Group& group = chosen<Group>(settings_);
+  const Indicator& indicator = chosen<Indicator>(settings_);
   const bool layer = group.span() == GroupSpan::layer;
   std::vector<Table<double>> grouped(owners_.size());
   for_owners([&](size_t o) {
@@ -58,8 +52,8 @@ void DecodeRun::update_statistics() {
   }
   for_owners([&](size_t o) {
     const std::vector<double> row = layer ? layer_row(o, by_position) : grouped[o].values();
-    scores_[o]->add(row, owners_[o].size());
-    if (!deviations_.empty()) deviations_[o]->add(row, owners_[o].size());
+    scores_[o]->add_row(row, owners_[o].size());
+    if (!deviations_.empty()) deviations_[o]->add_row(row, owners_[o].size());
   });
 }
 
@@ -76,10 +70,10 @@ std::vector<double> DecodeRun::layer_row(size_t owner,
 std::vector<uint8_t> DecodeRun::protection(size_t owner) const {
   const SlotCache& cache = owners_[owner];
   const int64_t b = kept_.places[owner];
-  const auto& queries = Kinds<Queries>::find(settings_.text("queries"));
+  const auto& queries = chosen<Queries>(settings_);
   const int64_t newest = std::max(queries.window(settings_, b, work_.info().total_len),
-                                  settings_.share("recent", b));
-  const int64_t sinks = settings_.count("sinks");
+                                  settings_.share(keys::recent, b));
+  const int64_t sinks = settings_.count(keys::sinks);
   std::vector<uint8_t> safe(static_cast<size_t>(cache.size()), 0);
   for (int64_t s = 0; s < cache.size(); ++s) {
     const int64_t position = cache.position(s);
@@ -91,12 +85,13 @@ std::vector<uint8_t> DecodeRun::protection(size_t owner) const {
 
 double DecodeRun::score(size_t owner, int64_t slot) const {
   const SlotCache& cache = owners_[owner];
-  const double score = scores_.empty() ? indicator_of(settings_).slot_score(
+  const double score = scores_.empty() ? chosen<Indicator>(settings_).slot_score(
                                              {seed_, work_.layer(), cache.owner(),
                                               cache.position(slot), cache.key(slot)})
                                        : scores_[owner]->score(slot);
   if (weights_.empty()) return score;
-  return (score + settings_.real("weight_epsilon")) * weights_[owner][static_cast<size_t>(slot)];
+  return (score + settings_.real(keys::weight_epsilon)) *
+         weights_[owner][static_cast<size_t>(slot)];
 }
 
 /// Slots that leave an owner that is over its budget, ascending.
@@ -109,8 +104,8 @@ std::vector<int64_t> DecodeRun::victims(size_t owner) const {
   for (int64_t s = 0; s < cache.size(); ++s)
     if (!safe[static_cast<size_t>(s)]) open.push_back(s);
   if (!deviations_.empty()) {  // of the rest, those of largest deviation (RoCo)
-    const int64_t spread = settings_.decimal("std_keep").floor_times(b) -
-                           settings_.share("recent", b);
+    const int64_t spread = settings_.decimal(keys::std_keep).floor_times(b) -
+                           settings_.share(keys::recent, b);
     const auto count = std::clamp<int64_t>(spread, 0, static_cast<int64_t>(open.size()));
     const SlotStatistic& deviation = *deviations_[owner];
     std::ranges::sort(open, [&](int64_t a, int64_t c) {
@@ -121,12 +116,12 @@ std::vector<int64_t> DecodeRun::victims(size_t owner) const {
     open.erase(open.begin(), open.begin() + count);
   }
   if (open.empty()) {  // the oldest that is no sink, or of the sinks the newest
-    const int64_t sinks = settings_.count("sinks");
+    const int64_t sinks = settings_.count(keys::sinks);
     int64_t oldest = 0;
     while (oldest + 1 < cache.size() && cache.position(oldest) < sinks) ++oldest;
     return {oldest};
   }
-  const int64_t batch = std::max<int64_t>(1, settings_.share("evict_batch", b));
+  const int64_t batch = std::max<int64_t>(1, settings_.share(keys::evict_batch, b));
   const auto count = std::min<int64_t>(batch, static_cast<int64_t>(open.size()));
   std::vector<double> scores(static_cast<size_t>(cache.size()));
   for (const int64_t s : open) scores[static_cast<size_t>(s)] = score(owner, s);
@@ -141,7 +136,7 @@ std::vector<int64_t> DecodeRun::victims(size_t owner) const {
 }
 
 void DecodeRun::evict() {
-  const auto& merge = Kinds<Merge>::find(settings_.text("merge"));
+  const auto& merge = chosen<Merge>(settings_);
   MergeRequest request{&settings_, seed_, work_.layer(), {}, &memory_};
   request.owners.resize(owners_.size());
   for_owners([&](size_t o) {

@@ -6,6 +6,7 @@
 
 #include "sim/core/parallel.hpp"
 #include "sim/replay/decode_scratch.hpp"
+#include "sim/stages/common_keys.hpp"
 #include "sim/stages/merge/votes.hpp"
 #include "sim/stages/normalize/normalize.hpp"
 #include "sim/stages/weight/weight.hpp"
@@ -21,10 +22,6 @@ std::vector<Table<float>> output_slices(const LayerTrace& layer, int first, int 
     layer.wo.read(first + x, 0, layer.wo.dim(1), slice.data());
   }
   return slices;
-}
-
-const Weight& weight_of(const Settings& settings) {
-  return Kinds<Weight>::find(settings.text("weight"));
 }
 
 }  // namespace
@@ -58,7 +55,7 @@ DecodeRun::~DecodeRun() = default;
 DecodeRun::DecodeRun(LayerWork& work, const KeptSets& kept, const Settings& settings, uint64_t seed)
     : work_(work), kept_(kept), settings_(settings), seed_(seed),
       whitelisted_(listed_entries(work.info(), settings)), scratch_(kept.owners.size()) {
-  if (Kinds<Indicator>::find(settings.text("indicator")).axes() == Axes::entry) return;
+  if (!scores_rows(settings)) return;
   prompt_ = std::make_unique<PromptStatistics>(work, settings,
                                                decode_segment(settings, kept.budget, work.info()));
 }
@@ -76,13 +73,13 @@ void DecodeRun::start() {
   }
   for (size_t o = 0; o < owners_.size(); ++o)
     merge_statistics(o, compressed.steps[o], compressed.evicted[o]);
-  const Weight& weight = weight_of(settings_);
+  const Weight& weight = chosen<Weight>(settings_);
   if (weight.changes_nothing()) return;
   weights_.resize(owners_.size());
   outputs_.resize(owners_.size());
   for (size_t o = 0; weight.needs_outputs() && o < owners_.size(); ++o)
     outputs_[o] = output_slices(work_.trace(), owners_[o].first_head(), owners_[o].heads());
-  if (Kinds<Normalize>::find(settings_.text("normalize")).per_entry()) {
+  if (chosen<Normalize>(settings_).per_entry()) {
     token_weight_.assign(static_cast<size_t>(work_.info().total_len), 0.0);
     std::set<int64_t> held;
     for (const SlotCache& cache : owners_)
@@ -103,13 +100,13 @@ void DecodeRun::sum_over_heads(int64_t position) {
   for (size_t o = 0; o < owners_.size(); ++o) {
     work_.trace().v.read(owners_[o].first_head() / work_.group_size(), position, position + 1,
                          value.data());
-    sum += weight_of(settings_).of_value(value, outputs_[o]);
+    sum += chosen<Weight>(settings_).of_value(value, outputs_[o]);
   }
 }
 
 void DecodeRun::weigh(size_t owner, int64_t slot) {
   const SlotCache& cache = owners_[owner];
-  double weight = weight_of(settings_).of_value(cache.value(slot), outputs_[owner]);
+  double weight = chosen<Weight>(settings_).of_value(cache.value(slot), outputs_[owner]);
   const double sum = token_weight_.empty()
                          ? 0
                          : token_weight_[static_cast<size_t>(cache.position(slot))];
@@ -164,7 +161,7 @@ void DecodeRun::append(size_t owner, int64_t position) {
 /// and slot r moves by (r - its position) + (position - s).
 const float* DecodeRun::keys_in_place(size_t owner, int64_t position) {
   const SlotCache& cache = owners_[owner];
-  if (!settings_.is("positions", "cache")) return cache.keys();
+  if (!moves_positions(settings_)) return cache.keys();
   const auto d = static_cast<size_t>(cache.key_dim());
   std::vector<float>& moved = scratch_[owner].moved_keys;
   moved.assign(cache.keys(), cache.keys() + cache.size() * cache.key_dim());
@@ -228,7 +225,7 @@ void DecodeRun::see_estimates(size_t owner) {
   Estimates* estimates = cache.estimates();
   if (estimates == nullptr) return;
   const Table<double>& logits = scratch_[owner].logits;
-  const auto& merge = Kinds<Merge>::find(settings_.text("merge"));
+  const auto& merge = chosen<Merge>(settings_);
   if (merge.estimates() == EstimateLines::every_head) {
     for (int x = 0; x < cache.heads(); ++x) estimates->see(x, logits.row(x));
     return;

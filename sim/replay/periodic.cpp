@@ -3,14 +3,13 @@
 #include <algorithm>
 
 #include "sim/replay/compression.hpp"
+#include "sim/stages/common_keys.hpp"
 #include "sim/stages/schedule/schedule.hpp"
 
 namespace kvsim {
 namespace {
 
-bool repeats(const Settings& settings) {
-  return Kinds<Schedule>::find(settings.text("schedule")).repeats();
-}
+bool repeats(const Settings& settings) { return chosen<Schedule>(settings).repeats(); }
 
 /// The layer as if the trace were `info`; elements are shared, not copied.
 LayerTrace layer_seen_as(const LayerTrace& layer, const TraceInfo& info) {
@@ -44,7 +43,7 @@ PeriodicPolicies::PeriodicPolicies(const PolicyRun& first, const TraceInfo& info
     if (!repeats(record.settings)) continue;
     Planned& planned = planned_.emplace_back();
     planned.record = r;
-    const int64_t period = record.settings.count("period");
+    const int64_t period = record.settings.count(keys::period);
     const int64_t last = info.query_position.back();
     for (int64_t t = info.prompt_len; t <= last; t += period) {
       Epoch& epoch = planned.epochs.emplace_back();
@@ -118,7 +117,7 @@ PeriodicReplay::PeriodicReplay(LayerWork& work, PeriodicPolicies& policies, cons
       outcome.kept = outcome.first_kept = kept[r][b];
       outcome.settings = &records[r].settings;
       outcome.merging = merges(records[r].settings);
-      outcome.shares_defined = !records[r].settings.is("positions", "cache");
+      outcome.shares_defined = !moves_positions(records[r].settings);
     }
   }
 }

@@ -8,6 +8,7 @@
 #include "sim/replay/compression.hpp"
 #include "sim/replay/merge_watcher.hpp"
 #include "sim/replay/per_step.hpp"
+#include "sim/stages/common_keys.hpp"
 #include "sim/stages/quantize/quantize.hpp"
 
 namespace kvsim {
@@ -15,9 +16,10 @@ namespace {
 
 /// Are the kept entries changed in the same way under both settings?
 bool same_change(const Settings& a, const Settings& b) {
-  const auto same = [&](const std::string& key) { return a.text(key) == b.text(key); };
-  return same("positions") && same("quantize") &&
-         std::ranges::all_of(quantizer(a).info().keys, same);
+  const Quantize& rounding = quantizer(a);
+  return moves_positions(a) == moves_positions(b) && &rounding == &quantizer(b) &&
+         std::ranges::all_of(rounding.info().keys,
+                             [&](const std::string& key) { return a.text(key) == b.text(key); });
 }
 
 /// Every entry of each owner but the guarded ones; or of a list, when one is given.
@@ -139,7 +141,7 @@ void PrefillReplay::add_cell(ReplayCell cell, const std::shared_ptr<const KeptSe
   fresh.kept = kept;
   fresh.settings = &settings;
   fresh.changed = !kept->chosen_per_step && changes_entries(work_, *kept, settings);
-  fresh.shares_defined = !settings.is("positions", "cache");
+  fresh.shares_defined = !moves_positions(settings);
   fresh.merging = fresh.changed && merges(settings);
   ask_for_sets(fresh);
   for (ReplayOutcome& known : outcomes_) {
@@ -355,7 +357,7 @@ LayerSlots PrefillReplay::changed_slots(ReplayOutcome& outcome, std::vector<Slot
 
 /// positions=cache comes after everything else.
 void PrefillReplay::place(const ReplayOutcome& outcome, LayerSlots& slots) const {
-  if (outcome.settings->is("positions", "cache"))
+  if (moves_positions(*outcome.settings))
     rotate_to_cache_positions(work_.info(), *outcome.kept, slots);
 }
 

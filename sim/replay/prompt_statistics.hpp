@@ -3,10 +3,9 @@
 #include <optional>
 #include <vector>
 
+#include "sim/policy/head_grouping.hpp"
 #include "sim/policy/row_consumer.hpp"
 #include "sim/stages/aggregate/aggregate.hpp"
-#include "sim/stages/group/group.hpp"
-#include "sim/stages/indicator/indicator.hpp"
 
 namespace kvsim {
 
@@ -27,10 +26,10 @@ class PromptStatistics : public RowConsumer {
   void run(const AttentionBlock& block, int64_t first_row, int task) override;
 
  private:
-  void add(size_t owner, std::span<const double> row, int64_t visible);
+  void add(Range owners, std::span<const double> row, int64_t visible);
 
   LayerWork& work_;
-  const Group& group_;
+  HeadGrouping heads_;
   std::unique_ptr<RowIndicator> rows_;
   std::vector<std::unique_ptr<SlotStatistic>> scores_;
   std::vector<std::unique_ptr<SlotStatistic>> deviations_;  ///< empty unless std_keep > 0

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/stages/settings.hpp"
+
 namespace kvsim {
 
 /// What a kind of a stage says of itself; printed by `kvsim policies` and used to check records.
@@ -36,7 +38,9 @@ std::vector<const KindInfo*> kinds_of_stage(std::string_view stage);
 std::vector<const KindInfo*> all_kinds();
 
 /// Adds a kind to the list of all kinds; a second kind of the same stage and name throws.
-void announce_kind(const KindInfo& info);
+void announce_kind(const Kind& kind);
+/// The kind of that stage and name; throws when there is none.
+const Kind& find_kind(std::string_view stage, std::string_view name);
 
 /// The kinds of one stage, by name. A kind registers itself from its own file:
 ///     const Register<Aggregate, MeanAggregate> registered;
@@ -45,7 +49,7 @@ template <class Stage>
 class Kinds {
  public:
   static void add(std::unique_ptr<Stage> kind) {
-    announce_kind(kind->info());
+    announce_kind(*kind);
     table().emplace(kind->info().name, std::move(kind));
   }
   static const Stage& find(const std::string& name) {
@@ -53,6 +57,8 @@ class Kinds {
     if (found == table().end()) throw std::logic_error("no such kind: " + name);
     return *found->second;
   }
+  /// The key that selects one of them.
+  static Key key() { return table().begin()->second->info().stage; }
 
  private:
   static std::map<std::string, std::unique_ptr<Stage>>& table() {
@@ -60,6 +66,13 @@ class Kinds {
     return kinds;
   }
 };
+
+/// The kind of a stage that a record chose: chosen<Aggregate>(settings).
+template <class Stage>
+const Stage& chosen(const Settings& settings) {
+  static const Key key = Kinds<Stage>::key();
+  return static_cast<const Stage&>(settings.kind(key));
+}
 
 template <class Stage, class Implementation>
 struct Register {

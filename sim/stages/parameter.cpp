@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <stdexcept>
 
@@ -15,9 +16,24 @@
 namespace kvsim {
 namespace {
 
-std::map<std::string, Parameter, std::less<>>& table() {
-  static std::map<std::string, Parameter, std::less<>> declared;
-  return declared;
+/// All declared parameters, by number and by key.
+struct Declared {
+  std::deque<Parameter> all;
+  std::map<std::string, Parameter*, std::less<>> by_key;
+};
+
+Declared& declared() {
+  static Declared parameters;
+  return parameters;
+}
+
+size_t declare(Parameter parameter) {
+  Declared& known = declared();
+  parameter.number = known.all.size();
+  Parameter& kept = known.all.emplace_back(std::move(parameter));
+  if (!known.by_key.emplace(kept.key, &kept).second)
+    throw std::logic_error("parameter declared twice: " + kept.key);
+  return kept.number;
 }
 
 std::vector<std::string> allowed_words(const Parameter& p) {
@@ -100,20 +116,18 @@ std::string Parameter::range() const {
   return may_be_none ? text + ", or none" : text;
 }
 
-Declare::Declare(Parameter parameter) {
-  const std::string key = parameter.key;
-  if (!table().emplace(key, std::move(parameter)).second)
-    throw std::logic_error("parameter declared twice: " + key);
-}
+Declare::Declare(Parameter parameter) : Key(declare(std::move(parameter))) {}
+
+const Parameter& parameter_of(Key key) { return declared().all.at(key.number()); }
 
 const Parameter* find_parameter(std::string_view key) {
-  const auto found = table().find(key);
-  return found == table().end() ? nullptr : &found->second;
+  const auto found = declared().by_key.find(key);
+  return found == declared().by_key.end() ? nullptr : found->second;
 }
 
 std::vector<const Parameter*> parameters() {
   std::vector<const Parameter*> all;
-  for (const auto& [key, parameter] : table()) all.push_back(&parameter);
+  for (const Parameter& parameter : declared().all) all.push_back(&parameter);
   std::sort(all.begin(), all.end(),
             [](const Parameter* a, const Parameter* b) { return a->place < b->place; });
   return all;

@@ -4,9 +4,17 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/stages/settings.hpp"
+
 namespace kvsim {
 
 enum class ValueType { count, real, flag, word, kind, share, text };
+
+/// A condition on the kind that a record chose for a stage.
+struct KindCondition {
+  const char* stage;
+  bool (*fits)(const Kind&);
+};
 
 /// One key of a policy record, declared once, beside the code that reads it. The declaration
 /// parses records, checks ranges, prints `kvsim policies` and is recorded in the results.
@@ -25,15 +33,23 @@ struct Parameter {
   std::vector<std::string> words = {};               ///< values of type word
   std::string (*fault)(std::string_view) = nullptr;  ///< what is wrong with a text, or ""
   bool may_be_none = false;                          ///< `none` stands for "not set"
+  /// Records read it: all of them, if not only those with a kind that names it; and of these those
+  /// alone whose kinds fit.
+  bool always = false;
+  std::vector<KindCondition> only_with = {};
+  bool is_file = false;  ///< the path of a file that the record needs
+  size_t number = 0;     ///< of its Key; set by its declaration
 
   std::string range() const;  ///< "[0, 1]", "odd, >= 1", "raw | recent"
 };
 
-/// Declares a parameter while the program starts; a key declared twice throws.
-struct Declare {
+/// Declares a parameter while the program starts; a key declared twice throws. Its value is read by
+/// it: settings.real(ema_alpha).
+struct Declare : Key {
   explicit Declare(Parameter parameter);
 };
 
+const Parameter& parameter_of(Key key);
 const Parameter* find_parameter(std::string_view key);
 /// All declared parameters in canonical order.
 std::vector<const Parameter*> parameters();

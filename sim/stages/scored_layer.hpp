@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "sim/core/array.hpp"
@@ -24,6 +25,14 @@ struct Segment {
   }
 };
 
+/// Candidates of one layer in the order of policies.md 10: score, then (tie=raw) the score without
+/// its prior, then the more recent.
+struct Ranking {
+  const Table<double>* score = nullptr;      ///< [owners][n]
+  const Table<double>* raw = nullptr;        ///< [owners][n], or null
+  std::vector<std::vector<uint32_t>> order;  ///< per owner, best first
+};
+
 /// Scores of one layer for one record (at one budget where they depend on it). "Owners" are KV
 /// heads, or query heads with granularity=query. Columns are prompt entries 0..n-1; those outside
 /// the segments' candidates hold 0 and are never ranked.
@@ -41,6 +50,8 @@ struct ScoredLayer {
   double mass_of_window = 0;         ///< attention on the window itself, layer mean
   std::vector<uint8_t> token_class;  ///< [n] TokenClass; empty unless stage1 or allocate asks
   std::vector<double> statistic;     ///< what `allocate` asked to be observed of this layer
+  /// By tie=raw or not, once they are made; they point into the tables of this object.
+  std::map<bool, Ranking> ranking, ranking_unweighted;
 
   int64_t entries() const { return static_cast<int64_t>(candidate.size()); }
   int64_t owners() const { return score.rows(); }

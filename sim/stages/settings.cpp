@@ -1,37 +1,73 @@
 #include "sim/stages/settings.hpp"
 
+#include <algorithm>
 #include <stdexcept>
+
+#include "sim/stages/kind.hpp"
+#include "sim/stages/parameter.hpp"
 
 namespace kvsim {
 
-const std::string& Settings::text(std::string_view key) const {
-  const auto found = values_.find(std::string(key));
-  if (found == values_.end()) throw std::logic_error("no such key: " + std::string(key));
-  return found->second;
+Key::Key(std::string_view name) {
+  const Parameter* parameter = find_parameter(name);
+  if (!parameter) throw std::logic_error("no such key: " + std::string(name));
+  number_ = parameter->number;
 }
 
-int64_t Settings::count(std::string_view key) const { return std::stoll(text(key)); }
-
-Decimal Settings::decimal(std::string_view key) const {
-  const auto decimal = Decimal::parse(text(key));
-  if (!decimal) throw std::logic_error("not a number: " + std::string(key));
-  return *decimal;
+void Settings::set(Key key, std::string text) {
+  if (values_.size() <= key.number()) values_.resize(key.number() + 1);
+  const Parameter& parameter = parameter_of(key);
+  Value value;
+  value.is_set = true;
+  value.is_none = text == "none";
+  value.is_fraction = parameter.type == ValueType::share && text.find('.') != std::string::npos;
+  if (parameter.type == ValueType::kind) {
+    value.kind = &find_kind(parameter.key, text);
+  } else if (parameter.type == ValueType::flag) {
+    value.whole = text == "yes";
+  } else if (parameter.type == ValueType::word) {
+    value.whole = std::ranges::find(parameter.words, text) - parameter.words.begin();
+  } else if (parameter.type != ValueType::text && !value.is_none) {
+    const auto decimal = Decimal::parse(text);
+    if (!decimal) throw std::logic_error("not a number: " + parameter.key);
+    value.decimal = *decimal;
+    value.real = decimal->value();
+    if (parameter.type != ValueType::real && !value.is_fraction)
+      value.whole = decimal->floor_times(1);
+  }
+  value.text = std::move(text);
+  values_[key.number()] = std::move(value);
 }
 
-double Settings::real(std::string_view key) const { return decimal(key).value(); }
-
-bool Settings::is_fraction(std::string_view key) const {
-  return text(key).find('.') != std::string::npos;
+const Settings::Value& Settings::at(Key key) const {
+  if (key.number() >= values_.size() || !values_[key.number()].is_set)
+    throw std::logic_error("no such key: " + parameter_of(key).key);
+  return values_[key.number()];
 }
 
-int64_t Settings::share(std::string_view key, int64_t whole) const {
-  return is_fraction(key) ? decimal(key).floor_times(whole) : count(key);
+Settings Settings::only(const std::set<std::string>& keys) const {
+  Settings some;
+  some.values_.resize(values_.size());
+  for (const Key key : keys) some.values_[key.number()] = at(key);
+  return some;
 }
 
-std::vector<std::string> Settings::list(std::string_view key) const {
+std::map<std::string, std::string> Settings::values() const {
+  std::map<std::string, std::string> texts;
+  for (size_t number = 0; number < values_.size(); ++number)
+    if (values_[number].is_set) texts[parameter_of(Key(number)).key] = values_[number].text;
+  return texts;
+}
+
+int64_t Settings::share(Key key, int64_t whole) const {
+  const Value& value = at(key);
+  return value.is_fraction ? value.decimal.floor_times(whole) : value.whole;
+}
+
+std::vector<std::string> Settings::list(Key key) const {
   std::vector<std::string> items;
   const std::string& all = text(key);
-  if (all == "none") return items;
+  if (is_none(key)) return items;
   for (size_t begin = 0; begin <= all.size();) {
     const size_t end = std::min(all.find('+', begin), all.size());
     items.push_back(all.substr(begin, end - begin));

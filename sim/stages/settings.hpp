@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,27 +10,66 @@
 
 namespace kvsim {
 
-/// The values of one policy record, read by the stages. Values are canonical texts whose type and
-/// range were checked against the parameter's declaration (parameter.hpp) when they were set.
-class Settings {
- public:
-  void set(const std::string& key, std::string value) { values_[key] = std::move(value); }
-  const std::map<std::string, std::string>& values() const { return values_; }
+class Kind;
 
-  const std::string& text(std::string_view key) const;
-  bool is(std::string_view key, std::string_view value) const { return text(key) == value; }
-  bool flag(std::string_view key) const { return is(key, "yes"); }
-  int64_t count(std::string_view key) const;
-  double real(std::string_view key) const;
-  Decimal decimal(std::string_view key) const;
-  /// An integer is a count; a number with a decimal point is that fraction of `whole`, floored.
-  int64_t share(std::string_view key, int64_t whole) const;
-  bool is_fraction(std::string_view key) const;
-  /// "a+b+c" -> {a, b, c}; "none" -> {}.
-  std::vector<std::string> list(std::string_view key) const;
+/// A declared parameter by its number, which is what values are read by while a policy runs. A
+/// declaration is one (parameter.hpp); a key's name finds it, which takes a look-up of text.
+class Key {
+ public:
+  explicit Key(size_t number) : number_(number) {}
+  Key(std::string_view name);  ///< throws when no such key is declared
+  Key(const char* name) : Key(std::string_view(name)) {}
+  Key(const std::string& name) : Key(std::string_view(name)) {}
+  size_t number() const { return number_; }
 
  private:
-  std::map<std::string, std::string> values_;
+  size_t number_;
+};
+
+/// One policy record, compiled: every value is parsed, and every kind found, when it is set. Texts
+/// are canonical, their type and range checked against the parameter's declaration (parameter.hpp).
+/// To read a key that was never set is a programmer's mistake and throws.
+class Settings {
+ public:
+  void set(Key key, std::string text);
+  /// The same values, but of these keys alone: who is given them can read no others.
+  Settings only(const std::set<std::string>& keys) const;
+  /// All texts, by key.
+  std::map<std::string, std::string> values() const;
+
+  const std::string& text(Key key) const { return at(key).text; }
+  bool is(Key key, std::string_view value) const { return text(key) == value; }
+  bool is_none(Key key) const { return at(key).is_none; }
+  bool flag(Key key) const { return at(key).whole != 0; }
+  int64_t count(Key key) const { return at(key).whole; }
+  double real(Key key) const { return at(key).real; }
+  Decimal decimal(Key key) const { return at(key).decimal; }
+  /// A word as an enumeration whose values stand in the order of the declared words.
+  template <class Word>
+  Word word(Key key) const {
+    return static_cast<Word>(at(key).whole);
+  }
+  /// An integer is a count; a number with a decimal point is that fraction of `whole`, floored.
+  int64_t share(Key key, int64_t whole) const;
+  bool is_fraction(Key key) const { return at(key).is_fraction; }
+  /// "a+b+c" -> {a, b, c}; "none" -> {}.
+  std::vector<std::string> list(Key key) const;
+  const Kind& kind(Key key) const { return *at(key).kind; }
+
+ private:
+  struct Value {
+    bool is_set = false;
+    bool is_none = false;
+    bool is_fraction = false;  ///< a share with a decimal point
+    std::string text;
+    int64_t whole = 0;  ///< a count, a flag, or the number of a word among its words
+    double real = 0;
+    Decimal decimal;
+    const Kind* kind = nullptr;
+  };
+  const Value& at(Key key) const;
+
+  std::vector<Value> values_;  // by number of the key
 };
 
 }  // namespace kvsim

@@ -75,7 +75,7 @@ TEST_CASE("inspect says what a trace with few queries lacks", "[cli]") {
   for (const json& use : document["uses"]) uses[use["name"]] = use;
   CHECK(uses["metrics over later steps, oracles"]["served"] == false);
   CHECK(uses["queries=window"]["detail"] == "window up to 4");
-  CHECK(uses["keepkv's score estimate"]["detail"] == "window up to 3");
+  CHECK(uses["score_estimate"]["detail"] == "window up to 3");
   CHECK(uses["schedule=periodic"]["served"] == false);
   CHECK(uses["keep rates and bias"]["served"] == false);
 }

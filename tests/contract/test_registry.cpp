@@ -21,9 +21,7 @@ namespace {
 /// A preset as a user would type it, with the file that it needs.
 std::string typed(const Preset& preset) {
   std::string text = preset_title(preset);
-  const std::set<std::string> used = used_keys(preset_settings(preset));
-  for (const char* file : {"table", "scores"})
-    if (used.contains(file)) text += std::string(",") + file + "=FILE";
+  for (const std::string& file : file_keys(preset_settings(preset))) text += "," + file + "=FILE";
   return text;
 }
 
@@ -123,14 +121,6 @@ int64_t total_of(const Kept& kept, const std::vector<size_t>& layers, size_t b) 
   return total;
 }
 
-/// Allocations that policies.md 7 excepts from spending exactly layers * heads * B.
-bool spends_its_own(const Settings& settings) {
-  for (const char* kind :
-       {"pyramid", "pyramid-kvpress", "ada-interpolate", "duo", "fastgen", "table", "everything"})
-    if (settings.is("allocate", kind)) return true;
-  return settings.is("merge", "kvmerger");  // slots are made of runs
-}
-
 int64_t budget_of(const Settings& settings, const std::string& budget, int64_t n) {
   const Budget b = Budget::parse(budget);
   if (settings.is("rounding", "exact") || !b.is_ratio) return b.entries(n);
@@ -146,7 +136,7 @@ TEST_CASE("every policy keeps its budget, in sets that are ascending, unique and
     const Settings settings = Record::parse(record).settings;
     const Kept kept = kept_by(*run, record, budgets);
     check_sets(kept, 33);
-    if (spends_its_own(settings)) continue;
+    if (!spends_budget(settings)) continue;
     for (size_t b = 0; b < budgets.size(); ++b) {
       CAPTURE(budgets[b]);
       const std::vector<size_t> layers = layers_at_work(*run, settings);
@@ -173,24 +163,12 @@ TEST_CASE("a budget of the whole prompt keeps everything, whatever the policy") 
   }
 }
 
-/// Records whose set at a budget is part of the set at every larger one: one ranking serves all
-/// budgets. Everything that depends on B in another way than by its length is left out.
-bool claims_nesting(const Settings& settings) {
-  if (!settings.is("allocate", "uniform") || !settings.is("stage1", "none") ||
-      !settings.is("constrain", "none") || settings.real("std_keep") > 0 ||
-      settings.flag("nested") || settings.is("merge", "kvmerger"))
-    return false;
-  if (settings.is_fraction("recent")) return false;
-  if (settings.is("queries", "window") && settings.is_fraction("window")) return false;
-  return !settings.text("smooth").starts_with("aws");  // drifts may reach beta
-}
-
 TEST_CASE("where a ranking is enough, smaller budgets keep part of what larger ones keep") {
   const auto run = run_of(33);
   const std::vector<std::string> budgets = {"1", "3", "0.2", "9", "0.5", "20", "0.9"};
   int claimed = 0;
   for (const std::string& record : every_preset()) {
-    if (!claims_nesting(Record::parse(record).settings)) continue;
+    if (!budgets_nest(Record::parse(record).settings)) continue;
     ++claimed;
     CAPTURE(record);
     for (const auto& layer : kept_by(*run, record, budgets))
@@ -225,9 +203,8 @@ TEST_CASE("records of one run do not disturb each other") {
   const auto run = run_of(33);
   std::vector<std::string> records;
   for (const std::string& record : every_preset())
-    if (!used_keys(Record::parse(record).settings).contains("scores") &&
-        !used_keys(Record::parse(record).settings).contains("table"))
-      records.push_back(record);  // those need files of their own shape
+    if (file_keys(Record::parse(record).settings).empty())
+      records.push_back(record);  // the others need files of their own shape
   const auto together = test::kept_of(*run, records, {"0.2", "0.6"}, 5);
   for (size_t at = 0; at < records.size(); ++at) {
     CAPTURE(records[at]);

@@ -108,17 +108,9 @@ std::shared_ptr<const ScoredLayer> scores_of(const RandomRun& run, const std::st
   const PreparedBudget& at = prepared.budgets.at(0);
   if (at.keeps_all) throw std::logic_error("nothing is scored at this budget");
   const ScorePlan& plan = preparation.plans().at(at.plan);
-  ScoreJob job;
-  job.settings = &plan.settings;
-  job.segments = plan.segments;
-  job.free_slots = plan.free_slots;
-  job.wants_unweighted = plan.wants_unweighted;
-  job.wants_statistic = plan.wants_statistic;
   const auto backend = make_cpu_backend();
   LayerWork work(run.layers.at(0), *backend);
-  ScoreJob* jobs[] = {&job};
-  score_layer(work, files, seed, jobs);
-  return job.results.at(at.variant);
+  return score_layer(work, files, seed, {&plan}).front().at(at.variant);
 }
 
 std::vector<double> candidates_row(const ScoredLayer& scored, const Table<double>& table,

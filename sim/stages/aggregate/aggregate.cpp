@@ -1,15 +1,10 @@
 #include "sim/stages/aggregate/aggregate.hpp"
 
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/indicator/indicator.hpp"
 
 namespace kvsim {
-namespace {
+namespace keys {
 
-const Declare aggregate{{.key = "aggregate",
-                         .place = 541,
-                         .type = ValueType::kind,
-                         .fallback = "mean",
-                         .meaning = "how the observing queries' rows become one"}};
 const Declare ema_alpha{{.key = "ema_alpha",
                          .place = 543,
                          .type = ValueType::real,
@@ -18,6 +13,17 @@ const Declare ema_alpha{{.key = "ema_alpha",
                          .low = 0,
                          .high = 1,
                          .low_open = true}};
+
+}  // namespace keys
+
+namespace {
+
+const Declare aggregate{{.key = "aggregate",
+                         .place = 541,
+                         .type = ValueType::kind,
+                         .fallback = "mean",
+                         .meaning = "how the observing queries' rows become one",
+                         .only_with = {scores_rows_if}}};
 
 }  // namespace
 }  // namespace kvsim

@@ -3,9 +3,13 @@
 #include <span>
 
 #include "sim/stages/kind.hpp"
+#include "sim/stages/parameter.hpp"
 #include "sim/stages/settings.hpp"
 
 namespace kvsim {
+namespace keys {
+extern const Declare ema_alpha;
+}
 
 /// Folds rows into one: sees the rows of J in ascending order and keeps no more than a few numbers
 /// per column, so that whole-prompt scores need no n x n matrix.
@@ -25,31 +29,39 @@ class Aggregation {
   virtual void add_sum(std::span<const double> /*sum*/, std::span<const int64_t> /*visible*/) {}
 };
 
-/// The same for slots that come and go while decoding (policies.md 12). It starts from the prompt
-/// rows of J and goes on with one row per step.
-class SlotStatistic {
+/// The same for slots that come and go while decoding (policies.md 12): columns are slots. It
+/// starts from the prompt rows of J and goes on with one row per step.
+class SlotStatistic : public Aggregation {
  public:
-  virtual ~SlotStatistic() = default;
   /// One more row over all slots; the query sees the first `visible` of them.
-  virtual void add(std::span<const double> row, int64_t visible) = 0;
-  /// Where rows count only through their sum, add_sum is as good as `add` for every row: row j sees
-  /// its first visible[j] slots, 0..slots.
-  virtual bool takes_sums() const { return false; }
-  virtual void add_sum(std::span<const double> /*sum*/, std::span<const int64_t> /*visible*/) {}
+  void add_row(std::span<const double> row, int64_t visible) {
+    see(rows_, visible);
+    add(rows_++, 0, row);
+  }
   virtual double score(int64_t slot) const = 0;
+  void finish(std::span<double> out) override {
+    for (size_t s = 0; s < out.size(); ++s) out[s] = score(static_cast<int64_t>(s));
+  }
   virtual void append() = 0;
   virtual void erase(std::span<const int64_t> slots) = 0;  ///< ascending
   /// Slot `from` becomes part of `into`; weights are those of their entries.
   virtual void merge(int64_t from, int64_t into, double weight_from, double weight_into) = 0;
+
+ private:
+  int64_t rows_ = 0;
 };
 
 /// Over queries (policies.md 5.4).
 class Aggregate : public Kind {
  public:
   using Kind::Kind;
+  /// A kind overrides `follow`, or, where it cannot go on from step to step, `start`. Both, where
+  /// going on is another computation: over the last rows alone, say.
   virtual std::unique_ptr<Aggregation> start(const Settings& settings, int64_t rows,
-                                             int64_t columns) const = 0;
-  /// Over |J| = rows rows and then on; null where a kind cannot go on from step to step.
+                                             int64_t columns) const {
+    return follow(settings, rows, columns);
+  }
+  /// Over |J| = rows rows and then on; null where a kind cannot.
   virtual std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t /*rows*/,
                                                 int64_t /*slots*/) const {
     return nullptr;

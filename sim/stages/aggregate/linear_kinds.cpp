@@ -40,12 +40,10 @@ Weights one_row(int64_t rows, int64_t row) {
 class Sum : public Aggregate {
  public:
   Sum() : Aggregate({"aggregate", "sum", "sum over the observing queries", "H2O", {}}) {}
-  Started start(const Settings&, int64_t rows, int64_t columns) const override {
-    return weighted(constant(rows, 1), columns);
-  }
   bool follows_slots() const override { return true; }
-  std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t, int64_t slots) const override {
-    return sum_of_rows(slots);
+  std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t rows,
+                                        int64_t slots) const override {
+    return sum_of_rows(rows, slots);
   }
 };
 const Register<Aggregate, Sum> sum;
@@ -79,29 +77,6 @@ class Mean : public Aggregate {
 };
 const Register<Aggregate, Mean> mean;
 
-/// Divides each column by the number of queries that see it.
-class MeanOfVisible : public WeightedSum {
- public:
-  MeanOfVisible(int64_t rows, int64_t columns)
-      : WeightedSum(constant(rows, 1), columns), seen_up_to_(static_cast<size_t>(columns) + 1, 0) {}
-  void see(int64_t, int64_t visible) override { ++seen_up_to_[static_cast<size_t>(visible)]; }
-  void add_sum(std::span<const double> rows, std::span<const int64_t> visible) override {
-    WeightedSum::add_sum(rows, visible);
-    for (const int64_t columns : visible) ++seen_up_to_[static_cast<size_t>(columns)];
-  }
-  void finish(std::span<double> out) override {
-    WeightedSum::finish(out);
-    double seen = 0;
-    for (size_t c = out.size(); c-- > 0;) {
-      seen += static_cast<double>(seen_up_to_[c + 1]);
-      if (seen > 0) out[c] /= seen;
-    }
-  }
-
- private:
-  std::vector<int64_t> seen_up_to_;  // [v]: rows that see exactly the first v columns
-};
-
 class MeanVisible : public Aggregate {
  public:
   MeanVisible()
@@ -110,12 +85,10 @@ class MeanVisible : public Aggregate {
                    "sum over J / number of queries that see the entry",
                    "kvpress ObservedAttention",
                    {}}) {}
-  Started start(const Settings&, int64_t rows, int64_t columns) const override {
-    return std::make_unique<MeanOfVisible>(rows, columns);
-  }
   bool follows_slots() const override { return true; }
-  std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t, int64_t slots) const override {
-    return mean_of_seen_rows(slots);
+  std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t rows,
+                                        int64_t slots) const override {
+    return mean_of_seen_rows(rows, slots);
   }
 };
 const Register<Aggregate, MeanVisible> mean_visible;
@@ -143,7 +116,7 @@ class Single : public Aggregate {
                    "DefensiveKV 3.2",
                    {"single_row"}}) {}
   Started start(const Settings& settings, int64_t rows, int64_t columns) const override {
-    return weighted(one_row(rows, settings.count("single_row")), columns);
+    return weighted(one_row(rows, settings.count(single_row)), columns);
   }
 };
 const Register<Aggregate, Single> single;
@@ -158,7 +131,7 @@ class Linear : public Aggregate {
                    "PyramidInfer",
                    {"linear_newest"}}) {}
   Started start(const Settings& settings, int64_t rows, int64_t columns) const override {
-    const double newest = settings.real("linear_newest");
+    const double newest = settings.real(linear_newest);
     Weights weights = constant(rows, newest);
     for (int64_t k = 0; k < rows && rows > 1; ++k)
       weights[static_cast<size_t>(k)] = 1 + (newest - 1) * static_cast<double>(k) /
@@ -169,7 +142,7 @@ class Linear : public Aggregate {
   bool follows_slots() const override { return true; }
   std::unique_ptr<SlotStatistic> follow(const Settings& settings, int64_t rows,
                                         int64_t slots) const override {
-    return mean_of_last_rows(settings.real("linear_newest"), rows, slots);
+    return mean_of_last_rows(settings.real(linear_newest), rows, slots);
   }
 };
 const Register<Aggregate, Linear> linear;
@@ -183,7 +156,7 @@ class EmaInverse : public Aggregate {
                    "ReST-KV Table 13",
                    {"ema_alpha"}}) {}
   Started start(const Settings& settings, int64_t rows, int64_t columns) const override {
-    const double alpha = settings.real("ema_alpha");
+    const double alpha = settings.real(keys::ema_alpha);
     Weights weights = constant(rows, 0);
     double past = 1;  // (1 - alpha)^j
     for (int64_t j = 0; j < rows; ++j, past *= 1 - alpha)

@@ -52,7 +52,7 @@ class MeanVariance : public Aggregate {
                    {"variance_weight"}}) {}
   std::unique_ptr<Aggregation> start(const Settings& settings, int64_t,
                                      int64_t columns) const override {
-    return std::make_unique<MeanAndVariance>(settings.real("variance_weight"), columns);
+    return std::make_unique<MeanAndVariance>(settings.real(variance_weight), columns);
   }
 };
 const Register<Aggregate, MeanVariance> mean_variance;

@@ -14,14 +14,19 @@ void average_into(double from, double& into, double weight_from, double weight_i
   into = (weight_from * from + weight_into * into) / (weight_from + weight_into);
 }
 
-class SumOfRows : public SlotStatistic {
+/// What counts through the sum of the rows alone: all have weight 1.
+class Summed : public SlotStatistic {
  public:
-  explicit SumOfRows(int64_t slots) : sum_(static_cast<size_t>(slots), 0.0) {}
-  void add(std::span<const double> row, int64_t) override {
-    for (size_t s = 0; s < row.size(); ++s) sum_[s] += row[s];
+  Summed(int64_t rows, int64_t slots)
+      : weights_(static_cast<size_t>(rows), 1.0), sum_(static_cast<size_t>(slots), 0.0) {}
+  void add(int64_t, int64_t first, std::span<const double> part) override {
+    double* const sum = sum_.data() + first;
+    for (size_t s = 0; s < part.size(); ++s) sum[s] += part[s];
   }
-  bool takes_sums() const override { return true; }
-  void add_sum(std::span<const double> sum, std::span<const int64_t>) override { add(sum, 0); }
+  std::span<const double> weights() const override { return weights_; }
+  void add_sum(std::span<const double> sum, std::span<const int64_t>) override {
+    Summed::add(0, 0, sum);
+  }
   double score(int64_t slot) const override { return sum_[static_cast<size_t>(slot)]; }
   void append() override { sum_.push_back(0); }
   void erase(std::span<const int64_t> slots) override { erase_rows(sum_, 1, slots); }
@@ -29,22 +34,26 @@ class SumOfRows : public SlotStatistic {
     sum_[static_cast<size_t>(into)] += sum_[static_cast<size_t>(from)];
   }
 
- private:
+ protected:
+  std::vector<double> weights_;
   std::vector<double> sum_;
 };
 
 /// Sum over the rows that saw the slot, divided by their number.
-class MeanOfSeen : public SlotStatistic {
+class MeanOfSeen : public Summed {
  public:
-  explicit MeanOfSeen(int64_t slots)
-      : sum_(static_cast<size_t>(slots), 0.0), seen_(static_cast<size_t>(slots), 0.0) {}
-  void add(std::span<const double> row, int64_t visible) override {
-    for (size_t s = 0; s < static_cast<size_t>(visible); ++s) {
-      sum_[s] += row[s];
-      ++seen_[s];
-    }
+  MeanOfSeen(int64_t rows, int64_t slots)
+      : Summed(rows, slots), seen_(static_cast<size_t>(slots), 0.0) {}
+  void see(int64_t j, int64_t visible) override {
+    visible_.resize(std::max(visible_.size(), static_cast<size_t>(j) + 1), 0);
+    visible_[static_cast<size_t>(j)] = visible;
   }
-  bool takes_sums() const override { return true; }
+  void add(int64_t j, int64_t first, std::span<const double> part) override {
+    Summed::add(j, first, part);
+    const int64_t seen = std::clamp<int64_t>(visible_[static_cast<size_t>(j)] - first, 0,
+                                             std::ssize(part));
+    for (int64_t s = first; s < first + seen; ++s) ++seen_[static_cast<size_t>(s)];
+  }
   void add_sum(std::span<const double> sum, std::span<const int64_t> visible) override {
     std::vector<double> first(seen_.size() + 1, 0.0);  // rows that see no more than s columns
     for (const int64_t columns : visible) ++first[static_cast<size_t>(columns)];
@@ -60,11 +69,11 @@ class MeanOfSeen : public SlotStatistic {
     return seen_[s] > 0 ? sum_[s] / seen_[s] : 0;
   }
   void append() override {
-    sum_.push_back(0);
+    Summed::append();
     seen_.push_back(0);
   }
   void erase(std::span<const int64_t> slots) override {
-    erase_rows(sum_, 1, slots);
+    Summed::erase(slots);
     erase_rows(seen_, 1, slots);
   }
   void merge(int64_t from, int64_t into, double weight_from, double weight_into) override {
@@ -74,19 +83,23 @@ class MeanOfSeen : public SlotStatistic {
   }
 
  private:
-  std::vector<double> sum_;
-  std::vector<double> seen_;
+  std::vector<double> seen_;      // rows that saw the slot
+  std::vector<int64_t> visible_;  // of each row
 };
 
 /// sqrt(mean of squares - square of mean) over the rows that saw the slot.
 class DeviationOfSeen : public SlotStatistic {
  public:
-  explicit DeviationOfSeen(int64_t slots) : mean_(slots), squares_(slots) {}
-  void add(std::span<const double> row, int64_t visible) override {
-    mean_.add(row, visible);
-    scratch_.assign(row.begin(), row.end());
-    for (double& x : scratch_) x *= x;
-    squares_.add(scratch_, visible);
+  explicit DeviationOfSeen(int64_t slots) : mean_(0, slots), squares_(0, slots) {}
+  void see(int64_t j, int64_t visible) override {
+    mean_.see(j, visible);
+    squares_.see(j, visible);
+  }
+  void add(int64_t j, int64_t first, std::span<const double> part) override {
+    mean_.add(j, first, part);
+    std::vector<double> squares(part.begin(), part.end());
+    for (double& x : squares) x *= x;
+    squares_.add(j, first, squares);
   }
   double score(int64_t slot) const override {
     const double mean = mean_.score(slot);
@@ -108,7 +121,6 @@ class DeviationOfSeen : public SlotStatistic {
  private:
   MeanOfSeen mean_;
   MeanOfSeen squares_;
-  std::vector<double> scratch_;
 };
 
 /// What starts with a slot's first row and is then updated from row to row.
@@ -118,10 +130,12 @@ class Recursive : public SlotStatistic {
   Recursive(Update update, int64_t slots)
       : update_(update), value_(static_cast<size_t>(slots), 0.0),
         started_(static_cast<size_t>(slots), 0.0) {}
-  void add(std::span<const double> row, int64_t) override {
-    for (size_t s = 0; s < row.size(); ++s) {
-      value_[s] = started_[s] > 0 ? update_(value_[s], row[s]) : row[s];
-      started_[s] = 1;
+  void add(int64_t, int64_t first, std::span<const double> part) override {
+    double* const value = value_.data() + first;
+    double* const started = started_.data() + first;
+    for (size_t s = 0; s < part.size(); ++s) {
+      value[s] = started[s] > 0 ? update_(value[s], part[s]) : part[s];
+      started[s] = 1;
     }
   }
   double score(int64_t slot) const override { return value_[static_cast<size_t>(slot)]; }
@@ -162,7 +176,8 @@ class MeanOfLast : public SlotStatistic {
         slope_(rows > 1 ? (newest - 1) / static_cast<double>(rows - 1) : 0),
         slots_(static_cast<size_t>(slots), Slot{std::vector<double>(rows_, 0.0), 0, 0}) {}
 
-  void add(std::span<const double> row, int64_t) override {
+  /// All slots at once: the ring goes on with the row.
+  void add(int64_t, int64_t /*first*/, std::span<const double> row) override {
     for (size_t s = 0; s < row.size(); ++s) {
       Slot& slot = slots_[s];
       const double oldest = slot.ring[at_];
@@ -213,11 +228,11 @@ class MeanOfLast : public SlotStatistic {
 
 }  // namespace
 
-std::unique_ptr<SlotStatistic> sum_of_rows(int64_t slots) {
-  return std::make_unique<SumOfRows>(slots);
+std::unique_ptr<SlotStatistic> sum_of_rows(int64_t rows, int64_t slots) {
+  return std::make_unique<Summed>(rows, slots);
 }
-std::unique_ptr<SlotStatistic> mean_of_seen_rows(int64_t slots) {
-  return std::make_unique<MeanOfSeen>(slots);
+std::unique_ptr<SlotStatistic> mean_of_seen_rows(int64_t rows, int64_t slots) {
+  return std::make_unique<MeanOfSeen>(rows, slots);
 }
 std::unique_ptr<SlotStatistic> deviation_of_seen_rows(int64_t slots) {
   return std::make_unique<DeviationOfSeen>(slots);

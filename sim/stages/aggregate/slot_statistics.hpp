@@ -5,9 +5,11 @@
 
 namespace kvsim {
 
-/// Statistics of slots that several aggregates share. `slots`: those that exist from the start.
-std::unique_ptr<SlotStatistic> sum_of_rows(int64_t slots);
-std::unique_ptr<SlotStatistic> mean_of_seen_rows(int64_t slots);
+/// Statistics of slots that several aggregates share. `rows`: |J|; `slots`: those that exist from
+/// the start.
+std::unique_ptr<SlotStatistic> sum_of_rows(int64_t rows, int64_t slots);
+std::unique_ptr<SlotStatistic> mean_of_seen_rows(int64_t rows, int64_t slots);
+/// A slot starts with its first row.
 std::unique_ptr<SlotStatistic> largest_of_rows(int64_t slots);
 /// e <- alpha X + (1 - alpha) e; a slot starts with its first row. alpha = 1: the newest row.
 std::unique_ptr<SlotStatistic> average_of_rows(double alpha, int64_t slots);

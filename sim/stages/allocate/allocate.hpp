@@ -8,19 +8,16 @@
 #include "sim/core/decimal.hpp"
 #include "sim/core/layer_trace.hpp"
 #include "sim/stages/kind.hpp"
+#include "sim/stages/parameter.hpp"
 #include "sim/stages/scored_layer.hpp"
 #include "sim/stages/settings.hpp"
 #include "sim/stages/side_files.hpp"
 
 namespace kvsim {
-
-/// Candidates of one layer in the order of policies.md 10: score, then (tie=raw) the score without
-/// its prior, then the more recent.
-struct Ranking {
-  const Table<double>* score = nullptr;      ///< [owners][n]
-  const Table<double>* raw = nullptr;        ///< [owners][n], or null
-  std::vector<std::vector<uint32_t>> order;  ///< per owner, best first
-};
+namespace keys {
+extern const Declare nested, allocate_score;
+}
+enum class AllocateScore { final_score, unweighted };  // words of allocate_score
 
 /// One layer as allocation sees it.
 struct AllocationLayer {
@@ -68,6 +65,11 @@ class Allocate : public Kind {
   virtual bool across_layers() const { return false; }
   virtual bool uses_token_classes() const { return false; }  ///< of ScoredLayer
   virtual bool ignores_budget() const { return false; }      ///< allocate=table
+  virtual bool keeps_everything() const { return false; }    ///< nothing is ever evicted
+  /// Do all heads together get exactly layers * heads * B?
+  virtual bool spends_budget() const { return true; }
+  /// Is what a head gets at a budget part of what it gets at every larger one?
+  virtual bool nests() const { return false; }
   /// Protected and forced entries have no guarantee but a score, and stand by position among each
   /// other.
   virtual bool lets_protected_compete(const Settings&) const { return false; }
@@ -77,6 +79,9 @@ class Allocate : public Kind {
     return nullptr;
   }
   virtual bool watches() const { return false; }
+  /// Reads the files that it names, so that what is wrong with them is said before any work.
+  virtual void check_files(const Settings&, const SideFiles&, int /*model_layers*/,
+                           int64_t /*owners*/) const {}
   /// b: [layers][owners]. Values above n are cut by the caller.
   virtual Table<int64_t> budgets(const AllocationRequest& request) const = 0;
 };

@@ -3,10 +3,26 @@
 #include <numbers>
 
 #include "sim/stages/allocate/allocate.hpp"
+#include "sim/stages/common_keys.hpp"
+#include "sim/stages/group/group.hpp"
 #include "sim/stages/notes.hpp"
-#include "sim/stages/parameter.hpp"
 
 namespace kvsim {
+namespace keys {
+
+const Declare nested{{.key = "nested",
+                      .place = 711,
+                      .type = ValueType::flag,
+                      .fallback = "no",
+                      .meaning = "a layer chooses among what the layer before kept",
+                      .always = true,
+                      .only_with = {{"group", [](const Kind& kind) {
+                                       return dynamic_cast<const Group&>(kind).span() ==
+                                              GroupSpan::layer;
+                                     }}}}};
+
+}  // namespace keys
+
 namespace {
 
 const Declare allocate{{.key = "allocate",
@@ -26,11 +42,6 @@ const Declare cosine_floor{{.key = "cosine_floor",
                             .fallback = "0.8",
                             .meaning = "least value of the cosine profile",
                             .high = 1}};
-const Declare nested{{.key = "nested",
-                      .place = 711,
-                      .type = ValueType::flag,
-                      .fallback = "no",
-                      .meaning = "a layer chooses among what the layer before kept"}};
 
 Table<int64_t> same_for_owners(const AllocationRequest& request,
                                const std::vector<int64_t>& per_layer) {
@@ -51,6 +62,7 @@ Table<int64_t> by_layer(const AllocationRequest& request, const Rule& rule) {
 class Uniform : public Allocate {
  public:
   Uniform() : Allocate({"allocate", "uniform", "B for every head", "", {}}) {}
+  bool nests() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     return by_layer(request, [&](int) { return request.budget; });
   }
@@ -62,6 +74,8 @@ class Everything : public Allocate {
   Everything()
       : Allocate({"allocate", "everything", "n for every head, whatever the budget", "", {}}) {}
   bool ignores_budget() const override { return true; }
+  bool keeps_everything() const override { return true; }
+  bool spends_budget() const override { return false; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     return by_layer(request, [&](int) { return request.entries; });
   }
@@ -77,6 +91,7 @@ class Pyramid : public Allocate {
                   "linearly less with depth, window on top",
                   "PyramidKV",
                   {"pyramid_beta"}}) {}
+  bool spends_budget() const override { return false; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const int64_t m = request.window;
     const int64_t n = request.entries;
@@ -84,7 +99,7 @@ class Pyramid : public Allocate {
     const int64_t c = request.budget - m;
     if (c <= 0 || n < 2 * c || layers == 1)
       return by_layer(request, [&](int) { return request.budget; });
-    int64_t low = request.settings->decimal("pyramid_beta").floor_divide(c);
+    int64_t low = request.settings->decimal(pyramid_beta).floor_divide(c);
     int64_t high = 2 * c - low;
     if (high >= n - m) {
       high = n - m;
@@ -111,14 +126,15 @@ class PyramidKvpress : public Allocate {
                   "kvpress's pyramid, window inside",
                   "kvpress PyramidKVPress",
                   {"pyramid_beta"}}) {}
+  bool spends_budget() const override { return false; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
-    const bool like_kvpress = request.settings->is("rounding", "kvpress");
+    const bool like_kvpress = rounds_like_kvpress(*request.settings);
     const auto n = static_cast<double>(request.entries);
     const auto m = static_cast<double>(request.window);
     const double c = request.budget_is_count ? static_cast<double>(request.budget)
                      : like_kvpress          ? n * (1.0 - request.ratio.one_minus().value())
                                              : n * request.ratio.value();
-    double low = c / request.settings->real("pyramid_beta");
+    double low = c / request.settings->real(pyramid_beta);
     double high = 2 * c - low;
     if (high >= n - m) {
       high = n - m;
@@ -146,7 +162,7 @@ class Cosine : public Allocate {
                   {"cosine_floor"}}) {}
   bool across_layers() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
-    const double floor = request.settings->real("cosine_floor");
+    const double floor = request.settings->real(cosine_floor);
     std::vector<double> weights;
     for (const AllocationLayer& layer : request.layers) {
       const double angle = std::numbers::pi * layer.layer / request.model_layers;

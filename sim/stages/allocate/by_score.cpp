@@ -3,9 +3,21 @@
 #include <ranges>
 
 #include "sim/stages/allocate/allocate.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/common_keys.hpp"
+#include "sim/stages/protect/protect.hpp"
 
 namespace kvsim {
+namespace keys {
+
+const Declare allocate_score{{.key = "allocate_score",
+                              .place = 710,
+                              .type = ValueType::word,
+                              .fallback = "final",
+                              .meaning = "the score that heads compete with",
+                              .words = {"final", "unweighted"}}};
+
+}  // namespace keys
+
 namespace {
 
 const Declare ada_floor{{.key = "ada_floor",
@@ -20,12 +32,7 @@ const Declare ada_total{{.key = "ada_total",
                          .fallback = "per-head",
                          .meaning = "total of a layer: heads * B, or floor(n * rho * heads)",
                          .words = {"per-head", "product"}}};
-const Declare allocate_score{{.key = "allocate_score",
-                              .place = 710,
-                              .type = ValueType::word,
-                              .fallback = "final",
-                              .meaning = "the score that heads compete with",
-                              .words = {"final", "unweighted"}}};
+enum class AdaTotal { per_head, product };  // its words
 
 const Declare joint_depth{{.key = "joint_depth",
                            .place = 713,
@@ -189,8 +196,9 @@ Table<int64_t> uniform_budgets(const AllocationRequest& request) {
 
 int64_t total_of(const AllocationRequest& request, int64_t layers) {
   const int64_t heads = request.owners * layers;
-  return request.settings->is("ada_total", "product") ? product_total(request, heads)
-                                                      : request.budget * heads;
+  return request.settings->word<AdaTotal>(ada_total) == AdaTotal::product
+             ? product_total(request, heads)
+             : request.budget * heads;
 }
 
 class Ada : public Allocate {
@@ -203,9 +211,9 @@ class Ada : public Allocate {
                   {"ada_floor", "ada_total", "allocate_score"}}) {}
   bool needs_scores() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
-    const Decimal share = request.settings->decimal("ada_floor");
+    const Decimal share = request.settings->decimal(ada_floor);
     int64_t floor = share.floor_times(request.budget);
-    if (request.settings->is("rounding", "kvpress") && share.value() > 0)
+    if (rounds_like_kvpress(*request.settings) && share.value() > 0)
       floor = std::max<int64_t>(1, floor);
     Table<int64_t> all(static_cast<int64_t>(request.layers.size()), request.owners);
     for (size_t l = 0; l < request.layers.size(); ++l) {
@@ -237,7 +245,7 @@ class Joint : public Allocate {
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
   bool lets_protected_compete(const Settings& settings) const override {
-    return settings.is("protected_rank", "layer-max");
+    return settings.word<ProtectedRank>(keys::protected_rank) == ProtectedRank::layer_max;
   }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     if (protection_fills(request)) return uniform_budgets(request);
@@ -258,11 +266,12 @@ class AdaInterpolate : public Allocate {
                   "between the layer's best entries and a floor",
                   "AdaKV code",
                   {"ada_floor", "allocate_score"}}) {}
+  bool spends_budget() const override { return false; }
   bool needs_scores() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const int64_t c = request.budget - request.window;
     if (c <= 0) return uniform_budgets(request);
-    const Decimal share = request.settings->decimal("ada_floor");
+    const Decimal share = request.settings->decimal(ada_floor);
     const int64_t sure = share.floor_times(c);
     Table<int64_t> all(static_cast<int64_t>(request.layers.size()), request.owners);
     for (size_t l = 0; l < request.layers.size(); ++l) {

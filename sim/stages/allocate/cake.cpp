@@ -103,8 +103,8 @@ class Cake : public Allocate {
     for (const AllocationLayer& layer : request.layers) {
       const std::vector<double>& seen = layer.scored->statistic;
       preference.push_back(
-          std::pow(std::max(0.0, seen.at(0)), 1 / request.settings->real("cake_tau1")) *
-          std::pow(seen.at(1), 1 / request.settings->real("cake_tau2")));
+          std::pow(std::max(0.0, seen.at(0)), 1 / request.settings->real(cake_tau1)) *
+          std::pow(seen.at(1), 1 / request.settings->real(cake_tau2)));
     }
     const auto shares = apportion(layers * (request.budget - m), preference, request.entries - m);
     for (int64_t l = 0; l < layers; ++l)

@@ -123,6 +123,7 @@ class FastGen : public Allocate {
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
   bool uses_token_classes() const override { return true; }
+  bool spends_budget() const override { return false; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     std::vector<Head> heads;
     for (size_t at = 0; at < request.layers.size(); ++at)
@@ -130,10 +131,10 @@ class FastGen : public Allocate {
         heads.push_back(measure(request, at, owner));
     const Settings& settings = *request.settings;
     std::vector<size_t> sets;
-    if (settings.is("class_recovery", "none")) {
+    if (settings.is_none(class_recovery)) {
       sets = as_budget_asks(heads, std::ssize(heads) * request.budget);
     } else {
-      for (const Head& head : heads) sets.push_back(head.cheapest(settings.real("class_recovery")));
+      for (const Head& head : heads) sets.push_back(head.cheapest(settings.real(class_recovery)));
     }
     Table<int64_t> b(static_cast<int64_t>(request.layers.size()), request.owners);
     for (size_t h = 0; h < heads.size(); ++h)

@@ -3,7 +3,7 @@
 
 #include "sim/core/error.hpp"
 #include "sim/stages/allocate/allocate.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/protect/protect.hpp"
 
 namespace kvsim {
 namespace {
@@ -14,7 +14,8 @@ const Declare table{{.key = "table",
                      .fallback = "none",
                      .meaning = "text file, one row per model layer, one number per head",
                      .unit = "path",
-                     .may_be_none = true}};
+                     .may_be_none = true,
+                     .is_file = true}};
 const Declare streaming_share{{.key = "streaming_share",
                                .place = 709,
                                .type = ValueType::real,
@@ -24,19 +25,29 @@ const Declare streaming_share{{.key = "streaming_share",
                                .may_be_none = true}};
 
 Table<double> read(const AllocationRequest& request) {
-  return request.files->table(request.settings->text("table"), request.model_layers,
-                              request.owners);
+  return request.files->table(request.settings->text(table), request.model_layers, request.owners);
 }
 
-class Duo : public Allocate {
+/// Allocates by the file `table`.
+class TableAllocate : public Allocate {
+ public:
+  using Allocate::Allocate;
+  bool spends_budget() const override { return false; }
+  void check_files(const Settings& settings, const SideFiles& files, int model_layers,
+                   int64_t owners) const override {
+    if (!settings.is_none(table)) files.table(settings.text(table), model_layers, owners);
+  }
+};
+
+class Duo : public TableAllocate {
  public:
   Duo()
-      : Allocate({"allocate",
-                  "duo",
-                  "heads of low gate keep sinks and recent, the others all",
-                  "DuoAttention",
-                  {"table", "streaming_share"},
-                  "the file `table`"}) {}
+      : TableAllocate({"allocate",
+                       "duo",
+                       "heads of low gate keep sinks and recent, the others all",
+                       "DuoAttention",
+                       {"table", "streaming_share"},
+                       "the file `table`"}) {}
   bool across_layers() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const Table<double> gates = read(request);
@@ -53,15 +64,16 @@ class Duo : public Allocate {
                      [](const Head& a, const Head& b) { return a.gate < b.gate; });
     const Settings& settings = *request.settings;
     const int64_t streaming = std::min(
-        request.entries, settings.count("sinks") + settings.share("recent", request.budget));
+        request.entries,
+        settings.count(keys::sinks) + settings.share(keys::recent, request.budget));
     const auto count = static_cast<int64_t>(heads.size());
     int64_t stream = 0;
-    if (settings.is("streaming_share", "none")) {
+    if (settings.is_none(streaming_share)) {
       const int64_t total = count * request.budget;
       while (stream < count && stream * streaming + (count - stream) * request.entries > total)
         ++stream;
     } else {
-      stream = settings.decimal("streaming_share").half_even_times(count);
+      stream = settings.decimal(streaming_share).half_even_times(count);
     }
     Table<int64_t> b(static_cast<int64_t>(request.layers.size()), request.owners, request.entries);
     for (int64_t at = 0; at < stream; ++at) {
@@ -73,15 +85,15 @@ class Duo : public Allocate {
 };
 const Register<Allocate, Duo> duo;
 
-class FromTable : public Allocate {
+class FromTable : public TableAllocate {
  public:
   FromTable()
-      : Allocate({"allocate",
-                  "table",
-                  "numbers of the file `table`, whatever the budget",
-                  "kvsim",
-                  {"table"},
-                  "the file `table`"}) {}
+      : TableAllocate({"allocate",
+                       "table",
+                       "numbers of the file `table`, whatever the budget",
+                       "kvsim",
+                       {"table"},
+                       "the file `table`"}) {}
   bool ignores_budget() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const Table<double> rows = read(request);
@@ -91,7 +103,7 @@ class FromTable : public Allocate {
         const double entry = rows(request.layers[l].layer, owner);
         if (entry < 0 || entry != std::floor(entry))
           bad_data({.what = "a budget that is no whole number",
-                    .where = request.settings->text("table"),
+                    .where = request.settings->text(table),
                     .found = shortest(entry),
                     .expected = "an integer >= 0"});
         b(static_cast<int64_t>(l),

@@ -10,6 +10,17 @@
 #include "sim/stages/spans.hpp"
 
 namespace kvsim {
+namespace keys {
+
+const Declare fair_scores{{.key = "fair_scores",
+                           .place = 804,
+                           .type = ValueType::word,
+                           .fallback = "local",
+                           .meaning = "scores are computed anew inside each segment, or not",
+                           .words = {"local", "default"}}};
+
+}  // namespace keys
+
 namespace {
 
 const Declare constrain{{.key = "constrain",
@@ -30,18 +41,14 @@ const Declare fair_rounding{{.key = "fair_rounding",
                              .fallback = "floor",
                              .meaning = "how shares become whole numbers",
                              .words = {"floor", "remainder"}}};
-const Declare fair_scores{{.key = "fair_scores",
-                           .place = 804,
-                           .type = ValueType::word,
-                           .fallback = "local",
-                           .meaning = "scores are computed anew inside each segment, or not",
-                           .words = {"local", "default"}}};
 const Declare debias_lambda{{.key = "debias_lambda",
                              .place = 805,
                              .type = ValueType::real,
                              .fallback = "0.5",
                              .meaning = "0: shares of the unconstrained record, 1: fair shares",
                              .high = 1}};
+
+enum class FairRounding { floor, remainder };  // words of fair_rounding
 
 class NoConstraint : public Constrain {
  public:
@@ -61,7 +68,7 @@ const Register<Constrain, NoConstraint> none;
 /// Segments start where the named spans start; the first starts at 0, the last ends at n.
 std::vector<Range> cut(const Settings& settings, const std::vector<Span>& spans, int64_t entries) {
   std::vector<int64_t> starts;
-  if (settings.is("fair_spans", "all")) {
+  if (settings.is(fair_spans, "all")) {
     int64_t end = 0;  // of the outermost span before; those inside it cut nothing
     for (const Span& span : spans) {
       if (span.begin < end) continue;
@@ -69,7 +76,7 @@ std::vector<Range> cut(const Settings& settings, const std::vector<Span>& spans,
       end = span.end;
     }
   } else {
-    for (const Range& range : resolve_spans(settings.list("fair_spans"), spans, entries))
+    for (const Range& range : resolve_spans(settings.list(fair_spans), spans, entries))
       starts.push_back(range.begin);
   }
   std::sort(starts.begin(), starts.end());
@@ -120,7 +127,7 @@ std::vector<int64_t> shares_by_position(const ShareRequest& request) {
 
 std::vector<int64_t> fair_shares(const Settings& settings, const ShareRequest& request) {
   if (request.position) return shares_by_position(request);
-  if (settings.is("fair_rounding", "remainder"))
+  if (settings.word<FairRounding>(fair_rounding) == FairRounding::remainder)
     return apportion_exact(request.budget, request.sizes, request.sizes);
   const int64_t n = std::accumulate(request.sizes.begin(), request.sizes.end(), int64_t{0});
   std::vector<int64_t> shares(request.sizes.size(), 0);
@@ -173,7 +180,7 @@ class Debias : public Constrain {
                    "2 spans"}) {}
   bool compares_with_unconstrained(const Settings&) const override { return true; }
   bool keeps_scores(const Settings& settings) const override {
-    return settings.real("debias_lambda") == 0 || Constrain::keeps_scores(settings);
+    return settings.real(debias_lambda) == 0 || Constrain::keeps_scores(settings);
   }
   std::vector<Range> segments(const Settings& settings, const std::vector<Span>& spans,
                               int64_t entries) const override {
@@ -192,7 +199,7 @@ class Debias : public Constrain {
     if (request.unconstrained.empty()) return equal;
     const int64_t gap = equal[0] - request.unconstrained[0];
     // b_1 = floor(lambda * fair + (1 - lambda) * default + 1/2), exactly: lambda * gap is doubled.
-    const Decimal lambda = settings.decimal("debias_lambda");
+    const Decimal lambda = settings.decimal(debias_lambda);
     const int64_t twice = gap >= 0 ? lambda.floor_times(2 * gap) : -ceil_times(lambda, -2 * gap);
     int64_t first = request.unconstrained[0] + floor_half(twice + 1);
     first = std::clamp(first, std::max<int64_t>(0, request.budget - request.sizes[1]),

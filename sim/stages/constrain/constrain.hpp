@@ -5,9 +5,14 @@
 #include "sim/core/array.hpp"
 #include "sim/core/layer_trace.hpp"
 #include "sim/stages/kind.hpp"
+#include "sim/stages/parameter.hpp"
 #include "sim/stages/settings.hpp"
 
 namespace kvsim {
+namespace keys {
+extern const Declare fair_scores;
+}
+enum class FairScores { local, unconstrained };  // words of fair_scores
 
 /// What `constrain` divides among the segments of one owner.
 struct ShareRequest {
@@ -29,7 +34,7 @@ class Constrain : public Kind {
   virtual bool compares_with_unconstrained(const Settings&) const { return false; }
   /// Scores come from the unconstrained record whatever `fair_scores` says.
   virtual bool keeps_scores(const Settings& settings) const {
-    return settings.is("fair_scores", "default");
+    return settings.word<FairScores>(keys::fair_scores) == FairScores::unconstrained;
   }
   /// Ranges of the segments, covering [0, n).
   virtual std::vector<Range> segments(const Settings& settings, const std::vector<Span>& spans,

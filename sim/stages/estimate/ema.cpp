@@ -73,11 +73,11 @@ class Ema : public ScoreEstimate {
                        {"estimate_decay", "estimate_window"},
                        "queries n-1-w..n-1"}) {}
   int64_t rows(const Settings& settings, int64_t budget) const override {
-    return std::max<int64_t>(1, settings.share("estimate_window", budget)) + 1;
+    return std::max<int64_t>(1, settings.share(keys::estimate_window, budget)) + 1;
   }
   std::unique_ptr<Estimates> start(const Settings& settings, int64_t, int lines,
                                    int64_t slots) const override {
-    return std::make_unique<MovingAverage>(settings.real("estimate_decay"), lines, slots);
+    return std::make_unique<MovingAverage>(settings.real(estimate_decay), lines, slots);
   }
 };
 const Register<ScoreEstimate, Ema> ema;

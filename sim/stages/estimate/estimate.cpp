@@ -1,15 +1,10 @@
 #include "sim/stages/estimate/estimate.hpp"
 
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/merge/merge.hpp"
 
 namespace kvsim {
-namespace {
+namespace keys {
 
-const Declare score_estimate{{.key = "score_estimate",
-                              .place = 905,
-                              .type = ValueType::kind,
-                              .fallback = "ema",
-                              .meaning = "how the scores of the next queries are predicted"}};
 const Declare estimate_window{{.key = "estimate_window",
                                .place = 907,
                                .type = ValueType::share,
@@ -17,6 +12,20 @@ const Declare estimate_window{{.key = "estimate_window",
                                .meaning = "newest queries that an estimate starts from",
                                .unit = "queries",
                                .low = 1}};
+
+}  // namespace keys
+
+namespace {
+
+const Declare score_estimate{
+    {.key = "score_estimate",
+     .place = 905,
+     .type = ValueType::kind,
+     .fallback = "ema",
+     .meaning = "how the scores of the next queries are predicted",
+     .only_with = {{"merge", [](const Kind& kind) {
+                      return dynamic_cast<const Merge&>(kind).estimates() != EstimateLines::none;
+                    }}}}};
 
 }  // namespace
 }  // namespace kvsim

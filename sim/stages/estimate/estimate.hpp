@@ -4,9 +4,13 @@
 #include <span>
 
 #include "sim/stages/kind.hpp"
+#include "sim/stages/parameter.hpp"
 #include "sim/stages/settings.hpp"
 
 namespace kvsim {
+namespace keys {
+extern const Declare estimate_window;
+}
 
 /// Estimates ln s^ of what the next queries' scores s = exp(logit) of each slot will be. An owner
 /// has one line of estimates per query it follows: the mean query of its heads, or every head.

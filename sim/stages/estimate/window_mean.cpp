@@ -53,7 +53,7 @@ class WindowAverage : public Estimates {
 };
 
 int64_t window_of(const Settings& settings, int64_t budget) {
-  return std::max<int64_t>(1, settings.share("estimate_window", budget));
+  return std::max<int64_t>(1, settings.share(keys::estimate_window, budget));
 }
 
 class WindowMean : public ScoreEstimate {

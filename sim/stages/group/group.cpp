@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
@@ -12,7 +13,11 @@ const Declare group{{.key = "group",
                      .place = 561,
                      .type = ValueType::kind,
                      .fallback = "mean",
-                     .meaning = "how the query heads of a KV head become one"}};
+                     .meaning = "how the query heads of a KV head become one",
+                     .only_with = {{"indicator", [](const Kind& kind) {
+                                      return dynamic_cast<const Indicator&>(kind).axes() ==
+                                             Axes::head_row;
+                                    }}}}};
 
 void add_sum(int index, std::span<const double> head, std::span<double> out) {
   for (size_t c = 0; c < out.size(); ++c) out[c] = index == 0 ? head[c] : out[c] + head[c];

@@ -5,6 +5,7 @@
 #include "sim/core/parallel.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/notes.hpp"
+#include "sim/stages/queries/queries.hpp"
 
 namespace kvsim {
 namespace {
@@ -63,7 +64,8 @@ const Register<Indicator, Attention> attention;
 
 /// Norms of v_i W^h in importance: L1, but oracles look for the importance that is measured.
 const Table<float>& importance_weights(LayerWork& work, const Settings& settings) {
-  return work.projected_norms(settings.is("queries", "future") ? work.measured_norm() : Norm::l1);
+  return work.projected_norms(chosen<Queries>(settings).looks_ahead() ? work.measured_norm()
+                                                                      : Norm::l1);
 }
 
 class Importance : public HeadRows {
@@ -162,7 +164,7 @@ class ExpLogit : public HeadRows {
   bool needs_logits() const override { return true; }
   Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
     std::vector<double> largest(static_cast<size_t>(work.query_heads()), -INFINITY);
-    const bool ahead = settings.is("queries", "future");
+    const bool ahead = chosen<Queries>(settings).looks_ahead();
     const AttentionPass pass{.positions = segment.positions, .look_ahead = ahead, .logits = true};
     for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t) {
       for (int head = 0; head < block.heads; ++head)
@@ -220,7 +222,7 @@ class ImportanceShare : public HeadRows {
   Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
     const Table<float>& weights = importance_weights(work, settings);
     std::vector<double> totals(segment.positions.size(), 0.0);
-    const bool ahead = settings.is("queries", "future");
+    const bool ahead = chosen<Queries>(settings).looks_ahead();
     const AttentionPass pass{.positions = segment.positions, .look_ahead = ahead};
     for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first) {
       parallel_for(block.rows, [&](int64_t r) {

@@ -19,7 +19,8 @@ const Declare scores{{.key = "scores",
                       .fallback = "none",
                       .meaning = "HDF5 file with layers/<l>/score",
                       .unit = "path",
-                      .may_be_none = true}};
+                      .may_be_none = true,
+                      .is_file = true}};
 
 /// An indicator that scores entries without any query.
 class EntryIndicator : public Indicator {
@@ -32,6 +33,7 @@ class Position : public EntryIndicator {
  public:
   Position()
       : EntryIndicator({"indicator", "position", "i: the newest entries", "StreamingLLM", {}}) {}
+  bool is_position() const override { return true; }
   Table<double> entries(const EntryRequest& request) const override {
     Table<double> x(request.owners(), request.work.entries());
     for (int64_t owner = 0; owner < x.rows(); ++owner)
@@ -162,8 +164,12 @@ class External : public EntryIndicator {
                         "kvsim",
                         {"scores"},
                         "the file `scores`"}) {}
+  void check_files(const Settings& settings, const SideFiles& files, int layer, int64_t owners,
+                   int64_t entries) const override {
+    if (!settings.is_none(scores)) files.scores(settings.text(scores), layer, owners, entries);
+  }
   Table<double> entries(const EntryRequest& request) const override {
-    return request.files.scores(request.settings.text("scores"), request.work.layer(),
+    return request.files.scores(request.settings.text(scores), request.work.layer(),
                                 request.owners(), request.work.entries());
   }
 };

@@ -5,6 +5,7 @@
 
 #include "sim/backend/layer_work.hpp"
 #include "sim/stages/kind.hpp"
+#include "sim/stages/parameter.hpp"
 #include "sim/stages/scored_layer.hpp"
 #include "sim/stages/settings.hpp"
 #include "sim/stages/side_files.hpp"
@@ -79,6 +80,11 @@ class Indicator : public Kind {
   virtual Axes axes() const = 0;
   virtual bool needs_logits() const { return false; }
   virtual bool needs_outputs() const { return false; }
+  /// The prompt's queries stand in for later ones, turned by RoPE to where those will be.
+  virtual bool moves_queries() const { return false; }
+  virtual bool is_position() const { return false; }  ///< the score is where an entry stands
+  /// Work beyond the attention itself: in products of the observing queries with all values.
+  virtual double cost() const { return 0; }
   virtual bool aggregates_first() const { return false; }  ///< needs order=asg or ags
 
   /// schedule=decode: can score slots. Row indicators turn one query's attention over the slots
@@ -87,6 +93,9 @@ class Indicator : public Kind {
   virtual void slot_row(std::span<const double> /*attention*/, std::span<double>) const {}
   virtual double slot_score(const SlotToScore&) const { return 0; }
 
+  /// Reads the files that it names, so that what is wrong with them is said before any work.
+  virtual void check_files(const Settings&, const SideFiles&, int /*layer*/, int64_t /*owners*/,
+                           int64_t /*entries*/) const {}
   /// Axes::entry only: scores [owners][n], the same for every segment.
   virtual Table<double> entries(const EntryRequest&) const { return {}; }
   /// Other axes: the transformation of rows.
@@ -94,5 +103,13 @@ class Indicator : public Kind {
     return nullptr;
   }
 };
+
+inline constexpr KindCondition scores_rows_if = {
+    "indicator",
+    [](const Kind& kind) { return dynamic_cast<const Indicator&>(kind).axes() != Axes::entry; }};
+/// Does the record's indicator have rows, one for every observing query?
+inline bool scores_rows(const Settings& settings) {
+  return chosen<Indicator>(settings).axes() != Axes::entry;
+}
 
 }  // namespace kvsim

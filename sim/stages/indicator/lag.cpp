@@ -6,7 +6,7 @@
 
 #include "sim/core/parallel.hpp"
 #include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/protect/protect.hpp"
 
 namespace kvsim {
 namespace {
@@ -73,8 +73,8 @@ class Lag : public Indicator {
 
   Table<double> entries(const EntryRequest& request) const override {
     const int64_t n = request.work.entries();
-    const int64_t sinks = request.settings.count("sinks");
-    const int64_t size = request.settings.count("lag_block");
+    const int64_t sinks = request.settings.count(keys::sinks);
+    const int64_t size = request.settings.count(lag_block);
     Table<double> x(request.owners(), n, 1.0);
     for (int64_t owner = 0; owner < x.rows(); ++owner) {
       auto out = x.row(owner);

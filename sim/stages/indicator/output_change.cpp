@@ -6,6 +6,7 @@
 #include "sim/core/parallel.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/notes.hpp"
+#include "sim/stages/queries/queries.hpp"
 
 namespace kvsim {
 namespace {
@@ -290,15 +291,18 @@ class OutputChangeRows : public RowIndicator {
   Buffer<double> change_;                     // [units][rows][candidates]
 };
 
+constexpr double kCost = 8;  // see Indicator::cost(); measured
+
 class OutputChangeKind : public Indicator {
  public:
   OutputChangeKind(KindInfo info, bool joint) : Indicator(std::move(info)), joint_(joint) {}
   Axes axes() const override { return joint_ ? Axes::group_row : Axes::head_row; }
   bool needs_outputs() const override { return true; }
+  double cost() const override { return kCost; }
   std::unique_ptr<RowIndicator> rows(LayerWork& work, const Settings& settings,
                                      const Segment& segment) const override {
-    return std::make_unique<OutputChangeRows>(work, segment, settings.is("queries", "future"),
-                                              joint_);
+    return std::make_unique<OutputChangeRows>(work, segment,
+                                              chosen<Queries>(settings).looks_ahead(), joint_);
   }
 
  private:

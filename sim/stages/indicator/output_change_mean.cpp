@@ -117,6 +117,7 @@ class OutputChangeMean : public Indicator {
                    {}}) {}
   Axes axes() const override { return Axes::head_row; }
   bool aggregates_first() const override { return true; }
+  double cost() const override { return 8; }
   std::unique_ptr<RowIndicator> rows(LayerWork& work, const Settings&,
                                      const Segment&) const override {
     return std::make_unique<MeanRows>(work);

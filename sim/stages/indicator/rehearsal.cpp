@@ -137,6 +137,7 @@ class Rehearsal : public Indicator {
                    {"rehearsal_steps"}}) {}
   Axes axes() const override { return Axes::head_row; }
   bool needs_logits() const override { return true; }
+  bool moves_queries() const override { return true; }
   std::unique_ptr<RowIndicator> rows(LayerWork& work, const Settings& settings,
                                      const Segment& segment) const override {
     return std::make_unique<RehearsalRows>(work, segment.candidates,

@@ -25,7 +25,7 @@ class CamBase : public Merge {
   virtual double amount(double chance, double draw) const = 0;
 
   void apply(MergeRequest& request) const override {
-    const int64_t most = request.settings->count("cam_targets");
+    const int64_t most = request.settings->count(cam_targets);
     for (MergeOwner& owner : request.owners) {
       SlotCache& cache = *owner.cache;
       std::vector<int64_t> later;  // kept slots behind the one at work, farthest first

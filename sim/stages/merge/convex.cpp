@@ -17,7 +17,7 @@ class Convex : public Merge {
   std::vector<std::string> votes() const override { return {"none", "count"}; }
 
   void apply(MergeRequest& request) const override {
-    const double threshold = request.settings->real("merge_threshold");
+    const double threshold = request.settings->real(keys::merge_threshold);
     const auto targets = nearest_kept(request);
     for (size_t o = 0; o < targets.size(); ++o) {
       MergeOwner& owner = request.owners[o];

@@ -76,7 +76,7 @@ class KeepKvBias : public Merge {
   }
 
   void apply(MergeRequest& request) const override {
-    const double threshold = request.settings->real("merge_threshold");
+    const double threshold = request.settings->real(keys::merge_threshold);
     const auto targets = nearest_kept(request);
     for (size_t o = 0; o < targets.size(); ++o) {
       if (targets[o].empty()) continue;

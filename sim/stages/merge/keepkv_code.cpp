@@ -41,7 +41,7 @@ class KeepKvCode : public Merge {
   EstimateLines estimates() const override { return EstimateLines::mean_query; }
 
   void apply(MergeRequest& request) const override {
-    const double threshold = request.settings->real("merge_threshold");
+    const double threshold = request.settings->real(keys::merge_threshold);
     const auto targets = nearest_kept(request);
     for (size_t o = 0; o < targets.size(); ++o)
       for (size_t x = 0; x < targets[o].size(); ++x)

@@ -3,13 +3,8 @@
 #include "sim/stages/parameter.hpp"
 
 namespace kvsim {
-namespace {
+namespace keys {
 
-const Declare merge{{.key = "merge",
-                     .place = 901,
-                     .type = ValueType::kind,
-                     .fallback = "drop",
-                     .meaning = "what becomes of entries that lose their place"}};
 const Declare merge_threshold{{.key = "merge_threshold",
                                .place = 902,
                                .type = ValueType::real,
@@ -17,6 +12,16 @@ const Declare merge_threshold{{.key = "merge_threshold",
                                .meaning = "cosine of keys above which an entry is merged",
                                .low = -1,
                                .high = 1}};
+
+}  // namespace keys
+
+namespace {
+
+const Declare merge{{.key = "merge",
+                     .place = 901,
+                     .type = ValueType::kind,
+                     .fallback = "drop",
+                     .meaning = "what becomes of entries that lose their place"}};
 
 }  // namespace
 

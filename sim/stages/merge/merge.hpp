@@ -7,9 +7,13 @@
 
 #include "sim/stages/kind.hpp"
 #include "sim/stages/merge/slot_cache.hpp"
+#include "sim/stages/parameter.hpp"
 #include "sim/stages/settings.hpp"
 
 namespace kvsim {
+namespace keys {
+extern const Declare merge_threshold;
+}
 
 /// One owner at a compression. Slots that lose their place are still there; who called erases them
 /// afterwards.
@@ -89,6 +93,14 @@ class Merge : public Kind {
   /// Changes the slots that stay. Called once per compression, for all owners of a layer.
   virtual void apply(MergeRequest& request) const = 0;
 };
+
+inline constexpr KindCondition selects_entries_if = {
+    "merge",
+    [](const Kind& kind) { return !dynamic_cast<const Merge&>(kind).replaces_selection(); }};
+/// Does the record select entries by their scores, whatever becomes of the others?
+inline bool selects_entries(const Settings& settings) {
+  return !chosen<Merge>(settings).replaces_selection();
+}
 
 /// Moves the entries of slot `from` into `into` and notes the step; keys and values are the
 /// caller's business.

@@ -6,10 +6,9 @@
 #include <map>
 
 #include "sim/stages/notes.hpp"
-#include "sim/stages/parameter.hpp"
 
 namespace kvsim {
-namespace {
+namespace keys {
 
 const Declare merge_order{{.key = "merge_order",
                            .place = 908,
@@ -18,6 +17,11 @@ const Declare merge_order{{.key = "merge_order",
                            .meaning = "evicted entries join kept ones, or entries alike join each "
                                       "other before any is evicted",
                            .words = {"evict-first", "merge-first"}}};
+
+}  // namespace keys
+
+namespace {
+
 const DeclareNote merge_order_note{
     {.of = "merge_order",
      .source = "KeepKV 3.3",

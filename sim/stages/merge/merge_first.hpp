@@ -5,6 +5,14 @@
 #include "sim/stages/merge/merge.hpp"
 
 namespace kvsim {
+namespace keys {
+extern const Declare merge_order;
+}
+enum class MergeOrder { evict_first, merge_first };  // words of merge_order
+
+inline bool merges_first(const Settings& settings) {
+  return settings.word<MergeOrder>(keys::merge_order) == MergeOrder::merge_first;
+}
 
 /// One owner's prompt, to be merged before anything is evicted (policies.md 9).
 struct MergeFirstRequest {

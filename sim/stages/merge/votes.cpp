@@ -49,8 +49,6 @@ const Register<Votes, Bias> bias;
 
 }  // namespace
 
-const Votes& votes_of(const Settings& settings) {
-  return Kinds<Votes>::find(settings.text("votes"));
-}
+const Votes& votes_of(const Settings& settings) { return chosen<Votes>(settings); }
 
 }  // namespace kvsim

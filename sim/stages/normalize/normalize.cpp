@@ -27,6 +27,7 @@ double sum_of(std::span<const double> weights, Range candidates) {
 class NoDivision : public Normalize {
  public:
   NoDivision() : Normalize({"normalize", "none", "no division", "", {}}) {}
+  bool changes_nothing() const override { return true; }
   void apply(const Table<double>&, Range, Table<double>&) const override {}
 };
 const Register<Normalize, NoDivision> none;

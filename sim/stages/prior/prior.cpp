@@ -61,7 +61,7 @@ class Constant : public Prior {
                "DefensiveKV, ablation",
                {"prior_value"}}) {}
   void apply(const Settings& settings, std::span<double> scores) const override {
-    const double floor = settings.real("prior_value");
+    const double floor = settings.real(prior_value);
     for (double& s : scores) s = std::max(s, floor);
   }
 };

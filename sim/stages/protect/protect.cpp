@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "sim/stages/kind.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/merge/merge.hpp"
 #include "sim/stages/spans.hpp"
 
 namespace kvsim {
-namespace {
+namespace keys {
 
 const Declare whitelist{{.key = "whitelist",
                          .place = 601,
@@ -16,25 +16,33 @@ const Declare whitelist{{.key = "whitelist",
                          .meaning = "spans or ranges a-b joined by + that every head keeps",
                          .unit = "spans",
                          .fault = span_list_fault,
-                         .may_be_none = true}};
+                         .may_be_none = true,
+                         .always = true,
+                         .only_with = {selects_entries_if}}};
 const Declare sinks{{.key = "sinks",
                      .place = 602,
                      .type = ValueType::count,
                      .fallback = "0",
                      .meaning = "first entries that are protected",
-                     .unit = "entries"}};
-const Declare recent_key{{.key = "recent",
-                          .place = 603,
-                          .type = ValueType::share,
-                          .fallback = "0",
-                          .meaning = "newest entries that are protected, but scored all the same",
-                          .unit = "entries"}};
+                     .unit = "entries",
+                     .always = true,
+                     .only_with = {selects_entries_if}}};
+const Declare recent{{.key = "recent",
+                      .place = 603,
+                      .type = ValueType::share,
+                      .fallback = "0",
+                      .meaning = "newest entries that are protected, but scored all the same",
+                      .unit = "entries",
+                      .always = true,
+                      .only_with = {selects_entries_if}}};
 const Declare std_keep{{.key = "std_keep",
                         .place = 604,
                         .type = ValueType::real,
                         .fallback = "0",
                         .meaning = "share of B for entries of largest deviation (RoCo)",
-                        .high = 1}};
+                        .high = 1,
+                        .always = true,
+                        .only_with = {scores_rows_if, selects_entries_if}}};
 const Declare protected_rank{{.key = "protected_rank",
                               .place = 609,
                               .type = ValueType::word,
@@ -43,7 +51,7 @@ const Declare protected_rank{{.key = "protected_rank",
                                          "largest score",
                               .words = {"guaranteed", "layer-max"}}};
 
-}  // namespace
+}  // namespace keys
 
 std::vector<uint32_t> protected_entries(const ProtectRequest& request) {
   const Settings& settings = *request.settings;
@@ -59,13 +67,14 @@ std::vector<uint32_t> protected_entries(const ProtectRequest& request) {
     for (int64_t i = std::max(wanted.begin, range.begin); i < std::min(wanted.end, range.end); ++i)
       grant(i);
   if (request.first)
-    for (int64_t i = range.begin; i < std::min(settings.count("sinks"), range.end); ++i) grant(i);
-  const int64_t recent = request.last ? settings.share("recent", request.budget) : 0;
+    for (int64_t i = range.begin; i < std::min(settings.count(keys::sinks), range.end); ++i)
+      grant(i);
+  const int64_t recent = request.last ? settings.share(keys::recent, request.budget) : 0;
   const int64_t newest = std::max(request.window, recent);
   for (int64_t i = range.end; i-- > std::max(range.begin, range.end - newest);) grant(i);
   if (request.deviation.empty()) return granted;
 
-  const int64_t spread = settings.decimal("std_keep").floor_times(request.budget) - recent;
+  const int64_t spread = settings.decimal(keys::std_keep).floor_times(request.budget) - recent;
   std::vector<uint32_t> others;
   for (int64_t i = range.begin; i < range.end; ++i)
     if (!taken[static_cast<size_t>(i - range.begin)] && request.candidate[static_cast<size_t>(i)])

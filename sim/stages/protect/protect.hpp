@@ -4,9 +4,14 @@
 #include <vector>
 
 #include "sim/core/array.hpp"
+#include "sim/stages/parameter.hpp"
 #include "sim/stages/settings.hpp"
 
 namespace kvsim {
+namespace keys {
+extern const Declare whitelist, sinks, recent, std_keep, protected_rank;
+}
+enum class ProtectedRank { guaranteed, layer_max };  // words of protected_rank
 
 /// Where protection of one owner applies: the whole prompt, or a segment of a fair record.
 struct ProtectRequest {

@@ -1,7 +1,9 @@
 #include "sim/stages/protect/stage1.hpp"
 
+#include "sim/stages/allocate/allocate.hpp"
+#include "sim/stages/common_keys.hpp"
+#include "sim/stages/merge/merge.hpp"
 #include "sim/stages/notes.hpp"
-#include "sim/stages/parameter.hpp"
 
 namespace kvsim {
 namespace {
@@ -10,7 +12,8 @@ const Declare stage1{{.key = "stage1",
                       .place = 605,
                       .type = ValueType::kind,
                       .fallback = "none",
-                      .meaning = "entries forced before the ranking by score"}};
+                      .meaning = "entries forced before the ranking by score",
+                      .only_with = {selects_entries_if}}};
 const Declare stage1_ratio{{.key = "stage1_ratio",
                             .place = 606,
                             .type = ValueType::real,
@@ -31,9 +34,12 @@ const Declare stage1_bias{{.key = "stage1_bias",
                                       "candidates, or on the window",
                            .words = {"shifted", "window"}}};
 
+enum class Bias { shifted, window };  // words of stage1_bias
+
 class NoStage1 : public Stage1 {
  public:
   NoStage1() : Stage1({"stage1", "none", "nothing is forced", "", {}}) {}
+  bool forces_nothing() const override { return true; }
 };
 const Register<Stage1, NoStage1> none;
 
@@ -50,10 +56,11 @@ class Ratio : public Stage1 {
   bool uses_unweighted() const override { return true; }
   std::vector<uint32_t> after_allocate(const Stage1Request& r) const override {
     const Settings& settings = *r.settings;
-    int64_t places = settings.decimal("stage1_ratio").floor_times(r.budget);
-    const bool head_budget = settings.is("allocate_score", "unweighted");
-    if (settings.is("rounding", "kvpress") && !r.budget_is_count && !head_budget) {
-      const double phi = settings.real("stage1_ratio");
+    int64_t places = settings.decimal(stage1_ratio).floor_times(r.budget);
+    const bool head_budget = settings.word<AllocateScore>(keys::allocate_score) ==
+                             AllocateScore::unweighted;
+    if (rounds_like_kvpress(settings) && !r.budget_is_count && !head_budget) {
+      const double phi = settings.real(stage1_ratio);
       places = phi == 0 ? 0 : std::max<int64_t>(1, static_cast<int64_t>(r.kvpress_kept * phi));
     }
     std::vector<uint32_t> forced;
@@ -82,9 +89,10 @@ class Mass : public Stage1 {
   std::vector<uint32_t> before_allocate(const Stage1Request& r) const override {
     const ScoredLayer& scored = *r.scored;
     const Range candidates = scored.segments.at(0).candidates;
-    const double bias = r.settings->is("stage1_bias", "shifted") ? scored.mass_before_window
-                                                                 : scored.mass_of_window;
-    const double limit = r.settings->real("stage1_mass") - bias;
+    const double bias = r.settings->word<Bias>(stage1_bias) == Bias::shifted
+                            ? scored.mass_before_window
+                            : scored.mass_of_window;
+    const double limit = r.settings->real(stage1_mass) - bias;
     const auto mass = scored.mass.row(r.owner);
     double total = 0;
     for (int64_t i = candidates.begin; i < candidates.end; ++i)

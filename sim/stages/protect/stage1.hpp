@@ -28,6 +28,7 @@ struct Stage1Request {
 class Stage1 : public Kind {
  public:
   using Kind::Kind;
+  virtual bool forces_nothing() const { return false; }
   virtual bool uses_unweighted() const { return false; }
   virtual bool uses_mass() const { return false; }
   virtual bool uses_token_classes() const { return false; }  ///< of ScoredLayer

@@ -133,11 +133,11 @@ ClassOrder class_order(const Settings& settings, const ScoredLayer& scored, int6
   std::ranges::sort(by_score, [&](uint32_t a, uint32_t b) {
     return score[a] != score[b] ? score[a] > score[b] : a > b;
   });
-  const int64_t frequent = std::min(settings.decimal("class_frequent").floor_times(range.size()),
+  const int64_t frequent = std::min(settings.decimal(class_frequent).floor_times(range.size()),
                                     std::ssize(by_score));
   for (int64_t at = 0; at < frequent; ++at) take(by_score[static_cast<size_t>(at)]);
   end_class(2);
-  const int64_t local = settings.decimal("class_local").floor_times(range.size());
+  const int64_t local = settings.decimal(class_local).floor_times(range.size());
   for (int64_t i = range.end; i-- > range.end - local;) take(static_cast<uint32_t>(i));
   end_class(3);
   return order;

@@ -36,7 +36,7 @@ struct Rounded {
 };
 
 int64_t outliers_of(const Settings& settings, int64_t count) {
-  return settings.decimal("quant_outliers").half_even_times(count);
+  return settings.decimal(quant_outliers).half_even_times(count);
 }
 
 /// Sets those furthest from the line's mean aside (equal: the earlier) and measures the rest.
@@ -110,7 +110,7 @@ void round_lines(const Settings& settings, const std::vector<Line>& lines) {
   if (numbers.empty()) return;  // every line is constant but for its outliers
   std::vector<double> sorted = numbers;
   std::ranges::sort(sorted);
-  const auto levels = levels_of(sorted, size_t{1} << settings.count("quant_bits"));
+  const auto levels = levels_of(sorted, size_t{1} << settings.count(keys::quant_bits));
   size_t at = 0;
   for (const Rounded& one : all)
     for (const int64_t i : one.inner)
@@ -120,7 +120,7 @@ void round_lines(const Settings& settings, const std::vector<Line>& lines) {
 
 /// All but the newest `quant_residual` entries.
 int64_t rounded_entries(const Settings& settings, int64_t slots) {
-  return std::max<int64_t>(0, slots - settings.count("quant_residual"));
+  return std::max<int64_t>(0, slots - settings.count(keys::quant_residual));
 }
 
 /// KVQuant's data type on the keys and values of one head.
@@ -150,7 +150,7 @@ class KvQuant : public Quantize {
                      entries * outliers_of(settings, value_dim);
     count.numbers = entries * (head_dim + value_dim);
     count.groups = head_dim + entries;
-    count.levels = 2 * (int64_t{1} << settings.count("quant_bits"));
+    count.levels = 2 * (int64_t{1} << settings.count(keys::quant_bits));
     return count;
   }
 };

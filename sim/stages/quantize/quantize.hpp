@@ -4,9 +4,13 @@
 
 #include "sim/core/array.hpp"
 #include "sim/stages/kind.hpp"
+#include "sim/stages/parameter.hpp"
 #include "sim/stages/settings.hpp"
 
 namespace kvsim {
+namespace keys {
+extern const Declare quant_bits, quant_residual;
+}
 
 /// How much of one head's slots is quantised; for the memory model.
 struct QuantizedCount {

@@ -5,13 +5,8 @@
 #include "sim/stages/quantize/quantize.hpp"
 
 namespace kvsim {
-namespace {
+namespace keys {
 
-const Declare quantize{{.key = "quantize",
-                        .place = 1101,
-                        .type = ValueType::kind,
-                        .fallback = "none",
-                        .meaning = "how kept entries are rounded"}};
 const Declare quant_bits{{.key = "quant_bits",
                           .place = 1102,
                           .type = ValueType::count,
@@ -20,6 +15,22 @@ const Declare quant_bits{{.key = "quant_bits",
                           .unit = "bits",
                           .low = 1,
                           .high = 8}};
+const Declare quant_residual{{.key = "quant_residual",
+                              .place = 1104,
+                              .type = ValueType::count,
+                              .fallback = "128",
+                              .meaning = "newest kept entries that stay as they are; 0: none",
+                              .unit = "entries"}};
+
+}  // namespace keys
+
+namespace {
+
+const Declare quantize{{.key = "quantize",
+                        .place = 1101,
+                        .type = ValueType::kind,
+                        .fallback = "none",
+                        .meaning = "how kept entries are rounded"}};
 const Declare quant_group{{.key = "quant_group",
                            .place = 1103,
                            .type = ValueType::count,
@@ -27,12 +38,6 @@ const Declare quant_group{{.key = "quant_group",
                            .meaning = "numbers that share a step and a lowest value",
                            .unit = "numbers",
                            .low = 1}};
-const Declare quant_residual{{.key = "quant_residual",
-                              .place = 1104,
-                              .type = ValueType::count,
-                              .fallback = "128",
-                              .meaning = "newest kept entries that stay as they are; 0: none",
-                              .unit = "entries"}};
 
 /// Rounds `count` numbers at values[0], values[stride], ... as one group.
 void round_group(float* values, int64_t count, int64_t stride, int64_t bits) {
@@ -77,13 +82,13 @@ int64_t groups_of(int64_t length, int64_t group) { return (length + group - 1) /
 
 /// Entries of `slots` that are quantised when groups run over entries: whole residual blocks.
 int64_t whole_blocks(const Settings& settings, int64_t slots) {
-  const int64_t residual = settings.count("quant_residual");
+  const int64_t residual = settings.count(keys::quant_residual);
   return residual == 0 ? slots : slots / residual * residual;
 }
 
 /// Entries that are quantised when groups run over channels: all but the newest.
 int64_t all_but_newest(const Settings& settings, int64_t slots) {
-  return std::max<int64_t>(0, slots - settings.count("quant_residual"));
+  return std::max<int64_t>(0, slots - settings.count(keys::quant_residual));
 }
 
 enum class Axis { channel, entry };
@@ -95,13 +100,13 @@ int64_t quantised_entries(const Settings& settings, Axis axis, int64_t slots) {
 void round_tensor(const Settings& settings, Axis axis, Table<float>& x) {
   const int64_t entries = quantised_entries(settings, axis, x.rows());
   const auto round = axis == Axis::channel ? round_per_channel : round_per_entry;
-  round(x, entries, settings.count("quant_group"), settings.count("quant_bits"));
+  round(x, entries, settings.count(quant_group), settings.count(keys::quant_bits));
 }
 
 void count_tensor(const Settings& settings, Axis axis, int64_t slots, int64_t width,
                   QuantizedCount& count) {
   const int64_t entries = quantised_entries(settings, axis, slots);
-  const int64_t group = settings.count("quant_group");
+  const int64_t group = settings.count(quant_group);
   count.numbers += entries * width;
   count.groups += axis == Axis::channel ? groups_of(entries, group) * width
                                         : groups_of(width, group) * entries;
@@ -136,7 +141,7 @@ class AxisQuantize : public Quantize {
   }
   std::string fault(const Settings& settings) const override {
     const bool over_entries = keys_ == Axis::channel || values_ == Axis::channel;
-    if (!over_entries || settings.count("quant_residual") % settings.count("quant_group") == 0) {
+    if (!over_entries || settings.count(keys::quant_residual) % settings.count(quant_group) == 0) {
       return {};
     }
     return "quant_residual must be a multiple of quant_group where groups run over entries";
@@ -173,8 +178,6 @@ const Register<Quantize, PerChannel> per_channel;
 
 }  // namespace
 
-const Quantize& quantizer(const Settings& settings) {
-  return Kinds<Quantize>::find(settings.text("quantize"));
-}
+const Quantize& quantizer(const Settings& settings) { return chosen<Quantize>(settings); }
 
 }  // namespace kvsim

@@ -14,13 +14,13 @@ const Declare queries{{.key = "queries",
                        .type = ValueType::kind,
                        .fallback = "window",
                        .meaning = "which queries observe"}};
-const Declare window{{.key = "window",
-                      .place = 512,
-                      .type = ValueType::share,
-                      .fallback = "32",
-                      .meaning = "newest entries that observe and are protected",
-                      .unit = "entries",
-                      .low = 1}};
+const Declare window_key{{.key = "window",
+                          .place = 512,
+                          .type = ValueType::share,
+                          .fallback = "32",
+                          .meaning = "newest entries that observe and are protected",
+                          .unit = "entries",
+                          .low = 1}};
 const Declare last_queries{{.key = "last_queries",
                             .place = 513,
                             .type = ValueType::count,
@@ -48,6 +48,7 @@ void observe_part(Range all, Segment& segment) {
 class NoQueries : public Queries {
  public:
   NoQueries() : Queries({"queries", "none", "no query observes", "", {}}) {}
+  bool observes() const override { return false; }
   void observe(const Settings&, int64_t, const TraceInfo&, Segment& segment) const override {
     segment.candidates = segment.range;
   }
@@ -63,8 +64,12 @@ class WindowQueries : public Queries {
                  "SnapKV; DefensiveKV 2",
                  {"window"},
                  "queries n-m..n-1"}) {}
+  bool has_window() const override { return true; }
+  bool follows_budget(const Settings& settings) const override {
+    return settings.is_fraction(window_key);
+  }
   int64_t window(const Settings& settings, int64_t budget, int64_t entries) const override {
-    return std::min(std::max<int64_t>(1, settings.share("window", budget)), entries);
+    return std::min(std::max<int64_t>(1, settings.share(window_key, budget)), entries);
   }
   void observe(const Settings&, int64_t window, const TraceInfo&, Segment& segment) const override {
     const int64_t m = std::min(window, segment.range.size());
@@ -102,7 +107,7 @@ class LastQueries : public Queries {
   void observe(const Settings& settings, int64_t, const TraceInfo& info,
                Segment& segment) const override {
     const int64_t n = info.prompt_len;
-    observe_part({n - std::min(settings.count("last_queries"), n), n}, segment);
+    observe_part({n - std::min(settings.count(last_queries), n), n}, segment);
   }
 };
 const Register<Queries, LastQueries> last;
@@ -110,6 +115,7 @@ const Register<Queries, LastQueries> last;
 class AllQueries : public Queries {
  public:
   AllQueries() : Queries({"queries", "all", "every prompt query", "H2O", {}, "queries 0..n-1"}) {}
+  bool observes_all() const override { return true; }
   void observe(const Settings&, int64_t, const TraceInfo& info, Segment& segment) const override {
     observe_part({0, info.prompt_len}, segment);
   }

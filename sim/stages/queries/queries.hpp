@@ -18,6 +18,11 @@ class Queries : public Kind {
   /// the segment's own share of m.
   virtual void observe(const Settings& settings, int64_t window, const TraceInfo& info,
                        Segment& segment) const = 0;
+  virtual bool observes() const { return true; }       ///< there are such queries
+  virtual bool observes_all() const { return false; }  ///< every prompt query is one
+  /// The newest entries observe, and are protected.
+  virtual bool has_window() const { return false; }
+  virtual bool follows_budget(const Settings&) const { return false; }  ///< m depends on B
   /// Looks at queries after the prompt; only oracles may.
   virtual bool looks_ahead() const { return false; }
 };

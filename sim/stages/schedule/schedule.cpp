@@ -3,13 +3,8 @@
 #include "sim/stages/parameter.hpp"
 
 namespace kvsim {
-namespace {
+namespace keys {
 
-const Declare schedule{{.key = "schedule",
-                        .place = 1201,
-                        .type = ValueType::kind,
-                        .fallback = "prefill",
-                        .meaning = "when compression runs"}};
 const Declare period{{.key = "period",
                       .place = 1202,
                       .type = ValueType::count,
@@ -26,8 +21,19 @@ const Declare evict_batch{{.key = "evict_batch",
                            .low = 0,
                            .low_open = true}};
 
+}  // namespace keys
+
+namespace {
+
+const Declare schedule{{.key = "schedule",
+                        .place = 1201,
+                        .type = ValueType::kind,
+                        .fallback = "prefill",
+                        .meaning = "when compression runs"}};
+
 struct Prefill : Schedule {
   Prefill() : Schedule({"schedule", "prefill", "once, when the prompt is complete", "", {}}) {}
+  bool once() const override { return true; }
 };
 const Register<Schedule, Prefill> prefill;
 

@@ -1,13 +1,18 @@
 #pragma once
 #include "sim/stages/kind.hpp"
+#include "sim/stages/parameter.hpp"
 #include "sim/stages/settings.hpp"
 
 namespace kvsim {
+namespace keys {
+extern const Declare period, evict_batch;
+}
 
 /// When compression runs (policies.md 12).
 class Schedule : public Kind {
  public:
   using Kind::Kind;
+  virtual bool once() const { return false; }      ///< one compression, then never again
   virtual bool per_step() const { return false; }  ///< a set chosen anew at each later step
   virtual bool decodes() const { return false; }   ///< slots leave at every later step
   virtual bool repeats() const { return false; }   ///< the full cache is compressed anew

@@ -25,6 +25,28 @@ const Declare aws_min{{.key = "aws_min",
                        .low = 1,
                        .odd = true}};
 
+/// A window that reaches further than this beyond the edges adds them as products: adding each
+/// column by itself would take as long as the window is wide, which no drift bounds.
+constexpr int64_t kAddedOneByOne = 4096;
+
+/// Sum of in[first] .. in[last], where columns outside are those at the edge.
+double sum_with_edges(int64_t first, int64_t last, std::span<const double> in) {
+  const int64_t end = std::ssize(in) - 1;
+  const int64_t before = std::clamp<int64_t>(-first, 0, last - first + 1);
+  const int64_t after = std::clamp<int64_t>(last - end, 0, last - first + 1);
+  double sum = 0;
+  if (before + after <= kAddedOneByOne) {
+    for (int64_t c = first; c <= last; ++c)
+      sum += in[static_cast<size_t>(std::clamp<int64_t>(c, 0, end))];
+    return sum;
+  }
+  if (before > 0) sum += static_cast<double>(before) * in.front();
+  for (int64_t c = std::max<int64_t>(first, 0); c <= std::min(last, end); ++c)
+    sum += in[static_cast<size_t>(c)];
+  if (after > 0) sum += static_cast<double>(after) * in.back();
+  return sum;
+}
+
 /// Mean over a window of width W, shifted by gamma; edges replicate (ReST-KV Eq. 11-13).
 void shifted_mean(int64_t width, int64_t shift, std::span<const double> in, std::span<double> out) {
   const int64_t last = static_cast<int64_t>(in.size()) - 1;
@@ -32,10 +54,8 @@ void shifted_mean(int64_t width, int64_t shift, std::span<const double> in, std:
   const int64_t inner = std::clamp<int64_t>(-left, 0, last + 1);
   const int64_t outer = std::clamp<int64_t>(last + 1 - right, inner, last + 1);
   const auto at_edge = [&](int64_t i) {
-    double sum = 0;
-    for (int64_t c = i + left; c <= i + right; ++c)
-      sum += in[static_cast<size_t>(std::clamp<int64_t>(c, 0, last))];
-    out[static_cast<size_t>(i)] = sum / static_cast<double>(width);
+    out[static_cast<size_t>(i)] = sum_with_edges(i + left, i + right, in) /
+                                  static_cast<double>(width);
   };
   for (int64_t i = 0; i < inner; ++i) at_edge(i);
   moving_mean(in, inner, outer, left, right, static_cast<double>(width), out);
@@ -44,8 +64,8 @@ void shifted_mean(int64_t width, int64_t shift, std::span<const double> in, std:
 
 /// W = max(least, 2 floor(|drift| / beta) + 1).
 int64_t window_width(const Settings& settings, const PositionDrift& drift) {
-  const int64_t steps = drift.floor_size_over(settings.decimal("aws_beta"));
-  return std::max<int64_t>(settings.count("aws_min"), 2 * steps + 1);
+  const int64_t steps = drift.floor_size_over(settings.decimal(aws_beta));
+  return std::max<int64_t>(settings.count(aws_min), 2 * steps + 1);
 }
 
 class AdaptiveWindow : public Smooth {
@@ -59,7 +79,7 @@ class AdaptiveWindow : public Smooth {
   Drift drift() const override { return Drift::indicator; }
   void apply(const Settings& settings, const PositionDrift& drift, std::span<const double> in,
              std::span<double> out) const override {
-    const int64_t steps = drift.floor_over(settings.decimal("aws_beta"));
+    const int64_t steps = drift.floor_over(settings.decimal(aws_beta));
     const int64_t shift = drift.sign() < 0 ? steps + 1 : steps;
     shifted_mean(window_width(settings, drift), shift, in, out);
   }
@@ -107,7 +127,7 @@ class AdaptiveWindowCode : public Smooth {
   Drift drift() const override { return Drift::attention; }
   void apply(const Settings& settings, const PositionDrift& drift, std::span<const double> in,
              std::span<double> out) const override {
-    const int64_t steps = drift.floor_over(settings.decimal("aws_beta"));
+    const int64_t steps = drift.floor_over(settings.decimal(aws_beta));
     shifted_mean(window_width(settings, drift), drift.sign() > 0 ? steps : steps + 1, in, out);
   }
 };

@@ -59,7 +59,7 @@ class Average : public Smooth {
                 {"kernel"}}) {}
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
-    average(settings.count("kernel"), in, out);
+    average(settings.count(kernel), in, out);
   }
 };
 const Register<Smooth, Average> avg;
@@ -74,7 +74,7 @@ class AverageReplicate : public Smooth {
                 {"kernel"}}) {}
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
-    const int64_t k = settings.count("kernel");
+    const int64_t k = settings.count(kernel);
     const int64_t last = static_cast<int64_t>(in.size()) - 1;
     for (int64_t i = 0; i <= last; ++i) {
       double sum = 0;
@@ -97,7 +97,7 @@ class AverageRenormalized : public Smooth {
   bool only_before_aggregate() const override { return true; }
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
-    average(settings.count("kernel"), in, out);
+    average(settings.count(kernel), in, out);
     const double before = std::accumulate(in.begin(), in.end(), 0.0);
     const double after = std::accumulate(out.begin(), out.end(), 0.0);
     if (after == 0) return;
@@ -112,7 +112,7 @@ class MaxPooling : public Smooth {
       : Smooth({"smooth", "max", "maximum over the columns that exist", "AdaKV", {"kernel"}}) {}
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
-    const int64_t half = settings.count("kernel") / 2;
+    const int64_t half = settings.count(kernel) / 2;
     const int64_t columns = static_cast<int64_t>(in.size());
     for (int64_t i = 0; i < columns; ++i) {
       const auto begin = in.begin() + std::max<int64_t>(0, i - half);

@@ -7,13 +7,8 @@
 #include "sim/stages/parameter.hpp"
 
 namespace kvsim {
-namespace {
+namespace keys {
 
-const Declare weight{{.key = "weight",
-                      .place = 581,
-                      .type = ValueType::kind,
-                      .fallback = "none",
-                      .meaning = "what scores are multiplied with"}};
 const Declare weight_epsilon{{.key = "weight_epsilon",
                               .place = 582,
                               .type = ValueType::real,
@@ -21,6 +16,16 @@ const Declare weight_epsilon{{.key = "weight_epsilon",
                               .meaning = "added to the score before it is multiplied",
                               .unit = "score",
                               .low = 0}};
+
+}  // namespace keys
+
+namespace {
+
+const Declare weight{{.key = "weight",
+                      .place = 581,
+                      .type = ValueType::kind,
+                      .fallback = "none",
+                      .meaning = "what scores are multiplied with"}};
 
 class NoWeight : public Weight {
  public:

@@ -3,8 +3,12 @@
 
 #include "sim/backend/layer_work.hpp"
 #include "sim/stages/kind.hpp"
+#include "sim/stages/parameter.hpp"
 
 namespace kvsim {
+namespace keys {
+extern const Declare weight_epsilon;
+}
 
 /// s <- (s + weight_epsilon) * w (policies.md 5.8).
 class Weight : public Kind {

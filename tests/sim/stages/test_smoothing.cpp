@@ -63,6 +63,21 @@ TEST_CASE("smoothing many columns at once gives the bits that one at a time give
   }
 }
 
+TEST_CASE("a window far wider than the row takes the edges as often as it reaches beyond them") {
+  // ReST-KV Eq. 11-13: W = 2 * 2 / 1e-9 + 1, as much before the shifted entry as after it: from
+  // the entry itself on, all but a few columns are the last one's; or the first one's.
+  const std::vector<double> row = {4, 1, 2, 8};
+  CHECK_THAT(smoothed("smooth=aws,aws_beta=1e-9", row, 2), near({8, 8, 8, 8}));
+  CHECK_THAT(smoothed("smooth=aws,aws_beta=1e-9", row, -2), near({4, 4, 4, 4}));
+  // Width 2 * 10000 + 1, not shifted: (9998 + i) times 4 less what is inside, and so on; exact.
+  const std::vector<double> out = smoothed("smooth=aws-code,aws_beta=2,aws_min=20001", row);
+  for (int64_t i = 0; i < 4; ++i)  // the published code shifts by one without drift
+    CHECK(out[static_cast<size_t>(i)] ==
+          Approx((4.0 * static_cast<double>(9999 - i) + 15 + 8.0 * static_cast<double>(9998 + i)) /
+                 20001)
+              .epsilon(1e-14));
+}
+
 TEST_CASE("avg-replicate repeats the edge columns outside") {
   CHECK_THAT(smoothed("smooth=avg-replicate,kernel=3", {1, 2, 6, 3}),
              near({4.0 / 3, 3, 11.0 / 3, 4}));

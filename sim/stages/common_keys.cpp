@@ -1,5 +1,7 @@
-#include "sim/stages/kind.hpp"
-#include "sim/stages/parameter.hpp"
+#include "sim/stages/common_keys.hpp"
+
+#include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/merge/merge.hpp"
 
 namespace kvsim {
 namespace {
@@ -19,24 +21,32 @@ std::string layer_list_fault(std::string_view text) {
   return digit ? "" : "a layer index is missing";
 }
 
+}  // namespace
+
+namespace keys {
+
 const Declare granularity{{.key = "granularity",
                            .place = 201,
                            .type = ValueType::word,
                            .fallback = "kv",
                            .meaning = "who owns a kept set: a KV head or a query head",
-                           .words = {"kv", "query"}}};
+                           .words = {"kv", "query"},
+                           .always = true}};
 const Declare rounding{{.key = "rounding",
                         .place = 202,
                         .type = ValueType::word,
                         .fallback = "exact",
                         .meaning = "how a ratio becomes a count: exactly, or as kvpress does",
-                        .words = {"exact", "kvpress"}}};
+                        .words = {"exact", "kvpress"},
+                        .always = true}};
 const Declare tie{{.key = "tie",
                    .place = 203,
                    .type = ValueType::word,
                    .fallback = "raw",
                    .meaning = "equal scores: by the score without its prior, or by recency alone",
-                   .words = {"raw", "recent"}}};
+                   .words = {"raw", "recent"},
+                   .always = true,
+                   .only_with = {selects_entries_if}}};
 const Declare skip_layers{{.key = "skip_layers",
                            .place = 204,
                            .type = ValueType::text,
@@ -44,19 +54,24 @@ const Declare skip_layers{{.key = "skip_layers",
                            .meaning = "layers that keep everything, joined by +; -1 is the last",
                            .unit = "layers",
                            .fault = layer_list_fault,
-                           .may_be_none = true}};
+                           .may_be_none = true,
+                           .always = true}};
 const Declare positions{{.key = "positions",
                          .place = 205,
                          .type = ValueType::word,
                          .fallback = "absolute",
                          .meaning = "where kept keys stand: where they were, or closed up",
-                         .words = {"absolute", "cache"}}};
+                         .words = {"absolute", "cache"},
+                         .always = true}};
 const Declare order{{.key = "order",
                      .place = 531,
                      .type = ValueType::word,
                      .fallback = "asg",
                      .meaning = "order of smooth (s), aggregate (a) and group (g)",
-                     .words = {"asg", "ags", "sag", "sga", "gas", "gsa"}}};
+                     .words = {"asg", "ags", "sag", "sga", "gas", "gsa"},
+                     .always = true,
+                     .only_with = {scores_rows_if}}};
 
-}  // namespace
+}  // namespace keys
+
 }  // namespace kvsim

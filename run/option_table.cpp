@@ -1,0 +1,174 @@
+#include "run/option_table.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "run/measures/variables.hpp"
+#include "sim/core/error.hpp"
+
+namespace kvsim {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kMostSteps = 1e15;  // counts are exact in float64 far beyond
+constexpr double kLeastReal = std::numeric_limits<double>::min();
+constexpr double kMostReal = std::numeric_limits<double>::max();
+
+const std::vector<std::string> kNorms = {"l1", "l2"};
+const std::vector<std::string> kScopes = {"prompt", "evictable", "all"};
+
+Norm norm(size_t word) { return word == 0 ? Norm::l1 : Norm::l2; }
+
+std::vector<StudyOption> declared() {
+  using O = StudyOptions;
+  return {
+      {.key = "importance",
+       .flag = "importance",
+       .placeholder = "l1|l2",
+       .meaning = "norm of v W in the importance (default: l1)",
+       .type = OptionType::word,
+       .words = kNorms,
+       .read = [](const O& o) -> Json { return kNorms[o.importance == Norm::l1 ? 0 : 1]; },
+       .set_number = [](O& o, double word) { o.importance = norm(static_cast<size_t>(word)); }},
+      {.key = "scope",
+       .flag = "scope",
+       .placeholder = "prompt|evictable|all",
+       .meaning = "entries that shares are taken over: the prompt's, without protected ones, or "
+                  "everything visible (default: prompt)",
+       .type = OptionType::word,
+       .words = kScopes,
+       .read = [](const O& o) -> Json { return kScopes[static_cast<size_t>(o.scope)]; },
+       .set_number = [](O& o, double word) { o.scope = static_cast<Scope>(word); }},
+      {.key = "outlier",
+       .flag = "outlier",
+       .placeholder = "X",
+       .meaning = "steps with less retained importance are counted (default: 0.5)",
+       .type = OptionType::real,
+       .high = 1,
+       .read = [](const O& o) -> Json { return o.outlier; },
+       .set_number = [](O& o, double value) { o.outlier = value; }},
+      {.key = "wo_steps",
+       .flag = "wo-steps",
+       .placeholder = "K",
+       .meaning = "evenly spaced steps whose errors are computed; 0: all (default: all, but fewer "
+                  "where a long trace of a large model makes that dear)",
+       .type = OptionType::count,
+       .high = kMostSteps,
+       .is_set = [](const O& o) { return o.wo_steps.has_value(); },
+       .read = [](const O& o) -> Json { return *o.wo_steps; },
+       .set_number = [](O& o, double value) { o.wo_steps = static_cast<int64_t>(value); }},
+      {.key = "metrics",
+       .flag = "metric",
+       .placeholder = "LIST",
+       .meaning = "further metrics to compute, repeatable",
+       .type = OptionType::names,
+       .known = known_metrics,
+       .read = [](const O& o) -> Json { return o.metrics; },
+       .add_name = [](O& o, const std::string& name) { o.metrics.insert(name); }},
+      {.key = "per_head",
+       .flag = "per-head",
+       .placeholder = "",
+       .meaning = "also measure every query head and KV head by itself",
+       .read = [](const O& o) -> Json { return o.per_head; },
+       .set_number = [](O& o, double value) { o.per_head = value != 0; }},
+      {.key = "save_keep",
+       .flag = "save-keep",
+       .placeholder = "",
+       .meaning = "also save what became of every prompt entry",
+       .read = [](const O& o) -> Json { return o.save_keep; },
+       .set_number = [](O& o, double value) { o.save_keep = value != 0; }},
+      {.key = "horizon",
+       .flag = "horizon",
+       .placeholder = "D",
+       .meaning = "steps ahead that score estimates predict (default: 1)",
+       .type = OptionType::count,
+       .low = 1,
+       .high = kMostSteps,
+       .read = [](const O& o) -> Json { return o.horizon; },
+       .set_number = [](O& o, double value) { o.horizon = static_cast<int64_t>(value); }},
+      {.key = "span_complements",
+       .flag = "span-complement",
+       .placeholder = "NAME",
+       .meaning = "adds a span !NAME: the prompt tokens outside NAME; repeatable",
+       .type = OptionType::names,
+       .read = [](const O& o) -> Json { return o.span_complements; },
+       .add_name = [](O& o, const std::string& name) { o.span_complements.push_back(name); }},
+      {.key = "element_bytes",
+       .flag = "element-bytes",
+       .placeholder = "E",
+       .meaning = "bytes of a cached number in the memory model (default: 2)",
+       .type = OptionType::count,
+       .low = 1,
+       .high = 16,
+       .read = [](const O& o) -> Json { return o.element_bytes; },
+       .set_number = [](O& o, double value) { o.element_bytes = static_cast<int64_t>(value); }},
+      {.key = "bandwidth",
+       .flag = "bandwidth",
+       .placeholder = "X",
+       .meaning = "bytes/s of the device, for the roofline; with --peak",
+       .type = OptionType::real,
+       .low = kLeastReal,
+       .high = kMostReal,
+       .is_set = [](const O& o) { return o.bandwidth.has_value(); },
+       .read = [](const O& o) -> Json { return *o.bandwidth; },
+       .set_number = [](O& o, double value) { o.bandwidth = value; }},
+      {.key = "peak",
+       .flag = "peak",
+       .placeholder = "X",
+       .meaning = "flop/s of the device, for the roofline; with --bandwidth",
+       .type = OptionType::real,
+       .low = kLeastReal,
+       .high = kMostReal,
+       .is_set = [](const O& o) { return o.peak.has_value(); },
+       .read = [](const O& o) -> Json { return *o.peak; },
+       .set_number = [](O& o, double value) { o.peak = value; }},
+  };
+}
+
+/// A member that is added to StudyOptions makes this not compile: declare it above (or, where it is
+/// what is replayed and not how it is measured, add it to the texts of run/sweep_units.cpp).
+[[maybe_unused]] void names_every_member(const StudyOptions& options) {
+  [[maybe_unused]] const auto& [records, budgets, layers, seed, scope, importance, outlier,
+                                wo_steps, horizon, metrics, span_complements, per_head, save_keep,
+                                element_bytes, bandwidth, peak, command_line] = options;
+}
+
+}  // namespace
+
+std::string StudyOption::expected() const {
+  switch (type) {
+    case OptionType::flag: return "true or false";
+    case OptionType::word: return fmt::format("one of {}", fmt::join(words, ", "));
+    case OptionType::names: return "a name";
+    case OptionType::count:
+      return high >= kMostSteps ? fmt::format("an integer >= {}", low)
+                                : fmt::format("an integer in [{}, {}]", low, high);
+    case OptionType::real: break;
+  }
+  return high >= kMostReal ? "a number > 0" : fmt::format("a number in [{}, {}]", low, high);
+}
+
+const std::vector<StudyOption>& study_options() {
+  static const std::vector<StudyOption> options = declared();
+  return options;
+}
+
+nlohmann::ordered_json options_text(const StudyOptions& options) {
+  Json text;
+  for (const StudyOption& option : study_options())
+    if (option.is_set == nullptr || option.is_set(options)) text[option.key] = option.read(options);
+  return text;
+}
+
+void check_together(const StudyOptions& options, const std::string& where) {
+  if (options.bandwidth.has_value() == options.peak.has_value()) return;
+  usage_error({.what = options.peak ? "no bandwidth" : "no peak",
+               .where = where,
+               .expected = "bandwidth and peak together"});
+}
+
+}  // namespace kvsim

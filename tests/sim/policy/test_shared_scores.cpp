@@ -1,0 +1,122 @@
+// Which records share scores: those of equal settings in everything that scoring reads, where what
+// it reads is what its kinds declare.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <stdexcept>
+
+#include "sim/policy/prepared_record.hpp"
+#include "sim/stages/aggregate/aggregate.hpp"
+#include "sim/stages/parameter.hpp"
+#include "tests/support/random_run.hpp"
+#include "tests/support/small_run.hpp"
+
+namespace kvsim {
+namespace {
+
+/// A parameter of scoring that stands outside the sections of scoring: what a newcomer may add.
+const Declare example_newest{{.key = "example_newest",
+                              .place = 1298,
+                              .type = ValueType::count,
+                              .fallback = "1",
+                              .meaning = "how many of the newest rows count",
+                              .low = 1}};
+
+class NewestRows : public Aggregation {
+ public:
+  NewestRows(int64_t first, int64_t columns)
+      : first_(first), sums_(static_cast<size_t>(columns), 0.0) {}
+  void add(int64_t j, int64_t first, std::span<const double> part) override {
+    for (size_t c = 0; c < part.size() && j >= first_; ++c)
+      sums_[static_cast<size_t>(first) + c] += part[c];
+  }
+  void finish(std::span<double> out) override { std::ranges::copy(sums_, out.begin()); }
+
+ private:
+  int64_t first_;
+  std::vector<double> sums_;
+};
+
+class SumOfNewest : public Aggregate {
+ public:
+  SumOfNewest()
+      : Aggregate(
+            {"aggregate", "example-newest", "sum of the newest rows", "", {"example_newest"}}) {}
+  std::unique_ptr<Aggregation> start(const Settings& settings, int64_t rows,
+                                     int64_t columns) const override {
+    return std::make_unique<NewestRows>(rows - settings.count(example_newest), columns);
+  }
+};
+const Register<Aggregate, SumOfNewest> registered;
+
+std::unique_ptr<test::RandomRun> run_of_one_layer() {
+  test::RandomTraceShape shape;
+  shape.prompt = 24;
+  shape.later = 3;
+  shape.d = 8;
+  shape.dv = 6;
+  shape.hidden = 10;
+  return test::random_run(shape, {0}, 1);
+}
+
+struct Prepared {
+  explicit Prepared(const std::vector<std::string>& texts) {
+    for (const std::string& text : texts)
+      records.push_back(preparation.prepare(Record::parse(text)));
+  }
+  size_t plan(size_t record, size_t budget = 0) const {
+    return records[record].budgets[budget].plan;
+  }
+  const ScorePlan& scores(size_t record) const { return preparation.plans()[plan(record)]; }
+
+  std::unique_ptr<test::RandomRun> run = run_of_one_layer();
+  std::vector<Budget> budgets = {Budget::parse("9"), Budget::parse("12")};
+  Preparation preparation{run->info, run->info.layers, budgets};
+  std::vector<PreparedRecord> records;
+};
+
+TEST_CASE("a parameter that a scoring kind declares keeps its records' scores apart", "[policy]") {
+  const std::string base = "snapkv,window=5,aggregate=example-newest";
+  const Prepared prepared({base, base + ",example_newest=4", base + ",example_newest=4,sinks=2"});
+  CHECK(prepared.plan(0) != prepared.plan(1));
+  CHECK(prepared.plan(1) == prepared.plan(2));  // what only selection reads changes no score
+
+  const std::vector<std::string> budget = {"9"};
+  const auto kept = test::kept_of(*prepared.run, {base, base + ",example_newest=4"}, budget, 0);
+  for (size_t record = 0; record < 2; ++record) {
+    const std::string text = record == 0 ? base : base + ",example_newest=4";
+    const auto alone = test::kept_of(*prepared.run, {text}, budget, 0);
+    CHECK(kept[0][record][0]->owners == alone[0][0][0]->owners);
+  }
+  CHECK(kept[0][0][0]->owners != kept[0][1][0]->owners);
+}
+
+TEST_CASE("records share scores where only later stages differ", "[policy]") {
+  const Prepared prepared({"snapkv,window=5", "snapkv,window=5,sinks=3,allocate=ada",
+                           "snapkv,window=5,recent=7,whitelist=1-3", "snapkv,window=6",
+                           "snapkv,window=5,kernel=7", "snapkv,window=5,order=sag"});
+  CHECK(prepared.plan(0) == prepared.plan(1));
+  CHECK(prepared.plan(0) == prepared.plan(2));
+  CHECK(prepared.plan(0, 0) == prepared.plan(0, 1));  // at every budget
+  for (const size_t other : {3, 4, 5}) CHECK(prepared.plan(0) != prepared.plan(other));
+}
+
+TEST_CASE("scoring can read nothing but what names its scores", "[policy]") {
+  const Prepared prepared({"snapkv,window=5"});
+  const Settings& settings = prepared.scores(0).settings;
+  CHECK(settings.count("kernel") == 5);
+  for (const char* key : {"sinks", "window", "allocate", "ema_alpha", "example_newest"})
+    CHECK_THROWS_AS(settings.text(key), std::logic_error);
+}
+
+TEST_CASE("the order of scoring is a list of steps", "[policy]") {
+  using enum ScoringStep;
+  const ScoringSteps steps(test::settings_with("order=sag"));
+  CHECK(steps.all() == std::vector{smooth, aggregate, group});
+  CHECK((steps.before_aggregate(smooth) && !steps.before_aggregate(group)));
+  CHECK((steps.directly_after_aggregate(group) && !steps.directly_after_aggregate(smooth)));
+  CHECK(steps.after_aggregate() == std::vector{group});
+  CHECK(ScoringSteps(test::settings_with("order=gsa")).after_aggregate().empty());
+}
+
+}  // namespace
+}  // namespace kvsim
