@@ -7,7 +7,7 @@
 #include "cli/progress.hpp"
 #include "cli/terminal.hpp"
 #include "io/trace_reader.hpp"
-#include "run/live_attention.hpp"
+#include "run/live/live_attention.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim::cli {

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "run/sweep_best.hpp"
+#include "run/sweep/sweep_best.hpp"
 
 /// The table of best settings that `kvsim sweep` ends with, in its three forms.
 namespace kvsim::cli {

@@ -6,8 +6,8 @@
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
 #include "io/trace_reader.hpp"
-#include "run/study.hpp"
-#include "run/trace_uses.hpp"
+#include "run/study/study.hpp"
+#include "run/trace/trace_uses.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim::cli {

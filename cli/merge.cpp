@@ -3,7 +3,7 @@
 #include "cli/terminal.hpp"
 #include "io/results_writer.hpp"
 #include "io/temporary_file.hpp"
-#include "run/sweep_run.hpp"
+#include "run/sweep/sweep_run.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim::cli {

@@ -8,7 +8,7 @@
 #include "cli/parse.hpp"
 #include "cli/terminal.hpp"
 #include "run/measures/variables.hpp"
-#include "run/option_table.hpp"
+#include "run/study/option_table.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim::cli {

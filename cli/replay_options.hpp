@@ -1,7 +1,7 @@
 #pragma once
 #include "cli/command.hpp"
-#include "run/fragility.hpp"
-#include "run/study.hpp"
+#include "run/explain/fragility.hpp"
+#include "run/study/study.hpp"
 
 /// The options of `kvsim replay` that say what to replay and what to measure.
 namespace kvsim::cli {

@@ -14,7 +14,7 @@
 #include "cli/terminal.hpp"
 #include "io/results_writer.hpp"
 #include "io/temporary_file.hpp"
-#include "run/looked_for.hpp"
+#include "run/explain/looked_for.hpp"
 #include "sim/core/error.hpp"
 #include "sim/policy/presets.hpp"
 

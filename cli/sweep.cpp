@@ -20,7 +20,7 @@
 #include "io/temporary_file.hpp"
 #include "run/measures/conditions.hpp"
 #include "run/measures/variables.hpp"
-#include "run/sweep_best.hpp"
+#include "run/sweep/sweep_best.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/parallel.hpp"
 

@@ -1,4 +1,4 @@
-#include "run/synth.hpp"
+#include "run/trace/synth.hpp"
 
 #include <algorithm>
 

@@ -6,7 +6,7 @@
 #include "cli/parse.hpp"
 #include "cli/terminal.hpp"
 #include "io/trace_reader.hpp"
-#include "run/attention_reference.hpp"
+#include "run/trace/attention_reference.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim::cli {

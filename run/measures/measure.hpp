@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "analysis/keep_rate.hpp"
-#include "run/layer_replay.hpp"
 #include "run/measures/output_norms.hpp"
 #include "run/measures/variables.hpp"
-#include "run/study_options.hpp"
+#include "run/study/layer_replay.hpp"
+#include "run/study/study_options.hpp"
 
 namespace kvsim {
 

@@ -5,8 +5,8 @@
 #include <set>
 
 #include "run/measures/measure.hpp"
-#include "run/study.hpp"
-#include "run/synth.hpp"
+#include "run/study/study.hpp"
+#include "run/trace/synth.hpp"
 #include "tests/io/trace_fixture.hpp"
 
 using namespace kvsim;

@@ -14,7 +14,7 @@
 
 #include "io/crash_guard.hpp"
 #include "io/trace_writer.hpp"
-#include "run/attention_reference.hpp"
+#include "run/trace/attention_reference.hpp"
 #include "sim/core/random.hpp"
 #include "tests/support/paths.hpp"
 

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "io/results_reader.hpp"
-#include "run/fragility.hpp"
+#include "run/explain/fragility.hpp"
 #include "tests/io/trace_fixture.hpp"
 
 using namespace kvsim;

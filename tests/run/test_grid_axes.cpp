@@ -1,8 +1,8 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "run/grid_axes.hpp"
-#include "run/sweep_config.hpp"
+#include "run/study/grid_axes.hpp"
+#include "run/sweep/sweep_config.hpp"
 #include "sim/policy/presets.hpp"
 
 namespace kvsim {

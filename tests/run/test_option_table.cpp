@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "run/option_table.hpp"
-#include "run/sweep_config.hpp"
+#include "run/study/option_table.hpp"
+#include "run/sweep/sweep_config.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim {

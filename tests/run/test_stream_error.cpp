@@ -6,8 +6,8 @@
 #include "analysis/stream_layers.hpp"
 #include "analysis/summary.hpp"
 #include "run/measures/variables.hpp"
-#include "run/study.hpp"
-#include "run/synth.hpp"
+#include "run/study/study.hpp"
+#include "run/trace/synth.hpp"
 #include "tests/io/trace_fixture.hpp"
 
 using namespace kvsim;

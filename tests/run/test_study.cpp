@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "analysis/statistics.hpp"
-#include "run/study.hpp"
-#include "run/synth.hpp"
+#include "run/study/study.hpp"
+#include "run/trace/synth.hpp"
 #include "tests/io/trace_fixture.hpp"
 #include "tests/reference/reference.hpp"
 

@@ -3,10 +3,10 @@
 #include <cstring>
 #include <filesystem>
 
-#include "run/layer_store.hpp"
 #include "run/measures/variables.hpp"
-#include "run/study.hpp"
-#include "run/synth.hpp"
+#include "run/study/layer_store.hpp"
+#include "run/study/study.hpp"
+#include "run/trace/synth.hpp"
 #include "sim/policy/presets.hpp"
 #include "tests/io/trace_fixture.hpp"
 #include "tests/support/random_records.hpp"

@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "io/trace_reader.hpp"
-#include "run/attention_reference.hpp"
-#include "run/synth.hpp"
+#include "run/trace/attention_reference.hpp"
+#include "run/trace/synth.hpp"
 #include "sim/core/parallel.hpp"
 #include "tests/io/trace_fixture.hpp"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "io/trace_reader.hpp"
-#include "run/study.hpp"
+#include "run/study/study.hpp"
 #include "tests/io/trace_fixture.hpp"
 #include "tests/support/random_trace.hpp"
 

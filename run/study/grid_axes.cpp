@@ -1,4 +1,4 @@
-#include "run/grid_axes.hpp"
+#include "run/study/grid_axes.hpp"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,9 +1,9 @@
-#include "run/live_attention.hpp"
+#include "run/live/live_attention.hpp"
 
 #include <algorithm>
 
 #include "io/side_files.hpp"
-#include "run/layer_replay.hpp"
+#include "run/study/layer_replay.hpp"
 #include "sim/core/error.hpp"
 #include "sim/replay/cache_change.hpp"
 

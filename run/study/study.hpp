@@ -9,8 +9,8 @@
 
 #include "analysis/dataset.hpp"
 #include "io/trace_reader.hpp"
-#include "run/layer_replay.hpp"
-#include "run/study_options.hpp"
+#include "run/study/layer_replay.hpp"
+#include "run/study/study_options.hpp"
 #include "sim/policy/policy_run.hpp"
 
 namespace kvsim {

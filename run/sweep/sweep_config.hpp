@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "run/study.hpp"
+#include "run/study/study.hpp"
 
 namespace kvsim {
 

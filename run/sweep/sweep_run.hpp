@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "run/sweep_store.hpp"
-#include "run/sweep_units.hpp"
+#include "run/sweep/sweep_plan.hpp"
+#include "run/sweep/sweep_store.hpp"
 
 namespace kvsim {
 

@@ -1,4 +1,4 @@
-#include "run/option_table.hpp"
+#include "run/study/option_table.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -130,7 +130,7 @@ std::vector<StudyOption> declared() {
 }
 
 /// A member that is added to StudyOptions makes this not compile: declare it above (or, where it is
-/// what is replayed and not how it is measured, add it to the texts of run/sweep_units.cpp).
+/// what is replayed and not how it is measured, add it to the texts of run/sweep/sweep_plan.cpp).
 [[maybe_unused]] void names_every_member(const StudyOptions& options) {
   [[maybe_unused]] const auto& [records, budgets, layers, seed, scope, importance, outlier,
                                 wo_steps, horizon, metrics, span_complements, per_head, save_keep,

@@ -1,4 +1,4 @@
-#include "run/sweep_store.hpp"
+#include "run/sweep/sweep_store.hpp"
 
 #include <chrono>
 #include <filesystem>

@@ -1,4 +1,4 @@
-#include "run/sweep_run.hpp"
+#include "run/sweep/sweep_run.hpp"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -13,9 +13,9 @@
 #include "io/results_reader.hpp"
 #include "io/results_writer.hpp"
 #include "io/temporary_file.hpp"
-#include "run/join_results.hpp"
-#include "run/layer_store.hpp"
-#include "run/run_record.hpp"
+#include "run/study/layer_store.hpp"
+#include "run/study/run_record.hpp"
+#include "run/sweep/join_results.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim {

@@ -1,4 +1,4 @@
-#include "run/synth.hpp"
+#include "run/trace/synth.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <set>
 
 #include "io/trace_writer.hpp"
-#include "run/attention_reference.hpp"
+#include "run/trace/attention_reference.hpp"
 #include "sim/core/parallel.hpp"
 #include "sim/core/random.hpp"
 

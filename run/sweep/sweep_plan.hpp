@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "run/sweep_config.hpp"
+#include "run/sweep/sweep_config.hpp"
 
 namespace kvsim {
 

@@ -1,4 +1,4 @@
-#include "run/fragility.hpp"
+#include "run/explain/fragility.hpp"
 
 #include <algorithm>
 #include <limits>

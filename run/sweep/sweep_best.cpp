@@ -1,4 +1,4 @@
-#include "run/sweep_best.hpp"
+#include "run/sweep/sweep_best.hpp"
 
 #include <algorithm>
 #include <array>

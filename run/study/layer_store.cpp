@@ -1,4 +1,4 @@
-#include "run/layer_store.hpp"
+#include "run/study/layer_store.hpp"
 
 #include <filesystem>
 #include <fstream>

@@ -1,4 +1,4 @@
-#include "run/layer_replay.hpp"
+#include "run/study/layer_replay.hpp"
 
 #include "sim/stages/schedule/schedule.hpp"
 

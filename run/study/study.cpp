@@ -1,4 +1,4 @@
-#include "run/study.hpp"
+#include "run/study/study.hpp"
 
 #include <fmt/format.h>
 
@@ -8,10 +8,10 @@
 
 #include "analysis/output_error.hpp"
 #include "io/side_files.hpp"
-#include "run/layer_store.hpp"
 #include "run/measures/study_measures.hpp"
 #include "run/measures/variables.hpp"
-#include "run/run_record.hpp"
+#include "run/study/layer_store.hpp"
+#include "run/study/run_record.hpp"
 #include "sim/backend/cuda_backend.hpp"
 #include "sim/core/archive.hpp"
 #include "sim/core/error.hpp"

@@ -2,9 +2,9 @@
 // its rows of the results, the sums that memory and the error of the stream add up over layers, and
 // what policies carry from layer to layer; the pass before it, of records that rank across layers,
 // leaves the layer's scores.
-#include "run/layer_store.hpp"
 #include "run/measures/study_measures.hpp"
-#include "run/study.hpp"
+#include "run/study/layer_store.hpp"
+#include "run/study/study.hpp"
 #include "sim/core/archive.hpp"
 
 namespace kvsim {

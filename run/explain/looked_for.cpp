@@ -1,4 +1,4 @@
-#include "run/looked_for.hpp"
+#include "run/explain/looked_for.hpp"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "run/study.hpp"
+#include "run/study/study.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim {

@@ -1,4 +1,4 @@
-#include "run/sweep_units.hpp"
+#include "run/sweep/sweep_plan.hpp"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 
 #include "kvsim_version.hpp"
 #include "run/measures/measure.hpp"
-#include "run/option_table.hpp"
+#include "run/study/option_table.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/parallel.hpp"
 #include "sim/policy/record_rules.hpp"

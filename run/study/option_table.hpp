@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "run/study_options.hpp"
+#include "run/study/study_options.hpp"
 
 namespace kvsim {
 

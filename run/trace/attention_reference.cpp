@@ -1,4 +1,4 @@
-#include "run/attention_reference.hpp"
+#include "run/trace/attention_reference.hpp"
 
 #include <algorithm>
 #include <cmath>

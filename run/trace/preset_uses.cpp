@@ -1,5 +1,5 @@
 #include "io/trace_reader.hpp"
-#include "run/trace_uses.hpp"
+#include "run/trace/trace_uses.hpp"
 #include "sim/core/error.hpp"
 #include "sim/policy/policy_run.hpp"
 #include "sim/policy/presets.hpp"

@@ -1,4 +1,4 @@
-#include "run/sweep_config.hpp"
+#include "run/sweep/sweep_config.hpp"
 
 #include <fmt/format.h>
 #include <toml++/toml.h>
@@ -12,7 +12,7 @@
 #include <map>
 #include <sstream>
 
-#include "run/option_table.hpp"
+#include "run/study/option_table.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/nearest.hpp"
 #include "sim/stages/parameter.hpp"

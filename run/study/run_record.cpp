@@ -1,4 +1,4 @@
-#include "run/run_record.hpp"
+#include "run/study/run_record.hpp"
 
 #include <chrono>
 #include <ctime>
@@ -7,8 +7,8 @@
 
 #include "analysis/stream_layers.hpp"
 #include "kvsim_version.hpp"
-#include "run/grid_axes.hpp"
-#include "run/option_table.hpp"
+#include "run/study/grid_axes.hpp"
+#include "run/study/option_table.hpp"
 #include "sim/core/parallel.hpp"
 
 namespace kvsim {

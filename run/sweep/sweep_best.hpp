@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "analysis/best_setting.hpp"
-#include "run/sweep_run.hpp"
+#include "run/sweep/sweep_run.hpp"
 
 namespace kvsim {
 

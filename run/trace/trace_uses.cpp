@@ -1,4 +1,4 @@
-#include "run/trace_uses.hpp"
+#include "run/trace/trace_uses.hpp"
 
 #include <algorithm>
 

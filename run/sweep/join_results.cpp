@@ -1,4 +1,4 @@
-#include "run/join_results.hpp"
+#include "run/sweep/join_results.hpp"
 
 #include <algorithm>
 #include <cstring>
