@@ -6,7 +6,7 @@
 #include "cli/options.hpp"
 #include "cli/terminal.hpp"
 #include "io/trace_reader.hpp"
-#include "run/study/study.hpp"
+#include "run/study/study_plan.hpp"
 #include "run/trace/trace_uses.hpp"
 #include "sim/core/error.hpp"
 
@@ -100,9 +100,9 @@ void print_wrapped(const std::string& indent, const std::vector<std::string>& na
   if (!line.empty()) fmt::print("{}{}\n", indent, line);
 }
 
-void print_uses(const TraceInfo& info) {
+void print_uses(const TraceReader& trace) {
   for (const TraceUseGroup& group : trace_use_groups()) {
-    const std::vector<TraceUse> uses = group.list(info);
+    const std::vector<TraceUse> uses = group.list(trace);
     // Names that are served without conditions share lines; the others have something to say.
     std::vector<std::string> plain;
     size_t width = 0;
@@ -140,7 +140,7 @@ std::vector<PolicyAnswer> policy_answers(const TraceReader& trace, const Values&
       answer.record = options.records.front().canonical();
       options.budgets = budgets;
       options.layers = trace.info().layers;
-      Study(trace, std::move(options)).check();
+      check_study(trace, options);
     } catch (const Error& error) {
       answer.fault = error.what();
     }
@@ -198,7 +198,7 @@ void print_json(const TraceReader& trace, const std::vector<PolicyAnswer>& answe
     document["spans"].push_back({{"name", span.name}, {"begin", span.begin}, {"end", span.end}});
   for (const LayerHeader& layer : trace.headers()) document["layers"].push_back(layer_json(layer));
   for (const TraceUseGroup& group : trace_use_groups())
-    for (const TraceUse& use : group.list(info))
+    for (const TraceUse& use : group.list(trace))
       document["uses"].push_back({{"group", group.title},
                                   {"name", use.name},
                                   {"served", use.served},
@@ -221,7 +221,7 @@ int run(const Values& values) {
   }
   print_run(trace);
   print_layers(trace);
-  print_uses(trace.info());
+  print_uses(trace);
   print_policies(answers);
   return kDone;
 }

@@ -103,7 +103,7 @@ void add_risk(const TraceReader& reader, StudyOptions& options) {
   StudyOptions with_risk = options;
   with_risk.metrics.insert("risk");
   try {
-    Study(reader, with_risk).check();
+    check_study(reader, with_risk);
     options = std::move(with_risk);
   } catch (const Error& error) {
     if (error.fault() != Fault::bad_data) throw;
@@ -138,7 +138,6 @@ Job prepare(const Values& values, const Request& request, const std::string& tra
     progress->update(done, what);
   };
   job.study = std::make_unique<Study>(*job.reader, std::move(options), std::move(hooks));
-  job.study->check();
   return job;
 }
 

@@ -7,28 +7,13 @@
 #include <numeric>
 
 #include "analysis/retained.hpp"
-#include "io/side_files.hpp"
+#include "run/trace/trace_files.hpp"
 #include "sim/core/error.hpp"
 #include "sim/policy/prepared_record.hpp"
+#include "sim/policy/trace_check.hpp"
 
 namespace kvsim {
 namespace {
-
-class PlainSideFiles : public SideFiles {
- public:
-  explicit PlainSideFiles(const TraceReader& reader) : reader_(reader) {}
-  Table<double> scores(const std::string& path, int layer, int64_t owners,
-                       int64_t entries) const override {
-    return read_scores(path, layer, owners, entries);
-  }
-  Table<double> table(const std::string& path, int64_t rows, int64_t columns) const override {
-    return read_table(path, rows, columns);
-  }
-  std::vector<std::string> token_text() const override { return reader_.token_text(); }
-
- private:
-  const TraceReader& reader_;
-};
 
 constexpr uint8_t kNoOwner = 255;  // the mask of policies whose owners are of the other kind
 
@@ -53,17 +38,18 @@ std::shared_ptr<ScoredLayer> scores_of(const Dataset& results, const TraceReader
   const auto& labels = std::get<std::vector<std::string>>(results.at("budget_label").values);
   const std::vector<Budget> budgets = {Budget::parse(labels[static_cast<size_t>(cell.budget)])};
   const std::vector<int> layers = {work.layer()};
+  const Record policy = Record::parse(policies[static_cast<size_t>(cell.policy)]);
   Preparation preparation(work.info(), layers, budgets);
-  const PreparedRecord record = preparation.prepare(
-      Record::parse(policies[static_cast<size_t>(cell.policy)]));
+  const PreparedRecord record = preparation.prepare(policy);
   const PreparedBudget& budget = record.budgets.at(0);
   if (budget.keeps_all || record.skips(work.layer())) return nullptr;
-  preparation.check(record);
+  const TraceFiles files(reader);
+  check_records({policy}, budgets, work.info(), layers, files);
   const ScorePlan& plan = preparation.plans().at(budget.plan);
   const AttributeValue* seed = results.attribute("seed");
   const int64_t* number = seed != nullptr ? std::get_if<int64_t>(seed) : nullptr;
   const auto of_seed = static_cast<uint64_t>(number != nullptr ? *number : 0);
-  return score_layer(work, PlainSideFiles(reader), of_seed, {&plan}).front().at(budget.variant);
+  return score_layer(work, files, of_seed, {&plan}).front().at(budget.variant);
 }
 
 void add_score(ExplainedToken& token, const ScoredLayer* scored) {

@@ -182,7 +182,6 @@ void add_kept_sets(Dataset& details, const Dataset& results, const TraceReader& 
   try {
     Study study(reader, same_record(results, per_head),
                 {.message = {}, .progress = hooks.progress, .resumed = {}});
-    study.check();
     const Dataset again = study.run(backend);
     for (const char* name : {"kept_mask", "kept_mask_query"})
       if (!results.has(name)) copy(again, name, details);

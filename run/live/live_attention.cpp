@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "io/side_files.hpp"
 #include "run/study/layer_replay.hpp"
 #include "sim/core/error.hpp"
+#include "sim/policy/trace_check.hpp"
 #include "sim/replay/cache_change.hpp"
 
 namespace kvsim {
@@ -48,22 +48,6 @@ class Outputs {
 
 }  // namespace
 
-class LiveAttention::Files : public SideFiles {
- public:
-  explicit Files(const TraceReader& reader) : reader_(reader) {}
-  Table<double> scores(const std::string& path, int layer, int64_t owners,
-                       int64_t entries) const override {
-    return read_scores(path, layer, owners, entries);
-  }
-  Table<double> table(const std::string& path, int64_t rows, int64_t columns) const override {
-    return read_table(path, rows, columns);
-  }
-  std::vector<std::string> token_text() const override { return reader_.token_text(); }
-
- private:
-  const TraceReader& reader_;
-};
-
 struct LiveAttention::Session {
   int last_layer = -1;
   std::unique_ptr<PolicyRun> first;            ///< the record and budget alone, never surveyed
@@ -74,8 +58,7 @@ LiveAttention::LiveAttention(const TraceReader& reader, std::vector<Record> reco
                              std::vector<Budget> budgets, std::vector<int> layers, uint64_t seed,
                              Norm norm)
     : reader_(reader), info_(with_all_later_queries(reader.info())), layers_(std::move(layers)),
-      seed_(seed), norm_(norm), files_(std::make_unique<Files>(reader)),
-      backend_(make_cpu_backend()) {
+      seed_(seed), norm_(norm), files_(reader), backend_(make_cpu_backend()) {
   for (const int layer : layers_) {
     const int64_t window = reader.header(layer).sliding_window;
     if (window == 0 || window >= info_.total_len) continue;
@@ -85,18 +68,18 @@ LiveAttention::LiveAttention(const TraceReader& reader, std::vector<Record> reco
               .found = "a window of " + std::to_string(window),
               .expected = "layers that see the whole trace"});
   }
+  check_records(records, budgets, reader.info(), layers_, files_);
+  check_compressions(records, budgets, info_, layers_, files_);
   policies_ = std::make_unique<PolicyRun>(std::move(records), std::move(budgets), reader.info(),
-                                          layers_, seed_, *files_);
-  policies_->check();
-  check_periodic();
+                                          layers_, seed_, files_);
+  refuse_later_surveys();
 }
 
 LiveAttention::~LiveAttention() = default;
 
 /// A periodic policy is compressed layer by layer while the model runs.
-void LiveAttention::check_periodic() const {
-  PeriodicPolicies periodic(*policies_, info_, layers_, seed_, *files_);
-  periodic.check();
+void LiveAttention::refuse_later_surveys() const {
+  PeriodicPolicies periodic(*policies_, info_, layers_, seed_, files_);
   for (const PeriodicPolicies::Planned& planned : periodic.planned()) {
     const bool across = std::ranges::any_of(planned.epochs, [](const Epoch& epoch) {
       return epoch.policies && epoch.policies->needs_survey();
@@ -139,9 +122,9 @@ LiveAttention::Session& LiveAttention::session(const Call& call) {
     session = std::make_unique<Session>();
     session->first = std::make_unique<PolicyRun>(std::vector<Record>{records()[call.record]},
                                                  std::vector<Budget>{budgets()[call.budget]}, info_,
-                                                 layers_, seed_, *files_);
+                                                 layers_, seed_, files_);
     session->periodic = std::make_unique<PeriodicPolicies>(*session->first, info_, layers_, seed_,
-                                                           *files_);
+                                                           files_);
   }
   session->last_layer = call.layer;
   return *session;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "io/trace_reader.hpp"
+#include "run/trace/trace_files.hpp"
 #include "sim/backend/backend.hpp"
 #include "sim/policy/policy_run.hpp"
 #include "sim/replay/periodic.hpp"
@@ -56,9 +57,8 @@ class LiveAttention {
 
  private:
   struct Session;  // one record at one budget on its way through the layers
-  class Files;
 
-  void check_periodic() const;
+  void refuse_later_surveys() const;
   Session& session(const Call& call);
 
   const TraceReader& reader_;
@@ -66,7 +66,7 @@ class LiveAttention {
   std::vector<int> layers_;
   uint64_t seed_;
   Norm norm_;
-  std::unique_ptr<Files> files_;
+  TraceFiles files_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<PolicyRun> policies_;
   std::map<int, LayerKept> kept_;

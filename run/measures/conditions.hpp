@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "run/measures/measure.hpp"
+#include "sim/stages/common_keys.hpp"
 #include "sim/stages/merge/merge.hpp"
 #include "sim/stages/quantize/quantize.hpp"
 
@@ -25,7 +26,7 @@ inline const Condition kSaveKeep{"`--save-keep`",
                                  [](const RunShape& run) { return run.options.save_keep; }};
 inline const Condition kQueryHeads{"a policy has `granularity=query`",
                                    [](const RunShape& run) {
-  return any_record(run, [](const Settings& s) { return s.is("granularity", "query"); });
+  return any_record(run, [](const Settings& s) { return per_query_head(s); });
                                    }};
 inline const Condition kQuantizes{"a policy quantises",
                                   [](const RunShape& run) {

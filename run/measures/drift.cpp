@@ -16,7 +16,8 @@ VariableValues rows_of_window(const RunShape& run) {
   return DriftRows(run.info, run.info.layers, {}, {}).positions();
 }
 
-DeclareMeasure measure({.name = "drift", .place = 550, .whole = true});
+DeclareMeasure measure(
+    {.name = "drift", .place = 550, .whole = true, .observes = DriftRows::records});
 const MeasureAxis indicator(measure,
                             {.name = "indicator",
                              .type = VariableType::text,
@@ -66,7 +67,6 @@ class DriftMeasure : public Measure {
       : Measure(run), rows_(run.info, run.options.layers, run.options.budgets,
                             measured_parts(run.info.prompt_len)) {}
 
-  void check() const override { rows_.check(); }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     const WindowDynamics seen = rows_.of_layer(layer.work);
     std::ranges::copy(seen.map.values(), results.row(map, {layer.index}).begin());

@@ -9,6 +9,8 @@
 namespace kvsim {
 namespace {
 
+constexpr const char* kRecord = "restkv";
+
 /// Feeds the rows of every query head to the drifts of the indicators, and adds them to the map.
 class WindowReader : public RowConsumer {
  public:
@@ -77,12 +79,13 @@ const std::vector<std::string>& DriftRows::indicators() {
   return names;
 }
 
+std::vector<std::string> DriftRows::records() { return {kRecord}; }
+
 DriftRows::DriftRows(const TraceInfo& info, std::vector<int> layers,
                      const std::vector<Budget>& budgets, std::vector<Range> parts)
     : info_(info), layers_(std::move(layers)), budget_{Budget::parse("0.5")},
-      preparation_(info_, layers_, budget_), record_(preparation_.prepare(Record::parse("restkv"))),
+      preparation_(info_, layers_, budget_), record_(preparation_.prepare(Record::parse(kRecord))),
       parts_(std::move(parts)) {
-  record_.title += " of metric drift";
   const auto window = static_cast<int64_t>(segment().positions.size());
   for (const Budget& budget : budgets)
     best_.push_back(std::max<int64_t>(budget.entries(info.prompt_len) - window, 0));
@@ -93,8 +96,6 @@ const Segment& DriftRows::segment() const {
 }
 
 const std::vector<int64_t>& DriftRows::positions() const { return segment().positions; }
-
-void DriftRows::check() const { preparation_.check(record_); }
 
 WindowDynamics DriftRows::of_layer(LayerWork& work) const {
   const int64_t rows = segment().rows();

@@ -18,10 +18,10 @@ struct WindowDynamics {
 class DriftRows {
  public:
   static const std::vector<std::string>& indicators();  ///< names, in the order of the results
+  static std::vector<std::string> records();            ///< whose window is read
 
   DriftRows(const TraceInfo& info, std::vector<int> layers, const std::vector<Budget>& budgets,
             std::vector<Range> parts);
-  void check() const;
   const std::vector<int64_t>& positions() const;  ///< of the window's queries
   WindowDynamics of_layer(LayerWork& work) const;
 

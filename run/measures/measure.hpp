@@ -48,13 +48,12 @@ struct MeasureNeeds {
   /// everything visible, 0 for no rows at all. Rows may be wider than asked for. Each layer's are
   /// read once for all measures.
   int64_t attention_columns = 0;
-  bool head_norms = false;           ///< of output errors, every head by itself
-  bool rounding_norms = false;       ///< of what quantising adds to the output
-  bool span_parts = false;           ///< importance within each span of the results
-  bool slot_changes = false;         ///< what merged slots change of the output
-  bool pairs = false;                ///< slots of exactly two entries
-  bool epochs = false;               ///< every stretch of a periodic record: see_epoch()
-  std::vector<Record> records = {};  ///< replayed, too, but not shown
+  bool head_norms = false;      ///< of output errors, every head by itself
+  bool rounding_norms = false;  ///< of what quantising adds to the output
+  bool span_parts = false;      ///< importance within each span of the results
+  bool slot_changes = false;    ///< what merged slots change of the output
+  bool pairs = false;           ///< slots of exactly two entries
+  bool epochs = false;          ///< every stretch of a periodic record: see_epoch()
 };
 
 /// One layer at work.
@@ -122,8 +121,6 @@ class Measure {
   virtual ~Measure() = default;
 
   virtual MeasureNeeds needs() const { return {}; }
-  /// Throws when the trace does not hold what is needed; before any work.
-  virtual void check() const {}
 
   virtual void start(const MeasuredLayer& /*layer*/) {}
   /// The full cache at some steps; all steps in order, once.
@@ -156,6 +153,9 @@ struct MeasureInfo {
   const char* name;
   int place;           ///< order of measures in results files and in docs/results.md
   bool whole = false;  ///< `--metric NAME` asks for all of its variables, and so does any of them
+  /// Records whose observing queries it reads, at half of the cache; a trace that lacks them is
+  /// refused before any work.
+  std::vector<std::string> (*observes)() = nullptr;
 };
 
 /// Declares a measure and its variables, in the order of the results file:

@@ -7,28 +7,27 @@
 namespace kvsim {
 namespace {
 
+constexpr const char* kBestStatic = "oracle-mean";
+constexpr const char* kBestPerStep = "oracle-step";
+
 DeclareMeasure measure({.name = "regret", .place = 502});
 const MeasureVariable regret_mean = measure.variable(
     {.name = "regret_mean",
      .dims = "policy budget layer",
      .long_name = "regret against the best static choice",
-     .definition = "retained_importance_mean of oracle-mean minus the policy's"});
+     .definition = "retained_importance_mean of oracle-mean minus the policy's",
+     .beside = kBestStatic});
 const MeasureVariable regret_step = measure.variable(
     {.name = "regret_step",
      .dims = "policy budget layer step",
      .long_name = "regret against the best choice of each step",
-     .definition = "retained_importance of oracle-step minus the policy's"});
+     .definition = "retained_importance of oracle-step minus the policy's",
+     .beside = kBestPerStep});
 
 class Regret : public Measure {
  public:
   using Measure::Measure;
 
-  MeasureNeeds needs() const override {
-    MeasureNeeds wanted;
-    if (run().writes(regret_mean)) wanted.records.push_back(best_static_);
-    if (run().writes(regret_step)) wanted.records.push_back(best_per_step_);
-    return wanted;
-  }
   void start(const MeasuredLayer& layer) override {
     importance_ = StepSeries(layer.replay.count(), run().info.steps());
   }
@@ -52,8 +51,8 @@ class Regret : public Measure {
   }
 
  private:
-  const Record best_static_ = Record::parse("oracle-mean");
-  const Record best_per_step_ = Record::parse("oracle-step");
+  const Record best_static_ = Record::parse(kBestStatic);
+  const Record best_per_step_ = Record::parse(kBestPerStep);
   StepSeries importance_;  ///< retained, of every outcome
 };
 const RegisterMeasure<Regret> registered(measure);

@@ -21,6 +21,11 @@ VariableValues estimators(const RunShape& /*run*/) {
   for (const Estimator& estimator : risk_estimators()) names.emplace_back(estimator.name);
   return names;
 }
+std::vector<std::string> records_of_estimators() {
+  std::vector<std::string> records;
+  for (const Estimator& estimator : risk_estimators()) records.emplace_back(estimator.record);
+  return records;
+}
 VariableValues samples(const RunShape& run) {
   const auto& queries = Kinds<Queries>::find("window");
   const Settings settings = Record::parse(risk_estimators().front().record).settings;
@@ -31,7 +36,8 @@ VariableValues samples(const RunShape& run) {
   return numbers;
 }
 
-DeclareMeasure measure({.name = "risk", .place = 510, .whole = true});
+DeclareMeasure measure(
+    {.name = "risk", .place = 510, .whole = true, .observes = records_of_estimators});
 const MeasureAxis estimator(
     measure,
     {.name = "estimator",
@@ -90,7 +96,6 @@ class RiskMeasure : public Measure {
       : Measure(run), scores_(run.info, run.options.layers, run.files) {}
 
   MeasureNeeds needs() const override { return {.attention_columns = run().info.prompt_len}; }
-  void check() const override { scores_.check(); }
   void start_rows(const MeasuredLayer& layer) override {
     const Table<float>& importance = layer.replay.prefill().importance();
     true_.emplace(layer.work.kv_heads(), run().info.prompt_len, importance.data(),

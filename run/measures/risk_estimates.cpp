@@ -41,14 +41,8 @@ const std::vector<Estimator>& risk_estimators() {
 RiskScores::RiskScores(const TraceInfo& info, std::vector<int> layers, const SideFiles& files)
     : info_(info), files_(files), layers_(std::move(layers)), budgets_{Budget::parse("0.5")},
       preparation_(info_, layers_, budgets_) {
-  for (const Estimator& estimator : risk_estimators()) {
+  for (const Estimator& estimator : risk_estimators())
     records_.push_back(preparation_.prepare(Record::parse(estimator.record)));
-    records_.back().title += " of metric risk";
-  }
-}
-
-void RiskScores::check() const {
-  for (const PreparedRecord& record : records_) preparation_.check(record);
 }
 
 Range RiskScores::candidates() const {

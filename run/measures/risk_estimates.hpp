@@ -26,8 +26,6 @@ struct RiskEstimates {
 class RiskScores {
  public:
   RiskScores(const TraceInfo& info, std::vector<int> layers, const SideFiles& files);
-  /// Throws when the trace does not hold the queries of the window.
-  void check() const;
   /// Entries of a KV head that have an estimate.
   Range candidates() const;
   std::vector<RiskEstimates> of_layer(LayerWork& work) const;

@@ -1,9 +1,13 @@
 #include "run/measures/study_measures.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <set>
 
 #include "sim/core/archive.hpp"
 #include "sim/core/parallel.hpp"
+#include "sim/policy/trace_check.hpp"
 
 namespace kvsim {
 namespace {
@@ -40,12 +44,37 @@ MeasureNeeds together(const std::vector<std::unique_ptr<Measure>>& measures) {
     all.slot_changes |= own.slot_changes;
     all.pairs |= own.pairs;
     all.epochs |= own.epochs;
-    all.records.insert(all.records.end(), own.records.begin(), own.records.end());
   }
   return all;
 }
 
+/// visit(measure, variable) for all that the run writes.
+template <class Visit>
+void for_each_written(const RunShape& run, Visit visit) {
+  for (const DeclareMeasure* measure : declared_measures())
+    for (const VariableDeclaration& variable : measure->variables())
+      if (is_written(variable, run)) visit(measure->info(), variable);
+}
+
 }  // namespace
+
+std::vector<Record> records_beside(const RunShape& run) {
+  std::vector<Record> records;
+  for_each_written(run, [&](const MeasureInfo&, const VariableDeclaration& variable) {
+    if (*variable.beside != '\0') records.push_back(Record::parse(variable.beside));
+  });
+  return records;
+}
+
+void check_measures(const RunShape& run, const SideFiles& files) {
+  std::set<std::string> checked;
+  for_each_written(run, [&](const MeasureInfo& measure, const VariableDeclaration&) {
+    if (measure.observes == nullptr || !checked.insert(measure.name).second) return;
+    for (const std::string& record : measure.observes())
+      check_records({Record::parse(record)}, {Budget::parse("0.5")}, run.info, run.options.layers,
+                    files, fmt::format(" of metric {}", measure.name));
+  });
+}
 
 StudyMeasures::StudyMeasures(const RunShape& run, const SideFiles& files,
                              std::vector<int64_t> projected_steps)
@@ -57,12 +86,6 @@ StudyMeasures::StudyMeasures(const RunShape& run, const SideFiles& files,
     if (written) measures_.push_back(kind.make(run_));
   }
   needs_ = together(measures_);
-}
-
-std::vector<Record> StudyMeasures::hidden_records() const { return needs_.records; }
-
-void StudyMeasures::check() const {
-  for (const auto& measure : measures_) measure->check();
 }
 
 PrefillOptions StudyMeasures::replay_options() const {

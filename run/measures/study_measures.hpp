@@ -7,6 +7,11 @@
 
 namespace kvsim {
 
+/// Records that are replayed beside the run's own for what it measures.
+std::vector<Record> records_beside(const RunShape& run);
+/// Throws bad data when the trace does not hold the queries that a measure of the run reads.
+void check_measures(const RunShape& run, const SideFiles& files);
+
 /// The results of one study, and the measures that fill them: each is made if some variable of it
 /// is written.
 class StudyMeasures {
@@ -15,10 +20,6 @@ class StudyMeasures {
   StudyMeasures(const RunShape& run, const SideFiles& files, std::vector<int64_t> projected_steps);
 
   const MeasureRun& run() const { return run_; }
-  /// Records that are replayed for measures only.
-  std::vector<Record> hidden_records() const;
-  void check() const;
-
   /// What the replay of a layer has to do for the measures.
   PrefillOptions replay_options() const;
   bool sees_epochs() const { return needs_.epochs; }

@@ -32,6 +32,7 @@ struct VariableDeclaration {
   /// What makes the run write it unasked; null: it is written on request only.
   const Condition* when = nullptr;
   std::vector<FlagMeaning> flags = {};
+  const char* beside = "";  ///< a record that is replayed beside the run's, but not shown
   /// Values that are known before anything is measured: of coordinates, and what describes them.
   VariableValues (*known)(const RunShape& run) = nullptr;
   /// Names that `--metric` takes for all variables of a measure, separated by blanks; any of them

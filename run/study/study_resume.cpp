@@ -11,9 +11,9 @@ namespace kvsim {
 
 /// Takes from the store what it has of the first pass; the layers it does not have.
 std::vector<int> Study::layers_to_survey(LayerStore* store) {
-  if (store == nullptr) return options_.layers;
+  if (store == nullptr) return plan_.options.layers;
   std::vector<int> missing;
-  for (const int layer : options_.layers) {
+  for (const int layer : plan_.options.layers) {
     if (auto state = store->load(LayerPass::scores, layer)) {
       Archive archive(std::move(*state));
       exchange_survey(layer, archive);
@@ -27,8 +27,8 @@ std::vector<int> Study::layers_to_survey(LayerStore* store) {
 /// Takes replayed layers from the store up to the first that it does not have; how many.
 size_t Study::finished_layers(LayerStore* store) {
   size_t count = 0;
-  for (; store != nullptr && count < options_.layers.size(); ++count) {
-    auto state = store->load(LayerPass::replay, options_.layers[count]);
+  for (; store != nullptr && count < plan_.options.layers.size(); ++count) {
+    auto state = store->load(LayerPass::replay, plan_.options.layers[count]);
     if (!state) break;
     Archive archive(std::move(*state));
     exchange_layer(static_cast<int64_t>(count), archive);

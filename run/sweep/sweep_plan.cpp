@@ -12,6 +12,8 @@
 #include "kvsim_version.hpp"
 #include "run/measures/measure.hpp"
 #include "run/study/option_table.hpp"
+#include "run/study/study_plan.hpp"
+#include "run/trace/trace_files.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/parallel.hpp"
 #include "sim/policy/record_rules.hpp"
@@ -160,11 +162,13 @@ void check_layers(const SweepConfig& config, const StudyOptions& options, const 
 /// Everything that a trace can refuse is refused here, before any work.
 void check_records(const TraceReader& reader, const StudyOptions& options,
                    const StudyHooks& hooks) {
+  const TraceFiles files(reader);
   bool first = true;
   for (const Record& record : options.records) {
     StudyOptions alone = options;
     alone.records = {record};
-    Study(reader, std::move(alone), first ? hooks : StudyHooks{}).check();
+    const StudyPlan plan = plan_study(reader, std::move(alone), first ? hooks.message : nullptr);
+    check_study(reader, plan, files);
     first = false;
   }
 }

@@ -36,7 +36,8 @@ std::string presets_that(const Fits& fits) {
 }
 
 /// What the stored query positions are enough for ("What a policy or metric needs").
-std::vector<TraceUse> position_uses(const TraceInfo& info) {
+std::vector<TraceUse> position_uses(const TraceReader& trace) {
+  const TraceInfo& info = trace.info();
   const int64_t n = info.prompt_len, later = info.total_len - n;
   const int64_t steps = info.steps(), window = stored_before(info, n);
   const bool whole = window == n, decode = steps == later && later > 0;
@@ -75,7 +76,8 @@ std::vector<TraceUse> position_uses(const TraceInfo& info) {
 }
 
 /// What the optional datasets are enough for.
-std::vector<TraceUse> optional_uses(const TraceInfo& info) {
+std::vector<TraceUse> optional_uses(const TraceReader& trace) {
+  const TraceInfo& info = trace.info();
   const auto use = [](const char* name, bool there, const char* dataset) {
     return TraceUse{name, there, std::string(there ? "" : "no ") + dataset};
   };

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "io/trace_reader.hpp"
 #include "sim/core/array.hpp"
-#include "sim/core/layer_trace.hpp"
 
 namespace kvsim {
 
@@ -19,7 +19,7 @@ struct TraceUse {
 struct TraceUseGroup {
   int rank = 0;
   std::string title;
-  std::function<std::vector<TraceUse>(const TraceInfo&)> list;
+  std::function<std::vector<TraceUse>(const TraceReader&)> list;
 };
 
 /// Adds a group; called from the file that knows about it, e.g. the one that checks presets' needs.

@@ -6,13 +6,10 @@
 #include <utility>
 
 #include "sim/core/archive.hpp"
-#include "sim/core/error.hpp"
 #include "sim/core/parallel.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/selection.hpp"
-#include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/merge/merge_first.hpp"
-#include "sim/stages/protect/stage1.hpp"
 #include "sim/stages/schedule/schedule.hpp"
 
 namespace kvsim {
@@ -92,13 +89,10 @@ class PolicyRun::Impl {
         preparation(info, layers, budgets) {
     for (const Record& record : records) prepared.push_back(preparation.prepare(record));
     for (size_t at = 0; at < records.size(); ++at) {  // companions come after all records
-      const PreparedRecord& one = prepared[at];
-      if (!one.stage<Constrain>().compares_with_unconstrained(one.settings)) continue;
-      Record plain = records[at];
-      plain.settings.set("constrain", "none");
-      const int index = static_cast<int>(prepared.size());
-      prepared.push_back(preparation.prepare(plain));
-      prepared[at].unconstrained = index;
+      const auto plain = unconstrained(records[at]);
+      if (!plain) continue;
+      prepared[at].unconstrained = static_cast<int>(prepared.size());
+      prepared.push_back(preparation.prepare(*plain));
     }
   }
 
@@ -315,29 +309,8 @@ PolicyRun::PolicyRun(std::vector<Record> records, std::vector<Budget> budgets,
                                    seed, files)) {}
 PolicyRun::~PolicyRun() = default;
 
-void PolicyRun::check() const {
-  for (const PreparedRecord& record : impl_->prepared) {
-    impl_->preparation.check(record);
-    const auto& allocate = record.stage<Allocate>();
-    allocate.check_files(record.settings, impl_->files, impl_->info.num_layers, record.owners);
-    for (int layer : record.layers)
-      record.stage<Indicator>().check_files(record.settings, impl_->files, layer, record.owners,
-                                            impl_->info.prompt_len);
-    const bool classes = allocate.uses_token_classes() ||
-                         record.stage<Stage1>().uses_token_classes();
-    if (classes && impl_->files.token_text().empty())
-      bad_data({.what = "policy " + record.title + " looks at what the tokens are",
-                .where = impl_->info.path,
-                .found = "no tokens/text",
-                .expected = "a trace with tokens/text"});
-  }
-}
-
 const std::vector<Record>& PolicyRun::records() const { return impl_->records; }
 const std::vector<Budget>& PolicyRun::budgets() const { return impl_->budgets; }
-int64_t PolicyRun::budget_entries(size_t record, size_t budget) const {
-  return impl_->prepared.at(record).budgets.at(budget).entries;
-}
 bool PolicyRun::needs_survey() const {
   return std::ranges::any_of(impl_->preparation.plans(), [](const ScorePlan& plan) {
     return plan.for_survey && !plan.layers.empty();

@@ -12,8 +12,9 @@ namespace kvsim {
 
 class Archive;
 
-/// All policies of a run over all its layers: score, rank, allocate, select. Layers must be given
-/// in ascending order. Records that rank across layers see every layer twice.
+/// All policies of a run over all its layers: score, rank, allocate, select. The trace can serve
+/// them: check_records() was asked (trace_check.hpp). Layers must be given in ascending order.
+/// Records that rank across layers see every layer twice.
 class PolicyRun {
  public:
   /// `layers`: those to be replayed (sliding-window layers already left out), ascending. `info`
@@ -22,13 +23,8 @@ class PolicyRun {
             std::vector<int> layers, uint64_t seed, const SideFiles& files);
   ~PolicyRun();
 
-  /// Throws (bad data) naming policy, positions needed and positions present, when the trace
-  /// cannot serve a record; (usage) for whitelists that do not fit and the like. Before any work.
-  void check() const;
-
   const std::vector<Record>& records() const;
   const std::vector<Budget>& budgets() const;
-  int64_t budget_entries(size_t record, size_t budget) const;  ///< B
 
   bool needs_survey() const;     ///< some record ranks or budgets across layers by its scores
   void survey(LayerWork& work);  ///< first pass over one layer

@@ -1,19 +1,12 @@
 #include "sim/policy/prepared_record.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <set>
 
-#include "sim/core/error.hpp"
 #include "sim/stages/common_keys.hpp"
-#include "sim/stages/estimate/estimate.hpp"
 #include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/merge/merge.hpp"
 #include "sim/stages/protect/protect.hpp"
 #include "sim/stages/protect/stage1.hpp"
 #include "sim/stages/queries/queries.hpp"
-#include "sim/stages/schedule/schedule.hpp"
 #include "sim/stages/smooth/smooth.hpp"
 #include "sim/stages/spans.hpp"
 
@@ -36,22 +29,15 @@ std::vector<int> skipped_layers(const Settings& settings, int model_layers) {
   return skipped;
 }
 
-/// "0..31, 40" of ascending positions.
-std::string as_ranges(const std::vector<int64_t>& positions) {
-  std::string text;
-  size_t pieces = 0;
-  for (size_t from = 0; from < positions.size();) {
-    size_t to = from;
-    while (to + 1 < positions.size() && positions[to + 1] == positions[to] + 1) ++to;
-    if (++pieces > 4) return text + ", ...";
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", positions[from]);
-    if (to > from) text += fmt::format("..{}", positions[to]);
-    from = to + 1;
-  }
-  return text.empty() ? "none" : text;
-}
-
 }  // namespace
+
+std::optional<Record> unconstrained(const Record& record) {
+  if (!chosen<Constrain>(record.settings).compares_with_unconstrained(record.settings))
+    return std::nullopt;
+  Record plain = record;
+  plain.settings.set("constrain", "none");
+  return plain;
+}
 
 bool PreparedRecord::skips(int layer) const {
   return std::ranges::find(layers, layer) == layers.end();
@@ -140,7 +126,6 @@ size_t Preparation::share_plan(ScorePlan plan) {
   return at->second;
 }
 
-/// Segments in which scoring runs; each votes with its own share of the window (policies.md 8).
 std::vector<Segment> Preparation::segments(const PreparedRecord& record, int64_t window) const {
   const auto& queries = record.stage<Queries>();
   std::vector<Segment> segments;
@@ -155,71 +140,6 @@ std::vector<Segment> Preparation::segments(const PreparedRecord& record, int64_t
     segments.push_back(std::move(segment));
   }
   return segments;
-}
-
-void Preparation::check(const PreparedRecord& record) const {
-  check_whitelist(record);
-  check_queries(record);
-  const bool turns = moves_positions(record.settings) ||
-                     chosen<Indicator>(record.settings).moves_queries();
-  if (turns && info_.rope_inv_freq.empty())
-    bad_data({.what = "policy " + record.title + " moves positions",
-              .where = info_.path,
-              .found = "no rope/inv_freq",
-              .expected = "a trace with rope/inv_freq"});
-}
-
-void Preparation::check_whitelist(const PreparedRecord& record) const {
-  std::set<int64_t> listed;
-  for (const Range& range : record.whitelist)
-    for (int64_t i = range.begin; i < range.end; ++i) listed.insert(i);
-  const auto size = static_cast<int64_t>(listed.size());
-  for (size_t b = 0; b < budgets_.size(); ++b)
-    if (!record.stage<Allocate>().ignores_budget() && size > record.budgets[b].entries)
-      usage_error({.what = "the whitelist does not fit the budget",
-                   .where = fmt::format("policy {} at budget {}", record.title, budgets_[b].label),
-                   .found = fmt::format("{} whitelisted entries, {} places", size,
-                                        record.budgets[b].entries),
-                   .expected = fmt::format("a budget of at least {}", size)});
-}
-
-/// Queries that the chosen merge reads: those of its score estimates, or the newest.
-void Preparation::need_for_merging(const PreparedRecord& record, int64_t budget,
-                                   std::set<int64_t>& needed) const {
-  const auto& merge = record.stage<Merge>();
-  int64_t rows = merge.uses_attention() ? 1 : 0;
-  if (merge.estimates() != EstimateLines::none)
-    rows = record.stage<ScoreEstimate>().rows(record.settings, budget);
-  const int64_t n = info_.prompt_len;
-  for (int64_t j = std::max<int64_t>(0, n - rows); j < n; ++j) needed.insert(j);
-}
-
-void Preparation::check_queries(const PreparedRecord& record) const {
-  const auto& stored = info_.query_position;
-  const auto& queries = record.stage<Queries>();
-  std::set<int64_t> needed;
-  if (info_.steps() == 0)
-    bad_data({.what = "the trace holds no later step",
-              .where = info_.path,
-              .found = "no query at positions >= " + std::to_string(info_.prompt_len),
-              .expected = "at least one"});
-  const bool decodes = record.stage<Schedule>().decodes();
-  for (const PreparedBudget& b : record.budgets) {
-    if (record.layers.empty()) continue;
-    if (!b.keeps_all && !queries.looks_ahead())
-      for (const Segment& segment : plans_[b.plan].segments)
-        needed.insert(segment.positions.begin(), segment.positions.end());
-    if (b.keeps_all && decodes && !record.stage<Allocate>().keeps_everything())
-      for (const Segment& segment : segments(record, b.window))  // entries leave later
-        needed.insert(segment.positions.begin(), segment.positions.end());
-    if (!b.keeps_all || decodes) need_for_merging(record, b.entries, needed);
-  }
-  for (int64_t t = info_.prompt_len; decodes && t < info_.total_len; ++t) needed.insert(t);
-  if (std::ranges::includes(stored, needed)) return;
-  bad_data({.what = "policy " + record.title + " needs queries the trace does not hold",
-            .where = info_.path,
-            .found = "positions " + as_ranges(stored),
-            .expected = "positions " + as_ranges({needed.begin(), needed.end()})});
 }
 
 }  // namespace kvsim

@@ -1,7 +1,7 @@
 #pragma once
 #include <map>
 #include <memory>
-#include <set>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +46,9 @@ struct PreparedRecord {
   bool skips(int layer) const;
 };
 
+/// A record without its constraint, where the constraint compares with what that would keep.
+std::optional<Record> unconstrained(const Record& record);
+
 /// Prepares records for a trace and collects the scoring they share.
 class Preparation {
  public:
@@ -55,19 +58,13 @@ class Preparation {
 
   PreparedRecord prepare(const Record& record);
   const std::vector<ScorePlan>& plans() const { return plans_; }
-
-  /// Throws when the trace cannot serve the record, before any work.
-  void check(const PreparedRecord& record) const;
+  /// Segments in which scoring runs; each votes with its own share of the window (policies.md 8).
+  std::vector<Segment> segments(const PreparedRecord& record, int64_t window) const;
 
  private:
   PreparedBudget prepare(const PreparedRecord& record, const Budget& budget) const;
-  std::vector<Segment> segments(const PreparedRecord& record, int64_t window) const;
   ScorePlan plan_of(const PreparedRecord& record, int64_t window) const;
   size_t share_plan(ScorePlan plan);
-  void check_whitelist(const PreparedRecord& record) const;
-  void check_queries(const PreparedRecord& record) const;
-  void need_for_merging(const PreparedRecord& record, int64_t budget,
-                        std::set<int64_t>& needed) const;
 
   const TraceInfo& info_;
   const std::vector<int>& layers_;

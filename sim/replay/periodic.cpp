@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "sim/policy/prepared_record.hpp"
+#include "sim/policy/trace_check.hpp"
 #include "sim/replay/compression.hpp"
 #include "sim/stages/common_keys.hpp"
 #include "sim/stages/schedule/schedule.hpp"
@@ -18,15 +20,30 @@ LayerTrace layer_seen_as(const LayerTrace& layer, const TraceInfo& info) {
   return view;
 }
 
-std::vector<Budget> counts(const PolicyRun& run, size_t record) {
-  std::vector<Budget> budgets;
-  for (size_t b = 0; b < run.budgets().size(); ++b) {
-    Budget budget;
-    budget.label = run.budgets()[b].label;
-    budget.amount = Decimal(run.budget_entries(record, b));
-    budgets.push_back(budget);
+/// Budgets as counts: a later compression keeps as many entries as the first.
+std::vector<Budget> counts(std::vector<Budget> budgets, const PreparedRecord& first) {
+  for (size_t b = 0; b < budgets.size(); ++b) {
+    budgets[b].is_ratio = false;
+    budgets[b].amount = Decimal(first.budgets[b].entries);
   }
   return budgets;
+}
+
+/// The stretches of a periodic record, still without policies.
+std::deque<Epoch> epochs_of(const Settings& settings, const TraceInfo& info) {
+  std::deque<Epoch> epochs;
+  const int64_t period = settings.count(keys::period);
+  const int64_t last = info.query_position.back();
+  for (int64_t t = info.prompt_len; t <= last; t += period) {
+    Epoch& epoch = epochs.emplace_back();
+    epoch.seen = epoch.replayed = info;
+    epoch.seen.prompt_len = epoch.replayed.prompt_len = t;
+    epoch.first_step = epoch.seen.first_step() - info.first_step();
+    epoch.end = t + period;
+    std::erase_if(epoch.replayed.query_position,
+                  [&](int64_t position) { return position >= t + period; });
+  }
+  return epochs;
 }
 
 void cut(std::vector<std::vector<uint32_t>>& owners, int64_t entries) {
@@ -36,34 +53,35 @@ void cut(std::vector<std::vector<uint32_t>>& owners, int64_t entries) {
 
 }  // namespace
 
-PeriodicPolicies::PeriodicPolicies(const PolicyRun& first, const TraceInfo& info,
-                                   std::vector<int> layers, uint64_t seed, const SideFiles& files) {
-  for (size_t r = 0; r < first.records().size(); ++r) {
-    const Record& record = first.records()[r];
+void check_compressions(const std::vector<Record>& records, const std::vector<Budget>& budgets,
+                        const TraceInfo& info, const std::vector<int>& layers,
+                        const SideFiles& files) {
+  for (const Record& record : records) {
     if (!repeats(record.settings)) continue;
-    Planned& planned = planned_.emplace_back();
-    planned.record = r;
-    const int64_t period = record.settings.count(keys::period);
-    const int64_t last = info.query_position.back();
-    for (int64_t t = info.prompt_len; t <= last; t += period) {
-      Epoch& epoch = planned.epochs.emplace_back();
-      epoch.seen = epoch.replayed = info;
-      epoch.seen.prompt_len = epoch.replayed.prompt_len = t;
-      epoch.first_step = epoch.seen.first_step() - info.first_step();
-      epoch.end = t + period;
-      std::erase_if(epoch.replayed.query_position,
-                    [&](int64_t position) { return position >= t + period; });
-      if (t > info.prompt_len)
-        epoch.policies = std::make_unique<PolicyRun>(std::vector<Record>{record}, counts(first, r),
-                                                     epoch.seen, layers, seed, files);
-    }
+    const std::vector<Budget> later = counts(budgets,
+                                             Preparation(info, layers, budgets).prepare(record));
+    for (const Epoch& epoch : epochs_of(record.settings, info))
+      if (epoch.seen.prompt_len > info.prompt_len)
+        check_records({record}, later, epoch.seen, layers, files);
   }
 }
 
-void PeriodicPolicies::check() const {
-  for (const Planned& planned : planned_)
-    for (const Epoch& epoch : planned.epochs)
-      if (epoch.policies) epoch.policies->check();
+PeriodicPolicies::PeriodicPolicies(const PolicyRun& first, const TraceInfo& info,
+                                   const std::vector<int>& layers, uint64_t seed,
+                                   const SideFiles& files) {
+  const std::vector<Record>& records = first.records();
+  for (size_t r = 0; r < records.size(); ++r) {
+    if (!repeats(records[r].settings)) continue;
+    const std::vector<Budget> later = counts(
+        first.budgets(), Preparation(info, layers, first.budgets()).prepare(records[r]));
+    Planned& planned = planned_.emplace_back();
+    planned.record = r;
+    planned.epochs = epochs_of(records[r].settings, info);
+    for (Epoch& epoch : planned.epochs)
+      if (epoch.seen.prompt_len > info.prompt_len)
+        epoch.policies = std::make_unique<PolicyRun>(std::vector<Record>{records[r]}, later,
+                                                     epoch.seen, layers, seed, files);
+  }
 }
 
 bool PeriodicPolicies::needs_survey() const {

@@ -24,7 +24,7 @@ struct Epoch {
 class PeriodicPolicies {
  public:
   /// `first` is the run at t_0 = n; everything given must outlive this.
-  PeriodicPolicies(const PolicyRun& first, const TraceInfo& info, std::vector<int> layers,
+  PeriodicPolicies(const PolicyRun& first, const TraceInfo& info, const std::vector<int>& layers,
                    uint64_t seed, const SideFiles& files);
 
   struct Planned {
@@ -33,7 +33,6 @@ class PeriodicPolicies {
   };
   std::deque<Planned>& planned() { return planned_; }
 
-  void check() const;
   bool needs_survey() const;
   void survey(const LayerTrace& layer, Backend& backend);
   void finish_survey();
@@ -44,6 +43,11 @@ class PeriodicPolicies {
  private:
   std::deque<Planned> planned_;
 };
+
+/// check_records() of every compression after the first. The trace serves the first.
+void check_compressions(const std::vector<Record>& records, const std::vector<Budget>& budgets,
+                        const TraceInfo& info, const std::vector<int>& layers,
+                        const SideFiles& files);
 
 /// schedule=periodic: every epoch is a prefill replay of its own steps.
 class PeriodicReplay {

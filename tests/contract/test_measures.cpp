@@ -39,7 +39,6 @@ class SmallStudy {
     options.metrics = metrics;
     const auto backend = make_cpu_backend();
     Study study(*reader_, options);
-    study.check();
     return study.run(*backend);
   }
 

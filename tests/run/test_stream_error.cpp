@@ -45,7 +45,6 @@ TEST_CASE("a study's stream error is that of its layers' residual errors", "[run
   options.layers = {0, 2};
   options.wo_steps = 4;
   Study study(reader, options);
-  study.check();
   const auto backend = make_cpu_backend();
   const Dataset results = study.run(*backend);
   CHECK(std::get<int64_t>(*results.attribute("num_layers")) == 3);

@@ -38,7 +38,6 @@ struct StudyOfSynth {
     options.save_keep = true;
     change(options);
     Study study(*reader, options);
-    study.check();
     const auto backend = make_cpu_backend();
     results = study.run(*backend);
   }

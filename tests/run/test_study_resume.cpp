@@ -57,7 +57,7 @@ class Resumed {
       try {
         StudyOptions alone = options;
         alone.records = {Record::parse(text)};
-        Study(*reader, alone).check();
+        check_study(*reader, alone);
         options.records.push_back(alone.records.front());
       } catch (const Error&) {  // e.g. a side file that is not there
       }

@@ -1,6 +1,7 @@
 #include "tests/support/random_run.hpp"
 
 #include "sim/policy/policy_run.hpp"
+#include "sim/policy/trace_check.hpp"
 
 namespace kvsim::test {
 
@@ -38,9 +39,9 @@ std::vector<LayerKept> kept_of(const RandomRun& run, const std::vector<std::stri
   for (const std::string& record : records) parsed.push_back(Record::parse(record));
   std::vector<Budget> amounts;
   for (const std::string& budget : budgets) amounts.push_back(Budget::parse(budget));
+  check_records(parsed, amounts, run.info, run.layer_indices(), files);
   PolicyRun policies(std::move(parsed), std::move(amounts), run.info, run.layer_indices(), seed,
                      files);
-  policies.check();
   const auto backend = make_cpu_backend();
   if (policies.needs_survey()) {
     for (const LayerTrace& layer : run.layers) {

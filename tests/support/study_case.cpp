@@ -23,7 +23,6 @@ StudyCase::StudyCase(const RandomTraceShape& shape, const std::vector<Span>& spa
   options.save_keep = true;
   change(options);
   Study study(*reader_, options);
-  study.check();
   const auto backend = make_cpu_backend();
   results_ = study.run(*backend);
 }

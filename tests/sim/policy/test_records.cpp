@@ -5,6 +5,7 @@
 #include "sim/policy/policy_run.hpp"
 #include "sim/policy/presets.hpp"
 #include "sim/policy/record.hpp"
+#include "sim/policy/trace_check.hpp"
 #include "tests/support/small_run.hpp"
 
 namespace kvsim {
@@ -183,7 +184,7 @@ TEST_CASE("a trace without the queries a record needs is refused before any work
   const auto check = [&](const std::string& record) -> std::string {
     const test::MadeUpFiles files;
     try {
-      PolicyRun({Record::parse(record)}, {Budget::parse("0.5")}, run->info, {0}, 0, files).check();
+      check_records({Record::parse(record)}, {Budget::parse("0.5")}, run->info, {0}, files);
     } catch (const Error& error) {
       CHECK(error.fault() == Fault::bad_data);
       return error.what();
@@ -212,8 +213,8 @@ TEST_CASE("a window that nobody asks because nothing is evicted needs no queries
   small.positions = {6};
   const auto run = small.build();
   const test::MadeUpFiles files;
-  PolicyRun everything({Record::parse("snapkv")}, {Budget::parse("1.0")}, run->info, {0}, 0, files);
-  CHECK_NOTHROW(everything.check());
+  CHECK_NOTHROW(
+      check_records({Record::parse("snapkv")}, {Budget::parse("1.0")}, run->info, {0}, files));
 }
 
 TEST_CASE("a whitelist larger than the budget names the smallest budget that works") {
@@ -224,7 +225,7 @@ TEST_CASE("a whitelist larger than the budget names the smallest budget that wor
   const test::MadeUpFiles files;
   const auto check = [&](const std::string& record, const std::string& budget) -> std::string {
     try {
-      PolicyRun({Record::parse(record)}, {Budget::parse(budget)}, run->info, {0}, 0, files).check();
+      check_records({Record::parse(record)}, {Budget::parse(budget)}, run->info, {0}, files);
     } catch (const Error& error) {
       CHECK(error.fault() == Fault::usage);
       return error.what();

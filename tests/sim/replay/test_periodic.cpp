@@ -76,8 +76,8 @@ void compare(const RandomRun& run, const std::string& base) {
   const auto backend = make_cpu_backend();
   const MadeUpFiles files;
   PolicyRun policies(records, {Budget::parse(kBudget)}, run.info, run.layer_indices(), 0, files);
+  check_compressions(records, {Budget::parse(kBudget)}, run.info, run.layer_indices(), files);
   PeriodicPolicies periodic(policies, run.info, run.layer_indices(), 0, files);
-  periodic.check();
   for (const LayerTrace& layer : run.layers) periodic.survey(layer, *backend);
   periodic.finish_survey();
   for (size_t l = 0; l < run.layers.size(); ++l) {

@@ -1,0 +1,29 @@
+#pragma once
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "io/trace_reader.hpp"
+#include "sim/stages/side_files.hpp"
+
+namespace kvsim {
+
+/// What a run reads of its trace and of files that records name, by one thread at a time, as the
+/// HDF5 library wants it: layers are read ahead while records ask for their files.
+class TraceFiles : public SideFiles {
+ public:
+  /// The reader must outlive this.
+  explicit TraceFiles(const TraceReader& trace) : trace_(trace) {}
+
+  LayerTrace layer(int layer) const;
+  Table<double> scores(const std::string& path, int layer, int64_t owners,
+                       int64_t entries) const override;
+  Table<double> table(const std::string& path, int64_t rows, int64_t columns) const override;
+  std::vector<std::string> token_text() const override;
+
+ private:
+  const TraceReader& trace_;
+  mutable std::mutex access_;
+};
+
+}  // namespace kvsim

@@ -1,0 +1,163 @@
+#include "sim/policy/trace_check.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "sim/core/error.hpp"
+#include "sim/policy/prepared_record.hpp"
+#include "sim/stages/common_keys.hpp"
+#include "sim/stages/estimate/estimate.hpp"
+#include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/merge/merge.hpp"
+#include "sim/stages/protect/stage1.hpp"
+#include "sim/stages/queries/queries.hpp"
+#include "sim/stages/schedule/schedule.hpp"
+
+namespace kvsim {
+namespace {
+
+/// "0..31, 40" of ascending positions.
+std::string as_ranges(const std::vector<int64_t>& positions) {
+  std::string text;
+  size_t pieces = 0;
+  for (size_t from = 0; from < positions.size();) {
+    size_t to = from;
+    while (to + 1 < positions.size() && positions[to + 1] == positions[to] + 1) ++to;
+    if (++pieces > 4) return text + ", ...";
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", positions[from]);
+    if (to > from) text += fmt::format("..{}", positions[to]);
+    from = to + 1;
+  }
+  return text.empty() ? "none" : text;
+}
+
+/// One record, asked of one trace.
+class RecordCheck {
+ public:
+  RecordCheck(const Preparation& preparation, const PreparedRecord& record,
+              const std::vector<Budget>& budgets, const TraceInfo& info, const SideFiles& files)
+      : preparation_(preparation), record_(record), budgets_(budgets), info_(info), files_(files) {}
+
+  void run() const {
+    whitelist();
+    queries();
+    rotations();
+    side_files();
+    token_texts();
+  }
+
+ private:
+  void whitelist() const;
+  void queries() const;
+  void need_for_merging(int64_t budget, std::set<int64_t>& needed) const;
+  void rotations() const;
+  void side_files() const;
+  void token_texts() const;
+
+  const Preparation& preparation_;
+  const PreparedRecord& record_;
+  const std::vector<Budget>& budgets_;
+  const TraceInfo& info_;
+  const SideFiles& files_;
+};
+
+void RecordCheck::whitelist() const {
+  if (record_.stage<Allocate>().ignores_budget()) return;
+  std::set<int64_t> listed;
+  for (const Range& range : record_.whitelist)
+    for (int64_t i = range.begin; i < range.end; ++i) listed.insert(i);
+  const auto size = static_cast<int64_t>(listed.size());
+  for (size_t b = 0; b < budgets_.size(); ++b)
+    if (size > record_.budgets[b].entries)
+      usage_error({.what = "the whitelist does not fit the budget",
+                   .where = fmt::format("policy {} at budget {}", record_.title, budgets_[b].label),
+                   .found = fmt::format("{} whitelisted entries, {} places", size,
+                                        record_.budgets[b].entries),
+                   .expected = fmt::format("a budget of at least {}", size)});
+}
+
+/// Queries that the chosen merge reads: those of its score estimates, or the newest.
+void RecordCheck::need_for_merging(int64_t budget, std::set<int64_t>& needed) const {
+  const auto& merge = record_.stage<Merge>();
+  int64_t rows = merge.uses_attention() ? 1 : 0;
+  if (merge.estimates() != EstimateLines::none)
+    rows = record_.stage<ScoreEstimate>().rows(record_.settings, budget);
+  const int64_t n = info_.prompt_len;
+  for (int64_t j = std::max<int64_t>(0, n - rows); j < n; ++j) needed.insert(j);
+}
+
+void RecordCheck::queries() const {
+  const auto& stored = info_.query_position;
+  if (info_.steps() == 0)
+    bad_data({.what = "the trace holds no later step",
+              .where = info_.path,
+              .found = "no query at positions >= " + std::to_string(info_.prompt_len),
+              .expected = "at least one"});
+  std::set<int64_t> needed;
+  const auto observed_in = [&](const std::vector<Segment>& segments) {
+    for (const Segment& segment : segments)
+      needed.insert(segment.positions.begin(), segment.positions.end());
+  };
+  const bool decodes = record_.stage<Schedule>().decodes();
+  for (const PreparedBudget& b : record_.budgets) {
+    if (record_.layers.empty()) continue;
+    if (!b.keeps_all && !record_.stage<Queries>().looks_ahead())
+      observed_in(preparation_.plans()[b.plan].segments);
+    if (b.keeps_all && decodes && !record_.stage<Allocate>().keeps_everything())
+      observed_in(preparation_.segments(record_, b.window));  // entries leave later
+    if (!b.keeps_all || decodes) need_for_merging(b.entries, needed);
+  }
+  for (int64_t t = info_.prompt_len; decodes && t < info_.total_len; ++t) needed.insert(t);
+  if (std::ranges::includes(stored, needed)) return;
+  bad_data({.what = "policy " + record_.title + " needs queries the trace does not hold",
+            .where = info_.path,
+            .found = "positions " + as_ranges(stored),
+            .expected = "positions " + as_ranges({needed.begin(), needed.end()})});
+}
+
+void RecordCheck::rotations() const {
+  const bool turns = moves_positions(record_.settings) ||
+                     record_.stage<Indicator>().moves_queries();
+  if (turns && info_.rope_inv_freq.empty())
+    bad_data({.what = "policy " + record_.title + " moves positions",
+              .where = info_.path,
+              .found = "no rope/inv_freq",
+              .expected = "a trace with rope/inv_freq"});
+}
+
+void RecordCheck::side_files() const {
+  record_.stage<Allocate>().check_files(record_.settings, files_, info_.num_layers, record_.owners);
+  for (const int layer : record_.layers)
+    record_.stage<Indicator>().check_files(record_.settings, files_, layer, record_.owners,
+                                           info_.prompt_len);
+}
+
+void RecordCheck::token_texts() const {
+  const bool classes = record_.stage<Allocate>().uses_token_classes() ||
+                       record_.stage<Stage1>().uses_token_classes();
+  if (classes && files_.token_text().empty())
+    bad_data({.what = "policy " + record_.title + " looks at what the tokens are",
+              .where = info_.path,
+              .found = "no tokens/text",
+              .expected = "a trace with tokens/text"});
+}
+
+}  // namespace
+
+void check_records(const std::vector<Record>& records, const std::vector<Budget>& budgets,
+                   const TraceInfo& info, const std::vector<int>& layers, const SideFiles& files,
+                   const std::string& asked_by) {
+  const auto check = [&](const Record& record) {
+    Preparation preparation(info, layers, budgets);
+    PreparedRecord prepared = preparation.prepare(record);
+    prepared.title += asked_by;
+    RecordCheck(preparation, prepared, budgets, info, files).run();
+  };
+  for (const Record& record : records) check(record);
+  for (const Record& record : records)
+    if (const auto plain = unconstrained(record)) check(*plain);
+}
+
+}  // namespace kvsim

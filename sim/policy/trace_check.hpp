@@ -1,0 +1,18 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "sim/core/layer_trace.hpp"
+#include "sim/policy/record.hpp"
+#include "sim/stages/side_files.hpp"
+
+namespace kvsim {
+
+/// Throws when a trace cannot serve some record at some budget: bad data, naming the policy and
+/// what it needs and the trace holds; usage for whitelists that do not fit and the like. Asks what
+/// the trace holds and reads no tensor. `asked_by` follows a policy's name in messages.
+void check_records(const std::vector<Record>& records, const std::vector<Budget>& budgets,
+                   const TraceInfo& info, const std::vector<int>& layers, const SideFiles& files,
+                   const std::string& asked_by = "");
+
+}  // namespace kvsim
