@@ -37,7 +37,7 @@ bool names_file(const std::string& function) {
 std::optional<Json> described_function(const std::string& file) {
   std::error_code fault;
   if (!fs::is_regular_file(file, fault)) return std::nullopt;  // results that came from elsewhere
-  const h5::InputFile opened(file);
+  const h5::InputFile opened(file, "file of scores");
   if (!opened.exists("function")) return std::nullopt;
   const auto dataset = opened.dataset("function");
   dataset.expect_shape({1}, "[1]");

@@ -102,7 +102,8 @@ class InputDataset {
 /// A file opened for reading.
 class InputFile {
  public:
-  explicit InputFile(const std::string& path);
+  /// `expected`: what the file should be, for messages, e.g. "kvtrace file".
+  InputFile(const std::string& path, const char* expected);
 
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }

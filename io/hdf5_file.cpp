@@ -57,7 +57,7 @@ Handle::~Handle() {
 
 void silence_errors() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
 
-InputFile::InputFile(const std::string& path) : path_(path) {
+InputFile::InputFile(const std::string& path, const char* expected) : path_(path) {
   const ReadingGuard guard(path_);
   silence_errors();
   struct stat status {};
@@ -76,7 +76,7 @@ InputFile::InputFile(const std::string& path) : path_(path) {
                            : "not an HDF5 file",
               .where = path,
               .found = std::to_string(size_) + " bytes",
-              .expected = "a complete kvtrace file (HDF5)"});
+              .expected = std::string("a complete ") + expected + " (HDF5)"});
   }
   const Handle driver(H5Fget_access_plist(file_.get()));
   void* descriptor = nullptr;

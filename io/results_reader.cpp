@@ -32,7 +32,7 @@ herr_t name_of_scale(hid_t, unsigned, hid_t scale, void* name) {
 /// Reads one file; `file_` checks what is read, `root_` knows the order and the dimensions.
 class Reader {
  public:
-  explicit Reader(const std::string& path) : file_(path) {
+  explicit Reader(const std::string& path) : file_(path, kResultsFile) {
     root_ = Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT));
   }
 
@@ -42,7 +42,7 @@ class Reader {
                                     collect_link, &names) >= 0;
     if (!ordered) {
       file_.fail("/", "not a results file", "links without an order of creation",
-                 "a netCDF-4 file written by kvsim");
+                 std::string("a ") + kResultsFile);
     }
     for (const std::string& name : names) {
       const h5::InputDataset found = file_.dataset(name);
@@ -53,7 +53,7 @@ class Reader {
       }
     }
     if (dataset_.dimensions().empty()) {
-      file_.fail("/", "not a results file", "no dimensions", "a netCDF-4 file written by kvsim");
+      file_.fail("/", "not a results file", "no dimensions", std::string("a ") + kResultsFile);
     }
     for (const std::string& name : names) read_variable(name);
     read_attributes();

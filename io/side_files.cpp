@@ -46,7 +46,7 @@ double parse_number(const std::string& word, const std::string& where) {
 }  // namespace
 
 Table<double> read_scores(const std::string& path, int layer, int64_t owners, int64_t entries) {
-  const h5::InputFile file(path);
+  const h5::InputFile file(path, "file of scores");
   const auto dataset = file.dataset("layers/" + std::to_string(layer) + "/score");
   dataset.expect_shape({owners, entries}, "[heads, n]");
   const std::vector<double> values = dataset.read_doubles();

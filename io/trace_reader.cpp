@@ -89,7 +89,7 @@ std::string span_name_fault(const std::string& name) {
   return {};
 }
 
-TraceReader::TraceReader(const std::string& path) : file_(path) {
+TraceReader::TraceReader(const std::string& path) : file_(path, "kvtrace file") {
   info_.path = path;
   read_root();
   read_positions();

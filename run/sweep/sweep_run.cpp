@@ -27,7 +27,7 @@ using nlohmann::ordered_json;
 /// The attribute `sweep` of a results file; nothing when there is none that could be read.
 std::string sweep_of_file(const std::string& path) {
   try {
-    return h5::InputFile(path).text_attribute("/", "sweep").value_or("");
+    return h5::InputFile(path, kResultsFile).text_attribute("/", "sweep").value_or("");
   } catch (const Error&) {
     return "";
   }
@@ -41,7 +41,7 @@ struct PartOf {
 };
 
 PartOf part_of(const std::string& path) {
-  h5::InputFile file(path);
+  h5::InputFile file(path, kResultsFile);
   const auto text = file.text_attribute("/", "sweep");
   const auto json = ordered_json::parse(text.value_or(""), nullptr, false);
   PartOf part;

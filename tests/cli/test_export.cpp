@@ -36,7 +36,7 @@ void check_exported(const Replayed& made, const std::string& choice, int64_t pol
   const Outcome outcome = made.run(choice);
   INFO(outcome.err);
   REQUIRE(outcome.status == 0);
-  const h5::InputFile file(made.kept);
+  const h5::InputFile file(made.kept, "kept sets");
   CHECK(file.text_attribute("/", "format") == "kvsim-kept");
   CHECK(file.integer_attribute("/", "version") == 1);
   CHECK(file.text_attribute("/", "granularity") == granularity);

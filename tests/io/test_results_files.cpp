@@ -113,11 +113,19 @@ TEST_CASE("equal datasets give equal files", "[results]") {
 
 TEST_CASE("what is no results file is bad data with one line", "[results]") {
   const TemporaryFolder folder;
-  const std::string path = folder / "t.h5";
+  const std::string path = folder / "t.h5", whole = folder / "whole.nc";
   write_small_trace(path);
-  CHECK(error_of([&] { read_results(path); }).fault == Fault::bad_data);
   write_bytes(folder / "x.nc", "no HDF5");
-  CHECK(error_of([&] { read_results(folder / "x.nc"); }).fault == Fault::bad_data);
+  write_results(sample(), whole);
+  const std::string bytes = read_bytes(whole);
+  write_bytes(folder / "half.nc", bytes.substr(0, bytes.size() / 2));
+  for (const std::string& file : {path, folder / "x.nc", folder / "half.nc"}) {
+    CAPTURE(file);
+    const auto refused = error_of([&] { read_results(file); });
+    CHECK(refused.fault == Fault::bad_data);
+    CHECK_THAT(refused.message, Catch::Contains("results file of kvsim"));
+    CHECK_THAT(refused.message, !Catch::Contains("kvtrace"));
+  }
   CHECK(error_of([&] { read_results(folder / "none.nc"); }).fault == Fault::bad_data);
 }
 

@@ -215,7 +215,7 @@ TEST_CASE("contiguous data are read in pieces, also behind a user block", "[io]"
                      values.data()) >= 0);
   }
   std::vector<float> read(values.size());
-  h5::InputFile(path).dataset("x").read_raw(read.data());
+  h5::InputFile(path, "file of a test").dataset("x").read_raw(read.data());
   CHECK(read == values);
 }
 
