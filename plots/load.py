@@ -24,6 +24,12 @@ def data_error(line):
     return Problem(line, 3)
 
 
+def not_results(path, error):
+    """The file cannot be opened as results are."""
+    return data_error(f"{path}: not a netCDF-4 file: {one_line(error)}; "
+                      "expected a results file of kvsim")
+
+
 class Missing(Exception):
     """The file is fine but lacks what one figure needs; other figures can still be drawn."""
 
@@ -207,7 +213,7 @@ def open_results(path, layers=None, policies=None):
         # Units such as "s" must stay numbers, hence no decoding of times.
         data = xarray.open_dataset(path, engine="h5netcdf", decode_times=False)
     except Exception as error:  # h5py, h5netcdf and xarray each have their own kinds
-        raise data_error(f"{path}: not a netCDF-4 file: {one_line(error)}") from error
+        raise not_results(path, error) from error
     if "kl_divergence" in data.variables and "layer" not in data.dims:
         return _loop(path, data)
     for name in DIMENSIONS:

