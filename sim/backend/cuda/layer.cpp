@@ -77,7 +77,7 @@ void LayerStore::bring(DeviceLayer& to, const LayerTrace& layer) {
   const int64_t positions = layer.k.dim(1);
   const int64_t per_key = layer.k.dim(0) * (to.depth + to.columns) *
                           static_cast<int64_t>(element_size(to.type));
-  to.most_keys = std::clamp<int64_t>(layer_share(memory_) / per_key, 1, positions);
+  to.most_keys = keys_together(memory_, per_key, positions);
   to.keys = {0, 0};
   copy(to.q, to.type, {0, layer.q.dim(1)}, layer.q.dim(1), to.depth, to.queries);
   if (!to.wo.empty()) copy(to.wo, to.type, {0, layer.wo.dim(1)}, to.columns, to.width, to.output);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "sim/backend/cuda/check.hpp"
+#include "sim/backend/cuda/memory_plan.hpp"
 
 namespace kvsim::cuda {
 
@@ -36,15 +37,6 @@ class Event {
  private:
   cudaEvent_t event_ = nullptr;
 };
-
-// What may take how much of the device's memory. The rest is for W_O, queries and what is small.
-constexpr int64_t layer_share(int64_t memory) { return memory / 4; }  ///< K and V; of two layers
-constexpr int64_t replay_share(int64_t memory) { return memory / 4; }
-constexpr int64_t rows_share(int64_t memory) { return memory / 8; }  ///< rows of attention
-/// One table of intermediate products.
-constexpr int64_t product_share(int64_t memory) {
-  return std::min(int64_t{256} << 20, memory / 32);
-}
 
 /// Uninitialised memory that grows; what was in it is lost then.
 template <class T, bool kPinned>

@@ -50,18 +50,18 @@ class Replay {
   }
 
  private:
-  /// Blocks of about the same height, whose states and outputs fit on the device.
   void choose_steps() {
-    const int64_t all = trace_.info->steps(), floats = static_cast<int64_t>(sizeof(float));
-    const int64_t outputs = (lists_.output_sets + 1) * heads_ * dv_ * floats;
-    const int64_t states = (lists_.output_slots * layer_->columns +
-                            lists_.slots * walk_column_blocks(layer_->columns) * 4 +
-                            lists_.sets * 4) *
-                           heads_ * floats;
-    const int64_t most = std::min(all, replay_share(context_.memory) / (states + outputs));
-    steps_per_block_ = std::max<int64_t>(most, 1);
-    const int64_t blocks = (all + steps_per_block_ - 1) / steps_per_block_;
-    steps_per_block_ = (all + blocks - 1) / blocks;
+    const int64_t columns = layer_->columns;
+    steps_per_block_ = steps_together(context_.memory,
+                                      {.heads = heads_,
+                                       .value_size = dv_,
+                                       .columns = columns,
+                                       .column_blocks = walk_column_blocks(columns),
+                                       .sets = lists_.sets,
+                                       .output_sets = lists_.output_sets,
+                                       .slots = lists_.slots,
+                                       .output_slots = lists_.output_slots},
+                                      trace_.info->steps());
   }
 
   void prepare(int64_t first_step) {
