@@ -243,13 +243,18 @@ def draw_measures(texts):
 
 
 def draw_layers(texts):
-    """Share of the summed squared error by layer, a line per text."""
-    keys = [style.key(text.kind, style.line_style(i)) for i, text in enumerate(texts)]
+    """Share of the summed squared error by layer, a line per text, a panel per length."""
+    named = [text.kind.rsplit(" ", 1) for text in texts]
+    kinds, lengths = (list(dict.fromkeys(part)) for part in zip(*named))
+    looks = {kind: style.line_style(i) for i, kind in enumerate(kinds)}
     fig, axes = style.frame("Layers whose errors weigh most", "All texts: share of the squared "
-                            "output error, mean over policies and budgets", 1, 1, 2.2, keys,
-                            ("layer", "share of squared error"))
-    for i, text in enumerate(texts):
-        axes[0, 0].plot(text.layers, layer_shares(text), **style.line_style(i))
+                            "output error, mean over policies and budgets", len(lengths), 1, 1.6,
+                            [style.key(kind, look) for kind, look in looks.items()],
+                            ("layer", "share of squared error"), sharex=True, sharey=True)
+    for text, (kind, length) in zip(texts, named):
+        ax = axes[lengths.index(length), 0]
+        ax.plot(text.layers, layer_shares(text), **looks[kind])
+        ax.set_title(f"prompts of up to {length} tokens")
     return fig
 
 
