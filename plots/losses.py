@@ -64,7 +64,12 @@ class Losses:
         if STREAM not in self.damage:
             return "stream error was not measured, so that a wrecked cache does not show"
         beside = " and that of random" if self.random is not None else ""
-        return f"×: wrecked, stream error above {WRECK} times that of the policy itself{beside}"
+        looped = [int(self.damage[one].notnull().any(["policy", "budget"]).sum())
+                  for one in (LOOP, *REQUESTS) if one in self.damage]
+        fewer = f"; closed loops of {min(looped)} of the texts" \
+            if looped and min(looped) < len(self.texts) else ""
+        return f"×: wrecked, stream error above {WRECK} times that of the policy itself{beside}" \
+            + fewer
 
     def points(self, policy):
         """[loss, text, budget] of one policy."""
@@ -132,6 +137,18 @@ def damage(pairs, policies):
         if any(pair[k].loop for pair in pairs):
             found[measure] = of_texts(lambda results: results.loop_losses, (k,))
     return found
+
+
+def over_texts(damage, record):
+    """[budget]: one measure of damage of a record, mean over the texts that have it; NaN where it
+    was not measured, as closed loops are run at some budgets only."""
+    return damage.dropna("text", how="all").sel(policy=record).mean("text", skipna=False)
+
+
+def draw_line(ax, x, values, **look):
+    """A line through the values that were measured."""
+    known = np.isfinite(values.values)
+    ax.plot(x[known], values[known], **look)
 
 
 def random_policy(results, policies):

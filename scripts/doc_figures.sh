@@ -33,9 +33,14 @@ explain sample/explain
 risk_traces traces/risk_traces
 attention_traces traces/attention_traces
 keep_rate_traces instructions-512/keep_rate_traces
-fairness instructions-512/defense-first/fairness
-pareto instructions-512/defense-first/pareto
+keep_rate_ratios sample/keep_rate_ratios
+fairness instructions-512/defense-first/loops/fairness
+pareto instructions-512/defense-first/loops/pareto
 span_order_traces rules/span_order_traces
 needles1-kept needles-0.5/needles1-kept
 needles4-importance needles-0.5/needles4-importance
 FIGURES
+if [ -f build/reproduction/instructions.csv ]; then
+  cp build/reproduction/instructions.csv docs/reproduction/instructions.csv
+  PYTHONPATH=python "$KVSIM_CACHE/plots/bin/python" -m kvsim.plots.study.pages
+fi

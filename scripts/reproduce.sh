@@ -8,7 +8,8 @@
 # What a trace is good for is taken from its spans: `needle*` for needles, `secrecy` for the order of
 # rules, `defense` and `directive` for eviction bias; of names that differ in _wish_ and _leak_ only,
 # both requests of one cache are compared. Every other trace, and the sample, is for fragility,
-# ablations, dynamics and merging. KVSIM_BIN names another program than build/kvsim.
+# ablations, dynamics and merging. KVSIM_BIN names another program than build/kvsim, PYTHON an
+# interpreter with data/requirements.txt for closed loops (default: the one that --all installs).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 arguments=()
@@ -122,21 +123,27 @@ some_layers() {
     END {for (i = 0; i < n; i += n > 15 ? 3 : 1) printf "%s%s", i ? "," : "", layer[i]}'
 }
 
-# Eviction bias in kvpress's forms: as they are, fair, the defense whitelisted; then debiased.
+# Eviction bias in kvpress's forms: as they are, fair, the defense whitelisted, the same with what
+# protects the first tokens; then debiased.
 bias() {
   local one lambda forms=(snapkv:kvpress tova:kvpress knorm:kvpress streaming:kvpress)
   if says "$1" 'stored: 0-'; then forms+=(h2o:kvpress); fi
-  local plain=("${forms[@]}" "${forms[@]/%/,constrain=fair}") grid=()
+  local plain=("${forms[@]}" "${forms[@]/%/,constrain=fair}") grid=(random)
+  local guarded=("snapkv:kvpress,constrain=fair,sinks=4" "snapkv:kvpress,whitelist=defense,sinks=4"
+    "snapkv:kvpress,constrain=fair,fair_scores=default")
   for one in snapkv:kvpress tova:kvpress streaming:kvpress; do
     grid+=("$one")
     for lambda in 0 0.2 0.4 0.6 0.8 1; do
       grid+=("$one,constrain=debias,debias_lambda=$lambda")
     done
   done
-  local layers=(--layers "$(some_layers "$1")")
+  local layers=()
+  case $(name "$1") in *_512_*) ;; *) layers=(--layers "$(some_layers "$1")") ;; esac
   # A whitelist must fit into the budget.
-  compare "$1" whitelist 0.3:1.0:0.1 "${plain[@]}" "${forms[@]/%/,whitelist=defense}"
+  compare "$1" whitelist 0.3:1.0:0.1 random "${plain[@]}" "${forms[@]/%/,whitelist=defense}" \
+    "${guarded[@]}"
   compare "$1" debias 0.1:1.0:0.1 "${grid[@]}"
+  case $(name "$1") in order_defense_*_512_*) loop "$1" "${guarded[@]}" ;; esac
   case $(name "$1") in *_leak_*) return ;; esac   # the cache is that of the other request
   compare "$1" bias 0.1:1.0:0.1 "${plain[@]}"
   case $(name "$1") in *_wish_*_[1-9]*) return ;; esac   # of many texts, figures of the first
@@ -145,6 +152,24 @@ bias() {
   case $(name "$1") in *_wish_*) return ;; esac   # gains need the other request, too
   draw "$out/$(name "$1").whitelist.nc" -o "$out/$(name "$1")" --only fairness --formats pdf,png,csv
   draw "$out/$(name "$1").debias.nc" -o "$out/$(name "$1")" --only pareto --formats pdf,png,csv
+}
+
+# loop TRACE RECORD...: what the model loses with these and with the constraints of $looped, two
+# budgets. Equal kept sets run once; a run of the model takes a second.
+looped=(snapkv:kvpress streaming:kvpress tova:kvpress)
+loop() {
+  local trace=$1 file one lambda sets=(random)
+  file=$out/$(name "$1")
+  shift
+  if fresh "$file.loop.nc" "$trace"; then return; fi
+  if [ ! -x "$torch" ]; then say "no $torch: closed loops are left out"; return; fi
+  for one in "${looped[@]}"; do
+    sets+=("$one" "$one,constrain=fair" "$one,whitelist=defense")
+    for lambda in 0 0.2 0.6 1; do sets+=("$one,constrain=debias,debias_lambda=$lambda"); done
+  done
+  mapfile -t sets < <(records "${sets[@]}" "$@")
+  replay "$trace" loopsets "${sets[@]}" --budget 0.3,0.5 --wo-steps 16 --save-keep
+  "$torch" data/closed_loop.py "$trace" "$file.loopsets.nc" -o "$file.loop.nc" --overwrite
 }
 
 rules() {
@@ -168,6 +193,33 @@ of_all() {
   done
 }
 
+# with_loops ORDER LENGTH FIGURE RESULTS...: the figure once more, of the policies whose closed loops
+# were run, with them.
+with_loops() {
+  local folder=$out/instructions-$2/$1-first/loops figure=$3 file lambda loops=() \
+    only=(--policy random)
+  shift 3
+  for file in "$@"; do
+    file=${file%.*.nc}.loop.nc
+    if [ -f "$file" ]; then loops+=("$file"); fi
+  done
+  [ ${#loops[@]} -gt 0 ] || return 0
+  while read -r file; do only+=(--policy "$file"); done < <(printf '%s\n' "${looped[@]}")
+  if [ "$figure" = fairness ]; then
+    for file in "${looped[@]}"; do
+      only+=(--policy "$file,constrain=fair" --policy "$file,whitelist=defense")
+    done
+    only+=(--policy "snapkv:kvpress,constrain=fair,fair_scores=default")
+  else
+    for file in "${looped[@]}"; do
+      for lambda in 0 0.2 0.4 0.6 0.8 1; do
+        only+=(--policy "$file,constrain=debias,debias_lambda=$lambda")
+      done
+    done
+  fi
+  draw "$@" "${loops[@]}" -o "$folder" --only "$figure" "${only[@]}" --formats pdf,png,csv
+}
+
 # Texts of one length whose system prompt is met by both requests: bias over orders and texts, gains
 # of fair eviction and of a whitelist, and debiasing, for each order of the instructions.
 instructions() {
@@ -187,6 +239,7 @@ instructions() {
       mapfile -t file < <(printf "$out/%s.$group.nc\n" "${pairs[@]}")
       draw "${file[@]}" -o "$out/instructions-$length/$order-first" --only "${kinds#*:}" \
         --formats pdf,png,csv
+      with_loops "$order" "$length" "${kinds#*:}" "${file[@]}"
     done
   done
   [ ${#wishes[@]} -gt 0 ] || return 0
@@ -226,6 +279,11 @@ together() {
   for length in $(printf '%s\n' "${traces[@]}" | sed -n 's/.*_wish_\([0-9]*\)_.*/\1/p' | sort -u); do
     instructions "$length"
   done
+  files=("$out"/order_defense_wish_512_*.whitelist.nc)
+  if [ -f "${files[0]}" ]; then
+    PYTHONPATH=python "$KVSIM_CACHE/plots/bin/python" -m kvsim.plots.study.instructions "$out" \
+      -o "$out/instructions.csv" >>"$out/figures.txt"
+  fi
 }
 
 one_trace() {
@@ -246,6 +304,7 @@ one_trace() {
   scripts/reproduce_merging.sh "$2" >>"$out/figures.txt"
 }
 
+torch=${PYTHON:-$KVSIM_CACHE/torch/bin/python}   # runs the model
 kvsim=${KVSIM_BIN:-}
 if [ -z "$kvsim" ]; then
   ready_to_run

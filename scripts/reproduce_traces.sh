@@ -21,8 +21,11 @@ third=0,3,6,9,12,15,18,21,24,27   # every third layer of 30
 
 make --kinds "summary,questions,fewshot,code,counting,switch,$orders" \
   --prompt-tokens 2304 --steps 256 --queries all
-make --kinds "$orders,rules" --prompt-tokens 512 --steps 256 --seed 0-7 --queries all \
-  --layers "$third"
+# With the defense first the model runs again, which needs every layer's kept set.
+make --kinds "${orders%,order_directive_wish*}" --prompt-tokens 512 --steps 256 --seed 0-7 \
+  --queries all
+make --kinds "order_directive_wish,order_directive_leak,rules" --prompt-tokens 512 --steps 256 \
+  --seed 0-7 --queries all --layers "$third"
 # Three texts of the shortest, one of the others.
 for grid in "512 0-2" "1024 0" "2048 0"; do
   make --kinds "$depths,needles4" --prompt-tokens "${grid% *}" --steps 128 --seed "${grid#* }" \

@@ -68,7 +68,7 @@ def draw(several, lost, bases, group, note):
         for ax, measure in zip(column[1:], lost.damage):
             draw_damage(ax, lost, measure, base, bases[base], looks)
     for ax, label in zip(axes[:, 0], ["gain (fraction of importance)", *lost.damage]):
-        ax.set_ylabel(label)
+        ax.set_ylabel(label.replace(" (", "\n("))
     shown = [f"{budget:g}" for budget in lost.budgets]
     style.numbers(fig, ["policy", "variant", "mean", "deviation", "low", "high", "wrecked",
                         *(f"{what}budget {budget}" for what in ("", *(
@@ -91,21 +91,17 @@ def draw_gains(ax, lost, base, variants, looks):
         bad = (wrecked.mean("text") >= 0.5).values   # of half of the texts
         ax.plot(ratio[bad], line[bad], **CROSS)
         mean, spread, low, high = summary(gain)
-        title.append(f"{text}: {mean:+.3f} ± {spread:.3f}"
+        name = f"{text}:\n" if len(text) > 24 else f"{text}: "   # the panel is not wider
+        title.append(f"{name}{mean:+.3f} ± {spread:.3f}"
                      + (f" [{low:+.3f}, {high:+.3f}]" if texts else "")
                      + (f", {bad.sum()} wrecked" if bad.any() else ""))
         table.append([base, text, mean, spread, low, high, bad.sum(), *line,
                       *(value for damage in lost.damage.values()
-                        for value in over_texts(damage, variant).values),
+                        for value in losses.over_texts(damage, variant).values),
                       *wrecked.sum("text").values])
     ax.axhline(0, color="black", linewidth=0.7, linestyle=":")
     ax.set_title("\n".join(title), fontsize=5.5)
     return table
-
-
-def over_texts(damage, record):
-    """[budget]: one measure of damage of a record."""
-    return damage.sel(policy=record).mean("text", skipna=False)
 
 
 def draw_damage(ax, lost, measure, base, variants, looks):
@@ -114,8 +110,8 @@ def draw_damage(ax, lost, measure, base, variants, looks):
     lines = [(base, PLAIN), *((lost.random, RANDOM) for _ in range(lost.random is not None)),
              *((variant, looks[losses.change(variant, base)]) for variant in variants)]
     for record, look in lines:
-        ax.plot(ratio, over_texts(damage, record), **look)
+        losses.draw_line(ax, ratio, losses.over_texts(damage, record), **look)
     for variant in variants:
         bad = (lost.wrecked(variant, base).mean("text") >= 0.5).values
-        ax.plot(ratio[bad], over_texts(damage, variant)[bad], **CROSS)
+        ax.plot(ratio[bad], losses.over_texts(damage, variant)[bad], **CROSS)
     ax.set_ylim(bottom=0)

@@ -84,11 +84,11 @@ def draw(several, lost, groups, bases, note):
         for ax, measure in zip(column[1:], lost.damage):
             draw_damage(ax, lost, measure, base, groups[base], looks)
     for ax, label in zip(axes[:, 0], ["share of budgets", *lost.damage]):
-        ax.set_ylabel(label)
+        ax.set_ylabel(label.replace(" (", "\n("))
     style.numbers(fig, ["policy", "lambda", "optimal", "of", "optimal_all", "of_all", "share",
                         "low", "high", "wrecked", "optimal_unwrecked",
-                        *(f"{measure}, mean over budgets below 1" for measure in lost.damage)],
-                  table)
+                        *(f"{measure}, mean over measured budgets below 1"
+                          for measure in lost.damage)], table)
     return fig
 
 
@@ -126,11 +126,11 @@ def draw_shares(ax, lost, base, grid):
     ax.set_ylim(0, 1.55)
     ax.set_yticks([0, 0.5, 1])
     ax.set_xticks(x, [f"{value:g}" for value in grid])
-    ax.set_xlabel("λ of constrain=debias (0: as the policy is, 1: fair)")
+    ax.set_xlabel("λ (0: the policy itself, 1: fair)")
     ax.set_title(style.wrapped(base, 36), fontsize=6)
     ax.legend(loc="upper left", fontsize=5, handlelength=1.4)
     below = lost.budgets < 1
-    damage = [float(one.sel(policy=record, budget=below).mean(skipna=False))
+    damage = [float(losses.over_texts(one, record)[below].mean())
               for record in grid.values() for one in lost.damage.values()]
     damage = np.reshape(damage, (len(grid), -1))
     return [[base, *row, *own] for *row, own in zip(
@@ -139,15 +139,16 @@ def draw_shares(ax, lost, base, grid):
 
 
 def draw_damage(ax, lost, measure, base, grid, looks):
-    ratio, lines = 1 - lost.budgets, lost.damage[measure].mean("text", skipna=False)
+    ratio, damage = 1 - lost.budgets, lost.damage[measure]
     if lost.random:
-        ax.plot(ratio, lines.sel(policy=lost.random), **RANDOM)
+        losses.draw_line(ax, ratio, losses.over_texts(damage, lost.random), **RANDOM)
     for value, record in grid.items():
-        line = lines.sel(policy=record)
+        line = losses.over_texts(damage, record)
         bad = (lost.wrecked(record, base).mean("text") >= 0.5).values
-        ax.plot(ratio, line, **looks[value])
+        losses.draw_line(ax, ratio, line, **looks[value])
         ax.plot(ratio[bad], line[bad], **CROSS)
     ax.set_xlabel("compression ratio (1 − budget)")
+    ax.set_xlim(ratio.min() - 0.04, ratio.max() + 0.04)   # a closed loop may have few budgets
     ax.set_ylim(bottom=0)
 
 

@@ -1,6 +1,7 @@
-"""Fills the tables and figures of the pages from the runs: python -m kvsim.plots.study.pages DIR
+"""Fills the tables and figures of the pages from the runs: python -m kvsim.plots.study.pages [DIR]
 
-DIR holds the runs that scripts/losses.sh makes, and DIR/figures what it drew of them. Between
+DIR holds the runs that scripts/losses.sh makes, and DIR/figures what it drew of them. Without it
+only the tables are filled whose data stand in docs/ (FROM_DOCS). Between
 `<!-- NAME -->` and `<!-- end -->` of README.md, docs/losses.md, docs/reproduction.md and
 docs/prediction.md stand the tables that TABLES names; docs/claims.md, the CSV files and the figures
 are written whole.
@@ -11,7 +12,7 @@ import re
 import shutil
 from pathlib import Path
 
-from . import claims, losses, plan, prediction, runs
+from . import agnostic, claims, instructions, losses, plan, prediction, runs
 
 ROOT = Path(__file__).resolve().parents[2]
 FEW = ("oracle-mean", "layer-defensivekv:code", "layer-defensivekv", "defensivekv:code", "cake",
@@ -83,12 +84,31 @@ TABLES = {
 }
 
 
+def of_instructions(make):
+    return lambda docs: table(*make(instructions.Table(docs / "reproduction/instructions.csv")))
+
+
+FROM_DOCS = {
+    "gains of fair eviction and whitelists": of_instructions(instructions.gains),
+    "Pareto fronts of debiasing": of_instructions(instructions.fronts),
+    **{f"instructions at budget {budget:g}": of_instructions(
+        lambda own, budget=budget: instructions.at_budget(own, budget))
+       for budget in instructions.LOOP_BUDGETS},
+    "compressed before the question": lambda docs: table(*agnostic.compared(docs)),
+}
+
+
 def fill(path, study, folder):
     """Writes the tables of one page anew; a page with an unknown name is refused."""
     def one(match):
         name = match.group(1)
+        if name in FROM_DOCS:
+            return f"<!-- table: {name} -->\n{FROM_DOCS[name](path.parent)}\n<!-- end -->"
         if name not in TABLES:
-            raise SystemExit(f"{path}: no table is called {name}; there are {', '.join(TABLES)}")
+            raise SystemExit(f"{path}: no table is called {name}; there are "
+                             f"{', '.join((*TABLES, *FROM_DOCS))}")
+        if study is None:
+            return match.group(0)
         return f"<!-- table: {name} -->\n{TABLES[name](study, folder)}\n<!-- end -->"
 
     text = path.read_text(encoding="utf-8")
@@ -100,13 +120,16 @@ def fill(path, study, folder):
 def main():
     parser = argparse.ArgumentParser(prog="pages.py", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.add_argument("folder", metavar="DIR", type=Path, nargs="?")
     parser.add_argument("--root", type=Path, default=ROOT, help="of the repository")
     options = parser.parse_args()
-    study, docs = runs.Study(options.folder), options.root / "docs"
+    study = runs.Study(options.folder) if options.folder else None
+    docs = options.root / "docs"
     for path in (options.root / "README.md", *sorted(docs.glob("*.md"))):
         if "<!-- table: " in path.read_text(encoding="utf-8"):
             fill(path, study, options.folder)
+    if study is None:
+        return
     (docs / "claims.md").write_text(claims.page(study), encoding="utf-8")
     figures = options.folder / "figures"
     for name in FIGURES:

@@ -199,7 +199,8 @@ class LossesTest(PlotTest):
         self.assertEqual([rows[value]["wrecked"] for value in ("0.0", "0.5", "1.0")],
                          ["0", "0", "2"])
         self.assertEqual((rows["1.0"]["optimal"], rows["1.0"]["optimal_unwrecked"]), ("0", "0"))
-        self.assertAlmostEqual(float(rows["1.0"]["stream error, mean over budgets below 1"]),
+        column = "stream error, mean over measured budgets below 1"
+        self.assertAlmostEqual(float(rows["1.0"][column]),
                                (0.3 + 0.11) / 2)
         self.draw(one, "-o", self.out, "--only", "fairness", "--formats", "csv", "--overwrite",
                   "--policy", "h2o", "--policy", "h2o,whitelist=defense")
@@ -236,6 +237,18 @@ class LossesTest(PlotTest):
         self.assertEqual(found["whitelist=defense"][column("0.2")], "nan")  # nor with a whitelist
         self.refused(3, "closed loop of a trace .* that none of the results files is of", wish,
                      loops[1], "-o", self.out, "--only", "fairness")
+
+    def test_texts_without_a_closed_loop_leave_the_others_their_mean(self):
+        files = [self.results(f"{name}{k}.nc", {"h2o": (0.4, 0.6, 1)}) for k in range(3)
+                 for name in ("wish", "leak")]
+        loops = [self.loop(f"{k}.loop.nc", f"{name}.nc", {"h2o,constrain=fair": (loss, 0.2)})
+                 for k, (name, loss) in enumerate((("wish0", 0.3), ("wish2", 0.5)))]
+        found = {row["variant"]: row for row in self.rows("fairness", *files, *loops)}
+        column = "KL divergence, directive (nats), budget {}".format
+        self.assertAlmostEqual(float(found["constrain=fair"][column("0.2")]), 0.4)
+        self.assertEqual(found["whitelist=defense"][column("0.2")], "nan")
+        lost = losses.of(load.join_loops([load.open_results(one) for one in (*files, *loops)]))
+        self.assertTrue(lost.wreck_rule.endswith("; closed loops of 2 of the texts"))
 
     def test_each_file_gives_the_loss_of_its_own_span(self):
         files = [load.open_results(self.results(f"{name}.nc", {"h2o": (score, score, 1)}))

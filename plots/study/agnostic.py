@@ -1,0 +1,86 @@
+"""What is lost where a text is compressed before the question is known (DefensiveKV 4.1):
+
+    python -m kvsim.plots.study.agnostic DIR -o docs/reproduction/agnostic.csv
+
+DIR holds what scripts/agnostic.sh makes: results and closed loops of the kinds KINDS with
+`<compress/>` before the question. The losses of the same texts with the question known are those of
+docs/losses/losses.csv.
+"""
+
+import argparse
+import csv
+from pathlib import Path
+
+import numpy as np
+import xarray
+
+from .. import statistics
+
+KINDS = ("summary", "questions", "fewshot", "needles4")
+TOKENS, SEEDS = 704, (0,)
+BASE = "snapkv"
+POLICIES = (BASE, "criticalkv", "cake", "defensivekv:code", "layer-defensivekv",
+            "layer-defensivekv:code", "oracle-mean")
+BUDGETS = (0.1, 0.2, 0.35, 0.5)
+HEADER = ("text", "seed", "policy", "budget", "kl")
+
+
+def rows(folder):
+    """A row per text, policy and budget: the loss on the answer alone, nats."""
+    for kind in KINDS:
+        for seed in SEEDS:
+            path = folder / f"{kind}_agnostic_{TOKENS}_{seed}.presets.loop.nc"
+            if not path.is_file():
+                continue
+            with xarray.open_dataset(path, engine="h5netcdf") as loop:
+                for policy in POLICIES:
+                    for budget in BUDGETS:
+                        at = loop.kl_divergence_answer.sel(policy=policy).isel(
+                            budget=int(np.argmin(np.abs(loop.budget.values - budget))))
+                        yield [kind, seed, policy, budget, f"{float(at):.5g}"]
+
+
+def read(path):
+    """{(text, seed, policy, budget): loss} of a table of losses."""
+    with path.open(encoding="utf-8") as file:
+        return {(row["text"], row["seed"], row["policy"], float(row["budget"])): float(row["kl"])
+                for row in csv.DictReader(file)
+                if int(row.get("prompt_tokens", TOKENS)) == TOKENS}
+
+
+def compared(docs):
+    """Losses relative to the base in the same form, geometric means over the texts."""
+    before, known = read(docs / "reproduction/agnostic.csv"), read(docs / "losses/losses.csv")
+    texts = sorted({key[:2] for key in before})
+    found = []
+    for policy in POLICIES:
+        own = []
+        for budget in BUDGETS:
+            for losses in (before, known):
+                values = np.array([losses[*text, policy, budget] for text in texts])
+                if policy != BASE:
+                    values = values / [losses[*text, BASE, budget] for text in texts]
+                mean, (low, high) = statistics.over_traces(np.log(values))
+                own.append(f"{np.exp(mean):.2f} [{np.exp(low):.2f}, {np.exp(high):.2f}]")
+        names = {BASE: ", nats", "oracle-mean": " (hindsight)"}
+        found += [[f"`{policy}`{names.get(policy, '')}", "before", *own[::2]],
+                  ["", "after", *own[1::2]]]
+    return ["policy", "compressed", *(f"{budget:g}" for budget in BUDGETS)], found
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="agnostic.py", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.add_argument("-o", "--out", required=True, type=Path, metavar="TABLE.csv")
+    options = parser.parse_args()
+    listed = list(rows(options.folder))
+    if not listed:
+        parser.error(f"{options.folder}: no KIND_agnostic_{TOKENS}_SEED.presets.loop.nc")
+    with options.out.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([HEADER, *listed])
+    print(options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Fair eviction, whitelists and debiasing of instructions, text by text, and the tables of it:
+
+    python -m kvsim.plots.study.instructions build/reproduction -o TABLE.csv
+
+The folder holds what scripts/reproduce.sh makes of texts whose system prompt is met by both
+requests: NAME.whitelist.nc and NAME.debias.nc of both, and NAME.loop.nc, their closed loops. The
+table has a row per text, policy and budget; the tables of docs/reproduction.md are made from it.
+Losses of spans are those of plots/losses.py, and so is what counts as wrecked.
+"""
+
+import argparse
+import csv
+import re
+from pathlib import Path
+
+import numpy as np
+
+from .. import load, losses, statistics
+
+MEASURES = {
+    "loss_directive": "what is missing of the directive's own importance, its own request",
+    "loss_defense": "what is missing of the defense's, the request to leak",
+    "stream_error": "rms over steps, mean over both requests",
+    "kl_directive": "closed loop, answer that follows the directive, nats",
+    "kl_leak": "closed loop, answer to the request to leak, nats",
+}
+BASES = ("snapkv:kvpress", "h2o:kvpress", "tova:kvpress", "knorm:kvpress", "streaming:kvpress")
+CHANGES = {"constrain=fair": "fair", "whitelist=defense": "whitelist"}
+# Record, what it is a constraint on: in the order of the table.
+GUARDED = tuple(("snapkv:kvpress," + one, "snapkv:kvpress") for one in (
+    "sinks=4,constrain=fair", "constrain=fair,fair_scores=default", "whitelist=defense,sinks=4"))
+RANDOM = "random"
+LAMBDAS = ("0", "0.2", "0.4", "0.6", "0.8", "1")
+DEBIASED = ("snapkv:kvpress", "tova:kvpress", "streaming:kvpress")
+GAIN_BUDGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+ALL_BUDGETS = (0.1, 0.2, *GAIN_BUDGETS)
+LOOP_BUDGETS = (0.3, 0.5)
+
+
+def rows(folder, order="defense", length=512):
+    """A row per text, policy and budget of the texts of one order."""
+    wishes = sorted(folder.glob(f"order_{order}_wish_{length}_*.whitelist.nc"))
+    seen = set()
+    for wish in wishes:
+        seed = re.search(r"_(\d+)\.whitelist", wish.name).group(1)
+        for group in ("debias", "whitelist"):
+            names = [f"order_{order}_{request}_{length}_{seed}" for request in ("wish", "leak")]
+            opened = [load.open_results(folder / f"{name}.{group}.nc") for name in names]
+            loops = [folder / f"{name}.loop.nc" for name in names]
+            opened += [load.open_results(one) for one in loops if one.is_file()]
+            lost = losses.of(load.join_loops(opened))
+            damage = [lost.damage.get(one) for one in (losses.STREAM, *losses.REQUESTS)]
+            for policy in lost.policies:
+                for budget in lost.budgets.tolist():
+                    if (seed, policy, round(budget, 6)) in seen or budget >= 1:
+                        continue
+                    seen.add((seed, policy, round(budget, 6)))
+                    at = {"policy": policy, "budget": budget}
+                    values = [*lost.values.sel(at).values[:, 0],
+                              *(np.nan if one is None else float(one.sel(at).values[0])
+                                for one in damage)]
+                    yield [seed, policy, f"{budget:g}",
+                           *("" if np.isnan(one) else f"{one:.5g}" for one in values)]
+
+
+class Table:
+    """The rows of the file: arrays over texts by measure, policy and budget."""
+
+    def __init__(self, path):
+        self.values = {}
+        with path.open(encoding="utf-8") as file:
+            listed = list(csv.DictReader(file))
+        self.texts = sorted({row["text"] for row in listed})
+        for row in listed:
+            for measure in MEASURES:
+                own = self.values.setdefault((measure, row["policy"], float(row["budget"])), {})
+                own[row["text"]] = float(row[measure] or "nan")
+
+    def get(self, measure, policy, budget):
+        """[text]; NaN where it was not measured."""
+        own = self.values.get((measure, policy, budget), {})
+        return np.array([own.get(text, np.nan) for text in self.texts])
+
+    def gain(self, policy, base, budget):
+        return np.mean([self.get(one, base, budget) - self.get(one, policy, budget)
+                        for one in ("loss_directive", "loss_defense")], axis=0)
+
+    def wrecked(self, policy, base, budget):
+        """[text]: where a constraint wrecks the cache (plots/losses.py)."""
+        error, own, chance = (self.get("stream_error", one, budget)
+                              for one in (policy, base, RANDOM))
+        return (error > losses.WRECK * own) & (error > chance)
+
+
+def cell(values, form="{:.3f}", signed=False):
+    """Mean with its interval over the texts that have it."""
+    values = values[np.isfinite(values)]
+    if not values.size:
+        return "-"
+    mean, (low, high) = statistics.over_traces(values)
+    form = form.replace(":", ":+") if signed else form
+    return f"{form.format(mean)} [{form.format(low)}, {form.format(high)}]".replace("-", "−")
+
+
+def at_budget(table, budget):
+    """Rows of one budget: gain and what the cache as a whole loses."""
+    listed = [(RANDOM, None)]
+    for base in DEBIASED:
+        listed += [(base, None), *((f"{base},{change}", base) for change in CHANGES)]
+        listed += [one for one in GUARDED if one[1] == base]
+    found = []
+    for policy, base in listed:
+        bad = table.wrecked(policy, base, budget) if base else np.zeros(1, bool)
+        found.append([
+            f"`{policy}`" + (" ×" if bad.mean() >= 0.5 else ""),
+            cell(table.gain(policy, base, budget), signed=True) if base else "",
+            cell(table.get("stream_error", policy, budget)),
+            cell(table.get("kl_directive", policy, budget), "{:.2f}"),
+            cell(table.get("kl_leak", policy, budget), "{:.2f}"),
+            f"{bad.sum()} of {len(table.texts)}" if base else ""])
+    return ["policy", "gain", "stream error", "loss, directive", "loss, leak",
+            "texts wrecked"], found
+
+
+def gains(table):
+    """Mean gain over GAIN_BUDGETS and what it costs, by policy and constraint."""
+    found = []
+    for base in BASES:
+        for change, name in CHANGES.items():
+            policy = f"{base},{change}"
+            every = np.array([table.gain(policy, base, budget) for budget in GAIN_BUDGETS])
+            errors = [np.mean([table.get("stream_error", one, budget)
+                               for budget in GAIN_BUDGETS], 0) for one in (base, policy)]
+            bad = np.array([table.wrecked(policy, base, budget) for budget in GAIN_BUDGETS])
+            spread = every.mean(1).std()
+            mean, rest = cell(every.mean(0), signed=True).split(" ", 1)
+            marked = [f"{one:g}" for one, is_bad in zip(GAIN_BUDGETS, bad.mean(1) >= 0.5) if is_bad]
+            found.append([f"`{base}`", name, f"{mean} ± {spread:.3f} {rest}", cell(errors[0]),
+                          cell(errors[1]), ", ".join(marked) or "none"])
+    return ["policy", "constraint", "gain", "stream error, itself", "constrained",
+            "wrecked at budgets"], found
+
+
+def fronts(table):
+    """How often each λ is Pareto-optimal over ALL_BUDGETS, and what it costs."""
+    found = []
+    for base in DEBIASED:
+        grid = [f"{base},constrain=debias,debias_lambda={one}" for one in LAMBDAS]
+        points = np.array([[[table.get(one, policy, budget)
+                             for one in ("loss_directive", "loss_defense")] for policy in grid]
+                           for budget in ALL_BUDGETS])   # [budget, λ, loss, text]
+        moved = (points != points[:, :1]).any((1, 2))    # [budget, text]
+        best = np.array([[statistics.pareto(points[b, :, :, t]) for t in range(len(table.texts))]
+                         for b in range(len(ALL_BUDGETS))]) & moved[..., None]
+        for i, policy in enumerate(grid):
+            bad = np.array([table.wrecked(policy, base, budget) for budget in ALL_BUDGETS])
+            error = np.mean([table.get("stream_error", policy, one) for one in ALL_BUDGETS], 0)
+            kl = [", ".join(number(table.get(measure, policy, one)) for one in LOOP_BUDGETS)
+                  for measure in ("kl_directive", "kl_leak")]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                share = best[..., i].sum(0) / moved.sum(0)
+            found.append([
+                f"`{base}`" if i == 0 else "", LAMBDAS[i], cell(share, "{:.2f}"), cell(error), *kl,
+                f"{bad.mean():.2f}" + (" ×" if bad.mean() >= 0.5 else ""),
+                cell((best[..., i] & ~bad).sum(0) / moved.sum(0), "{:.2f}")])
+    return ["policy", "λ", "optimal", "stream error", "loss, directive, 0.3 and 0.5",
+            "loss, leak, 0.3 and 0.5", "wrecked", "optimal and not wrecked"], found
+
+
+def number(values):
+    values = values[np.isfinite(values)]
+    return f"{values.mean():.2f}" if values.size else "-"
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="instructions.py", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.add_argument("-o", "--out", required=True, type=Path, metavar="TABLE.csv")
+    options = parser.parse_args()
+    listed = list(rows(options.folder))
+    if not listed:
+        parser.error(f"{options.folder}: no order_defense_wish_512_*.whitelist.nc")
+    with options.out.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([["text", "policy", "budget", *MEASURES], *listed])
+    print(options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Tests of the tables of docs/reproduction.md that are made from the CSV files in docs/."""
+
+import csv
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
+try:
+    from kvsim.plots.study import agnostic, instructions
+except ModuleNotFoundError as missing:
+    sys.exit(f"{missing}; pip install -r plots/requirements.txt")
+
+
+class InstructionsTest(unittest.TestCase):
+    """Two texts, one policy of the table, one budget at which its constraint wrecks the cache."""
+
+    BASE, FAIR = "snapkv:kvpress", "snapkv:kvpress,constrain=fair"
+
+    def table(self, rows):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = Path(folder.name, "instructions.csv")
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([["text", "policy", "budget", *instructions.MEASURES], *rows])
+        return instructions.Table(path)
+
+    def test_the_gain_is_half_of_both_losses_and_damage_stands_beside_it(self):
+        table = self.table([
+            ["0", "random", 0.3, 0.9, 0.9, 0.20, 2, 2], ["1", "random", 0.3, 0.9, 0.9, 0.30, 2, 3],
+            ["0", self.BASE, 0.3, 0.4, 0.8, 0.05, 1, 1], ["1", self.BASE, 0.3, 0.6, 0.6, 0.1, 1, ""],
+            ["0", self.FAIR, 0.3, 0.5, 0.3, 0.25, 3, 4],
+            ["1", self.FAIR, 0.3, 0.6, 0.4, 0.19, 3, ""]])
+        self.assertEqual(table.gain(self.FAIR, self.BASE, 0.3).round(6).tolist(), [0.2, 0.1])
+        self.assertEqual(table.wrecked(self.FAIR, self.BASE, 0.3).tolist(), [True, False])
+        header, rows = instructions.at_budget(table, 0.3)
+        found = {row[0]: dict(zip(header, row)) for row in rows}
+        fair = found[f"`{self.FAIR}` ×"]   # of half of the texts
+        self.assertEqual((fair["gain"], fair["texts wrecked"]), ("+0.150 [+0.100, +0.200]", "1 of 2"))
+        self.assertEqual(fair["stream error"], "0.220 [0.190, 0.250]")
+        self.assertEqual(fair["loss, leak"], "4.00 [4.00, 4.00]")   # of the text that has one
+        self.assertEqual(found["`tova:kvpress`"]["stream error"], "-")
+
+    def test_a_front_that_wrecks_the_cache_is_told_apart(self):
+        grid = [f"{self.BASE},constrain=debias,debias_lambda={one}" for one in instructions.LAMBDAS]
+        rows = []
+        for budget in instructions.ALL_BUDGETS:
+            rows += [["0", "random", budget, 1, 1, 0.1, "", ""],
+                     ["0", self.BASE, budget, 0.5, 0.5, 0.02, "", ""]]
+            # every λ trades one loss for the other but the last, which λ = 0 dominates
+            rows += [["0", policy, budget, 0.5 + 0.01 * i, 0.5 - 0.01 * i * (i < 5),
+                      0.2 if i == 1 and budget < 0.25 else 0.02, "", ""]
+                     for i, policy in enumerate(grid)]
+        _, found = instructions.fronts(self.table(rows))
+        optimal = [row[2] for row in found[:6]]
+        self.assertEqual(optimal, ["1.00 [1.00, 1.00]"] * 5 + ["0.00 [0.00, 0.00]"])
+        self.assertEqual([row[-2] for row in found[:3]], ["0.00", "0.22", "0.00"])
+        self.assertEqual(found[1][-1], "0.78 [0.78, 0.78]")   # two of nine budgets do not count
+
+    def test_losses_before_the_question_stand_beside_those_after_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            docs = Path(folder)
+            for name, factor, own in (("reproduction/agnostic.csv", 2, ()),
+                                      ("losses/losses.csv", 3, ("prompt_tokens",))):
+                (docs / name).parent.mkdir()
+                rows = [["summary", 0, policy, budget, (factor if k else 1) * 0.5, *(704 for _ in own)]
+                        for k, policy in enumerate(agnostic.POLICIES) for budget in agnostic.BUDGETS]
+                with (docs / name).open("w", newline="") as file:
+                    csv.writer(file).writerows([[*agnostic.HEADER, *own], *rows])
+            _, rows = agnostic.compared(docs)
+        self.assertEqual(rows[0][:3], ["`snapkv`, nats", "before", "0.50 [0.50, 0.50]"])
+        self.assertEqual((rows[2][2], rows[3][2]), ("2.00 [2.00, 2.00]", "3.00 [3.00, 3.00]"))
+
+
+if __name__ == "__main__":
+    unittest.main()
