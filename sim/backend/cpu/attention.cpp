@@ -169,12 +169,12 @@ class AttentionTile {
       kernels_.exponentiate(scores_.data(), count, ld_, shift.data(), nullptr, mass.data(),
                             nullptr);
       ProductTask product{};
+      set_values(kernels_, layer_.v, block_.kv_head, {key, key + count}, value_buffer, product);
       product.count = count;
       product.e = scores_.data();
       product.lde = ld_;
       product.rows = rows_;
-      product.v = load_rows(layer_.v, block_.kv_head, key, key + count, ldv, value_buffer);
-      product.ldv = product.lda = product.columns = ldv;
+      product.lda = ldv;
       product.acc = acc.data();
       kernels_.product(product);
     }

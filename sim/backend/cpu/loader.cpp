@@ -32,23 +32,103 @@ std::span<const std::byte> stored_rows(const Tensor& tensor, int64_t a, int64_t 
   return {tensor.row(a, begin), static_cast<size_t>(bytes)};
 }
 
-bool are_pairs(const Kernels& kernels, const Tensor& a, const Tensor& b, int64_t depth) {
-  return kernels.has_pairs() && a.type() == ElementType::bfloat16 &&
-         b.type() == ElementType::bfloat16 && depth % 2 == 0;
+namespace {
+
+/// Terms of bfloat16 in which the kernels take a tensor; 0: none.
+int terms_of(const Kernels& kernels, ElementType type) {
+  if (type == ElementType::bfloat16) return kernels.has_pairs() ? 1 : 0;
+  return type == ElementType::float16 && kernels.has_tiles() ? 2 : 0;
+}
+
+/// What is stored, as pairs; for what only moves them.
+const float* as_pairs(const std::byte* row) { return reinterpret_cast<const float*>(row); }
+
+}  // namespace
+
+void split(ElementType type, const std::byte* raw, int64_t count, uint16_t* out, int64_t ld) {
+  if (type == ElementType::bfloat16) {
+    std::memcpy(out, raw, static_cast<size_t>(count) * sizeof(uint16_t));
+    return;
+  }
+  constexpr int64_t kRun = 256;
+  float x[kRun], upper[kRun];
+  for (int64_t at = 0; at < count; at += kRun) {
+    const int64_t run = std::min(kRun, count - at);
+    widen(type, raw + at * static_cast<int64_t>(element_size(type)), run, x);
+    narrow(ElementType::bfloat16, x, run, out + at);
+    widen(ElementType::bfloat16, out + at, run, upper);
+    for (int64_t i = 0; i < run; ++i) x[i] -= upper[i];
+    narrow(ElementType::bfloat16, x, run, out + ld + at);
+  }
+}
+
+PairOperands::PairOperands(const Kernels& kernels, const Tensor& left, const Tensor& right,
+                           int64_t items)
+    : left_(items % 2 == 0 ? terms_of(kernels, left.type()) : 0),
+      right_(terms_of(kernels, right.type())), items_(items),
+      depth_(padded(products() * items / 2, kernels.pair_step)) {}
+
+const float* PairOperands::load(Side side, const Tensor& tensor, int64_t a, int64_t begin,
+                                int64_t end, Scratch<float>& buffer) const {
+  if (products() == 1 && depth_ == items_ / 2) return as_pairs(tensor.row(a, begin));
+  float* const out = buffer.reserve((end - begin) * depth_);
+  for (int64_t i = begin; i < end; ++i) load_row(side, tensor, a, i, out + (i - begin) * depth_);
+  return out;
+}
+
+void PairOperands::load_row(Side side, const Tensor& tensor, int64_t a, int64_t b,
+                            float* out) const {
+  auto* const to = reinterpret_cast<uint16_t*>(out);
+  // The terms themselves, then whole runs of them again, or each of them: from the last one on.
+  const int count = terms(side), times = products() / count;
+  split(tensor.type(), tensor.row(a, b), items_, to, items_);
+  for (int at = products() - 1; at > 0; --at) {
+    const int term = side == Side::left ? at / times : at % count;
+    if (term != at) std::copy_n(to + term * items_, items_, to + at * items_);
+  }
+  std::fill(to + products() * items_, to + 2 * depth_, uint16_t{0});
+}
+
+bool set_parts(const Kernels& kernels, const Tensor& tensor, int64_t a, Range rows, Range columns,
+               Scratch<float>& buffer, ProductTask& task) {
+  task.terms = kernels.has_tiles() ? terms_of(kernels, tensor.type()) : 0;
+  if (task.terms == 0) return false;
+  const int64_t width = columns.size(), ld = padded(width, kPad);
+  const auto offset = static_cast<size_t>(columns.begin) * element_size(tensor.type());
+  task.columns = ld;
+  if (task.terms == 1 && width == ld) {  // as they are stored
+    task.parts = reinterpret_cast<const uint16_t*>(tensor.row(a, rows.begin) + offset);
+    task.ldv = tensor.dim(2);
+    return true;
+  }
+  const int64_t row = task.terms * ld;
+  auto* const out = reinterpret_cast<uint16_t*>(buffer.reserve(rows.size() * row));
+  std::fill_n(out, rows.size() * row, uint16_t{0});
+  for (int64_t i = rows.begin; i < rows.end; ++i)
+    split(tensor.type(), tensor.row(a, i) + offset, width, out + (i - rows.begin) * row, ld);
+  task.parts = out;
+  task.ldv = ld;
+  return true;
+}
+
+void set_values(const Kernels& kernels, const Tensor& tensor, int64_t a, Range rows,
+                Scratch<float>& buffer, ProductTask& task) {
+  if (set_parts(kernels, tensor, a, rows, {0, tensor.dim(2)}, buffer, task)) return;
+  task.ldv = task.columns = padded(tensor.dim(2), kPad);
+  task.v = load_rows(tensor, a, rows.begin, rows.end, task.ldv, buffer);
 }
 
 ScoreOperands::ScoreOperands(const Kernels& kernels, const LayerTrace& layer)
-    : layer_(layer), pairs_(are_pairs(kernels, layer.q, layer.k, layer.k.dim(2))),
-      depth_(pairs_ ? layer.k.dim(2) / 2 : layer.k.dim(2)),
-      scale_(static_cast<float>(layer.scale)) {}
+    : layer_(layer), pairs_(kernels, layer.k, layer.q, layer.k.dim(2)),
+      depth_(pairs() ? pairs_.depth() : layer.k.dim(2)), scale_(static_cast<float>(layer.scale)) {}
 
 void ScoreOperands::load_queries(std::span<const QueryRow> rows, int64_t ld, float* qt) const {
   const Tensor& q = layer_.q;
   std::vector<float> query(static_cast<size_t>(depth_));
   std::fill(qt, qt + depth_ * ld, 0.0f);
   for (size_t r = 0; r < rows.size(); ++r) {
-    if (pairs_) {
-      std::memcpy(query.data(), q.row(rows[r].head, rows[r].row), query.size() * sizeof(float));
+    if (pairs()) {
+      pairs_.load_row(PairOperands::Side::right, q, rows[r].head, rows[r].row, query.data());
     } else {
       q.read(rows[r].head, rows[r].row, rows[r].row + 1, query.data());
       for (float& x : query) x *= scale_;
@@ -60,8 +140,8 @@ void ScoreOperands::load_queries(std::span<const QueryRow> rows, int64_t ld, flo
 
 const float* ScoreOperands::load_keys(int64_t kv_head, int64_t begin, int64_t end,
                                       Scratch<float>& buffer) const {
-  return pairs_ ? as_pairs(layer_.k.row(kv_head, begin))
-                : load_rows(layer_.k, kv_head, begin, end, depth_, buffer);
+  return pairs() ? pairs_.load(PairOperands::Side::left, layer_.k, kv_head, begin, end, buffer)
+                 : load_rows(layer_.k, kv_head, begin, end, depth_, buffer);
 }
 
 ScoreTask ScoreOperands::task(const float* keys, int64_t count, const float* qt, int64_t ld) const {
@@ -70,7 +150,7 @@ ScoreTask ScoreOperands::task(const float* keys, int64_t count, const float* qt,
   task.keys = count;
   task.d = depth_;
   task.qt = qt;
-  task.pairs = pairs_;
+  task.pairs = pairs();
   task.scale = scale_;
   task.ld = ld;
   task.softcap = static_cast<float>(layer_.softcap);

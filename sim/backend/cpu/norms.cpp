@@ -16,48 +16,56 @@ constexpr int64_t kTilesPerTask = 8;  // row tiles that share one float32 copy o
 constexpr int64_t kWidthRun = 512;    // columns of W^h in float32 at a time
 
 /// Transposed values of entries of one KV head: tiles of kTileRows rows, vt[tile][dv][kTileRows];
-/// as pairs vt[tile][dv / 2][kTileRows].
+/// as pairs vt[tile][pairs][kTileRows].
 void load_values(const Kernels& kernels, const LayerTrace& layer, int64_t kv_head, Range entries,
-                 bool pairs, Scratch<float>& buffer, float* vt) {
-  const int64_t depth = pairs ? layer.value_dim() / 2 : layer.value_dim();
+                 const PairOperands& pairs, Scratch<float>& buffer, float* vt) {
+  const int64_t depth = pairs.usable() ? pairs.depth() : layer.value_dim();
   std::fill_n(vt, padded(entries.size(), kTileRows) * depth, 0.0f);
   for (int64_t at = 0; at < entries.size(); at += kTileRows) {
     const int64_t count = std::min(kTileRows, entries.size() - at);
     const int64_t begin = entries.begin + at;
-    const float* const v = pairs ? as_pairs(layer.v.row(kv_head, begin))
-                                 : load_rows(layer.v, kv_head, begin, begin + count, depth, buffer);
+    const float* const v = pairs.usable()
+                               ? pairs.load(PairOperands::Side::left, layer.v, kv_head, begin,
+                                            begin + count, buffer)
+                               : load_rows(layer.v, kv_head, begin, begin + count, depth, buffer);
     kernels.transpose(v, count, depth, depth, vt + at * depth, kTileRows);
   }
 }
 
-/// Columns c.. of W^h as pairs of rows, [dv / 2][ld]; zero beyond.
-void load_output_pairs(const LayerTrace& layer, int64_t head, int64_t c, int64_t columns,
-                       int64_t ld, float* out) {
-  const auto row = [&](int64_t k) {
-    return reinterpret_cast<const uint16_t*>(layer.wo.row(head, k)) + c;
-  };
-  for (int64_t k = 0; k < layer.value_dim(); k += 2, out += ld) {
-    const uint16_t* const lower = row(k);
-    const uint16_t* const upper = row(k + 1);
-    uint32_t* const pairs = reinterpret_cast<uint32_t*>(out);
-    for (int64_t i = 0; i < columns; ++i)
-      pairs[i] = lower[i] | static_cast<uint32_t>(upper[i]) << 16;
-    std::fill(pairs + columns, pairs + ld, 0u);
+/// Columns c.. of W^h as pairs of rows, the right operand of `pairs`: [pairs][ld]; zero beyond.
+void load_output_pairs(const LayerTrace& layer, const PairOperands& pairs, int64_t head, int64_t c,
+                       int64_t columns, int64_t ld, float* out) {
+  const int64_t dv = layer.value_dim();
+  const int terms = pairs.terms(PairOperands::Side::right);
+  const auto offset = static_cast<size_t>(c) * element_size(layer.wo.type());
+  std::vector<uint16_t> rows(static_cast<size_t>(2 * terms * columns));  // [2][terms][columns]
+  uint16_t* const second = rows.data() + terms * columns;
+  std::fill_n(out, pairs.depth() * ld, 0.0f);
+  for (int64_t k = 0; k < dv; k += 2) {
+    split(layer.wo.type(), layer.wo.row(head, k) + offset, columns, rows.data(), columns);
+    split(layer.wo.type(), layer.wo.row(head, k + 1) + offset, columns, second, columns);
+    for (int product = 0; product < pairs.products(); ++product) {
+      const uint16_t* const lower = rows.data() + product % terms * columns;
+      const uint16_t* const upper = second + product % terms * columns;
+      auto* const to = reinterpret_cast<uint32_t*>(out + (product * dv + k) / 2 * ld);
+      for (int64_t i = 0; i < columns; ++i)
+        to[i] = lower[i] | static_cast<uint32_t>(upper[i]) << 16;
+    }
   }
 }
 
 /// Adds |v_i W^h|_1 of every entry, a block of columns of W^h at a time.
 void add_projected_l1(const Kernels& kernels, const LayerTrace& layer, int64_t head,
-                      int64_t entries, bool pairs, const float* vt, Scratch<float>& w,
-                      double* sums) {
-  const int64_t depth = pairs ? layer.value_dim() / 2 : layer.value_dim();
+                      int64_t entries, const PairOperands& pairs, const float* vt,
+                      Scratch<float>& w, double* sums) {
+  const int64_t depth = pairs.usable() ? pairs.depth() : layer.value_dim();
   const int64_t width = layer.wo.dim(2);
   for (int64_t c = 0; c < width; c += kWidthRun) {
     const int64_t columns = std::min(kWidthRun, width - c);
     const int64_t ld = padded(columns, kPad);
     w.reserve(depth * ld);
-    pairs ? load_output_pairs(layer, head, c, columns, ld, w.data())
-          : load_output_columns(layer, head, c, columns, ld, w.data());
+    pairs.usable() ? load_output_pairs(layer, pairs, head, c, columns, ld, w.data())
+                   : load_output_columns(layer, head, c, columns, ld, w.data());
     for (int64_t at = 0; at < entries; at += kTileRows) {
       NormTask task{};
       task.a = vt + at * depth;
@@ -66,7 +74,7 @@ void add_projected_l1(const Kernels& kernels, const LayerTrace& layer, int64_t h
       task.b = w.data();
       task.ldb = task.columns = ld;
       task.depth = depth;
-      task.pairs = pairs;
+      task.pairs = pairs.usable();
       task.sums = sums + at;
       kernels.norms(task);
     }
@@ -98,14 +106,16 @@ void cpu_projected_norms(const Kernels& kernels, const LayerTrace& layer, Norm n
   const int64_t dv = layer.value_dim(), group = layer.info->group_size();
   const int64_t run = kTilesPerTask * kTileRows;
   const int64_t runs = (entries.size() + run - 1) / run;
-  const bool pairs = norm == Norm::l1 && are_pairs(kernels, layer.v, layer.wo, dv);
+  const PairOperands pairs = norm == Norm::l1 ? PairOperands(kernels, layer.v, layer.wo, dv)
+                                              : PairOperands();
+  const int64_t depth = pairs.usable() ? pairs.depth() : dv;
   const OutputFactors factors = norm == Norm::l2 ? OutputFactors(kernels, layer) : OutputFactors();
   parallel_for(runs * layer.info->num_kv_heads, [&](int64_t task) {
     const int64_t kv_head = task / runs;
     const int64_t begin = entries.begin + task % runs * run;
     const Range part{begin, std::min(entries.end, begin + run)};
     Scratch<float> buffer, w;
-    Scratch<float> vt(padded(part.size(), kTileRows) * dv);
+    Scratch<float> vt(padded(part.size(), kTileRows) * depth);
     load_values(kernels, layer, kv_head, part, pairs, buffer, vt.data());
     std::vector<double> sums(static_cast<size_t>(padded(part.size(), kTileRows)));
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {

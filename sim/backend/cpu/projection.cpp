@@ -41,18 +41,22 @@ class CpuProjection : public Projection {
 void CpuProjection::add_columns(const float* xt, int64_t rows, int64_t c, double* squares) const {
   const int64_t columns = std::min(kWidthRun, layer_.wo.dim(2) - c);
   const int64_t ld = padded(columns, kPad), all = padded(rows, kTileRows);
-  Scratch<float> w(dv_ * ld), y(all * ld);
+  Scratch<float> w, y(all * ld);
   std::fill_n(y.data(), all * ld, 0.0f);
   for (int64_t head = 0; head < heads(); ++head) {
-    load_output_columns(layer_, head, c, columns, ld, w.data());
+    ProductTask weights{};
+    if (!set_parts(kernels_, layer_.wo, head, {0, dv_}, {c, c + columns}, w, weights)) {
+      load_output_columns(layer_, head, c, columns, ld, w.reserve(dv_ * ld));
+      weights.v = w.data();
+      weights.ldv = weights.columns = ld;
+    }
     for (int64_t at = 0; at < rows; at += kTileRows) {
-      ProductTask task{};
+      ProductTask task = weights;
       task.count = dv_;
       task.e = xt + (at * heads() + head * kTileRows) * dv_;
       task.lde = kTileRows;
       task.rows = std::min(kTileRows, rows - at);
-      task.v = w.data();
-      task.ldv = task.lda = task.columns = ld;
+      task.lda = ld;
       task.acc = y.data() + at * ld;
       kernels_.product(task);
     }

@@ -116,9 +116,10 @@ void ReplayTile::raise_shift() {
 /// Adds the products of all keys of a chunk, and leaves its values for those of the plans.
 void ReplayTile::add_all(int64_t slot, int64_t first_key, int64_t keys) {
   if (!has_outputs()) return;
-  values_ = load_rows(job_.layer.v, kv_head_, first_key, first_key + keys, job_.ldv,
-                      memory_.values);
-  ProductTask task{};
+  values_ = {};
+  set_values(job_.kernels, job_.layer.v, kv_head_, {first_key, first_key + keys}, memory_.values,
+             values_);
+  ProductTask task = values_;
   task.count = keys;
   task.rows = rows_;
   add_product(slot, 0, 0, task);
@@ -140,11 +141,12 @@ const TileWeights* ReplayTile::load_weights(int64_t first_key, int64_t keys) {
 }
 
 /// Adds the products of some keys of the chunk in memory to one accumulator.
-void ReplayTile::add_product(int64_t slot, int64_t part, int64_t first_row, ProductTask task) {
+void ReplayTile::add_product(int64_t slot, int64_t part, int64_t first_row,
+                             const ProductTask& product) {
+  ProductTask task = product;
   task.e = memory_.scores.data() + first_row;
   task.lde = ld_;
-  task.v = values_;
-  task.ldv = task.lda = task.columns = job_.ldv;
+  task.lda = job_.ldv;
   task.acc = accumulator(slot) + part * padded(steps_, kRowStep) * job_.ldv;
   task.fresh = !used(slot, part);
   job_.kernels.product(task);
@@ -198,7 +200,7 @@ void ReplayTile::walk_plan(size_t number, int64_t chunk, const TileWeights* weig
       sum.mass = mass(set);
       sum.importance = weights != nullptr ? importance(set) : nullptr;
       if (count > 0 && !outputs) job_.kernels.sums(sum);
-      ProductTask task{};
+      ProductTask task = values_;
       task.index = keys.data();
       task.count = count;
       task.ahead = left;

@@ -37,7 +37,7 @@ class ReplayTile {
   void walk_prompt(ReplayBlock& block);
   void walk_plan(size_t plan, int64_t chunk, const TileWeights* weights, ReplayBlock& block);
   void walk_later();
-  void add_product(int64_t slot, int64_t part, int64_t first_row, ProductTask task);
+  void add_product(int64_t slot, int64_t part, int64_t first_row, const ProductTask& task);
   void finish_full(ReplayBlock& block);
   void emit_full(const std::vector<float>& inverse, ReplayBlock& block);
   void finish_band(const PlanWalk& plan, const ReplayPlan& request, int64_t band, Range rows,
@@ -99,7 +99,7 @@ class ReplayTile {
   std::vector<double> inverse_;      ///< [ld] 1 / all of the softmax, sink included
   std::vector<double> sink_;         ///< [ld]
   std::vector<int32_t> head_;        ///< [ld] column of the weights
-  const float* values_ = nullptr;    ///< [chunk][ldv]
+  ProductTask values_{};             ///< a product whose values are those of the chunk
   TileWeights weights_{};
 };
 

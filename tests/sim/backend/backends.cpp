@@ -27,13 +27,14 @@ ForcedThreads::ForcedThreads(int count) : before_(threads()) { set_threads(count
 ForcedThreads::~ForcedThreads() { set_threads(before_); }
 
 double output_tolerance(const Backend& backend, const LayerTrace& layer) {
-  const bool parts = backend.name() == "cuda" && layer.v.type() != ElementType::float32;
-  return parts ? 1e-5 : 5e-6;
+  const bool tiles = backend.name() == "cuda" || backend.device().ends_with(", amx") ||
+                     backend.device().ends_with(", amx-emulated");
+  return tiles && layer.v.type() != ElementType::float32 ? 1e-5 : 5e-6;
 }
 
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> result;
-  for (const std::string isa : {"v4-bf16", "v4", "v3", "v2", "portable"}) {
+  for (const std::string isa : {"amx", "v4-bf16", "v4", "v3", "v2", "amx-emulated", "portable"}) {
     const ForcedIsa forced(isa);
     try {
       make_cpu_backend();

@@ -16,11 +16,13 @@ struct NamedBackend {
 std::vector<NamedBackend> all_backends();
 
 /// Largest relative L2 error of outputs against float64. Logits of size 5 carry 1e-6 from float32
-/// dot products, exponentials and sums add 1e-7 each. On a device exp-scores of 16-bit traces are
-/// the sum of two 16-bit parts, right to 8e-6, which shows where few keys share the attention.
+/// dot products, exponentials and sums add 1e-7 each. On a device and on matrix tiles exp-scores of
+/// 16-bit traces are the sum of two 16-bit parts, right to 8e-6 and 4e-6, which shows where few
+/// keys share the attention.
 double output_tolerance(const Backend& backend, const LayerTrace& layer);
 
-/// Instruction sets of the CPU backend that run here, widest first; `portable` is always the last.
+/// Instruction sets of the CPU backend that run here, widest first, matrix tiles in portable code
+/// among them; `portable` is always the last.
 std::vector<std::string> instruction_sets();
 
 /// Names an instruction set in the environment while it lives.

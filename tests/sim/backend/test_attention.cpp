@@ -94,6 +94,11 @@ TEST_CASE("attention rows agree with float64 for every shape of heads", "[backen
                                            {1, 1, 128, 16, 270, 4, ElementType::bfloat16},
                                            {8, 2, 256, 20, 10, 0},
                                            {2, 1, 9, 12, 30, 4, ElementType::bfloat16},
+                                           {4, 1, 64, 80, 33, 5, ElementType::bfloat16},
+                                           {3, 3, 96, 96, 50, 2, ElementType::bfloat16},
+                                           {4, 2, 80, 64, 41, 3, ElementType::bfloat16},
+                                           {2, 1, 128, 128, 40, 4, ElementType::float16},
+                                           {6, 2, 10, 7, 100, 7, ElementType::float16},
                                            {3, 1, 96, 96, 1, 0}}) {
       CAPTURE(name, c.query_heads, c.d, c.dv, c.prompt, element_name(c.type));
       RandomTraceShape shape;
@@ -118,7 +123,9 @@ TEST_CASE("attention honours softcap, window and sink", "[backend][attention]") 
           CAPTURE(name, softcap, window, sink);
           RandomTraceShape shape;
           shape.prompt = 290;
-          shape.type = sink ? ElementType::bfloat16 : ElementType::float32;
+          shape.type = !sink         ? ElementType::float32
+                       : softcap > 5 ? ElementType::float16
+                                     : ElementType::bfloat16;
           shape.softcap = softcap;
           shape.window = window;
           shape.sink = sink;

@@ -301,10 +301,14 @@ TEST_CASE("the replay agrees with float64 for every shape of heads", "[backend][
       {8, 1, 96, 32, 77, 13},  {7, 1, 7, 80, 50, 17},    {16, 1, 128, 128, 130, 9},
       {16, 16, 16, 16, 20, 3}, {12, 4, 256, 24, 40, 35}, {2, 2, 128, 64, 300, 120},
       {5, 5, 1, 1, 9, 1},      {100, 1, 8, 8, 30, 2},    {4, 4, 32, 48, 1, 6}};
-  for (size_t i = 0; i < 2 * cases.size(); ++i) {
-    const Case& c = cases[i / 2];
+  constexpr ElementType kTypes[] = {ElementType::float32, ElementType::bfloat16,
+                                    ElementType::float16};
+  for (size_t i = 0; i < 3 * cases.size(); ++i) {
+    const Case& c = cases[i / 3];
     RandomTraceShape shape;
-    shape.type = i % 2 == 0 ? ElementType::float32 : ElementType::bfloat16;
+    shape.type = kTypes[i % 3];
+    // A single column may cancel, and then a share of it says nothing of scores in two terms.
+    if (shape.type == ElementType::float16 && c.dv == 1) continue;
     CAPTURE(c.query_heads, c.kv_heads, c.d, c.dv, c.prompt, c.later, element_name(shape.type));
     shape.query_heads = c.query_heads;
     shape.kv_heads = c.kv_heads;
@@ -347,8 +351,11 @@ TEST_CASE("the size of the key chunks changes no more than rounding", "[backend]
   shape.prompt = 150;
   shape.later = 20;
   shape.logit_spread = 4;
-  const auto trace = random_trace(shape);
-  check_all_backends(trace->layer, usual_request(trace->layer), {1, 7, 64, 149, 150, 1000, 0});
+  for (const ElementType type : {ElementType::float32, ElementType::bfloat16}) {
+    shape.type = type;
+    const auto trace = random_trace(shape);
+    check_all_backends(trace->layer, usual_request(trace->layer), {1, 7, 64, 149, 150, 1000, 0});
+  }
 }
 
 TEST_CASE("softcap, attention sinks and both at once enter the replay", "[backend][replay]") {
@@ -356,6 +363,9 @@ TEST_CASE("softcap, attention sinks and both at once enter the replay", "[backen
     for (const bool sink : {false, true}) {
       CAPTURE(softcap, sink);
       RandomTraceShape shape;
+      shape.type = softcap == 0 ? ElementType::float32
+                   : sink       ? ElementType::bfloat16
+                                : ElementType::float16;
       shape.softcap = softcap;
       shape.sink = sink;
       shape.logit_spread = 3;

@@ -146,6 +146,10 @@ TEST_CASE("sums of attention over queries agree with float64", "[backend][sums]"
                                            {3, 1, 96, 1, 0},
                                            {6, 2, 10, 500, 7, kPairs},
                                            {1, 1, 128, 410, 4, kPairs},
+                                           {3, 1, 96, 130, 2, kPairs},
+                                           {2, 2, 80, 97, 3, kPairs},
+                                           {4, 1, 64, 70, 2, ElementType::float16},
+                                           {2, 1, 10, 150, 3, ElementType::float16},
                                            {2, 1, 7, 90, 3, kPairs}}) {
       CAPTURE(name, c.query_heads, c.d, c.prompt, element_name(c.type));
       RandomTraceShape shape;
