@@ -49,23 +49,30 @@ def read(path):
 
 
 def compared(docs):
-    """Losses relative to the base in the same form, geometric means over the texts."""
-    before, known = read(docs / "reproduction/agnostic.csv"), read(docs / "losses/losses.csv")
-    texts = sorted({key[:2] for key in before})
-    found = []
-    for policy in POLICIES:
-        own = []
-        for budget in BUDGETS:
-            for losses in (before, known):
-                values = np.array([losses[*text, policy, budget] for text in texts])
-                if policy != BASE:
-                    values = values / [losses[*text, BASE, budget] for text in texts]
-                mean, (low, high) = statistics.over_traces(np.log(values))
-                own.append(f"{np.exp(mean):.2f} [{np.exp(low):.2f}, {np.exp(high):.2f}]")
-        names = {BASE: ", nats", "oracle-mean": " (hindsight)"}
-        found += [[f"`{policy}`{names.get(policy, '')}", "before", *own[::2]],
-                  ["", "after", *own[1::2]]]
-    return ["policy", "compressed", *(f"{budget:g}" for budget in BUDGETS)], found
+    """Losses of each text, relative to the base's in the same form, at BUDGETS; where there are
+    three texts or more, their geometric mean with its interval, too."""
+    forms = {"before": read(docs / "reproduction/agnostic.csv"),
+             "after": read(docs / "losses/losses.csv")}
+    texts = list(dict.fromkeys(key[:2] for key in forms["before"]))
+    header, found = ["policy"], [[f"`{policy}`" + {BASE: ", nats", "oracle-mean": " (hindsight)"}
+                                  .get(policy, "")] for policy in POLICIES]
+    columns = {" ".join(text[:1 + (text[1] != "0")]): [text] for text in texts}
+    if len(texts) > 2:
+        columns["mean over texts"] = texts
+    for name, own in columns.items():
+        for form, losses in forms.items():
+            header.append(f"{name}, {form}")
+            for row, policy in zip(found, POLICIES):
+                row.append(", ".join(relative(losses, own, policy, budget) for budget in BUDGETS))
+    return header, found
+
+
+def relative(losses, texts, policy, budget):
+    values = np.array([losses[*text, policy, budget] for text in texts])
+    if policy != BASE:
+        values = values / [losses[*text, BASE, budget] for text in texts]
+    mean, (low, high) = map(np.exp, statistics.over_traces(np.log(values)))
+    return f"{mean:.2f}" + (f" [{low:.2f}, {high:.2f}]" if len(texts) > 1 else "")
 
 
 def main():
@@ -78,7 +85,7 @@ def main():
     if not listed:
         parser.error(f"{options.folder}: no KIND_agnostic_{TOKENS}_SEED.presets.loop.nc")
     with options.out.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([HEADER, *listed])
+        csv.writer(file, lineterminator="\n").writerows([HEADER, *listed])
     print(options.out)
 
 

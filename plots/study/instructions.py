@@ -182,7 +182,8 @@ def main():
     if not listed:
         parser.error(f"{options.folder}: no order_defense_wish_512_*.whitelist.nc")
     with options.out.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([["text", "policy", "budget", *MEASURES], *listed])
+        csv.writer(file, lineterminator="\n").writerows(
+            [["text", "policy", "budget", *MEASURES], *listed])
     print(options.out)
 
 
