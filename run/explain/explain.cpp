@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "analysis/retained.hpp"
+#include "run/study/option_table.hpp"
 #include "run/trace/trace_files.hpp"
 #include "sim/core/error.hpp"
 #include "sim/policy/prepared_record.hpp"
@@ -20,15 +20,6 @@ constexpr uint8_t kNoOwner = 255;  // the mask of policies whose owners are of t
 std::span<const uint8_t> mask_row(const Dataset& results, const char* name,
                                   const ExplainedCell& cell, int64_t owner) {
   return results.row<uint8_t>(name, {cell.policy, cell.budget, cell.layer, owner});
-}
-
-Norm importance_norm(const Dataset& results) {
-  const AttributeValue* config = results.attribute("config");
-  const std::string* text = config != nullptr ? std::get_if<std::string>(config) : nullptr;
-  if (text == nullptr) return Norm::l1;
-  const auto parsed = nlohmann::json::parse(*text, nullptr, false);
-  const bool l2 = parsed.is_object() && parsed.value("importance", "") == "l2";
-  return l2 ? Norm::l2 : Norm::l1;
 }
 
 /// Scores of the record's stages in this layer; null when it keeps everything there.
@@ -186,7 +177,7 @@ Explanation explain(const Dataset& results, const TraceReader& reader, const Exp
   const std::string mask = result.per_query_head ? "kept_mask_query" : "kept_mask";
   result.heads = result.per_query_head ? work.query_heads() : work.kv_heads();
   Losses losses(results, cell, mask, result.per_query_head, result.heads, work.entries());
-  const Table<float>& norms = work.projected_norms(importance_norm(results));
+  const Table<float>& norms = work.projected_norms(options_of(results).importance);
   const std::vector<int64_t> positions = {steps[static_cast<size_t>(cell.step)]};
   AttentionPass pass;
   pass.positions = positions;

@@ -6,6 +6,7 @@
 
 #include "analysis/summary.hpp"
 #include "sim/core/error.hpp"
+#include "sim/stages/queries/queries.hpp"
 
 namespace kvsim {
 namespace {
@@ -58,8 +59,7 @@ FragilityGroup fragility_group(const Record& record) {
   FragilityGroup group;
   group.base = record.canonical();
   const Settings& settings = record.settings;
-  if (!settings.values().contains("queries") || !settings.is("queries", "window")) return group;
-  if (!settings.values().contains("window") || settings.is_fraction("window")) return group;
+  if (!chosen<Queries>(settings).has_window() || settings.is_fraction("window")) return group;
   try {
     for (int64_t row = 0; row < settings.count("window"); ++row) {
       group.singles.push_back(

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "run/study/option_table.hpp"
 #include "run/study/study.hpp"
 #include "sim/core/error.hpp"
 
@@ -31,23 +31,6 @@ std::vector<double> step_losses(const Dataset& results, int64_t policy, int64_t 
     for (size_t t = 0; t < losses.size(); ++t) losses[t] -= row[t];
   }
   return losses;
-}
-
-nlohmann::json config_of(const Dataset& results) {
-  const AttributeValue* config = results.attribute("config");
-  const std::string* text = config != nullptr ? std::get_if<std::string>(config) : nullptr;
-  auto parsed = nlohmann::json::parse(text != nullptr ? *text : "{}", nullptr, false);
-  return parsed.is_object() ? parsed : nlohmann::json::object();
-}
-
-std::string config_text(const Dataset& results, const char* key, const char* fallback) {
-  const nlohmann::json config = config_of(results);
-  const auto found = config.find(key);
-  return found != config.end() && found->is_string() ? found->get<std::string>() : fallback;
-}
-
-Norm importance_norm(const Dataset& results) {
-  return config_text(results, "importance", "l1") == "l2" ? Norm::l2 : Norm::l1;
 }
 
 /// A dimension with its coordinate, as every dimension of a file has one.
@@ -138,11 +121,9 @@ StudyOptions same_record(const Dataset& results, bool per_head) {
   const AttributeValue* seed = results.attribute("seed");
   if (seed != nullptr && std::holds_alternative<int64_t>(*seed))
     options.seed = static_cast<uint64_t>(std::get<int64_t>(*seed));
-  const std::string scope = config_text(results, "scope", "prompt");
-  options.scope = scope == "all"         ? Scope::all
-                  : scope == "evictable" ? Scope::evictable
-                                         : Scope::prompt;
-  options.importance = importance_norm(results);
+  const StudyOptions measured = options_of(results);
+  options.scope = measured.scope;
+  options.importance = measured.importance;
   options.wo_steps = 1;  // errors are in the results already
   options.save_keep = true;
   options.per_head = per_head;
@@ -252,7 +233,7 @@ Dataset looked_for(const Dataset& results, const TraceReader& reader,
     const LayerTrace trace = reader.read_layer(layers[l]);
     LayerWork work(trace, backend);
     LayerShares shares(found, static_cast<int64_t>(l), heads, entries);
-    const Table<float>& norms = work.projected_norms(importance_norm(results));
+    const Table<float>& norms = work.projected_norms(options_of(results).importance);
     AttentionPass pass;
     pass.positions = steps;
     pass.look_ahead = true;

@@ -27,9 +27,8 @@ std::vector<std::string> records_of_estimators() {
   return records;
 }
 VariableValues samples(const RunShape& run) {
-  const auto& queries = Kinds<Queries>::find("window");
   const Settings settings = Record::parse(risk_estimators().front().record).settings;
-  const int64_t window = queries.window(settings, 0, run.info.prompt_len);
+  const int64_t window = chosen<Queries>(settings).window(settings, 0, run.info.prompt_len);
   const int64_t candidates = run.info.num_kv_heads * (run.info.prompt_len - window);
   std::vector<int64_t> numbers(static_cast<size_t>(std::clamp<int64_t>(candidates, 1, kSamples)));
   std::iota(numbers.begin(), numbers.end(), int64_t{0});

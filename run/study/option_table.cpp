@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -137,6 +138,23 @@ std::vector<StudyOption> declared() {
                                 element_bytes, bandwidth, peak, command_line] = options;
 }
 
+/// A value of a results file's `config`; one that is not as declared changes nothing.
+void set_from(const Json& value, const StudyOption& option, StudyOptions& options) {
+  if (option.type == OptionType::names) {
+    for (const Json& name : value)
+      if (name.is_string()) option.add_name(options, name.get<std::string>());
+  } else if (option.type == OptionType::word) {
+    const auto word = std::ranges::find(
+        option.words, value.is_string() ? value.get<std::string>() : std::string());
+    if (word != option.words.end())
+      option.set_number(options, static_cast<double>(word - option.words.begin()));
+  } else if (option.type == OptionType::flag) {
+    if (value.is_boolean()) option.set_number(options, value.get<bool>() ? 1 : 0);
+  } else if (value.is_number() && option.in_range(value.get<double>())) {
+    option.set_number(options, value.get<double>());
+  }
+}
+
 }  // namespace
 
 std::string StudyOption::expected() const {
@@ -162,6 +180,17 @@ nlohmann::ordered_json options_text(const StudyOptions& options) {
   for (const StudyOption& option : study_options())
     if (option.is_set == nullptr || option.is_set(options)) text[option.key] = option.read(options);
   return text;
+}
+
+StudyOptions options_of(const Dataset& results) {
+  StudyOptions options;
+  const AttributeValue* config = results.attribute("config");
+  const auto* text = config != nullptr ? std::get_if<std::string>(config) : nullptr;
+  const Json values = Json::parse(text != nullptr ? *text : "", nullptr, false);
+  for (const StudyOption& option : study_options())
+    if (values.is_object() && values.contains(option.key))
+      set_from(values[option.key], option, options);
+  return options;
 }
 
 void check_together(const StudyOptions& options, const std::string& where) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "analysis/dataset.hpp"
 #include "run/study/study_options.hpp"
 
 namespace kvsim {
@@ -40,6 +41,9 @@ const std::vector<StudyOption>& study_options();
 /// What the options are set to, by key: all that a result depends on beside the records, in a form
 /// that does not change with the order of typing. Those that are not set are left out.
 nlohmann::ordered_json options_text(const StudyOptions& options);
+
+/// How a results file was measured, from its `config`: what that lacks keeps its default.
+StudyOptions options_of(const Dataset& results);
 
 /// Throws (usage) where options that belong together are not given together; `where` asked.
 void check_together(const StudyOptions& options, const std::string& where);

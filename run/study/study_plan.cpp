@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "analysis/output_error.hpp"
 #include "run/measures/study_measures.hpp"
@@ -16,14 +17,15 @@
 namespace kvsim {
 namespace {
 
+/// Items whose `key` came before are left out.
 template <class Item, class Key>
-std::vector<Item> without_doubles(std::vector<Item> items, Key key) {
-  std::vector<Item> kept;
-  for (Item& item : items) {
-    const auto same = [&](const Item& other) { return key(other) == key(item); };
-    if (std::ranges::none_of(kept, same)) kept.push_back(std::move(item));
-  }
-  return kept;
+void take_doubles_out(std::vector<Item>& items, Key key) {
+  std::set<decltype(key(items.front()))> seen;
+  std::erase_if(items, [&](const Item& item) { return !seen.insert(key(item)).second; });
+}
+
+void take_doubles_out(std::vector<Record>& records) {
+  take_doubles_out(records, [](const Record& record) { return record.canonical(); });
 }
 
 /// Layers that see less than the whole trace are not compressed (their cache is bounded anyway).
@@ -51,11 +53,6 @@ std::vector<int> replayed_layers(const TraceReader& reader, const std::vector<in
                         reader.info().path, left_out));
   }
   return kept;
-}
-
-std::vector<Record> without_doubles(std::vector<Record> records) {
-  return without_doubles(std::move(records),
-                         [](const Record& record) { return record.canonical(); });
 }
 
 /// Merging of keys as they are needs logits that are linear in them.
@@ -92,6 +89,11 @@ int64_t default_wo_steps(const TraceInfo& info, int64_t value_dim) {
   return std::min(info.steps(), std::max(kFewest, static_cast<int64_t>(affordable)));
 }
 
+void take_doubles_out(StudyOptions& options, int64_t prompt_len) {
+  take_doubles_out(options.records);
+  take_doubles_out(options.budgets, [&](const Budget& budget) { return budget.ratio(prompt_len); });
+}
+
 StudyPlan plan_study(const TraceReader& trace, StudyOptions options,
                      const std::function<void(const std::string&)>& message) {
   const TraceInfo& info = trace.info();
@@ -100,10 +102,7 @@ StudyPlan plan_study(const TraceReader& trace, StudyOptions options,
               .where = info.path,
               .found = "no stored query at or after prompt_len",
               .expected = "queries of later steps"});
-  options.records = without_doubles(std::move(options.records));
-  options.budgets = without_doubles(std::move(options.budgets), [&](const Budget& budget) {
-    return budget.ratio(info.prompt_len);
-  });
+  take_doubles_out(options, info.prompt_len);
   options.layers = replayed_layers(trace, options.layers, message);
   options.metrics = variables_of(options.metrics);
   if (!options.wo_steps)
@@ -113,12 +112,13 @@ StudyPlan plan_study(const TraceReader& trace, StudyOptions options,
   plan.projected_steps = evaluated_steps(info.steps(), *plan.options.wo_steps);
   plan.records = plan.options.records;
   for (Record& record : records_beside(plan.shape(info))) plan.records.push_back(std::move(record));
-  plan.records = without_doubles(std::move(plan.records));
+  take_doubles_out(plan.records);
   return plan;
 }
 
 void check_study(const TraceReader& trace, const StudyPlan& plan, const SideFiles& files) {
-  const auto& [budgets, layers] = std::tie(plan.options.budgets, plan.options.layers);
+  const std::vector<Budget>& budgets = plan.options.budgets;
+  const std::vector<int>& layers = plan.options.layers;
   check_records(plan.records, budgets, trace.info(), layers, files);
   check_measures(plan.shape(trace.info()), files);
   check_compressions(plan.records, budgets, trace.info(), layers, files);

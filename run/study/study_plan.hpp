@@ -21,6 +21,9 @@ struct StudyPlan {
   RunShape shape(const TraceInfo& info) const { return {info, options, spans}; }
 };
 
+/// Equal records, and budgets that keep the same share of the prompt, collapse to the first.
+void take_doubles_out(StudyOptions& options, int64_t prompt_len);
+
 /// Layers with a sliding window shorter than the trace are left out and named to `message`; none
 /// left, or no later step, is bad data.
 StudyPlan plan_study(const TraceReader& trace, StudyOptions options,

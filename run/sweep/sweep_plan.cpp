@@ -123,17 +123,6 @@ nlohmann::ordered_json record_description(const Record& record) {
   return text;
 }
 
-/// Equal records and equal budgets collapse.
-void take_doubles_out(StudyOptions& options, int64_t entries) {
-  std::set<std::string> records;
-  std::erase_if(options.records,
-                [&](const Record& record) { return !records.insert(record.canonical()).second; });
-  std::set<double> budgets;
-  std::erase_if(options.budgets, [&](const Budget& budget) {
-    return !budgets.insert(budget.ratio(entries)).second;
-  });
-}
-
 /// Variables must not depend on which records share a group: what one record makes the run measure
 /// is measured for all.
 void ask_for_all(const TraceInfo& info, StudyOptions& options) {

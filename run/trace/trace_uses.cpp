@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sim/policy/presets.hpp"
+#include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/merge/merge.hpp"
 #include "sim/stages/queries/queries.hpp"
 
@@ -75,15 +76,24 @@ std::vector<TraceUse> position_uses(const TraceReader& trace) {
   return uses;
 }
 
+/// ", indicator=NAME" for each.
+std::string indicators_that_move_queries() {
+  std::string names;
+  for (const KindInfo* kind : kinds_of_stage("indicator"))
+    if (Kinds<Indicator>::find(kind->name).moves_queries()) names += ", indicator=" + kind->name;
+  return names;
+}
+
 /// What the optional datasets are enough for.
 std::vector<TraceUse> optional_uses(const TraceReader& trace) {
   const TraceInfo& info = trace.info();
-  const auto use = [](const char* name, bool there, const char* dataset) {
+  const auto use = [](const std::string& name, bool there, const char* dataset) {
     return TraceUse{name, there, std::string(there ? "" : "no ") + dataset};
   };
   return {use("keep rates and bias", !info.spans.empty(), "spans"),
           use("residual error", info.has_residual_norm, "residual_norm"),
-          use("positions=cache, indicator=rehearsal", !info.rope_inv_freq.empty(), "rope/inv_freq"),
+          use("positions=cache" + indicators_that_move_queries(), !info.rope_inv_freq.empty(),
+              "rope/inv_freq"),
           use("verify", !info.check_position.empty(), "recorded outputs")};
 }
 

@@ -36,6 +36,12 @@ std::string kinds_that(const Fits& fits) {
   return text;
 }
 
+/// Those that a user may choose.
+std::string observing_queries() {
+  return kinds_that<Queries>(
+      [](const Queries& kind) { return kind.observes() && !kind.looks_ahead(); });
+}
+
 /// One rule that a record breaks.
 class Complaints {
  public:
@@ -50,13 +56,10 @@ class Complaints {
 
 /// A kind that looks ahead may not be chosen by a user, only by a preset that has it.
 void only_from_preset(const Complaints& complaints, const Settings& original,
-                      const Settings& settings, const char* stage) {
-  const std::string& name = settings.text(stage);
-  for (const KindInfo* kind : kinds_of_stage(stage))
-    if (kind->name == name && only_in_presets(*kind))
-      complaints.require(name == original.text(stage),
-                         std::string(stage) + "=" + name + " looks into the future",
-                         "an oracle-* preset");
+                      const Settings& settings, const std::string& stage) {
+  const KindInfo& kind = settings.kind(stage).info();
+  complaints.require(!only_in_presets(kind) || kind.name == original.kind(stage).info().name,
+                     stage + "=" + kind.name + " looks into the future", "an oracle-* preset");
 }
 
 void check_scoring(const Complaints& complaints, const Settings& settings) {
@@ -68,12 +71,11 @@ void check_scoring(const Complaints& complaints, const Settings& settings) {
   const bool rows = indicator.axes() != Axes::entry;
   const bool of_query_heads = per_query_head(settings);
   complaints.require(!rows || chosen<Queries>(settings).observes(),
-                     name + " needs observing queries", "queries=window, last or all");
+                     name + " needs observing queries", observing_queries());
   complaints.require(!indicator.aggregates_first() || steps.starts_with(ScoringStep::aggregate),
                      name + " aggregates first", "order=asg or ags");
   complaints.require(!indicator.moves_queries() || !chosen<Queries>(settings).looks_ahead(),
-                     name + " takes the prompt's queries for later ones",
-                     "queries=spread, window, last or all");
+                     name + " takes the prompt's queries for later ones", observing_queries());
   const bool before = rows && steps.before_aggregate(ScoringStep::smooth);
   complaints.require(!smooth.only_before_aggregate() || before,
                      "smooth=" + settings.text("smooth") + " works on rows",
@@ -106,10 +108,10 @@ void check_budget(const Complaints& complaints, const Settings& settings) {
   const bool observed = chosen<Queries>(settings).observes();
   complaints.require(observed || !chosen<Allocate>(settings).watches(),
                      "allocate=" + settings.text("allocate") + " needs observing queries",
-                     "queries=window, last or all");
+                     observing_queries());
   complaints.require(observed || !chosen<Stage1>(settings).uses_mass(),
                      "stage1=" + settings.text("stage1") + " needs observing queries",
-                     "queries=window, last or all");
+                     observing_queries());
   for (const std::string& file : file_keys(settings))
     complaints.require(!settings.is_none(file), "no file is named", file + "=FILE");
   complaints.require(
@@ -237,8 +239,8 @@ bool spends_budget(const Settings& settings) {
 void check_record(const std::string& text, const Settings& original,
                   const std::set<std::string>& typed, const Settings& settings) {
   const Complaints complaints(text);
-  for (const char* stage : {"queries", "aggregate", "schedule"})
-    only_from_preset(complaints, original, settings, stage);
+  for (const Parameter* p : parameters())
+    if (p->type == ValueType::kind) only_from_preset(complaints, original, settings, p->key);
   complaints.require(
       chosen<Schedule>(settings).per_step() == chosen<Aggregate>(settings).per_step(),
       "schedule=" + settings.text("schedule") + " with aggregate=" + settings.text("aggregate"),

@@ -48,6 +48,19 @@ TEST_CASE("every option changes the text that names a unit, and a sweep file set
   CHECK(options_text(parse_sweep_config(everything, "sweep.toml").options) == options_text(all));
 }
 
+TEST_CASE("how a file was measured is read back from its record", "[results]") {
+  StudyOptions all;
+  for (const StudyOption& option : study_options()) changed(option, all);
+  Dataset results;
+  CHECK(options_text(options_of(results)) == options_text(StudyOptions()));
+  results.set_attribute("config", options_text(all).dump());
+  CHECK(options_text(options_of(results)) == options_text(all));
+  results.set_attribute("config", R"({"outlier": 3, "scope": "some", "per_head": "yes"})");
+  CHECK(options_text(options_of(results)) == options_text(StudyOptions()));
+  results.set_attribute("config", "no JSON");
+  CHECK(options_text(options_of(results)) == options_text(StudyOptions()));
+}
+
 TEST_CASE("a value that an option does not take is refused with what it takes", "[sweep]") {
   const auto refusal = [](const std::string& line) {
     try {
