@@ -257,9 +257,9 @@ TEST_CASE("links and files that the pages name exist", "[docs]") {
 
 TEST_CASE("policies.md has every preset with its cells, and every key with its range", "[docs]") {
   INFO("KVSIM_UPDATE_DOCS=1 kvsim_tests \"[docs]\" writes the tables anew");
-  CHECK(generated_part("presets", presets_table()) == presets_table());
-  CHECK(generated_part("keys", keys_table()) == keys_table());
-  CHECK(generated_part("notes", notes_table()) == notes_table());
+  CHECK((generated_part("presets", presets_table()) == presets_table()));
+  CHECK((generated_part("keys", keys_table()) == keys_table()));
+  CHECK((generated_part("notes", notes_table()) == notes_table()));
 }
 
 TEST_CASE("every note is about a kind, a key or a preset that there is", "[docs]") {
@@ -293,7 +293,8 @@ TEST_CASE("policies.md has a row with its source for every kind of a stage", "[d
   for (const KindInfo* kind : all_kinds()) {
     if (is_example(kind->name)) continue;
     const std::string where = section_of(*find_parameter(kind->stage));
-    INFO(kind->stage << "=" << kind->name << " in section " << where);
+    INFO("docs/policies.md, section " << where << ": a row of " << kind->stage << "="
+                                      << kind->name);
     REQUIRE(sections.contains(where));
     std::istringstream lines(sections.at(where));
     bool row = false, with_source = false;
@@ -312,8 +313,8 @@ TEST_CASE("metrics.md defines every variable of a results file", "[docs]") {
   const std::string text = page("metrics.md");
   for (const VariableDeclaration& variable : declared_variables()) {
     if (is_example(variable.name)) continue;
-    INFO(variable.name);
-    CHECK(text.find(fmt::format("`{}`", variable.name)) != std::string::npos);
+    INFO("docs/metrics.md: a definition of " << variable.name);
+    CHECK((text.find(fmt::format("`{}`", variable.name)) != std::string::npos));
   }
 }
 

@@ -69,7 +69,7 @@ TEST_CASE("the policies that no part had are missing", "[sweep]") {
 }
 
 TEST_CASE("a variable that only some parts have is undefined in the rest", "[sweep]") {
-  const std::string rounded = "snapkv,window=4,quantize=per-token,quant_bits=4";
+  const std::string rounded = "snapkv,window=4,quantize=per-token";
   ResultsJoin join({"streaming", rounded});
   join.add(results_of({"streaming"}), "plain.nc");
   const Dataset part = results_of({rounded});

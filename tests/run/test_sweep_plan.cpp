@@ -18,10 +18,9 @@ class Sweeps {
  public:
   Sweeps() {
     SynthConfig config;
-    config.prompt = 96;
-    config.steps = 8;
-    config.head_dim = config.value_dim = 16;
-    config.hidden = 24;
+    config.prompt = 512;
+    config.steps = 64;
+    config.hidden = 64;
     write_synth(config, folder_ / "t.h5");
   }
   /// `policies`: records; each becomes a table of the sweep file.
