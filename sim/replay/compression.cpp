@@ -19,14 +19,8 @@ SlotCache empty_cache(const LayerWork& work, const KeptSets& kept, int owner) {
 /// Prompt entries as slots of their own.
 void append_entries(const LayerWork& work, std::span<const uint32_t> entries, SlotCache& cache) {
   const int kv = cache.first_head() / work.group_size();
-  std::vector<float> k(static_cast<size_t>(cache.key_dim()));
-  std::vector<float> v(static_cast<size_t>(cache.value_dim()));
   cache.reserve(static_cast<int64_t>(entries.size()));
-  for (const int64_t i : entries) {
-    work.trace().k.read(kv, i, i + 1, k.data());
-    work.trace().v.read(kv, i, i + 1, v.data());
-    cache.append(i, k, v);
-  }
+  for (const int64_t i : entries) append_entry(work.trace(), kv, i, cache);
 }
 
 /// Estimates from the last prompt queries. Logits are linear in the key here (no softcap).
@@ -101,6 +95,13 @@ std::vector<int64_t> others(const std::vector<uint32_t>& kept, int64_t entries) 
 }
 
 }  // namespace
+
+void append_entry(const LayerTrace& layer, int kv_head, int64_t entry, SlotCache& cache) {
+  cache.append(entry);
+  const int64_t slot = cache.size() - 1;
+  layer.k.read(kv_head, entry, entry + 1, cache.key(slot).data());
+  layer.v.read(kv_head, entry, entry + 1, cache.value(slot).data());
+}
 
 bool merges(const Settings& settings) { return chosen<Merge>(settings).merges(); }
 
@@ -187,8 +188,10 @@ LayerSlots as_slots(const Compressed& compressed, const Settings& settings) {
     OwnerSlots owner;
     owner.k = Table<float>(cache.size(), cache.key_dim());
     owner.v = Table<float>(cache.size(), cache.value_dim());
-    std::copy_n(cache.keys(), owner.k.values().size(), owner.k.data());
-    std::copy_n(cache.values(), owner.v.values().size(), owner.v.data());
+    for (int64_t s = 0; s < cache.size(); ++s) {
+      std::ranges::copy(cache.key(s), owner.k.row(s).begin());
+      std::ranges::copy(cache.value(s), owner.v.row(s).begin());
+    }
     if (votes.weighs()) {
       owner.log_weight = Table<float>(cache.heads(), cache.size());
       for (int x = 0; x < cache.heads(); ++x)

@@ -32,6 +32,9 @@ Compressed compress(LayerWork& work, const KeptSets& kept, const Settings& setti
 std::vector<PairMerge> pairs_made(const MergeOwner& owner, const Settings& settings,
                                   int64_t merged_at);
 
+/// An entry of the layer as a slot of its own, the newest.
+void append_entry(const LayerTrace& layer, int kv_head, int64_t entry, SlotCache& cache);
+
 /// Does the record change more than which entries there are?
 bool merges(const Settings& settings);
 
@@ -40,7 +43,7 @@ bool merges(const Settings& settings);
 Table<float> mean_queries(const LayerTrace& layer, int first_head, int heads, int64_t begin,
                           int64_t end);
 
-/// The slots as attend_slots() takes them, log-weights included.
+/// The slots as SlotAttention takes them, log-weights included.
 LayerSlots as_slots(const Compressed& compressed, const Settings& settings);
 
 /// What was kept, with the entries that are part of others' slots (mask 2). Of all slots only

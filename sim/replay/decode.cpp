@@ -5,6 +5,7 @@
 
 #include "sim/core/parallel.hpp"
 #include "sim/replay/decode_scratch.hpp"
+#include "sim/replay/importance.hpp"
 #include "sim/stages/common_keys.hpp"
 
 namespace kvsim {
@@ -114,11 +115,7 @@ void DecodeReplay::run(const std::function<void(const StepBlock&)>& sink) {
   const TraceInfo& info = work_.info();
   const int64_t heads = work_.query_heads();
   Table<float> made_here;
-  if (options_.importance == nullptr) {
-    made_here = Table<float>(heads, info.total_len);
-    work_.backend().projected_norms(work_.trace(), options_.norm, {0, info.total_len},
-                                    made_here.data());
-  }
+  if (options_.importance == nullptr) made_here = norms_of_all(work_, options_.norm);
   const Table<float>& importance = options_.importance ? *options_.importance : made_here;
   std::vector<std::unique_ptr<DecodeRun>> runs;
   start_runs(runs);

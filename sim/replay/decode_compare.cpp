@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
+#include <vector>
 
 #include "sim/core/log_sum.hpp"
 #include "sim/replay/decode_scratch.hpp"
@@ -10,45 +12,74 @@
 
 namespace kvsim {
 
-/// Attention and importance of the full cache on the slots present that are before the query.
-void DecodeRun::compare(size_t owner, int x, const DecodeBlock& block, int64_t step,
-                        DecodeSeries& series) const {
-  const SlotCache& cache = owners_[owner];
-  const int head = cache.first_head() + x;
-  const float* full = block.attention(head, step);
-  const auto importance = block.importance->row(head);
-  const std::vector<uint8_t> guarded = block.leave_out_guarded ? protection(owner)
-                                                               : std::vector<uint8_t>();
-  double kept = 0, kept_gain = 0, kept_squares = 0;
-  double safe = 0, safe_gain = 0, safe_squares = 0;
-  const int64_t last = cache.size() - (block.count_query ? 0 : 1);
-  for (int64_t s = 0; s < last; ++s) {
-    const auto i = static_cast<size_t>(cache.position(s));
+namespace {
+
+/// Sums over entries in the full cache, for one head and step.
+struct Sums {
+  double attention = 0, importance = 0, squares = 0;
+};
+
+Sums sums_over(std::span<const int64_t> entries, const float* full, const float* importance) {
+  Sums sums;
+  for (const int64_t i : entries) {
     const auto a = static_cast<double>(full[i]);
     const double gain = a * static_cast<double>(importance[i]);
-    kept += a;
-    kept_gain += gain;
-    kept_squares += gain * gain;
-    const bool is_safe = !guarded.empty() && guarded[static_cast<size_t>(s)];
-    for (size_t part = 0; part < block.parts->size(); ++part) {
-      const auto holds = [&](Range range) { return range.contains(cache.position(s)); };
-      if (std::ranges::none_of((*block.parts)[part], holds)) continue;
-      series.part_kept[part](head, step) += gain;
-      if (is_safe) series.part_guarded[part](head, step) += gain;
-    }
-    if (!is_safe) continue;
-    safe += a;
-    safe_gain += gain;
-    safe_squares += gain * gain;
-    series.guarded_entries(head, step) += 1;
+    sums.attention += a;
+    sums.importance += gain;
+    sums.squares += gain * gain;
   }
-  series.kept_attention(head, step) = kept;
-  series.kept_importance(head, step) = kept_gain;
-  series.guarded_attention(head, step) = safe;
-  series.guarded_importance(head, step) = safe_gain;
-  series.kept_squares(head, step) = kept_squares;
-  series.guarded_squares(head, step) = safe_squares;
-  if (merges(settings_)) compare_merged(owner, x, block, step, series.merges);
+  return sums;
+}
+
+/// Those of ascending entries that lie in some of the ranges.
+std::vector<int64_t> within(std::span<const int64_t> entries, const std::vector<Range>& ranges) {
+  std::vector<int64_t> inside;
+  for (const Range range : ranges) {
+    const auto first = std::ranges::lower_bound(entries, range.begin);
+    inside.insert(inside.end(), first, std::ranges::lower_bound(entries, range.end));
+  }
+  std::ranges::sort(inside);
+  return inside;
+}
+
+}  // namespace
+
+/// Attention and importance of the full cache on the slots present that are before the query.
+void DecodeRun::compare(size_t owner, const DecodeBlock& block, int64_t step,
+                        DecodeSeries& series) const {
+  const SlotCache& cache = owners_[owner];
+  const std::span<const int64_t> present(
+      cache.positions().data(), static_cast<size_t>(cache.size() - (block.count_query ? 0 : 1)));
+  std::vector<int64_t> guarded;
+  if (block.leave_out_guarded) {
+    const std::vector<uint8_t> safe = protection(owner);
+    for (size_t s = 0; s < present.size(); ++s)
+      if (safe[s]) guarded.push_back(present[s]);
+  }
+  std::vector<std::vector<int64_t>> in_part, guarded_in_part;
+  for (const std::vector<Range>& part : *block.parts) {
+    in_part.push_back(within(present, part));
+    guarded_in_part.push_back(within(guarded, part));
+  }
+  for (int head = cache.first_head(); head < cache.first_head() + cache.heads(); ++head) {
+    const auto sums_of = [&](std::span<const int64_t> entries) {
+      return sums_over(entries, block.attention(head, step), block.importance->row(head).data());
+    };
+    const Sums kept = sums_of(present), safe = sums_of(guarded);
+    series.kept_attention(head, step) = kept.attention;
+    series.kept_importance(head, step) = kept.importance;
+    series.kept_squares(head, step) = kept.squares;
+    series.guarded_attention(head, step) = safe.attention;
+    series.guarded_importance(head, step) = safe.importance;
+    series.guarded_squares(head, step) = safe.squares;
+    series.guarded_entries(head, step) = static_cast<double>(guarded.size());
+    for (size_t part = 0; part < in_part.size(); ++part) {
+      series.part_kept[part](head, step) = sums_of(in_part[part]).importance;
+      series.part_guarded[part](head, step) = sums_of(guarded_in_part[part]).importance;
+    }
+  }
+  if (!merges(settings_)) return;
+  for (int x = 0; x < cache.heads(); ++x) compare_merged(owner, x, block, step, series.merges);
 }
 
 /// One look at each member's attention. Where that is next to nothing, float32 has lost it, and the

@@ -123,14 +123,13 @@ std::vector<int64_t> DecodeRun::victims(size_t owner) const {
   }
   const int64_t batch = std::max<int64_t>(1, settings_.share(keys::evict_batch, b));
   const auto count = std::min<int64_t>(batch, static_cast<int64_t>(open.size()));
-  std::vector<double> scores(static_cast<size_t>(cache.size()));
-  for (const int64_t s : open) scores[static_cast<size_t>(s)] = score(owner, s);
-  std::partial_sort(open.begin(), open.begin() + count, open.end(), [&](int64_t a, int64_t c) {
-    const double x = scores[static_cast<size_t>(a)];
-    const double y = scores[static_cast<size_t>(c)];
-    return x != y ? x < y : a < c;
-  });
+  std::vector<std::pair<double, int64_t>> scored;
+  scored.reserve(open.size());
+  for (const int64_t s : open) scored.emplace_back(score(owner, s), s);
+  if (count == 1) return {std::ranges::min(scored).second};
+  std::partial_sort(scored.begin(), scored.begin() + count, scored.end());
   open.resize(static_cast<size_t>(count));
+  for (size_t x = 0; x < open.size(); ++x) open[x] = scored[x].second;
   std::ranges::sort(open);
   return open;
 }

@@ -54,7 +54,9 @@ DecodeRun::~DecodeRun() = default;
 
 DecodeRun::DecodeRun(LayerWork& work, const KeptSets& kept, const Settings& settings, uint64_t seed)
     : work_(work), kept_(kept), settings_(settings), seed_(seed),
-      whitelisted_(listed_entries(work.info(), settings)), scratch_(kept.owners.size()) {
+      whitelisted_(listed_entries(work.info(), settings)), scratch_(kept.owners.size()),
+      reads_attention_(scores_rows(settings) || merges(settings) ||
+                       chosen<Merge>(settings).uses_attention()) {
   if (!scores_rows(settings)) return;
   prompt_ = std::make_unique<PromptStatistics>(work, settings,
                                                decode_segment(settings, kept.budget, work.info()));
@@ -141,13 +143,7 @@ void DecodeRun::step(const DecodeBlock& block, int64_t step, DecodeSeries& serie
 
 void DecodeRun::append(size_t owner, int64_t position) {
   SlotCache& cache = owners_[owner];
-  const LayerTrace& layer = work_.trace();
-  const int kv = cache.first_head() / work_.group_size();
-  std::vector<float> k(static_cast<size_t>(cache.key_dim()));
-  std::vector<float> v(static_cast<size_t>(cache.value_dim()));
-  layer.k.read(kv, position, position + 1, k.data());
-  layer.v.read(kv, position, position + 1, v.data());
-  cache.append(position, k, v);
+  append_entry(work_.trace(), cache.first_head() / work_.group_size(), position, cache);
   if (!scores_.empty()) scores_[owner]->append();
   if (!deviations_.empty()) deviations_[owner]->append();
   if (!weights_.empty()) {
@@ -162,59 +158,87 @@ void DecodeRun::append(size_t owner, int64_t position) {
 const float* DecodeRun::keys_in_place(size_t owner, int64_t position) {
   const SlotCache& cache = owners_[owner];
   if (!moves_positions(settings_)) return cache.keys();
-  const auto d = static_cast<size_t>(cache.key_dim());
-  std::vector<float>& moved = scratch_[owner].moved_keys;
+  Scratch& scratch = scratch_[owner];
+  std::vector<float>& moved = scratch.moved_keys;
   moved.assign(cache.keys(), cache.keys() + cache.size() * cache.key_dim());
   for (int64_t r = 0; r < cache.size(); ++r) {
     const int64_t by = (r - cache.position(r)) + (position - (cache.size() - 1));
-    if (by != 0) rotate_key(work_.info(), by, {moved.data() + static_cast<size_t>(r) * d, d});
+    if (by == 0) continue;
+    scratch.rotation.rotate(
+        work_.info(), by,
+        std::span(moved).subspan(static_cast<size_t>(cache.row(r) * cache.key_dim()),
+                                 static_cast<size_t>(cache.key_dim())));
   }
   return moved.data();
 }
 
-/// Softmax of one query over the slots present, log-weights and sink included; z^ - z.
+/// Softmax of the owner's queries over the slots present, log-weights and sink included; z^ - z.
 void DecodeRun::attend(size_t owner, const DecodeBlock& block, int64_t step, DecodeSeries& series) {
   const SlotCache& cache = owners_[owner];
   const LayerTrace& layer = work_.trace();
   Scratch& scratch = scratch_[owner];
   const int64_t position = cache.position(cache.size() - 1), width = cache.value_dim();
-  const int64_t row = work_.info().first_step() + block.first_step + step;
+  const int64_t at = work_.info().first_step() + block.first_step + step;
   const int heads = cache.heads();
-  Table<float> queries(heads, cache.key_dim()), logits(heads, cache.size()), weights;
-  Table<float> outputs(heads, width);
+  float* const queries = scratch.queries.reserve(heads * cache.key_dim());
   for (int x = 0; x < heads; ++x)
-    layer.q.read(cache.first_head() + x, row, row + 1, queries.row(x).data());
-  const Votes& votes = votes_of(settings_);
-  if (votes.weighs()) {
-    weights = Table<float>(heads, cache.size());
-    for (int x = 0; x < heads; ++x)
-      for (int64_t s = 0; s < cache.size(); ++s)
-        weights(x, s) = static_cast<float>(votes.log_weight(cache, s, x));
-  }
-  std::vector<double> log_sum_exp(static_cast<size_t>(heads));
+    layer.q.read(cache.first_head() + x, at, at + 1, queries + x * cache.key_dim());
+  const bool weighs = write_weights(owner);
+  scratch.log_sum_exp.resize(static_cast<size_t>(heads));
   SlotRows rows;
   rows.first_head = cache.first_head();
   rows.heads = heads;
   rows.rows = 1;
-  rows.queries = queries.data();
+  rows.queries = queries;
   rows.segments = {{keys_in_place(owner, position), cache.values(), cache.size(),
-                    weights.empty() ? nullptr : weights.data()}};
-  rows.logits = logits.data();
-  rows.log_sum_exp = log_sum_exp.data();
-  rows.outputs = outputs.data();
+                    weighs ? scratch.weights.data() : nullptr}};
+  if (reads_attention_) rows.logits = scratch.rows.reserve(heads * cache.size());
+  rows.log_sum_exp = scratch.log_sum_exp.data();
+  rows.outputs = scratch.outputs.reserve(heads * width);
   work_.backend().attend(layer, {&rows, 1});
-  scratch.resize(heads, cache.size());
+  if (reads_attention_) read_attention(owner, weighs);
   for (int x = 0; x < heads; ++x) {
-    for (int64_t s = 0; s < cache.size(); ++s) {
-      const auto logit = static_cast<double>(logits(x, s));
-      scratch.attention(x, s) = std::exp(logit - log_sum_exp[static_cast<size_t>(x)]);
-      scratch.logits(x, s) = weights.empty() ? logit : logit - static_cast<double>(weights(x, s));
-    }
     const int head = cache.first_head() + x;
-    const float* z = block.z(head, step, width);
-    float* delta = series.delta.data() + (head * block.steps + step) * width;
-    for (int64_t c = 0; c < width; ++c) delta[c] = outputs(x, c) - z[c];
-    compare(owner, x, block, step, series);
+    const float* const z = block.z(head, step, width);
+    const float* const z_hat = rows.outputs + x * width;
+    float* const delta = series.delta.data() + (head * block.steps + step) * width;
+    for (int64_t c = 0; c < width; ++c) delta[c] = z_hat[c] - z[c];
+  }
+  compare(owner, block, step, series);
+}
+
+/// Log-weights of the cache's rows; false where the record knows none.
+bool DecodeRun::write_weights(size_t owner) {
+  const Votes& votes = votes_of(settings_);
+  if (!votes.weighs()) return false;
+  const SlotCache& cache = owners_[owner];
+  float* const weights = scratch_[owner].weights.reserve(cache.heads() * cache.size());
+  for (int x = 0; x < cache.heads(); ++x)
+    for (int64_t s = 0; s < cache.size(); ++s)
+      weights[x * cache.size() + cache.row(s)] = static_cast<float>(votes.log_weight(cache, s, x));
+  return true;
+}
+
+/// Attention and, where slots merge, logits without log-weights, by slot.
+void DecodeRun::read_attention(size_t owner, bool weighs) {
+  const SlotCache& cache = owners_[owner];
+  Scratch& scratch = scratch_[owner];
+  const int64_t slots = cache.size();
+  const bool merging = merges(settings_);
+  scratch.attention = Table<double>(cache.heads(), slots);
+  if (merging) scratch.logits = Table<double>(cache.heads(), slots);
+  for (int x = 0; x < cache.heads(); ++x) {
+    const float* const logits = scratch.rows.data() + x * slots;
+    const float* const weights = weighs ? scratch.weights.data() + x * slots : nullptr;
+    const double log_sum_exp = scratch.log_sum_exp[static_cast<size_t>(x)];
+    double* const attention = scratch.attention.row(x).data();
+    for (int64_t s = 0; s < slots; ++s) {
+      const int64_t row = cache.row(s);
+      const auto logit = static_cast<double>(logits[row]);
+      attention[s] = std::exp(logit - log_sum_exp);
+      if (merging)
+        scratch.logits(x, s) = weighs ? logit - static_cast<double>(weights[row]) : logit;
+    }
   }
 }
 

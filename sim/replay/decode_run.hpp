@@ -74,8 +74,9 @@ class DecodeRun {
   void for_owners(const std::function<void(size_t)>& body) const;
   void append(size_t owner, int64_t position);
   void attend(size_t owner, const DecodeBlock& block, int64_t step, DecodeSeries& series);
-  void compare(size_t owner, int x, const DecodeBlock& block, int64_t step,
-               DecodeSeries& series) const;
+  bool write_weights(size_t owner);
+  void read_attention(size_t owner, bool weighs);
+  void compare(size_t owner, const DecodeBlock& block, int64_t step, DecodeSeries& series) const;
   void compare_merged(size_t owner, int x, const DecodeBlock& block, int64_t step,
                       MergeTally& tally) const;
   /// Entries of one slot in the full cache, for one head and step.
@@ -117,6 +118,7 @@ class DecodeRun {
   std::vector<double> token_weight_;                ///< [N] of the heads in all, or empty
   std::vector<uint8_t> whitelisted_;                ///< [n]
   std::vector<Scratch> scratch_;
+  bool reads_attention_;             ///< of slots: statistics or merging
   std::vector<double> by_position_;  ///< [N] of a layer's row, or empty
   MergeMemory memory_;
   int64_t undefined_scales_ = 0;

@@ -2,19 +2,19 @@
 #include <vector>
 
 #include "sim/replay/decode_run.hpp"
+#include "sim/replay/slots.hpp"
 
 namespace kvsim {
 
 /// One owner's attention at the step at work.
 struct DecodeRun::Scratch {
-  Table<double> logits;           ///< [heads][slots] of the slots' own keys
-  Table<double> attention;        ///< [heads][slots] A^
-  std::vector<float> moved_keys;  ///< [slots][d], positions=cache only
-
-  void resize(int64_t heads, int64_t slots) {
-    logits = Table<double>(heads, slots);
-    attention = Table<double>(heads, slots);
-  }
+  Table<double> logits;           ///< [heads][slots] of the slots' own keys, where merging asks
+  Table<double> attention;        ///< [heads][slots] A^, where something asks for it
+  std::vector<float> moved_keys;  ///< [rows][d], positions=cache only
+  RotationMemory rotation;
+  Buffer<float> queries, outputs;  ///< [heads][d], [heads][dv]
+  Buffer<float> rows, weights;     ///< [heads][rows of the cache] logits, log-weights
+  std::vector<double> log_sum_exp;
 };
 
 /// [n] 1: on the record's whitelist.

@@ -17,6 +17,11 @@ class MergeTally {
 
   bool wants_changes() const { return !value_part_.empty(); }
 
+  /// Room for so many more slots of a head.
+  void expect(int64_t head, int64_t slots) {
+    auto& defects = defects_[static_cast<size_t>(head)];
+    defects.reserve(defects.size() + static_cast<size_t>(slots));
+  }
   /// One merged slot (two or more entries) of a head at a step: attention of the full cache on its
   /// members, attention of the compressed cache on the slot, and the log-mass defect in nats.
   void add_slot(int64_t head, int64_t step, double members, double slot, double defect);

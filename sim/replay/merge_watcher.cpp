@@ -13,10 +13,9 @@ namespace kvsim {
 
 MergeWatcher::MergeWatcher(LayerWork& work, const std::vector<SlotCache>& owners,
                            const LayerSlots& slots, const Table<float>& importance,
-                           const std::vector<float>& z, MergeTally& tally)
-    : work_(work), slots_(slots), importance_(importance), z_(z), tally_(tally),
-      heads_per_owner_(work.query_heads() / static_cast<int>(owners.size())),
-      full_(static_cast<size_t>(work.kv_heads())) {
+                           const std::vector<float>& z, FullAttention& full, MergeTally& tally)
+    : work_(work), slots_(slots), importance_(importance), z_(z), full_(full), tally_(tally),
+      heads_per_owner_(work.query_heads() / static_cast<int>(owners.size())) {
   for (const SlotCache& cache : owners) {
     Owner& owner = owners_.emplace_back();
     for (int64_t s = 0; s < cache.size(); ++s) {
@@ -33,33 +32,23 @@ MergeWatcher::MergeWatcher(LayerWork& work, const std::vector<SlotCache>& owners
     values_.push_back(work.values(kv));
 }
 
-int64_t MergeWatcher::most_steps() const {
-  constexpr int64_t kValues = int64_t{1} << 24;  // attention of all heads: 64 MB
-  return std::max<int64_t>(1, kValues / (work_.query_heads() * work_.entries()));
-}
-
 std::span<const uint32_t> MergeWatcher::members(const Owner& owner, size_t slot) const {
   const size_t begin = slot == 0 ? 0 : owner.end[slot - 1];
   return std::span(owner.member).subspan(begin, owner.end[slot] - begin);
 }
 
 void MergeWatcher::see(int64_t first, int64_t steps, const SlotSoftmax& softmax) {
-  AttentionRequest request;
-  request.rows.resize(static_cast<size_t>(steps));
-  std::iota(request.rows.begin(), request.rows.end(), work_.info().first_step() + first);
-  request.columns = work_.entries();
-  request.logits = true;
-  for (request.kv_head = 0; request.kv_head < work_.kv_heads(); ++request.kv_head)
-    work_.backend().attention(work_.trace(), request, full_[static_cast<size_t>(request.kv_head)]);
+  const std::vector<AttentionBlock>& all = full_.rows(first, steps);
   parallel_for(work_.query_heads(), [&](int64_t h) {
     const auto head = static_cast<int>(h);
-    const AttentionBlock& full = full_[static_cast<size_t>(head / work_.group_size())];
+    const AttentionBlock& full = all[static_cast<size_t>(head / work_.group_size())];
     const int x = head % work_.group_size();
-    const Table<float>& own = softmax.logits[owner_of(head)];
+    const SlotSoftmax::Logits& own = softmax.owners[owner_of(head)];
+    tally_.expect(head, steps * std::ssize(owners_[owner_of(head)].slot));
     for (int64_t s = 0; s < steps; ++s)
       see_row({head, first + s, full.attention_row(x, s), full.logit_row(x, s),
                full.log_sum_exp[static_cast<size_t>(x * steps + s)],
-               own.row(head % heads_per_owner_ * steps + s).data(), softmax.log_sum_exp(h, s)});
+               own.row(head % heads_per_owner_ * steps + s), softmax.log_sum_exp(h, s)});
   });
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <vector>
 
+#include "sim/replay/full_attention.hpp"
 #include "sim/replay/merge_tally.hpp"
 #include "sim/replay/slots.hpp"
 #include "sim/stages/merge/slot_cache.hpp"
@@ -13,10 +14,9 @@ class MergeWatcher {
   /// `slots`: what is attended to, made of `owners`; `importance`: [Hq][>= n] weight of each
   /// entry; `z`: [Hq][T][dv] of the full cache.
   MergeWatcher(LayerWork& work, const std::vector<SlotCache>& owners, const LayerSlots& slots,
-               const Table<float>& importance, const std::vector<float>& z, MergeTally& tally);
+               const Table<float>& importance, const std::vector<float>& z, FullAttention& full,
+               MergeTally& tally);
 
-  /// How many steps see() takes at a time, so that their attention takes little memory.
-  int64_t most_steps() const;
   /// Later steps first..first+steps-1, in ascending order from call to call.
   void see(int64_t first, int64_t steps, const SlotSoftmax& softmax);
 
@@ -46,11 +46,11 @@ class MergeWatcher {
   const LayerSlots& slots_;
   const Table<float>& importance_;
   const std::vector<float>& z_;
+  FullAttention& full_;
   MergeTally& tally_;
   int heads_per_owner_;
   std::vector<Owner> owners_;
   std::vector<Table<float>> values_;  ///< per KV head [n][dv], only where changes are wanted
-  std::vector<AttentionBlock> full_;  ///< per KV head, of the steps in work
 };
 
 }  // namespace kvsim

@@ -5,6 +5,7 @@
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/trace_check.hpp"
 #include "sim/replay/compression.hpp"
+#include "sim/replay/importance.hpp"
 #include "sim/stages/common_keys.hpp"
 #include "sim/stages/schedule/schedule.hpp"
 
@@ -143,12 +144,10 @@ PeriodicReplay::PeriodicReplay(LayerWork& work, PeriodicPolicies& policies, cons
 void PeriodicReplay::run(const std::function<void(const StepBlock&)>& sink,
                          const EpochSink& epochs) {
   if (outcomes_.empty()) return;
-  const int64_t all = work_.info().total_len;
   Table<float> importance;  // of prompts and of what follows them
   PrefillOptions options = options_;
   if (options.importance == nullptr) {
-    importance = Table<float>(work_.query_heads(), all);
-    work_.backend().projected_norms(work_.trace(), options_.norm, {0, all}, importance.data());
+    importance = norms_of_all(work_, options_.norm);
     options.importance = &importance;
   }
   for (PeriodicPolicies::Planned& planned : policies_.planned())

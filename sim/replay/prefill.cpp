@@ -6,6 +6,7 @@
 #include "sim/core/parallel.hpp"
 #include "sim/replay/cache_change.hpp"
 #include "sim/replay/compression.hpp"
+#include "sim/replay/importance.hpp"
 #include "sim/replay/merge_watcher.hpp"
 #include "sim/replay/per_step.hpp"
 #include "sim/stages/common_keys.hpp"
@@ -112,6 +113,15 @@ struct PrefillReplay::WholeRun {
   Table<double> later_importance;
 };
 
+struct PrefillReplay::Attended {
+  Attended(LayerWork& work, size_t values) : attention(work), full(work), delta(values) {}
+  SlotAttention attention;
+  FullAttention full;
+  SlotSoftmax softmax;
+  std::vector<float> delta;  ///< [Hq][T][dv]
+  Buffer<float> part;        ///< the same of some steps
+};
+
 PrefillReplay::PrefillReplay(LayerWork& work, const LayerKept& kept,
                              const std::vector<Record>& records, const PrefillOptions& options)
     : work_(work), options_(options), builder_(work.entries()) {
@@ -125,9 +135,7 @@ PrefillReplay::PrefillReplay(LayerWork& work, const LayerKept& kept,
   if (options.importance != nullptr) {
     importance_ = options.importance;
   } else if (options.scope == Scope::all) {
-    const int64_t all = work.info().total_len;
-    own_importance_ = Table<float>(work.query_heads(), all);
-    work.backend().projected_norms(work.trace(), options.norm, {0, all}, own_importance_.data());
+    own_importance_ = norms_of_all(work, options.norm);
     importance_ = &own_importance_;
   } else {
     importance_ = &work.projected_norms(options.norm);
@@ -361,26 +369,29 @@ void PrefillReplay::place(const ReplayOutcome& outcome, LayerSlots& slots) const
     rotate_to_cache_positions(work_.info(), *outcome.kept, slots);
 }
 
-/// attend_slots() over all later steps into `out` [Hq][T][dv], with a look at merged slots.
-void PrefillReplay::attend_watched(const LayerSlots& slots, MergeWatcher& watcher,
-                                   std::vector<float>& out) {
+/// Outputs of slots at all later steps, with a look at merged ones.
+void PrefillReplay::attend_watched(const LayerSlots& slots, const std::vector<SlotCache>& merged,
+                                   const WholeRun& whole, Attended& attended,
+                                   MergeTally& tally) const {
+  MergeWatcher watcher(work_, merged, slots, *importance_, whole.z, attended.full, tally);
   const int64_t all = work_.info().steps(), width = work_.value_dim();
-  const int64_t most = std::min(watcher.most_steps(), all);
-  std::vector<float> part(static_cast<size_t>(work_.query_heads() * most * width));
-  SlotSoftmax softmax;
+  const int64_t most = attended.full.most_steps();
+  float* const part = attended.part.reserve(work_.query_heads() * most * width);
   for (int64_t first = 0; first < all; first += most) {
     const int64_t steps = std::min(most, all - first);
-    attend_slots(work_, slots, first, steps, part.data(), &softmax);
-    watcher.see(first, steps, softmax);
+    attended.attention.run(slots, first, steps, part, &attended.softmax);
+    watcher.see(first, steps, attended.softmax);
     for (int64_t h = 0; h < work_.query_heads(); ++h)
-      std::copy_n(part.begin() + h * steps * width, steps * width,
-                  out.begin() + (h * all + first) * width);
+      std::copy_n(part + h * steps * width, steps * width,
+                  attended.delta.begin() + (h * all + first) * width);
   }
 }
 
 void PrefillReplay::run_changed(const WholeRun& whole, const Sink& sink) {
   const int64_t steps = work_.info().steps();
-  std::vector<float> delta(whole.z.size());
+  if (std::ranges::none_of(outcomes_, &ReplayOutcome::changed)) return;
+  Attended attended(work_, whole.z.size());
+  std::vector<float>& delta = attended.delta;
   for (size_t o = 0; o < outcomes_.size(); ++o) {
     ReplayOutcome& outcome = outcomes_[o];
     if (!outcome.changed) continue;
@@ -392,16 +403,15 @@ void PrefillReplay::run_changed(const WholeRun& whole, const Sink& sink) {
       LayerSlots unrounded = slots;
       place(outcome, unrounded);
       rounding.resize(delta.size());
-      attend_slots(work_, unrounded, 0, steps, rounding.data());
+      attended.attention.run(unrounded, 0, steps, rounding.data());
       for (OwnerSlots& owner : slots.owners) quantize.apply(*outcome.settings, owner.k, owner.v);
     }
     place(outcome, slots);
     MergeTally tally(work_.query_heads(), steps, options_.slot_changes);
     if (outcome.merge_count > 0) {
-      MergeWatcher watcher(work_, merged, slots, *importance_, whole.z, tally);
-      attend_watched(slots, watcher, delta);
+      attend_watched(slots, merged, whole, attended, tally);
     } else {
-      attend_slots(work_, slots, 0, steps, delta.data());
+      attended.attention.run(slots, 0, steps, delta.data());
     }
     for (size_t x = 0; x < rounding.size(); ++x) rounding[x] = delta[x] - rounding[x];
     for (size_t x = 0; x < delta.size(); ++x) delta[x] -= whole.z[x];

@@ -15,8 +15,6 @@
 
 namespace kvsim {
 
-class MergeWatcher;
-
 /// Over which entries retained shares are taken: the prompt's, those of them that were not
 /// protected, or everything visible (metrics.md 0).
 enum class Scope { prompt, evictable, all };
@@ -115,6 +113,7 @@ class PrefillReplay {
   using Sink = std::function<void(const StepBlock&)>;
   struct Sums;      // the four sums of one outcome over some steps
   struct WholeRun;  // what is kept of the first pass for outcomes that follow it
+  struct Attended;  // what outcomes share whose entries are changed
 
   void add_cell(ReplayCell cell, const std::shared_ptr<const KeptSets>& kept,
                 const Settings& settings);
@@ -123,7 +122,8 @@ class PrefillReplay {
   void on_block(const ReplayBlock& block, WholeRun& whole, const Sink& sink) const;
   void run_per_step(const WholeRun& whole, const Sink& sink);
   void run_changed(const WholeRun& whole, const Sink& sink);
-  void attend_watched(const LayerSlots& slots, MergeWatcher& watcher, std::vector<float>& out);
+  void attend_watched(const LayerSlots& slots, const std::vector<SlotCache>& merged,
+                      const WholeRun& whole, Attended& attended, MergeTally& tally) const;
   LayerSlots changed_slots(ReplayOutcome& outcome, std::vector<SlotCache>& merged);
   void place(const ReplayOutcome& outcome, LayerSlots& slots) const;
   bool needs_second_pass() const;

@@ -17,17 +17,28 @@ Table<float> later_rows(const Tensor& tensor, int kv_head, int64_t n) {
 }  // namespace
 
 void rotate_key(const TraceInfo& info, int64_t positions, std::span<float> key) {
+  RotationMemory().rotate(info, positions, key);
+}
+
+void RotationMemory::rotate(const TraceInfo& info, int64_t positions, std::span<float> key) {
   const size_t half = info.rope_inv_freq.size();
+  if (positions != positions_ || cosine_.size() != half) {
+    positions_ = positions;
+    cosine_.resize(half);
+    sine_.resize(half);
+    for (size_t j = 0; j < half; ++j) {
+      const double angle = static_cast<double>(positions) * info.rope_inv_freq[j];
+      cosine_[j] = std::cos(angle);
+      sine_[j] = std::sin(angle);
+    }
+  }
   for (size_t j = 0; j < half; ++j) {
-    const double angle = static_cast<double>(positions) * info.rope_inv_freq[j];
-    const double c = std::cos(angle);
-    const double s = std::sin(angle);
     float& a = key[info.rope_interleaved ? 2 * j : j];
     float& b = key[info.rope_interleaved ? 2 * j + 1 : j + half];
     const double x = a;
     const double y = b;
-    a = static_cast<float>(x * c - y * s);
-    b = static_cast<float>(x * s + y * c);
+    a = static_cast<float>(x * cosine_[j] - y * sine_[j]);
+    b = static_cast<float>(x * sine_[j] + y * cosine_[j]);
   }
 }
 
@@ -56,30 +67,45 @@ LayerSlots slots_of(const LayerWork& work, const KeptSets& kept) {
 }
 
 void rotate_to_cache_positions(const TraceInfo& info, const KeptSets& kept, LayerSlots& slots) {
+  RotationMemory rotation;
   for (size_t o = 0; o < kept.owners.size(); ++o) {
     const auto& entries = kept.owners[o];
     const int64_t shift = info.prompt_len - static_cast<int64_t>(entries.size());
     for (size_t r = 0; r < entries.size(); ++r) {
       const int64_t moved = static_cast<int64_t>(r) + shift - static_cast<int64_t>(entries[r]);
-      if (moved != 0) rotate_key(info, moved, slots.owners[o].k.row(static_cast<int64_t>(r)));
+      if (moved != 0) rotation.rotate(info, moved, slots.owners[o].k.row(static_cast<int64_t>(r)));
     }
   }
 }
 
-void attend_slots(LayerWork& work, const LayerSlots& slots, int64_t first, int64_t steps,
-                  float* out, SlotSoftmax* softmax) {
-  const TraceInfo& info = work.info();
+SlotAttention::SlotAttention(LayerWork& work) : work_(work) {
   const LayerTrace& layer = work.trace();
-  const int64_t row0 = info.first_step() + first, n = work.entries();
-  const int heads = slots.per_query_head ? 1 : work.group_size();
-  std::vector<Table<float>> later_k, later_v, queries;
   for (int kv = 0; kv < work.kv_heads(); ++kv) {
-    later_k.push_back(later_rows(layer.k, kv, n));
-    later_v.push_back(later_rows(layer.v, kv, n));
+    later_k_.push_back(later_rows(layer.k, kv, work.entries()));
+    later_v_.push_back(later_rows(layer.v, kv, work.entries()));
   }
+}
+
+void SlotAttention::read_queries(int64_t first, int64_t steps) {
+  const Range wanted{first, first + steps};
+  if (wanted == steps_) return;
+  steps_ = wanted;
+  const Tensor& q = work_.trace().q;
+  const int64_t row0 = work_.info().first_step() + first;
+  queries_ = Table<float>(work_.query_heads() * steps, q.dim(2));
+  for (int h = 0; h < work_.query_heads(); ++h)
+    q.read(h, row0, row0 + steps, queries_.data() + h * steps * q.dim(2));
+}
+
+void SlotAttention::run(const LayerSlots& slots, int64_t first, int64_t steps, float* out,
+                        SlotSoftmax* softmax) {
+  const TraceInfo& info = work_.info();
+  const int64_t row0 = info.first_step() + first, n = work_.entries();
+  const int heads = slots.per_query_head ? 1 : work_.group_size();
+  read_queries(first, steps);
   if (softmax != nullptr) {
-    softmax->logits.clear();
-    softmax->log_sum_exp = Table<double>(work.query_heads(), steps);
+    softmax->owners.resize(slots.owners.size());
+    softmax->log_sum_exp = Table<double>(work_.query_heads(), steps);
   }
   std::vector<SlotRows> owners(slots.owners.size());
   std::vector<int64_t> seen(slots.owners.size() * static_cast<size_t>(steps));
@@ -89,24 +115,23 @@ void attend_slots(LayerWork& work, const LayerSlots& slots, int64_t first, int64
     rows.first_head = static_cast<int>(o) * heads;
     rows.heads = heads;
     rows.rows = steps;
-    Table<float>& q = queries.emplace_back(heads * steps, layer.q.dim(2));
-    for (int x = 0; x < heads; ++x)
-      layer.q.read(rows.first_head + x, row0, row0 + steps, q.row(x * steps).data());
-    rows.queries = q.data();
-    const auto kv = static_cast<size_t>(rows.first_head / work.group_size());
+    rows.queries = queries_.data() + rows.first_head * steps * queries_.columns();
+    const auto kv = static_cast<size_t>(rows.first_head / work_.group_size());
     rows.segments = {{own.k.data(), own.v.data(), own.k.rows(),
                       own.log_weight.empty() ? nullptr : own.log_weight.data()},
-                     {later_k[kv].data(), later_v[kv].data(), later_k[kv].rows()}};
+                     {later_k_[kv].data(), later_v_[kv].data(), later_k_[kv].rows()}};
     int64_t* const ends = seen.data() + o * static_cast<size_t>(steps);
     for (int64_t s = 0; s < steps; ++s)
       ends[s] = own.k.rows() + info.query_position[static_cast<size_t>(row0 + s)] - n + 1;
     rows.seen = ends;
-    rows.outputs = out + rows.first_head * steps * work.value_dim();
+    rows.outputs = out + rows.first_head * steps * work_.value_dim();
     if (softmax == nullptr) continue;
-    rows.logits = softmax->logits.emplace_back(heads * steps, rows.slots()).data();
+    SlotSoftmax::Logits& logits = softmax->owners[o];
+    logits.columns = rows.slots();
+    rows.logits = logits.values.reserve(heads * steps * logits.columns);
     rows.log_sum_exp = softmax->log_sum_exp.row(rows.first_head).data();
   }
-  work.backend().attend(layer, owners);
+  work_.backend().attend(work_.trace(), owners);
 }
 
 }  // namespace kvsim

@@ -26,6 +26,16 @@ struct LayerSlots {
 /// interleaved, turn by positions * inv_freq[j].
 void rotate_key(const TraceInfo& info, int64_t positions, std::span<float> key);
 
+/// The same for many keys, most of which turn by as much as the one before.
+class RotationMemory {
+ public:
+  void rotate(const TraceInfo& info, int64_t positions, std::span<float> key);
+
+ private:
+  int64_t positions_ = 0;
+  std::vector<double> cosine_, sine_;  ///< [d / 2] of `positions_`, or empty
+};
+
 /// The kept entries as slots, unchanged.
 LayerSlots slots_of(const LayerWork& work, const KeptSets& kept);
 
@@ -35,17 +45,37 @@ LayerSlots slots_of(const LayerWork& work, const KeptSets& kept);
 /// done. Needs info().rope_inv_freq.
 void rotate_to_cache_positions(const TraceInfo& info, const KeptSets& kept, LayerSlots& slots);
 
-/// The softmax behind the outputs of attend_slots(): logits with log-weights, and log-sum-exp.
+/// The softmax behind the outputs of attention over slots: logits with log-weights, and
+/// log-sum-exp.
 struct SlotSoftmax {
-  std::vector<Table<float>> logits;  ///< per owner [its heads * steps][slots and later entries];
-                                     ///< -inf where later than the query
-  Table<double> log_sum_exp;         ///< [Hq][steps], sink included
+  struct Logits {
+    Buffer<float>
+        values;  ///< [heads of the owner * steps][columns]; -inf where later than the query
+    int64_t columns = 0;  ///< its slots and all later entries
+    const float* row(int64_t r) const { return values.data() + r * columns; }
+  };
+  std::vector<Logits> owners;
+  Table<double> log_sum_exp;  ///< [Hq][steps], sink included
 };
 
-/// The plain general form of compressed attention (metrics.md 2): for later steps
-/// first..first+steps-1, out[Hq][steps][dv] is z^ over the slots present and every later entry up
-/// to the query itself.
-void attend_slots(LayerWork& work, const LayerSlots& slots, int64_t first, int64_t steps,
-                  float* out, SlotSoftmax* softmax = nullptr);
+/// The plain general form of compressed attention (metrics.md 2), for one set of slots after the
+/// other: what all of them share of the layer is read once.
+class SlotAttention {
+ public:
+  /// `work` must outlive it.
+  explicit SlotAttention(LayerWork& work);
+  /// For later steps first..first+steps-1, out[Hq][steps][dv] is z^ over the slots present and
+  /// every later entry up to the query itself.
+  void run(const LayerSlots& slots, int64_t first, int64_t steps, float* out,
+           SlotSoftmax* softmax = nullptr);
+
+ private:
+  void read_queries(int64_t first, int64_t steps);
+
+  LayerWork& work_;
+  std::vector<Table<float>> later_k_, later_v_;  ///< per KV head [N - n][d], [N - n][dv]
+  Range steps_;                                  ///< whose queries are here
+  Table<float> queries_;                         ///< [Hq * steps][d]
+};
 
 }  // namespace kvsim

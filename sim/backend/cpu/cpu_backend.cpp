@@ -35,7 +35,7 @@ class CpuBackend : public Backend {
     return cpu_attention_sums(kernels_, layer, request, replay_memory_.tiles);
   }
   void attend(const LayerTrace& layer, std::span<const SlotRows> owners) override {
-    cpu_attend(kernels_, layer, owners);
+    cpu_attend(kernels_, layer, owners, attend_memories_);
   }
   void output_metrics(const LayerTrace& layer, std::span<const HeadPair> pairs,
                       Range entries) override {
@@ -65,6 +65,7 @@ class CpuBackend : public Backend {
  private:
   const Kernels& kernels_;
   ReplayMemory replay_memory_;
+  AttendMemories attend_memories_;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #pragma once
 #include "sim/backend/backend.hpp"
+#include "sim/backend/cpu/attend_memory.hpp"
 #include "sim/backend/cpu/kernels.hpp"
 #include "sim/backend/cpu/replay_memory.hpp"
 
@@ -11,7 +12,8 @@ void cpu_attention(const Kernels& kernels, const LayerTrace& layer, const Attent
 std::vector<Table<double>> cpu_attention_sums(const Kernels& kernels, const LayerTrace& layer,
                                               const AttentionSumRequest& request,
                                               std::vector<TileMemory>& memory);
-void cpu_attend(const Kernels& kernels, const LayerTrace& layer, std::span<const SlotRows> owners);
+void cpu_attend(const Kernels& kernels, const LayerTrace& layer, std::span<const SlotRows> owners,
+                AttendMemories& memories);
 void cpu_output_metrics(const Kernels& kernels, const LayerTrace& layer,
                         std::span<const HeadPair> pairs, Range entries);
 void cpu_value_products(const Kernels& kernels, const LayerTrace& layer, int kv_head,

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "sim/core/log_sum.hpp"
 #include "sim/stages/estimate/estimate.hpp"
@@ -23,42 +24,46 @@ const Declare estimate_decay{{.key = "estimate_decay",
                               .high_open = true}};
 
 /// S <- a S + (1-a) s, and the same with s = 1 over the queries that saw the slot; both in logs.
+/// The latter depends on their number alone.
 class MovingAverage : public Estimates {
  public:
   MovingAverage(double decay, int lines, int64_t slots)
       : log_past_(decay > 0 ? std::log(decay) : kNothing), log_new_(std::log1p(-decay)),
-        log_sum_(lines, slots, kNothing), log_weight_(lines, slots, kNothing) {}
+        log_sum_(lines, slots, kNothing), seen_(lines, slots, 0) {}
 
   void see(int line, std::span<const double> logits) override {
+    std::vector<double>& sum = log_sum_.line(line);
+    std::vector<size_t>& seen = seen_.line(line);
     for (size_t s = 0; s < logits.size(); ++s) {
-      const auto slot = static_cast<int64_t>(s);
       if (logits[s] == kNothing) continue;  // weights count from the first query that sees it
-      double& sum = log_sum_.at(slot, line);
-      double& weight = log_weight_.at(slot, line);
-      sum = log_add(log_past_ + sum, log_new_ + logits[s]);
-      weight = log_add(log_past_ + weight, log_new_);
+      sum[s] = log_add(log_past_ + sum[s], log_new_ + logits[s]);
+      if (++seen[s] == log_weight_.size())
+        log_weight_.push_back(log_add(log_past_ + log_weight_.back(), log_new_));
     }
   }
   double log_score(int64_t slot, int line) const override {
-    return log_sum_.at(slot, line) - log_weight_.at(slot, line);
+    return log_sum_.at(slot, line) - weight(slot, line);
   }
   void append() override {
     log_sum_.append();
-    log_weight_.append();
+    seen_.append();
   }
   void erase(std::span<const int64_t> slots) override {
     log_sum_.erase(slots);
-    log_weight_.erase(slots);
+    seen_.erase(slots);
   }
   void restart(int64_t slot, int line, double log_score) override {  // the weight goes on
-    log_sum_.at(slot, line) = log_score + log_weight_.at(slot, line);
+    log_sum_.at(slot, line) = log_score + weight(slot, line);
   }
 
  private:
+  double weight(int64_t slot, int line) const { return log_weight_[seen_.at(slot, line)]; }
+
   double log_past_;
   double log_new_;
   LineTable<double> log_sum_;
-  LineTable<double> log_weight_;
+  LineTable<size_t> seen_;                       // queries that saw the slot
+  std::vector<double> log_weight_ = {kNothing};  // by their number
 };
 
 /// KeepKV Eq. 8. Its printed correction 1 - a^t does not match a start from a window of w+1

@@ -30,27 +30,47 @@ void SlotCache::set_bias(int64_t slot, int x, double bias) {
 void SlotCache::reserve(int64_t slots) {
   const auto count = static_cast<size_t>(slots);
   position_.reserve(count);
+  row_.reserve(count);
   k_.reserve(count * width(key_dim_));
   v_.reserve(count * width(value_dim_));
   members_.reserve(count);
 }
 
-void SlotCache::append(int64_t position, std::span<const float> k, std::span<const float> v) {
+void SlotCache::append(int64_t position) {
+  row_.push_back(size());
   position_.push_back(position);
-  k_.insert(k_.end(), k.begin(), k.end());
-  v_.insert(v_.end(), v.begin(), v.end());
+  k_.resize(k_.size() + width(key_dim_));
+  v_.resize(v_.size() + width(value_dim_));
   members_.emplace_back();
   if (!bias_.empty()) bias_.insert(bias_.end(), static_cast<size_t>(heads_), 0.0);
   if (estimates_) estimates_->append();
 }
 
 void SlotCache::erase(std::span<const int64_t> slots) {
+  if (slots.empty()) return;
   erase_rows(position_, 1, slots);
-  erase_rows(k_, key_dim_, slots);
-  erase_rows(v_, value_dim_, slots);
+  erase_rows(row_, 1, slots);
+  fill_gaps();
   erase_rows(members_, 1, slots);
   if (!bias_.empty()) erase_rows(bias_, heads_, slots);
   if (estimates_) estimates_->erase(slots);
+}
+
+/// Rows behind the number of slots move to those that no slot has.
+void SlotCache::fill_gaps() {
+  std::vector<uint8_t> used(position_.size(), 0);
+  for (const int64_t row : row_)
+    if (row < size()) used[static_cast<size_t>(row)] = 1;
+  int64_t gap = 0;
+  for (int64_t& row : row_) {
+    if (row < size()) continue;
+    while (used[static_cast<size_t>(gap)]) ++gap;
+    std::copy_n(k_.data() + row * key_dim_, key_dim_, k_.data() + gap * key_dim_);
+    std::copy_n(v_.data() + row * value_dim_, value_dim_, v_.data() + gap * value_dim_);
+    row = gap++;
+  }
+  k_.resize(position_.size() * width(key_dim_));
+  v_.resize(position_.size() * width(value_dim_));
 }
 
 }  // namespace kvsim

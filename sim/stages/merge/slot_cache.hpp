@@ -10,7 +10,8 @@
 namespace kvsim {
 
 /// What one owner (a KV head, or a query head with granularity=query) holds: slots in ascending
-/// position. A slot is one entry until others are merged into it.
+/// position. A slot is one entry until others are merged into it. Keys and values lie in rows, as
+/// many as there are slots, in any order: where slots leave, the last rows fill the gaps.
 class SlotCache {
  public:
   SlotCache(int owner, int first_head, int heads, int64_t key_dim, int64_t value_dim)
@@ -25,18 +26,19 @@ class SlotCache {
   int64_t value_dim() const { return value_dim_; }
   const std::vector<int64_t>& positions() const { return position_; }
   int64_t position(int64_t slot) const { return position_[static_cast<size_t>(slot)]; }
-  std::span<float> key(int64_t slot) { return {k_.data() + slot * key_dim_, width(key_dim_)}; }
+  std::span<float> key(int64_t slot) { return {k_.data() + row(slot) * key_dim_, width(key_dim_)}; }
   std::span<const float> key(int64_t slot) const {
-    return {k_.data() + slot * key_dim_, width(key_dim_)};
+    return {k_.data() + row(slot) * key_dim_, width(key_dim_)};
   }
   std::span<float> value(int64_t slot) {
-    return {v_.data() + slot * value_dim_, width(value_dim_)};
+    return {v_.data() + row(slot) * value_dim_, width(value_dim_)};
   }
   std::span<const float> value(int64_t slot) const {
-    return {v_.data() + slot * value_dim_, width(value_dim_)};
+    return {v_.data() + row(slot) * value_dim_, width(value_dim_)};
   }
-  const float* keys() const { return k_.data(); }    ///< [slots][d]
-  const float* values() const { return v_.data(); }  ///< [slots][dv]
+  int64_t row(int64_t slot) const { return row_[static_cast<size_t>(slot)]; }
+  const float* keys() const { return k_.data(); }    ///< [rows][d]
+  const float* values() const { return v_.data(); }  ///< [rows][dv]
 
   /// Entries merged into a slot, ascending, its own included; empty while it is one entry alone.
   const std::vector<uint32_t>& members(int64_t slot) const {
@@ -60,11 +62,12 @@ class SlotCache {
   void estimate_with(std::unique_ptr<Estimates> estimates) { estimates_ = std::move(estimates); }
 
   void reserve(int64_t slots);
-  void append(int64_t position, std::span<const float> k, std::span<const float> v);
+  void append(int64_t position);               ///< key and value are the caller's to write
   void erase(std::span<const int64_t> slots);  ///< ascending
 
  private:
   static size_t width(int64_t dim) { return static_cast<size_t>(dim); }
+  void fill_gaps();
 
   int owner_;
   int first_head_;
@@ -72,6 +75,7 @@ class SlotCache {
   int64_t key_dim_;
   int64_t value_dim_;
   std::vector<int64_t> position_;
+  std::vector<int64_t> row_;  ///< of each slot
   std::vector<float> k_;
   std::vector<float> v_;
   std::vector<std::vector<uint32_t>> members_;

@@ -152,6 +152,8 @@ TEST_CASE("attention over slots agrees with float64", "[backend][attend]") {
                                                  {3, 1, 10, 7, {20}, 0, false, true},
                                                  {3, 1, 16, 7, {20, 300}, 5, true, true},
                                                  {1, 2, 64, 64, {300, 2}, 0, false, false},
+                                                 {4, 2, 16, 24, {0, 5, 130}, 0, true, false},
+                                                 {8, 1, 32, 32, {513}, 6, false, true},
                                                  {3, 40, 16, 20, {290, 40}, 8, true, true},
                                                  {2, 9, 80, 144, {0, 9}, 0, true, false},
                                                  {2, 100, 9, 12, {1, 600}, 0, false, true}}) {

@@ -50,7 +50,7 @@ TEST_CASE("with positions=cache keys and queries rotate to their slot numbers", 
   rotate_to_cache_positions(info, kept, slots);
   const int64_t steps = info.steps();
   std::vector<float> z_hat(static_cast<size_t>(info.num_query_heads * steps * work.value_dim()));
-  attend_slots(work, slots, 0, steps, z_hat.data());
+  SlotAttention(work).run(slots, 0, steps, z_hat.data());
 
   for (int head = 0; head < info.num_query_heads; ++head) {
     const auto& entries = kept.owners[static_cast<size_t>(head)];

@@ -159,7 +159,7 @@ TEST_CASE("unchanged slots give what the fused replay gives", "[replay]") {
   const int64_t steps = trace->info.steps();
   std::vector<float> z_hat(
       static_cast<size_t>(trace->info.num_query_heads * steps * work.value_dim()));
-  attend_slots(work, slots, 0, steps, z_hat.data());
+  SlotAttention(work).run(slots, 0, steps, z_hat.data());
   for (int head = 0; head < trace->info.num_query_heads; ++head) {
     const auto owner = static_cast<size_t>(per_query_head ? head : head / trace->info.group_size());
     std::vector<bool> present(static_cast<size_t>(trace->info.total_len), true);
@@ -204,7 +204,7 @@ TEST_CASE("votes and biases add to the logits of their slots", "[replay]") {
   }
   std::vector<float> a(size);
   std::vector<float> b(size);
-  attend_slots(work, weighted, 0, steps, a.data());
-  attend_slots(work, doubled, 0, steps, b.data());
+  SlotAttention(work).run(weighted, 0, steps, a.data());
+  SlotAttention(work).run(doubled, 0, steps, b.data());
   for (size_t x = 0; x < size; ++x) CHECK(a[x] == Approx(b[x]).margin(kTolerance));
 }

@@ -32,8 +32,12 @@ inline SlotCache slots(const std::vector<Row>& keys, const std::vector<Row>& val
                        int heads = 1) {
   SlotCache cache(0, 0, heads, static_cast<int64_t>(keys[0].size()),
                   static_cast<int64_t>(values[0].size()));
-  for (size_t i = 0; i < keys.size(); ++i)
-    cache.append(static_cast<int64_t>(i), keys[i], values[i]);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const auto slot = static_cast<int64_t>(i);
+    cache.append(slot);
+    std::ranges::copy(keys[i], cache.key(slot).begin());
+    std::ranges::copy(values[i], cache.value(slot).begin());
+  }
   return cache;
 }
 
