@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds and runs every test. Groups, their labels and times are ctest's:
-# `ctest --preset dev -L capture` runs those of a label, `ctest --preset unit` kvsim_tests alone.
+# Installs what is missing, builds and runs every test, of the program that users run. Groups, their
+# labels and times are ctest's: `ctest --preset release -L capture` runs those of a label, `ctest
+# --preset unit` kvsim_tests alone. Groups run side by side, one for each core, but for those that
+# change what others use.
 #   --sanitizers  also with the address, undefined-behaviour and thread sanitizers
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -9,8 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 ensure_packages $PACKAGES $TEST_PACKAGES
 ensure_venv plots "$KVSIM_ROOT/plots/requirements.txt"
 ensure_venv lint "$KVSIM_ROOT/scripts/lint_requirements.txt"
-build release kvsim
-build dev all
+build release kvsim kvsim_tests
 
 cd "$KVSIM_ROOT"
 failed=()
@@ -18,10 +19,18 @@ KVSIM_SKIPPED=$(mktemp "${TMPDIR:-/tmp}/kvsim-skipped.XXXXXX")
 export KVSIM_SKIPPED
 trap 'rm -f "$LOG" "$KVSIM_SKIPPED"' EXIT
 
-# run_groups PRESET: one line with its time for each group, and what a failing one printed.
-run_groups() { ctest --preset "$1" </dev/null || failed+=("$1"); }
+# run_groups PRESET: one line with its time for each group, and what a failing one printed; then the
+# slowest cases of kvsim_tests.
+run_groups() {
+  local folder=build/$1
+  [ "$1" != release ] || folder=build
+  ctest --preset "$1" --parallel "$(nproc)" </dev/null || failed+=("$1")
+  say "slowest cases of kvsim_tests (preset $1):"
+  grep -E '^[0-9]+\.[0-9]+ s: ' "$folder/Testing/Temporary/LastTest.log" | sort -rn |
+    head -n 10 >&2 || true
+}
 
-run_groups dev
+run_groups release
 if [ "${1:-}" = --sanitizers ]; then
   for sanitizer in asan tsan; do
     build $sanitizer kvsim_tests

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Groups of tests that are not in kvsim_tests, one function each. ctest runs them by name and label:
-#   tests/group.sh --list        NAME LABEL of every group
+#   tests/group.sh --list        NAME LABEL of every group, and `alone` if none may run beside it
 #   tests/group.sh NAME          runs one; exit code 77: skipped, and the last line says what is missing
 # They use build/kvsim (KVSIM_BIN names another) and the Python of the scripts' venvs.
 set -euo pipefail
@@ -58,7 +58,7 @@ group_page_script() {   # label: python
   command -v tsc >/dev/null || skip tsc "apt-get install node-typescript"
   tsc -p plots/report/tsconfig.json
 }
-group_page() {   # label: program
+group_page() {   # label: program alone
   [ -x /usr/bin/chromedriver ] || skip chromedriver "apt-get install chromium chromium-driver"
   "$system_python" -c 'import h5py, selenium' 2>/dev/null ||
     skip "selenium or h5py" "apt-get install python3-selenium python3-h5py"
@@ -115,7 +115,7 @@ group_notebooks() {   # label: python
   fi
 }
 # The wheel of the release build, in an environment that has nothing else of kvsim.
-group_wheel() {   # label: python
+group_wheel() {   # label: python alone
   scripts/wheel.sh >/dev/null
   tests/python/test_wheel.sh build/dist
 }
@@ -134,14 +134,14 @@ group_goldens() {   # label: program
 group_install() {   # label: program
   "$system_python" tests/cli/test_install.py
 }
-group_cuda() {   # label: cuda
+group_cuda() {   # label: cuda alone
   [ -x /usr/local/cuda/bin/nvcc ] || command -v nvcc >/dev/null ||
     skip nvcc "https://developer.nvidia.com/cuda-downloads, or apt-get install nvidia-cuda-toolkit"
   cmake --preset cuda >/dev/null
   cmake --build --preset cuda --target kvsim
   scripts/test_cuda.sh build/cuda/kvsim "$plots_python"
 }
-group_readme() {   # label: program
+group_readme() {   # label: program alone
   "$system_python" tests/cli/test_readme.py
 }
 group_independent() {   # label: program
@@ -152,7 +152,7 @@ group_independent() {   # label: program
 
 name=${1:-}
 case $name in
-  --list) sed -n 's/^group_\([a-z0-9_]*\)() {   # label: \([a-z]*\)$/\1 \2/p' tests/group.sh ;;
+  --list) sed -n 's/^group_\([a-z0-9_]*\)() {   # label: \([a-z ]*\)$/\1 \2/p' tests/group.sh ;;
   *)
     declare -F "group_$name" >/dev/null ||
       { echo "tests/group.sh: no group \"$name\"; --list names them" >&2; exit 2; }
