@@ -5,7 +5,8 @@
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
-#include <unistd.h>
+/// Of <unistd.h>, whose files and terminals are none of the simulator's business.
+extern "C" long syscall(long number, ...) noexcept;
 #endif
 
 #include "sim/core/error.hpp"

@@ -379,15 +379,6 @@ TEST_CASE("softcap, attention sinks and both at once enter the replay", "[backen
     }
 }
 
-TEST_CASE("float16 traces are widened without loss", "[backend][replay]") {
-  RandomTraceShape shape;
-  shape.type = ElementType::float16;
-  shape.d = 80;
-  shape.dv = 24;
-  const auto trace = random_trace(shape);
-  check_all_backends(trace->layer, usual_request(trace->layer));
-}
-
 TEST_CASE("later steps may be stored with gaps", "[backend][replay]") {
   RandomTraceShape shape;
   shape.queries = {3, 39, 40, 44, 47, 48};
