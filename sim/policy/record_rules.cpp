@@ -227,7 +227,7 @@ bool budgets_nest(const Settings& settings) {
   return chosen<Allocate>(settings).nests() && chosen<Stage1>(settings).forces_nothing() &&
          !chosen<Constrain>(settings).cuts() && settings.real(keys::std_keep) == 0 &&
          !settings.flag(keys::nested) && selects_entries(settings) && !merges_first(settings) &&
-         !settings.is_fraction(keys::recent) &&
+         !settings.is_fraction(keys::recent) && !settings.is_fraction(keys::first_layer_recent) &&
          !chosen<Queries>(settings).follows_budget(settings) &&
          chosen<Smooth>(settings).drift() == Drift::none;
 }

@@ -53,6 +53,7 @@ std::vector<uint32_t> Selection::protection(int64_t owner, size_t k, int64_t bud
   ProtectRequest request;
   request.settings = &record_.settings;
   request.whitelist = &record_.whitelist;
+  request.layer = scored_.layer;
   request.range = record_.rescored ? scored_.segments[k].range : whole();
   request.first = k == 0;
   request.last = k == last;

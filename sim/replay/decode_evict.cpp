@@ -72,7 +72,7 @@ std::vector<uint8_t> DecodeRun::protection(size_t owner) const {
   const int64_t b = kept_.places[owner];
   const auto& queries = chosen<Queries>(settings_);
   const int64_t newest = std::max(queries.window(settings_, b, work_.info().total_len),
-                                  settings_.share(keys::recent, b));
+                                  newest_protected(settings_, work_.layer(), b));
   const int64_t sinks = settings_.count(keys::sinks);
   std::vector<uint8_t> safe(static_cast<size_t>(cache.size()), 0);
   for (int64_t s = 0; s < cache.size(); ++s) {
@@ -105,7 +105,7 @@ std::vector<int64_t> DecodeRun::victims(size_t owner) const {
     if (!safe[static_cast<size_t>(s)]) open.push_back(s);
   if (!deviations_.empty()) {  // of the rest, those of largest deviation (RoCo)
     const int64_t spread = settings_.decimal(keys::std_keep).floor_times(b) -
-                           settings_.share(keys::recent, b);
+                           newest_protected(settings_, work_.layer(), b);
     const auto count = std::clamp<int64_t>(spread, 0, static_cast<int64_t>(open.size()));
     const SlotStatistic& deviation = *deviations_[owner];
     std::ranges::sort(open, [&](int64_t a, int64_t c) {

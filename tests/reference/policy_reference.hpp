@@ -51,6 +51,7 @@ std::vector<Part> parts_of(const PolicyCase& c);
 
 /// Scores of one layer, [owner][n]; entries that are no candidates hold 0.
 struct Scores {
+  int layer = 0;  ///< the model's index
   std::vector<uint8_t> candidate;
   std::vector<Row> final_score, final_raw;      ///< after normalize; raw: with prior=none
   std::vector<Row> unweighted, unweighted_raw;  ///< before weight

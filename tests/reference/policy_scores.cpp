@@ -438,6 +438,7 @@ Scores score_layer(const PolicyCase& c, const LayerTrace& layer) {
   const auto n = static_cast<size_t>(c.n());
   const auto owners = static_cast<size_t>(c.owners());
   Scores result;
+  result.layer = layer.layer;
   result.candidate.assign(n, 0);
   for (auto* table : {&result.final_score, &result.final_raw, &result.unweighted,
                       &result.unweighted_raw, &result.deviation})

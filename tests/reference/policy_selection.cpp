@@ -44,7 +44,8 @@ std::vector<int64_t> protection(const PolicyCase& c, const Scores& scores, int o
       if (range.contains(i)) append(granted, i);
   for (int64_t i = 0; first && i < c.settings.count("sinks"); ++i)
     if (range.contains(i)) append(granted, i);
-  const int64_t recent = last ? c.share("recent", whole) : 0;
+  int64_t recent = last ? c.share("recent", whole) : 0;
+  if (last && scores.layer == 0) recent = std::max(recent, c.share("first_layer_recent", whole));
   for (int64_t i = range.end - 1; i >= range.begin; --i)
     if (i >= range.end - std::max(window, recent)) append(granted, i);
   const Rational std_keep = Rational::parse(c.settings.text("std_keep"));

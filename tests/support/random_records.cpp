@@ -52,6 +52,7 @@ const std::map<std::string, std::vector<std::string>> kValues = {
     {"whitelist", {"13-15", "middle"}},
     {"sinks", {"1", "3"}},
     {"recent", {"2", "0.3"}},
+    {"first_layer_recent", {"4", "0.6"}},
     {"std_keep", {"0.4"}},
     {"stage1_ratio", {"0", "0.25", "0.8"}},
     {"stage1_mass", {"0.5", "0.99"}},

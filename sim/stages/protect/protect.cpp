@@ -10,7 +10,7 @@ namespace kvsim {
 namespace keys {
 
 const Declare whitelist{{.key = "whitelist",
-                         .place = 601,
+                         .place = 600,
                          .type = ValueType::text,
                          .fallback = "none",
                          .meaning = "spans or ranges a-b joined by + that every head keeps",
@@ -20,7 +20,7 @@ const Declare whitelist{{.key = "whitelist",
                          .always = true,
                          .only_with = {selects_entries_if}}};
 const Declare sinks{{.key = "sinks",
-                     .place = 602,
+                     .place = 601,
                      .type = ValueType::count,
                      .fallback = "0",
                      .meaning = "first entries that are protected",
@@ -28,13 +28,22 @@ const Declare sinks{{.key = "sinks",
                      .always = true,
                      .only_with = {selects_entries_if}}};
 const Declare recent{{.key = "recent",
-                      .place = 603,
+                      .place = 602,
                       .type = ValueType::share,
                       .fallback = "0",
                       .meaning = "newest entries that are protected, but scored all the same",
                       .unit = "entries",
                       .always = true,
                       .only_with = {selects_entries_if}}};
+const Declare first_layer_recent{{.key = "first_layer_recent",
+                                  .place = 603,
+                                  .type = ValueType::share,
+                                  .fallback = "0",
+                                  .meaning = "newest entries that the model's first layer "
+                                             "protects, where more than `recent`",
+                                  .unit = "entries",
+                                  .always = true,
+                                  .only_with = {selects_entries_if}}};
 const Declare std_keep{{.key = "std_keep",
                         .place = 604,
                         .type = ValueType::real,
@@ -53,6 +62,11 @@ const Declare protected_rank{{.key = "protected_rank",
 
 }  // namespace keys
 
+int64_t newest_protected(const Settings& settings, int layer, int64_t budget) {
+  const int64_t recent = settings.share(keys::recent, budget);
+  return layer > 0 ? recent : std::max(recent, settings.share(keys::first_layer_recent, budget));
+}
+
 std::vector<uint32_t> protected_entries(const ProtectRequest& request) {
   const Settings& settings = *request.settings;
   const Range range = request.range;
@@ -69,7 +83,8 @@ std::vector<uint32_t> protected_entries(const ProtectRequest& request) {
   if (request.first)
     for (int64_t i = range.begin; i < std::min(settings.count(keys::sinks), range.end); ++i)
       grant(i);
-  const int64_t recent = request.last ? settings.share(keys::recent, request.budget) : 0;
+  const int64_t recent = request.last ? newest_protected(settings, request.layer, request.budget)
+                                      : 0;
   const int64_t newest = std::max(request.window, recent);
   for (int64_t i = range.end; i-- > std::max(range.begin, range.end - newest);) grant(i);
   if (request.deviation.empty()) return granted;

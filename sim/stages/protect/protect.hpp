@@ -9,7 +9,7 @@
 
 namespace kvsim {
 namespace keys {
-extern const Declare whitelist, sinks, recent, std_keep, protected_rank;
+extern const Declare whitelist, sinks, recent, first_layer_recent, std_keep, protected_rank;
 }
 enum class ProtectedRank { guaranteed, layer_max };  // words of protected_rank
 
@@ -17,6 +17,7 @@ enum class ProtectedRank { guaranteed, layer_max };  // words of protected_rank
 struct ProtectRequest {
   const Settings* settings = nullptr;
   const std::vector<Range>* whitelist = nullptr;  ///< resolved ranges
+  int layer = 0;                                  ///< the model's index l
   Range range;                                    ///< entries of the segment
   bool first = true;                              ///< the segment that holds the sinks
   bool last = true;                               ///< the segment that holds `recent`
@@ -25,6 +26,10 @@ struct ProtectRequest {
   std::span<const double> deviation;   ///< [n] of the owner, for std_keep; may be empty
   std::span<const uint8_t> candidate;  ///< [n]
 };
+
+/// How many of the newest entries a layer protects beside the window (policies.md 6): `recent`, in
+/// the model's first layer `first_layer_recent` where that is more. Fractions multiply `budget`.
+int64_t newest_protected(const Settings& settings, int layer, int64_t budget);
 
 /// Protected entries in the order in which they are granted when they do not all fit: whitelist;
 /// sinks, lowest first; window and recent, newest first; std_keep, largest first (policies.md 6).

@@ -32,6 +32,20 @@ TEST_CASE("protected entries come before any score") {
   CHECK(kept(",recent=0.7", "4") == Entries{1, 5, 6, 7});  // floor(2.8) = 2 of them
 }
 
+TEST_CASE("the first layer may protect more of the newest than the others") {
+  test::SmallRun small = eight();
+  small.layers = {0, 1};
+  small.model_layers = 2;
+  const auto run = small.build();
+  const auto in_layer = [&](const std::string& changes, int layer) {
+    return test::kept_entries(*run, "snapkv,smooth=none,window=1" + changes, "4", 0, layer);
+  };
+  CHECK(in_layer(",first_layer_recent=3", 0) == Entries{1, 5, 6, 7});
+  CHECK(in_layer(",first_layer_recent=3", 1) == Entries{1, 3, 5, 7});
+  CHECK(in_layer(",first_layer_recent=0.99", 0) == Entries{1, 5, 6, 7});  // floor(3.96)
+  CHECK(in_layer(",recent=4,first_layer_recent=3", 0) == Entries{4, 5, 6, 7});
+}
+
 TEST_CASE("what does not fit is granted whitelist first, then sinks, then the newest") {
   CHECK(kept(",sinks=4,recent=3", "5") == Entries{0, 1, 2, 3, 7});
   CHECK(kept(",sinks=4,recent=3", "2") == Entries{0, 1});
