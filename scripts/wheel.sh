@@ -15,7 +15,7 @@ quietly "building the source distribution" "$python" -m build --sdist --no-isola
 build release kvsim
 say "building the wheel"
 quietly "building the wheel" "$python" -m build --wheel --no-isolation -o "$out/linux" \
-  -C build-dir=build .
+  -C build-dir=build -C cmake.define.KVSIM_TESTS=ON .
 quietly "auditwheel repair" env PATH="$KVSIM_CACHE/wheel/bin:$PATH" "$python" -m auditwheel repair \
   --plat auto -w "$out" "$out"/linux/*.whl
 ls "$out"/*.tar.gz "$out"/*.whl
