@@ -63,10 +63,9 @@ def predicted(folder):
     """Rank correlations of the measures shown with the loss, texts set aside."""
     texts = prediction.read(folder, plan.SET_ASIDE, prediction.POLICIES)
     rows = []
-    for name in prediction.SHOWN:
-        cells = zip(*prediction.interval(texts, name))
+    for name, found in prediction.intervals(texts):
         rows.append([f"**{name}**" if name == prediction.BEST else name,
-                     *(f"{m:.2f} [{low:.2f}, {high:.2f}]" for m, low, high in cells)])
+                     *(f"{m:.2f} [{low:.2f}, {high:.2f}]" for m, low, high in zip(*found))])
     return table(["measure", *(f"{b:g}" for b in plan.BUDGETS)], rows)
 
 

@@ -93,6 +93,8 @@ FOUND_PARTS = tuple(f"{FOUND},{change}" for change in (
 MERGING = ("convex", "d2o", "d2o:code", "kvmerger", "keepkv", "keepkv:bias", "keepkv:code",
            "snapkv,merge=convex", "snapkv,merge=d2o", "snapkv,merge=value-fold",
            "snapkv,merge=keepkv-bias")
+# The same entries as of merging policies, dropped: what merging itself is worth.
+UNMERGED = ("convex,merge=drop", "keepkv:code,merge=drop")
 # The set changes over the steps: it is chosen from the run's own queries.
 STEPWISE = ("cam", "cam:expected", "h2o:official", "tova:official", "streaming:official")
 
@@ -112,6 +114,7 @@ GROUPS = {
     "rehearsal": ((FOUND, *FOUND_PARTS), (0.1, 0.2, 0.35, 0.5)),
     "parts": (DEFENSIVE_PARTS + RESTKV_PARTS, (0.1, 0.2, 0.35, 0.5)),
     "merging": (MERGING, BUDGETS),
+    "unmerged": (UNMERGED, BUDGETS),
     "stepwise": (STEPWISE, BUDGETS),
     "added": ((), BUDGETS),
 }

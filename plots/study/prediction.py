@@ -17,6 +17,8 @@ from ..statistics import spearman
 from . import plan
 
 RESAMPLES = 500
+BLOCK = 8             # steps
+HALVES = f"the loss itself, every other {BLOCK} steps, with that at the others"
 GROUPS = ("presets", "variants", "merging", "stepwise")
 POLICIES = plan.EVICTION + plan.MERGING + plan.STEPWISE
 # Losses: retained shares are turned around, so that more is always worse.
@@ -94,6 +96,13 @@ class Text:
         return [spearman(values[chosen, b], self.mean_kl[chosen, b])
                 for b in range(len(self.budgets))]
 
+    def halves(self, chosen=slice(None)):
+        """Spearman over policies of the loss at half of the steps with that at the other half, at
+        each budget: blocks of BLOCK steps in turn."""
+        first = np.arange(self.kl.shape[-1]) // BLOCK % 2 == 0
+        return [spearman(self.kl[chosen, b][:, first].mean(-1),
+                         self.kl[chosen, b][:, ~first].mean(-1)) for b in range(len(self.budgets))]
+
 
 def read(folder, kinds, policies):
     """The texts of these kinds that have been run; says which have not."""
@@ -110,18 +119,25 @@ def read(folder, kinds, policies):
     return texts
 
 
-def interval(texts, name):
-    """Mean correlation over texts per budget, and its 95 % interval over resampled policies and
-    texts."""
+def interval(texts, correlations):
+    """Mean over texts of `correlations(text, policies)` per budget, and its 95 % interval over
+    resampled policies and texts."""
     generator = np.random.default_rng(0)
     drawn = []
     for _ in range(RESAMPLES):
         some = [texts[i] for i in generator.integers(len(texts), size=len(texts))]
         drawn.append(np.mean([
-            text.correlations(name, generator.integers(len(text.policies), size=len(text.policies)))
+            correlations(text, generator.integers(len(text.policies), size=len(text.policies)))
             for text in some], axis=0))
     low, high = np.nanpercentile(drawn, (2.5, 97.5), axis=0)
-    return np.mean([text.correlations(name) for text in texts], axis=0), low, high
+    return np.mean([correlations(text, slice(None)) for text in texts], axis=0), low, high
+
+
+def intervals(texts):
+    """The measures shown, and what one half of the loss says of the other: (name, interval)."""
+    for name in SHOWN:
+        yield name, interval(texts, lambda text, chosen, name=name: text.correlations(name, chosen))
+    yield HALVES, interval(texts, Text.halves)
 
 
 def table(texts, title, count=12):
@@ -142,12 +158,10 @@ def table(texts, title, count=12):
     return order
 
 
-def print_intervals(texts):
+def print_intervals(rows):
     print("\n95 % intervals (policies and texts resampled)")
-    for name in SHOWN:
-        middle, low, high = interval(texts, name)
-        print(f"  {name:58} " + "  ".join(f"{m:.2f} [{a:.2f}, {b:.2f}]"
-                                          for m, a, b in zip(middle, low, high)))
+    for name, found in rows:
+        print(f"  {name:58} " + "  ".join(f"{m:.2f} [{a:.2f}, {b:.2f}]" for m, a, b in zip(*found)))
 
 
 def print_places(texts):
@@ -223,22 +237,21 @@ def plain_ticks(axis):
     axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
 
 
-def draw_measures(texts):
+def draw_measures(budgets, rows):
     """Spearman per budget with intervals, a line per measure."""
-    keys = [style.key(name, style.line_style(i)) for i, name in enumerate(SHOWN)]
+    keys = [style.key(name, style.line_style(i)) for i, (name, _) in enumerate(rows)]
     fig, axes = style.frame("Rank correlation with the model's loss, over policies",
                             "Texts set aside: mean and 95 % interval (policies and texts "
                             "resampled); dotted line: 0.9", 1, 1, 2.6, keys,
                             ("budget (fraction of the prompt kept)", "Spearman's correlation"))
     ax = axes[0, 0]
-    for i, name in enumerate(SHOWN):
-        middle, low, high = interval(texts, name)
-        at = np.array(texts[0].budgets) + 0.006 * (i - 2)
+    for i, (_, (middle, low, high)) in enumerate(rows):
+        at = np.array(budgets) + 0.006 * (i - 2)
         look = style.line_style(i)
         ax.plot(at, middle, **look)
         ax.vlines(at, low, high, color=look["color"], linewidth=0.8)
     ax.axhline(0.9, color=style.REFERENCE, linewidth=0.8, linestyle=":")
-    ax.set_xticks(texts[0].budgets)
+    ax.set_xticks(budgets)
     return fig
 
 
@@ -268,7 +281,8 @@ def main():
               for kinds in (plan.SEARCHED, plan.SET_ASIDE)]
     table(halves[0], "searched half")
     table(halves[1], "half set aside")
-    print_intervals(halves[1])
+    rows = list(intervals(halves[1]))
+    print_intervals(rows)
     print_places(halves[0] + halves[1])
     calibration(*halves)
     hindsight = read(options.folder, plan.SET_ASIDE, POLICIES + plan.HINDSIGHT)
@@ -276,7 +290,7 @@ def main():
     style.use()
     options.out.mkdir(parents=True, exist_ok=True)
     for name, figure in (("prediction_scatter", draw_scatter(halves[1])),
-                         ("prediction_measures", draw_measures(halves[1])),
+                         ("prediction_measures", draw_measures(halves[1][0].budgets, rows)),
                          ("prediction_layers", draw_layers(halves[0] + halves[1]))):
         for ending in ("png", "pdf"):
             style.save(figure, options.out / f"{name}.{ending}")
