@@ -2,7 +2,8 @@
 
 LOSSES.csv are tables of losses as plots/study/losses.py writes them. Prints the tables of
 docs/rehearsal.md, texts that the search did not see, and draws its figure: losses relative to the
-published policy that loses least at that budget.
+published policy that loses least at that budget. With --fresh the texts are all of the tables, none
+of which is in the study.
 """
 
 import argparse
@@ -18,7 +19,8 @@ from . import plan
 BUDGETS = plan.GROUPS["rehearsal"][1]
 ASIDE = tuple(text for text in plan.TEXTS
               if text.kind in plan.SET_ASIDE or text.prompt_tokens != plan.SHORT[0].prompt_tokens)
-SHOWN = (plan.FOUND, "layer-defensivekv,smooth=none", "layer-defensivekv:code", "layer-defensivekv",
+RECENT = f"{plan.FOUND}:recent"
+SHOWN = (plan.FOUND, RECENT, "layer-defensivekv,smooth=none", "layer-defensivekv:code", "layer-defensivekv",
          "defensivekv:code", "cake", "criticalkv", "h2o", "snapkv", "restkv")
 FLOOR = "oracle-mean"
 
@@ -37,9 +39,10 @@ def read(paths):
 class Comparison:
     """Losses of the texts that were set aside."""
 
-    def __init__(self, losses):
+    def __init__(self, losses, fresh=False):
         self.losses = losses
-        self.texts = [text for text in ASIDE
+        texts = dict.fromkeys(text for text, _, _ in losses) if fresh else ASIDE
+        self.texts = [text for text in texts
                       if all((text, plan.FOUND, budget) in losses for budget in BUDGETS)]
         self.best = {budget: self.best_published(budget) for budget in BUDGETS}
 
@@ -71,16 +74,19 @@ def digits(value):
 
 
 def table(title, rows, cell):
+    found = {name: [cell(name, budget) for budget in BUDGETS] for name in rows}
+    found = {name: cells for name, cells in found.items() if set(cells) != {None}}
+    if not found:
+        return
     print(f"\n{title}\n\n| | " + " | ".join(f"{budget:g}" for budget in BUDGETS) + " |")
     print("|---" * (len(BUDGETS) + 1) + "|")
-    for name in rows:
-        cells = [cell(name, budget) for budget in BUDGETS]
-        if any(one is not None for one in cells):
-            print(f"| `{name}` | " + " | ".join("-" if one is None else one for one in cells) + " |")
+    for name, cells in found.items():
+        print(f"| `{name}` | " + " | ".join("-" if one is None else one for one in cells) + " |")
 
 
 def print_tables(found):
-    short = [text for text in found.texts if text in plan.SHORT]
+    short = [text for text in found.texts
+             if text.prompt_tokens == plan.SHORT[0].prompt_tokens]
     print(f"{len(found.texts)} texts: " + ", ".join(text.stem for text in found.texts))
     print("best published: " + ", ".join(f"{b:g} {p}" for b, p in found.best.items()))
 
@@ -97,14 +103,16 @@ def print_tables(found):
         return None if one is None else "{} [{}, {}]".format(*map(digits, one[:3]))
 
     table("relative to the best published", [*SHOWN, FLOOR], relative)
-    table("the worst text", [plan.FOUND], worst)
+    table("the worst text", [plan.FOUND, RECENT], worst)
     table("KL, nats", [plan.FOUND, *dict.fromkeys(found.best.values()), FLOOR],
           lambda policy, budget: None if (logs := found.logs(policy, budget, found.texts)) is None
           else digits(np.exp(logs.mean())))
     table(f"a part changed, relative to all of it ({len(short)} texts)", plan.FOUND_PARTS, part)
     for text in found.texts:
-        print(text.stem, *(digits(found.ratio(plan.FOUND, budget, [text])[0])
-                           for budget in BUDGETS))
+        for policy in (plan.FOUND, RECENT):
+            own = [found.ratio(policy, budget, [text]) for budget in BUDGETS]
+            if all(one is not None for one in own):
+                print(text.stem, policy, *(digits(one[0]) for one in own))
 
 
 def draw(found):
@@ -141,12 +149,14 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("losses", metavar="LOSSES.csv", type=Path, nargs="+")
     parser.add_argument("-o", "--out", required=True, type=Path, metavar="FIGS")
+    parser.add_argument("--fresh", action="store_true",
+                        help="the tables have texts that are not in the study")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    found = Comparison(read(options.losses))
+    found = Comparison(read(options.losses), options.fresh)
     if not found.texts:
         parser.error(f"no text set aside has {plan.FOUND} at every budget")
     print_tables(found)
+    options.out.mkdir(parents=True, exist_ok=True)
     style.use()
     figure = draw(found)
     for ending in ("png", "pdf"):

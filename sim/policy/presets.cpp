@@ -20,6 +20,9 @@ namespace {
 #define CRITICAL SNAPKV "weight=projected-l1,weight_epsilon=0.0001,stage1=ratio,"
 #define CAKE "aggregate=mean-variance,smooth=avg,allocate=cake,"
 #define RESTKV "indicator=output-change,aggregate=ema,smooth=aws,"
+#define REHEARSAL                                                              \
+  "queries=spread,indicator=rehearsal,aggregate=power-mean,power=2,group=max," \
+  "prior=mean-share,prior_share=0.25,weight=projected-l2,allocate=joint,"
 #define FUTURE "queries=future,"
 // The selection of PyramidInfer, on which KeepKV merges.
 #define PYRAMID_WINDOW "window=0.2,aggregate=linear,sinks=4,allocate=cosine,"
@@ -112,10 +115,10 @@ const std::vector<Preset> kPresets = {
      "as published: attention is aggregated first", "ReST-KV repository"},
     {"restkv", "joint", "indicator=output-change-joint,aggregate=ema,smooth=aws",
      "change of the output by all heads that share the entry", "kvsim"},
-    {"rehearsal", "",
-     "queries=spread,indicator=rehearsal,aggregate=power-mean,power=2,group=max,prior=mean-share,"
-     "prior_share=0.25,weight=projected-l2,recent=4,allocate=joint,joint_depth=1",
+    {"rehearsal", "", REHEARSAL "recent=4,joint_depth=1",
      "what the prompt would look at if it were read once more behind itself", "kvsim"},
+    {"rehearsal", "recent", REHEARSAL "recent=0.05,first_layer_recent=0.3,joint_depth=1.5",
+     "more of the newest entries, most in the first layer", "kvsim"},
     {"convex", "", PYRAMID_WINDOW "merge=convex", "the selection of keepkv, slots are plain means",
      "KeepKV Eq. 5"},
     {"cam", "", CAM "merge=cam", "values of the oldest are spread over later slots, by a draw",
