@@ -15,6 +15,7 @@ import numpy as np
 import xarray
 
 from .. import statistics
+from . import runs
 
 KINDS = ("summary", "questions", "fewshot", "needles4")
 TOKENS, SEEDS = 704, (0,)
@@ -84,9 +85,7 @@ def main():
     listed = list(rows(options.folder))
     if not listed:
         parser.error(f"{options.folder}: no KIND_agnostic_{TOKENS}_SEED.presets.loop.nc")
-    with options.out.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([HEADER, *listed])
-    print(options.out)
+    runs.write(options.out, [HEADER, *listed])
 
 
 if __name__ == "__main__":

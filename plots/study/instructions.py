@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import load, losses, statistics
+from . import runs
 
 MEASURES = {
     "loss_directive": "what is missing of the directive's own importance, its own request",
@@ -181,10 +182,7 @@ def main():
     listed = list(rows(options.folder))
     if not listed:
         parser.error(f"{options.folder}: no order_defense_wish_512_*.whitelist.nc")
-    with options.out.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(
-            [["text", "policy", "budget", *MEASURES], *listed])
-    print(options.out)
+    runs.write(options.out, [["text", "policy", "budget", *MEASURES], *listed])
 
 
 if __name__ == "__main__":

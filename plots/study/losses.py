@@ -6,7 +6,6 @@ prints its tables as Markdown.
 """
 
 import argparse
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -107,7 +106,7 @@ def main():
     study = runs.Study(options.folder)
     if study.missing:
         print(f"not run: {len(study.missing)} of text and group, {study.missing[0]} first")
-    write(options.out / "losses.csv", study.rows())
+    runs.write(options.out / "losses.csv", study.rows())
     budgets = plan.BUDGETS
     policies = list(dict.fromkeys(policy for run in study.runs for policy in run.policies))
     rows = [["texts", "policy", "budget", "measure", "mean", "low", "high", "count"]]
@@ -122,7 +121,7 @@ def main():
                               ("nll", "NLL difference, nats")):
             markdown(found, [*SHOWN, *(p for p in policies if p not in SHOWN)], budgets, column,
                      f"{length}: {title}")
-    write(options.out / "losses_summary.csv", rows)
+    runs.write(options.out / "losses_summary.csv", rows)
     groups = {}
     for texts in (plan.SHORT, plan.LONG):
         if run := study.texts((BASE,), (budgets[1],), texts):
@@ -132,12 +131,6 @@ def main():
     for ending in ("png", "pdf"):
         style.save(figure, options.out / f"losses.{ending}")
         print(options.out / f"losses.{ending}")
-
-
-def write(path, rows):
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
-    print(path)
 
 
 if __name__ == "__main__":

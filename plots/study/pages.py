@@ -73,8 +73,6 @@ TABLES = {
     "losses of short texts": lambda study, _: relative(study, plan.SHORT, FEW),
     "losses of long texts": lambda study, _: relative(study, plan.LONG, MANY),
     "losses of merged and stepwise caches": lambda study, _: relative(study, plan.SHORT, MERGED),
-    "losses of merged and stepwise caches, long texts":
-        lambda study, _: relative(study, plan.LONG, MERGED),
     **{f"claims of {paper}, {name} texts": (
         lambda study, _, paper=paper, texts=texts: brief(study, paper, texts))
        for paper in ("DefensiveKV", "ReST-KV", "KeepKV")

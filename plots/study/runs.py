@@ -3,6 +3,7 @@
 A folder holds, per text and group of policies, STEM.GROUP.nc and STEM.GROUP.loop.nc.
 """
 
+import csv
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,13 @@ REPLAYED = {
     "outliers": "share of (layer, step) pairs with retained importance below 0.5",
     "entries": "prompt entries kept, share",
 }
+
+
+def write(path, rows):
+    """A table, header first, as CSV."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+    print(path)
 
 
 @dataclass
