@@ -32,6 +32,7 @@ fragility sample/fragility
 explain sample/explain
 risk_traces traces/risk_traces
 attention_traces traces/attention_traces
+aggregation traces/aggregation-0.5/traces
 keep_rate_traces instructions-512/keep_rate_traces
 keep_rate_ratios sample/keep_rate_ratios
 fairness instructions-512/defense-first/loops/fairness

@@ -29,6 +29,7 @@ step() { stage=$*; say "[$(printf '%3d' $(((SECONDS - started) / 60))) min] $sta
 name() { basename "$1" .h5; }
 says() { local text; text=$("$kvsim" inspect "$1"); grep -q "$2" <<<"$text"; }
 has_span() { says "$1" "^span  *$2"; }
+study() { PYTHONPATH=python "$KVSIM_CACHE/plots/bin/python" -m "kvsim.plots.study.$1" "${@:2}"; }
 # Paths of figures are noise here; they stand in a list.
 draw() { "$kvsim" plot "$@" --overwrite >>"$out/figures.txt"; }
 fresh() { [[ $1 -nt $2 && $1 -nt $kvsim && $1 -nt scripts/reproduce.sh ]]; }
@@ -154,12 +155,13 @@ bias() {
   draw "$out/$(name "$1").debias.nc" -o "$out/$(name "$1")" --only pareto --formats pdf,png,csv
 }
 
-# loop TRACE RECORD...: what the model loses with these and with the constraints of $looped and λ of
-# $debiased, two budgets. Equal kept sets run once; a run of the model takes a second.
+# loop TRACE RECORD...: what the model loses with these, with the constraints of $looped, and with λ
+# of $debiased and a whitelist of one sentence of the defense, two budgets. Equal kept sets run once;
+# a run of the model takes a second.
 debiased=(snapkv:kvpress tova:kvpress streaming:kvpress)
 looped=("${debiased[@]}" h2o:kvpress knorm:kvpress)
 loop() {
-  local trace=$1 file one lambda sets=(random)
+  local trace=$1 file one lambda phrase sets=(random)
   file=$out/$(name "$1")
   shift
   if fresh "$file.loop.nc" "$trace"; then return; fi
@@ -167,7 +169,9 @@ loop() {
   for one in "${looped[@]}"; do
     sets+=("$one" "$one,constrain=fair" "$one,whitelist=defense")
   done
+  phrase=$(study phrase "$trace")
   for one in "${debiased[@]}"; do
+    sets+=("$one,whitelist=$phrase")
     for lambda in 0 0.2 0.6 1; do sets+=("$one,constrain=debias,debias_lambda=$lambda"); done
   done
   mapfile -t sets < <(records "${sets[@]}" "$@")
@@ -187,12 +191,12 @@ needle() {
     knorm keydiff streaming importance oracle-mean
 }
 
-# of_all GROUP: what the traces have of a group of results, in their order; the sample, which has
-# fewer layers and a short prompt, is not averaged with others.
+# of_all GROUP: what the traces have of a group of results, in their order, but for the sample, which
+# has fewer layers and a short prompt.
 of_all() {
   local trace file
   for trace in "${traces[@]}"; do
-    if [ "$(name "$trace")" = sample ] && [ ${#traces[@]} -gt 1 ]; then continue; fi
+    if [ "$(name "$trace")" = sample ]; then continue; fi
     file=$out/$(name "$trace").$1.nc
     if [ -f "$file" ]; then echo "$file"; fi
   done
@@ -287,8 +291,7 @@ together() {
   done
   files=("$out"/order_defense_wish_512_*.whitelist.nc)
   if [ -f "${files[0]}" ]; then
-    PYTHONPATH=python "$KVSIM_CACHE/plots/bin/python" -m kvsim.plots.study.instructions "$out" \
-      -o "$out/instructions.csv" >>"$out/figures.txt"
+    study instructions "$out" -o "$out/instructions.csv" >>"$out/figures.txt"
   fi
 }
 
