@@ -25,7 +25,9 @@ examples
       --prompt-tokens 1024 --seed 0-2 --layers 0,5,10
 
 The same kind, seed and number of tokens always give the same text. The later tokens are a written
-answer, at most --steps of them; kinds with short answers (needles, orders) have fewer. Traces
+answer, at most --steps of them; kinds with short answers (needles, orders) have fewer. A request
+that comes after <compress/> is of the later tokens, too: --answer-tokens counts those of the answer
+alone. Traces
 that the folder already holds are left alone, so an interrupted run is simply started again.
 A trace of SmolLM2-135M with 4096 + 384 tokens and 30 layers takes about 140 MB with window:64
 and 280 MB with all queries.
@@ -58,6 +60,8 @@ def parser() -> Parser:
     add("--prompt-tokens", type=number(int, 64), default=4096, metavar="N",
         help="longest prompt, in tokens (4096)")
     add("--steps", type=number(int, 1), default=384, metavar="T", help="later tokens (384)")
+    add("--answer-tokens", type=number(int, 1), metavar="T",
+        help="of the answer alone, however long the request before it (what --steps leaves)")
     add("--seed", type=whole_numbers, default=[0], metavar="LIST",
         help="of the texts, one or several, such as 0-7 (0)")
     add("--queries", type=query_choice, default="window:64", metavar="all|window:M",
@@ -121,13 +125,17 @@ def make(args: argparse.Namespace) -> None:
         prompt = tokenized(text.prompt, name)
         # What follows <compress/> in the prompt counts as later steps, too.
         forced = len(prompt.ids) - prompt.prompt_len
+        if args.answer_tokens is None and forced >= args.steps:
+            raise CaptureError(f"{stem}: the request after <compress/> has {forced} tokens, --steps "
+                               f"{args.steps} leaves none of the answer: expected more, or "
+                               "--answer-tokens", EXIT_USAGE)
         if args.texts_only:
             print(f"{args.out / stem}.prompt.txt: {prompt.prompt_len} tokens")
             continue
         options = CaptureOptions(
             layers=args.layers,
             window=args.queries,
-            steps=max(1, args.steps - forced),
+            steps=args.answer_tokens or args.steps - forced,
             answer=text.answer,
             stored_type=args.dtype,
             record={

@@ -13,12 +13,12 @@ python=${PYTHON:-$KVSIM_CACHE/torch/bin/python} plots=$KVSIM_CACHE/plots/bin/pyt
 ensure_venv plots plots/requirements.txt
 plan() { PYTHONPATH=python "$plots" -c "from kvsim.plots.study import agnostic as a; print($1)"; }
 kinds=$(plan '" ".join(f"{kind}_agnostic" for kind in a.KINDS)')
-tokens=$(plan a.TOKENS) seeds=$(plan '" ".join(map(str, a.SEEDS))')
+tokens=$(plan a.TOKENS) answer=$(plan a.ANSWER) seeds=$(plan '" ".join(map(str, a.SEEDS))')
 mapfile -t policies < <(plan '"\n".join("--policy\n" + one for one in a.POLICIES)')
 budgets=$(plan '",".join(map(str, a.BUDGETS))')
 
 "$python" data/make_traces.py -o "$dir" --kinds "${kinds// /,}" --prompt-tokens "$tokens" \
-  --steps 192 --seed "${seeds// /,}" --threads "$threads"
+  --answer-tokens "$answer" --seed "${seeds// /,}" --threads "$threads"
 for kind in $kinds; do
   for seed in $seeds; do
     trace=$dir/${kind}_${tokens}_$seed.h5 name=$dir/${kind}_${tokens}_$seed.presets

@@ -19,6 +19,7 @@ from . import runs
 
 KINDS = ("summary", "questions", "fewshot", "needles4")
 TOKENS, SEEDS = 704, (0,)
+ANSWER = 128   # tokens of it, as where the question is known
 BASE = "snapkv"
 POLICIES = (BASE, "criticalkv", "cake", "defensivekv:code", "layer-defensivekv",
             "layer-defensivekv:code", "oracle-mean")
@@ -49,31 +50,46 @@ def read(path):
                 if int(row.get("prompt_tokens", TOKENS)) == TOKENS}
 
 
-def compared(docs):
-    """Losses of each text, relative to the base's in the same form, at BUDGETS; where there are
-    three texts or more, their geometric mean with its interval, too."""
-    forms = {"before": read(docs / "reproduction/agnostic.csv"),
-             "after": read(docs / "losses/losses.csv")}
-    texts = list(dict.fromkeys(key[:2] for key in forms["before"]))
-    header, found = ["policy"], [[f"`{policy}`" + {BASE: ", nats", "oracle-mean": " (hindsight)"}
-                                  .get(policy, "")] for policy in POLICIES]
-    columns = {" ".join(text[:1 + (text[1] != "0")]): [text] for text in texts}
-    if len(texts) > 2:
-        columns["mean over texts"] = texts
-    for name, own in columns.items():
-        for form, losses in forms.items():
-            header.append(f"{name}, {form}")
-            for row, policy in zip(found, POLICIES):
-                row.append(", ".join(relative(losses, own, policy, budget) for budget in BUDGETS))
-    return header, found
+class Losses:
+    """Losses of the same texts compressed before the question and after it, from the files in DOCS:
+    relative to the base's in the same form, of the base itself in nats."""
+
+    def __init__(self, docs):
+        self.forms = {"before": read(docs / "reproduction/agnostic.csv"),
+                      "after": read(docs / "losses/losses.csv")}
+        self.texts = list(dict.fromkeys(key[:2] for key in self.forms["before"]))
+
+    def mean(self, form, texts, policy, budget):
+        """Geometric mean over the texts, with its interval where there are several."""
+        losses = self.forms[form]
+        values = np.array([losses[*text, policy, budget] for text in texts])
+        if policy != BASE:
+            values = values / [losses[*text, BASE, budget] for text in texts]
+        mean, (low, high) = map(np.exp, statistics.over_traces(np.log(values)))
+        return f"{mean:.2f}" + (f" [{low:.2f}, {high:.2f}]" if len(texts) > 1 else "")
 
 
-def relative(losses, texts, policy, budget):
-    values = np.array([losses[*text, policy, budget] for text in texts])
-    if policy != BASE:
-        values = values / [losses[*text, BASE, budget] for text in texts]
-    mean, (low, high) = map(np.exp, statistics.over_traces(np.log(values)))
-    return f"{mean:.2f}" + (f" [{low:.2f}, {high:.2f}]" if len(texts) > 1 else "")
+def named(policy):
+    return f"`{policy}`" + {BASE: ", nats", "oracle-mean": " (hindsight)"}.get(policy, "")
+
+
+def by_text(docs):
+    """A row per text and form, a column per policy, losses at BUDGETS."""
+    losses = Losses(docs)
+    rows = [[" ".join(text[:1 + (text[1] != "0")]), form,
+             *(", ".join(losses.mean(form, [text], policy, budget) for budget in BUDGETS)
+               for policy in POLICIES)]
+            for text in losses.texts for form in losses.forms]
+    return ["text", "compressed", *map(named, POLICIES)], rows
+
+
+def over_texts(docs):
+    """A row per policy and form, a column per budget: means over the texts."""
+    losses = Losses(docs)
+    rows = [[named(policy), form, *(losses.mean(form, losses.texts, policy, budget)
+                                    for budget in BUDGETS)]
+            for policy in POLICIES for form in losses.forms]
+    return ["policy", "compressed", *(f"{budget:g}" for budget in BUDGETS)], rows
 
 
 def main():

@@ -3,9 +3,11 @@
     python -m kvsim.plots.study.instructions build/reproduction -o TABLE.csv
 
 The folder holds what scripts/reproduce.sh makes of texts whose system prompt is met by both
-requests: NAME.whitelist.nc and NAME.debias.nc of both, and NAME.loop.nc, their closed loops. The
-table has a row per text, policy and budget; the tables of docs/reproduction.md are made from it.
-Losses of spans are those of plots/losses.py, and so is what counts as wrecked.
+requests: NAME.whitelist.nc and NAME.debias.nc of both, NAME.loop.nc, their closed loops, and
+NAME.loopsets.nc, of which these are. The table has a row per order of the instructions (which is
+first), text, policy and budget; the tables of docs/reproduction.md are made from it. A whitelisted
+sentence stands at other places in each text: `whitelist=a-b` in the table. Losses of spans are
+those of plots/losses.py, and so is what counts as wrecked.
 """
 
 import argparse
@@ -27,6 +29,8 @@ MEASURES = {
 }
 BASES = ("snapkv:kvpress", "h2o:kvpress", "tova:kvpress", "knorm:kvpress", "streaming:kvpress")
 CHANGES = {"constrain=fair": "fair", "whitelist=defense": "whitelist"}
+SENTENCE = "whitelist=a-b"   # of the defense, as plots/study/phrase.py finds it
+ORDERS = ("defense", "directive")   # which comes first
 # Record, what it is a constraint on: in the order of the table.
 GUARDED = tuple(("snapkv:kvpress," + one, "snapkv:kvpress") for one in (
     "sinks=4,constrain=fair", "constrain=fair,fair_scores=default", "whitelist=defense,sinks=4"))
@@ -38,39 +42,46 @@ ALL_BUDGETS = (0.1, 0.2, *GAIN_BUDGETS)
 LOOP_BUDGETS = (0.3, 0.5)
 
 
-def rows(folder, order="defense", length=512):
+def rows(folder, order, length=512):
     """A row per text, policy and budget of the texts of one order."""
-    wishes = sorted(folder.glob(f"order_{order}_wish_{length}_*.whitelist.nc"))
     seen = set()
-    for wish in wishes:
+    for wish in sorted(folder.glob(f"order_{order}_wish_{length}_*.whitelist.nc")):
         seed = re.search(r"_(\d+)\.whitelist", wish.name).group(1)
-        for group in ("debias", "whitelist"):
-            names = [f"order_{order}_{request}_{length}_{seed}" for request in ("wish", "leak")]
-            opened = [load.open_results(folder / f"{name}.{group}.nc") for name in names]
+        names = [f"order_{order}_{request}_{length}_{seed}" for request in ("wish", "leak")]
+        for group in ("debias", "whitelist", "loopsets"):
+            files = [folder / f"{name}.{group}.nc" for name in names]
+            if not all(one.is_file() for one in files):
+                continue
             loops = [folder / f"{name}.loop.nc" for name in names]
-            opened += [load.open_results(one) for one in loops if one.is_file()]
-            lost = losses.of(load.join_loops(opened))
-            damage = [lost.damage.get(one) for one in (losses.STREAM, *losses.REQUESTS)]
-            for policy in lost.policies:
-                for budget in lost.budgets.tolist():
-                    if (seed, policy, round(budget, 6)) in seen or budget >= 1:
-                        continue
-                    seen.add((seed, policy, round(budget, 6)))
-                    at = {"policy": policy, "budget": budget}
-                    values = [*lost.values.sel(at).values[:, 0],
-                              *(np.nan if one is None else float(one.sel(at).values[0])
-                                for one in damage)]
-                    yield [seed, policy, f"{budget:g}",
-                           *("" if np.isnan(one) else f"{one:.5g}" for one in values)]
+            lost = losses.of(load.join_loops([load.open_results(one) for one in
+                                              (*files, *(one for one in loops if one.is_file()))]))
+            for policy, budget, values in of_text(lost):
+                if (seed, policy, budget) not in seen:
+                    seen.add((seed, policy, budget))
+                    yield [order, seed, policy, budget, *values]
+
+
+def of_text(lost):
+    """(policy, budget, values of MEASURES) of one text below budget 1."""
+    damage = [lost.damage.get(one) for one in (losses.STREAM, *losses.REQUESTS)]
+    for policy in lost.policies:
+        for budget in lost.budgets.tolist():
+            if budget >= 1:
+                continue
+            at = {"policy": policy, "budget": budget}
+            values = [*lost.values.sel(at).values[:, 0],
+                      *(np.nan if one is None else float(one.sel(at).values[0]) for one in damage)]
+            yield (re.sub(r"whitelist=\d+-\d+", SENTENCE, policy), f"{budget:g}",
+                   ["" if np.isnan(one) else f"{one:.5g}" for one in values])
 
 
 class Table:
-    """The rows of the file: arrays over texts by measure, policy and budget."""
+    """The rows of one order: arrays over texts by measure, policy and budget."""
 
-    def __init__(self, path):
+    def __init__(self, path, order="defense"):
         self.values = {}
         with path.open(encoding="utf-8") as file:
-            listed = list(csv.DictReader(file))
+            listed = [row for row in csv.DictReader(file) if row["order"] == order]
         self.texts = sorted({row["text"] for row in listed})
         for row in listed:
             for measure in MEASURES:
@@ -104,13 +115,16 @@ def cell(values, form="{:.3f}", signed=False):
 
 
 def at_budget(table, budget):
-    """Rows of one budget: gain and what the cache as a whole loses."""
+    """Rows of one budget: gain and what the cache as a whole loses, of what was replayed."""
     listed = [(RANDOM, None)]
-    for base in DEBIASED:
-        listed += [(base, None), *((f"{base},{change}", base) for change in CHANGES)]
+    for base in BASES:
+        changes = (*CHANGES, SENTENCE) if base in DEBIASED else CHANGES
+        listed += [(base, None), *((f"{base},{change}", base) for change in changes)]
         listed += [one for one in GUARDED if one[1] == base]
     found = []
     for policy, base in listed:
+        if not np.isfinite(table.get("stream_error", policy, budget)).any():
+            continue
         bad = table.wrecked(policy, base, budget) if base else np.zeros(1, bool)
         found.append([
             f"`{policy}`" + (" ×" if bad.mean() >= 0.5 else ""),
@@ -179,10 +193,10 @@ def main():
     parser.add_argument("folder", metavar="DIR", type=Path)
     parser.add_argument("-o", "--out", required=True, type=Path, metavar="TABLE.csv")
     options = parser.parse_args()
-    listed = list(rows(options.folder))
+    listed = [row for order in ORDERS for row in rows(options.folder, order)]
     if not listed:
-        parser.error(f"{options.folder}: no order_defense_wish_512_*.whitelist.nc")
-    runs.write(options.out, [["text", "policy", "budget", *MEASURES], *listed])
+        parser.error(f"{options.folder}: no order_*_wish_512_*.whitelist.nc")
+    runs.write(options.out, [["order", "text", "policy", "budget", *MEASURES], *listed])
 
 
 if __name__ == "__main__":

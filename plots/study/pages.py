@@ -81,17 +81,23 @@ TABLES = {
 }
 
 
-def of_instructions(make):
-    return lambda docs: table(*make(instructions.Table(docs / "reproduction/instructions.csv")))
+def of_instructions(make, order):
+    return lambda docs: table(*make(instructions.Table(docs / "reproduction/instructions.csv",
+                                                       order)))
 
 
 FROM_DOCS = {
-    "gains of fair eviction and whitelists": of_instructions(instructions.gains),
-    "Pareto fronts of debiasing": of_instructions(instructions.fronts),
-    **{f"instructions at budget {budget:g}": of_instructions(
-        lambda own, budget=budget: instructions.at_budget(own, budget))
-       for budget in instructions.LOOP_BUDGETS},
-    "compressed before the question": lambda docs: table(*agnostic.compared(docs)),
+    f"{name}, {order} first": of_instructions(make, order)
+    for order in instructions.ORDERS for name, make in {
+        "gains of fair eviction and whitelists": instructions.gains,
+        "Pareto fronts of debiasing": instructions.fronts,
+        **{f"instructions at budget {budget:g}": (
+            lambda own, budget=budget: instructions.at_budget(own, budget))
+           for budget in instructions.LOOP_BUDGETS}}.items()
+} | {
+    "compressed before the question, by text": lambda docs: table(*agnostic.by_text(docs)),
+    "compressed before the question, mean over texts":
+        lambda docs: table(*agnostic.over_texts(docs)),
 }
 
 
