@@ -34,64 +34,54 @@ double bias_bound(const BoundSample& sample) {
   return 2 * sample.spread * circle_term(sample.mismatch);
 }
 
-/// Query position `position` of heads first..first+heads-1: their mean, [d]; and the mean of their
-/// sinks' logits, -inf when the layer has none.
-struct MeanQuery {
-  Eigen::VectorXd q;
-  double sink = -std::numeric_limits<double>::infinity();
-};
-MeanQuery mean_query(const LayerTrace& layer, int first, int heads, int64_t row) {
-  MeanQuery mean{Eigen::VectorXd::Zero(layer.q.dim(2)), -std::numeric_limits<double>::infinity()};
-  std::vector<float> one(static_cast<size_t>(layer.q.dim(2)));
-  double sinks = 0;
-  for (int h = first; h < first + heads; ++h) {
-    layer.q.read(h, row, row + 1, one.data());
-    mean.q += Eigen::Map<const Eigen::VectorXf>(one.data(), mean.q.size()).cast<double>() / heads;
-    if (!layer.attention_sink.empty())
-      sinks += static_cast<double>(layer.attention_sink[static_cast<size_t>(h)]) / heads;
-  }
-  if (!layer.attention_sink.empty()) mean.sink = sinks;
-  return mean;
+/// Of the sinks of some heads; no sinks give none.
+std::vector<float> mean_sink(const LayerTrace& layer, int first, int heads) {
+  if (layer.attention_sink.empty()) return {};
+  double sum = 0;
+  for (int h = first; h < first + heads; ++h)
+    sum += static_cast<double>(layer.attention_sink[static_cast<size_t>(h)]);
+  return {static_cast<float>(sum / heads)};
 }
 
-/// Full-cache attention of one mean query, with which pairs are compared.
+/// Full-cache attention of the mean query of some heads, with which pairs are compared.
 class AtQuery {
  public:
-  AtQuery(const LayerTrace& layer, int kv_head, const MeanQuery& query, int64_t visible)
-      : layer_(layer), query_(query.q) {
-    Table<float> keys(visible, layer.k.dim(2)), values(visible, layer.value_dim());
-    layer.k.read(kv_head, 0, visible, keys.data());
-    layer.v.read(kv_head, 0, visible, values.data());
-    using Rows = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-    logits_ = Eigen::Map<const Rows>(keys.data(), visible, keys.columns()).cast<double>() * query_ *
-              layer.scale;
-    values_ = Eigen::Map<const Rows>(values.data(), visible, values.columns())
-                  .cast<double>()
-                  .transpose();  // [dv][visible]
-    const double largest = std::max(query.sink, logits_.maxCoeff());
-    const Eigen::VectorXd weight = (logits_.array() - largest).exp();
-    const double sum = weight.sum() + std::exp(query.sink - largest);
-    log_sum_ = largest + std::log(sum);
-    output_ = values_ * weight / sum;
+  AtQuery(LayerWork& work, int first_head, int heads, int64_t row, int64_t visible)
+      : layer_(work.trace()), query_(mean_queries(layer_, first_head, heads, row, row + 1)),
+        values_(work.values_ahead(first_head / work.group_size(), visible)),
+        logits_(static_cast<size_t>(visible)), output_(static_cast<size_t>(values_.columns())) {
+    Table<float> keys(visible, layer_.k.dim(2));
+    layer_.k.read(first_head / work.group_size(), 0, visible, keys.data());
+    const std::vector<float> sink = mean_sink(layer_, first_head, heads);
+    SlotRows rows;
+    rows.heads = rows.rows = 1;
+    rows.queries = query_.data();
+    rows.segments = {{keys.data(), values_.data(), visible}};
+    rows.sinks = sink.empty() ? nullptr : sink.data();
+    rows.logits = logits_.data();
+    rows.log_sum_exp = &log_sum_;
+    rows.outputs = output_.data();
+    work.backend().attend(layer_, {&rows, 1});
   }
 
   BoundSample sample(const PairMerge& pair) const {
-    const double e = logits_(pair.from), c = logits_(pair.into);
+    const double e = logits_[pair.from], c = logits_[pair.into];
     const double together = log_add(e, c);
-    const Eigen::VectorXd mean = std::exp(e - together) * values_.col(pair.from) +
-                                 std::exp(c - together) * values_.col(pair.into);
-    const Eigen::Map<const Eigen::VectorXf> key(pair.key.data(), query_.size());
-    const double slot = layer_.scale * key.cast<double>().dot(query_) + pair.log_weight;
+    const double share_e = std::exp(e - together), share_c = std::exp(c - together);
+    std::vector<double> mean(output_.size());
+    for (size_t x = 0; x < mean.size(); ++x)
+      mean[x] = share_e * value(pair.from, x) + share_c * value(pair.into, x);
+    double slot = 0;
+    for (size_t x = 0; x < pair.key.size(); ++x)
+      slot += static_cast<double>(pair.key[x]) *
+              static_cast<double>(query_(0, static_cast<int64_t>(x)));
+    slot = layer_.scale * slot + pair.log_weight;
     BoundSample result;
-    result.perturbation = slot_change<float, double>(std::min(1.0, std::exp(together - log_sum_)),
-                                                     slot - together,
-                                                     {mean.data(), pair.value.size()}, pair.value,
-                                                     {output_.data(), pair.value.size()})
+    result.perturbation = slot_change<float, float>(std::min(1.0, std::exp(together - log_sum_)),
+                                                    slot - together, mean, pair.value, output_)
                               .whole;
     for (const uint32_t x : {pair.from, pair.into})
-      result.spread = std::max(
-          result.spread,
-          std::sqrt((values_.colwise() - values_.col(x)).colwise().squaredNorm().maxCoeff()));
+      result.spread = std::max(result.spread, farthest(x));
     result.mismatch = std::max(std::fabs(std::expm1(pair.log_score_from - e)),
                                std::fabs(std::expm1(pair.log_score_into - c)));
     result.scale = pair.scale;
@@ -99,9 +89,22 @@ class AtQuery {
   }
 
  private:
+  double value(int64_t entry, size_t x) const {
+    return static_cast<double>(values_(entry, static_cast<int64_t>(x)));
+  }
+  /// Largest distance of a visible value from that of an entry.
+  double farthest(int64_t entry) const {
+    using Rows = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    const Eigen::Map<const Rows> values(values_.data(), values_.rows(), values_.columns());
+    const Eigen::RowVectorXd own = values.row(entry).cast<double>();
+    return std::sqrt((values.cast<double>().rowwise() - own).rowwise().squaredNorm().maxCoeff());
+  }
+
   const LayerTrace& layer_;
-  Eigen::VectorXd query_, logits_, output_;
-  Eigen::MatrixXd values_;
+  Table<float> query_;         ///< [1][d]
+  Table<float> values_;        ///< [visible][dv]
+  std::vector<float> logits_;  ///< [visible]
+  std::vector<float> output_;  ///< [dv]
   double log_sum_ = 0;
 };
 
@@ -149,8 +152,7 @@ std::vector<std::vector<BoundSample>> bound_samples(LayerWork& work,
     Look& look = looks[static_cast<size_t>(x)];
     const int64_t row = std::ranges::lower_bound(info.query_position, look.position) -
                         info.query_position.begin();
-    const AtQuery at(work.trace(), look.first_head / work.group_size(),
-                     mean_query(work.trace(), look.first_head, look.heads, row), look.position + 1);
+    const AtQuery at(work, look.first_head, look.heads, row, look.position + 1);
     for (const auto& [pair, delay] : look.wanted) look.found.push_back(at.sample(pairs[pair]));
   });
   std::vector<std::vector<BoundSample>> samples(bound_delays().size());

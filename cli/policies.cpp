@@ -160,7 +160,7 @@ Json kind_json(const KindInfo& kind) {
           {"source", kind.source},
           {"keys", kind.keys},
           {"needs", kind.needs},
-          {"only_in_presets", only_in_presets(kind)},
+          {"only_in_presets", find_kind(kind.stage, kind.name).looks_ahead()},
           {"notes", notes_json(notes_of(kind.stage + "=" + kind.name))}};
 }
 

@@ -157,8 +157,8 @@ class Backend {
   virtual std::vector<Table<double>> attention_sums(const LayerTrace& layer,
                                                     const AttentionSumRequest& request) = 0;
 
-  /// Softmax attention over slots (metrics.md 2): scale, softcap, sink and log-weights honoured.
-  /// Of the layer no more is read than these. May be called side by side.
+  /// Softmax attention over slots (metrics.md 2): scale, softcap, sinks and log-weights honoured.
+  /// Of the layer no more is read than scale, softcap and head sizes. May be called side by side.
   virtual void attend(const LayerTrace& layer, std::span<const SlotRows> owners) = 0;
 
   /// Inner products after W_O of pairs of query heads of one group, in float64: |x W^a|^2 is

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/core/array.hpp"
 #include "sim/core/tensor.hpp"
 
 namespace kvsim {
@@ -59,5 +60,10 @@ struct LayerTrace {
 
   int64_t value_dim() const { return v.dim(2); }
 };
+
+/// Rows of the mean query of heads first_head..first_head+heads-1, or of one of them, at stored
+/// query indices begin..end-1: [end - begin][d].
+Table<float> mean_queries(const LayerTrace& layer, int first_head, int heads, int64_t begin,
+                          int64_t end);
 
 }  // namespace kvsim

@@ -57,9 +57,10 @@ class Complaints {
 /// A kind that looks ahead may not be chosen by a user, only by a preset that has it.
 void only_from_preset(const Complaints& complaints, const Settings& original,
                       const Settings& settings, const std::string& stage) {
-  const KindInfo& kind = settings.kind(stage).info();
-  complaints.require(!only_in_presets(kind) || kind.name == original.kind(stage).info().name,
-                     stage + "=" + kind.name + " looks into the future", "an oracle-* preset");
+  const Kind& kind = settings.kind(stage);
+  complaints.require(!kind.looks_ahead() || &kind == &original.kind(stage),
+                     stage + "=" + kind.info().name + " looks into the future",
+                     "an oracle-* preset");
 }
 
 void check_scoring(const Complaints& complaints, const Settings& settings) {
@@ -183,12 +184,6 @@ const std::map<std::string, KeyUse>& key_uses() {
     return all;
   }();
   return uses;
-}
-
-bool only_in_presets(const KindInfo& kind) {
-  if (kind.stage == "queries") return Kinds<Queries>::find(kind.name).looks_ahead();
-  if (kind.stage == "aggregate") return Kinds<Aggregate>::find(kind.name).per_step();
-  return kind.stage == "schedule" && Kinds<Schedule>::find(kind.name).per_step();
 }
 
 std::string usual_votes(const Settings& settings) {

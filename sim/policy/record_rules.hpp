@@ -22,9 +22,6 @@ struct KeyUse {
 /// Of every declared key that has a condition of its own, or none at all.
 const std::map<std::string, KeyUse>& key_uses();
 
-/// Does a kind look into the future, so that only a preset that has it may use it?
-bool only_in_presets(const KindInfo& kind);
-
 /// Keys that the chosen kinds read; others may not be typed, so that no setting is ignored.
 std::set<std::string> used_keys(const Settings& settings);
 

@@ -46,7 +46,6 @@ std::unique_ptr<Estimates> first_estimates(const LayerWork& work, const SlotCach
                   .values(),
         queries.row(line * rows).data());
   SlotRows all;
-  all.first_head = cache.first_head();
   all.heads = count;
   all.rows = rows;
   all.queries = queries.data();
@@ -104,20 +103,6 @@ void append_entry(const LayerTrace& layer, int kv_head, int64_t entry, SlotCache
 }
 
 bool merges(const Settings& settings) { return chosen<Merge>(settings).merges(); }
-
-Table<float> mean_queries(const LayerTrace& layer, int first_head, int heads, int64_t begin,
-                          int64_t end) {
-  Table<float> one(end - begin, layer.q.dim(2));
-  layer.q.read(first_head, begin, end, one.data());
-  if (heads == 1) return one;
-  std::vector<double> sum(one.values().begin(), one.values().end());
-  for (int x = 1; x < heads; ++x) {
-    layer.q.read(first_head + x, begin, end, one.data());
-    for (size_t c = 0; c < sum.size(); ++c) sum[c] += static_cast<double>(one.values()[c]);
-  }
-  for (size_t c = 0; c < sum.size(); ++c) one.values()[c] = static_cast<float>(sum[c] / heads);
-  return one;
-}
 
 std::vector<PairMerge> pairs_made(const MergeOwner& owner, const Settings& settings,
                                   int64_t merged_at) {

@@ -38,11 +38,6 @@ void append_entry(const LayerTrace& layer, int kv_head, int64_t entry, SlotCache
 /// Does the record change more than which entries there are?
 bool merges(const Settings& settings);
 
-/// Rows of the mean query of heads first..first+heads-1, or of one of them, at stored query indices
-/// begin..end-1: [end - begin][d].
-Table<float> mean_queries(const LayerTrace& layer, int first_head, int heads, int64_t begin,
-                          int64_t end);
-
 /// The slots as SlotAttention takes them, log-weights included.
 LayerSlots as_slots(const Compressed& compressed, const Settings& settings);
 

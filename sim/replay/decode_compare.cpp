@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
+#include "sim/backend/rest_attention.hpp"
 #include "sim/core/log_sum.hpp"
 #include "sim/replay/decode_scratch.hpp"
-#include "sim/replay/full_rest.hpp"
 #include "sim/stages/merge/votes.hpp"
 
 namespace kvsim {
@@ -125,11 +125,12 @@ void DecodeRun::compare_merged(size_t owner, int x, const DecodeBlock& block, in
     const std::vector<double> mean = member_mean(cache, s, block.logits(head, step), all.log_mass);
     const std::span<const double> v_m(mean);
     if (all.attention > kNearlyAll) {
-      const FullRest rest = full_rest(work_.trace(), head, block.first_step + step,
-                                      cache.members(s));
+      const int64_t query = work_.info().first_step() + block.first_step + step;
+      const RestAttention rest = rest_attention(work_.backend(), work_.trace(), head, {&query, 1},
+                                                cache.members(s));
       tally.add_change(head, step,
-                       slot_change_beside(all.log_mass - rest.log_mass, logit - all.log_mass, v_m,
-                                          cache.value(s), std::span<const double>(rest.mean)));
+                       slot_change_beside(all.log_mass - rest.log_mass[0], logit - all.log_mass,
+                                          v_m, cache.value(s), rest.mean.row(0)));
       continue;
     }
     const std::span<const float> z(block.z(head, step, cache.value_dim()), mean.size());

@@ -186,8 +186,8 @@ void DecodeRun::attend(size_t owner, const DecodeBlock& block, int64_t step, Dec
   const bool weighs = write_weights(owner);
   scratch.log_sum_exp.resize(static_cast<size_t>(heads));
   SlotRows rows;
-  rows.first_head = cache.first_head();
   rows.heads = heads;
+  rows.sinks = sinks_from(layer, cache.first_head());
   rows.rows = 1;
   rows.queries = queries;
   rows.segments = {{keys_in_place(owner, position), cache.values(), cache.size(),

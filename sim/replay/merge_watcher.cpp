@@ -5,9 +5,9 @@
 #include <limits>
 #include <numeric>
 
+#include "sim/backend/rest_attention.hpp"
 #include "sim/core/log_sum.hpp"
 #include "sim/core/parallel.hpp"
-#include "sim/replay/full_rest.hpp"
 
 namespace kvsim {
 
@@ -96,10 +96,12 @@ void MergeWatcher::see_change(const Row& row, size_t slot, double together, doub
   const std::span<const float> value = slots_.owners[o].v.row(owner.slot[slot]);
   const double attention = std::exp(together - row.full_log_sum_exp);
   if (attention > kNearlyAll) {
-    const FullRest rest = full_rest(work_.trace(), row.head, row.step, members(owner, slot));
-    tally_.add_change(
-        row.head, row.step,
-        slot_change_beside<float>(together - rest.log_mass, defect, mean, value, rest.mean));
+    const int64_t query = work_.info().first_step() + row.step;
+    const RestAttention rest = rest_attention(work_.backend(), work_.trace(), row.head, {&query, 1},
+                                              members(owner, slot));
+    tally_.add_change(row.head, row.step,
+                      slot_change_beside<float>(together - rest.log_mass[0], defect, mean, value,
+                                                rest.mean.row(0)));
     return;
   }
   const std::span<const float> z(

@@ -1,7 +1,6 @@
 #include "sim/replay/per_step.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "sim/core/parallel.hpp"
@@ -36,9 +35,13 @@ class BlockReplay {
         results_(results) {}
 
   void run(const AttentionBlock& block, int64_t first_row) {
-    if (block.kv_head != value_head_) {
-      values_ = work_.values_ahead(block.kv_head, work_.info().total_len);
-      value_head_ = block.kv_head;
+    if (block.kv_head != kv_head_) {
+      const LayerTrace& layer = work_.trace();
+      const int64_t all = work_.info().total_len;
+      keys_ = Table<float>(all, layer.k.dim(2));
+      layer.k.read(block.kv_head, 0, all, keys_.data());
+      values_ = work_.values_ahead(block.kv_head, all);
+      kv_head_ = block.kv_head;
     }
     const bool per_query_head = kept_.front()->per_query_head;
     parallel_for(block.rows, [&](int64_t r) {
@@ -76,37 +79,20 @@ class BlockReplay {
         sure.insert(sure.end(), kept_[b]->spread[owner].begin(), kept_[b]->spread[owner].end());
       std::vector<uint32_t> set = ranked(total, sure, size);
       std::sort(set.begin(), set.end());
-      for (int x = 0; x < count; ++x) {
-        const double log_sum_exp =
-            block.log_sum_exp[static_cast<size_t>((x0 + x) * block.rows + row)];
-        measure(block.attention_row(x0 + x, row), block.columns, log_sum_exp, head0 + x, step, set,
-                guarded, results_[b]);
-      }
+      for (int x = 0; x < count; ++x)
+        measure(block.attention_row(x0 + x, row), head0 + x, step, set, guarded, results_[b]);
+      attend(block.positions[static_cast<size_t>(row)], step, head0, count, set, results_[b].delta);
       if (step + 1 == work_.info().steps()) results_[b].last.owners[owner] = std::move(set);
     }
   }
 
-  /// Sums and output of one query head at one step. `attention` covers all visible entries. Taking
-  /// dropped entries away divides by 1 - their mass M, which is summed from what stays (kept and
-  /// later entries, the sink): 1 - M would cancel.
-  void measure(const float* attention, int64_t columns, double log_sum_exp, int head, int64_t step,
-               const std::vector<uint32_t>& set, const std::vector<uint32_t>& guarded,
-               PerStepResult& result) const {
-    const int64_t n = work_.entries();
-    const auto width = static_cast<size_t>(work_.value_dim());
-    std::vector<double> output(width, 0.0);
-    double mass = 0;
+  /// Sums of one query head at one step.
+  void measure(const float* attention, int head, int64_t step, const std::vector<uint32_t>& set,
+               const std::vector<uint32_t>& guarded, PerStepResult& result) const {
     double kept_attention = 0;
-    const auto take = [&](int64_t entry) {
-      const double a = attention[entry];
-      mass += a;
-      const auto value = values_.row(entry);
-      for (size_t c = 0; c < width; ++c) output[c] += a * static_cast<double>(value[c]);
-    };
     double kept_importance = 0;
     double kept_squares = 0;
     for (const uint32_t entry : set) {
-      take(entry);
       if (leave_out_guarded_ && std::binary_search(guarded.begin(), guarded.end(), entry)) continue;
       kept_attention += static_cast<double>(attention[entry]);
       const double gain = static_cast<double>(attention[entry]) *
@@ -120,19 +106,35 @@ class BlockReplay {
     result.kept_attention(head, step) = kept_attention;
     result.kept_importance(head, step) = kept_importance;
     result.kept_squares(head, step) = kept_squares;
-    for (int64_t i = n; i < columns; ++i) take(i);
-    const auto& sinks = work_.trace().attention_sink;
-    const double sink = sinks.empty()
-                            ? 0.0
-                            : std::exp(static_cast<double>(sinks[static_cast<size_t>(head)]) -
-                                       log_sum_exp);
-    const bool everything = static_cast<int64_t>(set.size()) == n;
-    const auto at = static_cast<size_t>((head * work_.info().steps() + step)) * width;
-    for (size_t c = 0; c < width; ++c) {
-      const double z_hat = output[c] / (mass + sink);
-      result.delta[at + c] = everything
-                                 ? 0.0f
-                                 : static_cast<float>(z_hat - static_cast<double>(z_[at + c]));
+  }
+
+  /// z^ - z of some heads at one step: what is kept and every later entry up to the query.
+  void attend(int64_t position, int64_t step, int first_head, int heads,
+              const std::vector<uint32_t>& set, std::vector<float>& delta) const {
+    const int64_t n = work_.entries(), d = keys_.columns(), width = work_.value_dim();
+    const auto kept = std::ssize(set);
+    if (kept == n) return;  // nothing is lost
+    Table<float> queries(heads, d), keys(kept, d), values(kept, width), outputs(heads, width);
+    const int64_t query = work_.info().first_step() + step;
+    for (int x = 0; x < heads; ++x)
+      work_.trace().q.read(first_head + x, query, query + 1, queries.row(x).data());
+    for (int64_t r = 0; r < kept; ++r) {
+      std::ranges::copy(keys_.row(set[static_cast<size_t>(r)]), keys.row(r).begin());
+      std::ranges::copy(values_.row(set[static_cast<size_t>(r)]), values.row(r).begin());
+    }
+    SlotRows rows;
+    rows.heads = heads;
+    rows.rows = 1;
+    rows.queries = queries.data();
+    rows.segments = {{keys.data(), values.data(), kept},
+                     {keys_.row(n).data(), values_.row(n).data(), position + 1 - n}};
+    rows.sinks = sinks_from(work_.trace(), first_head);
+    rows.outputs = outputs.data();
+    work_.backend().attend(work_.trace(), {&rows, 1});
+    for (int x = 0; x < heads; ++x) {
+      const auto at = static_cast<size_t>(((first_head + x) * work_.info().steps() + step) * width);
+      for (size_t c = 0; c < static_cast<size_t>(width); ++c)
+        delta[at + c] = outputs(x, static_cast<int64_t>(c)) - z_[at + c];
     }
   }
 
@@ -144,8 +146,8 @@ class BlockReplay {
   bool leave_out_guarded_;
   const std::vector<std::vector<Range>>& parts_;
   std::vector<PerStepResult>& results_;
-  Table<float> values_;  ///< [N][dv] of the KV head at work
-  int value_head_ = -1;
+  Table<float> keys_, values_;  ///< [N][d], [N][dv] of the KV head at work
+  int kv_head_ = -1;
 };
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "sim/replay/slots.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 namespace kvsim {
@@ -15,32 +14,6 @@ Table<float> later_rows(const Tensor& tensor, int kv_head, int64_t n) {
 }
 
 }  // namespace
-
-void rotate_key(const TraceInfo& info, int64_t positions, std::span<float> key) {
-  RotationMemory().rotate(info, positions, key);
-}
-
-void RotationMemory::rotate(const TraceInfo& info, int64_t positions, std::span<float> key) {
-  const size_t half = info.rope_inv_freq.size();
-  if (positions != positions_ || cosine_.size() != half) {
-    positions_ = positions;
-    cosine_.resize(half);
-    sine_.resize(half);
-    for (size_t j = 0; j < half; ++j) {
-      const double angle = static_cast<double>(positions) * info.rope_inv_freq[j];
-      cosine_[j] = std::cos(angle);
-      sine_[j] = std::sin(angle);
-    }
-  }
-  for (size_t j = 0; j < half; ++j) {
-    float& a = key[info.rope_interleaved ? 2 * j : j];
-    float& b = key[info.rope_interleaved ? 2 * j + 1 : j + half];
-    const double x = a;
-    const double y = b;
-    a = static_cast<float>(x * cosine_[j] - y * sine_[j]);
-    b = static_cast<float>(x * sine_[j] + y * cosine_[j]);
-  }
-}
 
 LayerSlots slots_of(const LayerWork& work, const KeptSets& kept) {
   LayerSlots slots;
@@ -112,11 +85,12 @@ void SlotAttention::run(const LayerSlots& slots, int64_t first, int64_t steps, f
   for (size_t o = 0; o < owners.size(); ++o) {
     const OwnerSlots& own = slots.owners[o];
     SlotRows& rows = owners[o];
-    rows.first_head = static_cast<int>(o) * heads;
+    const int first_head = static_cast<int>(o) * heads;
     rows.heads = heads;
     rows.rows = steps;
-    rows.queries = queries_.data() + rows.first_head * steps * queries_.columns();
-    const auto kv = static_cast<size_t>(rows.first_head / work_.group_size());
+    rows.queries = queries_.data() + first_head * steps * queries_.columns();
+    rows.sinks = sinks_from(work_.trace(), first_head);
+    const auto kv = static_cast<size_t>(first_head / work_.group_size());
     rows.segments = {{own.k.data(), own.v.data(), own.k.rows(),
                       own.log_weight.empty() ? nullptr : own.log_weight.data()},
                      {later_k_[kv].data(), later_v_[kv].data(), later_k_[kv].rows()}};
@@ -124,12 +98,12 @@ void SlotAttention::run(const LayerSlots& slots, int64_t first, int64_t steps, f
     for (int64_t s = 0; s < steps; ++s)
       ends[s] = own.k.rows() + info.query_position[static_cast<size_t>(row0 + s)] - n + 1;
     rows.seen = ends;
-    rows.outputs = out + rows.first_head * steps * work_.value_dim();
+    rows.outputs = out + first_head * steps * work_.value_dim();
     if (softmax == nullptr) continue;
     SlotSoftmax::Logits& logits = softmax->owners[o];
     logits.columns = rows.slots();
     rows.logits = logits.values.reserve(heads * steps * logits.columns);
-    rows.log_sum_exp = softmax->log_sum_exp.row(rows.first_head).data();
+    rows.log_sum_exp = softmax->log_sum_exp.row(first_head).data();
   }
   work_.backend().attend(work_.trace(), owners);
 }

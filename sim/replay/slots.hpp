@@ -5,6 +5,7 @@
 
 #include "sim/backend/layer_work.hpp"
 #include "sim/core/kept_sets.hpp"
+#include "sim/core/rotation.hpp"
 
 namespace kvsim {
 
@@ -20,20 +21,6 @@ struct OwnerSlots {
 struct LayerSlots {
   bool per_query_head = false;
   std::vector<OwnerSlots> owners;
-};
-
-/// Rotates a key by a number of positions: pairs (x_j, x_{j+d/2}), or (x_2j, x_2j+1) when
-/// interleaved, turn by positions * inv_freq[j].
-void rotate_key(const TraceInfo& info, int64_t positions, std::span<float> key);
-
-/// The same for many keys, most of which turn by as much as the one before.
-class RotationMemory {
- public:
-  void rotate(const TraceInfo& info, int64_t positions, std::span<float> key);
-
- private:
-  int64_t positions_ = 0;
-  std::vector<double> cosine_, sine_;  ///< [d / 2] of `positions_`, or empty
 };
 
 /// The kept entries as slots, unchanged.

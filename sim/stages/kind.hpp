@@ -28,6 +28,9 @@ class Kind {
   Kind(const Kind&) = delete;
   Kind& operator=(const Kind&) = delete;
   const KindInfo& info() const { return info_; }
+  /// Looks at queries after the prompt. Only oracles may: a record cannot choose such a kind unless
+  /// its preset has it.
+  virtual bool looks_ahead() const { return false; }
 
  private:
   KindInfo info_;

@@ -96,7 +96,8 @@ class SlotTile {
       std::fill_n(std::copy_n(x, seen, owner_->logits + row * slots_), slots_ - seen,
                   kMinusInfinity);
     if (owner_->outputs == nullptr && owner_->log_sum_exp == nullptr) return;
-    const float shift = m_.shift[static_cast<size_t>(r)] = kernels_.maximum(x, seen);
+    const float top = kernels_.maximum(x, seen);
+    const float shift = m_.shift[static_cast<size_t>(r)] = top == kMinusInfinity ? 0 : top;
     m_.mass[static_cast<size_t>(r)] = kernels_.exp_row(x, seen, shift, x);
     for (int64_t s = 0; s < seen; ++s) e[s * count_ + r] = x[s];
     for (int64_t s = seen; s < slots_; ++s) e[s * count_ + r] = 0;
@@ -226,16 +227,17 @@ class SlotTile {
 
   /// What is wanted of query `row` of the owner, query `r` of the tile.
   void finish(int64_t row, int64_t r) {
-    const auto head = static_cast<size_t>(owner_->first_head + row / owner_->rows);
     const auto shift = static_cast<double>(m_.shift[static_cast<size_t>(r)]);
     double total = m_.mass[static_cast<size_t>(r)];
-    if (!layer_.attention_sink.empty())
-      total += std::exp(static_cast<double>(layer_.attention_sink[head]) - shift);
+    if (owner_->sinks != nullptr)
+      total += std::exp(static_cast<double>(owner_->sinks[row / owner_->rows]) - shift);
     if (owner_->log_sum_exp != nullptr) owner_->log_sum_exp[row] = shift + std::log(total);
     if (owner_->outputs == nullptr) return;
     const float* const sums = m_.sums.data() + r * stride_;
+    const double divisor = total > 0 ? total : 1;  // nothing is seen
     for (int64_t c = 0; c < width_; ++c)
-      owner_->outputs[row * width_ + c] = static_cast<float>(static_cast<double>(sums[c]) / total);
+      owner_->outputs[row * width_ + c] = static_cast<float>(static_cast<double>(sums[c]) /
+                                                             divisor);
   }
 
   const Kernels& kernels_;

@@ -73,16 +73,19 @@ class OwnerOnDevice {
     bool weighs = false;
     for (const SlotSegment& segment : owner.segments) {
       append_padded(segment.keys, segment.count, trace.k.dim(2), depth_, keys);
-      values.insert(values.end(), segment.values,
-                    segment.values + segment.count * trace.value_dim());
+      if (owner.outputs != nullptr)
+        values.insert(values.end(), segment.values,
+                      segment.values + segment.count * trace.value_dim());
       weighs |= segment.log_weight != nullptr && segment.count > 0;
     }
     append_padded(owner.queries, owner.heads * owner.rows, trace.k.dim(2), depth_, queries);
     upload(memory_.keys, keys, stream);
-    upload(memory_.values, values, stream);
+    if (owner.outputs != nullptr) upload(memory_.values, values, stream);
     upload(memory_.queries, queries, stream);
     if (weighs) weights_ = upload(memory_.weights, log_weights(), stream);
-    if (!trace.attention_sink.empty()) sinks_ = upload(memory_.sinks, trace.attention_sink, stream);
+    if (owner.sinks != nullptr)
+      sinks_ = upload(memory_.sinks, std::vector<float>(owner.sinks, owner.sinks + owner.heads),
+                      stream);
   }
 
   /// Rows whose logits and attention may be on the device together.
@@ -92,7 +95,7 @@ class OwnerOnDevice {
     const Stream& stream = context_.compute;
     memory_.rows.clear();
     for (int64_t r = first; r < first + count; ++r)
-      memory_.rows.add(owner_.first_head + r / owner_.rows, r,
+      memory_.rows.add(r / owner_.rows, r,
                        owner_.seen != nullptr ? owner_.seen[r % owner_.rows] : slots_);
     const RowTable table = memory_.rows.upload(stream);
     float* const logits = memory_.logits.reserve(count * slots_);

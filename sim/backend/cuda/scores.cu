@@ -76,8 +76,9 @@ __global__ void softmax_rows(Softmax p) {
   const float* const x = p.logits + row * p.ld;
   float top = kMinusInfinity;
   for (int64_t i = threadIdx.x; i < p.visible; i += kThreads) top = fmaxf(top, x[i]);
-  const float maximum = static_cast<float>(
+  const float largest = static_cast<float>(
       over_block(static_cast<double>(top), [](double a, double b) { return fmax(a, b); }));
+  const float maximum = largest > kMinusInfinity ? largest : 0;  // nothing is seen
   double sum = 0;
   for (int64_t i = threadIdx.x; i < p.visible; i += kThreads)
     sum += static_cast<double>(expf(x[i] - maximum));
@@ -87,10 +88,10 @@ __global__ void softmax_rows(Softmax p) {
   if (threadIdx.x == 0) {
     p.log_sum_exp[row] = static_cast<double>(maximum) + log(total);
     p.maximum[row] = maximum;
-    p.inverse[row] = 1 / total;
+    p.inverse[row] = total > 0 ? 1 / total : 0;
   }
   if (p.attention == nullptr) return;
-  const float inverse = static_cast<float>(1 / total);
+  const float inverse = total > 0 ? static_cast<float>(1 / total) : 0;
   for (int64_t i = threadIdx.x; i < p.columns; i += kThreads)
     p.attention[row * p.columns + i] = i < p.visible ? expf(x[i] - maximum) * inverse : 0.0f;
 }

@@ -1,8 +1,11 @@
 #include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 #include <vector>
 
+#include "sim/backend/rest_attention.hpp"
 #include "sim/core/parallel.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/notes.hpp"
@@ -18,8 +21,6 @@ constexpr int64_t kEntries = 128;
 constexpr int64_t kColumns = 512;
 /// A squared distance below this share of its parts is taken from the difference itself.
 constexpr double kCancelled = 1e-8;
-/// exp of less than this share of the largest does not show in a float64 sum of any length.
-constexpr double kNegligible = -60;
 
 /// x G y^T.
 double inner(std::span<const double> x, const Table<double>& gram, std::span<const double> y) {
@@ -148,54 +149,34 @@ class OutputChangeRows : public RowIndicator {
     });
   }
 
-  /// The mean of everything else needs logits: they are asked for where an entry is heavy.
+  /// The queries of a head with the same heavy entry are attended to beside it together.
   void find_rests(const AttentionBlock& block) {
-    std::vector<int64_t> positions, numbers;  // of the rows with such entries
-    for (int64_t row = 0; row < block.rows; ++row) {
-      int head = 0;
-      while (head < block.heads && head_row(block, head, row).heavy < 0) ++head;
-      if (head == block.heads) continue;
-      positions.push_back(block.positions[static_cast<size_t>(row)]);
-      numbers.push_back(row);
-    }
-    if (numbers.empty()) return;
-    AttentionRequest request{.kv_head = kv_head_,
-                             .rows = stored_queries(work_, positions, look_ahead_),
-                             .columns = block.columns,
-                             .logits = true};
-    AttentionBlock again;
-    work_.backend().attention(work_.trace(), request, again);
-    parallel_for(again.heads * again.rows, [&](int64_t index) {
-      const int head = static_cast<int>(index / again.rows);
-      const int64_t row = numbers[static_cast<size_t>(index % again.rows)];
-      HeadRow& own = rows_[static_cast<size_t>(head * block.rows + row)];
-      if (own.heavy >= 0)
-        find_rest(again.logit_row(head, index % again.rows), visible(block, row), head, own);
+    std::map<std::pair<int, int64_t>, std::vector<int64_t>> rows;  // of a head and a heavy entry
+    for (int head = 0; head < block.heads; ++head)
+      for (int64_t row = 0; row < block.rows; ++row)
+        if (const int64_t heavy = head_row(block, head, row).heavy; heavy >= 0)
+          rows[{head, heavy}].push_back(row);
+    const std::vector<std::pair<std::pair<int, int64_t>, std::vector<int64_t>>> all(rows.begin(),
+                                                                                    rows.end());
+    parallel_for(std::ssize(all), [&](int64_t index) {
+      const auto& [of, own] = all[static_cast<size_t>(index)];
+      find_rest(block, of.first, static_cast<uint32_t>(of.second), own);
     });
   }
 
-  void find_rest(const float* logits, int64_t visible, int head, HeadRow& own) const {
-    const std::vector<float>& sinks = work_.trace().attention_sink;
-    const int query_head = kv_head_ * work_.group_size() + head;
-    const double sink = sinks.empty() ? -INFINITY
-                                      : static_cast<double>(sinks[static_cast<size_t>(query_head)]);
-    double shift = sink;
-    for (int64_t i = 0; i < visible; ++i)
-      if (i != own.heavy) shift = std::max(shift, static_cast<double>(logits[i]));
-    own.alone = shift == -INFINITY;
-    if (own.alone) return;
-    double mass = std::exp(sink - shift);
-    own.rest.assign(own.output.size(), 0.0);
-    std::vector<float> v(own.rest.size());
-    for (int64_t i = 0; i < visible; ++i) {
-      const double logit = static_cast<double>(logits[i]) - shift;
-      if (i == own.heavy || logit < kNegligible) continue;
-      const double e = std::exp(logit);
-      work_.trace().v.read(kv_head_, i, i + 1, v.data());
-      mass += e;
-      for (size_t c = 0; c < own.rest.size(); ++c) own.rest[c] += e * static_cast<double>(v[c]);
+  void find_rest(const AttentionBlock& block, int head, uint32_t heavy,
+                 const std::vector<int64_t>& rows) {
+    std::vector<int64_t> positions;
+    for (const int64_t row : rows) positions.push_back(block.positions[static_cast<size_t>(row)]);
+    const RestAttention rest = rest_attention(
+        work_.backend(), work_.trace(), kv_head_ * work_.group_size() + head,
+        stored_queries(work_, positions, look_ahead_), {&heavy, 1});
+    for (size_t r = 0; r < rows.size(); ++r) {
+      HeadRow& own = rows_[static_cast<size_t>(head * block.rows + rows[r])];
+      own.alone = rest.log_mass[r] == -INFINITY;
+      const auto mean = rest.mean.row(static_cast<int64_t>(r));
+      own.rest.assign(mean.begin(), mean.end());
     }
-    for (double& x : own.rest) x /= mass;
   }
 
   void score_tile(const AttentionBlock& block, Range tile) {

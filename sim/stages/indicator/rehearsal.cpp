@@ -1,10 +1,10 @@
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
+#include "sim/core/log_sum.hpp"
 #include "sim/core/parallel.hpp"
+#include "sim/core/rotation.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/parameter.hpp"
 
@@ -19,9 +19,6 @@ const Declare rehearsal_steps{{.key = "rehearsal_steps",
                                .unit = "tokens",
                                .low = 1}};
 
-constexpr int64_t kRows = 16;  // moved queries whose logits are made at a time
-constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
-
 /// Attention on the prompt if pieces of the prompt were written once more after it: the query at j
 /// stands at n + j mod H and sees the prompt's keys from there, and beside them, as near as they
 /// were, the keys of its own piece up to itself.
@@ -33,13 +30,22 @@ class RehearsalRows : public RowIndicator {
   void start(const AttentionBlock& block) override {
     if (block.kv_head != kv_head_) keys_ = work_.keys(block.kv_head);
     kv_head_ = block.kv_head;
-    stored_ = stored_queries(work_, block.positions, false);
-    shares_.reserve(block.heads * block.rows * candidates_.size());
-    const int64_t chunks = (block.rows + kRows - 1) / kRows;
-    parallel_for(block.heads * chunks, [&](int64_t task) {
-      const int64_t first = task % chunks * kRows;
-      rehearse(block, static_cast<int>(task / chunks),
-               {first, std::min(block.rows, first + kRows)});
+    const int64_t columns = keys_.rows(), count = block.heads * block.rows;
+    const Table<float> queries = moved_queries(block);
+    SlotRows moved;
+    moved.heads = block.heads;
+    moved.rows = block.rows;
+    moved.queries = queries.data();
+    moved.segments = {{keys_.data(), nullptr, columns}};
+    moved.sinks = sinks_from(work_.trace(), block.kv_head * block.heads);
+    moved.logits = logits_.reserve(count * columns);
+    std::vector<double> log_sum_exp(static_cast<size_t>(count));
+    moved.log_sum_exp = log_sum_exp.data();
+    work_.backend().attend(work_.trace(), {&moved, 1});
+    shares_.reserve(count * candidates_.size());
+    parallel_for(count, [&](int64_t index) {
+      share(block, index, {moved.logits + index * columns, static_cast<size_t>(columns)},
+            log_sum_exp[static_cast<size_t>(index)]);
     });
   }
 
@@ -56,75 +62,45 @@ class RehearsalRows : public RowIndicator {
   }
 
  private:
-  using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-
-  /// Rows `rows` of one head of the block.
-  void rehearse(const AttentionBlock& block, int head, Range rows) {
-    Matrix moved(rows.size(), keys_.columns());
-    for (int64_t r = 0; r < rows.size(); ++r) {
-      const auto at = static_cast<size_t>(rows.begin + r);
-      const int64_t query = stored_[at], position = block.positions[at];
-      work_.trace().q.read(block.kv_head * block.heads + head, query, query + 1, &moved(r, 0));
-      move(work_.entries() + position % steps_ - position, {&moved(r, 0), size(moved.cols())});
+  /// [heads * rows][d] of a block.
+  Table<float> moved_queries(const AttentionBlock& block) const {
+    const std::vector<int64_t> stored = stored_queries(work_, block.positions, false);
+    Table<float> moved(block.heads * block.rows, keys_.columns());
+    RotationMemory rotation;
+    for (int64_t r = 0; r < block.rows; ++r) {
+      const int64_t query = stored[static_cast<size_t>(r)];
+      const int64_t position = block.positions[static_cast<size_t>(r)];
+      for (int x = 0; x < block.heads; ++x) {
+        const auto row = moved.row(x * block.rows + r);
+        work_.trace().q.read(block.kv_head * block.heads + x, query, query + 1, row.data());
+        rotation.rotate(work_.info(), work_.entries() + position % steps_ - position, row);
+      }
     }
-    const Eigen::Map<const Matrix> keys(keys_.data(), keys_.rows(), keys_.columns());
-    const Matrix products = moved * keys.transpose();
-    for (int64_t r = 0; r < rows.size(); ++r)
-      share(block, head, rows.begin + r, {&products(r, 0), size(products.cols())});
-  }
-  static size_t size(int64_t count) { return static_cast<size_t>(count); }
-
-  /// Turns a query to another position (trace-format.md 2, rope/inv_freq).
-  void move(int64_t positions, std::span<float> query) const {
-    const TraceInfo& info = work_.info();
-    const size_t half = info.rope_inv_freq.size();
-    for (size_t j = 0; j < half; ++j) {
-      const double angle = static_cast<double>(positions) * info.rope_inv_freq[j];
-      float& a = query[info.rope_interleaved ? 2 * j : j];
-      float& b = query[info.rope_interleaved ? 2 * j + 1 : j + half];
-      const double x = static_cast<double>(a), y = static_cast<double>(b);
-      a = static_cast<float>(x * std::cos(angle) - y * std::sin(angle));
-      b = static_cast<float>(x * std::sin(angle) + y * std::cos(angle));
-    }
+    return moved;
   }
 
-  double logit(float product) const {
-    const double x = work_.trace().scale * static_cast<double>(product);
-    const double cap = work_.trace().softcap;
-    return cap > 0 ? cap * std::tanh(x / cap) : x;
-  }
-
-  /// Softmax over the prompt's keys, the piece's own, and the sink.
-  void share(const AttentionBlock& block, int head, int64_t row, std::span<const float> products) {
-    const int64_t position = block.positions[size(row)];
-    const std::vector<float>& sinks = work_.trace().attention_sink;
-    const float* const logits = block.logit_row(head, row);
-    const Range piece{position - position % steps_, position + 1};
-    const double sink = sinks.empty()
-                            ? kMinusInfinity
-                            : static_cast<double>(sinks[size(block.kv_head * block.heads + head)]);
-    double top = sink;
-    for (const float product : products) top = std::max(top, logit(product));
-    for (int64_t i = piece.begin; i < piece.end; ++i)
-      top = std::max(top, static_cast<double>(logits[i]));
-    double sum = std::exp(sink - top);
-    for (int64_t i = piece.begin; i < piece.end; ++i)
-      sum += std::exp(static_cast<double>(logits[i]) - top);
-    std::vector<double> mass(products.size());
-    for (size_t i = 0; i < products.size(); ++i)
-      sum += mass[i] = std::exp(logit(products[i]) - top);
-    double* const out = shares_.data() + (head * block.rows + row) * candidates_.size();
+  /// Softmax over the prompt's keys and the sink, whose logits and log-sum-exp are given, and the
+  /// piece's own. `index`: of [heads][rows].
+  void share(const AttentionBlock& block, int64_t index, std::span<const float> logits,
+             double log_sum_exp) {
+    const int64_t row = index % block.rows, position = block.positions[static_cast<size_t>(row)];
+    const int64_t begin = position - position % steps_;
+    const float* const own = block.logit_row(static_cast<int>(index / block.rows), row);
+    const double all = log_add(
+        log_sum_exp, kvsim::log_sum_exp({own + begin, static_cast<size_t>(position + 1 - begin)}));
+    double* const out = shares_.data() + index * candidates_.size();
     for (int64_t i = candidates_.begin; i < candidates_.end; ++i)
-      out[i - candidates_.begin] = mass[size(i)] / sum;
+      out[i - candidates_.begin] = std::exp(static_cast<double>(logits[static_cast<size_t>(i)]) -
+                                            all);
   }
 
   LayerWork& work_;
   Range candidates_;
   int64_t steps_;  // H
   int kv_head_ = -1;
-  Table<float> keys_;            // [n][d] of that KV head
-  std::vector<int64_t> stored_;  // [rows] of the block: index among the stored queries
-  Buffer<double> shares_;        // [heads][rows][candidates]
+  Table<float> keys_;      // [n][d] of that KV head
+  Buffer<float> logits_;   // [heads][rows][n] of moved queries
+  Buffer<double> shares_;  // [heads][rows][candidates]
 };
 
 class Rehearsal : public Indicator {

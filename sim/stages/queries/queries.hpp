@@ -23,8 +23,6 @@ class Queries : public Kind {
   /// The newest entries observe, and are protected.
   virtual bool has_window() const { return false; }
   virtual bool follows_budget(const Settings&) const { return false; }  ///< m depends on B
-  /// Looks at queries after the prompt; only oracles may.
-  virtual bool looks_ahead() const { return false; }
 };
 
 }  // namespace kvsim

@@ -45,6 +45,7 @@ struct PerStep : Schedule {
                   "kvsim",
                   {}}) {}
   bool per_step() const override { return true; }
+  bool looks_ahead() const override { return true; }
 };
 const Register<Schedule, PerStep> per_step;
 

@@ -39,8 +39,8 @@ struct SlotCase {
       values.push_back(numbers(count * shape.dv, 1));
       weights.push_back(numbers(shape.weighted ? shape.heads * count : 0, 3));
     }
-    rows.first_head = layer.info->num_query_heads - shape.heads;
     rows.heads = shape.heads;
+    rows.sinks = sinks_from(layer, layer.info->num_query_heads - shape.heads);
     rows.rows = shape.rows;
     rows.queries = queries.data();
     for (size_t i = 0; i < shape.segments.size(); ++i)
@@ -117,10 +117,7 @@ void check(Backend& backend, const Shape& shape) {
   for (int64_t row = 0; row < rows; ++row) {
     const auto x = row / c.rows.rows;
     const std::vector<double> expected = logits_of(c, x, row % c.rows.rows);
-    const double sink = shape.sink
-                            ? static_cast<double>(
-                                  layer.attention_sink[static_cast<size_t>(c.rows.first_head + x)])
-                            : -kInfinity;
+    const double sink = shape.sink ? static_cast<double>(c.rows.sinks[x]) : -kInfinity;
     double total = std::exp(sink);
     for (size_t s = 0; s < expected.size(); ++s) {
       const double got = static_cast<double>(logits[static_cast<size_t>(row * slots) + s]);
@@ -176,6 +173,47 @@ TEST_CASE("attention over slots brings large logits under one shift", "[backend]
       CHECK(sums[static_cast<size_t>(r)] == Approx(70 + std::log(total)).margin(2e-5));
     }
   }
+}
+
+TEST_CASE("slots with a log-weight of -inf are not seen, and nothing seen is 0",
+          "[backend][attend]") {
+  for (auto& [name, backend] : all_backends())
+    for (const bool sink : {false, true})
+      for (const int64_t rows : {1, 20}) {
+        CAPTURE(name, sink, rows);
+        SlotCase c({2, rows, 16, 16, {300, 4}, 0, sink, true});
+        c.rows.seen = nullptr;
+        c.seen.assign(static_cast<size_t>(rows), c.rows.slots());
+        for (size_t s = 0; s < 600; ++s)
+          if (s % 149 != 0) c.weights[0][s] = -static_cast<float>(kInfinity);
+        std::vector<double> sums(static_cast<size_t>(2 * rows));
+        std::vector<float> outputs(static_cast<size_t>(2 * rows * 16), NAN);
+        c.rows.log_sum_exp = sums.data();
+        c.rows.outputs = outputs.data();
+        backend->attend(c.trace->layer, {&c.rows, 1});
+        for (int64_t row = 0; row < 2 * rows; ++row) {
+          const int64_t x = row / rows;
+          double total = sink ? std::exp(static_cast<double>(c.rows.sinks[x])) : 0, z = 0;
+          const std::vector<double> logits = logits_of(c, x, row % rows);
+          for (size_t s = 0; s < logits.size(); ++s) {
+            total += std::exp(logits[s]);
+            z += std::exp(logits[s]) * c.value(static_cast<int64_t>(s), 3);
+          }
+          CHECK(sums[static_cast<size_t>(row)] == Approx(std::log(total)).margin(kLogitTolerance));
+          CHECK(static_cast<double>(outputs[static_cast<size_t>(row * 16 + 3)]) ==
+                Approx(z / total).margin(1e-5));
+        }
+        c.rows.segments.pop_back();
+        std::ranges::fill(c.weights[0], -static_cast<float>(kInfinity));
+        backend->attend(c.trace->layer, {&c.rows, 1});
+        for (int64_t row = 0; row < 2 * rows; ++row)
+          if (sink)
+            CHECK(sums[static_cast<size_t>(row)] ==
+                  Approx(static_cast<double>(c.rows.sinks[row / rows])));
+          else
+            CHECK(sums[static_cast<size_t>(row)] == -kInfinity);
+        for (const float z : outputs) CHECK(z == 0.0f);
+      }
 }
 
 }  // namespace kvsim::test

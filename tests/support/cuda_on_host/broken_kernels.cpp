@@ -250,8 +250,8 @@ void add_slots(Backend& backend, const LayerTrace& layer, std::vector<double>& o
   std::vector<double> sums(2 * kRows);
   const std::vector<int64_t> seen = {1, 20, 50, 51, 60, 65, 69, 70};
   SlotRows rows;
-  rows.first_head = 1;
   rows.heads = 2;
+  rows.sinks = sinks_from(layer, 1);
   rows.rows = kRows;
   rows.queries = queries.data();
   rows.segments = {{keys.data(), values.data(), 50, weights.data()},
