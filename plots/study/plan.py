@@ -82,12 +82,19 @@ RESTKV_PARTS = (
     "restkv,allocate=ada",
     "restkv,allocate=pyramid",
 )
-# The policy found with kvsim (docs/rehearsal.md), and each of its parts taken away.
+# The policies found with kvsim (docs/rehearsal.md), and each of their parts changed; those of the
+# second run on texts that are not in this study.
 FOUND = "rehearsal"
+RECENT = f"{FOUND}:recent"
 FOUND_PARTS = tuple(f"{FOUND},{change}" for change in (
     "indicator=attention", "queries=last,last_queries=64", "prior=none", "prior_share=1",
     "weight=none", "joint_depth=0", "allocate=ada,ada_floor=0", "allocate=uniform", "aggregate=mean",
     "aggregate=max", "group=mean", "recent=0",
+))
+RECENT_PARTS = tuple(f"{RECENT},{change}" for change in (
+    "indicator=attention", "allocate=uniform", "allocate=ada,ada_floor=0", "prior=none",
+    "weight=none", "aggregate=mean", "queries=last,last_queries=64", "joint_depth=0",
+    "joint_depth=1", "first_layer_recent=0", "recent=0", "prior_share=1", "aggregate=max",
 ))
 # Slots are merged or quantised: the model runs with changed keys and values.
 MERGING = ("convex", "d2o", "d2o:code", "kvmerger", "keepkv", "keepkv:bias", "keepkv:code",
@@ -111,7 +118,7 @@ LEFT_OUT = {
 GROUPS = {
     "presets": (PRESETS + HINDSIGHT, BUDGETS),
     "variants": (VARIANTS + HINDSIGHT_VARIANTS, BUDGETS),
-    "rehearsal": ((FOUND, *FOUND_PARTS), (0.1, 0.2, 0.35, 0.5)),
+    "rehearsal": ((FOUND, RECENT, *FOUND_PARTS), (0.1, 0.2, 0.35, 0.5)),
     "parts": (DEFENSIVE_PARTS + RESTKV_PARTS, (0.1, 0.2, 0.35, 0.5)),
     "merging": (MERGING, BUDGETS),
     "unmerged": (UNMERGED, BUDGETS),

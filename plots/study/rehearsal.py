@@ -19,9 +19,8 @@ from . import plan
 BUDGETS = plan.GROUPS["rehearsal"][1]
 ASIDE = tuple(text for text in plan.TEXTS
               if text.kind in plan.SET_ASIDE or text.prompt_tokens != plan.SHORT[0].prompt_tokens)
-RECENT = f"{plan.FOUND}:recent"
-SHOWN = (plan.FOUND, RECENT, "layer-defensivekv,smooth=none", "layer-defensivekv:code", "layer-defensivekv",
-         "defensivekv:code", "cake", "criticalkv", "h2o", "snapkv", "restkv")
+SHOWN = (plan.RECENT, plan.FOUND, "layer-defensivekv,smooth=none", "layer-defensivekv:code",
+         "layer-defensivekv", "defensivekv:code", "cake", "criticalkv", "h2o", "snapkv", "restkv")
 FLOOR = "oracle-mean"
 
 
@@ -98,18 +97,22 @@ def print_tables(found):
         one = found.ratio(policy, budget)
         return None if one is None else digits(one[3])
 
-    def part(policy, budget):
-        one = found.ratio(policy, budget, short, plan.FOUND)
-        return None if one is None else "{} [{}, {}]".format(*map(digits, one[:3]))
+    def part_of(whole):
+        def part(policy, budget):
+            one = found.ratio(policy, budget, short, whole)
+            return None if one is None else "{} [{}, {}]".format(*map(digits, one[:3]))
+        return part
 
     table("relative to the best published", [*SHOWN, FLOOR], relative)
-    table("the worst text", [plan.FOUND, RECENT], worst)
-    table("KL, nats", [plan.FOUND, *dict.fromkeys(found.best.values()), FLOOR],
+    table("the worst text", [plan.FOUND, plan.RECENT], worst)
+    table("KL, nats", [plan.FOUND, plan.RECENT, *dict.fromkeys(found.best.values()), FLOOR],
           lambda policy, budget: None if (logs := found.logs(policy, budget, found.texts)) is None
           else digits(np.exp(logs.mean())))
-    table(f"a part changed, relative to all of it ({len(short)} texts)", plan.FOUND_PARTS, part)
+    for whole, parts in ((plan.FOUND, plan.FOUND_PARTS), (plan.RECENT, plan.RECENT_PARTS)):
+        table(f"a part of {whole} changed, relative to all of it ({len(short)} texts)", parts,
+              part_of(whole))
     for text in found.texts:
-        for policy in (plan.FOUND, RECENT):
+        for policy in (plan.FOUND, plan.RECENT):
             own = [found.ratio(policy, budget, [text]) for budget in BUDGETS]
             if all(one is not None for one in own):
                 print(text.stem, policy, *(digits(one[0]) for one in own))
@@ -135,7 +138,7 @@ def draw(found):
         at = [budget for budget, _ in points]
         mean, low, high, _ = np.array([one for _, one in points]).T
         ax.plot(at, mean, **look)
-        if policy in (plan.FOUND, FLOOR):
+        if policy in (plan.FOUND, plan.RECENT, FLOOR):
             style.band(ax, at, (low, high), look)
     ax.set_yscale("log")
     style.log_ticks(ax.yaxis)

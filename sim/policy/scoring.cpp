@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <initializer_list>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -22,11 +24,14 @@
 namespace kvsim {
 namespace {
 
-/// A plan at work: grouped scores per variant, and what was observed beside them.
+using GroupedScores = std::vector<Table<double>>;  // per variant [owners][n]
+
+/// A plan at work: grouped scores, and what was observed beside them.
 struct PlanAtWork {
   const ScorePlan* plan = nullptr;
-  std::vector<Table<double>> grouped = {};  // per variant [owners][n]
-  ScoredLayer observed = {};                // mass, deviation, statistic; shared by the variants
+  std::shared_ptr<GroupedScores> grouped = {};  // plans that differ in later stages have the same
+  bool makes_scores = true;                     // or finds those of another plan
+  ScoredLayer observed = {};  // mass, deviation, statistic; shared by the variants
   std::vector<std::unique_ptr<RowConsumer>> consumers = {};
   std::vector<StatisticConsumer*> statistics = {};
   std::optional<Table<double>> factor = {};  // what scores are multiplied with
@@ -60,7 +65,7 @@ void score_entries(LayerWork& work, const SideFiles& files, uint64_t seed, PlanA
       smooth.apply(scoring.settings(), PositionDrift(0), before, row);
     }
   }
-  scoring.grouped.assign(1, std::move(scores));
+  scoring.grouped->assign(1, std::move(scores));
 }
 
 void add_consumers(LayerWork& work, RowsOfLayer& rows, PlanAtWork& scoring) {
@@ -70,9 +75,9 @@ void add_consumers(LayerWork& work, RowsOfLayer& rows, PlanAtWork& scoring) {
     scoring.observed.deviation = Table<double>(scoring.owners(work), work.entries());
   for (const Segment& segment : plan.segments) {
     if (segment.positions.empty()) continue;
-    if (scores_rows(plan.settings))
+    if (scores_rows(plan.settings) && scoring.makes_scores)
       scoring.consumers.push_back(
-          std::make_unique<SegmentScorer>(work, plan, segment, rows, scoring.grouped));
+          std::make_unique<SegmentScorer>(work, plan, segment, rows, *scoring.grouped));
     if (plan.wants_mass)
       scoring.consumers.push_back(std::make_unique<MassConsumer>(
           work, segment, ahead, scoring.of_query_heads(), scoring.observed));
@@ -90,17 +95,21 @@ void add_consumers(LayerWork& work, RowsOfLayer& rows, PlanAtWork& scoring) {
   }
 }
 
-PlanAtWork start(LayerWork& work, const SideFiles& files, uint64_t seed, const ScorePlan& plan) {
-  PlanAtWork scoring{.plan = &plan};
+PlanAtWork start(LayerWork& work, const SideFiles& files, uint64_t seed, const ScorePlan& plan,
+                 std::shared_ptr<GroupedScores>& grouped) {
+  PlanAtWork scoring{.plan = &plan, .makes_scores = grouped == nullptr};
+  if (!grouped) grouped = std::make_shared<GroupedScores>();
+  scoring.grouped = grouped;
   if (plan.wants_token_class)
     scoring.observed.token_class = token_classes(files.token_text(), work.entries());
+  if (!scoring.makes_scores) return scoring;
   if (!scores_rows(plan.settings)) {
     score_entries(work, files, seed, scoring);
   } else {
-    scoring.grouped.resize(plan.free_slots.size());
-    parallel_for(std::ssize(scoring.grouped), [&](int64_t variant) {  // memory is new: it costs
-      scoring.grouped[static_cast<size_t>(variant)] = Table<double>(scoring.owners(work),
-                                                                    work.entries());
+    grouped->resize(plan.free_slots.size());
+    parallel_for(std::ssize(*grouped), [&](int64_t variant) {  // memory is new: it costs
+      (*grouped)[static_cast<size_t>(variant)] = Table<double>(scoring.owners(work),
+                                                               work.entries());
     });
   }
   return scoring;
@@ -185,30 +194,46 @@ void finish_statistics(LayerWork& work, PlanAtWork& scoring) {
     scoring.factor = factors(work, scoring);
 }
 
+void insert_keys(std::initializer_list<const Kind*> kinds, std::set<std::string>& keys) {
+  for (const Kind* kind : kinds) {
+    keys.insert(kind->info().stage);
+    keys.insert(kind->info().keys.begin(), kind->info().keys.end());
+  }
+}
+
+/// What scores depend on up to `group`. Which queries observe is resolved: in `segments`.
+std::set<std::string> read_by_grouping(const Settings& settings) {
+  std::set<std::string> read = {"queries", "granularity", "order"};
+  insert_keys({&chosen<Indicator>(settings), &chosen<Aggregate>(settings),
+               &chosen<Smooth>(settings), &chosen<Group>(settings)},
+              read);
+  return read;
+}
+
 }  // namespace
 
 Settings ScorePlan::read_by_scoring(const Settings& record, bool watches) {
-  // Which queries observe is resolved: in `segments`.
-  std::set<std::string> read = {"queries", "granularity", "order", "weight_epsilon"};
-  std::vector<const Kind*> kinds = {&chosen<Indicator>(record), &chosen<Aggregate>(record),
-                                    &chosen<Smooth>(record),    &chosen<Group>(record),
-                                    &chosen<Prior>(record),     &chosen<Weight>(record),
-                                    &chosen<Normalize>(record)};
-  if (watches) kinds.push_back(&chosen<Allocate>(record));
-  for (const Kind* kind : kinds) {
-    read.insert(kind->info().stage);
-    read.insert(kind->info().keys.begin(), kind->info().keys.end());
-  }
+  std::set<std::string> read = read_by_grouping(record);
+  read.insert("weight_epsilon");
+  insert_keys({&chosen<Prior>(record), &chosen<Weight>(record), &chosen<Normalize>(record)}, read);
+  if (watches) insert_keys({&chosen<Allocate>(record)}, read);
   return record.only(read);
 }
 
 bool ScorePlan::looks_ahead() const { return chosen<Queries>(settings).looks_ahead(); }
 
 std::string ScorePlan::key() const {
+  return fmt::format("{:d}{:d}{:d}{:d}{:d}{}", wants_unweighted, wants_mass, wants_deviation,
+                     wants_statistic, wants_token_class, key_of(settings));
+}
+
+std::string ScorePlan::grouping_key() const {
+  return key_of(settings.only(read_by_grouping(settings)));
+}
+
+std::string ScorePlan::key_of(const Settings& read) const {
   std::string text;
-  for (const auto& [name, value] : settings.values()) text += name + "=" + value + "|";
-  text += fmt::format("{:d}{:d}{:d}{:d}{:d}", wants_unweighted, wants_mass, wants_deviation,
-                      wants_statistic, wants_token_class);
+  for (const auto& [name, value] : read.values()) text += name + "=" + value + "|";
   for (const Segment& s : segments) {
     text += fmt::format("|{}-{} {}-{} {} {}+{}:", s.range.begin, s.range.end, s.candidates.begin,
                         s.candidates.end, s.window, s.rows_before, s.rows_after);
@@ -228,12 +253,15 @@ std::vector<std::vector<std::shared_ptr<ScoredLayer>>> score_layer(
   scorings.reserve(plans.size());  // consumers keep pointers into theirs
   std::vector<RowConsumer*> consumers;
   RowsOfLayer rows(work);
+  std::map<std::string, std::shared_ptr<GroupedScores>> grouped;
   for (const ScorePlan* plan : plans) {
-    PlanAtWork& scoring = scorings.emplace_back(start(work, files, seed, *plan));
+    PlanAtWork& scoring = scorings.emplace_back(
+        start(work, files, seed, *plan, grouped[plan->grouping_key()]));
     add_consumers(work, rows, scoring);
     for (const auto& consumer : scoring.consumers) consumers.push_back(consumer.get());
   }
   run_consumers(work, consumers);
+  grouped.clear();
   std::vector<std::vector<std::shared_ptr<ScoredLayer>>> results(plans.size());
   std::vector<std::pair<size_t, size_t>> unfinished;  // plan and variant
   for (size_t p = 0; p < plans.size(); ++p) {
@@ -246,10 +274,11 @@ std::vector<std::vector<std::shared_ptr<ScoredLayer>>> score_layer(
     const auto [p, variant] = unfinished[static_cast<size_t>(at)];
     PlanAtWork& scoring = scorings[p];
     // Scores that do not depend on the variant are there once.
-    if (scoring.grouped.size() == results[p].size())
-      results[p][variant] = finish_variant(work, scoring, std::move(scoring.grouped[variant]));
+    GroupedScores& scores = *scoring.grouped;
+    if (scores.size() == results[p].size() && scoring.grouped.use_count() == 1)
+      results[p][variant] = finish_variant(work, scoring, std::move(scores[variant]));
     else
-      results[p][variant] = finish_variant(work, scoring, scoring.grouped.front());
+      results[p][variant] = finish_variant(work, scoring, scores[scores.size() == 1 ? 0 : variant]);
   });
   return results;
 }

@@ -36,7 +36,11 @@ struct ScorePlan {
   std::set<int> layers = {};       ///< those that some record does not skip
 
   bool looks_ahead() const;
-  std::string key() const;  ///< names all that scores depend on
+  std::string key() const;           ///< names all that scores depend on
+  std::string grouping_key() const;  ///< the same of what they are up to `group`
+
+ private:
+  std::string key_of(const Settings& read) const;
 };
 
 /// Runs the scoring stages of all plans over one layer. Plans that observe with the same queries

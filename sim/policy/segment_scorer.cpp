@@ -11,7 +11,7 @@ SegmentScorer::SegmentScorer(LayerWork& work, const ScorePlan& plan, const Segme
     : RowConsumer(segment, plan.looks_ahead()), work_(work), plan_(plan), settings_(plan.settings),
       indicator_(chosen<Indicator>(settings_)), aggregate_(chosen<Aggregate>(settings_)),
       smooth_(chosen<Smooth>(settings_)), heads_(work, settings_), results_(results),
-      rows_(rows.rows(settings_, segment)), made_(rows.memory()),
+      rows_(rows.rows(settings_, segment, waits_for_layer())), made_(rows.memory()),
       after_(plan.steps.after_aggregate()) {
   const auto columns = static_cast<size_t>(segment.candidates.size());
   if (heads_.whole_layer() && !groups_before())

@@ -11,16 +11,16 @@ void SharedRows::start(const AttentionBlock& block, int64_t first_row) {
   prepared_ = wanted;
 }
 
-std::shared_ptr<SharedRows> RowsOfLayer::rows(const Settings& settings, const Segment& segment) {
+std::shared_ptr<SharedRows> RowsOfLayer::rows(const Settings& settings, const Segment& segment,
+                                              bool rows_outer) {
   const auto& indicator = chosen<Indicator>(settings);
   // Rows can depend on nothing but what they are given: the values that name them.
   std::set<std::string> keys(indicator.info().keys.begin(), indicator.info().keys.end());
   keys.insert({"indicator", "queries"});
   const Settings given = settings.only(keys);
-  // These decide which blocks come, and in which order.
-  keys.insert({"granularity", "group", "order"});
-  const Name name{settings.only(keys).values(), segment.candidates.begin, segment.candidates.end,
-                  segment.positions};
+  // The pass decides in which order blocks come: it is shared by those who want the same one.
+  const Name name{given.values(), segment.candidates.begin, segment.candidates.end,
+                  segment.positions, rows_outer};
   auto& found = rows_[name];
   if (found == nullptr) {
     found = std::make_shared<SharedRows>(indicator.rows(work_, given, segment));

@@ -26,14 +26,15 @@ class SharedRows {
 class RowsOfLayer {
  public:
   explicit RowsOfLayer(LayerWork& work) : work_(work) {}
-  /// Null for indicators without rows.
-  std::shared_ptr<SharedRows> rows(const Settings& settings, const Segment& segment);
+  /// Null for indicators without rows. `rows_outer`: of the pass that shows the blocks.
+  std::shared_ptr<SharedRows> rows(const Settings& settings, const Segment& segment,
+                                   bool rows_outer);
   /// Memory for whoever works on a block, until the next one does.
   std::shared_ptr<Buffer<double>> memory() { return memory_; }
 
  private:
   using Name =
-      std::tuple<std::map<std::string, std::string>, int64_t, int64_t, std::vector<int64_t>>;
+      std::tuple<std::map<std::string, std::string>, int64_t, int64_t, std::vector<int64_t>, bool>;
   LayerWork& work_;
   std::shared_ptr<Buffer<double>> memory_ = std::make_shared<Buffer<double>>();
   std::map<Name, std::shared_ptr<SharedRows>> rows_;

@@ -153,6 +153,13 @@ class Spaces(WithTexts):
             compared += 1
         self.assertGreater(compared, 20)
 
+    def test_a_key_that_the_base_changes_goes_where_it_takes_no_effect(self):
+        drawn = self.drawn({"smooth": ["none", "avg"], "window": [4, 8]},
+                           base="snapkv,window=8,kernel=5")
+        self.assertEqual({record for record, _ in drawn},
+                         {f"snapkv,window={window},smooth=none" for window in (4, 8)} |
+                         {f"snapkv,window={window},smooth=avg,kernel=5" for window in (4, 8)})
+
     def test_several_bases_are_a_choice(self):
         records = [record for record, _ in
                    self.drawn({"window": [8, 16]}, ["snapkv", "adakv"], count=12)]
@@ -190,6 +197,10 @@ class Files(WithTexts):
         self.refused('objective: budgets: found 0.3, expected some of budgets, 0.2, 0.5',
                      objective={"budgets": [0.3]})
         self.refused('unknown metric', objective={"variable": "stream_eror"})
+        self.refused('objective: reference is missing: several variables',
+                     objective={"variable": ["stream_error_rms", "output_error_mean"]})
+        self.refused('objective: variable: found [], expected the name of a variable, or a list',
+                     objective={"variable": []})
         self.refused('several objectives cannot be pruned', objective=[{}, {"budgets": [0.2]}],
                      pruner={"kind": "median"})
         self.refused('found 4, expected an odd integer', start=["snapkv,window=8,kernel=4"])
@@ -236,6 +247,23 @@ class Searches(WithTexts):
                                sum(logs) / 4, places=5)
         for name in ("candidates.csv", "summary.txt", "figures/history.png"):
             self.assertTrue((self.folder / "study" / name).exists(), name)
+
+    def test_several_variables_are_judged_by_their_geometric_mean(self):
+        names = ["stream_error_rms", "stream_perturbation_rms"]
+        own = {}
+        for variable in [*names, names]:
+            objective = {"variable": variable, "reference": "snapkv,window=8"}
+            found = kvsim.search(self.document(trials=3, objective=objective),
+                                 self.folder / "-".join(variable), report=variable == names)
+            title = next(name for name in found.trials if name.startswith("ln "))
+            own[title] = list(found.trials[title])
+        first, second, both = own.values()
+        self.assertNotEqual(first[2], second[2])
+        for a, b, c in zip(first, second, both):
+            self.assertAlmostEqual(c, (a + b) / 2, places=9)
+        self.assertIn("ln geometric mean of stream_error_rms · stream_perturbation_rms / "
+                      "snapkv,window=8", own)
+        self.assertIn("stream_perturbation_rms relative to snapkv,window=8", found.report)
 
     def test_a_search_finds_what_a_grid_finds(self):
         vary = {"smooth": ["none", "avg", "max"], "window": [4, 8, 16], "group": ["max", "mean"]}

@@ -20,17 +20,22 @@ LOOP = "closed_loop"   # `variable` of an objective: what the model itself loses
 
 @dataclass(frozen=True)
 class Objective:
-    """A variable of a results file at some budgets; against a reference by its logarithm."""
+    """A variable of a results file at some budgets, or several; against a reference by logarithms."""
 
-    variable: str = "stream_error_rms"
+    variables: tuple[str, ...] = ("stream_error_rms",)   # several: the geometric mean of them
     reference: str = ""             # a record; empty: the value itself
     direction: str = "minimize"
     budgets: tuple[str, ...] = ()   # as typed; empty: all of the search
 
     @property
     def title(self) -> str:
-        text = f"ln {self.variable} / {self.reference}" if self.reference else self.variable
+        text = f"ln {self.name} / {self.reference}" if self.reference else self.name
         return text + (f" at {', '.join(self.budgets)}" if self.budgets else "")
+
+    @property
+    def name(self) -> str:
+        one = " · ".join(self.variables)
+        return one if len(self.variables) == 1 else f"geometric mean of {one}"
 
 
 @dataclass(frozen=True)
@@ -168,11 +173,16 @@ def _found(file: Path, folder: Path) -> Path:
 def objective_of(given: Any, where: str) -> Objective:
     table = Table(given, where)
     one = Objective(
-        variable=table.take("variable", str, Objective.variable, "the name of a variable", bool),
+        variables=table.texts("variable", Objective.variables),
         reference=table.take("reference", str, "", "a record"),
         direction=table.word("direction", ("minimize", "maximize"), "minimize"),
         budgets=budget_list(table, "budgets"))
     table.done()
+    if not one.variables or not all(one.variables):
+        raise table.wrong("variable", list(one.variables), "the name of a variable, or a list")
+    if len(one.variables) > 1 and not one.reference:
+        raise UsageError(f"{where}: reference is missing: several variables have a mean only "
+                         "relative to a record's")
     return one
 
 
@@ -189,7 +199,7 @@ def objectives_of(table: Table, budgets: tuple[str, ...], base: str) -> tuple[Ob
             if budget not in budgets:
                 raise UsageError(f"{table.where}: objective: budgets: found {budget}, expected "
                                  f"some of budgets, {', '.join(budgets)}")
-    loops = [one.variable.split(".")[0] == LOOP for one in found]
+    loops = [name.split(".")[0] == LOOP for one in found for name in one.variables]
     if any(loops) and not all(loops):
         raise UsageError(f"{table.where}: objective: all of the closed loop, or none")
     return found

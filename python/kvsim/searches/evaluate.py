@@ -26,7 +26,7 @@ class Replayer:
 
     def __init__(self, config: SearchConfig, threads: int | None = None, model: str | None = None):
         self.budgets = config.budgets
-        self.variables = sorted({one.variable for one in config.objectives})
+        self.variables = sorted({name for one in config.objectives for name in one.variables})
         self.settings = dict(config.replay)
         self.threads = threads
         self.model = model
@@ -123,15 +123,23 @@ def objective_value(objective: Objective, budgets: Sequence[str], measured: Sequ
     chosen = [budgets.index(one) for one in objective.budgets or budgets]
     total = []
     for number, one in enumerate(measured):
+        values = by_budget(objective, one, reference[number])
         for b in chosen:
-            value = one[objective.variable][b]
-            if objective.reference:
-                value = log_ratio(value, reference[number][objective.variable][b])
-            if not math.isfinite(value):
-                raise ValueError(f"{objective.variable} at budget {budgets[b]} is "
-                                 f"{one[objective.variable][b]:g}")
-            total.append(value)
+            if not math.isfinite(values[b]):
+                raise ValueError(f"{objective.name} at budget {budgets[b]} is "
+                                 + ", ".join(f"{one[name][b]:g}" for name in objective.variables))
+            total.append(values[b])
     return float(np.mean(total))
+
+
+def by_budget(objective: Objective, measured: Measured, reference: Measured) -> list[float]:
+    """Per budget of the search: the value, or the logarithm of what it is of the reference's,
+    mean over the objective's variables."""
+    if not objective.reference:
+        return measured[objective.variables[0]]
+    logs = [[log_ratio(a, b) for a, b in zip(measured[name], reference[name])]
+            for name in objective.variables]
+    return [sum(one) / len(one) for one in zip(*logs)]
 
 
 def log_ratio(value: float, reference: float) -> float:

@@ -44,8 +44,8 @@ def write(study: Study, report: Report | None = None) -> list[Path]:
 
 def label(objective: Objective) -> str:
     if not objective.reference:
-        return objective.variable
-    return f"{objective.variable} relative to {objective.reference}"
+        return objective.name
+    return f"{objective.name} relative to {objective.reference}"
 
 
 def scaled(ax, objective: Objective, axis: str = "y") -> None:
@@ -187,8 +187,7 @@ def front(study: Study, complete: Sequence[FrozenTrial]):
 
 def reported(study: Study, report: Report, variable: str):
     """Policies by budget over the texts set aside, the best of the search first."""
-    objective = next((one for one in study.config.objectives if one.variable == variable),
-                     Objective(variable, report.reference))
+    objective = report.objective(variable)
     table = report.table(variable, objective)
     budgets = list(study.config.budgets)
     records = list(table)[:style.PAGE_POLICIES]

@@ -12,9 +12,9 @@ from ..errors import UsageError
 from ..plots import statistics
 from ..program import options, run
 from .config import Objective
-from .evaluate import Measured, read_variables, run_closed_loop
+from .evaluate import Measured, log_ratio, read_variables, run_closed_loop
 from .study import Study
-from .summary import counts, counts_text, log_ratio, number_of, write_csv
+from .summary import counts, counts_text, number_of, write_csv
 
 LOOP_LOSS = "kl_divergence_mean"
 MOST = 16   # candidates of a front that are measured
@@ -40,7 +40,8 @@ class Report:
         self.canonical = {one: names[one][0] for one in self.others}
         self.records = list(dict.fromkeys([*self.best, *self.canonical.values()]))
         self.reference = self.canonical[references[0]] if references else ""
-        self.variables = sorted({one.variable for one in study.config.objectives})
+        self.variables = sorted({name for one in study.config.objectives
+                                 for name in one.variables})
         self.folder = study.folder.path / "report"
         self.values: dict[str, list[dict[str, Measured]]] = {}   # variable -> per text
 
@@ -107,15 +108,16 @@ class Report:
         lines.append(f"no text of one list has {' or '.join(self.study.config.apart)} of one of "
                      f"the other" if apart else "the texts differ in their content alone")
         lines += self._openings()
-        variables = [(one, self._objective(one)) for one in self.variables]
-        if self.closed_loop and LOOP_LOSS not in self.variables:
-            variables.append((LOOP_LOSS, Objective(LOOP_LOSS, self.reference)))
-        for variable, objective in variables:
-            lines += ["", *self._table(variable, objective)]
+        loss = [LOOP_LOSS] if self.closed_loop and LOOP_LOSS not in self.variables else []
+        for variable in self.variables + loss:
+            lines += ["", *self._table(variable, self.objective(variable))]
         return "\n".join(lines)
 
-    def _objective(self, variable: str) -> Objective:
-        return next(one for one in self.study.config.objectives if one.variable == variable)
+    def objective(self, variable: str) -> Objective:
+        """One variable alone, against what the search's objectives compare it with."""
+        own = next((one for one in self.study.config.objectives if variable in one.variables), None)
+        reference = self.reference if own is None else own.reference
+        return Objective((variable,), reference, own.direction if own else "minimize")
 
     def _openings(self) -> list[str]:
         if not self.before:

@@ -139,8 +139,11 @@ class Space:
                     continue
                 typed[key] = settings[key] = axis.suggest(trial)
         used = self.declared.used(settings)   # a kind that was chosen later may rule a key out
-        return base + "".join(f",{key}={typed[key]}" for key in self.declared.keys
-                              if key in typed and key in used)
+        preset, *changes = base.split(",")
+        own = dict(one.split("=", 1) for one in changes)
+        settings = own | typed   # a key that the base changes may be ruled out, too
+        return preset + "".join(f",{key}={settings[key]}" for key in self.declared.keys
+                                if key in settings and key in used)
 
     def params_of(self, record: str) -> dict[str, Any]:
         """The parameters that give a record, for a search to start from."""

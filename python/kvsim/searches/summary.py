@@ -12,7 +12,7 @@ import pandas
 from optuna.trial import FrozenTrial, TrialState
 
 from .config import Objective
-from .evaluate import Measured, log_ratio
+from .evaluate import Measured, by_budget
 from .study import Study, look_key
 
 LEAST = 16   # candidates with a key before its importance is told
@@ -66,10 +66,7 @@ def relative(objective: Objective, budgets: Sequence[str], measured: Sequence[Me
     """[texts, budgets]: ln of value over reference, or the value where there is none."""
     rows = []
     for one, other in zip(measured, reference):
-        values = one[objective.variable]
-        if objective.reference:
-            against = other[objective.reference][objective.variable]
-            values = [log_ratio(a, b) for a, b in zip(values, against)]
+        values = by_budget(objective, one, other.get(objective.reference, {}))
         rows.append([values[budgets.index(b)] for b in objective.budgets or budgets])
     return np.array(rows)
 
@@ -135,8 +132,8 @@ def objective_lines(study: Study, objective: Objective, best: Sequence[FrozenTri
     """A table of the best candidates by budget."""
     budgets = list(objective.budgets or study.config.budgets)
     kind = "geometric mean" if objective.reference else "mean"
-    what = f"{objective.variable} relative to {objective.reference}" if objective.reference else \
-        objective.variable
+    what = f"{objective.name} relative to {objective.reference}" if objective.reference else \
+        objective.name
     lines = [f"{what} ({objective.direction}; {kind} over "
              f"{number_of(study.searched, 'text')})",
              "  " + "".join(f"{b:>9}" for b in budgets) + f"{'all':>9}  candidate"]

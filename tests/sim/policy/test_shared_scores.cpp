@@ -23,8 +23,11 @@ const Declare example_newest{{.key = "example_newest",
 
 class NewestRows : public Aggregation {
  public:
+  static inline int made = 0;
   NewestRows(int64_t first, int64_t columns)
-      : first_(first), sums_(static_cast<size_t>(columns), 0.0) {}
+      : first_(first), sums_(static_cast<size_t>(columns), 0.0) {
+    ++made;
+  }
   void add(int64_t j, int64_t first, std::span<const double> part) override {
     for (size_t c = 0; c < part.size() && j >= first_; ++c)
       sums_[static_cast<size_t>(first) + c] += part[c];
@@ -88,6 +91,40 @@ TEST_CASE("a parameter that a scoring kind declares keeps its records' scores ap
     CHECK(kept[0][record][0]->owners == alone[0][0][0]->owners);
   }
   CHECK(kept[0][0][0]->owners != kept[0][1][0]->owners);
+}
+
+TEST_CASE("what is aggregated is made once for records that differ in later stages", "[policy]") {
+  const auto run = run_of_one_layer();
+  const std::string base = "snapkv,window=5,aggregate=example-newest,example_newest=3,smooth=none";
+  const std::vector<std::string> records = {
+      base, base + ",prior=head-mean", base + ",weight=projected-l1,prior=head-mean",
+      base + ",weight=value-l2,normalize=layer-sum,allocate=ada"};
+  const std::vector<std::string> budget = {"9"};
+  std::vector<KeptSets> alone;
+  int made = 0;
+  for (const std::string& record : records) {
+    NewestRows::made = 0;
+    alone.push_back(*test::kept_of(*run, {record}, budget, 0)[0][0][0]);
+    made = std::max(made, NewestRows::made);
+  }
+  NewestRows::made = 0;
+  const auto together = test::kept_of(*run, records, budget, 0);
+  CHECK(NewestRows::made == made);
+  for (size_t r = 0; r < records.size(); ++r) CHECK(together[0][r][0]->owners == alone[r].owners);
+  CHECK(alone[0].owners != alone[2].owners);
+}
+
+TEST_CASE("rows of an indicator are the same for records of any grouping", "[policy]") {
+  const auto run = run_of_one_layer();
+  const std::string base = "snapkv,window=5,smooth=none,indicator=output-change";
+  const std::vector<std::string> records = {base, base + ",group=max", base + ",group=layer-mean",
+                                            base + ",group=none,granularity=query",
+                                            base + ",order=gas"};
+  const std::vector<std::string> budget = {"9"};
+  const auto together = test::kept_of(*run, records, budget, 0);
+  for (size_t r = 0; r < records.size(); ++r)
+    CHECK(together[0][r][0]->owners ==
+          test::kept_of(*run, {records[r]}, budget, 0)[0][0][0]->owners);
 }
 
 TEST_CASE("records share scores where only later stages differ", "[policy]") {

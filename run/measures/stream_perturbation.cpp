@@ -1,0 +1,83 @@
+// How far compression turns the residual stream at each layer, all layers together.
+#include <cmath>
+
+#include "analysis/output_error.hpp"
+#include "analysis/stream_error.hpp"
+#include "analysis/summary.hpp"
+#include "run/measures/cell_sums.hpp"
+#include "run/measures/conditions.hpp"
+
+namespace kvsim {
+namespace {
+
+DeclareMeasure measure({.name = "stream_perturbation", .place = 215});
+const MeasureVariable stream_perturbation = measure.variable(
+    {.name = "stream_perturbation",
+     .dims = "policy budget step",
+     .long_name = "error of the stream against what it is added to, all layers together",
+     .definition = "root of the summed squares of the layers' ‖sum over heads of (z^ - z) W‖ / "
+                   "geometric mean of the norms of the residual stream that enters the layer and "
+                   "the next layer of the run; the last layer's: the norm that enters it",
+     .needs = {&kResidualNorm}});
+const MeasureVariable stream_perturbation_rms = measure.variable(
+    {.name = "stream_perturbation_rms",
+     .dims = "policy budget",
+     .long_name = "error of the stream against what it is added to, over steps",
+     .definition = "root mean square over the evaluated steps",
+     .needs = {&kResidualNorm}});
+
+/// Of one policy at one budget. A layer's error waits for the norm that enters the next.
+struct Perturbation {
+  StreamError sum;
+  std::vector<double> waiting;  ///< error [T] of the layer before; empty: there is none
+
+  /// `scale` [T]: what the error that waits is relative to.
+  void settle(std::span<const double> scale) {
+    if (waiting.empty()) return;
+    relative_errors(waiting, scale, waiting);
+    sum.add_layer(waiting);
+  }
+  void exchange(Archive& archive) {
+    sum.exchange(archive);
+    archive.exchange(waiting);
+  }
+};
+
+class StreamPerturbationMeasure : public Measure {
+ public:
+  using Measure::Measure;
+
+  void finish(const MeasuredLayer& layer, MeasureResults& /*results*/) override {
+    const auto norms = std::span(layer.work.trace().residual_norm)
+                           .subspan(static_cast<size_t>(run().info.first_step()));
+    std::vector<double> scale(norms.begin(), norms.end());
+    if (!norm_.empty())
+      for (size_t t = 0; t < scale.size(); ++t) scale[t] = std::sqrt(norm_[t] * scale[t]);
+    layer.for_each_cell([&](ReplayCell cell, size_t o) {
+      Perturbation& one = cells_[cell];
+      one.settle(scale);
+      one.waiting = layer.norms.error(o);
+    });
+    norm_.assign(norms.begin(), norms.end());
+  }
+  void finish_run(MeasureResults& results) override {
+    cells_.for_each([&](ReplayCell cell, Perturbation one) {
+      one.settle(norm_);
+      const std::vector<double> found = one.sum.relative_to(std::vector(norm_.size(), 1.0));
+      results.copy(stream_perturbation, {cell.record, cell.budget}, found);
+      results.set(stream_perturbation_rms, {cell.record, cell.budget}, root_mean_square(found));
+    });
+  }
+  void exchange(Archive& archive) override {
+    cells_.exchange(archive);
+    archive.exchange(norm_);
+  }
+
+ private:
+  CellSums<Perturbation> cells_;
+  std::vector<double> norm_;  ///< residual stream [T] entering the last layer so far
+};
+const RegisterMeasure<StreamPerturbationMeasure> registered(measure);
+
+}  // namespace
+}  // namespace kvsim
