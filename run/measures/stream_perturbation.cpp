@@ -10,7 +10,7 @@
 namespace kvsim {
 namespace {
 
-DeclareMeasure measure({.name = "stream_perturbation", .place = 215});
+DeclareMeasure measure({.name = "stream_perturbation", .place = 215, .whole = true});
 const MeasureVariable stream_perturbation = measure.variable(
     {.name = "stream_perturbation",
      .dims = "policy budget step",
