@@ -115,13 +115,16 @@ def cell(values, form="{:.3f}", signed=False):
 
 
 def at_budget(table, budget):
-    """Rows of one budget: gain and what the cache as a whole loses, of what was replayed."""
+    """Rows of one budget: gain and what the cache as a whole loses, of what was replayed. Closed
+    loops of fewer texts than others have are followed by their number."""
     listed = [(RANDOM, None)]
     for base in BASES:
         changes = (*CHANGES, SENTENCE) if base in DEBIASED else CHANGES
         listed += [(base, None), *((f"{base},{change}", base) for change in changes)]
         listed += [one for one in GUARDED if one[1] == base]
     found = []
+    loops = {measure: {policy: table.get(measure, policy, budget) for policy, _ in listed}
+             for measure in ("kl_directive", "kl_leak")}
     for policy, base in listed:
         if not np.isfinite(table.get("stream_error", policy, budget)).any():
             continue
@@ -130,11 +133,16 @@ def at_budget(table, budget):
             f"`{policy}`" + (" ×" if bad.mean() >= 0.5 else ""),
             cell(table.gain(policy, base, budget), signed=True) if base else "",
             cell(table.get("stream_error", policy, budget)),
-            cell(table.get("kl_directive", policy, budget), "{:.2f}"),
-            cell(table.get("kl_leak", policy, budget), "{:.2f}"),
+            *(with_texts(own[policy], own.values()) for own in loops.values()),
             f"{bad.sum()} of {len(table.texts)}" if base else ""])
     return ["policy", "gain", "stream error", "loss, directive", "loss, leak",
             "texts wrecked"], found
+
+
+def with_texts(values, others):
+    """A cell of losses in nats."""
+    counts = [np.isfinite(one).sum() for one in (values, *others)]
+    return cell(values, "{:.2f}") + (f" ({counts[0]})" if 0 < counts[0] < max(counts) else "")
 
 
 def gains(table):

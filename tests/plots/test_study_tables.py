@@ -41,7 +41,7 @@ class InstructionsTest(unittest.TestCase):
         fair = found[f"`{self.FAIR}` ×"]   # of half of the texts
         self.assertEqual((fair["gain"], fair["texts wrecked"]), ("+0.150 [+0.100, +0.200]", "1 of 2"))
         self.assertEqual(fair["stream error"], "0.220 [0.190, 0.250]")
-        self.assertEqual(fair["loss, leak"], "4.00 [4.00, 4.00]")   # of the text that has one
+        self.assertEqual(fair["loss, leak"], "4.00 [4.00, 4.00] (1)")   # random has it of both
         self.assertNotIn("`tova:kvpress`", found)   # nobody replayed it
 
     def test_a_front_that_wrecks_the_cache_is_told_apart(self):
