@@ -25,9 +25,11 @@ while read -r figure drawn; do
   if [ -f "build/reproduction/$drawn.png" ]; then
     cp "build/reproduction/$drawn.png" "docs/reproduction/$figure.png"
     say "docs/reproduction/$figure.png"
+  else
+    say "docs/reproduction/$figure.png is left as it is: build/reproduction/$drawn.png was not drawn"
   fi
 done <<'FIGURES'
-theory theory/theory
+theory theory/theory/theory
 fragility sample/fragility
 explain sample/explain
 risk_traces traces/risk_traces

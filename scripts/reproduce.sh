@@ -149,7 +149,9 @@ bias() {
   compare "$1" bias 0.1:1.0:0.1 "${plain[@]}"
   case $(name "$1") in *_wish_*_[1-9]*) return ;; esac   # of many texts, figures of the first
   draw "$out/$(name "$1").bias.nc" -o "$out/$(name "$1")" \
-    --only bias_index,keep_rate,keep_rate_layers,keep_rate_ratios,span_scores,span_order
+    --only bias_index,keep_rate,keep_rate_layers,span_scores,span_order
+  mapfile -t plain < <(records "${forms[@]}")
+  draw "$out/$(name "$1").bias.nc" -o "$out/$(name "$1")" --only keep_rate_ratios "${plain[@]}"
   case $(name "$1") in *_wish_*) return ;; esac   # gains need the other request, too
   draw "$out/$(name "$1").whitelist.nc" -o "$out/$(name "$1")" --only fairness --formats pdf,png,csv
   draw "$out/$(name "$1").debias.nc" -o "$out/$(name "$1")" --only pareto --formats pdf,png,csv
@@ -289,8 +291,7 @@ together() {
   for length in $(printf '%s\n' "${traces[@]}" | sed -n 's/.*_wish_\([0-9]*\)_.*/\1/p' | sort -u); do
     instructions "$length"
   done
-  files=("$out"/order_defense_wish_512_*.whitelist.nc)
-  if [ -f "${files[0]}" ]; then
+  if [[ " ${traces[*]} " == *_wish_512_* ]]; then
     study instructions "$out" -o "$out/instructions.csv" >>"$out/figures.txt"
   fi
 }
