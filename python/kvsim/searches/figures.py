@@ -48,6 +48,11 @@ def label(objective: Objective) -> str:
     return f"{objective.name} relative to {objective.reference}"
 
 
+def axis_label(objective: Objective) -> str:
+    """Beside a subtitle that says the rest."""
+    return f"relative to {objective.reference}" if objective.reference else objective.name
+
+
 def scaled(ax, objective: Objective, axis: str = "y") -> None:
     """Ratios stand on a logarithmic axis."""
     if objective.reference:
@@ -125,7 +130,7 @@ def keys_of(study: Study, complete: Sequence[FrozenTrial]):
             "What the keys do", f"{label(objective)}, by the value of a key; in the titles "
             "its share of importance (PED-ANOVA, times the share of candidates that "
             "have the key)", rows, columns, 1.45,
-            [], ("", label(objective)))
+            [], ("", axis_label(objective)))
         values = shown(objective, np.array([one.values[number] for one in complete]))
         limits = window(values, best_so_far(values, objective), objective)
         for ax, (key, weight) in zip(axes.flat, weights):
@@ -197,7 +202,7 @@ def reported(study: Study, report: Report, variable: str):
     fig, axes = style.frame(
         "On texts set aside", f"{label(objective)}; mean over {number_of(report.measured, 'text')} "
         f"not searched, band: 95 % interval over texts. {counts_text(study)}", 1, 1, 2.7,
-        keys, ("budget", label(objective)))
+        keys, ("budget", axis_label(objective)))
     at = range(len(budgets))
     for record in records:
         mean, interval = statistics.over_traces(table[record].T)
