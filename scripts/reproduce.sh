@@ -129,7 +129,7 @@ some_layers() {
 bias() {
   local one lambda forms=(snapkv:kvpress tova:kvpress knorm:kvpress streaming:kvpress)
   if says "$1" 'stored: 0-'; then forms+=(h2o:kvpress); fi
-  local plain=("${forms[@]}" "${forms[@]/%/,constrain=fair}") grid=(random)
+  local both=("${forms[@]}" "${forms[@]/%/,constrain=fair}") grid=(random) plain
   local guarded=("snapkv:kvpress,constrain=fair,sinks=4" "snapkv:kvpress,whitelist=defense,sinks=4"
     "snapkv:kvpress,constrain=fair,fair_scores=default")
   for one in "${debiased[@]}"; do
@@ -141,12 +141,12 @@ bias() {
   local layers=()
   case $(name "$1") in *_512_*) ;; *) layers=(--layers "$(some_layers "$1")") ;; esac
   # A whitelist must fit into the budget.
-  compare "$1" whitelist 0.3:1.0:0.1 random "${plain[@]}" "${forms[@]/%/,whitelist=defense}" \
+  compare "$1" whitelist 0.3:1.0:0.1 random "${both[@]}" "${forms[@]/%/,whitelist=defense}" \
     "${guarded[@]}"
   compare "$1" debias 0.1:1.0:0.1 "${grid[@]}"
   case $(name "$1") in *_512_*) loop "$1" "${guarded[@]}" ;; esac
   case $(name "$1") in *_leak_*) return ;; esac   # the cache is that of the other request
-  compare "$1" bias 0.1:1.0:0.1 "${plain[@]}"
+  compare "$1" bias 0.1:1.0:0.1 "${both[@]}"
   case $(name "$1") in *_wish_*_[1-9]*) return ;; esac   # of many texts, figures of the first
   draw "$out/$(name "$1").bias.nc" -o "$out/$(name "$1")" \
     --only bias_index,keep_rate,keep_rate_layers,span_scores,span_order
@@ -204,26 +204,25 @@ of_all() {
   done
 }
 
-# with_loops ORDER LENGTH FIGURE RESULTS...: the figure once more, of the policies whose closed loops
-# were run, with them.
+# with_loops ORDER LENGTH FIGURE RESULTS...: the figure once more, of the policies that are debiased,
+# with their closed loops.
 with_loops() {
   local folder=$out/instructions-$2/$1-first/loops figure=$3 file lambda loops=() \
-    only=(--policy random) shown=("${debiased[@]}")
+    only=(--policy random)
   shift 3
   for file in "$@"; do
     file=${file%.*.nc}.loop.nc
     if [ -f "$file" ]; then loops+=("$file"); fi
   done
   [ ${#loops[@]} -gt 0 ] || return 0
-  if [ "$figure" = fairness ]; then shown=("${looped[@]}"); fi
-  for file in "${shown[@]}"; do only+=(--policy "$file"); done
+  for file in "${debiased[@]}"; do only+=(--policy "$file"); done
   if [ "$figure" = fairness ]; then
-    for file in "${shown[@]}"; do
+    for file in "${debiased[@]}"; do
       only+=(--policy "$file,constrain=fair" --policy "$file,whitelist=defense")
     done
     only+=(--policy "snapkv:kvpress,constrain=fair,fair_scores=default")
   else
-    for file in "${shown[@]}"; do
+    for file in "${debiased[@]}"; do
       for lambda in 0 0.2 0.4 0.6 0.8 1; do
         only+=(--policy "$file,constrain=debias,debias_lambda=$lambda")
       done
@@ -235,7 +234,7 @@ with_loops() {
 # Texts of one length whose system prompt is met by both requests: bias over orders and texts, gains
 # of fair eviction and of a whitelist, and debiasing, for each order of the instructions.
 instructions() {
-  local length=$1 order wish leak kinds group file wishes=() pairs
+  local length=$1 order wish leak kinds group file plain wishes=() pairs
   for order in defense directive; do
     pairs=()
     for wish in "${traces[@]}"; do
@@ -256,7 +255,9 @@ instructions() {
   done
   [ ${#wishes[@]} -gt 0 ] || return 0
   mapfile -t file < <(printf "$out/%s.bias.nc\n" "${wishes[@]}")
-  draw "${file[@]}" -o "$out/instructions-$length" --only keep_rate_traces,bias_traces \
+  draw "${file[@]}" -o "$out/instructions-$length" --only bias_traces --formats pdf,png,csv
+  mapfile -t plain < <(records "${looped[@]}" snapkv:kvpress,constrain=fair)
+  draw "${file[@]}" -o "$out/instructions-$length" --only keep_rate_traces "${plain[@]}" \
     --formats pdf,png,csv
   mapfile -t file < <(printf "$out/%s.whitelist.nc\n" "${wishes[@]}")
   draw "${file[@]}" -o "$out/instructions-$length/whitelist" --only keep_rate_traces \
