@@ -115,34 +115,33 @@ def cell(values, form="{:.3f}", signed=False):
 
 
 def at_budget(table, budget):
-    """Rows of one budget: gain and what the cache as a whole loses, of what was replayed. Closed
-    loops of fewer texts than others have are followed by their number."""
+    """Rows of one budget: gain and what the cache as a whole loses, of what was replayed. What is
+    of fewer texts than other rows is followed by their number."""
     listed = [(RANDOM, None)]
     for base in BASES:
         changes = (*CHANGES, SENTENCE) if base in DEBIASED else CHANGES
         listed += [(base, None), *((f"{base},{change}", base) for change in changes)]
         listed += [one for one in GUARDED if one[1] == base]
     found = []
-    loops = {measure: {policy: table.get(measure, policy, budget) for policy, _ in listed}
-             for measure in ("kl_directive", "kl_leak")}
+    costs = [({policy: table.get(measure, policy, budget) for policy, _ in listed}, form)
+             for measure, form in (("stream_error", "{:.3f}"), ("kl_directive", "{:.2f}"),
+                                   ("kl_leak", "{:.2f}"))]
     for policy, base in listed:
-        if not np.isfinite(table.get("stream_error", policy, budget)).any():
+        if not np.isfinite(costs[0][0][policy]).any():
             continue
         bad = table.wrecked(policy, base, budget) if base else np.zeros(1, bool)
         found.append([
             f"`{policy}`" + (" ×" if bad.mean() >= 0.5 else ""),
             cell(table.gain(policy, base, budget), signed=True) if base else "",
-            cell(table.get("stream_error", policy, budget)),
-            *(with_texts(own[policy], own.values()) for own in loops.values()),
+            *(with_texts(own[policy], own.values(), form) for own, form in costs),
             f"{bad.sum()} of {len(table.texts)}" if base else ""])
     return ["policy", "gain", "stream error", "loss, directive", "loss, leak",
             "texts wrecked"], found
 
 
-def with_texts(values, others):
-    """A cell of losses in nats."""
+def with_texts(values, others, form):
     counts = [np.isfinite(one).sum() for one in (values, *others)]
-    return cell(values, "{:.2f}") + (f" ({counts[0]})" if 0 < counts[0] < max(counts) else "")
+    return cell(values, form) + (f" ({counts[0]})" if 0 < counts[0] < max(counts) else "")
 
 
 def gains(table):
