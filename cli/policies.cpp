@@ -11,6 +11,7 @@
 #include "sim/policy/presets.hpp"
 #include "sim/policy/record.hpp"
 #include "sim/policy/record_rules.hpp"
+#include "sim/stages/common_keys.hpp"
 #include "sim/stages/kind.hpp"
 #include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
@@ -52,7 +53,7 @@ std::vector<std::string> needs_of(const Settings& settings) {
     if (!kind || kind->needs.empty()) continue;
     if (std::ranges::find(needs, kind->needs) == needs.end()) needs.push_back(kind->needs);
   }
-  if (settings.is("positions", "cache")) needs.push_back("rope/inv_freq");
+  if (moves_positions(settings)) needs.push_back("rope/inv_freq");
   return needs;
 }
 

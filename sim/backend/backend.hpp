@@ -36,6 +36,8 @@ struct AttentionBlock {
   std::vector<double> log_sum_exp;  ///< [heads][rows] over everything visible, sink included
   std::vector<float> outputs;       ///< [heads][rows][dv] z
 
+  /// Makes room for what is asked for; what is there is of no meaning.
+  void shape(const LayerTrace& layer, const AttentionRequest& request);
   const float* attention_row(int head, int64_t row) const {
     return attention.data() + (head * rows + row) * columns;
   }

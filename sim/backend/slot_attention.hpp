@@ -26,6 +26,7 @@ struct SlotRows {
   const float* sinks = nullptr;   ///< [heads] logits of the sinks, whose value is 0; null: none
 
   float* logits = nullptr;        ///< out [heads][rows][slots], weights included; unseen ones -inf
+  float* attention = nullptr;     ///< out [heads][rows][slots]
   double* log_sum_exp = nullptr;  ///< out [heads][rows] over what is seen, sink included; or -inf
   float* outputs = nullptr;       ///< out [heads][rows][dv]; 0 where nothing is seen
 

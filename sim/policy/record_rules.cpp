@@ -24,16 +24,22 @@ namespace kvsim {
 namespace {
 
 /// "stage=first, second or third": the kinds of a stage for which `fits` holds.
-template <class Stage, class Fits>
-std::string kinds_that(const Fits& fits) {
-  const std::string stage = parameter_of(Kinds<Stage>::key()).key;
+template <class Fits>
+std::string kinds_of_stage_that(const std::string& stage, const Fits& fits) {
   std::vector<std::string> names;
   for (const KindInfo* kind : kinds_of_stage(stage))
-    if (fits(Kinds<Stage>::find(kind->name))) names.push_back(kind->name);
+    if (fits(find_kind(stage, kind->name))) names.push_back(kind->name);
   std::string text = stage + "=";
   for (size_t at = 0; at < names.size(); ++at)
     text += (at == 0 ? "" : at + 1 < names.size() ? ", " : " or ") + names[at];
   return text;
+}
+
+template <class Stage, class Fits>
+std::string kinds_that(const Fits& fits) {
+  return kinds_of_stage_that(parameter_of(Kinds<Stage>::key()).key, [&](const Kind& kind) {
+    return fits(static_cast<const Stage&>(kind));
+  });
 }
 
 /// Those that a user may choose.
@@ -154,9 +160,12 @@ void check_merge(const Complaints& complaints, const Settings& settings) {
 void check_decode(const Complaints& complaints, const Settings& settings) {
   if (!chosen<Schedule>(settings).decodes()) return;
   const std::string with = " with schedule=decode";
-  for (const char* key : {"constrain", "smooth", "prior", "stage1", "quantize"})
-    complaints.require(settings.is(key, "none"), key + ("=" + settings.text(key)) + with,
-                       std::string(key) + "=none");
+  for (const Parameter* p : parameters()) {
+    if (p->type != ValueType::kind) continue;
+    complaints.require(
+        settings.kind(p->key).goes_on(), p->key + "=" + settings.text(p->key) + with,
+        kinds_of_stage_that(p->key, [](const Kind& kind) { return kind.goes_on(); }));
+  }
   const auto& indicator = chosen<Indicator>(settings);
   complaints.require(
       indicator.scores_slots(), "indicator=" + settings.text("indicator") + with,

@@ -19,22 +19,22 @@ SlotCache empty_cache(const LayerWork& work, const KeptSets& kept, int owner) {
 /// Prompt entries as slots of their own.
 void append_entries(const LayerWork& work, std::span<const uint32_t> entries, SlotCache& cache) {
   const int kv = cache.first_head() / work.group_size();
-  cache.reserve(static_cast<int64_t>(entries.size()));
+  cache.reserve(static_cast<int64_t>(entries.size()) + 1);  // and the newest, while decoding
   for (const int64_t i : entries) append_entry(work.trace(), kv, i, cache);
 }
 
 /// Estimates from the last prompt queries. Logits are linear in the key here (no softcap).
 std::unique_ptr<Estimates> first_estimates(const LayerWork& work, const SlotCache& cache,
-                                           const Settings& settings, EstimateLines lines,
-                                           int64_t budget) {
-  const auto& kind = chosen<ScoreEstimate>(settings);
-  const TraceInfo& info = work.info();
+                                           const Settings& settings, int64_t budget) {
   const int64_t n = cache.size();
-  const int64_t rows = std::min(kind.rows(settings, budget), n);
+  const EstimateLines lines = chosen<Merge>(settings).estimates();
   const bool per_head = lines == EstimateLines::every_head;
   const int count = per_head ? cache.heads() : 1;
+  const auto& kind = chosen<ScoreEstimate>(settings);
+  const int64_t rows = std::min(kind.rows(settings, budget), n);
   auto estimates = kind.start(settings, budget, count, n);
-  const int64_t end = info.first_step();  // stored queries n-rows..n-1 are the last before it
+  const int64_t end =
+      work.info().first_step();  // stored queries n-rows..n-1 are the last before it
   Table<float> queries(count * rows, cache.key_dim()), logits(count * rows, n);
   std::vector<int64_t> seen(static_cast<size_t>(rows));
   std::iota(seen.begin(), seen.end(), n - rows + 1);
@@ -102,6 +102,22 @@ void append_entry(const LayerTrace& layer, int kv_head, int64_t entry, SlotCache
   layer.v.read(kv_head, entry, entry + 1, cache.value(slot).data());
 }
 
+void FirstEstimates::prepare(const KeptSets& kept, const Settings& settings) {
+  const int64_t rows = chosen<ScoreEstimate>(settings).rows(settings, kept.budget);
+  if (settings_ == &settings && rows_ == rows && owners_.size() == kept.owners.size()) return;
+  settings_ = &settings;
+  rows_ = rows;
+  budget_ = kept.budget;
+  owners_.clear();
+  owners_.resize(kept.owners.size());
+}
+
+std::unique_ptr<Estimates> FirstEstimates::of(const LayerWork& work, const SlotCache& cache) {
+  std::unique_ptr<Estimates>& made = owners_[static_cast<size_t>(cache.owner())];
+  if (made == nullptr) made = first_estimates(work, cache, *settings_, budget_);
+  return made->copy();
+}
+
 bool merges(const Settings& settings) { return chosen<Merge>(settings).merges(); }
 
 std::vector<PairMerge> pairs_made(const MergeOwner& owner, const Settings& settings,
@@ -127,8 +143,9 @@ std::vector<PairMerge> pairs_made(const MergeOwner& owner, const Settings& setti
 }
 
 Compressed compress(LayerWork& work, const KeptSets& kept, const Settings& settings, uint64_t seed,
-                    MergeMemory& memory, bool note_pairs) {
+                    MergeMemory& memory, FirstEstimates& estimates, bool note_pairs) {
   const Merge& merge = chosen<Merge>(settings);
+  if (merge.estimates() != EstimateLines::none) estimates.prepare(kept, settings);
   std::vector<uint32_t> all(static_cast<size_t>(merge.merges() ? work.entries() : 0));
   std::iota(all.begin(), all.end(), 0u);
   Compressed result;
@@ -144,8 +161,7 @@ Compressed compress(LayerWork& work, const KeptSets& kept, const Settings& setti
     owner.cache = &cache;
     owner.evicted = others(kept.owners[o], work.entries());
     append_entries(work, merge.merges() ? all : kept.owners[o], cache);
-    if (merge.estimates() != EstimateLines::none)
-      cache.estimate_with(first_estimates(work, cache, settings, merge.estimates(), kept.budget));
+    if (merge.estimates() != EstimateLines::none) cache.estimate_with(estimates.of(work, cache));
     for (size_t s = 0; !kept.sets.empty() && s < kept.sets[o].size(); ++s)
       owner.sets.push_back({kept.owners[o][s], {kept.sets[o][s].begin(), kept.sets[o][s].end()}});
   });

@@ -23,10 +23,26 @@ struct Compressed {
   std::vector<PairMerge> pairs;  ///< slots of exactly two entries, when asked for
 };
 
+/// Estimates that the owners of a layer start from: the same for all budgets of a record that look
+/// at as many queries.
+class FirstEstimates {
+ public:
+  /// Forgets what was made of other settings, rows or owners.
+  void prepare(const KeptSets& kept, const Settings& settings);
+  /// A copy of the owner's, whose cache holds every prompt entry. Owners side by side.
+  std::unique_ptr<Estimates> of(const LayerWork& work, const SlotCache& cache);
+
+ private:
+  const Settings* settings_ = nullptr;
+  int64_t rows_ = 0, budget_ = 0;
+  std::vector<std::unique_ptr<Estimates>> owners_;
+};
+
 /// Compresses entries 0..n-1 once: what `kept` lists stays, `merge` of the settings says what
-/// becomes of the rest. `memory` is carried from one compression of a layer to the next.
+/// becomes of the rest. `memory` is carried from one compression of a layer to the next,
+/// `estimates` from one set of the layer to another.
 Compressed compress(LayerWork& work, const KeptSets& kept, const Settings& settings, uint64_t seed,
-                    MergeMemory& memory, bool note_pairs = false);
+                    MergeMemory& memory, FirstEstimates& estimates, bool note_pairs = false);
 
 /// The slots of exactly two entries that merging made just now, before evicted slots are erased.
 std::vector<PairMerge> pairs_made(const MergeOwner& owner, const Settings& settings,

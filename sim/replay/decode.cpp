@@ -127,16 +127,18 @@ void DecodeReplay::run(const std::function<void(const StepBlock&)>& sink) {
     std::vector<DecodeSeries> series(
         runs.size(), DecodeSeries(heads, steps, work_.value_dim(), options_.parts.size()));
     for (DecodeSeries& one : series) one.merges = MergeTally(heads, steps, options_.slot_changes);
-    const auto advance = [&](size_t r) {
-      for (int64_t s = 0; s < steps; ++s) runs[r]->step(full, s, series[r]);
-    };
+    const auto advance = [&](size_t r) { runs[r]->run(full, series[r]); };
     // Threads share runs if there are enough of them, else the heads of each.
     if (static_cast<int>(runs.size()) >= threads())
       parallel_for(static_cast<int64_t>(runs.size()),
                    [&](int64_t r) { advance(static_cast<size_t>(r)); });
     else
       for (size_t r = 0; r < runs.size(); ++r) advance(r);
-    for (size_t r = 0; r < runs.size(); ++r) sink_block(full, series[r], r, sink);
+    std::vector<RunView> views(runs.size());
+    StepBlock block{full.first_step, full.steps, nullptr, {}};
+    for (size_t r = 0; r < runs.size(); ++r)
+      block.outcomes.push_back(view_of(full, series[r], r, views[r]));
+    sink(block);
   }
   for (size_t r = 0; r < runs.size(); ++r) {
     ReplayOutcome& outcome = outcomes_[r];
@@ -148,46 +150,44 @@ void DecodeReplay::run(const std::function<void(const StepBlock&)>& sink) {
   }
 }
 
-void DecodeReplay::sink_block(const DecodeBlock& full, const DecodeSeries& series, size_t run,
-                              const std::function<void(const StepBlock&)>& sink) const {
+/// What a run gave over a block, its sums in `sums`.
+OutcomeBlock DecodeReplay::view_of(const DecodeBlock& full, const DecodeSeries& series, size_t run,
+                                   RunView& sums) const {
   const bool leave_out = options_.scope == Scope::evictable;
-  const auto scoped = [&](const Table<double>& sums, const Table<double>& guarded) {
-    return leave_out ? difference(sums, guarded) : sums;
+  const auto scoped = [&](const Table<double>& all, const Table<double>& guarded) {
+    return leave_out ? difference(all, guarded) : all;
   };
-  const auto kept_attention = scoped(series.kept_attention, series.guarded_attention);
-  const auto kept_importance = scoped(series.kept_importance, series.guarded_importance);
-  const auto total_attention = scoped(full.total_attention, series.guarded_attention);
-  const auto total_importance = scoped(full.total_importance, series.guarded_importance);
-  const auto kept_squares = scoped(series.kept_squares, series.guarded_squares);
-  const auto total_squares = scoped(full.total_squares, series.guarded_squares);
-  std::vector<double> entries;
+  OutcomeBlock view;
+  view.outcome = static_cast<int>(run);
+  view.delta = series.delta.data();
+  if (outcomes_[run].merging) view.merges = &series.merges;
+  if (!outcomes_[run].shares_defined) return view;
+  sums.kept_attention = scoped(series.kept_attention, series.guarded_attention);
+  sums.kept_importance = scoped(series.kept_importance, series.guarded_importance);
+  sums.total_attention = scoped(full.total_attention, series.guarded_attention);
+  sums.total_importance = scoped(full.total_importance, series.guarded_importance);
+  sums.kept_squares = scoped(series.kept_squares, series.guarded_squares);
+  sums.total_squares = scoped(full.total_squares, series.guarded_squares);
   for (int64_t s = 0; s < full.steps; ++s) {
     const int64_t before = full.heads.front().positions[static_cast<size_t>(s)] +
                            (full.count_query ? 1 : 0);
-    entries.push_back(static_cast<double>(before * work_.query_heads()));
+    sums.entries.push_back(static_cast<double>(before * work_.query_heads()));
     for (int64_t h = 0; leave_out && h < work_.query_heads(); ++h)
-      entries.back() -= series.guarded_entries(h, s);
+      sums.entries.back() -= series.guarded_entries(h, s);
   }
-  OutcomeBlock view;
-  view.outcome = static_cast<int>(run);
-  if (outcomes_[run].shares_defined) {
-    view.kept_attention = &kept_attention;
-    view.kept_importance = &kept_importance;
-    view.total_attention = &total_attention;
-    view.total_importance = &total_importance;
-    view.kept_squares = &kept_squares;
-    view.total_squares = &total_squares;
-    view.entries = &entries;
-  }
-  const Table<double> part_kept = over_heads(series.part_kept, series.part_guarded, leave_out);
-  const Table<double> part_total = over_heads(full.part_total, series.part_guarded, leave_out);
-  if (outcomes_[run].shares_defined && !part_kept.empty()) {
-    view.part_kept = &part_kept;
-    view.part_total = &part_total;
-  }
-  view.delta = series.delta.data();
-  if (outcomes_[run].merging) view.merges = &series.merges;
-  sink({full.first_step, full.steps, nullptr, {view}});
+  view.kept_attention = &sums.kept_attention;
+  view.kept_importance = &sums.kept_importance;
+  view.total_attention = &sums.total_attention;
+  view.total_importance = &sums.total_importance;
+  view.kept_squares = &sums.kept_squares;
+  view.total_squares = &sums.total_squares;
+  view.entries = &sums.entries;
+  sums.part_kept = over_heads(series.part_kept, series.part_guarded, leave_out);
+  sums.part_total = over_heads(full.part_total, series.part_guarded, leave_out);
+  if (sums.part_kept.empty()) return view;
+  view.part_kept = &sums.part_kept;
+  view.part_total = &sums.part_total;
+  return view;
 }
 
 }  // namespace kvsim

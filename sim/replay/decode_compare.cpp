@@ -14,58 +14,62 @@ namespace kvsim {
 
 namespace {
 
-/// Sums over entries in the full cache, for one head and step.
-struct Sums {
+/// Entries of the full cache, ascending, and where some parts of the prompt lie among them.
+class Entries {
+ public:
+  Entries(std::span<const int64_t> entries, const PromptParts& parts) : entries_(entries) {
+    for (const std::vector<Range>& ranges : parts) {
+      std::vector<Range>& inside = parts_.emplace_back();
+      for (const Range range : ranges) {
+        const auto first = std::ranges::lower_bound(entries, range.begin);
+        const auto last = std::ranges::lower_bound(entries, range.end);
+        inside.push_back({first - entries.begin(), last - entries.begin()});
+      }
+    }
+  }
+
+  /// Sums of one head at one step.
+  void add_up(const float* full, const float* weight, std::vector<double>& gains) {
+    gains.resize(entries_.size());
+    attention = importance = squares = 0;
+    for (size_t x = 0; x < entries_.size(); ++x) {
+      const auto a = static_cast<double>(full[entries_[x]]);
+      const double gain = gains[x] = a * static_cast<double>(weight[entries_[x]]);
+      attention += a;
+      importance += gain;
+      squares += gain * gain;
+    }
+    of_parts.assign(parts_.size(), 0.0);
+    for (size_t part = 0; part < parts_.size(); ++part)
+      for (const Range inside : parts_[part])
+        for (int64_t x = inside.begin; x < inside.end; ++x)
+          of_parts[part] += gains[static_cast<size_t>(x)];
+  }
+
   double attention = 0, importance = 0, squares = 0;
+  std::vector<double> of_parts;  ///< importance of each part
+
+ private:
+  std::span<const int64_t> entries_;
+  std::vector<std::vector<Range>> parts_;  ///< numbers of entries
 };
-
-Sums sums_over(std::span<const int64_t> entries, const float* full, const float* importance) {
-  Sums sums;
-  for (const int64_t i : entries) {
-    const auto a = static_cast<double>(full[i]);
-    const double gain = a * static_cast<double>(importance[i]);
-    sums.attention += a;
-    sums.importance += gain;
-    sums.squares += gain * gain;
-  }
-  return sums;
-}
-
-/// Those of ascending entries that lie in some of the ranges.
-std::vector<int64_t> within(std::span<const int64_t> entries, const std::vector<Range>& ranges) {
-  std::vector<int64_t> inside;
-  for (const Range range : ranges) {
-    const auto first = std::ranges::lower_bound(entries, range.begin);
-    inside.insert(inside.end(), first, std::ranges::lower_bound(entries, range.end));
-  }
-  std::ranges::sort(inside);
-  return inside;
-}
 
 }  // namespace
 
 /// Attention and importance of the full cache on the slots present that are before the query.
 void DecodeRun::compare(size_t owner, const DecodeBlock& block, int64_t step,
-                        DecodeSeries& series) const {
+                        DecodeSeries& series) {
   const SlotCache& cache = owners_[owner];
   const std::span<const int64_t> present(
       cache.positions().data(), static_cast<size_t>(cache.size() - (block.count_query ? 0 : 1)));
   std::vector<int64_t> guarded;
-  if (block.leave_out_guarded) {
-    const std::vector<uint8_t> safe = protection(owner);
-    for (size_t s = 0; s < present.size(); ++s)
-      if (safe[s]) guarded.push_back(present[s]);
-  }
-  std::vector<std::vector<int64_t>> in_part, guarded_in_part;
-  for (const std::vector<Range>& part : *block.parts) {
-    in_part.push_back(within(present, part));
-    guarded_in_part.push_back(within(guarded, part));
-  }
+  for (size_t s = 0; block.leave_out_guarded && s < present.size(); ++s)
+    if (is_protected(owner, static_cast<int64_t>(s))) guarded.push_back(present[s]);
+  Entries kept(present, *block.parts), safe(guarded, *block.parts);
   for (int head = cache.first_head(); head < cache.first_head() + cache.heads(); ++head) {
-    const auto sums_of = [&](std::span<const int64_t> entries) {
-      return sums_over(entries, block.attention(head, step), block.importance->row(head).data());
-    };
-    const Sums kept = sums_of(present), safe = sums_of(guarded);
+    for (Entries* const entries : {&kept, &safe})
+      entries->add_up(block.attention(head, step), block.importance->row(head).data(),
+                      scratch_[owner].gains);
     series.kept_attention(head, step) = kept.attention;
     series.kept_importance(head, step) = kept.importance;
     series.kept_squares(head, step) = kept.squares;
@@ -73,9 +77,9 @@ void DecodeRun::compare(size_t owner, const DecodeBlock& block, int64_t step,
     series.guarded_importance(head, step) = safe.importance;
     series.guarded_squares(head, step) = safe.squares;
     series.guarded_entries(head, step) = static_cast<double>(guarded.size());
-    for (size_t part = 0; part < in_part.size(); ++part) {
-      series.part_kept[part](head, step) = sums_of(in_part[part]).importance;
-      series.part_guarded[part](head, step) = sums_of(guarded_in_part[part]).importance;
+    for (size_t part = 0; part < block.parts->size(); ++part) {
+      series.part_kept[part](head, step) = kept.of_parts[part];
+      series.part_guarded[part](head, step) = safe.of_parts[part];
     }
   }
   if (!merges(settings_)) return;

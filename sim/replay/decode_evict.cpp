@@ -19,90 +19,124 @@ std::vector<uint8_t> listed_entries(const TraceInfo& info, const Settings& setti
   return listed;
 }
 
-/// Rows are grouped before they enter a statistic. Heads of different owners hold different slots,
-/// so the layer's mean goes by position; a head without the slot counts as 0.
-void DecodeRun::update_statistics() {
-  if (scores_.empty()) return;
+/// Rows are grouped before they enter a statistic: [1][slots], or [heads][slots] for the layer's
+/// mean.
+Table<double> DecodeRun::grouped_rows(size_t owner) const {
   const Group& group = chosen<Group>(settings_);
   const Indicator& indicator = chosen<Indicator>(settings_);
+  const SlotCache& cache = owners_[owner];
   const bool layer = group.span() == GroupSpan::layer;
-  std::vector<Table<double>> grouped(owners_.size());
-  for_owners([&](size_t o) {
-    const SlotCache& cache = owners_[o];
-    std::vector<double> row(static_cast<size_t>(cache.size()));
-    grouped[o] = Table<double>(layer ? cache.heads() : 1, cache.size());
-    for (int x = 0; x < cache.heads(); ++x) {
-      indicator.slot_row(scratch_[o].attention.row(x), row);
-      if (layer)
-        std::ranges::copy(row, grouped[o].row(x).begin());
-      else
-        group.add(x, cache.heads(), row, grouped[o].row(0));
-    }
-  });
-  std::vector<double>& by_position = by_position_;
-  if (layer) {
-    by_position.resize(static_cast<size_t>(work_.info().total_len), 0.0);
-    for (const SlotCache& cache : owners_)  // no more than what is read below
-      for (const int64_t position : cache.positions())
-        by_position[static_cast<size_t>(position)] = 0;
-    for (size_t o = 0; o < owners_.size(); ++o)
-      for (int64_t x = 0; x < grouped[o].rows(); ++x)
-        for (int64_t s = 0; s < owners_[o].size(); ++s)
-          by_position[static_cast<size_t>(owners_[o].position(s))] += grouped[o](x, s);
+  Table<double> grouped(layer ? cache.heads() : 1, cache.size());
+  std::vector<double> row(static_cast<size_t>(cache.size()));
+  for (int x = 0; x < cache.heads(); ++x) {
+    indicator.slot_row(scratch_[owner].attention.row(x), row);
+    if (layer)
+      std::ranges::copy(row, grouped.row(x).begin());
+    else
+      group.add(x, cache.heads(), row, grouped.row(0));
   }
-  for_owners([&](size_t o) {
-    const std::vector<double> row = layer ? layer_row(o, by_position) : grouped[o].values();
-    scores_[o]->add_row(row, owners_[o].size());
-    if (!deviations_.empty()) deviations_[o]->add_row(row, owners_[o].size());
-  });
+  return grouped;
+}
+
+void DecodeRun::add_row(size_t owner, std::span<const double> row) {
+  scores_[owner]->add_row(row, owners_[owner].size());
+  if (!deviations_.empty()) deviations_[owner]->add_row(row, owners_[owner].size());
+}
+
+/// Heads of different owners hold different slots, so the layer's mean goes by position; a head
+/// without the slot counts as 0.
+void DecodeRun::update_statistics() {
+  if (scores_.empty()) return;
+  std::vector<Table<double>> grouped(owners_.size());
+  for_owners(1, [&](size_t o) { grouped[o] = grouped_rows(o); });
+  if (chosen<Group>(settings_).span() != GroupSpan::layer) {
+    for (size_t o = 0; o < owners_.size(); ++o) add_row(o, grouped[o].values());
+    return;
+  }
+  std::vector<double>& by_position = by_position_;
+  by_position.resize(static_cast<size_t>(work_.info().total_len), 0.0);
+  for (const SlotCache& cache : owners_)  // no more than what is read below
+    for (const int64_t position : cache.positions()) by_position[static_cast<size_t>(position)] = 0;
+  for (size_t o = 0; o < owners_.size(); ++o)
+    for (int64_t x = 0; x < grouped[o].rows(); ++x)
+      for (int64_t s = 0; s < owners_[o].size(); ++s)
+        by_position[static_cast<size_t>(owners_[o].position(s))] += grouped[o](x, s);
+  for_owners(1, [&](size_t o) { add_row(o, layer_row(o, by_position)); });
 }
 
 /// Mean over all query heads of the layer, for the slots of one owner.
 std::vector<double> DecodeRun::layer_row(size_t owner,
                                          const std::vector<double>& by_position) const {
   std::vector<double> row;
+  row.reserve(static_cast<size_t>(owners_[owner].size()));
   for (const int64_t position : owners_[owner].positions())
     row.push_back(by_position[static_cast<size_t>(position)] / work_.query_heads());
   return row;
 }
 
-/// Slots that no score can evict: whitelist, sinks, and the newest `window` or `recent`.
-std::vector<uint8_t> DecodeRun::protection(size_t owner) const {
-  const SlotCache& cache = owners_[owner];
-  const int64_t b = kept_.places[owner];
+/// How many of the newest slots of each owner no score can evict: the `window` or `recent`.
+void DecodeRun::find_newest_protected() {
   const auto& queries = chosen<Queries>(settings_);
-  const int64_t newest = std::max(queries.window(settings_, b, work_.info().total_len),
-                                  newest_protected(settings_, work_.layer(), b));
-  const int64_t sinks = settings_.count(keys::sinks);
-  std::vector<uint8_t> safe(static_cast<size_t>(cache.size()), 0);
-  for (int64_t s = 0; s < cache.size(); ++s) {
-    const int64_t position = cache.position(s);
-    const bool listed = position < work_.entries() && whitelisted_[static_cast<size_t>(position)];
-    safe[static_cast<size_t>(s)] = listed || position < sinks || s >= cache.size() - newest;
-  }
-  return safe;
+  for (const int64_t b : kept_.places)
+    newest_protected_.push_back(std::max(queries.window(settings_, b, work_.info().total_len),
+                                         newest_protected(settings_, work_.layer(), b)));
+  sinks_ = settings_.count(keys::sinks);
+  any_whitelisted_ = std::ranges::find(whitelisted_, 1) != whitelisted_.end();
 }
 
-double DecodeRun::score(size_t owner, int64_t slot) const {
+/// Whitelist, sinks and the newest.
+bool DecodeRun::is_protected(size_t owner, int64_t slot) const {
   const SlotCache& cache = owners_[owner];
-  const double score = scores_.empty() ? chosen<Indicator>(settings_).slot_score(
-                                             {seed_, work_.layer(), cache.owner(),
-                                              cache.position(slot), cache.key(slot)})
-                                       : scores_[owner]->score(slot);
-  if (weights_.empty()) return score;
-  return (score + settings_.real(keys::weight_epsilon)) *
-         weights_[owner][static_cast<size_t>(slot)];
+  const int64_t position = cache.position(slot);
+  return slot >= cache.size() - newest_protected_[owner] || position < sinks_ ||
+         (any_whitelisted_ && position < work_.entries() &&
+          whitelisted_[static_cast<size_t>(position)]);
+}
+
+/// Of every slot, the higher the longer it stays.
+const std::vector<double>& DecodeRun::slot_scores(size_t owner) {
+  const SlotCache& cache = owners_[owner];
+  std::vector<double>& all = scratch_[owner].scores;
+  all.resize(static_cast<size_t>(cache.size()));
+  if (!scores_.empty()) {
+    scores_[owner]->finish(all);
+  } else {
+    const auto& indicator = chosen<Indicator>(settings_);
+    for (int64_t s = 0; s < cache.size(); ++s)
+      all[static_cast<size_t>(s)] = indicator.slot_score(
+          {seed_, work_.layer(), cache.owner(), cache.position(s), cache.key(s)});
+  }
+  if (weights_.empty()) return all;
+  const double epsilon = settings_.real(keys::weight_epsilon);
+  for (size_t s = 0; s < all.size(); ++s) all[s] = (all[s] + epsilon) * weights_[owner][s];
+  return all;
+}
+
+/// The slot of lowest score that nothing protects, the oldest of equals; -1 where all are
+/// protected.
+int64_t DecodeRun::lowest(size_t owner) {
+  const int64_t end = owners_[owner].size() - newest_protected_[owner];
+  const std::vector<double>& score = slot_scores(owner);
+  int64_t lowest = -1;
+  for (int64_t s = 0; s < end; ++s)
+    if ((lowest < 0 || score[static_cast<size_t>(s)] < score[static_cast<size_t>(lowest)]) &&
+        !is_protected(owner, s))
+      lowest = s;
+  return lowest;
 }
 
 /// Slots that leave an owner that is over its budget, ascending.
-std::vector<int64_t> DecodeRun::victims(size_t owner) const {
+std::vector<int64_t> DecodeRun::victims(size_t owner) {
   const SlotCache& cache = owners_[owner];
   const int64_t b = kept_.places[owner];
   if (cache.size() <= b) return {};
-  const std::vector<uint8_t> safe = protection(owner);
+  const int64_t batch = std::max<int64_t>(1, settings_.share(keys::evict_batch, b));
+  if (batch == 1 && deviations_.empty())
+    if (const int64_t slot = lowest(owner); slot >= 0) return {slot};
   std::vector<int64_t> open;
+  open.reserve(static_cast<size_t>(cache.size()));
   for (int64_t s = 0; s < cache.size(); ++s)
-    if (!safe[static_cast<size_t>(s)]) open.push_back(s);
+    if (!is_protected(owner, s)) open.push_back(s);
   if (!deviations_.empty()) {  // of the rest, those of largest deviation (RoCo)
     const int64_t spread = settings_.decimal(keys::std_keep).floor_times(b) -
                            newest_protected(settings_, work_.layer(), b);
@@ -116,20 +150,18 @@ std::vector<int64_t> DecodeRun::victims(size_t owner) const {
     open.erase(open.begin(), open.begin() + count);
   }
   if (open.empty()) {  // the oldest that is no sink, or of the sinks the newest
-    const int64_t sinks = settings_.count(keys::sinks);
     int64_t oldest = 0;
-    while (oldest + 1 < cache.size() && cache.position(oldest) < sinks) ++oldest;
+    while (oldest + 1 < cache.size() && cache.position(oldest) < sinks_) ++oldest;
     return {oldest};
   }
-  const int64_t batch = std::max<int64_t>(1, settings_.share(keys::evict_batch, b));
   const auto count = std::min<int64_t>(batch, static_cast<int64_t>(open.size()));
-  std::vector<std::pair<double, int64_t>> scored;
-  scored.reserve(open.size());
-  for (const int64_t s : open) scored.emplace_back(score(owner, s), s);
-  if (count == 1) return {std::ranges::min(scored).second};
-  std::partial_sort(scored.begin(), scored.begin() + count, scored.end());
+  const std::vector<double>& score = slot_scores(owner);
+  const auto goes_first = [&](int64_t x, int64_t y) {
+    const double a = score[static_cast<size_t>(x)], c = score[static_cast<size_t>(y)];
+    return a != c ? a < c : x < y;
+  };
+  std::ranges::partial_sort(open, open.begin() + count, goes_first);
   open.resize(static_cast<size_t>(count));
-  for (size_t x = 0; x < open.size(); ++x) open[x] = scored[x].second;
   std::ranges::sort(open);
   return open;
 }
@@ -138,7 +170,7 @@ void DecodeRun::evict() {
   const auto& merge = chosen<Merge>(settings_);
   MergeRequest request{&settings_, seed_, work_.layer(), {}, &memory_};
   request.owners.resize(owners_.size());
-  for_owners([&](size_t o) {
+  for_owners(1, [&](size_t o) {
     MergeOwner& owner = request.owners[o];
     owner.cache = &owners_[o];
     owner.evicted = victims(o);
@@ -158,14 +190,18 @@ void DecodeRun::evict() {
     MergeOwner& owner = request.owners[o];
     undefined_scales_ += owner.undefined_scales;
     scales_.insert(scales_.end(), owner.scales.begin(), owner.scales.end());
-    merge_statistics(o, owner.steps, owner.evicted);
+    merge_statistics(o, owner.steps);
     if (note_pairs_) follow_pairs(owner);
-    owners_[o].erase(owner.evicted);
-    if (weights_.empty()) continue;
-    erase_rows(weights_[o], 1, owner.evicted);
-    if (merges(settings_))  // merges change values
-      for (int64_t s = 0; s < owners_[o].size(); ++s) weigh(o, s);
+    drop(o, owner.evicted);
+    if (weights_.empty() || !merges(settings_)) continue;
+    for (int64_t s = 0; s < owners_[o].size(); ++s) weigh(o, s);  // merges change values
   }
+}
+
+void DecodeRun::drop(size_t owner, std::span<const int64_t> slots) {
+  erase_statistics(owner, slots);
+  owners_[owner].erase(slots);
+  if (!weights_.empty()) erase_rows(weights_[owner], 1, slots);
 }
 
 void DecodeRun::add_pair(PairMerge pair) {
@@ -190,17 +226,17 @@ void DecodeRun::follow_pairs(const MergeOwner& owner) {
   for (PairMerge& pair : pairs_made(owner, settings_, now)) add_pair(std::move(pair));
 }
 
-void DecodeRun::merge_statistics(size_t owner, const std::vector<MergeOwner::Step>& steps,
-                                 const std::vector<int64_t>& evicted) {
+void DecodeRun::merge_statistics(size_t owner, const std::vector<MergeOwner::Step>& steps) {
   const Votes& votes = votes_of(settings_);
-  for (auto* statistics : {&scores_, &deviations_}) {
-    if (statistics->empty()) continue;
-    SlotStatistic& statistic = *(*statistics)[owner];
-    for (const MergeOwner::Step& step : steps)
-      statistic.merge(step.from, step.into, votes.weight(step.entries_from),
-                      votes.weight(step.entries_into));
-    statistic.erase(evicted);
-  }
+  for (auto* statistics : {&scores_, &deviations_})
+    for (size_t k = 0; !statistics->empty() && k < steps.size(); ++k)
+      (*statistics)[owner]->merge(steps[k].from, steps[k].into, votes.weight(steps[k].entries_from),
+                                  votes.weight(steps[k].entries_into));
+}
+
+void DecodeRun::erase_statistics(size_t owner, std::span<const int64_t> slots) {
+  for (auto* statistics : {&scores_, &deviations_})
+    if (!statistics->empty()) (*statistics)[owner]->erase(slots);
 }
 
 }  // namespace kvsim

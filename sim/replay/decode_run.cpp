@@ -57,13 +57,15 @@ DecodeRun::DecodeRun(LayerWork& work, const KeptSets& kept, const Settings& sett
       whitelisted_(listed_entries(work.info(), settings)), scratch_(kept.owners.size()),
       reads_attention_(scores_rows(settings) || merges(settings) ||
                        chosen<Merge>(settings).uses_attention()) {
+  find_newest_protected();
   if (!scores_rows(settings)) return;
   prompt_ = std::make_unique<PromptStatistics>(work, settings,
                                                decode_segment(settings, kept.budget, work.info()));
 }
 
 void DecodeRun::start() {
-  Compressed compressed = compress(work_, kept_, settings_, seed_, memory_, note_pairs_);
+  FirstEstimates estimates;
+  Compressed compressed = compress(work_, kept_, settings_, seed_, memory_, estimates, note_pairs_);
   owners_ = std::move(compressed.owners);
   undefined_scales_ = compressed.undefined_scales;
   scales_ = std::move(compressed.scales);
@@ -73,8 +75,10 @@ void DecodeRun::start() {
     deviations_ = prompt_->take_deviations();
     prompt_.reset();
   }
-  for (size_t o = 0; o < owners_.size(); ++o)
-    merge_statistics(o, compressed.steps[o], compressed.evicted[o]);
+  for (size_t o = 0; o < owners_.size(); ++o) {
+    merge_statistics(o, compressed.steps[o]);
+    erase_statistics(o, compressed.evicted[o]);
+  }
   const Weight& weight = chosen<Weight>(settings_);
   if (weight.changes_nothing()) return;
   weights_.resize(owners_.size());
@@ -116,11 +120,11 @@ void DecodeRun::weigh(size_t owner, int64_t slot) {
   weights_[owner][static_cast<size_t>(slot)] = weight;
 }
 
-void DecodeRun::for_owners(const std::function<void(size_t)>& body) const {
+void DecodeRun::for_owners(int64_t steps, const std::function<void(size_t)>& body) const {
   constexpr int64_t kWorthThreads = int64_t{1} << 22;  // about a millisecond of one core
   int64_t work = 0;
   for (const SlotCache& cache : owners_)
-    work += cache.size() * cache.heads() * (cache.key_dim() + cache.value_dim());
+    work += steps * cache.size() * cache.heads() * (cache.key_dim() + cache.value_dim());
   if (work < kWorthThreads) {
     for (size_t owner = 0; owner < owners_.size(); ++owner) body(owner);
     return;
@@ -129,10 +133,33 @@ void DecodeRun::for_owners(const std::function<void(size_t)>& body) const {
                [&](int64_t owner) { body(static_cast<size_t>(owner)); });
 }
 
+/// Does no owner ask another one for anything? Each then goes through all steps of a block at once,
+/// while its keys and values are near.
+bool DecodeRun::owners_are_apart() const {
+  const Merge& merge = chosen<Merge>(settings_);
+  const bool of_layer = !scores_.empty() && chosen<Group>(settings_).span() == GroupSpan::layer;
+  return !merge.merges() && !merge.uses_attention() && token_weight_.empty() && !of_layer;
+}
+
+void DecodeRun::run(const DecodeBlock& block, DecodeSeries& series) {
+  if (!owners_are_apart()) {
+    for (int64_t s = 0; s < block.steps; ++s) step(block, s, series);
+    return;
+  }
+  for_owners(block.steps, [&](size_t owner) {
+    for (int64_t s = 0; s < block.steps; ++s) {
+      append(owner, block.heads.front().positions[static_cast<size_t>(s)]);
+      attend(owner, block, s, series);
+      if (!scores_.empty()) add_row(owner, grouped_rows(owner).values());
+      drop(owner, victims(owner));
+    }
+  });
+}
+
 void DecodeRun::step(const DecodeBlock& block, int64_t step, DecodeSeries& series) {
   const int64_t position = block.heads.front().positions[static_cast<size_t>(step)];
   if (!token_weight_.empty()) sum_over_heads(position);
-  for_owners([&](size_t owner) {
+  for_owners(1, [&](size_t owner) {
     append(owner, position);
     attend(owner, block, step, series);
     see_estimates(owner);
@@ -184,7 +211,6 @@ void DecodeRun::attend(size_t owner, const DecodeBlock& block, int64_t step, Dec
   for (int x = 0; x < heads; ++x)
     layer.q.read(cache.first_head() + x, at, at + 1, queries + x * cache.key_dim());
   const bool weighs = write_weights(owner);
-  scratch.log_sum_exp.resize(static_cast<size_t>(heads));
   SlotRows rows;
   rows.heads = heads;
   rows.sinks = sinks_from(layer, cache.first_head());
@@ -192,8 +218,8 @@ void DecodeRun::attend(size_t owner, const DecodeBlock& block, int64_t step, Dec
   rows.queries = queries;
   rows.segments = {{keys_in_place(owner, position), cache.values(), cache.size(),
                     weighs ? scratch.weights.data() : nullptr}};
-  if (reads_attention_) rows.logits = scratch.rows.reserve(heads * cache.size());
-  rows.log_sum_exp = scratch.log_sum_exp.data();
+  if (reads_attention_) rows.attention = scratch.shares.reserve(heads * cache.size());
+  if (merges(settings_)) rows.logits = scratch.rows.reserve(heads * cache.size());
   rows.outputs = scratch.outputs.reserve(heads * width);
   work_.backend().attend(layer, {&rows, 1});
   if (reads_attention_) read_attention(owner, weighs);
@@ -224,20 +250,21 @@ void DecodeRun::read_attention(size_t owner, bool weighs) {
   const SlotCache& cache = owners_[owner];
   Scratch& scratch = scratch_[owner];
   const int64_t slots = cache.size();
-  const bool merging = merges(settings_);
-  scratch.attention = Table<double>(cache.heads(), slots);
-  if (merging) scratch.logits = Table<double>(cache.heads(), slots);
+  if (scratch.attention.columns() != slots) scratch.attention = Table<double>(cache.heads(), slots);
+  for (int x = 0; x < cache.heads(); ++x) {
+    const float* const shares = scratch.shares.data() + x * slots;
+    double* const attention = scratch.attention.row(x).data();
+    for (int64_t s = 0; s < slots; ++s) attention[s] = static_cast<double>(shares[cache.row(s)]);
+  }
+  if (!merges(settings_)) return;
+  scratch.logits = Table<double>(cache.heads(), slots);
   for (int x = 0; x < cache.heads(); ++x) {
     const float* const logits = scratch.rows.data() + x * slots;
     const float* const weights = weighs ? scratch.weights.data() + x * slots : nullptr;
-    const double log_sum_exp = scratch.log_sum_exp[static_cast<size_t>(x)];
-    double* const attention = scratch.attention.row(x).data();
     for (int64_t s = 0; s < slots; ++s) {
       const int64_t row = cache.row(s);
-      const auto logit = static_cast<double>(logits[row]);
-      attention[s] = std::exp(logit - log_sum_exp);
-      if (merging)
-        scratch.logits(x, s) = weighs ? logit - static_cast<double>(weights[row]) : logit;
+      scratch.logits(x, s) = static_cast<double>(logits[row]) -
+                             (weighs ? static_cast<double>(weights[row]) : 0.0);
     }
   }
 }

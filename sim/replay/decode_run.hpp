@@ -60,8 +60,8 @@ class DecodeRun {
   /// Slots of exactly two entries are noted; to be asked for before start().
   void note_pairs() { note_pairs_ = true; }
   void start();
-  /// Steps 1 to 4 for stored query number `first_step + step`.
-  void step(const DecodeBlock& block, int64_t step, DecodeSeries& series);
+  /// Steps 1 to 4 for all stored queries of the block.
+  void run(const DecodeBlock& block, DecodeSeries& series);
 
   const std::vector<SlotCache>& owners() const { return owners_; }
   int64_t undefined_scales() const { return undefined_scales_; }
@@ -70,13 +70,16 @@ class DecodeRun {
 
  private:
   struct Scratch;  // one owner's attention at the step at work
-  /// body(owner) for all owners, in parallel where a step is worth the start of a parallel loop.
-  void for_owners(const std::function<void(size_t)>& body) const;
+  /// body(owner) for all owners, in parallel where so many steps are worth the start of a parallel
+  /// loop.
+  void for_owners(int64_t steps, const std::function<void(size_t)>& body) const;
+  bool owners_are_apart() const;
+  void step(const DecodeBlock& block, int64_t step, DecodeSeries& series);
   void append(size_t owner, int64_t position);
   void attend(size_t owner, const DecodeBlock& block, int64_t step, DecodeSeries& series);
   bool write_weights(size_t owner);
   void read_attention(size_t owner, bool weighs);
-  void compare(size_t owner, const DecodeBlock& block, int64_t step, DecodeSeries& series) const;
+  void compare(size_t owner, const DecodeBlock& block, int64_t step, DecodeSeries& series);
   void compare_merged(size_t owner, int x, const DecodeBlock& block, int64_t step,
                       MergeTally& tally) const;
   /// Entries of one slot in the full cache, for one head and step.
@@ -94,16 +97,21 @@ class DecodeRun {
   void follow_pairs(const MergeOwner& owner);
   const float* keys_in_place(size_t owner, int64_t position);
   void see_estimates(size_t owner);
+  Table<double> grouped_rows(size_t owner) const;
+  void add_row(size_t owner, std::span<const double> row);
   void update_statistics();
   std::vector<double> layer_row(size_t owner, const std::vector<double>& by_position) const;
-  std::vector<int64_t> victims(size_t owner) const;
-  std::vector<uint8_t> protection(size_t owner) const;
-  double score(size_t owner, int64_t slot) const;
+  std::vector<int64_t> victims(size_t owner);
+  void find_newest_protected();
+  bool is_protected(size_t owner, int64_t slot) const;
+  const std::vector<double>& slot_scores(size_t owner);
+  int64_t lowest(size_t owner);
   void evict();
+  void drop(size_t owner, std::span<const int64_t> slots);
   void weigh(size_t owner, int64_t slot);
   void sum_over_heads(int64_t position);
-  void merge_statistics(size_t owner, const std::vector<MergeOwner::Step>& steps,
-                        const std::vector<int64_t>& evicted);
+  void merge_statistics(size_t owner, const std::vector<MergeOwner::Step>& steps);
+  void erase_statistics(size_t owner, std::span<const int64_t> slots);
 
   LayerWork& work_;
   const KeptSets& kept_;
@@ -117,6 +125,9 @@ class DecodeRun {
   std::vector<std::vector<Table<float>>> outputs_;  ///< W^h of the owner's heads, or empty
   std::vector<double> token_weight_;                ///< [N] of the heads in all, or empty
   std::vector<uint8_t> whitelisted_;                ///< [n]
+  std::vector<int64_t> newest_protected_;           ///< [owners]
+  int64_t sinks_ = 0;
+  bool any_whitelisted_ = false;
   std::vector<Scratch> scratch_;
   bool reads_attention_;             ///< of slots: statistics or merging
   std::vector<double> by_position_;  ///< [N] of a layer's row, or empty

@@ -14,7 +14,9 @@ struct DecodeRun::Scratch {
   RotationMemory rotation;
   Buffer<float> queries, outputs;  ///< [heads][d], [heads][dv]
   Buffer<float> rows, weights;     ///< [heads][rows of the cache] logits, log-weights
-  std::vector<double> log_sum_exp;
+  Buffer<float> shares;            ///< [heads][rows of the cache] attention
+  std::vector<double> scores;      ///< [slots], of those that may leave
+  std::vector<double> gains;       ///< importance of the entries present
 };
 
 /// [n] 1: on the record's whitelist.

@@ -343,13 +343,14 @@ void PrefillReplay::run_per_step(const WholeRun& whole, const Sink& sink) {
   }
 }
 
-LayerSlots PrefillReplay::changed_slots(ReplayOutcome& outcome, std::vector<SlotCache>& merged) {
+LayerSlots PrefillReplay::changed_slots(ReplayOutcome& outcome, FirstEstimates& estimates,
+                                        std::vector<SlotCache>& merged) {
   const Settings& settings = *outcome.settings;
   LayerSlots slots;
   if (outcome.merging) {
     MergeMemory memory;
     Compressed compressed = compress(work_, *outcome.kept, settings, options_.seed, memory,
-                                     options_.pairs);
+                                     estimates, options_.pairs);
     slots = as_slots(compressed, settings);
     outcome.kept = kept_after(compressed.owners, *outcome.kept, work_.entries());
     outcome.merge_count = merged_slots(compressed.owners);
@@ -391,12 +392,13 @@ void PrefillReplay::run_changed(const WholeRun& whole, const Sink& sink) {
   const int64_t steps = work_.info().steps();
   if (std::ranges::none_of(outcomes_, &ReplayOutcome::changed)) return;
   Attended attended(work_, whole.z.size());
+  FirstEstimates estimates;
   std::vector<float>& delta = attended.delta;
   for (size_t o = 0; o < outcomes_.size(); ++o) {
     ReplayOutcome& outcome = outcomes_[o];
     if (!outcome.changed) continue;
     std::vector<SlotCache> merged;
-    LayerSlots slots = changed_slots(outcome, merged);
+    LayerSlots slots = changed_slots(outcome, estimates, merged);
     const Quantize& quantize = quantizer(*outcome.settings);
     std::vector<float> rounding;
     if (quantize.changes_entries()) {

@@ -15,6 +15,8 @@
 
 namespace kvsim {
 
+class FirstEstimates;
+
 /// Over which entries retained shares are taken: the prompt's, those of them that were not
 /// protected, or everything visible (metrics.md 0).
 enum class Scope { prompt, evictable, all };
@@ -124,7 +126,8 @@ class PrefillReplay {
   void run_changed(const WholeRun& whole, const Sink& sink);
   void attend_watched(const LayerSlots& slots, const std::vector<SlotCache>& merged,
                       const WholeRun& whole, Attended& attended, MergeTally& tally) const;
-  LayerSlots changed_slots(ReplayOutcome& outcome, std::vector<SlotCache>& merged);
+  LayerSlots changed_slots(ReplayOutcome& outcome, FirstEstimates& estimates,
+                           std::vector<SlotCache>& merged);
   void place(const ReplayOutcome& outcome, LayerSlots& slots) const;
   bool needs_second_pass() const;
   bool wants_all_outputs() const { return !options_.output_steps || needs_second_pass(); }

@@ -31,6 +31,8 @@ class Kind {
   /// Looks at queries after the prompt. Only oracles may: a record cannot choose such a kind unless
   /// its preset has it.
   virtual bool looks_ahead() const { return false; }
+  /// Means something for slots that come and go at every step (schedule=decode).
+  virtual bool goes_on() const { return true; }
 
  private:
   KindInfo info_;

@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
+#include <random>
 #include <vector>
 
 #include "analysis/outliers.hpp"
@@ -24,6 +26,27 @@ TEST_CASE("percentiles lie between neighbouring ranks", "[analysis]") {
   CHECK(percentile(values, 99) == Approx(3.97));
   CHECK(percentile(std::vector<double>{7}, 99) == 7);
   CHECK(percentile(std::vector<double>{1, kInfinity, kInfinity}, 75) == kInfinity);
+}
+
+TEST_CASE("percentiles of many values are those of the sorted values", "[analysis]") {
+  std::mt19937 random(3);
+  for (const double width : {0.0, 1e-3, 40.0}) {  // equal values, one octave, many
+    std::vector<double> values(40000);
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = (i % 3 == 0 ? -1 : 1) *
+                  std::exp(width * std::uniform_real_distribution<double>(-1, 1)(random));
+    std::vector<double> sorted = values;
+    std::ranges::sort(sorted);
+    values.insert(values.begin() + 7, NAN);
+    for (const double p : {0.0, 1.0, 33.4, 50.0, 99.0, 100.0}) {
+      CAPTURE(width, p);
+      const double rank = p / 100 * static_cast<double>(sorted.size() - 1);
+      const auto at = static_cast<size_t>(rank);
+      const double next = at + 1 < sorted.size() ? sorted[at + 1] : sorted[at];
+      CHECK(percentile(values, p) ==
+            Approx(sorted[at] + (rank - static_cast<double>(at)) * (next - sorted[at])));
+    }
+  }
 }
 
 TEST_CASE("undefined steps are left out of summaries, and a summary of nothing is undefined",

@@ -37,15 +37,21 @@ class SlotTile {
     if (owner.seen != nullptr)
       for (int64_t r = 0; r < count; ++r)
         m_.seen[static_cast<size_t>(r)] = owner.seen[(first + r) % owner.rows];
-    if (count <= kFewRows && depth_ % kPad == 0)
+    few_ = count <= kFewRows && depth_ % kPad == 0;
+    if (few_)
       run_few();
     else
       run_tile();
-    if (owner.outputs == nullptr && owner.log_sum_exp == nullptr) return;
+    if (!wants_softmax()) return;
     for (int64_t r = 0; r < count; ++r) finish(first + r, r);
   }
 
  private:
+  bool wants_softmax() const {
+    return owner_->outputs != nullptr || owner_->attention != nullptr ||
+           owner_->log_sum_exp != nullptr;
+  }
+
   /// body(segment, slots before it, its first slots up to `end` of all), for what is not empty.
   template <class Body>
   void over_segments(int64_t end, const Body& body) {
@@ -88,18 +94,21 @@ class SlotTile {
     float* const query = m_.queries.reserve(depth_);
     std::copy_n(owner_->queries + row * depth_, depth_, query);
     kernels_.scale_row(query, depth_, static_cast<float>(layer_.scale));
-    float* const x = m_.scores.reserve(slots_ + kPad);
+    float* const x = count_ == 1 ? e : m_.scores.reserve(slots_ + kPad);
     over_segments(seen, [&](const SlotSegment& segment, int64_t before, int64_t used) {
       row_scores(segment, used, row / owner_->rows, x + before);
     });
     if (owner_->logits != nullptr)
       std::fill_n(std::copy_n(x, seen, owner_->logits + row * slots_), slots_ - seen,
                   kMinusInfinity);
-    if (owner_->outputs == nullptr && owner_->log_sum_exp == nullptr) return;
+    if (!wants_softmax()) return;
     const float top = kernels_.maximum(x, seen);
     const float shift = m_.shift[static_cast<size_t>(r)] = top == kMinusInfinity ? 0 : top;
     m_.mass[static_cast<size_t>(r)] = kernels_.exp_row(x, seen, shift, x);
-    for (int64_t s = 0; s < seen; ++s) e[s * count_ + r] = x[s];
+    if (owner_->attention != nullptr)
+      std::fill_n(std::copy_n(x, seen, owner_->attention + row * slots_), slots_ - seen, 0.0f);
+    if (owner_->outputs == nullptr) return;
+    for (int64_t s = 0; s < seen && x != e; ++s) e[s * count_ + r] = x[s];
     for (int64_t s = seen; s < slots_; ++s) e[s * count_ + r] = 0;
   }
 
@@ -131,8 +140,8 @@ class SlotTile {
     kernels_.scale_row(queries, depth_ * ld_, static_cast<float>(layer_.scale));
     m_.scores.reserve(kSlotBlock * ld_ + kPad);
     clear_sums();
-    if (owner_->logits != nullptr)
-      std::fill_n(owner_->logits + first_ * slots_, count_ * slots_, kMinusInfinity);
+    for (float* const logits : {owner_->logits, owner_->attention})
+      if (logits != nullptr) std::fill_n(logits + first_ * slots_, count_ * slots_, kMinusInfinity);
   }
 
   void add(const SlotSegment& segment, int64_t before, int64_t slot, int64_t count) {
@@ -153,10 +162,11 @@ class SlotTile {
     task.maximum = m_.maximum.data();
     kernels_.scores(task);
     if (segment.log_weight != nullptr) add_weights(segment, slot, count);
-    if (owner_->logits != nullptr)
-      kernels_.transpose(m_.scores.data(), count, count_, ld_,
-                         owner_->logits + first_ * slots_ + before + slot, slots_);
-    if (owner_->outputs == nullptr && owner_->log_sum_exp == nullptr) return;
+    for (float* const logits : {owner_->logits, owner_->attention})
+      if (logits != nullptr)
+        kernels_.transpose(m_.scores.data(), count, count_, ld_,
+                           logits + first_ * slots_ + before + slot, slots_);
+    if (!wants_softmax()) return;
     raise_shifts();
     kernels_.exponentiate(m_.scores.data(), count, ld_, m_.shift.data(), nullptr, m_.mass.data(),
                           nullptr);
@@ -232,12 +242,21 @@ class SlotTile {
     if (owner_->sinks != nullptr)
       total += std::exp(static_cast<double>(owner_->sinks[row / owner_->rows]) - shift);
     if (owner_->log_sum_exp != nullptr) owner_->log_sum_exp[row] = shift + std::log(total);
+    const double divisor = total > 0 ? total : 1;  // nothing is seen
+    if (owner_->attention != nullptr)
+      finish_attention(row, m_.shift[static_cast<size_t>(r)], divisor);
     if (owner_->outputs == nullptr) return;
     const float* const sums = m_.sums.data() + r * stride_;
-    const double divisor = total > 0 ? total : 1;  // nothing is seen
     for (int64_t c = 0; c < width_; ++c)
       owner_->outputs[row * width_ + c] = static_cast<float>(static_cast<double>(sums[c]) /
                                                              divisor);
+  }
+
+  /// Of a few queries the exponentials lie there, of a tile the logits.
+  void finish_attention(int64_t row, float shift, double divisor) {
+    float* const x = owner_->attention + row * slots_;
+    if (!few_) kernels_.exp_row(x, slots_, shift, x);
+    kernels_.scale_row(x, slots_, static_cast<float>(1 / divisor));
   }
 
   const Kernels& kernels_;
@@ -246,6 +265,7 @@ class SlotTile {
   int64_t depth_, width_, stride_;  // d, dv, and dv as the product takes it
   const SlotRows* owner_ = nullptr;
   int64_t first_ = 0, count_ = 0, slots_ = 0, ld_ = 0;
+  bool few_ = false;  // queries are scored one by one
 };
 
 struct Tile {

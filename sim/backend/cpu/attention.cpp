@@ -212,27 +212,14 @@ class AttentionTile {
   Scratch<float> scores_;       ///< [rows][kKeyBlock]
 };
 
-void prepare(const LayerTrace& layer, const AttentionRequest& request, AttentionBlock& block) {
-  block.kv_head = request.kv_head;
-  block.heads = layer.info->group_size();
-  block.rows = static_cast<int64_t>(request.rows.size());
-  block.columns = request.columns;
-  block.positions.clear();
-  for (const int64_t row : request.rows)
-    block.positions.push_back(layer.info->query_position[static_cast<size_t>(row)]);
-  const size_t rows = static_cast<size_t>(block.heads * block.rows);
-  const size_t cells = rows * static_cast<size_t>(block.columns);
-  block.attention.resize(cells);  // every cell is written
-  block.logits.assign(request.logits ? cells : 0, kMinusInfinity);
-  block.log_sum_exp.assign(rows, 0.0);
-  block.outputs.assign(request.outputs ? rows * static_cast<size_t>(layer.value_dim()) : 0, 0.0f);
-}
-
 }  // namespace
 
 void cpu_attention(const Kernels& kernels, const LayerTrace& layer, const AttentionRequest& request,
                    AttentionBlock& block) {
-  prepare(layer, request, block);
+  block.shape(layer, request);  // every cell of its attention is written
+  std::ranges::fill(block.logits, kMinusInfinity);
+  std::ranges::fill(block.log_sum_exp, 0.0);
+  std::ranges::fill(block.outputs, 0.0f);
   const int64_t rows = block.heads * block.rows;
   if (rows == 0) return;
   // A few rows are shared by all threads; no row depends on the others of its tile.

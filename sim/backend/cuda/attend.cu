@@ -122,8 +122,9 @@ class OwnerOnDevice {
     softmax.log_sum_exp = memory_.log_sum_exp.reserve(count);
     softmax.maximum = memory_.maximum.reserve(count);
     softmax.inverse = memory_.inverse.reserve(count);
-    softmax.attention = owner_.outputs != nullptr ? memory_.attention.reserve(count * slots_)
-                                                  : nullptr;
+    softmax.attention = owner_.outputs != nullptr || owner_.attention != nullptr
+                            ? memory_.attention.reserve(count * slots_)
+                            : nullptr;
     softmax.columns = softmax.attention != nullptr ? slots_ : 0;
     launch_softmax(softmax, stream);
     bring(first, count);
@@ -140,6 +141,9 @@ class OwnerOnDevice {
                            static_cast<int>(dv), z});
       context_.downloads.bring(owner_.outputs + first * dv, z, count * dv, stream);
     }
+    if (owner_.attention != nullptr)
+      context_.downloads.bring(owner_.attention + first * slots_, memory_.attention.data(),
+                               count * slots_, stream);
     if (owner_.log_sum_exp != nullptr)
       download(owner_.log_sum_exp + first, memory_.log_sum_exp.data(), count, stream);
     if (owner_.logits != nullptr)

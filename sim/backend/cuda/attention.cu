@@ -126,27 +126,11 @@ class RowBlocks {
   const float* sinks_on_device_ = nullptr;
 };
 
-void prepare(const LayerTrace& layer, const AttentionRequest& request, AttentionBlock& block) {
-  block.kv_head = request.kv_head;
-  block.heads = layer.info->group_size();
-  block.rows = static_cast<int64_t>(request.rows.size());
-  block.columns = request.columns;
-  block.positions.clear();
-  for (const int64_t row : request.rows)
-    block.positions.push_back(layer.info->query_position[static_cast<size_t>(row)]);
-  const size_t rows = static_cast<size_t>(block.heads * block.rows);
-  const size_t cells = rows * static_cast<size_t>(block.columns);
-  block.attention.resize(cells);
-  block.logits.resize(request.logits ? cells : 0);
-  block.log_sum_exp.resize(rows);
-  block.outputs.resize(request.outputs ? rows * static_cast<size_t>(layer.value_dim()) : 0);
-}
-
 }  // namespace
 
 void attention(Context& context, const LayerTrace& trace, const AttentionRequest& request,
                AttentionBlock& block) {
-  prepare(trace, request, block);
+  block.shape(trace, request);
   const int64_t all = block.heads * block.rows;
   if (all == 0) return;
   RowBlocks blocks(context, trace);

@@ -54,7 +54,7 @@ class PowerMean : public Aggregate {
                    {"power"}}) {}
   std::unique_ptr<Aggregation> start(const Settings& settings, int64_t rows,
                                      int64_t columns) const override {
-    return std::make_unique<PowerSum>(settings.count("power"), rows, columns);
+    return std::make_unique<PowerSum>(settings.count(exponent), rows, columns);
   }
 };
 const Register<Aggregate, PowerMean> power_mean;

@@ -28,6 +28,7 @@ class Summed : public SlotStatistic {
     Summed::add(0, 0, sum);
   }
   double score(int64_t slot) const override { return sum_[static_cast<size_t>(slot)]; }
+  void finish(std::span<double> out) override { std::ranges::copy(sum_, out.begin()); }
   void append() override { sum_.push_back(0); }
   void erase(std::span<const int64_t> slots) override { erase_rows(sum_, 1, slots); }
   void merge(int64_t from, int64_t into, double, double) override {
@@ -68,6 +69,7 @@ class MeanOfSeen : public Summed {
     const auto s = static_cast<size_t>(slot);
     return seen_[s] > 0 ? sum_[s] / seen_[s] : 0;
   }
+  void finish(std::span<double> out) override { SlotStatistic::finish(out); }
   void append() override {
     Summed::append();
     seen_.push_back(0);
@@ -139,6 +141,7 @@ class Recursive : public SlotStatistic {
     }
   }
   double score(int64_t slot) const override { return value_[static_cast<size_t>(slot)]; }
+  void finish(std::span<double> out) override { std::ranges::copy(value_, out.begin()); }
   void append() override {
     value_.push_back(0);
     started_.push_back(0);

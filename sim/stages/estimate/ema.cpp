@@ -31,6 +31,9 @@ class MovingAverage : public Estimates {
       : log_past_(decay > 0 ? std::log(decay) : kNothing), log_new_(std::log1p(-decay)),
         log_sum_(lines, slots, kNothing), seen_(lines, slots, 0) {}
 
+  std::unique_ptr<Estimates> copy() const override {
+    return std::make_unique<MovingAverage>(*this);
+  }
   void see(int line, std::span<const double> logits) override {
     std::vector<double>& sum = log_sum_.line(line);
     std::vector<size_t>& seen = seen_.line(line);

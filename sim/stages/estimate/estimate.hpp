@@ -18,6 +18,7 @@ extern const Declare estimate_window;
 class Estimates {
  public:
   virtual ~Estimates() = default;
+  virtual std::unique_ptr<Estimates> copy() const = 0;
   /// One more query: its logits of all slots, -inf where a slot was not visible yet.
   virtual void see(int line, std::span<const double> logits) = 0;
   virtual double log_score(int64_t slot, int line) const = 0;
@@ -33,6 +34,7 @@ class ScoreEstimate : public Kind {
   using Kind::Kind;
   /// How many of the last prompt queries it starts from, at most; shares multiply B.
   virtual int64_t rows(const Settings& settings, int64_t budget) const = 0;
+  /// Budgets with as many rows start alike.
   virtual std::unique_ptr<Estimates> start(const Settings& settings, int64_t budget, int lines,
                                            int64_t slots) const = 0;
 };

@@ -11,6 +11,7 @@ constexpr double kNothing = -std::numeric_limits<double>::infinity();
 class Newest : public Estimates {
  public:
   Newest(int lines, int64_t slots) : newest_(lines, slots, kNothing) {}
+  std::unique_ptr<Estimates> copy() const override { return std::make_unique<Newest>(*this); }
   void see(int line, std::span<const double> logits) override {
     for (size_t s = 0; s < logits.size(); ++s)
       if (logits[s] != kNothing) newest_.at(static_cast<int64_t>(s), line) = logits[s];

@@ -31,6 +31,9 @@ class WindowAverage : public Estimates {
  public:
   WindowAverage(size_t window, int lines, int64_t slots)
       : window_(window), recent_(lines, slots, {}) {}
+  std::unique_ptr<Estimates> copy() const override {
+    return std::make_unique<WindowAverage>(*this);
+  }
   void see(int line, std::span<const double> logits) override {
     for (size_t s = 0; s < logits.size(); ++s)
       if (logits[s] != kNothing) recent_.at(static_cast<int64_t>(s), line).add(logits[s], window_);

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <span>
@@ -49,6 +50,26 @@ class RowIndicator {
   /// `first_head` (only where `order` starts with a before g): rows [heads][candidates].
   virtual void finish(int /*first_head*/, Range /*candidates*/,
                       std::span<std::vector<double>> /*rows*/) const {}
+};
+
+/// One that makes all rows of a block in start().
+class StoredRows : public RowIndicator {
+ public:
+  explicit StoredRows(Range candidates) : candidates_(candidates) {}
+  void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
+           std::span<double> out) const override {
+    const auto first = static_cast<size_t>(candidates.begin - candidates_.begin);
+    std::ranges::copy(stored_row(block, head, row).subspan(first, out.size()), out.begin());
+  }
+  std::span<const double> stored_row(const AttentionBlock& block, int head,
+                                     int64_t row) const override {
+    const int64_t columns = candidates_.size();
+    return {stored_.data() + (head * block.rows + row) * columns, static_cast<size_t>(columns)};
+  }
+
+ protected:
+  Range candidates_;
+  Buffer<double> stored_;  ///< [heads, or groups][rows][candidates] of the block at work
 };
 
 /// What an indicator without queries is computed from.

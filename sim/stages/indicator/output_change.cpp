@@ -57,10 +57,10 @@ struct PairOfUnit {
 ///   odds_a odds_b (z_a G_ab z_b - (z_a G_ab + z_b G_ba) v_i + v_i G_ab v_i),
 /// twice where a < b. The second term is one matrix product for all rows and entries, and the last
 /// one is known for all rows.
-class OutputChangeRows : public RowIndicator {
+class OutputChangeRows : public StoredRows {
  public:
   OutputChangeRows(LayerWork& work, const Segment& segment, bool look_ahead, bool joint)
-      : work_(work), candidates_(segment.candidates), look_ahead_(look_ahead), joint_(joint) {}
+      : StoredRows(segment.candidates), work_(work), look_ahead_(look_ahead), joint_(joint) {}
 
   void start(const AttentionBlock& block) override {
     kv_head_ = block.kv_head;
@@ -69,24 +69,12 @@ class OutputChangeRows : public RowIndicator {
     find_rows(block);
     turn_outputs(block);
     find_rests(block);
-    change_.reserve(block.heads / size_ * block.rows * candidates_.size());
+    stored_.reserve(block.heads / size_ * block.rows * candidates_.size());
     const int64_t together = kEntries * threads();
     const int64_t step = std::max(together, kProducts / turned_.rows() / together * together);
     products_.reserve(turned_.rows() * std::min(step, candidates_.size()));
     for (int64_t begin = candidates_.begin; begin < candidates_.end; begin += step)
       score_tile(block, {begin, std::min(candidates_.end, begin + step)});
-  }
-
-  void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
-           std::span<double> out) const override {
-    const auto stored = stored_row(block, head, row);
-    const auto first = static_cast<size_t>(candidates.begin - candidates_.begin);
-    std::ranges::copy(stored.subspan(first, out.size()), out.begin());
-  }
-  std::span<const double> stored_row(const AttentionBlock& block, int head,
-                                     int64_t row) const override {
-    const int64_t columns = candidates_.size();
-    return {change_.data() + (head * block.rows + row) * columns, static_cast<size_t>(columns)};
   }
 
  private:
@@ -216,7 +204,7 @@ class OutputChangeRows : public RowIndicator {
       for (size_t i = 0; i < width && pair.a == pair.b; ++i)
         parts[i] += odds_a[i] * odds_a[i] * (own + form[i]);
     }
-    double* const out = change_.data() + (first / size_ * block.rows + row) * candidates_.size() +
+    double* const out = stored_.data() + (first / size_ * block.rows + row) * candidates_.size() +
                         (columns.begin - candidates_.begin);
     int64_t cancelled = 0;
     for (size_t i = 0; i < width; ++i) {
@@ -257,7 +245,6 @@ class OutputChangeRows : public RowIndicator {
   }
 
   LayerWork& work_;
-  Range candidates_;
   bool look_ahead_;
   bool joint_;
   int kv_head_ = -1;
@@ -269,7 +256,6 @@ class OutputChangeRows : public RowIndicator {
   Table<double> turned_;                      // [units][pairs][rows][dv]: z_a G_ab + z_b G_ba
   std::vector<double> forms_;                 // [units][pairs][rows]: z_a G_ab z_b
   Buffer<double> products_;                   // [units][pairs][rows][entries of the tile at work]
-  Buffer<double> change_;                     // [units][rows][candidates]
 };
 
 constexpr double kCost = 8;  // see Indicator::cost(); measured

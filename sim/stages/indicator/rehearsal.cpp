@@ -22,10 +22,10 @@ const Declare rehearsal_steps{{.key = "rehearsal_steps",
 /// Attention on the prompt if pieces of the prompt were written once more after it: the query at j
 /// stands at n + j mod H and sees the prompt's keys from there, and beside them, as near as they
 /// were, the keys of its own piece up to itself.
-class RehearsalRows : public RowIndicator {
+class RehearsalRows : public StoredRows {
  public:
   RehearsalRows(LayerWork& work, Range candidates, int64_t steps)
-      : work_(work), candidates_(candidates), steps_(steps) {}
+      : StoredRows(candidates), work_(work), steps_(steps) {}
 
   void start(const AttentionBlock& block) override {
     if (block.kv_head != kv_head_) keys_ = work_.keys(block.kv_head);
@@ -42,23 +42,11 @@ class RehearsalRows : public RowIndicator {
     std::vector<double> log_sum_exp(static_cast<size_t>(count));
     moved.log_sum_exp = log_sum_exp.data();
     work_.backend().attend(work_.trace(), {&moved, 1});
-    shares_.reserve(count * candidates_.size());
+    stored_.reserve(count * candidates_.size());
     parallel_for(count, [&](int64_t index) {
       share(block, index, {moved.logits + index * columns, static_cast<size_t>(columns)},
             log_sum_exp[static_cast<size_t>(index)]);
     });
-  }
-
-  void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
-           std::span<double> out) const override {
-    const auto own = stored_row(block, head, row);
-    const auto first = static_cast<size_t>(candidates.begin - candidates_.begin);
-    std::ranges::copy(own.subspan(first, out.size()), out.begin());
-  }
-  std::span<const double> stored_row(const AttentionBlock& block, int head,
-                                     int64_t row) const override {
-    const int64_t columns = candidates_.size();
-    return {shares_.data() + (head * block.rows + row) * columns, static_cast<size_t>(columns)};
   }
 
  private:
@@ -88,19 +76,17 @@ class RehearsalRows : public RowIndicator {
     const float* const own = block.logit_row(static_cast<int>(index / block.rows), row);
     const double all = log_add(
         log_sum_exp, kvsim::log_sum_exp({own + begin, static_cast<size_t>(position + 1 - begin)}));
-    double* const out = shares_.data() + index * candidates_.size();
+    double* const out = stored_.data() + index * candidates_.size();
     for (int64_t i = candidates_.begin; i < candidates_.end; ++i)
       out[i - candidates_.begin] = std::exp(static_cast<double>(logits[static_cast<size_t>(i)]) -
                                             all);
   }
 
   LayerWork& work_;
-  Range candidates_;
   int64_t steps_;  // H
   int kv_head_ = -1;
-  Table<float> keys_;      // [n][d] of that KV head
-  Buffer<float> logits_;   // [heads][rows][n] of moved queries
-  Buffer<double> shares_;  // [heads][rows][candidates]
+  Table<float> keys_;     // [n][d] of that KV head
+  Buffer<float> logits_;  // [heads][rows][n] of moved queries
 };
 
 class Rehearsal : public Indicator {
@@ -117,7 +103,7 @@ class Rehearsal : public Indicator {
   std::unique_ptr<RowIndicator> rows(LayerWork& work, const Settings& settings,
                                      const Segment& segment) const override {
     return std::make_unique<RehearsalRows>(work, segment.candidates,
-                                           settings.count("rehearsal_steps"));
+                                           settings.count(rehearsal_steps));
   }
 };
 const Register<Indicator, Rehearsal> rehearsal;

@@ -33,8 +33,8 @@ class CamBase : public Merge {
       size_t next = owner.evicted.size();
       std::vector<std::pair<int64_t, double>> spread(owner.evicted.size());  // targets, amount
       std::vector<std::vector<int64_t>> targets(owner.evicted.size());
-      for (int64_t slot = cache.size(); slot-- > 0;) {
-        if (next == 0 || owner.evicted[next - 1] != slot) {
+      for (int64_t slot = cache.size(); slot-- > 0 && next > 0;) {
+        if (owner.evicted[next - 1] != slot) {
           later.push_back(slot);
           attention += owner.attention[static_cast<size_t>(slot)];
           continue;
@@ -52,8 +52,8 @@ class CamBase : public Merge {
         targets[next].assign(later.end() - count, later.end());
       }
       for (size_t x = 0; x < spread.size(); ++x)
-        for (const int64_t into : targets[x])
-          mix(cache.value(into), 1, cache.value(spread[x].first), spread[x].second);
+        for (size_t at = 0; spread[x].second != 0 && at < targets[x].size(); ++at)
+          mix(cache.value(targets[x][at]), 1, cache.value(spread[x].first), spread[x].second);
     }
   }
 };

@@ -48,26 +48,26 @@ void SlotCache::append(int64_t position) {
 
 void SlotCache::erase(std::span<const int64_t> slots) {
   if (slots.empty()) return;
+  std::vector<int64_t> gaps;
+  for (const int64_t slot : slots) gaps.push_back(row(slot));
+  std::ranges::sort(gaps);
   erase_rows(position_, 1, slots);
   erase_rows(row_, 1, slots);
-  fill_gaps();
+  fill_gaps(gaps);
   erase_rows(members_, 1, slots);
   if (!bias_.empty()) erase_rows(bias_, heads_, slots);
   if (estimates_) estimates_->erase(slots);
 }
 
-/// Rows behind the number of slots move to those that no slot has.
-void SlotCache::fill_gaps() {
-  std::vector<uint8_t> used(position_.size(), 0);
-  for (const int64_t row : row_)
-    if (row < size()) used[static_cast<size_t>(row)] = 1;
-  int64_t gap = 0;
-  for (int64_t& row : row_) {
-    if (row < size()) continue;
-    while (used[static_cast<size_t>(gap)]) ++gap;
-    std::copy_n(k_.data() + row * key_dim_, key_dim_, k_.data() + gap * key_dim_);
-    std::copy_n(v_.data() + row * value_dim_, value_dim_, v_.data() + gap * value_dim_);
-    row = gap++;
+/// Rows behind the number of slots move to the gaps before it.
+void SlotCache::fill_gaps(std::span<const int64_t> gaps) {
+  auto gap = gaps.begin();
+  const auto last = std::ranges::lower_bound(gaps, size());
+  for (auto row = row_.begin(); gap != last; ++row) {
+    if (*row < size()) continue;
+    std::copy_n(k_.data() + *row * key_dim_, key_dim_, k_.data() + *gap * key_dim_);
+    std::copy_n(v_.data() + *row * value_dim_, value_dim_, v_.data() + *gap * value_dim_);
+    *row = *gap++;
   }
   k_.resize(position_.size() * width(key_dim_));
   v_.resize(position_.size() * width(value_dim_));

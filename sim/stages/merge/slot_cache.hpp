@@ -67,7 +67,7 @@ class SlotCache {
 
  private:
   static size_t width(int64_t dim) { return static_cast<size_t>(dim); }
-  void fill_gaps();
+  void fill_gaps(std::span<const int64_t> gaps);
 
   int owner_;
   int first_head_;

@@ -24,7 +24,7 @@ class MeanShare : public Prior {
   void apply(const Settings& settings, std::span<double> scores) const override {
     double sum = 0;
     for (const double s : scores) sum += s;
-    const double floor = settings.real("prior_share") * sum /
+    const double floor = settings.real(prior_share) * sum /
                          static_cast<double>(std::max<size_t>(scores.size(), 1));
     for (double& s : scores) s = std::max(s, floor);
   }

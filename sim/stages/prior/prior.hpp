@@ -11,6 +11,7 @@ class Prior : public Kind {
  public:
   using Kind::Kind;
   virtual bool changes_nothing() const { return false; }
+  bool goes_on() const override { return changes_nothing(); }
   virtual void apply(const Settings& settings, std::span<double> scores) const = 0;
 };
 

@@ -26,6 +26,7 @@ class Quantize : public Kind {
  public:
   using Kind::Kind;
   virtual bool changes_entries() const { return true; }
+  bool goes_on() const override { return !changes_entries(); }
   /// Replaces k [b][d] and v [b][dv] by what their codes stand for, in float32 arithmetic.
   virtual void apply(const Settings& settings, Table<float>& k, Table<float>& v) const = 0;
   virtual QuantizedCount count(const Settings& settings, int64_t slots, int64_t head_dim,

@@ -27,7 +27,7 @@ class SpreadQueries : public Queries {
   void observe(const Settings& settings, int64_t, const TraceInfo& info,
                Segment& segment) const override {
     const int64_t n = info.prompt_len;
-    const int64_t count = std::min(settings.count("spread_queries"), n);
+    const int64_t count = std::min(settings.count(spread_queries), n);
     segment.candidates = segment.range;
     segment.positions.clear();
     segment.rows_before = segment.rows_after = 0;

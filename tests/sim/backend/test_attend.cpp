@@ -109,11 +109,13 @@ void check(Backend& backend, const Shape& shape) {
   std::vector<float> logits(static_cast<size_t>(rows * slots));
   std::vector<float> outputs(static_cast<size_t>(rows * dv));
   std::vector<double> sums(static_cast<size_t>(rows));
+  std::vector<float> attention(logits.size(), NAN);
   c.rows.logits = logits.data();
+  c.rows.attention = attention.data();
   c.rows.outputs = outputs.data();
   c.rows.log_sum_exp = sums.data();
   backend.attend(layer, {&c.rows, 1});
-  double worst_logit = 0, worst_sum = 0, worst_output = 0;
+  double worst_logit = 0, worst_sum = 0, worst_share = 0, worst_output = 0;
   for (int64_t row = 0; row < rows; ++row) {
     const auto x = row / c.rows.rows;
     const std::vector<double> expected = logits_of(c, x, row % c.rows.rows);
@@ -123,6 +125,11 @@ void check(Backend& backend, const Shape& shape) {
       const double got = static_cast<double>(logits[static_cast<size_t>(row * slots) + s]);
       if (got != expected[s]) worst_logit = std::max(worst_logit, std::fabs(got - expected[s]));
       total += std::exp(expected[s]);
+    }
+    for (size_t s = 0; s < expected.size(); ++s) {
+      const double share = std::exp(expected[s]) / total;
+      const double got = static_cast<double>(attention[static_cast<size_t>(row * slots) + s]);
+      worst_share = std::max(worst_share, share == 0 ? got : std::fabs(got / share - 1));
     }
     worst_sum = std::max(worst_sum, std::fabs(sums[static_cast<size_t>(row)] - std::log(total)));
     double error = 0, size = 0;
@@ -138,6 +145,7 @@ void check(Backend& backend, const Shape& shape) {
   }
   CHECK(worst_logit < kLogitTolerance);
   CHECK(worst_sum < kLogitTolerance);
+  CHECK(worst_share < 2 * kLogitTolerance);  // relative, as the logits and their sum are absolute
   CHECK(worst_output < 1e-5);
 }
 

@@ -95,7 +95,8 @@ TEST_CASE("A merged prompt replays like its slots, and its measures are plain su
     const auto backend = make_cpu_backend();
     LayerWork work(run->layers[0], *backend);
     MergeMemory memory;
-    const Compressed slots = compress(work, *kept[0][0][0], settings, 0, memory);
+    FirstEstimates estimates;
+    const Compressed slots = compress(work, *kept[0][0][0], settings, 0, memory, estimates);
     REQUIRE(merged_slots(slots.owners) > 0);
 
     PrefillReplay replay(work, kept[0], records, {});

@@ -13,6 +13,9 @@ using Row = std::vector<float>;
 class StatedEstimates : public Estimates {
  public:
   explicit StatedEstimates(std::vector<std::vector<double>> values) : values_(std::move(values)) {}
+  std::unique_ptr<Estimates> copy() const override {
+    return std::make_unique<StatedEstimates>(*this);
+  }
   void see(int, std::span<const double>) override {}
   double log_score(int64_t slot, int line) const override {
     return values_[static_cast<size_t>(line)][static_cast<size_t>(slot)];
