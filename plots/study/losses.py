@@ -18,9 +18,9 @@ FLOOR = "oracle-mean"
 # Drawn and tabled first: one of each family, the methods of the papers, and the floor.
 SHOWN = ("streaming", "knorm", "keydiff", "h2o", "tova", "snapkv", "adakv", "criticalkv", "cake",
          "restkv", "defensivekv", "defensivekv:code", "layer-defensivekv",
-         "layer-defensivekv:code", FLOOR)
-DRAWN = ("streaming", "h2o", "tova", "snapkv", "criticalkv", "cake", "restkv", "defensivekv:code",
-         "layer-defensivekv:code", "layer-defensivekv")
+         "layer-defensivekv:code", plan.RECENT, FLOOR)
+DRAWN = ("streaming", "h2o", "snapkv", "criticalkv", "cake", "restkv", "defensivekv:code",
+         "layer-defensivekv:code", "layer-defensivekv", plan.RECENT)
 LENGTHS = {"short": plan.SHORT, "long": plan.LONG,
            "all": plan.TEXTS}
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from . import agnostic, claims, instructions, losses, plan, prediction, runs
 
 ROOT = Path(__file__).resolve().parents[2]
-FEW = ("oracle-mean", "layer-defensivekv:code", "layer-defensivekv", "defensivekv:code", "cake",
-       "h2o", "restkv", "adakv", "streaming")
-MANY = (*FEW[:4], "defensivekv", *FEW[4:6], "criticalkv", "tova", *FEW[6:])
+FEW = ("oracle-mean", plan.RECENT, "layer-defensivekv:code", "layer-defensivekv",
+       "defensivekv:code", "cake", "h2o", "restkv", "adakv", "streaming")
+MANY = (*FEW[:5], "defensivekv", *FEW[5:7], "criticalkv", "tova", *FEW[7:])
 MERGED = ("keepkv:bias", "snapkv,merge=keepkv-bias", "snapkv,merge=value-fold", "kvmerger", "d2o",
           "snapkv,merge=d2o", "snapkv,merge=convex", "convex", "keepkv:code", "keepkv",
           "h2o:official", "tova:official", "streaming:official", "cam", "cam:expected")
@@ -72,7 +72,9 @@ def predicted(folder):
 TABLES = {
     "losses of short texts": lambda study, _: relative(study, plan.SHORT, FEW),
     "losses of long texts": lambda study, _: relative(study, plan.LONG, MANY),
-    "losses of merged and stepwise caches": lambda study, _: relative(study, plan.SHORT, MERGED),
+    **{f"losses of merged and stepwise caches, {name} texts": (
+        lambda study, _, texts=texts: relative(study, texts, MERGED))
+       for name, texts in (("short", plan.SHORT), ("long", plan.LONG))},
     **{f"claims of {paper}, {name} texts": (
         lambda study, _, paper=paper, texts=texts: brief(study, paper, texts))
        for paper in ("DefensiveKV", "ReST-KV", "KeepKV")

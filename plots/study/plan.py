@@ -118,7 +118,8 @@ LEFT_OUT = {
 GROUPS = {
     "presets": (PRESETS + HINDSIGHT, BUDGETS),
     "variants": (VARIANTS + HINDSIGHT_VARIANTS, BUDGETS),
-    "rehearsal": ((FOUND, RECENT, *FOUND_PARTS), (0.1, 0.2, 0.35, 0.5)),
+    "found": ((FOUND, RECENT), BUDGETS),
+    "rehearsal": (FOUND_PARTS, (0.1, 0.2, 0.35, 0.5)),
     "parts": (DEFENSIVE_PARTS + RESTKV_PARTS, (0.1, 0.2, 0.35, 0.5)),
     "merging": (MERGING, BUDGETS),
     "unmerged": (UNMERGED, BUDGETS),

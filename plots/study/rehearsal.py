@@ -21,6 +21,7 @@ ASIDE = tuple(text for text in plan.TEXTS
               if text.kind in plan.SET_ASIDE or text.prompt_tokens != plan.SHORT[0].prompt_tokens)
 SHOWN = (plan.RECENT, plan.FOUND, "layer-defensivekv,smooth=none", "layer-defensivekv:code",
          "layer-defensivekv", "defensivekv:code", "cake", "criticalkv", "h2o", "snapkv", "restkv")
+DRAWN = SHOWN[:-1]   # ReST-KV's line is SnapKV's, and there are no more styles
 FLOOR = "oracle-mean"
 
 
@@ -120,7 +121,7 @@ def print_tables(found):
 
 def draw(found):
     """A line per policy over budgets; the best published policy of each budget is 1."""
-    keys = [style.key(policy, style.line_style(i)) for i, policy in enumerate(SHOWN)]
+    keys = [style.key(policy, style.line_style(i)) for i, policy in enumerate(DRAWN)]
     keys.append(style.key(f"{FLOOR}: hindsight", {"color": style.REFERENCE, "linestyle": "-"}))
     fig, axes = style.frame(
         "What a rehearsed prompt saves", "KL divergence of the next-token distribution from the "
@@ -128,7 +129,7 @@ def draw(found):
         f"mean over {len(found.texts)} texts set aside, band: 95 % interval", 1, 1, 3.4, keys,
         ("budget (fraction of the prompt kept)", "loss relative to the best published"))
     ax = axes.flat[0]
-    for i, policy in enumerate((*SHOWN, FLOOR)):
+    for i, policy in enumerate((*DRAWN, FLOOR)):
         look = style.line_style(i) if policy != FLOOR else \
             {"color": style.REFERENCE, "linestyle": "-", "marker": ""}
         points = [(budget, one) for budget in BUDGETS

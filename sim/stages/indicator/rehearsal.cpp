@@ -96,7 +96,8 @@ class Rehearsal : public Indicator {
                    "rehearsal",
                    "attention of the query moved behind the prompt, with its own piece",
                    "kvsim",
-                   {"rehearsal_steps"}}) {}
+                   {"rehearsal_steps"},
+                   "rope/inv_freq"}) {}
   Axes axes() const override { return Axes::head_row; }
   bool needs_logits() const override { return true; }
   bool moves_queries() const override { return true; }
