@@ -1,6 +1,7 @@
 #include "run/measures/measure.hpp"
 
 #include <algorithm>
+#include <span>
 #include <stdexcept>
 
 namespace kvsim {
@@ -32,6 +33,12 @@ size_t MeasuredLayer::outcome_of(const Record& record, int budget) const {
           records[static_cast<size_t>(cell.record)].canonical() == record.canonical())
         return o;
   throw std::logic_error("not replayed: " + record.canonical());
+}
+
+std::vector<double> MeasuredLayer::stream_norms() const {
+  const auto later =
+      std::span(work.trace().residual_norm).subspan(static_cast<size_t>(work.info().first_step()));
+  return {later.begin(), later.end()};
 }
 
 DeclareMeasure::DeclareMeasure(MeasureInfo info) : info_(info) {

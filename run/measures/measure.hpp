@@ -74,6 +74,8 @@ struct MeasuredLayer {
   }
   /// Outcome of a record that was replayed.
   size_t outcome_of(const Record& record, int budget) const;
+  /// Norms [T] of the residual stream that enters the layer at the later steps; the trace has them.
+  std::vector<double> stream_norms() const;
 };
 
 /// One stretch of a periodic record, replayed as a prompt of its own.

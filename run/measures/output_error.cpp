@@ -112,11 +112,8 @@ class OutputError : public Measure {
  private:
   void write_residual(const MeasuredLayer& layer, std::initializer_list<int64_t> at,
                       const std::vector<double>& error, MeasureResults& results) const {
-    const auto norms = std::span(layer.work.trace().residual_norm)
-                           .subspan(static_cast<size_t>(run().info.first_step()));
-    const std::vector<double> residual(norms.begin(), norms.end());
     std::vector<double> relative(error.size());
-    relative_errors(error, residual, relative);
+    relative_errors(error, layer.stream_norms(), relative);
     results.copy(residual_error, at, relative);
     results.set(residual_error_mean, at, mean(relative));
     results.set(residual_error_max, at, maximum(relative));

@@ -35,9 +35,7 @@ class StreamErrorMeasure : public Measure {
   void finish(const MeasuredLayer& layer, MeasureResults& /*results*/) override {
     layer.for_each_cell(
         [&](ReplayCell cell, size_t o) { sums_[cell].add_layer(layer.norms.error(o)); });
-    const auto norms = std::span(layer.work.trace().residual_norm)
-                           .subspan(static_cast<size_t>(run().info.first_step()));
-    last_norm_.assign(norms.begin(), norms.end());
+    last_norm_ = layer.stream_norms();
   }
   void finish_run(MeasureResults& results) override {
     sums_.for_each([&](ReplayCell cell, const StreamError& sum) {

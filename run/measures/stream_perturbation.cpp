@@ -1,5 +1,6 @@
 // How far compression turns the residual stream at each layer, all layers together.
 #include <cmath>
+#include <utility>
 
 #include "analysis/output_error.hpp"
 #include "analysis/stream_error.hpp"
@@ -48,9 +49,7 @@ class StreamPerturbationMeasure : public Measure {
   using Measure::Measure;
 
   void finish(const MeasuredLayer& layer, MeasureResults& /*results*/) override {
-    const auto norms = std::span(layer.work.trace().residual_norm)
-                           .subspan(static_cast<size_t>(run().info.first_step()));
-    std::vector<double> scale(norms.begin(), norms.end());
+    std::vector<double> norm = layer.stream_norms(), scale = norm;
     if (!norm_.empty())
       for (size_t t = 0; t < scale.size(); ++t) scale[t] = std::sqrt(norm_[t] * scale[t]);
     layer.for_each_cell([&](ReplayCell cell, size_t o) {
@@ -58,7 +57,7 @@ class StreamPerturbationMeasure : public Measure {
       one.settle(scale);
       one.waiting = layer.norms.error(o);
     });
-    norm_.assign(norms.begin(), norms.end());
+    norm_ = std::move(norm);
   }
   void finish_run(MeasureResults& results) override {
     cells_.for_each([&](ReplayCell cell, Perturbation one) {
