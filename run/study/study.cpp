@@ -4,6 +4,9 @@
 
 #include <chrono>
 #include <future>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "run/measures/study_measures.hpp"
 #include "run/study/layer_store.hpp"
@@ -28,6 +31,14 @@ class Stopwatch {
   double& phase_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
+
+/// Gives the system back what scoring has left free in the heap: what the replay takes next are
+/// blocks of other sizes.
+void give_back_heap() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
 
 }  // namespace
 
@@ -139,6 +150,7 @@ void Study::run_layer(LayerWork& work, int64_t layer) {
     const Stopwatch watch(times_.rank);
     kept = policies_->select(work);
   }
+  give_back_heap();
   if (plan_.options.scope != Scope::all) {  // else of all tokens, by the replay itself
     const Stopwatch watch(times_.score);
     work.projected_norms(plan_.options.importance);

@@ -51,6 +51,7 @@ class LayerWork {
 
   /// Inner products after W_O of two query heads head_a <= head_b of a group, in float64.
   const OutputMetric& output_metric(int head_a, int head_b);
+  void drop_output_metrics() { output_metric_.clear(); }  ///< of use to scoring alone
 
  private:
   void make_output_metrics(int kv_head, bool of_pairs);

@@ -23,6 +23,9 @@ namespace kvsim {
 namespace {
 
 constexpr size_t kCacheLine = 64;
+constexpr size_t kPage = 4096;
+/// Big tensors begin on one: they are walked through an index in rank order, and huge pages spare
+/// most TLB misses.
 constexpr size_t kHugePage = size_t{2} << 20;
 
 // ---- portable loops over one element at a time --------------------------------------------
@@ -141,10 +144,9 @@ SpareMemory& spare_memory() {
   return *spare;
 }
 
-/// What a tensor of so many bytes takes: whole huge pages if it is big. Big tensors are walked
-/// through an index in rank order; huge pages spare most TLB misses.
+/// What a tensor of so many bytes takes: whole pages if it is big.
 size_t rounded(size_t bytes) {
-  const size_t unit = bytes >= kHugePage ? kHugePage : kCacheLine;
+  const size_t unit = bytes >= kHugePage ? kPage : kCacheLine;
   return (bytes + unit - 1) / unit * unit;
 }
 
@@ -152,8 +154,7 @@ std::shared_ptr<std::byte[]> allocate(size_t bytes) {
   const size_t size = rounded(bytes);
   const bool big = bytes >= kHugePage;
   void* memory = big ? spare_memory().take(size) : nullptr;
-  if (memory == nullptr) memory = std::aligned_alloc(big ? kHugePage : kCacheLine, size);
-  if (memory == nullptr)
+  if (memory == nullptr && posix_memalign(&memory, big ? kHugePage : kCacheLine, size) != 0)
     throw Error(Fault::failure, {.what = "out of memory",
                                  .found = std::to_string(bytes) + " bytes wanted for one tensor"});
 #ifdef __linux__

@@ -122,7 +122,8 @@ class PolicyRun::Impl {
   std::map<int, ScoredPlans> surveyed;   // by layer, until it is replayed
   bool allocated = false;
   double scoring_seconds = 0;
-  // [prepared][budget] what the layer before kept, and what this layer keeps
+  // [prepared][budget] what the layer before kept, as far as records ask, and what the layer that
+  // is being selected keeps
   std::vector<std::vector<std::shared_ptr<const KeptSets>>> previous, current;
 };
 
@@ -344,7 +345,8 @@ LayerKept PolicyRun::select(LayerWork& work) {
   run.previous.assign(run.prepared.size(), {});
   for (size_t r = 0; r < run.prepared.size(); ++r)
     if (run.prepared[r].settings.flag(keys::nested)) run.previous[r] = run.current[r];
-  return {run.current.begin(), run.current.begin() + static_cast<int64_t>(run.records.size())};
+  run.current.resize(run.records.size());
+  return std::exchange(run.current, {});
 }
 
 void PolicyRun::exchange_survey(int layer, Archive& archive) {

@@ -261,6 +261,7 @@ std::vector<std::vector<std::shared_ptr<ScoredLayer>>> score_layer(
     for (const auto& consumer : scoring.consumers) consumers.push_back(consumer.get());
   }
   run_consumers(work, consumers);
+  work.drop_output_metrics();
   grouped.clear();
   std::vector<std::vector<std::shared_ptr<ScoredLayer>>> results(plans.size());
   std::vector<std::pair<size_t, size_t>> unfinished;  // plan and variant

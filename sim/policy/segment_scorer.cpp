@@ -5,6 +5,12 @@
 #include "sim/core/parallel.hpp"
 
 namespace kvsim {
+namespace {
+
+/// Rows of scores in the making, for each thread: they are aggregated while they are near.
+constexpr int64_t kMadeBytes = int64_t{1} << 20;
+
+}  // namespace
 
 SegmentScorer::SegmentScorer(LayerWork& work, const ScorePlan& plan, const Segment& segment,
                              RowsOfLayer& rows, std::vector<Table<double>>& results)
@@ -91,16 +97,24 @@ bool SegmentScorer::rows_in_place(const AttentionBlock& block) const {
   return !groups_before() && !smooths_before() && !(*rows_)->stored_row(block, 0, 0).empty();
 }
 
-std::span<double> SegmentScorer::made(const AttentionBlock& block, size_t unit, int64_t row) const {
+/// Rows of a block that are made before they are aggregated.
+int64_t SegmentScorer::rows_at_once(const AttentionBlock& block) const {
+  if (rows_in_place(block) || waits_for_layer()) return block.rows;
+  const int64_t bytes = std::ssize(units_) * segment().candidates.size() *
+                        static_cast<int64_t>(sizeof(double));
+  return std::clamp<int64_t>(kMadeBytes * threads() / std::max<int64_t>(bytes, 1), 1, block.rows);
+}
+
+std::span<double> SegmentScorer::made(size_t unit, int64_t row) const {
   const int64_t columns = segment().candidates.size();
-  return {made_->data() + (static_cast<int64_t>(unit) * block.rows + row) * columns,
-          static_cast<size_t>(columns)};
+  const int64_t number = static_cast<int64_t>(unit) * making_.size() + row - making_.begin;
+  return {made_->data() + number * columns, static_cast<size_t>(columns)};
 }
 
 std::span<const double> SegmentScorer::made_row(const AttentionBlock& block, size_t unit,
                                                 int64_t row) const {
   return rows_in_place(block) ? (*rows_)->stored_row(block, static_cast<int>(unit), row)
-                              : made(block, unit, row);
+                              : made(unit, row);
 }
 
 void SegmentScorer::open_units(int count) {
@@ -125,12 +139,7 @@ void SegmentScorer::start(const AttentionBlock& block, int64_t first_row) {
   const bool first_of_unit = first_row == 0 && (!waits_for_layer() || heads_.begins(block.kv_head));
   if (first_of_unit) open_units(units());
   if (!rows_in_place(block))
-    made_->reserve(std::ssize(units_) * block.rows * segment().candidates.size());
-}
-
-/// One for each row of each unit.
-int SegmentScorer::tasks(const AttentionBlock& block) const {
-  return static_cast<int>(std::ssize(units_) * block.rows);
+    made_->reserve(std::ssize(units_) * rows_at_once(block) * segment().candidates.size());
 }
 
 int64_t SegmentScorer::visible(int64_t position) const {
@@ -138,9 +147,8 @@ int64_t SegmentScorer::visible(int64_t position) const {
                              segment().candidates.size());
 }
 
-void SegmentScorer::run(const AttentionBlock& block, int64_t first_row, int task) {
-  const auto unit = static_cast<size_t>(task / block.rows);
-  const int64_t row = task % block.rows;
+void SegmentScorer::make_row(const AttentionBlock& block, int64_t first_row, size_t unit,
+                             int64_t row) {
   if (groups_before())
     make_group_row(block, row);
   else
@@ -153,7 +161,7 @@ void SegmentScorer::run(const AttentionBlock& block, int64_t first_row, int task
 
 void SegmentScorer::make_head_row(const AttentionBlock& block, size_t head, int64_t row) {
   if (rows_in_place(block)) return;
-  const auto made = this->made(block, head, row);
+  const auto made = this->made(head, row);
   static thread_local Row plain;
   plain.resize(made.size());
   const std::span<double> to = smooths_before() ? plain : made;
@@ -172,7 +180,7 @@ void SegmentScorer::follow_attention(const AttentionBlock& block, size_t head, i
 
 /// The heads of the block, added to those of blocks before where the whole layer is one unit.
 void SegmentScorer::make_group_row(const AttentionBlock& block, int64_t row) {
-  const auto made = this->made(block, 0, row);
+  const auto made = this->made(0, row);
   static thread_local Row plain, smoothed;
   plain.resize(made.size());
   smoothed.resize(made.size());
@@ -187,11 +195,11 @@ void SegmentScorer::make_group_row(const AttentionBlock& block, int64_t row) {
   smooth_.apply(settings_, PositionDrift(0), plain, made);
 }
 
-/// Hands the rows of a block to the aggregation: their order counts, that of columns does not.
+/// Hands the rows that were made to the aggregation: their order counts, that of columns does not.
 void SegmentScorer::fold(const AttentionBlock& block, int64_t first_row) {
   const int64_t columns = segment().candidates.size(), first = segment().rows_before + first_row;
   for (Unit& unit : units_)
-    for (int64_t r = 0; r < block.rows; ++r)
+    for (int64_t r = making_.begin; r < making_.end; ++r)
       unit.aggregation->see(first + r, visible(block.positions[static_cast<size_t>(r)]));
   constexpr int64_t kColumns = 1024;  // of a part: what is aggregated stays near for all rows
   const int64_t parts = (columns + kColumns - 1) / kColumns;
@@ -199,16 +207,24 @@ void SegmentScorer::fold(const AttentionBlock& block, int64_t first_row) {
     const auto unit = static_cast<size_t>(task / parts);
     const int64_t begin = task % parts * kColumns;
     const auto count = static_cast<size_t>(std::min(kColumns, columns - begin));
-    for (int64_t r = 0; r < block.rows; ++r)
+    for (int64_t r = making_.begin; r < making_.end; ++r)
       units_[unit].aggregation->add(
           first + r, begin, made_row(block, unit, r).subspan(static_cast<size_t>(begin), count));
   });
 }
 
 void SegmentScorer::end(const AttentionBlock& block, int64_t first_row) {
-  if (!complete(block)) return;
-  fold(block, first_row);
-  if (first_row + block.rows == std::ssize(segment().positions)) close_kv_head(block.kv_head);
+  const int64_t step = rows_at_once(block);
+  for (int64_t begin = 0; begin < block.rows; begin += step) {
+    making_ = {begin, std::min(block.rows, begin + step)};
+    parallel_for(std::ssize(units_) * making_.size(), [&](int64_t task) {
+      make_row(block, first_row, static_cast<size_t>(task / making_.size()),
+               making_.begin + task % making_.size());
+    });
+    if (complete(block)) fold(block, first_row);
+  }
+  if (complete(block) && first_row + block.rows == std::ssize(segment().positions))
+    close_kv_head(block.kv_head);
 }
 
 void SegmentScorer::smooth_into(size_t variant, const Unit& unit, Row& row) const {

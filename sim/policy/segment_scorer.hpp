@@ -25,8 +25,8 @@ class SegmentScorer : public RowConsumer {
   std::optional<AttentionSumRequest> wanted_sums() const override;
   void take_sums(const TakenSums& taken) override;
   void start(const AttentionBlock& block, int64_t first_row) override;
-  int tasks(const AttentionBlock& block) const override;
-  void run(const AttentionBlock& block, int64_t first_row, int task) override;
+  int tasks(const AttentionBlock&) const override { return 0; }  // end() shares the work out
+  void run(const AttentionBlock&, int64_t, int) override {}
   void end(const AttentionBlock& block, int64_t first_row) override;
 
  private:
@@ -53,9 +53,11 @@ class SegmentScorer : public RowConsumer {
   /// Rows of a KV head that are aggregated.
   int units() const { return groups_before() ? 1 : heads_.rows_per_query(); }
   bool rows_in_place(const AttentionBlock& block) const;
-  std::span<double> made(const AttentionBlock& block, size_t unit, int64_t row) const;
+  int64_t rows_at_once(const AttentionBlock& block) const;
+  std::span<double> made(size_t unit, int64_t row) const;
   std::span<const double> made_row(const AttentionBlock& block, size_t unit, int64_t row) const;
   void open_units(int count);
+  void make_row(const AttentionBlock& block, int64_t first_row, size_t unit, int64_t row);
   void make_head_row(const AttentionBlock& block, size_t head, int64_t row);
   void make_group_row(const AttentionBlock& block, int64_t row);
   void fold(const AttentionBlock& block, int64_t first_row);
@@ -75,7 +77,8 @@ class SegmentScorer : public RowConsumer {
   HeadGrouping heads_;
   std::vector<Table<double>>& results_;
   std::shared_ptr<SharedRows> rows_;
-  std::shared_ptr<Buffer<double>> made_;  // [unit][block rows][candidates] as they are aggregated
+  std::shared_ptr<Buffer<double>> made_;  // [unit][making_][candidates] as they are aggregated
+  Range making_;                          // rows of the block at work
   std::vector<ScoringStep> after_;        // what comes after aggregation
   std::vector<Unit> units_;               // of the KV head at work, or of the layer
   std::vector<Row> layer_rows_;           // per variant, heads combined so far (group=layer-mean)

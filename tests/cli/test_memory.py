@@ -5,6 +5,7 @@ record that ranks across layers.
     /usr/bin/python3 tests/cli/test_memory.py KVSIM
 """
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -13,17 +14,35 @@ import unittest
 
 KVSIM = "build/kvsim"
 MIB = 2**20
-HEADS, KV_HEADS, HEAD_DIM, HIDDEN, STEPS, THREADS = 8, 2, 128, 1024, 512, 2
+HEAD_DIM, HIDDEN, STEPS = 128, 1024, 512
 EIGHT = ["streaming", "knorm", "keydiff", "tova", "snapkv", "adakv", "defensivekv", "restkv"]
 BUDGETS = "1%,2%,3%,5%,8%,12%,18%,25%,35%,50%"
 
 
-def allowed(prompt, layers, queries, across, results):
-    keys = prompt + STEPS
-    one = 2 * (2 * KV_HEADS * keys * HEAD_DIM + HEADS * (STEPS + queries) * HEAD_DIM +
-               HEADS * HEAD_DIM * HIDDEN)
-    return (2 * one + 64 * MIB * THREADS + 32 * MIB + results +
-            16 * layers * KV_HEADS * prompt * across)
+@dataclasses.dataclass
+class Case:
+    prompt: int
+    layers: int
+    policies: list
+    queries: int | None = 64   # stored ones of the prompt, its last; None: all
+    heads: int = 8
+    kv_heads: int = 2
+    across: int = 0   # records that rank across layers
+    options: list = dataclasses.field(default_factory=list)
+
+    def synthesize(self, trace):
+        stored = "all" if self.queries is None else f"window:{self.queries}"
+        subprocess.run([KVSIM, "synth", "-o", trace, "--prompt", str(self.prompt), "--steps",
+                        str(STEPS), "--num-layers", str(self.layers), "--heads", str(self.heads),
+                        "--kv-heads", str(self.kv_heads), "--head-dim", str(HEAD_DIM), "--hidden",
+                        str(HIDDEN), "--dtype", "bfloat16", "--queries", stored, "-q"], check=True)
+
+    def allowed(self, threads, results):
+        queries = self.prompt if self.queries is None else self.queries
+        layer = 2 * (2 * self.kv_heads * (self.prompt + STEPS) * HEAD_DIM +
+                     self.heads * (STEPS + queries) * HEAD_DIM + self.heads * HEAD_DIM * HIDDEN)
+        return (2 * layer + 64 * MIB * threads + 32 * MIB + results +
+                16 * self.layers * self.kv_heads * self.prompt * self.across)
 
 
 def peak(command):
@@ -39,39 +58,41 @@ def peak(command):
 
 
 class PeakMemory(unittest.TestCase):
-    def replay(self, prompt, layers, queries, policies, across=0, options=()):
+    def replay(self, case):
+        """With one thread and with two, which work on more at a time."""
         with tempfile.TemporaryDirectory() as folder:
             trace, results = os.path.join(folder, "trace.h5"), os.path.join(folder, "results.nc")
-            subprocess.run([KVSIM, "synth", "-o", trace, "--prompt", str(prompt), "--steps",
-                            str(STEPS), "--num-layers", str(layers), "--heads", str(HEADS),
-                            "--kv-heads", str(KV_HEADS), "--head-dim", str(HEAD_DIM), "--hidden",
-                            str(HIDDEN), "--dtype", "bfloat16", "--queries",
-                            queries or "all", "-q"], check=True)
-            command = [KVSIM, "replay", trace, "-o", results, "--budget", BUDGETS, "--threads",
-                       str(THREADS), "-q", *options]
-            for policy in policies:
+            case.synthesize(trace)
+            command = [KVSIM, "replay", trace, "-o", results, "--overwrite", "--budget", BUDGETS,
+                       "-q", *case.options]
+            for policy in case.policies:
                 command += ["--policy", policy]
-            stored = int(queries.split(":")[1]) if queries else prompt
-            used = peak(command)
-            bar = allowed(prompt, layers, stored, across, os.path.getsize(results))
-            print(f"n = {prompt}, {layers} layers, {len(policies)} policies: "
-                  f"{used / MIB:.0f} of {bar / MIB:.0f} MiB", file=sys.stderr)
-            self.assertLessEqual(used, bar)
+            for threads in (1, 2):
+                used = peak([*command, "--threads", str(threads)])
+                bar = case.allowed(threads, os.path.getsize(results))
+                print(f"n = {case.prompt}, {case.layers} layers, {case.heads} heads, "
+                      f"{len(case.policies)} policies, --threads {threads}: "
+                      f"{used / MIB:.0f} of {bar / MIB:.0f} MiB", file=sys.stderr)
+                with self.subTest(threads=threads):
+                    self.assertLessEqual(used, bar)
 
     def test_short_prompt(self):
-        self.replay(4096, 2, "window:64", EIGHT)
+        self.replay(Case(4096, 2, EIGHT))
 
     def test_outputs_of_every_step_and_head(self):
-        self.replay(4096, 1, "window:64", EIGHT, options=["--per-head"])
+        self.replay(Case(4096, 1, EIGHT, options=["--per-head"]))
+
+    def test_outputs_of_many_heads(self):
+        self.replay(Case(4096, 2, EIGHT, heads=32, kv_heads=8))
 
     def test_long_prompt(self):
-        self.replay(32768, 3, "window:64", EIGHT)
+        self.replay(Case(32768, 3, EIGHT))
 
     def test_all_prompt_queries(self):
-        self.replay(8192, 2, None, ["h2o", "snapkv"])
+        self.replay(Case(8192, 2, ["h2o", "snapkv"], queries=None))
 
     def test_ranks_across_layers(self):
-        self.replay(8192, 4, "window:64", ["layer-defensivekv", "cake"], across=2)
+        self.replay(Case(8192, 4, ["layer-defensivekv", "cake"], across=2))
 
 
 if __name__ == "__main__":

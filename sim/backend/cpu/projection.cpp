@@ -11,8 +11,9 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kWidthRun = 128;           // columns of W_O of one task
-constexpr int64_t kRowRun = 20 * kTileRows;  // rows at a time, so that memory is bounded
+constexpr int64_t kWidthRun = 128;               // columns of W_O of one task
+constexpr int64_t kRowRun = 20 * kTileRows;      // rows at a time at most: their products stay near
+constexpr int64_t kRowBytes = int64_t{8} << 20;  // of such rows, for each thread
 
 class CpuProjection : public Projection {
  public:
@@ -67,8 +68,11 @@ void CpuProjection::add_columns(const float* xt, int64_t rows, int64_t c, double
 void CpuProjection::norms(std::span<const float* const> x, int64_t stride,
                           std::span<const int64_t> steps, double* out) {
   const int64_t rows = std::ssize(x) * std::ssize(steps);
-  for (int64_t first = 0; first < rows; first += kRowRun)
-    norms_of({first, std::min(rows, first + kRowRun)}, x, stride, steps, out + first);
+  const int64_t fitting = kRowBytes * threads() /
+                          (heads() * dv_ * static_cast<int64_t>(sizeof(float)));
+  const int64_t run = std::clamp(fitting / kTileRows * kTileRows, kTileRows, kRowRun);
+  for (int64_t first = 0; first < rows; first += run)
+    norms_of({first, std::min(rows, first + run)}, x, stride, steps, out + first);
 }
 
 /// Some of the rows, which are the steps of the first x, then those of the next, and so on.

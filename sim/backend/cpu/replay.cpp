@@ -11,8 +11,10 @@
 namespace kvsim {
 namespace {
 
-/// Outputs of all blocks of steps in flight together.
-constexpr int64_t kFlightBytes = int64_t{48} << 20;
+/// Outputs and sums of the blocks of steps in flight together, for each thread; and what of the
+/// outputs' memory is kept for the next layer: more is worth less than what else would go there.
+constexpr int64_t kFlightBytes = int64_t{24} << 20;
+constexpr int64_t kKeptBytes = int64_t{16} << 20;
 
 void set_size(Table<double>& table, int64_t rows, int64_t columns) {
   if (table.rows() != rows || table.columns() != columns) table = Table<double>(rows, columns);
@@ -44,8 +46,8 @@ void prepare(const ReplayJob& job, const StepRange& range, ReplayBlock& block,
     }
 }
 
-/// Blocks of steps computed together: enough to give every thread the same number of tiles, as far
-/// as memory allows.
+/// Blocks of steps computed together: enough to give every thread about the same number of tiles,
+/// as far as memory allows.
 int64_t blocks_in_flight(const ReplayJob& job) {
   const StepRange& block = job.blocks.front();
   const int64_t heads = job.layer.info->num_query_heads;
@@ -53,10 +55,20 @@ int64_t blocks_in_flight(const ReplayJob& job) {
                         ((job.output_sets + 1) * static_cast<int64_t>(block.outputs.size()) *
                              job.dv * static_cast<int64_t>(sizeof(float)) +
                          job.sets * block.steps.size() * 2 * static_cast<int64_t>(sizeof(double)));
-  const int64_t room = std::max<int64_t>(1, kFlightBytes / std::max<int64_t>(bytes, 1));
+  if (threads() == 1) return 1;
+  const int64_t room = std::max<int64_t>(1, kFlightBytes * threads() / std::max<int64_t>(bytes, 1));
   const int64_t tiles = static_cast<int64_t>(job.tiles(block).size());
   const int64_t wanted = std::max<int64_t>(1, (4 * threads() + tiles - 1) / tiles);
   return std::min({room, wanted, static_cast<int64_t>(job.blocks.size())});
+}
+
+/// Gives back the memory of outputs that is not kept for the next layer.
+void trim(std::vector<Scratch<float>>& outputs) {
+  int64_t bytes = 0;
+  for (Scratch<float>& of_block : outputs) {
+    bytes += of_block.size() * static_cast<int64_t>(sizeof(float));
+    if (bytes > kKeptBytes * threads()) of_block = {};
+  }
 }
 
 }  // namespace
@@ -90,6 +102,7 @@ void cpu_replay(const Kernels& kernels, const LayerTrace& layer, const ReplayReq
     });
     for (int64_t b = 0; b < count; ++b) sink(memory.blocks[static_cast<size_t>(b)]);
   }
+  trim(memory.outputs);
 }
 
 }  // namespace kvsim
