@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "analysis/summary.hpp"
+#include "analysis/undefined.hpp"
 
 namespace kvsim {
 namespace {
 
-constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 /// Settings with equal kept sets differ by the rounding of sums that share partial results.
 constexpr double kEqual = 1e-7;
 

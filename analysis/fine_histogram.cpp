@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
+
+#include "analysis/undefined.hpp"
 
 namespace kvsim {
 namespace {
@@ -12,7 +13,6 @@ constexpr int kMantissaBits = 10;
 constexpr int kShift = 52 - kMantissaBits;
 constexpr int64_t kLowest = int64_t{1023 - 40} << kMantissaBits;  // the bits of 2^-40
 constexpr int64_t kHighest = int64_t{1023 + 60} << kMantissaBits;
-constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 
 /// Bits of a value >= 0 are in the order of the values.
 size_t bin_of(double value) {

@@ -2,9 +2,9 @@
 
 #include <Eigen/Core>
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
+#include "analysis/undefined.hpp"
 #include "sim/core/parallel.hpp"
 #include "sim/core/random.hpp"
 
@@ -15,7 +15,6 @@ constexpr int64_t kWindow = 16;
 constexpr int64_t kFewestSteps = 32;
 constexpr uint64_t kOrders = 20;
 constexpr int64_t kColumns = 2048;  // of the centred rows that are in float64 at a time
-constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 
 /// Gram matrix of the rows after the mean row was taken away; lower triangle.
 Eigen::MatrixXd centred_gram(const Table<float>& rows) {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
+#include "analysis/undefined.hpp"
 #include "sim/core/archive.hpp"
 
 namespace kvsim {
@@ -14,7 +14,6 @@ constexpr double kLengthBytes = 4;    // the length of one ragged KV head
 constexpr int64_t kGroupBits = 32;    // step and lowest value of one group, 16 bits each
 constexpr int64_t kOutlierBits = 32;  // a value and its place, 16 bits each
 constexpr int64_t kLevelBits = 16;
-constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 
 double quantized_bytes(const QuantizedHead& head, int64_t numbers, int64_t element_bytes) {
   const int64_t bits = (head.numbers - head.outliers) * head.bits + head.groups * kGroupBits +

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <limits>
 #include <memory>
 
 #include "analysis/fine_histogram.hpp"
+#include "analysis/undefined.hpp"
 #include "sim/core/parallel.hpp"
 
 namespace kvsim {
@@ -118,7 +118,6 @@ class Judge {
     }
   }
   PredictionError result() const {
-    constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
     return {errors_.percentile(50), errors_.trimmed_mean(kTrimmed),
             weight_ > 0 ? weighted_ / weight_ : kUndefined};
   }

@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "analysis/statistics.hpp"
 #include "analysis/summary.hpp"
+#include "analysis/undefined.hpp"
 #include "sim/core/parallel.hpp"
 
 namespace kvsim {
 namespace {
-
-constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 
 /// Share of places at which a < b.
 double share_below(std::span<const double> a, std::span<const double> b) {

@@ -2,16 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "analysis/summary.hpp"
+#include "analysis/undefined.hpp"
 #include "sim/core/random.hpp"
 
 namespace kvsim {
 namespace {
 
-constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 constexpr uint64_t kResamples = 1000;
 constexpr int64_t kBlockSteps = 16;
 constexpr uint64_t kBootstrapStream = 1;  // last index of u(seed, a, b, 1)

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
+#include "analysis/undefined.hpp"
 #include "sim/core/sortable_bits.hpp"
 
 namespace kvsim {
@@ -17,8 +17,6 @@ std::vector<double> defined(std::span<const double> values) {
                [](double value) { return !std::isnan(value); });
   return kept;
 }
-
-constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 
 constexpr int64_t kManyValues = int64_t{1} << 14;
 constexpr int kBucketBits = 14;  // sign, exponent and two bits of the mantissa

@@ -4,7 +4,7 @@
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 case " $* " in
-  *" --backend cuda "*) preset=cuda build=$root/build/cuda ;;
+  *" --backend cuda "*) preset=cuda build=$root/build-cuda ;;
   *) preset=release build=$root/build ;;
 esac
 (cd "$root" && cmake --preset $preset -DKVSIM_BENCH=ON >/dev/null &&

@@ -10,7 +10,7 @@
 #include "run/live/live_attention.hpp"
 #include "sim/core/error.hpp"
 
-namespace kvsim::cli {
+namespace kvsim::cli::attend_command {
 namespace {
 
 // The conversation, all numbers little-endian as this machine has them:
@@ -164,4 +164,4 @@ const bool registered = register_command(
      .run = run});
 
 }  // namespace
-}  // namespace kvsim::cli
+}  // namespace kvsim::cli::attend_command

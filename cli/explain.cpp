@@ -15,7 +15,7 @@
 #include "cli/terminal.hpp"
 #include "sim/core/error.hpp"
 
-namespace kvsim::cli {
+namespace kvsim::cli::explain_command {
 namespace {
 
 namespace fs = std::filesystem;
@@ -206,4 +206,4 @@ const bool registered = register_command(
      .run = run});
 
 }  // namespace
-}  // namespace kvsim::cli
+}  // namespace kvsim::cli::explain_command

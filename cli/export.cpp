@@ -12,7 +12,7 @@
 #include "sim/core/error.hpp"
 #include "sim/policy/record.hpp"
 
-namespace kvsim::cli {
+namespace kvsim::cli::export_command {
 namespace {
 
 constexpr uint8_t kNoOwner = 255;  // the mask of policies whose owners are of the other kind
@@ -157,4 +157,4 @@ const bool registered = register_command(
      .run = run});
 
 }  // namespace
-}  // namespace kvsim::cli
+}  // namespace kvsim::cli::export_command

@@ -10,7 +10,7 @@
 #include "run/trace/trace_uses.hpp"
 #include "sim/core/error.hpp"
 
-namespace kvsim::cli {
+namespace kvsim::cli::inspect_command {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -238,4 +238,4 @@ const bool registered = register_command(
      .run = run});
 
 }  // namespace
-}  // namespace kvsim::cli
+}  // namespace kvsim::cli::inspect_command

@@ -6,7 +6,7 @@
 #include "run/sweep/sweep_run.hpp"
 #include "sim/core/error.hpp"
 
-namespace kvsim::cli {
+namespace kvsim::cli::merge_command {
 namespace {
 
 void describe(po::options_description& options) {
@@ -42,4 +42,4 @@ const bool registered = register_command(
      .run = run});
 
 }  // namespace
-}  // namespace kvsim::cli
+}  // namespace kvsim::cli::merge_command

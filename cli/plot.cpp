@@ -2,7 +2,7 @@
 #include "cli/python.hpp"
 #include "sim/core/error.hpp"
 
-namespace kvsim::cli {
+namespace kvsim::cli::plot_command {
 namespace {
 
 /// Options that are handed to plots/draw.py as they are.
@@ -59,4 +59,4 @@ const bool registered = register_command(
      .run = run});
 
 }  // namespace
-}  // namespace kvsim::cli
+}  // namespace kvsim::cli::plot_command

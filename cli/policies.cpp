@@ -16,7 +16,7 @@
 #include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
-namespace kvsim::cli {
+namespace kvsim::cli::policies_command {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -410,4 +410,4 @@ const bool registered = register_command(
      .run = run});
 
 }  // namespace
-}  // namespace kvsim::cli
+}  // namespace kvsim::cli::policies_command

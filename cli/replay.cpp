@@ -19,7 +19,7 @@
 #include "io/temporary_file.hpp"
 #include "sim/core/error.hpp"
 
-namespace kvsim::cli {
+namespace kvsim::cli::replay_command {
 namespace {
 
 namespace fs = std::filesystem;
@@ -289,4 +289,4 @@ const bool registered = register_command(
      .run = run});
 
 }  // namespace
-}  // namespace kvsim::cli
+}  // namespace kvsim::cli::replay_command

@@ -18,7 +18,7 @@
 #include "sim/core/error.hpp"
 #include "sim/policy/presets.hpp"
 
-namespace kvsim::cli {
+namespace kvsim::cli::report_command {
 namespace {
 
 namespace fs = std::filesystem;
@@ -144,4 +144,4 @@ const bool registered = register_command(
      .run = run});
 
 }  // namespace
-}  // namespace kvsim::cli
+}  // namespace kvsim::cli::report_command

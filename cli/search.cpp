@@ -4,7 +4,7 @@
 #include "cli/python.hpp"
 #include "sim/core/error.hpp"
 
-namespace kvsim::cli {
+namespace kvsim::cli::search_command {
 namespace {
 
 /// Options that are handed to the Python package as they are.
@@ -63,4 +63,4 @@ const bool registered = register_command(
      .run = run});
 
 }  // namespace
-}  // namespace kvsim::cli
+}  // namespace kvsim::cli::search_command

@@ -24,7 +24,7 @@
 #include "sim/core/error.hpp"
 #include "sim/core/parallel.hpp"
 
-namespace kvsim::cli {
+namespace kvsim::cli::sweep_command {
 namespace {
 
 void describe(po::options_description& options) {
@@ -278,4 +278,4 @@ const bool registered = register_command(
      .run = run});
 
 }  // namespace
-}  // namespace kvsim::cli
+}  // namespace kvsim::cli::sweep_command

@@ -9,7 +9,7 @@
 #include "io/trace_reader.hpp"
 #include "sim/core/error.hpp"
 
-namespace kvsim::cli {
+namespace kvsim::cli::synth_command {
 namespace {
 
 auto one(const char* placeholder) { return po::value<std::string>()->value_name(placeholder); }
@@ -148,4 +148,4 @@ const bool registered = register_command(
      .run = run});
 
 }  // namespace
-}  // namespace kvsim::cli
+}  // namespace kvsim::cli::synth_command

@@ -9,7 +9,7 @@
 #include "cli/parse.hpp"
 #include "sim/core/error.hpp"
 
-namespace kvsim::cli {
+namespace kvsim::cli::theory_command {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -170,4 +170,4 @@ const bool registered = register_command(
      .run = run});
 
 }  // namespace
-}  // namespace kvsim::cli
+}  // namespace kvsim::cli::theory_command

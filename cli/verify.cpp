@@ -9,7 +9,7 @@
 #include "run/trace/attention_reference.hpp"
 #include "sim/core/error.hpp"
 
-namespace kvsim::cli {
+namespace kvsim::cli::verify_command {
 namespace {
 
 void describe(po::options_description& options) {
@@ -88,4 +88,4 @@ const bool registered = register_command(
      .run = run});
 
 }  // namespace
-}  // namespace kvsim::cli
+}  // namespace kvsim::cli::verify_command

@@ -21,6 +21,7 @@ target_include_directories(kvsim_cuda PRIVATE ${CMAKE_SOURCE_DIR})
 target_compile_options(kvsim_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall>)
 target_link_libraries(kvsim_cuda PRIVATE CUDA::cudart_static CUDA::cublas fmt::fmt)
-target_compile_definitions(kvsim_backend PRIVATE KVSIM_CUDA)
+set_source_files_properties(${CMAKE_SOURCE_DIR}/sim/backend/make_cuda.cpp PROPERTIES
+                            COMPILE_DEFINITIONS KVSIM_CUDA)
 target_link_libraries(kvsim_all INTERFACE $<TARGET_OBJECTS:kvsim_cuda> CUDA::cudart_static
                       CUDA::cublas)

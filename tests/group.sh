@@ -139,7 +139,7 @@ group_cuda() {   # label: cuda alone
     skip nvcc "https://developer.nvidia.com/cuda-downloads, or apt-get install nvidia-cuda-toolkit"
   cmake --preset cuda >/dev/null
   cmake --build --preset cuda --target kvsim
-  scripts/test_cuda.sh build/cuda/kvsim "$plots_python"
+  scripts/test_cuda.sh build-cuda/kvsim "$plots_python"
 }
 group_readme() {   # label: program alone
   "$system_python" tests/cli/test_readme.py

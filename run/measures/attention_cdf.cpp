@@ -5,7 +5,7 @@
 
 #include "run/measures/measure.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::attention_cdf {
 namespace {
 
 VariableValues shares(const RunShape& /*run*/) {
@@ -58,4 +58,4 @@ class CdfMeasure : public Measure {
 const RegisterMeasure<CdfMeasure> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::attention_cdf

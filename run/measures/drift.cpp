@@ -5,7 +5,7 @@
 #include "run/measures/measure.hpp"
 #include "run/measures/prompt_parts.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::drift {
 namespace {
 
 const Decimal kBeta(2000);  // tokens, the paper's
@@ -91,4 +91,4 @@ class DriftMeasure : public Measure {
 const RegisterMeasure<DriftMeasure> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::drift

@@ -8,7 +8,7 @@
 #include "run/measures/measure.hpp"
 #include "sim/core/parallel.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::effective_entries {
 namespace {
 
 DeclareMeasure measure({.name = "effective_entries", .place = 525, .whole = true});
@@ -84,4 +84,4 @@ class EffectiveEntries : public Measure {
 const RegisterMeasure<EffectiveEntries> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::effective_entries

@@ -5,7 +5,7 @@
 #include "run/measures/conditions.hpp"
 #include "run/measures/step_series.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::importance_correlation {
 namespace {
 
 constexpr const char* kStep = "policy budget layer step";
@@ -165,4 +165,4 @@ class ImportanceCorrelation : public Measure {
 const RegisterMeasure<ImportanceCorrelation> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::importance_correlation

@@ -3,7 +3,7 @@
 
 #include "run/measures/conditions.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::keep_rate {
 namespace {
 
 DeclareMeasure measure({.name = "keep_rate", .place = 310});
@@ -62,4 +62,4 @@ class KeepRate : public Measure {
 const RegisterMeasure<KeepRate> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::keep_rate

@@ -1,7 +1,7 @@
 // What was kept, by number and by name.
 #include "run/measures/conditions.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::kept {
 namespace {
 
 DeclareMeasure measure({.name = "kept", .place = 300});
@@ -87,4 +87,4 @@ class Kept : public Measure {
 const RegisterMeasure<Kept> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::kept

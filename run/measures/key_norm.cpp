@@ -7,7 +7,7 @@
 #include "run/measures/measure.hpp"
 #include "run/measures/prompt_parts.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::key_norm {
 namespace {
 
 DeclareMeasure measure({.name = "key_norm", .place = 560, .whole = true});
@@ -68,4 +68,4 @@ class KeyNormMeasure : public Measure {
 const RegisterMeasure<KeyNormMeasure> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::key_norm

@@ -5,7 +5,7 @@
 
 #include "run/measures/measure.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::late_importance {
 namespace {
 
 constexpr const char* kLayer = "policy budget layer";
@@ -73,4 +73,4 @@ class LateMeasure : public Measure {
 const RegisterMeasure<LateMeasure> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::late_importance

@@ -5,7 +5,7 @@
 
 #include "run/measures/measure.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::locality {
 namespace {
 
 constexpr const char* kHead = "layer head";
@@ -54,4 +54,4 @@ class LocalityMeasure : public Measure {
 const RegisterMeasure<LocalityMeasure> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::locality

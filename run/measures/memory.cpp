@@ -4,7 +4,7 @@
 #include "run/measures/conditions.hpp"
 #include "sim/stages/merge/votes.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::memory {
 namespace {
 
 const Condition kRoofline{"`--bandwidth` and `--peak`", [](const RunShape& run) {
@@ -181,4 +181,4 @@ class Memory : public Measure {
 const RegisterMeasure<Memory> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::memory

@@ -5,7 +5,7 @@
 
 #include "run/measures/conditions.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::merge_bound {
 namespace {
 
 VariableValues bounds(const RunShape& /*run*/) {
@@ -115,4 +115,4 @@ class MergeBounds : public Measure {
 const RegisterMeasure<MergeBounds> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::merge_bound

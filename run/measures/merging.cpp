@@ -6,7 +6,7 @@
 #include "run/measures/conditions.hpp"
 #include "run/measures/step_series.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::merging {
 namespace {
 
 constexpr const char* kStep = "policy budget layer step";
@@ -157,4 +157,4 @@ class Merging : public Measure {
 const RegisterMeasure<Merging> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::merging

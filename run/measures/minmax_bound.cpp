@@ -5,7 +5,7 @@
 #include "run/measures/conditions.hpp"
 #include "run/measures/step_series.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::minmax_bound {
 namespace {
 
 DeclareMeasure measure({.name = "minmax_bound", .place = 503});
@@ -71,4 +71,4 @@ class MinmaxBound : public Measure {
 const RegisterMeasure<MinmaxBound> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::minmax_bound

@@ -5,7 +5,7 @@
 #include "analysis/summary.hpp"
 #include "run/measures/conditions.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::output_error {
 namespace {
 
 constexpr const char* kStep = "policy budget layer step";
@@ -132,4 +132,4 @@ class OutputError : public Measure {
 const RegisterMeasure<OutputError> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::output_error

@@ -3,7 +3,7 @@
 
 #include "run/measures/conditions.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::prediction_error {
 namespace {
 
 VariableValues scores(const RunShape& /*run*/) { return predicted_scores(); }
@@ -62,4 +62,4 @@ class PredictionErrors : public Measure {
 const RegisterMeasure<PredictionErrors> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::prediction_error

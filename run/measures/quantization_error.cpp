@@ -3,7 +3,7 @@
 #include "analysis/summary.hpp"
 #include "run/measures/conditions.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::quantization_error {
 namespace {
 
 DeclareMeasure measure({.name = "quantization_error", .place = 410});
@@ -43,4 +43,4 @@ class QuantizationError : public Measure {
 const RegisterMeasure<QuantizationError> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::quantization_error

@@ -4,7 +4,7 @@
 #include "run/measures/conditions.hpp"
 #include "run/measures/step_series.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::regret {
 namespace {
 
 constexpr const char* kBestStatic = "oracle-mean";
@@ -58,4 +58,4 @@ class Regret : public Measure {
 const RegisterMeasure<Regret> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::regret

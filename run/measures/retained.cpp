@@ -7,7 +7,7 @@
 #include "run/measures/conditions.hpp"
 #include "run/measures/step_series.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::retained {
 namespace {
 
 constexpr const char* kStep = "policy budget layer step";
@@ -142,4 +142,4 @@ class Retained : public Measure {
 const RegisterMeasure<Retained> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::retained

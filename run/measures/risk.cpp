@@ -10,7 +10,7 @@
 #include "run/measures/risk_estimates.hpp"
 #include "sim/stages/queries/queries.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::risk {
 namespace {
 
 constexpr int64_t kSamples = 512;  // of (estimate, true risk) pairs per layer
@@ -155,4 +155,4 @@ class RiskMeasure : public Measure {
 const RegisterMeasure<RiskMeasure> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::risk

@@ -2,7 +2,7 @@
 #include "run/measures/conditions.hpp"
 #include "run/measures/step_series.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::slot_changes {
 namespace {
 
 constexpr const char* kStep = "policy budget layer step";
@@ -53,4 +53,4 @@ class SlotChanges : public Measure {
 const RegisterMeasure<SlotChanges> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::slot_changes

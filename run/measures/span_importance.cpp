@@ -8,7 +8,7 @@
 #include "run/measures/conditions.hpp"
 #include "run/measures/step_series.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::span_importance {
 namespace {
 
 DeclareMeasure measure({.name = "span_importance", .place = 320});
@@ -113,4 +113,4 @@ class SpanImportance : public Measure {
 const RegisterMeasure<SpanImportance> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::span_importance

@@ -5,7 +5,7 @@
 #include "run/measures/cell_sums.hpp"
 #include "run/measures/conditions.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::stream_error {
 namespace {
 
 DeclareMeasure measure({.name = "stream_error", .place = 210});
@@ -56,4 +56,4 @@ class StreamErrorMeasure : public Measure {
 const RegisterMeasure<StreamErrorMeasure> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::stream_error

@@ -8,7 +8,7 @@
 #include "run/measures/cell_sums.hpp"
 #include "run/measures/conditions.hpp"
 
-namespace kvsim {
+namespace kvsim::measures::stream_perturbation {
 namespace {
 
 DeclareMeasure measure({.name = "stream_perturbation", .place = 215, .whole = true});
@@ -79,4 +79,4 @@ class StreamPerturbationMeasure : public Measure {
 const RegisterMeasure<StreamPerturbationMeasure> registered(measure);
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::measures::stream_perturbation

@@ -11,8 +11,8 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kRows = 16;   // query rows of one tile; inner loops run over them
-constexpr int64_t kKeys = 256;  // keys widened at a time
+constexpr int64_t kRows = 16;       // query rows of one tile; inner loops run over them
+constexpr int64_t kKeyBlock = 256;  // keys widened at a time
 
 /// Rows of q at the given positions.
 std::vector<int64_t> query_rows(const LayerTrace& layer, const std::vector<int64_t>& positions) {
@@ -65,9 +65,9 @@ class Tile {
   void compute_logits(int64_t keys, const int64_t* positions, int64_t count) {
     const int64_t d = layer_.k.dim(2);
     logits_.assign(static_cast<size_t>(keys * kRows), -std::numeric_limits<double>::infinity());
-    std::vector<float> block(static_cast<size_t>(kKeys * d));
-    for (int64_t begin = 0; begin < keys; begin += kKeys) {
-      const int64_t end = std::min(begin + kKeys, keys);
+    std::vector<float> block(static_cast<size_t>(kKeyBlock * d));
+    for (int64_t begin = 0; begin < keys; begin += kKeyBlock) {
+      const int64_t end = std::min(begin + kKeyBlock, keys);
       layer_.k.read(kv_head(), begin, end, block.data());
       for (int64_t i = begin; i < end; ++i) {
         double dot[kRows] = {};
@@ -113,9 +113,9 @@ class Tile {
   void add_values(int64_t keys) {
     const int64_t dv = layer_.value_dim();
     outputs_.assign(static_cast<size_t>(dv * kRows), 0.0);
-    std::vector<float> block(static_cast<size_t>(kKeys * dv));
-    for (int64_t begin = 0; begin < keys; begin += kKeys) {
-      const int64_t end = std::min(begin + kKeys, keys);
+    std::vector<float> block(static_cast<size_t>(kKeyBlock * dv));
+    for (int64_t begin = 0; begin < keys; begin += kKeyBlock) {
+      const int64_t end = std::min(begin + kKeyBlock, keys);
       layer_.v.read(kv_head(), begin, end, block.data());
       for (int64_t i = begin; i < end; ++i) {
         const double* weight = logits_.data() + i * kRows;

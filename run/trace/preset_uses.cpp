@@ -33,7 +33,7 @@ std::vector<TraceUse> preset_uses(const TraceReader& trace) {
   return uses;
 }
 
-const bool registered = register_trace_uses(
+const bool preset_uses_registered = register_trace_uses(
     {.rank = 2, .title = std::string("preset, at a budget of ") + kBudget, .list = preset_uses});
 
 }  // namespace

@@ -97,7 +97,7 @@ std::vector<TraceUse> optional_uses(const TraceReader& trace) {
           use("verify", !info.check_position.empty(), "recorded outputs")};
 }
 
-const bool registered =
+const bool uses_registered =
     register_trace_uses({.rank = 0, .title = "query positions", .list = position_uses}) &&
     register_trace_uses({.rank = 1, .title = "optional data", .list = optional_uses});
 

@@ -10,7 +10,7 @@
 namespace kvsim {
 namespace {
 
-std::vector<std::unique_ptr<const Note>>& table() {
+std::vector<std::unique_ptr<const Note>>& note_table() {
   static std::vector<std::unique_ptr<const Note>> notes;
   return notes;
 }
@@ -26,12 +26,12 @@ int place_of(const Note& note) {
 }  // namespace
 
 DeclareNote::DeclareNote(Note note) {
-  table().push_back(std::make_unique<const Note>(std::move(note)));
+  note_table().push_back(std::make_unique<const Note>(std::move(note)));
 }
 
 std::vector<const Note*> all_notes() {
   std::vector<const Note*> all;
-  for (const auto& note : table()) all.push_back(note.get());
+  for (const auto& note : note_table()) all.push_back(note.get());
   std::ranges::sort(all, {}, [](const Note* note) {
     return std::tuple(place_of(*note), note->of, note->source, note->point);
   });

@@ -20,14 +20,13 @@
 #include "sim/stages/kind.hpp"
 #include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
-#include "tests/support/paths.hpp"
+#include "tests/contract/tree.hpp"
 
 namespace kvsim {
 namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kRoot = kSourceDir;
 const std::set<std::string> kSources = {".cpp", ".hpp", ".inc", ".cu",
                                         ".cuh", ".py",  ".sh",  ".cmake"};
 
@@ -39,14 +38,6 @@ std::string text_of(const fs::path& path) {
 }
 
 std::string page(const std::string& name) { return text_of(kRoot / "docs" / name); }
-
-std::vector<fs::path> files_below(const fs::path& folder, const std::set<std::string>& endings) {
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::recursive_directory_iterator(folder))
-    if (entry.is_regular_file() && endings.contains(entry.path().extension().string()))
-      files.push_back(entry.path());
-  return files;
-}
 
 std::vector<fs::path> source_files() {
   std::vector<fs::path> files;

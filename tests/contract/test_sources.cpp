@@ -10,14 +10,12 @@
 
 #include "sim/policy/presets.hpp"
 #include "sim/stages/kind.hpp"
-#include "tests/support/paths.hpp"
+#include "tests/contract/tree.hpp"
 
 namespace kvsim {
 namespace {
 
 namespace fs = std::filesystem;
-
-const fs::path kRoot = kSourceDir;
 
 std::vector<std::string> lines_of(const fs::path& file) {
   std::ifstream in(file);
@@ -26,12 +24,12 @@ std::vector<std::string> lines_of(const fs::path& file) {
   return lines;
 }
 
-std::vector<fs::path> files_below(const std::string& folder, const std::set<std::string>& endings) {
+/// The same, relative to the root.
+std::vector<fs::path> sources_below(const std::string& folder,
+                                    const std::set<std::string>& endings) {
   std::vector<fs::path> files;
-  if (!fs::exists(kRoot / folder)) return files;
-  for (const auto& entry : fs::recursive_directory_iterator(kRoot / folder))
-    if (entry.is_regular_file() && endings.contains(entry.path().extension().string()))
-      files.push_back(fs::relative(entry.path(), kRoot));
+  for (const fs::path& file : files_below(kRoot / folder, endings))
+    files.push_back(fs::relative(file, kRoot));
   return files;
 }
 
@@ -69,7 +67,7 @@ const std::regex kTheirs(R"(^\s*#\s*include\s*<([^>]+)>)");
 TEST_CASE("folders include only what the architecture allows them", "[sources]") {
   int seen = 0;
   for (const auto& [folder, allowed] : kMayInclude)
-    for (const fs::path& file : files_below(folder, {".cpp", ".hpp", ".inc", ".cu", ".cuh"}))
+    for (const fs::path& file : sources_below(folder, {".cpp", ".hpp", ".inc", ".cu", ".cuh"}))
       for (const std::string& line : lines_of(kRoot / file)) {
         std::smatch found;
         if (!std::regex_search(line, found, kOurs)) continue;
@@ -87,7 +85,7 @@ TEST_CASE("folders include only what the architecture allows them", "[sources]")
 TEST_CASE("the simulator and the measures see neither HDF5 nor Boost nor a terminal", "[sources]") {
   const std::set<std::string> hidden = {"iostream", "cstdio", "unistd.h", "fmt/core.h"};
   for (const char* folder : {"sim", "analysis"})
-    for (const fs::path& file : files_below(folder, {".cpp", ".hpp", ".inc", ".cu", ".cuh"}))
+    for (const fs::path& file : sources_below(folder, {".cpp", ".hpp", ".inc", ".cu", ".cuh"}))
       for (const std::string& line : lines_of(kRoot / file)) {
         std::smatch found;
         if (!std::regex_search(line, found, kTheirs)) continue;
@@ -105,7 +103,7 @@ TEST_CASE("source files have at most 500 lines, lines of C++ at most 100 columns
   for (const char* folder : {"sim", "analysis", "io", "run", "cli", "plots", "data", "scripts",
                              "tests", "bench", "cmake"})
     for (const fs::path& file :
-         files_below(folder, {".cpp", ".hpp", ".inc", ".cu", ".cuh", ".py", ".sh", ".cmake"})) {
+         sources_below(folder, {".cpp", ".hpp", ".inc", ".cu", ".cuh", ".py", ".sh", ".cmake"})) {
       ++seen;
       const std::vector<std::string> lines = lines_of(kRoot / file);
       INFO(file.generic_string());
@@ -151,7 +149,7 @@ TEST_CASE("names of presets and kinds decide nothing outside the tables", "[sour
   CHECK(asked_for("settings.is(\"merge\", \"d2o\") || \"h2o\" != name") ==
         std::vector<std::string>{"d2o", "h2o"});
   for (const char* folder : {"sim", "analysis", "io", "run", "cli"})
-    for (const fs::path& file : files_below(folder, {".cpp", ".hpp", ".inc", ".cu"}))
+    for (const fs::path& file : sources_below(folder, {".cpp", ".hpp", ".inc", ".cu"}))
       for (const std::string& line : lines_of(kRoot / file))
         for (const std::string& name : asked_for(line)) {
           INFO(file.generic_string() << ": " << line);

@@ -1,22 +1,9 @@
 #include <catch2/catch.hpp>
 
-#include "io/trace_reader.hpp"
-#include "tests/io/trace_fixture.hpp"
+#include "tests/io/bad_trace.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;
-
-namespace {
-
-/// Opens the trace and reads everything in it.
-void read_all(const std::string& path) {
-  const TraceReader trace(path);
-  trace.token_text();
-  trace.token_ids();
-  for (const int layer : trace.info().layers) trace.read_layer(layer, true);
-}
-
-}  // namespace
 
 TEST_CASE("files that are no complete HDF5 file are refused", "[io][bad]") {
   const TemporaryFolder folder;

@@ -29,7 +29,7 @@ std::vector<double> mixed(double a, const std::vector<double>& x, double b,
   return result;
 }
 
-double distance(const std::vector<double>& a, const std::vector<double>& b) {
+double length_between(const std::vector<double>& a, const std::vector<double>& b) {
   return l2(mixed(1, a, -1, b));
 }
 
@@ -279,8 +279,8 @@ MergedStep StreamingMerge::compare(int head, int64_t n, int64_t t) const {
     const double a = mass / (mass + rest), a_slot = weight[s] / (weight[s] + rest);
     step.sag += mass / (mass + rest) - weight[s] / sum;
     step.defect += std::log(weight[s] / mass);
-    step.value_part += a_slot * distance(present[s].v, v_m);
-    step.mass_part += std::fabs(a_slot - a) * distance(v_m, v_rest);
+    step.value_part += a_slot * length_between(present[s].v, v_m);
+    step.mass_part += std::fabs(a_slot - a) * length_between(v_m, v_rest);
     ++step.slots;
   }
   return step;

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <stdexcept>
 
 #include "tests/reference/policy_reference.hpp"
@@ -10,8 +9,6 @@
 
 namespace kvsim::reference {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// Everything about one layer that the indicators are made of.
 class LayerFacts {

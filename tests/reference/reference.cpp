@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "tests/support/random_trace.hpp"
 
 namespace kvsim::reference {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double at(const Tensor& tensor, int64_t a, int64_t b, int64_t c) {
   return static_cast<double>(test::element(tensor, a, b, c));

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "sim/core/layer_trace.hpp"
@@ -7,6 +8,8 @@
 /// What the heavy verbs mean, in float64 and plain loops over one element at a time. Slow and
 /// obviously right; kept for ever, and never optimised.
 namespace kvsim::reference {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// Logits of query head `head` at stored query `row` for all N positions; -inf where invisible.
 std::vector<double> logits(const LayerTrace& layer, int head, int64_t row);

@@ -13,14 +13,14 @@ using namespace kvsim::test;
 
 namespace {
 
-constexpr int64_t kPrompt = 48;
+constexpr int64_t kPromptLength = 48;
 constexpr int64_t kWindow = 8;
 
 /// A synthetic trace and what a study says of `snapkv,window=8` at budget 0.5.
 struct StudyOfSynth {
   explicit StudyOfSynth(const std::function<void(StudyOptions&)>& change) {
     SynthConfig config;
-    config.prompt = kPrompt;
+    config.prompt = kPromptLength;
     config.steps = 6;
     config.num_layers = 1;
     config.head_dim = config.value_dim = 16;
@@ -72,7 +72,7 @@ struct StudyOfSynth {
         const auto entry = static_cast<int64_t>(i);
         if (!counts(entry)) continue;
         x.push_back(rows[head][i]);
-        y.push_back(entry >= kPrompt || kept(kv, entry) ? rows[head][i] : 0.0);
+        y.push_back(entry >= kPromptLength || kept(kv, entry) ? rows[head][i] : 0.0);
       }
     }
   }
@@ -112,14 +112,14 @@ TEST_CASE("shares and correlations are taken over the prompt, its evictable part
           "[study]") {
   SECTION("prompt") {
     const StudyOfSynth study([](StudyOptions& o) { o.metrics = kCorrelation; });
-    study.check_scope([](int64_t entry) { return entry < kPrompt; });
+    study.check_scope([](int64_t entry) { return entry < kPromptLength; });
   }
   SECTION("evictable") {
     const StudyOfSynth study([](StudyOptions& o) {
       o.metrics = kCorrelation;
       o.scope = Scope::evictable;
     });
-    study.check_scope([](int64_t entry) { return entry < kPrompt - kWindow; });
+    study.check_scope([](int64_t entry) { return entry < kPromptLength - kWindow; });
   }
   SECTION("all") {
     const StudyOfSynth study([](StudyOptions& o) {
@@ -160,7 +160,7 @@ TEST_CASE("regret is measured against the oracle of the importance that is measu
     const TraceInfo& info = study.reader->info();
     const int group = info.group_size();
     std::vector<std::vector<double>> gain(static_cast<size_t>(info.num_kv_heads),
-                                          std::vector<double>(kPrompt, 0.0));
+                                          std::vector<double>(kPromptLength, 0.0));
     for (int64_t step = 0; step < 6; ++step) {
       std::vector<std::vector<double>> rows;
       double total = 0;
@@ -169,7 +169,7 @@ TEST_CASE("regret is measured against the oracle of the importance that is measu
             reference::attention(study.layer, head,
                                  reference::logits(study.layer, head, info.first_step() + step))
                 .weight);
-        row.resize(kPrompt);
+        row.resize(kPromptLength);
         for (size_t i = 0; i < row.size(); ++i) {
           const auto out = reference::project(
               study.layer, head, reference::value(study.layer, head, static_cast<int64_t>(i)));
@@ -178,13 +178,13 @@ TEST_CASE("regret is measured against the oracle of the importance that is measu
         }
       }
       for (int head = 0; head < info.num_query_heads; ++head)
-        for (size_t i = 0; i < kPrompt; ++i)
+        for (size_t i = 0; i < kPromptLength; ++i)
           gain[static_cast<size_t>(head / group)][i] += rows[static_cast<size_t>(head)][i] / total;
     }
     double best = 0;  // mean over steps of what the best static sets keep
     for (auto& owner : gain) {
       std::sort(owner.rbegin(), owner.rend());
-      for (size_t x = 0; x < kPrompt / 2; ++x) best += owner[x] / 6;
+      for (size_t x = 0; x < kPromptLength / 2; ++x) best += owner[x] / 6;
     }
     const auto mean_of = [&](int64_t policy) {
       return study.results.row("retained_importance_mean", {policy, 0, 0})[0];
@@ -201,7 +201,7 @@ TEST_CASE("entries kept for their deviation are evictable, unlike sinks and rece
     o.metrics = kCorrelation;
     o.scope = Scope::evictable;
   });
-  study.check_scope([](int64_t entry) { return entry >= 4 && entry < kPrompt - 10; });
+  study.check_scope([](int64_t entry) { return entry >= 4 && entry < kPromptLength - 10; });
 }
 
 TEST_CASE("the residual error divides the absolute one by the residual norm", "[study]") {
@@ -227,7 +227,7 @@ TEST_CASE("keep rates and the mask tell the same story", "[study]") {
   double kept = 0;
   double outside = 0;
   for (int kv = 0; kv < 2; ++kv) {
-    for (int64_t i = 0; i < kPrompt; ++i) {
+    for (int64_t i = 0; i < kPromptLength; ++i) {
       if (i >= 4 && i < 20) kept += study.kept(kv, i);
       if (i < 4 || i >= 20) outside += study.kept(kv, i);
     }
@@ -246,7 +246,7 @@ TEST_CASE("results say where the spans are, a complement from its first token to
     return std::get<std::vector<int64_t>>(study.results.at(name).values);
   };
   CHECK(positions("span_begin") == std::vector<int64_t>{4, 20, 0});
-  CHECK(positions("span_end") == std::vector<int64_t>{20, 30, kPrompt});
+  CHECK(positions("span_end") == std::vector<int64_t>{20, 30, kPromptLength});
 }
 
 TEST_CASE("equal records and budgets collapse, in the order they were typed", "[study]") {

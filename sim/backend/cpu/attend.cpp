@@ -4,11 +4,11 @@
 // multiplied with the values together. Float32; sums over slots are two-level, or float64.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <vector>
 
 #include "sim/backend/cpu/attend_memory.hpp"
+#include "sim/backend/cpu/shift.hpp"
 #include "sim/backend/cpu/verbs.hpp"
 #include "sim/core/parallel.hpp"
 
@@ -17,8 +17,6 @@ namespace {
 
 constexpr int64_t kSlotBlock = 256;
 constexpr int64_t kFewRows = 8;  // a tile would score sixteen
-constexpr float kSlack = 20.0f;  // see ReplayTile
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 /// Works on one tile at a time, in memory that serves one after the other.
 class SlotTile {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sim/backend/cpu/loader.hpp"
+#include "sim/backend/cpu/shift.hpp"
 #include "sim/backend/cpu/verbs.hpp"
 #include "sim/core/parallel.hpp"
 
@@ -17,8 +18,6 @@ namespace {
 
 constexpr int64_t kKeyBlock = 256;
 constexpr int64_t kLeastRows = 16;  // of a tile, where one tile would take all rows
-constexpr float kSlack = 20.0f;     // see ReplayTile
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 /// Visible keys of a row: positions begin..end-1.
 Range visible_keys(const LayerTrace& layer, int64_t position) {

@@ -4,20 +4,19 @@
 // head. Memory is one tile, or two, whatever the number of queries.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "sim/backend/cpu/loader.hpp"
+#include "sim/backend/cpu/shift.hpp"
 #include "sim/backend/cpu/verbs.hpp"
 #include "sim/core/parallel.hpp"
 
 namespace kvsim {
 namespace {
 
-constexpr int64_t kKeyRun = 384;                  // keys whose float32 copy is made at a time
-constexpr int64_t kTileBytes = int64_t{8} << 20;  // exp-scores of one tile: more is read from far
-constexpr int64_t kTasks = 32;                    // of one head, at least; fixed, so that sums are
-constexpr float kSlack = 20.0f;                   // see ReplayTile
+constexpr int64_t kKeys = 384;                     // keys whose float32 copy is made at a time
+constexpr int64_t kScoreBytes = int64_t{8} << 20;  // exp-scores of one tile: more is read from far
+constexpr int64_t kTasks = 32;                     // of one head, at least; fixed, so that sums are
 
 /// Works on one tile at a time.
 class SumTile {
@@ -74,15 +73,14 @@ class SumTile {
     if (std::ranges::any_of(request_.sums, &AttentionSum::of_groups))
       memory_.accumulators.reserve(keys_ * ld_);
     share_.assign(static_cast<size_t>(ld_), 0.0);
-    shifts_.assign(static_cast<size_t>((keys_ + kKeyRun - 1) / kKeyRun), {});
+    shifts_.assign(static_cast<size_t>((keys_ + kKeys - 1) / kKeys), {});
     mass_.assign(static_cast<size_t>(ld_), 0.0);
   }
 
   /// Exp-scores of one run of keys, under the shift that each row has by then.
   void score(int64_t run) {
-    const int64_t key = run * kKeyRun, keys = std::min(kKeyRun, keys_ - key);
-    constexpr float kNothing = -std::numeric_limits<float>::infinity();
-    std::vector<float> maximum(static_cast<size_t>(ld_), kNothing);
+    const int64_t key = run * kKeys, keys = std::min(kKeys, keys_ - key);
+    std::vector<float> maximum(static_cast<size_t>(ld_), kMinusInfinity);
     std::vector<int32_t> visible(last_);
     for (int32_t& last : visible) last -= static_cast<int32_t>(key);
     const int64_t kv_head = head_ / layer_.info->group_size();
@@ -92,7 +90,7 @@ class SumTile {
     task.s = memory_.scores.data() + key * ld_;
     task.maximum = maximum.data();
     const auto ahead = stored_rows(layer_.k, kv_head, key + keys,
-                                   std::min(key + keys + kKeyRun, keys_));
+                                   std::min(key + keys + kKeys, keys_));
     task.ahead = ahead.data();
     task.ahead_bytes = static_cast<int64_t>(ahead.size());
     kernels_.scores(task);
@@ -126,8 +124,8 @@ class SumTile {
 
   /// One run of keys of the head at work.
   void add_run(size_t run, Range heads, std::vector<Table<double>>& sums) {
-    const int64_t key = static_cast<int64_t>(run) * kKeyRun;
-    const int64_t keys = std::min({kKeyRun, keys_ - key, request_.columns - key});
+    const int64_t key = static_cast<int64_t>(run) * kKeys;
+    const int64_t keys = std::min({kKeys, keys_ - key, request_.columns - key});
     if (keys <= 0) return;
     const float* const e = memory_.scores.data() + key * ld_;
     std::vector<double> share = share_;  // what exp-scores of the run are multiplied with
@@ -227,7 +225,7 @@ std::vector<Table<double>> cpu_attention_sums(const Kernels& kernels, const Laye
       tables.emplace_back(sum.of_groups() ? kv_heads : heads, request.columns);
     return tables;
   };
-  const int64_t fitting = kTileBytes / (layer.k.dim(1) * static_cast<int64_t>(sizeof(float)));
+  const int64_t fitting = kScoreBytes / (layer.k.dim(1) * static_cast<int64_t>(sizeof(float)));
   const int64_t height = std::clamp(fitting / kPad * kPad, kPad, kTileRows);
   // Tiles, rows in them and parts do not depend on which rows are asked for: what else is summed
   // changes no bit. Every part takes each parts-th tile: later rows see more.

@@ -11,9 +11,9 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kValueRun = 256;    // entries of one task of value_norms
-constexpr int64_t kTilesPerTask = 8;  // row tiles that share one float32 copy of a block of W^h
-constexpr int64_t kWidthRun = 512;    // columns of W^h in float32 at a time
+constexpr int64_t kValueRun = 256;     // entries of one task of value_norms
+constexpr int64_t kTilesPerTask = 8;   // row tiles that share one float32 copy of a block of W^h
+constexpr int64_t kNormColumns = 512;  // columns of W^h in float32 at a time
 
 /// Transposed values of entries of one KV head: tiles of kTileRows rows, vt[tile][dv][kTileRows];
 /// as pairs vt[tile][pairs][kTileRows].
@@ -60,8 +60,8 @@ void add_projected_l1(const Kernels& kernels, const LayerTrace& layer, int64_t h
                       Scratch<float>& w, double* sums) {
   const int64_t depth = pairs.usable() ? pairs.depth() : layer.value_dim();
   const int64_t width = layer.wo.dim(2);
-  for (int64_t c = 0; c < width; c += kWidthRun) {
-    const int64_t columns = std::min(kWidthRun, width - c);
+  for (int64_t c = 0; c < width; c += kNormColumns) {
+    const int64_t columns = std::min(kNormColumns, width - c);
     const int64_t ld = padded(columns, kPad);
     w.reserve(depth * ld);
     pairs.usable() ? load_output_pairs(layer, pairs, head, c, columns, ld, w.data())

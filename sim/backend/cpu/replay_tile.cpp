@@ -4,12 +4,10 @@
 #include <cmath>
 #include <limits>
 
+#include "sim/backend/cpu/shift.hpp"
+
 namespace kvsim {
 namespace {
-
-/// exp(20) times any number of keys is far from overflow, and what is scaled down when the shift is
-/// raised weighs less than 2e-9 of the row, so the rounding of the factor does not matter.
-constexpr float kSlack = 20.0f;
 
 /// Keys whose float32 copy is made at a time: the score kernel reads them at once from the cache.
 constexpr int64_t kKeyRun = 192;

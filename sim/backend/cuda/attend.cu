@@ -9,7 +9,7 @@
 namespace kvsim::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kSlotThreads = 128;
 constexpr int kTogether = 64;  // float32 products that are summed before they meet a float64 sum
 
 struct WeighedRows {
@@ -23,7 +23,7 @@ struct WeighedRows {
 __global__ void add_log_weights(WeighedRows p) {
   const int64_t row = blockIdx.x;
   const float* const weight = p.weight + (p.first + row) / p.rows_of_head * p.slots;
-  for (int64_t s = threadIdx.x; s < p.slots; s += kThreads)
+  for (int64_t s = threadIdx.x; s < p.slots; s += kSlotThreads)
     p.logits[row * p.slots + s] += weight[s];
 }
 
@@ -40,7 +40,7 @@ struct WeighedValues {
 __global__ void sum_values(WeighedValues p) {
   const int64_t row = blockIdx.x;
   const float* const a = p.attention + row * p.slots;
-  for (int c = static_cast<int>(threadIdx.x); c < p.dv; c += kThreads) {
+  for (int c = static_cast<int>(threadIdx.x); c < p.dv; c += kSlotThreads) {
     double sum = 0;
     for (int64_t first = 0; first < p.slots; first += kTogether) {
       const int64_t end = first + kTogether < p.slots ? first + kTogether : p.slots;
@@ -111,7 +111,7 @@ class OwnerOnDevice {
     scores.logits = logits;
     launch_scores(ElementType::float32, scores, stream);
     if (weights_ != nullptr)
-      launch(add_log_weights, dim3(static_cast<unsigned>(count)), kThreads, 0, stream,
+      launch(add_log_weights, dim3(static_cast<unsigned>(count)), kSlotThreads, 0, stream,
              WeighedRows{logits, slots_, first, owner_.rows, weights_});
     Softmax softmax{};
     softmax.logits = logits;
@@ -136,7 +136,7 @@ class OwnerOnDevice {
     const int64_t dv = trace_.value_dim();
     if (owner_.outputs != nullptr) {
       float* const z = memory_.outputs.reserve(count * dv);
-      launch(sum_values, dim3(static_cast<unsigned>(count)), kThreads, 0, stream,
+      launch(sum_values, dim3(static_cast<unsigned>(count)), kSlotThreads, 0, stream,
              WeighedValues{memory_.attention.data(), memory_.values.data(), slots_,
                            static_cast<int>(dv), z});
       context_.downloads.bring(owner_.outputs + first * dv, z, count * dv, stream);

@@ -5,12 +5,12 @@
 namespace kvsim::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kWidenThreads = 256;
 
 // One element per thread; reads and writes in one piece: memory sets the time.
 template <class Type, class To>
 __global__ void widen_elements(const Widening<Type>* from, int64_t count, To* to) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kWidenThreads + threadIdx.x;
   if (i < count) to[i] = static_cast<To>(from[i].widened());
 }
 
@@ -20,8 +20,9 @@ void widen_all(ElementType type, const std::byte* from, int64_t count, To* to,
   if (count == 0) return;
   with_types<Bfloat16, Float16, Float32>(type, [&](auto chosen) {
     using Type = decltype(chosen);
-    launch(widen_elements<Type, To>, dim3(static_cast<unsigned>((count + kThreads - 1) / kThreads)),
-           kThreads, 0, stream, reinterpret_cast<const Widening<Type>*>(from), count, to);
+    launch(widen_elements<Type, To>,
+           dim3(static_cast<unsigned>((count + kWidenThreads - 1) / kWidenThreads)), kWidenThreads,
+           0, stream, reinterpret_cast<const Widening<Type>*>(from), count, to);
   });
 }
 

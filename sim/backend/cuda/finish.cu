@@ -6,7 +6,7 @@
 namespace kvsim::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kFinishThreads = 128;
 
 /// A softmax over some keys that grows: `prompt` and `later` masses and importances apart, and one
 /// column of the outputs.
@@ -41,7 +41,7 @@ __global__ void finish_rows(Finish p) {
   const int64_t row = blockIdx.x;
   const int head = p.head[row];
   const float sink = p.sinks != nullptr ? p.sinks[head] : kMinusInfinity;
-  for (int round = 0; round < p.dv; round += kThreads) {
+  for (int round = 0; round < p.dv; round += kFinishThreads) {
     const int c = round + static_cast<int>(threadIdx.x);
     const bool own = c < p.dv, first = c == 0;
     const auto state = [&](Growing& growing, int slot, bool of_prompt, bool output) {
@@ -92,7 +92,7 @@ __global__ void finish_rows(Finish p) {
 __global__ void divide_outputs(FinishOutputs p) {
   const int64_t row = blockIdx.x;
   const float sink = p.sinks != nullptr ? p.sinks[p.head[row]] : kMinusInfinity;
-  for (int c = static_cast<int>(threadIdx.x); c < p.dv; c += kThreads) {
+  for (int c = static_cast<int>(threadIdx.x); c < p.dv; c += kFinishThreads) {
     Growing all;
     for (int slot = 0; slot < p.slots; ++slot) {
       const int64_t at = slot * p.rows + row;
@@ -105,10 +105,11 @@ __global__ void divide_outputs(FinishOutputs p) {
 }  // namespace
 
 void launch_finish(const Finish& finish, cudaStream_t stream) {
-  launch(finish_rows, dim3(static_cast<unsigned>(finish.rows)), kThreads, 0, stream, finish);
+  launch(finish_rows, dim3(static_cast<unsigned>(finish.rows)), kFinishThreads, 0, stream, finish);
 }
 void launch_finish_outputs(const FinishOutputs& finish, cudaStream_t stream) {
-  launch(divide_outputs, dim3(static_cast<unsigned>(finish.rows)), kThreads, 0, stream, finish);
+  launch(divide_outputs, dim3(static_cast<unsigned>(finish.rows)), kFinishThreads, 0, stream,
+         finish);
 }
 
 }  // namespace kvsim::cuda

@@ -7,7 +7,7 @@
 namespace kvsim::cuda {
 namespace {
 
-constexpr int64_t kPieceBytes = int64_t{16} << 20;
+constexpr int64_t kUploadBytes = int64_t{16} << 20;
 
 ElementType common_type(const LayerTrace& layer) {
   for (const Tensor* const tensor : {&layer.q, &layer.v, &layer.wo})
@@ -36,13 +36,13 @@ void LayerStore::copy(const Tensor& tensor, ElementType type, Range rows, int64_
   const int64_t row_bytes = columns * static_cast<int64_t>(element_size(type));
   const int64_t all = tensor.dim(0) * padded_rows;
   to.reserve(std::max<int64_t>(all * row_bytes, 1));
-  const int64_t step = std::max<int64_t>(1, kPieceBytes / std::max<int64_t>(row_bytes, 1));
+  const int64_t step = std::max<int64_t>(1, kUploadBytes / std::max<int64_t>(row_bytes, 1));
   for (int64_t first = 0; first < all; first += step) {
     const int64_t count = std::min(step, all - first);
     const int piece = next_piece_;
     next_piece_ = (next_piece_ + 1) % kPieces;
     sent_[piece].wait();
-    std::byte* const staged = pieces_[piece].reserve(std::max(kPieceBytes, row_bytes));
+    std::byte* const staged = pieces_[piece].reserve(std::max(kUploadBytes, row_bytes));
     constexpr int64_t kRun = 256;  // rows that one thread copies
     parallel_for((count + kRun - 1) / kRun, [&](int64_t run) {
       for (int64_t i = run * kRun; i < std::min(count, (run + 1) * kRun); ++i) {

@@ -9,7 +9,7 @@
 namespace kvsim::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kSquareThreads = 256;
 
 // One block per row: every thread sums its columns in float64, then halves meet in a fixed order.
 // Memory sets the time.
@@ -17,12 +17,12 @@ __global__ void row_squares(const float* y, int columns, double* out) {
   double* const sums = reinterpret_cast<double*>(shared_memory());
   const int thread = static_cast<int>(threadIdx.x);
   double sum = 0;
-  for (int c = thread; c < columns; c += kThreads) {
+  for (int c = thread; c < columns; c += kSquareThreads) {
     const double x = static_cast<double>(y[static_cast<int64_t>(blockIdx.x) * columns + c]);
     sum += x * x;
   }
   sums[thread] = sum;
-  for (int half = kThreads / 2; half > 0; half /= 2) {
+  for (int half = kSquareThreads / 2; half > 0; half /= 2) {
     block_barrier();
     if (thread < half) sums[thread] += sums[thread + half];
   }
@@ -34,7 +34,7 @@ __global__ void row_squares(const float* y, int columns, double* out) {
 __global__ void gather_rows(const float* x, const int64_t* steps, int64_t stride, int heads, int dv,
                             int columns, float* out) {
   const int64_t step = steps[blockIdx.x];
-  for (int i = static_cast<int>(threadIdx.x); i < heads * columns; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < heads * columns; i += kSquareThreads) {
     const int head = i / columns, c = i % columns;
     out[static_cast<int64_t>(blockIdx.x) * heads * columns + i] =
         c < dv ? x[(head * stride + step) * dv + c] : 0.0f;
@@ -66,9 +66,9 @@ void CudaProjection::gather(const float* x, int64_t stride, std::span<const int6
                             Range chosen, int64_t columns, float* to) {
   const int64_t heads = trace_.q.dim(0), dv = trace_.value_dim(), depth = heads * columns;
   if (context_.replay.holds(x)) {
-    launch(gather_rows, dim3(static_cast<unsigned>(chosen.size())), kThreads, 0, context_.compute,
-           x, memory_.steps.data() + chosen.begin, stride, static_cast<int>(heads),
-           static_cast<int>(dv), static_cast<int>(columns), to);
+    launch(gather_rows, dim3(static_cast<unsigned>(chosen.size())), kSquareThreads, 0,
+           context_.compute, x, memory_.steps.data() + chosen.begin, stride,
+           static_cast<int>(heads), static_cast<int>(dv), static_cast<int>(columns), to);
     return;
   }
   context_.compute.wait();  // what was staged before has arrived
@@ -118,8 +118,9 @@ void CudaProjection::norms(std::span<const float* const> x, int64_t stride,
                                  memory_.weights.data(), static_cast<int>(width),
                                  memory_.rows.data(), static_cast<int>(depth), &zero,
                                  memory_.products.data(), static_cast<int>(width)));
-    launch(row_squares, dim3(static_cast<unsigned>(count)), kThreads, kThreads * sizeof(double),
-           context_.compute, memory_.products.data(), static_cast<int>(width), memory_.sums.data());
+    launch(row_squares, dim3(static_cast<unsigned>(count)), kSquareThreads,
+           kSquareThreads * sizeof(double), context_.compute, memory_.products.data(),
+           static_cast<int>(width), memory_.sums.data());
     download(out + first, memory_.sums.data(), count, context_.compute);
     context_.compute.wait();
   }

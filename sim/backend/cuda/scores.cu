@@ -8,7 +8,7 @@ namespace kvsim::cuda {
 namespace {
 
 constexpr int kTilesPerBlock = 8;  // key tiles that share one copy of the queries
-constexpr int kThreads = 256;
+constexpr int kRowThreads = 256;
 
 // A block owns Type::kRows rows and eight tiles of keys, a warp 16 rows, a lane the accumulator
 // layout. Shared memory for d = 128: 51 KB in 16 bit, 51 KB in float32. Each score takes 2 d flop
@@ -61,7 +61,7 @@ __device__ double over_block(double mine, const Combine& combine) {
   const int thread = static_cast<int>(threadIdx.x);
   block_barrier();  // the memory may still be read
   shared[thread] = mine;
-  for (int half = kThreads / 2; half > 0; half /= 2) {
+  for (int half = kRowThreads / 2; half > 0; half /= 2) {
     block_barrier();
     if (thread < half) shared[thread] = combine(shared[thread], shared[thread + half]);
   }
@@ -75,12 +75,12 @@ __global__ void softmax_rows(Softmax p) {
   const int64_t row = blockIdx.x;
   const float* const x = p.logits + row * p.ld;
   float top = kMinusInfinity;
-  for (int64_t i = threadIdx.x; i < p.visible; i += kThreads) top = fmaxf(top, x[i]);
+  for (int64_t i = threadIdx.x; i < p.visible; i += kRowThreads) top = fmaxf(top, x[i]);
   const float largest = static_cast<float>(
       over_block(static_cast<double>(top), [](double a, double b) { return fmax(a, b); }));
   const float maximum = largest > kMinusInfinity ? largest : 0;  // nothing is seen
   double sum = 0;
-  for (int64_t i = threadIdx.x; i < p.visible; i += kThreads)
+  for (int64_t i = threadIdx.x; i < p.visible; i += kRowThreads)
     sum += static_cast<double>(expf(x[i] - maximum));
   double total = over_block(sum, [](double a, double b) { return a + b; });
   if (p.sinks != nullptr)
@@ -92,7 +92,7 @@ __global__ void softmax_rows(Softmax p) {
   }
   if (p.attention == nullptr) return;
   const float inverse = total > 0 ? static_cast<float>(1 / total) : 0;
-  for (int64_t i = threadIdx.x; i < p.columns; i += kThreads)
+  for (int64_t i = threadIdx.x; i < p.columns; i += kRowThreads)
     p.attention[row * p.columns + i] = i < p.visible ? expf(x[i] - maximum) * inverse : 0.0f;
 }
 
@@ -115,7 +115,7 @@ __device__ double term(const ColumnSums& p, int64_t row, int64_t column) {
 
 // One thread per column, all rows in their order; neighbours read neighbours.
 __global__ void add_columns(ColumnSums p) {
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
   if (column >= p.columns) return;
   double sum = p.sums[column];
   for (int64_t row = 0; row < p.rows; ++row)
@@ -150,14 +150,14 @@ void launch_scores(ElementType type, const Scores& scores, cudaStream_t stream) 
 }
 
 void launch_softmax(const Softmax& softmax, cudaStream_t stream) {
-  launch(softmax_rows, dim3(static_cast<unsigned>(softmax.rows)), kThreads,
-         kThreads * sizeof(double), stream, softmax);
+  launch(softmax_rows, dim3(static_cast<unsigned>(softmax.rows)), kRowThreads,
+         kRowThreads * sizeof(double), stream, softmax);
 }
 
 void launch_column_sums(const ColumnSums& sums, cudaStream_t stream) {
   if (sums.columns == 0) return;  // a launch needs a block
-  launch(add_columns, dim3(static_cast<unsigned>((sums.columns + kThreads - 1) / kThreads)),
-         kThreads, 0, stream, sums);
+  launch(add_columns, dim3(static_cast<unsigned>((sums.columns + kRowThreads - 1) / kRowThreads)),
+         kRowThreads, 0, stream, sums);
 }
 
 }  // namespace kvsim::cuda

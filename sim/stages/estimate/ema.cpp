@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "sim/core/log_sum.hpp"
@@ -11,8 +10,6 @@
 
 namespace kvsim {
 namespace {
-
-constexpr double kNothing = -std::numeric_limits<double>::infinity();
 
 const Declare estimate_decay{{.key = "estimate_decay",
                               .place = 906,

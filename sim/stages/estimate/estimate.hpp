@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 
@@ -17,6 +18,8 @@ extern const Declare estimate_window;
 /// Slots are numbered as in the SlotCache that owns the estimates.
 class Estimates {
  public:
+  static constexpr double kNothing = -std::numeric_limits<double>::infinity();  ///< ln 0
+
   virtual ~Estimates() = default;
   virtual std::unique_ptr<Estimates> copy() const = 0;
   /// One more query: its logits of all slots, -inf where a slot was not visible yet.

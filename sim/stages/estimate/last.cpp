@@ -1,12 +1,8 @@
-#include <limits>
-
 #include "sim/stages/estimate/estimate.hpp"
 #include "sim/stages/estimate/line_table.hpp"
 
 namespace kvsim {
 namespace {
-
-constexpr double kNothing = -std::numeric_limits<double>::infinity();
 
 class Newest : public Estimates {
  public:

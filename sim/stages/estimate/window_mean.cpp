@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "sim/core/log_sum.hpp"
@@ -9,8 +8,6 @@
 
 namespace kvsim {
 namespace {
-
-constexpr double kNothing = -std::numeric_limits<double>::infinity();
 
 /// The logits of the last queries that saw a slot, overwritten in turn.
 struct Recent {

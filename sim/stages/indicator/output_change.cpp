@@ -1,3 +1,5 @@
+#include "sim/stages/indicator/output_change.hpp"
+
 #include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
@@ -19,8 +21,6 @@ constexpr int64_t kProducts = int64_t{1} << 18;
 constexpr int64_t kEntries = 128;
 /// Columns of a row that are worked on together, while they are in the first-level cache.
 constexpr int64_t kColumns = 512;
-/// A squared distance below this share of its parts is taken from the difference itself.
-constexpr double kCancelled = 1e-8;
 
 /// x G y^T.
 double inner(std::span<const double> x, const Table<double>& gram, std::span<const double> y) {

@@ -5,14 +5,13 @@
 
 #include "sim/core/parallel.hpp"
 #include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/indicator/output_change.hpp"
 #include "sim/stages/notes.hpp"
 
 namespace kvsim {
 namespace {
 
-constexpr int64_t kEntries = 128;  // whose values are read at a time
-/// A squared distance below this share of its parts is taken from the difference itself.
-constexpr double kCancelled = 1e-8;
+constexpr int64_t kValueRows = 128;  // whose values are read at a time
 
 /// (output - v) G (output - v)^T.
 double square_of_gap(std::span<const double> output, std::span<const float> v,
@@ -73,9 +72,9 @@ class MeanRows : public RowIndicator {
   /// output += sum of share_i v_i.
   void add_values(int kv_head, Range candidates, std::span<const double> share,
                   std::span<double> output) const {
-    std::vector<float> values(static_cast<size_t>(kEntries) * output.size());
-    for (int64_t first = candidates.begin; first < candidates.end; first += kEntries) {
-      const int64_t last = std::min(candidates.end, first + kEntries);
+    std::vector<float> values(static_cast<size_t>(kValueRows) * output.size());
+    for (int64_t first = candidates.begin; first < candidates.end; first += kValueRows) {
+      const int64_t last = std::min(candidates.end, first + kValueRows);
       work_.trace().v.read(kv_head, first, last, values.data());
       for (int64_t i = first; i < last; ++i) {
         const double x = share[static_cast<size_t>(i - candidates.begin)];

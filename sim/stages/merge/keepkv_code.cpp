@@ -10,7 +10,7 @@ namespace {
 const double kLogGuard = -14 * std::log(2.0);  // what the code adds to scores, 2^-14, in logs
 
 /// As published: the mean by votes times (score + 2^-14), without the scale of Eq. 7.
-void merge_pair(MergeOwner& owner, int64_t from, int64_t into) {
+void merge_as_coded(MergeOwner& owner, int64_t from, int64_t into) {
   SlotCache& cache = *owner.cache;
   Estimates& estimates = *cache.estimates();
   const double level_e = estimates.log_score(from, 0);
@@ -46,7 +46,7 @@ class KeepKvCode : public Merge {
     for (size_t o = 0; o < targets.size(); ++o)
       for (size_t x = 0; x < targets[o].size(); ++x)
         if (targets[o][x].slot >= 0 && targets[o][x].cosine >= threshold)
-          merge_pair(request.owners[o], request.owners[o].evicted[x], targets[o][x].slot);
+          merge_as_coded(request.owners[o], request.owners[o].evicted[x], targets[o][x].slot);
   }
 };
 const Register<Merge, KeepKvCode> keepkv_code;

@@ -33,13 +33,13 @@ const DeclareNote merge_order_note{
          "if the cosine is above the threshold; then the next, until the budget is met or all "
          "were asked; slots left over are evicted by the sum of their entries' scores"}};
 
-using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using RowMatrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Floats = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 /// Keys at length 1; a zero key stays zero.
-Matrix unit_keys(const MergeFirstRequest& request) {
+RowMatrix keys_at_length_one(const MergeFirstRequest& request) {
   const auto n = static_cast<int64_t>(request.score.size());
-  Matrix unit = Eigen::Map<const Floats>(request.keys, n, request.key_dim).cast<double>();
+  RowMatrix unit = Eigen::Map<const Floats>(request.keys, n, request.key_dim).cast<double>();
   for (int64_t i = 0; i < n; ++i) {
     const double length = unit.row(i).norm();
     if (length > 0) unit.row(i) /= length;
@@ -50,7 +50,7 @@ Matrix unit_keys(const MergeFirstRequest& request) {
 /// The entry that each joins, or itself.
 std::vector<uint32_t> join_alike(const MergeFirstRequest& request) {
   const size_t n = request.score.size();
-  const Matrix unit = unit_keys(request);
+  const RowMatrix unit = keys_at_length_one(request);
   std::vector<uint32_t> joins(n);
   for (uint32_t i = 0; i < n; ++i) joins[i] = i;
   std::vector<uint8_t> stays(n, 0);  // guarded, or joined by another

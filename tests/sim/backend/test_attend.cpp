@@ -12,7 +12,7 @@ namespace kvsim::test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kLogitTolerance = 1e-5;  // of float32 logits of size 5..20
+constexpr double kSlotLogitTolerance = 1e-5;  // of float32 logits of size 5..20
 
 struct Shape {
   int heads;
@@ -143,9 +143,10 @@ void check(Backend& backend, const Shape& shape) {
     }
     worst_output = std::max(worst_output, std::sqrt(error / size));
   }
-  CHECK(worst_logit < kLogitTolerance);
-  CHECK(worst_sum < kLogitTolerance);
-  CHECK(worst_share < 2 * kLogitTolerance);  // relative, as the logits and their sum are absolute
+  CHECK(worst_logit < kSlotLogitTolerance);
+  CHECK(worst_sum < kSlotLogitTolerance);
+  CHECK(worst_share <
+        2 * kSlotLogitTolerance);  // relative, as the logits and their sum are absolute
   CHECK(worst_output < 1e-5);
 }
 
@@ -207,7 +208,8 @@ TEST_CASE("slots with a log-weight of -inf are not seen, and nothing seen is 0",
             total += std::exp(logits[s]);
             z += std::exp(logits[s]) * c.value(static_cast<int64_t>(s), 3);
           }
-          CHECK(sums[static_cast<size_t>(row)] == Approx(std::log(total)).margin(kLogitTolerance));
+          CHECK(sums[static_cast<size_t>(row)] ==
+                Approx(std::log(total)).margin(kSlotLogitTolerance));
           CHECK(static_cast<double>(outputs[static_cast<size_t>(row * 16 + 3)]) ==
                 Approx(z / total).margin(1e-5));
         }
