@@ -22,6 +22,7 @@ struct Argument {
 
 /// One command of the program. Adding one is adding one file in cli/ with
 ///
+///   namespace kvsim::cli::inspect_command {
 ///   const bool registered = register_command({.name = "inspect", ..., .run = run});
 ///
 /// -h, -q, -v, and --threads exist for every command; options that mean the same everywhere come

@@ -187,7 +187,7 @@ struct MeasureAxis {
               VariableValues (*values)(const RunShape& run));
 };
 
-/// A measure that makes itself known from its own file, after its declarations:
+/// A measure that makes itself known from its own file and namespace, after its declarations:
 ///     const RegisterMeasure<Locality> registered(measure);
 struct MeasureKind {
   const DeclareMeasure* declaration;
