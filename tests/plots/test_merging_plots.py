@@ -65,7 +65,7 @@ class MergingFiguresTest(PlotTest):
         self.assertEqual({Path(path).stem for path in out}, FIGURES)
 
     def test_a_file_without_merging_has_none_of_them(self):
-        _, out, err = self.draw(self.file(), "-o", self.out, "--formats", "png")
+        _, out, err = self.planned(self.file(), "-o", self.out, "--formats", "png")
         self.assertEqual(err, [])
         self.assertFalse({Path(path).stem for path in out} & FIGURES)
         for name in sorted(FIGURES):

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,6 +68,11 @@ class PlotTest(unittest.TestCase):
                 code = stop.code
         return code, out.getvalue().splitlines(), err.getvalue().splitlines()
 
+    def planned(self, *arguments):
+        """The same, for tests of which figures there are: they are made, but not rendered."""
+        with unittest.mock.patch("kvsim.plots.style.save", lambda _, path: path.touch() or True):
+            return self.draw(*arguments)
+
     def refused(self, code, pattern, *arguments):
         """Expects this exit code, one line of error that has `pattern`, and no figure."""
         got, out, err = self.draw(*arguments)
@@ -74,9 +80,23 @@ class PlotTest(unittest.TestCase):
         self.assertRegex(err[0], pattern)
 
 
-class FiguresTest(PlotTest):
-    def test_every_figure_is_written_in_both_formats_and_its_path_printed(self):
-        code, out, err = self.draw(self.file(), "-o", self.out)
+class EveryFigureTest(PlotTest):
+    """Of one results file, drawn once."""
+
+    def setUp(self):   # in place of a folder for each test
+        pass
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = Path(folder.name)
+        cls.out = cls.folder / "figs"
+        cls.results = cls.file(cls)
+        cls.said = cls.draw(cls, cls.results, "-o", cls.out)
+
+    def test_each_is_written_in_both_formats_and_its_path_printed(self):
+        code, out, err = self.said
         self.assertEqual((code, err), (0, []))
         expected = {str(self.out / f"{name}.{kind}") for name in ALL for kind in ("pdf", "png")}
         self.assertEqual(set(out), expected)
@@ -86,32 +106,30 @@ class FiguresTest(PlotTest):
                          {Path(path).name for path in expected}, "nothing else is left behind")
 
     def test_a_picture_has_more_than_one_colour(self):
-        self.draw(self.file(), "-o", self.out, "--formats", "png")
-        for path in self.out.iterdir():
+        for path in self.out.glob("*.png"):
             pixels = np.rint(matplotlib.image.imread(path)[..., :3] * 255) @ (65536, 256, 1)
             self.assertGreater(len(np.unique(pixels)), 50, path)
 
     def test_fonts_are_embedded_as_outlines_and_none_is_type_3(self):
-        self.draw(self.file(), "-o", self.out, "--formats", "pdf")
-        for path in self.out.iterdir():
+        for path in self.out.glob("*.pdf"):
             text = pdf_objects(path)
             self.assertIn(b"/FontFile2", text, path)
             self.assertNotIn(b"/Type3", text, path)
 
     def test_the_same_results_give_the_same_bytes_in_another_process(self):
-        results, sums = self.file(), []
-        for seed in "12":
-            out = self.folder / seed
-            subprocess.run([sys.executable, DRAW, results, "-o", out], check=True,
-                           stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONHASHSEED": seed})
-            sums.append({path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-                         for path in out.iterdir()})
+        subprocess.run([sys.executable, DRAW, self.results, "-o", self.folder / "again"],
+                       check=True, stdout=subprocess.DEVNULL,
+                       env={**os.environ, "PYTHONHASHSEED": "1"})
+        sums = [{path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+                 for path in folder.iterdir()} for folder in (self.out, self.folder / "again")]
         self.assertEqual(sums[0], sums[1])
 
+
+class FiguresTest(PlotTest):
     def test_several_files_get_a_folder_each_even_with_equal_names(self):
         (self.folder / "other").mkdir()
         files = [self.file("a.nc"), self.file("b.nc"), self.file("other/a.nc")]
-        code, out, _ = self.draw(*files, "-o", self.out, "--only", "budget", "--formats", "png")
+        code, out, _ = self.planned(*files, "-o", self.out, "--only", "budget", "--formats", "png")
         self.assertEqual(code, 0)
         self.assertEqual(out, [str(self.out / stem / "budget.png") for stem in ("a", "b", "a-2")])
 

@@ -25,7 +25,7 @@ class SeveralTracesTest(PlotTest):
             for seed, name in enumerate("abcdefghijkl"[:count])]
 
     def test_they_stand_beside_the_folders_of_the_files(self):
-        code, out, err = self.draw(*self.files(), "-o", self.out, "--formats", "png")
+        code, out, err = self.planned(*self.files(), "-o", self.out, "--formats", "png")
         self.assertEqual((code, err), (0, []))
         together = {path.stem for path in self.out.iterdir() if path.is_file()}
         self.assertEqual(together, {"traces", "traces-table", "keep_rate_traces",

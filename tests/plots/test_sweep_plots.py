@@ -164,7 +164,7 @@ class SweepFiguresTest(PlotTest):
 
     def test_a_file_that_no_sweep_wrote_is_drawn_only_when_asked(self):
         results = self.sweep(sweep=False)
-        _, out, _ = self.draw(results, "-o", self.out, "--formats", "png")
+        _, out, _ = self.planned(results, "-o", self.out, "--formats", "png")
         self.assertFalse([path for path in out if "sensitivity" in path or "tornado" in path])
         self.assertEqual(self.draw(results, "-o", self.out, "--formats", "png", "--only",
                                    "tornado")[0], 0)
