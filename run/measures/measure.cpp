@@ -26,13 +26,15 @@ std::vector<Item> by_place(std::vector<Item> items, Info info) {
 
 }  // namespace
 
-size_t MeasuredLayer::outcome_of(const Record& record, int budget) const {
+std::map<int, size_t> MeasuredLayer::outcomes_of(const Record& record) const {
+  const std::string canonical = record.canonical();
+  const auto found = std::ranges::find(records, canonical, &Record::canonical);
+  if (found == records.end()) throw std::logic_error("not replayed: " + canonical);
+  std::map<int, size_t> outcomes;
   for (size_t o = 0; o < replay.count(); ++o)
     for (const ReplayCell cell : replay.outcome(o).cells)
-      if (cell.budget == budget &&
-          records[static_cast<size_t>(cell.record)].canonical() == record.canonical())
-        return o;
-  throw std::logic_error("not replayed: " + record.canonical());
+      if (cell.record == found - records.begin()) outcomes[cell.budget] = o;
+  return outcomes;
 }
 
 std::vector<double> MeasuredLayer::stream_norms() const {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -72,8 +73,8 @@ struct MeasuredLayer {
       for (const ReplayCell cell : replay.outcome(o).cells)
         if (cell.record < static_cast<int>(shown)) visit(cell, o);
   }
-  /// Outcome of a record that was replayed.
-  size_t outcome_of(const Record& record, int budget) const;
+  /// Outcomes of a record that was replayed, by budget.
+  std::map<int, size_t> outcomes_of(const Record& record) const;
   /// Norms [T] of the residual stream that enters the layer at the later steps; the trace has them.
   std::vector<double> stream_norms() const;
 };

@@ -37,14 +37,17 @@ class Regret : public Measure {
                     importance_.part(view.outcome, block.first_step, block.steps));
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
+    std::map<int, size_t> best_static, best_per_step;  // outcomes by budget
+    if (results.has(regret_mean)) best_static = layer.outcomes_of(best_static_);
+    if (results.has(regret_step)) best_per_step = layer.outcomes_of(best_per_step_);
     layer.for_each_cell([&](ReplayCell cell, size_t o) {
       const std::initializer_list<int64_t> at = {cell.record, cell.budget, layer.index};
       if (results.has(regret_mean)) {
-        const size_t best = layer.outcome_of(best_static_, cell.budget);
+        const size_t best = best_static.at(cell.budget);
         results.set(regret_mean, at, mean(importance_[best]) - mean(importance_[o]));
       }
       if (!results.has(regret_step)) return;
-      std::vector<double> regret = importance_[layer.outcome_of(best_per_step_, cell.budget)];
+      std::vector<double> regret = importance_[best_per_step.at(cell.budget)];
       for (size_t t = 0; t < regret.size(); ++t) regret[t] -= importance_[o][t];
       results.copy(regret_step, at, regret);
     });
