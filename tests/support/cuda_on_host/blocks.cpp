@@ -8,6 +8,9 @@
 #include <vector>
 
 #include "tests/support/cuda_on_host/device.hpp"
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
 
 namespace cuda_on_host {
 namespace {
@@ -18,6 +21,35 @@ constexpr int kWarp = 32;
 constexpr size_t kGuard = 4096;
 constexpr unsigned char kPoison = 0xff;  // NaN in every float type, -1 in every integer
 constexpr size_t kStack = size_t{128} << 10;
+
+/// Stacks of fibres that have ended, for those of the next block: new ones would be memory that the
+/// system has to clear first.
+class KeptStacks {
+ public:
+  ~KeptStacks() {
+    for (context::stack_context& stack : free_) context::fixedsize_stack(kStack).deallocate(stack);
+  }
+  context::stack_context take() {
+    if (free_.empty()) return context::fixedsize_stack(kStack).allocate();
+    const context::stack_context stack = free_.back();
+    free_.pop_back();
+#ifdef __SANITIZE_ADDRESS__  // the last frames of the fibre before were never left
+    __asan_unpoison_memory_region(static_cast<char*>(stack.sp) - stack.size, stack.size);
+#endif
+    return stack;
+  }
+  void keep(const context::stack_context& stack) { free_.push_back(stack); }
+
+ private:
+  std::vector<context::stack_context> free_;
+};
+thread_local KeptStacks kept_stacks;
+
+/// What fibres ask for their stacks.
+struct KeptStack {
+  context::stack_context allocate() { return kept_stacks.take(); }
+  void deallocate(context::stack_context& stack) { kept_stacks.keep(stack); }
+};
 
 enum class State { ready, at_barrier, at_meeting, done };
 
@@ -36,6 +68,13 @@ struct Thread {
   void (*together)(void* const (&)[kWarp]) = nullptr;
   std::vector<Copy> open;                ///< of the group not yet closed
   std::deque<std::vector<Copy>> closed;  ///< done when waited for
+
+  void start(const ThreadIndex& at) {
+    state = State::ready;
+    index = at;
+    open.clear();
+    closed.clear();
+  }
 };
 
 struct Block {
@@ -112,7 +151,7 @@ bool release() {
 void run_block(const std::function<void()>& body) {
   for (Thread& thread : block->threads) {
     Thread* const self = &thread;
-    thread.fiber = context::fiber(std::allocator_arg, context::fixedsize_stack(kStack),
+    thread.fiber = context::fiber(std::allocator_arg, KeptStack(),
                                   [self, &body](context::fiber&& scheduler) {
       self->scheduler = std::move(scheduler);
       try {
@@ -177,15 +216,15 @@ void run(dim3 grid, unsigned threads, size_t shared, const std::function<void()>
   if (threads == 0 || threads > 1024 || threads % kWarp != 0 || shared > (size_t{227} << 10) ||
       grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535)
     throw std::logic_error("a launch that no device takes");
+  Block one;
+  one.threads.resize(threads);
   for (unsigned z = 0; z < grid.z; ++z)
     for (unsigned y = 0; y < grid.y; ++y)
       for (unsigned x = 0; x < grid.x; ++x) {
-        Block one;
         block = &one;
         lay_out_memory(shared);
-        one.threads.resize(threads);
         for (unsigned i = 0; i < threads; ++i)
-          one.threads[i].index = {dim3(i), dim3(x, y, z), dim3(threads), grid};
+          one.threads[i].start({dim3(i), dim3(x, y, z), dim3(threads), grid});
         run_block(thread);
         check_guards(shared);
         block = nullptr;

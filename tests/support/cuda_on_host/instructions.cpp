@@ -47,20 +47,25 @@ struct MmaLane {
 
 float truncated(double x) {
   const float y = static_cast<float>(x);
-  return std::fabs(static_cast<double>(y)) > std::fabs(x) ? std::nextafter(y, 0.0f) : y;
+  const bool away = std::fabs(static_cast<double>(y)) > std::fabs(x);
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(y) - (away ? 1 : 0));  // one step towards 0
 }
 
 /// c[16][8] += a[16][k] b[k][8]
 void multiply_together(void* const (&lanes)[32], int depth, const double (&a)[16][16],
                        const double (&b)[16][8]) {
-  for (int lane = 0; lane < 32; ++lane)
-    for (int i = 0; i < 4; ++i) {
-      const int row = lane / 4 + 8 * (i / 2), column = 2 * (lane % 4) + i % 2;
-      float& c = static_cast<MmaLane*>(lanes[lane])->c[i];
-      double sum = static_cast<double>(c);
-      for (int k = 0; k < depth; ++k) sum += a[row][k] * b[k][column];
-      c = truncated(sum);
-    }
+  double sum[16][8];
+  const auto each = [&](auto visit) {
+    for (int lane = 0; lane < 32; ++lane)
+      for (int i = 0; i < 4; ++i)
+        visit(static_cast<MmaLane*>(lanes[lane])->c[i],
+              sum[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2]);
+  };
+  each([](const float& c, double& into) { into = static_cast<double>(c); });
+  for (int row = 0; row < 16; ++row)
+    for (int k = 0; k < depth; ++k)
+      for (int column = 0; column < 8; ++column) sum[row][column] += a[row][k] * b[k][column];
+  each([](float& c, double from) { c = truncated(from); });
 }
 
 template <float (*kWiden)(uint16_t)>
