@@ -3,7 +3,7 @@
 #include <limits>
 #include <numeric>
 
-#include "tests/reference/reference.hpp"
+#include "tests/reference/known_attention.hpp"
 #include "tests/sim/backend/backends.hpp"
 #include "tests/support/random_trace.hpp"
 
@@ -17,11 +17,10 @@ constexpr double kLogitTolerance = 1e-5;
 constexpr double kSmallest = 1e-30;  // smaller weights may be 0
 
 /// `outputs`: the tolerance of outputs, 0 if there are none.
-void check_row(const LayerTrace& layer, const AttentionBlock& block, int head, int64_t r,
+void check_row(reference::KnownAttention& known, const AttentionBlock& block, int head, int64_t r,
                int64_t row, bool logits, double outputs) {
   const int query_head = block.kv_head * block.heads + head;
-  const std::vector<double> expected = reference::logits(layer, query_head, row);
-  const reference::Attention full = reference::attention(layer, query_head, expected);
+  const auto& [expected, full] = known.at(query_head, row);
   double worst = 0, worst_logit = 0;
   for (int64_t i = 0; i < block.columns; ++i) {
     const double want = full.weight[static_cast<size_t>(i)];
@@ -38,7 +37,7 @@ void check_row(const LayerTrace& layer, const AttentionBlock& block, int head, i
   CHECK(block.log_sum_exp[static_cast<size_t>(head * block.rows + r)] ==
         Approx(full.log_sum_exp).margin(kLogitTolerance));
   if (outputs == 0) return;
-  std::vector<double> z = reference::output(layer, query_head, full.weight);
+  std::vector<double> z = known.output_at(query_head, row);
   const double size = reference::l2(z);
   for (size_t c = 0; c < z.size(); ++c)
     z[c] -= static_cast<double>(
@@ -46,8 +45,9 @@ void check_row(const LayerTrace& layer, const AttentionBlock& block, int head, i
   CHECK(reference::l2(z) <= outputs * size);
 }
 
-void check(Backend& backend, const LayerTrace& layer, std::vector<int64_t> rows, int64_t columns,
-           bool logits, bool outputs) {
+void check(Backend& backend, reference::KnownAttention& known, const std::vector<int64_t>& rows,
+           int64_t columns, bool logits, bool outputs) {
+  const LayerTrace& layer = known.layer();
   for (int kv_head = 0; kv_head < layer.info->num_kv_heads; ++kv_head) {
     AttentionRequest request;
     request.kv_head = kv_head;
@@ -66,7 +66,7 @@ void check(Backend& backend, const LayerTrace& layer, std::vector<int64_t> rows,
         const int64_t row = rows[static_cast<size_t>(r)];
         CHECK(block.positions[static_cast<size_t>(r)] ==
               layer.info->query_position[static_cast<size_t>(row)]);
-        check_row(layer, block, head, r, row, logits,
+        check_row(known, block, head, r, row, logits,
                   outputs ? output_tolerance(backend, layer) : 0);
       }
   }
@@ -86,52 +86,60 @@ TEST_CASE("attention rows agree with float64 for every shape of heads", "[backen
     int64_t d, dv, prompt, later;
     ElementType type = ElementType::float32;
   };
-  for (auto& [name, backend] : all_backends())
-    for (const Case& c : std::vector<Case>{{1, 1, 64, 64, 33, 5},
-                                           {6, 2, 10, 7, 100, 7},
-                                           {6, 2, 10, 7, 100, 7, ElementType::bfloat16},
-                                           {16, 1, 80, 96, 40, 3},
-                                           {1, 1, 128, 16, 270, 4, ElementType::bfloat16},
-                                           {8, 2, 256, 20, 10, 0},
-                                           {2, 1, 9, 12, 30, 4, ElementType::bfloat16},
-                                           {4, 1, 64, 80, 33, 5, ElementType::bfloat16},
-                                           {3, 3, 96, 96, 50, 2, ElementType::bfloat16},
-                                           {4, 2, 80, 64, 41, 3, ElementType::bfloat16},
-                                           {2, 1, 128, 128, 40, 4, ElementType::float16},
-                                           {6, 2, 10, 7, 100, 7, ElementType::float16},
-                                           {3, 1, 96, 96, 1, 0}}) {
-      CAPTURE(name, c.query_heads, c.d, c.dv, c.prompt, element_name(c.type));
-      RandomTraceShape shape;
-      shape.type = c.type;
-      shape.query_heads = c.query_heads;
-      shape.kv_heads = c.kv_heads;
-      shape.d = c.d;
-      shape.dv = c.dv;
-      shape.prompt = c.prompt;
-      shape.later = c.later;
-      const auto trace = random_trace(shape);
-      check(*backend, trace->layer, all_rows(trace->info), c.prompt, true, true);
-      check(*backend, trace->layer, all_rows(trace->info), c.prompt + c.later, false, false);
+  const auto backends = all_backends();
+  for (const Case& c : std::vector<Case>{{1, 1, 64, 64, 33, 5},
+                                         {6, 2, 10, 7, 100, 7},
+                                         {6, 2, 10, 7, 100, 7, ElementType::bfloat16},
+                                         {16, 1, 80, 96, 40, 3},
+                                         {1, 1, 128, 16, 270, 4, ElementType::bfloat16},
+                                         {8, 2, 256, 20, 10, 0},
+                                         {2, 1, 9, 12, 30, 4, ElementType::bfloat16},
+                                         {4, 1, 64, 80, 33, 5, ElementType::bfloat16},
+                                         {3, 3, 96, 96, 50, 2, ElementType::bfloat16},
+                                         {4, 2, 80, 64, 41, 3, ElementType::bfloat16},
+                                         {2, 1, 128, 128, 40, 4, ElementType::float16},
+                                         {6, 2, 10, 7, 100, 7, ElementType::float16},
+                                         {3, 1, 96, 96, 1, 0}}) {
+    CAPTURE(c.query_heads, c.d, c.dv, c.prompt, element_name(c.type));
+    RandomTraceShape shape;
+    shape.type = c.type;
+    shape.query_heads = c.query_heads;
+    shape.kv_heads = c.kv_heads;
+    shape.d = c.d;
+    shape.dv = c.dv;
+    shape.prompt = c.prompt;
+    shape.later = c.later;
+    const auto trace = random_trace(shape);
+    reference::KnownAttention known(trace->layer);
+    for (auto& [name, backend] : backends) {
+      CAPTURE(name);
+      check(*backend, known, all_rows(trace->info), c.prompt, true, true);
+      check(*backend, known, all_rows(trace->info), c.prompt + c.later, false, false);
     }
+  }
 }
 
 TEST_CASE("attention honours softcap, window and sink", "[backend][attention]") {
-  for (auto& [name, backend] : all_backends())
-    for (const double softcap : {0.0, 3.0, 30.0})
-      for (const int64_t window : {0, 1, 17, 400})
-        for (const bool sink : {false, true}) {
-          CAPTURE(name, softcap, window, sink);
-          RandomTraceShape shape;
-          shape.prompt = 290;
-          shape.type = !sink         ? ElementType::float32
-                       : softcap > 5 ? ElementType::float16
-                                     : ElementType::bfloat16;
-          shape.softcap = softcap;
-          shape.window = window;
-          shape.sink = sink;
-          const auto trace = random_trace(shape);
-          check(*backend, trace->layer, {0, 5, 20, 255, 256, 257, 289, 298}, 290, true, true);
+  const auto backends = all_backends();
+  for (const double softcap : {0.0, 3.0, 30.0})
+    for (const int64_t window : {0, 1, 17, 400})
+      for (const bool sink : {false, true}) {
+        CAPTURE(softcap, window, sink);
+        RandomTraceShape shape;
+        shape.prompt = 290;
+        shape.type = !sink         ? ElementType::float32
+                     : softcap > 5 ? ElementType::float16
+                                   : ElementType::bfloat16;
+        shape.softcap = softcap;
+        shape.window = window;
+        shape.sink = sink;
+        const auto trace = random_trace(shape);
+        reference::KnownAttention known(trace->layer);
+        for (auto& [name, backend] : backends) {
+          CAPTURE(name);
+          check(*backend, known, {0, 5, 20, 255, 256, 257, 289, 298}, 290, true, true);
         }
+      }
 }
 
 TEST_CASE("attention needs only the rows and columns asked for", "[backend][attention]") {
@@ -139,11 +147,12 @@ TEST_CASE("attention needs only the rows and columns asked for", "[backend][atte
   shape.queries = {3, 30, 39, 44, 48};
   shape.type = ElementType::bfloat16;
   const auto trace = random_trace(shape);
+  reference::KnownAttention known(trace->layer);
   for (auto& [name, backend] : all_backends()) {
     CAPTURE(name);
-    check(*backend, trace->layer, {1, 2, 4}, 10, true, false);
-    check(*backend, trace->layer, {2}, 1, false, true);
-    check(*backend, trace->layer, {0, 4}, 40, false, false);
+    check(*backend, known, {1, 2, 4}, 10, true, false);
+    check(*backend, known, {2}, 1, false, true);
+    check(*backend, known, {0, 4}, 40, false, false);
   }
 }
 
@@ -187,9 +196,10 @@ TEST_CASE("attention stays right when the largest logit comes late", "[backend][
   for (int h = 0; h < shape.kv_heads; ++h)
     for (int64_t i = 0; i < trace->info.total_len; ++i)
       set_element(layer.k, h, i, 0, static_cast<float>(i));
+  reference::KnownAttention known(layer);
   for (auto& [name, backend] : all_backends()) {
     CAPTURE(name);
-    check(*backend, layer, {0, 1, 2}, 1000, true, true);
+    check(*backend, known, {0, 1, 2}, 1000, true, true);
   }
 }
 

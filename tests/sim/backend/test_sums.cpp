@@ -1,7 +1,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <numeric>
 
-#include "tests/reference/reference.hpp"
+#include "tests/reference/known_attention.hpp"
 #include "tests/sim/backend/backends.hpp"
 #include "tests/support/random_trace.hpp"
 
@@ -42,15 +43,16 @@ AttentionSumRequest with_all_terms(AttentionSumRequest request, const TraceInfo&
 /// Kernels on the host runtime are slow: fewer rows for them.
 int64_t stride_for(const std::string& backend) { return backend == "cuda on the host" ? 23 : 1; }
 
-double largest_error(Backend& backend, const LayerTrace& layer,
+double largest_error(Backend& backend, reference::KnownAttention& known,
                      const AttentionSumRequest& request) {
+  const LayerTrace& layer = known.layer();
   const int heads = layer.info->num_query_heads;
   const Table<double> got = backend.attention_sums(layer, request).front();
   double worst = 0;
   for (int h = 0; h < heads; ++h) {
     std::vector<double> want(static_cast<size_t>(request.columns), 0.0);
     for (size_t j = 0; j < request.rows.size(); ++j) {
-      const auto row = reference::attention(layer, h, reference::logits(layer, h, request.rows[j]));
+      const reference::Attention& row = known.at(h, request.rows[j]).attention;
       const double weight = request.sums[0].weights[j];
       for (size_t i = 0; i < want.size(); ++i) want[i] += weight * row.weight[i];
     }
@@ -63,26 +65,27 @@ double largest_error(Backend& backend, const LayerTrace& layer,
 }
 
 /// A of all query heads that share a KV head, for one row: [g][columns].
-std::vector<std::vector<double>> group_attention(const LayerTrace& layer, int kv_head, int64_t row,
-                                                 int64_t columns) {
+std::vector<std::vector<double>> group_attention(reference::KnownAttention& known, int kv_head,
+                                                 int64_t row, int64_t columns) {
   std::vector<std::vector<double>> attention;
-  const int heads = layer.info->group_size();
+  const int heads = known.layer().info->group_size();
   for (int h = kv_head * heads; h < (kv_head + 1) * heads; ++h) {
-    attention.push_back(reference::attention(layer, h, reference::logits(layer, h, row)).weight);
+    attention.push_back(known.at(h, row).attention.weight);
     attention.back().resize(static_cast<size_t>(columns));
   }
   return attention;
 }
 
 /// What float64 says of one sum of the request; NaN where an attention is too near its bound.
-Table<double> wanted_sum(const LayerTrace& layer, const AttentionSumRequest& request,
+Table<double> wanted_sum(reference::KnownAttention& known, const AttentionSumRequest& request,
                          const AttentionSum& sum) {
+  const LayerTrace& layer = known.layer();
   const int heads = layer.info->group_size(), kv_heads = layer.info->num_kv_heads;
   const bool groups = sum.of_groups();
   Table<double> want(groups ? kv_heads : kv_heads * heads, request.columns);
   for (int kv_head = 0; kv_head < kv_heads; ++kv_head)
     for (size_t j = 0; j < request.rows.size(); ++j) {
-      const auto a = group_attention(layer, kv_head, request.rows[j], request.columns);
+      const auto a = group_attention(known, kv_head, request.rows[j], request.columns);
       const int64_t position = layer.info->query_position[static_cast<size_t>(request.rows[j])];
       for (int64_t i = 0; i < std::min(request.columns, position + 1); ++i) {
         double mean = 0;
@@ -118,6 +121,34 @@ AttentionSumRequest alone(const AttentionSumRequest& request, const AttentionSum
   return one;
 }
 
+/// All kinds of sums over the rows of `first`: each as float64 has it, and the same alone.
+void check_all_terms(Backend& backend, reference::KnownAttention& known,
+                     const AttentionSumRequest& first) {
+  const LayerTrace& layer = known.layer();
+  const auto request = with_all_terms(first, *layer.info);
+  const auto together = backend.attention_sums(layer, request);
+  REQUIRE(together.size() == 5);
+  for (size_t s = 0; s < together.size(); ++s) {
+    CAPTURE(s);
+    const AttentionSum& sum = request.sums[s];
+    CHECK(backend.attention_sums(layer, alone(request, sum)).front().values() ==
+          together[s].values());
+    const Table<double> want = wanted_sum(known, request, sum);
+    REQUIRE(together[s].rows() == want.rows());
+    double worst = 0;
+    int64_t compared = 0;
+    for (int64_t r = 0; r < want.rows(); ++r)
+      for (int64_t i = 0; i < want.columns(); ++i) {
+        if (std::isnan(want(r, i))) continue;
+        ++compared;
+        worst = std::max(worst,
+                         std::fabs(together[s](r, i) - want(r, i)) / std::max(want(r, i), 1e-30));
+      }
+    CHECK(compared > want.rows() * want.columns() / 2);
+    CHECK(worst < (sum.of == AttentionSum::Of::group_square ? 2 : 1) * kSumTolerance);
+  }
+}
+
 std::unique_ptr<RandomTrace> metric_trace(int64_t dv, ElementType type) {
   RandomTraceShape shape;
   shape.query_heads = 6;
@@ -138,35 +169,39 @@ TEST_CASE("sums of attention over queries agree with float64", "[backend][sums]"
     ElementType type = ElementType::float32;
   };
   constexpr ElementType kPairs = ElementType::bfloat16;
-  for (auto& [name, backend] : all_backends())
-    for (const Case& c : std::vector<Case>{{1, 1, 64, 33, 5},
-                                           {6, 2, 10, 500, 7},
-                                           {16, 1, 80, 40, 3},
-                                           {1, 1, 128, 900, 4},
-                                           {3, 1, 96, 1, 0},
-                                           {6, 2, 10, 500, 7, kPairs},
-                                           {1, 1, 128, 410, 4, kPairs},
-                                           {3, 1, 96, 130, 2, kPairs},
-                                           {2, 2, 80, 97, 3, kPairs},
-                                           {4, 1, 64, 70, 2, ElementType::float16},
-                                           {2, 1, 10, 150, 3, ElementType::float16},
-                                           {2, 1, 7, 90, 3, kPairs}}) {
-      CAPTURE(name, c.query_heads, c.d, c.prompt, element_name(c.type));
-      RandomTraceShape shape;
-      shape.type = c.type;
-      shape.query_heads = c.query_heads;
-      shape.kv_heads = c.kv_heads;
-      shape.d = c.d;
-      shape.prompt = c.prompt;
-      shape.later = c.later;
-      const auto trace = random_trace(shape);
+  const auto backends = all_backends();
+  for (const Case& c : std::vector<Case>{{1, 1, 64, 33, 5},
+                                         {6, 2, 10, 500, 7},
+                                         {16, 1, 80, 40, 3},
+                                         {1, 1, 128, 900, 4},
+                                         {3, 1, 96, 1, 0},
+                                         {6, 2, 10, 500, 7, kPairs},
+                                         {1, 1, 128, 410, 4, kPairs},
+                                         {3, 1, 96, 130, 2, kPairs},
+                                         {2, 2, 80, 97, 3, kPairs},
+                                         {4, 1, 64, 70, 2, ElementType::float16},
+                                         {2, 1, 10, 150, 3, ElementType::float16},
+                                         {2, 1, 7, 90, 3, kPairs}}) {
+    CAPTURE(c.query_heads, c.d, c.prompt, element_name(c.type));
+    RandomTraceShape shape;
+    shape.type = c.type;
+    shape.query_heads = c.query_heads;
+    shape.kv_heads = c.kv_heads;
+    shape.d = c.d;
+    shape.prompt = c.prompt;
+    shape.later = c.later;
+    const auto trace = random_trace(shape);
+    reference::KnownAttention known(trace->layer);
+    for (auto& [name, backend] : backends) {
+      CAPTURE(name);
       const auto all = request_for(trace->info, c.prompt + c.later, stride_for(name));
-      CHECK(largest_error(*backend, trace->layer, all) < kSumTolerance);
+      CHECK(largest_error(*backend, known, all) < kSumTolerance);
       const auto some = request_for(trace->info, std::max<int64_t>(1, c.prompt / 2), 3);
-      CHECK(largest_error(*backend, trace->layer, some) < kSumTolerance);
+      CHECK(largest_error(*backend, known, some) < kSumTolerance);
       const auto none = request_for(trace->info, 0, 3);
-      CHECK(largest_error(*backend, trace->layer, none) == 0);
+      CHECK(largest_error(*backend, known, none) == 0);
     }
+  }
 }
 
 TEST_CASE("sums of all terms agree with float64 and do not depend on company", "[backend][sums]") {
@@ -175,68 +210,54 @@ TEST_CASE("sums of all terms agree with float64 and do not depend on company", "
     int64_t prompt, later;
     ElementType type;
   };
-  for (auto& [name, backend] : all_backends())
-    for (const Case& c : std::vector<Case>{{4, 2, 450, 6, ElementType::float32},
-                                           {6, 2, 111, 3, ElementType::bfloat16},
-                                           {3, 3, 70, 2, ElementType::float16},
-                                           {16, 1, 40, 0, ElementType::float32}}) {
-      CAPTURE(name, c.query_heads, c.prompt);
-      RandomTraceShape shape;
-      shape.query_heads = c.query_heads;
-      shape.kv_heads = c.kv_heads;
-      shape.prompt = c.prompt;
-      shape.later = c.later;
-      shape.type = c.type;
-      shape.sink = c.kv_heads == 2;
-      const auto trace = random_trace(shape);
-      const LayerTrace& layer = trace->layer;
-      const auto request = with_all_terms(
-          request_for(trace->info, c.prompt, name == "cuda on the host" ? 7 : 1), trace->info);
-      const auto together = backend->attention_sums(layer, request);
-      REQUIRE(together.size() == 5);
-      for (size_t s = 0; s < together.size(); ++s) {
-        CAPTURE(s);
-        const AttentionSum& sum = request.sums[s];
-        CHECK(backend->attention_sums(layer, alone(request, sum)).front().values() ==
-              together[s].values());
-        const Table<double> want = wanted_sum(layer, request, sum);
-        REQUIRE(together[s].rows() == want.rows());
-        double worst = 0;
-        int64_t compared = 0;
-        for (int64_t r = 0; r < want.rows(); ++r)
-          for (int64_t i = 0; i < want.columns(); ++i) {
-            if (std::isnan(want(r, i))) continue;
-            ++compared;
-            worst = std::max(
-                worst, std::fabs(together[s](r, i) - want(r, i)) / std::max(want(r, i), 1e-30));
-          }
-        CHECK(compared > want.rows() * want.columns() / 2);
-        CHECK(worst < (sum.of == AttentionSum::Of::group_square ? 2 : 1) * kSumTolerance);
-      }
+  const auto backends = all_backends();
+  for (const Case& c : std::vector<Case>{{4, 2, 450, 6, ElementType::float32},
+                                         {6, 2, 111, 3, ElementType::bfloat16},
+                                         {3, 3, 70, 2, ElementType::float16},
+                                         {16, 1, 40, 0, ElementType::float32}}) {
+    CAPTURE(c.query_heads, c.prompt);
+    RandomTraceShape shape;
+    shape.query_heads = c.query_heads;
+    shape.kv_heads = c.kv_heads;
+    shape.prompt = c.prompt;
+    shape.later = c.later;
+    shape.type = c.type;
+    shape.sink = c.kv_heads == 2;
+    const auto trace = random_trace(shape);
+    reference::KnownAttention known(trace->layer);
+    for (auto& [name, backend] : backends) {
+      CAPTURE(name);
+      check_all_terms(*backend, known,
+                      request_for(trace->info, c.prompt, name == "cuda on the host" ? 7 : 1));
     }
+  }
 }
 
 TEST_CASE("sums of attention honour softcap, sink and huge logits", "[backend][sums]") {
-  for (auto& [name, backend] : all_backends())
-    for (const double softcap : {0.0, 5.0})
-      for (const bool sink : {false, true})
-        for (const double spread : {0.01, 8.0, 60.0}) {
-          CAPTURE(name, softcap, sink, spread);
-          RandomTraceShape shape;
-          shape.type = sink ? ElementType::bfloat16 : ElementType::float32;
-          shape.prompt = 800;
-          shape.softcap = softcap;
-          shape.sink = sink;
-          shape.logit_spread = spread;
-          const auto trace = random_trace(shape);
+  const auto backends = all_backends();
+  for (const double softcap : {0.0, 5.0})
+    for (const bool sink : {false, true})
+      for (const double spread : {0.01, 8.0, 60.0}) {
+        CAPTURE(softcap, sink, spread);
+        RandomTraceShape shape;
+        shape.type = sink ? ElementType::bfloat16 : ElementType::float32;
+        shape.prompt = 800;
+        shape.softcap = softcap;
+        shape.sink = sink;
+        shape.logit_spread = spread;
+        const auto trace = random_trace(shape);
+        reference::KnownAttention known(trace->layer);
+        for (auto& [name, backend] : backends) {
+          CAPTURE(name);
           // A logit of size 200 has an error of 1e-5 in float32, and so has its exponential. A cap
           // takes most of it away; tensor cores, whose sums are cut off, start with twice as much.
           const bool tensor_cores = name.starts_with("cuda");
           const double capped = tensor_cores ? 4 * kSumTolerance : kSumTolerance;
           const double tolerance = spread <= 10 ? kSumTolerance : softcap > 0 ? capped : 2e-4;
           const auto request = request_for(trace->info, 800, 2 * stride_for(name) - 1);
-          CHECK(largest_error(*backend, trace->layer, request) < tolerance);
+          CHECK(largest_error(*backend, known, request) < tolerance);
         }
+      }
 }
 
 TEST_CASE("sums of attention do not depend on the number of threads", "[backend][sums]") {
@@ -260,39 +281,51 @@ TEST_CASE("sums of attention do not depend on the number of threads", "[backend]
 }
 
 TEST_CASE("products in the metric of W_O agree with float64", "[backend][metric]") {
-  for (auto& [name, backend] : all_backends())
-    for (const int64_t dv : {7, 64, 130})
-      for (const ElementType type : {ElementType::float32, ElementType::bfloat16}) {
-        CAPTURE(name, dv);
-        const auto trace = metric_trace(dv, type);
-        const LayerTrace& layer = trace->layer;
-        const Range entries{3, 295};
-        const size_t width = static_cast<size_t>(dv), count = static_cast<size_t>(entries.size());
-        std::vector<double> g(width * width), forms(count), y, products(8 * count);
+  const auto backends = all_backends();
+  for (const int64_t dv : {7, 64, 130})
+    for (const ElementType type : {ElementType::float32, ElementType::bfloat16}) {
+      CAPTURE(dv);
+      const auto trace = metric_trace(dv, type);
+      const LayerTrace& layer = trace->layer;
+      const Range entries{3, 295};
+      const size_t width = static_cast<size_t>(dv), count = static_cast<size_t>(entries.size());
+      std::vector<double> y;
+      for (uint64_t i = 0; i < 8 * width; ++i) y.push_back(normal(3, 5, i));
+      struct Want {
+        size_t at;
+        std::vector<double> v;
+        double form, size, own_form;
+      };
+      std::vector<Want> wanted;
+      for (size_t at = 0; at < count; at += 17) {
+        const auto v = reference::value(layer, 4, entries.begin + static_cast<int64_t>(at));
+        const auto a = reference::project(layer, 4, v), b = reference::project(layer, 5, v);
+        const double form = std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+        wanted.push_back(
+            {at, v, form, reference::l2(a) * reference::l2(b), std::pow(reference::l2(b), 2)});
+      }
+      for (auto& [name, backend] : backends) {
+        CAPTURE(name);
+        std::vector<double> g(width * width), forms(count), products(8 * count);
         std::vector<double> own_g(width * width), own_forms(count);
         const std::vector<HeadPair> pairs = {{4, 5, g.data(), forms.data()},
                                              {5, 5, own_g.data(), own_forms.data()}};
         backend->output_metrics(layer, pairs, entries);
-        for (uint64_t i = 0; i < 8 * width; ++i) y.push_back(normal(3, 5, i));
         backend->value_products(layer, 1, y.data(), 8, entries, products.data());
         double worst = 0;
-        for (size_t at = 0; at < count; at += 17) {
-          const auto v = reference::value(layer, 4, entries.begin + static_cast<int64_t>(at));
-          const auto a = reference::project(layer, 4, v), b = reference::project(layer, 5, v);
-          double form = 0;
-          for (size_t c = 0; c < a.size(); ++c) form += a[c] * b[c];
-          const double size = reference::l2(a) * reference::l2(b);
-          worst = std::max(worst, std::fabs(forms[at] - form) / size);
-          worst = std::max(worst, std::fabs(own_forms[at] / std::pow(reference::l2(b), 2) - 1));
+        for (const Want& want : wanted) {
+          worst = std::max(worst, std::fabs(forms[want.at] - want.form) / want.size);
+          worst = std::max(worst, std::fabs(own_forms[want.at] / want.own_form - 1));
           for (size_t r = 0; r < 8; ++r) {
             double product = 0;
-            for (size_t c = 0; c < width; ++c) product += y[r * width + c] * v[c];
-            worst = std::max(worst,
-                             std::fabs(products[r * count + at] - product) / reference::l2(v));
+            for (size_t c = 0; c < width; ++c) product += y[r * width + c] * want.v[c];
+            worst = std::max(
+                worst, std::fabs(products[r * count + want.at] - product) / reference::l2(want.v));
           }
         }
         CHECK(worst < kMetricTolerance);
       }
+    }
 }
 
 }  // namespace kvsim::test
