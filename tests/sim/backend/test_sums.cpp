@@ -254,7 +254,7 @@ TEST_CASE("sums of attention honour softcap, sink and huge logits", "[backend][s
           const bool tensor_cores = name.starts_with("cuda");
           const double capped = tensor_cores ? 4 * kSumTolerance : kSumTolerance;
           const double tolerance = spread <= 10 ? kSumTolerance : softcap > 0 ? capped : 2e-4;
-          const auto request = request_for(trace->info, 800, 2 * stride_for(name) - 1);
+          const auto request = request_for(trace->info, 800, name == "cuda on the host" ? 45 : 5);
           CHECK(largest_error(*backend, known, request) < tolerance);
         }
       }
