@@ -13,6 +13,7 @@ import time
 from decode_growth import decode_growth
 from long_sweep import long_sweep
 from policies import policies
+from shapes import shapes
 from whole_command import whole_command
 
 POLICIES, LARGEST = 8, 0.5   # of bench/problem.cpp
@@ -25,8 +26,10 @@ SHORT = 0.2   # seconds
 class Program:
     """A benchmark program that times one run of one form whenever it is asked."""
 
-    def __init__(self, options, command):
+    def __init__(self, options, command, isa=None):
         environment = os.environ | {"OMP_NUM_THREADS": str(options.threads)}
+        if isa:
+            environment["KVSIM_ISA"] = isa
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         text=True, env=environment)
         self.facts, self.errors = {}, {}
@@ -175,7 +178,7 @@ def main():
     parser.add_argument("--shapes", help="e.g. 4096x128,32768x64 instead of all four")
     parser.add_argument("--only",
                         choices=["ratios", "growth", "scaling", "command", "decode", "policies",
-                                 "long"])
+                                 "shapes", "long"])
     parser.add_argument("--backend", choices=["cpu", "cuda"], default="cpu",
                         help="of the long sweep, which runs only by `--only long`")
     parser.add_argument("--prompt", type=int, default=131072, help="of the long sweep")
@@ -189,11 +192,11 @@ def main():
     options.lengths = [int(n) for n in options.lengths.split(",")]
     if options.processor_time:
         options.threads = 1
-    shapes = SHAPES
+    problems = SHAPES
     if options.shapes:
-        shapes = [tuple(map(int, x.split("x"))) for x in options.shapes.split(",")]
+        problems = [tuple(map(int, x.split("x"))) for x in options.shapes.split(",")]
     if options.only in (None, "ratios"):
-        for n, d in shapes:
+        for n, d in problems:
             device = ratios(options, n, d)
         print(f"\n{device}; {options.threads} threads.")
     if options.only in (None, "growth"):
@@ -206,6 +209,8 @@ def main():
         decode_growth(options, alternate)
     if options.only in (None, "policies"):
         policies(options, alternate, spread, paired)
+    if options.only == "shapes":
+        shapes(options, problems, Program, alternate, spread, paired)
     if options.only == "long":
         long_sweep(options, Program, alternate, spread, paired)
 

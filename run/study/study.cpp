@@ -32,9 +32,11 @@ class Stopwatch {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-/// Gives the system back what scoring has left free in the heap: what the replay takes next are
-/// blocks of other sizes.
-void give_back_heap() {
+/// Gives the system back what scoring has left free in the heap, where layers are large: what the
+/// replay takes next are blocks of other sizes. For small ones new pages cost more than they save.
+void give_back_heap(const LayerTrace& layer) {
+  constexpr size_t kLarge = size_t{8} << 20;
+  if (layer.k.bytes() + layer.v.bytes() < kLarge) return;
 #ifdef __GLIBC__
   malloc_trim(0);
 #endif
@@ -150,7 +152,7 @@ void Study::run_layer(LayerWork& work, int64_t layer) {
     const Stopwatch watch(times_.rank);
     kept = policies_->select(work);
   }
-  give_back_heap();
+  give_back_heap(work.trace());
   if (plan_.options.scope != Scope::all) {  // else of all tokens, by the replay itself
     const Stopwatch watch(times_.score);
     work.projected_norms(plan_.options.importance);

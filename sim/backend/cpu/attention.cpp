@@ -17,6 +17,7 @@ namespace kvsim {
 namespace {
 
 constexpr int64_t kKeyBlock = 256;
+constexpr int64_t kKeyStride = spread_stride<float>(kKeyBlock);
 constexpr int64_t kLeastRows = 16;  // of a tile, where one tile would take all rows
 
 /// Visible keys of a row: positions begin..end-1.
@@ -73,18 +74,18 @@ class AttentionTile {
     const int64_t blocks = (keys_.end - keys_.begin + kKeyBlock - 1) / kKeyBlock;
     shifts_.assign(static_cast<size_t>(count * blocks), 0.0f);
     scores_.reserve(ld_ * kKeyBlock);
-    transposed_.reserve(d * kKeyBlock);
+    transposed_.reserve(d * kKeyStride);
   }
 
   void score(int64_t key, int64_t count) {
     const int64_t d = operands_.depth();
     const float* const k = operands_.load_keys(block_.kv_head, key, key + count, keys_buffer_);
     const int64_t columns = padded(count, kPad);
-    if (columns > count) std::fill_n(transposed_.data(), d * kKeyBlock, 0.0f);
-    kernels_.transpose(k, count, d, d, transposed_.data(), kKeyBlock);
+    if (columns > count) std::fill_n(transposed_.data(), d * kKeyStride, 0.0f);
+    kernels_.transpose(k, count, d, d, transposed_.data(), kKeyStride);
     const auto multiply = operands_.pairs() ? kernels_.multiply_pairs : kernels_.multiply;
-    multiply(queries_.data(), ld_, rows_, transposed_.data(), kKeyBlock, d, columns, scores_.data(),
-             kKeyBlock);
+    multiply(queries_.data(), ld_, rows_, transposed_.data(), kKeyStride, d, columns,
+             scores_.data(), kKeyBlock);
     for (int64_t r = 0; r < rows_; ++r) {
       Row& row = row_[static_cast<size_t>(r)];
       const int64_t begin = std::max(key, row.visible.begin);
@@ -207,7 +208,7 @@ class AttentionTile {
   std::vector<float> shifts_;   ///< [key blocks][rows]
   Scratch<float> queries_;      ///< [depth][ld]
   Scratch<float> keys_buffer_;  ///< [kKeyBlock][depth]
-  Scratch<float> transposed_;   ///< [depth][kKeyBlock]
+  Scratch<float> transposed_;   ///< [depth][kKeyStride]
   Scratch<float> scores_;       ///< [rows][kKeyBlock]
 };
 

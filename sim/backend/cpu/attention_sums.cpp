@@ -14,16 +14,15 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kKeys = 384;                     // keys whose float32 copy is made at a time
-constexpr int64_t kScoreBytes = int64_t{8} << 20;  // exp-scores of one tile: more is read from far
-constexpr int64_t kTasks = 32;                     // of one head, at least; fixed, so that sums are
+constexpr int64_t kKeys = 384;  // keys whose float32 copy is made at a time
+constexpr int64_t kTasks = 32;  // of one head, at least; fixed, so that sums are
 
 /// Works on one tile at a time.
 class SumTile {
  public:
-  SumTile(const Kernels& kernels, const LayerTrace& layer, const AttentionSumRequest& request,
-          TileMemory& memory)
-      : kernels_(kernels), layer_(layer), request_(request), memory_(memory),
+  SumTile(const Kernels& kernels, const Shapes& shapes, const LayerTrace& layer,
+          const AttentionSumRequest& request, TileMemory& memory)
+      : kernels_(kernels), shapes_(shapes), layer_(layer), request_(request), memory_(memory),
         operands_(kernels, layer) {}
 
   /// Adds rows of the request (a range of its list), seen by the query heads of the range (one, or
@@ -89,6 +88,7 @@ class SumTile {
     task.last_visible = key + keys - 1 > first_last_ ? visible.data() : nullptr;
     task.s = memory_.scores.data() + key * ld_;
     task.maximum = maximum.data();
+    task.block = shapes_.score_block;
     const auto ahead = stored_rows(layer_.k, kv_head, key + keys,
                                    std::min(key + keys + kKeys, keys_));
     task.ahead = ahead.data();
@@ -182,6 +182,7 @@ class SumTile {
   }
 
   const Kernels& kernels_;
+  const Shapes& shapes_;
   const LayerTrace& layer_;
   const AttentionSumRequest& request_;
   TileMemory& memory_;  ///< exp-scores of all keys in `scores`, means in `accumulators`
@@ -215,7 +216,8 @@ std::vector<Range> tiles_of(const std::vector<int64_t>& rows, int64_t height) {
 
 }  // namespace
 
-std::vector<Table<double>> cpu_attention_sums(const Kernels& kernels, const LayerTrace& layer,
+std::vector<Table<double>> cpu_attention_sums(const Kernels& kernels, const Shapes& shapes,
+                                              const LayerTrace& layer,
                                               const AttentionSumRequest& request,
                                               std::vector<TileMemory>& memory) {
   const int64_t heads = layer.info->num_query_heads, kv_heads = layer.info->num_kv_heads;
@@ -225,7 +227,7 @@ std::vector<Table<double>> cpu_attention_sums(const Kernels& kernels, const Laye
       tables.emplace_back(sum.of_groups() ? kv_heads : heads, request.columns);
     return tables;
   };
-  const int64_t fitting = kScoreBytes / (layer.k.dim(1) * static_cast<int64_t>(sizeof(float)));
+  const int64_t fitting = shapes.sum_bytes / (layer.k.dim(1) * static_cast<int64_t>(sizeof(float)));
   const int64_t height = std::clamp(fitting / kPad * kPad, kPad, kTileRows);
   // Tiles, rows in them and parts do not depend on which rows are asked for: what else is summed
   // changes no bit. Every part takes each parts-th tile: later rows see more.
@@ -243,7 +245,7 @@ std::vector<Table<double>> cpu_attention_sums(const Kernels& kernels, const Laye
     const size_t thread = static_cast<size_t>(thread_index());
     auto& worker = workers[thread];
     if (worker == nullptr)
-      worker = std::make_unique<SumTile>(kernels, layer, request, memory[thread]);
+      worker = std::make_unique<SumTile>(kernels, shapes, layer, request, memory[thread]);
     const int64_t part = task * together / heads;
     const int64_t head = task % (heads / together) * together;
     for (const Range& tile : tiles)

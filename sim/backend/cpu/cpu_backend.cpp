@@ -19,7 +19,7 @@ std::string processor_name() {
 
 class CpuBackend : public Backend {
  public:
-  CpuBackend() : kernels_(choose_kernels()) {}
+  explicit CpuBackend(const Shapes& shapes) : kernels_(choose_kernels()), shapes_(shapes) {}
 
   std::string name() const override { return "cpu"; }
   std::string device() const override {
@@ -32,7 +32,7 @@ class CpuBackend : public Backend {
   }
   std::vector<Table<double>> attention_sums(const LayerTrace& layer,
                                             const AttentionSumRequest& request) override {
-    return cpu_attention_sums(kernels_, layer, request, replay_memory_.tiles);
+    return cpu_attention_sums(kernels_, shapes_, layer, request, replay_memory_.tiles);
   }
   void attend(const LayerTrace& layer, std::span<const SlotRows> owners) override {
     cpu_attend(kernels_, layer, owners, attend_memories_);
@@ -53,7 +53,7 @@ class CpuBackend : public Backend {
   }
   void replay(const LayerTrace& layer, const ReplayRequest& request,
               const std::function<void(const ReplayBlock&)>& sink) override {
-    cpu_replay(kernels_, layer, request, sink, replay_memory_);
+    cpu_replay(kernels_, shapes_, layer, request, sink, replay_memory_);
   }
   void read_outputs(const float* delta, int64_t count, float* out) override {
     std::copy_n(delta, count, out);
@@ -64,12 +64,19 @@ class CpuBackend : public Backend {
 
  private:
   const Kernels& kernels_;
+  const Shapes shapes_;
   ReplayMemory replay_memory_;
   AttendMemories attend_memories_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu_backend() { return std::make_unique<CpuBackend>(); }
+std::unique_ptr<Backend> make_cpu_backend(const Shapes& shapes) {
+  return std::make_unique<CpuBackend>(shapes);
+}
+
+/// The same shapes everywhere: where others were tried (bench/README.md) none was faster. A
+/// processor on which one is gets it here.
+std::unique_ptr<Backend> make_cpu_backend() { return make_cpu_backend(Shapes{}); }
 
 }  // namespace kvsim

@@ -13,6 +13,15 @@ constexpr int64_t kPad = 16;
 
 constexpr int64_t padded(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
 
+/// Row stride for the right operand of a product, which is walked down some columns: whole vectors,
+/// and an odd number of cache lines. With a power of two its rows would share a few sets of the
+/// first-level cache and drive each other out.
+template <class T>
+constexpr int64_t spread_stride(int64_t columns) {
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+  return (padded(columns, kPad) / kLine | 1) * kLine;
+}
+
 // Operands marked `pairs` hold two neighbouring bfloat16 of the depth in the place of each float32,
 // the first in the lower half, so that the depth counts pairs. Their products are exact and summed
 // in float32, in half the time or less. Only where Kernels::has_pairs() says so; their depth is a
@@ -36,6 +45,7 @@ struct ScoreTask {
   const int32_t* last_visible;  ///< [ld] last visible key of each row, relative to key 0; or null
   float* s;                     ///< [keys][ld]
   float* maximum;               ///< [ld], raised to the largest visible score
+  int64_t block;                ///< keys whose scores are finished together; 0: the kernels' own
   const void* ahead;            ///< memory that will be read next and is brought near; or null
   int64_t ahead_bytes;
 };
@@ -66,6 +76,7 @@ struct SumTask {
 struct ProductTask {
   const uint16_t* index;  ///< [count] keys, or null for 0..count-1
   int64_t count;          ///< > 0
+  int64_t block;          ///< keys whose sums start from zero; 0: the kernels' own
   int64_t ahead;          ///< indices beyond `count` that will be walked next, for prefetching
   bool fresh;             ///< acc = instead of acc +=
   const SumTask* sums;    ///< sums over the same keys, taken while their scores are near; or null

@@ -114,7 +114,9 @@ bool set_parts(const Kernels& kernels, const Tensor& tensor, int64_t a, Range ro
 void set_values(const Kernels& kernels, const Tensor& tensor, int64_t a, Range rows,
                 Scratch<float>& buffer, ProductTask& task) {
   if (set_parts(kernels, tensor, a, rows, {0, tensor.dim(2)}, buffer, task)) return;
-  task.ldv = task.columns = padded(tensor.dim(2), kPad);
+  task.columns = padded(tensor.dim(2), kPad);
+  const bool stored = tensor.type() == ElementType::float32 && task.columns == tensor.dim(2);
+  task.ldv = stored ? task.columns : spread_stride<float>(task.columns);
   task.v = load_rows(tensor, a, rows.begin, rows.end, task.ldv, buffer);
 }
 

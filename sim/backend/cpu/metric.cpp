@@ -13,18 +13,19 @@ namespace kvsim {
 namespace {
 
 constexpr int64_t kEntryRun = 128;  // entries of one task
+constexpr int64_t kEntryStride = spread_stride<double>(kEntryRun);
 
-/// Transposed values of up to kEntryRun entries in float64, [dv][kEntryRun]; zero beyond.
+/// Transposed values of up to kEntryRun entries in float64, [dv][kEntryStride]; zero beyond.
 class TransposedValues {
  public:
   TransposedValues(const Kernels& kernels, const LayerTrace& layer, int64_t kv_head, Range entries)
-      : transposed_(layer.value_dim() * kEntryRun) {
+      : transposed_(layer.value_dim() * kEntryStride) {
     const int64_t dv = layer.value_dim();
-    Scratch<float> buffer, narrow(dv * kEntryRun);
+    Scratch<float> buffer, narrow(dv * kEntryStride);
     const float* const v = load_rows(layer.v, kv_head, entries.begin, entries.end, dv, buffer);
-    if (entries.size() < kEntryRun) std::fill_n(narrow.data(), dv * kEntryRun, 0.0f);
-    kernels.transpose(v, entries.size(), dv, dv, narrow.data(), kEntryRun);
-    std::copy_n(narrow.data(), dv * kEntryRun, transposed_.data());
+    if (entries.size() < kEntryRun) std::fill_n(narrow.data(), dv * kEntryStride, 0.0f);
+    kernels.transpose(v, entries.size(), dv, dv, narrow.data(), kEntryStride);
+    std::copy_n(narrow.data(), dv * kEntryStride, transposed_.data());
   }
   const double* data() const { return transposed_.data(); }
 
@@ -71,13 +72,13 @@ void value_forms(const Kernels& kernels, const LayerTrace& layer, std::span<cons
     Scratch<double> products(ld * kEntryRun);
     for (size_t pair = 0; pair < pairs.size(); ++pair) {
       for (int64_t r = 0; r < dv; r += kRowStep)
-        kernels.multiply64(lower[pair].data() + r, ld, kRowStep, v, kEntryRun,
+        kernels.multiply64(lower[pair].data() + r, ld, kRowStep, v, kEntryStride,
                            std::min(dv, r + kRowStep), kEntryRun, products.data() + r * kEntryRun,
                            kEntryRun);
       double sums[kEntryRun] = {};
       for (int64_t r = 0; r < dv; ++r)
         for (int64_t i = 0; i < kEntryRun; ++i)
-          sums[i] += products.data()[r * kEntryRun + i] * v[r * kEntryRun + i];
+          sums[i] += products.data()[r * kEntryRun + i] * v[r * kEntryStride + i];
       std::copy_n(sums, part.size(), pairs[pair].forms + (part.begin - entries.begin));
     }
   });
@@ -99,9 +100,9 @@ void cpu_value_products(const Kernels& kernels, const LayerTrace& layer, int kv_
     double* const to = out + (part.begin - entries.begin);
     // Whole runs of whole steps go where they belong; what is left has no room there.
     const int64_t whole = part.size() == kEntryRun ? rows / kRowStep * kRowStep : 0;
-    kernels.multiply64(yt.data(), ld, whole, v, kEntryRun, dv, kEntryRun, to, columns);
+    kernels.multiply64(yt.data(), ld, whole, v, kEntryStride, dv, kEntryRun, to, columns);
     Scratch<double> products((ld - whole) * kEntryRun);
-    kernels.multiply64(yt.data() + whole, ld, rows - whole, v, kEntryRun, dv, kEntryRun,
+    kernels.multiply64(yt.data() + whole, ld, rows - whole, v, kEntryStride, dv, kEntryRun,
                        products.data(), kEntryRun);
     for (int64_t r = whole; r < rows; ++r)
       std::copy_n(products.data() + (r - whole) * kEntryRun, part.size(), to + r * columns);

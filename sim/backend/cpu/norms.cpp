@@ -62,7 +62,7 @@ void add_projected_l1(const Kernels& kernels, const LayerTrace& layer, int64_t h
   const int64_t width = layer.wo.dim(2);
   for (int64_t c = 0; c < width; c += kNormColumns) {
     const int64_t columns = std::min(kNormColumns, width - c);
-    const int64_t ld = padded(columns, kPad);
+    const int64_t ld = spread_stride<float>(columns);
     w.reserve(depth * ld);
     pairs.usable() ? load_output_pairs(layer, pairs, head, c, columns, ld, w.data())
                    : load_output_columns(layer, head, c, columns, ld, w.data());
@@ -72,7 +72,8 @@ void add_projected_l1(const Kernels& kernels, const LayerTrace& layer, int64_t h
       task.lda = kTileRows;
       task.rows = std::min(kTileRows, entries - at);
       task.b = w.data();
-      task.ldb = task.columns = ld;
+      task.ldb = ld;
+      task.columns = padded(columns, kPad);
       task.depth = depth;
       task.pairs = pairs.usable();
       task.sums = sums + at;

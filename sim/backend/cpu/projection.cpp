@@ -47,9 +47,10 @@ void CpuProjection::add_columns(const float* xt, int64_t rows, int64_t c, double
   for (int64_t head = 0; head < heads(); ++head) {
     ProductTask weights{};
     if (!set_parts(kernels_, layer_.wo, head, {0, dv_}, {c, c + columns}, w, weights)) {
-      load_output_columns(layer_, head, c, columns, ld, w.reserve(dv_ * ld));
+      weights.ldv = spread_stride<float>(columns);
+      load_output_columns(layer_, head, c, columns, weights.ldv, w.reserve(dv_ * weights.ldv));
       weights.v = w.data();
-      weights.ldv = weights.columns = ld;
+      weights.columns = ld;
     }
     for (int64_t at = 0; at < rows; at += kTileRows) {
       ProductTask task = weights;

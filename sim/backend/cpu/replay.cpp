@@ -73,9 +73,10 @@ void trim(std::vector<Scratch<float>>& outputs) {
 
 }  // namespace
 
-void cpu_replay(const Kernels& kernels, const LayerTrace& layer, const ReplayRequest& request,
-                const std::function<void(const ReplayBlock&)>& sink, ReplayMemory& memory) {
-  const ReplayJob job(kernels, layer, request);
+void cpu_replay(const Kernels& kernels, const Shapes& shapes, const LayerTrace& layer,
+                const ReplayRequest& request, const std::function<void(const ReplayBlock&)>& sink,
+                ReplayMemory& memory) {
+  const ReplayJob job(kernels, shapes, layer, request);
   if (job.steps == 0) return;
   const int64_t blocks = static_cast<int64_t>(job.blocks.size());
   const int64_t flight = blocks_in_flight(job);

@@ -18,20 +18,17 @@ constexpr int64_t kSumBytes = int64_t{8} << 20;
 /// Keys per chunk. A prompt that fits into one chunk needs no accumulators but those of one plan at
 /// a time. Longer ones go by in chunks whose scores and values (384 + 4 dv bytes per key) stay near
 /// the second-level cache, with enough keys per band to make up for loading its accumulator.
-constexpr int64_t kOneChunk = 4096;
-constexpr int64_t kUsualChunk = 2048;
-
-int64_t chunk_of(const ReplayRequest& request, int64_t entries) {
-  const int64_t usual = entries <= kOneChunk ? kOneChunk : kUsualChunk;
+int64_t chunk_of(const Shapes& shapes, const ReplayRequest& request, int64_t entries) {
+  const int64_t usual = entries <= shapes.one_chunk ? shapes.one_chunk : shapes.chunk;
   return std::min({request.chunk > 0 ? request.chunk : usual, entries, kLargestChunk});
 }
 
 }  // namespace
 
-ReplayJob::ReplayJob(const Kernels& used_kernels, const LayerTrace& used_layer,
-                     const ReplayRequest& used_request)
-    : kernels(used_kernels), layer(used_layer), operands(used_kernels, used_layer),
-      request(used_request) {
+ReplayJob::ReplayJob(const Kernels& used_kernels, const Shapes& used_shapes,
+                     const LayerTrace& used_layer, const ReplayRequest& used_request)
+    : kernels(used_kernels), shapes(used_shapes), layer(used_layer),
+      operands(used_kernels, used_layer), request(used_request) {
   const TraceInfo& info = *layer.info;
   n = info.prompt_len;
   d = layer.k.dim(2);
@@ -40,7 +37,7 @@ ReplayJob::ReplayJob(const Kernels& used_kernels, const LayerTrace& used_layer,
   group = info.group_size();
   first_query = info.first_step();
   steps = info.steps();
-  chunk = chunk_of(request, n);
+  chunk = chunk_of(shapes, request, n);
   for (const ReplayPlan& plan : request.plans) {
     PlanWalk walk;
     walk.per_query_head = plan.per_query_head;
@@ -61,12 +58,13 @@ ReplayJob::ReplayJob(const Kernels& used_kernels, const LayerTrace& used_layer,
   }
   lay_out();
 
-  heads_per_tile = std::min(group, kTileRows);
+  heads_per_tile = std::min(group, shapes.tile_rows);
   const int64_t floats = static_cast<int64_t>(sizeof(float));
   const int64_t tile_step = (slots + kSharedSlots) * heads_per_tile * ldv * floats;
   const int64_t block_step = (output_sets + 1) * info.num_query_heads * dv * floats;
-  steps_per_tile = std::max<int64_t>(
-      std::min({kTileRows / heads_per_tile, kTileBytes / tile_step, kBlockBytes / block_step}), 1);
+  steps_per_tile = std::max<int64_t>(std::min({shapes.tile_rows / heads_per_tile,
+                                               kTileBytes / tile_step, kBlockBytes / block_step}),
+                                     1);
   choose_blocks();
 }
 
@@ -123,7 +121,7 @@ std::vector<TileRows> ReplayJob::tiles(const StepRange& block) const {
     }
   };
   add(block.outputs, steps_per_tile, true);
-  add(rest, kTileRows / heads_per_tile, false);
+  add(rest, shapes.tile_rows / heads_per_tile, false);
   return tiles;
 }
 

@@ -5,6 +5,7 @@
 #include "sim/backend/cpu/chunked_chain.hpp"
 #include "sim/backend/cpu/kernels.hpp"
 #include "sim/backend/cpu/loader.hpp"
+#include "sim/backend/cpu/shapes.hpp"
 
 namespace kvsim {
 
@@ -43,9 +44,11 @@ struct TileRows {
 /// Everything that the tiles of one replay share. Letters as in the tensors: d, dv head sizes,
 /// g query heads per KV head, n prompt entries, T later steps.
 struct ReplayJob {
-  ReplayJob(const Kernels& kernels, const LayerTrace& layer, const ReplayRequest& request);
+  ReplayJob(const Kernels& kernels, const Shapes& shapes, const LayerTrace& layer,
+            const ReplayRequest& request);
 
   const Kernels& kernels;
+  const Shapes& shapes;
   const LayerTrace& layer;
   ScoreOperands operands;
   const ReplayRequest& request;

@@ -70,6 +70,7 @@ void ReplayTile::score(int64_t first_key, int64_t keys, const int32_t* last_visi
     task.last_visible = last_visible != nullptr ? visible.data() : nullptr;
     task.s = memory_.scores.data() + at * ld_;
     task.maximum = maximum_.data();
+    task.block = job_.shapes.score_block;
     const auto ahead = stored_rows(job_.layer.k, kv_head_, next,
                                    std::min(next + kKeyRun, first_key + keys));
     task.ahead = ahead.data();
@@ -147,6 +148,7 @@ void ReplayTile::add_product(int64_t slot, int64_t part, int64_t first_row,
   task.lda = job_.ldv;
   task.acc = accumulator(slot) + part * padded(steps_, kRowStep) * job_.ldv;
   task.fresh = !used(slot, part);
+  task.block = task.index != nullptr ? job_.shapes.index_block : job_.shapes.row_block;
   job_.kernels.product(task);
   used(slot, part) = 1;
 }

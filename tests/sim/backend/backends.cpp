@@ -45,6 +45,23 @@ std::vector<std::string> instruction_sets() {
   return result;
 }
 
+std::vector<NamedShapes> all_shapes() {
+  std::vector<NamedShapes> result = {{"small",
+                                      {.tile_rows = 10,
+                                       .one_chunk = 64,
+                                       .chunk = 50,
+                                       .sum_bytes = 1,
+                                       .index_block = 5,
+                                       .row_block = 7,
+                                       .score_block = 9}}};
+  for (const ShapeMember& member : kShapeMembers)
+    for (const int64_t value : member.others) {
+      result.push_back({std::string(member.name) + "=" + std::to_string(value), {}});
+      result.back().shapes.*member.value = value;
+    }
+  return result;
+}
+
 std::vector<NamedBackend> all_backends() {
   std::vector<NamedBackend> result;
   const char* const only = std::getenv("KVSIM_TEST_BACKEND");

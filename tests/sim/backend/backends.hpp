@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "sim/backend/backend.hpp"
+#include "sim/backend/cpu/shapes.hpp"
 
 namespace kvsim::test {
 
@@ -24,6 +25,14 @@ double output_tolerance(const Backend& backend, const LayerTrace& layer);
 /// Instruction sets of the CPU backend that run here, widest first, matrix tiles in portable code
 /// among them; `portable` is always the last.
 std::vector<std::string> instruction_sets();
+
+/// The loops of the CPU backend cut in every way that the benchmark tries, a member at a time; and
+/// all in pieces so small that traces of tests have many.
+struct NamedShapes {
+  std::string name;
+  Shapes shapes;
+};
+std::vector<NamedShapes> all_shapes();
 
 /// Names an instruction set in the environment while it lives.
 class ForcedIsa {
