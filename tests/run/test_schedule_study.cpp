@@ -12,7 +12,7 @@ using namespace kvsim::test;
 
 namespace {
 
-constexpr int64_t kPrompt = 40, kBudget = 20, kSinks = 4, kPeriod = 3;
+constexpr int64_t kScheduledPrompt = 40, kBudget = 20, kSinks = 4, kPeriod = 3;
 
 RandomTraceShape shape_of(int heads, int kv_heads, bool sink) {
   RandomTraceShape shape;
@@ -20,7 +20,7 @@ RandomTraceShape shape_of(int heads, int kv_heads, bool sink) {
   shape.kv_heads = kv_heads;
   shape.d = 8;
   shape.dv = 6;
-  shape.prompt = kPrompt;
+  shape.prompt = kScheduledPrompt;
   shape.sink = sink;
   return shape;
 }
@@ -33,16 +33,17 @@ struct Schedule {
     return entry < kSinks || entry >= compressed_at(step) - (kBudget - kSinks);
   }
 };
-const Schedule kPrefill{"", [](int64_t) { return kPrompt; }};
+const Schedule kPrefill{"", [](int64_t) { return kScheduledPrompt; }};
 const Schedule kPeriodic{",schedule=periodic,period=3",
-                         [](int64_t step) { return kPrompt + step / kPeriod * kPeriod; }};
-const Schedule kDecode{",schedule=decode", [](int64_t step) { return kPrompt + step; }};
+                         [](int64_t step) { return kScheduledPrompt + step / kPeriod * kPeriod; }};
+const Schedule kDecode{",schedule=decode", [](int64_t step) { return kScheduledPrompt + step; }};
 
 void check_correlation(const StudyCase& study, int64_t record, const Schedule& schedule,
                        Scope scope) {
   for (int64_t step = 0; step < study.info().steps(); ++step) {
     CAPTURE(record, step);
-    const int64_t end = scope == Scope::all ? kPrompt + step + 1 : schedule.compressed_at(step);
+    const int64_t end = scope == Scope::all ? kScheduledPrompt + step + 1
+                                            : schedule.compressed_at(step);
     std::vector<double> x, y;
     double xx = 0, yy = 0;
     for (int head = 0; head < study.info().num_query_heads; ++head) {
@@ -61,7 +62,7 @@ void check_correlation(const StudyCase& study, int64_t record, const Schedule& s
   }
 }
 
-using Rows = std::vector<std::vector<float>>;  // [slots][channels]
+using FloatRows = std::vector<std::vector<float>>;  // [slots][channels]
 
 /// Rounds numbers of one group to the 2^bits levels between their lowest and highest.
 void round_group(const std::vector<float*>& group, int bits) {
@@ -72,7 +73,7 @@ void round_group(const std::vector<float*>& group, int bits) {
 }
 
 /// Groups of `size` over the channels of each row, or over the first `count` rows of each channel.
-void round_rows(Rows& rows, size_t count, size_t size, bool over_channels, int bits) {
+void round_rows(FloatRows& rows, size_t count, size_t size, bool over_channels, int bits) {
   const size_t outer = over_channels ? count : rows[0].size();
   const size_t inner = over_channels ? rows[0].size() : count;
   for (size_t a = 0; a < outer; ++a) {
@@ -86,7 +87,7 @@ void round_rows(Rows& rows, size_t count, size_t size, bool over_channels, int b
 }
 
 struct Slots {
-  Rows k, v;
+  FloatRows k, v;
 };
 
 double cosine(const std::vector<float>& a, const std::vector<float>& b) {
@@ -146,7 +147,8 @@ Slots compressed(const LayerTrace& layer, int kv, const Schedule& schedule, int6
 std::vector<double> output_over(const StudyCase& study, int head, int64_t step, int64_t n,
                                 Slots slots) {
   const LayerTrace& layer = study.layer();
-  const Slots later = entries_of(layer, head / study.info().group_size(), n, kPrompt + step + 1);
+  const Slots later = entries_of(layer, head / study.info().group_size(), n,
+                                 kScheduledPrompt + step + 1);
   slots.k.insert(slots.k.end(), later.k.begin(), later.k.end());
   slots.v.insert(slots.v.end(), later.v.begin(), later.v.end());
   double sum = layer.attention_sink.empty()

@@ -14,7 +14,7 @@ using namespace kvsim::test;
 namespace {
 
 constexpr int64_t kPromptLength = 48;
-constexpr int64_t kWindow = 8;
+constexpr int64_t kObserved = 8;
 
 /// A synthetic trace and what a study says of `snapkv,window=8` at budget 0.5.
 struct StudyOfSynth {
@@ -119,7 +119,7 @@ TEST_CASE("shares and correlations are taken over the prompt, its evictable part
       o.metrics = kCorrelation;
       o.scope = Scope::evictable;
     });
-    study.check_scope([](int64_t entry) { return entry < kPromptLength - kWindow; });
+    study.check_scope([](int64_t entry) { return entry < kPromptLength - kObserved; });
   }
   SECTION("all") {
     const StudyOfSynth study([](StudyOptions& o) {

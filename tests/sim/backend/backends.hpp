@@ -22,6 +22,10 @@ std::vector<NamedBackend> all_backends();
 /// keys share the attention.
 double output_tolerance(const Backend& backend, const LayerTrace& layer);
 
+/// Of shares of attention: errors of many keys average out, but a set may hang on one with a
+/// float32 logit of size 20.
+inline constexpr double kMassTolerance = 5e-6;
+
 /// Instruction sets of the CPU backend that run here, widest first, matrix tiles in portable code
 /// among them; `portable` is always the last.
 std::vector<std::string> instruction_sets();

@@ -8,8 +8,6 @@
 namespace kvsim::test {
 namespace {
 
-constexpr double kMassTolerance = 5e-6;  // see test_replay.cpp
-
 /// A set of one query head at one step as float64 has it.
 struct ExpectedSet {
   double share = 0;

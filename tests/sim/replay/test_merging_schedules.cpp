@@ -15,7 +15,7 @@ using namespace kvsim::test;
 namespace {
 
 // Logits are float32 products: about 1e-6 each, and estimates sum exponentials of them.
-constexpr double kTolerance = 1e-4;
+constexpr double kScheduleTolerance = 1e-4;
 
 /// Small odd shapes; neighbours have similar keys, so that merges happen.
 std::unique_ptr<RandomRun> odd_run(uint64_t seed) {
@@ -89,7 +89,7 @@ void same(double found, double expected) {
     CHECK(std::isnan(found));
     return;
   }
-  CHECK(found == Approx(expected).epsilon(kTolerance).margin(kTolerance));
+  CHECK(found == Approx(expected).epsilon(kScheduleTolerance).margin(kScheduleTolerance));
 }
 
 void compare(const Seen& seen, const TraceInfo& info, size_t step,

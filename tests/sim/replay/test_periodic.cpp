@@ -13,7 +13,7 @@ using namespace kvsim::test;
 namespace {
 
 constexpr int64_t kPeriod = 5;
-constexpr const char* kBudget = "8";
+constexpr const char* kPeriodicBudget = "8";
 
 /// What a record keeps at every compression: [compression][layer][owner].
 struct NaivePeriods {
@@ -29,7 +29,7 @@ struct NaivePeriods {
         c.layers.push_back(&layer);
       }
       c.settings = settings;
-      c.budget = kBudget;
+      c.budget = kPeriodicBudget;
       per_query_head = c.per_query_head();
       const reference::PolicyResult result = reference::run_policy(c);
       CHECK(result.closest > 1e-5);
@@ -72,11 +72,13 @@ void compare(const RandomRun& run, const std::string& base) {
   CAPTURE(text);
   const std::vector<Record> records = {Record::parse(text)};
   const NaivePeriods naive(run, records[0].settings);
-  const std::vector<LayerKept> kept = kept_of(run, {text}, {kBudget});
+  const std::vector<LayerKept> kept = kept_of(run, {text}, {kPeriodicBudget});
   const auto backend = make_cpu_backend();
   const MadeUpFiles files;
-  PolicyRun policies(records, {Budget::parse(kBudget)}, run.info, run.layer_indices(), 0, files);
-  check_compressions(records, {Budget::parse(kBudget)}, run.info, run.layer_indices(), files);
+  PolicyRun policies(records, {Budget::parse(kPeriodicBudget)}, run.info, run.layer_indices(), 0,
+                     files);
+  check_compressions(records, {Budget::parse(kPeriodicBudget)}, run.info, run.layer_indices(),
+                     files);
   PeriodicPolicies periodic(policies, run.info, run.layer_indices(), 0, files);
   for (const LayerTrace& layer : run.layers) periodic.survey(layer, *backend);
   periodic.finish_survey();

@@ -186,7 +186,7 @@ TEST_CASE("the heads of a group become their mean, maximum or sum") {
 }
 
 /// Two KV heads of one query head each with attention (1,3,.)/8 and (2,2,.)/8.
-test::SmallRun two_heads() {
+test::SmallRun two_heads_of_three() {
   test::SmallRun small;
   small.prompt = 3;
   small.query_heads = small.kv_heads = 2;
@@ -196,7 +196,7 @@ test::SmallRun two_heads() {
 
 TEST_CASE("layer-mean gives every KV head the same score") {
   // TOVA: mean over all heads: (3/16, 5/16).
-  const auto scored = test::scores_of(*two_heads().build(), "tova", "1");
+  const auto scored = test::scores_of(*two_heads_of_three().build(), "tova", "1");
   for (int64_t owner = 0; owner < 2; ++owner)
     CHECK_THAT(test::candidates_row(*scored, scored->score, owner), near({3.0 / 16, 5.0 / 16}));
 }
@@ -235,7 +235,7 @@ const std::string kWeighted = "snapkv,window=1,smooth=none,";
 
 /// The two heads' values: (1,1) (0,2) and (3,4) (0,0).
 test::SmallRun with_values() {
-  test::SmallRun small = two_heads();
+  test::SmallRun small = two_heads_of_three();
   small.values = {{{1, 1}, {0, 2}, {9, 9}}, {{3, 4}, {0, 0}, {9, 9}}};
   return small;
 }
@@ -285,7 +285,7 @@ TEST_CASE("normalize divides by the head's, the layer's or the token's sum of we
 }
 
 TEST_CASE("a sum of weights that is zero divides nothing") {
-  test::SmallRun small = two_heads();
+  test::SmallRun small = two_heads_of_three();
   small.values = {{{0}, {1}, {1}}, {{0}, {1}, {1}}};
   const auto scored = test::scores_of(*small.build(),
                                       kWeighted + "weight=value-l1,normalize=token-heads", "1");

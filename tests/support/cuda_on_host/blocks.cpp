@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/support/cuda_on_host/device.hpp"
+#include "tests/support/cuda_on_host/guard.hpp"
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #endif
@@ -18,8 +19,6 @@ namespace {
 namespace context = boost::context;
 
 constexpr int kWarp = 32;
-constexpr size_t kGuard = 4096;
-constexpr unsigned char kPoison = 0xff;  // NaN in every float type, -1 in every integer
 constexpr size_t kStack = size_t{128} << 10;
 
 /// Stacks of fibres that have ended, for those of the next block: new ones would be memory that the

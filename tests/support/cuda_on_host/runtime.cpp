@@ -12,6 +12,7 @@
 
 #include "tests/support/cuda_on_host/cublas_v2.h"
 #include "tests/support/cuda_on_host/cuda_runtime.h"
+#include "tests/support/cuda_on_host/guard.hpp"
 
 namespace cuda_on_host {
 
@@ -28,9 +29,6 @@ struct Event {
 };
 
 namespace {
-
-constexpr size_t kGuard = 4096;
-constexpr unsigned char kPoison = 0xff;
 
 struct Allocation {
   std::unique_ptr<unsigned char[]> memory;
