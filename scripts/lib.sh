@@ -56,7 +56,7 @@ ensure_venv() {
   [ "$(cat "$venv/requirements.sha256" 2>/dev/null)" = "$digest" ] && return
   say "installing Python packages of ${list#"$KVSIM_ROOT"/} into $venv"
   mkdir -p "$KVSIM_CACHE"
-  [ -x "$venv/bin/python" ] || quietly "making a Python venv" /usr/bin/python3 -m venv "$venv"
+  quietly "making a Python venv" /usr/bin/python3 -m venv --clear "$venv"
   quietly "pip install -r $list" "$venv/bin/python" -m pip install --disable-pip-version-check \
     -q -r "$list"
   printf '%s\n' "$digest" >"$venv/requirements.sha256"
