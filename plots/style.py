@@ -294,10 +294,13 @@ def numbers(fig, header, rows):
 
 
 def settle(fig):
-    """Fixes the layout, rounded: the solver's last bits depend on the order of hashes."""
+    """Fixes the layout, rounded: the solver's last bits depend on the order of hashes.
+
+    No engine stays, for whose sake every file would be drawn twice.
+    """
     if isinstance(fig.get_layout_engine(), ConstrainedLayoutEngine):
         fig.draw_without_rendering()
-        fig.set_layout_engine("none")
+        fig.set_layout_engine(None)
         for box in [panels.bbox_relative for panels in fig.subfigs]:
             box.set_points(np.round(box.get_points(), 6))
         for ax in fig.axes:
