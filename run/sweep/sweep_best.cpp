@@ -4,10 +4,12 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "analysis/stream_layers.hpp"
 #include "analysis/summary.hpp"
 #include "io/results_reader.hpp"
+#include "sim/core/parallel.hpp"
 
 namespace kvsim {
 namespace {
@@ -157,6 +159,45 @@ std::vector<SettingSeries> comparable(const Series& series, size_t criterion, si
   return differ(settings) ? settings : std::vector<SettingSeries>();
 }
 
+/// A row of the table that may come of it.
+struct Comparison {
+  std::string preset;
+  std::vector<size_t> records;
+  size_t criterion, budget;
+};
+
+std::vector<Comparison> comparisons(const StudyOptions& options,
+                                    const std::vector<std::string>& measures) {
+  std::vector<Comparison> all;
+  for (const auto& [preset, records] : presets_of(options.records)) {
+    if (records.size() < 2) continue;
+    for (size_t c = 0; c < criteria().size(); ++c) {
+      if (std::ranges::find(measures, criteria()[c].variable) == measures.end()) continue;
+      for (size_t b = 0; b < options.budgets.size(); ++b) all.push_back({preset, records, c, b});
+    }
+  }
+  return all;
+}
+
+std::optional<BestRow> best_row(const Series& series, const StudyOptions& options,
+                                const Comparison& of) {
+  const std::vector<SettingSeries> settings = comparable(series, of.criterion, of.budget,
+                                                         of.records);
+  if (settings.empty()) return std::nullopt;
+  int usual = -1;
+  for (size_t k = 0; k < of.records.size(); ++k) {
+    if (options.records[of.records[k]].canonical() == of.preset) usual = static_cast<int>(k);
+  }
+  const Criterion& criterion = criteria()[of.criterion];
+  const BestSetting found = best_setting(settings, usual, criterion, options.seed);
+  return BestRow{of.preset,
+                 of.records.size(),
+                 criterion,
+                 options.budgets[of.budget].label,
+                 options.records[of.records[found.best]].canonical(),
+                 found};
+}
+
 }  // namespace
 
 BestTable best_settings(const SweepPlan& plan, const SweepRun& sweep,
@@ -165,23 +206,13 @@ BestTable best_settings(const SweepPlan& plan, const SweepRun& sweep,
   for (const SweepJob& job : plan.jobs()) series.add(job, read_results(sweep.target(job)));
   const StudyOptions& options = plan.jobs().front().options;
   BestTable table{series.traces(), series.measured(), series.stream_layers(), {}};
-  for (const auto& [preset, records] : presets_of(options.records)) {
-    if (records.size() < 2) continue;
-    int usual = -1;
-    for (size_t k = 0; k < records.size(); ++k) {
-      if (options.records[records[k]].canonical() == preset) usual = static_cast<int>(k);
-    }
-    for (size_t c = 0; c < criteria().size(); ++c) {
-      if (std::ranges::find(measures, criteria()[c].variable) == measures.end()) continue;
-      for (size_t b = 0; b < options.budgets.size(); ++b) {
-        const std::vector<SettingSeries> settings = comparable(series, c, b, records);
-        if (settings.empty()) continue;
-        const BestSetting found = best_setting(settings, usual, criteria()[c], options.seed);
-        table.rows.push_back({preset, records.size(), criteria()[c], options.budgets[b].label,
-                              options.records[records[found.best]].canonical(), found});
-      }
-    }
-  }
+  const std::vector<Comparison> all = comparisons(options, measures);
+  std::vector<std::optional<BestRow>> rows(all.size());
+  parallel_for(std::ssize(all), [&](int64_t x) {
+    rows[static_cast<size_t>(x)] = best_row(series, options, all[static_cast<size_t>(x)]);
+  });
+  for (std::optional<BestRow>& row : rows)
+    if (row) table.rows.push_back(std::move(*row));
   return table;
 }
 
