@@ -25,7 +25,7 @@ void MergeTally::add_slot(int64_t head, int64_t step, double members, double slo
   shift_(head, step) += std::fabs(members - slot);
   defect_sum_(head, step) += defect;
   slots_(head, step) += 1;
-  defects_[static_cast<size_t>(head)].push_back(static_cast<float>(defect));
+  defects_[static_cast<size_t>(head)].of_head.push_back(static_cast<float>(defect));
 }
 
 double MergeTally::sag(int64_t step) const {
@@ -47,7 +47,8 @@ double MergeTally::mass_part(int64_t step) const { return slot_mean(mass_part_, 
 
 std::vector<double> MergeTally::defects() const {
   std::vector<double> all;
-  for (const auto& head : defects_) all.insert(all.end(), head.begin(), head.end());
+  for (const Defects& head : defects_)
+    all.insert(all.end(), head.of_head.begin(), head.of_head.end());
   return all;
 }
 

@@ -19,7 +19,7 @@ class MergeTally {
 
   /// Room for so many more slots of a head.
   void expect(int64_t head, int64_t slots) {
-    auto& defects = defects_[static_cast<size_t>(head)];
+    std::vector<float>& defects = defects_[static_cast<size_t>(head)].of_head;
     defects.reserve(defects.size() + static_cast<size_t>(slots));
   }
   /// One merged slot (two or more entries) of a head at a step: attention of the full cache on its
@@ -57,7 +57,11 @@ class MergeTally {
   Table<double> importance_;
   Table<double> value_part_;  // empty unless wanted
   Table<double> mass_part_;
-  std::vector<std::vector<float>> defects_;  ///< per head
+  /// In a cache line of its own: heads are added side by side.
+  struct alignas(64) Defects {
+    std::vector<float> of_head;
+  };
+  std::vector<Defects> defects_;
 };
 
 }  // namespace kvsim

@@ -195,14 +195,9 @@ class SlotTile {
       const int64_t head = (first_ + begin) / owner_->rows;
       end = std::min(count_, (head + 1) * owner_->rows - first_);
       const float* const weight = segment.log_weight + head * segment.count + slot;
-      for (int64_t s = 0; s < count; ++s) {
-        float* const row = m_.scores.data() + s * ld_;
-        for (int64_t r = begin; r < end; ++r) {
-          row[r] += weight[s];
-          float& top = m_.maximum[static_cast<size_t>(r)];
-          top = row[r] > top ? row[r] : top;
-        }
-      }
+      for (int64_t s = 0; s < count; ++s)
+        kernels_.shift_row(m_.scores.data() + s * ld_ + begin, end - begin, weight[s],
+                           m_.maximum.data() + begin);
     }
   }
 

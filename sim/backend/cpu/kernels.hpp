@@ -176,6 +176,8 @@ struct Kernels {
   /// out = exp(x - shift), 0 below 2e-38; returns the sum. `out` may be `x`.
   double (*exp_row)(const float* x, int64_t count, float shift, float* out);
   void (*scale_row)(float* x, int64_t count, float factor);
+  /// x += by; largest is raised to what x then is.
+  void (*shift_row)(float* x, int64_t count, float by, float* largest);
   /// sum |x|, or sum x^2.
   double (*row_sum)(const float* x, int64_t count, bool squares);
 
