@@ -118,13 +118,13 @@ void DecodeRun::compare_merged(size_t owner, int x, const DecodeBlock& block, in
   const SlotCache& cache = owners_[owner];
   const Votes& votes = votes_of(settings_);
   const int head = cache.first_head() + x;
+  MergeTally::Row sums = tally.row_of(head);
   for (int64_t s = 0; s < cache.size(); ++s) {
     if (cache.members(s).empty()) continue;
     const Members all = members_of(cache, s, block, head, step);
-    tally.add_member(head, step, all.merged_attention, all.merged_importance);
+    sums.add_members(all.merged_attention, all.merged_importance);
     const double logit = scratch_[owner].logits(x, s) + votes.log_weight(cache, s, x);
-    tally.add_slot(head, step, all.attention, scratch_[owner].attention(x, s),
-                   logit - all.log_mass);
+    sums.add_slot(all.attention, scratch_[owner].attention(x, s), logit - all.log_mass);
     if (!tally.wants_changes()) continue;
     const std::vector<double> mean = member_mean(cache, s, block.logits(head, step), all.log_mass);
     const std::span<const double> v_m(mean);
@@ -141,6 +141,7 @@ void DecodeRun::compare_merged(size_t owner, int x, const DecodeBlock& block, in
     tally.add_change(head, step,
                      slot_change(all.attention, logit - all.log_mass, v_m, cache.value(s), z));
   }
+  tally.add(head, step, sums);
 }
 
 /// Mean value of a slot's entries, weighted by exp(logit); `together` is the log of their sum.

@@ -1,6 +1,5 @@
 #include "sim/replay/merge_tally.hpp"
 
-#include <cmath>
 #include <limits>
 
 namespace kvsim {
@@ -20,12 +19,13 @@ MergeTally::MergeTally(int64_t heads, int64_t steps, bool changes)
   if (changes) value_part_ = mass_part_ = Table<double>(heads, steps);
 }
 
-void MergeTally::add_slot(int64_t head, int64_t step, double members, double slot, double defect) {
-  sag_(head, step) += members - slot;
-  shift_(head, step) += std::fabs(members - slot);
-  defect_sum_(head, step) += defect;
-  slots_(head, step) += 1;
-  defects_[static_cast<size_t>(head)].of_head.push_back(static_cast<float>(defect));
+void MergeTally::add(int64_t head, int64_t step, const Row& row) {
+  sag_(head, step) += row.sag_;
+  shift_(head, step) += row.shift_;
+  defect_sum_(head, step) += row.defect_sum_;
+  slots_(head, step) += row.slots_;
+  attention_(head, step) += row.attention_;
+  importance_(head, step) += row.importance_;
 }
 
 double MergeTally::sag(int64_t step) const {

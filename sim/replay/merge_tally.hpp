@@ -1,4 +1,5 @@
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -22,18 +23,37 @@ class MergeTally {
     std::vector<float>& defects = defects_[static_cast<size_t>(head)].of_head;
     defects.reserve(defects.size() + static_cast<size_t>(slots));
   }
-  /// One merged slot (two or more entries) of a head at a step: attention of the full cache on its
-  /// members, attention of the compressed cache on the slot, and the log-mass defect in nats.
-  void add_slot(int64_t head, int64_t step, double members, double slot, double defect);
+  /// Merged slots (two or more entries) of a head at one step, added up before they are stored.
+  class Row {
+   public:
+    /// Attention of the full cache on the members of one, attention of the compressed cache on the
+    /// slot, and the log-mass defect in nats.
+    void add_slot(double members, double slot, double defect) {
+      sag_ += members - slot;
+      shift_ += std::fabs(members - slot);
+      defect_sum_ += defect;
+      slots_ += 1;
+      defects_.push_back(static_cast<float>(defect));
+    }
+    /// Entries that are part of another's slot: their attention and importance in the full cache.
+    void add_members(double attention, double importance) {
+      attention_ += attention;
+      importance_ += importance;
+    }
+
+   private:
+    friend class MergeTally;
+    explicit Row(std::vector<float>& defects) : defects_(defects) {}
+
+    double sag_ = 0, shift_ = 0, defect_sum_ = 0, slots_ = 0, attention_ = 0, importance_ = 0;
+    std::vector<float>& defects_;
+  };
+  Row row_of(int64_t head) { return Row(defects_[static_cast<size_t>(head)].of_head); }
+  void add(int64_t head, int64_t step, const Row& row);
   /// What a slot that was added changes of the head's output.
   void add_change(int64_t head, int64_t step, const SlotChange& change) {
     value_part_(head, step) += change.value_part;
     mass_part_(head, step) += change.mass_part;
-  }
-  /// An entry that is part of another's slot: its attention and importance in the full cache.
-  void add_member(int64_t head, int64_t step, double attention, double importance) {
-    attention_(head, step) += attention;
-    importance_(head, step) += importance;
   }
 
   int64_t steps() const { return sag_.columns(); }

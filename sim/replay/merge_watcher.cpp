@@ -58,6 +58,7 @@ void MergeWatcher::see_row(const Row& row) {
   constexpr double kLostInFloat = 1e-30;
   const Owner& owner = owners_[owner_of(row.head)];
   const auto weight = importance_.row(row.head);
+  MergeTally::Row sums = tally_.row_of(row.head);
   size_t m = 0;
   for (size_t x = 0; x < owner.slot.size(); ++x) {
     double all = 0, merged = 0, gain = 0;
@@ -69,7 +70,7 @@ void MergeWatcher::see_row(const Row& row) {
       merged += a;
       gain += a * static_cast<double>(weight[entry]);
     }
-    tally_.add_member(row.head, row.step, merged, gain);
+    sums.add_members(merged, gain);
     double together = std::log(all) + row.full_log_sum_exp;
     if (all <= kLostInFloat) {
       together = -std::numeric_limits<double>::infinity();
@@ -77,9 +78,10 @@ void MergeWatcher::see_row(const Row& row) {
         together = log_add(together, static_cast<double>(row.full_logits[entry]));
     }
     const auto slot = static_cast<double>(row.logits[owner.slot[x]]);
-    tally_.add_slot(row.head, row.step, all, std::exp(slot - row.log_sum_exp), slot - together);
+    sums.add_slot(all, std::exp(slot - row.log_sum_exp), slot - together);
     if (tally_.wants_changes()) see_change(row, x, together, slot - together);
   }
+  tally_.add(row.head, row.step, sums);
 }
 
 /// What merged slot number `slot` of the head's owner changes of its output.
