@@ -15,9 +15,9 @@ struct RandomTraceShape {
   int64_t d = 16;
   int64_t dv = 16;
   int64_t hidden = 24;
-  int64_t prompt = 40;           ///< n
-  int64_t later = 9;             ///< N - n
-  std::vector<int64_t> queries;  ///< stored positions; empty: all
+  int64_t prompt = 40;                ///< n
+  int64_t later = 9;                  ///< N - n
+  std::vector<int64_t> queries = {};  ///< stored positions; empty: all
   ElementType type = ElementType::float32;
   double logit_spread = 1.5;
   double softcap = 0;

@@ -101,15 +101,13 @@ TEST_CASE("attention rows agree with float64 for every shape of heads", "[backen
                                          {6, 2, 10, 7, 100, 7, ElementType::float16},
                                          {3, 1, 96, 96, 1, 0}}) {
     CAPTURE(c.query_heads, c.d, c.dv, c.prompt, element_name(c.type));
-    RandomTraceShape shape;
-    shape.type = c.type;
-    shape.query_heads = c.query_heads;
-    shape.kv_heads = c.kv_heads;
-    shape.d = c.d;
-    shape.dv = c.dv;
-    shape.prompt = c.prompt;
-    shape.later = c.later;
-    const auto trace = random_trace(shape);
+    const auto trace = random_trace({.query_heads = c.query_heads,
+                                     .kv_heads = c.kv_heads,
+                                     .d = c.d,
+                                     .dv = c.dv,
+                                     .prompt = c.prompt,
+                                     .later = c.later,
+                                     .type = c.type});
     reference::KnownAttention known(trace->layer);
     for (auto& [name, backend] : backends) {
       CAPTURE(name);

@@ -27,14 +27,12 @@ const std::vector<Case> kCases = {{4, 2, 16, 24, 40, ElementType::float32},
                                   {2, 2, 256, 300, 3, ElementType::float16}};
 
 std::unique_ptr<RandomTrace> make(const Case& c) {
-  RandomTraceShape shape;
-  shape.query_heads = c.query_heads;
-  shape.kv_heads = c.kv_heads;
-  shape.dv = c.dv;
-  shape.hidden = c.hidden;
-  shape.prompt = c.prompt;
-  shape.type = c.type;
-  return random_trace(shape);
+  return random_trace({.query_heads = c.query_heads,
+                       .kv_heads = c.kv_heads,
+                       .dv = c.dv,
+                       .hidden = c.hidden,
+                       .prompt = c.prompt,
+                       .type = c.type});
 }
 
 /// x[Hq][steps][dv]

@@ -302,18 +302,17 @@ TEST_CASE("the replay agrees with float64 for every shape of heads", "[backend][
   const ElementType types[] = {ElementType::float32, ElementType::bfloat16, ElementType::float16};
   for (size_t i = 0; i < 3 * cases.size(); ++i) {
     const Case& c = cases[i / 3];
-    RandomTraceShape shape;
-    shape.type = types[i % 3];
+    const ElementType type = types[i % 3];
     // A single column may cancel, and then a share of it says nothing of scores in two terms.
-    if (shape.type == ElementType::float16 && c.dv == 1) continue;
-    CAPTURE(c.query_heads, c.kv_heads, c.d, c.dv, c.prompt, c.later, element_name(shape.type));
-    shape.query_heads = c.query_heads;
-    shape.kv_heads = c.kv_heads;
-    shape.d = c.d;
-    shape.dv = c.dv;
-    shape.prompt = c.prompt;
-    shape.later = c.later;
-    const auto trace = random_trace(shape);
+    if (type == ElementType::float16 && c.dv == 1) continue;
+    CAPTURE(c.query_heads, c.kv_heads, c.d, c.dv, c.prompt, c.later, element_name(type));
+    const auto trace = random_trace({.query_heads = c.query_heads,
+                                     .kv_heads = c.kv_heads,
+                                     .d = c.d,
+                                     .dv = c.dv,
+                                     .prompt = c.prompt,
+                                     .later = c.later,
+                                     .type = type});
     ReplayRequest request = usual_request(trace->layer);
     const std::vector<float> weights = random_importance(trace->info, trace->info.prompt_len);
     request.importance = weights.data();

@@ -183,14 +183,12 @@ TEST_CASE("sums of attention over queries agree with float64", "[backend][sums]"
                                          {2, 1, 10, 150, 3, ElementType::float16},
                                          {2, 1, 7, 90, 3, kPairs}}) {
     CAPTURE(c.query_heads, c.d, c.prompt, element_name(c.type));
-    RandomTraceShape shape;
-    shape.type = c.type;
-    shape.query_heads = c.query_heads;
-    shape.kv_heads = c.kv_heads;
-    shape.d = c.d;
-    shape.prompt = c.prompt;
-    shape.later = c.later;
-    const auto trace = random_trace(shape);
+    const auto trace = random_trace({.query_heads = c.query_heads,
+                                     .kv_heads = c.kv_heads,
+                                     .d = c.d,
+                                     .prompt = c.prompt,
+                                     .later = c.later,
+                                     .type = c.type});
     reference::KnownAttention known(trace->layer);
     for (auto& [name, backend] : backends) {
       CAPTURE(name);
@@ -231,14 +229,12 @@ TEST_CASE("sums of all terms agree with float64 and do not depend on company", "
                                          {3, 3, 70, 2, ElementType::float16},
                                          {16, 1, 40, 0, ElementType::float32}}) {
     CAPTURE(c.query_heads, c.prompt);
-    RandomTraceShape shape;
-    shape.query_heads = c.query_heads;
-    shape.kv_heads = c.kv_heads;
-    shape.prompt = c.prompt;
-    shape.later = c.later;
-    shape.type = c.type;
-    shape.sink = c.kv_heads == 2;
-    const auto trace = random_trace(shape);
+    const auto trace = random_trace({.query_heads = c.query_heads,
+                                     .kv_heads = c.kv_heads,
+                                     .prompt = c.prompt,
+                                     .later = c.later,
+                                     .type = c.type,
+                                     .sink = c.kv_heads == 2});
     reference::KnownAttention known(trace->layer);
     for (auto& [name, backend] : backends) {
       CAPTURE(name);
