@@ -92,6 +92,10 @@ struct ProductTask {
   /// Only where Kernels::has_tiles().
   const uint16_t* parts;
   int terms;
+  /// `parts` lie as tiles take them: [keys / 2][terms][ldv] words of two bfloat16, that of the
+  /// first key in the lower half, zeros up to a multiple of 2 * Kernels::pair_step keys. Without
+  /// index.
+  bool paired;
 };
 
 /// One output of the replay: current += previous, out = current * inverse[row] - z. Without

@@ -89,31 +89,62 @@ void PairOperands::load_row(Side side, const Tensor& tensor, int64_t a, int64_t 
   std::fill(to + products() * items_, to + 2 * depth_, uint16_t{0});
 }
 
-bool set_parts(const Kernels& kernels, const Tensor& tensor, int64_t a, Range rows, Range columns,
+void pair_up(const uint16_t* lower, const uint16_t* upper, int64_t count, uint32_t* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = lower[i] | static_cast<uint32_t>(upper[i]) << 16;
+}
+
+bool set_paired_parts(const Kernels& kernels, const Tensor& tensor, int64_t a, Range columns,
+                      Scratch<float>& buffer, ProductTask& task) {
+  task.terms = kernels.has_tiles() ? terms_of(kernels, tensor.type()) : 0;
+  if (task.terms == 0) return false;
+  const int64_t rows = tensor.dim(1), width = columns.size(), terms = task.terms;
+  const auto offset = static_cast<size_t>(columns.begin) * element_size(tensor.type());
+  task.paired = true;
+  task.columns = padded(width, kPad);
+  task.ldv = spread_stride<float>(width);
+  const int64_t size = padded(rows, 2 * kernels.pair_step) / 2 * terms * task.ldv;
+  auto* const out = reinterpret_cast<uint32_t*>(buffer.reserve(size));
+  std::fill_n(out, size, uint32_t{0});
+  std::vector<uint16_t> two(static_cast<size_t>(2 * terms * width));  // rows, [2][terms][width]
+  for (int64_t i = 0; i < rows; ++i) {
+    uint16_t* const half = two.data() + i % 2 * terms * width;
+    split(tensor.type(), tensor.row(a, i) + offset, width, half, width);
+    if (i + 1 == rows && i % 2 == 0) std::fill_n(half + terms * width, terms * width, uint16_t{0});
+    for (int64_t term = 0; term < terms && (i % 2 == 1 || i + 1 == rows); ++term)
+      pair_up(two.data() + term * width, two.data() + (terms + term) * width, width,
+              out + (i / 2 * terms + term) * task.ldv);
+  }
+  task.parts = reinterpret_cast<const uint16_t*>(out);
+  return true;
+}
+
+namespace {
+
+/// Where kernels and tensor allow it, sets the values of a product to whole rows in 16 bits.
+bool set_parts(const Kernels& kernels, const Tensor& tensor, int64_t a, Range rows,
                Scratch<float>& buffer, ProductTask& task) {
   task.terms = kernels.has_tiles() ? terms_of(kernels, tensor.type()) : 0;
   if (task.terms == 0) return false;
-  const int64_t width = columns.size(), ld = padded(width, kPad);
-  const auto offset = static_cast<size_t>(columns.begin) * element_size(tensor.type());
-  task.columns = ld;
+  const int64_t width = tensor.dim(2), ld = padded(width, kPad);
+  task.columns = task.ldv = ld;
   if (task.terms == 1 && width == ld) {  // as they are stored
-    task.parts = reinterpret_cast<const uint16_t*>(tensor.row(a, rows.begin) + offset);
-    task.ldv = tensor.dim(2);
+    task.parts = reinterpret_cast<const uint16_t*>(tensor.row(a, rows.begin));
     return true;
   }
   const int64_t row = task.terms * ld;
   auto* const out = reinterpret_cast<uint16_t*>(buffer.reserve(rows.size() * row));
   std::fill_n(out, rows.size() * row, uint16_t{0});
   for (int64_t i = rows.begin; i < rows.end; ++i)
-    split(tensor.type(), tensor.row(a, i) + offset, width, out + (i - rows.begin) * row, ld);
+    split(tensor.type(), tensor.row(a, i), width, out + (i - rows.begin) * row, ld);
   task.parts = out;
-  task.ldv = ld;
   return true;
 }
 
+}  // namespace
+
 void set_values(const Kernels& kernels, const Tensor& tensor, int64_t a, Range rows,
                 Scratch<float>& buffer, ProductTask& task) {
-  if (set_parts(kernels, tensor, a, rows, {0, tensor.dim(2)}, buffer, task)) return;
+  if (set_parts(kernels, tensor, a, rows, buffer, task)) return;
   task.columns = padded(tensor.dim(2), kPad);
   const bool stored = tensor.type() == ElementType::float32 && task.columns == tensor.dim(2);
   task.ldv = stored ? task.columns : spread_stride<float>(task.columns);

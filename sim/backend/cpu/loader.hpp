@@ -55,11 +55,14 @@ class PairOperands {
 /// one first; out[terms][ld].
 void split(ElementType type, const std::byte* raw, int64_t count, uint16_t* out, int64_t ld);
 
-/// Where kernels and tensor allow it, sets the values of a product to some rows and columns of
-/// slice a in 16 bits; columns beyond the tensor's, up to a multiple of kPad, are zero. `buffer`
-/// may be used. Returns whether it did.
-bool set_parts(const Kernels& kernels, const Tensor& tensor, int64_t a, Range rows, Range columns,
-               Scratch<float>& buffer, ProductTask& task);
+/// out[i] = lower[i], and upper[i] in the upper half.
+void pair_up(const uint16_t* lower, const uint16_t* upper, int64_t count, uint32_t* out);
+
+/// Where kernels and tensor allow it, sets the values of a product to some columns of all rows of
+/// slice a in 16 bits, as tiles take them (ProductTask::paired); columns beyond the tensor's, up to
+/// a multiple of kPad, are zero. `buffer` may be used. Returns whether it did.
+bool set_paired_parts(const Kernels& kernels, const Tensor& tensor, int64_t a, Range columns,
+                      Scratch<float>& buffer, ProductTask& task);
 
 /// Sets the values of a product to whole rows, in 16 bits or else as load_rows gives them.
 void set_values(const Kernels& kernels, const Tensor& tensor, int64_t a, Range rows,

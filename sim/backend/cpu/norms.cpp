@@ -45,11 +45,9 @@ void load_output_pairs(const LayerTrace& layer, const PairOperands& pairs, int64
     split(layer.wo.type(), layer.wo.row(head, k) + offset, columns, rows.data(), columns);
     split(layer.wo.type(), layer.wo.row(head, k + 1) + offset, columns, second, columns);
     for (int product = 0; product < pairs.products(); ++product) {
-      const uint16_t* const lower = rows.data() + product % terms * columns;
-      const uint16_t* const upper = second + product % terms * columns;
-      auto* const to = reinterpret_cast<uint32_t*>(out + (product * dv + k) / 2 * ld);
-      for (int64_t i = 0; i < columns; ++i)
-        to[i] = lower[i] | static_cast<uint32_t>(upper[i]) << 16;
+      const int64_t term = product % terms;
+      pair_up(rows.data() + term * columns, second + term * columns, columns,
+              reinterpret_cast<uint32_t*>(out + (product * dv + k) / 2 * ld));
     }
   }
 }

@@ -11,9 +11,10 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kWidthRun = 128;               // columns of W_O of one task
-constexpr int64_t kRowRun = 20 * kTileRows;      // rows at a time at most: their products stay near
-constexpr int64_t kRowBytes = int64_t{8} << 20;  // of such rows, for each thread
+constexpr int64_t kWidthRun = 128;      // columns of W_O of one task
+constexpr int64_t kTileWidthRun = 256;  // with matrix tiles, which split a row for each
+constexpr int64_t kProducts = 20 * kTileRows * kWidthRun;  // of a task at most: they stay near
+constexpr int64_t kRowBytes = int64_t{8} << 20;            // of such rows, for each thread
 
 class CpuProjection : public Projection {
  public:
@@ -26,6 +27,7 @@ class CpuProjection : public Projection {
 
  private:
   int64_t heads() const { return layer_.info->num_query_heads; }
+  int64_t width_run() const { return kernels_.has_tiles() ? kTileWidthRun : kWidthRun; }
   void norms_of(Range wanted, std::span<const float* const> x, int64_t stride,
                 std::span<const int64_t> steps, double* out);
   void add_columns(const float* xt, int64_t rows, int64_t c, double* squares) const;
@@ -38,15 +40,15 @@ class CpuProjection : public Projection {
   bool factorised_ = false;
 };
 
-/// squares[r] += sum over columns c..c+kWidthRun-1 of (x_r W)^2; xt[row tiles][Hq * dv][kTileRows].
+/// squares[r] += sum over columns c..c+width_run()-1 of (x_r W)^2;
+/// xt[row tiles][Hq * dv][kTileRows].
 void CpuProjection::add_columns(const float* xt, int64_t rows, int64_t c, double* squares) const {
-  const int64_t columns = std::min(kWidthRun, layer_.wo.dim(2) - c);
+  const int64_t columns = std::min(width_run(), layer_.wo.dim(2) - c);
   const int64_t ld = padded(columns, kPad), all = padded(rows, kTileRows);
   Scratch<float> w, y(all * ld);
-  std::fill_n(y.data(), all * ld, 0.0f);
   for (int64_t head = 0; head < heads(); ++head) {
     ProductTask weights{};
-    if (!set_parts(kernels_, layer_.wo, head, {0, dv_}, {c, c + columns}, w, weights)) {
+    if (!set_paired_parts(kernels_, layer_.wo, head, {c, c + columns}, w, weights)) {
       weights.ldv = spread_stride<float>(columns);
       load_output_columns(layer_, head, c, columns, weights.ldv, w.reserve(dv_ * weights.ldv));
       weights.v = w.data();
@@ -60,6 +62,7 @@ void CpuProjection::add_columns(const float* xt, int64_t rows, int64_t c, double
       task.rows = std::min(kTileRows, rows - at);
       task.lda = ld;
       task.acc = y.data() + at * ld;
+      task.fresh = head == 0;
       kernels_.product(task);
     }
   }
@@ -71,7 +74,8 @@ void CpuProjection::norms(std::span<const float* const> x, int64_t stride,
   const int64_t rows = std::ssize(x) * std::ssize(steps);
   const int64_t fitting = kRowBytes * threads() /
                           (heads() * dv_ * static_cast<int64_t>(sizeof(float)));
-  const int64_t run = std::clamp(fitting / kTileRows * kTileRows, kTileRows, kRowRun);
+  const int64_t run = std::clamp(fitting / kTileRows * kTileRows, kTileRows,
+                                 kProducts / width_run());
   for (int64_t first = 0; first < rows; first += run)
     norms_of({first, std::min(rows, first + run)}, x, stride, steps, out + first);
 }
@@ -98,10 +102,11 @@ void CpuProjection::norms_of(Range wanted, std::span<const float* const> x, int6
     kernels_.transpose(gathered.data(), count, dv_, dv_, to, kTileRows);
   });
   // Every run of columns has its own sums, added in order: no result depends on the threads.
-  const int64_t runs = (width + kWidthRun - 1) / kWidthRun;
+  const int64_t runs = (width + width_run() - 1) / width_run();
   Table<double> squares(runs, rows);
-  parallel_for(
-      runs, [&](int64_t run) { add_columns(xt, rows, run * kWidthRun, squares.row(run).data()); });
+  parallel_for(runs, [&](int64_t run) {
+    add_columns(xt, rows, run * width_run(), squares.row(run).data());
+  });
   for (int64_t r = 0; r < rows; ++r) {
     double sum = 0;
     for (int64_t run = 0; run < runs; ++run) sum += squares(run, r);

@@ -184,18 +184,21 @@ TEST_CASE("products with values in 16 bits agree with float64", "[backend][kerne
   struct Case {
     int64_t keys, count, rows, columns;
     int terms;
+    bool paired = false;
   };
   for (const std::string& isa : instruction_sets())
     for (const Case& c : std::vector<Case>{{1, 1, 1, 16, 1},
                                            {40, 40, 7, 48, 1},
                                            {300, 300, 96, 128, 2},
                                            {300, 131, 50, 144, 1},
+                                           {131, 131, 50, 144, 1, true},
+                                           {200, 200, 97, 272, 2, true},
                                            {700, 257, 33, 80, 2}})
       for (const bool fresh : {true, false}) {
         const ForcedIsa forced(isa);
         const Kernels& kernels = choose_kernels();
         if (!kernels.has_tiles()) continue;
-        CAPTURE(isa, c.keys, c.count, c.rows, c.columns, c.terms, fresh);
+        CAPTURE(isa, c.keys, c.count, c.rows, c.columns, c.terms, c.paired, fresh);
         const int64_t lde = padded(c.rows, kPad) + kPad;
         std::vector<float> e = numbers(c.keys * lde + kPad, 1),
                            acc = numbers(c.rows * c.columns, 2);
@@ -227,6 +230,15 @@ TEST_CASE("products with values in 16 bits agree with float64", "[backend][kerne
         task.terms = c.terms;
         task.ldv = task.lda = task.columns = c.columns;
         task.acc = acc.data();
+        // The same words, those of two keys beside each other.
+        std::vector<uint32_t> words(
+            static_cast<size_t>(padded(c.keys, 32) / 2 * c.terms * c.columns));
+        for (size_t i = 0; i < parts.size(); ++i) {
+          const size_t row = static_cast<size_t>(c.terms * c.columns), key = i / row;
+          words[key / 2 * row + i % row] |= uint32_t{parts[i]} << key % 2 * 16;
+        }
+        if (c.paired) task.parts = reinterpret_cast<const uint16_t*>(words.data());
+        task.paired = c.paired;
         kernels.product(task);
         double worst = 0, worst_mass = 0;
         for (int64_t r = 0; r < c.rows; ++r) {
