@@ -106,12 +106,15 @@ bool set_paired_parts(const Kernels& kernels, const Tensor& tensor, int64_t a, R
   auto* const out = reinterpret_cast<uint32_t*>(buffer.reserve(size));
   std::fill_n(out, size, uint32_t{0});
   std::vector<uint16_t> two(static_cast<size_t>(2 * terms * width));  // rows, [2][terms][width]
-  for (int64_t i = 0; i < rows; ++i) {
-    uint16_t* const half = two.data() + i % 2 * terms * width;
-    split(tensor.type(), tensor.row(a, i) + offset, width, half, width);
-    if (i + 1 == rows && i % 2 == 0) std::fill_n(half + terms * width, terms * width, uint16_t{0});
-    for (int64_t term = 0; term < terms && (i % 2 == 1 || i + 1 == rows); ++term)
-      pair_up(two.data() + term * width, two.data() + (terms + term) * width, width,
+  uint16_t* const second = two.data() + terms * width;
+  for (int64_t i = 0; i < rows; i += 2) {
+    split(tensor.type(), tensor.row(a, i) + offset, width, two.data(), width);
+    if (i + 1 < rows)
+      split(tensor.type(), tensor.row(a, i + 1) + offset, width, second, width);
+    else
+      std::fill_n(second, terms * width, uint16_t{0});
+    for (int64_t term = 0; term < terms; ++term)
+      pair_up(two.data() + term * width, second + term * width, width,
               out + (i / 2 * terms + term) * task.ldv);
   }
   task.parts = reinterpret_cast<const uint16_t*>(out);
