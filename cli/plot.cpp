@@ -5,7 +5,7 @@
 namespace kvsim::cli::plot_command {
 namespace {
 
-/// Options that are handed to plots/draw.py as they are.
+/// Options that are handed to kvsim.plots.draw as they are.
 constexpr const char* kPassedOn[] = {"only", "formats", "metric", "budget", "layers"};
 
 void describe(po::options_description& options) {
@@ -30,7 +30,7 @@ int run(const Values& values) {
         {.what = "missing -o", .where = "plot", .expected = "kvsim plot RESULTS.nc -o DIR"});
   }
   std::vector<std::string> words = {find_python({"matplotlib", "xarray", "h5netcdf"}, "plot"),
-                                    find_script("draw.py", "plot")};
+                                    find_module("plots/draw.py", "plot")};
   words.push_back("--out=" + text(values, "out"));
   for (const char* option : kPassedOn) {
     if (has(values, option))
@@ -50,7 +50,8 @@ const bool registered = register_command(
      .summary = "draw the figures of results files",
      .arguments = {{.name = "results", .meaning = "results files", .many = true}},
      .description =
-         "Runs plots/draw.py: PDF and PNG per figure, a folder per file when there are several.\n"
+         "Runs kvsim.plots.draw: PDF and PNG per figure, a folder per file when there are "
+         "several.\n"
          "Also draws what `kvsim theory --json` and `kvsim explain --json` print (FILE.json).\n"
          "Python is that of KVSIM_PYTHON, of scripts/quickstart.sh, or python3.",
      .describe = describe,

@@ -51,11 +51,10 @@ std::vector<fs::path> homes() {
 }
 
 [[noreturn]] void not_found(const std::string& what, const char* command) {
-  throw Error(Fault::failure,
-              {.what = what + " not found",
-               .where = command,
-               .found = "nothing in " + homes().front().string(),
-               .hint = "KVSIM_HOME names the folder that holds plots/ and python/"});
+  throw Error(Fault::failure, {.what = what + " not found",
+                               .where = command,
+                               .found = "nothing in " + homes().front().string(),
+                               .hint = "KVSIM_HOME names the folder that holds python/kvsim/"});
 }
 
 /// Candidates in order; the user's own choice is the only one when there is one.
@@ -90,15 +89,6 @@ int quiet_status(std::vector<std::string> words) {
 }
 
 }  // namespace
-
-std::string find_script(const std::string& name, const char* command) {
-  std::error_code fault;
-  for (const fs::path& candidate : homes()) {
-    const fs::path script = candidate / "plots" / name;
-    if (fs::is_regular_file(script, fault)) return script.string();
-  }
-  not_found("plots/" + name, command);
-}
 
 std::string find_module(const std::string& name, const char* command) {
   std::error_code fault;

@@ -6,12 +6,9 @@
 /// What commands that hand over to a Python script share.
 namespace kvsim::cli {
 
-/// A script of plots/, e.g. "draw.py": of KVSIM_HOME, beside the program or one folder up, or of
-/// the source tree. `command` is named in errors.
-std::string find_script(const std::string& name, const char* command);
-
-/// A file of the Python package, e.g. "scoring.py": of the same places, where the package is
-/// python/kvsim/ or the place itself.
+/// A file of the Python package, e.g. "plots/draw.py": of KVSIM_HOME, beside the program or one
+/// folder up, or of the source tree, where the package is python/kvsim/ or the place itself.
+/// `command` is named in errors.
 std::string find_module(const std::string& name, const char* command);
 
 /// Path of the running program; empty where the system does not tell.

@@ -116,7 +116,8 @@ int run(const Values& values) {
   const std::string target = target_of(values, files);
   check_target(target, has(values, "overwrite"), files);
   std::vector<std::string> words = {find_python({"numpy", "xarray", "h5netcdf"}, "report"),
-                                    find_script("report/write.py", "report"), "--out=" + target};
+                                    find_module("plots/report/write.py", "report"),
+                                    "--out=" + target};
   words.push_back("--presets=" + presets_json());
   if (has(values, "title")) words.push_back("--title=" + text(values, "title"));
   for (const std::string& file : files)

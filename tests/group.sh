@@ -56,7 +56,7 @@ group_figures() {   # label: python
 }
 group_page_script() {   # label: python
   command -v tsc >/dev/null || skip tsc "apt-get install node-typescript"
-  tsc -p plots/report/tsconfig.json
+  tsc -p python/kvsim/plots/report/tsconfig.json
 }
 group_page() {   # label: program alone
   [ -x /usr/bin/chromedriver ] || skip chromedriver "apt-get install chromium chromium-driver"

@@ -260,7 +260,7 @@ def policies(name: str | None = None) -> pandas.DataFrame:
 def sample() -> Path:
     """The sample trace that comes with the package: 8 layers of SmolLM2-135M, 431 + 208 tokens."""
     here = Path(__file__).resolve().parent
-    for one in (here / "sample.h5", here.parents[1] / "data" / "sample.h5"):
-        if one.is_file():
-            return one
+    for data in (here / "data", here.parents[1] / "data"):   # of a wheel, of a clone
+        if (data / "sample.h5").is_file():
+            return data / "sample.h5"
     raise UsageError("the sample trace is not part of this installation")

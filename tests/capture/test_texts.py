@@ -11,12 +11,12 @@ import sys
 import unittest
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2] / name) for name in ("python", "data")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 
-import texts  # noqa: E402
+from kvsim import texts  # noqa: E402
 from kvsim.kvtrace.markup import parse_text  # noqa: E402
-from texts import program, world  # noqa: E402
-from texts.desks import DESKS, RULE_NAMES  # noqa: E402
+from kvsim.texts import program, world  # noqa: E402
+from kvsim.texts.desks import DESKS, RULE_NAMES  # noqa: E402
 
 
 def build(name: str, seed: int = 0, units: int = 12) -> texts.Text:

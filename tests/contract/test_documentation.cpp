@@ -42,7 +42,7 @@ std::string page(const std::string& name) { return text_of(kRoot / "docs" / name
 std::vector<fs::path> source_files() {
   std::vector<fs::path> files;
   for (const char* folder : {"sim", "analysis", "io", "run", "cli", "tests", "bench", "plots",
-                             "data", "scripts", "cmake"})
+                             "data", "python", "scripts", "cmake"})
     for (fs::path& file : files_below(kRoot / folder, kSources)) files.push_back(std::move(file));
   return files;
 }

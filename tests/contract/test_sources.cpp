@@ -100,8 +100,8 @@ TEST_CASE("the simulator and the measures see neither HDF5 nor Boost nor a termi
 
 TEST_CASE("source files have at most 500 lines, lines of C++ at most 100 columns", "[sources]") {
   size_t seen = 0;
-  for (const char* folder : {"sim", "analysis", "io", "run", "cli", "plots", "data", "scripts",
-                             "tests", "bench", "cmake"})
+  for (const char* folder : {"sim", "analysis", "io", "run", "cli", "plots", "data", "python",
+                             "scripts", "tests", "bench", "cmake"})
     for (const fs::path& file :
          sources_below(folder, {".cpp", ".hpp", ".inc", ".cu", ".cuh", ".py", ".sh", ".cmake"})) {
       ++seen;

@@ -164,7 +164,7 @@ class ReportTest(unittest.TestCase):
         self.assertNotIn("<b>", page.replace("<b><", ""))
 
     def test_the_chart_library_is_the_released_file(self):
-        library = ROOT / "plots" / "report" / "vendor" / "d3.min.js"
+        library = ROOT / "python" / "kvsim" / "plots" / "report" / "vendor" / "d3.min.js"
         digest = hashlib.sha256(library.read_bytes()).hexdigest()
         self.assertIn(digest, library.with_name("README.md").read_text())
         released = Path("/usr/share/nodejs/d3/dist/d3.min.js")

@@ -11,10 +11,8 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    # Run by its path: the package that it belongs to is three folders up, in a clone under python/.
-    home = Path(__file__).absolute().parents[3]
-    clone = Path(__file__).resolve().parents[2] / "python"
-    sys.path[0] = str(home if (home / "kvsim" / "__init__.py").is_file() else clone)
+    # Run by its path: the package that it belongs to is three folders up.
+    sys.path[0] = str(Path(__file__).resolve().parents[3])
     __package__ = "kvsim.plots.report"
 
 NONE = "-"
@@ -71,8 +69,8 @@ def main(arguments=None):
     try:
         from .. import load
     except ModuleNotFoundError as error:
-        print(f"kvsim report: Python has no module {error.name}; install what "
-              f"{Path(__file__).parent.with_name('requirements.txt')} lists", file=sys.stderr)
+        print(f"kvsim report: {sys.executable} has no module {error.name}; install what "
+              "plots/requirements.txt lists", file=sys.stderr)
         return 1
     details = [None if one == NONE else one for one in options.details or []]
     try:

