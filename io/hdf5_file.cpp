@@ -153,8 +153,11 @@ Handle InputFile::open_attribute(const std::string& object, const char* name) co
   Handle attribute(there > 0 ? H5Aopen(owner.get(), name, H5P_DEFAULT) : H5I_INVALID_HID);
   if (!attribute.valid()) fail(attribute_place(object, name), "cannot be read");
   const Handle space(H5Aget_space(attribute.get()));
-  if (H5Sget_simple_extent_type(space.get()) != H5S_SCALAR)
-    fail(attribute_place(object, name), "wrong shape", "an array or nothing", "one value");
+  // NetCDF knows no scalar attributes: h5netcdf and xarray write an array of one.
+  const hssize_t count = H5Sget_simple_extent_npoints(space.get());
+  if (count != 1)
+    fail(attribute_place(object, name), "wrong shape",
+         count == 0 ? "nothing" : "an array of " + std::to_string(count), "one value");
   return attribute;
 }
 

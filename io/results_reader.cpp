@@ -133,6 +133,8 @@ class Reader {
     for (const std::string& name : names) {
       const Handle attribute(
           H5Aopen_by_name(root_.get(), "/", name.c_str(), H5P_DEFAULT, H5P_DEFAULT));
+      const Handle space(H5Aget_space(attribute.get()));
+      if (H5Sget_simple_extent_npoints(space.get()) != 1) continue;  // lists: no command reads one
       const Handle type(H5Aget_type(attribute.get()));
       switch (H5Tget_class(type.get())) {
         case H5T_STRING:

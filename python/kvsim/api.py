@@ -1,7 +1,6 @@
 """The commands of the program as functions."""
 
 import json
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -12,7 +11,7 @@ import xarray
 
 from .errors import UsageError
 from .policy import Policy, as_policies, score_files
-from .program import Bar, options, run
+from .program import Bar, call, exchange, options, run
 from .results import open_results, remember_trace
 from .scoring import ScoreFunction
 from .trace import Trace
@@ -93,7 +92,7 @@ def replay(
     """
     chosen = as_policies(policies)
     opened = trace if isinstance(trace, Trace) else None
-    with tempfile.TemporaryDirectory(prefix="kvsim-") as folder:
+    with exchange() as folder:
         words: list[str | PathLike] = ["replay", trace]
         files: dict[str, Path] = {}
         if any(one.function for one in chosen):
@@ -161,7 +160,7 @@ def sweep(
     """
     words = ["-o", out, "-q", *options(backend=backend, threads=threads, overwrite=overwrite)]
     chosen = [str(Path(one)) for one in traces]
-    with tempfile.TemporaryDirectory(prefix="kvsim-") as folder:
+    with exchange() as folder:
         if not isinstance(config, Mapping):
             run(["sweep", Path(config), *words, *options(trace=chosen)], progress)
         elif not (functions := _functions_of(config)):
@@ -204,6 +203,7 @@ def _write_config(config: Mapping[str, Any], folder: Path) -> Path:
     import tomli_w
 
     file = folder / "sweep.toml"
+    call(file, "the sweep")
     try:
         file.write_text(tomli_w.dumps(dict(config)), encoding="utf-8")
     except TypeError as error:

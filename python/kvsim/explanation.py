@@ -1,7 +1,6 @@
 """`explain`: which evicted tokens carried the importance that was missed."""
 
 import json
-import tempfile
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -13,7 +12,7 @@ import xarray
 from .errors import UsageError
 from .figures import Figures, plot
 from .policy import Policy, known_function, score_files
-from .program import options, run
+from .program import exchange, options, run
 from .results import as_file, renamed, trace_of
 from .trace import Trace
 
@@ -33,7 +32,7 @@ class Explanation:
 
     def plot(self, out: str | PathLike | None = None, **given: Any) -> Figures:
         """The prompt, coloured by what was lost."""
-        with tempfile.TemporaryDirectory(prefix="kvsim-") as folder:
+        with exchange() as folder:
             file = Path(folder) / "explain.json"
             file.write_text(json.dumps(self.document), encoding="utf-8")
             return plot(file, out, **given)
@@ -69,7 +68,7 @@ def explain(
         step: position of the later query.
         top: tokens to list.
     """
-    with tempfile.TemporaryDirectory(prefix="kvsim-") as folder:
+    with exchange() as folder:
         names: dict[str, str] = {}
         if isinstance(results, xarray.Dataset):
             trace = trace_of(results, trace)

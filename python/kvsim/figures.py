@@ -9,7 +9,7 @@ from pathlib import Path
 
 import xarray
 
-from .program import options, run
+from .program import exchange, options, run
 from .results import as_file
 
 
@@ -57,7 +57,7 @@ def plot(
     if out is None:
         out, formats = tempfile.mkdtemp(prefix="kvsim-figures-"), formats or "png"
         weakref.finalize(figures, shutil.rmtree, out, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix="kvsim-") as folder:
+    with exchange() as folder:
         files = [as_file(one, folder, number) for number, one in enumerate(given)]
         printed = run(["plot", *files, "-o", out, *options(
             only=_list(only), formats=_list(formats), budget=budget, layers=layers,

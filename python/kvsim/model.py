@@ -9,7 +9,7 @@ from typing import Any
 import xarray
 
 from .errors import Error, UsageError, error_of
-from .program import Bar, options
+from .program import Bar, call, exchange, options, readable
 from .trace import Trace
 
 #: Traces without a file name of their own live as long as the process.
@@ -122,6 +122,7 @@ def capture(
     if out is None:
         _folders.append(tempfile.TemporaryDirectory(prefix="kvsim-trace-"))
         out = Path(_folders[-1].name) / "trace.h5"
+        call(out, "the captured trace")
     name = str(getattr(model, "name_or_path", "")) or type(model).__name__
     loaded = LoadedModel(model, tokenizer, name, f"{type(model).__name__} of the caller")
     sampling = Sampling(temperature, top_p, repetition_penalty, seed, ignore_end)
@@ -189,7 +190,7 @@ def closed_loop(
         trace = trace_of(results, trace)
     if trace is None:
         raise UsageError("closed_loop: give the trace of these results: trace=...")
-    with tempfile.TemporaryDirectory(prefix="kvsim-") as folder:
+    with exchange() as folder:
         target = Path(out) if out is not None else Path(folder) / "loop.nc"
         words = [str(Path(trace)), str(as_file(results, folder)), f"--out={target}", "--quiet",
                  *options(policy=list(policies or ()), budget=list(budgets or ()),
@@ -204,7 +205,7 @@ def closed_loop(
             args.show = lambda done, all_: bar.show(done / max(all_, 1), "closed loop")
             command.run(args, ["kvsim.closed_loop", *words[3:]], loaded)
         except Error as error:
-            raise error_of(error.exit_code, str(error)) from None
+            raise error_of(error.exit_code, readable(str(error))) from None
         finally:
             bar.close()
             model.train(was_training)

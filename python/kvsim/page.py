@@ -1,6 +1,5 @@
 """`report`: results as one page to explore, written by the program as `kvsim report` writes it."""
 
-import tempfile
 from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import xarray
 
 from .errors import UsageError
-from .program import options, run
+from .program import exchange, options, run
 from .results import as_file, trace_of
 
 
@@ -40,7 +39,7 @@ def report(
         traces = list(dict.fromkeys(str(one) for one in map(_trace, given) if one))
     else:
         traces = [str(trace)] if isinstance(trace, (str, PathLike)) else [str(one) for one in trace]
-    with tempfile.TemporaryDirectory(prefix="kvsim-") as folder:
+    with exchange() as folder:
         files = [as_file(one, folder, number) for number, one in enumerate(given)]
         run(["report", *files, "-o", out,
              *options(trace=traces or None, title=title, overwrite=overwrite)])

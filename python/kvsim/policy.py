@@ -6,6 +6,7 @@ from pathlib import Path
 
 from . import scoring
 from .errors import UsageError
+from .program import call
 from .scoring import SCHEME, ScoreFunction
 from .trace import Trace
 
@@ -108,4 +109,6 @@ def score_files(
         digest = scoring.describe(policy.function, title)["sha256"]
         _known[(title, digest)] = policy.function
         files[title] = target
+        call(f"external,scores={target}", title)
+        call(target, f"the scores of {policy.name}")
     return files

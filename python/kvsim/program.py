@@ -4,16 +4,19 @@ The program is a process of its own, so that Python's lock is free while it work
 cleanly; the results come back through the file that it writes.
 """
 
+import contextlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .errors import Error, error_of
@@ -25,6 +28,33 @@ PROGRESS = '{"progress":'
 
 class KvsimWarning(UserWarning):
     """What the program notes while it works, for instance that it left a policy out."""
+
+
+#: What messages call files that nobody has named: by path.
+_called: dict[str, str] = {}
+
+
+@contextlib.contextmanager
+def exchange() -> Iterator[str]:
+    """A folder for files that go to the program or come from it, as long as the block lasts."""
+    with tempfile.TemporaryDirectory(prefix="kvsim-") as folder:
+        try:
+            yield folder
+        finally:
+            for path in [one for one in _called if folder in one]:
+                del _called[path]
+
+
+def call(path: str | os.PathLike, name: str) -> None:
+    """From now on messages say `name` where they would say the path of a temporary file."""
+    _called[str(path)] = name
+
+
+def readable(line: str) -> str:
+    """A line of the program without paths of temporary files and without the command's name."""
+    for path, name in sorted(_called.items(), key=lambda one: -len(one[0])):
+        line = line.replace(path, name)
+    return re.sub("^kvsim(?: [a-z-]+)?: ", "", line).removesuffix("; see --help")
 
 
 def find_program() -> str:
@@ -128,7 +158,7 @@ def run(arguments: Sequence[str | os.PathLike], progress: bool | None = None) ->
         finally:
             reader.join()
             bar.close()
-    said = [line.removeprefix("kvsim: ") for line in lines]
+    said = [readable(line) for line in lines]
     if process.returncode == 0:
         for line in said:
             if not line.endswith(" written"):

@@ -14,6 +14,7 @@ import pandas
 import xarray
 
 from .errors import DataError, UsageError
+from .program import call
 
 if TYPE_CHECKING:
     from .explanation import Explanation
@@ -38,7 +39,7 @@ def trace_of(dataset: xarray.Dataset, given: str | PathLike | None) -> Path:
 
 
 def open_results(path: str | PathLike) -> xarray.Dataset:
-    """Reads a results file of `kvsim replay` or `kvsim sweep` into memory.
+    """Reads a results file of `kvsim replay`, `sweep` or `closed-loop` into memory.
 
     All variables: docs/results.md. Units such as "s" stay numbers.
     """
@@ -75,19 +76,29 @@ def renamed(dataset: xarray.Dataset, names: dict[str, str]) -> xarray.Dataset:
     return dataset.assign_attrs(config=json.dumps(config))
 
 
-def is_results(dataset: xarray.Dataset) -> bool:
+def is_replay(dataset: xarray.Dataset) -> bool:
     """Did `kvsim replay` make this?"""
     return "kvsim_version" in dataset.attrs and "retained_importance_mean" in dataset.variables
 
 
+def is_loop(dataset: xarray.Dataset) -> bool:
+    """Did `kvsim closed-loop` make this?"""
+    return "kl_divergence_mean" in dataset.variables and "layer" not in dataset.dims
+
+
+def is_results(dataset: xarray.Dataset) -> bool:
+    """Did kvsim make this?"""
+    return is_replay(dataset) or is_loop(dataset)
+
+
 def _check(dataset: xarray.Dataset) -> None:
     if not is_results(dataset):
-        raise DataError("not results of kvsim: no attribute kvsim_version and no "
-                        "retained_importance_mean")
+        raise DataError("not results of kvsim: neither retained_importance_mean of replay nor "
+                        "kl_divergence_mean of closed_loop is there")
 
 
 # Column of the summary: variable, and how it is folded over what is not policy and budget; as in
-# the table that `kvsim replay` prints.
+# the table that `kvsim replay` prints. The last ones are those of closed loops, in nats and shares.
 COLUMNS = {
     ("stream", "error"): ("stream_error_rms", "max"),
     ("retained importance", "mean"): ("retained_importance_mean", "mean"),
@@ -97,11 +108,17 @@ COLUMNS = {
     ("output error", "worst"): ("output_error_max", "max"),
     ("residual error", "worst"): ("residual_error_max", "max"),
     ("", "smaller"): ("compression", "max"),
+    ("KL divergence", "mean"): ("kl_divergence_mean", "mean"),
+    ("KL divergence", "answer"): ("kl_divergence_answer", "mean"),
+    ("KL divergence", "worst"): ("kl_divergence_max", "max"),
+    ("log-likelihood", "lost"): ("nll_difference_mean", "mean"),
+    ("same token", "share"): ("top1_agreement_mean", "mean"),
+    ("same token", "written"): ("generated_agreement", "mean"),
 }
 
 
 def summary(dataset: xarray.Dataset) -> pandas.DataFrame:
-    """One row per policy and budget: what `kvsim replay` prints."""
+    """One row per policy and budget: what `kvsim replay` prints, or what the model lost."""
     _check(dataset)
     labels = ("budget_label" if "budget_label" in dataset else "budget")
     budgets = [str(one) for one in np.atleast_1d(dataset[labels].values)]
@@ -158,7 +175,7 @@ class Results:
 
     @property
     def summary(self) -> pandas.DataFrame:
-        """One row per policy and budget: what `kvsim replay` prints."""
+        """One row per policy and budget: what `kvsim replay` prints, or what the model lost."""
         return summary(self._dataset)
 
     @functools.cached_property
@@ -203,5 +220,7 @@ def as_file(given: xarray.Dataset | str | PathLike, folder: str, number: int = 0
         return Path(given)
     name = Path(str(given.attrs.get("trace", "results"))).stem
     path = Path(tempfile.mkdtemp(prefix=f"{number}-", dir=folder)) / f"{name}.nc"
+    what = "losses" if is_loop(given) else "results"
+    call(path, f"the {what} of {given.attrs.get('trace', 'an unnamed trace')}")
     write_results(given, path)
     return path

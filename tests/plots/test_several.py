@@ -9,9 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import xarray
 
 from test_plots import THEORY, PlotTest  # says so, and stops, where modules are missing
+import loop_file
 from kvsim.plots import load, losses, statistics
 from kvsim.plots.figures import needles, span_order, traces
 
@@ -208,19 +208,12 @@ class LossesTest(PlotTest):
             self.assertEqual(next(csv.DictReader(file))["wrecked"], "2")
 
     def loop(self, name, trace, losses_of, answer=None):
-        """A file of data/closed_loop.py: {record: mean KL divergence at budgets 0.2 and 0.5}, and
-        `answer` more than that on the steps of the answer, if it is told from the request."""
-        values = np.array(list(losses_of.values()))[..., None] + np.array([-0.01, 0.01])
-        path = self.folder / name
-        own = {} if answer is None else {
-            "kl_divergence_answer": (("policy", "budget"), values.mean(-1) + answer)}
-        xarray.Dataset(
-            {"kl_divergence": (("policy", "budget", "step"), values), **own,
-             "budget_label": (("budget",), np.array(["0.2", "0.5"], object))},
-            {"policy": np.array(list(losses_of), object), "budget": [0.2, 0.5], "step": [8, 9]},
-            {"trace": "/data/example.h5", "trace_digest": trace}).to_netcdf(
-                path, engine="h5netcdf")
-        return path
+        """A file of a closed loop: {record: mean KL divergence at budgets 0.2 and 0.5}, and
+        `answer` more than that on the step of the answer, if it is told from the request."""
+        beside = np.array([-0.01, 0.01 if answer is None else answer])
+        losses = {record: np.array(means)[:, None] + beside for record, means in losses_of.items()}
+        return loop_file.write(self.folder / name, losses, (8, 9), trace, trace="/data/example.h5",
+                               answer_begin=None if answer is None else 10)
 
     def test_a_closed_loop_given_beside_its_trace_shows_what_the_model_lost(self):
         wish, leak = (self.results(name, {"h2o": (0.4, 0.6, 1)}) for name in ("wish.nc", "leak.nc"))

@@ -3,6 +3,8 @@
 Needs data/requirements.txt and plots/requirements.txt; without them one line says so.
 """
 
+import json
+import re
 import sys
 import tempfile
 import unittest
@@ -12,16 +14,14 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "capture")]
 
 try:
+    import numpy as np
     import tiny_models
     import torch
     import transformers
     import xarray  # noqa: F401
 
     import kvsim
-    from kvsim.program import find_program
-
-    find_program()
-except (ImportError, kvsim.Error) as error:
+except ImportError as error:
     print(f"skipped: {error} (data/requirements.txt, plots/requirements.txt)")
     sys.exit(0)
 
@@ -64,6 +64,19 @@ class Model(unittest.TestCase):
         divergence = loop.kl_divergence_mean.to_series()
         self.assertLess(divergence["full"].max(), 1e-6)
         self.assertGreater(divergence["snapkv,window=4"].iloc[0], 1e-5)
+
+    def test_losses_lead_the_page_and_stand_in_figures_beside_their_results(self):
+        results = kvsim.replay(self.trace, ["snapkv,window=4", "keepkv,window=4"], [0.3, 0.6],
+                               save_keep=True)
+        loop = kvsim.closed_loop(self.model, results, threads=1)
+        self.assertIn(("KL divergence", "answer"), loop.kvsim.summary)
+        with tempfile.TemporaryDirectory() as folder:
+            page = kvsim.report([results, loop], Path(folder) / "page.html")
+            found = re.search(r'id="content">(.*?)</script>', page.read_text("utf-8"), re.S)
+            first = json.loads(found.group(1))["verdict"]["measures"][0]
+            self.assertEqual(first["id"], "kl_divergence_mean")
+            np.testing.assert_allclose(first["values"], loop.kl_divergence_mean, rtol=1e-6)
+            self.assertTrue(kvsim.plot([results, loop], folder, only="budget"))
 
     def test_mistakes_are_one_line_and_leave_nothing(self):
         with tempfile.TemporaryDirectory() as folder:

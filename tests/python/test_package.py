@@ -5,6 +5,8 @@ so and nothing is tested.
 """
 
 import inspect
+import json
+import re
 import signal
 import subprocess
 import sys
@@ -16,12 +18,13 @@ import warnings
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "python"))
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "plots")]
 
 try:
     import numpy as np
     import xarray
 
+    import loop_file
     import kvsim
     import kvsim.results
     from kvsim.program import find_program
@@ -90,6 +93,30 @@ class Replay(WithFolder):
         self.assertGreater(len(text), 100_000)
         with self.assertRaises(kvsim.UsageError):   # an existing page is not replaced unasked
             kvsim.report(self.results, page)
+
+    def test_losses_of_a_closed_loop_stand_beside_the_results_on_page_and_figures(self):
+        results = self.results.sel(budget=[self.results.budget.values[0]])
+        losses = np.full((1, results.sizes["step"]), 0.25)
+        path = loop_file.write(
+            self.folder / "loop.nc", {"snapkv": losses, "random": 2 * losses}, results.step.values,
+            results.trace_digest, trace=results.trace, budgets=(0.2,))
+        results.kvsim.save(self.folder / "kept.nc")
+        loop = kvsim.open_results(path)
+        summary = loop.kvsim.summary["KL divergence", "mean"]
+        self.assertEqual(summary.round(6).tolist(), [0.25, 0.5])
+        in_memory = kvsim.report([results, loop], self.folder / "memory.html")
+        subprocess.run([PROGRAM, "report", "kept.nc", "loop.nc", "-o", "files.html", "--trace",
+                        SAMPLE], cwd=self.folder, check=True, capture_output=True)
+        for page in (in_memory, self.folder / "files.html"):
+            found = re.search(r'id="content">(.*?)</script>', page.read_text("utf-8"), re.S)
+            first = json.loads(found.group(1))["verdict"]["measures"][0]
+            self.assertEqual((first["id"], first["values"]),
+                             ("kl_divergence_mean", [[0.25], [0.5]]))
+        self.assertTrue(kvsim.plot([results, loop], only="budget"))
+        with self.assertRaisesRegex(kvsim.DataError, "^the losses of sample.h5: losses .* alone"):
+            kvsim.plot(loop)
+        loop.kvsim.save(self.folder / "again.nc")
+        xarray.testing.assert_identical(kvsim.open_results(self.folder / "again.nc"), loop)
 
     def test_a_notebook_shows_the_summary_of_results_and_other_datasets_as_ever(self):
         html = self.results.kvsim._repr_html_()

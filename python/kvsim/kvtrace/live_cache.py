@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError
+from .. import program
+from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError, Error
 
 READY, UNCHANGED, CHANGED = 1, 0, 1   # cli/attend.cpp
-BUILT_PROGRAM = Path(__file__).resolve().parents[2] / "build" / "kvsim"
 
 
 @dataclass
@@ -31,17 +31,21 @@ class LiveCache:
 
 
 def find_program(given: str | None) -> str:
-    """The kvsim program: as given, else the repository's build, else the one on the PATH."""
-    candidates = [given] if given else [str(BUILT_PROGRAM), "kvsim"]
-    for candidate in candidates:
-        found = shutil.which(candidate)
+    """The kvsim program: as given, else that of the package or of the clone, else on the PATH."""
+    if given is not None:
+        found = shutil.which(given)
+        if found:
+            return found
+        raise CaptureError(f"{given}: no such program (--kvsim)", EXIT_USAGE)
+    try:
+        return program.find_program()
+    except Error:
+        found = shutil.which("kvsim")
         if found:
             return found
     raise CaptureError(
-        f"{' and '.join(candidates)}: no such program; merging, quantising and stepwise policies "
-        "need kvsim: build it, or name it with --kvsim",
-        EXIT_USAGE if given else EXIT_FAILURE,
-    )
+        "no program kvsim; merging, quantising and stepwise policies need it: build it, or name it "
+        "with --kvsim", EXIT_FAILURE)
 
 
 @dataclass

@@ -10,6 +10,7 @@ codes are those of kvsim: 0 done, 1 failed, 2 usage, 3 bad data.
 """
 
 import argparse
+import difflib
 import importlib
 import pkgutil
 import sys
@@ -64,7 +65,10 @@ def names(known, what):
         chosen = list(dict.fromkeys(text.split(",")))
         for name in chosen:
             if name not in known:
-                raise argparse.ArgumentTypeError(f"no {what} {name!r}; known: {', '.join(known)}")
+                near = difflib.get_close_matches(name, known, 1)
+                raise argparse.ArgumentTypeError(
+                    f"no {what} {name!r}; " + (f"did you mean {near[0]}?" if near else
+                                               f"known: {', '.join(known)}"))
         return chosen
     return convert
 

@@ -1,7 +1,7 @@
 """Opens results files. Mistakes become exceptions with one line and the exit code of kvsim."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 
 import numpy as np
@@ -61,7 +61,8 @@ class Results:
 
     path: Path
     data: xarray.Dataset
-    loop: Loop | None = None   # of the same trace, when it was given beside the file
+    loops: list = field(default_factory=list)   # of the same trace, given beside the file
+    run_policies: tuple = ()   # records of the run, as run_layers
     run_layers: int = 0  # layers of the run, those that are not asked for among them
 
     @property
@@ -134,18 +135,28 @@ class Results:
 
     @property
     def loop_losses(self):
-        """[policy, budget]: mean KL divergence of the closed loop; NaN where it was not run. Of the
+        """[policy, budget]: mean KL divergence of the closed loops; NaN where none was run. Of the
         answer alone where the file tells it from the request after the point of compression.
         """
+        return self.of_loops(lambda data: data["kl_divergence_answer"]
+                             if "kl_divergence_answer" in data
+                             else data["kl_divergence"].mean("step"))
+
+    def of_loops(self, choose):
+        """[policy, budget(, step)] of what `choose(dataset)` takes of the closed loops (None:
+        nothing), in the order of these results; NaN where none was run.
+        """
         shape = {"policy": self.policies, "budget": self.budget_labels()}
-        if self.loop is None:
-            found = xarray.DataArray(np.nan, shape, list(shape))
-        else:
-            data = self.loop.data
-            mean = data["kl_divergence_answer"] if "kl_divergence_answer" in data \
-                else data["kl_divergence"].mean("step")
-            mean = mean.assign_coords(budget=list(map(str, data["budget_label"].values)))
-            found = mean.drop_duplicates(list(shape)).reindex(shape).transpose(*shape)
+        found = xarray.DataArray(np.nan, shape, list(shape))
+        for loop in self.loops:
+            array = choose(loop.data)
+            if array is None:
+                continue
+            if "step" in array.dims:
+                array = array.reindex(step=self.steps)
+            array = array.assign_coords(budget=list(map(str, loop.data["budget_label"].values)))
+            own = array.drop_duplicates(list(shape)).reindex(shape).transpose(*shape, ...)
+            found = own.fillna(found) if own.ndim >= found.ndim else found.fillna(own)
         return found.assign_coords(budget=self.budgets)
 
     def has(self, *names):
@@ -214,7 +225,7 @@ def open_results(path, layers=None, policies=None):
         data = xarray.open_dataset(path, engine="h5netcdf", decode_times=False)
     except Exception as error:  # h5py, h5netcdf and xarray each have their own kinds
         raise not_results(path, error) from error
-    if "kl_divergence" in data.variables and "layer" not in data.dims:
+    if is_loop(data):
         return _loop(path, data)
     for name in DIMENSIONS:
         if name not in data.dims or name not in data.variables:
@@ -223,11 +234,17 @@ def open_results(path, layers=None, policies=None):
         if data.sizes[name] == 0:
             raise data_error(f"{path}: dimension {name} is empty")
     run_layers = data.sizes["layer"]
+    run_policies = tuple(map(str, data["policy"].values))
     if layers is not None:
         data = _choose(path, data, "layer", layers)
     if policies:
         data = _choose(path, data, "policy", policies)
-    return Results(path, data, run_layers=run_layers)
+    return Results(path, data, run_layers=run_layers, run_policies=run_policies)
+
+
+def is_loop(data):
+    """Is this dataset what a closed loop found?"""
+    return "kl_divergence" in data.variables and "layer" not in data.dims
 
 
 def _loop(path, data):
@@ -242,18 +259,27 @@ def _loop(path, data):
 
 
 def join_loops(opened):
-    """The results files among `opened`, each with the closed loop of its own trace beside it."""
+    """The results files among `opened`, each with the closed loops of its own trace beside it that
+    have one of its policies."""
     results = [one for one in opened if not isinstance(one, Loop)]
     for loop in (one for one in opened if isinstance(one, Loop)):
         trace = loop.data.attrs.get("trace_digest")
-        own = [one for one in results if isinstance(one, Results)
-               and trace is not None and one.data.attrs.get("trace_digest") == trace]
-        if not own:
-            raise data_error(f"{loop.path}: closed loop of a trace "
-                             f"({loop.data.attrs.get('trace', 'not recorded')}) that none of the "
+        name = loop.data.attrs.get("trace", "not recorded")
+        if not results:
+            raise data_error(f"{loop.path}: losses of a closed loop alone; give the results file "
+                             f"that it was run with, too (trace {name})")
+        of_trace = [one for one in results if isinstance(one, Results)
+                    and trace is not None and one.data.attrs.get("trace_digest") == trace]
+        if not of_trace:
+            raise data_error(f"{loop.path}: closed loop of a trace ({name}) that none of the "
                              "results files is of")
+        policies = {str(one) for one in loop.data["policy"].values}
+        own = [one for one in of_trace if policies & set(one.run_policies or one.policies)]
+        if not own:
+            raise data_error(f"{loop.path}: closed loop of other policies than those of "
+                             f"{of_trace[0].path}: found {', '.join(sorted(policies))}")
         for one in own:
-            one.loop = loop
+            one.loops.append(loop)
     return results
 
 

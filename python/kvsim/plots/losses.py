@@ -134,7 +134,7 @@ def damage(pairs, policies):
             lambda results: results.variable("stream_error_rms", "policy", "budget"), (0, 1))
     both = any(pair[0] is not pair[1] for pair in pairs)
     for k, measure in enumerate(REQUESTS if both else (LOOP,)):
-        if any(pair[k].loop for pair in pairs):
+        if any(pair[k].loops for pair in pairs):
             found[measure] = of_texts(lambda results: results.loop_losses, (k,))
     return found
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from . import agnostic, claims, instructions, losses, plan, prediction, runs
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 FEW = ("oracle-mean", plan.RECENT, "layer-defensivekv:code", "layer-defensivekv",
        "defensivekv:code", "cake", "h2o", "restkv", "adakv", "streaming")
 MANY = (*FEW[:5], "defensivekv", *FEW[5:7], "criticalkv", "tova", *FEW[7:])
