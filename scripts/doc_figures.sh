@@ -3,7 +3,8 @@
 # and in docs/reproduction/ what scripts/reproduce.sh has drawn in build/reproduction/ (of the sample
 # alone, or of the larger traces, too).
 #   scripts/doc_figures.sh
-# docs/losses*.png are made by scripts/losses.sh, docs/report.png by tests/report/picture.py.
+# docs/losses.png and docs/rehearsal.png are drawn from the tables in docs/losses/. scripts/losses.sh
+# makes those tables and docs/losses_layers.png, tests/report/picture.py makes docs/report.png.
 # KVSIM_BIN names another program than build/kvsim. Look at every figure before you commit it.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -19,6 +20,14 @@ out=build/doc_figures
 "$kvsim" plot "$out/sample.nc" -o "$out" --only sensitivity_map --formats png --overwrite >/dev/null
 cp "$out/sensitivity_map-restkv.png" docs/sensitivity_map.png
 say docs/sensitivity_map.png
+
+study() { PYTHONPATH=python "$KVSIM_CACHE/plots/bin/python" -m "kvsim.plots.study.$1" "${@:2}"; }
+study losses docs/losses/losses_summary.csv -o "$out" >/dev/null
+study rehearsal docs/losses/losses.csv docs/losses/rehearsal.csv -o "$out" >/dev/null
+for name in losses rehearsal; do
+  cp "$out/$name.png" "docs/$name.png"
+  say "docs/$name.png"
+done
 
 # FIGURE is the name in docs/reproduction, DRAWN the place in build/reproduction.
 while read -r figure drawn; do

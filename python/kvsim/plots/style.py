@@ -19,20 +19,17 @@ import matplotlib.pyplot as plt  # noqa: E402  (the backend must be chosen first
 from matplotlib.layout_engine import ConstrainedLayoutEngine  # noqa: E402
 from matplotlib.lines import Line2D  # noqa: E402
 
-from . import load  # noqa: E402
+from . import load, looks  # noqa: E402
 
 WIDTH = 7.2          # inches
 PAD = 0.04           # inches around everything that the layout places
 PAGE_POLICIES = 10   # more lines than this in one panel cannot be told apart
+LOG = "log scale"
 REFERENCE = "0.45"   # grey of reference lines
 DOTS = {"color": "0.55", "linestyle": "", "marker": ".", "markersize": 2.5}   # one of many
 
-# Okabe and Ito's palette without its yellow (too pale on white), then three dark ones of Tol's.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7",
-           "#E69F00", "#56B4E9", "#882255", "#332288", "#999933")
-DASHES = ("-", (0, (5, 1.2)), (0, (1.2, 1)), (0, (5, 1.2, 1.2, 1.2)), (0, (8, 1.5)),
-          "-", (0, (3, 1, 1, 1, 1, 1)), (0, (2.5, 1)), (0, (8, 1.5, 1.2, 1.5)), (0, (1, 2)))
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", ">")
+# Of what is not a policy: spans, estimators, settings. Policies have theirs in looks.py.
+COLOURS = tuple(looks.COLOURS[k][0] for k in (4, 10, 5, 7, 0, 6, 3, 11, 1, 8))
 
 RC = {
     "pdf.fonttype": 42,  # embed TrueType outlines: publishers refuse Type 3 fonts
@@ -75,23 +72,36 @@ def use():
     matplotlib.rcParams.update(RC)
 
 
-def line_style(index):
-    """Keyword arguments of plot() for the line with this index."""
-    k = index % len(COLOURS)
-    return {"color": COLOURS[k], "linestyle": DASHES[k], "marker": MARKERS[k],
+def line(colour, dash, marker):
+    """Keyword arguments of plot() for a line."""
+    return {"color": colour, "linestyle": (0, dash) if dash else "-", "marker": marker,
             "markeredgewidth": 0.3, "markeredgecolor": "white"}
+
+
+def line_style(index):
+    """The same for the line with this index, of anything but policies."""
+    k = index % len(COLOURS)
+    return line(COLOURS[k], looks.DASHES[k], looks.MARKERS[k])
 
 
 def mark_style(index):
     """Keyword arguments of plot() for the marks of the trace with this index."""
-    return {"color": COLOURS[index % 10], "marker": MARKERS[index % 10], "markersize": 3,
+    return {"color": COLOURS[index % 10], "marker": looks.MARKERS[index % 10], "markersize": 3,
             "linestyle": "", "fillstyle": "full" if index < 10 else "none", "markeredgewidth": 0.4}
 
 
+def policy_looks(records):
+    """{record: keyword arguments of plot()} of policies that are drawn or run together."""
+    own = looks.of(tuple(one for one in records if not load.is_full(one)))
+    full = {"color": REFERENCE, "linestyle": "-", "linewidth": 0.8, "marker": "", "zorder": 1}
+    return {one: full if load.is_full(one) else
+            line(looks.COLOURS[own[one].colour][0], looks.DASHES[own[one].dash],
+                 looks.MARKERS[own[one].marker]) for one in records}
+
+
 def policy_style(results, record):
-    if load.is_full(record):
-        return {"color": REFERENCE, "linestyle": "-", "linewidth": 0.8, "marker": "", "zorder": 1}
-    return line_style(load.competitors(results.policies).index(record))
+    """How a policy of a results file is drawn, in every figure of it."""
+    return policy_looks(results.run_policies)[record]
 
 
 def groups(listed, size=PAGE_POLICIES):
@@ -282,6 +292,39 @@ def band(ax, x, interval, look, drawn=True):
             ax.plot(x, edge, color=look["color"], linewidth=0.4, zorder=1.5)
 
 
+def end_labels(ax, ends, size=6.5):
+    """Names beside the right ends of lines, in their colours, moved apart where they would overlap.
+
+    `ends`: (x, y, name, colour) of each line's last point. Called when all axes have their limits.
+    """
+    ends = sorted((one for one in ends if np.isfinite(one[1])), key=lambda one: one[1])
+    if not ends:
+        return
+    figure = ax.figure.figure or ax.figure
+    figure.draw_without_rendering()
+    high = ax.get_window_extent().height
+    to_axes = ax.transData + ax.transAxes.inverted()
+    own = np.array([to_axes.transform((x, y))[1] for x, y, _, _ in ends])
+    for (x, y, name, colour), place in zip(ends, apart(own, 1.3 * size * figure.dpi / 72 / high)):
+        ax.annotate(wrapped(name), (x, y), (1.035, place), textcoords="axes fraction", va="center",
+                    fontsize=size, color=colour, annotation_clip=False,
+                    arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "shrinkA": 0,
+                                "shrinkB": 2.5, "relpos": (0, 0.5)})
+
+
+def apart(places, step):
+    """Ascending places, moved as little as possible (least squares) until all are `step` apart."""
+    blocks = []   # of places that touch: [sum of what is left when the steps are taken off, count]
+    for k, place in enumerate(places):
+        blocks.append([place - k * step, 1])
+        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] >= blocks[-1][0] / blocks[-1][1]:
+            total, count = blocks.pop()
+            blocks[-1][0] += total
+            blocks[-1][1] += count
+    levels = np.repeat([total / count for total, count in blocks], [count for _, count in blocks])
+    return levels + step * np.arange(levels.size)
+
+
 def note_undefined(ax):
     """Says in words that a panel is empty because its values are undefined, not by mistake."""
     ax.text(0.5, 0.5, "undefined", transform=ax.transAxes, ha="center", va="center",
@@ -307,6 +350,21 @@ def settle(fig):
             ax.set_position(np.round(ax.get_position().bounds, 6))
 
 
+def say_log(fig):
+    """Adds ", log scale" to the label of every logarithmic axis: its own, or that of all panels."""
+    for ax in fig.axes:
+        shared = {"x": getattr(ax.figure, "_supxlabel", None),
+                  "y": getattr(ax.figure, "_supylabel", None)}
+        for name, axis in (("x", ax.xaxis), ("y", ax.yaxis)):
+            if axis.get_scale() != "log":
+                continue
+            label = axis.label if axis.label.get_text() else shared[name]
+            if label is None and (name == "y" or ax.get_subplotspec().is_last_row()):
+                label = axis.label
+            if label is not None and LOG not in label.get_text():
+                label.set_text(f"{label.get_text()}, {LOG}".lstrip(", "))
+
+
 def save(fig, path):
     """Writes `fig` without any time stamp, so that the same results give the same bytes.
 
@@ -323,6 +381,7 @@ def save(fig, path):
             with temporary.open("w", newline="", encoding="utf-8") as file:
                 csv.writer(file, lineterminator="\n").writerows(fig.kvsim_numbers)
         else:
+            say_log(fig)
             settle(fig)
             fig.savefig(temporary, format=kind, metadata=stamps[kind])
         temporary.replace(path)

@@ -28,24 +28,26 @@ def draw(results):
     lines = [(policy, label) for policy in results.policies for label, budget in budgets.items()
              if time.sel(policy=policy, budget=budget).notnull()][:MOST_LINES]
     grey = {"color": style.REFERENCE, "linestyle": "-", "marker": "", "linewidth": 1.2}
+    drawn = [{**style.policy_style(results, policy),
+              "linestyle": style.line_style(list(budgets).index(label))["linestyle"]}
+             for policy, label in lines]
     fig, axes = style.frame(
         "One decode step of attention by the roofline model",
         f"{results.subtitle}\n{len(results.layers)} layers of the file; no weights, launch or "
         "scoring cost: an upper bound of what compression saves", 1, 2, 2.6,
         [style.key("full cache", grey)] +
-        [style.key(f"{policy} at {label}", style.line_style(k))
-         for k, (policy, label) in enumerate(lines)],
+        [style.key(f"{policy} at {label}", look) for (policy, label), look in zip(lines, drawn)],
         ("context (prompt tokens)", ""))
     axes[0, 0].plot(CONTEXTS, full * 1e6, **grey)
     axes[0, 1].plot(CONTEXTS, np.ones_like(full), **grey)
-    for k, (policy, label) in enumerate(lines):
+    for (policy, label), look in zip(lines, drawn):
         grows = CONTEXTS / length
         if label.isdigit():
             # A count is the whole cache until the context is longer.
             grows = np.minimum(1, CONTEXTS / float(label))
         own = np.minimum(float(time.sel(policy=policy, budget=budgets[label])) * grows, full)
-        axes[0, 0].plot(CONTEXTS, own * 1e6, **style.line_style(k))
-        axes[0, 1].plot(CONTEXTS, full / own, **style.line_style(k))
+        axes[0, 0].plot(CONTEXTS, own * 1e6, **look)
+        axes[0, 1].plot(CONTEXTS, full / own, **look)
     axes[0, 0].set_ylabel("time (microseconds)")
     axes[0, 1].set_ylabel("speed-up against the full cache")
     for ax in axes[0]:

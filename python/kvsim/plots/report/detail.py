@@ -5,6 +5,7 @@ them is averaged or left out, and the page says so (docs/report.md).
 """
 
 import json
+import re
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +20,8 @@ SHARE_VALUES = 3_000_000      # shares of what steps looked for; more: pooled ov
 STEP_VALUES = 4_000_000       # of a measure by policy, budget and step; more: parts of the steps
 MASK_BYTES = 40_000_000       # kept sets by head; more: numbers of heads, all layers together
 STEPS_A_BLOCK = 32            # of what steps looked for
+# An absolute path, where one may begin: /folder/file, C:\\folder\\file, file:///folder/file.
+PATH = re.compile(r"(?<![\w.~/\\-])(?:file://)?(?:[A-Za-z]:)?[/\\][^\s\"',;/\\]+[/\\][^\s\"',;]*")
 KEPT, MERGED = 1, 2           # values of kept_mask
 
 
@@ -40,7 +43,6 @@ def describe(source, blocks, number):
     """What the page reads of one results file; its numbers go into `blocks`."""
     detail = Detail(source, blocks, f"t{number}")
     results = source.results
-    attributes = results.data.attrs
     content = {
         "name": source.name,
         "file": results.path.name,
@@ -65,8 +67,6 @@ def describe(source, blocks, number):
         "looked": looked_for(detail),
         "spanRates": span_rates(detail),
         "changing": changing(results),
-        "attributes": {name: str(attributes[name]) for name in ("trace", "history")
-                       if name in attributes},
     }
     content["leftOut"] = detail.left_out
     return content
@@ -74,8 +74,13 @@ def describe(source, blocks, number):
 
 def record(results):
     """[name, text] of every attribute of the run but the configuration, which has its own place."""
-    return [[str(name), str(value)] for name, value in results.data.attrs.items()
+    return [[str(name), without_folders(str(value))] for name, value in results.data.attrs.items()
             if name != "config" and not str(name).startswith("_")]
+
+
+def without_folders(text):
+    """Absolute paths lose their folders: whoever reads the page has another machine."""
+    return PATH.sub(lambda found: found[0].replace("\\", "/").rstrip("/").rpartition("/")[2], text)
 
 
 def changing(results):

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from .. import looks
+
 HERE = Path(__file__).resolve().parent
 SCRIPTS = ("types.js", "data.js", "state.js", "format.js", "charts.js", "verdict.js", "steps.js",
            "text.js", "lookups.js", "layers.js", "spans.js", "record.js", "main.js")
@@ -56,11 +58,18 @@ def allowed(text):
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
+def colours():
+    """The colours of policies as variables --c0, --c1, ... of a light and a dark page."""
+    return "".join(f"{theme} {{ " + " ".join(f"--c{k}: {pair[column]};" for k, pair in
+                                             enumerate(looks.COLOURS)) + " }\n"
+                   for column, theme in enumerate((":root", ':root[data-theme="dark"]')))
+
+
 def page(title, content, blocks):
     """The HTML of a page: `content` is what its script reads first, as JSON."""
     library = (HERE / "vendor" / "d3.min.js").read_text(encoding="utf-8")
     licence = (HERE / "vendor" / "d3.LICENSE").read_text(encoding="utf-8")
-    style = (HERE / "page" / "style.css").read_text(encoding="utf-8")
+    style = colours() + (HERE / "page" / "style.css").read_text(encoding="utf-8")
     own = "".join((HERE / "page" / name).read_text(encoding="utf-8") for name in SCRIPTS)
     script = f'"use strict";\n(() => {{\n{own}\nstart();\n}})();\n'
     policy = f"default-src 'none'; script-src {allowed(library)} {allowed(script)}; " \

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .. import statistics
+from .. import load, looks, statistics
 from . import sources as inputs
 
 # How the summaries over layers that the table offers are called.
@@ -10,6 +10,7 @@ MEAN, WORST, SUM = "mean over layers", "worst layer", "sum over layers"
 HIGH = ("retained_", "represented_", "keep_rate", "span_retained", "span_spearman", "compression",
         "decode_speedup", "top1_", "generated_agreement", "importance_pearson",
         "importance_cosine", "minmax_bound")
+DASH_UNIT = 1.5   # pixels
 NEITHER = ("kept", "entries_", "realised_", "tied_at", "bias_index", "budget", "merge_count",
            "log_mass", "zip_scale", "attention_sag")
 FIRST = ("kl_divergence_mean", "stream_error_rms", "kl_divergence_max", "nll_difference_mean",
@@ -52,7 +53,15 @@ def table(sources):
     return {"policies": policies, "budgets": [{"label": one, "ratio": ratio[one]}
                                               for one in labels],
             "traces": [next(s.name for s in sources if s.digest == one) for one in digests],
-            "measures": rows}
+            "measures": rows, "looks": looks_of(policies)}
+
+
+def looks_of(policies):
+    """{policy: how it is drawn}, as the page's charts want it; dashes in pixels."""
+    found = looks.of(tuple(one for one in policies if not load.is_full(one)))
+    return {policy: {"colour": look.colour, "marker": looks.MARKERS[look.marker],
+                     "dash": " ".join(f"{DASH_UNIT * part:g}" for part in looks.DASHES[look.dash])}
+            for policy, look in found.items()}
 
 
 def measures_of(source):

@@ -47,15 +47,15 @@ def main():
     found = [by_layer(options.folder, text) for text in texts]
     layers, values = found[0][0], np.mean([one for _, one in found], axis=0)
     style.use()
-    keys = [style.key(policy, style.line_style(i)) for i, policy in enumerate(SHOWN)]
+    keys = [style.key(policy, look) for policy, look in style.policy_looks(SHOWN).items()]
     fig, axes = style.frame(
         "Outliers by layer are not where the error is",
         f"{len(texts)} texts of about 700 tokens, budget {BUDGET:g}, means over texts",
         len(PANELS), 1, 1.35, keys, ("layer", ""), sharex=True)
     rows = []
     for ax, (name, label), panel in zip(axes[:, 0], PANELS, values):
-        for i, policy in enumerate(SHOWN):
-            ax.plot(layers, panel[i], **style.line_style(i))
+        for i, (policy, look) in enumerate(style.policy_looks(SHOWN).items()):
+            ax.plot(layers, panel[i], **look)
             rows += [[name, policy, int(layer), f"{value:.4g}"]
                      for layer, value in zip(layers, panel[i])]
         ax.set_ylabel(label)

@@ -1,11 +1,12 @@
-"""What the model loses: python -m kvsim.plots.study.losses DIR -o figs/
+"""What the model loses: python -m kvsim.plots.study.losses DIR|SUMMARY.csv -o figs/
 
 DIR holds the runs that scripts/losses.sh makes. Writes losses.csv (every text, policy and budget),
-losses_summary.csv (means over texts with 95 % intervals) and the figures of docs/losses.md, and
-prints its tables as Markdown.
+losses_summary.csv (means over texts with 95 % intervals) and the figure of docs/losses.md, and
+prints its tables as Markdown. From SUMMARY.csv, a losses_summary.csv, it draws the figure alone.
 """
 
 import argparse
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,9 @@ FLOOR = "oracle-mean"
 SHOWN = ("streaming", "knorm", "keydiff", "h2o", "tova", "snapkv", "adakv", "criticalkv", "cake",
          "restkv", "defensivekv", "defensivekv:code", "layer-defensivekv",
          "layer-defensivekv:code", plan.RECENT, FLOOR)
-DRAWN = ("streaming", "h2o", "snapkv", "criticalkv", "cake", "restkv", "defensivekv:code",
-         "layer-defensivekv:code", "layer-defensivekv", plan.RECENT)
+# Drawn: few, so that each is read. The others lie between streaming and CAKE; the tables have them.
+DRAWN = ("streaming", "h2o", BASE, "cake", "layer-defensivekv:code", plan.RECENT, FLOOR)
+BANDS = ("layer-defensivekv:code", plan.RECENT)   # the best published, and what kvsim found
 LENGTHS = {"short": plan.SHORT, "long": plan.LONG,
            "all": plan.TEXTS}
 
@@ -69,44 +71,71 @@ def markdown(found, policies, budgets, column, title):
                 + " |")
 
 
-def draw(study, groups, budgets):
-    """KL relative to BASE by budget, a panel per length of prompt."""
-    keys = [style.key(policy, style.line_style(i)) for i, policy in enumerate(DRAWN)]
-    keys.append(style.key(f"{FLOOR}: hindsight", {"color": style.REFERENCE, "linestyle": "-"}))
+def draw(rows):
+    """KL relative to BASE by budget, a panel per length of prompt, from the rows of the summary."""
+    known = {}
+    for length, policy, budget, column, *values, count in rows[1:]:
+        if column == "kl_relative":
+            known.setdefault(length, {}).setdefault(policy, []).append(
+                [float(one) for one in (budget, *values, count)])
+    panels = [name for name in ("short", "long") if BASE in known.get(name, {})]
     fig, axes = style.frame(
         "What the model loses", "KL divergence of the next-token distribution from the full "
-        f"cache's, relative to {BASE} at the same number of entries; geometric mean over texts, "
-        "band: 95 % interval over texts", 1, len(groups), 2.9, keys,
+        f"cache's, relative to {BASE} with the same number of entries. Lower is better. Geometric "
+        f"mean over texts; bands: 95 % intervals of {' and '.join(BANDS)}.\n{FLOOR} knows the "
+        "future: a floor, no competitor.", 1, len(panels), 2.9, (),
         ("budget (fraction of the prompt kept)", f"loss relative to {BASE}"), sharey=True)
-    for ax, (name, texts) in zip(axes.flat, groups.items()):
-        for i, policy in enumerate((*DRAWN, FLOOR)):
-            look = style.line_style(i) if policy != FLOOR else \
-                {"color": style.REFERENCE, "linestyle": "-", "marker": ""}
-            at = [budget for budget in budgets if study.texts((policy, BASE), (budget,), texts)]
-            if not at:
-                continue
-            mean, low, high = np.array([geometric(study.relative(
-                policy, b, study.texts((policy, BASE), (b,), texts))) for b in at]).T
-            ax.plot(at, mean, **look)
-            style.band(ax, at, (low, high), look)
-        ax.set_yscale("log")
-        style.log_ticks(ax.yaxis)
-        ax.set_xticks(budgets, [f"{b:g}" for b in budgets])
-        ax.set_title(name)
+    for ax, name in zip(axes.flat, panels):
+        draw_panel(ax, known[name])
+        tokens = np.round(LENGTHS[name][0].prompt_tokens, -2)
+        ax.set_title(f"{max(int(one[-1]) for one in known[name][BASE])} texts of about "
+                     f"{tokens} tokens")
+    for ax, name in zip(axes.flat, panels):
+        looks = style.policy_looks(DRAWN)
+        style.end_labels(ax, [(*max(known[name][policy])[:2], policy, looks[policy]["color"])
+                              for policy in DRAWN if policy in known[name]])
     return fig
+
+
+def draw_panel(ax, known):
+    """`known`: {policy: [[budget, mean, low, high, texts]]}."""
+    for policy, look in style.policy_looks(DRAWN).items():
+        if policy not in known:
+            continue
+        at, mean, low, high, _ = np.array(sorted(known[policy])).T
+        ax.plot(at, mean, **{**look, "linewidth": 1.3})
+        style.band(ax, at, (low, high), look, policy in BANDS)
+    ax.set(xscale="log", yscale="log")
+    style.log_ticks(ax.yaxis)
+    ax.set_xticks(at, [f"{b:g}" for b in at])
+    ax.minorticks_off()
 
 
 def main():
     parser = argparse.ArgumentParser(prog="losses.py", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.add_argument("given", metavar="DIR|SUMMARY.csv", type=Path)
     parser.add_argument("-o", "--out", required=True, type=Path, metavar="FIGS")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    study = runs.Study(options.folder)
+    if options.given.is_file():
+        with options.given.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file))
+    else:
+        rows = tabulate(options.given, options.out)
+    style.use()
+    figure = draw(rows)
+    for ending in ("png", "pdf"):
+        style.save(figure, options.out / f"losses.{ending}")
+        print(options.out / f"losses.{ending}")
+
+
+def tabulate(folder, out):
+    """Writes and prints the tables of a folder of runs; returns the rows of the summary."""
+    study = runs.Study(folder)
     if study.missing:
         print(f"not run: {len(study.missing)} of text and group, {study.missing[0]} first")
-    runs.write(options.out / "losses.csv", study.rows())
+    runs.write(out / "losses.csv", study.rows())
     budgets = plan.BUDGETS
     policies = list(dict.fromkeys(policy for run in study.runs for policy in run.policies))
     rows = [["texts", "policy", "budget", "measure", "mean", "low", "high", "count"]]
@@ -121,16 +150,8 @@ def main():
                               ("nll", "NLL difference, nats")):
             markdown(found, [*SHOWN, *(p for p in policies if p not in SHOWN)], budgets, column,
                      f"{length}: {title}")
-    runs.write(options.out / "losses_summary.csv", rows)
-    groups = {}
-    for texts in (plan.SHORT, plan.LONG):
-        if run := study.texts((BASE,), (budgets[1],), texts):
-            groups[f"{len(run)} texts of about {np.round(texts[0].prompt_tokens, -2)} tokens"] = run
-    style.use()
-    figure = draw(study, groups, budgets)
-    for ending in ("png", "pdf"):
-        style.save(figure, options.out / f"losses.{ending}")
-        print(options.out / f"losses.{ending}")
+    runs.write(out / "losses_summary.csv", rows)
+    return rows
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import matplotlib.ticker
 import numpy as np
 import xarray
 
-from .. import style
+from .. import looks, style
 from ..statistics import spearman
 from . import plan
 
@@ -208,7 +208,7 @@ def draw_scatter(texts):
     """Best measure, residual error and mean retained importance against KL, a row per text."""
     names = (SHOWN[0], SHOWN[1], SHOWN[4])
     keys = [style.Line2D([], [], label=f"budget {b:g}", color=style.COLOURS[i], linestyle="",
-                         marker=style.MARKERS[i]) for i, b in enumerate(texts[0].budgets)]
+                         marker=looks.MARKERS[i]) for i, b in enumerate(texts[0].budgets)]
     fig, axes = style.frame(
         "What the replay says and what the model lost",
         "Texts set aside, one dot per policy and budget; above each panel the rank correlation "
@@ -218,7 +218,7 @@ def draw_scatter(texts):
         for ax, name in zip(axes[place], names):
             for b in range(len(text.budgets)):
                 ax.plot(text.measures[name][:, b], text.mean_kl[:, b], linestyle="", markersize=2.6,
-                        color=style.COLOURS[b], marker=style.MARKERS[b], markeredgewidth=0)
+                        color=style.COLOURS[b], marker=looks.MARKERS[b], markeredgewidth=0)
             ax.set_yscale("log")
             if "error" in name:
                 ax.set_xscale("log")

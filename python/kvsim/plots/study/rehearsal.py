@@ -10,7 +10,6 @@ import argparse
 import csv
 from pathlib import Path
 
-import matplotlib.ticker
 import numpy as np
 
 from .. import statistics, style
@@ -21,8 +20,10 @@ ASIDE = tuple(text for text in plan.TEXTS
               if text.kind in plan.SET_ASIDE or text.prompt_tokens != plan.SHORT[0].prompt_tokens)
 SHOWN = (plan.RECENT, plan.FOUND, "layer-defensivekv,smooth=none", "layer-defensivekv:code",
          "layer-defensivekv", "defensivekv:code", "cake", "criticalkv", "h2o", "snapkv", "restkv")
-DRAWN = SHOWN[:-1]   # ReST-KV's line is SnapKV's, and there are no more styles
 FLOOR = "oracle-mean"
+DRAWN = (plan.RECENT, plan.FOUND, "layer-defensivekv:code", "defensivekv:code", "cake", "h2o",
+         "snapkv", FLOOR)
+BANDS = (plan.RECENT, plan.FOUND)
 
 
 def read(paths):
@@ -121,30 +122,29 @@ def print_tables(found):
 
 def draw(found):
     """A line per policy over budgets; the best published policy of each budget is 1."""
-    keys = [style.key(policy, style.line_style(i)) for i, policy in enumerate(DRAWN)]
-    keys.append(style.key(f"{FLOOR}: hindsight", {"color": style.REFERENCE, "linestyle": "-"}))
+    looks, ends = style.policy_looks(DRAWN), []
     fig, axes = style.frame(
         "What a rehearsed prompt saves", "KL divergence of the next-token distribution from the "
-        "full cache's, relative to the published policy that loses least at that budget; geometric "
-        f"mean over {len(found.texts)} texts set aside, band: 95 % interval", 1, 1, 3.4, keys,
+        "full cache's, relative to the published policy that loses least at that budget. Lower is "
+        f"better. Geometric mean over {len(found.texts)} texts set aside; bands: 95 % intervals of "
+        f"{' and '.join(BANDS)}.\n{FLOOR} knows the future: a floor, no competitor.", 1, 1, 3.2, (),
         ("budget (fraction of the prompt kept)", "loss relative to the best published"))
     ax = axes.flat[0]
-    for i, policy in enumerate((*DRAWN, FLOOR)):
-        look = style.line_style(i) if policy != FLOOR else \
-            {"color": style.REFERENCE, "linestyle": "-", "marker": ""}
+    for policy in DRAWN:
         points = [(budget, one) for budget in BUDGETS
                   if (one := found.ratio(policy, budget)) is not None]
         if not points:
             continue
         at = [budget for budget, _ in points]
         mean, low, high, _ = np.array([one for _, one in points]).T
-        ax.plot(at, mean, **look)
-        if policy in (plan.FOUND, plan.RECENT, FLOOR):
-            style.band(ax, at, (low, high), look)
-    ax.set_yscale("log")
+        ax.plot(at, mean, **{**looks[policy], "linewidth": 1.3})
+        style.band(ax, at, (low, high), looks[policy], policy in BANDS)
+        ends.append((at[-1], mean[-1], policy, looks[policy]["color"]))
+    ax.set(xscale="log", yscale="log")
     style.log_ticks(ax.yaxis)
-    ax.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
     ax.set_xticks(BUDGETS, [f"{b:g}" for b in BUDGETS])
+    ax.minorticks_off()
+    style.end_labels(ax, ends)
     return fig
 
 

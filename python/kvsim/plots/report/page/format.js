@@ -92,18 +92,20 @@ function fill(id, options, chosen) {
   select.value = chosen;
 }
 
-const DASHES = ["3 2", "2 2", "6 2 2 2", "10 3", "4 2 1 2 1 2", "3 3", "10 2 2 2 2 2", "1 3", "5 1"];
-
 /**
- * How a policy is drawn: A and B in the colours that they have in every view, others in further ones.
+ * How a policy is drawn, as in every figure of `kvsim plot`.
  * @param {string} policy
  */
 function look(policy) {
-  const index = Math.max(0, content.verdict.policies.indexOf(policy));
-  const own = trace().policies.indexOf(policy), symbol = index % 7;
-  if (own >= 0 && own === state.policy) return {colour: "var(--a)", dash: "", symbol};
-  if (own >= 0 && own === state.vs) return {colour: "var(--b)", dash: "7 2", symbol};
-  return {colour: `var(--c${index % 8})`, dash: DASHES[(index + Math.floor(index / 8)) % DASHES.length], symbol};
+  const found = content.verdict.looks[policy];
+  return found ? {...found, colour: `var(--c${found.colour})`} : {colour: "var(--soft)", dash: "", marker: "o"};
+}
+
+/** The marks and frames of A and B are in the colours of their policies. */
+function colourSides() {
+  const here = trace(), style = document.documentElement.style;
+  style.setProperty("--a", look(here.policies[state.policy]).colour);
+  style.setProperty("--b", state.vs < 0 ? "var(--soft)" : look(here.policies[state.vs]).colour);
 }
 
 /**

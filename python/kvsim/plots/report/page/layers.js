@@ -121,7 +121,7 @@ async function drawMaps() {
 /** @param {HTMLElement} host @param {{rows: number[][], heads: number}} found @param {number[]} domain @param {Named} measure */
 function drawMap(host, found, domain, measure) {
   const width = Math.max(240, host.clientWidth || 500), rows = found.rows.length, columns = found.heads + 1;
-  const size = Math.max(12, Math.min(26, 420 / rows)), left = 44, top = 20, gap = found.heads ? 10 : 0;
+  const size = Math.max(12, Math.min(26, 420 / rows)), left = 44, top = found.heads ? 36 : 20, gap = found.heads ? 10 : 0;
   const wide = Math.min(64, (width - left - gap - 6) / columns);
   const svg = d3.select(host).selectAll("svg").data([0]).join("svg").attr("viewBox", `0 0 ${width} ${top + rows * size + 6}`)
     .attr("height", top + rows * size + 6).attr("tabindex", 0).attr("role", "application")
@@ -175,6 +175,8 @@ function mapLabels(svg, found, grid) {
     .attr("x", (/** @type {number} */ h) => grid.xOf(h) + grid.wide / 2).attr("y", grid.top - 6)
     .text((/** @type {number} */ h) => h < 0 ? "all" : h % skip ? "" : h);
   svg.append("text").attr("x", 0).attr("y", grid.top - 6).text("layer");
+  if (found.heads)
+    svg.append("text").attr("class", "heads").attr("x", grid.xOf(0)).attr("y", 12).text(headKind(found.heads));
 }
 
 /**
@@ -183,6 +185,15 @@ function mapLabels(svg, found, grid) {
  */
 function groupOf(heads) {
   return heads > 0 ? Math.max(1, Math.round(trace().heads / heads)) : 1;
+}
+
+/**
+ * What a column of the map is.
+ * @param {number} heads of the map
+ */
+function headKind(heads) {
+  if (trace().kvHeads === trace().heads) return "head (as many KV heads as query heads)";
+  return groupOf(heads) > 1 ? `KV head (each serves ${groupOf(heads)} query heads)` : "query head";
 }
 
 /** @param {any} svg @param {{rows: number[][], heads: number}} found @param {Grid} grid */
@@ -203,7 +214,7 @@ function pickCell(cell, heads) {
 
 /** @param {{l: number, h: number, value: number}} cell @param {number} heads @param {Named} measure */
 function cellText(cell, heads, measure) {
-  const kind = groupOf(heads) > 1 ? "KV head" : "head";
+  const kind = headKind(heads).replace(/ \(.*/, "");
   return `layer ${trace().layers[cell.l]}${cell.h < 0 ? "" : `, ${kind} ${cell.h}`}\n${measure.label}: ${number(cell.value)}`;
 }
 

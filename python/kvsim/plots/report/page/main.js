@@ -31,6 +31,7 @@ async function drawAll() {
     const [worst] = await worstSteps(state.policy, 1);
     state.step = worst ? worst.step : trace().steps[0] ?? -1;
   }
+  colourSides();
   drawHeader();
   drawChoice();
   drawVerdict();

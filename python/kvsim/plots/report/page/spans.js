@@ -48,7 +48,7 @@ function spanLines(found, index, xs) {
   return found.flatMap((one) => [
     {label: `${trace().policies[one.policy]} unbiased`, colour: one.colour, dash: "1 3", width: 1.4,
      points: /** @type {[number, number][]} */ (xs.map((x, k) => [x, one.rate[index(one, k)] - one.bias[index(one, k)]]))},
-    {label: trace().policies[one.policy], colour: one.colour, dash: one.dash, width: 2, symbol: xs.length < 20 ? 0 : undefined,
+    {label: trace().policies[one.policy], colour: one.colour, dash: one.dash, width: 2, marker: xs.length < 20 ? "o" : undefined,
      points: /** @type {[number, number][]} */ (xs.map((x, k) => [x, one.rate[index(one, k)]]))}]);
 }
 
@@ -69,7 +69,7 @@ function spanByBudget(host, span, s, found) {
       /** @type {[number, number][]} */ (order.map((/** @type {number} */ b) => [here.ratios[b], value(b)]));
     return [{label: `${here.policies[one.policy]} unbiased`, colour: one.colour, dash: "1 3", width: 1.4,
              points: points((b) => over(one.rate, b) - over(one.bias, b))},
-            {label: here.policies[one.policy], colour: one.colour, dash: one.dash, width: 2, symbol: 0,
+            {label: here.policies[one.policy], colour: one.colour, dash: one.dash, width: 2, marker: "o",
              points: points((b) => over(one.rate, b))}];
   });
   drawLines(svg, lines, x, y);

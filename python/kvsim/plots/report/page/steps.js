@@ -57,7 +57,7 @@ async function drawSeries(host, id, worst) {
       const name = here.policies[policy] + (several ? (fold === "mean" ? ", mean over layers" : ", worst layer") : "");
       lines.push({colour, dash: fold === "worst" ? "1 2" : dash, width: fold === "worst" ? 1 : 1.8, label: name,
                   opacity: fold === "worst" ? 0.55 : 1, points: pointsOf(values, bounds),
-                  symbol: fold === "mean" && values.length < 24 ? 0 : undefined});
+                  marker: fold === "mean" && values.length < 24 ? "o" : undefined});
     }
   }
   const steps = here.steps;

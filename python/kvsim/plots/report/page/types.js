@@ -4,7 +4,7 @@
  * @typedef {Named & {variable: string, fold: string, values: (number|null)[][], low: (number|null)[][]|null,
  *   high: (number|null)[][]|null, traces: (number|null)[][][]|null}} VerdictMeasure
  * @typedef {{policies: string[], budgets: {label: string, ratio: number}[], traces: string[],
- *   measures: VerdictMeasure[]}} Verdict
+ *   measures: VerdictMeasure[], looks: Record<string, {colour: number, dash: string, marker: string}>}} Verdict
  * @typedef {Named & {layered: boolean, mean: string, worst: string|null, bounds: number[],
  *   layerBounds?: number[], layerExact?: boolean}} Series
  * @typedef {Named & {heads: number, blocks: string, bounds: number[]|null}} LayerMap
@@ -27,6 +27,6 @@
  *   at: number, find: string, sort: string}} State
  *
  * @typedef {{points: [number, number][], colour: string, dash?: string, width?: number, label: string,
- *   symbol?: number, opacity?: number}} Line
+ *   marker?: string, opacity?: number}} Line
  * @typedef {{x: number, low: number, high: number, colour: string}} Whisker
  */

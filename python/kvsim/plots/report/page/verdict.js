@@ -66,7 +66,17 @@ function drawVerdict() {
   for (const p of order) body.append(verdictRow(measure, p, best));
   at("verdict").replaceChildren(make("caption", {class: "readout"}, captionText(measure)),
                                 make("thead", {}, head), body);
+  showChosenRow();
   drawCurves(measure, order);
+}
+
+/** Where the table has more rows than its box shows, policy A is among those that are seen. */
+function showChosenRow() {
+  const table = at("verdict"), box = table.parentElement, row = table.querySelector("td.chosen")?.parentElement;
+  if (!row || box.scrollHeight <= box.clientHeight) return;
+  const top = row.offsetTop - table.tHead.offsetHeight, end = row.offsetTop + row.offsetHeight;
+  if (top < box.scrollTop || end > box.scrollTop + box.clientHeight)
+    box.scrollTop = top - (box.clientHeight - row.offsetHeight) / 2;
 }
 
 /** @param {Named & {fold?: string}} one */
@@ -158,21 +168,22 @@ function drawCurves(measure, order) {
   const columns = d3.range(verdict.budgets.length).sort(
     (/** @type {number} */ a, /** @type {number} */ b) => verdict.budgets[a].ratio - verdict.budgets[b].ratio);
   const shown = order.filter((p) => !isHidden(verdict.policies[p]));
-  const values = shown.flatMap((p) => columns.map((/** @type {number} */ b) => measure.high?.[p][b] ?? measure.values[p][b]));
+  const values = shown.flatMap((p) => columns.flatMap((/** @type {number} */ b) =>
+    [measure.values[p][b], measure.low?.[p][b] ?? null, measure.high?.[p][b] ?? null].filter((value) => value !== null)));
   const ratios = columns.map((/** @type {number} */ b) => verdict.budgets[b].ratio);
   const single = ratios.length < 2;
   const x = d3.scaleLinear().domain(single ? [ratios[0] - 0.1, ratios[0] + 0.1] : d3.extent(ratios));
-  const y = d3.scaleLinear().domain(extent(values.map((value) => value ?? NaN))).nice(4);
-  const {svg, inner} = frame(host, {height: 340, x, y, title: measureText(measure), xTicks: ratios,
-                             xFormat: (value) => d3.format(".3~g")(value), label: `${measure.label} by budget`});
-  svg.append("text").attr("x", inner.right).attr("y", 338).attr("text-anchor", "end").text("budget, share of the prompt");
+  const y = valueScale(/** @type {number[]} */ (values));
+  const {svg, inner} = frame(host, {height: 340, x, y, title: measureText(measure) + (y.base ? ", log scale" : ""), xTicks: ratios,
+                             xFormat: (value) => d3.format(".3~g")(value), label: `${measure.label} by budget`,
+                             xLabel: "budget (fraction of the prompt kept)"});
   const chosen = trace().ratios[state.budget];
   svg.append("line").attr("class", "cursor").attr("x1", x(chosen)).attr("x2", x(chosen)).attr("y1", inner.top)
     .attr("y2", inner.bottom);
   const lines = shown.map((p) => {
     const policy = verdict.policies[p], style = look(policy), own = trace().policies.indexOf(policy);
     const marked = own >= 0 && (own === state.policy || own === state.vs);
-    return {label: policy, colour: style.colour, dash: style.dash, symbol: style.symbol, width: marked ? 3 : 1.4,
+    return {label: policy, colour: style.colour, dash: style.dash, marker: style.marker, width: marked ? 3 : 1.4,
             opacity: marked ? 1 : 0.75,
             points: columns.map((/** @type {number} */ b) => [verdict.budgets[b].ratio, measure.values[p][b] ?? NaN])};
   });
