@@ -10,6 +10,7 @@ function number(value) {
   const size = Math.abs(value);
   if (size === 0) return "0";
   if (size >= 1e6 || size < 1e-4) return d3.format(".2e")(value);
+  if (size < 1e-3) return d3.format(".1r")(value);
   if (size >= 1000) return d3.format(",.0f")(value);
   return d3.format(size >= 100 ? ".1f" : size >= 10 ? ".2f" : ".3f")(value);
 }
