@@ -228,12 +228,20 @@ std::vector<std::string> file_keys(const Settings& settings) {
 }
 
 bool budgets_nest(const Settings& settings) {
-  return chosen<Allocate>(settings).nests() && chosen<Stage1>(settings).forces_nothing() &&
-         !chosen<Constrain>(settings).cuts() && settings.real(keys::std_keep) == 0 &&
-         !settings.flag(keys::nested) && selects_entries(settings) && !merges_first(settings) &&
-         !settings.is_fraction(keys::recent) && !settings.is_fraction(keys::first_layer_recent) &&
-         !chosen<Queries>(settings).follows_budget(settings) &&
-         chosen<Smooth>(settings).drift() == Drift::none;
+  const std::set<std::string> used = used_keys(settings);
+  std::set<std::string> of_kinds;  // keys that the chosen kinds name, and have spoken for
+  for (const Parameter* p : parameters())
+    if (p->type == ValueType::kind && used.contains(p->key)) {
+      const std::vector<std::string>& its = settings.kind(p->key).info().keys;
+      of_kinds.insert(its.begin(), its.end());
+    }
+  return std::ranges::all_of(used, [&](const std::string& key) {
+    const Parameter& p = parameter_of(key);
+    if (p.type == ValueType::kind) return settings.kind(key).nests(settings);
+    if (p.type == ValueType::share && settings.is_fraction(key)) return false;
+    if (p.nests) return p.nests(p, settings);
+    return p.type == ValueType::share || of_kinds.contains(key);
+  });
 }
 
 bool spends_budget(const Settings& settings) {

@@ -28,8 +28,9 @@ std::set<std::string> used_keys(const Settings& settings);
 /// Those of them that name a file, in order of their names.
 std::vector<std::string> file_keys(const Settings& settings);
 
-/// Is what is kept at a budget part of what is kept at every larger one, whatever the trace? Then
-/// one ranking serves all budgets. Asked of the kinds; false where it depends on the trace.
+/// Is what is kept at a budget part of what is kept at every larger one, whatever the trace? Asked
+/// of the kinds and of the declarations of keys; false where it depends on the trace. A promise
+/// that tests hold policies to: replay looks at the sets themselves (sim/replay/plans.hpp).
 bool budgets_nest(const Settings& settings);
 
 /// Is exactly the budget kept: layers * heads * B entries in all?

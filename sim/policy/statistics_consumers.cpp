@@ -60,6 +60,10 @@ DeviationConsumer::DeviationConsumer(LayerWork& work, const Settings& settings,
       indicator_(chosen<Indicator>(settings)), heads_(work, settings),
       rows_(indicator_.rows(work, settings, segment)), deviation_(deviation),
       seen_(static_cast<size_t>(segment.candidates.size()), 0.0) {
+  if (indicator_.moves_queries()) {  // behind the prompt, where they see all of it
+    seen_.assign(seen_.size(), static_cast<double>(segment.positions.size()));
+    return;
+  }
   auto later = segment.positions.begin();  // queries at or after the entry; ascending
   for (size_t c = 0; c < seen_.size(); ++c) {
     const int64_t i = segment.candidates.begin + static_cast<int64_t>(c);

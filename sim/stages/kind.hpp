@@ -18,6 +18,10 @@ struct KindInfo {
   std::string source;             ///< paper and equation, or repository
   std::vector<std::string> keys;  ///< parameters that this kind reads
   std::string needs = "";         ///< what it needs from a trace beyond keys, in words
+  /// Why tests/reference has no twin of it; empty where it has one, or where no kind of its stage
+  /// has.
+  std::string no_reference = "";
+  std::string test_with = "";  ///< cells that tests give it beside its name: "fair_spans=head+tail"
 };
 
 /// Base of every stage kind.
@@ -33,6 +37,10 @@ class Kind {
   virtual bool looks_ahead() const { return false; }
   /// Means something for slots that come and go at every step (schedule=decode).
   virtual bool goes_on() const { return true; }
+  /// Is what is kept at a budget part of what is kept at every larger one, whatever the trace, as
+  /// far as this kind and the values of its keys are concerned? A stage whose kinds never see the
+  /// budget says yes for all of them; where they do see it, a kind that says nothing says no.
+  virtual bool nests(const Settings&) const { return false; }
 
  private:
   KindInfo info_;

@@ -29,10 +29,18 @@ Declared& declared() {
 
 size_t declare(Parameter parameter) {
   Declared& known = declared();
+  if (known.by_key.contains(parameter.key))
+    throw std::logic_error("parameter declared twice: " + parameter.key);
+  if (parameter.place <= 0)
+    throw std::logic_error("parameter " + parameter.key + " has no .place in canonical records");
+  for (const Parameter& other : known.all)
+    if (other.place == parameter.place)
+      throw std::logic_error(fmt::format("parameters {} and {} have the same .place in canonical "
+                                         "records, {}: give one of them another",
+                                         other.key, parameter.key, parameter.place));
   parameter.number = known.all.size();
   Parameter& kept = known.all.emplace_back(std::move(parameter));
-  if (!known.by_key.emplace(kept.key, &kept).second)
-    throw std::logic_error("parameter declared twice: " + kept.key);
+  known.by_key.emplace(kept.key, &kept);
   return kept.number;
 }
 
@@ -114,6 +122,10 @@ std::string Parameter::range() const {
       break;
   }
   return may_be_none ? text + ", or none" : text;
+}
+
+bool nests_at_default(const Parameter& parameter, const Settings& settings) {
+  return settings.is(Key(parameter.number), parameter.fallback);
 }
 
 Declare::Declare(Parameter parameter) : Key(declare(std::move(parameter))) {}

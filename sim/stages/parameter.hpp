@@ -38,13 +38,24 @@ struct Parameter {
   bool always = false;
   std::vector<KindCondition> only_with = {};
   bool is_file = false;  ///< the path of a file that the record needs
-  size_t number = 0;     ///< of its Key; set by its declaration
+  /// Values that tests try, on prompts of 19 tokens or more with spans `head`, `middle` and `tail`.
+  /// Of words and flags they try all.
+  std::vector<std::string> test_values = {};
+  /// Do budgets nest, as far as this value is concerned (Kind::nests)? Where nothing is said, the
+  /// kinds that name the key have spoken for it; a key that no kind names does not let them nest.
+  /// A fraction of the budget never does.
+  bool (*nests)(const Parameter&, const Settings&) = nullptr;
+  size_t number = 0;  ///< of its Key; set by its declaration
 
   std::string range() const;  ///< "[0, 1]", "odd, >= 1", "raw | recent"
 };
 
-/// Declares a parameter while the program starts; a key declared twice throws. Its value is read by
-/// it: settings.real(ema_alpha).
+/// Values of Parameter::nests.
+inline bool nests_always(const Parameter&, const Settings&) { return true; }
+bool nests_at_default(const Parameter& parameter, const Settings& settings);
+
+/// Declares a parameter while the program starts; a key or a place declared twice throws. Its value
+/// is read by it: settings.real(ema_alpha).
 struct Declare : Key {
   explicit Declare(Parameter parameter);
 };

@@ -7,10 +7,10 @@
 #include <set>
 #include <stdexcept>
 
+#include "tests/reference/kinds.hpp"
+
 namespace kvsim::reference {
 namespace {
-
-using Budgets = std::vector<std::vector<int64_t>>;
 
 /// An entry of a head in a competition with other heads (section 10 order over heads and layers).
 struct Entry {
@@ -50,6 +50,13 @@ std::vector<Entry> entries_of(const PolicyCase& c, const Scores& scores, size_t 
   return entries;
 }
 
+Budgets same_for_owners(const PolicyCase& c, const std::vector<int64_t>& per_layer) {
+  Budgets budgets;
+  for (const int64_t b : per_layer)
+    budgets.emplace_back(static_cast<size_t>(c.owners()), std::clamp<int64_t>(b, 0, c.n()));
+  return budgets;
+}
+
 struct Protected {
   std::vector<int64_t> guarded, forced, both;
 };
@@ -59,7 +66,7 @@ Protected before_allocation(const PolicyCase& c, const Scores& scores, size_t ow
   Protected all;
   double exact = 1;  // nothing of it is ranked
   PolicyCase plain = c;
-  if (c.settings.is("stage1", "ratio") || c.settings.is("stage1", "token-class"))
+  if (!References<Stage1Reference>::of(c.settings).before_allocation)
     plain.settings.set("stage1", "none");  // runs afterwards
   const auto shares = shares_of(plain, c.entries(), nullptr);
   for (const Sure& sure :
@@ -130,7 +137,8 @@ Budgets compete(const PolicyCase& c, const std::vector<Scores>& scores, int64_t 
   return budgets;
 }
 
-Budgets ada_interpolate(const PolicyCase& c, const std::vector<Scores>& scores, double& closest) {
+Budgets ada_interpolate(const PolicyCase& c, const std::vector<int>&,
+                        const std::vector<Scores>& scores, double& closest) {
   const auto owners = static_cast<size_t>(c.owners());
   const int64_t left = c.entries() - c.window();
   Budgets budgets;
@@ -194,31 +202,84 @@ int64_t pyramid_kvpress(const PolicyCase& c, int layer) {
   return (high - Rational(layer) * ((high - low) / Rational(layers - 1))).half_even();
 }
 
-Row layer_weights(const PolicyCase& c, const std::vector<int>& layers,
-                  const std::vector<Scores>& scores) {
-  Row weights;
-  for (size_t l = 0; l < layers.size(); ++l) {
-    if (c.settings.is("allocate", "cosine")) {
-      const double phi = c.settings.real("cosine_floor");
-      const double angle = std::numbers::pi * layers[l] / c.info->num_layers;
-      weights.push_back(0.2 + 0.8 * (phi + (1 - phi) * (1 + std::cos(angle)) / 2));
-    } else if (c.settings.is("allocate", "cake")) {
-      weights.push_back(std::pow(scores[l].entropy, 1 / c.settings.real("cake_tau1")) *
-                        std::pow(scores[l].variance, 1 / c.settings.real("cake_tau2")));
-    } else {  // d2o
-      const Row& v = scores[l].summed_variance;
-      const double low = *std::min_element(v.begin(), v.end());
-      const double high = *std::max_element(v.begin(), v.end());
-      double mean = 0;
-      for (const double x : v)
-        mean += (x - low) / (high - low + 1e-6) / static_cast<double>(v.size());
-      weights.push_back(std::exp(-mean));
-    }
-  }
-  return weights;
+double cosine_weight(const PolicyCase& c, int layer, const Scores&) {
+  const double phi = c.settings.real("cosine_floor");
+  const double angle = std::numbers::pi * layer / c.info->num_layers;
+  return 0.2 + 0.8 * (phi + (1 - phi) * (1 + std::cos(angle)) / 2);
 }
 
-Budgets duo(const PolicyCase& c, const std::vector<int>& layers) {
+double cake_weight(const PolicyCase& c, int, const Scores& scores) {
+  return std::pow(scores.entropy, 1 / c.settings.real("cake_tau1")) *
+         std::pow(scores.variance, 1 / c.settings.real("cake_tau2"));
+}
+
+double d2o_weight(const PolicyCase&, int, const Scores& scores) {
+  const Row& v = scores.summed_variance;
+  const double low = *std::min_element(v.begin(), v.end());
+  const double high = *std::max_element(v.begin(), v.end());
+  double mean = 0;
+  for (const double x : v) mean += (x - low) / (high - low + 1e-6) / static_cast<double>(v.size());
+  return std::exp(-mean);
+}
+
+/// b of each layer by its weight, `fixed` of them for every layer.
+AllocateReference by_weight(double (*weight)(const PolicyCase&, int layer, const Scores&),
+                            int64_t (*fixed)(const PolicyCase&)) {
+  return {[weight, fixed](const PolicyCase& c, const std::vector<int>& layers,
+                          const std::vector<Scores>& scores, double&) {
+    const int64_t kept = fixed(c);
+    std::vector<int64_t> per_layer(layers.size(), c.entries());
+    if (c.entries() > kept) {
+      Row weights;
+      for (size_t l = 0; l < layers.size(); ++l) weights.push_back(weight(c, layers[l], scores[l]));
+      per_layer = apportion(static_cast<int64_t>(layers.size()) * (c.entries() - kept), weights,
+                            c.n() - kept);
+      for (int64_t& b : per_layer) b += kept;
+    }
+    return same_for_owners(c, per_layer);
+  }};
+}
+
+/// b(l), a rule of the layer alone.
+AllocateReference by_rule(int64_t (*rule)(const PolicyCase&, int layer)) {
+  return {[rule](const PolicyCase& c, const std::vector<int>& layers, const std::vector<Scores>&,
+                 double&) {
+    std::vector<int64_t> per_layer;
+    for (const int layer : layers) per_layer.push_back(rule(c, layer));
+    return same_for_owners(c, per_layer);
+  }};
+}
+
+/// Budgets of the file, whatever B.
+Budgets from_table(const PolicyCase& c, const std::vector<int>& layers, const std::vector<Scores>&,
+                   double&) {
+  Budgets budgets;
+  for (const int layer : layers) {
+    budgets.emplace_back();
+    for (int64_t o = 0; o < c.owners(); ++o)
+      budgets.back().push_back(std::min(static_cast<int64_t>(c.table(layer, o)), c.n()));
+  }
+  return budgets;
+}
+
+Budgets ada(const PolicyCase& c, const std::vector<int>&, const std::vector<Scores>& scores,
+            double& closest) {
+  const Rational share = Rational::parse(c.settings.text("ada_floor"));
+  int64_t floor = (share * Rational(c.entries())).floor();
+  if (c.settings.is("rounding", "kvpress") && Rational(0) < share)
+    floor = std::max<int64_t>(1, floor);
+  Budgets budgets;
+  for (const Scores& one : scores) budgets.push_back(compete(c, {one}, floor, closest)[0]);
+  return budgets;
+}
+
+Budgets joint(const PolicyCase& c, const std::vector<int>&, const std::vector<Scores>& scores,
+              double& closest) {
+  return compete(c, scores, 0, closest);
+}
+
+Budgets duo(const PolicyCase& c, const std::vector<int>& layers, const std::vector<Scores>&,
+            double&) {
   struct Gate {
     double gate;
     size_t layer;
@@ -248,7 +309,8 @@ Budgets duo(const PolicyCase& c, const std::vector<int>& layers) {
 }
 
 /// FastGen: raise the share to recover in steps of all heads' shares, as far as the total allows.
-Budgets fastgen(const PolicyCase& c, const std::vector<Scores>& scores, double& closest) {
+Budgets fastgen(const PolicyCase& c, const std::vector<int>&, const std::vector<Scores>& scores,
+                double& closest) {
   struct Option {
     int64_t size;
     double recovered;
@@ -306,44 +368,26 @@ Budgets fastgen(const PolicyCase& c, const std::vector<Scores>& scores, double& 
   return budgets;
 }
 
-}  // namespace
+int64_t nothing(const PolicyCase&) { return 0; }
+int64_t window_of(const PolicyCase& c) { return c.window(); }
 
-Budgets allocate(const PolicyCase& c, const std::vector<int>& layers,
-                 const std::vector<Scores>& scores, double& closest) {
-  const std::string& kind = c.settings.text("allocate");
-  const auto owners = static_cast<size_t>(c.owners());
-  const int64_t b = c.entries(), m = c.window();
-  if (kind == "joint") return compete(c, scores, 0, closest);
-  if (kind == "ada-interpolate") return ada_interpolate(c, scores, closest);
-  if (kind == "duo") return duo(c, layers);
-  if (kind == "fastgen") return fastgen(c, scores, closest);
-  Budgets budgets;
-  if (kind == "ada") {
-    const Rational share = Rational::parse(c.settings.text("ada_floor"));
-    int64_t floor = (share * Rational(b)).floor();
-    if (c.settings.is("rounding", "kvpress") && Rational(0) < share)
-      floor = std::max<int64_t>(1, floor);
-    for (const Scores& one : scores) budgets.push_back(compete(c, {one}, floor, closest)[0]);
-    return budgets;
-  }
-  std::vector<int64_t> per_layer(layers.size(), b);
-  const auto count = static_cast<int64_t>(layers.size());
-  if (kind == "cosine" || kind == "d2o")
-    per_layer = apportion(count * b, layer_weights(c, layers, scores), c.n());
-  if (kind == "cake" && b > m) {
-    per_layer = apportion(count * (b - m), layer_weights(c, layers, scores), c.n() - m);
-    for (int64_t& x : per_layer) x += m;
-  }
-  for (size_t l = 0; l < layers.size(); ++l) {
-    if (kind == "pyramid") per_layer[l] = pyramid(c, layers[l]);
-    if (kind == "pyramid-kvpress") per_layer[l] = pyramid_kvpress(c, layers[l]);
-    budgets.emplace_back(owners, std::clamp<int64_t>(per_layer[l], 0, c.n()));
-    for (size_t o = 0; o < owners && kind == "table"; ++o)
-      budgets.back()[o] = std::min(
-          static_cast<int64_t>(c.table(layers[l], static_cast<int64_t>(o))), c.n());
-  }
-  return budgets;
-}
+const References<AllocateReference> allocations{
+    {"uniform", by_rule([](const PolicyCase& c, int) { return c.entries(); })},
+    {"everything", by_rule([](const PolicyCase& c, int) { return c.n(); })},
+    {"pyramid", by_rule(pyramid)},
+    {"pyramid-kvpress", by_rule(pyramid_kvpress)},
+    {"cosine", by_weight(cosine_weight, nothing)},
+    {"d2o", by_weight(d2o_weight, nothing)},
+    {"cake", by_weight(cake_weight, window_of)},
+    {"ada", {ada}},
+    {"joint", {joint}},
+    {"ada-interpolate", {ada_interpolate}},
+    {"duo", {duo}},
+    {"table", {from_table}},
+    {"fastgen", {fastgen}},
+};
+
+}  // namespace
 
 PolicyResult run_policy(const PolicyCase& c) {
   PolicyResult result;
@@ -369,7 +413,8 @@ PolicyResult run_policy(const PolicyCase& c) {
     layers.push_back(layer->layer);
     scores.push_back(score_layer(c, *layer));
   }
-  const Budgets budgets = allocate(c, layers, scores, result.closest);
+  const Budgets budgets =
+      References<AllocateReference>::of(c.settings).budgets(c, layers, scores, result.closest);
   std::vector<std::vector<int64_t>> before(owners, everything);
   size_t part = 0;
   for (size_t at = 0; at < c.layers.size(); ++at) {

@@ -27,8 +27,4 @@ double distance(double a, double b);
 Head select_head(const PolicyCase& c, const Scores& scores, int owner, int64_t b,
                  const std::vector<int64_t>& among, const Head* unconstrained, double& closest);
 
-/// b[layer that takes part][owner]; `scores` of those layers, `layers` their model indices.
-std::vector<std::vector<int64_t>> allocate(const PolicyCase& c, const std::vector<int>& layers,
-                                           const std::vector<Scores>& scores, double& closest);
-
 }  // namespace kvsim::reference

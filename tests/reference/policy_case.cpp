@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tests/reference/policy_reference.hpp"
+#include "tests/reference/kinds.hpp"
 
 namespace kvsim::reference {
 namespace {
@@ -14,7 +14,53 @@ Range range_of(const TraceInfo& info, const std::string& item) {
   return {std::stoll(item.substr(0, dash)), std::stoll(item.substr(dash + 1))};
 }
 
+std::vector<int64_t> from_to(int64_t begin, int64_t end) {
+  std::vector<int64_t> positions;
+  for (int64_t j = begin; j < end; ++j) positions.push_back(j);
+  return positions;
+}
+
+int64_t share_of_newest(const PolicyCase& c) {
+  return std::min(std::max<int64_t>(1, c.share("window", c.entries())), c.n());
+}
+
+std::vector<int64_t> spread(const PolicyCase& c, const Part&) {
+  const int64_t count = std::min(c.settings.count("spread_queries"), c.n());
+  std::vector<int64_t> positions;
+  for (int64_t r = 1; r <= count; ++r)
+    positions.push_back((Rational(r * c.n()) / Rational(count)).floor() - 1);
+  return positions;
+}
+
+std::vector<int64_t> future(const PolicyCase& c, const Part&) {
+  std::vector<int64_t> positions;
+  for (const int64_t j : c.info->query_position)
+    if (j >= c.n()) positions.push_back(j);
+  return positions;
+}
+
+const References<QueriesReference> queries{
+    {"none", {[](const PolicyCase&, const Part&) { return from_to(0, 0); }}},
+    {"window",
+     {.positions =
+          [](const PolicyCase&, const Part& part) {
+  return from_to(part.range.end - part.window, part.range.end);
+      },
+      .window = share_of_newest}},
+    {"last", {[](const PolicyCase& c, const Part&) {
+       return from_to(c.n() - std::min(c.settings.count("last_queries"), c.n()), c.n());
+     }}},
+    {"all", {[](const PolicyCase& c, const Part&) { return from_to(0, c.n()); }}},
+    {"spread", {spread}},
+    {"future", {future}},
+    };
+
 }  // namespace
+
+std::map<std::string, std::set<std::string>>& references() {
+  static std::map<std::string, std::set<std::string>> names;
+  return names;
+}
 
 Rational PolicyCase::ratio() const {
   return is_count() ? Rational(std::min<int64_t>(std::stoll(budget), n())) / Rational(n())
@@ -35,8 +81,8 @@ int64_t PolicyCase::share(const char* key, int64_t whole) const {
 }
 
 int64_t PolicyCase::window() const {
-  if (!settings.is("queries", "window")) return 0;
-  return std::min(std::max<int64_t>(1, share("window", entries())), n());
+  const auto& kind = References<QueriesReference>::of(settings);
+  return kind.window ? kind.window(*this) : 0;
 }
 
 bool PolicyCase::rescored() const {
@@ -72,32 +118,18 @@ std::vector<Range> PolicyCase::segments() const {
 std::vector<Part> parts_of(const PolicyCase& c) {
   const std::vector<Range> ranges = c.rescored() ? c.segments() : std::vector<Range>{{0, c.n()}};
   const auto count = static_cast<int64_t>(ranges.size());
+  const auto& kind = References<QueriesReference>::of(c.settings);
   const int64_t m = c.window();
   std::vector<Part> parts;
   for (int64_t k = 0; k < count; ++k) {
     Part part;
     part.range = ranges[static_cast<size_t>(k)];
-    int64_t first_query = c.n(), end_query = c.n();
-    if (c.settings.is("queries", "window")) {
+    if (kind.window) {
       int64_t own = count == 1 ? m : std::max<int64_t>(1, m / count);
       if (count > 1 && k == count - 1) own = std::max<int64_t>(1, m - (count - 1) * (m / count));
       part.window = std::min(own, part.range.size());
-      first_query = part.range.end - part.window;
-      end_query = part.range.end;
-    } else if (c.settings.is("queries", "last")) {
-      first_query = c.n() - std::min(c.settings.count("last_queries"), c.n());
-    } else if (c.settings.is("queries", "all")) {
-      first_query = 0;
     }
-    for (int64_t j = first_query; j < end_query; ++j) part.queries.push_back(j);
-    if (c.settings.is("queries", "spread")) {
-      const int64_t spread = std::min(c.settings.count("spread_queries"), c.n());
-      for (int64_t r = 1; r <= spread; ++r)
-        part.queries.push_back((Rational(r * c.n()) / Rational(spread)).floor() - 1);
-    }
-    if (c.settings.is("queries", "future"))
-      for (const int64_t j : c.info->query_position)
-        if (j >= c.n()) part.queries.push_back(j);
+    part.queries = kind.positions(c, part);
     for (int64_t i = part.range.begin; i < part.range.end - part.window; ++i)
       part.candidates.push_back(i);
     parts.push_back(std::move(part));

@@ -1,10 +1,9 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <stdexcept>
 
 #include "sim/core/random.hpp"
-#include "tests/reference/policy_smoothing.hpp"
+#include "tests/reference/kinds.hpp"
 #include "tests/reference/reference.hpp"
 #include "tests/support/random_trace.hpp"
 
@@ -69,13 +68,39 @@ Row lag(const PolicyCase& c, const LayerTrace& layer, int owner) {
   return x;
 }
 
-}  // namespace
+/// The same for every entry: `score` of its key.
+IndicatorReference of_keys(double (*score)(const Row& key)) {
+  return {.entries = [score](const PolicyCase& c, const LayerTrace& layer, int owner) {
+    Row x;
+    for (int64_t i = 0; i < c.n(); ++i) x.push_back(score(key(layer, c.kv_head(owner), i)));
+    return x;
+  }};
+}
 
-Row entry_scores(const PolicyCase& c, const LayerTrace& layer, int owner) {
-  const std::string& name = c.settings.text("indicator");
+Row position(const PolicyCase& c, const LayerTrace&, int) {
+  Row x;
+  for (int64_t i = 0; i < c.n(); ++i) x.push_back(static_cast<double>(i));
+  return x;
+}
+
+Row external(const PolicyCase& c, const LayerTrace& layer, int owner) {
+  Row x;
+  for (int64_t i = 0; i < c.n(); ++i) x.push_back(c.scores.at(layer.layer)(owner, i));
+  return x;
+}
+
+Row drawn(const PolicyCase& c, const LayerTrace& layer, int owner) {
+  Row x;
+  for (int64_t i = 0; i < c.n(); ++i)
+    x.push_back(uniform(c.seed, static_cast<uint64_t>(layer.layer), static_cast<uint64_t>(owner),
+                        static_cast<uint64_t>(i)));
+  return x;
+}
+
+/// Unlike the mean of the keys' directions.
+Row key_difference(const PolicyCase& c, const LayerTrace& layer, int owner) {
   const int kv_head = c.kv_head(owner);
-  if (name == "lag") return lag(c, layer, owner);
-  Row mean;  // of the keys' directions
+  Row mean;
   for (int64_t i = 0; i < c.n(); ++i) {
     Row k = key(layer, kv_head, i);
     const double norm = l2(k);
@@ -86,31 +111,22 @@ Row entry_scores(const PolicyCase& c, const LayerTrace& layer, int owner) {
   Row x;
   for (int64_t i = 0; i < c.n(); ++i) {
     const Row k = key(layer, kv_head, i);
-    if (name == "position")
-      x.push_back(static_cast<double>(i));
-    else if (name == "key-norm")
-      x.push_back(-l2(k));
-    else if (name == "external")
-      x.push_back(c.scores.at(layer.layer)(owner, i));
-    else if (name == "random")
-      x.push_back(uniform(c.seed, static_cast<uint64_t>(layer.layer), static_cast<uint64_t>(owner),
-                          static_cast<uint64_t>(i)));
-    else if (name == "key-difference") {
-      double dot = 0;
-      for (size_t d = 0; d < k.size(); ++d) dot += k[d] * mean[d];
-      const double norms = l2(k) * l2(mean);
-      x.push_back(norms > 0 ? -dot / norms : 0);
-    } else {
-      throw std::logic_error("indicator " + name);
-    }
+    double dot = 0;
+    for (size_t d = 0; d < k.size(); ++d) dot += k[d] * mean[d];
+    const double norms = l2(k) * l2(mean);
+    x.push_back(norms > 0 ? -dot / norms : 0);
   }
   return x;
 }
 
-bool has_queries(const PolicyCase& c) {
-  for (const char* name : {"position", "random", "key-norm", "key-difference", "lag", "external"})
-    if (c.settings.is("indicator", name)) return false;
-  return true;
-}
+const References<IndicatorReference> of_entries{
+    {"position", {.entries = position}},
+    {"key-norm", of_keys([](const Row& k) { return -l2(k); })},
+    {"key-difference", {.entries = key_difference}},
+    {"external", {.entries = external}},
+    {"random", {.entries = drawn}},
+    {"lag", {.entries = lag}},
+};
 
+}  // namespace
 }  // namespace kvsim::reference

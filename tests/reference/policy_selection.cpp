@@ -4,6 +4,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "tests/reference/kinds.hpp"
 #include "tests/reference/policy_allocation.hpp"
 
 namespace kvsim::reference {
@@ -86,9 +87,8 @@ std::vector<int64_t> candidates_of(const Scores& scores, Range range) {
 }
 
 /// stage1=mass: entries that hold most of the head's mean attention.
-std::vector<int64_t> forced_by_mass(const PolicyCase& c, const Scores& scores, int owner,
-                                    int64_t guarded) {
-  if (!c.settings.is("stage1", "mass")) return {};
+std::vector<int64_t> forced_by_mass(const Stage1Case& at) {
+  const auto& [c, scores, owner, range, guarded, whole, closest] = at;
   const Row& mass = scores.mean_attention[static_cast<size_t>(owner)];
   std::vector<int64_t> order = candidates_of(scores, {0, c.n()});
   std::sort(order.begin(), order.end(), Better{mass, mass, false});
@@ -99,7 +99,7 @@ std::vector<int64_t> forced_by_mass(const PolicyCase& c, const Scores& scores, i
                                                              : scores.window_bias);
   const int64_t m = c.window();
   const int64_t cap = std::max<int64_t>(0, (Rational(c.n() - m) * c.ratio() - Rational(m)).floor());
-  const int64_t most = std::min(cap, c.entries() - guarded);
+  const int64_t most = std::min(cap, c.entries() - static_cast<int64_t>(guarded.size()));
   std::vector<int64_t> forced;
   double sum = 0;
   for (const int64_t i : order) {
@@ -111,10 +111,8 @@ std::vector<int64_t> forced_by_mass(const PolicyCase& c, const Scores& scores, i
 }
 
 /// stage1=ratio: the best by the score before `weight`, protected entries first.
-std::vector<int64_t> forced_by_ratio(const PolicyCase& c, const Scores& scores, int owner,
-                                     Range range, const std::vector<int64_t>& guarded,
-                                     int64_t whole) {
-  if (!c.settings.is("stage1", "ratio")) return {};
+std::vector<int64_t> forced_by_ratio(const Stage1Case& at) {
+  const auto& [c, scores, owner, range, guarded, whole, closest] = at;
   const Rational phi = Rational::parse(c.settings.text("stage1_ratio"));
   int64_t places = (phi * Rational(whole)).floor();
   if (c.settings.is("rounding", "kvpress") && !c.is_count() &&
@@ -138,10 +136,8 @@ std::vector<int64_t> forced_by_ratio(const PolicyCase& c, const Scores& scores, 
 }
 
 /// stage1=token-class: what places are left for go to the classes in turn.
-std::vector<int64_t> forced_by_class(const PolicyCase& c, const Scores& scores, int owner,
-                                     Range range, const std::vector<int64_t>& guarded,
-                                     int64_t whole, double& closest) {
-  if (!c.settings.is("stage1", "token-class")) return {};
+std::vector<int64_t> forced_by_class(const Stage1Case& at) {
+  const auto& [c, scores, owner, range, guarded, whole, closest] = at;
   std::vector<int64_t> forced;
   for (const auto& set : class_sets(c, scores, owner, range, closest))
     for (const int64_t i : set)
@@ -189,6 +185,35 @@ std::vector<int64_t> fair_shares(const PolicyCase& c, int64_t b) {
   return shares;
 }
 
+/// debias: the first of two segments between its fair share and what it has unconstrained.
+std::vector<int64_t> debiased(const PolicyCase& c, int64_t b, const Head* unconstrained) {
+  std::vector<int64_t> shares = fair_shares(c, b);
+  if (!unconstrained) return shares;
+  const std::vector<Range> segments = c.segments();
+  int64_t before = 0;
+  for (const int64_t i : unconstrained->kept) before += segments[0].contains(i) ? 1 : 0;
+  const Rational lambda = Rational::parse(c.settings.text("debias_lambda"));
+  const int64_t first =
+      (lambda * Rational(shares[0]) + (Rational(1) - lambda) * Rational(before)).half_up();
+  shares[0] = std::clamp(first, std::max<int64_t>(0, b - segments[1].size()),
+                         std::min(b, segments[0].size()));
+  shares[1] = b - shares[0];
+  return shares;
+}
+
+const References<Stage1Reference> first_stages{
+    {"none", {}},
+    {"ratio", {forced_by_ratio}},
+    {"mass", {.forced = forced_by_mass, .before_allocation = true}},
+    {"token-class", {forced_by_class}},
+};
+
+const References<ConstrainReference> constraints{
+    {"none", {}},
+    {"fair", {[](const PolicyCase& c, int64_t b, const Head*) { return fair_shares(c, b); }}},
+    {"debias", {debiased}},
+};
+
 }  // namespace
 
 std::vector<std::vector<int64_t>> class_sets(const PolicyCase& c, const Scores& scores, int owner,
@@ -219,27 +244,24 @@ std::vector<Sure> sure_entries(const PolicyCase& c, const Scores& scores, int ow
   std::vector<Sure> all;
   const std::vector<Range> segments = c.segments();
   const std::vector<Part> parts = parts_of(c);
+  const auto& kind = References<Stage1Reference>::of(c.settings);
+  const auto forced_in = [&](Range range, const std::vector<int64_t>& guarded, int64_t whole) {
+    return kind.forced ? kind.forced({c, scores, owner, range, guarded, whole, closest})
+                       : std::vector<int64_t>{};
+  };
   if (c.rescored()) {
     for (size_t k = 0; k < parts.size(); ++k) {
       Sure sure;
       sure.guarded = protection(c, scores, owner, parts[k].range, k == 0, k + 1 == parts.size(),
                                 parts[k].window, shares[k]);
-      sure.forced = forced_by_ratio(c, scores, owner, parts[k].range, sure.guarded, shares[k]);
-      for (const int64_t i :
-           forced_by_class(c, scores, owner, parts[k].range, sure.guarded, shares[k], closest))
-        append(sure.forced, i);
+      if (!kind.before_allocation) sure.forced = forced_in(parts[k].range, sure.guarded, shares[k]);
       all.push_back(std::move(sure));
     }
     return all;
   }
   const std::vector<int64_t> guarded = protection(c, scores, owner, {0, c.n()}, true, true,
                                                   c.window(), c.entries());
-  std::vector<int64_t> forced = forced_by_mass(c, scores, owner,
-                                               static_cast<int64_t>(guarded.size()));
-  for (const int64_t i : forced_by_ratio(c, scores, owner, {0, c.n()}, guarded, b))
-    append(forced, i);
-  for (const int64_t i : forced_by_class(c, scores, owner, {0, c.n()}, guarded, b, closest))
-    append(forced, i);
+  const std::vector<int64_t> forced = forced_in({0, c.n()}, guarded, b);
   for (const Range& range : segments) {
     Sure sure;
     for (const int64_t i : guarded)
@@ -253,19 +275,8 @@ std::vector<Sure> sure_entries(const PolicyCase& c, const Scores& scores, int ow
 }
 
 std::vector<int64_t> shares_of(const PolicyCase& c, int64_t b, const Head* unconstrained) {
-  if (c.settings.is("constrain", "none")) return {b};
-  std::vector<int64_t> shares = fair_shares(c, b);
-  if (!c.settings.is("constrain", "debias") || !unconstrained) return shares;
-  const std::vector<Range> segments = c.segments();
-  int64_t before = 0;
-  for (const int64_t i : unconstrained->kept) before += segments[0].contains(i) ? 1 : 0;
-  const Rational lambda = Rational::parse(c.settings.text("debias_lambda"));
-  const int64_t first =
-      (lambda * Rational(shares[0]) + (Rational(1) - lambda) * Rational(before)).half_up();
-  shares[0] = std::clamp(first, std::max<int64_t>(0, b - segments[1].size()),
-                         std::min(b, segments[0].size()));
-  shares[1] = b - shares[0];
-  return shares;
+  const auto& kind = References<ConstrainReference>::of(c.settings);
+  return kind.shares ? kind.shares(c, b, unconstrained) : std::vector<int64_t>{b};
 }
 
 Head select_head(const PolicyCase& c, const Scores& scores, int owner, int64_t b,

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <stdexcept>
+
+#include "tests/reference/kinds.hpp"
 
 namespace kvsim::reference {
 namespace {
@@ -28,33 +29,49 @@ Row adaptive(const Settings& settings, const Row& row, Rational drift) {
   return out;
 }
 
-}  // namespace
-
-Row smoothed(const Settings& settings, const Row& row, Rational drift) {
-  const std::string& kind = settings.text("smooth");
-  if (kind == "none") return row;
-  if (kind.starts_with("aws")) return adaptive(settings, row, drift);
+/// Sum or largest of the k entries around each; `replicate`: the ends stand for what is outside.
+struct Pooled {
+  Row sum, most;
+};
+Pooled pooled(const Settings& settings, const Row& row, bool replicate) {
   const int64_t k = settings.count("kernel");
   const auto last = static_cast<int64_t>(row.size()) - 1;
-  Row out(row.size(), 0.0);
+  Pooled out;
   for (int64_t i = 0; i <= last; ++i) {
     double sum = 0, most = -INFINITY;
     for (int64_t x = i - k / 2; x <= i + k / 2; ++x) {
       const bool inside = x >= 0 && x <= last;
       if (inside) most = std::max(most, row[static_cast<size_t>(x)]);
-      if (inside)
-        sum += row[static_cast<size_t>(x)];
-      else if (kind == "avg-replicate")
-        sum += row[static_cast<size_t>(x < 0 ? 0 : last)];
+      if (inside || replicate) sum += row[static_cast<size_t>(std::clamp<int64_t>(x, 0, last))];
     }
-    out[static_cast<size_t>(i)] = kind == "max" ? most : sum / static_cast<double>(k);
-  }
-  if (kind == "avg-renormalized" && sum_of(row) != 0) {
-    const double factor = sum_of(row) / sum_of(out);
-    for (double& x : out) x *= factor;
+    out.sum.push_back(sum / static_cast<double>(k));
+    out.most.push_back(most);
   }
   return out;
 }
+
+Row renormalized(const Settings& settings, const Row& row, Rational) {
+  Row out = pooled(settings, row, false).sum;
+  if (sum_of(row) == 0) return out;
+  const double factor = sum_of(row) / sum_of(out);
+  for (double& x : out) x *= factor;
+  return out;
+}
+
+const References<SmoothReference> smooths{
+    {"none", {[](const Settings&, const Row& row, Rational) { return row; }}},
+    {"avg",
+     {[](const Settings& s, const Row& row, Rational) { return pooled(s, row, false).sum; }}},
+    {"avg-replicate",
+     {[](const Settings& s, const Row& row, Rational) { return pooled(s, row, true).sum; }}},
+    {"avg-renormalized", {renormalized}},
+    {"max",
+     {[](const Settings& s, const Row& row, Rational) { return pooled(s, row, false).most; }}},
+    {"aws", {.of = adaptive, .follows = SmoothReference::Follows::rows}},
+    {"aws-code", {.of = adaptive, .follows = SmoothReference::Follows::attention}},
+};
+
+}  // namespace
 
 Rational drift(const std::vector<Row>& rows, int64_t free) {
   const size_t m = rows.size();

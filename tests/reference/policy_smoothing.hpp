@@ -5,16 +5,9 @@
 
 namespace kvsim::reference {
 
-/// One row after `smooth` (5.5); `drift` is Delta, for the adaptive windows.
-Row smoothed(const Settings& settings, const Row& row, Rational drift);
-
 /// Delta = D_front - D_rear of the `free` best columns of each row; 0 when nothing is free or
 /// there is one row. Rows may differ in length (keys that each query sees).
 Rational drift(const std::vector<Row>& rows, int64_t free);
-
-/// X[i] of the indicators without queries, for one owner.
-Row entry_scores(const PolicyCase& c, const LayerTrace& layer, int owner);
-bool has_queries(const PolicyCase& c);  ///< the record's indicator is made of attention rows
 
 /// Fills what `stage1=mass` and the allocations over layers look at: mean attention of every
 /// owner, the two biases, entropy, variance, variance of the summed attention.

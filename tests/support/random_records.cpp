@@ -1,5 +1,7 @@
 #include "tests/support/random_records.hpp"
 
+#include <xxhash.h>
+
 #include <map>
 #include <set>
 
@@ -7,84 +9,26 @@
 #include "sim/core/random.hpp"
 #include "sim/policy/record.hpp"
 #include "sim/policy/record_rules.hpp"
-#include "sim/stages/kind.hpp"
 #include "sim/stages/parameter.hpp"
+#include "tests/reference/kinds.hpp"
 
 namespace kvsim::test {
 namespace {
 
+constexpr double kKindChanges = 0.5;    // chance that a stage leaves its default
+constexpr double kValueChanges = 0.35;  // the same for a parameter
+
+/// The dice of one record, thrown by the name of what they decide.
 class Dice {
  public:
-  explicit Dice(uint64_t seed) : seed_(seed) {}
-  double roll() { return uniform(seed_, 77, at_++, 3); }
-  template <class T>
-  const T& pick(const std::vector<T>& from) {
-    return from[static_cast<size_t>(roll() * static_cast<double>(from.size()))];
+  Dice(uint64_t seed, uint64_t record) : seed_(seed), record_(record) {}
+  double roll(const std::string& name) const {
+    return uniform(seed_, 77, record_, XXH3_64bits(name.data(), name.size()));
   }
 
  private:
-  uint64_t seed_;
-  uint64_t at_ = 0;
+  uint64_t seed_, record_;
 };
-
-/// Values to try of the parameters that are no kinds; keys that are missing keep their value.
-const std::map<std::string, std::vector<std::string>> kValues = {
-    {"tie", {"recent"}},
-    {"rounding", {"kvpress"}},
-    {"skip_layers", {"2"}},
-    {"order", {"asg", "ags", "sag", "sga", "gas", "gsa"}},
-    {"window", {"1", "2", "5", "9", "0.25", "0.5"}},
-    {"last_queries", {"1", "3", "11", "100"}},
-    {"spread_queries", {"1", "7", "100"}},
-    {"lag_block", {"2", "5", "7"}},
-    {"rehearsal_steps", {"1", "6", "100"}},
-    {"single_row", {"0", "1"}},
-    {"ema_alpha", {"0.1", "0.55", "1"}},
-    {"linear_newest", {"0.3", "2.5"}},
-    {"variance_weight", {"0", "3"}},
-    {"power", {"1", "2", "5"}},
-    {"kernel", {"1", "3", "7"}},
-    {"aws_beta", {"0.25", "0.93", "1", "2", "2.71", "7.3"}},
-    {"aws_min", {"1", "3"}},
-    {"prior_value", {"0", "0.01", "0.1"}},
-    {"prior_share", {"0", "0.3", "2"}},
-    {"weight_epsilon", {"0.05"}},
-    {"whitelist", {"13-15", "middle"}},
-    {"sinks", {"1", "3"}},
-    {"recent", {"2", "0.3"}},
-    {"first_layer_recent", {"4", "0.6"}},
-    {"std_keep", {"0.4"}},
-    {"stage1_ratio", {"0", "0.25", "0.8"}},
-    {"stage1_mass", {"0.5", "0.99"}},
-    {"stage1_bias", {"window"}},
-    {"protected_rank", {"layer-max"}},
-    {"class_frequent", {"0", "0.1"}},
-    {"class_local", {"0", "0.15"}},
-    {"class_recovery", {"0.5", "0.95"}},
-    {"ada_floor", {"0", "0.35", "1"}},
-    {"ada_total", {"product"}},
-    {"pyramid_beta", {"1", "3.5"}},
-    {"cosine_floor", {"0", "0.3"}},
-    {"cake_tau1", {"0.7"}},
-    {"cake_tau2", {"2"}},
-    {"streaming_share", {"0.3"}},
-    {"allocate_score", {"unweighted"}},
-    {"nested", {"yes"}},
-    {"joint_depth", {"0.5", "2"}},
-    {"fair_spans", {"head+tail", "middle+tail"}},
-    {"fair_rounding", {"remainder"}},
-    {"fair_scores", {"default"}},
-    {"debias_lambda", {"0", "0.3", "1"}},
-};
-
-/// Stages whose kinds are drawn, and how often they leave the default.
-const std::vector<std::pair<std::string, double>> kStages = {
-    {"queries", 0.5}, {"indicator", 0.8}, {"aggregate", 0.8}, {"smooth", 0.6},
-    {"group", 0.5},   {"prior", 0.4},     {"weight", 0.4},    {"normalize", 0.4},
-    {"stage1", 0.3},  {"allocate", 0.6},  {"constrain", 0.3}};
-
-/// Kinds that no typed record may choose.
-const std::set<std::string> kReserved = {"queries=future", "aggregate=each", "allocate=everything"};
 
 /// Combinations whose meaning the rules leave open.
 bool unclear(const Settings& s) {
@@ -95,49 +39,78 @@ bool unclear(const Settings& s) {
          (s.is("protected_rank", "layer-max") && !s.is("whitelist", "none"));
 }
 
-bool allowed(const std::string& text) {
+/// Appends cells to a record if it may have them.
+bool extend(std::string& text, const std::string& cells) {
   try {
-    return !unclear(Record::parse(text).settings);
+    if (unclear(Record::parse(text + cells).settings)) return false;
   } catch (const Error&) {
     return false;
   }
+  text += cells;
+  return true;
 }
 
-std::string random_kinds(Dice& dice) {
-  std::string text = "snapkv";
-  if (dice.roll() < 0.3) text += ",granularity=query";
-  for (const auto& [stage, often] : kStages) {
-    if (dice.roll() >= often) continue;
-    std::vector<const KindInfo*> kinds = kinds_of_stage(stage);
-    // The tests also hold the example of CONTRIBUTING.md, which the reference does not know.
-    std::erase_if(kinds, [](const KindInfo* k) { return k->name.starts_with("example-"); });
-    const std::string kind = dice.pick(kinds)->name;
-    if (kReserved.contains(stage + "=" + kind)) continue;
-    std::string cell = "," + stage + "=" + kind;
-    if (kind == "debias") cell += ",fair_spans=head+tail";
-    if (kind == "external") cell += ",scores=FILE";
-    if (kind == "duo" || kind == "table") cell += ",table=FILE";
-    if (allowed(text + cell)) text += cell;
+/// What a record needs to choose a kind: the files that it reads, and what it is tested with.
+std::string cells_of(const KindInfo& kind) {
+  std::string cells = "," + kind.stage + "=" + kind.name;
+  if (!kind.test_with.empty()) cells += "," + kind.test_with;
+  for (const std::string& key : kind.keys)
+    if (parameter_of(key).is_file) cells += "," + key + "=FILE";
+  return cells;
+}
+
+std::vector<std::string> values_of(const Parameter& p) {
+  if (!p.test_values.empty()) return p.test_values;
+  if (p.type == ValueType::flag) return {"yes", "no"};
+  return p.type == ValueType::word ? p.words : std::vector<std::string>{};
+}
+
+/// `text`: what it begins with; stages of `fixed` are chosen already.
+std::string random_record(const Dice& dice, std::string text, const std::string& fixed,
+                          const DrawnKinds& drawn) {
+  for (const Parameter* p : parameters()) {
+    if (p->type != ValueType::kind || p->key == fixed || dice.roll(p->key) >= kKindChanges)
+      continue;
+    std::map<double, const KindInfo*, std::greater<>> kinds;
+    for (const KindInfo* kind : kinds_of_stage(p->key))
+      if (drawn(*kind)) kinds[dice.roll(p->key + "=" + kind->name)] = kind;
+    for (const auto& [roll, kind] : kinds)
+      if (extend(text, cells_of(*kind))) break;
+  }
+  for (const Parameter* p : parameters()) {
+    const std::vector<std::string> values = values_of(*p);
+    if (values.empty() || dice.roll(p->key) >= kValueChanges) continue;
+    const double which = dice.roll(p->key + ", its value") * static_cast<double>(values.size());
+    if (text.find("," + p->key + "=") == std::string::npos)
+      extend(text, "," + p->key + "=" + values[static_cast<size_t>(which)]);
   }
   return text;
 }
 
 }  // namespace
 
-std::vector<std::string> random_records(size_t count, uint64_t seed) {
-  Dice dice(seed);
-  std::set<std::string> found;
+bool has_reference(const KindInfo& kind) {
+  const auto stage = reference::references().find(kind.stage);
+  return stage != reference::references().end() && stage->second.contains(kind.name);
+}
+
+std::vector<std::string> random_records(size_t count, uint64_t seed, const DrawnKinds& drawn) {
   std::vector<std::string> records;
-  while (records.size() < count) {
-    std::string text = random_kinds(dice);
-    for (const auto& [key, values] : kValues) {
-      if (dice.roll() >= 0.35) continue;
-      const std::string cell = "," + key + "=" + dice.pick(values);
-      if (allowed(text + cell)) text += cell;
-    }
-    if (allowed(text) && found.insert(text).second) records.push_back(text);
-  }
+  for (size_t at = 0; at < count; ++at)
+    records.push_back(random_record(Dice(seed, at), "snapkv", "", drawn));
   return records;
+}
+
+std::vector<std::string> random_records_with(const KindInfo& kind, size_t count, uint64_t seed) {
+  const std::string name = kind.stage + "=" + kind.name;
+  std::set<std::string> records;
+  for (size_t at = 0; records.size() < count && at < 4 * count; ++at) {
+    std::string begin = "snapkv";
+    if (!extend(begin, cells_of(kind))) continue;
+    records.insert(random_record(Dice(seed + XXH3_64bits(name.data(), name.size()), at), begin,
+                                 kind.stage, has_reference));
+  }
+  return {records.begin(), records.end()};
 }
 
 }  // namespace kvsim::test

@@ -12,7 +12,8 @@ const Declare ema_alpha{{.key = "ema_alpha",
                          .meaning = "weight of the newest row (ReST-KV Eq. 9)",
                          .low = 0,
                          .high = 1,
-                         .low_open = true}};
+                         .low_open = true,
+                         .test_values = {"0.1", "0.55", "1"}}};
 
 }  // namespace keys
 

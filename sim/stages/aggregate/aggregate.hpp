@@ -55,6 +55,7 @@ class SlotStatistic : public Aggregation {
 class Aggregate : public Kind {
  public:
   using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }  // sees no budget
   /// A kind overrides `follow`, or, where it cannot go on from step to step, `start`. Both, where
   /// going on is another computation: over the last rows alone, say.
   virtual std::unique_ptr<Aggregation> start(const Settings& settings, int64_t rows,

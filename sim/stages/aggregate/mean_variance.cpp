@@ -11,7 +11,8 @@ const Declare variance_weight{{.key = "variance_weight",
                                .type = ValueType::real,
                                .fallback = "200",
                                .meaning = "gamma: how much the variance over queries counts",
-                               .low = 0}};
+                               .low = 0,
+                               .test_values = {"0", "3"}}};
 
 /// Running mean and squared deviations (Welford), stable for rows that hardly differ.
 class MeanAndVariance : public Aggregation {

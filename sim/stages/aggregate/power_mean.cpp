@@ -14,7 +14,8 @@ const Declare exponent{
      .type = ValueType::count,
      .fallback = "4",
      .meaning = "exponent of the power mean: 1 is the mean, large ones the maximum",
-     .low = 1}};
+     .low = 1,
+     .test_values = {"1", "2", "5"}}};
 
 double raised(double x, int64_t power) {
   double result = 1;

@@ -68,8 +68,6 @@ class Allocate : public Kind {
   virtual bool keeps_everything() const { return false; }    ///< nothing is ever evicted
   /// Do all heads together get exactly layers * heads * B?
   virtual bool spends_budget() const { return true; }
-  /// Is what a head gets at a budget part of what it gets at every larger one?
-  virtual bool nests() const { return false; }
   /// Protected and forced entries have no guarantee but a score, and stand by position among each
   /// other.
   virtual bool lets_protected_compete(const Settings&) const { return false; }

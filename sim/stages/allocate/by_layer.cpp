@@ -16,10 +16,11 @@ const Declare nested{{.key = "nested",
                       .fallback = "no",
                       .meaning = "a layer chooses among what the layer before kept",
                       .always = true,
-                      .only_with = {{"group", [](const Kind& kind) {
-                                       return dynamic_cast<const Group&>(kind).span() ==
-                                              GroupSpan::layer;
-                                     }}}}};
+                      .only_with = {{"group",
+                                     [](const Kind& kind) {
+  return dynamic_cast<const Group&>(kind).span() == GroupSpan::layer;
+                                     }}},
+                      .nests = nests_at_default}};
 
 }  // namespace keys
 
@@ -35,13 +36,15 @@ const Declare pyramid_beta{{.key = "pyramid_beta",
                             .type = ValueType::real,
                             .fallback = "20",
                             .meaning = "the last layer keeps 1/beta of the mean",
-                            .low = 1}};
+                            .low = 1,
+                            .test_values = {"1", "3.5"}}};
 const Declare cosine_floor{{.key = "cosine_floor",
                             .place = 705,
                             .type = ValueType::real,
                             .fallback = "0.8",
                             .meaning = "least value of the cosine profile",
-                            .high = 1}};
+                            .high = 1,
+                            .test_values = {"0", "0.3"}}};
 
 Table<int64_t> same_for_owners(const AllocationRequest& request,
                                const std::vector<int64_t>& per_layer) {
@@ -62,7 +65,7 @@ Table<int64_t> by_layer(const AllocationRequest& request, const Rule& rule) {
 class Uniform : public Allocate {
  public:
   Uniform() : Allocate({"allocate", "uniform", "B for every head", "", {}}) {}
-  bool nests() const override { return true; }
+  bool nests(const Settings&) const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     return by_layer(request, [&](int) { return request.budget; });
   }

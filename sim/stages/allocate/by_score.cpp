@@ -25,7 +25,8 @@ const Declare ada_floor{{.key = "ada_floor",
                          .type = ValueType::real,
                          .fallback = "0.2",
                          .meaning = "share of B that every head gets for sure",
-                         .high = 1}};
+                         .high = 1,
+                         .test_values = {"0", "0.35", "1"}}};
 const Declare ada_total{{.key = "ada_total",
                          .place = 703,
                          .type = ValueType::word,
@@ -39,7 +40,8 @@ const Declare joint_depth{{.key = "joint_depth",
                            .type = ValueType::real,
                            .fallback = "0",
                            .meaning = "scores of layer l of L count exp(-joint_depth l/L) times",
-                           .low = 0}};
+                           .low = 0,
+                           .test_values = {"0.5", "2"}}};
 
 /// One head's entries in the order in which it would keep them: that of their offers.
 struct Queue {

@@ -17,14 +17,16 @@ const Declare cake_tau1{{.key = "cake_tau1",
                          .fallback = "1.6",
                          .meaning = "temperature of the attention's entropy",
                          .low = 0,
-                         .low_open = true}};
+                         .low_open = true,
+                         .test_values = {"0.7"}}};
 const Declare cake_tau2{{.key = "cake_tau2",
                          .place = 707,
                          .type = ValueType::real,
                          .fallback = "0.6",
                          .meaning = "temperature of the attention's variance over time",
                          .low = 0,
-                         .low_open = true}};
+                         .low_open = true,
+                         .test_values = {"2"}}};
 
 /// Entropy of the attention on the candidates and its variance over the observing queries.
 class Preference : public RowStatistic {

@@ -17,7 +17,8 @@ const Declare class_recovery{{.key = "class_recovery",
                               .meaning = "share of its attention that a head's classes recover at "
                                          "least; none: as the budget asks",
                               .high = 1,
-                              .may_be_none = true}};
+                              .may_be_none = true,
+                              .test_values = {"0.5", "0.95"}}};
 
 constexpr size_t kSets = 5;      // special, + punctuation, + frequent, + local, everything
 constexpr double kEqual = 1e-9;  // shares closer than this are one

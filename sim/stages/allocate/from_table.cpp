@@ -22,7 +22,8 @@ const Declare streaming_share{{.key = "streaming_share",
                                .fallback = "none",
                                .meaning = "share of heads that stream; none: as the budget asks",
                                .high = 1,
-                               .may_be_none = true}};
+                               .may_be_none = true,
+                               .test_values = {"0.3"}}};
 
 Table<double> read(const AllocationRequest& request) {
   return request.files->table(request.settings->text(table), request.model_layers, request.owners);

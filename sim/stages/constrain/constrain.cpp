@@ -34,7 +34,8 @@ const Declare fair_spans{{.key = "fair_spans",
                           .fallback = "all",
                           .meaning = "spans that cut the prompt into segments, joined by +",
                           .unit = "spans",
-                          .fault = span_list_fault}};
+                          .fault = span_list_fault,
+                          .test_values = {"head+tail", "middle+tail"}}};
 const Declare fair_rounding{{.key = "fair_rounding",
                              .place = 803,
                              .type = ValueType::word,
@@ -46,7 +47,8 @@ const Declare debias_lambda{{.key = "debias_lambda",
                              .type = ValueType::real,
                              .fallback = "0.5",
                              .meaning = "0: shares of the unconstrained record, 1: fair shares",
-                             .high = 1}};
+                             .high = 1,
+                             .test_values = {"0", "0.3", "1"}}};
 
 enum class FairRounding { floor, remainder };  // words of fair_rounding
 
@@ -177,7 +179,9 @@ class Debias : public Constrain {
                    "segments",
                    "Pitfalls Appendix G",
                    {"fair_spans", "fair_rounding", "fair_scores", "debias_lambda"},
-                   "2 spans"}) {}
+                   "2 spans",
+                   "",
+                   "fair_spans=head+tail"}) {}
   bool compares_with_unconstrained(const Settings&) const override { return true; }
   bool keeps_scores(const Settings& settings) const override {
     return settings.real(debias_lambda) == 0 || Constrain::keeps_scores(settings);

@@ -32,6 +32,7 @@ class Constrain : public Kind {
   using Kind::Kind;
   virtual bool cuts() const { return true; }
   bool goes_on() const override { return !cuts(); }
+  bool nests(const Settings&) const override { return !cuts(); }
   virtual bool compares_with_unconstrained(const Settings&) const { return false; }
   /// Scores come from the unconstrained record whatever `fair_scores` says.
   virtual bool keeps_scores(const Settings& settings) const {

@@ -35,6 +35,7 @@ class Estimates {
 class ScoreEstimate : public Kind {
  public:
   using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }  // nothing is chosen by it
   /// How many of the last prompt queries it starts from, at most; shares multiply B.
   virtual int64_t rows(const Settings& settings, int64_t budget) const = 0;
   /// Budgets with as many rows start alike.

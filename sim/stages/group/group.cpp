@@ -30,7 +30,15 @@ void add_mean(int index, int count, std::span<const double> head, std::span<doub
 
 class NoGroup : public Group {
  public:
-  NoGroup() : Group({"group", "none", "every query head for itself (granularity=query)", "", {}}) {}
+  NoGroup()
+      : Group({"group",
+               "none",
+               "every query head for itself (granularity=query)",
+               "",
+               {},
+               "",
+               "",
+               "granularity=query"}) {}
   GroupSpan span() const override { return GroupSpan::head; }
   void add(int, int, std::span<const double> head, std::span<double> out) const override {
     std::copy(head.begin(), head.end(), out.begin());

@@ -12,6 +12,7 @@ enum class GroupSpan { head, kv_group, layer };
 class Group : public Kind {
  public:
   using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }  // sees no budget
   virtual GroupSpan span() const { return GroupSpan::kv_group; }
   /// Is the group of summed rows the sum of grouped rows?
   virtual bool linear() const { return true; }

@@ -98,6 +98,7 @@ struct SlotToScore {
 class Indicator : public Kind {
  public:
   using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }  // sees no budget
   virtual Axes axes() const = 0;
   virtual bool needs_logits() const { return false; }
   virtual bool needs_outputs() const { return false; }

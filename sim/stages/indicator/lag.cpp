@@ -17,7 +17,8 @@ const Declare lag_block{{.key = "lag_block",
                          .fallback = "128",
                          .meaning = "tokens of a block that is compared with the next one",
                          .unit = "entries",
-                         .low = 2}};
+                         .low = 2,
+                         .test_values = {"2", "5", "7"}}};
 
 /// Softmax over the tokens of a block of the standard deviation over channels, after each channel
 /// was scaled by its minimum and maximum in the following block (LagKV Eq. 2-6).

@@ -17,7 +17,8 @@ const Declare rehearsal_steps{{.key = "rehearsal_steps",
                                .fallback = "128",
                                .meaning = "length of the pieces that stand in for what follows",
                                .unit = "tokens",
-                               .low = 1}};
+                               .low = 1,
+                               .test_values = {"1", "6", "100"}}};
 
 /// Attention on the prompt if pieces of the prompt were written once more after it: the query at j
 /// stands at n + j mod H and sees the prompt's keys from there, and beside them, as near as they

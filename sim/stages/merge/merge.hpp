@@ -86,6 +86,7 @@ class Merge : public Kind {
   /// Logits must be linear in the key: no softcap.
   virtual bool needs_linear_logits() const { return estimates() != EstimateLines::none; }
   virtual bool replaces_selection() const { return false; }
+  bool nests(const Settings&) const override { return !replaces_selection(); }
   /// Bounds of KeepKV's Theorem 5 that are about this kind, read by `heads` query heads.
   virtual std::vector<std::string> bounds(int /*heads*/) const { return {}; }
   virtual Clusters cluster(const ClusterRequest&) const { return {}; }

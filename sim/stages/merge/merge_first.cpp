@@ -16,7 +16,8 @@ const Declare merge_order{{.key = "merge_order",
                            .fallback = "evict-first",
                            .meaning = "evicted entries join kept ones, or entries alike join each "
                                       "other before any is evicted",
-                           .words = {"evict-first", "merge-first"}}};
+                           .words = {"evict-first", "merge-first"},
+                           .nests = nests_at_default}};
 
 }  // namespace keys
 

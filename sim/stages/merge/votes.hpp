@@ -10,7 +10,8 @@ namespace kvsim {
 class Votes : public Kind {
  public:
   using Kind::Kind;
-  virtual bool weighs() const { return true; }  ///< lambda can differ from 0
+  bool nests(const Settings&) const override { return true; }  // nothing is chosen by it
+  virtual bool weighs() const { return true; }                 ///< lambda can differ from 0
   /// lambda of a slot for head x of its owner's.
   virtual double log_weight(const SlotCache& cache, int64_t slot, int x) const = 0;
   /// Weight of a slot when its statistic is averaged with another's.

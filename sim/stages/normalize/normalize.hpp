@@ -8,6 +8,7 @@ namespace kvsim {
 class Normalize : public Kind {
  public:
   using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }  // sees no budget
   virtual bool changes_nothing() const { return false; }
   /// Is every entry divided by a sum of its own? Other sums leave a head's order as it is.
   virtual bool per_entry() const { return false; }

@@ -11,7 +11,8 @@ const Declare prior_share{{.key = "prior_share",
                            .type = ValueType::real,
                            .fallback = "0.5",
                            .meaning = "the floor as a share of the head's mean score",
-                           .low = 0}};
+                           .low = 0,
+                           .test_values = {"0", "0.3", "2"}}};
 
 class MeanShare : public Prior {
  public:

@@ -19,7 +19,8 @@ const Declare prior_value{{.key = "prior_value",
                            .fallback = "0.0001",
                            .meaning = "the constant floor",
                            .unit = "score",
-                           .low = 0}};
+                           .low = 0,
+                           .test_values = {"0", "0.01", "0.1"}}};
 
 class NoPrior : public Prior {
  public:

@@ -10,6 +10,7 @@ namespace kvsim {
 class Prior : public Kind {
  public:
   using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }  // sees no budget
   virtual bool changes_nothing() const { return false; }
   bool goes_on() const override { return changes_nothing(); }
   virtual void apply(const Settings& settings, std::span<double> scores) const = 0;

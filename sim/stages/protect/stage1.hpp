@@ -30,6 +30,7 @@ class Stage1 : public Kind {
   using Kind::Kind;
   virtual bool forces_nothing() const { return false; }
   bool goes_on() const override { return forces_nothing(); }
+  bool nests(const Settings&) const override { return forces_nothing(); }
   virtual bool uses_unweighted() const { return false; }
   virtual bool uses_mass() const { return false; }
   virtual bool uses_token_classes() const { return false; }  ///< of ScoredLayer

@@ -15,13 +15,15 @@ const Declare class_frequent{{.key = "class_frequent",
                               .type = ValueType::real,
                               .fallback = "0.3",
                               .meaning = "share of n: entries of most attention (FastGen)",
-                              .high = 1}};
+                              .high = 1,
+                              .test_values = {"0", "0.1"}}};
 const Declare class_local{{.key = "class_local",
                            .place = 611,
                            .type = ValueType::real,
                            .fallback = "0.3",
                            .meaning = "share of n: newest entries (FastGen)",
-                           .high = 1}};
+                           .high = 1,
+                           .test_values = {"0", "0.15"}}};
 
 bool is_blank(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
 

@@ -25,6 +25,7 @@ struct QuantizedCount {
 class Quantize : public Kind {
  public:
   using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }  // nothing is chosen by it
   virtual bool changes_entries() const { return true; }
   bool goes_on() const override { return !changes_entries(); }
   /// Replaces k [b][d] and v [b][dv] by what their codes stand for, in float32 arithmetic.

@@ -20,14 +20,16 @@ const Declare window_key{{.key = "window",
                           .fallback = "32",
                           .meaning = "newest entries that observe and are protected",
                           .unit = "entries",
-                          .low = 1}};
+                          .low = 1,
+                          .test_values = {"1", "2", "5", "9", "0.25", "0.5"}}};
 const Declare last_queries{{.key = "last_queries",
                             .place = 513,
                             .type = ValueType::count,
                             .fallback = "400",
                             .meaning = "how many of the last queries observe",
                             .unit = "queries",
-                            .low = 1}};
+                            .low = 1,
+                            .test_values = {"1", "3", "11", "100"}}};
 
 std::vector<int64_t> positions_of(Range range) {
   std::vector<int64_t> positions(static_cast<size_t>(range.size()));
@@ -47,7 +49,8 @@ void observe_part(Range all, Segment& segment) {
 
 class NoQueries : public Queries {
  public:
-  NoQueries() : Queries({"queries", "none", "no query observes", "", {}}) {}
+  NoQueries()
+      : Queries({"queries", "none", "no query observes", "", {}, "", "", "indicator=position"}) {}
   bool observes() const override { return false; }
   void observe(const Settings&, int64_t, const TraceInfo&, Segment& segment) const override {
     segment.candidates = segment.range;
@@ -65,9 +68,7 @@ class WindowQueries : public Queries {
                  {"window"},
                  "queries n-m..n-1"}) {}
   bool has_window() const override { return true; }
-  bool follows_budget(const Settings& settings) const override {
-    return settings.is_fraction(window_key);
-  }
+  bool nests(const Settings& settings) const override { return !settings.is_fraction(window_key); }
   int64_t window(const Settings& settings, int64_t budget, int64_t entries) const override {
     return std::min(std::max<int64_t>(1, settings.share(window_key, budget)), entries);
   }

@@ -22,7 +22,8 @@ class Queries : public Kind {
   virtual bool observes_all() const { return false; }  ///< every prompt query is one
   /// The newest entries observe, and are protected.
   virtual bool has_window() const { return false; }
-  virtual bool follows_budget(const Settings&) const { return false; }  ///< m depends on B
+  /// A kind with a window says itself how that depends on the budget.
+  bool nests(const Settings&) const override { return !has_window(); }
 };
 
 }  // namespace kvsim

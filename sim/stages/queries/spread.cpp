@@ -12,7 +12,8 @@ const Declare spread_queries{{.key = "spread_queries",
                               .fallback = "256",
                               .meaning = "how many queries observe, evenly over the prompt",
                               .unit = "queries",
-                              .low = 1}};
+                              .low = 1,
+                              .test_values = {"1", "7", "100"}}};
 
 class SpreadQueries : public Queries {
  public:

@@ -12,6 +12,7 @@ extern const Declare period, evict_batch;
 class Schedule : public Kind {
  public:
   using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }  // nothing is chosen by it
   virtual bool once() const { return false; }      ///< one compression, then never again
   virtual bool per_step() const { return false; }  ///< a set chosen anew at each later step
   virtual bool decodes() const { return false; }   ///< slots leave at every later step

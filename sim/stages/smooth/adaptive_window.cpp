@@ -15,7 +15,8 @@ const Declare aws_beta{{.key = "aws_beta",
                         .meaning = "drift per step of the adaptive window's width and shift",
                         .unit = "tokens",
                         .low = 0,
-                        .low_open = true}};
+                        .low_open = true,
+                        .test_values = {"0.25", "0.93", "1", "2", "2.71", "7.3"}}};
 const Declare aws_min{{.key = "aws_min",
                        .place = 554,
                        .type = ValueType::count,
@@ -23,7 +24,8 @@ const Declare aws_min{{.key = "aws_min",
                        .meaning = "least width of the adaptive window",
                        .unit = "entries",
                        .low = 1,
-                       .odd = true}};
+                       .odd = true,
+                       .test_values = {"1", "3"}}};
 
 /// A window that reaches further than this beyond the edges adds them as products: adding each
 /// column by itself would take as long as the window is wide, which no drift bounds.

@@ -20,7 +20,8 @@ const Declare kernel{{.key = "kernel",
                       .meaning = "width of the pooling",
                       .unit = "entries",
                       .low = 1,
-                      .odd = true}};
+                      .odd = true,
+                      .test_values = {"1", "3", "7"}}};
 
 class NoSmoothing : public Smooth {
  public:
@@ -93,7 +94,10 @@ class AverageRenormalized : public Smooth {
                 "avg-renormalized",
                 "`avg`, each row scaled back to its sum before",
                 "DefensiveKV code",
-                {"kernel"}}) {}
+                {"kernel"},
+                "",
+                "",
+                "order=sag"}) {}
   bool only_before_aggregate() const override { return true; }
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {

@@ -20,6 +20,8 @@ class Smooth : public Kind {
   using Kind::Kind;
   virtual bool only_before_aggregate() const { return false; }
   virtual Drift drift() const { return Drift::none; }
+  /// What it follows are the best entries of the budget at hand.
+  bool nests(const Settings&) const override { return drift() == Drift::none; }
   /// `drift` is Delta = D_front - D_rear; of no rows for kinds that do not follow one.
   virtual void apply(const Settings& settings, const PositionDrift& drift,
                      std::span<const double> in, std::span<double> out) const = 0;

@@ -15,7 +15,8 @@ const Declare weight_epsilon{{.key = "weight_epsilon",
                               .fallback = "0",
                               .meaning = "added to the score before it is multiplied",
                               .unit = "score",
-                              .low = 0}};
+                              .low = 0,
+                              .test_values = {"0.05"}}};
 
 }  // namespace keys
 

@@ -14,6 +14,7 @@ extern const Declare weight_epsilon;
 class Weight : public Kind {
  public:
   using Kind::Kind;
+  bool nests(const Settings&) const override { return true; }  // sees no budget
   virtual bool changes_nothing() const { return false; }
   /// w of a slot with this value, read by `heads`; each `outputs` is W^h of one of them, [dv][D].
   virtual double of_value(std::span<const float> value,

@@ -157,7 +157,11 @@ TEST_CASE("what oracles allocate and force by looks ahead as they do") {
 TEST_CASE("random records keep what the naive reference keeps") {
   Tally tally;
   const auto all = runs();
-  const std::vector<std::string> records = test::random_records(250, 1);
+  std::vector<std::string> records = test::random_records(250, 1);
+  for (const KindInfo* kind : all_kinds())
+    if (test::has_reference(*kind))
+      for (std::string& text : test::random_records_with(*kind, 2, 1))
+        records.push_back(std::move(text));
   for (size_t at = 0; at < records.size(); ++at)
     compare(*all[at % all.size()], records[at], {"0.04", "0.4", "7"}, tally);
   CHECK(tally.too_close * 20 < tally.compared);
