@@ -267,3 +267,5 @@ void Tensor::read(int64_t a, int64_t b0, int64_t b1, float* out) const {
 }
 
 }  // namespace kvsim
+
+#undef KVSIM_X86

@@ -149,6 +149,20 @@ const std::vector<Preset> kPresets = {
      "kvsim"},
 };
 
+#undef KEYS_ONLY
+#undef SNAPKV
+#undef KVPRESS
+#undef DEFENSIVE
+#undef DEFENSIVE_CODE
+#undef CRITICAL
+#undef CAKE
+#undef RESTKV
+#undef REHEARSAL
+#undef FUTURE
+#undef PYRAMID_WINDOW
+#undef CAM
+#undef D2O
+
 }  // namespace
 
 const std::vector<Preset>& presets() { return kPresets; }

@@ -122,6 +122,44 @@ TEST_CASE("source files have at most 500 lines, lines of C++ at most 100 columns
   CHECK(seen > 200);
 }
 
+/// Files of a folder are compiled as one: what a macro of one means must end with it.
+TEST_CASE("macros of a source file end with it", "[sources]") {
+  static const std::regex defines(R"(^#\s*define\s+(\w+))"), ends(R"(^#\s*undef\s+(\w+))");
+  size_t seen = 0;
+  for (const char* folder : {"sim/core", "sim/stages", "sim/policy", "sim/replay", "analysis", "io",
+                             "run", "cli", "tests/contract", "tests/reference", "tests/sim"})
+    for (const fs::path& file : sources_below(folder, {".cpp"})) {
+      std::set<std::string> open;
+      std::smatch found;
+      for (const std::string& line : lines_of(kRoot / file)) {
+        if (std::regex_search(line, found, defines)) open.insert(found[1]), ++seen;
+        if (std::regex_search(line, found, ends)) open.erase(found[1]);
+      }
+      CAPTURE(file.generic_string(), open);
+      CHECK(open.empty());
+    }
+  CHECK(seen > 0);
+}
+
+/// Kinds of one folder look alike: the names of each are in a namespace of its file.
+TEST_CASE("kinds are registered in a namespace of their file", "[sources]") {
+  size_t seen = 0;
+  for (const fs::path& file : sources_below("sim/stages", {".cpp"})) {
+    const std::vector<std::string> lines = lines_of(kRoot / file);
+    const std::string own = "namespace kvsim::stages::" + file.parent_path().filename().string() +
+                            "::" + file.stem().string() + " {";
+    bool inside = false;
+    for (const std::string& line : lines) {
+      if (line == own) inside = true;
+      if (!line.starts_with("const Register<")) continue;
+      ++seen;
+      CAPTURE(file.generic_string(), line, own);
+      CHECK(inside);
+    }
+  }
+  CHECK(seen > 60);
+}
+
 /// Names of all presets and kinds; not `none` and `all`, which keys of other types take, too.
 std::set<std::string> names_in_tables() {
   std::set<std::string> names;

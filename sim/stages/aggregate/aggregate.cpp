@@ -17,6 +17,9 @@ const Declare ema_alpha{{.key = "ema_alpha",
 
 }  // namespace keys
 
+}  // namespace kvsim
+
+namespace kvsim::stages::aggregate::aggregate {
 namespace {
 
 const Declare aggregate{{.key = "aggregate",
@@ -27,4 +30,4 @@ const Declare aggregate{{.key = "aggregate",
                          .only_with = {scores_rows_if}}};
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::aggregate::aggregate

@@ -3,7 +3,7 @@
 
 #include "sim/stages/aggregate/aggregate.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::aggregate::each {
 namespace {
 
 /// Keeps the newest row: with schedule=per-step the replay folds one row at a time.
@@ -38,4 +38,4 @@ class Each : public Aggregate {
 const Register<Aggregate, Each> each;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::aggregate::each

@@ -1,7 +1,7 @@
 #include "sim/stages/aggregate/slot_statistics.hpp"
 #include "sim/stages/notes.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::aggregate::ema {
 namespace {
 
 /// e_1 = X_1; e_k = alpha X_k + (1 - alpha) e_{k-1} (ReST-KV Eq. 9).
@@ -29,4 +29,4 @@ const DeclareNote ema_note{
                 "alpha)^(S_w - 1)"}};
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::aggregate::ema

@@ -5,7 +5,7 @@
 #include "sim/stages/aggregate/weighted_sum.hpp"
 #include "sim/stages/parameter.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::aggregate::linear_kinds {
 namespace {
 
 const Declare single_row{{.key = "single_row",
@@ -169,4 +169,4 @@ class EmaInverse : public Aggregate {
 const Register<Aggregate, EmaInverse> ema_inverse;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::aggregate::linear_kinds

@@ -1,6 +1,6 @@
 #include "sim/stages/aggregate/slot_statistics.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::aggregate::max {
 namespace {
 
 class Max : public Aggregate {
@@ -19,4 +19,4 @@ class Max : public Aggregate {
 const Register<Aggregate, Max> max;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::aggregate::max

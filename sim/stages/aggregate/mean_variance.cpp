@@ -3,7 +3,7 @@
 #include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/parameter.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::aggregate::mean_variance {
 namespace {
 
 const Declare variance_weight{{.key = "variance_weight",
@@ -59,4 +59,4 @@ class MeanVariance : public Aggregate {
 const Register<Aggregate, MeanVariance> mean_variance;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::aggregate::mean_variance

@@ -5,7 +5,7 @@
 #include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/parameter.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::aggregate::power_mean {
 namespace {
 
 const Declare exponent{
@@ -61,4 +61,4 @@ class PowerMean : public Aggregate {
 const Register<Aggregate, PowerMean> power_mean;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::aggregate::power_mean

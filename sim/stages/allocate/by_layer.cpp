@@ -24,6 +24,9 @@ const Declare nested{{.key = "nested",
 
 }  // namespace keys
 
+}  // namespace kvsim
+
+namespace kvsim::stages::allocate::by_layer {
 namespace {
 
 const Declare allocate{{.key = "allocate",
@@ -182,4 +185,4 @@ const DeclareNote cosine_note{{.of = "allocate=cosine",
                                .reading = "scaled to the exact total, as KeepKV's code does"}};
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::allocate::by_layer

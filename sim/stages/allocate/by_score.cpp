@@ -18,6 +18,9 @@ const Declare allocate_score{{.key = "allocate_score",
 
 }  // namespace keys
 
+}  // namespace kvsim
+
+namespace kvsim::stages::allocate::by_score {
 namespace {
 
 const Declare ada_floor{{.key = "ada_floor",
@@ -293,4 +296,4 @@ class AdaInterpolate : public Allocate {
 const Register<Allocate, AdaInterpolate> ada_interpolate;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::allocate::by_score

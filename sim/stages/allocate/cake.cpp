@@ -8,7 +8,7 @@
 #include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::allocate::cake {
 namespace {
 
 const Declare cake_tau1{{.key = "cake_tau1",
@@ -125,4 +125,4 @@ const DeclareNote cake_note{
      .reading = "1.6 and 0.6; rounding and excess by apportion"}};
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::allocate::cake

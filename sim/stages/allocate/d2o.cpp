@@ -4,7 +4,7 @@
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/notes.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::allocate::d2o {
 namespace {
 
 /// Variance over entries of the attention that each query head gave them in all (D2O Eq. 4).
@@ -69,4 +69,4 @@ const DeclareNote d2o_note{
                 "the recent share: 0.5 of B"}};
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::allocate::d2o

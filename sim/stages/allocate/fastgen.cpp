@@ -7,7 +7,7 @@
 #include "sim/stages/parameter.hpp"
 #include "sim/stages/protect/token_classes.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::allocate::fastgen {
 namespace {
 
 const Declare class_recovery{{.key = "class_recovery",
@@ -158,4 +158,4 @@ const DeclareNote fastgen_note_2{
                 "`class_recovery=0.95` is the method with that threshold at any budget"}};
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::allocate::fastgen

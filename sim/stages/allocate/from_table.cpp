@@ -5,7 +5,7 @@
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/protect/protect.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::allocate::from_table {
 namespace {
 
 const Declare table{{.key = "table",
@@ -116,4 +116,4 @@ class FromTable : public TableAllocate {
 const Register<Allocate, FromTable> from_table;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::allocate::from_table

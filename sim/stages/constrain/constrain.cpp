@@ -21,6 +21,9 @@ const Declare fair_scores{{.key = "fair_scores",
 
 }  // namespace keys
 
+}  // namespace kvsim
+
+namespace kvsim::stages::constrain::constrain {
 namespace {
 
 const Declare constrain{{.key = "constrain",
@@ -220,4 +223,4 @@ class Debias : public Constrain {
 const Register<Constrain, Debias> debias;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::constrain::constrain

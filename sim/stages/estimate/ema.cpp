@@ -8,7 +8,7 @@
 #include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::estimate::ema {
 namespace {
 
 const Declare estimate_decay{{.key = "estimate_decay",
@@ -102,4 +102,4 @@ const DeclareNote ema_note_2{
                 "gives it, and its weights go on"}};
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::estimate::ema

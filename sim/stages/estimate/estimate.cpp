@@ -15,6 +15,9 @@ const Declare estimate_window{{.key = "estimate_window",
 
 }  // namespace keys
 
+}  // namespace kvsim
+
+namespace kvsim::stages::estimate::estimate {
 namespace {
 
 const Declare score_estimate{
@@ -28,4 +31,4 @@ const Declare score_estimate{
                     }}}}};
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::estimate::estimate

@@ -1,7 +1,7 @@
 #include "sim/stages/estimate/estimate.hpp"
 #include "sim/stages/estimate/line_table.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::estimate::last {
 namespace {
 
 class Newest : public Estimates {
@@ -37,4 +37,4 @@ class Last : public ScoreEstimate {
 const Register<ScoreEstimate, Last> last;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::estimate::last

@@ -6,7 +6,7 @@
 #include "sim/stages/estimate/estimate.hpp"
 #include "sim/stages/estimate/line_table.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::estimate::window_mean {
 namespace {
 
 /// The logits of the last queries that saw a slot, overwritten in turn.
@@ -77,4 +77,4 @@ class WindowMean : public ScoreEstimate {
 const Register<ScoreEstimate, WindowMean> window_mean;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::estimate::window_mean

@@ -6,7 +6,7 @@
 #include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::group::group {
 namespace {
 
 const Declare group{{.key = "group",
@@ -93,4 +93,4 @@ class LayerMean : public Group {
 const Register<Group, LayerMean> layer_mean;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::group::group

@@ -7,7 +7,7 @@
 #include "sim/stages/notes.hpp"
 #include "sim/stages/queries/queries.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::indicator::attention_kinds {
 namespace {
 
 using Rows = std::unique_ptr<RowIndicator>;
@@ -242,4 +242,4 @@ class ImportanceShare : public HeadRows {
 const Register<Indicator, ImportanceShare> importance_share;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::indicator::attention_kinds

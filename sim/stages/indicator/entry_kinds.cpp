@@ -5,7 +5,7 @@
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/parameter.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::indicator::entry_kinds {
 namespace {
 
 const Declare indicator{{.key = "indicator",
@@ -176,4 +176,4 @@ class External : public EntryIndicator {
 const Register<Indicator, External> external;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::indicator::entry_kinds

@@ -8,7 +8,7 @@
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/protect/protect.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::indicator::lag {
 namespace {
 
 const Declare lag_block{{.key = "lag_block",
@@ -100,4 +100,4 @@ class Lag : public Indicator {
 const Register<Indicator, Lag> lag;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::indicator::lag

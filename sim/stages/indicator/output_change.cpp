@@ -13,7 +13,7 @@
 #include "sim/stages/notes.hpp"
 #include "sim/stages/queries/queries.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::indicator::output_change {
 namespace {
 
 /// Products of outputs with values held at a time: 2 MB, or so many entries for each thread.
@@ -309,4 +309,4 @@ const DeclareNote output_change_note{
 const Register<Indicator, OutputChangeJoint> output_change_joint;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::indicator::output_change

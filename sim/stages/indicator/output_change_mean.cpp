@@ -8,7 +8,7 @@
 #include "sim/stages/indicator/output_change.hpp"
 #include "sim/stages/notes.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::indicator::output_change_mean {
 namespace {
 
 constexpr int64_t kValueRows = 128;  // whose values are read at a time
@@ -131,4 +131,4 @@ const DeclareNote output_change_mean_note{
      .reading = "as coded"}};
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::indicator::output_change_mean

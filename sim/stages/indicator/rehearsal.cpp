@@ -8,7 +8,7 @@
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/parameter.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::indicator::rehearsal {
 namespace {
 
 const Declare rehearsal_steps{{.key = "rehearsal_steps",
@@ -111,4 +111,4 @@ class Rehearsal : public Indicator {
 const Register<Indicator, Rehearsal> rehearsal;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::indicator::rehearsal

@@ -5,7 +5,7 @@
 #include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::merge::cam {
 namespace {
 
 const Declare cam_targets{{.key = "cam_targets",
@@ -93,4 +93,4 @@ class CamExpected : public CamBase {
 const Register<Merge, CamExpected> cam_expected;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::merge::cam

@@ -2,7 +2,7 @@
 #include "sim/stages/merge/targets.hpp"
 #include "sim/stages/notes.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::merge::convex {
 namespace {
 
 /// KeepKV Eq. 5 with equal weights: the slot is the plain mean of all its entries so far.
@@ -42,4 +42,4 @@ const DeclareNote convex_note{{.of = "merge=convex",
                                .reading = "plain mean of the members"}};
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::merge::convex

@@ -24,6 +24,9 @@ double d2o_threshold(const std::vector<std::vector<Target>>& targets, MergeMemor
   return memory.threshold;
 }
 
+}  // namespace kvsim
+
+namespace kvsim::stages::merge::d2o {
 namespace {
 
 /// Weights exp(u) / E for the entries that go into one slot and exp(1) / E for the slot itself,
@@ -74,4 +77,4 @@ const DeclareNote d2o_note{
      .reading = "the paper's convex weights; `merge=d2o-code` merges as coded"}};
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::merge::d2o

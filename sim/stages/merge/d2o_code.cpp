@@ -2,7 +2,7 @@
 
 #include "sim/stages/merge/d2o.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::merge::d2o_code {
 namespace {
 
 /// As published: the threshold decides by the mean over heads, for the first, second, ... evicted
@@ -65,4 +65,4 @@ class D2oCode : public Merge {
 const Register<Merge, D2oCode> d2o_code;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::merge::d2o_code

@@ -1,6 +1,6 @@
 #include "sim/stages/merge/merge.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::merge::drop {
 namespace {
 
 struct Drop : Merge {
@@ -11,4 +11,4 @@ struct Drop : Merge {
 const Register<Merge, Drop> drop;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::merge::drop

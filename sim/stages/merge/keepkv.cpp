@@ -4,7 +4,7 @@
 #include "sim/stages/merge/targets.hpp"
 #include "sim/stages/notes.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::merge::keepkv {
 namespace {
 
 constexpr double kLeastLevel = 1e-6;  // |mean logit| below which Eq. 7 divides by nothing
@@ -78,4 +78,4 @@ const DeclareNote keepkv_note_3{
                 "merges run in ascending position"}};
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::merge::keepkv

@@ -4,7 +4,7 @@
 #include "sim/core/log_sum.hpp"
 #include "sim/stages/merge/targets.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::merge::keepkv_bias {
 namespace {
 
 /// Merges the pairs of one owner. Every query head keeps the mass of the pair at its own estimate
@@ -90,4 +90,4 @@ class KeepKvBias : public Merge {
 const Register<Merge, KeepKvBias> keepkv_bias;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::merge::keepkv_bias

@@ -4,7 +4,7 @@
 #include "sim/stages/merge/targets.hpp"
 #include "sim/stages/notes.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::merge::keepkv_code {
 namespace {
 
 const double kLogGuard = -14 * std::log(2.0);  // what the code adds to scores, 2^-14, in logs
@@ -59,4 +59,4 @@ const DeclareNote keepkv_code_note{
      .reading = "as coded, in float32; estimates start again after a merge"}};
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::merge::keepkv_code

@@ -5,7 +5,7 @@
 #include "sim/stages/merge/targets.hpp"
 #include "sim/stages/notes.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::merge::kvmerger {
 namespace {
 
 double squared_distance(std::span<const float> a, std::span<const float> b) {
@@ -186,4 +186,4 @@ const DeclareNote kvmerger_note{
      .reading = "its first step, with equal weights"}};
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::merge::kvmerger

@@ -15,6 +15,9 @@ const Declare merge_threshold{{.key = "merge_threshold",
 
 }  // namespace keys
 
+}  // namespace kvsim
+
+namespace kvsim::stages::merge::merge {
 namespace {
 
 const Declare merge{{.key = "merge",
@@ -24,6 +27,9 @@ const Declare merge{{.key = "merge",
                      .meaning = "what becomes of entries that lose their place"}};
 
 }  // namespace
+}  // namespace kvsim::stages::merge::merge
+
+namespace kvsim {
 
 MergeOwner::Step& join(MergeOwner& owner, int64_t from, int64_t into) {
   SlotCache& cache = *owner.cache;

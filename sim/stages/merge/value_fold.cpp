@@ -2,7 +2,7 @@
 
 #include "sim/stages/merge/targets.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::merge::value_fold {
 namespace {
 
 /// v <- (v_c + sum w_i v_i) / (1 + sum w_i), w_i = u_i |v_i| / (|v_i| + |v_c|) with the values as
@@ -49,4 +49,4 @@ class ValueFold : public Merge {
 const Register<Merge, ValueFold> value_fold;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::merge::value_fold

@@ -4,7 +4,7 @@
 
 #include "sim/stages/parameter.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::merge::votes {
 namespace {
 
 constexpr double kWordBytes = 4;
@@ -48,6 +48,9 @@ class Bias : public Votes {
 const Register<Votes, Bias> bias;
 
 }  // namespace
+}  // namespace kvsim::stages::merge::votes
+
+namespace kvsim {
 
 const Votes& votes_of(const Settings& settings) { return chosen<Votes>(settings); }
 

@@ -3,7 +3,7 @@
 #include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::normalize::normalize {
 namespace {
 
 const Declare normalize{{.key = "normalize",
@@ -92,4 +92,4 @@ const DeclareNote token_heads_note{
      .reading = "as coded"}};
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::normalize::normalize

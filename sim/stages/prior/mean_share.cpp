@@ -3,7 +3,7 @@
 #include "sim/stages/parameter.hpp"
 #include "sim/stages/prior/prior.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::prior::mean_share {
 namespace {
 
 const Declare prior_share{{.key = "prior_share",
@@ -33,4 +33,4 @@ class MeanShare : public Prior {
 const Register<Prior, MeanShare> mean_share;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::prior::mean_share

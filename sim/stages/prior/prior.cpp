@@ -5,7 +5,7 @@
 #include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::prior::prior {
 namespace {
 
 const Declare prior{{.key = "prior",
@@ -69,4 +69,4 @@ class Constant : public Prior {
 const Register<Prior, Constant> constant;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::prior::prior

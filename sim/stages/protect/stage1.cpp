@@ -5,7 +5,7 @@
 #include "sim/stages/merge/merge.hpp"
 #include "sim/stages/notes.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::protect::stage1 {
 namespace {
 
 const Declare stage1{{.key = "stage1",
@@ -133,4 +133,4 @@ const DeclareNote mass_note_2{
      .reading = "`shifted` is the code, `window` the comment"}};
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::protect::stage1

@@ -68,33 +68,6 @@ bool is_punctuation(uint32_t point) {
          within(0xFF5B, 0xFF65);
 }
 
-/// FastGen: entries go by what their tokens are.
-class ByTokenClass : public Stage1 {
- public:
-  ByTokenClass()
-      : Stage1({"stage1",
-                "token-class",
-                "special tokens, punctuation, the frequent, the newest, in this order",
-                "FastGen",
-                {"class_frequent", "class_local"},
-                "tokens/text"}) {}
-  bool uses_token_classes() const override { return true; }
-  std::vector<uint32_t> after_allocate(const Stage1Request& r) const override {
-    std::vector<uint32_t> forced = class_order(*r.settings, *r.scored, r.owner, r.range).entries;
-    std::erase_if(forced, [&](uint32_t i) { return (*r.is_protected)[i] != 0; });
-    const int64_t places = std::max<int64_t>(0, r.budget - r.protected_count);
-    if (std::ssize(forced) > places) forced.resize(static_cast<size_t>(places));
-    return forced;
-  }
-};
-const Register<Stage1, ByTokenClass> by_token_class;
-const DeclareNote by_token_class_note{
-    {.of = "stage1=token-class",
-     .source = "FastGen",
-     .point = "which tokens are special is the tokenizer's business, which a trace does not hold",
-     .reading = "a token whose text is <|...|>, <name> or [NAME]; the sinks of a prompt without "
-                "such tokens are `sinks`"}};
-
 }  // namespace
 
 TokenClass token_class(std::string_view text) {
@@ -146,3 +119,36 @@ ClassOrder class_order(const Settings& settings, const ScoredLayer& scored, int6
 }
 
 }  // namespace kvsim
+
+namespace kvsim::stages::protect::token_classes {
+namespace {
+
+/// FastGen: entries go by what their tokens are.
+class ByTokenClass : public Stage1 {
+ public:
+  ByTokenClass()
+      : Stage1({"stage1",
+                "token-class",
+                "special tokens, punctuation, the frequent, the newest, in this order",
+                "FastGen",
+                {"class_frequent", "class_local"},
+                "tokens/text"}) {}
+  bool uses_token_classes() const override { return true; }
+  std::vector<uint32_t> after_allocate(const Stage1Request& r) const override {
+    std::vector<uint32_t> forced = class_order(*r.settings, *r.scored, r.owner, r.range).entries;
+    std::erase_if(forced, [&](uint32_t i) { return (*r.is_protected)[i] != 0; });
+    const int64_t places = std::max<int64_t>(0, r.budget - r.protected_count);
+    if (std::ssize(forced) > places) forced.resize(static_cast<size_t>(places));
+    return forced;
+  }
+};
+const Register<Stage1, ByTokenClass> by_token_class;
+const DeclareNote by_token_class_note{
+    {.of = "stage1=token-class",
+     .source = "FastGen",
+     .point = "which tokens are special is the tokenizer's business, which a trace does not hold",
+     .reading = "a token whose text is <|...|>, <name> or [NAME]; the sinks of a prompt without "
+                "such tokens are `sinks`"}};
+
+}  // namespace
+}  // namespace kvsim::stages::protect::token_classes

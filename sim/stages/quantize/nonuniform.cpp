@@ -6,7 +6,7 @@
 #include "sim/stages/parameter.hpp"
 #include "sim/stages/quantize/quantize.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::quantize::nonuniform {
 namespace {
 
 const Declare quant_outliers{
@@ -170,4 +170,4 @@ const DeclareNote kvquant_note_2{
                 "channel's or an entry's numbers in one head"}};
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::quantize::nonuniform

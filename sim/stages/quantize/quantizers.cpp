@@ -24,6 +24,9 @@ const Declare quant_residual{{.key = "quant_residual",
 
 }  // namespace keys
 
+}  // namespace kvsim
+
+namespace kvsim::stages::quantize::quantizers {
 namespace {
 
 const Declare quantize{{.key = "quantize",
@@ -177,6 +180,9 @@ class PerChannel : public AxisQuantize {
 const Register<Quantize, PerChannel> per_channel;
 
 }  // namespace
+}  // namespace kvsim::stages::quantize::quantizers
+
+namespace kvsim {
 
 const Quantize& quantizer(const Settings& settings) { return chosen<Quantize>(settings); }
 

@@ -6,7 +6,7 @@
 #include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::queries::queries {
 namespace {
 
 const Declare queries{{.key = "queries",
@@ -142,4 +142,4 @@ class FutureQueries : public Queries {
 const Register<Queries, FutureQueries> future;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::queries::queries

@@ -3,7 +3,7 @@
 #include "sim/stages/parameter.hpp"
 #include "sim/stages/queries/queries.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::queries::spread {
 namespace {
 
 const Declare spread_queries{{.key = "spread_queries",
@@ -44,4 +44,4 @@ class SpreadQueries : public Queries {
 const Register<Queries, SpreadQueries> spread;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::queries::spread

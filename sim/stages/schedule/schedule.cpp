@@ -23,6 +23,9 @@ const Declare evict_batch{{.key = "evict_batch",
 
 }  // namespace keys
 
+}  // namespace kvsim
+
+namespace kvsim::stages::schedule::schedule {
 namespace {
 
 const Declare schedule{{.key = "schedule",
@@ -74,4 +77,4 @@ struct Periodic : Schedule {
 const Register<Schedule, Periodic> periodic;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::schedule::schedule

@@ -5,7 +5,7 @@
 #include "sim/stages/smooth/moving_mean.hpp"
 #include "sim/stages/smooth/smooth.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::smooth::adaptive_window {
 namespace {
 
 const Declare aws_beta{{.key = "aws_beta",
@@ -142,4 +142,4 @@ const DeclareNote aws_code_note{
      .reading = "as coded"}};
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::smooth::adaptive_window

@@ -5,7 +5,7 @@
 #include "sim/stages/smooth/moving_mean.hpp"
 #include "sim/stages/smooth/smooth.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::smooth::pooling {
 namespace {
 
 const Declare smooth{{.key = "smooth",
@@ -128,4 +128,4 @@ class MaxPooling : public Smooth {
 const Register<Smooth, MaxPooling> max;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::smooth::pooling

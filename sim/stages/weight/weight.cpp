@@ -20,6 +20,9 @@ const Declare weight_epsilon{{.key = "weight_epsilon",
 
 }  // namespace keys
 
+}  // namespace kvsim
+
+namespace kvsim::stages::weight::weight {
 namespace {
 
 const Declare weight{{.key = "weight",
@@ -149,4 +152,4 @@ const DeclareNote projected_l1_note_2{
 const Register<Weight, ProjectedL2> projected_l2;
 
 }  // namespace
-}  // namespace kvsim
+}  // namespace kvsim::stages::weight::weight
