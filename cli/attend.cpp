@@ -128,7 +128,7 @@ int run(const Values& values) {
   if (is_terminal(stdin) || is_terminal(stdout))
     usage_error({.what = "speaks with a program, not with a terminal",
                  .where = "attend",
-                 .hint = "data/closed_loop.py starts it"});
+                 .hint = "kvsim closed-loop starts it"});
   LiveAttention attention(trace, records(values), budgets(values),
                           chosen_layers(values, trace.info()), seed(values), importance(values));
   {
@@ -153,7 +153,7 @@ const bool registered = register_command(
      .summary = "serve attention over compressed caches to a model that runs with them",
      .arguments = {{.name = "trace", .meaning = "the trace file"}},
      .description =
-         "For data/closed_loop.py, which starts it: a model that runs on the trace's tokens hands\n"
+         "For `kvsim closed-loop`, which starts it: a model that runs on the trace's tokens hands\n"
          "over each layer's own queries, keys and values on standard input and gets, on standard\n"
          "output, what attention over the cache of that policy and budget gives for every later\n"
          "token. The numbers that go back and forth are described in docs/closed_loop.md.",

@@ -10,6 +10,7 @@
 #include "cli/options.hpp"
 #include "cli/parse.hpp"
 #include "cli/progress.hpp"
+#include "cli/python.hpp"
 #include "cli/terminal.hpp"
 #include "kvsim_version.hpp"
 #include "sim/core/error.hpp"
@@ -58,7 +59,7 @@ void print_program_help(std::FILE* stream) {
                "If this KV cache had been compressed this way, what would each later token have "
                "lost?\n\nCommands:\n");
   for (const Command& command : commands())
-    std::fprintf(stream, "  %-10s %s\n", command.name.c_str(), command.summary.c_str());
+    std::fprintf(stream, "  %-11s %s\n", command.name.c_str(), command.summary.c_str());
   std::fprintf(stream, "\n`kvsim COMMAND --help` explains a command and shows two examples; "
                        "`kvsim --version` prints the version.\n");
 }
@@ -161,7 +162,15 @@ void apply_general_options(const Values& values) {
     set_threads(static_cast<int>(parse_count(text(values, "threads"), "--threads", 1, 4096)));
 }
 
+/// data/... means what came with the program where this folder has no such file; not as a target.
+std::vector<std::string> with_shipped_files(std::vector<std::string> words) {
+  for (size_t i = 0; i < words.size(); ++i)
+    if (i == 0 || (words[i - 1] != "-o" && words[i - 1] != "--out")) words[i] = shipped(words[i]);
+  return words;
+}
+
 int run_command(const Command& command, const std::vector<std::string>& words) {
+  if (command.pass_on != nullptr) return command.pass_on(words);
   po::options_description options("Options", 100, 60);
   if (command.describe != nullptr) command.describe(options);
   add_general_options(options);
@@ -195,7 +204,8 @@ int dispatch(const std::vector<std::string>& words) {
   }
   std::vector<std::string> names;
   for (const Command& command : commands()) {
-    if (command.name == name) return run_command(command, {words.begin() + 1, words.end()});
+    if (command.name == name)
+      return run_command(command, with_shipped_files({words.begin() + 1, words.end()}));
     names.push_back(command.name);
   }
   const bool option = name.starts_with('-');

@@ -35,6 +35,9 @@ struct Command {
   void (*describe)(po::options_description& options) = nullptr;
   std::vector<std::string> examples = {};  ///< two, that work as typed from the repository's root
   int (*run)(const Values& values) = nullptr;
+  /// Instead of `describe` and `run`, where somebody else reads the options: all words after the
+  /// command's name, --help among them.
+  int (*pass_on)(const std::vector<std::string>& words) = nullptr;
 };
 
 /// Puts a command in the table; a name used twice is a programmer's mistake and aborts.

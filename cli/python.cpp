@@ -25,6 +25,9 @@ namespace fs = std::filesystem;
 
 constexpr const char* kHint =
     "scripts/quickstart.sh sets up Python with them; KVSIM_PYTHON names another";
+constexpr const char* kModelHint =
+    "~/.cache/kvsim/plots/bin/pip install -r data/requirements.txt; KVSIM_PYTHON names another";
+constexpr const char* kWheelHint = "pip install 'kvsim[capture,search]'";
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -62,9 +65,12 @@ std::vector<std::string> python_candidates(Interpreter preferred) {
   if (const std::string chosen = environment("KVSIM_PYTHON"); !chosen.empty()) return {chosen};
   std::string cache = environment("XDG_CACHE_HOME");
   if (cache.empty()) cache = environment("HOME") + "/.cache";
-  std::vector<std::string> both = {cache + "/kvsim/plots/bin/python", "python3"};
-  if (preferred == Interpreter::users) std::swap(both[0], both[1]);
-  return both;
+  const std::string ours = cache + "/kvsim/plots/bin/python";
+  if (preferred == Interpreter::users) return {"python3", ours};
+  if (preferred == Interpreter::ours) return {ours, "python3"};
+  const std::string torch = environment("KVSIM_TORCH");
+  if (!torch.empty()) return {torch};
+  return {ours, cache + "/kvsim/torch/bin/python", "python3"};
 }
 
 int exit_status(pid_t child) {
@@ -88,6 +94,15 @@ int quiet_status(std::vector<std::string> words) {
   return exit_status(child);
 }
 
+/// What to do when Python lacks modules.
+const char* advice(Interpreter preferred) {
+  std::error_code fault;
+  const fs::path beside = this_program();  // of a wheel: kvsim/bin/kvsim
+  if (fs::is_regular_file(beside.parent_path().parent_path() / "__init__.py", fault))
+    return kWheelHint;
+  return preferred == Interpreter::models ? kModelHint : kHint;
+}
+
 }  // namespace
 
 std::string find_module(const std::string& name, const char* command) {
@@ -98,6 +113,14 @@ std::string find_module(const std::string& name, const char* command) {
       if (fs::is_regular_file(script, fault)) return script.string();
     }
   not_found("python/kvsim/" + name, command);
+}
+
+std::string shipped(const std::string& path) {
+  std::error_code fault;
+  if (!path.starts_with("data/") || fs::exists(path, fault)) return path;
+  for (const fs::path& candidate : homes())
+    if (fs::is_regular_file(candidate / path, fault)) return (candidate / path).string();
+  return path;
 }
 
 std::string this_program() {
@@ -122,7 +145,7 @@ std::string find_python(const std::vector<std::string>& modules, const char* com
               {.what = started ? fmt::format("Python lacks one of {}", fmt::join(modules, ", "))
                                : "no Python to run",
                .where = command,
-               .hint = kHint});
+               .hint = advice(preferred)});
 }
 
 void become(std::vector<std::string> words) {

@@ -11,15 +11,21 @@ namespace kvsim::cli {
 /// `command` is named in errors.
 std::string find_module(const std::string& name, const char* command);
 
+/// `path` as it is where it exists or does not begin with data/; else the file of that name that
+/// came with the program, if there is one: the sample, prompts, sweeps and searches.
+std::string shipped(const std::string& path);
+
 /// Path of the running program; empty where the system does not tell.
 std::string this_program();
 
 enum class Interpreter {
-  ours,  ///< that of scripts/quickstart.sh before python3
-  users  ///< python3, as the user's shell finds it, before ours
+  ours,   ///< that of scripts/quickstart.sh before python3
+  users,  ///< python3, as the user's shell finds it, before ours
+  models  ///< that of KVSIM_TORCH, ours, that of the scripts which run models, python3
 };
 
-/// The Python of KVSIM_PYTHON, or the first of the two that has these modules; nothing is imported.
+/// The Python of KVSIM_PYTHON, or the first of the others that has these modules; nothing is
+/// imported.
 std::string find_python(const std::vector<std::string>& modules, const char* command,
                         Interpreter preferred = Interpreter::ours);
 

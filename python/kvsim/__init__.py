@@ -57,9 +57,21 @@ def __getattr__(name: str) -> Any:
         return version("kvsim")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'kvsim' has no attribute {name!r}")
-    found = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
+    try:
+        found = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(_missing(error.name), name=error.name) from None
     globals()[name] = found
     return found
+
+
+def _missing(module: str | None) -> str:
+    """What to do about a module that this Python lacks."""
+    import sys
+
+    return (f"{sys.executable} has no module {module}, which kvsim needs: pip install "
+            "'kvsim[capture,search]', or in a clone run scripts/quickstart.sh and then "
+            "~/.cache/kvsim/plots/bin/python")
 
 
 def __dir__() -> list[str]:

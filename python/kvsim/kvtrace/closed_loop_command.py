@@ -11,7 +11,6 @@ import sys
 import time
 from pathlib import Path
 
-from ..trace import Trace
 from .capture_command import Parser, number, show_progress
 from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError, run_tool
 
@@ -28,35 +27,30 @@ Policies that merge, quantise, move positions or compress at later steps need th
 (--kvsim), but no kept sets: their caches are made while the model runs (docs/closed_loop.md).
 Finished pairs are kept in LOOP.nc.unfinished: an interrupted run is simply started again.
 
-examples
-  build/kvsim replay data/sample.h5 --budget 0.1,0.3,0.5 --save-keep -o build/kept.nc
-  python3 data/closed_loop.py data/sample.h5 build/kept.nc -o build/loop.nc
-  python3 data/closed_loop.py data/sample.h5 build/kept.nc -o build/snapkv.nc --policy snapkv \\
-      --budget 0.3 --generate 64
-
 exit codes: 0 done, 1 failed while running, 2 usage, 3 bad data, 130 interrupted
-"""
 
-# A cache that differs by more than this from the trace's is another model's. A bfloat16 trace
-# rounds to 0.4 %, and lower precision in the model's own arithmetic adds a few times that.
-SAME_CACHE = 0.1
+Examples:
+  kvsim replay data/sample.h5 --budget 0.1,0.3,0.5 --save-keep -o kept.nc
+  kvsim closed-loop data/sample.h5 kept.nc -o loop.nc
+  kvsim closed-loop data/sample.h5 kept.nc -o snapkv.nc --policy snapkv --budget 0.3 --generate 64
+"""
 
 
 def parser() -> Parser:
-    p = Parser(prog="closed_loop.py", description=__doc__, epilog=EXAMPLES,
+    p = Parser(prog="kvsim closed-loop", description=__doc__, epilog=EXAMPLES,
                formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     p.set_defaults(show=None)   # how callers from Python are told of progress
     add = p.add_argument_group("what to run").add_argument
     add("trace", type=Path, metavar="TRACE.h5")
     add("results", type=Path, metavar="RESULTS.nc", help="of that trace, with --save-keep")
     add("--kvsim", metavar="PROGRAM",
-        help="the kvsim program, for policies that change the cache (build/kvsim, or on the PATH)")
+        help="the kvsim program, for policies that change the cache (the one that runs)")
     add("--policy", action="append", metavar="RECORD",
         help="policy, as the results name it; repeatable (all)")
     add("--budget", action="append", metavar="B", help="budget, as it was typed; repeatable (all)")
     add("--generate", type=number(int, 1), metavar="K",
         help="also write K tokens greedily and count how many agree with the full cache's")
-    add("--model", metavar="NAME|FOLDER", help="as for capture.py (the one the trace names)")
+    add("--model", metavar="NAME|FOLDER", help="as for kvsim capture (the one the trace names)")
     add("--gguf", metavar="FILE", help="the GGUF file inside that folder or repository")
     add = p.add_argument_group("output").add_argument
     add("-o", "--out", required=True, type=Path, metavar="LOOP.nc")
@@ -68,68 +62,6 @@ def parser() -> Parser:
     add("--device", default="cpu", help="torch device (cpu)")
     add("--threads", type=number(int, 0), default=0, help="torch threads, 0 is torch's choice (0)")
     return p
-
-
-class TokenTrace(Trace):
-    """A trace that a model can run on once more: it holds all tokens."""
-
-    def __init__(self, path: Path):
-        super().__init__(path)
-        ids = self.tokens
-        if ids is None or ids.ndim != 1 or not 0 < self.prompt_len < len(ids):
-            raise CaptureError(f"{path}: tokens/id: found none for every position; a model can "
-                               "only run again on tokens that the trace holds")
-
-    def check_tokens(self) -> None:
-        from .model import token_digest
-
-        known = self.source.get("token_ids_sha256")
-        if known is None or "config_sha256" not in self.source:
-            raise CaptureError(f"{self.path}: attribute source lacks the digests of tokens and "
-                               "model configuration that data/capture.py writes")
-        if token_digest(self.tokens) != known:
-            raise CaptureError(f"{self.path}: tokens/id: other tokens than the captured ones "
-                               "(digest differs from source)")
-
-    def check_results(self, results) -> None:
-        import xxhash
-
-        state = xxhash.xxh3_128()
-        with open(self.path, "rb") as file:
-            while block := file.read(1 << 24):
-                state.update(block)
-        if results.trace_digest != f"xxh3-128:{state.hexdigest()}":
-            raise CaptureError(f"{results.path}: made from another trace than {self.path} "
-                               f"(its digest is {results.trace_digest})")
-
-    def model_name(self) -> str:
-        from .model import PIP_MODEL
-
-        if str(self.source.get("model_source", "")).startswith(f"pip {PIP_MODEL} "):
-            return PIP_MODEL
-        return self.model
-
-    def check_model(self, loaded) -> None:
-        from .model import config_digest
-
-        if config_digest(loaded.config) != self.source["config_sha256"]:
-            raise CaptureError(f"{self.path}: captured from another model ({self.model}) than "
-                               f"{loaded.name}: the digests of their configurations differ")
-
-    def check_cache(self, loop) -> None:
-        """Equal configurations are not equal weights: the cache must be the captured one, too."""
-        import numpy as np
-
-        layer = self.layers[-1]
-        keys = self.layer(layer).keys[:, :self.prompt_len].astype(np.float64)
-        found = loop.prompt_tensors(layer)[0]
-        if found.shape != keys.shape:
-            raise CaptureError(f"{self.path}: cannot compare the keys of layer {layer}: found "
-                               f"{list(keys.shape)}, expected {list(found.shape)}")
-        difference = np.linalg.norm(found - keys) / np.linalg.norm(keys)
-        if not difference < SAME_CACHE:
-            raise CaptureError(f"{self.path}: captured from other weights: the keys of layer "
-                               f"{layer} differ by {difference:.2g} (relative)")
 
 
 class Progress:
@@ -146,7 +78,7 @@ class Progress:
             show_progress("closed loop", done, total)
         elif time.monotonic() - self.said > 30 or done == total:
             self.said = time.monotonic()
-            print(f"closed_loop: {done}/{total} pairs", file=sys.stderr, flush=True)
+            print(f"kvsim closed-loop: {done}/{total} pairs", file=sys.stderr, flush=True)
 
 
 def chosen_pairs(args, results) -> tuple[list[int], list[int]]:
@@ -161,7 +93,7 @@ def chosen_pairs(args, results) -> tuple[list[int], list[int]]:
     return policies, budgets
 
 
-def live_attention(args, trace: TokenTrace, results, policies: list[int], budgets: list[int]):
+def live_attention(args, trace, results, policies: list[int], budgets: list[int]):
     """The program that serves policies which no kept sets describe; None where there is none."""
     from .live_cache import LiveAttention, Served, find_program
 
@@ -249,6 +181,7 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
     from .kept_sets import ResultsFile
     from .loop_results import Journal, write_loop
     from .model import library_versions, load_model
+    from .token_trace import TokenTrace
 
     trace = TokenTrace(args.trace)
     with ResultsFile(args.results) as results:
@@ -262,7 +195,7 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
         trace.check_model(loaded)
         pairs = [(p, b) for p in policies for b in budgets]
         identity = {
-            "tool": "data/closed_loop.py",
+            "tool": "kvsim closed-loop",
             "trace_digest": results.trace_digest,
             "results": results.history,
             "model_source": loaded.source,
@@ -289,7 +222,7 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
             "step": list(range(trace.prompt_len, len(ids))),
         }
         attributes = {
-            "history": shlex.join(["data/closed_loop.py", *command]),
+            "history": shlex.join(["kvsim", "closed-loop", *command]),
             "trace": args.trace.name,
             "trace_digest": results.trace_digest,
             "model": trace.model,
@@ -315,4 +248,8 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     args = parser().parse_args(argv)
-    return run_tool("closed_loop", lambda: run(args, argv))
+    return run_tool("kvsim closed-loop", lambda: run(args, argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

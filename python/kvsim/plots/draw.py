@@ -1,7 +1,7 @@
 """Draws the figures of results files: draw.py RESULTS.nc [MORE.nc ...] -o figs/
 
 Also of the JSON that `kvsim theory --json` and `kvsim explain --json` print (FILE.json). A file of
-data/closed_loop.py adds what the model itself lost to the figures of its trace that show it.
+kvsim closed-loop adds what the model itself lost to the figures of its trace that show it.
 
 One results file puts its figures into the folder; several put them into a folder each, named after
 the file, and what is drawn from all of them together into the folder itself. Prints the path of

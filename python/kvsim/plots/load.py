@@ -49,7 +49,7 @@ class Document:
 
 @dataclass
 class Loop:
-    """What data/closed_loop.py measured on a trace: the model's own loss, without layers."""
+    """What kvsim closed-loop measured on a trace: the model's own loss, without layers."""
 
     path: Path
     data: xarray.Dataset
@@ -215,7 +215,7 @@ def one_line(error):
 def open_results(path, layers=None, policies=None):
     """Opens one results file; `layers` (numbers) and `policies` (records) choose a part of it.
 
-    A file of data/closed_loop.py comes back as a Loop, whole.
+    A file of kvsim closed-loop comes back as a Loop, whole.
     """
     path = Path(path)
     if not path.is_file():
@@ -250,7 +250,7 @@ def is_loop(data):
 def _loop(path, data):
     for name in ("policy", "budget_label", "step"):
         if name not in data.variables:
-            raise data_error(f"{path}: no variable {name}; is this a file of data/closed_loop.py?")
+            raise data_error(f"{path}: no variable {name}; is this a file of kvsim closed-loop?")
     if set(data["kl_divergence"].dims) != {"policy", "budget", "step"}:
         raise data_error(f"{path}: kl_divergence has dimensions "
                          f"({', '.join(data['kl_divergence'].dims)}), "

@@ -73,7 +73,9 @@ def search(
 
     read = configuration.read(config)
     if report and not read.report:
-        raise UsageError(f"{read.path}: traces: report is missing: expected texts set aside")
+        raise UsageError(f"{read.path}: traces: report is missing: expected texts set "
+                         "aside, of another kind, seed and length than those of search; kvsim "
+                         "make-traces makes some")
     study = Study(read, out, threads=threads, model=model)
     study.run(trials, lambda one: tell and tell(
         f"{summary.counts_text(one)}; {summary.best_text(one)}"))

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import UsageError
 from ..program import run
 
-# As data/make_traces.py names traces: kind, longest prompt in tokens, seed.
+# As kvsim make-traces names traces: kind, longest prompt in tokens, seed.
 NAME = re.compile(r"(?P<kind>.+)_(?P<length>\d+)_(?P<seed>\d+)")
 
 

@@ -1,6 +1,6 @@
 """Writes the page of results files: write.py RESULTS.nc [MORE.nc ...] -o page.html
 
-Closed loops (data/closed_loop.py) may be among the files. `--details` names, per file and in their
+Closed loops (kvsim closed-loop) may be among the files. `--details` names, per file and in their
 order, what `kvsim report` found in the trace, or `-`. Exit codes are those of kvsim: 0 done,
 1 failed, 2 usage, 3 bad data.
 """

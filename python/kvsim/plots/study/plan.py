@@ -17,7 +17,7 @@ class TextPlan:
 
     @property
     def stem(self) -> str:
-        """Name of its files, as data/make_traces.py names them."""
+        """Name of its files, as kvsim make-traces names them."""
         return f"{self.kind}_{self.prompt_tokens}_{self.seed}"
 
 

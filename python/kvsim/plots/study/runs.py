@@ -1,4 +1,4 @@
-"""The runs of the study: results of `kvsim replay` and losses of data/closed_loop.py, per text.
+"""The runs of the study: results of `kvsim replay` and losses of kvsim closed-loop, per text.
 
 A folder holds, per text and group of policies, STEM.GROUP.nc and STEM.GROUP.loop.nc.
 """

@@ -1,0 +1,85 @@
+"""A trace that its model can run on once more: tokens, and the checks that the model is the same."""
+
+from pathlib import Path
+
+from ..trace import Trace
+from .errors import EXIT_USAGE, CaptureError
+
+# A cache that differs by more than this from the trace's is another model's. A bfloat16 trace
+# rounds to 0.4 %, and lower precision in the model's own arithmetic adds a few times that.
+SAME_CACHE = 0.1
+
+
+class TokenTrace(Trace):
+    """A trace that a model can run on once more: it holds all tokens."""
+
+    def __init__(self, path: Path):
+        super().__init__(path)
+        ids = self.tokens
+        if ids is None or ids.ndim != 1 or not 0 < self.prompt_len < len(ids):
+            raise CaptureError(f"{path}: tokens/id: found none for every position; a model can "
+                               "only run again on tokens that the trace holds")
+
+    def check_tokens(self) -> None:
+        from .model import token_digest
+
+        known = self.source.get("token_ids_sha256")
+        if known is None or "config_sha256" not in self.source:
+            raise CaptureError(f"{self.path}: attribute source lacks the digests of tokens and "
+                               "model configuration that kvsim capture writes")
+        if token_digest(self.tokens) != known:
+            raise CaptureError(f"{self.path}: tokens/id: other tokens than the captured ones "
+                               "(digest differs from source)")
+
+    def check_results(self, results) -> None:
+        import xxhash
+
+        state = xxhash.xxh3_128()
+        with open(self.path, "rb") as file:
+            while block := file.read(1 << 24):
+                state.update(block)
+        if results.trace_digest != f"xxh3-128:{state.hexdigest()}":
+            raise CaptureError(f"{results.path}: made from another trace than {self.path} "
+                               f"(its digest is {results.trace_digest})")
+
+    def model_name(self) -> str:
+        from .model import PIP_MODEL
+
+        source = str(self.source.get("model_source", ""))
+        if source.startswith(f"pip {PIP_MODEL} "):
+            return PIP_MODEL
+        if source.endswith(" of the caller") and not self._can_be_loaded():
+            raise CaptureError(
+                f"{self.path}: captured in Python from a model that has no name to load it by "
+                f"({self.model}): --model NAME|FOLDER says where it is, --gguf FILE which file; or "
+                "run kvsim.closed_loop(model, results) in Python", EXIT_USAGE)
+        return self.model
+
+    def _can_be_loaded(self) -> bool:
+        """Is the model's name a folder with weights, or a name of Hugging Face's hub?"""
+        folder = Path(self.model)
+        if folder.is_dir():
+            return any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
+        return self.model.count("/") == 1 and not self.model.startswith((".", "/", "~"))
+
+    def check_model(self, loaded) -> None:
+        from .model import config_digest
+
+        if config_digest(loaded.config) != self.source["config_sha256"]:
+            raise CaptureError(f"{self.path}: captured from another model ({self.model}) than "
+                               f"{loaded.name}: the digests of their configurations differ")
+
+    def check_cache(self, loop) -> None:
+        """Equal configurations are not equal weights: the cache must be the captured one, too."""
+        import numpy as np
+
+        layer = self.layers[-1]
+        keys = self.layer(layer).keys[:, :self.prompt_len].astype(np.float64)
+        found = loop.prompt_tensors(layer)[0]
+        if found.shape != keys.shape:
+            raise CaptureError(f"{self.path}: cannot compare the keys of layer {layer}: found "
+                               f"{list(keys.shape)}, expected {list(found.shape)}")
+        difference = np.linalg.norm(found - keys) / np.linalg.norm(keys)
+        if not difference < SAME_CACHE:
+            raise CaptureError(f"{self.path}: captured from other weights: the keys of layer "
+                               f"{layer} differ by {difference:.2g} (relative)")
