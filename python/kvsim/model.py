@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def capture(
     markup: bool = True,
     raw: bool = False,
     layers: Sequence[int] | None = None,
-    queries: int | None = None,
+    queries: int | str | None = None,
     dtype: str = "float16",
     checks: int = 8,
     temperature: float = 0.0,
@@ -97,7 +98,7 @@ def capture(
         markup: contents may hold markers; False takes them literally.
         raw: no chat template.
         layers: the model's numbers; all without.
-        queries: the last so many of the prompt and all later ones; every query without.
+        queries: the last so many of the prompt and all later ones; every query without, or "all".
         dtype: stored type: float16, float32 or bfloat16.
         checks: positions whose attention outputs are stored for :func:`kvsim.verify`.
         temperature: 0 is greedy.
@@ -114,6 +115,8 @@ def capture(
     Raises:
         Error: with one line, for instance for a layer that the trace format cannot describe.
     """
+    _check_types(model, tokenizer)
+    queries = _window(queries)
     from .kvtrace.capture import CaptureOptions, capture_trace
     from .kvtrace.generate import Sampling
     from .kvtrace.model import LoadedModel
@@ -129,7 +132,7 @@ def capture(
     options = CaptureOptions(
         layers=None if layers is None else sorted(set(layers)), window=queries, steps=steps,
         answer=answer.strip(), raw=raw, checks=checks, stored_type=dtype, sampling=sampling,
-        record={"tool": "kvsim.capture"},
+        record={"tool": "kvsim.capture"}, wider='dtype="float32"',
     )
     bar = Bar(progress)
     was_training = model.training
@@ -140,11 +143,33 @@ def capture(
         capture_trace(loaded, conversation, options, Path(out),
                       lambda stage, done, all_: bar.show(done / max(all_, 1), stage))
     except Error as error:
-        raise error_of(error.exit_code, str(error)) from None
+        raise error_of(error.exit_code, readable(str(error))) from None
     finally:
         bar.close()
         model.train(was_training)
     return Trace(out)
+
+
+def _check_types(model: Any, tokenizer: Any = None) -> None:
+    """A model that is held, not its name; a tokenizer that renders chats."""
+    if not hasattr(model, "config") or not hasattr(model, "forward"):
+        raise UsageError(
+            f"model: found {model!r:.60}, expected a model that you hold, such as "
+            "transformers.AutoModelForCausalLM.from_pretrained(...); by name, on the command line: "
+            "kvsim capture --model NAME")
+    if tokenizer is not None and not hasattr(tokenizer, "apply_chat_template"):
+        raise UsageError(f"tokenizer: found {tokenizer!r:.60}, expected the model's tokenizer, such "
+                         "as transformers.AutoTokenizer.from_pretrained(...)")
+
+
+def _window(queries: Any) -> int | None:
+    """`queries` of capture: None or "all" is every query."""
+    if queries is None or queries == "all":
+        return None
+    if isinstance(queries, bool) or not isinstance(queries, Integral) or queries < 1:
+        raise UsageError(f"queries: found {queries!r:.60}, expected how many of the prompt's last "
+                         'queries to store, such as 64, or "all"')
+    return int(queries)
 
 
 def closed_loop(
@@ -182,6 +207,7 @@ def closed_loop(
         KL divergence to the full cache, difference in negative log-likelihood and agreement of the
         most likely token, by policy, budget and step, with means.
     """
+    _check_types(model)
     from .kvtrace import closed_loop_command as command
     from .kvtrace.model import LoadedModel
     from .results import as_file, trace_of

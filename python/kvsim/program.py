@@ -54,7 +54,10 @@ def readable(line: str) -> str:
     """A line of the program without paths of temporary files and without the command's name."""
     for path, name in sorted(_called.items(), key=lambda one: -len(one[0])):
         line = line.replace(path, name)
-    return re.sub("^kvsim(?: [a-z-]+)?: ", "", line).removesuffix("; see --help")
+    line = re.sub("^kvsim(?: [a-z-]+)?: ", "", line).removesuffix("; see --help")
+    # Advice in the words of Python.
+    return re.sub(r"--(overwrite|save-keep|per-head|fragility)\b",
+                  lambda found: found[1].replace("-", "_") + "=True", line)
 
 
 def find_program() -> str:

@@ -94,7 +94,7 @@ def score_layer(function: ScoreFunction, name: str, layer: Layer) -> np.ndarray:
     entries = layer.keys.shape[1]
     shapes = dict.fromkeys(((layer.keys.shape[0], entries), (layer.queries.shape[0], entries)))
     if scores.shape not in shapes:
-        expected = " or ".join(f"[{heads}, {n}]" for heads, n in shapes)
+        expected = ", or with granularity=query ".join(f"[{heads}, {n}]" for heads, n in shapes)
         raise DataError(f"{name}(layer {layer.index}): wrong shape: found {list(scores.shape)}, "
                         f"expected {expected}")
     if scores.dtype.kind not in "fiub":

@@ -25,7 +25,7 @@ class Span(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Layer:
     """What went into one attention layer. Arrays are views of the file, in the type it stores.
 
@@ -50,6 +50,12 @@ class Layer:
     text: tuple[str, ...] | None = None  #: [N]
     num_layers: int = 0  #: of the model
     inv_freq: np.ndarray | None = None  #: [d/2] of the rotation, where halves of a head are paired
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {list(getattr(self, name).shape)}"
+                           for name in ("queries", "keys", "values", "wo"))
+        return (f"<kvsim.Layer {self.index}: {self.prompt_len} prompt tokens of "
+                f"{self.keys.shape[1]}, {shapes}>")
 
     @property
     def positions(self) -> np.ndarray:

@@ -31,6 +31,7 @@ class CaptureOptions:
     raw: bool = False
     checks: int = 8
     stored_type: str = "float16"
+    wider: str = "--dtype float32"   # what a user types when numbers do not fit `stored_type`
     sampling: Sampling = field(default_factory=Sampling)
     record: dict = field(default_factory=dict)
 
@@ -132,6 +133,7 @@ def capture_trace(
     checks = spread(positions, options.checks)
 
     with TraceWriter(target, options.stored_type) as writer:
+        writer.wider = options.wider
         recorder = Recorder(
             loaded.model, layers, positions, checks, writer,
             lambda done, total: progress("recording", done, total),

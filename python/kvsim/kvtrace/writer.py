@@ -42,6 +42,49 @@ def as_array(values: Any) -> np.ndarray:
     return np.asarray(values)
 
 
+#: The axes of what a layer is made of.
+AXES = {"queries": ("query heads", "stored queries", "head size"),
+        "keys": ("KV heads", "tokens", "head size"),
+        "values": ("KV heads", "tokens", "value size"),
+        "wo": ("query heads", "value size", "hidden size")}  # fmt: skip
+
+
+def check_axes(index: int, name: str, array: np.ndarray, sizes: tuple[int | None, ...]) -> None:
+    """Refuses a shape, with the axis and the likely cause. `sizes`: None where any will do."""
+    found = array.shape
+
+    def fits(shape) -> bool:
+        return len(shape) == 3 and all(want in (None, size) for want, size in zip(sizes, shape))
+
+    if fits(found):
+        return
+    axes = AXES[name]
+    said = f"layer {index}: {name}: found shape {list(found)}, expected [{', '.join(axes)}]"
+    cause = ""
+    if len(found) == 4 and found[0] == 1:
+        said += ", of 3 axes"
+        cause = f"the first axis looks like a batch: give {name}[0]"
+    elif len(found) != 3:
+        said += ", of 3 axes"
+    else:
+        axis = next(k for k, want in enumerate(sizes) if want not in (None, found[k]))
+        said += f"; axis {axis} ({axes[axis]}) has {found[axis]}, expected {sizes[axis]}"
+        if fits((found[1], found[0], found[2])):
+            cause = f"tokens stand before heads: give np.swapaxes({name}, 0, 1)"
+        elif fits((found[0], found[2], found[1])):
+            cause = f"the last two axes are swapped: give np.swapaxes({name}, 1, 2)"
+        elif name == "queries" and axis == 1 and found[1] > sizes[1]:
+            cause = "query_positions names fewer: give queries[:, query_positions]"
+    raise CaptureError(said + (f"; {cause}" if cause else ""), EXIT_USAGE)
+
+
+def place_of(wrong: np.ndarray) -> str:
+    """The first place where `wrong` holds, e.g. "[1, 5, 3]", and at how many places it does."""
+    count = int(np.count_nonzero(wrong))
+    first = ", ".join(map(str, np.argwhere(wrong)[0]))
+    return f"at [{first}]" + (f", the first of {count} places" if count > 1 else "")
+
+
 class TraceWriter:
     """Writes a trace: :meth:`describe` once, and :meth:`layer` for every layer.
 
@@ -69,6 +112,7 @@ class TraceWriter:
         check_target(self.path, overwrite, [])
         self.stored_type = stored_type
         self.temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
+        self.wider = 'stored_type="float32"'   # what to do when numbers do not fit
         self.sizes: dict[str, int] = {}      # of the first layer
         self.scale: float | None = None
         self.positions: np.ndarray | None = None
@@ -212,8 +256,10 @@ class TraceWriter:
         scale = float(queries.shape[-1] ** -0.5 if scale is None else scale)
         self._keep_sizes(index, queries, keys, values, wo, scale)
         group = f"layers/{index}"
-        for name, tensor in (("q", queries), ("k", keys), ("v", values), ("wo", wo)):
-            self.tensor(f"{group}/{name}", np.asarray(tensor, dtype=np.float32))
+        for name, tensor, called in (("q", queries, "queries"), ("k", keys, "keys"),
+                                     ("v", values, "values"), ("wo", wo, "wo")):  # fmt: skip
+            self.tensor(f"{group}/{name}", np.asarray(tensor, dtype=np.float32),
+                        f"layer {index}: {called}")  # fmt: skip
         for name, given in (("residual_norm", residual_norm), ("check_output", check_output),
                             ("attention_sink", sink)):  # fmt: skip
             if given is not None:
@@ -226,17 +272,17 @@ class TraceWriter:
 
     def _keep_sizes(self, index: int, queries, keys, values, wo, scale: float) -> None:
         """The root attributes come from the first layer; later ones must fit."""
-        heads, stored, dim = queries.shape
-        kv_heads, width = keys.shape[0], values.shape[-1]
-        for name, found, expected in (
-            ("queries", queries.shape, (heads, len(self.positions), dim)),
-            ("keys", keys.shape, (kv_heads, self.total_len, dim)),
-            ("values", values.shape, (kv_heads, self.total_len, width)),
-            ("wo", wo.shape, (heads, width, wo.shape[-1])),
-        ):
-            if found != expected or heads % kv_heads:
-                raise CaptureError(f"layer {index}: {name}: found shape {list(found)}, expected "
-                                   f"{list(expected)}", EXIT_USAGE)  # fmt: skip
+        stored, total = len(self.positions), self.total_len
+        check_axes(index, "queries", queries, (None, stored, None))
+        heads, _, dim = queries.shape
+        check_axes(index, "keys", keys, (None, total, dim))
+        kv_heads = keys.shape[0]
+        check_axes(index, "values", values, (kv_heads, total, None))
+        width = values.shape[-1]
+        check_axes(index, "wo", wo, (heads, width, None))
+        if heads % kv_heads:
+            raise CaptureError(f"layer {index}: queries have {heads} heads, keys {kv_heads}: "
+                               "expected a multiple of the KV heads", EXIT_USAGE)  # fmt: skip
         sizes = {"num_query_heads": heads, "num_kv_heads": kv_heads, "head_dim": dim,
                  "hidden_size": wo.shape[-1]}  # fmt: skip
         if not self.sizes:
@@ -255,24 +301,29 @@ class TraceWriter:
     def strings(self, name: str, values: list[str]) -> None:
         self.file.create_dataset(name, data=values, dtype=h5py.string_dtype("utf-8"))
 
-    def tensor(self, name: str, values: np.ndarray) -> None:
-        """Writes float32 [..] in the stored type. NaN, infinity and overflow are errors."""
-        if not np.isfinite(values).all():
-            raise CaptureError(f"{name}: the model computed NaN or infinity", EXIT_FAILURE)
+    def tensor(self, name: str, values: np.ndarray, called: str = "") -> None:
+        """Writes float32 [..] in the stored type. NaN, infinity and overflow are errors, which name
+        the array as it is `called`."""
+        called = called or name
+        finite = np.isfinite(values)
+        if not finite.all():
+            what = "NaN" if np.isnan(values[tuple(np.argwhere(~finite)[0])]) else "infinity"
+            raise CaptureError(
+                f"{called}: {what} {place_of(~finite)}: the model's own arithmetic overflowed, "
+                "often in float16: run it in float32 or bfloat16", EXIT_FAILURE)
         if self.stored_type == "bfloat16":
             # A finite float32 above the largest bfloat16 would round to infinity.
             stored = bfloat16_bits(values)
-            fits = not ((stored & 0x7F80) == 0x7F80).any()
+            fits = (stored & 0x7F80) != 0x7F80
         else:
             with np.errstate(over="ignore"):
                 stored = np.ascontiguousarray(values, dtype=self.stored_type)
-            fits = np.isfinite(stored).all()
-        if not fits:
-            largest = float(np.abs(values).max())
+            fits = np.isfinite(stored)
+        if not fits.all():
+            first = float(values[tuple(np.argwhere(~fits)[0])])
             raise CaptureError(
-                f"{name}: {largest:.6g} does not fit {self.stored_type}; use --dtype float32",
-                EXIT_FAILURE,
-            )
+                f"{called}: {first:.6g} {place_of(~fits)} does not fit {self.stored_type}; use "
+                f"{self.wider}", EXIT_FAILURE)
         dataset = self.file.create_dataset(name, data=stored)
         if self.stored_type == "bfloat16":
             dataset.attrs["encoding"] = "bfloat16"
