@@ -1,4 +1,4 @@
-"""Numbers about merging over several traces, with 95 % bootstrap intervals over the traces, from the
+"""Numbers about merging over several traces, with 95 % intervals (t) over the traces, from the
 results files of scripts/reproduce_merging.sh. Prints Markdown tables.
 
     ~/.cache/kvsim/plots/bin/python scripts/merging_numbers.py build/reproduction NAME...

@@ -412,10 +412,29 @@ class StatisticsTest(unittest.TestCase):
         self.assertEqual((steps.min(), steps.max()), (0, 39))
         self.assertTrue(np.all(statistics.resampled_steps(3) == np.arange(3)))
 
-    def test_the_interval_over_traces_covers_what_it_should(self):
-        # Resampled means of {0, 1}: 0, 1/2 and 1, the ends with probability 1/4 each.
+    def test_the_interval_over_traces_is_students(self):
+        # Deviation 1/sqrt(2), error 1/2, and 12.706 the quantile of one degree of freedom.
         mean, (low, high) = statistics.over_traces([0.0, 1.0])
-        self.assertEqual((mean, low, high), (0.5, 0.0, 1.0))
+        np.testing.assert_allclose((mean, low, high), (0.5, 0.5 - 6.3531, 0.5 + 6.3531), atol=1e-4)
+        mean, (low, high) = statistics.over_traces([[3.0], [4.0]])
+        self.assertEqual(mean.tolist(), [3, 4])
+        self.assertTrue(np.isnan([low, high]).all())   # one trace says nothing of others
+        self.assertEqual(np.ravel(statistics.over_traces([2.0] * 5)[1]).tolist(), [2, 2])
+
+    def test_how_likely_a_difference_is_by_chance(self):
+        # 1, 2, 3: mean 2, error 1/sqrt(3), t 3.4641 with two degrees: 0.0742.
+        self.assertAlmostEqual(statistics.chance([1, 2, 3]), 0.07418, places=5)
+        self.assertEqual(statistics.chance([0, 0, 0]), 1)
+        self.assertEqual(statistics.chance([1, 1, 1]), 0)
+        # Holm: 0.01 against 0.05/4, 0.015 against 0.05/3, 0.03 against 0.05/2, which stops it.
+        self.assertEqual(statistics.holm([0.03, 0.01, 0.04, 0.015]).tolist(),
+                         [False, True, False, True])
+
+    def test_an_effect_needs_an_interval_without_1_and_a_size(self):
+        self.assertEqual(statistics.effect(np.log([0.8, 0.81, 0.79])), -1)
+        self.assertEqual(statistics.effect(np.log([1.3, 1.31, 1.29])), 1)
+        self.assertEqual(statistics.effect(np.log([1.02, 1.021, 1.019])), 0)   # without 1, but small
+        self.assertIsNone(statistics.effect(np.log([0.5, 1.1, 0.9])))
 
     def test_spearman_of_average_ranks(self):
         # Ranks of x: 3.5, 1, 3.5, 2, of which and of 1 to 4 Pearson is by hand -1 / sqrt(22.5).

@@ -2,7 +2,7 @@
 attention_cdf, late_importance, locality, drift, key_norm and importance_correlation show of one.
 
 `risk_traces` has a row per estimate, `attention_traces` a panel per measure; small marks are
-traces, the bar is their mean, the line its 95 % bootstrap interval over traces. Needs `kvsim replay
+traces, the bar is their mean, the line its 95 % interval over traces. Needs `kvsim replay
 --metric` of any of these; a trace may have its measures in more than one results file.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from .. import load, statistics, style
 from . import risk, traces
 
-TITLE = "estimates of risk and dynamics of attention over several traces, with bootstrap intervals"
+TITLE = "estimates of risk and dynamics of attention over several traces, with intervals"
 READS = "several"
 RISK = "risk: "   # begins the titles of the first figure
 
@@ -144,7 +144,7 @@ def draw(first, names, options, panels):
         "Estimates of the true risk over traces" if panels[0][0].startswith(RISK) else
         f"Dynamics of attention over traces, policies at budget {budget}",
         f"{first.model}, {len(names)} traces, means over {len(first.layers)} layers"
-        + ("; bar and line: mean over traces, 95 % bootstrap interval" if len(names) > 1 else ""),
+        + ("; bar and line: mean over traces, 95 % interval (t)" if len(names) > 1 else ""),
         rows, columns, 0.4 + max(height, 0.26) * most,
         [style.key(name, look) for name, look in zip(names, looks)])
     table = []

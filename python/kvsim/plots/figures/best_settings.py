@@ -1,4 +1,4 @@
-"""The best setting of each preset at each budget with its 95 % bootstrap interval, beside the
+"""The best setting of each preset at each budget with its 95 % interval, beside the
 preset as it is: the table that `kvsim sweep --json` prints, by the measures of `--metric`.
 """
 
@@ -6,7 +6,7 @@ import functools
 
 from .. import load, measures, style
 
-TITLE = "best settings of a sweep with bootstrap intervals (kvsim sweep --json)"
+TITLE = "best settings of a sweep with intervals (kvsim sweep --json)"
 READS = "sweep"
 LOOKS = ({"color": style.COLOURS[0], "marker": "o", "linestyle": ""},
          {"color": style.COLOURS[1], "marker": "s", "linestyle": "", "fillstyle": "none",
@@ -46,7 +46,7 @@ def draw(data, rows, note):
                                   LOOKS)]
     fig, axes = style.frame(
         f"Best of {rows[0]['settings']} settings of {rows[0]['preset']}{note}",
-        f"95 % intervals by bootstrap over {over}; % of the resamples in which the setting is best",
+        f"95 % intervals over {over}; % of the resamples in which the setting is best",
         across, columns, 0.55 + 0.3 * deepest, keys)
     for ax, panel in zip(axes.flat, panels):
         dots(ax, [row for row in rows if (row["measure"], row["over"]) == panel])

@@ -35,7 +35,7 @@ def draw(several, rows, options, policies, note):
     fig, axes = style.frame(
         f"Bias index of each span at budget {', '.join(sorted(budgets))}, mean over layers{note}",
         f"{models}, {len(several)} traces; circles: traces; bar and line: mean over traces and its "
-        "95 % bootstrap interval\nbias index: keep rate of the span − share of all entries kept; "
+        "95 % interval (t)\nbias index: keep rate of the span − share of all entries kept; "
         "0 is unbiased", grid_rows, columns, 0.35 + 0.1 * lines + max(row, 0.26) * len(policies),
         (), ("bias index (fraction of the span)", ""), sharex=True, sharey=True)
     limit = max(0.1, 1.1 * max(float(np.nanmax(np.abs(values))) for _, values in panels))

@@ -58,7 +58,7 @@ def draw(several, lost, bases, group, note):
         f"Gain over the unconstrained policy, and its cost{note}",
         f"{several[0].model}; {lost.described}\ngain: mean fall of {' and '.join(lost.labels)}; "
         "numbers: mean ± standard deviation over budgets below 1"
-        + (", [95 % bootstrap interval over texts]" if texts else "")
+        + (", [95 % interval over texts (t)]" if texts else "")
         + f", budgets wrecked\n{lost.wreck_rule}", rows, len(group),
         1.35 + 0.1 * lines / rows, keys,
         ("compression ratio (1 − budget)", ""), sharex=True, sharey="row")

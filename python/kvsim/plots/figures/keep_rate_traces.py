@@ -71,7 +71,7 @@ def draw(several, rows, policies, note):
     fig, axes = style.frame(
         f"Keep rate per span, mean over layers{note}",
         f"{models}; rows: {'; '.join(rows)}"
-        + ("\nlines and bands: mean over traces and its 95 % bootstrap interval" if bands else ""),
+        + ("\nlines and bands: mean over traces and its 95 % interval (t)" if bands else ""),
         len(rows), len(policies), 1.25 + 0.1 * lines / len(rows), keys,
         ("compression ratio (1 − budget)", "keep rate (fraction of the span)"),
         sharex=True, sharey=True)

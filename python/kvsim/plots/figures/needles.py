@@ -107,7 +107,7 @@ def draw(several, options, found, name, title, policies, note):
         f"{several[0].model}, {len(several)} traces, {len(found)} needles, "
         f"{counts[counts > 0].min():g} to {counts.max():g} in a cell; mean over layers; darker is "
         "worse; white without number: no needle there\nin brackets: mean over traces and its 95 % "
-        "bootstrap interval", rows, columns,
+        "interval (t)", rows, columns,
         max(1.2 / rows, 0.4 + 0.1 * lines + 0.17 * len(lengths)), (),
         ("depth of the needle (% of the prompt)", "prompt length (tokens)"),
         sharex=True, sharey=True)

@@ -68,7 +68,7 @@ def shares(front, same):
 
 
 def draw(several, lost, groups, bases, note):
-    intervals = "\nbars: 95 % bootstrap intervals over texts" if len(lost.texts) > 1 else ""
+    intervals = "\nbars: 95 % intervals over texts (t)" if len(lost.texts) > 1 else ""
     rows = 1 + len(lost.damage)
     lambdas = all_lambdas(groups, bases)
     looks = {value: style.line_style(i) for i, value in enumerate(lambdas)}

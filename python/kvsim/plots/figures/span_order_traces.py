@@ -41,7 +41,7 @@ def draw(several, spans, policies, note):
         f"{several[0].model}, {len(several)} traces; Spearman's rank correlation over {len(spans)} "
         f"spans with the order at budget {several[0].budget_text(reference)}\ncircles: traces "
         "(none where all scores are equal); line and bars: mean over them and its 95 % "
-        "bootstrap interval",
+        "interval (t)",
         rows, columns, 1.45, (), ("compression ratio (1 − budget)", "rank correlation"),
         sharex=True, sharey=True)
     ratio, table = 1 - found.budget, []

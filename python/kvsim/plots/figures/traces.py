@@ -2,7 +2,7 @@
 retained importance (DefensiveKV, Table 1); `--metric` chooses.
 
 `traces` has a row per policy: small marks are traces, the bar is their mean, the line its 95 %
-bootstrap interval over traces. `traces-table` has the numbers of every trace. With a single trace
+interval over traces (t). `traces-table` has the numbers of every trace. With a single trace
 the interval is over blocks of 16 steps.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import load, measures, statistics, style
 
-TITLE = "stream error, mean and outliers over several traces, with bootstrap intervals"
+TITLE = "stream error, mean and outliers over several traces, with intervals"
 READS = "several"
 
 
@@ -119,7 +119,7 @@ def titles(several, options, names):
             "; intervals: 95 % bootstrap over blocks of 16 steps"
     return ", ".join(sorted(budgets)), \
         f"{', '.join(sorted(models))}, {len(several)} traces{note}", \
-        "; bar and line: mean over traces and its 95 % bootstrap interval"
+        "; bar and line: mean over traces and its 95 % interval (t)"
 
 
 def marked(several, options, policies, values):

@@ -118,7 +118,7 @@ def measure(name, array, fold="", fold_text=""):
 
 
 def with_interval(one, values):
-    """Mean over traces, and its 95 % bootstrap interval where several have the number."""
+    """Mean over traces, and its 95 % interval where several have the number."""
     count = (~np.isnan(values)).sum(axis=0)
     average = mean(np.moveaxis(values, 0, -1))
     low, high = np.full(average.shape, np.nan), np.full(average.shape, np.nan)

@@ -1,9 +1,10 @@
 """Each claim of the papers by three measures: python -m kvsim.plots.study.claims DIR
 
-DIR holds the runs that scripts/losses.sh makes. A claim compares a policy with another that differs
+DIR holds the runs that scripts/losses.sh makes, or is the table docs/losses/losses.csv. A claim compares a policy with another that differs
 in the part the claim is about. Printed as Markdown, per budget: the ratio of the paper's own measure
 (turned so that less is better), of the stream error, and of the model's loss, geometric means over
-texts with 95 % intervals; below 1 the part helps. `*` marks an interval without 1.
+texts with 95 % intervals; below 1 the part helps. `*` marks an interval without 1 around a mean that
+is an effect (statistics.SMALLEST_EFFECT).
 """
 
 import argparse
@@ -29,11 +30,13 @@ SHORT_BUDGETS = BUDGETS[1:]
 
 HEAD = """# The papers' claims by three measures
 
-Made by `scripts/losses.sh` (claims.txt); [reproduction.md](reproduction.md) says what follows. A claim compares a policy with another
-that differs in the part the claim is about. Numbers are ratios, geometric means over texts with 95 % bootstrap intervals
-over texts: below 1 the part helps; `*` marks an interval without 1. The first row of a claim is the paper's own measure
-(retained importance as what is missing to 1), the second the stream error of the replay, the third what the model
-loses. Texts on which both losses are 0 do not count."""
+Made by `scripts/losses.sh` from [losses.csv](losses/losses.csv); [reproduction.md](reproduction.md) says what follows.
+A claim compares a policy with another that differs in the part the claim is about. Numbers are ratios, geometric
+means over texts with 95 % intervals over texts (Student's t on logarithms, [as simulated](losses.md#intervals-over-few-texts)).
+Below 1 the part helps. `*` marks an interval without 1 around a mean below 0.95 or above 1.05. `**` marks what is left
+of it when all comparisons of this page by the same measure are corrected for (Holm). The first row of a claim is the paper's
+own measure (retained importance as what is missing to 1). The second is the stream error of the replay. The third is what
+the model loses. Texts on which both losses are 0 do not count."""
 
 
 @dataclass(frozen=True)
@@ -129,41 +132,82 @@ def ratios(study, claim, column, budget, texts):
         return np.log(pairs[:, 0] / pairs[:, 1]) if own else np.array([])
 
 
-def cell(logs):
-    """Geometric mean with its interval; texts on which both are 0 do not count."""
-    logs = logs[np.isfinite(logs)]
+def finite(logs):
+    """Texts on which both are 0 do not count."""
+    return logs[np.isfinite(logs)]
+
+
+def cell(logs, clear):
+    """Geometric mean with its interval; `clear`: also after correction for many comparisons."""
+    logs = finite(logs)
     if not logs.size:
         return "-"
     mean, (low, high) = statistics.over_traces(logs)
-    star = "*" if low > 0 or high < 0 else ""
+    star = "" if not statistics.effect(logs) else "**" if clear else "*"
     return f"{np.exp(mean):.2f} [{np.exp(low):.2f}, {np.exp(high):.2f}]{star}"
 
 
-def rows(study, claim, texts):
+GROUPS = {"texts of about 700 tokens": plan.SHORT, "texts of about 2300 tokens": plan.LONG}
+
+
+def comparisons(study, column):
+    """{(claim, budget, texts): (logarithms, is it clear after Holm's correction)} of all that are
+    made by one measure, the loss of the model or another."""
+    found = {}
+    for texts in GROUPS.values():
+        for claim in CLAIMS:
+            for budget in BUDGETS:
+                logs = finite(ratios(study, claim, claim.own if column is None else column,
+                                     budget, texts))
+                if logs.size > 1:
+                    found[claim, budget, texts] = logs
+    clear = statistics.holm([statistics.chance(logs) for logs in found.values()])
+    return {key: (logs, passed) for (key, logs), passed in zip(found.items(), clear)}
+
+
+def said(study):
+    """How many comparisons by the loss there are, and what that means: a sentence each."""
+    found = list(comparisons(study, "kl").values())
+    apart = sum(not low <= 0 <= high for low, high in
+                (statistics.over_traces(logs)[1] for logs, _ in found))
+    effects = sum(bool(statistics.effect(logs)) for logs, _ in found)
+    clear = sum(bool(passed and statistics.effect(logs)) for logs, passed in found)
+    chance = (1 - statistics.LEVEL) * len(found)
+    return (f"By the loss there are {len(found)} comparisons. If nothing made a difference, about "
+            f"{chance:.0f} of their intervals would be without 1 all the same. {apart} are, "
+            f"{effects} of them around an effect of at least {statistics.SMALLEST_EFFECT:.0%}. "
+            f"{clear} are left after Holm's correction, with which not even one is expected by chance. "
+            "A single `*` is therefore a hint. A row of them in one direction, over budgets and over "
+            "both lengths, is more than chance makes.").replace("%", " %")
+
+
+def rows(study, claim, texts, found):
     """Rows of one claim: the paper's measure, the stream error, the loss."""
     for column in (claim.own, *COMMON):
-        cells = [cell(ratios(study, claim, column, budget, texts)) for budget in BUDGETS]
+        many = found[None if column == claim.own else column]
+        cells = [cell(*many.get((claim, budget, texts), (np.array([]), False)))
+                 for budget in BUDGETS]
         if set(cells) == {"-"}:
             return
         name = OWN[column][0] if column in OWN else COMMON[column]
         yield [claim.part if column == claim.own else "", name, *cells]
 
 
+WORDS = {-1: "helps", 1: "harms", 0: "level"}
+
+
 def verdict(study, claim, texts):
-    """What the loss says over SHORT_BUDGETS, in a word: intervals that exclude 1 decide."""
-    signs = []
-    for budget in SHORT_BUDGETS:
-        logs = ratios(study, claim, "kl", budget, texts)
-        _, (low, high) = statistics.over_traces(logs[np.isfinite(logs)])
-        signs.append(-1 if high < 0 else int(low > 0))
-    if min(signs) < 0 < max(signs):
-        return "depends on the budget"
-    if sum(map(abs, signs)) == 0:
-        return "no difference"
-    found = "helps" if sum(signs) < 0 else "harms"
-    every = sum(map(abs, signs)) == len(signs)
-    return found if every else f"{found} at " + ", ".join(
-        f"{budget:g}" for budget, sign in zip(SHORT_BUDGETS, signs) if sign)
+    """What the loss says at SHORT_BUDGETS, in words (statistics.effect)."""
+    effects = [statistics.effect(finite(ratios(study, claim, "kl", budget, texts)))
+               for budget in SHORT_BUDGETS]
+    parts = []
+    for effect, word in WORDS.items():
+        at = [f"{budget:g}" for budget, one in zip(SHORT_BUDGETS, effects) if one == effect]
+        if len(at) == len(SHORT_BUDGETS):
+            return word
+        if at:
+            parts.append(f"{word} at {', '.join(at)}")
+    return "; ".join(parts) or "undecided"
 
 
 def brief(study, texts):
@@ -180,17 +224,17 @@ def brief(study, texts):
 
 def page(study):
     """The whole page, in Markdown."""
-    parts = [HEAD]
-    for title, texts in (("texts of about 700 tokens", plan.SHORT),
-                         ("texts of about 2300 tokens", plan.LONG)):
+    parts = [HEAD, said(study)]
+    found = {column: comparisons(study, column) for column in (None, *COMMON)}
+    for title, texts in GROUPS.items():
         for paper in dict.fromkeys(claim.paper for claim in CLAIMS):
-            found = [row for claim in CLAIMS if claim.paper == paper
-                     for row in rows(study, claim, texts)]
-            if found:
+            listed = [row for claim in CLAIMS if claim.paper == paper
+                      for row in rows(study, claim, texts, found)]
+            if listed:
                 header = ["part", "measure", *(f"{budget:g}" for budget in BUDGETS)]
                 parts.append(f"{paper}, {title}")
                 parts.append("\n".join("| " + " | ".join(row) + " |" for row in
-                                       [header, ["---"] * len(header), *found]))
+                                       [header, ["---"] * len(header), *listed]))
     return "\n\n".join(parts) + "\n"
 
 

@@ -105,12 +105,14 @@ class Table:
 
 
 def cell(values, form="{:.3f}", signed=False):
-    """Mean with its interval over the texts that have it."""
+    """Mean with its interval over the texts that have it, where there are several."""
     values = values[np.isfinite(values)]
     if not values.size:
         return "-"
     mean, (low, high) = statistics.over_traces(values)
     form = form.replace(":", ":+") if signed else form
+    if values.size < 2:
+        return form.format(mean).replace("-", "−")
     return f"{form.format(mean)} [{form.format(low)}, {form.format(high)}]".replace("-", "−")
 
 

@@ -1,8 +1,8 @@
-"""What the model loses: python -m kvsim.plots.study.losses DIR|SUMMARY.csv -o figs/
+"""What the model loses: python -m kvsim.plots.study.losses DIR|TABLE.csv -o figs/
 
-DIR holds the runs that scripts/losses.sh makes. Writes losses.csv (every text, policy and budget),
+DIR holds the runs that scripts/losses.sh makes, or TABLE.csv is the losses.csv of one. Writes losses.csv (every text, policy and budget),
 losses_summary.csv (means over texts with 95 % intervals) and the figure of docs/losses.md, and
-prints its tables as Markdown. From SUMMARY.csv, a losses_summary.csv, it draws the figure alone.
+prints its tables as Markdown. From a losses_summary.csv it draws the figure alone.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import numpy as np
 from .. import statistics, style
 from . import plan, runs
 
+HEADER = ["texts", "policy", "budget", "measure", "mean", "low", "high", "count"]   # of the summary
 BASE = "snapkv"
 FLOOR = "oracle-mean"
 # Drawn and tabled first: one of each family, the methods of the papers, and the floor.
@@ -28,7 +29,7 @@ LENGTHS = {"short": plan.SHORT, "long": plan.LONG,
 
 
 def geometric(logs):
-    """exp of the mean of logarithms over texts and its 95 % interval over resampled texts."""
+    """exp of the mean of logarithms over texts and its 95 % interval over texts."""
     mean, (low, high) = statistics.over_traces(logs)
     return np.exp(mean), np.exp(low), np.exp(high)
 
@@ -83,7 +84,7 @@ def draw(rows):
         "What the model loses", "KL divergence of the next-token distribution from the full "
         f"cache's, relative to {BASE} with the same number of entries. Lower is better. Geometric "
         f"mean over texts; bands: 95 % intervals of {' and '.join(BANDS)}.\n{FLOOR} knows the "
-        "future: a floor, no competitor.", 1, len(panels), 2.9, (),
+        "future: no competitor.", 1, len(panels), 2.9, (),
         ("budget (fraction of the prompt kept)", f"loss relative to {BASE}"), sharey=True)
     for ax, name in zip(axes.flat, panels):
         draw_panel(ax, known[name])
@@ -114,15 +115,11 @@ def draw_panel(ax, known):
 def main():
     parser = argparse.ArgumentParser(prog="losses.py", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("given", metavar="DIR|SUMMARY.csv", type=Path)
+    parser.add_argument("given", metavar="DIR|TABLE.csv", type=Path)
     parser.add_argument("-o", "--out", required=True, type=Path, metavar="FIGS")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    if options.given.is_file():
-        with options.given.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.reader(file))
-    else:
-        rows = tabulate(options.given, options.out)
+    rows = summary_of(options.given) or tabulate(options.given, options.out)
     style.use()
     figure = draw(rows)
     for ending in ("png", "pdf"):
@@ -130,15 +127,25 @@ def main():
         print(options.out / f"losses.{ending}")
 
 
-def tabulate(folder, out):
-    """Writes and prints the tables of a folder of runs; returns the rows of the summary."""
-    study = runs.Study(folder)
+def summary_of(path):
+    """The rows of a summary; None of anything else."""
+    if not path.is_file():
+        return None
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    return rows if rows and rows[0][0] == HEADER[0] else None
+
+
+def tabulate(given, out):
+    """Writes and prints the tables of a folder of runs or of its table of losses; returns the rows
+    of the summary."""
+    study = runs.Study(given)
     if study.missing:
         print(f"not run: {len(study.missing)} of text and group, {study.missing[0]} first")
     runs.write(out / "losses.csv", study.rows())
     budgets = plan.BUDGETS
     policies = list(dict.fromkeys(policy for run in study.runs for policy in run.policies))
-    rows = [["texts", "policy", "budget", "measure", "mean", "low", "high", "count"]]
+    rows = [HEADER]
     for length, texts in LENGTHS.items():
         found = {}
         for policy, budget, column, *values in summary(study, texts, policies, budgets):

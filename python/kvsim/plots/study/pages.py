@@ -1,7 +1,8 @@
 """Fills the tables and figures of the pages from the runs: python -m kvsim.plots.study.pages [DIR]
 
 DIR holds the runs that scripts/losses.sh makes, and DIR/figures what it drew of them. Without it
-only the tables are filled whose data stand in docs/ (FROM_DOCS). Between
+the tables are made from what stands in docs/: losses.csv and the other tables there. Only the
+predictors need the runs themselves. Between
 `<!-- NAME -->` and `<!-- end -->` of README.md, docs/losses.md, docs/reproduction.md and
 docs/prediction.md stand the tables that TABLES names; docs/claims.md, the CSV files and the figures
 are written whole.
@@ -12,7 +13,7 @@ import re
 import shutil
 from pathlib import Path
 
-from . import agnostic, claims, instructions, losses, plan, prediction, runs
+from . import agnostic, claims, coverage, instructions, losses, plan, prediction, runs
 
 ROOT = Path(__file__).resolve().parents[4]
 FEW = ("oracle-mean", plan.RECENT, "layer-defensivekv:code", "layer-defensivekv",
@@ -79,8 +80,9 @@ TABLES = {
         lambda study, _, paper=paper, texts=texts: brief(study, paper, texts))
        for paper in ("DefensiveKV", "ReST-KV", "KeepKV")
        for name, texts in (("short", plan.SHORT), ("long", plan.LONG))},
-    "predictors": lambda _, folder: predicted(folder),
+    "comparisons": lambda study, _: claims.said(study),
 }
+FROM_RUNS = {"predictors": predicted}
 
 
 def of_instructions(make, order):
@@ -100,6 +102,7 @@ FROM_DOCS = {
     "compressed before the question, by text": lambda docs: table(*agnostic.by_text(docs)),
     "compressed before the question, mean over texts":
         lambda docs: table(*agnostic.over_texts(docs)),
+    "intervals over few texts": lambda _: table(*coverage.table()),
 }
 
 
@@ -109,11 +112,13 @@ def fill(path, study, folder):
         name = match.group(1)
         if name in FROM_DOCS:
             return f"<!-- table: {name} -->\n{FROM_DOCS[name](path.parent)}\n<!-- end -->"
+        if name in FROM_RUNS:
+            if folder is None:
+                return match.group(0)
+            return f"<!-- table: {name} -->\n{FROM_RUNS[name](folder)}\n<!-- end -->"
         if name not in TABLES:
             raise SystemExit(f"{path}: no table is called {name}; there are "
-                             f"{', '.join((*TABLES, *FROM_DOCS))}")
-        if study is None:
-            return match.group(0)
+                             f"{', '.join((*TABLES, *FROM_DOCS, *FROM_RUNS))}")
         return f"<!-- table: {name} -->\n{TABLES[name](study, folder)}\n<!-- end -->"
 
     text = path.read_text(encoding="utf-8")
@@ -128,14 +133,14 @@ def main():
     parser.add_argument("folder", metavar="DIR", type=Path, nargs="?")
     parser.add_argument("--root", type=Path, default=ROOT, help="of the repository")
     options = parser.parse_args()
-    study = runs.Study(options.folder) if options.folder else None
     docs = options.root / "docs"
+    study = runs.Study(options.folder or docs / "losses/losses.csv")
     for path in (options.root / "README.md", *sorted(docs.glob("*.md"))):
         if "<!-- table: " in path.read_text(encoding="utf-8"):
             fill(path, study, options.folder)
-    if study is None:
-        return
     (docs / "claims.md").write_text(claims.page(study), encoding="utf-8")
+    if options.folder is None:
+        return
     figures = options.folder / "figures"
     for name in FIGURES:
         shutil.copyfile(figures / name, docs / name)

@@ -82,15 +82,40 @@ def read(folder, text, group):
         return Run(text, group, policies, [float(one) for one in loop.budget.values], table)
 
 
-class Study:
-    """All runs of a folder; says what is missing."""
+def of_table(path):
+    """The runs that a table of losses holds, as Study.rows() wrote it."""
+    found = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            text = plan.TextPlan(row["text"], int(row["prompt_tokens"]), int(row["seed"]))
+            found.setdefault((text, row["group"]), []).append(row)
+    for (text, group), rows in found.items():
+        policies = list(dict.fromkeys(row["policy"] for row in rows))
+        budgets = list(dict.fromkeys(float(row["budget"]) for row in rows))
+        table = {column: np.full((len(policies), len(budgets)), np.nan)
+                 for column in (*LOSSES, *REPLAYED)}
+        for row in rows:
+            at = policies.index(row["policy"]), budgets.index(float(row["budget"]))
+            for column, values in table.items():
+                values[at] = float(row[column])
+        yield (text, group), Run(text, group, policies, budgets, table)
 
-    def __init__(self, folder, groups=tuple(plan.GROUPS), texts=plan.TEXTS):
-        found = {(text, group): read(folder, text, group) for group in groups for text in texts}
+
+class Study:
+    """All runs of a folder, or of a table of losses that was made of one; says what is missing."""
+
+    def __init__(self, source, groups=tuple(plan.GROUPS), texts=plan.TEXTS):
+        if source.is_file():
+            found = dict(of_table(source))
+        else:
+            found = {(text, group): read(source, text, group) for group in groups for text in texts}
         self.missing = [f"{text.stem}.{group}" for (text, group), run in found.items() if not run]
         self.runs = [run for run in found.values() if run]
+        self.places = {(run.text, policy, budget): (run, (p, b)) for run in reversed(self.runs)
+                       for p, policy in enumerate(run.policies)
+                       for b, budget in enumerate(run.budgets)}
         if not self.runs:
-            sys.exit(f"{folder}: nothing has been run")
+            sys.exit(f"{source}: nothing has been run")
 
     def texts(self, policies, budgets, texts):
         """Those of `texts` in which every one of the policies has run at every budget."""
@@ -100,10 +125,8 @@ class Study:
 
     def value(self, column, text, policy, budget):
         """One number; NaN where it has not been run."""
-        for run in self.runs:
-            if run.text == text and policy in run.policies and budget in run.budgets:
-                return run.table[column][run.policies.index(policy), run.budgets.index(budget)]
-        return np.nan
+        run, place = self.places.get((text, policy, budget), (None, None))
+        return run.table[column][place] if run else np.nan
 
     def relative(self, policy, budget, texts, base="snapkv", column="kl"):
         """Logarithms of the losses relative to those of `base`, by text."""

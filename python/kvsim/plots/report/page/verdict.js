@@ -108,7 +108,7 @@ function leadText(measure) {
 /** @param {VerdictMeasure} measure */
 function captionText(measure) {
   const count = content.verdict.traces.length;
-  return measure.low && count > 1 ? `Means over ${count} traces; below them 95 % bootstrap intervals over traces.` : "";
+  return measure.low && count > 1 ? `Means over ${count} traces; below them 95 % intervals over traces (t).` : "";
 }
 
 /** @param {string} key @param {string} text */

@@ -1,0 +1,99 @@
+"""Tests of the intervals of the study over few texts, and of what is concluded from them."""
+
+import csv
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
+try:
+    import numpy as np
+
+    from kvsim.plots.study import claims, coverage, plan, runs
+except ModuleNotFoundError as missing:
+    sys.exit(f"{missing}; pip install -r plots/requirements.txt")
+
+
+class CoverageTest(unittest.TestCase):
+    """How often 95 % intervals over 4, 6 and 8 texts hold the true mean, simulated."""
+
+    def test_student_holds_95_of_100_where_ratios_are_log_normal(self):
+        for count in coverage.COUNTS:
+            share = coverage.covered("normal (ratios are log-normal)", count,
+                                     coverage.INTERVALS["t"])
+            self.assertAlmostEqual(share, 0.95, delta=0.012)   # 3.5 standard errors
+
+    def test_student_loses_little_on_skewed_and_contaminated_texts(self):
+        for kind in coverage.KINDS:
+            for count in coverage.COUNTS:
+                share = coverage.covered(kind, count, coverage.INTERVALS["t"])
+                self.assertGreater(share, 0.90, (kind, count))
+
+    def test_resampling_few_texts_holds_too_little(self):
+        for count, most in ((4, 0.83), (6, 0.88), (8, 0.91)):
+            share = coverage.covered("normal (ratios are log-normal)", count,
+                                     coverage.INTERVALS["percentile bootstrap"], 1000)
+            self.assertLess(share, most)
+
+    def test_chance_is_as_likely_as_it_says(self):
+        values = np.random.default_rng(3).normal(size=(3000, 6))
+        share = np.mean([claims.statistics.chance(row) < 0.05 for row in values])
+        self.assertAlmostEqual(share, 0.05, delta=0.014)
+
+
+class VerdictTest(unittest.TestCase):
+    """Claims judged from a table of losses."""
+
+    CLAIM = claims.CLAIMS[0]
+
+    def study(self, ratios):
+        """Of a table in which the claim's policy loses `ratios[budget][text]` of the other."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = Path(folder.name, "losses.csv")
+        columns = (*runs.LOSSES, *runs.REPLAYED)
+        with path.open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["text", "prompt_tokens", "seed", "group", "policy", "budget", *columns])
+            for text in plan.SHORT:
+                for budget, factors in ratios.items():
+                    factor = factors[plan.SHORT.index(text) % len(factors)]
+                    for policy, loss in ((self.CLAIM.policy, factor), (self.CLAIM.without, 1)):
+                        values = {one: 0.5 for one in columns} | {"kl": 2 * loss}
+                        rows.writerow([text.kind, text.prompt_tokens, text.seed, "presets", policy,
+                                       budget, *values.values()])
+        return runs.Study(path)
+
+    def test_a_verdict_needs_a_direction_and_a_size(self):
+        study = self.study({0.2: (0.5, 0.6), 0.35: (1.01, 1.02), 0.5: (0.2, 3)})
+        self.assertEqual(claims.verdict(study, self.CLAIM, plan.SHORT),
+                         "helps at 0.2; level at 0.35")
+        study = self.study({0.2: (1.4, 1.5), 0.35: (1.3, 1.4), 0.5: (1.2, 1.3)})
+        self.assertEqual(claims.verdict(study, self.CLAIM, plan.SHORT), "harms")
+        study = self.study({0.2: (0.2, 3), 0.35: (0.3, 3), 0.5: (0.4, 3)})
+        self.assertEqual(claims.verdict(study, self.CLAIM, plan.SHORT), "undecided")
+
+    def test_comparisons_are_counted_and_corrected_for(self):
+        study = self.study({0.2: (0.5, 0.5001), 0.35: (0.7, 1.2), 0.5: (1.01, 1.02)})
+        found = claims.comparisons(study, "kl")
+        self.assertEqual({budget: bool(clear) for (_, budget, _), (_, clear) in found.items()},
+                         {0.2: True, 0.35: False, 0.5: True})
+        said = claims.said(study)
+        self.assertIn("there are 3 comparisons", said)
+        self.assertIn("2 are, 1 of them around an effect of at least 5 %. 1 are left", said)
+        page = claims.page(study)
+        self.assertIn("| 0.50 [0.50, 0.50]** |", page)
+        self.assertIn("| 1.01 [1.01, 1.02] |", page)   # without 1, and too small to count
+
+    def test_the_table_of_losses_is_read_as_it_was_written(self):
+        study = self.study({0.2: (0.5, 0.6)})
+        self.assertEqual(study.value("kl", plan.SHORT[1], self.CLAIM.policy, 0.2), 1.2)
+        self.assertTrue(np.isnan(study.value("kl", plan.SHORT[1], "nobody", 0.2)))
+        header, *rows = study.rows()
+        self.assertEqual(len(rows), 2 * len(plan.SHORT))
+        self.assertEqual(dict(zip(header, rows[0]))["kl"], "1")
+
+
+if __name__ == "__main__":
+    unittest.main()
