@@ -149,7 +149,7 @@ bias() {
   compare "$1" bias 0.1:1.0:0.1 "${both[@]}"
   case $(name "$1") in *_wish_*_[1-9]*) return ;; esac   # of many texts, figures of the first
   draw "$out/$(name "$1").bias.nc" -o "$out/$(name "$1")" \
-    --only bias_index,keep_rate,keep_rate_layers,span_scores,span_order
+    --only bias_index,keep_rate,keep_rate_layers,span_scores
   mapfile -t plain < <(records "${forms[@]}")
   draw "$out/$(name "$1").bias.nc" -o "$out/$(name "$1")" --only keep_rate_ratios "${plain[@]}"
   case $(name "$1") in *_wish_*) return ;; esac   # gains need the other request, too

@@ -6,9 +6,13 @@ import unittest.mock
 
 from test_plots import ROOT, PlotTest
 
+import fake_results
+import loop_file
 import matplotlib.colors
+import numpy as np
 
 from kvsim.plots import draw, load, looks, style
+from kvsim.plots.figures import retained_importance
 from kvsim.plots.study import layers, losses, rehearsal
 
 POLICIES = ("full", "random", "streaming", "knorm", "snapkv", "snapkv,window=16",
@@ -46,6 +50,98 @@ class LooksTest(PlotTest):
             self.assertEqual(len(set(found.values())), count + 2)
             few = [look.colour for look in list(found.values())[:len(looks.COLOURS)]]
             self.assertEqual(len(set(few)), len(few))
+
+    def drawn(self, *arguments):
+        """Every figure that is drawn, complete, by its name."""
+        found, save = {}, style.save
+
+        def look_at(figure, target):
+            done = save(figure, target)
+            found[target.stem] = figure
+            return done
+        with unittest.mock.patch("kvsim.plots.style.save", look_at):
+            code, _, err = self.draw(*arguments, "-o", self.out, "--formats", "png")
+        self.assertEqual((code, err), (0, []))
+        return found
+
+    def run_of_two_traces(self):
+        """Results with three spans and constraints, a sweep's metrics, and a closed loop."""
+        def name(data):
+            return fake_results.add_attention(data).assign_attrs(trace_digest="one")
+        path = self.file(policies=POLICIES, budgets=(0.1, 0.2, 0.4, 0.8), edit=name,
+                         spans=("defense", "middle", "directive"))
+        losses_of = {"snapkv": [[0.5, 0.5], [0.01, 0.02]], "h2o": [[0.25, 0.35], [0.1, 0.1]]}
+        loop = loop_file.write(self.folder / "loop.nc", losses_of, (400, 401), "one",
+                               budgets=(0.1, 0.4))
+        return path, loop
+
+    def test_every_logarithmic_axis_says_so_and_budgets_are_budgets_everywhere(self):
+        path, loop = self.run_of_two_traces()
+        figures, logarithmic = self.drawn(path, loop), set()
+        self.assertIn("span_order", figures)
+        for name, figure in figures.items():
+            for ax in figure.axes:
+                for axis, shared in ((ax.xaxis, "_supxlabel"), (ax.yaxis, "_supylabel")):
+                    label = axis.label.get_text()
+                    above = getattr(ax.figure, shared, None)
+                    said = label or (above.get_text() if above else "")
+                    self.assertNotIn("1 − budget", said, name)
+                    self.assertNotIn("compression ratio", said, name)
+                    place = ax.get_subplotspec()
+                    if axis.get_scale() == "log" and (
+                            axis is ax.yaxis or place is None or place.is_last_row()):
+                        self.assertIn("log scale", said, name)
+                        logarithmic.add(name)
+        self.assertGreaterEqual(logarithmic, {"budget", "loss", "stream_error"})
+
+    def test_the_loss_of_one_text_is_that_of_its_closed_loop(self):
+        path, loop = self.run_of_two_traces()
+        figure = self.drawn(path, loop, "--only", "loss")["loss"]
+        lost, foretold = figure.axes
+        lines = {line.get_color(): line for line in lost.lines}
+        looks_of = style.policy_looks(POLICIES)
+        for policy, values in (("snapkv", [0.5, 0.015]), ("h2o", [0.3, 0.1])):
+            line = lines[looks_of[policy]["color"]]
+            self.assertEqual(list(line.get_xdata()), [0.1, 0.4])
+            for drawn, value in zip(line.get_ydata(), values, strict=True):
+                self.assertAlmostEqual(drawn, value)
+        for ax in (lost, foretold):
+            self.assertEqual({text.get_text() for text in ax.texts}, {"snapkv", "h2o"})
+        self.assertEqual(lost.get_yscale(), "log")
+        self.refused(3, "cannot draw loss: .* no closed loop", path, "-o", self.out, "--only",
+                     "loss")
+
+    def test_an_order_of_two_spans_is_left_out_and_says_why(self):
+        code, out, err = self.draw(self.file(), "-o", self.out, "--formats", "png")
+        self.assertEqual((code, len(err)), (0, 1))
+        self.assertIn("span_order left out: the order of 2 labelled spans is noise", err[0])
+        self.assertNotIn(str(self.out / "span_order.png"), out)
+
+    def test_ten_policies_are_rows_and_three_are_lines(self):
+        path, _ = self.run_of_two_traces()
+        figure = self.drawn(path, "--only", "retained_importance")["retained_importance"]
+        panels = [ax for ax in figure.axes if ax.get_title().startswith("layer")]
+        self.assertEqual(len(panels), 2)
+        data = load.open_results(path)
+        values = data.variable("retained_importance", "policy", "budget", "layer", "step")
+        values = values.sel(budget=0.4, policy=list(POLICIES[1:]))
+        order = values.mean(["layer", "step"]).to_series().sort_values(ascending=False).index
+        rows = [text.get_text().replace("\n", "") for text in panels[0].get_yticklabels()]
+        self.assertEqual(rows, list(order))
+        cells = panels[1].images[0].get_array()
+        self.assertTrue((cells == values.isel(layer=1).sel(policy=order).values).all())
+        few = self.drawn(path, "--only", "retained_importance", "--policy", "snapkv", "--policy",
+                         "h2o", "--overwrite")["retained_importance"]
+        self.assertEqual([ax for ax in few.axes if ax.images], [])
+
+    def test_a_map_of_many_steps_shows_the_worst_of_each_part(self):
+        steps = np.linspace(1, 0.9, 1000)
+        steps[[17, 503]] = (0.1, np.nan)
+        found = retained_importance.in_parts(np.array([steps, np.full(1000, np.nan)]))
+        self.assertEqual(found.shape, (2, retained_importance.PARTS))
+        self.assertEqual((found[0].min(), found[0].argmin()), (0.1, 4))
+        self.assertTrue(np.isnan(found[1]).all())
+        self.assertFalse(np.isnan(found[0]).any())
 
     def test_choosing_policies_changes_no_colour(self):
         path = self.file(policies=POLICIES)

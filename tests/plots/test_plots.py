@@ -42,9 +42,9 @@ except ModuleNotFoundError as error:
 SMALL = {"policies": ("full", "random", "snapkv,window=16"), "budgets": (0.2, 0.5),
          "layers": (0, 5), "steps": 20}
 ALL = {"bias_index", "budget", "keep_rate", "keep_rate_layers", "keep_rate_ratios",
-       "retained_importance",
-       "span_order", "span_scores", "stream_error", "worst_case"}
-SPANS = {"bias_index", "keep_rate", "keep_rate_layers", "keep_rate_ratios", "span_order",
+       "retained_importance", "span_scores", "stream_error", "worst_case"}
+THREE = ("defense", "middle", "directive")   # of two spans, span_order is left out and says why
+SPANS = {"bias_index", "keep_rate", "keep_rate_layers", "keep_rate_ratios",
          "span_scores"}
 
 
@@ -92,13 +92,14 @@ class EveryFigureTest(PlotTest):
         cls.addClassCleanup(folder.cleanup)
         cls.folder = Path(folder.name)
         cls.out = cls.folder / "figs"
-        cls.results = cls.file(cls)
+        cls.results = cls.file(cls, spans=THREE)
         cls.said = cls.draw(cls, cls.results, "-o", cls.out)
 
     def test_each_is_written_in_both_formats_and_its_path_printed(self):
         code, out, err = self.said
         self.assertEqual((code, err), (0, []))
-        expected = {str(self.out / f"{name}.{kind}") for name in ALL for kind in ("pdf", "png")}
+        expected = {str(self.out / f"{name}.{kind}") for name in ALL | {"span_order"}
+                    for kind in ("pdf", "png")}
         self.assertEqual(set(out), expected)
         for path in out:
             self.assertGreater(os.path.getsize(path), 2000, path)
@@ -146,7 +147,7 @@ class FiguresTest(PlotTest):
         results = self.file(policies=("h2o",), budgets=(0.5,), layers=(7,), steps=1)
         self.assertEqual(self.draw(results, "-o", self.out, "--formats", "png")[0], 0)
 
-    def test_maps_of_keep_rates_hold_every_layer_and_ratio_and_end_with_all_entries(self):
+    def test_maps_of_keep_rates_hold_every_layer_and_budget_and_end_with_all_entries(self):
         path = self.file()
         results = load.open_results(path)
         code, _, _ = self.draw(path, "-o", self.out, "--only", "keep_rate_ratios",
@@ -154,7 +155,7 @@ class FiguresTest(PlotTest):
         self.assertEqual(code, 0)
         with open(self.out / "keep_rate_ratios.csv", encoding="utf-8", newline="") as file:
             head, *rows = csv.reader(file)
-        self.assertEqual(head, ["policy", "span", "layer", "ratio 0.5", "ratio 0.8"])
+        self.assertEqual(head, ["policy", "span", "layer", "budget 0.2", "budget 0.5"])
         rates = results.variable("keep_rate", "policy", "span", "layer", "budget")
         bias = results.variable("bias_index", "policy", "span", "layer", "budget")
         spans = [str(span) for span in results.data["span"].values]
@@ -163,9 +164,9 @@ class FiguresTest(PlotTest):
         for policy, span, layer, *line in rows:
             at = results.policies.index(policy), results.layers.index(int(layer))
             if span in spans:
-                expected = rates[at[0], spans.index(span), at[1], ::-1]
+                expected = rates[at[0], spans.index(span), at[1]]
             else:   # keep rate less bias is the layer's own share, whatever the span
-                expected = (rates - bias)[at[0], 0, at[1], ::-1]
+                expected = (rates - bias)[at[0], 0, at[1]]
             np.testing.assert_allclose([float(one) for one in line], expected, rtol=1e-5)
 
     def test_worst_cases_are_those_of_the_metrics_asked_for(self):
@@ -199,8 +200,11 @@ class FiguresTest(PlotTest):
                 if data[name].dtype.kind == "f":
                     data[name][...] = np.nan
             return data
-        code, _, err = self.draw(self.file(edit=blank), "-o", self.out, "--formats", "png")
-        self.assertEqual((code, err), (0, []))
+        for name, policies in (("few", SMALL["policies"]), ("many", ("a", "b", "c", "d"))):
+            path = self.file(f"{name}.nc", edit=blank, policies=policies,
+                             spans=THREE)
+            code, _, err = self.draw(path, "-o", self.out / name, "--formats", "png")
+            self.assertEqual((code, err), (0, []))
 
     def test_layers_and_policies_can_be_chosen(self):
         self.assertEqual(self.draw(self.file(), "-o", self.out, "--layers", "5", "--policy",
@@ -393,10 +397,11 @@ class RefusalTest(PlotTest):
 
     def test_a_folder_in_the_place_of_a_figure_is_never_replaced(self):
         (self.out / "budget.png").mkdir(parents=True)
-        self.refused(2, "not a regular file", self.file(), "-o", self.out, "--overwrite")
+        self.refused(2, "not a regular file", self.file(spans=THREE), "-o", self.out,
+                     "--overwrite")
 
     def test_an_output_folder_that_cannot_be_made(self):
-        results = self.file()
+        results = self.file(spans=THREE)
         code, _, err = self.draw(results, "-o", results)
         self.assertNotEqual(code, 0)
         self.assertEqual(len(err), 1, err)

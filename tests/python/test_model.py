@@ -76,7 +76,7 @@ class Model(unittest.TestCase):
             first = json.loads(found.group(1))["verdict"]["measures"][0]
             self.assertEqual(first["id"], "kl_divergence_mean")
             np.testing.assert_allclose(first["values"], loop.kl_divergence_mean, rtol=1e-6)
-            self.assertTrue(kvsim.plot([results, loop], folder, only="budget"))
+            self.assertTrue(kvsim.plot([results, loop], folder, only="loss"))
 
     def test_mistakes_are_one_line_and_leave_nothing(self):
         with tempfile.TemporaryDirectory() as folder:

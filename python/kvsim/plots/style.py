@@ -25,6 +25,8 @@ WIDTH = 7.2          # inches
 PAD = 0.04           # inches around everything that the layout places
 PAGE_POLICIES = 10   # more lines than this in one panel cannot be told apart
 LOG = "log scale"
+BUDGET = "budget (fraction of the prompt kept)"
+WIDE = 20            # times the least value: no linear axis shows both
 REFERENCE = "0.45"   # grey of reference lines
 DOTS = {"color": "0.55", "linestyle": "", "marker": ".", "markersize": 2.5}   # one of many
 
@@ -253,16 +255,42 @@ def budget_axis(ax, results):
                                    for i in first[::every]])
 
 
-def budget_lines(ax, results, policies, values, ratio=False):
-    """A line per policy of `values` [policy, budget] over the budget; 1 − budget if `ratio`."""
+def budget_lines(ax, results, policies, values):
+    """A line per policy of `values` [policy, budget] over the budget."""
     values = values.sortby("budget")   # the file has them as they were typed
     for policy in policies:
-        ax.plot(1 - values.budget if ratio else values.budget, values.sel(policy=policy),
+        ax.plot(values.budget, values.sel(policy=policy),
                 **{"zorder": 2, **policy_style(results, policy)})
     if values.isnull().all():
         note_undefined(ax)
-    if not ratio:
-        budget_axis(ax, results)
+    budget_axis(ax, results)
+
+
+def name_lines(ax, results, policies, values):
+    """The names of `budget_lines` at their right ends, once all axes have their limits."""
+    lines = {policy: values.sel(policy=policy).dropna("budget") for policy in policies}
+    end_labels(ax, [(float(line.budget[-1]), float(line[-1]), policy,
+                     policy_style(results, policy)["color"])
+                    for policy, line in lines.items() if line.size])
+
+
+def error_axis(ax, values):
+    """From 0; logarithmic where `values` differ by more than a factor of WIDE."""
+    if values.min() > 0 and values.max() > WIDE * values.min():
+        ax.set_yscale("log")
+        axis, few = ax.yaxis, values.max() < 1000 * values.min()
+        log_ticks(axis)
+        axis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5) if few else (1,),
+                                                            numticks=9))
+    else:
+        ax.set_ylim(bottom=0)
+
+
+def colour_rows(ax, results, policies, labels, size):
+    """Labels of rows in the colours of their policies."""
+    ax.set_yticks(range(len(labels)), labels, fontsize=size)
+    for text, policy in zip(ax.get_yticklabels(), policies):
+        text.set_color(policy_style(results, policy)["color"])
 
 
 def policy_keys(results, policies, values=None):
@@ -281,7 +309,7 @@ def dots_by_layer(ax, values, look):
 def budget_label(results):
     if results.budgets_are_counts:
         return "budget (tokens kept per KV head)"
-    return "budget (fraction of the prompt kept)"
+    return BUDGET
 
 
 def band(ax, x, interval, look, drawn=True):
@@ -359,7 +387,8 @@ def say_log(fig):
             if axis.get_scale() != "log":
                 continue
             label = axis.label if axis.label.get_text() else shared[name]
-            if label is None and (name == "y" or ax.get_subplotspec().is_last_row()):
+            place = ax.get_subplotspec()   # a bar of colours has none
+            if label is None and (name == "y" or place is None or place.is_last_row()):
                 label = axis.label
             if label is not None and LOG not in label.get_text():
                 label.set_text(f"{label.get_text()}, {LOG}".lstrip(", "))

@@ -1,4 +1,4 @@
-"""Bias index of each span and the spread over spans against the compression ratio, all policies.
+"""Bias index of each span and the spread over spans by budget, all policies.
 
 Mean over layers. Above 0 a span is kept more than the prompt as a whole, below 0 less.
 """
@@ -7,7 +7,7 @@ import functools
 
 from .. import load, style
 
-TITLE = "bias index per span and spread over spans against compression ratio"
+TITLE = "bias index per span and spread over spans by budget"
 
 
 def pages(results, options):
@@ -28,10 +28,10 @@ def draw(results, policies, note):
         f"{results.subtitle}\nbias index: keep rate of the span − share of all entries kept; "
         "0 is unbiased", rows, columns, 2.0 if rows == 1 else 1.6,
         style.policy_keys(results, policies),
-        ("compression ratio (1 − budget)", "fraction of the span"), sharex=True)
+        (style.budget_label(results), "fraction of the span"), sharex=True)
     limit = max(0.05, 1.05 * float(abs(bias).fillna(0).max()))
     for ax, (title, values) in zip(axes.flat, panels):
-        style.budget_lines(ax, results, policies, values, ratio=True)
+        style.budget_lines(ax, results, policies, values)
         ax.set_title(title)
         if title.startswith("bias"):
             ax.axhline(0, color="black", linewidth=0.7, linestyle=":")

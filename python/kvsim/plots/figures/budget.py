@@ -1,91 +1,107 @@
-"""Metrics against the budget: the mean over layers above, the worst layer below.
+"""Stream error, retained importance and errors by budget: means above, worst cases below.
 
 With a single budget there is no curve to draw; then each policy is a row with one dot.
 """
 
 import functools
+from typing import NamedTuple
 
-from .. import load, style
+from .. import load, measures, style
 
-TITLE = "metrics against the budget, mean over layers and worst layer"
+TITLE = "stream error, retained importance, output and residual error by budget"
+COLUMNS = 3
 
-# variable, name of the panel, which value is that of the worst layer
-METRICS = (
-    ("retained_importance_mean", "retained importance,\nmean over steps", "min"),
-    ("retained_importance_min", "retained importance,\nworst step", "min"),
-    ("output_error_mean", "output error,\nmean over steps", "max"),
-    ("residual_error_max", "residual error,\nworst step", "max"),
+
+class Panel(NamedTuple):
+    variable: str
+    title: str
+    over_layers: str | None   # None: the variable is of all layers together
+    over_all: str             # what that is, in words
+
+
+PANELS = (
+    Panel("stream_error_rms", "stream error,\nrms over steps", None, ""),
+    Panel("retained_importance_mean", "retained importance,\nmean over steps", "mean", " and layers"),
+    Panel("output_error_mean", "output error,\nmean over steps", "mean", " and layers"),
+    Panel("residual_error_max", "residual error,\nworst step", "max", " and layer"),
+    Panel("retained_importance_min", "retained importance,\nworst step", "min", " and layer"),
+    Panel("output_error_max", "output error,\nworst step", "max", " and layer"),
 )
 
 
 def pages(results, options):
-    metrics = [metric for metric in METRICS if results.has(metric[0])]
-    if not metrics:
+    panels = [panel for panel in PANELS if results.has(panel.variable)]
+    if not panels:
         raise load.Missing(f"{results.path}: none of the variables "
-                           + ", ".join(name for name, _, _ in METRICS))
+                           + ", ".join(panel.variable for panel in PANELS))
     size, draw = (30, draw_dots) if results.budgets.size == 1 else (10, draw_curves)
     return style.pages("budget", style.policy_pages(results, size),
-                       functools.partial(draw, results, metrics))
+                       functools.partial(draw, results, panels))
 
 
-def over_layers(results, name, worst):
-    """[(what it is, values: policies x budgets)]: mean and worst layer, or the only layer."""
-    values = results.variable(name, "policy", "budget", "layer")
-    if len(results.layers) == 1:
-        return [(f"layer {results.layers[0]}", values.squeeze("layer"))]
-    return [("mean over layers", values.mean("layer")),
-            ("worst layer", getattr(values, worst)("layer"))]
+def table(results, panel):
+    """[policy, budget]: a measure over all layers."""
+    if panel.over_layers is None:
+        return results.variable(panel.variable, "policy", "budget")
+    values = results.variable(panel.variable, "policy", "budget", "layer")
+    return getattr(values, panel.over_layers)("layer")
 
 
-def draw_curves(results, metrics, policies, note):
-    tables = [over_layers(results, name, worst) for name, _, worst in metrics]
-    rows = len(tables[0])
+def title(results, panel):
+    if panel.over_layers is None:
+        return f"{panel.title} (relative)"
+    layers = panel.over_all if len(results.layers) > 1 else f", layer {results.layers[0]}"
+    return f"{panel.title}{layers} ({unit(panel)})"
+
+
+def unit(panel):
+    return "fraction" if panel.variable.startswith("retained") else "relative"
+
+
+def subtitle(results, panels):
+    named = ["stream_error"] if panels[0].over_layers is None else []
+    return f"{results.subtitle}{measures.layers_note([results], named)}"
+
+
+def draw_curves(results, panels, policies, note):
+    rows, columns = style.panel_grid(len(panels), COLUMNS)
     fig, axes = style.frame(
-        f"Metrics against the budget{note}", results.subtitle, rows, len(metrics),
-        1.9 if rows == 2 else 2.2,
-        style.policy_keys(results, policies),
-        (style.budget_label(results), ""), sharex=True)
-    for column, (name, title, _), table in zip(axes.T, metrics, tables):
-        for ax, (what, values) in zip(column, table):
-            style.budget_lines(ax, results, policies, values)
-            limits(ax, name)
-            if ax in axes[:, 0]:
-                ax.set_ylabel(what)
-        column[0].set_title(f"{title} ({unit(name)})")
+        f"Measures by budget{note}", subtitle(results, panels), rows, columns, 2.1,
+        style.policy_keys(results, policies), (style.budget_label(results), ""), sharex=True)
+    for ax, panel in zip(axes.flat, panels):
+        values = table(results, panel)
+        style.budget_lines(ax, results, policies, values)
+        ax.set_title(title(results, panel))
+        limits(ax, panel, values.sel(policy=[one for one in policies if not load.is_full(one)]))
+    style.hide_unused(axes, len(panels))
     return fig
 
 
-def draw_dots(results, metrics, policies, note):
-    tables = [over_layers(results, name, worst) for name, _, worst in metrics]
-    labels, size, row = style.row_labels(policies)
-    # The second marker is hollow and larger, so that equal values show both.
-    looks = ({"color": style.COLOURS[0], "marker": "o", "linestyle": ""},
-             {"color": style.COLOURS[1], "marker": "s", "linestyle": "", "fillstyle": "none",
-              "markersize": 5.5})
-    keys = [style.key(what, look) for (what, _), look in zip(tables[0], looks)]
-    budget = results.budget_text(results.budgets[0])
-    fig, axes = style.frame(f"Metrics at budget {budget}{note}", results.subtitle, 1, len(metrics),
-                            0.8 + row * len(policies), keys, sharey=True)
-    rows = range(len(policies))
-    for ax, (name, title, _), table in zip(axes.flat, metrics, tables):
-        for (_, values), look in zip(table, looks):
-            ax.plot(values.sel(policy=policies).squeeze("budget"), rows, **look)
-        ax.set_title(title)
-        ax.set_xlabel(unit(name))
-        ax.set_xlim(left=-0.03 * ax.get_xlim()[1])
-        if name.startswith("retained"):
-            ax.set_xlim(-0.03, 1.03)
-    axes[0, 0].set_yticks(rows, labels, fontsize=size)
-    axes[0, 0].invert_yaxis()
-    return fig
-
-
-def unit(name):
-    return "fraction" if name.startswith("retained") else "relative"
-
-
-def limits(ax, name):
-    if name.startswith("retained"):
+def limits(ax, panel, values):
+    if panel.variable.startswith("retained"):
         ax.set_ylim(-0.02, 1.03)
     else:
-        ax.set_ylim(bottom=0)
+        style.error_axis(ax, values)
+
+
+def draw_dots(results, panels, policies, note):
+    labels, size, row = style.row_labels(policies)
+    budget = results.budget_text(results.budgets[0])
+    rows, columns = style.panel_grid(len(panels), COLUMNS)
+    fig, axes = style.frame(
+        f"Measures at budget {budget}{note}", subtitle(results, panels), rows, columns,
+        0.7 + row * len(policies), (), sharey=True)
+    for ax, panel in zip(axes.flat, panels):
+        for y, policy in enumerate(policies):
+            look = style.policy_style(results, policy)
+            ax.plot(table(results, panel).sel(policy=policy), [y], color=look["color"],
+                    marker=look["marker"] or "o")
+        ax.set_title(title(results, panel))
+        ax.set_xlim(left=-0.03 * ax.get_xlim()[1])
+        if panel.variable.startswith("retained"):
+            ax.set_xlim(-0.03, 1.03)
+    for ax in axes.flat[:len(panels)]:
+        style.colour_rows(ax, results, policies, labels, size)
+    axes[0, 0].set_ylim(len(policies) - 0.5, -0.5)
+    style.hide_unused(axes, len(panels))
+    return fig

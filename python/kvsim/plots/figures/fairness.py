@@ -61,7 +61,7 @@ def draw(several, lost, bases, group, note):
         + (", [95 % interval over texts (t)]" if texts else "")
         + f", budgets wrecked\n{lost.wreck_rule}", rows, len(group),
         1.35 + 0.1 * lines / rows, keys,
-        ("compression ratio (1 − budget)", ""), sharex=True, sharey="row")
+        (style.BUDGET, ""), sharex=True, sharey="row")
     table = []
     for column, base in zip(axes.T, group):
         table += draw_gains(column[0], lost, base, bases[base], looks)
@@ -79,17 +79,17 @@ def draw(several, lost, bases, group, note):
 
 def draw_gains(ax, lost, base, variants, looks):
     """Gains of the variants of one policy, and their rows of the table."""
-    ratio, table = 1 - lost.budgets, []
+    at, table = lost.budgets, []
     texts = len(lost.texts) > 1
     title = [style.wrapped(base, 36)]
     for variant in variants:
         gain = gains(lost, base, variant)
         text, wrecked = losses.change(variant, base), lost.wrecked(variant, base)
         line, band = statistics.over_traces(gain.transpose("budget", "text"))
-        ax.plot(ratio, line, **looks[text])
-        style.band(ax, ratio, band, looks[text], texts)
+        ax.plot(at, line, **looks[text])
+        style.band(ax, at, band, looks[text], texts)
         bad = (wrecked.mean("text") >= 0.5).values   # of half of the texts
-        ax.plot(ratio[bad], line[bad], **CROSS)
+        ax.plot(at[bad], line[bad], **CROSS)
         mean, spread, low, high = summary(gain)
         name = f"{text}:\n" if len(text) > 24 else f"{text}: "   # the panel is not wider
         title.append(f"{name}{mean:+.3f} ± {spread:.3f}"
@@ -106,12 +106,12 @@ def draw_gains(ax, lost, base, variants, looks):
 
 def draw_damage(ax, lost, measure, base, variants, looks):
     """One measure of the whole cache, mean over texts, of a policy, its variants and `random`."""
-    ratio, damage = 1 - lost.budgets, lost.damage[measure]
+    at, damage = lost.budgets, lost.damage[measure]
     lines = [(base, PLAIN), *((lost.random, RANDOM) for _ in range(lost.random is not None)),
              *((variant, looks[losses.change(variant, base)]) for variant in variants)]
     for record, look in lines:
-        losses.draw_line(ax, ratio, losses.over_texts(damage, record), **look)
+        losses.draw_line(ax, at, losses.over_texts(damage, record), **look)
     for variant in variants:
         bad = (lost.wrecked(variant, base).mean("text") >= 0.5).values
-        ax.plot(ratio[bad], losses.over_texts(damage, variant)[bad], **CROSS)
+        ax.plot(at[bad], losses.over_texts(damage, variant)[bad], **CROSS)
     ax.set_ylim(bottom=0)

@@ -1,4 +1,4 @@
-"""Keep rate of each span against the compression ratio, one panel per policy.
+"""Keep rate of each span by budget, one panel per policy.
 
 The grey line is what an unbiased policy would keep of every span: the share of all prompt entries
 that the policy really kept (its realised rate), which is the diagonal when budgets are met exactly.
@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import load, style
 
-TITLE = "keep rate per span against compression ratio, one panel per policy"
+TITLE = "keep rate per span by budget, one panel per policy"
 PAGE_PANELS = 30
 
 
@@ -44,18 +44,18 @@ def draw(results, policies, note):
     height = {1: 2.9, 2: 1.9}.get(len(policies), 1.3 if rows > 1 else 1.6) + 0.1 * lines
     fig, axes = style.frame(f"Keep rate per span, mean over layers{note}", results.subtitle,
                             rows, columns, height, keys,
-                            ("compression ratio (1 − budget)",
+                            (style.budget_label(results),
                              "keep rate (fraction of the span)"),
                             sharex=True, sharey=True)
-    ratio = 1 - keep.budget.values
+    budgets = keep.budget.values
     for ax, policy, title in zip(axes.flat, policies, titles):
         # A dot stands for the line when there is only one budget.
-        ax.plot(ratio, unbiased.sel(policy=policy), zorder=1,
-                **{**reference, "marker": "_" if ratio.size == 1 else "", "markersize": 14})
+        ax.plot(budgets, unbiased.sel(policy=policy), zorder=1,
+                **{**reference, "marker": "_" if budgets.size == 1 else "", "markersize": 14})
         for span, look in looks.items():
-            ax.plot(ratio, keep.sel(policy=policy, span=span), zorder=2, **look)
+            ax.plot(budgets, keep.sel(policy=policy, span=span), zorder=2, **look)
         ax.set_title(title, fontsize=7 if lines == 1 else 6)
-        if ratio.size == 1 or np.ptp(ratio) > 0.3:  # otherwise matplotlib zooms in
+        if budgets.size == 1 or np.ptp(budgets) > 0.3:  # otherwise matplotlib zooms in
             ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
     style.hide_unused(axes, len(policies))
     return fig

@@ -1,8 +1,8 @@
-"""Keep rate by layer and compression ratio, a map per policy and span (Pitfalls, Figure 27).
+"""Keep rate by layer and budget, a map per policy and span (Pitfalls, Figure 27).
 
 A cell is the share of a span's entries that a layer keeps at a budget, mean over KV heads; layers
-upward, compression to the right. Where a policy is unbiased every layer has the colour of
-1 - ratio, which the last column of maps shows as that of all prompt entries together.
+upward, budgets to the right. Where a policy is unbiased every layer has the colour of the
+budget, which the last column of maps shows as that of all prompt entries together.
 """
 
 import functools
@@ -11,7 +11,7 @@ import xarray
 
 from .. import load, style
 
-TITLE = "keep rate per layer and compression ratio, a map per policy and span"
+TITLE = "keep rate per layer and budget, a map per policy and span"
 ROWS = 6       # policies of a page
 MAPS = 4       # spans of a page
 ALL = "all prompt entries"
@@ -28,24 +28,24 @@ def pages(results, options):
 
 
 def maps(results):
-    """[policy, span or all, layer, budget], the largest budget first; NaN where a span is empty."""
+    """[policy, span or all, layer, budget], the smallest budget first; NaN where a span is empty."""
     dims = ("policy", "span", "layer", "budget")
     rates, bias = results.variable("keep_rate", *dims), results.variable("bias_index", *dims)
     whole = (rates - bias).max("span").expand_dims(span=[ALL])   # the same of every span
-    return xarray.concat([rates, whole], "span").transpose(*dims).sortby("budget", ascending=False)
+    return xarray.concat([rates, whole], "span").transpose(*dims).sortby("budget")
 
 
 def draw(results, group, note):
     policies, spans = group
     values = maps(results)
-    ratios = 1 - values.budget.values
+    budgets = values.budget.values
     columns = [*spans, ALL]
     titles = [style.wrapped(policy, 26) for policy in policies]
     fig, axes = style.frame(
-        f"Keep rate by layer and compression ratio{note}",
+        f"Keep rate by layer and budget{note}",
         f"{results.subtitle}\nshare of the span's entries that a layer keeps, mean over KV heads",
         len(policies), len(columns), max(1.05, 0.42 + 0.02 * len(results.layers)), (),
-        ("compression ratio (1 − budget)", ""), sharex=True, sharey=True)
+        (style.budget_label(results), ""), sharex=True, sharey=True)
     image, table = None, []
     for row, policy, title in zip(axes, policies, titles):
         for ax, column in zip(row, columns):
@@ -54,12 +54,12 @@ def draw(results, group, note):
                               interpolation="nearest")
             every, wide = (max(1, size // 5) for size in cells.shape)
             ax.set_yticks(range(0, len(results.layers), every), results.layers[::every])
-            ax.set_xticks(range(0, len(ratios), wide), [f"{one:.3g}" for one in ratios[::wide]])
+            ax.set_xticks(range(0, len(budgets), wide), [f"{one:.3g}" for one in budgets[::wide]])
             ax.grid(False)
             table += [[policy, column, layer, *line] for layer, line in zip(results.layers, cells)]
         row[0].set_ylabel(f"{title}\nlayer", fontsize=6)
     for ax, column in zip(axes[0], columns):
         ax.set_title(column, fontsize=7)
     fig.colorbar(image, ax=list(axes.flat), label="keep rate", pad=0.01, fraction=0.03)
-    style.numbers(fig, ["policy", "span", "layer", *(f"ratio {one:.3g}" for one in ratios)], table)
+    style.numbers(fig, ["policy", "span", "layer", *(f"budget {one:.3g}" for one in budgets)], table)
     return fig

@@ -1,4 +1,4 @@
-"""Keep rate of each span against the compression ratio, a row per order of the spans and a column
+"""Keep rate of each span by budget, a row per order of the spans and a column
 per policy: both orders of the instructions below each other (Pitfalls, Figures 7 and 10; with a
 whitelist 11, with fair eviction 12).
 
@@ -12,7 +12,7 @@ import numpy as np
 from .. import load, statistics, style
 from .keep_rate import of_layers
 
-TITLE = "keep rate per span against compression ratio, orders of the spans down, policies across"
+TITLE = "keep rate per span by budget, orders of the spans down, policies across"
 READS = "several"
 COLUMNS = 6
 
@@ -73,25 +73,25 @@ def draw(several, rows, policies, note):
         f"{models}; rows: {'; '.join(rows)}"
         + ("\nlines and bands: mean over traces and its 95 % interval (t)" if bands else ""),
         len(rows), len(policies), 1.25 + 0.1 * lines / len(rows), keys,
-        ("compression ratio (1 − budget)", "keep rate (fraction of the span)"),
+        (style.BUDGET, "keep rate (fraction of the span)"),
         sharex=True, sharey=True)
     table = []
     for row, (name, files) in zip(axes, rows.items()):
         keep, unbiased = of_files(files, policies)
         bias = (keep - unbiased).transpose(*keep.dims)
-        ratio = 1 - keep.budget.values
+        at_budgets = keep.budget.values
         row[0].set_ylabel(style.narrow(name.replace(", ", ",\n"), 20), fontsize=6)
         for ax, policy in zip(row, policies):
-            ax.plot(ratio, unbiased.sel(policy=policy).mean("trace"), zorder=1, **reference)
+            ax.plot(at_budgets, unbiased.sel(policy=policy).mean("trace"), zorder=1, **reference)
             for span in files[0].spans:
                 at = {"policy": policy, "span": span}
                 rate, band = statistics.over_traces(keep.sel(at))
-                ax.plot(ratio, rate, zorder=2, **looks[span])
-                style.band(ax, ratio, band, looks[span], len(files) > 1)
+                ax.plot(at_budgets, rate, zorder=2, **looks[span])
+                style.band(ax, at_budgets, band, looks[span], len(files) > 1)
                 mean, ends = statistics.over_traces(bias.sel(at))
                 table += [[name, len(files), policy, budget, span, *row] for budget, *row in zip(
                     keep.budget.values, rate, *band, mean, *ends)]
-            if ratio.size == 1 or np.ptp(ratio) > 0.3:
+            if at_budgets.size == 1 or np.ptp(at_budgets) > 0.3:
                 ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), xticks=[0, 0.5, 1],
                        yticks=[0, 0.5, 1])
     for ax, title in zip(axes[0], titles):

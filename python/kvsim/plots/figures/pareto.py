@@ -139,16 +139,16 @@ def draw_shares(ax, lost, base, grid):
 
 
 def draw_damage(ax, lost, measure, base, grid, looks):
-    ratio, damage = 1 - lost.budgets, lost.damage[measure]
+    at, damage = lost.budgets, lost.damage[measure]
     if lost.random:
-        losses.draw_line(ax, ratio, losses.over_texts(damage, lost.random), **RANDOM)
+        losses.draw_line(ax, at, losses.over_texts(damage, lost.random), **RANDOM)
     for value, record in grid.items():
         line = losses.over_texts(damage, record)
         bad = (lost.wrecked(record, base).mean("text") >= 0.5).values
-        losses.draw_line(ax, ratio, line, **looks[value])
-        ax.plot(ratio[bad], line[bad], **CROSS)
-    ax.set_xlabel("compression ratio (1 − budget)")
-    ax.set_xlim(ratio.min() - 0.04, ratio.max() + 0.04)   # a closed loop may have few budgets
+        losses.draw_line(ax, at, line, **looks[value])
+        ax.plot(at[bad], line[bad], **CROSS)
+    ax.set_xlabel(style.BUDGET)
+    ax.set_xlim(at.min() - 0.04, at.max() + 0.04)   # a closed loop may have few budgets
     ax.set_ylim(bottom=0)
 
 
@@ -183,7 +183,7 @@ def draw_points(several, lost, groups, bases, note):
                     ax.plot(*own.sel(at).values, **CROSS)
             ax.margins(0.12)
             ax.locator_params(nbins=4)
-            ax.set_title(f"compression ratio {1 - budget:.3g}", fontsize=6)
+            ax.set_title(f"budget {budget:.3g}", fontsize=6)
         row[0].set_ylabel(style.wrapped(base, 24), fontsize=6)
     return fig
 
@@ -192,6 +192,6 @@ def shown_budgets(lost, grids_):
     """Up to `PANELS` budgets, spread over those at which λ matters anywhere."""
     same = np.all([optimal(points_of(lost, grid).mean("text", skipna=False))[1]
                    for grid in grids_], axis=0)
-    known = lost.budgets[~same][::-1].tolist() or lost.budgets.tolist()[:1]
+    known = lost.budgets[~same].tolist() or lost.budgets.tolist()[:1]
     picked = np.unique(np.linspace(0, len(known) - 1, min(PANELS, len(known))).round().astype(int))
     return [known[i] for i in picked]

@@ -1,11 +1,13 @@
-"""Retained importance over the later steps: one panel per layer, one line per policy.
+"""Retained importance over the later steps, one panel per layer.
 
-The dotted line at 0.5 is the outlier line: a step below it has lost more than half of the
-importance that its query would have found in the full cache.
+Up to FEW policies are lines. More are rows of a map, since lines would hide each other. The outlier
+line at 0.5 divides its two colours: a step below it has lost more than half of the importance that
+its query would have found in the full cache.
 """
 
 import functools
 
+import matplotlib
 import numpy as np
 import pandas
 from matplotlib.ticker import MaxNLocator
@@ -14,38 +16,57 @@ from .. import load, style
 
 TITLE = "retained importance over steps, one panel per layer"
 OUTLIER = 0.5
-MEDIAN = 15  # steps
-READING = (f"thin: every step; thick: running median of {MEDIAN} steps; "
-           "large marker: worst step; dotted: outlier line")
+FEW = 3       # policies whose lines are still told apart
+PARTS = 250   # columns of a map, at most: a panel has few more pixels
+MEDIAN = 15   # steps
+LINES = (f"thin: every step; thick: running median of {MEDIAN} steps; "
+         "large marker: worst step; dotted: outlier line")
+MAPS = "A row is a policy, best mean first. Red: less than half is retained. White dot: worst step."
 
 
 def pages(results, options):
     if not results.has("retained_importance"):
         raise load.Missing(f"{results.path}: no variable retained_importance")
-    return style.pages("retained_importance", style.policy_pages(results),
-                       functools.partial(draw, results, options))
-
-
-def draw(results, options, policies, note):
+    rivals = [one for one in results.policies if not load.is_full(one)] or results.policies
+    draw, groups = (draw_lines, [results.policies]) if len(rivals) <= FEW else \
+        (draw_maps, style.groups(rivals))
     budget = results.nearest_budget(options.budget)
-    values = results.variable("retained_importance", "policy", "budget", "layer", "step")
-    values = values.sel(budget=budget)
+    return style.pages("retained_importance", groups, functools.partial(draw, results, budget))
+
+
+def frame(results, budget, note, reading, height, keys, ylabel):
+    """The figure and its axes, one for each layer."""
     layers = results.layers
     rows, columns = style.panel_grid(len(layers), 4 if len(layers) <= 12 else 5)
-    height = 2.9 if len(layers) == 1 else max(1.15, min(1.7, 7.5 / rows))
     fig, axes = style.frame(
         f"Retained importance over steps at budget {results.budget_text(budget)}{note}",
-        f"{results.subtitle}\n{READING}", rows, columns, height,
-        style.policy_keys(results, policies, values),
-        ("step (position of the query, tokens)", "retained importance (fraction)"),
-        sharex=True, sharey=True)
+        f"{results.subtitle}\n{reading}", rows, columns,
+        height if len(layers) > 1 else max(2.9, height), keys,
+        ("step (position of the query, tokens)", ylabel), sharex=True, sharey=True)
     for layer, ax in zip(layers, axes.flat):
-        panel(ax, results, policies, values.sel(layer=layer), layer)
+        ax.set_title(f"layer {layer}")
+        ax.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], integer=True))
     style.hide_unused(axes, len(layers))
+    return fig, axes.flat[:len(layers)]
+
+
+def of_budget(results, budget, policies):
+    """[policy, layer, step]"""
+    values = results.variable("retained_importance", "policy", "budget", "layer", "step")
+    return values.sel(budget=budget, policy=policies)
+
+
+def draw_lines(results, budget, policies, note):
+    values = of_budget(results, budget, policies)
+    fig, axes = frame(results, budget, note, LINES, 1.5,
+                      style.policy_keys(results, policies, values),
+                      "retained importance (fraction)")
+    for layer, ax in zip(results.layers, axes):
+        panel(ax, results, policies, values.sel(layer=layer))
     return fig
 
 
-def panel(ax, results, policies, values, layer):
+def panel(ax, results, policies, values):
     """Lines of one layer; `values` is [policy, step]."""
     steps = results.steps
     ax.axhline(OUTLIER, color="black", linewidth=0.7, linestyle=":", zorder=0)
@@ -62,11 +83,48 @@ def panel(ax, results, policies, values, layer):
             ax.plot(worst.step, worst, **{**look, "markersize": 5, "zorder": 4})
     if values.isnull().all():
         style.note_undefined(ax)
-    ax.set_title(f"layer {layer}")
     ax.set_ylim(-0.02, 1.02)
     ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])
-    ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=True))
     ax.margins(x=0.02)
+
+
+def draw_maps(results, budget, policies, note):
+    values = of_budget(results, budget, policies)
+    means = values.mean(["layer", "step"]).fillna(-1).values
+    values = values.isel(policy=np.argsort(-means, kind="stable"))
+    labels, size, row = style.row_labels(values.policy.values.tolist())
+    fig, axes = frame(results, budget, note, MAPS, 0.3 + row * len(policies), (), "")
+    for layer, ax in zip(results.layers, axes):
+        image = draw_map(ax, values.sel(layer=layer))
+        style.colour_rows(ax, results, values.policy.values, labels, size)
+    fig.colorbar(image, ax=list(axes), label="retained importance (fraction)", pad=0.01,
+                 fraction=0.02, aspect=30)
+    return fig
+
+
+def draw_map(ax, values):
+    """Rows of one layer; `values` is [policy, step]."""
+    steps, cells = values.step.values, values.values
+    image = ax.imshow(
+        in_parts(cells), aspect="auto", interpolation="nearest", cmap="RdBu",
+        norm=matplotlib.colors.TwoSlopeNorm(OUTLIER, 0, 1),
+        extent=(steps[0] - 0.5, steps[-1] + 0.5, len(cells) - 0.5, -0.5))
+    defined = np.flatnonzero(~np.isnan(cells).all(axis=1))
+    ax.plot(steps[np.nanargmin(cells[defined], axis=1)], defined, linestyle="", marker="o",
+            markersize=2.6, color="white", markeredgecolor="black", markeredgewidth=0.5)
+    ax.set_facecolor("0.93")
+    ax.grid(False)
+    return image
+
+
+def in_parts(cells):
+    """[policy, step], or the least of each of PARTS parts where there are more steps."""
+    if cells.shape[1] <= PARTS:
+        return cells
+    parts = np.array_split(cells, PARTS, axis=1)
+    return np.stack([np.where(np.isnan(part).all(axis=1), np.nan,
+                              np.where(np.isnan(part), np.inf, part).min(axis=1))
+                     for part in parts], axis=1)
 
 
 def running_median(line):

@@ -10,12 +10,17 @@ import xarray
 
 from .. import load, losses, statistics, style
 
-TITLE = "rank correlation of the order of spans against compression ratio"
+TITLE = "rank correlation of the order of spans by budget"
+
+LEAST_SPANS = 3   # of two, a rank correlation is 1 or -1
 
 
 def pages(results, options):
-    if not results.has(losses.SCORE) or len(results.spans) < 2:
-        raise load.NotMeasured(f"{results.path}: fewer than two labelled spans")
+    if not results.has(losses.SCORE) or not results.spans:
+        raise load.NotMeasured(f"{results.path}: no labelled spans")
+    if len(results.spans) < LEAST_SPANS:
+        raise load.Missing(f"the order of {len(results.spans)} labelled spans is noise (a rank "
+                           f"correlation of two is 1 or -1); it takes {LEAST_SPANS} or more")
     if np.sum(results.budgets < 1) < 2:
         raise load.NotMeasured(f"{results.path}: fewer than two budgets below 1")
     groups = style.groups(load.competitors(results.policies))
@@ -40,8 +45,8 @@ def draw(results, policies, note):
         "has none",
         1, 1, 2.6,
         style.policy_keys(results, policies, values),
-        ("compression ratio (1 − budget)", "rank correlation"))
-    style.budget_lines(axes[0, 0], results, policies, values, ratio=True)
+        (style.budget_label(results), "rank correlation"))
+    style.budget_lines(axes[0, 0], results, policies, values)
     axes[0, 0].set_ylim(-1.05, 1.05)
     axes[0, 0].axhline(0, color="black", linewidth=0.7, linestyle=":")
     return fig

@@ -7,11 +7,10 @@ import functools
 import numpy as np
 
 from .. import load, statistics, style
-from .span_order import correlations
+from .span_order import LEAST_SPANS, correlations
 
-TITLE = "rank correlation of the order of spans against compression ratio, mean over traces"
+TITLE = "rank correlation of the order of spans by budget, mean over traces"
 READS = "several"
-LEAST_SPANS = 3   # of two, a rank correlation is 1 or -1
 
 
 def pages(several, options):
@@ -42,12 +41,12 @@ def draw(several, spans, policies, note):
         f"spans with the order at budget {several[0].budget_text(reference)}\ncircles: traces "
         "(none where all scores are equal); line and bars: mean over them and its 95 % "
         "interval (t)",
-        rows, columns, 1.45, (), ("compression ratio (1 − budget)", "rank correlation"),
+        rows, columns, 1.45, (), (style.BUDGET, "rank correlation"),
         sharex=True, sharey=True)
-    ratio, table = 1 - found.budget, []
+    at, table = found.budget, []
     for ax, policy in zip(axes.flat, policies):
         means, bands = [], []
-        ax.plot(ratio, found.sel(policy=policy), "o", color=style.COLOURS[0],
+        ax.plot(at, found.sel(policy=policy), "o", color=style.COLOURS[0],
                 fillstyle="none", markersize=2.4, markeredgewidth=0.5, zorder=1)
         for each in found.sel(policy=policy):
             defined = each.dropna("trace")
@@ -55,7 +54,7 @@ def draw(several, spans, policies, note):
             means.append(mean)
             bands.append((mean - low, high - mean))
             table.append([policy, float(each.budget), defined.size, mean, low, high])
-        ax.errorbar(ratio, means, np.array(bands).T, color="black", linewidth=0.9,
+        ax.errorbar(at, means, np.array(bands).T, color="black", linewidth=0.9,
                     capsize=2, marker="s", markersize=2.5, zorder=2)
         ax.set_ylim(-1.05, 1.05)
         ax.axhline(0, color="black", linewidth=0.7, linestyle=":")

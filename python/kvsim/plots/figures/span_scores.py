@@ -1,12 +1,12 @@
 """How well each labelled span survives: its class score, the retained importance of its own
-entries, against the compression ratio (Pitfalls, Figures 2 and 3).
+entries, by budget (Pitfalls, Figures 2 and 3).
 """
 
 import functools
 
 from .. import load, losses, style
 
-TITLE = "class score per span against compression ratio"
+TITLE = "class score per span by budget"
 PAGE_PANELS = 20
 
 
@@ -28,11 +28,11 @@ def draw(results, policies, note):
         f"Class score of each span, mean over layers and steps{note}",
         f"{results.subtitle}\nclass score: retained importance of the span's own entries, a proxy",
         rows, columns, (1.35 if rows > 1 else 1.8) + 0.1 * lines, keys,
-        ("compression ratio (1 − budget)", "retained importance of the span"),
+        (style.budget_label(results), "retained importance of the span"),
         sharex=True, sharey=True)
     for ax, policy, title in zip(axes.flat, policies, titles):
         for span, look in looks.items():
-            ax.plot(1 - scores.budget, scores.sel(policy=policy, span=span), **look)
+            ax.plot(scores.budget, scores.sel(policy=policy, span=span), **look)
         ax.set_title(title, fontsize=6)
         ax.set_ylim(-0.03, 1.03)
     style.hide_unused(axes, len(policies))

@@ -1,4 +1,4 @@
-"""Stream error against the budget: among the best predictors of what a model loses.
+"""Stream error by budget: among the best predictors of what a model loses.
 
 With a single budget each policy is a row with one dot.
 """
@@ -7,7 +7,7 @@ import functools
 
 from .. import load, measures, style
 
-TITLE = "stream error against the budget, a predictor of the model's loss"
+TITLE = "stream error by budget, a predictor of the model's loss"
 LABEL = "stream error (root mean square over steps)"
 
 
@@ -26,11 +26,13 @@ def subtitle(results):
 
 def draw_curves(results, policies, note):
     values = results.variable("stream_error_rms", "policy", "budget")
-    fig, axes = style.frame(f"Stream error against the budget{note}", subtitle(results), 1, 1, 2.6,
-                            style.policy_keys(results, policies, values),
+    fig, axes = style.frame(f"Stream error by budget{note}",
+                            f"{subtitle(results)}\nLower is better.", 1, 1, 3.0, (),
                             (style.budget_label(results), LABEL))
+    rivals = values.sel(policy=[one for one in policies if not load.is_full(one)] or policies)
     style.budget_lines(axes[0, 0], results, policies, values)
-    axes[0, 0].set_ylim(bottom=0)
+    style.error_axis(axes[0, 0], rivals)
+    style.name_lines(axes[0, 0], results, rivals.policy.values, rivals.sortby("budget"))
     return fig
 
 
@@ -42,9 +44,10 @@ def draw_dots(results, policies, note):
         f"Stream error at budget {budget}{note}", subtitle(results),
         1, 1, 0.5 + row * len(policies))
     ax = axes[0, 0]
-    ax.plot(values.squeeze("budget"), range(len(policies)), linestyle="", marker="o",
-            color=style.COLOURS[0])
-    ax.set_yticks(range(len(policies)), labels, fontsize=size)
+    for y, policy in enumerate(policies):
+        look = style.policy_style(results, policy)
+        ax.plot(values.sel(policy=policy), [y], color=look["color"], marker=look["marker"] or "o")
+    style.colour_rows(ax, results, policies, labels, size)
     ax.set_ylim(len(policies) - 0.5, -0.5)
     ax.set_xlim(left=0)
     ax.set_xlabel(LABEL)
