@@ -127,7 +127,7 @@ def draw(found):
         "What a rehearsed prompt saves", "KL divergence of the next-token distribution from the "
         "full cache's, relative to the published policy that loses least at that budget. Lower is "
         f"better. Geometric mean over {len(found.texts)} texts set aside; bands: 95 % intervals of "
-        f"{' and '.join(BANDS)}.\n{FLOOR} knows the future: a floor, no competitor.", 1, 1, 3.2, (),
+        f"{' and '.join(BANDS)}.\n{FLOOR} knows the future: no competitor.", 1, 1, 3.2, (),
         ("budget (fraction of the prompt kept)", "loss relative to the best published"))
     ax = axes.flat[0]
     for policy in DRAWN:
