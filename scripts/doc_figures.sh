@@ -39,7 +39,7 @@ while read -r figure drawn; do
   fi
 done <<'FIGURES'
 theory theory/theory/theory
-fragility sample/fragility
+fragility sample/fragility-1
 explain sample/explain
 risk_traces traces/risk_traces
 attention_traces traces/attention_traces

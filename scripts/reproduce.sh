@@ -51,7 +51,7 @@ compare() {
   local trace=$1 group=$2 budgets=$3 policies
   shift 3
   mapfile -t policies < <(records "$@")
-  replay "$trace" "$group" "${policies[@]}" "${layers[@]}" --budget "$budgets" --wo-steps 16
+  replay "$trace" "$group" "${policies[@]}" "${layers[@]}" --budget "$budgets" --wo-steps 0
 }
 
 theory() {
@@ -61,12 +61,19 @@ theory() {
   draw "$out/theory.json" "$out/theory_dwell.json" -o "$out/theory"
 }
 
-# Every query of the window alone, their mean, the defensive step, hindsight.
+# Heads of a layer compete, as in Algorithm 2 of DefensiveKV; and pooling, which it takes over.
+competing=allocate=ada,ada_floor=0
+pooled=smooth=avg
+
+# Every query of the window alone, their mean, the defensive step, hindsight: with heads competing and
+# without, pooled and not.
 fragility() {
   local file
   file=$out/$(name "$1").fragility
   if ! fresh "$file.nc" "$1"; then
-    "$kvsim" replay "$1" --fragility --wo-steps 16 -o "$file.nc" --overwrite >"$file.txt"
+    "$kvsim" replay "$1" --fragility --policy "importance,$competing" --policy importance \
+      --policy "importance,$competing,$pooled" --policy "importance,$pooled" \
+      --policy oracle-mean --budget 0.5,0.35,0.2,0.1 --wo-steps 0 -o "$file.nc" --overwrite >"$file.txt"
   fi
   draw "$file.nc" -o "$out/$(name "$1")" --only fragility,risk
 }
@@ -75,7 +82,7 @@ fragility() {
 lost() {
   local file
   file=$out/$(name "$1")
-  replay "$1" kept --policy snapkv --budget 0.5 --wo-steps 16 --save-keep
+  replay "$1" kept --policy snapkv --budget 0.5 --wo-steps 0 --save-keep
   "$kvsim" explain "$file.kept.nc" --trace "$1" >"$file.explain.txt"
   "$kvsim" explain "$file.kept.nc" --trace "$1" --json >"$file.explain.json"
   draw "$file.explain.json" -o "$file"
@@ -86,25 +93,33 @@ attention() {
   local policies=(snapkv streaming defensivekv knorm random)
   if says "$1" 'stored: 0-'; then policies+=(h2o); fi
   mapfile -t policies < <(records "${policies[@]}")
-  replay "$1" attention "${policies[@]}" --budget 0.2,0.5 --wo-steps 16 \
+  replay "$1" attention "${policies[@]}" --budget 0.2,0.5 --wo-steps 0 \
     --metric attention_cdf,late_importance,locality,drift,key_norm,importance_pearson \
     --metric importance_cosine
   draw "$out/$(name "$1").attention.nc" -o "$out/$(name "$1")" \
     --only attention_cdf,late_importance,locality,drift,key_norm,importance_correlation
 }
 
-# DefensiveKV's aggregation, priors and ties; windows; whole methods.
+# DefensiveKV's aggregation, priors and ties, each with heads competing and with uniform budgets, the
+# main ones pooled, too; windows; whole methods.
 ablation() {
-  local max=aggregate=max,group=max m windows=()
+  local max=aggregate=max,group=max m one windows=() rows=()
   local after=importance,indicator=attention,weight=projected-l1   # the norm after the prior
-  compare "$1" aggregation 0.5,0.2 importance importance,aggregate=single "importance,$max" \
+  for one in importance importance,aggregate=single "importance,$max" \
     "importance,$max,prior=head-mean" "importance,$max,prior=head-mean,tie=recent" \
     "$after" "$after,$max" "$after,$max,prior=constant,prior_value=0.001" \
     "$after,$max,prior=constant,prior_value=0.0001" \
     "$after,$max,prior=constant,prior_value=0.00001" "$after,$max,prior=head-mean" \
-    "$after,$max,prior=head-mean,tie=recent" oracle-mean
+    "$after,$max,prior=head-mean,tie=recent"; do
+    rows+=("$one,$competing" "$one")
+  done
+  for one in importance "importance,$max" "$after,$max" "$after,$max,prior=head-mean"; do
+    rows+=("$one,$competing,$pooled" "$one,$pooled")
+  done
+  compare "$1" aggregation 0.5,0.35,0.2,0.1 "${rows[@]}" oracle-mean
   for m in 8 16 32 64 128; do
-    windows+=("importance,window=$m" "importance,window=$m,$max,prior=head-mean")
+    windows+=("importance,window=$m" "importance,window=$m,$max,prior=head-mean"
+      "importance,window=$m,$competing" "$after,window=$m,$max,prior=head-mean,$competing")
   done
   compare "$1" windows 0.5,0.2 "${windows[@]}"
   compare "$1" methods 0.5,0.2 importance snapkv adakv criticalkv restkv defensivekv \
@@ -178,7 +193,7 @@ loop() {
   done
   mapfile -t sets < <(records "${sets[@]}" "$@")
   fresh "$file.loopsets.nc" "$trace" || rm -f "$file.loop.nc.unfinished"   # of other sets
-  replay "$trace" loopsets "${sets[@]}" --budget 0.3,0.5 --wo-steps 16 --save-keep
+  replay "$trace" loopsets "${sets[@]}" --budget 0.3,0.5 --wo-steps 0 --save-keep
   rm -f "$file.loop.nc"   # an interrupted run goes on, which --overwrite would not
   "$torch" data/closed_loop.py "$trace" "$file.loopsets.nc" -o "$file.loop.nc"
 }
@@ -270,7 +285,8 @@ together() {
   for group in aggregation windows methods needle; do
     mapfile -t files < <(of_all "$group")
     [ ${#files[@]} -gt 0 ] || continue
-    for budget in 0.5 0.2; do
+    for budget in 0.5 0.35 0.2 0.1; do
+      case $group/$budget in aggregation/* | */0.5 | */0.2) ;; *) continue ;; esac
       if [ "$group" = needle ]; then
         draw "${files[@]}" -o "$out/needles-$budget" --only needles --budget "$budget" \
           --formats pdf,png,csv

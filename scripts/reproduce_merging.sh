@@ -32,7 +32,7 @@ merges() {
     --policy keepkv,granularity=query,group=none
     --policy keepkv,granularity=query,group=none,score_estimate=last)
   grep -q 'stored: 0-' <<<"$("$kvsim" inspect "$1")" && policies+=(--policy d2o)
-  replay "$1" "$2.merges" "${policies[@]}" --budget 0.3 --wo-steps 64 \
+  replay "$1" "$2.merges" "${policies[@]}" --budget 0.3 --wo-steps 0 \
     --metric bound,prediction_error,value_part,mass_part
   draw "$2.merges" "$2" merge_bound,prediction_error
   "$kvsim" plot "$out/$2.merges.nc" -o "$out/$2" --only attention_sag --budget 0.3 --overwrite \
@@ -49,7 +49,7 @@ same_selection() {
       policies+=(--policy "$selection,merge=$merge")
     done
   done
-  replay "$1" "$2.selection" "${policies[@]}" --budget 0.1,0.2,0.3,0.5,0.7 --wo-steps 32
+  replay "$1" "$2.selection" "${policies[@]}" --budget 0.1,0.2,0.3,0.5,0.7 --wo-steps 0
   draw "$2.selection" "$2" merging_budget
 }
 
@@ -73,7 +73,7 @@ bits() {
       policies+=(--policy "$base,quantize=kivi,quant_bits=$count,quant_residual=32")
     done
   done
-  replay "$1" "$2.bits" "${policies[@]}" --budget 0.1,0.2,0.3,0.5,0.7,1.0 --wo-steps 32
+  replay "$1" "$2.bits" "${policies[@]}" --budget 0.1,0.2,0.3,0.5,0.7,1.0 --wo-steps 0
   draw "$2.bits" "$2" memory_error
 }
 
