@@ -40,6 +40,11 @@ group_lint() {   # label: lint
 group_memory() {   # label: program
   "$system_python" tests/cli/test_memory.py "$kvsim"
 }
+# Stages file by file, each with the headers that it names: a kind must not need its neighbours.
+group_plain() {   # label: build
+  cmake --preset plain >/dev/null
+  cmake --build --preset plain
+}
 # The CPU backend for a processor of another kind; its kernels must be real code there.
 group_aarch64() {   # label: build
   local compiler="aarch64-linux-gnu-g++ -std=c++20 -fopenmp -Wall -Wextra" file
