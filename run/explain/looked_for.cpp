@@ -108,11 +108,14 @@ class LayerShares {
   std::vector<float> importance_;  ///< [Hq][rows][n] of the rows at hand
 };
 
-/// The record of the results once more, with kept sets, and per head where that stays small.
-StudyOptions same_record(const Dataset& results, bool per_head) {
+/// The record of the results once more for some policies, by number: with kept sets, and per head
+/// where that stays small.
+StudyOptions same_record(const Dataset& results, const std::vector<int64_t>& policies,
+                         bool per_head) {
   StudyOptions options;
-  for (const std::string& record : std::get<std::vector<std::string>>(results.at("policy").values))
-    options.records.push_back(Record::parse(record));
+  const auto& records = std::get<std::vector<std::string>>(results.at("policy").values);
+  for (const int64_t policy : policies)
+    options.records.push_back(Record::parse(records[static_cast<size_t>(policy)]));
   for (const std::string& label :
        std::get<std::vector<std::string>>(results.at("budget_label").values))
     options.budgets.push_back(Budget::parse(label));
@@ -148,6 +151,53 @@ void copy(const Dataset& from, const char* name, Dataset& to) {
   to.add(*found);
 }
 
+/// The policies that can be replayed once more, by number; of the others a message says why not. A
+/// function in Python can be replayed by the process that has it alone.
+std::vector<int64_t> replayable(const Dataset& results, const TraceReader& reader,
+                                const DetailHooks& hooks) {
+  const auto& records = std::get<std::vector<std::string>>(results.at("policy").values);
+  std::vector<int64_t> found;
+  for (int64_t p = 0; p < results.size("policy"); ++p) {
+    try {
+      const Study study(reader, same_record(results, {p}, false), {});
+      found.push_back(p);
+    } catch (const Error& error) {
+      const std::string& record = records[static_cast<size_t>(p)];
+      hooks.message(fmt::format("{}: not replayed for the page, so that it lacks what was not "
+                                "saved: {}",
+                                record,
+                                record.starts_with("python:")
+                                    ? "a function in Python; --save-keep and --per-head save it"
+                                    : error.what()));
+    }
+  }
+  return found;
+}
+
+/// As copy(), of a variable whose policies are these ones of all: NaN at the others.
+void copy_policies(const Dataset& from, const char* name, const std::vector<int64_t>& policies,
+                   const Dataset& results, Dataset& to) {
+  const Variable* found = from.find(name);
+  if (found == nullptr) return;
+  to.add_dimension("policy", results.size("policy"));
+  to.add(results.at("policy"));
+  for (const std::string& dimension : found->dims) {
+    if (to.has_dimension(dimension)) continue;
+    to.add_dimension(dimension, from.size(dimension));
+    to.add(from.at(dimension));
+  }
+  Variable all = *found;
+  const auto& some = std::get<std::vector<double>>(found->values);
+  const size_t size = some.size() / policies.size();
+  std::vector<double> values(size * static_cast<size_t>(results.size("policy")),
+                             std::numeric_limits<double>::quiet_NaN());
+  for (size_t k = 0; k < policies.size(); ++k)
+    std::copy_n(some.begin() + static_cast<ptrdiff_t>(k * size), size,
+                values.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(policies[k]) * size));
+  all.values = std::move(values);
+  to.add(std::move(all));
+}
+
 void add_kept_sets(Dataset& details, const Dataset& results, const TraceReader& reader,
                    Backend& backend, const DetailHooks& hooks) {
   const int64_t mask = product(results, {"policy", "budget", "layer", "head"}) *
@@ -160,13 +210,20 @@ void add_kept_sets(Dataset& details, const Dataset& results, const TraceReader& 
     hooks.message(fmt::format("kept sets left out: they would take {} MB", mask >> 20));
     return;
   }
+  const std::vector<int64_t> policies = replayable(results, reader, hooks);
+  if (policies.empty()) return;
+  const bool all = static_cast<int64_t>(policies.size()) == results.size("policy");
+  if (!all && !results.has("kept_mask"))
+    hooks.message("kept sets left out: not every policy can be replayed, and --save-keep was not "
+                  "given");
+  if (!all && !per_head) return;
   try {
-    Study study(reader, same_record(results, per_head),
+    Study study(reader, same_record(results, policies, per_head),
                 {.message = {}, .progress = hooks.progress, .resumed = {}});
     const Dataset again = study.run(backend);
     for (const char* name : {"kept_mask", "kept_mask_query"})
-      if (!results.has(name)) copy(again, name, details);
-    if (per_head) copy(again, "retained_importance_head", details);
+      if (all && !results.has(name)) copy(again, name, details);
+    if (per_head) copy_policies(again, "retained_importance_head", policies, results, details);
   } catch (const Error& error) {
     hooks.message(std::string("kept sets left out: the record cannot be replayed: ") +
                   error.what());

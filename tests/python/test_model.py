@@ -4,7 +4,9 @@ Needs data/requirements.txt and plots/requirements.txt; without them one line sa
 """
 
 import json
+import os
 import re
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -21,6 +23,7 @@ try:
     import xarray  # noqa: F401
 
     import kvsim
+    from kvsim.program import find_program
 except ImportError as error:
     print(f"skipped: {error} (data/requirements.txt, plots/requirements.txt)")
     sys.exit(0)
@@ -77,6 +80,39 @@ class Model(unittest.TestCase):
             self.assertEqual(first["id"], "kl_divergence_mean")
             np.testing.assert_allclose(first["values"], loop.kl_divergence_mean, rtol=1e-6)
             self.assertTrue(kvsim.plot([results, loop], folder, only="loss"))
+
+    def test_each_command_reads_what_the_one_before_wrote(self):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = Path(folder)
+
+            def kvsim_command(*words, code=0):
+                done = subprocess.run(
+                    [find_program(), *words], cwd=folder, capture_output=True, text=True,
+                    env={**os.environ, "KVSIM_PYTHON": sys.executable})
+                self.assertEqual(done.returncode, code, done.stderr)
+                return done.stderr
+
+            self.model.save_pretrained(folder / "model")
+            self.tokenizer.save_pretrained(folder / "model")
+            (folder / "prompt.txt").write_text(CHAT[1]["content"])
+            kvsim_command("capture", "--model", "model", "--prompt", "prompt.txt", "--steps", "8",
+                          "--ignore-end", "--threads", "1", "-o", "own.h5")
+            kvsim_command("verify", "own.h5")
+            kvsim_command("replay", "own.h5", "--policy", "snapkv,window=4", "--policy",
+                          "keepkv,window=4", "--budget", "0.3", "--save-keep", "-o", "kept.nc")
+            kvsim_command("closed-loop", "own.h5", "kept.nc", "--model", "model", "--threads", "1",
+                          "-o", "loop.nc")
+            kvsim_command("report", "kept.nc", "loop.nc", "-o", "page.html")
+            kvsim_command("plot", "kept.nc", "loop.nc", "-o", "figs", "--only", "budget",
+                          "--formats", "png")
+            self.assertIn("kl_divergence_mean", (folder / "page.html").read_text("utf-8"))
+            self.assertEqual(kvsim.open_results(folder / "loop.nc").kvsim.summary.shape[0], 2)
+            # A trace of a model that only Python holds: the message says what to do.
+            results = kvsim.replay(self.trace, "snapkv,window=4", 0.3, save_keep=True)
+            results.kvsim.save(folder / "held.nc")
+            said = kvsim_command("closed-loop", str(self.trace.path), "held.nc", "-o", "h.nc",
+                                 code=2)
+            self.assertIn("--model NAME|FOLDER", said)
 
     def test_mistakes_are_one_line_and_leave_nothing(self):
         with tempfile.TemporaryDirectory() as folder:
