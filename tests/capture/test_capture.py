@@ -328,7 +328,7 @@ class OneFile(WithFolder):
         alive, most = {}, []
         original = writer.TraceWriter.tensor
 
-        def watch(this, name, values):
+        def watch(this, name, values, called=None):
             layer = name.split("/")[1]
             root = values if values.base is None else values.base
             alive[name] = (layer, weakref.ref(root))
@@ -336,9 +336,9 @@ class OneFile(WithFolder):
             # Weights belong to the model and stay; what the pass computed must be gone.
             most.append(others)
             if not name.endswith("/wo"):
-                return original(this, name, values)
+                return original(this, name, values, called)
             del alive[name]
-            return original(this, name, values)
+            return original(this, name, values, called)
 
         writer.TraceWriter.tensor = watch
         try:

@@ -66,8 +66,8 @@ class MergingFiguresTest(PlotTest):
 
     def test_a_file_without_merging_has_none_of_them(self):
         _, out, err = self.planned(self.file(), "-o", self.out, "--formats", "png")
-        self.assertEqual(err, [])
         self.assertFalse({Path(path).stem for path in out} & FIGURES)
+        self.assertFalse([line for line in err if any(name in line for name in FIGURES)])
         for name in sorted(FIGURES):
             self.refused(3, name, self.file(), "-o", self.out, "--only", name)
 
