@@ -140,6 +140,10 @@ const std::vector<Preset> kPresets = {
     {"external", "", KEYS_ONLY "indicator=external", "scores from a file", "kvsim"},
     {"oracle-mean", "", FUTURE "indicator=importance-share,aggregate=sum,group=sum",
      "hindsight: best mean retained importance", "kvsim"},
+    {"oracle-stream", "",
+     FUTURE "aggregate=power-mean,power=2,group=max,weight=projected-l2,allocate=joint,"
+            "joint_stream=1",
+     "hindsight: entries of all layers by what they add to the residual stream", "kvsim"},
     {"oracle-max", "", FUTURE "indicator=importance,aggregate=max,group=max",
      "hindsight: largest importance at any later step", "kvsim; DefensiveKV 3.1"},
     {"oracle-step", "", FUTURE "indicator=importance,aggregate=each,group=sum,schedule=per-step",

@@ -157,12 +157,26 @@ void finish_scores(const PlanAtWork& scoring, const Table<double>* factor, bool 
         scores(owner, i) = (scores(owner, i) + epsilon) * (*factor)(owner, i);
 }
 
+/// 1 / sqrt(mean of 1 / r^2) over the stored queries of the prompt, r the norm of the residual
+/// stream there: errors count by 1 / r^2, and a first token of huge norm counts for nothing. 0
+/// without norms.
+double stream_norm(const LayerWork& work) {
+  const auto& norms = work.trace().residual_norm;
+  const auto& positions = work.info().query_position;
+  double sum = 0;
+  int64_t count = 0;
+  for (size_t r = 0; r < norms.size() && positions[r] < work.entries(); ++r, ++count)
+    sum += 1 / (static_cast<double>(norms[r]) * static_cast<double>(norms[r]));
+  return count > 0 ? std::sqrt(static_cast<double>(count) / sum) : 0;
+}
+
 std::shared_ptr<ScoredLayer> finish_variant(const LayerWork& work, const PlanAtWork& scoring,
                                             Table<double> grouped) {
   const ScorePlan& plan = *scoring.plan;
   const Table<double>* const factor = scoring.factor ? &*scoring.factor : nullptr;
   auto layer = std::make_shared<ScoredLayer>(scoring.observed);
   layer->layer = work.layer();
+  layer->stream_norm = stream_norm(work);
   layer->segments = plan.segments;
   layer->candidate.assign(static_cast<size_t>(work.entries()), 0);
   for (const Segment& segment : plan.segments)

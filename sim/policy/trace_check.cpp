@@ -44,6 +44,7 @@ class RecordCheck {
     whitelist();
     queries();
     rotations();
+    stream();
     side_files();
     token_texts();
   }
@@ -53,6 +54,7 @@ class RecordCheck {
   void queries() const;
   void need_for_merging(int64_t budget, std::set<int64_t>& needed) const;
   void rotations() const;
+  void stream() const;
   void side_files() const;
   void token_texts() const;
 
@@ -125,6 +127,14 @@ void RecordCheck::rotations() const {
               .where = info_.path,
               .found = "no rope/inv_freq",
               .expected = "a trace with rope/inv_freq"});
+}
+
+void RecordCheck::stream() const {
+  if (!record_.stage<Allocate>().needs_stream(record_.settings) || info_.has_residual_norm) return;
+  bad_data({.what = "policy " + record_.title + " weighs layers by the residual stream",
+            .where = info_.path,
+            .found = "no residual_norm",
+            .expected = "a trace with residual_norm, as kvsim capture writes it"});
 }
 
 void RecordCheck::side_files() const {

@@ -26,6 +26,7 @@ void exchange(Archive& archive, ScoredLayer& scored) {
   archive.exchange(scored.mass_of_window);
   archive.exchange(scored.token_class);
   archive.exchange(scored.statistic);
+  archive.exchange(scored.stream_norm);
 }
 
 }  // namespace kvsim

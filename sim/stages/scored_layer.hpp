@@ -50,6 +50,7 @@ struct ScoredLayer {
   double mass_of_window = 0;         ///< attention on the window itself, layer mean
   std::vector<uint8_t> token_class;  ///< [n] TokenClass; empty unless stage1 or allocate asks
   std::vector<double> statistic;     ///< what `allocate` asked to be observed of this layer
+  double stream_norm = 0;            ///< of the residual stream that enters; 0: the trace has none
   /// By tie=raw or not, once they are made; they point into the tables of this object.
   std::map<bool, Ranking> ranking, ranking_unweighted;
 

@@ -90,6 +90,29 @@ void fill(std::vector<Entry> open, int64_t rest, Budgets& budgets, double& close
                                          open[static_cast<size_t>(count)].score));
 }
 
+/// Errors count by the square of 1 over the residual stream: its root mean square over the prompt.
+double stream_norm(const PolicyCase& c, int layer) {
+  for (const LayerTrace* one : c.layers) {
+    if (one->layer != layer) continue;
+    double sum = 0, count = 0;
+    for (size_t r = 0; r < one->residual_norm.size(); ++r)
+      if (c.info->query_position[r] < c.n())
+        sum += std::pow(static_cast<double>(one->residual_norm[r]), -2.0), count += 1;
+    return std::pow(sum / count, -0.5);
+  }
+  throw std::logic_error("no such layer");
+}
+
+/// What `joint` multiplies the scores of the l-th layer that takes part with.
+double joint_factor(const PolicyCase& c, const std::vector<Scores>& scores, size_t l) {
+  const double depth = c.settings.real("joint_depth"), power = c.settings.real("joint_stream");
+  const double factor = std::exp(-depth * scores[l].layer / c.info->num_layers);
+  if (power == 0) return factor;
+  const int next = l + 1 < scores.size() ? scores[l + 1].layer : scores[l].layer;
+  return factor /
+         std::pow(std::sqrt(stream_norm(c, scores[l].layer) * stream_norm(c, next)), power);
+}
+
 /// `ada` over one layer, `joint` over all: `scores` are those that compete for one total.
 Budgets compete(const PolicyCase& c, const std::vector<Scores>& scores, int64_t floor,
                 double& closest) {
@@ -105,8 +128,7 @@ Budgets compete(const PolicyCase& c, const std::vector<Scores>& scores, int64_t 
   std::vector<Entry> open;
   int64_t given = 0;
   for (size_t l = 0; l < scores.size(); ++l) {
-    const double depth = c.settings.is("allocate", "joint") ? c.settings.real("joint_depth") : 0;
-    const double factor = std::exp(-depth * c.layers[l]->layer / c.info->num_layers);
+    const double factor = c.settings.is("allocate", "joint") ? joint_factor(c, scores, l) : 1;
     std::vector<std::vector<Entry>> queues;
     double top = -INFINITY;
     for (size_t o = 0; o < owners; ++o)

@@ -1,5 +1,7 @@
 #include "tests/support/random_run.hpp"
 
+#include <cmath>
+
 #include "sim/policy/policy_run.hpp"
 #include "sim/policy/trace_check.hpp"
 
@@ -22,7 +24,13 @@ std::unique_ptr<RandomRun> random_run(const RandomTraceShape& shape, const std::
   for (size_t at = 0; at < layers.size(); ++at) {
     run->layers[at].info = &run->info;
     run->layers[at].layer = layers[at];
+    for (size_t r = 0; r < run->info.query_position.size();
+         ++r)  // deeper layers have longer streams
+      run->layers[at].residual_norm.push_back(
+          static_cast<float>(1 + at) *
+          (2 + std::abs(static_cast<float>(normal(shape.seed, 60 + at, r)))));
   }
+  run->info.has_residual_norm = true;
   return run;
 }
 

@@ -45,6 +45,32 @@ const Declare joint_depth{{.key = "joint_depth",
                            .meaning = "scores of layer l of L count exp(-joint_depth l/L) times",
                            .low = 0,
                            .test_values = {"0.5", "2"}}};
+const Declare joint_stream{
+    {.key = "joint_stream",
+     .place = 714,
+     .type = ValueType::real,
+     .fallback = "0",
+     .meaning = "scores of a layer are divided by this power of the stream there",
+     .low = 0,
+     .test_values = {"0.5", "1"}}};
+
+/// What scores of each layer count times (policies.md 7): less in deeper layers, and less where the
+/// residual stream is long, since an error counts by the stream it is added to. The stream is the
+/// geometric mean of what enters the layer and what enters the next one of the run.
+std::vector<double> layer_factors(const AllocationRequest& request) {
+  const double depth = request.settings->real(joint_depth);
+  const double power = request.settings->real(joint_stream);
+  std::vector<double> factors;
+  for (size_t l = 0; l < request.layers.size(); ++l) {
+    const AllocationLayer& one = request.layers[l];
+    factors.push_back(std::exp(-depth * one.layer / request.model_layers));
+    if (power == 0) continue;
+    const size_t next = std::min(l + 1, request.layers.size() - 1);
+    const double stream = one.scored->stream_norm * request.layers[next].scored->stream_norm;
+    factors.back() *= std::pow(stream, -power / 2);
+  }
+  return factors;
+}
 
 /// One head's entries in the order in which it would keep them: that of their offers.
 struct Queue {
@@ -73,12 +99,12 @@ struct Offer {
 /// Competition of many heads for one total.
 class Competition {
  public:
-  /// Scores of layer l of L count exp(-depth l / L) times.
-  explicit Competition(const AllocationRequest& request, double depth = 0)
-      : request_(request), budgets_(static_cast<int64_t>(request.layers.size()), request.owners) {
-    for (const AllocationLayer& one : request.layers)
-      factors_.push_back(std::exp(-depth * one.layer / request.model_layers));
-  }
+  explicit Competition(const AllocationRequest& request)
+      : Competition(request, std::vector<double>(request.layers.size(), 1.0)) {}
+  /// `factors`: what scores of each layer count times.
+  Competition(const AllocationRequest& request, std::vector<double> factors)
+      : request_(request), budgets_(static_cast<int64_t>(request.layers.size()), request.owners),
+        factors_(std::move(factors)) {}
 
   /// Every head is sure of its best max(|guaranteed|, floor) entries; the others compete.
   void mark(size_t layer, int64_t floor) {
@@ -242,20 +268,24 @@ const Register<Allocate, Ada> ada;
 class Joint : public Allocate {
  public:
   Joint()
-      : Allocate({"allocate",
-                  "joint",
-                  "all heads of all layers compete for one total",
-                  "DefensiveKV Algorithm 2",
-                  {"ada_total", "allocate_score", "protected_rank", "joint_depth"}}) {}
+      : Allocate(
+            {"allocate",
+             "joint",
+             "all heads of all layers compete for one total",
+             "DefensiveKV Algorithm 2",
+             {"ada_total", "allocate_score", "protected_rank", "joint_depth", "joint_stream"}}) {}
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
+  bool needs_stream(const Settings& settings) const override {
+    return settings.real(joint_stream) != 0;
+  }
   bool lets_protected_compete(const Settings& settings) const override {
     return settings.word<ProtectedRank>(keys::protected_rank) == ProtectedRank::layer_max;
   }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     if (protection_fills(request)) return uniform_budgets(request);
     const bool compete = lets_protected_compete(*request.settings);
-    Competition competition(request, request.settings->real("joint_depth"));
+    Competition competition(request, layer_factors(request));
     for (size_t l = 0; l < request.layers.size(); ++l)
       compete ? competition.enter_all(l) : competition.mark(l, 0);
     return competition.fill(total_of(request, static_cast<int64_t>(request.layers.size())));

@@ -182,6 +182,32 @@ TEST_CASE("deeper layers count less in a joint competition when the record says 
   CHECK(kept(record + ",joint_depth=40", 1) == 2);
 }
 
+TEST_CASE(
+    "layers of a long residual stream count less in a joint competition if the record says so") {
+  // Streams of 1 and 100: layer 0 is divided by sqrt(1 * 100), layer 1 by 100, so that scores of
+  // layer 1 count a tenth. Its best two, 24 and 16 in units of the least, stay above the least of
+  // layer 0 only while the power is small.
+  test::SmallRun small = two_heads();
+  small.layers = {0, 1};
+  small.model_layers = 2;
+  const auto run = small.build();
+  const std::string record = kOne + "allocate=joint,joint_stream=";
+  CHECK_THROWS_WITH(test::kept_entries(*run, record + "1", "3", 0, 0),
+                    Catch::Contains("weighs layers by the residual stream") &&
+                        Catch::Contains("no residual_norm"));
+  run->info.has_residual_norm = true;
+  for (size_t l = 0; l < 2; ++l)
+    run->layers[l].residual_norm.assign(run->info.query_position.size(), l == 0 ? 1.0f : 100.0f);
+  const auto kept = [&](const std::string& power, size_t layer) {
+    return test::kept_entries(*run, record + power, "3", 0, layer).size() +
+           test::kept_entries(*run, record + power, "3", 1, layer).size();
+  };
+  CHECK(kept("0", 0) == kept("0", 1));
+  CHECK(kept("1", 0) > kept("1", 1));
+  CHECK(kept("40", 0) == 10);
+  CHECK(kept("40", 1) == 2);
+}
+
 TEST_CASE("with layer-max a layer of low scores loses even what it protects") {
   // DefensiveKV code: the windows of layer 0 have 24, those of layer 1 4/1000: the 8 places go to
   // layer 0: two windows and 24, 16, 14, 12, 6, 4.
