@@ -33,6 +33,19 @@ void print_field(const char* name, const std::string& value) {
   fmt::print("{:<15}{}\n", name, printable(value));
 }
 
+/// "repeat, 700 tokens in 1 part that read [0, 690) again, with keys, residual_norm"
+std::string probe_text(const ProbeInfo& probe) {
+  std::string text = fmt::format("{}, {} tokens in {} part{}", probe.name, probe.tokens(),
+                                 probe.parts.size(), probe.parts.size() == 1 ? "" : "s");
+  const Range reads{probe.parts.front().reads.begin, probe.parts.back().reads.end};
+  if (reads.size() > 0) text += fmt::format(" that read [{}, {}) again", reads.begin, reads.end);
+  if (probe.has_keys) text += ", with keys";
+  if (probe.has_residual_norm) text += ", residual_norm";
+  if (probe.has_input_norm) text += ", input_norm";
+  if (!probe.check_token.empty()) text += fmt::format(", {} outputs", probe.check_token.size());
+  return text;
+}
+
 void print_run(const TraceReader& trace) {
   const TraceInfo& info = trace.info();
   print_field("trace", info.path);
@@ -57,6 +70,7 @@ void print_run(const TraceReader& trace) {
                           ? "no frequencies"
                           : fmt::format("{} frequencies, {}", info.rope_inv_freq.size(),
                                         info.rope_interleaved ? "interleaved" : "half"));
+  for (const ProbeInfo& probe : info.probes) print_field("probe", probe_text(probe));
   for (const Span& span : info.spans)
     print_field("span", fmt::format("{} [{}, {}), {} tokens", span.name, span.begin, span.end,
                                     span.end - span.begin));
@@ -190,12 +204,26 @@ void print_json(const TraceReader& trace, const std::vector<PolicyAnswer>& answe
                    {"token_text", trace.has_token_text()},
                    {"token_ids", trace.has_token_ids()},
                    {"spans", Json::array()},
+                   {"probes", Json::array()},
                    {"layers", Json::array()},
                    {"uses", Json::array()}};
   for (const Range& run : runs_of(info.query_position))
     document["query_runs"].push_back({run.begin, run.end});
   for (const Span& span : info.spans)
     document["spans"].push_back({{"name", span.name}, {"begin", span.begin}, {"end", span.end}});
+  for (const ProbeInfo& probe : info.probes) {
+    Json parts = Json::array();
+    for (const ProbePart& part : probe.parts)
+      parts.push_back({{"tokens", {part.tokens.begin, part.tokens.end}},
+                       {"reads", {part.reads.begin, part.reads.end}}});
+    document["probes"].push_back({{"name", probe.name},
+                                  {"tokens", probe.tokens()},
+                                  {"parts", parts},
+                                  {"keys", probe.has_keys},
+                                  {"residual_norm", probe.has_residual_norm},
+                                  {"input_norm", probe.has_input_norm},
+                                  {"check_token", probe.check_token}});
+  }
   for (const LayerHeader& layer : trace.headers()) document["layers"].push_back(layer_json(layer));
   for (const TraceUseGroup& group : trace_use_groups())
     for (const TraceUse& use : group.list(trace))

@@ -28,7 +28,8 @@ void describe(po::options_description& options) {
       "NAME:BEGIN-END,... half-open, or none (default: defense and "
       "directive, an eighth of the prompt each)")("softcap", one("C"), "logits become C*tanh(x/C)")(
       "sliding-window", one("W"), "odd layers see the last W positions only")(
-      "sink", "every head has an attention sink");
+      "sink", "every head has an attention sink")(
+      "probe", one("CHUNK"), "a probe named repeat reads the prompt again, CHUNK tokens at a time");
   add_seed_option(options);
   add_output_options(options, "the trace file to write");
 }
@@ -117,6 +118,7 @@ SynthConfig read_config(const Values& values) {
     config.softcap = parse_real(text(values, "softcap"), "--softcap", 1e-3, 1e6);
   config.sliding_window = count(values, "sliding-window", 0, 1, kMost);
   config.sink = has(values, "sink");
+  config.probe_chunk = count(values, "probe", 0, 1, kMost);
   config.seed = seed(values);
   return config;
 }

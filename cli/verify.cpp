@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "cli/options.hpp"
 #include "cli/parse.hpp"
@@ -32,12 +33,32 @@ double tolerance(const Values& values, const TraceReader& trace) {
 void print_json(const std::vector<LayerCheck>& checks, double limit) {
   nlohmann::ordered_json document;
   document["tolerance"] = limit;
-  for (const LayerCheck& check : checks)
-    document["layers"].push_back({{"layer", check.layer},
-                                  {"error", check.error},
-                                  {"head", check.head},
-                                  {"passed", check.error <= limit}});
+  for (const LayerCheck& check : checks) {
+    nlohmann::ordered_json one = {{"layer", check.layer}};
+    if (!check.probe.empty()) one["probe"] = check.probe;
+    one.update({{"error", check.error}, {"head", check.head}, {"passed", check.error <= limit}});
+    document["layers"].push_back(one);
+  }
   fmt::print("{}\n", document.dump(2));
+}
+
+/// Everything recorded of one layer: of the trace itself, then of its probes.
+std::vector<LayerCheck> checks_of(const TraceReader& trace, int layer) {
+  std::set<int> probes;
+  for (size_t p = 0; p < trace.info().probes.size(); ++p)
+    if (!trace.info().probes[p].check_token.empty()) probes.insert(static_cast<int>(p));
+  const bool own = trace.header(layer).has_check;
+  if (!own && probes.empty()) return {};
+  const LayerTrace tensors = trace.read_layer(layer, true, probes);
+  std::vector<LayerCheck> checks;
+  if (own) checks.push_back(check_layer(tensors));
+  for (const int probe : probes) checks.push_back(check_probe(tensors, probe));
+  return checks;
+}
+
+void print_check(const LayerCheck& check, bool passed) {
+  fmt::print("{:5}  {:10.3e}  {:4}  {}{}\n", check.layer, check.error, check.head,
+             passed ? "ok" : "FAILED", check.probe.empty() ? "" : "  probe " + check.probe);
 }
 
 int run(const Values& values) {
@@ -46,30 +67,27 @@ int run(const Values& values) {
   const double limit = tolerance(values, trace);
   const bool json = has(values, "json");
   std::vector<LayerCheck> checks;
-  int failed = 0;
-  for (const int layer : chosen_layers(values, trace.info())) {
-    if (!trace.header(layer).has_check) continue;
-    if (checks.empty() && !json) fmt::print("layer       error  head\n");
-    checks.push_back(check_layer(trace.read_layer(layer, true)));
-    const LayerCheck& check = checks.back();
-    const bool passed = check.error <= limit;
-    failed += passed ? 0 : 1;
-    if (!json)
-      fmt::print("{:5}  {:10.3e}  {:4}  {}\n", check.layer, check.error, check.head,
-                 passed ? "ok" : "FAILED");
-  }
+  std::set<int> layers, failed;
+  for (const int layer : chosen_layers(values, trace.info()))
+    for (const LayerCheck& check : checks_of(trace, layer)) {
+      if (checks.empty() && !json) fmt::print("layer       error  head\n");
+      layers.insert(layer);
+      if (check.error > limit) failed.insert(layer);
+      if (!json) print_check(check, check.error <= limit);
+      checks.push_back(check);
+    }
   if (checks.empty())
     bad_data({.what = "no recorded outputs to verify",
               .where = trace.info().path,
               .expected = "check/query_position and check_output in a layer"});
   if (json) print_json(checks, limit);
-  if (failed > 0) {
+  if (!failed.empty()) {
     print_error(
         fmt::format("{}: {} of {} layers differ by more than {:g} from the recorded outputs",
-                    trace.info().path, failed, checks.size(), limit));
+                    trace.info().path, failed.size(), layers.size(), limit));
     return kNotVerified;
   }
-  if (!json) fmt::print("{} layers within {:g}\n", checks.size(), limit);
+  if (!json) fmt::print("{} layers within {:g}\n", layers.size(), limit);
   return kDone;
 }
 
@@ -80,8 +98,9 @@ const bool registered = register_command(
      .description =
          "Computes the attention outputs at the recorded positions in float64 from the stored\n"
          "queries, keys and values, and prints for each layer the largest relative error over its\n"
-         "query heads. Exit status 4 when a layer is above the tolerance, 3 when the trace has no\n"
-         "recorded outputs. A wrong head order, scale or rotary embedding gives errors near 1.",
+         "query heads; then the same of each probe. Exit status 4 when a layer is above the\n"
+         "tolerance, 3 when the trace has no recorded outputs. A wrong head order, scale or rotary "
+         "embedding gives errors near 1.",
      .describe = describe,
      .examples = {"kvsim verify data/sample.h5",
                   "kvsim verify data/sample.h5 --layers 0,5 --tolerance 1e-2"},

@@ -96,6 +96,7 @@ TraceReader::TraceReader(const std::string& path) : file_(path, "kvtrace file") 
   read_spans();
   read_rope();
   read_tokens();
+  read_probes();
   read_layer_list();
 }
 
@@ -305,6 +306,7 @@ LayerHeader TraceReader::read_header(int layer) {
   const auto checked = static_cast<int64_t>(info_.check_position.size());
   header.has_check = checked > 0 && file_.exists(path + "/check_output");
   if (header.has_check) check("check_output", {heads, checked, header.value_dim}, "[Hq, R, dv]");
+  for (const ProbeInfo& probe : info_.probes) check_probe(path, header, probe);
   return header;
 }
 
@@ -331,7 +333,7 @@ std::vector<float> TraceReader::read_vector(const std::string& object) const {
   return values;
 }
 
-LayerTrace TraceReader::read_layer(int layer, bool with_check) const {
+LayerTrace TraceReader::read_layer(int layer, bool with_check, const std::set<int>& probes) const {
   const LayerHeader& known = header(layer);
   const std::string path = layer_path(layer) + "/";
   LayerTrace trace;
@@ -347,6 +349,11 @@ LayerTrace TraceReader::read_layer(int layer, bool with_check) const {
   if (info_.has_residual_norm) trace.residual_norm = read_vector(path + "residual_norm");
   if (known.has_sink) trace.attention_sink = read_vector(path + "attention_sink");
   if (with_check && known.has_check) trace.check_output = read_vector(path + "check_output");
+  trace.probes.resize(info_.probes.size());
+  for (const int number : probes)
+    trace.probes[static_cast<size_t>(number)] = read_probe(
+        path + "probes/" + info_.probes[static_cast<size_t>(number)].name + "/", with_check,
+        info_.probes[static_cast<size_t>(number)]);
   return trace;
 }
 

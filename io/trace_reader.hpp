@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,9 +39,10 @@ class TraceReader {
   /// What a user should know about a file that reads (slow compression); each a whole sentence.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
-  /// Everything stored of one layer; NaN or infinity in a tensor is an error. The LayerTrace points
-  /// to info(), so the reader must outlive it. `with_check`: the recorded outputs, too.
-  LayerTrace read_layer(int layer, bool with_check = false) const;
+  /// Everything stored of one layer but its probes; NaN or infinity in a tensor is an error. The
+  /// LayerTrace points to info(), so the reader must outlive it. `with_check`: the recorded
+  /// outputs, too. `probes`: numbers of those that are read.
+  LayerTrace read_layer(int layer, bool with_check = false, const std::set<int>& probes = {}) const;
 
   bool has_token_text() const { return has_token_text_; }
   bool has_token_ids() const { return has_token_ids_; }
@@ -58,11 +60,15 @@ class TraceReader {
   void read_spans();
   void read_rope();
   void read_tokens();
+  void read_probes();
+  void check_probe(const std::string& layer_path, const LayerHeader& header,
+                   const ProbeInfo& probe);
   void read_layer_list();
   LayerHeader read_header(int layer);
   void note_compression(const h5::InputDataset& dataset);
   Tensor read_tensor(const std::string& object) const;
   std::vector<float> read_vector(const std::string& object) const;
+  ProbeLayer read_probe(const std::string& path, bool with_check, const ProbeInfo& probe) const;
   int64_t positive_attribute(const char* name, int64_t most) const;
 
   h5::InputFile file_;

@@ -20,6 +20,7 @@ TraceWriter::TraceWriter(const std::string& path, const TraceInfo& info)
     : file_(path), info_(info) {
   write_root();
   write_spans();
+  write_probes();
 }
 
 void TraceWriter::write_tensor(const std::string& object, const Tensor& tensor) {
@@ -67,6 +68,40 @@ void TraceWriter::write_spans() {
   file_.write("spans/end", H5T_STD_I64LE, shape, ends.data());
 }
 
+void TraceWriter::write_probes() {
+  for (const ProbeInfo& probe : info_.probes) {
+    const std::string path = "probes/" + probe.name + "/";
+    const auto integers = [&](const char* name, const std::vector<int64_t>& values) {
+      file_.write(path + name, H5T_STD_I64LE, {static_cast<int64_t>(values.size())}, values.data());
+    };
+    std::vector<int64_t> part_begin, read_begin, read_end;
+    for (const ProbePart& part : probe.parts) {
+      part_begin.push_back(part.tokens.begin);
+      read_begin.push_back(part.reads.begin);
+      read_end.push_back(part.reads.end);
+    }
+    integers("position", probe.position);
+    integers("part_begin", part_begin);
+    integers("read_begin", read_begin);
+    integers("read_end", read_end);
+    if (!probe.check_token.empty()) integers("check_token", probe.check_token);
+  }
+}
+
+void TraceWriter::write_probe(const std::string& path, const ProbeInfo& probe,
+                              const ProbeLayer& layer, int64_t value_dim) {
+  write_tensor(path + "q", layer.q);
+  if (!layer.k.empty()) write_tensor(path + "k", layer.k);
+  if (!layer.v.empty()) write_tensor(path + "v", layer.v);
+  const auto vector = [&](const char* name, const std::vector<float>& values, h5::Shape shape) {
+    if (!values.empty()) file_.write(path + name, H5T_IEEE_F32LE, shape, values.data());
+  };
+  vector("residual_norm", layer.residual_norm, {probe.tokens()});
+  vector("input_norm", layer.input_norm, {probe.tokens()});
+  vector("check_output", layer.check_output,
+         {layer.q.dim(0), static_cast<int64_t>(probe.check_token.size()), value_dim});
+}
+
 void TraceWriter::write_tokens(const std::vector<int32_t>& ids,
                                const std::vector<std::string>& texts) {
   if (!ids.empty())
@@ -89,6 +124,9 @@ void TraceWriter::write_layer(const LayerTrace& layer) {
   vector("attention_sink", layer.attention_sink, {layer.q.dim(0)});
   vector("check_output", layer.check_output,
          {layer.q.dim(0), static_cast<int64_t>(info_.check_position.size()), layer.value_dim()});
+  for (size_t p = 0; p < layer.probes.size(); ++p)
+    write_probe(path + "/probes/" + info_.probes[p].name + "/", info_.probes[p], layer.probes[p],
+                layer.value_dim());
   if (layer.scale != info_.attention_scale) file_.attribute(path, "attention_scale", layer.scale);
   if (layer.softcap > 0) file_.attribute(path, "softcap", layer.softcap);
   if (layer.sliding_window > 0) file_.attribute(path, "sliding_window", layer.sliding_window);

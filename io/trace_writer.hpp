@@ -18,14 +18,17 @@ class TraceWriter {
 
   /// [N] each; an empty one is not stored.
   void write_tokens(const std::vector<int32_t>& ids, const std::vector<std::string>& texts);
-  /// Shapes as in LayerTrace. A scale other than the root's, softcap, window, sink, residual norms
-  /// and recorded outputs are stored when present.
+  /// Shapes as in LayerTrace, all probes of `info` among them. A scale other than the root's,
+  /// softcap, window, sink, residual norms and recorded outputs are stored when present.
   void write_layer(const LayerTrace& layer);
   void commit() { file_.commit(); }
 
  private:
   void write_root();
   void write_spans();
+  void write_probes();
+  void write_probe(const std::string& path, const ProbeInfo& probe, const ProbeLayer& layer,
+                   int64_t value_dim);
   void write_tensor(const std::string& object, const Tensor& tensor);
 
   h5::OutputFile file_;

@@ -69,6 +69,7 @@ def capture(
     queries: int | str | None = None,
     dtype: str = "float16",
     checks: int = 8,
+    probes: Sequence[str] = (),
     temperature: float = 0.0,
     top_p: float = 1.0,
     repetition_penalty: float = 1.0,
@@ -101,6 +102,8 @@ def capture(
         queries: the last so many of the prompt and all later ones; every query without, or "all".
         dtype: stored type: float16, float32 or bfloat16.
         checks: positions whose attention outputs are stored for :func:`kvsim.verify`.
+        probes: further queries over the prompt's cache: "repeat[:CHUNK]" (the prompt read again),
+            "repeat-text[:CHUNK]", "draft:K" (the model's own answer), "file:QUESTIONS".
         temperature: 0 is greedy.
         top_p: nucleus of sampling.
         repetition_penalty: 1 is none.
@@ -131,7 +134,8 @@ def capture(
     sampling = Sampling(temperature, top_p, repetition_penalty, seed, ignore_end)
     options = CaptureOptions(
         layers=None if layers is None else sorted(set(layers)), window=queries, steps=steps,
-        answer=answer.strip(), raw=raw, checks=checks, stored_type=dtype, sampling=sampling,
+        answer=answer.strip(), raw=raw, checks=checks, probes=list(probes),
+        stored_type=dtype, sampling=sampling,
         record={"tool": "kvsim.capture"}, wider='dtype="float32"',
     )
     bar = Bar(progress)

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include "analysis/retained.hpp"
 #include "run/study/option_table.hpp"
@@ -165,12 +166,23 @@ ExplainedCell worst_cell(const Dataset& results, const std::string& path,
   return worst;
 }
 
+namespace {
+
+std::set<int> every_probe(const TraceInfo& info) {
+  std::set<int> all;
+  for (size_t p = 0; p < info.probes.size(); ++p) all.insert(static_cast<int>(p));
+  return all;
+}
+
+}  // namespace
+
 Explanation explain(const Dataset& results, const TraceReader& reader, const ExplainedCell& cell,
                     Backend& backend) {
   check_shape(results, reader);
   const auto& layers = std::get<std::vector<int32_t>>(results.at("layer").values);
   const auto& steps = std::get<std::vector<int64_t>>(results.at("step").values);
-  const LayerTrace trace = reader.read_layer(layers[static_cast<size_t>(cell.layer)]);
+  const LayerTrace trace = reader.read_layer(layers[static_cast<size_t>(cell.layer)], false,
+                                             every_probe(reader.info()));
   LayerWork work(trace, backend);
   Explanation result;
   result.per_query_head = mask_row(results, "kept_mask", cell, 0)[0] == kNoOwner;

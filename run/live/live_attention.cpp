@@ -70,6 +70,7 @@ LiveAttention::LiveAttention(const TraceReader& reader, std::vector<Record> reco
   }
   check_records(records, budgets, reader.info(), layers_, files_);
   check_compressions(records, budgets, info_, layers_, files_);
+  files_.read_probes(observing_probes(records, reader.info()));
   policies_ = std::make_unique<PolicyRun>(std::move(records), std::move(budgets), reader.info(),
                                           layers_, seed_, files_);
   refuse_later_surveys();
@@ -99,17 +100,18 @@ void LiveAttention::choose(const std::function<void(int64_t, int64_t)>& progress
   for (const int layer : layers_) {
     if (!twice) break;
     progress(done++, all);
-    const LayerTrace trace = reader_.read_layer(layer);
+    const LayerTrace trace = files_.layer(layer);
     LayerWork work(trace, *backend_, norm_);
     policies_->survey(work);
   }
   if (twice) policies_->finish_survey();
   for (const int layer : layers_) {
     progress(done++, all);
-    LayerTrace trace = reader_.read_layer(layer);
+    LayerTrace trace = files_.layer(layer);
     LayerWork work(trace, *backend_, norm_);
     kept_[layer] = policies_->select(work);
     trace.q = trace.k = trace.v = Tensor();
+    trace.probes.clear();
     trace.info = &info_;
     trace_[layer] = std::move(trace);
   }

@@ -13,6 +13,7 @@
 #include "run/study/layers_ahead.hpp"
 #include "run/study/run_record.hpp"
 #include "sim/core/archive.hpp"
+#include "sim/policy/trace_check.hpp"
 
 namespace kvsim {
 namespace {
@@ -48,6 +49,7 @@ Study::Study(const TraceReader& reader, StudyOptions options, StudyHooks hooks)
     : reader_(reader), hooks_(std::move(hooks)), files_(reader),
       plan_(plan_study(reader, std::move(options), hooks_.message)) {
   check_study(reader, plan_, files_);
+  files_.read_probes(observing_probes(plan_.records, reader.info()));
   const TraceInfo& info = reader.info();
   const StudyOptions& asked = plan_.options;
   measures_ = std::make_unique<StudyMeasures>(plan_.shape(info), files_, plan_.projected_steps);

@@ -7,6 +7,7 @@
 
 #include "sim/core/error.hpp"
 #include "sim/core/parallel.hpp"
+#include "sim/core/probe_view.hpp"
 
 namespace kvsim {
 namespace {
@@ -137,7 +138,13 @@ class Tile {
 
 std::vector<double> attention_outputs(const LayerTrace& layer,
                                       const std::vector<int64_t>& positions) {
-  const std::vector<int64_t> rows = query_rows(layer, positions);
+  return outputs_of_rows(layer, query_rows(layer, positions));
+}
+
+std::vector<double> outputs_of_rows(const LayerTrace& layer, const std::vector<int64_t>& rows) {
+  std::vector<int64_t> positions;
+  for (const int64_t row : rows)
+    positions.push_back(layer.info->query_position[static_cast<size_t>(row)]);
   const int64_t heads = layer.q.dim(0), dv = layer.value_dim();
   const auto count = static_cast<int64_t>(rows.size());
   std::vector<double> outputs(static_cast<size_t>(heads * count * dv));
@@ -151,8 +158,11 @@ std::vector<double> attention_outputs(const LayerTrace& layer,
   return outputs;
 }
 
-LayerCheck check_layer(const LayerTrace& layer) {
-  const std::vector<double> outputs = attention_outputs(layer, layer.info->check_position);
+namespace {
+
+/// Both [heads][R][dv].
+LayerCheck compared(const LayerTrace& layer, const std::vector<double>& outputs,
+                    const std::vector<float>& recorded_outputs) {
   const int64_t heads = layer.q.dim(0);
   const auto per_head = static_cast<int64_t>(outputs.size()) / heads;
   LayerCheck result;
@@ -160,7 +170,7 @@ LayerCheck check_layer(const LayerTrace& layer) {
   for (int64_t h = 0; h < heads; ++h) {
     double difference = 0, size = 0;
     for (int64_t i = h * per_head; i < (h + 1) * per_head; ++i) {
-      const double recorded = layer.check_output[static_cast<size_t>(i)];
+      const double recorded = recorded_outputs[static_cast<size_t>(i)];
       difference += (outputs[static_cast<size_t>(i)] - recorded) *
                     (outputs[static_cast<size_t>(i)] - recorded);
       size += recorded * recorded;
@@ -172,6 +182,41 @@ LayerCheck check_layer(const LayerTrace& layer) {
       result.head = static_cast<int>(h);
     }
   }
+  return result;
+}
+
+}  // namespace
+
+LayerCheck check_layer(const LayerTrace& layer) {
+  return compared(layer, attention_outputs(layer, layer.info->check_position), layer.check_output);
+}
+
+std::vector<double> probe_outputs(const LayerTrace& layer, int probe) {
+  const ProbeInfo& info = layer.info->probes[static_cast<size_t>(probe)];
+  const int64_t heads = layer.q.dim(0), dv = layer.value_dim();
+  const int64_t count = std::ssize(info.check_token);
+  std::vector<double> outputs(static_cast<size_t>(heads * count * dv));
+  int64_t done = 0;
+  for (size_t part = 0; part < info.parts.size(); ++part) {
+    std::vector<int64_t> rows;
+    for (const int64_t token : info.check_token)
+      if (info.parts[part].tokens.contains(token))
+        rows.push_back(token - info.parts[part].tokens.begin);
+    if (rows.empty()) continue;
+    const auto view = probe_view(layer, probe, part);
+    const std::vector<double> own = outputs_of_rows(view->layer, rows);
+    const int64_t size = std::ssize(rows) * dv;
+    for (int64_t h = 0; h < heads; ++h)
+      std::copy_n(own.begin() + h * size, size, outputs.begin() + (h * count + done) * dv);
+    done += std::ssize(rows);
+  }
+  return outputs;
+}
+
+LayerCheck check_probe(const LayerTrace& layer, int probe) {
+  LayerCheck result = compared(layer, probe_outputs(layer, probe),
+                               layer.probes[static_cast<size_t>(probe)].check_output);
+  result.probe = layer.info->probes[static_cast<size_t>(probe)].name;
   return result;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "sim/core/layer_trace.hpp"
@@ -12,14 +13,22 @@ namespace kvsim {
 std::vector<double> attention_outputs(const LayerTrace& layer,
                                       const std::vector<int64_t>& positions);
 
+/// The same of stored queries by their index.
+std::vector<double> outputs_of_rows(const LayerTrace& layer, const std::vector<int64_t>& rows);
+/// [Hq][R][dv] of the tokens of a probe that was read, at its `check_token`.
+std::vector<double> probe_outputs(const LayerTrace& layer, int probe);
+
 /// How far recorded outputs are from recomputed ones in one layer.
 struct LayerCheck {
   int layer = 0;
-  double error = 0;  ///< largest over heads of |Z - Z_check|_F / |Z_check|_F, Z = [R, dv]
-  int head = 0;      ///< where it is largest
+  double error = 0;        ///< largest over heads of |Z - Z_check|_F / |Z_check|_F, Z = [R, dv]
+  int head = 0;            ///< where it is largest
+  std::string probe = {};  ///< whose queries; empty: those of the trace itself
 };
 
 /// Needs a layer read with its recorded outputs.
 LayerCheck check_layer(const LayerTrace& layer);
+/// The same of a probe.
+LayerCheck check_probe(const LayerTrace& layer, int probe);
 
 }  // namespace kvsim

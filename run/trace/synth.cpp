@@ -67,18 +67,23 @@ class Layer {
   }
 
   void fill_query(int64_t head, int64_t position, float* out) const {
+    const double looks_at = head % 2 == 0 ? hot_spot(config_, position)
+                                          : static_cast<double>(position);
+    fill_query(head, position, looks_at, out);
+    for (const Spike& spike : spikes_)
+      if (spike.step == position) look_at(head / info_.group_size(), spike.position, out);
+  }
+
+  /// One that looks at the place `looks_at`, beside the heavy hitters.
+  void fill_query(int64_t head, int64_t position, double looks_at, float* out) const {
     const int64_t kv_head = head / info_.group_size();
     fill_noise(kQueries, head, position, out);
     const double strength = 0.6 + 0.8 * uniform(config_.seed, kStrength,
                                                 static_cast<uint64_t>(layer_),
                                                 static_cast<uint64_t>(kv_head));
     out[0] = static_cast<float>(kHitterLogit * strength / info_.attention_scale);
-    const double looks_at = head % 2 == 0 ? hot_spot(config_, position)
-                                          : static_cast<double>(position);
     encode(looks_at, kHotSpotLogit / info_.attention_scale / static_cast<double>(frequencies_),
            out);
-    for (const Spike& spike : spikes_)
-      if (spike.step == position) look_at(kv_head, spike.position, out);
   }
 
   /// Heavy hitters have small values, as attention sinks of real models do.
@@ -155,6 +160,23 @@ Tensor make_tensor(ElementType type, std::array<int64_t, 3> shape, const Fill& f
   return tensor;
 }
 
+/// Token t of the probe looks at entry t; keys and values stand behind everything else.
+ProbeLayer make_probe(const SynthConfig& config, const TraceInfo& info, const Layer& source) {
+  const int64_t tokens = info.probes.front().tokens(), first = info.total_len;
+  ProbeLayer probe;
+  probe.q = make_tensor(config.type, {config.heads, tokens, config.head_dim},
+                        [&](int64_t h, int64_t t, float* row) {
+    source.fill_query(h, first + t, static_cast<double>(t), row);
+  });
+  probe.k = make_tensor(
+      config.type, {config.kv_heads, tokens, config.head_dim},
+      [&](int64_t h, int64_t t, float* row) { source.fill_key(h, first + t, row); });
+  probe.v = make_tensor(
+      config.type, {config.kv_heads, tokens, config.value_dim},
+      [&](int64_t h, int64_t t, float* row) { source.fill_value(h, first + t, row); });
+  return probe;
+}
+
 LayerTrace make_layer(const SynthConfig& config, const TraceInfo& info, const SynthPlan& plan,
                       int index) {
   const Layer source(config, info, plan, index);
@@ -186,6 +208,14 @@ LayerTrace make_layer(const SynthConfig& config, const TraceInfo& info, const Sy
         static_cast<float>(bell(row_key(config.seed, kSinks, index, h, 0))));
   const std::vector<double> outputs = attention_outputs(layer, info.check_position);
   layer.check_output.assign(outputs.begin(), outputs.end());
+  if (info.probes.empty()) return layer;
+  layer.probes.push_back(make_probe(config, info, source));
+  ProbeLayer& probe = layer.probes.front();
+  for (int64_t t = 0; t < config.prompt; ++t)
+    for (auto* norms : {&probe.residual_norm, &probe.input_norm})
+      norms->push_back(layer.residual_norm[static_cast<size_t>(t) % layer.residual_norm.size()]);
+  const std::vector<double> recorded = probe_outputs(layer, 0);
+  probe.check_output.assign(recorded.begin(), recorded.end());
   return layer;
 }
 
@@ -197,6 +227,21 @@ std::string source_text(const SynthConfig& config, const SynthPlan& plan) {
   for (const Spike& spike : plan.spikes)
     source["spikes"].push_back({{"step", spike.step}, {"position", spike.position}});
   return source.dump();
+}
+
+/// The prompt read again in chunks.
+ProbeInfo make_probe_info(const SynthConfig& config) {
+  ProbeInfo probe;
+  probe.name = "repeat";
+  probe.has_keys = probe.has_residual_norm = probe.has_input_norm = true;
+  for (int64_t begin = 0; begin < config.prompt; begin += config.probe_chunk) {
+    const int64_t end = std::min(begin + config.probe_chunk, config.prompt);
+    probe.parts.push_back({{begin, end}, {begin, end}});
+    for (int64_t t = begin; t < end; ++t) probe.position.push_back(config.prompt + t - begin);
+  }
+  const int64_t checks = std::min(kChecks, config.prompt);
+  for (int64_t c = 1; c <= checks; ++c) probe.check_token.push_back(c * config.prompt / checks - 1);
+  return probe;
 }
 
 TraceInfo make_info(const SynthConfig& config, const SynthPlan& plan) {
@@ -222,6 +267,7 @@ TraceInfo make_info(const SynthConfig& config, const SynthPlan& plan) {
   for (int64_t c = 1; c <= checks; ++c)  // evenly spaced, the last position among them
     info.check_position.push_back(
         info.query_position[static_cast<size_t>(c * stored / checks - 1)]);
+  if (config.probe_chunk > 0) info.probes.push_back(make_probe_info(config));
   if (config.head_dim % 2 == 0)
     for (int64_t f = 0; f < config.head_dim / 2; ++f)
       info.rope_inv_freq.push_back(

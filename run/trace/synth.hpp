@@ -23,6 +23,7 @@ struct SynthConfig {
   double softcap = 0;          ///< 0: none
   int64_t sliding_window = 0;  ///< of odd layers; 0: none
   bool sink = false;           ///< a sink logit per head
+  int64_t probe_chunk = 0;     ///< a probe "repeat" reads the prompt again in such chunks; 0: none
   uint64_t seed = 0;
 };
 

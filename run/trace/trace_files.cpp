@@ -6,7 +6,7 @@ namespace kvsim {
 
 LayerTrace TraceFiles::layer(int layer) const {
   const std::lock_guard lock(access_);
-  return trace_.read_layer(layer);
+  return trace_.read_layer(layer, false, probes_);
 }
 
 Table<double> TraceFiles::scores(const std::string& path, int layer, int64_t owners,

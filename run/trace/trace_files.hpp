@@ -1,6 +1,8 @@
 #pragma once
 #include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "io/trace_reader.hpp"
@@ -15,6 +17,8 @@ class TraceFiles : public SideFiles {
   /// The reader must outlive this.
   explicit TraceFiles(const TraceReader& trace) : trace_(trace) {}
 
+  /// Layers are read with these probes from now on.
+  void read_probes(std::set<int> probes) { probes_ = std::move(probes); }
   LayerTrace layer(int layer) const;
   Table<double> scores(const std::string& path, int layer, int64_t owners,
                        int64_t entries) const override;
@@ -23,6 +27,7 @@ class TraceFiles : public SideFiles {
 
  private:
   const TraceReader& trace_;
+  std::set<int> probes_;
   mutable std::mutex access_;
 };
 

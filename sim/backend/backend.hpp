@@ -31,6 +31,9 @@ struct AttentionBlock {
   int64_t rows = 0;
   int64_t columns = 0;
   std::vector<int64_t> positions;   ///< [rows] position of each query
+  int probe = -1;                   ///< whose queries: -1: of the trace itself
+  size_t part = 0;                  ///< of the probe
+  std::vector<int64_t> tokens;      ///< [rows] of the part; empty without a probe
   std::vector<float> attention;     ///< [heads][rows][columns] A; 0 where invisible
   std::vector<float> logits;        ///< [heads][rows][columns]; -inf where invisible
   std::vector<double> log_sum_exp;  ///< [heads][rows] over everything visible, sink included
@@ -44,6 +47,7 @@ struct AttentionBlock {
   const float* logit_row(int head, int64_t row) const {
     return logits.data() + (head * rows + row) * columns;
   }
+  bool of_probe() const { return probe >= 0; }
 };
 
 /// A sum over queries, for every key, of something that the full cache's attention A says.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 namespace kvsim {
 namespace {
@@ -75,32 +76,79 @@ std::vector<int64_t> stored_queries(const LayerWork& work, std::span<const int64
   return stored;
 }
 
+const ProbeView& LayerWork::probe_part(int probe, size_t part) {
+  std::unique_ptr<ProbeView>& view = probe_parts_[{probe, part}];
+  if (!view) view = probe_view(trace_, probe, part);
+  return *view;
+}
+
+namespace {
+
+/// Rows of one pass that one trace, or one part of a probe, holds.
+struct RowSource {
+  const LayerTrace* trace;
+  std::vector<int64_t> rows;  ///< stored queries
+  int64_t columns;
+  int probe = -1;
+  size_t part = 0;
+};
+
+std::vector<RowSource> sources_of(LayerWork& work, const AttentionPass& pass) {
+  std::vector<RowSource> sources;
+  if (!pass.positions.empty())
+    sources.push_back({&work.trace(), stored_queries(work, pass.positions, pass.look_ahead),
+                       pass.columns > 0 ? pass.columns : work.entries()});
+  if (pass.probe < 0) return sources;
+  const ProbeInfo& probe = work.info().probes[static_cast<size_t>(pass.probe)];
+  for (size_t part = 0; part < probe.parts.size(); ++part) {
+    const Range tokens = probe.parts[part].tokens;
+    std::vector<int64_t> rows;
+    for (const int64_t token : pass.probe_tokens)
+      if (tokens.contains(token)) rows.push_back(token - tokens.begin);
+    if (rows.empty()) continue;
+    const ProbeView& view = work.probe_part(pass.probe, part);
+    const bool all = pass.logits || pass.outputs;
+    sources.push_back({&view.layer, std::move(rows), all ? view.info.total_len : work.entries(),
+                       pass.probe, part});
+  }
+  return sources;
+}
+
+}  // namespace
+
 void for_each_attention_block(
     LayerWork& work, const AttentionPass& pass,
     const std::function<void(const AttentionBlock& block, int64_t first_row)>& visit) {
-  const int64_t rows = static_cast<int64_t>(pass.positions.size());
-  const std::vector<int64_t> stored = stored_queries(work, pass.positions, pass.look_ahead);
-  AttentionRequest request{.kv_head = 0,
-                           .rows = {},
-                           .columns = pass.columns > 0 ? pass.columns : work.entries(),
-                           .logits = pass.logits,
-                           .outputs = pass.outputs};
-  const int64_t per_row = request.columns * work.group_size();
-  const int64_t step = std::clamp<int64_t>(kBlockValues / std::max<int64_t>(per_row, 1), 4,
-                                           kMostRows);
+  AttentionRequest request{
+      .kv_head = 0, .rows = {}, .columns = 0, .logits = pass.logits, .outputs = pass.outputs};
   AttentionBlock block;
-  const auto visit_block = [&](int kv, int64_t first) {
+  const auto visit_rows =
+      [&](const RowSource& source, int kv, int64_t before, int64_t begin, int64_t end) {
     request.kv_head = kv;
-    request.rows.assign(stored.begin() + first, stored.begin() + std::min(rows, first + step));
-    work.backend().attention(work.trace(), request, block);
-    visit(block, first);
+    request.columns = source.columns;
+    request.rows.assign(source.rows.begin() + begin, source.rows.begin() + end);
+    work.backend().attention(*source.trace, request, block);
+    block.probe = source.probe;
+    block.part = source.part;
+    block.tokens = source.probe < 0 ? std::vector<int64_t>() : request.rows;
+    visit(block, before + begin);
   };
-  if (pass.rows_outer) {
+  const auto visit_source = [&](const RowSource& source, Range kv_heads, int64_t before) {
+    const auto rows = static_cast<int64_t>(source.rows.size());
+    const int64_t per_row = source.columns * work.group_size();
+    const int64_t step = std::clamp<int64_t>(kBlockValues / std::max<int64_t>(per_row, 1), 4,
+                                             kMostRows);
     for (int64_t first = 0; first < rows; first += step)
-      for (int kv = 0; kv < work.kv_heads(); ++kv) visit_block(kv, first);
-  } else {
-    for (int kv = 0; kv < work.kv_heads(); ++kv)
-      for (int64_t first = 0; first < rows; first += step) visit_block(kv, first);
+      for (int64_t kv = kv_heads.begin; kv < kv_heads.end; ++kv)
+        visit_rows(source, static_cast<int>(kv), before, first, std::min(rows, first + step));
+  };
+  const std::vector<RowSource> sources = sources_of(work, pass);
+  for (int kv = 0; kv < (pass.rows_outer ? 1 : work.kv_heads()); ++kv) {
+    int64_t before = 0;
+    for (const RowSource& source : sources) {
+      visit_source(source, pass.rows_outer ? Range{0, work.kv_heads()} : Range{kv, kv + 1}, before);
+      before += static_cast<int64_t>(source.rows.size());
+    }
   }
 }
 

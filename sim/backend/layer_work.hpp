@@ -1,11 +1,13 @@
 #pragma once
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "sim/backend/backend.hpp"
+#include "sim/core/probe_view.hpp"
 
 namespace kvsim {
 
@@ -49,6 +51,9 @@ class LayerWork {
   /// [count][dv]: values up to a later step, for whoever looks ahead.
   Table<float> values_ahead(int kv_head, int64_t count) const;
 
+  /// The layer as a part of a probe sees it.
+  const ProbeView& probe_part(int probe, size_t part);
+
   /// Inner products after W_O of two query heads head_a <= head_b of a group, in float64.
   const OutputMetric& output_metric(int head_a, int head_b);
   void drop_output_metrics() { output_metric_.clear(); }  ///< of use to scoring alone
@@ -62,6 +67,7 @@ class LayerWork {
   ProjectedNorms projected_norms_;
   std::map<Norm, Table<float>> value_norms_;
   std::map<std::pair<int, int>, OutputMetric> output_metric_;
+  std::map<std::pair<int, size_t>, std::unique_ptr<ProbeView>> probe_parts_;
 };
 
 /// What a walk over blocks of attention rows asks for.
@@ -72,6 +78,10 @@ struct AttentionPass {
   bool outputs = false;
   bool rows_outer = false;  ///< every KV head of some rows before the next rows, not the other way
   int64_t columns = 0;      ///< keys 0..columns-1; 0: n
+  /// Tokens of a probe whose rows come after those of `positions`, ascending; with logits or
+  /// outputs their blocks have columns for all that their part sees.
+  int probe = -1;
+  std::span<const int64_t> probe_tokens = {};
 };
 
 /// Index among the stored queries of every position; all must be stored. Refuses positions >= n
@@ -80,7 +90,8 @@ std::vector<int64_t> stored_queries(const LayerWork& work, std::span<const int64
                                     bool look_ahead);
 
 /// Calls visit(block, first_row) for all KV heads and rows, a few rows at a time, so that memory
-/// stays at some MB whatever n is. Row first_row + r of `positions` is row r of the block.
+/// stays at some MB whatever n is. Row first_row + r of `positions`, and then of `probe_tokens`, is
+/// row r of the block; a block has rows of one part of a probe alone.
 void for_each_attention_block(
     LayerWork& work, const AttentionPass& pass,
     const std::function<void(const AttentionBlock& block, int64_t first_row)>& visit);

@@ -9,6 +9,12 @@ int64_t TraceInfo::first_step() const {
   return first - query_position.begin();
 }
 
+int TraceInfo::find_probe(std::string_view name) const {
+  const auto found = std::ranges::find_if(
+      probes, [&](const ProbeInfo& probe) { return probe.name == name; });
+  return found == probes.end() ? -1 : static_cast<int>(found - probes.begin());
+}
+
 Table<float> mean_queries(const LayerTrace& layer, int first_head, int heads, int64_t begin,
                           int64_t end) {
   Table<float> one(end - begin, layer.q.dim(2));

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sim/core/array.hpp"
@@ -13,6 +14,26 @@ struct Span {
   std::string name;
   int64_t begin = 0;
   int64_t end = 0;
+};
+
+/// Tokens of a probe that the model read in one go behind the prompt: they see all of the prompt
+/// and, where the probe has keys, those of their part up to themselves.
+struct ProbePart {
+  Range tokens;  ///< of the probe's P
+  Range reads;   ///< prompt entries that it reads once more; empty: none in particular
+};
+
+/// A further set of queries over the same cache (trace-format "Probes").
+struct ProbeInfo {
+  std::string name;
+  std::vector<int64_t> position;  ///< [P] ascending in each part, all >= n
+  std::vector<ProbePart> parts;   ///< they cover the P tokens in their order
+  bool has_keys = false;
+  bool has_residual_norm = false;
+  bool has_input_norm = false;
+  std::vector<int64_t> check_token;  ///< [R] tokens whose outputs were recorded
+
+  int64_t tokens() const { return static_cast<int64_t>(position.size()); }  ///< P
 };
 
 /// What a trace says about the whole run: the shapes of trace-format "Root attributes".
@@ -35,12 +56,25 @@ struct TraceInfo {
   bool rope_interleaved = false;
   bool has_residual_norm = false;
   std::vector<int64_t> check_position;  ///< [R], empty when absent
+  std::vector<ProbeInfo> probes;        ///< by name
 
   int group_size() const { return num_query_heads / num_kv_heads; }  ///< g
   /// Index of the first stored query at position >= n; M if none.
   int64_t first_step() const;
   /// T: number of stored queries at positions >= n.
   int64_t steps() const { return static_cast<int64_t>(query_position.size()) - first_step(); }
+  /// Number of the probe of that name; -1 if there is none.
+  int find_probe(std::string_view name) const;
+};
+
+/// What one layer says of a probe.
+struct ProbeLayer {
+  Tensor q;                          ///< [Hq][P][d]
+  Tensor k;                          ///< [Hkv][P][d] or empty
+  Tensor v;                          ///< [Hkv][P][dv] or empty
+  std::vector<float> residual_norm;  ///< [P] or empty
+  std::vector<float> input_norm;     ///< [P] or empty: norm of what enters the attention
+  std::vector<float> check_output;   ///< [Hq][R][dv] or empty; read for `verify` only
 };
 
 /// One layer in memory. Position i is visible to position p when i <= p and i > p - W.
@@ -57,6 +91,7 @@ struct LayerTrace {
   std::vector<float> residual_norm;   ///< [M] or empty
   std::vector<float> attention_sink;  ///< [Hq] or empty
   std::vector<float> check_output;    ///< [Hq][R][dv] or empty; read for `verify` only
+  std::vector<ProbeLayer> probes;     ///< by number; q is empty of those that nobody asked for
 
   int64_t value_dim() const { return v.dim(2); }
 };

@@ -4,8 +4,10 @@
 
 #include "sim/stages/common_keys.hpp"
 #include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/join/join.hpp"
 #include "sim/stages/protect/protect.hpp"
 #include "sim/stages/protect/stage1.hpp"
+#include "sim/stages/queries/probe.hpp"
 #include "sim/stages/queries/queries.hpp"
 #include "sim/stages/smooth/smooth.hpp"
 #include "sim/stages/spans.hpp"
@@ -137,6 +139,7 @@ std::vector<Segment> Preparation::segments(const PreparedRecord& record, int64_t
     segment.range = ranges[static_cast<size_t>(k)];
     const int64_t part = k + 1 < count ? window / count : window - (count - 1) * (window / count);
     queries.observe(record.settings, std::max<int64_t>(1, part), info_, segment);
+    if (record.stage<Join>().joins()) observe_with_probe(record.settings, info_, segment);
     segments.push_back(std::move(segment));
   }
   return segments;

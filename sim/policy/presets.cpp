@@ -23,6 +23,7 @@ namespace {
 #define REHEARSAL                                                              \
   "queries=spread,indicator=rehearsal,aggregate=power-mean,power=2,group=max," \
   "prior=mean-share,prior_share=0.25,weight=projected-l2,allocate=joint,"
+#define REREAD "queries=probe,indicator=reread,aggregate=max,group=max,sinks=4,"
 #define FUTURE "queries=future,"
 // The selection of PyramidInfer, on which KeepKV merges.
 #define PYRAMID_WINDOW "window=0.2,aggregate=linear,sinks=4,allocate=cosine,"
@@ -119,6 +120,25 @@ const std::vector<Preset> kPresets = {
      "what the prompt would look at if it were read once more behind itself", "kvsim"},
     {"rehearsal", "recent", REHEARSAL "recent=0.05,first_layer_recent=0.3,joint_depth=1.5",
      "more of the newest entries, most in the first layer", "kvsim"},
+    {"rehearsal", "both",
+     REHEARSAL "join=mean-square,recent=0.05,first_layer_recent=0.3,joint_depth=1.5",
+     "moved queries and those of a real second reading: the mean square of both", "kvsim"},
+    {"rehearsal", "either", REHEARSAL "join=max,recent=0.05,first_layer_recent=0.3,joint_depth=1.5",
+     "moved queries and those of a real second reading: the larger of both", "kvsim"},
+    {"rehearsal", "reread",
+     REHEARSAL "queries=probe,recent=0.05,first_layer_recent=0.3,joint_depth=1.5",
+     "the queries of a real second reading instead of moved ones", "kvsim"},
+    {"kvzip", "", REREAD "allocate=joint", "what a second reading of the prompt looks at", "KVzip"},
+    {"kvzip", "uniform", REREAD "", "what a second reading looks at, the same budget for each head",
+     "KVzip repository"},
+    {"kvzip", "kvpress", REREAD "allocate=joint,ada_total=product,rounding=kvpress",
+     "what a second reading of the prompt looks at", "kvpress KVzipPress"},
+    {"kvzip-plus", "", REREAD "reread_norm=residual,allocate=joint",
+     "kvzip, times what an entry adds over the norm of the residual stream", "KVzap"},
+    {"kvzip-plus", "kvpress",
+     REREAD "reread_norm=input,allocate=joint,ada_total=product,rounding=kvpress",
+     "kvzip, times what an entry adds over the norm of the attention's input",
+     "kvpress KVzipPress"},
     {"convex", "", PYRAMID_WINDOW "merge=convex", "the selection of keepkv, slots are plain means",
      "KeepKV Eq. 5"},
     {"cam", "", CAM "merge=cam", "values of the oldest are spread over later slots, by a draw",
@@ -162,6 +182,7 @@ const std::vector<Preset> kPresets = {
 #undef CAKE
 #undef RESTKV
 #undef REHEARSAL
+#undef REREAD
 #undef FUTURE
 #undef PYRAMID_WINDOW
 #undef CAM

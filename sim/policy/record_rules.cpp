@@ -11,6 +11,7 @@
 #include "sim/stages/constrain/constrain.hpp"
 #include "sim/stages/group/group.hpp"
 #include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/join/join.hpp"
 #include "sim/stages/merge/merge_first.hpp"
 #include "sim/stages/parameter.hpp"
 #include "sim/stages/protect/protect.hpp"
@@ -83,6 +84,16 @@ void check_scoring(const Complaints& complaints, const Settings& settings) {
                      name + " aggregates first", "order=asg or ags");
   complaints.require(!indicator.moves_queries() || !chosen<Queries>(settings).looks_ahead(),
                      name + " takes the prompt's queries for later ones", observing_queries());
+  const bool probed = chosen<Queries>(settings).of_probe() || chosen<Join>(settings).joins();
+  complaints.require(!rows || !probed || indicator.takes_probes(),
+                     name + " does not take the queries of a probe",
+                     kinds_that<Indicator>([](const Indicator& kind) {
+                       return kind.axes() != Axes::entry && kind.takes_probes();
+                     }));
+  complaints.require(!indicator.needs_probe() || chosen<Queries>(settings).of_probe(),
+                     name + " takes what a probe reads again", "queries=probe");
+  complaints.require(!probed || !chosen<Schedule>(settings).repeats(),
+                     "a probe follows the whole prompt", "schedule=prefill");
   const bool before = rows && steps.before_aggregate(ScoringStep::smooth);
   complaints.require(!smooth.only_before_aggregate() || before,
                      "smooth=" + settings.text("smooth") + " works on rows",

@@ -21,7 +21,8 @@ struct SharedPass {
 
 bool can_share(const AttentionPass& a, const AttentionPass& b) {
   return std::ranges::equal(a.positions, b.positions) && a.look_ahead == b.look_ahead &&
-         a.rows_outer == b.rows_outer;
+         a.rows_outer == b.rows_outer && a.probe == b.probe &&
+         std::ranges::equal(a.probe_tokens, b.probe_tokens);
 }
 
 void feed(const std::vector<RowConsumer*>& consumers, const AttentionBlock& block,

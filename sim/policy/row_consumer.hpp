@@ -24,8 +24,13 @@ class RowConsumer {
 
   const Segment& segment() const { return segment_; }
   bool looks_ahead() const { return looks_ahead_; }
-  virtual AttentionPass wanted() const {
-    return {.positions = segment_.positions, .look_ahead = looks_ahead_};
+  virtual AttentionPass wanted() const { return observed(); }
+  /// All queries of the segment.
+  AttentionPass observed() const {
+    return {.positions = segment_.positions,
+            .look_ahead = looks_ahead_,
+            .probe = segment_.probe,
+            .probe_tokens = segment_.probe_tokens};
   }
 
   /// Where sums over the rows will do: which; no row is then shown, and take_sums is called once

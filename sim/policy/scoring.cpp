@@ -74,7 +74,7 @@ void add_consumers(LayerWork& work, RowsOfLayer& rows, PlanAtWork& scoring) {
   if (plan.wants_deviation)
     scoring.observed.deviation = Table<double>(scoring.owners(work), work.entries());
   for (const Segment& segment : plan.segments) {
-    if (segment.positions.empty()) continue;
+    if (segment.own_rows() == 0) continue;
     if (scores_rows(plan.settings) && scoring.makes_scores)
       scoring.consumers.push_back(
           std::make_unique<SegmentScorer>(work, plan, segment, rows, *scoring.grouped));
@@ -87,8 +87,7 @@ void add_consumers(LayerWork& work, RowsOfLayer& rows, PlanAtWork& scoring) {
     if (!plan.wants_statistic) continue;
     auto watcher = std::make_unique<StatisticConsumer>(
         work, segment, ahead,
-        scoring.stage<Allocate>().statistic(plan.settings, work.info(),
-                                            static_cast<int64_t>(segment.positions.size()),
+        scoring.stage<Allocate>().statistic(plan.settings, work.info(), segment.own_rows(),
                                             segment.candidates));
     scoring.statistics.push_back(watcher.get());
     scoring.consumers.push_back(std::move(watcher));
@@ -217,7 +216,7 @@ void insert_keys(std::initializer_list<const Kind*> kinds, std::set<std::string>
 
 /// What scores depend on up to `group`. Which queries observe is resolved: in `segments`.
 std::set<std::string> read_by_grouping(const Settings& settings) {
-  std::set<std::string> read = {"queries", "granularity", "order"};
+  std::set<std::string> read = {"queries", "granularity", "order", "join"};
   insert_keys({&chosen<Indicator>(settings), &chosen<Aggregate>(settings),
                &chosen<Smooth>(settings), &chosen<Group>(settings)},
               read);
@@ -255,6 +254,8 @@ std::string ScorePlan::key_of(const Settings& read) const {
       if (j == 0 || s.positions[j] != s.positions[j - 1] + 1)
         text += fmt::format("{}@{},", s.positions[j], j);
     text += std::to_string(s.positions.size());
+    if (s.probe >= 0) text += fmt::format("|probe {}:", s.probe);
+    for (const int64_t token : s.probe_tokens) text += fmt::format("{},", token);
   }
   for (const int64_t slots : free_slots) text += fmt::format("|{}", slots);
   return text;

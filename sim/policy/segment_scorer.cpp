@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sim/core/parallel.hpp"
+#include "sim/stages/join/join.hpp"
 
 namespace kvsim {
 namespace {
@@ -26,8 +27,7 @@ SegmentScorer::SegmentScorer(LayerWork& work, const ScorePlan& plan, const Segme
 }
 
 AttentionPass SegmentScorer::wanted() const {
-  AttentionPass pass{.positions = segment().positions};
-  pass.look_ahead = looks_ahead();
+  AttentionPass pass = observed();
   pass.logits = indicator_.needs_logits();
   pass.outputs = indicator_.needs_outputs();
   pass.rows_outer = waits_for_layer();
@@ -40,7 +40,7 @@ AttentionPass SegmentScorer::wanted() const {
 /// rows.
 std::optional<AttentionSumRequest> SegmentScorer::wanted_sums() const {
   const auto term = (*rows_)->summed_as();
-  if (!term || smooth_.drift() != Drift::none || smooths_before() ||
+  if (!term || segment().probe_rows() > 0 || smooth_.drift() != Drift::none || smooths_before() ||
       (groups_before() && (!heads_.linear() || heads_.whole_layer())))
     return std::nullopt;
   const auto aggregation = aggregate_.start(settings_, segment().rows(),
@@ -118,13 +118,19 @@ std::span<const double> SegmentScorer::made_row(const AttentionBlock& block, siz
 }
 
 void SegmentScorer::open_units(int count) {
-  const int64_t rows = segment().rows();
+  const int64_t rows = segment().rows(), of_prompt = segment().prompt_rows();
   const int64_t columns = segment().candidates.size();
+  const auto& join = chosen<Join>(settings_);
   const Row nothing(static_cast<size_t>(columns), 0.0);
   units_.clear();
   units_.resize(static_cast<size_t>(count));
   for (Unit& unit : units_) {
-    unit.aggregation = aggregate_.start(settings_, rows, columns);
+    if (join.joins())
+      unit.aggregation = start_joined(join, aggregate_.start(settings_, of_prompt, columns),
+                                      aggregate_.start(settings_, segment().probe_rows(), columns),
+                                      of_prompt);
+    else
+      unit.aggregation = aggregate_.start(settings_, rows, columns);
     for (int64_t j = 0; j < segment().rows_before; ++j) {
       unit.aggregation->see(j, 0);
       unit.aggregation->add(j, 0, nothing);
@@ -146,6 +152,12 @@ int64_t SegmentScorer::visible(int64_t position) const {
   if (indicator_.moves_queries()) return segment().candidates.size();  // from behind the prompt
   return std::clamp<int64_t>(position + 1 - segment().candidates.begin, 0,
                              segment().candidates.size());
+}
+
+/// Number in the aggregation of the pass' row `row`.
+int64_t SegmentScorer::number(int64_t row) const {
+  const int64_t after = row < std::ssize(segment().positions) ? 0 : segment().rows_after;
+  return segment().rows_before + row + after;
 }
 
 void SegmentScorer::make_row(const AttentionBlock& block, int64_t first_row, size_t unit,
@@ -198,7 +210,7 @@ void SegmentScorer::make_group_row(const AttentionBlock& block, int64_t row) {
 
 /// Hands the rows that were made to the aggregation: their order counts, that of columns does not.
 void SegmentScorer::fold(const AttentionBlock& block, int64_t first_row) {
-  const int64_t columns = segment().candidates.size(), first = segment().rows_before + first_row;
+  const int64_t columns = segment().candidates.size(), first = number(first_row);
   for (Unit& unit : units_)
     for (int64_t r = making_.begin; r < making_.end; ++r)
       unit.aggregation->see(first + r, visible(block.positions[static_cast<size_t>(r)]));
@@ -224,7 +236,7 @@ void SegmentScorer::end(const AttentionBlock& block, int64_t first_row) {
     });
     if (complete(block)) fold(block, first_row);
   }
-  if (complete(block) && first_row + block.rows == std::ssize(segment().positions))
+  if (complete(block) && first_row + block.rows == segment().own_rows())
     close_kv_head(block.kv_head);
 }
 
@@ -242,7 +254,8 @@ void SegmentScorer::close_kv_head(int kv_head) {
     Row& row = rows[static_cast<size_t>(u)];
     Aggregation& aggregation = *units_[static_cast<size_t>(u)].aggregation;
     row.assign(static_cast<size_t>(segment().candidates.size()), 0.0);
-    for (int64_t j = segment().rows() - segment().rows_after; j < segment().rows(); ++j) {
+    const int64_t end = segment().prompt_rows();
+    for (int64_t j = end - segment().rows_after; j < end; ++j) {
       aggregation.see(j, 0);
       aggregation.add(j, 0, row);
     }

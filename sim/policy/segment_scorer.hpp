@@ -63,6 +63,7 @@ class SegmentScorer : public RowConsumer {
   void fold(const AttentionBlock& block, int64_t first_row);
   void follow_attention(const AttentionBlock& block, size_t head, int64_t row, int64_t j);
   int64_t visible(int64_t position) const;
+  int64_t number(int64_t row) const;
   void close_kv_head(int kv_head);
   void close_variant(int kv_head, size_t variant, const std::vector<Row>& rows);
   void smooth_into(size_t variant, const Unit& unit, Row& row) const;

@@ -19,8 +19,13 @@ std::shared_ptr<SharedRows> RowsOfLayer::rows(const Settings& settings, const Se
   keys.insert({"indicator", "queries"});
   const Settings given = settings.only(keys);
   // The pass decides in which order blocks come: it is shared by those who want the same one.
-  const Name name{given.values(), segment.candidates.begin, segment.candidates.end,
-                  segment.positions, rows_outer};
+  const Name name{given.values(),
+                  segment.candidates.begin,
+                  segment.candidates.end,
+                  segment.positions,
+                  segment.probe,
+                  segment.probe_tokens,
+                  rows_outer};
   auto& found = rows_[name];
   if (found == nullptr) {
     found = std::make_shared<SharedRows>(indicator.rows(work_, given, segment));

@@ -33,8 +33,8 @@ class RowsOfLayer {
   std::shared_ptr<Buffer<double>> memory() { return memory_; }
 
  private:
-  using Name =
-      std::tuple<std::map<std::string, std::string>, int64_t, int64_t, std::vector<int64_t>, bool>;
+  using Name = std::tuple<std::map<std::string, std::string>, int64_t, int64_t,
+                          std::vector<int64_t>, int, std::vector<int64_t>, bool>;
   LayerWork& work_;
   std::shared_ptr<Buffer<double>> memory_ = std::make_shared<Buffer<double>>();
   std::map<Name, std::shared_ptr<SharedRows>> rows_;

@@ -10,8 +10,10 @@
 #include "sim/stages/common_keys.hpp"
 #include "sim/stages/estimate/estimate.hpp"
 #include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/join/join.hpp"
 #include "sim/stages/merge/merge.hpp"
 #include "sim/stages/protect/stage1.hpp"
+#include "sim/stages/queries/probe.hpp"
 #include "sim/stages/queries/queries.hpp"
 #include "sim/stages/schedule/schedule.hpp"
 
@@ -33,6 +35,10 @@ std::string as_ranges(const std::vector<int64_t>& positions) {
   return text.empty() ? "none" : text;
 }
 
+bool asks_probe(const Settings& settings) {
+  return chosen<Queries>(settings).of_probe() || chosen<Join>(settings).joins();
+}
+
 /// One record, asked of one trace.
 class RecordCheck {
  public:
@@ -43,6 +49,7 @@ class RecordCheck {
   void run() const {
     whitelist();
     queries();
+    probes();
     rotations();
     stream();
     side_files();
@@ -53,6 +60,7 @@ class RecordCheck {
   void whitelist() const;
   void queries() const;
   void need_for_merging(int64_t budget, std::set<int64_t>& needed) const;
+  void probes() const;
   void rotations() const;
   void stream() const;
   void side_files() const;
@@ -119,6 +127,27 @@ void RecordCheck::queries() const {
             .expected = "positions " + as_ranges({needed.begin(), needed.end()})});
 }
 
+void RecordCheck::probes() const {
+  if (!asks_probe(record_.settings)) return;
+  const std::string& name = probe_name(record_.settings);
+  std::string known;
+  for (const ProbeInfo& probe : info_.probes) known += (known.empty() ? "" : ", ") + probe.name;
+  const int number = info_.find_probe(name);
+  if (number < 0)
+    bad_data({.what = "policy " + record_.title + " needs a probe the trace does not hold",
+              .where = info_.path,
+              .found = known.empty() ? "no probes" : "probes " + known,
+              .expected = "a probe " + name,
+              .hint = "capture.py --probe stores them"});
+  const std::string fault = record_.stage<Indicator>().probe_fault(
+      record_.settings, info_.probes[static_cast<size_t>(number)]);
+  if (!fault.empty())
+    bad_data({.what = "policy " + record_.title + " needs more of the probe " + name,
+              .where = info_.path,
+              .found = fault,
+              .expected = "a trace that stores it"});
+}
+
 void RecordCheck::rotations() const {
   const bool turns = moves_positions(record_.settings) ||
                      record_.stage<Indicator>().moves_queries();
@@ -168,6 +197,15 @@ void check_records(const std::vector<Record>& records, const std::vector<Budget>
   for (const Record& record : records) check(record);
   for (const Record& record : records)
     if (const auto plain = unconstrained(record)) check(*plain);
+}
+
+std::set<int> observing_probes(const std::vector<Record>& records, const TraceInfo& info) {
+  std::set<int> numbers;
+  for (const Record& record : records)
+    if (asks_probe(record.settings))
+      if (const int number = info.find_probe(probe_name(record.settings)); number >= 0)
+        numbers.insert(number);
+  return numbers;
 }
 
 }  // namespace kvsim

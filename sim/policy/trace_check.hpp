@@ -1,4 +1,5 @@
 #pragma once
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,5 +15,8 @@ namespace kvsim {
 void check_records(const std::vector<Record>& records, const std::vector<Budget>& budgets,
                    const TraceInfo& info, const std::vector<int>& layers, const SideFiles& files,
                    const std::string& asked_by = "");
+
+/// Numbers of the probes whose queries observe for some record.
+std::set<int> observing_probes(const std::vector<Record>& records, const TraceInfo& info);
 
 }  // namespace kvsim

@@ -16,6 +16,8 @@ void exchange(Archive& archive, ScoredLayer& scored) {
     archive.exchange(segment.positions);
     archive.exchange(segment.rows_before);
     archive.exchange(segment.rows_after);
+    archive.exchange(segment.probe);
+    archive.exchange(segment.probe_tokens);
   }
   archive.exchange(scored.candidate);
   for (Table<double>* table : {&scored.score, &scored.raw, &scored.unweighted,

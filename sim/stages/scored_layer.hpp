@@ -19,10 +19,18 @@ struct Segment {
   /// Queries of J that stand in earlier and later segments: they see nothing here, but count in M.
   int64_t rows_before = 0;
   int64_t rows_after = 0;
+  /// Tokens of a probe that observe, too, after all of J: ascending. The whole prompt is theirs, so
+  /// that every segment has all of them.
+  int probe = -1;  ///< its number; -1: none
+  std::vector<int64_t> probe_tokens;
 
-  int64_t rows() const {  ///< M
+  int64_t prompt_rows() const {  ///< queries of the trace itself
     return rows_before + static_cast<int64_t>(positions.size()) + rows_after;
   }
+  int64_t probe_rows() const { return static_cast<int64_t>(probe_tokens.size()); }
+  int64_t rows() const { return prompt_rows() + probe_rows(); }  ///< M
+  /// Queries that see something here.
+  int64_t own_rows() const { return static_cast<int64_t>(positions.size()) + probe_rows(); }
 };
 
 /// Candidates of one layer in the order of policies.md 10: score, then (tie=raw) the score without

@@ -30,7 +30,9 @@ double exp_logit(PartFacts& at, int h, size_t j, size_t c) {
 
 double below_mean(PartFacts& at, int h, size_t j, size_t c) {
   if (!at.visible(j, c)) return 0;
-  const int64_t seen = at.query(j) + 1 - at.part.range.begin;  // of its own segment
+  const int64_t sees = at.query(j) < kProbeQuery ? at.query(j) + 1
+                                                 : std::ssize(at.layer.logit(h, at.query(j)));
+  const int64_t seen = sees - at.part.range.begin;  // of its own segment
   return at.attention(h, j, c) < 1.0 / static_cast<double>(seen) ? -1 : 0;
 }
 
@@ -93,6 +95,7 @@ void mean_change(PartFacts& at, int h, Row& a) {
 /// Attention of the query at j, moved to n + j mod H, on the prompt and on its own piece.
 double rehearsed(PartFacts& at, int h, size_t j, size_t c) {
   const int64_t query = at.query(j);
+  if (query >= kProbeQuery) return at.attention(h, j, c);
   if (at.c.rescored() && !at.part.range.contains(query)) return 0;
   Row& known = at.rows_of_the_kind[{h, query}];
   if (known.empty()) {

@@ -48,6 +48,14 @@ struct AggregateReference {
   std::function<double(const PolicyCase&, const Column&)> of;
 };
 
+/// One number of the aggregates of the prompt's queries and of a probe's.
+struct JoinReference {
+  static constexpr const char* kStage = "join";
+  std::function<double(double, double)> of;  ///< null: there is no probe
+};
+/// Tokens of the record's probe that observe, from kProbeQuery on.
+std::vector<int64_t> probe_queries(const PolicyCase& c);
+
 struct SmoothReference {
   static constexpr const char* kStage = "smooth";
   enum class Follows { nothing, rows, attention };

@@ -11,6 +11,7 @@ namespace kvsim::reference {
 
 const Row& LayerFacts::logit(int h, int64_t j) {
   Row& known = logits_[{h, j}];
+  if (known.empty() && j >= kProbeQuery) return known = probe_logits(h, j - kProbeQuery);
   if (known.empty()) {
     const auto& stored = c_.info->query_position;
     const auto at = std::find(stored.begin(), stored.end(), j);
@@ -28,7 +29,10 @@ const Row& LayerFacts::attention(int h, int64_t j) {
 
 const Row& LayerFacts::projected_output(int h, int64_t j) {
   Row& known = projected_z_[{h, j}];
-  if (known.empty()) known = project(layer_, h, output(layer_, h, attention(h, j)));
+  if (known.empty())
+    known = project(
+        layer_, h,
+        j >= kProbeQuery ? probe_output(h, j - kProbeQuery) : output(layer_, h, attention(h, j)));
   return known;
 }
 

@@ -25,10 +25,16 @@ class LayerFacts {
   /// A/(1-A) = weight of i over the weight of everything else that is visible, the sink included;
   /// +inf when nothing else is visible.
   double odds(int h, int64_t j, int64_t i);
+  /// The part of the probe that a token belongs to, and the norm behind KVzip+.
+  const ProbePart& part_of(int64_t token) const;
+  double probe_norm(int64_t token, bool of_input) const;
   /// Logits [N] of the query at `position` when it stands at `to` and sees every key.
   Row moved_logits(int h, int64_t position, int64_t to) const;
 
  private:
+  Row probe_logits(int h, int64_t token) const;
+  Row probe_output(int h, int64_t token);
+
   const PolicyCase& c_;
   const LayerTrace& layer_;
   std::map<std::pair<int, int64_t>, Row> logits_, attention_, projected_z_, projected_v_;
@@ -46,6 +52,7 @@ struct PartFacts {
   int64_t entry(size_t x) const { return part.candidates[x]; }
   bool visible(size_t j, size_t x) const {
     if (entry(x) > query(j)) return false;
+    if (query(j) >= kProbeQuery) return true;
     // Pairs across segments do not count.
     return !c.rescored() || c.settings.is("queries", "future") || part.range.contains(query(j));
   }

@@ -130,6 +130,12 @@ std::vector<Part> parts_of(const PolicyCase& c) {
       part.window = std::min(own, part.range.size());
     }
     part.queries = kind.positions(c, part);
+    const auto& join = References<JoinReference>::of(c.settings);
+    if (join.of) {
+      part.prompt_queries = std::ssize(part.queries);
+      const std::vector<int64_t> more = probe_queries(c);
+      part.queries.insert(part.queries.end(), more.begin(), more.end());
+    }
     for (int64_t i = part.range.begin; i < part.range.end - part.window; ++i)
       part.candidates.push_back(i);
     parts.push_back(std::move(part));

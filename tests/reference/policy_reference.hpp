@@ -40,10 +40,14 @@ struct PolicyCase {
   bool skips(int layer) const;
 };
 
+/// Numbers of queries from here on are tokens of the record's probe: far behind every position.
+inline constexpr int64_t kProbeQuery = int64_t{1} << 40;
+
 /// A part of the prompt that is scored on its own.
 struct Part {
   Range range;
-  std::vector<int64_t> queries;     ///< J, positions
+  std::vector<int64_t> queries;     ///< J, positions; then tokens of a probe
+  int64_t prompt_queries = 0;       ///< of these, those of the trace itself; where a probe joins
   std::vector<int64_t> candidates;  ///< C
   int64_t window = 0;
 };

@@ -23,10 +23,12 @@ class PartScorer {
   size_t queries() const { return at_.part.queries.size(); }
   size_t columns() const { return at_.part.candidates.size(); }
   bool sees(size_t j, size_t c) const {
-    return indicator_.from_behind ? !c_.rescored() || at_.part.range.contains(at_.query(j))
-                                  : at_.visible(j, c);
+    return indicator_.from_behind && at_.query(j) < kProbeQuery
+               ? !c_.rescored() || at_.part.range.contains(at_.query(j))
+               : at_.visible(j, c);
   }
   Rows indicator();
+  double aggregated(const std::vector<Row>& rows, size_t c) const;
   void aggregate(Rows& rows, std::vector<Rational>& drift);
   void group(Rows& rows) const;
   Rational drift_of(const std::vector<Row>& rows, int head);
@@ -65,21 +67,26 @@ Rational PartScorer::drift_of(const std::vector<Row>& rows, int head) {
   return drift(followed, free);
 }
 
+/// Entry c of one head over J: a probe beside the prompt's queries by itself.
+double PartScorer::aggregated(const std::vector<Row>& rows, size_t c) const {
+  const auto& kind = References<AggregateReference>::of(c_.settings);
+  const auto& join = References<JoinReference>::of(c_.settings);
+  Column prompt, probe;
+  for (size_t j = 0; j < queries(); ++j) {
+    Column& own = join.of && static_cast<int64_t>(j) >= at_.part.prompt_queries ? probe : prompt;
+    own.x.push_back(rows[j][c]);
+    own.seen.push_back(sees(j, c));
+  }
+  return join.of ? join.of(kind.of(c_, prompt), kind.of(c_, probe)) : kind.of(c_, prompt);
+}
+
 void PartScorer::aggregate(Rows& rows, std::vector<Rational>& drifts) {
   const auto& smooth = References<SmoothReference>::of(c_.settings);
-  const auto& kind = References<AggregateReference>::of(c_.settings);
   for (size_t a = 0; a < rows.size(); ++a) {
     if (smooth.follows != SmoothReference::Follows::nothing)
       drifts.push_back(drift_of(rows[a], static_cast<int>(a)));
     Row one;
-    for (size_t c = 0; c < columns(); ++c) {
-      Column column;
-      for (size_t j = 0; j < queries(); ++j) {
-        column.x.push_back(rows[a][j][c]);
-        column.seen.push_back(sees(j, c));
-      }
-      one.push_back(kind.of(c_, column));
-    }
+    for (size_t c = 0; c < columns(); ++c) one.push_back(aggregated(rows[a], c));
     if (indicator_.finish_aggregated) indicator_.finish_aggregated(at_, static_cast<int>(a), one);
     rows[a] = {one};
   }

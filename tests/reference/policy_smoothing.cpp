@@ -109,7 +109,7 @@ void observe_layer(const PolicyCase& c,
       const auto rows = static_cast<double>(part.queries.size());
       for (const int64_t i : part.candidates) {
         const auto at = [&](int64_t j) {
-          const bool across = c.rescored() && !part.range.contains(j);
+          const bool across = c.rescored() && j < kProbeQuery && !part.range.contains(j);
           return across ? 0.0 : attention(h, j)[static_cast<size_t>(i)];
         };
         double sum = 0, squares = 0;

@@ -22,6 +22,26 @@ Tensor random_tensor(const RandomTraceShape& shape, uint64_t stream, std::array<
   return tensor;
 }
 
+/// Seven tokens in parts of four and three.
+void add_probe(const RandomTraceShape& shape, RandomTrace& trace) {
+  ProbeInfo probe;
+  const int64_t n = shape.prompt;
+  probe.name = "repeat";
+  probe.position = {n, n + 1, n + 2, n + 3, n, n + 1, n + 2};
+  probe.parts = {{{0, 4}, {0, n / 2}}, {{4, 7}, {n / 2, n}}};
+  probe.has_keys = probe.has_residual_norm = probe.has_input_norm = true;
+  ProbeLayer layer;
+  layer.q = random_tensor(shape, 11, {shape.query_heads, 7, shape.d}, shape.logit_spread);
+  layer.k = random_tensor(shape, 12, {shape.kv_heads, 7, shape.d}, 1.0);
+  layer.v = random_tensor(shape, 13, {shape.kv_heads, 7, shape.dv}, 1.0);
+  for (uint64_t t = 0; t < 7; ++t) {
+    layer.residual_norm.push_back(static_cast<float>(1 + uniform(shape.seed, 14, t, 0)));
+    layer.input_norm.push_back(static_cast<float>(1 + uniform(shape.seed, 15, t, 0)));
+  }
+  trace.info.probes = {std::move(probe)};
+  trace.layer.probes = {std::move(layer)};
+}
+
 }  // namespace
 
 double normal(uint64_t seed, uint64_t stream, uint64_t i) {
@@ -75,6 +95,7 @@ std::unique_ptr<RandomTrace> random_trace(const RandomTraceShape& shape) {
   for (int h = 0; h < shape.query_heads && shape.sink; ++h)
     layer.attention_sink.push_back(
         static_cast<float>(normal(shape.seed, 5, static_cast<uint64_t>(h))));
+  if (shape.probe) add_probe(shape, *trace);
   return trace;
 }
 

@@ -24,6 +24,7 @@ struct RandomTraceShape {
   int64_t window = 0;
   bool sink = false;
   bool integers = false;  ///< small integers and scale 1/4: products and logits are exact
+  bool probe = false;     ///< a probe "repeat" of two parts, which read a half of the prompt each
   uint64_t seed = 1;
 };
 

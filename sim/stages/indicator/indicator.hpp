@@ -104,6 +104,11 @@ class Indicator : public Kind {
   virtual bool needs_outputs() const { return false; }
   /// The prompt's queries stand in for later ones, turned by RoPE to where those will be.
   virtual bool moves_queries() const { return false; }
+  /// Rows of a probe's queries mean something; and those of no others do.
+  virtual bool takes_probes() const { return axes() != Axes::entry; }
+  virtual bool needs_probe() const { return false; }
+  /// What is missing of a probe for that, or "".
+  virtual std::string probe_fault(const Settings&, const ProbeInfo&) const { return {}; }
   virtual bool is_position() const { return false; }  ///< the score is where an entry stands
   /// Work beyond the attention itself: in products of the observing queries with all values.
   virtual double cost() const { return 0; }

@@ -152,13 +152,22 @@ class OutputChangeRows : public StoredRows {
     });
   }
 
+  /// Stored queries behind rows of the block.
+  std::vector<int64_t> stored_rows(const AttentionBlock& block,
+                                   const std::vector<int64_t>& rows) const {
+    const std::vector<int64_t>& of_block = block.of_probe() ? block.tokens : block.positions;
+    std::vector<int64_t> own;
+    for (const int64_t row : rows) own.push_back(of_block[static_cast<size_t>(row)]);
+    return block.of_probe() ? own : stored_queries(work_, own, look_ahead_);
+  }
+
   void find_rest(const AttentionBlock& block, int head, uint32_t heavy,
                  const std::vector<int64_t>& rows) {
-    std::vector<int64_t> positions;
-    for (const int64_t row : rows) positions.push_back(block.positions[static_cast<size_t>(row)]);
-    const RestAttention rest = rest_attention(
-        work_.backend(), work_.trace(), kv_head_ * work_.group_size() + head,
-        stored_queries(work_, positions, look_ahead_), {&heavy, 1});
+    const LayerTrace& seen = block.of_probe() ? work_.probe_part(block.probe, block.part).layer
+                                              : work_.trace();
+    const RestAttention rest = rest_attention(work_.backend(), seen,
+                                              kv_head_ * work_.group_size() + head,
+                                              stored_rows(block, rows), {&heavy, 1});
     for (size_t r = 0; r < rows.size(); ++r) {
       HeadRow& own = rows_[static_cast<size_t>(head * block.rows + rows[r])];
       own.alone = rest.log_mass[r] == -INFINITY;

@@ -31,6 +31,7 @@ class RehearsalRows : public StoredRows {
   void start(const AttentionBlock& block) override {
     if (block.kv_head != kv_head_) keys_ = work_.keys(block.kv_head);
     kv_head_ = block.kv_head;
+    if (block.of_probe()) return copy(block);
     const int64_t columns = keys_.rows(), count = block.heads * block.rows;
     const Table<float> queries = moved_queries(block);
     SlotRows moved;
@@ -51,6 +52,16 @@ class RehearsalRows : public StoredRows {
   }
 
  private:
+  /// A probe's queries stand behind the prompt already, and see their own part beside them.
+  void copy(const AttentionBlock& block) {
+    const int64_t count = block.heads * block.rows, columns = candidates_.size();
+    double* const out = stored_.reserve(count * columns);
+    parallel_for(count, [&](int64_t index) {
+      const float* const row = block.attention.data() + index * block.columns + candidates_.begin;
+      std::copy_n(row, columns, out + index * columns);
+    });
+  }
+
   /// [heads * rows][d] of a block.
   Table<float> moved_queries(const AttentionBlock& block) const {
     const std::vector<int64_t> stored = stored_queries(work_, block.positions, false);

@@ -19,6 +19,7 @@ class Queries : public Kind {
   virtual void observe(const Settings& settings, int64_t window, const TraceInfo& info,
                        Segment& segment) const = 0;
   virtual bool observes() const { return true; }       ///< there are such queries
+  virtual bool of_probe() const { return false; }      ///< they are a probe's
   virtual bool observes_all() const { return false; }  ///< every prompt query is one
   /// The newest entries observe, and are protected.
   virtual bool has_window() const { return false; }

@@ -1,0 +1,150 @@
+// What a trace file says of probes: trace-format.md 7.
+#include <algorithm>
+#include <iterator>
+
+#include "io/trace_reader.hpp"
+
+namespace kvsim {
+namespace {
+
+/// One integer per part that stays between `low` and `high`.
+void check_range(const h5::InputDataset& dataset, const std::vector<int64_t>& values, int64_t low,
+                 int64_t high) {
+  for (size_t i = 0; i < values.size(); ++i)
+    if (values[i] < low || values[i] > high)
+      dataset.fail("out of range", std::to_string(values[i]) + " at index " + std::to_string(i),
+                   std::to_string(low) + " to " + std::to_string(high));
+}
+
+void check_ascending(const h5::InputDataset& dataset, const std::vector<int64_t>& values,
+                     Range part) {
+  for (int64_t i = part.begin + 1; i < part.end; ++i) {
+    const auto at = static_cast<size_t>(i);
+    if (values[at] <= values[at - 1])
+      dataset.fail("not ascending",
+                   std::to_string(values[at]) + " after " + std::to_string(values[at - 1]) +
+                       " at index " + std::to_string(i),
+                   "strictly ascending numbers");
+  }
+}
+
+/// The parts by where they begin; without `part_begin` one.
+std::vector<ProbePart> parts_of(const h5::InputFile& file, const std::string& path,
+                                int64_t tokens) {
+  std::vector<int64_t> begins = {0};
+  if (file.exists(path + "/part_begin")) {
+    const auto data = file.dataset(path + "/part_begin");
+    data.expect_shape({-1}, "[C]");
+    begins = data.read_integers();
+    check_range(data, begins, 0, tokens - 1);
+    check_ascending(data, begins, {0, std::ssize(begins)});
+    if (begins.empty() || begins.front() != 0)
+      data.fail("the first part does not begin with the first token",
+                begins.empty() ? "no part" : std::to_string(begins.front()), "0");
+  }
+  std::vector<ProbePart> parts;
+  for (size_t c = 0; c < begins.size(); ++c)
+    parts.push_back({{begins[c], c + 1 < begins.size() ? begins[c + 1] : tokens}, {}});
+  return parts;
+}
+
+/// Reads `read_begin` and `read_end`, both or none.
+void read_reads(const h5::InputFile& file, const std::string& path, int64_t prompt_len,
+                std::vector<ProbePart>& parts) {
+  if (!file.exists(path + "/read_begin") && !file.exists(path + "/read_end")) return;
+  const auto begin_data = file.dataset(path + "/read_begin");
+  const auto end_data = file.dataset(path + "/read_end");
+  const auto count = static_cast<int64_t>(parts.size());
+  begin_data.expect_shape({count}, "[C]");
+  end_data.expect_shape({count}, "[C]");
+  const auto begins = begin_data.read_integers(), ends = end_data.read_integers();
+  check_range(begin_data, begins, 0, prompt_len);
+  for (size_t c = 0; c < parts.size(); ++c) {
+    if (ends[c] < begins[c] || ends[c] > prompt_len)
+      end_data.fail("out of range", std::to_string(ends[c]) + " at index " + std::to_string(c),
+                    std::to_string(begins[c]) + " to " + std::to_string(prompt_len));
+    parts[c].reads = {begins[c], ends[c]};
+  }
+}
+
+}  // namespace
+
+void TraceReader::read_probes() {
+  if (!file_.exists("probes")) return;
+  for (const std::string& name : file_.children("probes")) {
+    const std::string path = "probes/" + name, fault = span_name_fault(name);
+    if (!fault.empty())
+      file_.fail(path, "bad probe name", fault,
+                 "a name without + , = or white space that is no range");
+    ProbeInfo probe;
+    probe.name = name;
+    const auto positions = file_.dataset(path + "/position");
+    positions.expect_shape({-1}, "[P]");
+    probe.position = positions.read_integers();
+    if (probe.position.empty()) positions.fail("no tokens", "an empty dataset", "at least one");
+    check_range(positions, probe.position, info_.prompt_len, int64_t{1} << 40);
+    probe.parts = parts_of(file_, path, probe.tokens());
+    for (const ProbePart& part : probe.parts)
+      check_ascending(positions, probe.position, part.tokens);
+    read_reads(file_, path, info_.prompt_len, probe.parts);
+    if (file_.exists(path + "/token_id"))
+      file_.dataset(path + "/token_id").expect_shape({probe.tokens()}, "[P]");
+    if (file_.exists(path + "/check_token")) {
+      const auto checked = file_.dataset(path + "/check_token");
+      checked.expect_shape({-1}, "[R]");
+      probe.check_token = checked.read_integers();
+      check_range(checked, probe.check_token, 0, probe.tokens() - 1);
+      check_ascending(checked, probe.check_token, {0, std::ssize(probe.check_token)});
+    }
+    info_.probes.push_back(std::move(probe));
+  }
+  std::ranges::sort(info_.probes, {}, &ProbeInfo::name);
+}
+
+/// What a layer must hold of a probe: the first layer says which of the optional tensors there are.
+void TraceReader::check_probe(const std::string& layer_path, const LayerHeader& header,
+                              const ProbeInfo& probe) {
+  const std::string path = layer_path + "/probes/" + probe.name;
+  const auto there = [&](const char* name) { return file_.exists(path + "/" + name); };
+  ProbeInfo& known = info_.probes[static_cast<size_t>(info_.find_probe(probe.name))];
+  if (headers_.empty()) {
+    known.has_keys = there("k");
+    known.has_residual_norm = there("residual_norm");
+    known.has_input_norm = there("input_norm");
+  }
+  const auto check =
+      [&](const char* name, bool wanted, const h5::Shape& shape, const char* letters) {
+    if (!wanted && there(name))
+      file_.fail(path + "/" + name, "unexpected", {}, "in all layers of the file or in none");
+    if (!wanted) return;
+    const auto dataset = file_.dataset(path + "/" + name);
+    dataset.expect_shape(shape, letters);
+    dataset.float_type();
+    note_compression(dataset);
+  };
+  const int64_t heads = info_.num_query_heads, kv_heads = info_.num_kv_heads;
+  const int64_t tokens = probe.tokens(), checked = std::ssize(probe.check_token);
+  check("q", true, {heads, tokens, info_.head_dim}, "[Hq, P, d]");
+  check("k", known.has_keys, {kv_heads, tokens, info_.head_dim}, "[Hkv, P, d]");
+  check("v", known.has_keys, {kv_heads, tokens, header.value_dim}, "[Hkv, P, dv]");
+  check("residual_norm", known.has_residual_norm, {tokens}, "[P]");
+  check("input_norm", known.has_input_norm, {tokens}, "[P]");
+  check("check_output", checked > 0, {heads, checked, header.value_dim}, "[Hq, R, dv]");
+}
+
+ProbeLayer TraceReader::read_probe(const std::string& path, bool with_check,
+                                   const ProbeInfo& probe) const {
+  ProbeLayer layer;
+  layer.q = read_tensor(path + "q");
+  if (probe.has_keys) {
+    layer.k = read_tensor(path + "k");
+    layer.v = read_tensor(path + "v");
+  }
+  if (probe.has_residual_norm) layer.residual_norm = read_vector(path + "residual_norm");
+  if (probe.has_input_norm) layer.input_norm = read_vector(path + "input_norm");
+  if (with_check && !probe.check_token.empty())
+    layer.check_output = read_vector(path + "check_output");
+  return layer;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,191 @@
+"""Further queries over the same cache: what a model would read or write right behind a prompt.
+
+Every part of a probe is read in one pass over the prompt and the part, as if nothing else had
+followed the prompt; parts do not see one another.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .errors import EXIT_USAGE, CaptureError
+from .generate import Sampling, generate
+from .model import LoadedModel
+from .record import Recorder, check_rows
+from .writer import TraceWriter
+
+# KVzip: tokens of a chunk (kvpress' default), its two requests, and how many tokens of the chunk
+# before are repeated in the second one.
+REPEAT_CHUNK = 2048
+REPEAT_ALL = "\n\nRepeat the previous context exactly."
+REPEAT_PART = "\n\nRepeat the part of the previous context exactly, starting with"
+REPEAT_OVERLAP = 8
+ANSWER_STEPS = 32
+CHECKS = 8
+
+
+@dataclass
+class Part:
+    """Tokens that follow the prompt, and the prompt's entries [begin, end) that they read again."""
+
+    ids: list[int]
+    reads: tuple[int, int] = (0, 0)
+
+
+@dataclass
+class Probe:
+    name: str
+    parts: list[Part]
+
+
+def split_spec(spec: str) -> tuple[str, str]:
+    """`repeat:512` -> ("repeat", "512")."""
+    kind, _, rest = spec.partition(":")
+    if kind in ("repeat", "repeat-text") and re.fullmatch(r"|[1-9]\d*", rest):
+        return kind, rest
+    if kind == "draft" and re.fullmatch(r"[1-9]\d*", rest):
+        return kind, rest
+    if kind == "file" and rest:
+        return kind, rest
+    raise CaptureError(f'probe "{spec}": expected repeat[:CHUNK], repeat-text[:CHUNK], draft:K or '
+                       "file:QUESTIONS", EXIT_USAGE)  # fmt: skip
+
+
+def _around_user_text(tokenizer, raw: bool) -> tuple[str, str]:
+    """What the chat template writes before a user's text, and between it and the answer."""
+    if raw or getattr(tokenizer, "chat_template", None) is None:
+        return "", "\n"
+    stand_in = "stand-in"
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": stand_in}], tokenize=False, add_generation_prompt=True
+    )
+    before, _, after = text.partition(stand_in)
+    return before, after
+
+
+def _encode(tokenizer, text: str) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens=False) if text else []
+
+
+def _repeat(loaded: LoadedModel, prompt: list[int], chunk: int, raw: bool, text_only: bool) -> list:
+    """KVzip's chunks: a request to repeat, the end of the turn, and the chunk itself."""
+    before, after = _around_user_text(loaded.tokenizer, raw)
+    begin = min(len(_encode(loaded.tokenizer, before)), len(prompt) - 1) if text_only else 0
+    suffix = _encode(loaded.tokenizer, after)
+    parts = []
+    for first in range(begin, len(prompt), chunk):
+        last = min(first + chunk, len(prompt))
+        request = _encode(loaded.tokenizer, REPEAT_ALL if first == begin else REPEAT_PART)
+        if first > begin:
+            request += prompt[first - min(REPEAT_OVERLAP, chunk) : first]
+        parts.append(Part(request + suffix + prompt[first:last], (first, last)))
+    return parts
+
+
+def _questions(loaded: LoadedModel, prompt: list[int], file: Path, raw: bool, progress) -> list:
+    """A probe per line: a question and, after a tab, its answer; else the model's own answer."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CaptureError(f"{file}: {error}") from None
+    lines = [line for line in lines if line.strip()]
+    if not lines:
+        raise CaptureError(f"{file}: no questions; expected one a line")
+    suffix = _encode(loaded.tokenizer, _around_user_text(loaded.tokenizer, raw)[1])
+    probes = []
+    for number, line in enumerate(lines, 1):
+        question, tab, answer = line.partition("\t")
+        ids = _encode(loaded.tokenizer, "\n" + question.strip()) + suffix
+        if tab and answer.strip():
+            ids += _encode(loaded.tokenizer, answer.strip())
+        else:
+            ids += generate(loaded, prompt + ids, ANSWER_STEPS, Sampling(),
+                            lambda done, all_: progress("answering", done, all_))  # fmt: skip
+        probes.append(Probe(f"question{number}", [Part(ids)]))
+    return probes
+
+
+def make_probes(
+    loaded: LoadedModel, specs: list[str], prompt: list[int], raw: bool, progress
+) -> list[Probe]:
+    """What `--probe` asks for; names are distinct."""
+    probes: list[Probe] = []
+    for spec in specs:
+        kind, rest = split_spec(spec)
+        if kind == "draft":
+            ids = generate(loaded, prompt, int(rest), Sampling(),
+                           lambda done, all_: progress("drafting", done, all_))  # fmt: skip
+            probes.append(Probe("draft", [Part(ids)]))
+        elif kind == "file":
+            probes += _questions(loaded, prompt, Path(rest), raw, progress)
+        else:
+            parts = _repeat(loaded, prompt, int(rest or REPEAT_CHUNK), raw, kind == "repeat-text")
+            probes.append(Probe(kind, parts))
+    names = [probe.name for probe in probes]
+    for name in names:
+        if names.count(name) > 1:
+            raise CaptureError(f"probe {name}: asked for twice", EXIT_USAGE)
+    return probes
+
+
+class ProbeRecorder(Recorder):
+    """Runs the model over the prompt and one part of a probe, and writes what the part saw."""
+
+    def __init__(self, model, layers, prompt_len: int, probe: Probe, number: int, checks,
+                 writer: TraceWriter, progress):  # fmt: skip
+        self.prompt_len = prompt_len
+        self.name = probe.name
+        self.first = sum(len(part.ids) for part in probe.parts[:number])
+        tokens = np.arange(len(probe.parts[number].ids))
+        own = checks - self.first
+        own = own[(own >= 0) & (own < len(tokens))]
+        super().__init__(model, layers, prompt_len + tokens, prompt_len + own, writer, progress)
+        self.input_norms: dict[int, np.ndarray] = {}
+
+    def hooks(self) -> list:
+        return super().hooks() + [
+            self.modules[layer].attention.register_forward_pre_hook(
+                self.norm_hook(layer, self.input_norms), with_kwargs=True
+            )
+            for layer in sorted(self.wanted)
+        ]
+
+    def _write(self, layer: int, call) -> None:
+        if len(self.checks):
+            self.refuse_other_attention(layer, check_rows(call, self.checks))
+        own = slice(self.prompt_len, None)
+        self.writer.probe_rows(
+            layer,
+            self.name,
+            first=self.first,
+            queries=call.query,
+            keys=call.key[:, own],
+            values=call.value[:, own],
+            residual_norm=self.residual_norms.pop(layer),
+            input_norm=self.input_norms.pop(layer),
+            check_output=call.check_output,
+        )
+
+
+def record_probes(model, layers, prompt: list[int], probes: list[Probe], writer: TraceWriter,
+                  progress) -> None:  # fmt: skip
+    """Adds every probe to a trace whose layers are written."""
+    for probe in probes:
+        ids = [token for part in probe.parts for token in part.ids]
+        sizes = [len(part.ids) for part in probe.parts]
+        count = min(CHECKS, len(ids))
+        checks = np.arange(1, count + 1) * len(ids) // count - 1
+        writer.probe(
+            probe.name,
+            positions=np.concatenate([len(prompt) + np.arange(size) for size in sizes]),
+            part_begin=np.concatenate([[0], np.cumsum(sizes)[:-1]]),
+            reads=[part.reads for part in probe.parts],
+            tokens=ids,
+            checks=checks,
+        )
+        for number, part in enumerate(probe.parts):
+            recorder = ProbeRecorder(model, layers, len(prompt), probe, number, checks, writer,
+                                     lambda done, all_: progress(f"probe {probe.name}", done, all_))
+            recorder.run(prompt + part.ids)

@@ -1,0 +1,96 @@
+#include "sim/stages/join/join.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/parameter.hpp"
+#include "sim/stages/queries/queries.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr KindCondition prompt_observes = {"queries",
+                                           [](const Kind& kind) {
+  const auto& queries = dynamic_cast<const Queries&>(kind);
+  return queries.observes() && !queries.looks_ahead() && !queries.of_probe();
+                                           }};
+const Declare join{{.key = "join",
+                    .place = 547,
+                    .type = ValueType::kind,
+                    .fallback = "none",
+                    .meaning = "how a probe's queries observe beside those of `queries`",
+                    .only_with = {scores_rows_if, prompt_observes}}};
+
+class NoJoin : public Join {
+ public:
+  NoJoin() : Join({"join", "none", "they do not", "", {}}) {}
+  bool joins() const override { return false; }
+  double join(double of_prompt, double) const override { return of_prompt; }
+};
+const Register<Join, NoJoin> none;
+
+/// What the kinds that need a probe say alike.
+class Both : public Join {
+ public:
+  Both(const char* name, const char* meaning)
+      : Join({"join", name, meaning, "kvsim", {"probe", "probe_queries"}, "a probe of that name"}) {
+  }
+  bool goes_on() const override { return false; }
+};
+
+class MeanOfBoth : public Both {
+ public:
+  MeanOfBoth() : Both("mean", "mean of both aggregates") {}
+  double join(double a, double b) const override { return (a + b) / 2; }
+};
+const Register<Join, MeanOfBoth> mean;
+
+class MeanSquareOfBoth : public Both {
+ public:
+  MeanSquareOfBoth() : Both("mean-square", "root of the mean of both aggregates' squares") {}
+  double join(double a, double b) const override { return std::sqrt((a * a + b * b) / 2); }
+};
+const Register<Join, MeanSquareOfBoth> mean_square;
+
+class LargerOfBoth : public Both {
+ public:
+  LargerOfBoth() : Both("max", "the larger of both aggregates") {}
+  double join(double a, double b) const override { return std::max(a, b); }
+};
+const Register<Join, LargerOfBoth> larger;
+
+class Joined : public Aggregation {
+ public:
+  Joined(const Join& join, std::unique_ptr<Aggregation> prompt, std::unique_ptr<Aggregation> probe,
+         int64_t prompt_rows)
+      : join_(join), prompt_(std::move(prompt)), probe_(std::move(probe)), rows_(prompt_rows) {}
+  void add(int64_t j, int64_t first, std::span<const double> part) override {
+    j < rows_ ? prompt_->add(j, first, part) : probe_->add(j - rows_, first, part);
+  }
+  void see(int64_t j, int64_t visible) override {
+    j < rows_ ? prompt_->see(j, visible) : probe_->see(j - rows_, visible);
+  }
+  void finish(std::span<double> out) override {
+    std::vector<double> of_probe(out.size(), 0.0);
+    prompt_->finish(out);
+    probe_->finish(of_probe);
+    for (size_t c = 0; c < out.size(); ++c) out[c] = join_.join(out[c], of_probe[c]);
+  }
+
+ private:
+  const Join& join_;
+  std::unique_ptr<Aggregation> prompt_, probe_;
+  int64_t rows_;
+};
+
+}  // namespace
+
+std::unique_ptr<Aggregation> start_joined(const Join& join, std::unique_ptr<Aggregation> prompt,
+                                          std::unique_ptr<Aggregation> probe, int64_t prompt_rows) {
+  return std::make_unique<Joined>(join, std::move(prompt), std::move(probe), prompt_rows);
+}
+
+}  // namespace kvsim

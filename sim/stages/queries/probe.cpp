@@ -1,0 +1,59 @@
+#include "sim/stages/queries/probe.hpp"
+
+#include <algorithm>
+
+#include "sim/stages/parameter.hpp"
+#include "sim/stages/queries/queries.hpp"
+
+namespace kvsim {
+namespace {
+
+const Declare probe_key{{.key = "probe",
+                         .place = 515,
+                         .type = ValueType::text,
+                         .fallback = "repeat",
+                         .meaning = "name of the probe whose queries observe"}};
+const Declare probe_queries{{.key = "probe_queries",
+                             .place = 516,
+                             .type = ValueType::count,
+                             .fallback = "0",
+                             .meaning = "how many of its queries, evenly spaced; 0: all",
+                             .unit = "queries",
+                             .test_values = {"1", "3"}}};
+
+class ProbeQueries : public Queries {
+ public:
+  ProbeQueries()
+      : Queries({"queries",
+                 "probe",
+                 "those of the probe `probe`, which stand behind the prompt",
+                 "kvsim",
+                 {"probe", "probe_queries"},
+                 "a probe of that name"}) {}
+  bool goes_on() const override { return false; }
+  bool nests(const Settings&) const override { return true; }
+  bool of_probe() const override { return true; }
+  void observe(const Settings& settings, int64_t, const TraceInfo& info,
+               Segment& segment) const override {
+    segment.candidates = segment.range;
+    segment.positions.clear();
+    observe_with_probe(settings, info, segment);
+  }
+};
+const Register<Queries, ProbeQueries> probe;
+
+}  // namespace
+
+void observe_with_probe(const Settings& settings, const TraceInfo& info, Segment& segment) {
+  segment.probe = info.find_probe(probe_name(settings));
+  segment.probe_tokens.clear();
+  if (segment.probe < 0) return;
+  const int64_t tokens = info.probes[static_cast<size_t>(segment.probe)].tokens();
+  const int64_t asked = settings.count(probe_queries);
+  const int64_t count = asked == 0 ? tokens : std::min(asked, tokens);
+  for (int64_t r = 1; r <= count; ++r) segment.probe_tokens.push_back(r * tokens / count - 1);
+}
+
+const std::string& probe_name(const Settings& settings) { return settings.text(probe_key); }
+
+}  // namespace kvsim
