@@ -179,12 +179,11 @@ void copy_policies(const Dataset& from, const char* name, const std::vector<int6
                    const Dataset& results, Dataset& to) {
   const Variable* found = from.find(name);
   if (found == nullptr) return;
-  to.add_dimension("policy", results.size("policy"));
-  to.add(results.at("policy"));
   for (const std::string& dimension : found->dims) {
     if (to.has_dimension(dimension)) continue;
-    to.add_dimension(dimension, from.size(dimension));
-    to.add(from.at(dimension));
+    const Dataset& source = dimension == "policy" ? results : from;
+    to.add_dimension(dimension, source.size(dimension));
+    to.add(source.at(dimension));
   }
   Variable all = *found;
   const auto& some = std::get<std::vector<double>>(found->values);

@@ -64,9 +64,9 @@ class Allocate : public Kind {
   virtual bool needs_scores() const { return false; }
   virtual bool across_layers() const { return false; }
   virtual bool needs_stream(const Settings&) const { return false; }  ///< ScoredLayer::stream_norm
-  virtual bool uses_token_classes() const { return false; }  ///< of ScoredLayer
-  virtual bool ignores_budget() const { return false; }      ///< allocate=table
-  virtual bool keeps_everything() const { return false; }    ///< nothing is ever evicted
+  virtual bool uses_token_classes() const { return false; }           ///< of ScoredLayer
+  virtual bool ignores_budget() const { return false; }               ///< allocate=table
+  virtual bool keeps_everything() const { return false; }             ///< nothing is ever evicted
   /// Do all heads together get exactly layers * heads * B?
   virtual bool spends_budget() const { return true; }
   /// Protected and forced entries have no guarantee but a score, and stand by position among each

@@ -114,7 +114,9 @@ class Reread : public Indicator {
                    "its part",
                    "KVzip 3.2",
                    {"reread_norm", "unread", "sinks"},
-                   "a probe whose parts read the prompt again"}) {}
+                   "a probe whose parts read the prompt again",
+                   "",
+                   "queries=probe"}) {}
   Axes axes() const override { return Axes::head_row; }
   bool needs_logits() const override { return true; }
   bool needs_probe() const override { return true; }

@@ -9,7 +9,7 @@
 #include "sim/stages/parameter.hpp"
 #include "sim/stages/queries/queries.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::join::join {
 namespace {
 
 constexpr KindCondition prompt_observes = {"queries",
@@ -87,10 +87,14 @@ class Joined : public Aggregation {
 };
 
 }  // namespace
+}  // namespace kvsim::stages::join::join
+
+namespace kvsim {
 
 std::unique_ptr<Aggregation> start_joined(const Join& join, std::unique_ptr<Aggregation> prompt,
                                           std::unique_ptr<Aggregation> probe, int64_t prompt_rows) {
-  return std::make_unique<Joined>(join, std::move(prompt), std::move(probe), prompt_rows);
+  return std::make_unique<stages::join::join::Joined>(join, std::move(prompt), std::move(probe),
+                                                      prompt_rows);
 }
 
 }  // namespace kvsim

@@ -5,14 +5,15 @@
 #include "sim/stages/parameter.hpp"
 #include "sim/stages/queries/queries.hpp"
 
-namespace kvsim {
+namespace kvsim::stages::queries::probe {
 namespace {
 
 const Declare probe_key{{.key = "probe",
                          .place = 515,
                          .type = ValueType::text,
                          .fallback = "repeat",
-                         .meaning = "name of the probe whose queries observe"}};
+                         .meaning = "name of the probe whose queries observe",
+                         .test_values = {"repeat"}}};
 const Declare probe_queries{{.key = "probe_queries",
                              .place = 516,
                              .type = ValueType::count,
@@ -43,6 +44,12 @@ class ProbeQueries : public Queries {
 const Register<Queries, ProbeQueries> probe;
 
 }  // namespace
+}  // namespace kvsim::stages::queries::probe
+
+namespace kvsim {
+
+using stages::queries::probe::probe_key;
+using stages::queries::probe::probe_queries;
 
 void observe_with_probe(const Settings& settings, const TraceInfo& info, Segment& segment) {
   segment.probe = info.find_probe(probe_name(settings));
