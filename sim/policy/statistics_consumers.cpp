@@ -35,7 +35,7 @@ MassConsumer::MassConsumer(LayerWork& work, const Segment& segment, bool looks_a
 
 void MassConsumer::run(const AttentionBlock& block, int64_t, int) {
   const Segment& s = segment();
-  const auto rows = static_cast<double>(s.positions.size());
+  const auto rows = static_cast<double>(s.own_rows());
   const double per_owner = rows * (per_query_head_ ? 1 : block.heads);
   const double per_layer = rows * work_.query_heads();
   const Range before{std::max(s.candidates.begin, s.candidates.end - s.window), s.candidates.end};
@@ -68,13 +68,12 @@ DeviationConsumer::DeviationConsumer(LayerWork& work, const Settings& settings,
   for (size_t c = 0; c < seen_.size(); ++c) {
     const int64_t i = segment.candidates.begin + static_cast<int64_t>(c);
     while (later != segment.positions.end() && *later < i) ++later;
-    seen_[c] = static_cast<double>(segment.positions.end() - later);
+    seen_[c] = static_cast<double>(segment.positions.end() - later + segment.probe_rows());
   }
 }
 
 AttentionPass DeviationConsumer::wanted() const {
-  AttentionPass pass{.positions = segment().positions};
-  pass.look_ahead = looks_ahead();
+  AttentionPass pass = observed();
   pass.logits = indicator_.needs_logits();
   pass.outputs = indicator_.needs_outputs();
   pass.rows_outer = heads_.whole_layer();
@@ -85,7 +84,8 @@ AttentionPass DeviationConsumer::wanted() const {
 
 /// Sums will do for the mean or the sum of attention over the heads of a group.
 std::optional<AttentionSumRequest> DeviationConsumer::wanted_sums() const {
-  if (!rows_->is_attention() || !heads_.combines() || !heads_.linear() || heads_.whole_layer())
+  if (!rows_->is_attention() || !heads_.combines() || !heads_.linear() || heads_.whole_layer() ||
+      segment().probe_rows() > 0)
     return std::nullopt;
   return plain_sums(work_, *this, {AttentionSum::Of::group_mean, AttentionSum::Of::group_square});
 }
@@ -162,7 +162,7 @@ void DeviationConsumer::make_deviations() {
 }
 
 void DeviationConsumer::end(const AttentionBlock& block, int64_t first_row) {
-  if (first_row + block.rows != static_cast<int64_t>(segment().positions.size())) return;
+  if (first_row + block.rows != segment().own_rows()) return;
   if (!heads_.complete(block.kv_head)) return;
   make_deviations();
   for (int unit = 0; unit < heads_.units(); ++unit) {
@@ -174,8 +174,28 @@ void DeviationConsumer::end(const AttentionBlock& block, int64_t first_row) {
 }
 
 std::optional<AttentionSumRequest> StatisticConsumer::wanted_sums() const {
-  if (!statistic_->takes_sums()) return std::nullopt;
+  if (!statistic_->takes_sums() || segment().probe_rows() > 0) return std::nullopt;
   return plain_sums(work_, *this, {AttentionSum::Of::attention});
+}
+
+void StatisticConsumer::end(const AttentionBlock& block, int64_t first_row) {
+  if (statistic_->takes_sums())
+    sum_up(block, first_row);
+  else
+    statistic_->add(block, first_row, segment().candidates);
+}
+
+/// The sums that no kernel makes: those over rows of a probe.
+void StatisticConsumer::sum_up(const AttentionBlock& block, int64_t first_row) {
+  const Range candidates = segment().candidates;
+  if (first_row == 0) sums_ = Table<double>(block.heads, candidates.size());
+  for (int head = 0; head < block.heads; ++head)
+    for (int64_t r = 0; r < block.rows; ++r) {
+      const float* a = block.attention_row(head, r) + candidates.begin;
+      for (double& sum : sums_.row(head)) sum += static_cast<double>(*a++);
+    }
+  if (first_row + block.rows < segment().own_rows()) return;
+  for (int head = 0; head < block.heads; ++head) statistic_->add_sum(sums_.row(head));
 }
 
 void StatisticConsumer::take_sums(const TakenSums& taken) {

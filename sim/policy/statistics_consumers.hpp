@@ -62,14 +62,15 @@ class StatisticConsumer : public RowConsumer {
   void start(const AttentionBlock&, int64_t) override {}
   int tasks(const AttentionBlock&) const override { return 0; }
   void run(const AttentionBlock&, int64_t, int) override {}
-  void end(const AttentionBlock& block, int64_t first_row) override {
-    statistic_->add(block, first_row, segment().candidates);
-  }
+  void end(const AttentionBlock& block, int64_t first_row) override;
   std::vector<double> finish() { return statistic_->finish(); }
 
  private:
+  void sum_up(const AttentionBlock& block, int64_t first_row);
+
   LayerWork& work_;
   std::unique_ptr<RowStatistic> statistic_;
+  Table<double> sums_;  // [heads of the group][candidates], where rows of a probe are shown
 };
 
 }  // namespace kvsim
