@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "analysis/summary.hpp"
 #include "analysis/undefined.hpp"
@@ -51,9 +52,36 @@ class Resamples {
   }
   size_t best(int usual) const { return best(all_, usual); }
 
-  Interval bootstrap(const Statistic& statistic) const {
-    return over_traces_ ? bootstrap_traces(all_, seed_, statistic)
-                        : bootstrap_steps(all_, seed_, statistic);
+  /// Of the value of a setting, less that of `other` if there is one: over traces, or over steps.
+  Interval interval(size_t setting, std::optional<size_t> other, double sign) const {
+    if (!over_traces_) {
+      return bootstrap_steps(all_, seed_, [&](std::span<const double> drawn) {
+        return other ? sign * (value(setting, drawn) - value(*other, drawn))
+                     : value(setting, drawn);
+      });
+    }
+    std::vector<double> values = units_[setting];
+    for (size_t k = 0; other && k < values.size(); ++k) {
+      values[k] = sign * (values[k] - units_[*other][k]);
+    }
+    return mean_interval(values);
+  }
+
+  /// Share of the resamples of traces or steps in which `setting` is the best.
+  double chosen(size_t setting, int usual) const {
+    int64_t times = 0;
+    int64_t won = 0;
+    const auto seen = [&](std::span<const double> drawn) {
+      ++times;
+      won += best(drawn, usual) == setting;
+      return 0.0;
+    };
+    if (over_traces_) {
+      resample_traces(all_, seed_, seen);
+    } else {
+      bootstrap_steps(all_, seed_, seen);
+    }
+    return times == 0 ? kUndefined : static_cast<double>(won) / static_cast<double>(times);
   }
 
  private:
@@ -111,15 +139,8 @@ BestSetting best_setting(const std::vector<SettingSeries>& settings, int usual,
   BestSetting result;
   result.best = resamples.best(usual);
   result.value = resamples.value(result.best);
-  int64_t times = 0;
-  int64_t chosen = 0;
-  result.interval = resamples.bootstrap([&](std::span<const double> drawn) {
-    ++times;
-    chosen += resamples.best(drawn, usual) == result.best;
-    return resamples.value(result.best, drawn);
-  });
-  result.chosen = times == 0 ? kUndefined
-                             : static_cast<double>(chosen) / static_cast<double>(times);
+  result.interval = resamples.interval(result.best, std::nullopt, 1);
+  result.chosen = resamples.chosen(result.best, usual);
   result.usual = result.gain = kUndefined;
   result.gain_interval = {kUndefined, kUndefined};
   if (usual < 0) return result;
@@ -127,9 +148,7 @@ BestSetting best_setting(const std::vector<SettingSeries>& settings, int usual,
   const double sign = criterion.more_is_better ? 1 : -1;
   result.usual = resamples.value(other);
   result.gain = sign * (result.value - result.usual);
-  result.gain_interval = resamples.bootstrap([&](std::span<const double> drawn) {
-    return sign * (resamples.value(result.best, drawn) - resamples.value(other, drawn));
-  });
+  result.gain_interval = resamples.interval(result.best, other, sign);
   return result;
 }
 

@@ -32,8 +32,8 @@ std::vector<std::string> usual_measures(const std::vector<std::string>& measured
 /// One setting at one budget: per trace, the values of the steps, folded over the layers.
 using SettingSeries = std::vector<std::vector<double>>;
 
-/// The best of several settings with 95 % bootstrap intervals (metrics.md 6): over traces when
-/// there are at least two, else over moving blocks of steps.
+/// The best of several settings with 95 % intervals (metrics.md 6): Student's t over traces when
+/// there are at least two, else by bootstrap over moving blocks of steps.
 struct BestSetting {
   size_t best = 0;   ///< index; among equals the default, else the first
   double value = 0;  ///< mean over traces of the criterion

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 
 #include "analysis/undefined.hpp"
@@ -24,28 +25,40 @@ double quantized_bytes(const QuantizedHead& head, int64_t numbers, int64_t eleme
 
 }  // namespace
 
-std::vector<int64_t> slots_per_kv_head(const KeptSets& kept, int group_size) {
-  std::vector<int64_t> slots;
+std::vector<HeldSlots> slots_per_kv_head(const KeptSets& kept, int group_size) {
+  std::vector<HeldSlots> slots;
   if (!kept.per_query_head) {
-    for (const auto& owner : kept.owners) slots.push_back(static_cast<int64_t>(owner.size()));
+    for (const auto& owner : kept.owners) slots.push_back({static_cast<int64_t>(owner.size()), 0});
     return slots;
   }
   for (size_t first = 0; first < kept.owners.size(); first += static_cast<size_t>(group_size)) {
+    HeldSlots& held = slots.emplace_back();
     std::vector<uint32_t> all;
     for (size_t h = first; h < first + static_cast<size_t>(group_size); ++h) {
-      std::vector<uint32_t> merged;
-      std::set_union(all.begin(), all.end(), kept.owners[h].begin(), kept.owners[h].end(),
-                     std::back_inserter(merged));
-      all = std::move(merged);
+      std::vector<uint32_t> plain = kept.owners[h];
+      if (!kept.own.empty()) {
+        plain.clear();
+        std::ranges::set_difference(kept.owners[h], kept.own[h], std::back_inserter(plain));
+        held.own += static_cast<int64_t>(kept.own[h].size());
+      }
+      std::vector<uint32_t> joined;
+      std::ranges::set_union(all, plain, std::back_inserter(joined));
+      all = std::move(joined);
     }
-    slots.push_back(static_cast<int64_t>(all.size()));
+    held.shared = static_cast<int64_t>(all.size());
   }
   return slots;
 }
 
 void MemoryModel::add_layer(const CacheShape& shape, const KeptSets& kept,
                             const std::vector<QuantizedHead>& quantized, double side_bytes) {
-  const std::vector<int64_t> slots = slots_per_kv_head(kept, shape.group_size);
+  const std::vector<HeldSlots> held = slots_per_kv_head(kept, shape.group_size);
+  std::vector<int64_t> slots;
+  double read = 0;  // slots times the query heads that read them
+  for (const HeldSlots& one : held) {
+    slots.push_back(one.all());
+    read += static_cast<double>(one.shared * shape.group_size + one.own);
+  }
   const int64_t width = shape.head_dim + shape.value_dim;
   const auto slot_bytes = static_cast<double>(width * shape.element_bytes);
   const auto total = static_cast<double>(std::accumulate(slots.begin(), slots.end(), int64_t{0}));
@@ -60,9 +73,9 @@ void MemoryModel::add_layer(const CacheShape& shape, const KeptSets& kept,
   sum_.bytes_full += full * slot_bytes;
   sum_.bytes_ragged += total * slot_bytes + kLengthBytes * shape.kv_heads;
   sum_.bytes_grouped += shape.kv_heads * static_cast<double>(*most) * slot_bytes;
-  const double flops_per_slot = 2.0 * shape.group_size * static_cast<double>(width);
-  sum_.flops += total * flops_per_slot;
-  sum_.flops_full += full * flops_per_slot;
+  const double flops_per_read = 2.0 * static_cast<double>(width);
+  sum_.flops += read * flops_per_read;
+  sum_.flops_full += full * shape.group_size * flops_per_read;
   heads_times_prompt_ += full;
 
   if (kept.per_query_head) {

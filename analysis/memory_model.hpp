@@ -45,8 +45,16 @@ struct MemoryUse {
   double flops_full = 0;
 };
 
-/// Slots per KV head: the kept entries, or with query heads as owners the union over each group.
-std::vector<int64_t> slots_per_kv_head(const KeptSets& kept, int group_size);
+/// Slots of a KV head. Query heads as owners share the entries that they keep as they are; a slot
+/// that holds others, too, differs from head to head.
+struct HeldSlots {
+  int64_t shared = 0;  ///< the kept entries, or with query heads as owners their union
+  int64_t own = 0;     ///< of one query head each
+  int64_t all() const { return shared + own; }
+};
+
+/// Per KV head.
+std::vector<HeldSlots> slots_per_kv_head(const KeptSets& kept, int group_size);
 
 /// Adds up layers.
 class MemoryModel {

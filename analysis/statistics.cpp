@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <numeric>
 
 #include "analysis/summary.hpp"
@@ -60,18 +61,51 @@ double spearman(std::span<const double> x, std::span<const double> y) {
   return pearson(average_ranks(x), average_ranks(y));
 }
 
-Interval bootstrap_traces(std::span<const double> values, uint64_t seed,
-                          const Statistic& statistic) {
+// The distribution function has a closed form in the angle θ = arctan(t / √ν) (Abramowitz and
+// Stegun 26.7.3 and 26.7.4), and is inverted by halving.
+double student_quantile(int64_t freedom, double share) {
+  const auto between = [&](double angle) {  // P(|t| < √ν tan θ)
+    const double square = std::cos(angle) * std::cos(angle);
+    const bool odd = freedom % 2 == 1;
+    double term = odd ? std::cos(angle) : 1;
+    double sum = 0;
+    for (int64_t k = odd ? 3 : 2; k <= freedom; k += 2) {
+      sum += term;
+      term *= square * static_cast<double>(k - 1) / static_cast<double>(k);
+    }
+    return odd ? 2 / std::numbers::pi * (angle + std::sin(angle) * sum) : std::sin(angle) * sum;
+  };
+  double low = 0;
+  double high = std::numbers::pi / 2;
+  for (int step = 0; step < 60; ++step) {
+    const double middle = (low + high) / 2;
+    (between(middle) < 2 * share - 1 ? low : high) = middle;
+  }
+  return std::sqrt(static_cast<double>(freedom)) * std::tan(low);
+}
+
+Interval mean_interval(std::span<const double> values) {
+  if (values.size() < 2) return {kUndefined, kUndefined};
+  const double centre = mean(values);
+  double squares = 0;
+  for (const double value : values) squares += (value - centre) * (value - centre);
+  const auto freedom = static_cast<int64_t>(values.size()) - 1;
+  const double error = std::sqrt(squares / static_cast<double>(freedom) /
+                                 static_cast<double>(values.size()));
+  const double half = student_quantile(freedom, 0.975) * error;
+  return {centre - half, centre + half};
+}
+
+void resample_traces(std::span<const double> values, uint64_t seed,
+                     const std::function<void(std::span<const double>)>& seen) {
   const auto count = static_cast<int64_t>(values.size());
-  std::vector<double> statistics;
   std::vector<double> resample(values.size());
   for (uint64_t a = 0; a < kResamples; ++a) {
     for (size_t b = 0; b < values.size(); ++b) {
       resample[b] = values[static_cast<size_t>(draw(seed, a, b, count))];
     }
-    statistics.push_back(statistic(resample));
+    seen(resample);
   }
-  return interval_of(std::move(statistics));
 }
 
 Interval bootstrap_steps(std::span<const double> values, uint64_t seed,

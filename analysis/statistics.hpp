@@ -23,12 +23,19 @@ struct Interval {
 };
 using Statistic = std::function<double(std::span<const double>)>;
 
-/// 95 % bootstrap interval (percentiles 2.5 and 97.5 of 1000 resamples) of a statistic of one value
-/// per trace.
-Interval bootstrap_traces(std::span<const double> values, uint64_t seed,
-                          const Statistic& statistic);
+/// Quantile of Student's distribution with `freedom` >= 1 degrees, share in (0.5, 1).
+double student_quantile(int64_t freedom, double share);
 
-/// The same over the steps of one trace: moving blocks of min(16, T) steps.
+/// 95 % interval of the mean of one value per trace (Student's t); NaN for fewer than 2 values.
+/// Traces are few: resampling them would cover 80 to 90 % (metrics.md 6).
+Interval mean_interval(std::span<const double> values);
+
+/// Calls `seen` with 1000 resamples of the values, drawn with replacement.
+void resample_traces(std::span<const double> values, uint64_t seed,
+                     const std::function<void(std::span<const double>)>& seen);
+
+/// 95 % bootstrap interval (percentiles 2.5 and 97.5 of 1000 resamples) of a statistic over the
+/// steps of one trace: moving blocks of min(16, T) steps.
 Interval bootstrap_steps(std::span<const double> values, uint64_t seed, const Statistic& statistic);
 
 }  // namespace kvsim

@@ -94,7 +94,7 @@ std::string best_text(const BestTable& table, const std::vector<std::string>& me
   size_t width = 12;
   for (const BestRow& row : rows) width = std::max(width, changes(row).size());
   std::string text = fmt::format(
-      "best settings; 95 % intervals by bootstrap over {}; gain is over the preset as it is;\n"
+      "best settings; 95 % intervals over {}; gain is over the preset as it is;\n"
       "chosen: share of resamples in which this setting is the best, too\n",
       table.traces > 1 ? fmt::format("{} traces", table.traces)
                        : "moving blocks of the steps of one trace");

@@ -19,8 +19,10 @@ constexpr const char* kDefaultPolicies[] = {"random", "streaming",  "knorm",    
                                             "h2o",    "snapkv",     "importance", "defensivekv",
                                             "restkv", "oracle-mean"};
 constexpr const char* kDefaultBudgets[] = {"0.1", "0.2", "0.3", "0.5", "0.7"};
-/// What --fragility takes apart: DefensiveKV's Figure 1, with hindsight beside it.
-constexpr const char* kFragilePolicies[] = {"importance", "oracle-mean"};
+/// What --fragility takes apart: the heads of a layer compete, as Algorithm 2 of DefensiveKV has
+/// it, and as many entries for each head beside it; and hindsight.
+constexpr const char* kFragilePolicies[] = {"importance,allocate=ada,ada_floor=0", "importance",
+                                            "oracle-mean"};
 
 /// The number of a word among those of an option.
 size_t word_typed(const StudyOption& option, const std::string& typed) {
@@ -97,10 +99,11 @@ void add_measure_options(po::options_description& options) {
                             meaning);
   }
   options.add_options()(
-      "fragility", "also replay what each query of the window sees alone, the maximum over them, "
-                   "and DefensiveKV's step and published code, and compare estimated with true "
-                   "risk (metric risk); without --policy that of importance, without --budget at "
-                   "0.5");
+      "fragility",
+      "also replay what each query of the window sees alone, the maximum over them, "
+      "and DefensiveKV's step and published code, and compare estimated with true "
+      "risk (metric risk); without --policy that of importance, heads competing and not, "
+      "without --budget at 0.5");
 }
 
 Request read_request(const Values& values) {

@@ -270,7 +270,7 @@ const bool registered = register_command(
          "there are several) into the folder of -o. Finished units are kept in its folder units/,\n"
          "as are finished layers of the units in work: run again, only what is missing is done.\n"
          "Shards may run on different machines. Ends with the best setting of each preset per\n"
-         "budget, with bootstrap intervals: by stream error, the best predictor of what a model\n"
+         "budget, with intervals: by stream error, the best predictor of what a model\n"
          "loses (docs/prediction.md), and by retained importance, the papers' measure.",
      .describe = describe,
      .examples = {"kvsim sweep data/sweeps/restkv_smoothing.toml -o smoothing --plan",

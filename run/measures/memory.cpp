@@ -18,7 +18,9 @@ const MeasureVariable entries_kv = measure.variable(
      .dims = kCell,
      .units = "count",
      .long_name = "slots of the compressed cache",
-     .definition = "sum over layers and KV heads; with granularity=query the union over the group",
+     .definition =
+         "sum over layers and KV heads; with granularity=query the union over the group, and "
+         "every merged slot of each query head",
      .when = &kAlways});
 const MeasureVariable entries_query = measure.variable(
     {.name = "entries_query",

@@ -22,6 +22,9 @@ struct KeptSets {
   std::vector<std::vector<std::vector<uint32_t>>> sets;
   /// Per owner, ascending: entries that are part of another's slot; empty before merging.
   std::vector<std::vector<uint32_t>> merged;
+  /// Per owner, ascending: kept entries whose slot holds others, too. No other owner has that slot,
+  /// whatever it keeps of the same entry; empty before merging.
+  std::vector<std::vector<uint32_t>> own;
 };
 
 /// Kept sets of one layer: [record][budget].

@@ -208,11 +208,15 @@ std::shared_ptr<KeptSets> kept_after(const std::vector<SlotCache>& owners, const
                                      int64_t entries) {
   auto after = std::make_shared<KeptSets>(kept);
   after->merged.assign(owners.size(), {});
+  after->own.assign(owners.size(), {});
   for (size_t o = 0; o < owners.size(); ++o) {
     after->owners[o].clear();
     for (int64_t s = 0; s < owners[o].size(); ++s) {
       const int64_t own = owners[o].position(s);
-      if (own < entries) after->owners[o].push_back(static_cast<uint32_t>(own));
+      if (own < entries) {
+        after->owners[o].push_back(static_cast<uint32_t>(own));
+        if (!owners[o].members(s).empty()) after->own[o].push_back(static_cast<uint32_t>(own));
+      }
       for (const uint32_t entry : owners[o].members(s))
         if (entry != own && entry < entries) after->merged[o].push_back(entry);
     }

@@ -119,6 +119,10 @@ void DecodeReplay::run(const std::function<void(const StepBlock&)>& sink) {
   const Table<float>& importance = options_.importance ? *options_.importance : made_here;
   std::vector<std::unique_ptr<DecodeRun>> runs;
   start_runs(runs);
+  for (size_t r = 0; r < runs.size(); ++r) {  // what the prompt's compression left
+    std::shared_ptr<const KeptSets>& first = outcomes_[r].first_kept;
+    if (outcomes_[r].merging) first = kept_after(runs[r]->owners(), *first, work_.entries());
+  }
   const int64_t most = std::clamp<int64_t>(kBlockValues / (heads * info.total_len), 1, kMostSteps);
   DecodeBlock full;  // its memory serves every block
   for (int64_t first = 0; first < info.steps(); first += most) {

@@ -208,6 +208,7 @@ void PeriodicReplay::note(const ReplayOutcome& seen, ReplayOutcome& outcome,
   auto kept = std::make_shared<KeptSets>(*seen.kept);
   cut(kept->owners, work_.entries());
   cut(kept->merged, work_.entries());
+  cut(kept->own, work_.entries());
   cut(kept->guarded, work_.entries());
   outcome.kept = kept;
   outcome.merge_count = seen.merge_count;

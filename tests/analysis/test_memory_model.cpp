@@ -45,6 +45,19 @@ TEST_CASE("query heads that share a KV head share the slots they both keep", "[a
   CHECK(model.use().entries_query == 6);
 }
 
+TEST_CASE("query heads do not share the slots that they merged", "[analysis]") {
+  // Heads 0 and 1 of the first KV head both keep 1; head 0 merged others into it, so it is held
+  // twice, beside 0, 2 (shared) and 3 (head 1's merged one): 5 slots. The second: 5 twice, merged.
+  KeptSets kept = kept_of({{0, 1, 2}, {1, 2, 3}, {5}, {5}}, true);
+  kept.own = {{1}, {3}, {5}, {5}};
+  MemoryModel model;
+  model.add_layer(kShape, kept, {});
+  CHECK(model.use().entries_kv == 5 + 2);
+  CHECK(model.use().realised_ratio_max == Approx(0.5));
+  CHECK(model.use().bytes_ragged == 7 * 12 + 2 * 4);
+  CHECK(model.use().flops == 2.0 * 6 * (3 * 2 + 2 + 2));  // a merged slot is read by one head
+}
+
 TEST_CASE("int4 in groups of 32 costs five bits per number", "[analysis]") {
   // One head of 64 slots, everything quantised: 64 * 6 numbers.
   const CacheShape shape{1, 1, 4, 2, 64, 2};

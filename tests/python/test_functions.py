@@ -189,7 +189,7 @@ class Sweeps(WithFiles):
         self.assertFalse((self.folder / "out").exists())
         said = self.sweep().stdout
         self.assertIn("python:mine.py:newest", said)
-        self.assertIn("intervals by bootstrap over 2 traces", said)
+        self.assertIn("intervals over 2 traces", said)
         again = self.sweep()
         self.assertEqual(again.stderr.count("is there already"), 2)
         self.assertEqual(again.stdout, said)
