@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "sim/stages/common_keys.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/protect/protect.hpp"
 #include "sim/stages/protect/stage1.hpp"

@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "sim/replay/decode_scratch.hpp"
+#include "sim/stages/common_keys.hpp"
 #include "sim/stages/merge/votes.hpp"
 #include "sim/stages/protect/protect.hpp"
 #include "sim/stages/queries/queries.hpp"

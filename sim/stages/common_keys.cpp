@@ -79,6 +79,23 @@ const Declare order{{.key = "order",
                      .only_with = {scores_rows_if},
                      .nests = nests_always}};
 
+const Declare sinks{{.key = "sinks",
+                     .place = 601,
+                     .type = ValueType::count,
+                     .fallback = "0",
+                     .meaning = "first entries that are protected",
+                     .unit = "entries",
+                     .always = true,
+                     .only_with = {selects_entries_if},
+                     .test_values = {"1", "3"},
+                     .nests = nests_always}};
+const Declare allocate_score{{.key = "allocate_score",
+                              .place = 710,
+                              .type = ValueType::word,
+                              .fallback = "final",
+                              .meaning = "the score that heads compete with",
+                              .words = {"final", "unweighted"}}};
+
 }  // namespace keys
 
 }  // namespace kvsim

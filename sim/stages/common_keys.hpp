@@ -4,7 +4,8 @@
 /// Parameters that no single stage owns (policies.md 2).
 namespace kvsim {
 namespace keys {
-extern const Declare granularity, rounding, tie, skip_layers, positions, order;
+extern const Declare granularity, rounding, tie, skip_layers, positions, order, sinks,
+    allocate_score;
 }
 
 // Words in the order of the declarations.
@@ -12,6 +13,7 @@ enum class Granularity { kv, query };
 enum class Rounding { exact, kvpress };
 enum class Tie { raw, recent };
 enum class Positions { absolute, cache };
+enum class AllocateScore { final_score, unweighted };
 
 /// Query heads own the kept sets; else KV heads do.
 inline bool per_query_head(const Settings& settings) {

@@ -82,6 +82,48 @@ TEST_CASE("folders include only what the architecture allows them", "[sources]")
   CHECK(seen > 100);  // the scan sees includes at all
 }
 
+/// Subfolders of a folder that one of them includes, directly or not.
+std::set<std::string> reached(const std::map<std::string, std::set<std::string>>& includes,
+                              const std::string& from) {
+  std::set<std::string> seen;
+  std::vector<std::string> next(1, from);
+  while (!next.empty()) {
+    const std::string at = next.back();
+    next.pop_back();
+    for (const std::string& to : includes.at(at))
+      if (seen.insert(to).second) next.push_back(to);
+  }
+  return seen;
+}
+
+/// Files that lie beside the subfolders may see all of them.
+TEST_CASE("stages do not include each other in circles", "[sources]") {
+  const std::string parent = "sim/stages/";
+  std::map<std::string, std::set<std::string>> includes;
+  const auto subfolder_of = [&](const std::string& path) {
+    if (!path.starts_with(parent)) return std::string();
+    const std::string rest = path.substr(parent.size());
+    return rest.substr(0, rest.find('/') == std::string::npos ? 0 : rest.find('/'));
+  };
+  for (const fs::path& file : sources_below("sim/stages", {".cpp", ".hpp"})) {
+    const std::string from = subfolder_of(file.generic_string());
+    if (from.empty()) continue;
+    includes[from];
+    for (const std::string& line : lines_of(kRoot / file)) {
+      std::smatch found;
+      if (!std::regex_search(line, found, kOurs)) continue;
+      const std::string to = subfolder_of(found[1]);
+      if (!to.empty() && to != from) includes[from].insert(to), includes[to];
+    }
+  }
+  CHECK(includes.size() > 12);
+  CHECK(reached(includes, "allocate").contains("protect"));  // the scan sees includes at all
+  for (const auto& [folder, others] : includes) {
+    CAPTURE(folder, others);
+    CHECK_FALSE(reached(includes, folder).contains(folder));
+  }
+}
+
 TEST_CASE("the simulator and the measures see neither HDF5 nor Boost nor a terminal", "[sources]") {
   const std::set<std::string> hidden = {"iostream", "cstdio", "unistd.h", "fmt/core.h"};
   for (const char* folder : {"sim", "analysis"})

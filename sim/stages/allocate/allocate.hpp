@@ -15,9 +15,8 @@
 
 namespace kvsim {
 namespace keys {
-extern const Declare nested, allocate_score;
+extern const Declare nested;
 }
-enum class AllocateScore { final_score, unweighted };  // words of allocate_score
 
 /// One layer as allocation sees it.
 struct AllocationLayer {

@@ -6,20 +6,6 @@
 #include "sim/stages/common_keys.hpp"
 #include "sim/stages/protect/protect.hpp"
 
-namespace kvsim {
-namespace keys {
-
-const Declare allocate_score{{.key = "allocate_score",
-                              .place = 710,
-                              .type = ValueType::word,
-                              .fallback = "final",
-                              .meaning = "the score that heads compete with",
-                              .words = {"final", "unweighted"}}};
-
-}  // namespace keys
-
-}  // namespace kvsim
-
 namespace kvsim::stages::allocate::by_score {
 namespace {
 

@@ -3,6 +3,7 @@
 
 #include "sim/core/error.hpp"
 #include "sim/stages/allocate/allocate.hpp"
+#include "sim/stages/common_keys.hpp"
 #include "sim/stages/protect/protect.hpp"
 
 namespace kvsim::stages::allocate::from_table {

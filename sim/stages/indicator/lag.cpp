@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "sim/core/parallel.hpp"
+#include "sim/stages/common_keys.hpp"
 #include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/protect/protect.hpp"
 
 namespace kvsim::stages::indicator::lag {
 namespace {

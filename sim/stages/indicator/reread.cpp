@@ -4,10 +4,10 @@
 
 #include "sim/core/log_sum.hpp"
 #include "sim/core/parallel.hpp"
+#include "sim/stages/common_keys.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
-#include "sim/stages/protect/protect.hpp"
 
 namespace kvsim::stages::indicator::reread {
 namespace {

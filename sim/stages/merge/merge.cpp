@@ -25,6 +25,15 @@ const Declare merge{{.key = "merge",
                      .type = ValueType::kind,
                      .fallback = "drop",
                      .meaning = "what becomes of entries that lose their place"}};
+const Declare score_estimate{
+    {.key = "score_estimate",
+     .place = 905,
+     .type = ValueType::kind,
+     .fallback = "ema",
+     .meaning = "how the scores of the next queries are predicted",
+     .only_with = {{"merge", [](const Kind& kind) {
+                      return dynamic_cast<const Merge&>(kind).estimates() != EstimateLines::none;
+                    }}}}};
 
 }  // namespace
 }  // namespace kvsim::stages::merge::merge

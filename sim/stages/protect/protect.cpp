@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "sim/stages/common_keys.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/merge/merge.hpp"
 #include "sim/stages/spans.hpp"
@@ -21,16 +22,6 @@ const Declare whitelist{{.key = "whitelist",
                          .only_with = {selects_entries_if},
                          .test_values = {"13-15", "middle"},
                          .nests = nests_always}};
-const Declare sinks{{.key = "sinks",
-                     .place = 601,
-                     .type = ValueType::count,
-                     .fallback = "0",
-                     .meaning = "first entries that are protected",
-                     .unit = "entries",
-                     .always = true,
-                     .only_with = {selects_entries_if},
-                     .test_values = {"1", "3"},
-                     .nests = nests_always}};
 const Declare recent{{.key = "recent",
                       .place = 602,
                       .type = ValueType::share,

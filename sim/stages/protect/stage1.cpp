@@ -1,6 +1,5 @@
 #include "sim/stages/protect/stage1.hpp"
 
-#include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/common_keys.hpp"
 #include "sim/stages/merge/merge.hpp"
 #include "sim/stages/notes.hpp"
