@@ -29,7 +29,7 @@ double single(const PolicyCase& c, const Column& column) {
 }
 
 double power_mean(const PolicyCase& c, const Column& column) {
-  const auto p = static_cast<double>(c.settings.count("power"));
+  const auto p = c.settings.real("power");
   double out = 0;
   for (const double x : column.x)
     out += std::pow(std::max(x, 0.0), p) / static_cast<double>(column.x.size());
@@ -83,6 +83,11 @@ const References<GroupReference> groups{
     {"mean", {mean_of}},
     {"sum", {total}},
     {"max", {largest_of}},
+    {"mean-square", {[](const Row& row) {
+       double sum = 0;
+       for (const double x : row) sum += x * x / static_cast<double>(row.size());
+       return std::sqrt(sum);
+     }}},
     {"layer-mean", {.of = mean_of, .whole_layer = true}},
 };
 

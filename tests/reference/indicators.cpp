@@ -92,21 +92,29 @@ void mean_change(PartFacts& at, int h, Row& a) {
   }
 }
 
-/// Attention of the query at j, moved to n + j mod H, on the prompt and on its own piece.
+/// Attention of the query at j, moved to n + j mod H, on the prompt and on its own piece; of a
+/// probe's token t of a part, to n + t mod H.
 double rehearsed(PartFacts& at, int h, size_t j, size_t c) {
-  const int64_t query = at.query(j);
-  if (query >= kProbeQuery) return at.attention(h, j, c);
-  if (at.c.rescored() && !at.part.range.contains(query)) return 0;
+  const int64_t query = at.query(j), n = at.c.n();
+  const bool of_probe = query >= kProbeQuery;
+  if (!of_probe && at.c.rescored() && !at.part.range.contains(query)) return 0;
   Row& known = at.rows_of_the_kind[{h, query}];
   if (known.empty()) {
-    const int64_t n = at.c.n(), begin = query - query % at.c.settings.count("rehearsal_steps");
-    known = at.layer.moved_logits(h, query, n + query - begin);
+    const int64_t first = of_probe
+                              ? kProbeQuery + at.layer.part_of(query - kProbeQuery).tokens.begin
+                              : 0;
+    const int64_t number = query - first;
+    const int64_t begin = number - number % at.c.settings.count("rehearsal_steps");
+    known = at.layer.moved_logits(h, query, n + number - begin);
     known.resize(static_cast<size_t>(n));
-    for (int64_t i = begin; i <= query; ++i)
-      known.push_back(at.layer.logit(h, query)[static_cast<size_t>(i)]);
+    for (int64_t i = begin; i <= number; ++i)
+      known.push_back(at.layer.logit(h, query)[static_cast<size_t>(of_probe ? n + i : i)]);
     known = reference::attention(at.layer.layer(), h, known).weight;
   }
-  return known[static_cast<size_t>(at.entry(c))];
+  const double a = known[static_cast<size_t>(at.entry(c))];
+  return at.c.settings.is("rehearsal_norm", "none")
+             ? a
+             : a * at.layer.value_norm(h, at.entry(c), true, false);
 }
 
 const References<IndicatorReference> of_rows{

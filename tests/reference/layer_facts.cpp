@@ -58,14 +58,20 @@ double LayerFacts::odds(int h, int64_t j, int64_t i) {
   return 1 / others;
 }
 
-Row LayerFacts::moved_logits(int h, int64_t position, int64_t to) const {
+Row LayerFacts::moved_logits(int h, int64_t query, int64_t to) const {
   const TraceInfo& info = *c_.info;
   const auto& stored = info.query_position;
-  const int64_t row = std::find(stored.begin(), stored.end(), position) - stored.begin();
+  const bool of_probe = query >= kProbeQuery;
+  const int64_t position = of_probe
+                               ? info.probes[0].position[static_cast<size_t>(query - kProbeQuery)]
+                               : query;
+  const int64_t row = of_probe ? query - kProbeQuery
+                               : std::find(stored.begin(), stored.end(), position) - stored.begin();
+  const Tensor& queries = of_probe ? layer_.probes[0].q : layer_.q;
   const auto half = static_cast<int64_t>(info.rope_inv_freq.size());
   Row q(static_cast<size_t>(info.head_dim));
   for (int64_t x = 0; x < info.head_dim; ++x)
-    q[static_cast<size_t>(x)] = static_cast<double>(test::element(layer_.q, h, row, x));
+    q[static_cast<size_t>(x)] = static_cast<double>(test::element(queries, h, row, x));
   for (int64_t x = 0; x < half; ++x) {
     const double angle = static_cast<double>(to - position) *
                          info.rope_inv_freq[static_cast<size_t>(x)];

@@ -29,7 +29,7 @@ class LayerFacts {
   const ProbePart& part_of(int64_t token) const;
   double probe_norm(int64_t token, bool of_input) const;
   /// Logits [N] of the query at `position` when it stands at `to` and sees every key.
-  Row moved_logits(int h, int64_t position, int64_t to) const;
+  Row moved_logits(int h, int64_t query, int64_t to) const;
 
  private:
   Row probe_logits(int h, int64_t token) const;

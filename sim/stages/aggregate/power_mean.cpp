@@ -11,36 +11,39 @@ namespace {
 const Declare exponent{
     {.key = "power",
      .place = 546,
-     .type = ValueType::count,
+     .type = ValueType::real,
      .fallback = "4",
      .meaning = "exponent of the power mean: 1 is the mean, large ones the maximum",
      .low = 1,
-     .test_values = {"1", "2", "5"}}};
-
-double raised(double x, int64_t power) {
-  double result = 1;
-  for (; power > 0; power /= 2, x *= x)
-    if (power % 2 == 1) result *= x;
-  return result;
-}
+     .test_values = {"1", "1.5", "2", "5"}}};
 
 /// Sum of powers of what is positive.
 class PowerSum : public Aggregation {
  public:
-  PowerSum(int64_t power, int64_t rows, int64_t columns)
+  PowerSum(double power, int64_t rows, int64_t columns)
       : power_(power), rows_(static_cast<double>(rows)), sums_(static_cast<size_t>(columns), 0.0) {}
   void add(int64_t, int64_t first, std::span<const double> part) override {
     double* const sums = sums_.data() + first;
-    for (size_t c = 0; c < part.size(); ++c) sums[c] += raised(std::max(part[c], 0.0), power_);
+    const auto add_all = [&](const auto& raised) {
+      for (size_t c = 0; c < part.size(); ++c) sums[c] += raised(std::max(part[c], 0.0));
+    };
+    if (power_ == 1)
+      add_all([](double x) { return x; });
+    else if (power_ == 2)
+      add_all([](double x) { return x * x; });
+    else if (power_ == 1.5)
+      add_all([](double x) { return x * std::sqrt(x); });
+    else
+      add_all([power = power_](double x) { return std::pow(x, power); });
   }
   void finish(std::span<double> out) override {
-    const double root = 1 / static_cast<double>(power_);
+    const double root = 1 / power_;
     for (size_t c = 0; c < out.size(); ++c)
       out[c] = rows_ > 0 ? std::pow(sums_[c] / rows_, root) : 0;
   }
 
  private:
-  int64_t power_;
+  double power_;
   double rows_;
   std::vector<double> sums_;
 };
@@ -55,7 +58,7 @@ class PowerMean : public Aggregate {
                    {"power"}}) {}
   std::unique_ptr<Aggregation> start(const Settings& settings, int64_t rows,
                                      int64_t columns) const override {
-    return std::make_unique<PowerSum>(settings.count(exponent), rows, columns);
+    return std::make_unique<PowerSum>(settings.real(exponent), rows, columns);
   }
 };
 const Register<Aggregate, PowerMean> power_mean;

@@ -1,6 +1,7 @@
 #include "sim/stages/group/group.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/notes.hpp"
@@ -70,6 +71,22 @@ const DeclareNote max_note{{.of = "group=max",
                             .source = "DefensiveKV footnote 1",
                             .point = "what becomes of query heads that share a key",
                             .reading = "their maximum, as the footnote says of aggregation"}};
+
+class GroupMeanSquare : public Group {
+ public:
+  GroupMeanSquare()
+      : Group({"group", "mean-square", "root of the mean of squares over the group", "kvsim", {}}) {
+  }
+  bool linear() const override { return false; }
+  void add(int index, int count, std::span<const double> head,
+           std::span<double> out) const override {
+    for (size_t c = 0; c < out.size(); ++c) {
+      const double sum = (index == 0 ? 0 : out[c]) + head[c] * head[c];
+      out[c] = index + 1 == count ? std::sqrt(sum / count) : sum;
+    }
+  }
+};
+const Register<Group, GroupMeanSquare> mean_square;
 
 class GroupSum : public Group {
  public:

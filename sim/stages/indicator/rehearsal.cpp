@@ -20,18 +20,29 @@ const Declare rehearsal_steps{{.key = "rehearsal_steps",
                                .low = 1,
                                .test_values = {"1", "6", "100"}}};
 
+enum class RehearsalNorm { none, projected };  // in the order of the words
+const Declare rehearsal_norm{{.key = "rehearsal_norm",
+                              .place = 527,
+                              .type = ValueType::word,
+                              .fallback = "none",
+                              .meaning = "X times ||v_i W^h||_2: what the entry adds",
+                              .words = {"none", "projected"}}};
+
 /// Attention on the prompt if pieces of the prompt were written once more after it: the query at j
 /// stands at n + j mod H and sees the prompt's keys from there, and beside them, as near as they
-/// were, the keys of its own piece up to itself.
+/// were, the keys of its own piece up to itself. A probe's tokens move in the same way: token t of
+/// a part, which stood at n + t, to n + t mod H.
 class RehearsalRows : public StoredRows {
  public:
-  RehearsalRows(LayerWork& work, Range candidates, int64_t steps)
-      : StoredRows(candidates), work_(work), steps_(steps) {}
+  RehearsalRows(LayerWork& work, Range candidates, const Settings& settings)
+      : StoredRows(candidates), work_(work), steps_(settings.count(rehearsal_steps)) {
+    if (settings.word<RehearsalNorm>(rehearsal_norm) == RehearsalNorm::projected)
+      norms_ = &work.projected_norms(Norm::l2);
+  }
 
   void start(const AttentionBlock& block) override {
     if (block.kv_head != kv_head_) keys_ = work_.keys(block.kv_head);
     kv_head_ = block.kv_head;
-    if (block.of_probe()) return copy(block);
     const int64_t columns = keys_.rows(), count = block.heads * block.rows;
     const Table<float> queries = moved_queries(block);
     SlotRows moved;
@@ -52,50 +63,68 @@ class RehearsalRows : public StoredRows {
   }
 
  private:
-  /// A probe's queries stand behind the prompt already, and see their own part beside them.
-  void copy(const AttentionBlock& block) {
-    const int64_t count = block.heads * block.rows, columns = candidates_.size();
-    double* const out = stored_.reserve(count * columns);
-    parallel_for(count, [&](int64_t index) {
-      const float* const row = block.attention.data() + index * block.columns + candidates_.begin;
-      std::copy_n(row, columns, out + index * columns);
-    });
+  /// Number of a row's token in what is read again: the prompt, or the part of a probe.
+  int64_t token(const AttentionBlock& block, int64_t row) const {
+    return block.of_probe() ? block.tokens[static_cast<size_t>(row)]
+                            : block.positions[static_cast<size_t>(row)];
   }
 
   /// [heads * rows][d] of a block.
   Table<float> moved_queries(const AttentionBlock& block) const {
-    const std::vector<int64_t> stored = stored_queries(work_, block.positions, false);
+    const Tensor& queries = block.of_probe() ? work_.probe_part(block.probe, block.part).layer.q
+                                             : work_.trace().q;
+    const std::vector<int64_t> rows = block.of_probe()
+                                          ? block.tokens
+                                          : stored_queries(work_, block.positions, false);
     Table<float> moved(block.heads * block.rows, keys_.columns());
     RotationMemory rotation;
     for (int64_t r = 0; r < block.rows; ++r) {
-      const int64_t query = stored[static_cast<size_t>(r)];
-      const int64_t position = block.positions[static_cast<size_t>(r)];
+      const int64_t query = rows[static_cast<size_t>(r)];
+      const int64_t to = work_.entries() + token(block, r) % steps_;
       for (int x = 0; x < block.heads; ++x) {
         const auto row = moved.row(x * block.rows + r);
-        work_.trace().q.read(block.kv_head * block.heads + x, query, query + 1, row.data());
-        rotation.rotate(work_.info(), work_.entries() + position % steps_ - position, row);
+        queries.read(block.kv_head * block.heads + x, query, query + 1, row.data());
+        rotation.rotate(work_.info(), to - stood_at(block, r), row);
       }
     }
     return moved;
+  }
+
+  int64_t stood_at(const AttentionBlock& block, int64_t row) const {
+    if (!block.of_probe()) return block.positions[static_cast<size_t>(row)];
+    const ProbeInfo& probe = work_.info().probes[static_cast<size_t>(block.probe)];
+    return probe
+        .position[static_cast<size_t>(probe.parts[block.part].tokens.begin + token(block, row))];
   }
 
   /// Softmax over the prompt's keys and the sink, whose logits and log-sum-exp are given, and the
   /// piece's own. `index`: of [heads][rows].
   void share(const AttentionBlock& block, int64_t index, std::span<const float> logits,
              double log_sum_exp) {
-    const int64_t row = index % block.rows, position = block.positions[static_cast<size_t>(row)];
-    const int64_t begin = position - position % steps_;
-    const float* const own = block.logit_row(static_cast<int>(index / block.rows), row);
-    const double all = log_add(
-        log_sum_exp, kvsim::log_sum_exp({own + begin, static_cast<size_t>(position + 1 - begin)}));
+    const int64_t row = index % block.rows, at = token(block, row);
+    const auto head = static_cast<int>(index / block.rows);
+    const bool has_own = !block.of_probe() ||
+                         work_.info().probes[static_cast<size_t>(block.probe)].has_keys;
+    double all = log_sum_exp;
+    if (has_own) {
+      const float* const own = block.logit_row(head, row) +
+                               (block.of_probe() ? work_.entries() : 0);
+      const auto count = static_cast<size_t>(at % steps_ + 1);
+      all = log_add(all, kvsim::log_sum_exp({own + at - at % steps_, count}));
+    }
     double* const out = stored_.data() + index * candidates_.size();
-    for (int64_t i = candidates_.begin; i < candidates_.end; ++i)
-      out[i - candidates_.begin] = std::exp(static_cast<double>(logits[static_cast<size_t>(i)]) -
-                                            all);
+    for (int64_t i = candidates_.begin; i < candidates_.end; ++i) {
+      const double x = std::exp(static_cast<double>(logits[static_cast<size_t>(i)]) - all);
+      out[i - candidates_.begin] = norms_ == nullptr
+                                       ? x
+                                       : x * static_cast<double>(
+                                                 (*norms_)(block.kv_head * block.heads + head, i));
+    }
   }
 
   LayerWork& work_;
-  int64_t steps_;  // H
+  int64_t steps_;                        // H
+  const Table<float>* norms_ = nullptr;  // [Hq][n]
   int kv_head_ = -1;
   Table<float> keys_;     // [n][d] of that KV head
   Buffer<float> logits_;  // [heads][rows][n] of moved queries
@@ -108,15 +137,14 @@ class Rehearsal : public Indicator {
                    "rehearsal",
                    "attention of the query moved behind the prompt, with its own piece",
                    "kvsim",
-                   {"rehearsal_steps"},
+                   {"rehearsal_steps", "rehearsal_norm"},
                    "rope/inv_freq"}) {}
   Axes axes() const override { return Axes::head_row; }
   bool needs_logits() const override { return true; }
   bool moves_queries() const override { return true; }
   std::unique_ptr<RowIndicator> rows(LayerWork& work, const Settings& settings,
                                      const Segment& segment) const override {
-    return std::make_unique<RehearsalRows>(work, segment.candidates,
-                                           settings.count(rehearsal_steps));
+    return std::make_unique<RehearsalRows>(work, segment.candidates, settings);
   }
 };
 const Register<Indicator, Rehearsal> rehearsal;
