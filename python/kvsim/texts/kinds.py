@@ -22,7 +22,8 @@ class Kind:
     The same seed and number of units always give the same text; more units give a longer prompt.
     Where parts are written by hand there are several builders, which the seeds take in turn.
     Kinds of one `stream` draw the same numbers, so that they differ in nothing but their point.
-    An `agnostic` kind is compressed before the question is known (DefensiveKV 4.1).
+    An `agnostic` kind is compressed before the question is known (DefensiveKV 4.1). A `raw` kind is
+    continued as it stands: no markers, no chat template.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Kind:
     builders: tuple[Callable[[random.Random, int], Text], ...]
     stream: str = ""
     agnostic: bool = False
+    raw: bool = False
 
     def before_question(self) -> "Kind":
         """The same texts, compressed where the question begins."""

@@ -1,0 +1,62 @@
+"""Texts as people write them, continued: what lies on this machine. No chat template, no question.
+
+Other releases of the sources have other words: the record of a trace has the digest of its text.
+"""
+
+import glob
+import importlib.util
+from pathlib import Path
+
+from ..kvtrace.errors import EXIT_USAGE, CaptureError
+from .kinds import Kind, Text
+
+ANSWER_LINES = 60   # more than the steps of any study
+
+
+def module(name: str) -> str:
+    return Path(importlib.util.find_spec(name).origin).read_text(encoding="utf-8")
+
+
+def topic(name: str) -> str:
+    from pydoc_data import topics
+
+    return topics.topics[name]
+
+
+def file(pattern: str) -> str:
+    found = sorted(glob.glob(pattern))
+    if not found:
+        raise CaptureError(f"{pattern}: not on this machine; choose another kind of text",
+                           EXIT_USAGE)  # fmt: skip
+    return Path(found[-1]).read_text(encoding="utf-8", errors="replace")
+
+
+def continued(read, name: str):
+    """A builder: the first `units` lines are the prompt, those behind them the answer."""
+    def build(_, units: int) -> Text:
+        lines = [line.rstrip() for line in read(name).strip().splitlines()]
+        if units + ANSWER_LINES > len(lines):
+            raise CaptureError(f"{name}: has {len(lines)} lines, too few for a prompt of {units}; "
+                               "ask for fewer --prompt-tokens", EXIT_USAGE)  # fmt: skip
+        return Text("\n".join(lines[:units]),
+                    "\n" + "\n".join(lines[units:units + ANSWER_LINES]))  # fmt: skip
+    return build
+
+
+def kind(name: str, meaning: str, read, names) -> Kind:
+    return Kind(name, f"{meaning}, continued", tuple(continued(read, one) for one in names),
+                raw=True)
+
+
+KINDS = [
+    kind("python", "a module of Python's library", module,
+         ("heapq", "textwrap", "shlex", "fractions", "calendar", "csv")),
+    kind("manual", "a chapter of Python's manual", topic,
+         ("typesseq", "compound", "formatstrings", "types", "specialnames", "debugger")),
+    kind("licence", "a licence", file,
+         tuple(f"/usr/share/common-licenses/{name}" for name in
+               ("Artistic", "MPL-2.0", "LGPL-2.1", "GFDL-1.3", "Apache-2.0", "GPL-3"))),
+    kind("perl", "a module of Perl's library", file,
+         tuple(f"/usr/share/perl/5.*/{name}.pm" for name in
+               ("Env", "FileCache", "Benchmark", "NEXT", "SelfLoader", "fields"))),
+]  # fmt: skip
