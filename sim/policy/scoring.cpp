@@ -218,7 +218,7 @@ void insert_keys(std::initializer_list<const Kind*> kinds, std::set<std::string>
 std::set<std::string> read_by_grouping(const Settings& settings) {
   std::set<std::string> read = {"queries", "granularity", "order", "join"};
   insert_keys({&chosen<Indicator>(settings), &chosen<Aggregate>(settings),
-               &chosen<Smooth>(settings), &chosen<Group>(settings)},
+               &chosen<Smooth>(settings), &chosen<Group>(settings), &chosen<Join>(settings)},
               read);
   return read;
 }

@@ -126,7 +126,7 @@ void SegmentScorer::open_units(int count) {
   units_.resize(static_cast<size_t>(count));
   for (Unit& unit : units_) {
     if (join.joins())
-      unit.aggregation = start_joined(join, aggregate_.start(settings_, of_prompt, columns),
+      unit.aggregation = start_joined(settings_, aggregate_.start(settings_, of_prompt, columns),
                                       aggregate_.start(settings_, segment().probe_rows(), columns),
                                       of_prompt);
     else

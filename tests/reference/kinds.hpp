@@ -51,7 +51,7 @@ struct AggregateReference {
 /// One number of the aggregates of the prompt's queries and of a probe's.
 struct JoinReference {
   static constexpr const char* kStage = "join";
-  std::function<double(double, double)> of;  ///< null: there is no probe
+  std::function<double(const Settings&, double, double)> of;  ///< null: there is no probe
 };
 /// Tokens of the record's probe that observe, from kProbeQuery on.
 std::vector<int64_t> probe_queries(const PolicyCase& c);

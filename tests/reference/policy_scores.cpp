@@ -77,7 +77,8 @@ double PartScorer::aggregated(const std::vector<Row>& rows, size_t c) const {
     own.x.push_back(rows[j][c]);
     own.seen.push_back(sees(j, c));
   }
-  return join.of ? join.of(kind.of(c_, prompt), kind.of(c_, probe)) : kind.of(c_, prompt);
+  return join.of ? join.of(c_.settings, kind.of(c_, prompt), kind.of(c_, probe))
+                 : kind.of(c_, prompt);
 }
 
 void PartScorer::aggregate(Rows& rows, std::vector<Rational>& drifts) {

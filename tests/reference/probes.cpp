@@ -38,9 +38,12 @@ const References<QueriesReference> queries_of_probe{
 const References<IndicatorReference> of_probe{{"reread", {.element = reread}}};
 const References<JoinReference> joins{
     {"none", {nullptr}},
-    {"mean", {[](double a, double b) { return (a + b) / 2; }}},
-    {"mean-square", {[](double a, double b) { return std::sqrt((a * a + b * b) / 2); }}},
-    {"max", {[](double a, double b) { return std::max(a, b); }}},
+    {"power-mean", {[](const Settings& s, double a, double b) {
+       const double p = s.real("power");
+       return std::pow(std::pow(std::max(a, 0.0), p) / 2 + std::pow(std::max(b, 0.0), p) / 2,
+                       1 / p);
+     }}},
+    {"max", {[](const Settings&, double a, double b) { return std::max(a, b); }}},
 };
 
 }  // namespace

@@ -8,7 +8,7 @@
 
 namespace kvsim {
 namespace keys {
-extern const Declare ema_alpha;
+extern const Declare ema_alpha, power;
 }
 
 /// Folds rows into one: sees the rows of J in ascending order and keeps no more than a few numbers

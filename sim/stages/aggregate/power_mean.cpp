@@ -5,17 +5,18 @@
 #include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/parameter.hpp"
 
+namespace kvsim::keys {
+const Declare power{{.key = "power",
+                     .place = 546,
+                     .type = ValueType::real,
+                     .fallback = "4",
+                     .meaning = "exponent of power means: 1 is the mean, large ones the maximum",
+                     .low = 1,
+                     .test_values = {"1", "1.5", "2", "5"}}};
+}  // namespace kvsim::keys
+
 namespace kvsim::stages::aggregate::power_mean {
 namespace {
-
-const Declare exponent{
-    {.key = "power",
-     .place = 546,
-     .type = ValueType::real,
-     .fallback = "4",
-     .meaning = "exponent of the power mean: 1 is the mean, large ones the maximum",
-     .low = 1,
-     .test_values = {"1", "1.5", "2", "5"}}};
 
 /// Sum of powers of what is positive.
 class PowerSum : public Aggregation {
@@ -58,7 +59,7 @@ class PowerMean : public Aggregate {
                    {"power"}}) {}
   std::unique_ptr<Aggregation> start(const Settings& settings, int64_t rows,
                                      int64_t columns) const override {
-    return std::make_unique<PowerSum>(settings.real(exponent), rows, columns);
+    return std::make_unique<PowerSum>(settings.real(keys::power), rows, columns);
   }
 };
 const Register<Aggregate, PowerMean> power_mean;

@@ -28,45 +28,49 @@ class NoJoin : public Join {
  public:
   NoJoin() : Join({"join", "none", "they do not", "", {}}) {}
   bool joins() const override { return false; }
-  double join(double of_prompt, double) const override { return of_prompt; }
+  double join(const Settings&, double of_prompt, double) const override { return of_prompt; }
 };
 const Register<Join, NoJoin> none;
 
 /// What the kinds that need a probe say alike.
 class Both : public Join {
  public:
-  Both(const char* name, const char* meaning)
-      : Join({"join", name, meaning, "kvsim", {"probe", "probe_queries"}, "a probe of that name"}) {
-  }
+  Both(const char* name, const char* meaning, std::vector<std::string> keys)
+      : Join({"join", name, meaning, "kvsim", with_probe(std::move(keys)),
+              "a probe of that name"}) {}
   bool goes_on() const override { return false; }
+
+ private:
+  static std::vector<std::string> with_probe(std::vector<std::string> keys) {
+    keys.insert(keys.end(), {"probe", "probe_queries"});
+    return keys;
+  }
 };
 
-class MeanOfBoth : public Both {
+class PowerMeanOfBoth : public Both {
  public:
-  MeanOfBoth() : Both("mean", "mean of both aggregates") {}
-  double join(double a, double b) const override { return (a + b) / 2; }
+  PowerMeanOfBoth()
+      : Both("power-mean", "power mean of both aggregates, each below 0 as 0", {"power"}) {}
+  double join(const Settings& settings, double a, double b) const override {
+    const double p = settings.real(keys::power);
+    return std::pow((std::pow(std::max(a, 0.0), p) + std::pow(std::max(b, 0.0), p)) / 2, 1 / p);
+  }
 };
-const Register<Join, MeanOfBoth> mean;
-
-class MeanSquareOfBoth : public Both {
- public:
-  MeanSquareOfBoth() : Both("mean-square", "root of the mean of both aggregates' squares") {}
-  double join(double a, double b) const override { return std::sqrt((a * a + b * b) / 2); }
-};
-const Register<Join, MeanSquareOfBoth> mean_square;
+const Register<Join, PowerMeanOfBoth> power_mean;
 
 class LargerOfBoth : public Both {
  public:
-  LargerOfBoth() : Both("max", "the larger of both aggregates") {}
-  double join(double a, double b) const override { return std::max(a, b); }
+  LargerOfBoth() : Both("max", "the larger of both aggregates", {}) {}
+  double join(const Settings&, double a, double b) const override { return std::max(a, b); }
 };
 const Register<Join, LargerOfBoth> larger;
 
 class Joined : public Aggregation {
  public:
-  Joined(const Join& join, std::unique_ptr<Aggregation> prompt, std::unique_ptr<Aggregation> probe,
-         int64_t prompt_rows)
-      : join_(join), prompt_(std::move(prompt)), probe_(std::move(probe)), rows_(prompt_rows) {}
+  Joined(const Settings& settings, std::unique_ptr<Aggregation> prompt,
+         std::unique_ptr<Aggregation> probe, int64_t prompt_rows)
+      : settings_(settings), join_(chosen<Join>(settings)), prompt_(std::move(prompt)),
+        probe_(std::move(probe)), rows_(prompt_rows) {}
   void add(int64_t j, int64_t first, std::span<const double> part) override {
     j < rows_ ? prompt_->add(j, first, part) : probe_->add(j - rows_, first, part);
   }
@@ -77,10 +81,11 @@ class Joined : public Aggregation {
     std::vector<double> of_probe(out.size(), 0.0);
     prompt_->finish(out);
     probe_->finish(of_probe);
-    for (size_t c = 0; c < out.size(); ++c) out[c] = join_.join(out[c], of_probe[c]);
+    for (size_t c = 0; c < out.size(); ++c) out[c] = join_.join(settings_, out[c], of_probe[c]);
   }
 
  private:
+  const Settings& settings_;
   const Join& join_;
   std::unique_ptr<Aggregation> prompt_, probe_;
   int64_t rows_;
@@ -91,9 +96,10 @@ class Joined : public Aggregation {
 
 namespace kvsim {
 
-std::unique_ptr<Aggregation> start_joined(const Join& join, std::unique_ptr<Aggregation> prompt,
+std::unique_ptr<Aggregation> start_joined(const Settings& settings,
+                                          std::unique_ptr<Aggregation> prompt,
                                           std::unique_ptr<Aggregation> probe, int64_t prompt_rows) {
-  return std::make_unique<stages::join::join::Joined>(join, std::move(prompt), std::move(probe),
+  return std::make_unique<stages::join::join::Joined>(settings, std::move(prompt), std::move(probe),
                                                       prompt_rows);
 }
 

@@ -13,11 +13,12 @@ class Join : public Kind {
   using Kind::Kind;
   bool nests(const Settings&) const override { return true; }  // sees no budget
   virtual bool joins() const { return true; }
-  virtual double join(double of_prompt, double of_probe) const = 0;
+  virtual double join(const Settings& settings, double of_prompt, double of_probe) const = 0;
 };
 
 /// An aggregation whose first `prompt_rows` rows are the one set, the others the other one.
-std::unique_ptr<Aggregation> start_joined(const Join& join, std::unique_ptr<Aggregation> prompt,
+std::unique_ptr<Aggregation> start_joined(const Settings& settings,
+                                          std::unique_ptr<Aggregation> prompt,
                                           std::unique_ptr<Aggregation> probe, int64_t prompt_rows);
 
 }  // namespace kvsim

@@ -68,9 +68,9 @@ TEST_CASE("reread is the softmax over sinks, what is read again, and the part it
 TEST_CASE("a probe beside the prompt's queries: each set is aggregated, then both are joined") {
   // The newest query: (1, 2, 4) / 8. The probe: (6, 8, 4) / 16.
   CHECK_THAT(scores("window=1,join=max"), near({0.375, 0.5, 0.5}));
-  CHECK_THAT(scores("window=1,join=mean"), near({0.25, 0.375, 0.375}));
+  CHECK_THAT(scores("window=1,join=power-mean,power=1"), near({0.25, 0.375, 0.375}));
   CHECK_THAT(
-      scores("window=1,join=mean-square"),
+      scores("window=1,join=power-mean,power=2"),
       near({std::sqrt((0.125 * 0.125 + 0.375 * 0.375) / 2),
             std::sqrt((0.25 * 0.25 + 0.5 * 0.5) / 2), std::sqrt((0.5 * 0.5 + 0.25 * 0.25) / 2)}));
 }
