@@ -98,6 +98,8 @@ std::string best_text(const BestTable& table, const std::vector<std::string>& me
       "chosen: share of resamples in which this setting is the best, too\n",
       table.traces > 1 ? fmt::format("{} traces", table.traces)
                        : "moving blocks of the steps of one trace");
+  if (std::ranges::any_of(rows, [](const BestRow& row) { return std::isnan(row.found.gain); }))
+    text += "gain -: the preset as it is is not among the settings of this sweep\n";
   if (!table.stream_layers.empty() && rows.front().criterion.variable == "stream_error")
     text += "stream error: of " + table.stream_layers + "\n";
   std::string head;

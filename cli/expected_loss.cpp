@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cli/terminal.hpp"
+#include "io/tables.hpp"
 
 namespace kvsim::cli {
 namespace {
@@ -18,11 +19,6 @@ constexpr size_t kLongestName = 24;
 int64_t smallest_budget(const Dataset& results) {
   const auto& ratios = std::get<std::vector<double>>(results.at("budget").values);
   return std::ranges::min_element(ratios) - ratios.begin();
-}
-
-std::string shortened(std::string name) {
-  if (name.size() > kLongestName) name.replace(kLongestName - 3, std::string::npos, "...");
-  return printable(name);
 }
 
 }  // namespace
@@ -56,14 +52,15 @@ std::string expected_loss_text(const std::vector<ExpectedLoss>& losses,
 std::string expected_loss_table(const Dataset& results, const std::vector<std::string>& words) {
   if (!results.has(kVariable)) return "";
   const int64_t budget = smallest_budget(results);
-  const auto& policies = std::get<std::vector<std::string>>(results.at("policy").values);
+  const std::vector<std::string> policies = distinct_names(
+      std::get<std::vector<std::string>>(results.at("policy").values), kLongestName);
   const auto& budgets = std::get<std::vector<std::string>>(results.at("budget_label").values);
   std::vector<std::pair<std::string, std::string>> lines;
   size_t width = 0;
   for (size_t p = 0; p < policies.size(); ++p) {
     const auto losses = expected_losses(results, static_cast<int64_t>(p), budget, kStepsOfALine);
     if (losses.empty()) continue;
-    lines.emplace_back(shortened(policies[p]), expected_loss_text(losses, words));
+    lines.emplace_back(printable(policies[p]), expected_loss_text(losses, words));
     width = std::max(width, lines.back().first.size());
   }
   if (lines.empty()) return "";

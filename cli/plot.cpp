@@ -1,5 +1,6 @@
 #include "cli/options.hpp"
 #include "cli/python.hpp"
+#include "cli/results_choice.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim::cli::plot_command {
@@ -40,6 +41,7 @@ int run(const Values& values) {
   if (has(values, "overwrite")) words.emplace_back("--overwrite");
   words.emplace_back("--");
   for (const std::string& file : values["results"].as<std::vector<std::string>>()) {
+    refuse_trace(file);
     words.push_back(file);
   }
   become(std::move(words));

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <sstream>
 
 #include "analysis/stream_layers.hpp"
 #include "analysis/summary.hpp"
@@ -13,11 +14,15 @@
 #include "cli/options.hpp"
 #include "cli/progress.hpp"
 #include "cli/replay_options.hpp"
+#include "cli/results_choice.hpp"
 #include "cli/terminal.hpp"
 #include "io/results_writer.hpp"
 #include "io/tables.hpp"
 #include "io/temporary_file.hpp"
+#include "run/study/idle_settings.hpp"
 #include "sim/core/error.hpp"
+#include "sim/stages/queries/queries.hpp"
+#include "sim/stages/settings.hpp"
 
 namespace kvsim::cli::replay_command {
 namespace {
@@ -116,6 +121,7 @@ struct Job {
   std::unique_ptr<TraceReader> reader;
   std::unique_ptr<Study> study;
   std::shared_ptr<Progress> progress;
+  std::vector<bool> looks_ahead;  ///< [policy]
 };
 
 Job prepare(const Values& values, const Request& request, const std::string& trace,
@@ -131,6 +137,8 @@ Job prepare(const Values& values, const Request& request, const std::string& tra
   }
   scores.compute(options.records, trace, options.layers);
   if (!request.fragility.empty()) add_risk(*job.reader, options);
+  for (const Record& record : options.records)
+    job.looks_ahead.push_back(chosen<Queries>(record.settings).looks_ahead());
   job.progress = std::make_shared<Progress>(fs::path(trace).filename().string());
   StudyHooks hooks;
   hooks.message = note;
@@ -222,6 +230,12 @@ std::string steps_note(const Dataset& results) {
                      count, steps);
 }
 
+void print_idle_settings(const std::string& lines) {
+  fmt::print("\nwithout effect\n");
+  std::istringstream left(lines);
+  for (std::string line; std::getline(left, line);) fmt::print("{}\n", printable(line));
+}
+
 void print_results(const Values& values, const std::vector<FragilityGroup>& fragility,
                    const std::vector<TableSource>& tables, const std::vector<Job>& jobs,
                    const std::vector<std::string>& targets) {
@@ -231,8 +245,8 @@ void print_results(const Values& values, const std::vector<FragilityGroup>& frag
     return;
   }
   if (verbosity() == Verbosity::quiet) return;
-  const SummaryStyle style{color_enabled(stdout), terminal_width(stdout)};
   for (size_t t = 0; t < tables.size(); ++t) {
+    const SummaryStyle style{color_enabled(stdout), terminal_width(stdout), jobs[t].looks_ahead};
     const std::string name = printable(tables[t].trace);
     fmt::print(
         "{}{}\n{}", t == 0 ? "" : "\n", name,
@@ -242,6 +256,8 @@ void print_results(const Values& values, const std::vector<FragilityGroup>& frag
     const std::string expected = expected_loss_table(*tables[t].dataset,
                                                      jobs[t].reader->token_text());
     if (fragility.empty() && !expected.empty()) fmt::print("\n{}", expected);
+    if (const std::string idle = attribute(*tables[t].dataset, kIdleSettings); !idle.empty())
+      print_idle_settings(idle);
     note(targets[t] + " written");
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string_view>
 
 #include "cli/options.hpp"
@@ -57,20 +58,32 @@ std::string kind_of(std::string_view head) {
          "\"";
 }
 
+/// The first bytes of a regular file that can be read.
+std::optional<std::string> head_of(const std::string& path) {
+  std::error_code fault;
+  if (!fs::is_regular_file(path, fault)) return std::nullopt;
+  constexpr size_t kHead = 32;
+  std::string head(kHead, '\0');
+  std::ifstream file(path, std::ios::binary);
+  if (!file.is_open()) return std::nullopt;
+  file.read(head.data(), kHead);
+  head.resize(static_cast<size_t>(file.gcount()));
+  return head;
+}
+
 }  // namespace
 
+void refuse_trace(const std::string& path) {
+  const std::optional<std::string> head = head_of(path);
+  if (head && head->starts_with(kHdf5)) refuse_trace_as_results(path);
+}
+
 Dataset open_results(const std::string& path) {
-  std::error_code fault;
-  if (fs::is_regular_file(path, fault)) {  // all else the reader refuses
-    constexpr size_t kHead = 32;
-    std::string head(kHead, '\0');
-    std::ifstream file(path, std::ios::binary);
-    file.read(head.data(), kHead);
-    head.resize(static_cast<size_t>(file.gcount()));
-    if (!head.starts_with(kHdf5) && file.is_open())
+  if (const std::optional<std::string> head = head_of(path)) {  // all else the reader refuses
+    if (!head->starts_with(kHdf5))
       bad_data({.what = "not a results file",
                 .where = path,
-                .found = kind_of(head),
+                .found = kind_of(*head),
                 .expected = "a netCDF-4 file written by kvsim"});
   }
   return read_results(path);

@@ -13,6 +13,9 @@ namespace kvsim::cli {
 /// A results file; one that is no HDF5 file at all is bad data that says what it is instead.
 Dataset open_results(const std::string& path);
 
+/// Bad data when it is a trace; all else is left to who reads it.
+void refuse_trace(const std::string& path);
+
 /// A text attribute; empty when absent or of another type.
 std::string attribute(const Dataset& results, const char* name);
 

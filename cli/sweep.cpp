@@ -211,6 +211,7 @@ void work(const Values& values, const SweepConfig& part, SweepRun& sweep, Backen
   sweep.prepare(has(values, "overwrite"), inputs);
   if (has(values, "csv")) check_target(text(values, "csv"), has(values, "overwrite"), inputs);
   if (sweep.groups().empty()) note("nothing to do in this share");
+  hint_when_interrupted("finished units are kept: run the same command again and it goes on");
   Reporter reporter;
   SweepHooks said;
   said.progress = [&](const SweepProgress& progress) { reporter(progress); };
@@ -219,6 +220,7 @@ void work(const Values& values, const SweepConfig& part, SweepRun& sweep, Backen
     note(message);
   };
   sweep.run(backend, command_line(), said);
+  hint_when_interrupted(nullptr);
   reporter.clear();
 }
 

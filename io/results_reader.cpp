@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "io/hdf5.hpp"
+#include "sim/core/error.hpp"
 
 namespace kvsim {
 namespace {
@@ -29,6 +30,14 @@ herr_t name_of_scale(hid_t, unsigned, hid_t scale, void* name) {
   return 1;
 }
 
+void refuse_trace(const h5::InputFile& file) {
+  if (file.text_attribute("/", "format") != "kvtrace") return;
+  bad_data({.what = "a trace stands where results are expected",
+            .where = file.path(),
+            .expected = std::string("a ") + kResultsFile,
+            .hint = "kvsim replay makes results of a trace"});
+}
+
 /// Reads one file; `file_` checks what is read, `root_` knows the order and the dimensions.
 class Reader {
  public:
@@ -37,6 +46,7 @@ class Reader {
   }
 
   Dataset read() {
+    refuse_trace(file_);
     std::vector<std::string> names;
     const bool ordered = H5Literate(root_.get(), H5_INDEX_CRT_ORDER, H5_ITER_INC, nullptr,
                                     collect_link, &names) >= 0;
@@ -157,6 +167,11 @@ class Reader {
 };
 
 }  // namespace
+
+void refuse_trace_as_results(const std::string& path) {
+  h5::silence_errors();
+  refuse_trace(h5::InputFile(path, kResultsFile));
+}
 
 Dataset read_results(const std::string& path) {
   h5::silence_errors();

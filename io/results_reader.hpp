@@ -13,4 +13,7 @@ inline constexpr const char* kResultsFile = "results file of kvsim";
 /// write_results() is bad data.
 Dataset read_results(const std::string& path);
 
+/// Bad data when this HDF5 file is a trace.
+void refuse_trace_as_results(const std::string& path);
+
 }  // namespace kvsim

@@ -48,6 +48,11 @@ double parse_number(const std::string& word, const std::string& where) {
 Table<double> read_scores(const std::string& path, int layer, int64_t owners, int64_t entries) {
   const h5::InputFile file(path, "file of scores");
   const auto dataset = file.dataset("layers/" + std::to_string(layer) + "/score");
+  if (const auto& shape = dataset.shape();
+      shape.size() == 2 && shape[0] > owners && shape[0] % owners == 0 && shape[1] == entries)
+    dataset.fail(
+        "scores of query heads for a policy that scores KV heads", h5::shape_text(shape),
+        h5::shape_text({owners, entries}) + ", or granularity=query in the record (policies.md 2)");
   dataset.expect_shape({owners, entries}, "[heads, n]");
   const std::vector<double> values = dataset.read_doubles();
   Table<double> scores(owners, entries);

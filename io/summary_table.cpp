@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 
 #include "analysis/stream_layers.hpp"
 #include "analysis/summary.hpp"
+#include "analysis/verdict.hpp"
 #include "io/tables.hpp"
 
 namespace kvsim {
@@ -58,16 +60,17 @@ double sum(std::span<const double> values) {
   return total;
 }
 
-using Fold = double (*)(std::span<const double>);
+using TableFold = double (*)(std::span<const double>);
 double itself(std::span<const double> values) { return values[0]; }
 
-/// Adds one column: `variable` folded over what follows policy and budget.
-void add_column(const Dataset& dataset, std::vector<Column>& columns, const char* over,
-                const char* head, const char* variable, Fold fold, std::string (*text)(double),
-                bool alarm_when_low = false) {
+/// Adds one column: `variable` folded over what follows policy and budget, policies in `order`.
+void add_measure(const Dataset& dataset, const std::vector<int64_t>& order,
+                 std::vector<Column>& columns, const char* over, const char* head,
+                 const char* variable, TableFold fold, std::string (*text)(double),
+                 bool alarm_when_low = false) {
   if (!dataset.has(variable)) return;
   Column column{over, head, {}, {}};
-  for (int64_t p = 0; p < dataset.size("policy"); ++p) {
+  for (const int64_t p : order) {
     for (int64_t b = 0; b < dataset.size("budget"); ++b) {
       const double value = fold(dataset.row(variable, {p, b}));
       column.cells.push_back(text(value));
@@ -77,23 +80,74 @@ void add_column(const Dataset& dataset, std::vector<Column>& columns, const char
   columns.push_back(std::move(column));
 }
 
+/// A record at its commas.
+std::vector<std::string> cells_of(const std::string& name) {
+  std::vector<std::string> cells;
+  size_t from = 0;
+  for (size_t comma = name.find(','); comma != std::string::npos; comma = name.find(',', from)) {
+    cells.push_back(name.substr(from, comma - from));
+    from = comma + 1;
+  }
+  cells.push_back(name.substr(from));
+  return cells;
+}
+
+/// The name with every run of cells that all of `others` have, too, as "..".
+std::string without_shared(const std::string& name, const std::vector<std::string>& others) {
+  const std::vector<std::string> cells = cells_of(name);
+  std::string text = cells.front();
+  bool left_out = false;
+  for (size_t c = 1; c < cells.size(); ++c) {
+    const bool shared = std::ranges::all_of(others, [&](const std::string& other) {
+      const std::vector<std::string> its = cells_of(other);
+      return std::ranges::find(its, cells[c]) != its.end();
+    });
+    if (!shared || !left_out) text += "," + (shared ? ".." : cells[c]);
+    left_out = shared;
+  }
+  return text;
+}
+
 /// Policy (named once per block) and budget as typed.
-std::vector<Column> name_columns(const Dataset& dataset, int width) {
-  const auto& policies = std::get<std::vector<std::string>>(dataset.at("policy").values);
-  const auto& budgets = std::get<std::vector<std::string>>(dataset.at("budget_label").values);
+std::vector<Column> name_columns(const Dataset& dataset, const std::vector<int64_t>& order,
+                                 int width) {
   const auto longest = static_cast<size_t>(std::max(16, width - 62));
+  const std::vector<std::string> policies = distinct_names(
+      std::get<std::vector<std::string>>(dataset.at("policy").values), longest);
+  const auto& budgets = std::get<std::vector<std::string>>(dataset.at("budget_label").values);
   std::vector<Column> columns(2);
   columns[0] = {"", "policy", {}, {}, true};
   columns[1] = {"", "budget", {}, {}};
-  for (const std::string& policy : policies) {
+  for (const int64_t p : order) {
     for (size_t b = 0; b < budgets.size(); ++b) {
-      std::string name = b == 0 ? policy : "";
-      if (name.size() > longest) name = name.substr(0, longest - 3) + "...";
-      columns[0].cells.push_back(std::move(name));
+      columns[0].cells.push_back(b == 0 ? policies[static_cast<size_t>(p)] : "");
       columns[1].cells.push_back(budgets[b]);
     }
   }
   return columns;
+}
+
+/// Behind the stream error of each row: best *, not told apart from it ~.
+void add_marks(const Verdict& found, Column& column) {
+  size_t row = 0;
+  for (const int64_t p : found.order)
+    for (const Verdict::Mark mark : found.marks[static_cast<size_t>(p)])
+      column.cells[row++] += mark == Verdict::Mark::best    ? "*"
+                             : mark == Verdict::Mark::equal ? "~"
+                                                            : " ";
+}
+
+/// The lines that say how to read order and marks, and what follows.
+std::string verdict_text(const Dataset& dataset, const Verdict& found) {
+  if (found.order.empty()) return "";
+  std::string apart;
+  const auto& policies = std::get<std::vector<std::string>>(dataset.at("policy").values);
+  for (size_t p = 0; p < policies.size(); ++p)
+    if (found.apart[p]) apart += (apart.empty() ? "" : ", ") + policies[p];
+  std::string text = "sorted by stream error, geometric mean over budgets; lower is better\n";
+  text += "* least at its budget; ~ not told apart from it (95 % interval over blocks of steps)\n";
+  if (!apart.empty()) text += "last, not ranked (hindsight, or nothing lost): " + apart + "\n";
+  return text;
 }
 
 std::string padded(const std::string& text, size_t width, bool left) {
@@ -110,18 +164,45 @@ std::string line_of(const std::vector<Column>& columns,
 
 }  // namespace
 
+std::vector<std::string> distinct_names(const std::vector<std::string>& names, size_t longest) {
+  std::vector<std::string> shown = names;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i].size() <= longest) continue;
+    std::vector<std::string> others;
+    for (size_t j = 0; j < names.size(); ++j)
+      if (j != i && names[j].size() > longest &&
+          cells_of(names[j]).front() == cells_of(names[i]).front())
+        others.push_back(names[j]);
+    shown[i] = others.empty() ? names[i].substr(0, longest - 3) + "..."
+                              : without_shared(names[i], others);
+  }
+  for (size_t i = 0; i < names.size(); ++i)
+    if (std::ranges::count(shown, shown[i]) > 1) shown[i] = names[i];
+  return shown;
+}
+
 std::string summary_table(const Dataset& dataset, const SummaryStyle& style) {
-  std::vector<Column> columns = name_columns(dataset, style.width);
-  add_column(dataset, columns, "stream", "error", "stream_error_rms", itself, error_text);
-  add_column(dataset, columns, "retained", "mean", "retained_importance_mean", mean, share_text,
-             true);
-  add_column(dataset, columns, "importance", "worst", "retained_importance_min", minimum,
-             share_text, true);
-  add_column(dataset, columns, "", "outliers", "outlier_count", sum, count_text);
-  add_column(dataset, columns, "output", "mean", "output_error_mean", mean, error_text);
-  add_column(dataset, columns, "error", "worst", "output_error_max", maximum, error_text);
-  add_column(dataset, columns, "residual", "worst", "residual_error_max", maximum, error_text);
-  add_column(dataset, columns, "", "smaller", "compression", itself, ratio_text);
+  const Verdict found = verdict(dataset, style.looks_ahead);
+  std::vector<int64_t> order = found.order;
+  if (order.empty()) {
+    order.resize(static_cast<size_t>(dataset.size("policy")));
+    std::iota(order.begin(), order.end(), 0);
+  }
+  std::vector<Column> columns = name_columns(dataset, order, style.width);
+  const auto add_column = [&](const char* over, const char* head, const char* variable,
+                              TableFold fold, std::string (*shown)(double),
+                              bool alarm_when_low = false) {
+    add_measure(dataset, order, columns, over, head, variable, fold, shown, alarm_when_low);
+  };
+  add_column("stream", "error", "stream_error_rms", itself, error_text);
+  if (!found.order.empty()) add_marks(found, columns.back());
+  add_column("retained", "mean", "retained_importance_mean", mean, share_text, true);
+  add_column("importance", "worst", "retained_importance_min", minimum, share_text, true);
+  add_column("", "outliers", "outlier_count", sum, count_text);
+  add_column("output", "mean", "output_error_mean", mean, error_text);
+  add_column("error", "worst", "output_error_max", maximum, error_text);
+  add_column("residual", "worst", "residual_error_max", maximum, error_text);
+  add_column("", "smaller", "compression", itself, ratio_text);
 
   std::string text;
   const auto heading = [&](const std::string Column::*part) {
@@ -141,6 +222,7 @@ std::string summary_table(const Dataset& dataset, const SummaryStyle& style) {
   }
   if (const std::string layers = stream_error_layers(dataset); !layers.empty())
     text += "stream error: of " + layers + "\n";
+  text += verdict_text(dataset, found) + advice(dataset, found);
   return text;
 }
 

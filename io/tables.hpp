@@ -25,13 +25,20 @@ std::string tidy_json(const std::vector<TableSource>& sources);
 
 struct SummaryStyle {
   bool color = false;
-  int width = 80;  ///< columns of the terminal
+  int width = 80;                      ///< columns of the terminal
+  std::vector<bool> looks_ahead = {};  ///< [policy]; empty: none does
 };
+
+/// The names as a table shows them: where they are longer than `longest`, the settings that all the
+/// long ones of a preset share become "..". None is cut so that two read alike.
+std::vector<std::string> distinct_names(const std::vector<std::string>& names, size_t longest);
 
 /// The table a person reads after a run: per policy and budget the stream error (when there is
 /// one), the mean and worst retained importance, outlier count, mean and worst output error, worst
 /// residual error (likewise) and compression; over layers means of means, worst of worst, sums of
-/// counts. A last line says so when the stream error is not of all layers of the model.
+/// counts. Policies are sorted by stream error and the best at each budget are marked
+/// (verdict.hpp); the lines below say how, and what to use. A line says so when the stream error is
+/// not of all layers of the model.
 std::string summary_table(const Dataset& dataset, const SummaryStyle& style);
 
 }  // namespace kvsim

@@ -55,10 +55,20 @@ bool reaches_disk(const std::string& path, int flags) {
   return status == 0 || fault == EINVAL;  // EINVAL: nothing that could be kept, e.g. a pipe
 }
 
+void say_on_signal(const char* text) {
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text, std::strlen(text));
+}
+
+std::atomic<const char*> hint_on_signal{nullptr};
+
 extern "C" void end_on_signal(int) {
   remove_temporary_files();
-  constexpr char kLine[] = "\nkvsim: interrupted\n";
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kLine, sizeof kLine - 1);
+  say_on_signal("\nkvsim: interrupted");
+  if (const char* hint = hint_on_signal) {
+    say_on_signal("; ");
+    say_on_signal(hint);
+  }
+  say_on_signal("\n");
   _exit(130);
 }
 
@@ -115,6 +125,11 @@ void check_target(const std::string& target, bool overwrite,
   for (const std::string& input : inputs)
     if (fs::equivalent(target, input, fault) && !fault)
       usage_error({.what = "an input is never replaced", .where = target});
+  if (fs::is_directory(status))
+    usage_error({.what = "a folder stands where a file is to be written; only regular files are "
+                         "replaced",
+                 .where = target,
+                 .expected = "the name of a file, e.g. " + (fs::path(target) / "NAME").string()});
   if (!fs::is_regular_file(status))
     usage_error({.what = "only regular files are replaced", .where = target});
   if (!overwrite)
@@ -125,6 +140,8 @@ void remove_temporary_files() {
   for (Slot& slot : slots)
     if (slot.state == kUsed) unlink(slot.path);
 }
+
+void hint_when_interrupted(const char* hint) { hint_on_signal = hint; }
 
 void remove_temporary_files_on_signals() {
   struct sigaction action {};

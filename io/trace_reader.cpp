@@ -111,6 +111,13 @@ int64_t TraceReader::positive_attribute(const char* name, int64_t most) const {
 
 void TraceReader::read_root() {
   const auto format = file_.text_attribute("/", "format");
+  if (!format && file_.text_attribute("/", "kvsim_version"))
+    bad_data(
+        {.what = "results of kvsim stand where a trace is expected",
+         .where = info_.path,
+         .found = "a results file of " + file_.text_attribute("/", "trace").value_or("a trace"),
+         .expected = "a trace",
+         .hint = "kvsim plot, report, explain and export read results"});
   if (format != "kvtrace")
     file_.fail("attribute format", format ? "not a trace" : "missing",
                format ? "\"" + *format + "\"" : "", "\"kvtrace\"");

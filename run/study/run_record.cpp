@@ -8,6 +8,7 @@
 #include "analysis/stream_layers.hpp"
 #include "kvsim_version.hpp"
 #include "run/study/grid_axes.hpp"
+#include "run/study/idle_settings.hpp"
 #include "run/study/option_table.hpp"
 #include "sim/core/parallel.hpp"
 
@@ -69,6 +70,8 @@ void describe_run(Dataset& dataset, const TraceReader& reader, const StudyOption
   dataset.set_attribute("config", config_json(options, records, wo_steps));
   dataset.set_attribute("axes", grid_axes_json(options.records));
   dataset.set_attribute("open_loop_note", kOpenLoopNote);
+  if (const std::string idle = idle_settings(dataset, options.records); !idle.empty())
+    dataset.set_attribute(kIdleSettings, idle);
   if (const std::string layers = stream_error_layers(dataset); !layers.empty()) {
     dataset.set_attribute("stream_error_note", "Stream error is of " + layers + ".");
   }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "run/measures/variables.hpp"
+#include "run/study/idle_settings.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim {
@@ -76,6 +77,7 @@ void ResultsJoin::add_shape(const Dataset& part) {
                          policy ? static_cast<int64_t>(policies_.size()) : dimension.size);
   }
   for (const Attribute& attribute : part.attributes()) {
+    if (attribute.name == kIdleSettings) continue;  // of the policies of one part
     shape_.set_attribute(attribute.name, attribute.value);
   }
   Variable policy = part.at("policy");

@@ -57,6 +57,11 @@ class Parser {
  private:
   using Entries = std::vector<std::pair<std::string, const toml::node*>>;
 
+  /// Paths in the file are looked up from its folder.
+  std::string beside_file(const std::string& path) const {
+    namespace fs = std::filesystem;
+    return (fs::path(config_.path).parent_path() / path).lexically_normal().string();
+  }
   std::string place(int64_t line) const { return fmt::format("{}:{}", config_.path, line); }
   std::string place(const toml::node& node) const { return place(node.source().begin.line); }
   [[noreturn]] void fail(const toml::node& node, Error::Parts parts) const {
@@ -164,8 +169,9 @@ class Parser {
     return {
         {"traces",
          [this](const Item& i) {
-      config_.places.emplace(i.text, place(*i.node));
-      config_.traces.push_back(i.text);
+      const std::string path = beside_file(i.text);
+      config_.places.emplace(path, place(*i.node));
+      config_.traces.push_back(path);
          }},
         {"seeds",
          [this](const Item& i) { config_.seeds.push_back(static_cast<uint64_t>(whole(i, 0))); }},

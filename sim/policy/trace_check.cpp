@@ -121,10 +121,15 @@ void RecordCheck::queries() const {
   }
   for (int64_t t = info_.prompt_len; decodes && t < info_.total_len; ++t) needed.insert(t);
   if (std::ranges::includes(stored, needed)) return;
+  const int64_t first = *needed.begin();
+  const std::string queries = first == 0 || first >= info_.prompt_len
+                                  ? std::string("all")
+                                  : fmt::format("window:{}", info_.prompt_len - first);
   bad_data({.what = "policy " + record_.title + " needs queries the trace does not hold",
             .where = info_.path,
             .found = "positions " + as_ranges(stored),
-            .expected = "positions " + as_ranges({needed.begin(), needed.end()})});
+            .expected = "positions " + as_ranges({needed.begin(), needed.end()}),
+            .hint = "capture the prompt again with --queries " + queries});
 }
 
 void RecordCheck::probes() const {

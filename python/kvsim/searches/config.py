@@ -165,9 +165,8 @@ def traces_of(table: Table, key: str, folder: Path) -> tuple[Mapping[str, Any], 
 
 
 def _found(file: Path, folder: Path) -> Path:
-    """As typed, from where the command runs; else from the folder of the search's file."""
-    return file if file.is_absolute() or file.exists() or not (folder / file).exists() else (
-        folder / file)
+    """From the folder of the search's file, as in a sweep's (docs/cli.md 5)."""
+    return folder / file
 
 
 def objective_of(given: Any, where: str) -> Objective:

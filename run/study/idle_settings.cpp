@@ -1,0 +1,56 @@
+#include "run/study/idle_settings.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "sim/stages/allocate/allocate.hpp"
+#include "sim/stages/quantize/quantize.hpp"
+
+namespace kvsim {
+namespace {
+
+/// Budgets for which `idle` holds, by comma; none: empty.
+std::string budgets_where(const Dataset& results, const std::function<bool(int64_t)>& idle) {
+  const auto& labels = std::get<std::vector<std::string>>(results.at("budget_label").values);
+  std::string text;
+  for (size_t b = 0; b < labels.size(); ++b)
+    if (idle(static_cast<int64_t>(b))) text += (text.empty() ? "" : ", ") + labels[b];
+  return text;
+}
+
+/// The full cache's bytes are those of the compressed one.
+bool keeps_all(const Dataset& results, int64_t policy, int64_t budget) {
+  return results.has("compression") && results.row("compression", {policy, budget})[0] == 1.0;
+}
+
+bool rounds_nothing(const Dataset& results, int64_t policy, int64_t budget) {
+  if (!results.has("quantization_error_mean")) return false;
+  const auto errors = results.row("quantization_error_mean", {policy, budget});
+  return std::ranges::all_of(errors, [](double error) { return error == 0; });  // NaN: unknown
+}
+
+}  // namespace
+
+std::string idle_settings(const Dataset& results, const std::vector<Record>& records) {
+  const auto& policies = std::get<std::vector<std::string>>(results.at("policy").values);
+  std::string text;
+  for (size_t p = 0; p < std::min(policies.size(), records.size()); ++p) {
+    const auto policy = static_cast<int64_t>(p);
+    const Settings& settings = records[p].settings;
+    const auto say = [&](const std::string& budgets, const std::string& why) {
+      if (!budgets.empty()) text += policies[p] + " at " + budgets + ": " + why + "\n";
+    };
+    if (!chosen<Allocate>(settings).keeps_everything())
+      say(budgets_where(results, [&](int64_t b) { return keeps_all(results, policy, b); }),
+          "nothing is evicted, the whole prompt is kept");
+    if (quantizer(settings).changes_entries())
+      say(budgets_where(results, [&](int64_t b) { return rounds_nothing(results, policy, b); }),
+          "quantize=" + settings.text("quantize") +
+              " rounds no entry (those of quant_residual stay as they are)");
+  }
+  return text;
+}
+
+}  // namespace kvsim
