@@ -32,8 +32,8 @@ void describe(po::options_description& options) {
                         "this folder or in data/)")(
       "policy", one("RECORD"), "policy, as the results name it (default: the worst)")(
       "budget", one("B"), "budget, as it was typed (default: the worst)")(
-      "layer", one("L"), "layer (default: the worst)")(
-      "step", one("T"), "position of the later query (default: the worst)")(
+      "layer", one("L"), "layer (default: of the least importance retained)")(
+      "step", one("T"), "position of the later query (default: of the largest stream error)")(
       "top", one("N"), "tokens to list (default: 20)");
   add_json_option(options);
 }
@@ -100,9 +100,9 @@ Json json_of(const Explanation& found, const Context& context, const TraceInfo& 
     const ExplainedToken& token = found.tokens[static_cast<size_t>(position)];
     Json entry = {{"position", position},
                   {"text", context.word(position)},
-                  {"span", span_of(info, position)},
-                  {"importance", token.importance},
                   {"lost", token.lost},
+                  {"importance", token.importance},
+                  {"span", span_of(info, position)},
                   {"kept_heads", token.kept_heads},
                   {"merged_heads", token.merged_heads},
                   {"worst_head", token.worst_head}};
@@ -134,9 +134,11 @@ void print_table(const Explanation& found, const Context& context, const TraceIn
                expected_loss_text(context.expected, context.words));
   int64_t dropped = 0;
   for (const ExplainedToken& token : found.tokens) dropped += token.lost > 0;
-  fmt::print("retained importance {:.4f}; {} of {} prompt tokens lost something in some of {} "
-             "heads\n\n",
-             found.retained, dropped, found.tokens.size(), found.heads);
+  fmt::print(
+      "retained importance {:.4f}; {} of {} prompt tokens lost something in some of {} "
+      "heads\nsorted by lost: the share of the importance at this step that fell on the token in "
+      "heads without it\n\n",
+      found.retained, dropped, found.tokens.size(), found.heads);
   fmt::print("{:>8} {:>8} {:>6} {:>10} {:>12} {:>4} {:>11}  {:<12} {}\n", "position", "lost",
              "kept", "importance", "score", "head", "rank", "span", "text");
   for (const int64_t position : most_lost(found, top)) {
@@ -196,8 +198,9 @@ const bool registered = register_command(
      .summary = "list the evicted tokens that carried the most importance at one step",
      .arguments = {{.name = "results", .meaning = "a results file written with --save-keep"}},
      .description =
-         "Why did it fail there? At one policy, budget, layer and step (default: where the least\n"
-         "importance was retained) lists the prompt tokens whose importance was lost, with the\n"
+         "Why did it fail there? At one policy, budget, layer and step (default: those of the\n"
+         "largest stream error, as `replay` names them, in the layer that retained the least\n"
+         "importance there) lists the prompt tokens whose importance was lost, most first: the\n"
          "share lost, the heads that kept them, and score and rank in the head that lost most.\n"
          "`kvsim plot` draws the document that --json prints: the prompt, coloured.",
      .describe = describe,

@@ -27,7 +27,7 @@ class Explanation:
     step: int  #: position of the query
     step_text: str
     retained_importance: float
-    lost: pandas.DataFrame  #: by position: text, span, lost, importance, kept heads, score, rank
+    lost: pandas.DataFrame  #: by position: text, lost, importance, span, kept heads, score, rank
     document: dict[str, Any] = field(repr=False)  #: all that the command says
 
     def plot(self, out: str | PathLike | None = None, **given: Any) -> Figures:
@@ -57,7 +57,8 @@ def explain(
 ) -> Explanation:
     """Why did it fail there? The prompt tokens whose importance was lost, most first.
 
-    Without `policy`, `budget`, `layer` or `step` it looks where the least importance was retained.
+    Without `policy`, `budget`, `layer` or `step` it takes those of the largest stream error,
+    as `replay` names them, in the layer that retained the least importance there.
 
     Args:
         results: of ``replay(..., save_keep=True)``, or a path of such a file.

@@ -130,22 +130,39 @@ void check_shape(const Dataset& results, const TraceReader& reader) {
   }
 }
 
-}  // namespace
+/// Indices to look at in one dimension: the chosen one, or all.
+Range range_of(const Dataset& results, const char* dimension, int64_t chosen) {
+  return chosen >= 0 ? Range{chosen, chosen + 1} : Range{0, results.size(dimension)};
+}
 
-ExplainedCell worst_cell(const Dataset& results, const std::string& path,
-                         const ExplainedCell& fixed) {
-  if (!results.has("kept_mask")) {
-    bad_data({.what = "the results do not say what became of each entry",
-              .where = path,
-              .hint = "kvsim replay --save-keep writes it"});
+/// `fixed` with policy, budget and step of the largest stream error; as it is where none is
+/// defined.
+ExplainedCell largest_stream_error(const Dataset& results, const ExplainedCell& fixed) {
+  ExplainedCell found = fixed;
+  if (!results.has("stream_error")) return found;
+  const Range policies = range_of(results, "policy", fixed.policy);
+  const Range budgets = range_of(results, "budget", fixed.budget);
+  const Range steps = range_of(results, "step", fixed.step);
+  double most = -std::numeric_limits<double>::infinity();
+  for (int64_t p = policies.begin; p < policies.end; ++p) {
+    for (int64_t b = budgets.begin; b < budgets.end; ++b) {
+      const auto row = results.row("stream_error", {p, b});
+      for (int64_t t = steps.begin; t < steps.end; ++t) {
+        if (!(row[static_cast<size_t>(t)] > most)) continue;  // so for NaN
+        most = row[static_cast<size_t>(t)];
+        found = {p, b, fixed.layer, t};
+      }
+    }
   }
-  const auto range = [&](const char* dimension, int64_t chosen) {
-    return chosen >= 0 ? Range{chosen, chosen + 1} : Range{0, results.size(dimension)};
-  };
-  const Range policies = range("policy", fixed.policy);
-  const Range budgets = range("budget", fixed.budget);
-  const Range layers = range("layer", fixed.layer);
-  const Range steps = range("step", fixed.step);
+  return found;
+}
+
+/// The cell with the least retained importance; all -1 where none is defined.
+ExplainedCell least_retained(const Dataset& results, const ExplainedCell& fixed) {
+  const Range policies = range_of(results, "policy", fixed.policy);
+  const Range budgets = range_of(results, "budget", fixed.budget);
+  const Range layers = range_of(results, "layer", fixed.layer);
+  const Range steps = range_of(results, "step", fixed.step);
   ExplainedCell worst{-1, -1, -1, -1};
   double least = std::numeric_limits<double>::infinity();
   for (int64_t p = policies.begin; p < policies.end; ++p) {
@@ -160,6 +177,19 @@ ExplainedCell worst_cell(const Dataset& results, const std::string& path,
       }
     }
   }
+  return worst;
+}
+
+}  // namespace
+
+ExplainedCell worst_cell(const Dataset& results, const std::string& path,
+                         const ExplainedCell& fixed) {
+  if (!results.has("kept_mask")) {
+    bad_data({.what = "the results do not say what became of each entry",
+              .where = path,
+              .hint = "kvsim replay --save-keep writes it"});
+  }
+  const ExplainedCell worst = least_retained(results, largest_stream_error(results, fixed));
   if (worst.policy < 0) {
     bad_data({.what = "no retained importance is defined there", .where = path});
   }

@@ -17,8 +17,10 @@ struct ExplainedCell {
   int64_t step = 0;
 };
 
-/// The cell with the least retained importance; an index >= 0 in `fixed` is kept as it is. NaN
-/// cells do not count; none defined is bad data, and so is a file without `kept_mask`.
+/// Policy, budget and step of the largest stream error, as `replay` names them, and there the layer
+/// with the least retained importance. Where no stream error is defined, retained importance
+/// chooses all. An index >= 0 in `fixed` is kept as it is. NaN cells do not count; none defined is
+/// bad data, and so is a file without `kept_mask`.
 ExplainedCell worst_cell(const Dataset& results, const std::string& path,
                          const ExplainedCell& fixed);
 

@@ -75,14 +75,32 @@ std::vector<double> naive_importance(const LayerTrace& trace, int head, size_t q
 
 }  // namespace
 
-TEST_CASE("explain finds the worst cell and adds up to its retained importance", "[cli]") {
+TEST_CASE("explain takes the step of the largest stream error, there the layer that kept least",
+          "[cli]") {
   const Fixture fixture;
   const json found = fixture.explain();
   const Dataset results = read_results(fixture.results);
-  const auto& worst = std::get<std::vector<double>>(results.at("retained_importance_min").values);
+  const auto& steps = std::get<std::vector<int64_t>>(results.at("step").values);
+  const auto& errors = std::get<std::vector<double>>(results.at("stream_error").values);
+  const auto most = std::max_element(errors.begin(), errors.end()) - errors.begin();
+  const auto count = static_cast<int64_t>(steps.size());
+  const int64_t step = most % count;
+  const int64_t budget = most / count % results.size("budget");
+  const int64_t policy = most / count / results.size("budget");
+  const auto named = [&](const char* variable, int64_t index) {
+    return std::get<std::vector<std::string>>(
+        results.at(variable).values)[static_cast<size_t>(index)];
+  };
+  CHECK(found["policy"] == named("policy", policy));
+  CHECK(found["budget"] == named("budget_label", budget));
+  CHECK(found["step"] == steps[static_cast<size_t>(step)]);
+  double least = 1;
+  for (int64_t layer = 0; layer < results.size("layer"); ++layer)
+    least = std::min(least, results.row("retained_importance",
+                                        {policy, budget, layer})[static_cast<size_t>(step)]);
   // Sums of float32 products in another order.
-  CHECK(found["retained_importance"].get<double>() ==
-        Approx(*std::min_element(worst.begin(), worst.end())).margin(1e-5));
+  CHECK(found["retained_importance"].get<double>() == Approx(least).margin(1e-5));
+  CHECK_THAT(run_kvsim("explain " + fixture.results).out, Catch::Contains("sorted by lost"));
   double importance = 0;
   double lost = 0;
   for (const json& token : found["prompt"]) {

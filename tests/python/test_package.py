@@ -136,7 +136,10 @@ class Replay(WithFolder):
     def test_explain_finds_its_trace_and_the_worst_step(self):
         found = self.results.kvsim.explain(policy="snapkv", top=5)
         self.assertEqual(len(found.lost), 5)
-        worst = self.results.retained_importance.sel(policy="snapkv").min()
+        # The budget and the step of the largest stream error, in its worst layer.
+        at = self.results.stream_error.sel(policy="snapkv").argmax(...)
+        self.assertEqual(found.step, int(self.results.step[at["step"]]))
+        worst = self.results.retained_importance.sel(policy="snapkv").isel(at).min()
         self.assertAlmostEqual(found.retained_importance, float(worst), places=4)
         self.assertIn("text", found.lost.columns)
         self.assertTrue(len(found.plot()) > 0)
