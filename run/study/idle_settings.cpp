@@ -20,9 +20,9 @@ std::string budgets_where(const Dataset& results, const std::function<bool(int64
   return text;
 }
 
-/// The full cache's bytes are those of the compressed one.
+/// Every entry is there.
 bool keeps_all(const Dataset& results, int64_t policy, int64_t budget) {
-  return results.has("compression") && results.row("compression", {policy, budget})[0] == 1.0;
+  return results.has("realised_ratio") && results.row("realised_ratio", {policy, budget})[0] == 1.0;
 }
 
 bool rounds_nothing(const Dataset& results, int64_t policy, int64_t budget) {

@@ -68,7 +68,7 @@ TEST_CASE("long names keep what tells them apart", "[verdict]") {
                                           "h2o,quantize=per-token,quant_bits=4"};
   CHECK(distinct_names(names, 20) == std::vector<std::string>{"snapkv", "snapkv,..,quant_bits=2",
                                                               "snapkv,..,quant_bits=4",
-                                                              "h2o,quantize=per..."});
+                                                              "h2o,quantize=per-..."});
   CHECK(distinct_names(names, 80) == names);
 }
 

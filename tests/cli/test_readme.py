@@ -23,6 +23,11 @@ def blocks():
     return [(m.group(2), m.group(3)) for m in BLOCK.finditer(text) if not m.group(1)]
 
 
+PRINTED = re.compile(r"```sh\n([^`]*?)```[^`]*?<!-- printed by the command above -->\n"
+                     r"```\n(.*?)```", re.S)   # the block of commands next before it
+NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]\w)")
+
+
 def run(command, **kwargs):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, **kwargs)
 
@@ -38,6 +43,20 @@ class Readme(unittest.TestCase):
             done = run(["bash", "-euo", "pipefail", "-c", text] if kind == "sh" else
                        [python, "-c", text])
             self.assertEqual(done.returncode, 0, f"{text}\n{done.stdout}\n{done.stderr}")
+
+    def test_printed_tables_are_what_the_commands_print(self):
+        text = (ROOT / "README.md").read_text()
+        found = PRINTED.findall(re.sub(r"(?<!`)`[^`\n]+`(?!`)", "", text))
+        self.assertEqual(len(found), text.count("<!-- printed by the command above -->"))
+        self.assertGreater(len(found), 0)
+        for command, printed in found:
+            done = run(["bash", "-euo", "pipefail", "-c", command])
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(NUMBER.sub("#", done.stdout), NUMBER.sub("#", printed))
+            # Other processors round otherwise, in the last digit.
+            for ours, theirs in zip(NUMBER.findall(done.stdout), NUMBER.findall(printed),
+                                    strict=True):
+                self.assertAlmostEqual(float(ours), float(theirs), delta=0.02 * float(ours) + 2e-3)
 
     def test_policy_table_is_what_the_program_prints(self):
         text = (ROOT / "README.md").read_text()
