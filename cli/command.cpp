@@ -216,10 +216,12 @@ int dispatch(const std::vector<std::string>& words) {
                .hint = near.empty() ? "kvsim --help lists the commands" : near});
 }
 
+constexpr const char* kNotWritten = "standard output: cannot be written";
+
 /// Results that could not be written are no success.
 int flushed(int code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.flush()) return code;
-  print_error("standard output: cannot be written");
+  print_error(kNotWritten);
   return code == kDone ? kFailed : code;
 }
 
@@ -252,7 +254,7 @@ int run_command_line(int argc, const char* const* argv) {
   } catch (const std::bad_alloc&) {
     print_error("out of memory");
   } catch (const std::exception& error) {
-    print_error(error.what());
+    print_error(std::ferror(stdout) != 0 ? kNotWritten : error.what());
   }
   return kFailed;
 }

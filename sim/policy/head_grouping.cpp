@@ -6,7 +6,7 @@ namespace kvsim {
 
 HeadGrouping::HeadGrouping(const LayerWork& work, const Settings& settings)
     : group_(chosen<Group>(settings)),
-      of_groups_(chosen<Indicator>(settings).axes() == Axes::group_row),
+      of_groups_(!has_query_heads(chosen<Indicator>(settings).axes())),
       combines_(!of_groups_ && group_.span() != GroupSpan::head),
       whole_layer_(combines_ && group_.span() == GroupSpan::layer),
       of_query_heads_(per_query_head(settings)), heads_(work.group_size()),

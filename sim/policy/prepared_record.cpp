@@ -78,6 +78,7 @@ PreparedRecord Preparation::prepare(const Record& record) {
     if (b.keeps_all) continue;
     ScorePlan plan = plan_of(p, b.window);
     plan.free_slots = slots_of_window[b.window];
+    if (p.stage<Indicator>().follows_budget(p.settings)) plan.dropped = b.dropped;
     b.variant = static_cast<size_t>(std::ranges::find(plan.free_slots, free_slots(b)) -
                                     plan.free_slots.begin());
     b.plan = share_plan(std::move(plan));
@@ -92,6 +93,8 @@ PreparedBudget Preparation::prepare(const PreparedRecord& record, const Budget& 
   b.window = record.stage<Queries>().window(record.settings, b.entries, n);
   b.keeps_all = b.entries >= n || record.stage<Allocate>().keeps_everything();
   b.is_count = !budget.is_ratio;
+  b.dropped = budget.is_ratio ? budget.amount.one_minus().value()
+                              : 1 - static_cast<double>(b.entries) / static_cast<double>(n);
   const int64_t others = n - b.window;
   b.mass_cap = (budget.is_ratio ? budget.amount.floor_times(others) : others * b.entries / n) -
                b.window;

@@ -20,6 +20,7 @@ struct PreparedBudget {
   size_t plan = 0;         ///< its ScorePlan
   size_t variant = 0;      ///< of the plan's free_slots
   bool is_count = false;   ///< typed as a count, not as a ratio
+  double dropped = 0;      ///< 1 - rho
   int64_t mass_cap = 0;    ///< see Stage1Request
   double kvpress_kept = 0;
   Table<int64_t> across;  ///< [layers][owners] budgets of kinds that work across layers

@@ -23,6 +23,8 @@ namespace {
 #define REHEARSAL                                                              \
   "queries=spread,indicator=rehearsal,aggregate=power-mean,power=2,group=max," \
   "prior=mean-share,prior_share=0.25,weight=projected-l2,allocate=joint,"
+#define EXPECTED "queries=all,indicator=expected-attention,weight=value-l2,sinks=4,"
+#define COMPACTOR "queries=all,indicator=compactor,sinks=8,recent=4,"
 #define REREAD "queries=probe,indicator=reread,aggregate=max,group=max,sinks=4,"
 #define FUTURE "queries=future,"
 // The selection of PyramidInfer, on which KeepKV merges.
@@ -120,9 +122,35 @@ const std::vector<Preset> kPresets = {
      "what the prompt would look at if it were read once more behind itself", "kvsim"},
     {"rehearsal", "recent", REHEARSAL "recent=0.05,first_layer_recent=0.3,joint_depth=1.5",
      "more of the newest entries, most in the first layer", "kvsim"},
+    {"expected-attention", "", EXPECTED, "attention that normally distributed later queries pay",
+     "Expected Attention"},
+    {"expected-attention", "kvpress", EXPECTED "rounding=kvpress",
+     "attention that normally distributed later queries pay", "kvpress ExpectedAttentionPress"},
+    {"expected-attention", "ada", EXPECTED "weight_epsilon=0.01,allocate=ada",
+     "the heads of a layer compete", "kvpress AdaKVPress(ExpectedAttentionPress)"},
+    {"expected-attention", "joint", EXPECTED "allocate=joint",
+     "all heads of all layers compete for one budget", "kvsim"},
+    {"triattention", "", "queries=all,indicator=trigonometric,group=max",
+     "logits of the mean query at distances ahead", "TriAttention"},
+    {"attention-matching", "",
+     "queries=all,indicator=unmasked-attention,aggregate=power-mean,power=2,"
+     "group=root-mean-square,allocate=joint",
+     "keys by root mean square of attention, all layers in competition", "Attention Matching"},
+    {"compactor", "", COMPACTOR, "leverage of keys and attention without a mask", "Compactor"},
+    {"compactor", "kvpress", COMPACTOR "rounding=kvpress",
+     "leverage of keys and attention without a mask", "kvpress CompactorPress"},
+    {"lava", "", "smooth=max,kernel=7,group=max,weight=value-l1-max,allocate=lava",
+     "layers by entropy of the scores, heads by attention times the largest value", "LAVa"},
+    {"caote", "", "indicator=value-change-mean,smooth=avg",
+     "error of the head's output when one entry goes, on SnapKV", "CAOTE"},
+    {"caote", "tova", "window=1,indicator=value-change-mean,group=layer-mean", "the same on TOVA",
+     "CAOTE"},
+    {"cur", "", KEYS_ONLY "indicator=cur,sinks=4", "key and value norms within a block", "CurDKV"},
+    {"cur", "kvpress", KEYS_ONLY "indicator=cur,sinks=4,rounding=kvpress",
+     "key and value norms within a block", "kvpress CURPress"},
     {"rehearsal", "reread",
      "queries=spread,indicator=rehearsal,rehearsal_norm=projected,aggregate=power-mean,power=1.5,"
-     "join=power-mean,group=mean-square,prior=mean-share,prior_share=0.06,allocate=joint,"
+     "join=power-mean,group=root-mean-square,prior=mean-share,prior_share=0.06,allocate=joint,"
      "joint_stream=1,recent=0.05,first_layer_recent=0.3",
      "moved queries of the prompt and of a real second reading, by what entries add to the stream",
      "kvsim"},
@@ -185,6 +213,8 @@ const std::vector<Preset> kPresets = {
 #undef PYRAMID_WINDOW
 #undef CAM
 #undef D2O
+#undef EXPECTED
+#undef COMPACTOR
 
 }  // namespace
 

@@ -76,14 +76,16 @@ void check_scoring(const Complaints& complaints, const Settings& settings) {
   const auto& group = chosen<Group>(settings);
   const std::string name = "indicator=" + settings.text("indicator");
   const ScoringSteps steps(settings);
-  const bool rows = indicator.axes() != Axes::entry;
+  const bool rows = has_rows(indicator.axes()), observes = indicator.axes() != Axes::entry;
   const bool of_query_heads = per_query_head(settings);
-  complaints.require(!rows || chosen<Queries>(settings).observes(),
+  complaints.require(!observes || chosen<Queries>(settings).observes(),
                      name + " needs observing queries", observing_queries());
   complaints.require(!indicator.aggregates_first() || steps.starts_with(ScoringStep::aggregate),
                      name + " aggregates first", "order=asg or ags");
   complaints.require(!indicator.moves_queries() || !chosen<Queries>(settings).looks_ahead(),
                      name + " takes the prompt's queries for later ones", observing_queries());
+  complaints.require(rows || !observes || !chosen<Queries>(settings).looks_ahead(),
+                     name + " looks at the prompt", observing_queries());
   const bool probed = chosen<Queries>(settings).of_probe() || chosen<Join>(settings).joins();
   complaints.require(!rows || !probed || indicator.takes_probes(),
                      name + " does not take the queries of a probe",
@@ -108,9 +110,9 @@ void check_scoring(const Complaints& complaints, const Settings& settings) {
   complaints.require(!of_query_heads || group.span() == GroupSpan::head,
                      "granularity=query has no groups", "group=none");
   complaints.require(
-      of_query_heads || indicator.axes() != Axes::head_row || group.span() != GroupSpan::head,
+      of_query_heads || !has_query_heads(indicator.axes()) || group.span() != GroupSpan::head,
       "group=none leaves one score per query head", "granularity=query");
-  complaints.require(!of_query_heads || indicator.axes() != Axes::group_row,
+  complaints.require(!of_query_heads || !observes || has_query_heads(indicator.axes()),
                      name + " scores KV heads", "granularity=kv");
 }
 
@@ -182,7 +184,7 @@ void check_decode(const Complaints& complaints, const Settings& settings) {
       indicator.scores_slots(), "indicator=" + settings.text("indicator") + with,
       kinds_that<Indicator>([](const Indicator& kind) { return kind.scores_slots(); }));
   complaints.require(
-      indicator.axes() == Axes::entry || chosen<Aggregate>(settings).follows_slots(),
+      !has_rows(indicator.axes()) || chosen<Aggregate>(settings).follows_slots(),
       "aggregate=" + settings.text("aggregate") + with,
       kinds_that<Aggregate>([](const Aggregate& kind) { return kind.follows_slots(); }));
   complaints.require(!chosen<Queries>(settings).looks_ahead(), "an oracle" + with,

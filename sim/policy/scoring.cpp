@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 #include <map>
@@ -10,6 +11,7 @@
 
 #include "sim/core/error.hpp"
 #include "sim/core/parallel.hpp"
+#include "sim/policy/head_grouping.hpp"
 #include "sim/policy/segment_scorer.hpp"
 #include "sim/policy/statistics_consumers.hpp"
 #include "sim/stages/allocate/allocate.hpp"
@@ -47,13 +49,59 @@ struct PlanAtWork {
   }
 };
 
+void smooth_rows(const Smooth& smooth, const Settings& settings, Table<double>& rows) {
+  for (int64_t r = 0; r < rows.rows(); ++r) {
+    const std::vector<double> before(rows.row(r).begin(), rows.row(r).end());
+    smooth.apply(settings, PositionDrift(0), before, rows.row(r));
+  }
+}
+
+/// Rows of query heads -> rows of what owns them; one for the whole layer where it is one unit.
+Table<double> group_rows(const HeadGrouping& heads, const LayerWork& work,
+                         const Table<double>& rows) {
+  Table<double> grouped(heads.whole_layer() ? 1 : work.kv_heads(), rows.columns());
+  for (int h = 0; h < work.query_heads(); ++h) {
+    const int kv_head = h / work.group_size();
+    heads.add(kv_head, h % work.group_size(), rows.row(h),
+              grouped.row(heads.whole_layer() ? 0 : kv_head));
+  }
+  return grouped;
+}
+
+/// What an indicator makes of all observing queries at once; smoothed and grouped: [owners][n].
+Table<double> score_observed(const EntryRequest& request, const PlanAtWork& scoring) {
+  const auto& smooth = scoring.stage<Smooth>();
+  const HeadGrouping heads(request.work, scoring.settings());
+  Table<double> scores(request.owners(), request.work.entries());
+  for (const Segment& segment : scoring.plan->segments) {
+    if (segment.positions.empty() || segment.candidates.size() == 0) continue;
+    Table<double> rows = scoring.stage<Indicator>().observed(request, segment);
+    for (const ScoringStep step : scoring.plan->steps.all()) {
+      if (step == ScoringStep::smooth && !smooth.changes_nothing())
+        smooth_rows(smooth, scoring.settings(), rows);
+      if (step == ScoringStep::group && heads.combines())
+        rows = group_rows(heads, request.work, rows);
+    }
+    const int64_t sharing = scores.rows() / rows.rows();
+    for (int64_t owner = 0; owner < scores.rows(); ++owner)
+      std::ranges::copy(rows.row(owner / sharing),
+                        scores.row(owner).begin() + segment.candidates.begin);
+  }
+  return scores;
+}
+
 void score_entries(LayerWork& work, const SideFiles& files, uint64_t seed, PlanAtWork& scoring) {
   const auto& smooth = scoring.stage<Smooth>();
   const EntryRequest request{.work = work,
                              .settings = scoring.settings(),
                              .files = files,
                              .seed = seed,
+                             .dropped = scoring.plan->dropped,
                              .per_query_head = scoring.of_query_heads()};
+  if (scores_queries(scoring.settings())) {
+    scoring.grouped->assign(1, score_observed(request, scoring));
+    return;
+  }
   Table<double> scores = scoring.stage<Indicator>().entries(request);
   for (const Segment& segment : scoring.plan->segments) {
     if (smooth.changes_nothing()) break;
@@ -129,7 +177,9 @@ void check_finite(const Table<double>& scores, int layer, const ScorePlan& plan)
 /// What scores are multiplied with: w over the sum that `normalize` names. The quotient is taken
 /// first, so that w over itself is 1 and scores that a prior made equal stay equal.
 Table<double> factors(LayerWork& work, const PlanAtWork& scoring) {
-  const Table<double> weights = scoring.stage<Weight>().weights(work, scoring.of_query_heads());
+  const auto& weight = scoring.stage<Weight>();
+  Table<double> weights = weight.weights(work, scoring.of_query_heads());
+  for (const Segment& segment : scoring.plan->segments) weight.settle(segment.candidates, weights);
   Table<double> shares = weights;
   for (const Segment& segment : scoring.plan->segments)
     scoring.stage<Normalize>().apply(weights, segment.candidates, shares);
@@ -258,6 +308,7 @@ std::string ScorePlan::key_of(const Settings& read) const {
     for (const int64_t token : s.probe_tokens) text += fmt::format("{},", token);
   }
   for (const int64_t slots : free_slots) text += fmt::format("|{}", slots);
+  text += fmt::format("|{}", dropped);
   return text;
 }
 

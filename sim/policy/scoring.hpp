@@ -27,6 +27,7 @@ struct ScorePlan {
   /// K = max(B - m, 0) of each variant, for smoothing that follows the drift of the K best; one
   /// variant for every other record.
   std::vector<int64_t> free_slots = {0};
+  double dropped = 0;              ///< 1 - rho, where the indicator follows the budget
   bool wants_unweighted = false;   ///< scores before `weight`, too
   bool wants_mass = false;         ///< attention of owners, and on the window
   bool wants_deviation = false;    ///< over the queries

@@ -149,7 +149,7 @@ void SegmentScorer::start(const AttentionBlock& block, int64_t first_row) {
 }
 
 int64_t SegmentScorer::visible(int64_t position) const {
-  if (indicator_.moves_queries()) return segment().candidates.size();  // from behind the prompt
+  if (indicator_.sees_all()) return segment().candidates.size();  // from behind the prompt
   return std::clamp<int64_t>(position + 1 - segment().candidates.begin, 0,
                              segment().candidates.size());
 }

@@ -60,7 +60,7 @@ DeviationConsumer::DeviationConsumer(LayerWork& work, const Settings& settings,
       indicator_(chosen<Indicator>(settings)), heads_(work, settings),
       rows_(indicator_.rows(work, settings, segment)), deviation_(deviation),
       seen_(static_cast<size_t>(segment.candidates.size()), 0.0) {
-  if (indicator_.moves_queries()) {  // behind the prompt, where they see all of it
+  if (indicator_.sees_all()) {  // behind the prompt, where they see all of it
     seen_.assign(seen_.size(), static_cast<double>(segment.own_rows()));
     return;
   }

@@ -4,7 +4,7 @@
 /// Parameters that no single stage owns (policies.md 2).
 namespace kvsim {
 namespace keys {
-extern const Declare granularity, rounding, tie, skip_layers, positions, order, sinks,
+extern const Declare granularity, rounding, tie, skip_layers, positions, order, sinks, recent,
     allocate_score;
 }
 

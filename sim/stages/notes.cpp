@@ -18,7 +18,7 @@ std::vector<std::unique_ptr<const Note>>& note_table() {
 constexpr int kAfterKeys = 10000;
 
 /// Where it stands: the place of its key or stage, presets after all of them.
-int place_of(const Note& note) {
+double place_of(const Note& note) {
   const Parameter* key = find_parameter(note.of.substr(0, note.of.find('=')));
   return key != nullptr ? key->place : kAfterKeys;
 }

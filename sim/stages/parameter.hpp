@@ -20,7 +20,7 @@ struct KindCondition {
 /// parses records, checks ranges, prints `kvsim policies` and is recorded in the results.
 struct Parameter {
   std::string key;
-  int place = 0;  ///< order in canonical records: section * 100 + position
+  double place = 0;  ///< order in canonical records: section * 100 + position
   ValueType type = ValueType::text;
   std::string fallback;  ///< default value
   std::string meaning;   ///< one line

@@ -126,8 +126,8 @@ std::set<std::string> anchors_of(const fs::path& path) {
 
 /// "5.4" of a parameter's place 541, "7" of 701.
 std::string section_of(const Parameter& p) {
-  const int chapter = p.place / 100;
-  return chapter == 5 ? fmt::format("5.{}", p.place / 10 % 10) : std::to_string(chapter);
+  const int place = static_cast<int>(p.place), chapter = place / 100;
+  return chapter == 5 ? fmt::format("5.{}", place / 10 % 10) : std::to_string(chapter);
 }
 
 /// The tests hold the example of CONTRIBUTING.md, too.

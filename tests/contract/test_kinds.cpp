@@ -116,7 +116,7 @@ TEST_CASE("a kind that sees the budget and says nothing does not let budgets nes
 
 TEST_CASE("two keys cannot stand at the same place of canonical records", "[kinds]") {
   const size_t before = parameters().size();
-  const int taken = find_parameter("power")->place;
+  const double taken = find_parameter("power")->place;
   CHECK_THROWS_WITH(
       (Declare{{.key = "example_second", .place = taken, .fallback = "1", .meaning = "a test"}}),
       Catch::Contains("power and example_second have the same .place"));

@@ -12,7 +12,10 @@ from importlib.metadata import version
 
 import torch
 from kvpress.presses.adakv_press import AdaKVPress
+from kvpress.presses.compactor_press import CompactorPress
 from kvpress.presses.criticalkv_press import CriticalAdaKVPress, CriticalKVPress
+from kvpress.presses.cur_press import CURPress
+from kvpress.presses.expected_attention_press import ExpectedAttentionPress
 from kvpress.presses.keydiff_press import KeyDiffPress
 from kvpress.presses.knorm_press import KnormPress
 from kvpress.presses.lagkv_press import LagKVPress
@@ -106,6 +109,54 @@ def critical_ada(**settings):
     return run
 
 
+def expected(**settings):
+    """The press projects hidden states to queries without rotation: it is given those."""
+    def run(layer, ratio):
+        press = ExpectedAttentionPress(compression_ratio=ratio, **settings)
+        scores = expected_scores(press, layer)
+        return *uniform_heads(press, layer, scores), scores
+    return run
+
+
+def expected_scores(press, layer):
+    layer.module.rotary_emb = layer.rotary
+    plain = layer.unrotated(layer.q.double())[0].transpose(0, 1).reshape(1, layer.n, -1)
+    return press.score(layer.module, plain, layer.k.double(), layer.v.double(), None, {})
+
+
+def compactor(**settings):
+    """Without the sketch: what would be random directions are the keys' own."""
+    def run(layer, ratio):
+        press = CompactorPress(compression_ratio=ratio, sketch_dimension=layer.head_dim, **settings)
+        size = layer.heads * layer.head_dim
+        layer.module.q_proj = lambda hidden: hidden[..., :size]
+        layer.module.k_proj = lambda hidden: hidden[..., size:]
+        plain = [layer.unrotated(x.double())[0].transpose(0, 1).reshape(1, layer.n, -1)
+                 for x in (layer.q, layer.k)]
+        embedding = layer.rotary(layer.k.double(), torch.arange(layer.n)[None])
+        drawn = torch.randn
+        torch.randn = lambda *_, **options: torch.eye(
+            layer.head_dim, dtype=options["dtype"]) * layer.head_dim ** 0.5
+        try:
+            scores = press.score(layer.module, torch.cat(plain, -1), layer.k.double(),
+                                 layer.v.double(), None, {"position_embeddings": embedding})
+        finally:
+            torch.randn = drawn
+            layer.module.q_proj = lambda hidden: hidden
+        return *uniform_heads(press, layer, scores), scores
+    return run
+
+
+def expected_ada(**settings):
+    def run(layer, ratio):
+        press = AdaKVPress(ExpectedAttentionPress(compression_ratio=ratio, **settings))
+        seen = expected_scores(press.press, layer)
+        press.press.score = lambda *_: seen.clone()   # the press marks entries in place
+        kept = masked_heads(press, layer)
+        return kept, near_in_layer(seen, kept), seen
+    return run
+
+
 # form, record of kvsim, how to run it, whether scores are the same at every budget
 FORMS = [
     ("StreamingLLMPress()", "streaming:kvpress", plain(StreamingLLMPress), False),
@@ -132,6 +183,21 @@ FORMS = [
      critical_ada(window_size=32), False),
     ("KeyDiffPress()", "keydiff,rounding=kvpress", plain(KeyDiffPress), True),
     ("LagKVPress()", "lagkv,rounding=kvpress", plain(LagKVPress), True),
+    ("ExpectedAttentionPress()", "expected-attention:kvpress", expected(), True),
+    ("ExpectedAttentionPress(n_future_positions=64, n_sink=0, epsilon=0.01)",
+     "expected-attention:kvpress,expected_steps=64,sinks=0,weight_epsilon=0.01",
+     expected(n_future_positions=64, n_sink=0, epsilon=0.01), True),
+    ("ExpectedAttentionPress(use_covariance=False, use_vnorm=False)",
+     "expected-attention:kvpress,expected_variance=no,weight=none",
+     expected(use_covariance=False, use_vnorm=False), True),
+    ("AdaKVPress(ExpectedAttentionPress(epsilon=0.01))", "expected-attention:ada,rounding=kvpress",
+     expected_ada(epsilon=0.01), False),
+    ("CompactorPress(sketch_dimension=head_dim), directions its own",
+     "compactor:kvpress,compactor_sketch=0", compactor(), False),
+    ("CompactorPress(chunk_size=64, blending=0.35), directions its own",
+     "compactor:kvpress,compactor_sketch=0,compactor_chunk=64,compactor_blend=0.35",
+     compactor(chunk_size=64, blending=0.35), True),
+    ("CURPress()", "cur:kvpress", plain(CURPress), True),
     ("LagKVPress(lag_size=32)", "lagkv,rounding=kvpress,lag_block=32",
      plain(lambda **x: LagKVPress(lag_size=32, **x)), True),
 ]

@@ -18,6 +18,18 @@ BUDGETS = ["0.1", "0.3", "0.5", "0.75"]
 LAYERS = [0, 15, 29]
 
 
+class Rotary:
+    """The rotary embedding of the trace's model, as modules of transformers hand it out."""
+
+    def __init__(self, file):
+        self.inv_freq = torch.from_numpy(file["rope/inv_freq"][...].astype(np.float64))
+
+    def __call__(self, like, position_ids):
+        angles = position_ids[..., None].double() * self.inv_freq
+        angles = torch.cat((angles, angles), dim=-1)
+        return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
+
+
 class Layer:
     """One layer of the trace, cut at the end of the prompt: torch float32, batch axis in front."""
 
@@ -34,9 +46,17 @@ class Layer:
         self.groups = self.heads // self.kv_heads
         self.attention = self._causal_attention(float(file.attrs["attention_scale"]))
         self.module = self._module(place, int(file.attrs["num_layers"]))
+        self.rotary = Rotary(file) if "rope/inv_freq" in file else None
         # post-RoPE queries pass through an identity projection and a rotation by zero degrees
         self.hidden = self.q[0].transpose(0, 1).reshape(1, n, -1)
         self.no_rotation = (torch.ones(1, n, self.head_dim), torch.zeros(1, n, self.head_dim))
+
+    def unrotated(self, tensor):
+        """Queries or keys [1, heads, n, size] as they were before their rotation."""
+        cos, sin = self.rotary(tensor, torch.arange(self.n)[None])
+        half = tensor.shape[-1] // 2
+        swapped = torch.cat((tensor[..., half:], -tensor[..., :half]), dim=-1)
+        return tensor * cos + swapped * sin
 
     def _causal_attention(self, scale):
         """Softmax over visible keys in double precision, handed on in single precision."""

@@ -36,13 +36,15 @@ PAIRS = [
     (kvpress.SnapKVPress(), "snapkv:kvpress"),
     (kvpress.SnapKVPress(window_size=16, kernel_size=7), "snapkv:kvpress,window=16,kernel=7"),
     (kvpress.TOVAPress(), "tova:kvpress"),
+    (kvpress.CURPress(), "cur:kvpress"),
+    (kvpress.ExpectedAttentionPress(), "expected-attention:kvpress"),
     (kvpress.ObservedAttentionPress(), "h2o:kvpress"),
     (kvpress.StreamingLLMPress(compression_ratio=RATIO), "streaming:kvpress"),
     (kvpress.CriticalKVPress(kvpress.SnapKVPress(compression_ratio=RATIO)), "criticalkv:kvpress"),
 ]
 # Presses without a preset that score from what a trace holds.
-OTHERS = [kvpress.CapPress, kvpress.CompactorPress, kvpress.CURPress,
-          kvpress.ExpectedAttentionPress, kvpress.LeverageScorePress, kvpress.NonCausalAttnPress,
+OTHERS = [kvpress.CapPress, kvpress.CompactorPress,
+          kvpress.LeverageScorePress, kvpress.NonCausalAttnPress,
           kvpress.PyramidKVPress, kvpress.RandomPress]
 # They look at what no trace holds: weights of their own, filters or statistics from the network.
 LACKING = [kvpress.ExpectedAttentionStatsPress, kvpress.KVzapPress, kvpress.QFilterPress,

@@ -83,10 +83,10 @@ const References<GroupReference> groups{
     {"mean", {mean_of}},
     {"sum", {total}},
     {"max", {largest_of}},
-    {"mean-square", {[](const Row& row) {
-       double sum = 0;
-       for (const double x : row) sum += x * x / static_cast<double>(row.size());
-       return std::sqrt(sum);
+    {"root-mean-square", {[](const Row& heads) {
+       double squares = 0;
+       for (const double x : heads) squares += x * x / static_cast<double>(heads.size());
+       return std::sqrt(squares);
      }}},
     {"layer-mean", {.of = mean_of, .whole_layer = true}},
 };
@@ -109,9 +109,15 @@ const References<WeightReference> weights{
     {"none", {}},
     {"value-l1", {norm<false, true>}},
     {"value-l2", {norm<false, false>}},
+    {"value-l1-max",
+     {.of = norm<false, true>,
+      .settle =
+          [](Row& w) {
+  if (!w.empty()) w.assign(w.size(), *std::max_element(w.begin(), w.end()));
+      }}},
     {"projected-l1", {norm<true, true>}},
     {"projected-l2", {norm<true, false>}},
-};
+    };
 
 const References<NormalizeReference> divisors{
     {"none", {[](double, double, double) { return 1.0; }}},

@@ -117,6 +117,35 @@ double rehearsed(PartFacts& at, int h, size_t j, size_t c) {
              : a * at.layer.value_norm(h, at.entry(c), true, false);
 }
 
+/// Attention of the query, where it stands, on the whole prompt.
+double unmasked(PartFacts& at, int h, size_t j, size_t c) {
+  const int64_t query = at.query(j);
+  if (at.c.rescored() && !at.c.settings.is("queries", "future") && !at.part.range.contains(query))
+    return 0;
+  Row& known = at.rows_of_the_kind[{h, query}];
+  if (known.empty()) {
+    known = at.layer.moved_logits(h, query, query);
+    known.resize(static_cast<size_t>(at.c.n()));
+    known = reference::attention(at.layer.layer(), h, known).weight;
+  }
+  return known[static_cast<size_t>(at.entry(c))];
+}
+
+/// value-change-mean: from the aggregated attention of one head.
+void value_change(PartFacts& at, int h, Row& a) {
+  const LayerTrace& layer = at.layer.layer();
+  double sum = 0;
+  for (const double x : a) sum += x;
+  Row mean(static_cast<size_t>(layer.value_dim()), 0.0);
+  for (size_t c = 0; c < a.size(); ++c) {
+    a[c] = sum > 0 ? a[c] / sum : 0;
+    const Row v = value(layer, h, at.entry(c));
+    for (size_t k = 0; k < v.size(); ++k) mean[k] += a[c] * v[k];
+  }
+  for (size_t c = 0; c < a.size(); ++c)
+    a[c] = a[c] < 1 ? a[c] / (1 - a[c]) * l2(minus(mean, value(layer, h, at.entry(c)))) : INFINITY;
+}
+
 const References<IndicatorReference> of_rows{
     {"attention", {.element = attention_of}},
     {"importance", {.element = importance}},
@@ -128,6 +157,8 @@ const References<IndicatorReference> of_rows{
     {"output-change-joint", {.element = joint_change, .per_kv_head = true}},
     {"output-change-mean", {.element = attention_of, .finish_aggregated = mean_change}},
     {"rehearsal", {.element = rehearsed, .from_behind = true}},
+    {"unmasked-attention", {.element = unmasked, .from_behind = true}},
+    {"value-change-mean", {.element = attention_of, .finish_aggregated = value_change}},
 };
 
 }  // namespace

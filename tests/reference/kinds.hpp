@@ -27,8 +27,11 @@ struct QueriesReference {
 
 struct IndicatorReference {
   static constexpr const char* kStage = "indicator";
-  /// X[h][j][c], of KV heads where `per_kv_head`; null: the kind has no queries, but `entries`.
+  /// X[h][j][c], of KV heads where `per_kv_head`; null: the kind has `observed` or `entries`.
   std::function<double(PartFacts&, int h, size_t j, size_t c)> element = nullptr;
+  /// X[h][c] of all queries of the part at once, of KV heads where `per_kv_head`.
+  std::function<std::vector<Row>(const PolicyCase&, const LayerTrace&, const Part&)> observed =
+      nullptr;
   bool per_kv_head = false;
   bool from_behind = false;  ///< every query sees the whole prompt
   /// X[i] of one owner, for all n entries.
@@ -77,6 +80,7 @@ struct PriorReference {
 struct WeightReference {
   static constexpr const char* kStage = "weight";
   std::function<double(LayerFacts&, int h, int64_t i)> of;  ///< null: 1
+  std::function<void(Row&)> settle = nullptr;               ///< of one owner's candidates
 };
 
 struct NormalizeReference {

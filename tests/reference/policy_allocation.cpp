@@ -159,12 +159,13 @@ Budgets compete(const PolicyCase& c, const std::vector<Scores>& scores, int64_t 
   return budgets;
 }
 
-Budgets ada_interpolate(const PolicyCase& c, const std::vector<int>&,
-                        const std::vector<Scores>& scores, double& closest) {
+/// `shares`: c of every layer.
+Budgets interpolate(const PolicyCase& c, const std::vector<Scores>& scores,
+                    const std::vector<int64_t>& shares, double& closest) {
   const auto owners = static_cast<size_t>(c.owners());
-  const int64_t left = c.entries() - c.window();
   Budgets budgets;
   for (const Scores& layer : scores) {
+    const int64_t left = shares[budgets.size()];
     Budgets best(1, std::vector<int64_t>(owners, 0));
     std::vector<Entry> open;
     for (size_t o = 0; o < owners; ++o)
@@ -172,13 +173,39 @@ Budgets ada_interpolate(const PolicyCase& c, const std::vector<int>&,
     fill(std::move(open), c.owners() * left, best, closest);
     const Rational floor = Rational::parse(c.settings.text("ada_floor"));
     for (int64_t& b : best[0])
-      b = left <= 0 ? c.entries()
-                    : c.window() + ((Rational(1) - floor) * Rational(b) +
-                                    Rational((floor * Rational(left)).floor()))
-                                       .half_even();
+      b = c.entries() <= c.window() ? c.entries()
+                                    : c.window() + ((Rational(1) - floor) * Rational(b) +
+                                                    Rational((floor * Rational(left)).floor()))
+                                                       .half_even();
     budgets.push_back(best[0]);
   }
   return budgets;
+}
+
+Budgets ada_interpolate(const PolicyCase& c, const std::vector<int>&,
+                        const std::vector<Scores>& scores, double& closest) {
+  return interpolate(c, scores, std::vector<int64_t>(scores.size(), c.entries() - c.window()),
+                     closest);
+}
+
+/// Layers by the entropy of all their heads' scores.
+Budgets lava(const PolicyCase& c, const std::vector<int>&, const std::vector<Scores>& scores,
+             double& closest) {
+  const auto count = static_cast<int64_t>(scores.size());
+  const int64_t left = std::max<int64_t>(c.entries() - c.window(), 0);
+  Row entropies;
+  for (const Scores& layer : scores) {
+    Row positive;
+    for (size_t o = 0; o < static_cast<size_t>(c.owners()); ++o)
+      for (const Entry& entry : entries_of(c, layer, 0, o, {}))
+        if (entry.score > 0) positive.push_back(entry.score);
+    double sum = 0, entropy = 0;
+    for (const double s : positive) sum += s;
+    for (const double s : positive)
+      if (std::isfinite(sum)) entropy -= s / sum * std::log(s / sum);
+    entropies.push_back(std::max(entropy, 0.0));
+  }
+  return interpolate(c, scores, apportion(count * left, entropies, c.n() - c.window()), closest);
 }
 
 int64_t pyramid(const PolicyCase& c, int layer) {
@@ -404,6 +431,7 @@ const References<AllocateReference> allocations{
     {"ada", {ada}},
     {"joint", {joint}},
     {"ada-interpolate", {ada_interpolate}},
+    {"lava", {lava}},
     {"duo", {duo}},
     {"table", {from_table}},
     {"fastgen", {fastgen}},

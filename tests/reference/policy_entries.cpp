@@ -68,6 +68,27 @@ Row lag(const PolicyCase& c, const LayerTrace& layer, int owner) {
   return x;
 }
 
+/// Shares of |k|^2 and |v|^2 in their blocks, multiplied; brought to a sum of 1.
+Row cur(const PolicyCase& c, const LayerTrace& layer, int owner) {
+  const int64_t block = 16;
+  const int kv_head = c.kv_head(owner), head = kv_head * c.info->group_size();
+  const auto share = [&](int64_t i, const std::function<Row(int64_t)>& vector_of) {
+    double sum = 0;
+    for (int64_t x = i / block * block; x < std::min(c.n(), (i / block + 1) * block); ++x)
+      sum += l2(vector_of(x)) * l2(vector_of(x));
+    return sum > 0 ? l2(vector_of(i)) * l2(vector_of(i)) / sum : 0;
+  };
+  Row x;
+  double sum = 0;
+  for (int64_t i = 0; i < c.n(); ++i) {
+    x.push_back(share(i, [&](int64_t at) { return key(layer, kv_head, at); }) *
+                share(i, [&](int64_t at) { return value(layer, head, at); }));
+    sum += x.back();
+  }
+  for (double& score : x) score = sum > 0 ? score / sum : 0;
+  return x;
+}
+
 /// The same for every entry: `score` of its key.
 IndicatorReference of_keys(double (*score)(const Row& key)) {
   return {.entries = [score](const PolicyCase& c, const LayerTrace& layer, int owner) {
@@ -126,6 +147,7 @@ const References<IndicatorReference> of_entries{
     {"external", {.entries = external}},
     {"random", {.entries = drawn}},
     {"lag", {.entries = lag}},
+    {"cur", {.entries = cur}},
 };
 
 }  // namespace

@@ -40,6 +40,13 @@ class PartScorer {
 
 Rows PartScorer::indicator() {
   Rows rows;
+  if (indicator_.observed) {
+    Part part = at_.part;
+    std::erase_if(part.queries, [&](int64_t j) { return !part.range.contains(j); });
+    for (Row& row : indicator_.observed(c_, at_.layer.layer(), part))
+      rows.push_back({std::move(row)});
+    return rows;
+  }
   const int count = indicator_.per_kv_head ? c_.info->num_kv_heads : at_.layer.heads();
   for (int a = 0; a < count; ++a) {
     rows.emplace_back();
@@ -82,6 +89,7 @@ double PartScorer::aggregated(const std::vector<Row>& rows, size_t c) const {
 }
 
 void PartScorer::aggregate(Rows& rows, std::vector<Rational>& drifts) {
+  if (indicator_.observed) return;
   const auto& smooth = References<SmoothReference>::of(c_.settings);
   for (size_t a = 0; a < rows.size(); ++a) {
     if (smooth.follows != SmoothReference::Follows::nothing)
@@ -199,7 +207,7 @@ Scores score_layer(const PolicyCase& c, const LayerTrace& layer) {
   for (const Part& part : parts_of(c)) {
     PartScorer scorer(c, facts, part);
     std::vector<Row> s, w(owners);
-    if (indicator.element) {
+    if (!indicator.entries) {
       s = scorer.scores();
     } else {
       for (size_t o = 0; o < owners; ++o) {
@@ -212,6 +220,8 @@ Scores score_layer(const PolicyCase& c, const LayerTrace& layer) {
     for (size_t o = 0; o < owners; ++o)
       for (const int64_t i : part.candidates)
         w[o].push_back(weight_of(c, facts, static_cast<int>(o), i));
+    const auto& weight = References<WeightReference>::of(c.settings);
+    for (size_t o = 0; o < owners && weight.settle; ++o) weight.settle(w[o]);
     std::vector<Row> raw = s;
     for (Row& row : s) apply_prior(c, row);
     std::vector<Row> weighed = s, weighed_raw = raw, deviation(owners);

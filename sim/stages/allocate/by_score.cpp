@@ -4,6 +4,7 @@
 
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/common_keys.hpp"
+#include "sim/stages/notes.hpp"
 #include "sim/stages/protect/protect.hpp"
 
 namespace kvsim::stages::allocate::by_score {
@@ -279,6 +280,23 @@ class Joint : public Allocate {
 };
 const Register<Allocate, Joint> joint;
 
+/// Owners of one layer: `c` times as many entries, between the layer's best and a floor, and the
+/// window.
+std::vector<int64_t> interpolate(const AllocationRequest& request, size_t layer, int64_t c) {
+  const Decimal share = request.settings->decimal(ada_floor);
+  AllocationRequest one = request;
+  one.layers = {request.layers[layer]};
+  for (auto& sure_entries : one.layers[0].guaranteed) sure_entries.clear();
+  Competition competition(one);
+  competition.mark(0, 0);
+  const Table<int64_t> best = competition.fill(request.owners * c);
+  std::vector<int64_t> budgets;
+  for (int64_t owner = 0; owner < request.owners; ++owner)
+    budgets.push_back(request.window +
+                      share.one_minus().half_even_times(best(0, owner), share.floor_times(c)));
+  return budgets;
+}
+
 class AdaInterpolate : public Allocate {
  public:
   AdaInterpolate()
@@ -292,24 +310,63 @@ class AdaInterpolate : public Allocate {
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const int64_t c = request.budget - request.window;
     if (c <= 0) return uniform_budgets(request);
-    const Decimal share = request.settings->decimal(ada_floor);
-    const int64_t sure = share.floor_times(c);
     Table<int64_t> all(static_cast<int64_t>(request.layers.size()), request.owners);
-    for (size_t l = 0; l < request.layers.size(); ++l) {
-      AllocationRequest one = request;
-      one.layers = {request.layers[l]};
-      for (auto& sure_entries : one.layers[0].guaranteed) sure_entries.clear();
-      Competition competition(one);
-      competition.mark(0, 0);
-      const Table<int64_t> best = competition.fill(request.owners * c);
-      for (int64_t owner = 0; owner < request.owners; ++owner)
-        all(static_cast<int64_t>(l), owner) = request.window + share.one_minus().half_even_times(
-                                                                   best(0, owner), sure);
-    }
+    for (size_t l = 0; l < request.layers.size(); ++l)
+      std::ranges::copy(interpolate(request, l, c), all.row(static_cast<int64_t>(l)).begin());
     return all;
   }
 };
 const Register<Allocate, AdaInterpolate> ada_interpolate;
+
+class Lava : public Allocate {
+ public:
+  Lava()
+      : Allocate({"allocate",
+                  "lava",
+                  "layers by the entropy of their scores, heads between the best and a floor",
+                  "LAVa",
+                  {"ada_floor", "allocate_score"}}) {}
+  bool spends_budget() const override { return false; }
+  bool needs_scores() const override { return true; }
+  bool across_layers() const override { return true; }
+  Table<int64_t> budgets(const AllocationRequest& request) const override {
+    const int64_t c = request.budget - request.window;
+    if (c <= 0) return uniform_budgets(request);
+    const auto layers = static_cast<int64_t>(request.layers.size());
+    std::vector<double> entropies;
+    for (const AllocationLayer& layer : request.layers) entropies.push_back(entropy(layer));
+    const std::vector<int64_t> shares = apportion(layers * c, entropies,
+                                                  request.entries - request.window);
+    Table<int64_t> all(layers, request.owners);
+    for (int64_t l = 0; l < layers; ++l)
+      std::ranges::copy(
+          interpolate(request, static_cast<size_t>(l), shares[static_cast<size_t>(l)]),
+          all.row(l).begin());
+    return all;
+  }
+
+ private:
+  /// Of the scores of all heads, brought to a sum of 1; what is not positive does not count.
+  static double entropy(const AllocationLayer& layer) {
+    double sum = 0, logs = 0;
+    const Table<double>& scores = *layer.ranking->score;
+    for (int64_t owner = 0; owner < scores.rows(); ++owner)
+      for (const uint32_t i : layer.ranking->order[static_cast<size_t>(owner)]) {
+        const double s = scores(owner, i);
+        if (!(s > 0)) continue;
+        sum += s;
+        logs += s * std::log(s);
+      }
+    return sum > 0 && std::isfinite(sum) ? std::max(std::log(sum) - logs / sum, 0.0) : 0;
+  }
+};
+const Register<Allocate, Lava> lava;
+const DeclareNote lava_note{
+    {.of = "allocate=lava",
+     .source = "LAVa repository",
+     .point = "the code truncates the layers' shares, and multiplies a head's scores by what its "
+              "best entries hold of their sum before heads compete",
+     .reading = "the exact total by apportion; scores compete as the paper has them"}};
 
 }  // namespace
 }  // namespace kvsim::stages::allocate::by_score

@@ -16,8 +16,8 @@ const Declare group{{.key = "group",
                      .fallback = "mean",
                      .meaning = "how the query heads of a KV head become one",
                      .only_with = {{"indicator", [](const Kind& kind) {
-                                      return dynamic_cast<const Indicator&>(kind).axes() ==
-                                             Axes::head_row;
+                                      return has_query_heads(
+                                          dynamic_cast<const Indicator&>(kind).axes());
                                     }}}}};
 
 void add_sum(int index, std::span<const double> head, std::span<double> out) {
@@ -72,22 +72,6 @@ const DeclareNote max_note{{.of = "group=max",
                             .point = "what becomes of query heads that share a key",
                             .reading = "their maximum, as the footnote says of aggregation"}};
 
-class GroupMeanSquare : public Group {
- public:
-  GroupMeanSquare()
-      : Group({"group", "mean-square", "root of the mean of squares over the group", "kvsim", {}}) {
-  }
-  bool linear() const override { return false; }
-  void add(int index, int count, std::span<const double> head,
-           std::span<double> out) const override {
-    for (size_t c = 0; c < out.size(); ++c) {
-      const double sum = (index == 0 ? 0 : out[c]) + head[c] * head[c];
-      out[c] = index + 1 == count ? std::sqrt(sum / count) : sum;
-    }
-  }
-};
-const Register<Group, GroupMeanSquare> mean_square;
-
 class GroupSum : public Group {
  public:
   GroupSum() : Group({"group", "sum", "sum over the group", "", {}}) {}
@@ -96,6 +80,24 @@ class GroupSum : public Group {
   }
 };
 const Register<Group, GroupSum> sum;
+
+class GroupRms : public Group {
+ public:
+  GroupRms()
+      : Group({"group",
+               "root-mean-square",
+               "root of the mean square over the group",
+               "Attention Matching",
+               {}}) {}
+  bool linear() const override { return false; }
+  void add(int index, int count, std::span<const double> head,
+           std::span<double> out) const override {
+    for (size_t c = 0; c < out.size(); ++c) out[c] = (index == 0 ? 0 : out[c]) + head[c] * head[c];
+    if (index + 1 == count)
+      for (double& value : out) value = std::sqrt(value / count);
+  }
+};
+const Register<Group, GroupRms> root_mean_square;
 
 class LayerMean : public Group {
  public:

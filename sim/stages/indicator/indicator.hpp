@@ -16,9 +16,13 @@ namespace kvsim {
 /// The axes of an indicator before aggregation and grouping.
 enum class Axes {
   entry,      ///< [owner][i]: no queries; `aggregate` and `group` are skipped
+  head,       ///< [h][i], of all observing queries at once; `aggregate` is skipped
+  group,      ///< [kv head][i], of all observing queries at once; both are skipped
   head_row,   ///< [h][j][i]
   group_row,  ///< [kv head][j][i]; `group` is skipped
 };
+inline bool has_rows(Axes axes) { return axes == Axes::head_row || axes == Axes::group_row; }
+inline bool has_query_heads(Axes axes) { return axes == Axes::head || axes == Axes::head_row; }
 
 /// Turns rows of attention into rows of the indicator, for one layer and one segment.
 class RowIndicator {
@@ -72,12 +76,13 @@ class StoredRows : public RowIndicator {
   Buffer<double> stored_;  ///< [heads, or groups][rows][candidates] of the block at work
 };
 
-/// What an indicator without queries is computed from.
+/// What an indicator without rows is computed from.
 struct EntryRequest {
   LayerWork& work;
   const Settings& settings;
   const SideFiles& files;
   uint64_t seed = 0;
+  double dropped = 0;           ///< 1 - rho, where the indicator follows the budget
   bool per_query_head = false;  ///< owners are query heads; values and keys come from kappa(h)
   int64_t owners() const { return per_query_head ? work.query_heads() : work.kv_heads(); }
   int kv_head(int64_t owner) const {
@@ -104,6 +109,8 @@ class Indicator : public Kind {
   virtual bool needs_outputs() const { return false; }
   /// The prompt's queries stand in for later ones, turned by RoPE to where those will be.
   virtual bool moves_queries() const { return false; }
+  /// Every query sees the whole prompt, entries after it included.
+  virtual bool sees_all() const { return moves_queries(); }
   /// Rows of a probe's queries mean something; and those of no others do.
   virtual bool takes_probes() const { return axes() != Axes::entry; }
   virtual bool needs_probe() const { return false; }
@@ -125,6 +132,11 @@ class Indicator : public Kind {
                            int64_t /*entries*/) const {}
   /// Axes::entry only: scores [owners][n], the same for every segment.
   virtual Table<double> entries(const EntryRequest&) const { return {}; }
+  /// Axes::head and group only: scores [heads or groups][candidates] of one segment, made from its
+  /// observing queries.
+  virtual Table<double> observed(const EntryRequest&, const Segment&) const { return {}; }
+  /// Do these scores depend on the share that is dropped?
+  virtual bool follows_budget(const Settings&) const { return false; }
   /// Other axes: the transformation of rows.
   virtual std::unique_ptr<RowIndicator> rows(LayerWork&, const Settings&, const Segment&) const {
     return nullptr;
@@ -133,9 +145,16 @@ class Indicator : public Kind {
 
 inline constexpr KindCondition scores_rows_if = {
     "indicator",
+    [](const Kind& kind) { return has_rows(dynamic_cast<const Indicator&>(kind).axes()); }};
+inline constexpr KindCondition observes_if = {
+    "indicator",
     [](const Kind& kind) { return dynamic_cast<const Indicator&>(kind).axes() != Axes::entry; }};
 /// Does the record's indicator have rows, one for every observing query?
 inline bool scores_rows(const Settings& settings) {
+  return has_rows(chosen<Indicator>(settings).axes());
+}
+/// Does the record's indicator look at queries?
+inline bool scores_queries(const Settings& settings) {
   return chosen<Indicator>(settings).axes() != Axes::entry;
 }
 

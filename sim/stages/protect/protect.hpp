@@ -9,7 +9,7 @@
 
 namespace kvsim {
 namespace keys {
-extern const Declare whitelist, recent, first_layer_recent, std_keep, protected_rank;
+extern const Declare whitelist, first_layer_recent, std_keep, protected_rank;
 }
 enum class ProtectedRank { guaranteed, layer_max };  // words of protected_rank
 

@@ -1,5 +1,6 @@
 #include "sim/stages/weight/weight.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -119,6 +120,23 @@ struct ValueL2 : NormWeight<false, Norm::l2> {
   ValueL2()
       : NormWeight({"weight", "value-l2", "||v_i||_2", "ReST-KV Table 12", {"weight_epsilon"}}) {}
 };
+/// One number for all entries of an owner: those of others are compared with it.
+struct ValueL1Max : NormWeight<false, Norm::l1> {
+  ValueL1Max()
+      : NormWeight({"weight",
+                    "value-l1-max",
+                    "largest ||v_i||_1 of the owner's candidates",
+                    "LAVa",
+                    {"weight_epsilon"}}) {}
+  bool goes_on() const override { return false; }
+  void settle(Range candidates, Table<double>& weights) const override {
+    for (int64_t owner = 0; owner < weights.rows(); ++owner) {
+      const auto row = weights.row(owner).subspan(static_cast<size_t>(candidates.begin),
+                                                  static_cast<size_t>(candidates.size()));
+      if (!row.empty()) std::ranges::fill(row, *std::ranges::max_element(row));
+    }
+  }
+};
 struct ProjectedL1 : NormWeight<true, Norm::l1> {
   ProjectedL1()
       : NormWeight({"weight",
@@ -137,6 +155,7 @@ struct ProjectedL2 : NormWeight<true, Norm::l2> {
 };
 const Register<Weight, ValueL1> value_l1;
 const Register<Weight, ValueL2> value_l2;
+const Register<Weight, ValueL1Max> value_l1_max;
 const Register<Weight, ProjectedL1> projected_l1;
 const DeclareNote projected_l1_note_1{
     {.of = "weight=projected-l1",

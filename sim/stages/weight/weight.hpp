@@ -22,6 +22,8 @@ class Weight : public Kind {
   virtual bool needs_outputs() const { return false; }
   /// w: [owners][n]; owners are query heads when `per_query_head`.
   virtual Table<double> weights(LayerWork& work, bool per_query_head) const = 0;
+  /// Where the weights of candidates that are scored together depend on each other.
+  virtual void settle(Range /*candidates*/, Table<double>& /*weights*/) const {}
 };
 
 }  // namespace kvsim

@@ -61,6 +61,44 @@ TEST_CASE("attention-value multiplies attention with the L2 norm of the bare val
   CHECK_THAT(scores(small, "indicator=attention-value"), near({5.0 / 16, 2.0 / 16, 0, 104.0 / 16}));
 }
 
+TEST_CASE("unmasked attention is that on the whole prompt, entries after the query included") {
+  // Attention Matching: root mean squares over queries and heads. Queries are 0, so that each of
+  // three entries has 1/3, at any query; one that prefers entry 2 by 7 has 1, 1 and 7 of 9.
+  test::SmallRun small;
+  small.prompt = 3;
+  small.query_heads = 2;
+  small.positions = {0, 1, 2, 3};
+  small.weights = {{{1, 1, 1}, {1, 1, 1}, {1, 1, 1}}, {{1, 1, 7}, {1, 1, 7}, {1, 1, 7}}};
+  const auto run = small.build();
+  const auto scored = test::scores_of(*run, "attention-matching,allocate=uniform", "1");
+  const double few = std::sqrt((1.0 / 9 + 1.0 / 81) / 2);
+  CHECK_THAT(test::candidates_row(*scored, scored->score),
+             near({few, few, std::sqrt((1.0 / 9 + 49.0 / 81) / 2)}));
+}
+
+TEST_CASE("value-change-mean is the error of the output before the projection") {
+  // CAOTE: shares 1, 2, 4, 8 of 15 after normalising over the candidates, values 15, 0, 0, 0:
+  // the output is 1. Errors: 1/14 * 14, 2/13, 4/11, 8/7.
+  test::SmallRun small = one_query();
+  small.values = {{{15}, {0}, {0}, {0}, {9}}};
+  small.output = {{{7}}};  // must not matter
+  CHECK_THAT(scores(small, "indicator=value-change-mean"), near({1, 2.0 / 13, 4.0 / 11, 8.0 / 7}));
+}
+
+TEST_CASE("cur multiplies shares of squared norms within a block") {
+  // Keys of squared length 1, 3, 4, 0, 5 and values of 1, 1, 2, 2, 6 in one block of 16: products
+  // 1, 3, 8, 0, 30, of 42 in all.
+  test::SmallRun small;
+  small.prompt = 5;
+  const double three = std::sqrt(3.0), two = std::sqrt(2.0), five = std::sqrt(5.0);
+  small.keys = {{{1, 0}, {three, 0}, {0, 2}, {0, 0}, {five, 0}}};
+  small.values = {{{1}, {-1}, {two}, {-two}, {std::sqrt(6.0)}}};
+  const auto run = small.build();
+  const auto scored = test::scores_of(*run, "knorm,indicator=cur", "2");
+  CHECK_THAT(test::candidates_row(*scored, scored->score),
+             near({1.0 / 42, 3.0 / 42, 8.0 / 42, 0, 30.0 / 42}));
+}
+
 TEST_CASE("importance-share divides by the importance of all heads and candidates") {
   // metrics.md 7, oracle-mean. Heads 0 and 1 share a KV head: weights (1,1,.) of 4 and (1,3,.)
   // of 8, values 1. Z = 2/4 + 4/8 = 1; group=sum: (1/4 + 1/8, 1/4 + 3/8).

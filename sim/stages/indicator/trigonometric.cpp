@@ -1,0 +1,119 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "sim/core/parallel.hpp"
+#include "sim/stages/indicator/unrotated.hpp"
+#include "sim/stages/notes.hpp"
+
+namespace kvsim::stages::indicator::trigonometric {
+namespace {
+
+const Declare trigonometric_reach{{.key = "trigonometric_reach",
+                                   .place = 527.3,
+                                   .type = ValueType::count,
+                                   .fallback = "65536",
+                                   .meaning = "largest of the distances 1, 2, 4, ... ahead at "
+                                              "which a key is looked at",
+                                   .unit = "tokens",
+                                   .low = 1,
+                                   .test_values = {"1", "20"}}};
+
+/// Centre of a head's queries: their mean, turned to the later positions, and by how much the mean
+/// length of each pair of dimensions exceeds the length of the mean.
+struct QueryCentre {
+  std::vector<double> mean;    ///< [d], turned
+  std::vector<double> excess;  ///< [d / 2] E|q_f| - |E q_f|
+};
+
+/// The two numbers of pair j.
+template <class Row>
+std::pair<double, double> pair_of(const TraceInfo& info, const Row& row, size_t j) {
+  const size_t half = info.rope_inv_freq.size();
+  return {static_cast<double>(row[info.rope_interleaved ? 2 * j : j]),
+          static_cast<double>(row[info.rope_interleaved ? 2 * j + 1 : j + half])};
+}
+
+template <class Row>
+double pair_length(const TraceInfo& info, const Row& row, size_t j) {
+  const auto [a, b] = pair_of(info, row, j);
+  return std::hypot(a, b);
+}
+
+QueryCentre centre_of(const TraceInfo& info, const Table<float>& queries,
+                      const MeanRotation& rotation) {
+  QueryCentre centre{std::vector<double>(static_cast<size_t>(queries.columns()), 0.0),
+                     std::vector<double>(info.rope_inv_freq.size(), 0.0)};
+  const double share = 1 / static_cast<double>(queries.rows());
+  for (int64_t r = 0; r < queries.rows(); ++r) {
+    const auto q = queries.row(r);
+    for (size_t c = 0; c < q.size(); ++c) centre.mean[c] += share * static_cast<double>(q[c]);
+    for (size_t j = 0; j < centre.excess.size(); ++j)
+      centre.excess[j] += share * pair_length(info, q, j);
+  }
+  for (size_t j = 0; j < centre.excess.size(); ++j)
+    centre.excess[j] -= pair_length(info, centre.mean, j);
+  rotation.turn(centre.mean);
+  return centre;
+}
+
+/// Less its mean, over its standard deviation (divisor: its size; at least 1e-6).
+void standardize(std::span<double> row) {
+  const auto count = static_cast<double>(row.size());
+  double mean = 0, squares = 0;
+  for (const double x : row) mean += x / count;
+  for (const double x : row) squares += (x - mean) * (x - mean) / count;
+  const double deviation = std::max(std::sqrt(squares), 1e-6);
+  for (double& x : row) x = (x - mean) / deviation;
+}
+
+class Trigonometric : public Indicator {
+ public:
+  Trigonometric()
+      : Indicator({"indicator",
+                   "trigonometric",
+                   "the mean query's logit at distances ahead, and the pairs' mean lengths",
+                   "TriAttention",
+                   {"trigonometric_reach"},
+                   "rope/inv_freq"}) {}
+  Axes axes() const override { return Axes::head; }
+  bool moves_queries() const override { return true; }
+
+  Table<double> observed(const EntryRequest& request, const Segment& segment) const override {
+    LayerWork& work = request.work;
+    std::vector<int64_t> ahead;
+    for (int64_t distance = 1; distance <= request.settings.count(trigonometric_reach);
+         distance *= 2)
+      ahead.push_back(work.entries() + distance);
+    const MeanRotation rotation(work.info(), ahead);
+    const Range candidates = segment.candidates;
+    Table<double> scores(work.query_heads(), candidates.size());
+    parallel_for(work.query_heads(), [&](int64_t head) {
+      const QueryCentre centre = centre_of(
+          work.info(), unrotated_queries(work, static_cast<int>(head), segment.positions),
+          rotation);
+      const auto row = scores.row(head);
+      std::vector<float> key(centre.mean.size());
+      for (int64_t i = candidates.begin; i < candidates.end; ++i) {
+        work.trace().k.read(head / work.group_size(), i, i + 1, key.data());
+        double& score = row[static_cast<size_t>(i - candidates.begin)];
+        for (size_t c = 0; c < key.size(); ++c)
+          score += centre.mean[c] * static_cast<double>(key[c]);
+        for (size_t j = 0; j < centre.excess.size(); ++j)
+          score += centre.excess[j] * pair_length(work.info(), key, j);
+      }
+      standardize(row);
+    });
+    return scores;
+  }
+};
+const Register<Indicator, Trigonometric> trigonometric;
+const DeclareNote trigonometric_note{
+    {.of = "indicator=trigonometric",
+     .source = "TriAttention and its repository",
+     .point = "centres of queries come from a calibration text, once for a model",
+     .reading = "from the observing queries of the prompt: the paper says that centres depend "
+                "little on the text"}};
+
+}  // namespace
+}  // namespace kvsim::stages::indicator::trigonometric
