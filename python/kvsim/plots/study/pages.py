@@ -13,7 +13,7 @@ import re
 import shutil
 from pathlib import Path
 
-from . import agnostic, claims, coverage, instructions, losses, plan, prediction, runs
+from . import agnostic, claims, coverage, instructions, losses, plan, prediction, reread, runs
 
 ROOT = Path(__file__).resolve().parents[4]
 FEW = ("oracle-mean", plan.RECENT, "layer-defensivekv:code", "layer-defensivekv",
@@ -103,6 +103,12 @@ FROM_DOCS = {
     "compressed before the question, mean over texts":
         lambda docs: table(*agnostic.over_texts(docs)),
     "intervals over few texts": lambda _: table(*coverage.table()),
+    **{f"second reading, {name}": (
+        lambda docs, make=make: table(*make(reread.study_of(docs / "losses/fresh.csv"))))
+       for name, make in {
+           "few": lambda study: reread.table(study, reread.FEW),
+           "all": lambda study: reread.table(study, reread.MANY),
+           "worst text": reread.worst, "by text": reread.by_text}.items()},
 }
 
 
@@ -111,7 +117,8 @@ def fill(path, study, folder):
     def one(match):
         name = match.group(1)
         if name in FROM_DOCS:
-            return f"<!-- table: {name} -->\n{FROM_DOCS[name](path.parent)}\n<!-- end -->"
+            docs = path.parent if path.parent.name == "docs" else path.parent / "docs"
+            return f"<!-- table: {name} -->\n{FROM_DOCS[name](docs)}\n<!-- end -->"
         if name in FROM_RUNS:
             if folder is None:
                 return match.group(0)

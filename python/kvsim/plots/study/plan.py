@@ -32,6 +32,13 @@ SHORT = tuple(TextPlan(kind, 704, 0) for kind in SEARCHED + SET_ASIDE)
 LONG = tuple(TextPlan(kind, 2304, 1) for kind in
              ("summary", "fewshot", "code", "questions", "switch", "counting"))
 TEXTS = SHORT + LONG
+# Made and opened after `rehearsal:reread` was fixed: six as people write them, seven generated ones
+# with other words, three compressed before the question is known.
+FRESH = tuple(TextPlan(kind, 704, seed) for kind, seed in (
+    ("python", 1), ("python", 2), ("manual", 1), ("manual", 2), ("licence", 1), ("perl", 1),
+    *((kind, 41) for kind in ("switch", "questions", "fewshot", "summary", "needles4", "counting",
+                              "code", "questions_agnostic", "summary_agnostic",
+                              "fewshot_agnostic"))))
 STEPS = 128           # later tokens, at most
 BUDGETS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
 
@@ -96,6 +103,15 @@ RECENT_PARTS = tuple(f"{RECENT},{change}" for change in (
     "weight=none", "aggregate=mean", "queries=last,last_queries=64", "joint_depth=0",
     "joint_depth=1", "first_layer_recent=0", "recent=0", "prior_share=1", "aggregate=max",
 ))
+# Methods that read the prompt twice, beside the best that read it once; `rehearsal:recent` with the
+# queries of a real second reading, alone and beside its own.
+REREAD = f"{FOUND}:reread"
+RIVAL = "kvzip"
+TWICE = ("snapkv", "layer-defensivekv:code", RIVAL, "kvzip-plus", "kvzip:uniform",
+         "kvzip,allocate=ada,ada_floor=0", RECENT, f"{RECENT},queries=probe", f"{RECENT},join=max",
+         f"{RECENT},join=power-mean", REREAD, "oracle-mean", "oracle-stream")
+ONCE = ("expected-attention", "expected-attention:joint", "triattention", "attention-matching",
+        "compactor", "lava", "caote")
 # Slots are merged or quantised: the model runs with changed keys and values.
 MERGING = ("convex", "d2o", "d2o:code", "kvmerger", "keepkv", "keepkv:bias", "keepkv:code",
            "snapkv,merge=convex", "snapkv,merge=d2o", "snapkv,merge=value-fold",
@@ -120,6 +136,8 @@ GROUPS = {
     "variants": (VARIANTS + HINDSIGHT_VARIANTS, BUDGETS),
     "found": ((FOUND, RECENT), BUDGETS),
     "rehearsal": (FOUND_PARTS, (0.1, 0.2, 0.35, 0.5)),
+    "twice": (TWICE, (0.1, 0.2, 0.35, 0.5)),
+    "once": (ONCE, (0.1, 0.2, 0.35, 0.5)),
     "parts": (DEFENSIVE_PARTS + RESTKV_PARTS, (0.1, 0.2, 0.35, 0.5)),
     "merging": (MERGING, BUDGETS),
     "unmerged": (UNMERGED, BUDGETS),

@@ -1,0 +1,135 @@
+"""Methods that read the prompt twice: python -m kvsim.plots.study.reread DIR|fresh.csv -o FIGS
+
+DIR holds the runs of `TEXTS_WANTED=fresh GROUPS_WANTED="twice once" scripts/losses.sh DIR`. Writes
+fresh.csv of them and draws the figure of docs/reread.md; losses are relative to those of KVzip.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from .. import statistics, style
+from . import losses, plan, runs
+
+BUDGETS = plan.GROUPS["twice"][1]
+GROUPS = ("twice", "once")
+HINDSIGHT = ("oracle-stream", "oracle-mean")
+FEW = ("oracle-stream", plan.REREAD, plan.RECENT, plan.RIVAL, "expected-attention:joint",
+       "attention-matching", "layer-defensivekv:code", "snapkv")
+MANY = (*HINDSIGHT, plan.REREAD, f"{plan.RECENT},join=power-mean", f"{plan.RECENT},join=max",
+        f"{plan.RECENT},queries=probe", plan.RECENT, plan.RIVAL, "kvzip-plus",
+        "kvzip,allocate=ada,ada_floor=0", "kvzip:uniform", "expected-attention:joint",
+        "attention-matching", "lava", "compactor", "caote", "expected-attention", "triattention",
+        "layer-defensivekv:code", "snapkv")
+DRAWN = ("snapkv", "layer-defensivekv:code", "expected-attention:joint", plan.RIVAL, plan.RECENT,
+         plan.REREAD, HINDSIGHT[0])
+BANDS = (plan.RECENT, plan.REREAD)
+
+
+def study_of(source):
+    return runs.Study(source, GROUPS, plan.FRESH)
+
+
+def relative(study, policy, budget):
+    """Geometric mean of the loss relative to KVzip's, its interval over texts, the largest of a
+    text, and the number of texts; None where it has run on fewer than two."""
+    texts = study.texts((policy, plan.RIVAL), (budget,), plan.FRESH)
+    if len(texts) < 2:
+        return None
+    logs = study.relative(policy, budget, texts, plan.RIVAL)
+    mean, (low, high) = statistics.over_traces(logs)
+    return *np.exp([mean, low, high, logs.max()]), len(texts)
+
+
+def row(study, policy, cell):
+    found = [relative(study, policy, budget) for budget in BUDGETS]
+    hindsight = " (hindsight)" if policy in HINDSIGHT else ""
+    return [f"`{policy}`{hindsight}", *("-" if one is None else cell(one) for one in found)]
+
+
+def number(value):
+    return f"{value:.2g}" if value < 10 else f"{value:.0f}"
+
+
+def interval(one):
+    return "{} [{}, {}]".format(*map(number, one[:3]))
+
+
+def table(study, policies, cell=interval):
+    """Header and rows; KVzip's own losses in nats at the end."""
+    texts = study.texts((plan.RIVAL,), BUDGETS, plan.FRESH)
+    nats = [np.exp(np.mean([np.log(study.value("kl", text, plan.RIVAL, budget))
+                            for text in texts])) for budget in BUDGETS]
+    return (["policy", *(f"{budget:g}" for budget in BUDGETS)],
+            [row(study, policy, cell) for policy in policies if policy != plan.RIVAL]
+            + [[f"`{plan.RIVAL}`, nats", *map(losses.number, nats)]])
+
+
+def worst(study):
+    """The same of the text on which a policy is worst."""
+    return table(study, (plan.REREAD, f"{plan.RECENT},join=power-mean", plan.RECENT,
+                         "layer-defensivekv:code"), lambda one: number(one[3]))
+
+
+def by_text(study):
+    """Header and rows: the two found policies on every text, by budget, and KVzip in nats."""
+    def cells(text, policy):
+        ratios = [study.value("kl", text, policy, budget) /
+                  study.value("kl", text, plan.RIVAL, budget) for budget in BUDGETS]
+        return ", ".join(map(number, ratios))
+
+    rows = [[f"{text.kind} {text.seed}", cells(text, plan.REREAD), cells(text, plan.RECENT),
+             ", ".join(number(study.value("kl", text, plan.RIVAL, budget)) for budget in BUDGETS)]
+            for text in study.texts((plan.RIVAL,), BUDGETS, plan.FRESH)]
+    return ["text, seed", f"`{plan.REREAD}`", f"`{plan.RECENT}`", "KVzip, nats"], rows
+
+
+def draw(study):
+    """A line per policy over budgets; KVzip is 1."""
+    looks, ends = style.policy_looks(DRAWN), []
+    count = len(study.texts((plan.RIVAL,), BUDGETS, plan.FRESH))
+    fig, axes = style.frame(
+        "What a second reading saves", "KL divergence of the next-token distribution from the full "
+        f"cache's, relative to {plan.RIVAL} with the same number of entries. Lower is better. "
+        f"Geometric mean over {count} texts set aside; bands: 95 % intervals of "
+        f"{' and '.join(BANDS)}.\n{HINDSIGHT[0]} knows the future: no competitor.", 1, 1, 3.2, (),
+        ("budget (fraction of the prompt kept)", f"loss relative to {plan.RIVAL} (log scale)"))
+    ax = axes.flat[0]
+    for policy in DRAWN:
+        points = [(budget, one) for budget in BUDGETS
+                  if (one := relative(study, policy, budget)) is not None]
+        if not points:
+            continue
+        at = [budget for budget, _ in points]
+        mean, low, high, _, _ = np.array([one for _, one in points]).T
+        ax.plot(at, mean, **{**looks[policy], "linewidth": 1.3})
+        style.band(ax, at, (low, high), looks[policy], policy in BANDS)
+        ends.append((at[-1], mean[-1], policy, looks[policy]["color"]))
+    ax.set(xscale="log", yscale="log")
+    style.log_ticks(ax.yaxis)
+    ax.set_xticks(BUDGETS, [f"{b:g}" for b in BUDGETS])
+    ax.minorticks_off()
+    style.end_labels(ax, ends)
+    return fig
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="reread.py", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("given", metavar="DIR|fresh.csv", type=Path)
+    parser.add_argument("-o", "--out", required=True, type=Path, metavar="FIGS")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    study = study_of(options.given)
+    if options.given.is_dir():
+        runs.write(options.out / "fresh.csv", study.rows())
+    style.use()
+    figure = draw(study)
+    for ending in ("png", "pdf"):
+        style.save(figure, options.out / f"reread.{ending}")
+        print(options.out / f"reread.{ending}")
+
+
+if __name__ == "__main__":
+    main()
