@@ -1,5 +1,5 @@
-"""Runs the commands of README.md as they are printed, in a copy of nothing but the repository's
-own files, and checks what the page says of itself.
+"""Runs the commands of README.md and docs/guide.md as they are printed, in a copy of nothing but the
+repository's own files, and checks what the pages say of themselves.
 
 Blocks marked ```sh are run from the repository's root; ```python blocks with the plots venv. A
 block after the line `<!-- not run: WHY -->` is left out. build/kvsim must have been built.
@@ -18,9 +18,9 @@ BLOCK = re.compile(r"(<!-- not run: [^>]*-->\n)?```(sh|python)\n(.*?)```", re.S)
 
 
 def blocks():
-    """(language, text) of every block that is run, in the order of the page."""
-    text = (ROOT / "README.md").read_text()
-    return [(m.group(2), m.group(3)) for m in BLOCK.finditer(text) if not m.group(1)]
+    """(language, text) of every block that is run, in the order of the pages."""
+    return [(m.group(2), m.group(3)) for page in ("README.md", "docs/guide.md")
+            for m in BLOCK.finditer((ROOT / page).read_text()) if not m.group(1)]
 
 
 PRINTED = re.compile(r"```sh\n([^`]*?)```[^`]*?<!-- printed by the command above -->\n"
@@ -59,7 +59,7 @@ class Readme(unittest.TestCase):
                 self.assertAlmostEqual(float(ours), float(theirs), delta=0.02 * float(ours) + 2e-3)
 
     def test_policy_table_is_what_the_program_prints(self):
-        text = (ROOT / "README.md").read_text()
+        text = (ROOT / "docs/presets.md").read_text()
         table = text.split("<!-- policies:begin -->\n")[1].split("<!-- policies:end -->")[0]
         printed = run(["build/kvsim", "policies", "--markdown"])
         self.assertEqual(printed.returncode, 0, printed.stderr)
@@ -67,10 +67,15 @@ class Readme(unittest.TestCase):
                          "stale: put the output of `build/kvsim policies --markdown` there")
 
     def test_links_point_at_files_of_the_repository(self):
-        text = (ROOT / "README.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
-        text = re.sub(r"```.*?```", "", text, flags=re.S)   # code has brackets of its own
-        for target in re.findall(r"\]\(([^)#:]+)\)", text):
-            self.assertTrue((ROOT / target).exists(), target)
+        for page in ("README.md", "CONTRIBUTING.md", "docs/guide.md", "docs/presets.md",
+                     "docs/speed.md", "docs/reread.md"):
+            text = (ROOT / page).read_text()
+            text = re.sub(r"```.*?```", "", text, flags=re.S)   # code has brackets of its own
+            for target in re.findall(r"\]\(([^)#:]+)[^):]*\)", text):
+                self.assertTrue(((ROOT / page).parent / target).exists(), f"{page}: {target}")
+
+    def test_the_first_page_is_short(self):
+        self.assertLessEqual((ROOT / "README.md").read_text().count("\n"), 180)
 
 
 if __name__ == "__main__":
