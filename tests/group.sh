@@ -77,6 +77,7 @@ group_texts() {   # label: capture
 }
 group_capture() {   # label: capture
   model_tests tests/capture/test_capture.py
+  model_tests tests/capture/test_probes.py
 }
 group_closed_loop() {   # label: capture
   model_tests tests/capture/test_closed_loop.py

@@ -38,7 +38,7 @@ FRESH = tuple(TextPlan(kind, 704, seed) for kind, seed in (
     ("python", 1), ("python", 2), ("manual", 1), ("manual", 2), ("licence", 1), ("perl", 1),
     *((kind, 41) for kind in ("switch", "questions", "fewshot", "summary", "needles4", "counting",
                               "code", "questions_agnostic", "summary_agnostic",
-                              "fewshot_agnostic"))))
+                              "needles4_agnostic"))))
 STEPS = 128           # later tokens, at most
 BUDGETS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
 
