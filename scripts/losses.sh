@@ -54,7 +54,7 @@ one_text() {   # STEM GROUP: results and losses, again where the group has grown
   # shellcheck disable=SC2086  # a list of options
   if [ -z "$policies" ] || holds "$name.loop.nc" $policies; then return; fi
   trace "$stem"
-  budgets=$(plan "','.join(map(str, p.GROUPS['$2'][1]))")
+  budgets=$(plan "','.join(map(str, p.EVERY_GROUP['$2'][1]))")
   # shellcheck disable=SC2086  # a list of options
   holds "$name.nc" $policies || "$kvsim" replay "$dir/$stem.h5" $policies --budget "$budgets" \
     --metric "$metrics" --wo-steps 0 --save-keep --threads "$threads" -q --overwrite -o "$name.nc"

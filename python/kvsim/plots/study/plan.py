@@ -136,14 +136,15 @@ GROUPS = {
     "variants": (VARIANTS + HINDSIGHT_VARIANTS, BUDGETS),
     "found": ((FOUND, RECENT), BUDGETS),
     "rehearsal": (FOUND_PARTS, (0.1, 0.2, 0.35, 0.5)),
-    "twice": (TWICE, (0.1, 0.2, 0.35, 0.5)),
-    "once": (ONCE, (0.1, 0.2, 0.35, 0.5)),
     "parts": (DEFENSIVE_PARTS + RESTKV_PARTS, (0.1, 0.2, 0.35, 0.5)),
     "merging": (MERGING, BUDGETS),
     "unmerged": (UNMERGED, BUDGETS),
     "stepwise": (STEPWISE, BUDGETS),
     "added": ((), BUDGETS),
 }
+# Those of the texts in FRESH, which have nothing else.
+FRESH_GROUPS = {"twice": (TWICE, (0.1, 0.2, 0.35, 0.5)), "once": (ONCE, (0.1, 0.2, 0.35, 0.5))}
+EVERY_GROUP = GROUPS | FRESH_GROUPS
 
 
 def policies_of(group, presets):
@@ -151,7 +152,7 @@ def policies_of(group, presets):
     groups is in "added", without an edit here.
     """
     if group != "added":
-        return GROUPS[group][0]
+        return EVERY_GROUP[group][0]
     named = {policy for policies, _ in GROUPS.values() for policy in policies}
     return tuple(one for one in presets if one not in named and one not in LEFT_OUT)
 

@@ -12,8 +12,7 @@ import numpy as np
 from .. import statistics, style
 from . import losses, plan, runs
 
-BUDGETS = plan.GROUPS["twice"][1]
-GROUPS = ("twice", "once")
+BUDGETS = plan.FRESH_GROUPS["twice"][1]
 HINDSIGHT = ("oracle-stream", "oracle-mean")
 FEW = ("oracle-stream", plan.REREAD, plan.RECENT, plan.RIVAL, "expected-attention:joint",
        "attention-matching", "layer-defensivekv:code", "snapkv")
@@ -28,7 +27,7 @@ BANDS = (plan.RECENT, plan.REREAD)
 
 
 def study_of(source):
-    return runs.Study(source, GROUPS, plan.FRESH)
+    return runs.Study(source, tuple(plan.FRESH_GROUPS), plan.FRESH)
 
 
 def relative(study, policy, budget):
