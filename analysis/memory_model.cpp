@@ -28,12 +28,20 @@ double quantized_bytes(const QuantizedHead& head, int64_t numbers, int64_t eleme
 std::vector<HeldSlots> slots_per_kv_head(const KeptSets& kept, int group_size) {
   std::vector<HeldSlots> slots;
   if (!kept.per_query_head) {
-    for (const auto& owner : kept.owners) slots.push_back({static_cast<int64_t>(owner.size()), 0});
+    for (const auto& owner : kept.owners) {
+      const auto size = static_cast<int64_t>(owner.size());
+      slots.push_back({.entries = size, .shared = size});
+    }
     return slots;
   }
   for (size_t first = 0; first < kept.owners.size(); first += static_cast<size_t>(group_size)) {
     HeldSlots& held = slots.emplace_back();
-    std::vector<uint32_t> all;
+    std::vector<uint32_t> entries, shared;
+    const auto join = [](std::vector<uint32_t>& all, const std::vector<uint32_t>& more) {
+      std::vector<uint32_t> joined;
+      std::ranges::set_union(all, more, std::back_inserter(joined));
+      all = std::move(joined);
+    };
     for (size_t h = first; h < first + static_cast<size_t>(group_size); ++h) {
       std::vector<uint32_t> plain = kept.owners[h];
       if (!kept.own.empty()) {
@@ -41,11 +49,11 @@ std::vector<HeldSlots> slots_per_kv_head(const KeptSets& kept, int group_size) {
         std::ranges::set_difference(kept.owners[h], kept.own[h], std::back_inserter(plain));
         held.own += static_cast<int64_t>(kept.own[h].size());
       }
-      std::vector<uint32_t> joined;
-      std::ranges::set_union(all, plain, std::back_inserter(joined));
-      all = std::move(joined);
+      join(entries, kept.owners[h]);
+      join(shared, plain);
     }
-    held.shared = static_cast<int64_t>(all.size());
+    held.entries = static_cast<int64_t>(entries.size());
+    held.shared = static_cast<int64_t>(shared.size());
   }
   return slots;
 }
@@ -53,26 +61,30 @@ std::vector<HeldSlots> slots_per_kv_head(const KeptSets& kept, int group_size) {
 void MemoryModel::add_layer(const CacheShape& shape, const KeptSets& kept,
                             const std::vector<QuantizedHead>& quantized, double side_bytes) {
   const std::vector<HeldSlots> held = slots_per_kv_head(kept, shape.group_size);
-  std::vector<int64_t> slots;
+  std::vector<int64_t> slots, stored;
   double read = 0;  // slots times the query heads that read them
   for (const HeldSlots& one : held) {
-    slots.push_back(one.all());
+    slots.push_back(one.entries);
+    stored.push_back(one.stored());
     read += static_cast<double>(one.shared * shape.group_size + one.own);
   }
   const int64_t width = shape.head_dim + shape.value_dim;
   const auto slot_bytes = static_cast<double>(width * shape.element_bytes);
-  const auto total = static_cast<double>(std::accumulate(slots.begin(), slots.end(), int64_t{0}));
+  const auto sum = [](const std::vector<int64_t>& counts) {
+    return static_cast<double>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+  };
   const auto [least, most] = std::minmax_element(slots.begin(), slots.end());
   const auto n = static_cast<double>(shape.prompt_len);
   const double full = shape.kv_heads * n;
 
-  sum_.entries_kv += total;
+  sum_.entries_kv += sum(slots);
   sum_.bytes_side += side_bytes;
   sum_.realised_ratio_min = std::min(sum_.realised_ratio_min, static_cast<double>(*least) / n);
   sum_.realised_ratio_max = std::max(sum_.realised_ratio_max, static_cast<double>(*most) / n);
   sum_.bytes_full += full * slot_bytes;
-  sum_.bytes_ragged += total * slot_bytes + kLengthBytes * shape.kv_heads;
-  sum_.bytes_grouped += shape.kv_heads * static_cast<double>(*most) * slot_bytes;
+  sum_.bytes_ragged += sum(stored) * slot_bytes + kLengthBytes * shape.kv_heads;
+  sum_.bytes_grouped += shape.kv_heads * static_cast<double>(*std::ranges::max_element(stored)) *
+                        slot_bytes;
   const double flops_per_read = 2.0 * static_cast<double>(width);
   sum_.flops += read * flops_per_read;
   sum_.flops_full += full * shape.group_size * flops_per_read;

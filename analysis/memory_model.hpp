@@ -48,9 +48,10 @@ struct MemoryUse {
 /// Slots of a KV head. Query heads as owners share the entries that they keep as they are; a slot
 /// that holds others, too, differs from head to head.
 struct HeldSlots {
-  int64_t shared = 0;  ///< the kept entries, or with query heads as owners their union
-  int64_t own = 0;     ///< of one query head each
-  int64_t all() const { return shared + own; }
+  int64_t entries = 0;  ///< the kept entries, or with query heads as owners their union
+  int64_t shared = 0;   ///< those that every query head which keeps them keeps as they are
+  int64_t own = 0;      ///< merged slots, each of one query head
+  int64_t stored() const { return shared + own; }
 };
 
 /// Per KV head.

@@ -18,9 +18,7 @@ const MeasureVariable entries_kv = measure.variable(
      .dims = kCell,
      .units = "count",
      .long_name = "slots of the compressed cache",
-     .definition =
-         "sum over layers and KV heads; with granularity=query the union over the group, and "
-         "every merged slot of each query head",
+     .definition = "sum over layers and KV heads; with granularity=query the union over the group",
      .when = &kAlways});
 const MeasureVariable entries_query = measure.variable(
     {.name = "entries_query",
@@ -53,7 +51,9 @@ const MeasureVariable bytes_ragged = measure.variable(
      .dims = kCell,
      .units = "bytes",
      .long_name = "memory with a length per head",
-     .definition = "slots * (d + dv) * --element-bytes + 4 per KV head",
+     .definition =
+         "slots * (d + dv) * --element-bytes + 4 per KV head; merged slots of query heads "
+         "count for each head",
      .when = &kAlways});
 const MeasureVariable bytes_grouped = measure.variable(
     {.name = "bytes_grouped",
