@@ -14,7 +14,7 @@ from . import losses, plan, runs
 
 BUDGETS = plan.FRESH_GROUPS["twice"][1]
 HINDSIGHT = ("oracle-stream", "oracle-mean")
-FEW = ("oracle-stream", plan.REREAD, plan.RECENT, plan.RIVAL, "expected-attention:joint",
+FEW = ("oracle-stream", plan.REREAD, plan.RECENT, plan.RIVAL, "kvzip-plus", "expected-attention:joint",
        "attention-matching", "layer-defensivekv:code", "snapkv")
 MANY = (*HINDSIGHT, plan.REREAD, f"{plan.RECENT},join=power-mean", f"{plan.RECENT},join=max",
         f"{plan.RECENT},queries=probe", plan.RECENT, plan.RIVAL, "kvzip-plus",
