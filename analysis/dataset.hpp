@@ -46,6 +46,10 @@ struct Attribute {
   AttributeValue value;
 };
 
+/// Attribute with the path of the trace: absolute in a Dataset; in a file relative to its folder,
+/// so that both can be moved together and no file names folders of the machine it was made on.
+inline constexpr const char* kTracePath = "trace_path";
+
 /// What one results file holds: dimensions, variables over them, and attributes of the run. Plain
 /// data; writing, reading and printing are elsewhere (io/).
 class Dataset {

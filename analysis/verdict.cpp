@@ -75,11 +75,18 @@ const std::vector<std::string>& texts(const Dataset& results, const char* name) 
   return std::get<std::vector<std::string>>(results.at(name).values);
 }
 
-/// First policy in the order with this mark at a budget; -1: none.
-int64_t first_marked(const Verdict& verdict, size_t budget) {
-  for (const int64_t p : verdict.order)
-    if (verdict.marks[static_cast<size_t>(p)][budget] == Mark::best) return p;
-  return -1;
+/// The best policy at a budget; of several with the same error the one with the shortest name, as
+/// settings without effect make names longer. -1: none.
+int64_t plainest_best(const Dataset& results, const Verdict& verdict, size_t budget) {
+  const auto& names = texts(results, "policy");
+  int64_t found = -1;
+  for (const int64_t p : verdict.order) {
+    if (verdict.marks[static_cast<size_t>(p)][budget] != Mark::best) continue;
+    if (found < 0 ||
+        names[static_cast<size_t>(p)].size() < names[static_cast<size_t>(found)].size())
+      found = p;
+  }
+  return found;
 }
 
 /// "a at 0.1 and 0.2; b at 0.5".
@@ -88,7 +95,7 @@ std::string uses(const Dataset& results, const Verdict& verdict) {
   std::string text;
   int64_t before = -1;
   for (size_t b = 0; b < budgets.size(); ++b) {
-    const int64_t p = first_marked(verdict, b);
+    const int64_t p = plainest_best(results, verdict, b);
     if (p < 0) continue;
     if (p == before)
       text += ", " + budgets[b];
@@ -104,11 +111,11 @@ std::string uses(const Dataset& results, const Verdict& verdict) {
 std::string what_next(const Dataset& results, const Verdict& verdict) {
   const auto& ratios = std::get<std::vector<double>>(results.at("budget").values);
   const auto b = static_cast<size_t>(std::ranges::min_element(ratios) - ratios.begin());
-  const int64_t best = first_marked(verdict, b);
+  const int64_t best = plainest_best(results, verdict, b);
   if (best < 0) return "";
   const std::string budget = texts(results, "budget_label")[b];
-  int64_t open = 0;
-  for (const auto& marks : verdict.marks) open += marks[b] != Mark::none;
+  int64_t open = 1;
+  for (const auto& marks : verdict.marks) open += marks[b] == Mark::equal;
   if (open > 1)
     return fmt::format("{} policies cannot be told apart at {}: replay more traces", open, budget);
   double hindsight = std::numeric_limits<double>::infinity();

@@ -52,8 +52,7 @@ std::string expected_loss_text(const std::vector<ExpectedLoss>& losses,
 std::string expected_loss_table(const Dataset& results, const std::vector<std::string>& words) {
   if (!results.has(kVariable)) return "";
   const int64_t budget = smallest_budget(results);
-  const std::vector<std::string> policies = distinct_names(
-      std::get<std::vector<std::string>>(results.at("policy").values), kLongestName);
+  const auto& policies = std::get<std::vector<std::string>>(results.at("policy").values);
   const auto& budgets = std::get<std::vector<std::string>>(results.at("budget_label").values);
   std::vector<std::pair<std::string, std::string>> lines;
   size_t width = 0;
@@ -61,13 +60,17 @@ std::string expected_loss_table(const Dataset& results, const std::vector<std::s
     const auto losses = expected_losses(results, static_cast<int64_t>(p), budget, kStepsOfALine);
     if (losses.empty()) continue;
     lines.emplace_back(printable(policies[p]), expected_loss_text(losses, words));
-    width = std::max(width, lines.back().first.size());
+    const size_t length = lines.back().first.size();
+    if (length <= kLongestName) width = std::max(width, length);
   }
   if (lines.empty()) return "";
   std::string table = fmt::format("expected to lose most at budget {} (step{}, stream error)\n",
                                   printable(budgets[static_cast<size_t>(budget)]),
                                   words.empty() ? "" : ", its token");
-  for (const auto& [name, text] : lines) table += fmt::format("{:<{}}  {}\n", name, width, text);
+  for (const auto& [name, text] : lines) {
+    const std::string end = name.size() > kLongestName ? fmt::format("\n{:{}}", "", width) : "";
+    table += fmt::format("{:<{}}{}  {}\n", name, end.empty() ? width : 0, end, text);
+  }
   return table;
 }
 

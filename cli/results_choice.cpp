@@ -115,8 +115,10 @@ std::string trace_beside(const Values& values, const Dataset& results, const std
   if (has(values, "trace")) return text(values, "trace");
   const std::string name = attribute(results, "trace");
   if (name.empty()) return "";
+  std::error_code fault;
+  const std::string known = attribute(results, kTracePath);
+  if (fs::is_regular_file(known, fault)) return known;
   for (const fs::path& folder : {fs::path(path).parent_path(), fs::path("."), fs::path("data")}) {
-    std::error_code fault;
     if (fs::is_regular_file(folder / name, fault)) return (folder / name).string();
   }
   return "";

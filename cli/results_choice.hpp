@@ -24,8 +24,8 @@ std::string attribute(const Dataset& results, const char* name);
 int64_t choice(const Values& values, const Dataset& results, const char* option,
                const char* variable);
 
-/// Path of the trace: --trace, or the one that the results name, beside them, in this folder or in
-/// data/. Empty when it is not there.
+/// Path of the trace: --trace, or where the results say, or by its name beside them, in this folder
+/// or in data/. Empty when it is not there.
 std::string trace_beside(const Values& values, const Dataset& results, const std::string& path);
 
 }  // namespace kvsim::cli

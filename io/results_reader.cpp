@@ -3,6 +3,7 @@
 #include <hdf5_hl.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "io/hdf5.hpp"
 #include "sim/core/error.hpp"
@@ -11,6 +12,7 @@ namespace kvsim {
 namespace {
 
 using h5::Handle;
+namespace fs = std::filesystem;
 
 herr_t collect_link(hid_t, const char* name, const H5L_info_t*, void* names) {
   static_cast<std::vector<std::string>*>(names)->push_back(name);
@@ -175,7 +177,13 @@ void refuse_trace_as_results(const std::string& path) {
 
 Dataset read_results(const std::string& path) {
   h5::silence_errors();
-  return Reader(path).read();
+  Dataset found = Reader(path).read();
+  const AttributeValue* trace = found.attribute(kTracePath);
+  if (const auto* relative = trace != nullptr ? std::get_if<std::string>(trace) : nullptr) {
+    const fs::path folder = fs::canonical(path).parent_path();
+    found.set_attribute(kTracePath, (folder / *relative).lexically_normal().string());
+  }
+  return found;
 }
 
 }  // namespace kvsim

@@ -2,6 +2,7 @@
 
 #include <hdf5_hl.h>
 
+#include <filesystem>
 #include <limits>
 
 #include "io/hdf5.hpp"
@@ -12,6 +13,7 @@ namespace kvsim {
 namespace {
 
 using h5::Handle;
+namespace fs = std::filesystem;
 
 /// Flags are the only variables worth compressing: values of measures are noise to gzip.
 constexpr int64_t kLeastCompressed = 64 * 1024;
@@ -210,6 +212,17 @@ void make_scale(const Checker& check, hid_t coordinate, const std::string& name,
   write_number_attribute(check, coordinate, "_Netcdf4Dimid", H5T_STD_I32LE, &number);
 }
 
+std::vector<Attribute> attributes_for(const Dataset& dataset, const std::string& target) {
+  std::vector<Attribute> attributes = dataset.attributes();
+  for (Attribute& attribute : attributes) {
+    auto* trace = std::get_if<std::string>(&attribute.value);
+    if (attribute.name != kTracePath || trace == nullptr) continue;
+    const fs::path folder = fs::weakly_canonical(fs::absolute(target)).parent_path();
+    *trace = fs::path(*trace).lexically_relative(folder);
+  }
+  return attributes;
+}
+
 }  // namespace
 
 void write_results(const Dataset& dataset, const std::string& target) {
@@ -218,7 +231,7 @@ void write_results(const Dataset& dataset, const std::string& target) {
   const Checker check(target);
   {
     Handle file = create_file(check, temporary.path());
-    for (const Attribute& attribute : dataset.attributes()) {
+    for (const Attribute& attribute : attributes_for(dataset, target)) {
       std::visit(AttributeWriter{check, file.get(), attribute.name.c_str()}, attribute.value);
     }
     std::vector<Handle> scales;

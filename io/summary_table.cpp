@@ -80,40 +80,9 @@ void add_measure(const Dataset& dataset, const std::vector<int64_t>& order,
   columns.push_back(std::move(column));
 }
 
-/// A record at its commas.
-std::vector<std::string> cells_of(const std::string& name) {
-  std::vector<std::string> cells;
-  size_t from = 0;
-  for (size_t comma = name.find(','); comma != std::string::npos; comma = name.find(',', from)) {
-    cells.push_back(name.substr(from, comma - from));
-    from = comma + 1;
-  }
-  cells.push_back(name.substr(from));
-  return cells;
-}
-
-/// The name with every run of cells that all of `others` have, too, as "..".
-std::string without_shared(const std::string& name, const std::vector<std::string>& others) {
-  const std::vector<std::string> cells = cells_of(name);
-  std::string text = cells.front();
-  bool left_out = false;
-  for (size_t c = 1; c < cells.size(); ++c) {
-    const bool shared = std::ranges::all_of(others, [&](const std::string& other) {
-      const std::vector<std::string> its = cells_of(other);
-      return std::ranges::find(its, cells[c]) != its.end();
-    });
-    if (!shared || !left_out) text += "," + (shared ? ".." : cells[c]);
-    left_out = shared;
-  }
-  return text;
-}
-
 /// Policy (named once per block) and budget as typed.
-std::vector<Column> name_columns(const Dataset& dataset, const std::vector<int64_t>& order,
-                                 int width) {
-  const auto longest = static_cast<size_t>(std::max(16, width - 62));
-  const std::vector<std::string> policies = distinct_names(
-      std::get<std::vector<std::string>>(dataset.at("policy").values), longest);
+std::vector<Column> name_columns(const Dataset& dataset, const std::vector<int64_t>& order) {
+  const auto& policies = std::get<std::vector<std::string>>(dataset.at("policy").values);
   const auto& budgets = std::get<std::vector<std::string>>(dataset.at("budget_label").values);
   std::vector<Column> columns(2);
   columns[0] = {"", "policy", {}, {}, true};
@@ -125,6 +94,14 @@ std::vector<Column> name_columns(const Dataset& dataset, const std::vector<int64
     }
   }
   return columns;
+}
+
+/// Takes names longer than `longest` out of a column: they stand in a line above their row.
+std::vector<std::string> take_long(std::vector<std::string>& names, size_t longest) {
+  std::vector<std::string> taken(names.size());
+  for (size_t row = 0; row < names.size(); ++row)
+    if (names[row].size() > longest) std::swap(taken[row], names[row]);
+  return taken;
 }
 
 /// Behind the stream error of each row: best *, not told apart from it ~.
@@ -164,23 +141,6 @@ std::string line_of(const std::vector<Column>& columns,
 
 }  // namespace
 
-std::vector<std::string> distinct_names(const std::vector<std::string>& names, size_t longest) {
-  std::vector<std::string> shown = names;
-  for (size_t i = 0; i < names.size(); ++i) {
-    if (names[i].size() <= longest) continue;
-    std::vector<std::string> others;
-    for (size_t j = 0; j < names.size(); ++j)
-      if (j != i && names[j].size() > longest &&
-          cells_of(names[j]).front() == cells_of(names[i]).front())
-        others.push_back(names[j]);
-    shown[i] = others.empty() ? names[i].substr(0, longest - 3) + "..."
-                              : without_shared(names[i], others);
-  }
-  for (size_t i = 0; i < names.size(); ++i)
-    if (std::ranges::count(shown, shown[i]) > 1) shown[i] = names[i];
-  return shown;
-}
-
 std::string summary_table(const Dataset& dataset, const SummaryStyle& style) {
   const Verdict found = verdict(dataset, style.looks_ahead);
   std::vector<int64_t> order = found.order;
@@ -188,7 +148,9 @@ std::string summary_table(const Dataset& dataset, const SummaryStyle& style) {
     order.resize(static_cast<size_t>(dataset.size("policy")));
     std::iota(order.begin(), order.end(), 0);
   }
-  std::vector<Column> columns = name_columns(dataset, order, style.width);
+  std::vector<Column> columns = name_columns(dataset, order);
+  const std::vector<std::string> own_lines =
+      take_long(columns[0].cells, static_cast<size_t>(std::max(16, style.width - 62)));
   const auto add_column = [&](const char* over, const char* head, const char* variable,
                               TableFold fold, std::string (*shown)(double),
                               bool alarm_when_low = false) {
@@ -214,6 +176,7 @@ std::string summary_table(const Dataset& dataset, const SummaryStyle& style) {
   const std::string head = heading(&Column::head);
   text += style.color ? kBold + over + head + kPlain : over + head;
   for (size_t row = 0; row < columns[0].cells.size(); ++row) {
+    if (!own_lines[row].empty()) text += own_lines[row] + "\n";
     text += line_of(columns, [&](const Column& column) {
       const std::string cell = padded(column.cells[row], column.width(), column.left);
       const bool alarming = style.color && !column.alarming.empty() && column.alarming[row];

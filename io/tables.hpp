@@ -29,10 +29,6 @@ struct SummaryStyle {
   std::vector<bool> looks_ahead = {};  ///< [policy]; empty: none does
 };
 
-/// The names as a table shows them: where they are longer than `longest`, the settings that all the
-/// long ones of a preset share become "..". None is cut so that two read alike.
-std::vector<std::string> distinct_names(const std::vector<std::string>& names, size_t longest);
-
 /// The table a person reads after a run: per policy and budget the stream error (when there is
 /// one), the mean and worst retained importance, outlier count, mean and worst output error, worst
 /// residual error (likewise) and compression; over layers means of means, worst of worst, sums of

@@ -12,7 +12,7 @@ import xarray
 from .errors import UsageError
 from .policy import Policy, as_policies, score_files
 from .program import Bar, call, exchange, options, run
-from .results import open_results, remember_trace
+from .results import open_results
 from .scoring import ScoreFunction
 from .trace import Trace
 
@@ -107,9 +107,7 @@ def replay(
             wo_steps=wo_steps, horizon=horizon, span_complement=list(span_complement), seed=seed,
             backend=backend, threads=threads, overwrite=overwrite)]
         run(words, progress)
-        results = open_results(target)
-    remember_trace(results, trace)
-    return results
+        return open_results(target)
 
 
 def _scores(

@@ -62,7 +62,7 @@ def explain(
 
     Args:
         results: of ``replay(..., save_keep=True)``, or a path of such a file.
-        trace: that the results were made from; not needed for results of this process.
+        trace: that the results were made from; not needed where it is still there.
         policy: as the results name it.
         budget: as it was given to `replay`.
         layer: the model's number of it.

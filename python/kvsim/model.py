@@ -55,8 +55,8 @@ def conversation_of(
 
 def capture(
     model: Any,
-    tokenizer: Any,
-    messages: str | Sequence[Mapping[str, str]],
+    tokenizer: Any = None,
+    messages: str | Sequence[Mapping[str, str]] | None = None,
     out: str | PathLike | None = None,
     *,
     steps: int | None = None,
@@ -118,7 +118,8 @@ def capture(
     Raises:
         Error: with one line, for instance for a layer that the trace format cannot describe.
     """
-    _check_types(model, tokenizer)
+    _check_types(model)
+    _check_texts(tokenizer, messages)
     queries = _window(queries)
     from .kvtrace.capture import CaptureOptions, capture_trace
     from .kvtrace.generate import Sampling
@@ -154,16 +155,24 @@ def capture(
     return Trace(out)
 
 
-def _check_types(model: Any, tokenizer: Any = None) -> None:
-    """A model that is held, not its name; a tokenizer that renders chats."""
+def _check_types(model: Any) -> None:
+    """A model that is held, not its name."""
     if not hasattr(model, "config") or not hasattr(model, "forward"):
         raise UsageError(
             f"model: found {model!r:.60}, expected a model that you hold, such as "
             "transformers.AutoModelForCausalLM.from_pretrained(...); by name, on the command line: "
             "kvsim capture --model NAME")
-    if tokenizer is not None and not hasattr(tokenizer, "apply_chat_template"):
+
+
+def _check_texts(tokenizer: Any, messages: Any) -> None:
+    """A tokenizer that renders chats, and something to render."""
+    if not hasattr(tokenizer, "apply_chat_template"):
         raise UsageError(f"tokenizer: found {tokenizer!r:.60}, expected the model's tokenizer, such "
                          "as transformers.AutoTokenizer.from_pretrained(...)")
+    if not isinstance(messages, str) and not (
+            isinstance(messages, Sequence) and all(isinstance(one, Mapping) for one in messages)):
+        raise UsageError(f"messages: found {messages!r:.60}, expected the text of a user's turn, "
+                         'or [{"role": "user", "content": "..."}, ...]')
 
 
 def _window(queries: Any) -> int | None:
@@ -198,7 +207,7 @@ def closed_loop(
     Args:
         model: that of the trace, with the same weights.
         results: of ``replay(..., save_keep=True)`` on a trace of :func:`kvsim.capture`.
-        trace: that the results were made from; not needed for results of this process.
+        trace: that the results were made from; not needed where it is still there.
         out: the file of the numbers; with it an interrupted run goes on where it stopped.
         policies: as the results name them; all without.
         budgets: as they were given to `replay`; all without.

@@ -25,8 +25,8 @@ def report(
         results: what `replay` and `sweep` return, or paths of results files; what closed loops
             found may be among them, and then leads the page.
         out: the page.
-        trace: traces of the results; by default those that datasets of this session were made
-            from. Without one the page has no texts.
+        trace: traces of the results; by default those that they name. Without one the page has no
+            texts.
         title: of the page.
         overwrite: replace `out`.
 

@@ -77,6 +77,9 @@ def as_policies(given: "str | ScoreFunction | Policy | Iterable | None") -> list
         return []
     if isinstance(given, (str, Policy)) or callable(given):
         given = [given]
+    if not isinstance(given, Iterable):
+        raise UsageError(f"policies: found {given!r:.60}, expected a record such as "
+                         '"snapkv,window=16", a function of a layer, or several of these')
     policies = [one if isinstance(one, Policy) else Policy(one) for one in given]
     functions: dict[str, ScoreFunction] = {}
     for one in policies:

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import tempfile
 from collections.abc import Iterable
 from os import PathLike
@@ -20,19 +21,16 @@ if TYPE_CHECKING:
     from .explanation import Explanation
     from .figures import Figures
 
-#: Where the traces are whose results this process has made, by digest.
-_traces: dict[str, Path] = {}
-
-
-def remember_trace(dataset: xarray.Dataset, path: str | PathLike) -> None:
-    """`explain` and `closed_loop` find the trace of results that this process made."""
-    _traces[str(dataset.attrs.get("trace_digest"))] = Path(path).resolve()
+#: Attribute with the path of the trace: absolute in memory, relative to its folder in a file.
+TRACE_PATH = "trace_path"
 
 
 def trace_of(dataset: xarray.Dataset, given: str | PathLike | None) -> Path:
-    """The trace that results were made from: the one given, or the one remembered."""
-    path = Path(given) if given is not None else _traces.get(str(dataset.attrs.get("trace_digest")))
-    if path is None:
+    """The trace that results were made from: the one given, or the one that they name."""
+    if given is not None:
+        return Path(given)
+    path = Path(str(dataset.attrs.get(TRACE_PATH, "")))
+    if not path.is_file():
         raise UsageError(f"which trace? These results are of {dataset.attrs.get('trace')}: give "
                          "trace=...")
     return path
@@ -45,13 +43,20 @@ def open_results(path: str | PathLike) -> xarray.Dataset:
     """
     from .plots import load
 
-    return load.open_results(path).data.load()
+    data = load.open_results(path).data.load()
+    if TRACE_PATH in data.attrs:
+        folder = Path(path).resolve().parent
+        data.attrs[TRACE_PATH] = os.path.normpath(folder / str(data.attrs[TRACE_PATH]))
+    return data
 
 
 def write_results(dataset: xarray.Dataset, path: str | PathLike) -> None:
     """Writes results, or a part of them, as a file that every command reads."""
     _check(dataset)
     plain = dataset.copy()
+    if TRACE_PATH in plain.attrs:
+        plain.attrs = {**plain.attrs, TRACE_PATH: os.path.relpath(
+            str(plain.attrs[TRACE_PATH]), Path(path).resolve().parent)}
     for name, variable in plain.variables.items():
         # Stored types and marks of undefined cells as they were; the rest follows from the data.
         plain[name].encoding = {key: value for key, value in variable.encoding.items()

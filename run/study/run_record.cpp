@@ -58,6 +58,7 @@ void describe_run(Dataset& dataset, const TraceReader& reader, const StudyOption
   dataset.set_attribute("git_commit", KVSIM_GIT_COMMIT);
   dataset.set_attribute("build", KVSIM_BUILD);
   dataset.set_attribute("trace", std::filesystem::path(info.path).filename().string());
+  dataset.set_attribute(kTracePath, std::filesystem::canonical(info.path).string());
   dataset.set_attribute("trace_digest", reader.digest());
   dataset.set_attribute("model", info.model);
   dataset.set_attribute("num_layers", static_cast<int64_t>(info.num_layers));

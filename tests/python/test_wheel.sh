@@ -48,6 +48,19 @@ else
   bash -c "$use"
 fi
 
+# A new user's tour with a model: the environment sees PyTorch, and no other part of a clone.
+torch=${XDG_CACHE_HOME:-$HOME/.cache}/kvsim/torch
+if "$torch/bin/python" -c 'import torch, transformers, optuna, xxhash' 2>/dev/null; then
+  "$torch/bin/python" -c 'import site; print(site.getsitepackages()[0])' \
+    >"$("$work/venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/torch.pth"
+  mkdir "$work/tour"
+  cp "$here/tour.py" "$here/../capture/tiny_models.py" "$work/tour/"
+  (cd "$work/tour" && env -u KVSIM_HOME -u KVSIM_PYTHON -u KVSIM_TORCH -u PYTHONPATH \
+    XDG_CACHE_HOME="$work/cache" PATH="$work/venv/bin:/usr/bin:/bin" python tour.py)
+else
+  echo "tour skipped: no PyTorch with transformers and optuna in $torch"
+fi
+
 if [ "${2:-}" = --sdist ]; then
   # As deep as the release build, so that a compiler cache knows the objects.
   "$work/venv/bin/pip" install -q --disable-pip-version-check --force-reinstall --no-deps \

@@ -6,6 +6,7 @@ after the prompt meets the compressed cache; the tokens are those of the trace."
 import argparse
 import contextlib
 import json
+import os
 import shlex
 import sys
 import time
@@ -41,7 +42,8 @@ def parser() -> Parser:
                formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     p.set_defaults(show=None)   # how callers from Python are told of progress
     add = p.add_argument_group("what to run").add_argument
-    add("trace", type=Path, metavar="TRACE.h5")
+    add("trace", type=Path, metavar="TRACE.h5", nargs="?",
+        help="the trace of the results (where they say it is)")
     add("results", type=Path, metavar="RESULTS.nc", help="of that trace, with --save-keep")
     add("--kvsim", metavar="PROGRAM",
         help="the kvsim program, for policies that change the cache (the one that runs)")
@@ -171,7 +173,6 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
     """`loaded`: the model, when somebody holds it already."""
     from .writer import check_target
 
-    check_target(args.out, args.overwrite, [args.trace, args.results])
     try:
         import h5netcdf  # noqa: F401
         import xxhash  # noqa: F401
@@ -183,8 +184,10 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
     from .model import library_versions, load_model
     from .token_trace import TokenTrace
 
-    trace = TokenTrace(args.trace)
     with ResultsFile(args.results) as results:
+        args.trace = args.trace or results.trace
+        check_target(args.out, args.overwrite, [args.trace, args.results])
+        trace = TokenTrace(args.trace)
         policies, budgets = chosen_pairs(args, results)
         trace.check_tokens()
         trace.check_results(results)
@@ -224,6 +227,7 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
         attributes = {
             "history": shlex.join(["kvsim", "closed-loop", *command]),
             "trace": args.trace.name,
+            "trace_path": os.path.relpath(args.trace.resolve(), args.out.resolve().parent),
             "trace_digest": results.trace_digest,
             "model": trace.model,
             "model_source": loaded.source,

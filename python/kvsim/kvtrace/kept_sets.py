@@ -7,6 +7,7 @@ sets; the others' caches are live (live_cache.py).
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,6 +91,16 @@ class ResultsFile:
         self.parameters = {
             entry["record"]: entry["parameters"] for entry in json.loads(self.config)["policies"]
         }
+
+    @property
+    def trace(self) -> Path:
+        """Where the trace is, seen from this file."""
+        named = str(self.file.attrs.get("trace_path", ""))
+        path = Path(os.path.normpath(self.path.resolve().parent / named))
+        if not path.is_file():
+            raise CaptureError(f"{self.path}: the trace {self.file.attrs.get('trace', '')} is not "
+                               "where the results say: give its path before them", EXIT_USAGE)
+        return path
 
     def choose(self, wanted: list[str] | None, known: list[str], what: str) -> list[int]:
         """Indices of the wanted names, all of them without a choice."""

@@ -41,7 +41,7 @@ def draw(results, options, policies, note):
         values = bias.sel(policy=policy)
         image = ax.imshow(values, aspect="auto", cmap="PuOr", vmin=-limit, vmax=limit,
                           interpolation="nearest")
-        y, x = np.nonzero(values < -0.01)
+        y, x = np.nonzero(np.asarray(values) < -0.01)
         ax.plot(x, y, ".", color="black", markersize=1.5, linestyle="none")
         ax.set_yticks(range(len(spans)), spans)
         every = max(1, len(results.layers) // 8)

@@ -75,7 +75,7 @@ def describe(source, blocks, number):
 def record(results):
     """[name, text] of every attribute of the run but the configuration, which has its own place."""
     return [[str(name), without_folders(str(value))] for name, value in results.data.attrs.items()
-            if name != "config" and not str(name).startswith("_")]
+            if name not in ("config", "trace_path") and not str(name).startswith("_")]
 
 
 def without_folders(text):
