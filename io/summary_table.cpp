@@ -149,8 +149,8 @@ std::string summary_table(const Dataset& dataset, const SummaryStyle& style) {
     std::iota(order.begin(), order.end(), 0);
   }
   std::vector<Column> columns = name_columns(dataset, order);
-  const std::vector<std::string> own_lines =
-      take_long(columns[0].cells, static_cast<size_t>(std::max(16, style.width - 62)));
+  const std::vector<std::string> own_lines = take_long(
+      columns[0].cells, static_cast<size_t>(std::max(16, style.width - 62)));
   const auto add_column = [&](const char* over, const char* head, const char* variable,
                               TableFold fold, std::string (*shown)(double),
                               bool alarm_when_low = false) {
