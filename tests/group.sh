@@ -110,6 +110,16 @@ group_presses() {   # label: capture
     skip kvpress "$torch_python -m pip install -r tests/python/requirements.txt"
   fi
 }
+group_study() {   # label: capture
+  if [ -x "$torch_python" ] &&
+    "$torch_python" -c 'import torch, transformers, xarray, matplotlib, scipy' 2>/dev/null
+  then
+    "$torch_python" tests/python/test_study.py
+  else
+    skip "PyTorch with xarray and matplotlib" \
+      "$torch_python -m pip install -r tests/python/requirements.txt"
+  fi
+}
 # With PyTorch and the sample's model they capture their trace, else the sample stands in.
 group_notebooks() {   # label: python
   if [ -x "$torch_python" ] &&

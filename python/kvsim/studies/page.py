@@ -1,0 +1,285 @@
+"""The page of a study: one HTML file with the leaderboard, curves, every text, the worst steps."""
+
+import html
+import io
+import math
+from string import Template
+
+import pandas
+
+from ..plots import style
+from . import table
+from .folder import COLUMNS, Folder
+
+LINES = 8       # policies that a figure draws: more cannot be told apart
+WORST = 3       # steps of a policy and text
+SHOWN_WORST = 6   # rows of a policy
+FOUND_HINDSIGHT = "oracle"
+
+PAGE = Template("""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<title>$title</title>
+<style>
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 1.5rem auto; padding: 0 1rem;
+  color: #1c1e21; background: #fff }
+h1 { font-size: 1.5rem; margin: 0 } h2 { font-size: 1.15rem; margin: 2rem 0 .4rem }
+p { max-width: 44rem; margin: .4rem 0 } .scroll { overflow-x: auto }
+table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums }
+th, td { padding: .18rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #e4e6e9 }
+th:first-child, td:first-child { text-align: left } th { vertical-align: bottom }
+td.text { text-align: left; white-space: pre-wrap; font-family: ui-monospace, monospace }
+tr.reference td { background: #f3f4f6 } .best { font-weight: 600 }
+svg { width: 100%; max-width: 54rem; height: auto; margin-top: 1.5rem } summary { cursor: pointer; margin: .5rem 0 }
+mark { background: #ffe08a } code { font-size: .9em }
+</style></head><body>
+<h1>$title</h1>
+$body
+</body></html>
+""")
+
+
+def write(folder: Folder, reference: str | None = None, title: str | None = None) -> dict:
+    """index.html, losses.csv and leaderboard.csv of what is finished; paths by name."""
+    from .folder import write_whole
+
+    losses = folder.losses()
+    paths = {name: folder.path / name for name in
+             ("index.html", "losses.csv", "leaderboard.csv")}
+    if losses.empty:
+        return {}
+    chosen = table.reference_of(losses, reference)
+    board = table.leaderboard(losses, chosen)
+    write_whole(paths["losses.csv"], table.safe_csv(losses))
+    write_whole(paths["leaderboard.csv"], table.safe_csv(board))
+    write_whole(paths["index.html"], page(folder, losses, board, chosen, title))
+    return paths
+
+
+def page(folder: Folder, losses: pandas.DataFrame, board: pandas.DataFrame, reference: str,
+         title: str | None) -> str:
+    models = list(dict.fromkeys(losses.model))
+    name = title or f"What {', '.join(models)} loses with a compressed KV cache"
+    body = [verdict(losses, board, reference)]
+    for model in models:
+        own, rows = losses[losses.model == model], board[board.model == model]
+        if len(models) > 1:
+            body.append(f"<h2>{html.escape(model)}</h2>")
+        body += [leaderboard(rows, reference), curves(rows, reference, len(set(own.text))),
+                 by_bytes(rows, reference), "<h2>Every text</h2>", every_text(own, reference)]
+    body += [orders(losses, reference), worst_steps(folder), method(losses, reference)]
+    return PAGE.substitute(title=html.escape(name), body="\n".join(body))
+
+
+def is_hindsight(policy: str) -> bool:
+    """Oracles know the future: a floor, no competitor."""
+    return policy.startswith(FOUND_HINDSIGHT)
+
+
+def number(value: float) -> str:
+    if not math.isfinite(value):
+        return "–"
+    if value >= 100 or value == 0:
+        return f"{value:.0f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def verdict(losses: pandas.DataFrame, board: pandas.DataFrame, reference: str) -> str:
+    """What to use at which budget, in one sentence for each model."""
+    said = []
+    for model, own in board[~board.policy.map(is_hindsight)].groupby("model", sort=False):
+        best = own.loc[own.groupby("budget", sort=False).relative.idxmin()]
+        words = "; ".join(
+            f"<b><code>{html.escape(policy)}</code></b> at "
+            + ", ".join(f"{one.budget} ({number(one.relative)})" for one in rows.itertuples())
+            for policy, rows in best.groupby("policy", sort=False))
+        said.append(f"<p>{html.escape(model)} loses least with {words}. In brackets: its loss "
+                    f"relative to <code>{html.escape(reference)}</code>.</p>")
+    texts = losses[["model", "text"]].drop_duplicates().groupby("model").size()
+    count = " and ".join(str(one) for one in dict.fromkeys(texts))
+    return "".join(said) + (f"<p>{count} texts; loss is the KL divergence of the model's next-token "
+                            "distribution from that with the full cache. Lower is better.</p>")
+
+
+def leaderboard(board: pandas.DataFrame, reference: str) -> str:
+    budgets = sorted(set(board.budget), key=table.budget_key)
+    cells = board.set_index(["policy", "budget"])
+    order = board.assign(log=board.relative.map(math.log)).groupby("policy").log.mean()
+    ranked = sorted(order.index, key=lambda one: (is_hindsight(one), order[one]))
+    competing = board[~board.policy.map(is_hindsight)]
+    best = {b: competing[competing.budget == b].relative.min() for b in budgets}
+    head = "".join(f"<th>{html.escape(b)}</th>" for b in budgets)
+    rows = []
+    for policy in ranked:
+        line = f"<td><code>{html.escape(policy)}</code></td>"
+        for b in budgets:
+            if (policy, b) not in cells.index:
+                line += "<td>–</td>"
+                continue
+            one = cells.loc[(policy, b)]
+            mark = ' class="best"' if one.relative == best[b] else ""
+            spread = f" [{number(one.low)}, {number(one.high)}]" if math.isfinite(one.low) else ""
+            line += (f'<td{mark} title="worst text {html.escape(str(one.worst_text))}: '
+                     f'{number(one.worst)}; {number(one.kl)} nats; {number(one.bytes)} of the '
+                     f'bytes">{number(one.relative)}{spread}</td>')
+        kind = ' class="reference"' if policy == reference else ""
+        rows.append(f"<tr{kind}>{line}</tr>")
+    return (f"<h2>Leaderboard: loss relative to <code>{html.escape(reference)}</code></h2>"
+            f"<p>Geometric mean over texts, 95 % interval over texts (from {table.LEAST_TEXTS} texts "
+            "on). Oracles know the future and "
+            "come last. Hold the mouse over a cell for its worst text, nats and bytes.</p>"
+            f'<div class="scroll"><table><tr><th>policy \\ budget</th>{head}</tr>'
+            f"{''.join(rows)}</table></div>")
+
+
+def drawn(board: pandas.DataFrame, reference: str) -> list[str]:
+    """Policies of a figure: the best ones, the reference, one oracle."""
+    order = board.assign(log=board.relative.map(math.log)).groupby("policy").log.mean()
+    ranked = sorted(order.index, key=lambda one: order[one])
+    oracles = [one for one in ranked if is_hindsight(one)][:1]
+    others = [one for one in ranked if not is_hindsight(one)]
+    chosen = others[: LINES - 2]
+    return [*oracles, *chosen, *([reference] if reference not in chosen else [])]
+
+
+def _svg(figure) -> str:
+    """A figure as it stands in the page; ids of several do not meet."""
+    import matplotlib.pyplot as plt
+
+    text = io.StringIO()
+    style.settle(figure)
+    figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
+    plt.close(figure)
+    drawing = text.getvalue()
+    return drawing[drawing.index("<svg"):]
+
+
+def _lines(board: pandas.DataFrame, reference: str, title: str, subtitle: str, across: str,
+           label: str) -> str:
+    style.use()
+    import matplotlib as mpl
+
+    mpl.rcParams["svg.hashsalt"] = title   # the same study gives the same page
+    policies = drawn(board, reference)
+    looks, ends = style.policy_looks(tuple(policies)), []
+    fig, axes = style.frame(title, subtitle, 1, 1, 3.0, (),
+                            (label, f"loss relative to {reference} (log scale)"))
+    ax = axes.flat[0]
+    for policy in policies:
+        own = board[board.policy == policy].sort_values(across)
+        at, mean = own[across].to_numpy(), own.relative.to_numpy()
+        ax.plot(at, mean, **{**looks[policy], "linewidth": 1.3})
+        style.band(ax, at, (own.low.to_numpy(), own.high.to_numpy()), looks[policy],
+                   policy == policies[1 if is_hindsight(policies[0]) else 0])
+        ends.append((at[-1], mean[-1], policy, looks[policy]["color"]))
+    ax.set(xscale="log", yscale="log")
+    style.log_ticks(ax.yaxis)
+    ticks = sorted(set(board[across])) if across == "at" else [0.1, 0.2, 0.3, 0.5, 0.7, 1]
+    ax.set_xticks(ticks, [f"{one:g}" for one in ticks])
+    ax.minorticks_off()
+    style.end_labels(ax, ends)
+    return _svg(fig)
+
+
+def curves(board: pandas.DataFrame, reference: str, texts: int) -> str:
+    at = board.assign(at=board.budget.map(table.budget_key))
+    return _lines(at, reference, "Loss by budget",
+                  f"KL divergence relative to {reference}; geometric mean over {texts} texts; band: "
+                  "95 % interval of the best", "at", "budget (share or entries of the prompt kept)")
+
+
+def by_bytes(board: pandas.DataFrame, reference: str) -> str:
+    """Policies that hold scales, biases or slots beside entries hold more bytes than their budget."""
+    base = board[board.policy == reference].set_index("budget").kl
+    absolute = board.assign(relative=board.kl / base.max(), low=float("nan"), high=float("nan"))
+    return _lines(absolute, reference, "Loss by bytes held",
+                  f"KL divergence over that of {reference} at its smallest budget; geometric mean "
+                  "over texts", "bytes", "bytes held, share of the full cache's")
+
+
+def every_text(losses: pandas.DataFrame, reference: str) -> str:
+    found = table.relative(losses, reference)
+    parts = []
+    for budget in sorted(set(found.budget), key=table.budget_key):
+        own = found[found.budget == budget]
+        wide = own.pivot(index="policy", columns="text", values="log")
+        order = own.drop_duplicates("text").sort_values(["category", "text"]).text
+        wide = wide.loc[sorted(wide.index, key=lambda one: (is_hindsight(one),
+                                                            wide.loc[one].mean())), order]
+        head = "".join(f"<th>{html.escape(one)}</th>" for one in order)
+        rows = "".join(
+            f"<tr><td><code>{html.escape(policy)}</code></td>"
+            + "".join(_shaded(value) for value in wide.loc[policy]) + "</tr>"
+            for policy in wide.index)
+        parts.append(f"<details><summary>budget {html.escape(budget)}</summary>"
+                     f'<div class="scroll"><table><tr><th>policy \\ text</th>{head}</tr>{rows}'
+                     "</table></div></details>")
+    return ("<p>Loss relative to the reference; green is less, red is more.</p>" + "".join(parts))
+
+
+def _shaded(log: float) -> str:
+    if not math.isfinite(log):
+        return "<td>–</td>"
+    depth = min(abs(log) / math.log(4), 1) * 0.45
+    colour = "0,138,100" if log < 0 else "213,94,0"
+    return f'<td style="background:rgba({colour},{depth:.2f})">{number(math.exp(log))}</td>'
+
+
+def orders(losses: pandas.DataFrame, reference: str) -> str:
+    """Do texts that people wrote order policies as the others do?"""
+    found = table.ranks_by_category(losses, reference)
+    if found.empty or len(set(losses.policy)) < 3:
+        return ""
+    rows = "".join(
+        f"<tr><td>{html.escape(one.category)}; {html.escape(one.other)}</td>"
+        f"<td>{html.escape(one.budget)}</td><td>{number(one.spearman)}</td><td>{one.policies}</td>"
+        "</tr>" for one in found.itertuples())
+    return ("<h2>Do categories of texts agree on the order?</h2><p>Spearman's rank correlation of "
+            "the policies' geometric means: 1 is the same order.</p>"
+            '<div class="scroll"><table><tr><th>categories</th><th>budget</th><th>Spearman</th>'
+            f"<th>policies</th></tr>{rows}</table></div>")
+
+
+def worst_steps(folder: Folder) -> str:
+    """The tokens at which most is lost, with what came before them."""
+    found = pandas.DataFrame(folder.worst_steps(WORST))
+    if found.empty:
+        return ""
+    parts = []
+    for policy, own in found.groupby("policy", sort=False):
+        rows = "".join(
+            f"<tr><td>{html.escape(one.text)}</td><td>{number(one.kl)}</td>"
+            f'<td class="text">{_seen(one.before)}<mark>{_seen(one.token)}</mark>'
+            f"{_seen(one.next)}</td></tr>"
+            for one in own.nlargest(SHOWN_WORST, "kl").itertuples())
+        parts.append(f"<details><summary><code>{html.escape(policy)}</code></summary>"
+                     '<div class="scroll"><table><tr><th>text</th><th>nats</th>'
+                     '<th style="text-align:left">token after which the prediction is worst</th>'
+                     f"</tr>{rows}</table></div></details>")
+    return (f"<h2>Worst steps</h2><p>At budget {html.escape(str(found.budget.iloc[0]))}: the marked "
+            "token is read, and the prediction of the next one is furthest from the full cache's."
+            "</p>" + "".join(parts))
+
+
+def _seen(text: str) -> str:
+    """Text of a token with line ends shown and control characters away."""
+    shown = "".join("⏎" if one == "\n" else one if one.isprintable() or one == " " else "·"
+                    for one in text)
+    return html.escape(shown)
+
+
+def method(losses: pandas.DataFrame, reference: str) -> str:
+    meanings = "".join(f"<tr><td><code>{name}</code></td>"
+                       f'<td style="text-align:left;white-space:normal">{html.escape(what)}</td>'
+                       "</tr>" for name, what in COLUMNS.items())
+    texts = losses.drop_duplicates(["model", "text"])
+    listed = "".join(
+        f"<tr><td>{html.escape(one.text)}</td><td>{html.escape(one.category)}</td>"
+        f"<td>{one.prompt_tokens}</td><td>{one.later_tokens}</td></tr>" for one in texts.itertuples())
+    return ("<h2>How it was measured</h2><p>The prompt runs once with the full cache; each policy "
+            "then chooses what to keep. The later tokens run with what was kept, tokens forced. "
+            "Intervals are Student's t over the logarithms of texts.</p>"
+            "<details><summary>texts</summary><div class='scroll'><table><tr><th>text</th>"
+            f"<th>category</th><th>prompt</th><th>later</th></tr>{listed}</table></div></details>"
+            f"<details><summary>columns of losses.csv</summary><table>{meanings}</table></details>")

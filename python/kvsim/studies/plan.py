@@ -1,0 +1,75 @@
+"""What a study will take, before it runs: pairs, time, disk. Rates are measured on the machine."""
+
+import time
+
+import numpy as np
+
+from .folder import Folder
+from .run import Settings, missing
+from .sources import Source
+
+ENTRY_BYTES = 2   # of a number in a trace
+
+
+def plan_text(found: list[Source], loaded, settings: Settings, folder: Folder) -> str:
+    """How much of the study is left, and what it takes."""
+    left = {one.name: len(missing(folder, one.name, settings.policies)) for one in found}
+    runs = sum(left.values()) * len(settings.budgets)
+    pairs = len(found) * len(settings.policies) * len(settings.budgets)
+    texts = sum(count > 0 for count in left.values())
+    prompt, later = measured(loaded, settings)
+    # The prompt runs twice in a capture with a probe, once more in the closed loop.
+    seconds = texts * (3 * prompt + later) + runs * later
+    trace = trace_bytes(loaded, settings)
+    kept = runs * kept_bytes(loaded, settings)
+    lines = [f"{len(found)} texts, {len(settings.policies)} policies, {len(settings.budgets)} "
+             f"budgets: {pairs} runs of the model, {runs} of them left",
+             f"about {minutes(seconds)} on {loaded.model.device} (a prompt {prompt:.2f} s, later "
+             f"tokens {later:.2f} s per policy and budget, measured now; replay comes on top)",
+             f"disk: {trace / 1e6:.0f} MB for a trace" + (
+                 f", {texts} of them kept" if settings.keep_traces else ", one at a time")
+             + f"; at most {kept / 1e6:.0f} MB of results"]
+    return "\n".join(lines)
+
+
+def minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def measured(loaded, settings: Settings) -> tuple[float, float]:
+    """Seconds of one pass over a prompt, and over the later tokens behind it."""
+    import torch
+
+    model = loaded.model
+    limit = min(settings.prompt_tokens, 2048)   # longer prompts are computed from it
+    ids = torch.randint(5, loaded.config.vocab_size, (1, limit + settings.steps),
+                        device=model.device)
+    with torch.inference_mode():
+        model(input_ids=ids[:, :16])
+        begin = time.monotonic()
+        cache = model(input_ids=ids[:, :limit], use_cache=True).past_key_values
+        prompt = time.monotonic() - begin
+        begin = time.monotonic()
+        model(input_ids=ids[:, limit:], past_key_values=cache)
+        later = time.monotonic() - begin
+    return prompt * settings.prompt_tokens / limit, later
+
+
+def _shape(loaded) -> tuple[int, int, int, int]:
+    config = loaded.config
+    heads = config.num_attention_heads
+    return (config.num_hidden_layers, heads, getattr(config, "num_key_value_heads", heads),
+            getattr(config, "head_dim", None) or config.hidden_size // heads)
+
+
+def trace_bytes(loaded, settings: Settings) -> float:
+    layers, heads, kv_heads, dim = _shape(loaded)
+    tokens = settings.prompt_tokens + settings.steps
+    probe = settings.prompt_tokens if settings.probe else 0
+    return layers * dim * ENTRY_BYTES * (tokens * (heads + 2 * kv_heads) + probe * heads)
+
+
+def kept_bytes(loaded, settings: Settings) -> float:
+    """A byte per entry before compression, and the numbers of each step."""
+    layers, _, kv_heads, _ = _shape(loaded)
+    return float(np.prod([layers, kv_heads, settings.prompt_tokens]) + 40 * layers * settings.steps)

@@ -1,0 +1,154 @@
+"""Works a study off: capture, replay, closed loop, text by text; what is finished is not run again."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import Error
+from ..kvtrace.errors import CaptureError
+from ..program import options, run
+from .folder import Folder, Part, write_whole
+from .sources import Source, passage
+
+#: The policies of a study that names none: those that matter, and hindsight as a floor.
+POLICIES = ("random", "streaming", "h2o", "tova", "snapkv", "expected-attention", "criticalkv:ada",
+            "layer-defensivekv:code", "restkv", "kvzip", "kvzip-plus", "rehearsal:recent",
+            "rehearsal:reread", "oracle-stream")
+BUDGETS = ("0.1", "0.2", "0.35", "0.5")
+
+
+@dataclass
+class Settings:
+    """What a study is run with. Budgets as they are typed."""
+
+    policies: list[str] = field(default_factory=lambda: list(POLICIES))
+    budgets: list[str] = field(default_factory=lambda: list(BUDGETS))
+    prompt_tokens: int = 704
+    steps: int = 128
+    dtype: str = "float16"
+    probe: str = "repeat"
+    threads: int = 0
+    keep_traces: bool = False
+
+    def shared(self, model: str) -> dict:
+        """Those that all texts of a study share."""
+        return {"model": model, "budgets": self.budgets, "prompt_tokens": self.prompt_tokens,
+                "steps": self.steps, "probe": self.probe, "dtype": self.dtype}
+
+
+#: Told: what is worked on ("code-0: closed loop"), and the share of it that is done.
+Tell = Callable[[str, float], None]
+
+
+def missing(folder: Folder, name: str, policies: list[str]) -> list[str]:
+    """The policies that have not been run on a text, as they were typed."""
+    canonical = canonical_records(policies)
+    have = {one for part in folder.parts(name) if part.finished for one in part.policies()}
+    return [typed for typed, record in zip(policies, canonical) if record not in have]
+
+
+_canonical: dict[str, str] = {}
+
+
+def canonical_records(policies: list[str]) -> list[str]:
+    """How results name these records; a record that is none is an error here, before any work."""
+    for one in policies:
+        if one not in _canonical:
+            # A function in a file is called in results as it is typed.
+            _canonical[one] = one if one.startswith("python:") else json.loads(
+                run(["policies", one, "--json"], False))["preset"]["canonical"]
+    return [_canonical[one] for one in policies]
+
+
+def run_text(folder: Folder, source: Source, loaded, settings: Settings, tell: Tell) -> None:
+    """What is missing of one text."""
+    wanted = missing(folder, source.name, settings.policies)
+    if not wanted:
+        return
+    trace = folder.traces / f"{source.name}.h5"
+    begun = next((one for one in folder.parts(source.name) if not one.finished), None)
+    if not trace.is_file():
+        capture(folder, source, loaded, settings, trace, tell)
+    if begun is not None and set(begun.policies()) != set(canonical_records(wanted)):
+        begun.results.unlink()   # of an interrupted run with other policies
+        begun = None
+    part = begun or folder.next_part(source.name)
+    if begun is None:
+        tell(f"{source.name}: replay", 0.1)
+        run(["replay", trace, "-o", part.results, "--save-keep", "-q", *options(
+            policy=wanted, budget=",".join(settings.budgets),
+            threads=settings.threads or None)], False)
+    close_loop(trace, part, loaded, settings, lambda share: tell(
+        f"{source.name}: closed loop", 0.25 + 0.75 * share))
+    if not settings.keep_traces:
+        trace.unlink()
+
+
+def capture(folder: Folder, source: Source, loaded, settings: Settings, trace: Path,
+            tell: Tell) -> None:
+    """The trace of a text, and what is known of it."""
+    from ..kvtrace.capture import CaptureOptions, capture_trace
+    from ..kvtrace.record import choose_attention
+    from ..trace import Trace
+
+    tell(f"{source.name}: capture", 0)
+    folder.traces.mkdir(exist_ok=True)
+    text = passage(source, loaded.tokenizer, settings.prompt_tokens, settings.steps)
+    known = folder.facts().get(source.name)
+    if known is not None and known["digest"] != text.digest:
+        raise CaptureError(f"{source.name}: another text than the study has under this name")
+    choose_attention(loaded.model)
+    capture_trace(loaded, text.conversation, CaptureOptions(
+        steps=text.steps, answer=text.answer, raw=text.raw, stored_type=settings.dtype,
+        probes=[settings.probe] if settings.probe else [],
+        record={"tool": "kvsim study", "text": source.name}), trace)
+    with Trace(trace) as made:
+        facts = {"category": source.category, "kind": source.kind, "seed": source.seed,
+                 "file": source.path.name if source.path else "", "digest": text.digest,
+                 "model": loaded.name, "prompt_len": made.prompt_len, "total_len": made.total_len,
+                 "later_text": list(made.text[made.prompt_len :])}
+    write_whole(folder.texts / f"{source.name}.json", json.dumps(facts))
+
+
+def close_loop(trace: Path, part: Part, loaded, settings: Settings,
+               tell: Callable[[float], None]) -> None:
+    from ..kvtrace import closed_loop_command as command
+
+    words = [str(trace), str(part.results), f"--out={part.loop}", "--quiet",
+             f"--threads={settings.threads}"]
+    args = command.parser().parse_args(words)
+    args.show = lambda done, all_: tell(done / max(all_, 1))
+    command.run(args, words, loaded)
+
+
+@dataclass
+class Outcome:
+    """What became of the texts of one run."""
+
+    finished: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)   # name -> why, in one line
+
+
+def run_all(folder: Folder, found: list[Source], load: Callable[[], object], settings: Settings,
+            tell: Callable[[str, float, float], None]) -> Outcome:
+    """All texts; one that cannot be run is named and left out. `tell(what, share, seconds left)`."""
+    outcome = Outcome()
+    work = [one for one in found if missing(folder, one.name, settings.policies)]
+    outcome.finished += [one.name for one in found if one not in work]
+    loaded = load() if work else None
+    begin = time.monotonic()
+    for number, source in enumerate(work):
+        def said(what: str, share: float, number: int = number) -> None:
+            done = (number + share) / len(work)
+            spent = time.monotonic() - begin
+            tell(f"[{number + 1}/{len(work)}] {what}", done,
+                 spent / done - spent if done > 0 else float("nan"))
+
+        try:
+            run_text(folder, source, loaded, settings, said)
+            outcome.finished.append(source.name)
+        except (Error, RuntimeError, MemoryError) as error:
+            outcome.failed[source.name] = (str(error).splitlines() or [type(error).__name__])[0]
+    return outcome

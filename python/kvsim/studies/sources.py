@@ -1,0 +1,161 @@
+"""The texts of a study: kinds that kvsim writes or finds, files, folders, pairs of prompt and answer.
+
+A source knows its name and category at once; its tokens need the model's tokenizer.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import texts
+from ..kvtrace.errors import EXIT_USAGE, CaptureError
+
+#: Kinds of `builtin`: as people write them, then written for kvsim, then compressed before the
+#: question is known.
+BUILTIN = ("python", "manual", "licence", "perl", "questions", "switch", "fewshot", "summary",
+           "needles4", "counting", "code", "questions_agnostic", "summary_agnostic",
+           "needles4_agnostic")
+FOUND, WRITTEN, UNASKED = "as people write them", "written for kvsim", "question unknown"
+PROMPT, ANSWER = ".prompt.txt", ".answer.txt"
+LEAST_PROMPT = 64   # tokens
+CHARACTERS = 16     # per token, at most: what of a long file is read by the tokenizer
+
+
+@dataclass(frozen=True)
+class Source:
+    """One text before it is tokens: a kind with its seed, or a file."""
+
+    name: str
+    category: str
+    kind: str = ""
+    seed: int = 0
+    path: Path | None = None
+
+
+@dataclass
+class Passage:
+    """What is captured: a conversation, and the answer that is forced after it ("": the model's)."""
+
+    conversation: object
+    answer: str
+    raw: bool
+    steps: int
+    digest: str
+
+
+def sources(given: Iterable[str | Path], seeds: Iterable[int]) -> list[Source]:
+    """The texts that words name: `builtin`, kinds, files and folders; none twice."""
+    found: list[Source] = []
+    for one in map(str, given):
+        if one == "builtin":
+            found += _kinds(BUILTIN, seeds)
+        elif one in texts.KINDS:
+            found += _kinds([one], seeds)
+        elif Path(one).is_dir():
+            files = sorted(path for path in Path(one).rglob("*")
+                           if path.is_file() and not path.name.startswith("."))
+            found += [_file(path, path.parent.name) for path in files if _is_text(path)]
+        elif Path(one).is_file():
+            found.append(_file(Path(one), Path(one).resolve().parent.name))
+        else:
+            raise CaptureError(f"--texts: found {one}, expected builtin, a file, a folder, or a kind "
+                               "of kvsim make-traces --list", EXIT_USAGE)
+    if not found:
+        raise CaptureError("--texts: no text in what was given", EXIT_USAGE)
+    return _with_own_names(found)
+
+
+def _kinds(names: Iterable[str], seeds: Iterable[int]) -> list[Source]:
+    def category(name: str) -> str:
+        kind = texts.KINDS[name]
+        return FOUND if kind.raw else UNASKED if kind.agnostic else WRITTEN
+
+    return [Source(f"{name}-{seed}", category(name), name, seed)
+            for name in names for seed in seeds]
+
+
+def _is_text(path: Path) -> bool:
+    """A prompt's answer belongs to the prompt; what is not UTF-8 is no text."""
+    if path.name.endswith(ANSWER):
+        return False
+    with path.open("rb") as file:
+        try:
+            file.read(4096).decode("utf-8")
+        except UnicodeDecodeError as error:
+            return error.start > 4092   # a character cut in two
+    return True
+
+
+def _file(path: Path, folder: str) -> Source:
+    name = path.name.removesuffix(PROMPT) if path.name.endswith(PROMPT) else path.stem
+    return Source(re.sub(r"[^\w.-]+", "-", name), folder or "files", path=path)
+
+
+def _with_own_names(found: list[Source]) -> list[Source]:
+    """Names are file names of the study: equal ones get numbers. The same text is taken once."""
+    counts: dict[str, int] = {}
+    named = []
+    for one in dict.fromkeys(found):
+        counts[one.name] = counts.get(one.name, 0) + 1
+        again = f"{one.name}-{counts[one.name]}" if counts[one.name] > 1 else one.name
+        named.append(Source(again, one.category, one.kind, one.seed, one.path))
+    return named
+
+
+def passage(source: Source, tokenizer, prompt_tokens: int, steps: int) -> Passage:
+    """The text of a source, cut to the wanted number of tokens."""
+    if source.path is None:
+        return _of_kind(source, tokenizer, prompt_tokens, steps)
+    return _of_file(source.path, tokenizer, prompt_tokens, steps)
+
+
+def _of_kind(source: Source, tokenizer, prompt_tokens: int, steps: int) -> Passage:
+    from ..kvtrace.make_traces_command import fit
+    from ..kvtrace.markup import parse_text, plain_text
+    from ..kvtrace.model import sha256
+    from ..kvtrace.prompt import render, tokenize
+
+    kind = texts.KINDS[source.kind]
+
+    def read(prompt: str):
+        return plain_text(prompt) if kind.raw else parse_text(prompt, source.name)
+
+    def tokens(prompt: str):
+        return tokenize(tokenizer, render(tokenizer, read(prompt), kind.raw))
+
+    text = fit(kind, source.seed, prompt_tokens, lambda prompt: tokens(prompt).prompt_len)
+    found = tokens(text.prompt)
+    forced = len(found.ids) - found.prompt_len   # a request behind the point of compression
+    if forced >= steps:
+        raise CaptureError(f"{source.name}: the request after the compression has {forced} tokens, "
+                           f"--steps {steps} leaves none of the answer", EXIT_USAGE)
+    return Passage(read(text.prompt), text.answer, kind.raw, steps - forced,
+                   sha256((text.prompt + "\0" + text.answer).encode()))
+
+
+def _of_file(path: Path, tokenizer, prompt_tokens: int, steps: int) -> Passage:
+    """`NAME.prompt.txt` is a prompt with the marks of kvsim capture, and NAME.answer.txt beside it
+    its answer, else the model writes one. Any other file is continued: its first tokens are the
+    prompt, the next ones the later steps."""
+    from ..kvtrace.capture_command import read_text
+    from ..kvtrace.markup import parse_text, plain_text
+    from ..kvtrace.model import sha256
+
+    text = read_text(path)
+    if path.name.endswith(PROMPT):
+        beside = path.with_name(path.name.removesuffix(PROMPT) + ANSWER)
+        answer = read_text(beside).strip() if beside.is_file() else ""
+        return Passage(parse_text(text, str(path)), answer, False, steps,
+                       sha256((text + "\0" + answer).encode()))
+    text = text.strip()[: CHARACTERS * (prompt_tokens + steps)]
+    if not text:
+        raise CaptureError(f"{path}: empty")
+    places = tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
+    begins = [begin for begin, end in places if end > begin]
+    prompt = min(prompt_tokens, len(begins) - steps)
+    if prompt < LEAST_PROMPT:
+        raise CaptureError(f"{path}: found {len(begins)} tokens, expected at least "
+                           f"{LEAST_PROMPT + steps} (a prompt of {LEAST_PROMPT} and --steps)")
+    at = begins[prompt]
+    return Passage(plain_text(text[:at]), text[at:], True, steps, sha256(text.encode()))

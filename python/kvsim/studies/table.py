@@ -1,0 +1,83 @@
+"""What a study says: losses relative to one policy, over texts, with intervals; orders; a CSV."""
+
+import numpy as np
+import pandas
+
+from ..plots import statistics
+
+LEAST = 1e-9   # nats: what counts as no loss in a ratio
+LEAST_TEXTS = 4   # below it an interval over texts says nothing: it is NaN
+REFERENCES = ("kvzip", "snapkv")   # the first of them that a study has
+
+
+def reference_of(losses: pandas.DataFrame, wanted: str | None = None) -> str:
+    """The policy that others are compared with."""
+    policies = list(dict.fromkeys(losses.policy))
+    for one in ([wanted] if wanted else REFERENCES):
+        if one in policies:
+            return one
+    if wanted:
+        from ..errors import UsageError
+
+        raise UsageError(f"--reference: found {wanted}, expected one of {', '.join(policies)}")
+    return policies[0]
+
+
+def relative(losses: pandas.DataFrame, reference: str, column: str = "kl") -> pandas.DataFrame:
+    """A row per model, text, policy and budget: log of the loss over the reference's."""
+    keys = ["model", "text", "budget"]
+    base = losses[losses.policy == reference].set_index(keys)[column].clip(lower=LEAST)
+    own = losses.join(base.rename("base"), on=keys)
+    own = own[own.base.notna()]
+    return own.assign(log=np.log(own[column].clip(lower=LEAST) / own.base))
+
+
+def leaderboard(losses: pandas.DataFrame, reference: str) -> pandas.DataFrame:
+    """A row per model, budget and policy, best first: geometric mean over texts of the loss relative
+    to the reference with its 95 % interval (Student's t on logarithms; from LEAST_TEXTS on), the
+    worst text, the loss in nats (geometric mean), the share of bytes held, and how many texts."""
+    rows = []
+    for (model, budget, policy), own in relative(losses, reference).groupby(
+            ["model", "budget", "policy"], sort=False):
+        mean, (low, high) = statistics.over_traces(own.log.to_numpy())
+        if len(own) < LEAST_TEXTS:
+            low = high = np.nan
+        worst = own.loc[own.log.idxmax()]
+        rows.append({"model": model, "budget": budget, "policy": policy,
+                     "relative": np.exp(mean), "low": np.exp(low), "high": np.exp(high),
+                     "worst": np.exp(worst.log), "worst_text": worst.text,
+                     "kl": np.exp(np.log(own.kl.clip(lower=LEAST)).mean()),
+                     "top1": own.top1.mean(), "bytes": own.bytes.mean(), "texts": len(own)})
+    table = pandas.DataFrame(rows)
+    return table.sort_values(["model", "budget", "relative"], key=lambda one: one.map(budget_key)
+                             if one.name == "budget" else one).reset_index(drop=True)
+
+
+def budget_key(label: str) -> float:
+    """Budgets in the order of their sizes: ratios, percentages and counts as they are typed."""
+    text = str(label)
+    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+
+
+def ranks_by_category(losses: pandas.DataFrame, reference: str) -> pandas.DataFrame:
+    """Of every budget, how much two categories of texts agree on the order of policies: Spearman's
+    correlation of the geometric means."""
+    found = relative(losses, reference)
+    means = found.groupby(["budget", "category", "policy"]).log.mean()
+    rows = []
+    for budget in sorted(set(losses.budget), key=budget_key):
+        wide = means[budget].unstack("category")
+        for i, one in enumerate(wide.columns):
+            for other in wide.columns[i + 1:]:
+                rows.append({"budget": budget, "category": one, "other": other,
+                             "spearman": statistics.spearman(wide[one], wide[other]),
+                             "policies": int((wide[one].notna() & wide[other].notna()).sum())})
+    return pandas.DataFrame(rows, columns=["budget", "category", "other", "spearman", "policies"])
+
+
+def safe_csv(table: pandas.DataFrame) -> str:
+    """CSV whose texts no spreadsheet takes for formulas."""
+    def plain(value: object) -> object:
+        return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" else value
+
+    return table.map(plain).to_csv(index=False, float_format="%.6g", lineterminator="\n")
