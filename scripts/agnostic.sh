@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Texts compressed before their question is known (docs/reproduction.md, DefensiveKV 4.1): traces,
+# Texts compressed before their question is known (docs/reproduction/defensivekv.md, section 4.1 of its paper): traces,
 # replays, the model run with what each policy keeps, and docs/reproduction/agnostic.csv.
 #   scripts/agnostic.sh [DIR]       default: build/agnostic; what DIR holds is not made again
 # KVSIM_BIN names the program (build/kvsim), PYTHON an interpreter with data/requirements.txt and

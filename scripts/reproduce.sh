@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Remakes every figure and number of docs/reproduction.md, from a fresh clone as well.
+# Remakes every figure and number of the pages in docs/reproduction/, from a fresh clone as well.
 #   scripts/reproduce.sh [TRACE...]    of these traces; without any, of data/sample.h5
 #   scripts/reproduce.sh --all [DIR]   makes the larger traces in DIR (build/traces) and takes them all
 # Results and figures go to build/reproduction/. What is there and newer than its trace, the program

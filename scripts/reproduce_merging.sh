@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Remakes the figures and numbers about merging, schedules and quantisation of docs/reproduction.md.
+# Remakes the figures and numbers about merging, schedules and quantisation of docs/reproduction/keepkv.md.
 #   scripts/reproduce_merging.sh [TRACE...]   default: data/sample.h5; results and figures in
 #                                             build/reproduction/
 # KVSIM_BIN names the program (default: build/kvsim), LAYERS the layers (default: those of the sample).

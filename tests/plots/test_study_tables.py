@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 try:
-    from kvsim.plots.study import agnostic, instructions, plan, reread, runs
+    from kvsim.plots.study import agnostic, claims, instructions, pages, plan, reread, runs
 except ModuleNotFoundError as missing:
     sys.exit(f"{missing}; pip install -r plots/requirements.txt")
 
@@ -79,6 +79,17 @@ class InstructionsTest(unittest.TestCase):
         self.assertEqual(fair["loss, leak"], "4.00 (1)")   # random has it of both; one text has no interval
         self.assertNotIn("`tova:kvpress`", found)   # nobody replayed it
 
+    def test_changes_are_paired_by_text(self):
+        rows = [[text, policy, 0.3, 0.5, 0.5, 0.1, *kl]
+                for text, both in (("0", ((1, 2), (1.5, 1))), ("1", ((2, 2), (2.5, 0))))
+                for policy, kl in zip((self.BASE, self.FAIR), both)]
+        header, found = instructions.changes(self.table(rows))
+        self.assertEqual(len(found), 1)
+        fair = dict(zip(header, found[0]))
+        self.assertEqual(fair["directive, 0.3"], "+0.50 [+0.50, +0.50]")
+        self.assertEqual(fair["leak, 0.3"], "−1.50 [−7.85, +4.85]")
+        self.assertEqual(fair["directive, 0.5"], "-")
+
     def test_a_front_that_wrecks_the_cache_is_told_apart(self):
         grid = [f"{self.BASE},constrain=debias,debias_lambda={one}" for one in instructions.LAMBDAS]
         rows = []
@@ -115,6 +126,28 @@ class InstructionsTest(unittest.TestCase):
         self.assertEqual(rows[3][2:4], [", ".join([one] * 4) for one in ("2.00", "3.00")])
         self.assertEqual(means[0], ["`snapkv`, nats", "before"] + ["1.00 [0.00, 6682.65]"] * 4)
         self.assertEqual(means[3], ["`criticalkv`", "after"] + ["3.00 [3.00, 3.00]"] * 4)
+
+
+class PagesTest(unittest.TestCase):
+    """The pages as they stand in the repository."""
+
+    def test_every_table_is_what_the_script_makes_of_the_csv_files(self):
+        docs = pages.ROOT / "docs"
+        study = runs.Study(docs / "losses/losses.csv")
+        listed = pages.with_tables(pages.ROOT)
+        self.assertIn(docs / "claims.md", listed)
+        for path in listed:
+            text = path.read_text(encoding="utf-8")
+            self.assertTrue(pages.filled(text, study, docs) == text,
+                            f"{path} is old: python -m kvsim.plots.study.pages")
+        with (docs / "losses/claims.csv").open(newline="", encoding="utf-8") as file:
+            held = list(csv.reader(file))
+        self.assertTrue(held == [[str(one) for one in row] for row in claims.every(study)],
+                        "docs/losses/claims.csv is old: python -m kvsim.plots.study.pages")
+
+    def test_a_page_with_an_unknown_table_is_refused(self):
+        with self.assertRaises(SystemExit):
+            pages.filled("<!-- table: nobody -->\n<!-- end -->", None, pages.ROOT / "docs")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,18 @@
 """Each claim of the papers by three measures: python -m kvsim.plots.study.claims DIR
 
-DIR holds the runs that scripts/losses.sh makes, or is the table docs/losses/losses.csv. A claim compares a policy with another that differs
-in the part the claim is about. Printed as Markdown, per budget: the ratio of the paper's own measure
-(turned so that less is better), of the stream error, and of the model's loss, geometric means over
-texts with 95 % intervals; below 1 the part helps. `*` marks an interval without 1 around a mean that
-is an effect (statistics.SMALLEST_EFFECT).
+DIR holds the runs that scripts/losses.sh makes, or is the table docs/losses/losses.csv. A claim
+compares a policy with another: a baseline of the paper, or itself without the part that the claim is
+about. The tables of docs/claims.md and all numbers of them, docs/losses/claims.csv, are made here.
+Numbers are ratios of the paper's own measure (turned so that less is better), of the stream error
+and of the model's loss: geometric means over texts with 95 % intervals. Below 1 the policy is
+better. `*` marks an interval without 1 around a mean that is an effect (statistics.SMALLEST_EFFECT),
+`**` one that is left after Holm's correction for all comparisons by the same measure.
 """
 
 import argparse
+import csv
+import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,25 +28,15 @@ OWN = {
     "outliers": ("share of outliers", lambda values: values),
     "output_error": ("output error", lambda values: values),
 }
-COMMON = {"stream_error": "stream error", "kl": "**loss (KL)**"}
-BUDGETS = (0.1, 0.2, 0.35, 0.5)
-SHORT_BUDGETS = BUDGETS[1:]
-
-
-HEAD = """# The papers' claims by three measures
-
-Made by `scripts/losses.sh` from [losses.csv](losses/losses.csv); [reproduction.md](reproduction.md) says what follows.
-A claim compares a policy with another that differs in the part the claim is about. Numbers are ratios, geometric
-means over texts with 95 % intervals over texts (Student's t on logarithms, [as simulated](losses.md#intervals-over-few-texts)).
-Below 1 the part helps. `*` marks an interval without 1 around a mean below 0.95 or above 1.05. `**` marks what is left
-of it when all comparisons of this page by the same measure are corrected for (Holm). The first row of a claim is the paper's
-own measure (retained importance as what is missing to 1). The second is the stream error of the replay. The third is what
-the model loses. Texts on which both losses are 0 do not count."""
+COMMON = {"stream_error": "stream error", "kl": "loss"}
+BUDGETS = (0.05, 0.1, 0.2, 0.35, 0.5)
+SHORT_BUDGETS = BUDGETS[2:]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """`policy` is to be better than `without`, by the paper's measure `own`."""
+    """`policy` is to be better than `without`, by the paper's measure `own`; `part`: what the two
+    differ in, empty where `without` is a baseline."""
 
     paper: str
     part: str
@@ -51,85 +46,79 @@ class Claim:
 
 
 LAYER = "layer-defensivekv"
+
+
+def against(paper, policies, baselines, own):
+    """A paper's methods against its baselines."""
+    return tuple(Claim(paper, "", policy, baseline, own)
+                 for policy in policies for baseline in baselines)
+
+
+def parts(paper, own, *listed):
+    return tuple(Claim(paper, *one, own) for one in listed)
+
+
 CLAIMS = (
-    Claim("DefensiveKV", "the method: Algorithm 2 against SnapKV", LAYER, "snapkv"),
-    Claim("DefensiveKV", "its code against SnapKV", f"{LAYER}:code", "snapkv"),
-    Claim("DefensiveKV", "the method against CriticalKV", LAYER, "criticalkv"),
-    Claim("DefensiveKV", "its code against CriticalKV", f"{LAYER}:code", "criticalkv"),
-    Claim("DefensiveKV", "the method without pooling against SnapKV", f"{LAYER},smooth=none",
-          "snapkv"),
-    Claim("DefensiveKV", "Algorithm 1 against SnapKV", "defensivekv", "snapkv"),
-    Claim("DefensiveKV", "Algorithm 1's code against AdaKV", "defensivekv:code", "adakv"),
-    Claim("DefensiveKV", "maximum, not mean", LAYER, f"{LAYER},aggregate=mean,group=mean"),
-    Claim("DefensiveKV", "prior, with the maximum", LAYER, f"{LAYER},prior=none"),
-    Claim("DefensiveKV", "maximum and prior together", LAYER,
-          f"{LAYER},aggregate=mean,group=mean,prior=none"),
-    Claim("DefensiveKV", "head's own mean as prior, not 1e-4", LAYER, f"{LAYER},prior=constant"),
-    Claim("DefensiveKV", "head's own mean as prior, not 1e-3", LAYER,
-          f"{LAYER},prior=constant,prior_value=0.001"),
-    Claim("DefensiveKV", "layers compete, not the heads of a layer", LAYER,
-          f"{LAYER},allocate=ada,ada_floor=0"),
-    Claim("DefensiveKV", "layers compete, not uniform budgets", LAYER, f"{LAYER},allocate=uniform"),
-    Claim("DefensiveKV", "smoothing", LAYER, f"{LAYER},smooth=none"),
-    Claim("DefensiveKV", "a window of 64, not 32", f"{LAYER},window=64", LAYER),
-    Claim("DefensiveKV", "a window of 32, not 8", LAYER, f"{LAYER},window=8"),
-    Claim("DefensiveKV", "joint allocation without the rest, on SnapKV", "snapkv,allocate=joint",
-          "snapkv"),
-    Claim("DefensiveKV", "maximum alone, on plain importance",
-          "importance,aggregate=max,group=max", "importance"),
-    Claim("DefensiveKV", "mean over the window, not one query", "importance",
-          "importance,aggregate=single"),
-    Claim("DefensiveKV", "on AdaKV (Table 7)", "adakv,aggregate=max,group=max,prior=head-mean",
-          "adakv"),
-    Claim("DefensiveKV", "on CriticalKV (Table 7)",
-          "criticalkv:ada,aggregate=max,group=max,prior=head-mean", "criticalkv:ada"),
-    Claim("ReST-KV", "the method against SnapKV", "restkv", "snapkv", "output_error"),
-    Claim("ReST-KV", "the method against CAKE", "restkv", "cake", "output_error"),
-    Claim("ReST-KV", "the method against TOVA", "restkv", "tova", "output_error"),
-    Claim("ReST-KV", "the method against StreamingLLM", "restkv", "streaming", "output_error"),
-    Claim("ReST-KV", "the method against H2O", "restkv", "h2o", "output_error"),
-    Claim("ReST-KV", "its code against SnapKV's, both of one granularity", "restkv:code",
-          "snapkv:official", "output_error"),
-    Claim("ReST-KV", "output change, not attention (Table 3)", "restkv",
-          "restkv,indicator=attention", "output_error"),
-    Claim("ReST-KV", "output change, not attention times value norm (Table 12)", "restkv",
-          "restkv,indicator=attention-value", "output_error"),
-    Claim("ReST-KV", "moving average over time, not mean (Table 3)", "restkv",
-          "restkv,aggregate=mean", "output_error"),
-    Claim("ReST-KV", "adaptive smoothing, not none (Table 3)", "restkv", "restkv,smooth=none",
-          "output_error"),
-    Claim("ReST-KV", "adaptive smoothing, not a fixed window (Table 13)", "restkv",
-          "restkv,smooth=avg", "output_error"),
-    Claim("ReST-KV", "all three against none (Table 3)", "restkv",
-          "restkv,indicator=attention,aggregate=mean,smooth=none", "output_error"),
-    Claim("ReST-KV", "beta 100, at which the window moves, not 2000", "restkv,aws_beta=100",
-          "restkv", "output_error"),
-    Claim("ReST-KV", "with heads' budgets of AdaKV (Table 5)", "restkv,allocate=ada", "restkv",
-          "output_error"),
-    Claim("ReST-KV", "with a pyramid of budgets (Table 4)", "restkv,allocate=pyramid", "restkv",
-          "output_error"),
-    Claim("KeepKV", "Eq. 7 against convex merging", "keepkv", "convex", "output_error"),
-    Claim("KeepKV", "its code against convex merging", "keepkv:code", "convex", "output_error"),
-    Claim("KeepKV", "its code against D2O", "keepkv:code", "d2o", "output_error"),
-    Claim("KeepKV", "its code against H2O", "keepkv:code", "h2o", "output_error"),
-    Claim("KeepKV", "its code against CaM", "keepkv:code", "cam", "output_error"),
-    Claim("KeepKV", "mass kept by a bias against convex merging", "keepkv:bias", "convex",
-          "output_error"),
-    Claim("KeepKV", "convex merging against dropping the same entries", "convex",
-          "convex,merge=drop", "output_error"),
-    Claim("KeepKV", "mass kept by a bias against dropping the same entries", "keepkv:bias",
-          "convex,merge=drop", "output_error"),
-    Claim("KeepKV", "its code against dropping the same entries", "keepkv:code",
-          "keepkv:code,merge=drop", "output_error"),
-    Claim("KeepKV", "convex merging against dropping, on SnapKV", "snapkv,merge=convex", "snapkv",
-          "output_error"),
-    Claim("KeepKV", "D2O's merging against dropping, on SnapKV", "snapkv,merge=d2o", "snapkv",
-          "output_error"),
-    Claim("KeepKV", "merging by bias against dropping, on SnapKV", "snapkv,merge=keepkv-bias",
-          "snapkv", "output_error"),
-    Claim("kvsim", "values of what is dropped folded in, on SnapKV", "snapkv,merge=value-fold",
-          "snapkv", "output_error"),
+    *against("DefensiveKV", (LAYER, f"{LAYER}:code"),
+             ("streaming", "snapkv", "adakv", "cake", "criticalkv"), "retained_worst"),
+    *parts("DefensiveKV", "retained_worst",
+           ("the method without pooling against SnapKV", f"{LAYER},smooth=none", "snapkv"),
+           ("Algorithm 1 against SnapKV", "defensivekv", "snapkv"),
+           ("Algorithm 1's code against AdaKV", "defensivekv:code", "adakv"),
+           ("maximum, not mean", LAYER, f"{LAYER},aggregate=mean,group=mean"),
+           ("prior, with the maximum", LAYER, f"{LAYER},prior=none"),
+           ("maximum and prior together", LAYER, f"{LAYER},aggregate=mean,group=mean,prior=none"),
+           ("head's own mean as prior, not 1e-4", LAYER, f"{LAYER},prior=constant"),
+           ("head's own mean as prior, not 1e-3", LAYER,
+            f"{LAYER},prior=constant,prior_value=0.001"),
+           ("layers compete, not the heads of a layer", LAYER, f"{LAYER},allocate=ada,ada_floor=0"),
+           ("layers compete, not uniform budgets", LAYER, f"{LAYER},allocate=uniform"),
+           ("smoothing", LAYER, f"{LAYER},smooth=none"),
+           ("a window of 64, not 32", f"{LAYER},window=64", LAYER),
+           ("a window of 32, not 8", LAYER, f"{LAYER},window=8"),
+           ("joint allocation without the rest, on SnapKV", "snapkv,allocate=joint", "snapkv"),
+           ("maximum alone, on plain importance", "importance,aggregate=max,group=max",
+            "importance"),
+           ("mean over the window, not one query", "importance", "importance,aggregate=single"),
+           ("on AdaKV (Table 7)", "adakv,aggregate=max,group=max,prior=head-mean", "adakv"),
+           ("on CriticalKV (Table 7)", "criticalkv:ada,aggregate=max,group=max,prior=head-mean",
+            "criticalkv:ada")),
+    *against("ReST-KV", ("restkv",), ("streaming", "h2o", "tova", "snapkv", "cake"),
+             "output_error"),
+    *against("ReST-KV", ("restkv:code",), ("snapkv:official",), "output_error"),
+    *parts("ReST-KV", "output_error",
+           ("output change, not attention (Table 3)", "restkv", "restkv,indicator=attention"),
+           ("output change, not attention times value norm (Table 12)", "restkv",
+            "restkv,indicator=attention-value"),
+           ("moving average over time, not mean (Table 3)", "restkv", "restkv,aggregate=mean"),
+           ("adaptive smoothing, not none (Table 3)", "restkv", "restkv,smooth=none"),
+           ("adaptive smoothing, not a fixed window (Table 13)", "restkv", "restkv,smooth=avg"),
+           ("all three against none (Table 3)", "restkv",
+            "restkv,indicator=attention,aggregate=mean,smooth=none"),
+           ("beta 100, at which the window moves, not 2000", "restkv,aws_beta=100", "restkv"),
+           ("with heads' budgets of AdaKV, against itself", "restkv,allocate=ada", "restkv"),
+           ("the same against AdaKV (Table 5)", "restkv,allocate=ada", "adakv"),
+           ("with a pyramid of budgets, against itself", "restkv,allocate=pyramid", "restkv"),
+           ("the same against PyramidKV (Table 4)", "restkv,allocate=pyramid", "pyramidkv")),
+    *against("KeepKV", ("keepkv",), ("streaming", "h2o", "pyramidinfer", "d2o"), "output_error"),
+    *against("KeepKV", ("keepkv:code",), ("h2o:official", "d2o:code", "cam", "h2o", "d2o"),
+             "output_error"),
+    *against("KeepKV", ("h2o:official,merge=keepkv-code",), ("h2o:official",), "output_error"),
+    *against("KeepKV", ("pyramidinfer,merge=keepkv-code",), ("pyramidinfer",), "output_error"),
+    *parts("KeepKV", "output_error",
+           ("Eq. 7 against convex merging", "keepkv", "convex"),
+           ("its code against convex merging, with three times the sets", "keepkv:code", "convex"),
+           ("its code against dropping the same entries", "keepkv:code", "keepkv:code,merge=drop"),
+           ("convex merging against dropping the same entries", "convex", "convex,merge=drop"),
+           ("mass kept by a bias against convex merging", "keepkv:bias", "convex"),
+           ("mass kept by a bias against dropping the same entries", "keepkv:bias",
+            "convex,merge=drop"),
+           ("convex merging against dropping, on SnapKV", "snapkv,merge=convex", "snapkv"),
+           ("D2O's merging against dropping, on SnapKV", "snapkv,merge=d2o", "snapkv"),
+           ("values of what is dropped folded in, on SnapKV", "snapkv,merge=value-fold", "snapkv"),
+           ("merging by bias against dropping, on SnapKV", "snapkv,merge=keepkv-bias", "snapkv")),
 )
+PAPERS = tuple(dict.fromkeys(claim.paper for claim in CLAIMS))
 
 
 def ratios(study, claim, column, budget, texts):
@@ -159,14 +148,14 @@ def cell(logs, clear):
     return f"{np.exp(mean):.2f} [{np.exp(low):.2f}, {np.exp(high):.2f}]{star}"
 
 
-GROUPS = {"texts of about 700 tokens": plan.SHORT, "texts of about 2300 tokens": plan.LONG}
+LENGTHS = {"700": plan.SHORT, "2300": plan.LONG}   # prompts of about so many tokens
 
 
 def comparisons(study, column):
     """{(claim, budget, texts): (logarithms, is it clear after Holm's correction)} of all that are
-    made by one measure, the loss of the model or another."""
+    made by one measure, the loss of the model or another; None: the papers' own."""
     found = {}
-    for texts in GROUPS.values():
+    for texts in LENGTHS.values():
         for claim in CLAIMS:
             for budget in BUDGETS:
                 logs = finite(ratios(study, claim, claim.own if column is None else column,
@@ -193,18 +182,6 @@ def said(study):
             "both lengths, is more than chance makes.").replace("%", " %")
 
 
-def rows(study, claim, texts, found):
-    """Rows of one claim: the paper's measure, the stream error, the loss."""
-    for column in (claim.own, *COMMON):
-        many = found[None if column == claim.own else column]
-        cells = [cell(*many.get((claim, budget, texts), (np.array([]), False)))
-                 for budget in BUDGETS]
-        if set(cells) == {"-"}:
-            return
-        name = OWN[column][0] if column in OWN else COMMON[column]
-        yield [claim.part if column == claim.own else "", name, *cells]
-
-
 WORDS = {-1: "helps", 1: "harms", 0: "level"}
 
 
@@ -222,47 +199,82 @@ def verdict(study, claim, texts):
     return "; ".join(parts) or "undecided"
 
 
-def brief(study, texts):
-    """A row per claim: ratios of the three measures at SHORT_BUDGETS, and the verdict."""
-    for claim in CLAIMS:
-        columns = []
-        for column in (claim.own, *COMMON):
-            means = [ratios(study, claim, column, budget, texts) for budget in SHORT_BUDGETS]
-            columns.append(", ".join(f"{np.exp(m[np.isfinite(m)].mean()):.2f}" if
-                                     np.isfinite(m).any() else "-" for m in means))
-        if columns[-1].strip("-, "):
-            yield [claim.paper, claim.part, *columns, verdict(study, claim, texts)]
+def sets(policy, specification):
+    """Who owns a kept set, and when it is chosen: what docs/policies.md says of the preset, and the
+    record of its own changes."""
+    preset = policy.split(",")[0]
+    row = re.search(rf"^\| `{re.escape(preset)}` \| (`\w+=.*?) \|", specification, flags=re.M)
+    cells = (row[1] if row else "") + policy
+    return ("query head" if "granularity=query" in cells else "KV head") + (
+        ", each step" if "schedule=decode" in cells else "")
 
 
-def page(study):
-    """The whole page, in Markdown."""
-    parts = [HEAD, said(study)]
-    found = {column: comparisons(study, column) for column in (None, *COMMON)}
-    for title, texts in GROUPS.items():
-        for paper in dict.fromkeys(claim.paper for claim in CLAIMS):
-            listed = [row for claim in CLAIMS if claim.paper == paper
-                      for row in rows(study, claim, texts, found)]
-            if listed:
-                header = ["part", "measure", *(f"{budget:g}" for budget in BUDGETS)]
-                parts.append(f"{paper}, {title}")
-                parts.append("\n".join("| " + " | ".join(row) + " |" for row in
-                                       [header, ["---"] * len(header), *listed]))
-    return "\n\n".join(parts) + "\n"
+def headline(study, paper, texts, specification):
+    """Header and rows: loss of a paper's methods relative to its baselines, at every budget."""
+    found = comparisons(study, "kl")
+    rows = [[f"`{claim.policy}`", f"`{claim.without}`",
+             " / ".join(dict.fromkeys(sets(one, specification)
+                                      for one in (claim.policy, claim.without))),
+             *(cell(*found.get((claim, budget, texts), (np.array([]), False)))
+               for budget in BUDGETS)]
+            for claim in CLAIMS if claim.paper == paper and not claim.part]
+    return (["method", "against", "a set per", *(f"{budget:g}" for budget in BUDGETS)],
+            [row for row in rows if set(row[3:]) != {"-"}])
+
+
+def tally(study, paper):
+    """A sentence: how often the loss tells a paper's methods from its baselines."""
+    counts = {policy: [] for policy in dict.fromkeys(
+        claim.policy for claim in CLAIMS if claim.paper == paper and not claim.part)}
+    for (claim, _, _), (logs, _) in comparisons(study, "kl").items():
+        if claim.paper == paper and not claim.part:
+            counts[claim.policy].append(statistics.effect(logs))
+    return " ".join(
+        f"`{policy}` against its baselines: {len(own)} comparisons by the loss, "
+        f"{own.count(-1)} less, {own.count(1)} more, {own.count(0)} level, "
+        f"{own.count(None)} undecided." for policy, own in counts.items() if own)
+
+
+def parts_table(study, paper):
+    """Header and rows: the parts of a method, three measures on the short texts, the loss on both."""
+    listed = [claim for claim in CLAIMS if claim.paper == paper and claim.part]
+    short, long = LENGTHS.values()
+    rows = []
+    for claim in listed:
+        columns = [means(study, claim, column, short) for column in (claim.own, *COMMON)]
+        rows.append([claim.part, *columns, verdict(study, claim, short),
+                     means(study, claim, "kl", long), verdict(study, claim, long)])
+    own = " / ".join(dict.fromkeys(OWN[claim.own][0] for claim in listed))
+    return (["part", own, "stream error", "loss, 700", "verdict, 700", "loss, 2300",
+             "verdict, 2300"], [row for row in rows if set(row[3]) - set("-, ")])
+
+
+def means(study, claim, column, texts):
+    """Geometric means over texts at SHORT_BUDGETS."""
+    logs = [finite(ratios(study, claim, column, budget, texts)) for budget in SHORT_BUDGETS]
+    return ", ".join(f"{np.exp(one.mean()):.2f}" if one.size else "-" for one in logs)
+
+
+def every(study):
+    """Header and rows of docs/losses/claims.csv: every comparison by every measure."""
+    yield ["paper", "part", "policy", "without", "prompt_tokens", "measure", "budget", "ratio", "low",
+           "high", "texts", "effect", "after_holm"]
+    for column in (None, *COMMON):
+        for (claim, budget, texts), (logs, clear) in comparisons(study, column).items():
+            mean, (low, high) = statistics.over_traces(logs)
+            yield [claim.paper, claim.part or "against a baseline", claim.policy, claim.without,
+                   texts[0].prompt_tokens, column or claim.own, f"{budget:g}",
+                   *(f"{np.exp(one):.4g}" for one in (mean, low, high)), logs.size,
+                   {-1: "less", 1: "more", 0: "level"}.get(statistics.effect(logs), "undecided"),
+                   "yes" if clear else "no"]
 
 
 def main():
     parser = argparse.ArgumentParser(prog="claims.py", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", metavar="DIR", type=Path)
-    parser.add_argument("--brief", action="store_true",
-                        help="a row per claim, with the verdict of the loss")
-    options = parser.parse_args()
-    study = runs.Study(options.folder)
-    if options.brief:
-        for row in brief(study, plan.SHORT):
-            print("| " + " | ".join(row) + " |")
-        return
-    print(page(study), end="")
+    parser.add_argument("folder", metavar="DIR|TABLE.csv", type=Path)
+    csv.writer(sys.stdout, lineterminator="\n").writerows(
+        every(runs.Study(parser.parse_args().folder)))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
 The folder holds what scripts/reproduce.sh makes of texts whose system prompt is met by both
 requests: NAME.whitelist.nc and NAME.debias.nc of both, NAME.loop.nc, their closed loops, and
 NAME.loopsets.nc, of which these are. The table has a row per order of the instructions (which is
-first), text, policy and budget; the tables of docs/reproduction.md are made from it. A whitelisted
+first), text, policy and budget; the tables of docs/claims.md and
+docs/reproduction/pitfalls.md are made from it. A whitelisted
 sentence stands at other places in each text: `whitelist=a-b` in the table. Losses of spans are
 those of plots/losses.py, and so is what counts as wrecked.
 """
@@ -13,6 +14,7 @@ those of plots/losses.py, and so is what counts as wrecked.
 import argparse
 import csv
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -163,6 +165,32 @@ def gains(table):
                           cell(errors[1]), ", ".join(marked) or "none"])
     return ["policy", "constraint", "gain", "stream error, itself", "constrained",
             "wrecked at budgets"], found
+
+
+def changes(table):
+    """What a constraint changes: the gain over GAIN_BUDGETS by the proxy, and in the model, by text,
+    the loss with either request; below 0 the model loses less."""
+    found = []
+    for base in BASES:
+        for change in (*CHANGES, SENTENCE):
+            policy = f"{base},{change}"
+            cells = []
+            for budget in LOOP_BUDGETS:
+                bad = table.wrecked(policy, base, budget).mean() >= 0.5
+                for measure in ("kl_directive", "kl_leak"):
+                    own = table.get(measure, policy, budget) - table.get(measure, base, budget)
+                    count = np.isfinite(own).sum()
+                    cells.append(cell(own, "{:.2f}", signed=True) +
+                                 (f" ({count})" if 0 < count < len(table.texts) else "") +
+                                 (" ×" if bad and count else ""))
+            if set(cells) != {"-"}:
+                every = [table.gain(policy, base, budget) for budget in GAIN_BUDGETS]
+                with warnings.catch_warnings(action="ignore"):   # budgets that were not replayed
+                    gain = cell(np.nanmean(every, 0), signed=True)
+                found.append([f"`{base}`", f"`{change}`", gain, *cells])
+    return ["policy", "constraint", "gain by proxy", *(
+        f"{request}, {budget:g}" for budget in LOOP_BUDGETS
+        for request in ("directive", "leak"))], found
 
 
 def fronts(table):

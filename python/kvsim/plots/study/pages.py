@@ -2,10 +2,9 @@
 
 DIR holds the runs that scripts/losses.sh makes, and DIR/figures what it drew of them. Without it
 the tables are made from what stands in docs/: losses.csv and the other tables there. Only the
-predictors need the runs themselves. Between
-`<!-- NAME -->` and `<!-- end -->` of README.md, docs/losses.md, docs/reproduction.md and
-docs/prediction.md stand the tables that TABLES names; docs/claims.md, the CSV files and the figures
-are written whole.
+predictors need the runs themselves. Between `<!-- table: NAME -->` and `<!-- end -->` of README.md
+and the pages below docs/ stand the tables that TABLES, FROM_DOCS and FROM_RUNS name; the CSV files and
+the figures are written whole.
 """
 
 import argparse
@@ -52,12 +51,9 @@ def relative(study, texts, policies, intervals=True, budgets=plan.BUDGETS[1:]):
                  [row for row in rows if set(row[1:]) != {"-"}])
 
 
-def brief(study, paper, texts):
-    """The claims of one paper: three measures and the verdict of the loss."""
-    rows = [row[1:] for row in claims.brief(study, texts) if row[0] == paper]
-    own = {claim.own for claim in claims.CLAIMS if claim.paper == paper}
-    name = " / ".join(sorted(claims.OWN[one][0] for one in own))
-    return table(["claim", name, "stream error", "loss", "verdict"], rows)
+def headline(study, docs, paper, texts):
+    return table(*claims.headline(study, paper, texts,
+                                  (docs / "policies.md").read_text(encoding="utf-8")))
 
 
 def predicted(folder):
@@ -76,10 +72,13 @@ TABLES = {
     **{f"losses of merged and stepwise caches, {name} texts": (
         lambda study, _, texts=texts: relative(study, texts, MERGED))
        for name, texts in (("short", plan.SHORT), ("long", plan.LONG))},
-    **{f"claims of {paper}, {name} texts": (
-        lambda study, _, paper=paper, texts=texts: brief(study, paper, texts))
-       for paper in ("DefensiveKV", "ReST-KV", "KeepKV")
-       for name, texts in (("short", plan.SHORT), ("long", plan.LONG))},
+    **{f"{paper} against its baselines, {length}": (
+        lambda study, docs, paper=paper, texts=texts: headline(study, docs, paper, texts))
+       for paper in claims.PAPERS for length, texts in claims.LENGTHS.items()},
+    **{f"{paper} against its baselines, counted": (
+        lambda study, _, paper=paper: claims.tally(study, paper)) for paper in claims.PAPERS},
+    **{f"parts of {paper}": lambda study, _, paper=paper: table(*claims.parts_table(study, paper))
+       for paper in claims.PAPERS},
     "comparisons": lambda study, _: claims.said(study),
 }
 FROM_RUNS = {"predictors": predicted}
@@ -97,7 +96,8 @@ FROM_DOCS = {
         "Pareto fronts of debiasing": instructions.fronts,
         **{f"instructions at budget {budget:g}": (
             lambda own, budget=budget: instructions.at_budget(own, budget))
-           for budget in instructions.LOOP_BUDGETS}}.items()
+           for budget in instructions.LOOP_BUDGETS},
+        "what fair eviction and whitelists change": instructions.changes}.items()
 } | {
     "compressed before the question, by text": lambda docs: table(*agnostic.by_text(docs)),
     "compressed before the question, mean over texts":
@@ -112,26 +112,30 @@ FROM_DOCS = {
 }
 
 
-def fill(path, study, folder):
-    """Writes the tables of one page anew; a page with an unknown name is refused."""
+def filled(text, study, docs, folder=None):
+    """A page with its tables written anew; a page with an unknown name is refused."""
     def one(match):
         name = match.group(1)
-        if name in FROM_DOCS:
-            docs = path.parent if path.parent.name == "docs" else path.parent / "docs"
-            return f"<!-- table: {name} -->\n{FROM_DOCS[name](docs)}\n<!-- end -->"
         if name in FROM_RUNS:
             if folder is None:
                 return match.group(0)
-            return f"<!-- table: {name} -->\n{FROM_RUNS[name](folder)}\n<!-- end -->"
-        if name not in TABLES:
-            raise SystemExit(f"{path}: no table is called {name}; there are "
+            made = FROM_RUNS[name](folder)
+        elif name in FROM_DOCS:
+            made = FROM_DOCS[name](docs)
+        elif name in TABLES:
+            made = TABLES[name](study, docs)
+        else:
+            raise SystemExit(f"no table is called {name}; there are "
                              f"{', '.join((*TABLES, *FROM_DOCS, *FROM_RUNS))}")
-        return f"<!-- table: {name} -->\n{TABLES[name](study, folder)}\n<!-- end -->"
+        return f"<!-- table: {name} -->\n{made}\n<!-- end -->"
 
-    text = path.read_text(encoding="utf-8")
-    path.write_text(re.sub(r"<!-- table: (.*?) -->\n.*?<!-- end -->", one, text, flags=re.S),
-                    encoding="utf-8")
-    print(path)
+    return re.sub(r"<!-- table: (.*?) -->\n.*?<!-- end -->", one, text, flags=re.S)
+
+
+def with_tables(root):
+    """The pages that have tables."""
+    return [path for path in (root / "README.md", *sorted((root / "docs").rglob("*.md")))
+            if "<!-- table: " in path.read_text(encoding="utf-8")]
 
 
 def main():
@@ -142,10 +146,11 @@ def main():
     options = parser.parse_args()
     docs = options.root / "docs"
     study = runs.Study(options.folder or docs / "losses/losses.csv")
-    for path in (options.root / "README.md", *sorted(docs.glob("*.md"))):
-        if "<!-- table: " in path.read_text(encoding="utf-8"):
-            fill(path, study, options.folder)
-    (docs / "claims.md").write_text(claims.page(study), encoding="utf-8")
+    for path in with_tables(options.root):
+        text = filled(path.read_text(encoding="utf-8"), study, docs, options.folder)
+        path.write_text(text, encoding="utf-8")
+        print(path)
+    runs.write(docs / "losses/claims.csv", claims.every(study))
     if options.folder is None:
         return
     figures = options.folder / "figures"

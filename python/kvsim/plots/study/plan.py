@@ -1,7 +1,7 @@
 """What the study of model losses runs: texts, budgets and groups of policies.
 
 `scripts/losses.sh` runs it. docs/losses.md says what the model loses, docs/prediction.md which
-measure of the replay foretells it, docs/reproduction.md what follows for the papers' claims.
+measure of the replay foretells it, docs/claims.md what follows for the papers' claims.
 """
 
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ EVICTION = PRESETS + VARIANTS
 # These look ahead: what hindsight could have kept, a floor for the loss.
 HINDSIGHT = ("oracle-mean", "oracle-max")
 HINDSIGHT_VARIANTS = ("oracle-snapkv", "oracle-restkv")
-# One part of a method changed at a time, for the claims of docs/reproduction.md.
+# One part of a method changed at a time, for the claims of docs/claims.md.
 DEFENSIVE_PARTS = (
     "layer-defensivekv,smooth=none",
     "layer-defensivekv,aggregate=mean,group=mean",
@@ -118,6 +118,8 @@ MERGING = ("convex", "d2o", "d2o:code", "kvmerger", "keepkv", "keepkv:bias", "ke
            "snapkv,merge=keepkv-bias")
 # The same entries as of merging policies, dropped: what merging itself is worth.
 UNMERGED = ("convex,merge=drop", "keepkv:code,merge=drop")
+# KeepKV's Figure 5: its merging on two methods that drop, H2O while it decodes.
+ON_EVICTION = ("h2o:official,merge=keepkv-code", "pyramidinfer,merge=keepkv-code")
 # The set changes over the steps: it is chosen from the run's own queries.
 STEPWISE = ("cam", "cam:expected", "h2o:official", "tova:official", "streaming:official")
 
@@ -140,6 +142,8 @@ GROUPS = {
     "merging": (MERGING, BUDGETS),
     "unmerged": (UNMERGED, BUDGETS),
     "stepwise": (STEPWISE, BUDGETS),
+    "floor": (("oracle-stream",), BUDGETS),
+    "on-eviction": (ON_EVICTION, BUDGETS),
     "added": ((), BUDGETS),
 }
 # Those of the texts in FRESH, which have nothing else.
