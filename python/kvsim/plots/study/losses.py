@@ -16,13 +16,15 @@ from . import plan, runs
 
 HEADER = ["texts", "policy", "budget", "measure", "mean", "low", "high", "count"]   # of the summary
 BASE = "snapkv"
-FLOOR = "oracle-mean"
-# Drawn and tabled first: one of each family, the methods of the papers, and the floor.
+ONE_RULE = "oracle-mean"   # hindsight of one rule, drawn where the floor is not known
+# Drawn and tabled first: one of each family, the methods of the papers, and hindsight.
 SHOWN = ("streaming", "knorm", "keydiff", "h2o", "tova", "snapkv", "adakv", "criticalkv", "cake",
          "restkv", "defensivekv", "defensivekv:code", "layer-defensivekv",
-         "layer-defensivekv:code", plan.RECENT, FLOOR)
+         "layer-defensivekv:code", plan.RECENT, ONE_RULE, "oracle-stream", plan.FLOOR)
 # Drawn: few, so that each is read. The others lie between streaming and CAKE; the tables have them.
-DRAWN = ("streaming", "h2o", BASE, "cake", "layer-defensivekv:code", plan.RECENT, FLOOR)
+DRAWN = ("streaming", "h2o", BASE, "cake", "layer-defensivekv:code", plan.RECENT, ONE_RULE,
+         plan.FLOOR)
+NAMES = {ONE_RULE: "hindsight of one rule", plan.FLOOR: "floor: least of hindsight"}
 BANDS = ("layer-defensivekv:code", plan.RECENT)   # the best published, and what kvsim found
 LENGTHS = {"short": plan.SHORT, "long": plan.LONG,
            "all": plan.TEXTS}
@@ -50,15 +52,36 @@ def summary(study, texts, policies, budgets):
                 study.relative(policy, budget, own)), len(own)
             for column in (*runs.LOSSES, *runs.REPLAYED):
                 values = np.array([study.value(column, text, policy, budget) for text in own])
+                if np.isnan(values).all():   # the floor has a loss and nothing else
+                    continue
                 if column in ("kl", "kl_worst"):
                     yield policy, budget, column, *geometric(np.log(values)), len(own)
                 else:
                     yield policy, budget, column, *arithmetic(values), len(own)
 
 
+def below_floor(study, texts, rules=plan.FLOOR_OF, budgets=plan.BUDGETS[1:]):
+    """A sentence: how often a policy that sees no later query loses less than the least of `rules`."""
+    policies = sorted({policy for run in study.runs for policy in run.policies
+                       if not policy.startswith("oracle-")})
+    pairs = []
+    for text in study.texts(rules, budgets, texts):
+        for budget in budgets:
+            least = min(study.value("kl", text, rule, budget) for rule in rules)
+            pairs += [(text, budget, policy, study.value("kl", text, policy, budget) / least)
+                      for policy in policies]
+    pairs = [one for one in pairs if not np.isnan(one[-1])]
+    below = [f"`{policy}` on {text.stem} at {budget:g} ({ratio:.2f} of it)"
+             for text, budget, policy, ratio in pairs if ratio < 1]
+    return (f"Below the least of {', '.join(f'`{one}`' for one in rules)}: {len(below) or 'none'} of "
+            f"{len(pairs)} losses of policies that see no later query, on "
+            f"{len({one[0] for one in pairs})} texts at {budgets[0]:g} to {budgets[-1]:g}"
+            f"{': ' + ', '.join(below) if below else ''}.")
+
+
 def number(value):
-    """Two digits after the point, three below 0.1."""
-    return f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+    """Two digits after the point, three below 0.1, four below 0.01."""
+    return f"{value:.{2 + (value < 0.1) + (value < 0.01)}f}"
 
 
 def markdown(found, policies, budgets, column, title):
@@ -83,8 +106,9 @@ def draw(rows):
     fig, axes = style.frame(
         "What the model loses", "KL divergence of the next-token distribution from the full "
         f"cache's, relative to {BASE} with the same number of entries. Lower is better. Geometric "
-        f"mean over texts; bands: 95 % intervals of {' and '.join(BANDS)}.\n{FLOOR} knows the "
-        "future: no competitor.", 1, len(panels), 2.9, (),
+        f"mean over texts; bands: 95 % intervals of {' and '.join(BANDS)}.\nHindsight knows the "
+        f"future: no competitor. One rule: {ONE_RULE}. Floor: on each text the least of "
+        f"{len(plan.FLOOR_OF)} rules.", 1, len(panels), 2.9, (),
         ("budget (fraction of the prompt kept)", f"loss relative to {BASE}"), sharey=True)
     for ax, name in zip(axes.flat, panels):
         draw_panel(ax, known[name])
@@ -93,15 +117,20 @@ def draw(rows):
                      f"{tokens} tokens")
     for ax, name in zip(axes.flat, panels):
         looks = style.policy_looks(DRAWN)
-        style.end_labels(ax, [(*max(known[name][policy])[:2], policy, looks[policy]["color"])
-                              for policy in DRAWN if policy in known[name]])
+        style.end_labels(ax, [(*max(known[name][policy])[:2], NAMES.get(policy, policy),
+                               looks[policy]["color"]) for policy in drawn(known[name])])
     return fig
+
+
+def drawn(known):
+    """Those of DRAWN that are known; hindsight of one rule gives way to the floor."""
+    return [one for one in DRAWN if one in known and not (one == ONE_RULE and plan.FLOOR in known)]
 
 
 def draw_panel(ax, known):
     """`known`: {policy: [[budget, mean, low, high, texts]]}."""
     for policy, look in style.policy_looks(DRAWN).items():
-        if policy not in known:
+        if policy not in drawn(known):
             continue
         at, mean, low, high, _ = np.array(sorted(known[policy])).T
         ax.plot(at, mean, **{**look, "linewidth": 1.3})
@@ -144,7 +173,7 @@ def tabulate(given, out):
         print(f"not run: {len(study.missing)} of text and group, {study.missing[0]} first")
     runs.write(out / "losses.csv", study.rows())
     budgets = plan.BUDGETS
-    policies = list(dict.fromkeys(policy for run in study.runs for policy in run.policies))
+    policies = list(dict.fromkeys(policy for run in study.runs for policy in run.policies)) + [plan.FLOOR]
     rows = [HEADER]
     for length, texts in LENGTHS.items():
         found = {}

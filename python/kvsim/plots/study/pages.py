@@ -15,9 +15,9 @@ from pathlib import Path
 from . import agnostic, claims, coverage, instructions, losses, plan, prediction, reread, runs
 
 ROOT = Path(__file__).resolve().parents[4]
-FEW = ("oracle-mean", plan.RECENT, "layer-defensivekv:code", "layer-defensivekv",
+FEW = (plan.FLOOR, "oracle-mean", plan.RECENT, "layer-defensivekv:code", "layer-defensivekv",
        "defensivekv:code", "cake", "h2o", "restkv", "adakv", "streaming")
-MANY = (*FEW[:5], "defensivekv", *FEW[5:7], "criticalkv", "tova", *FEW[7:])
+MANY = (*FEW[:6], "defensivekv", *FEW[6:8], "criticalkv", "tova", *FEW[8:])
 MERGED = ("keepkv:bias", "snapkv,merge=keepkv-bias", "snapkv,merge=value-fold", "kvmerger", "d2o",
           "snapkv,merge=d2o", "snapkv,merge=convex", "convex", "keepkv:code", "keepkv",
           "h2o:official", "tova:official", "streaming:official", "cam", "cam:expected")
@@ -45,8 +45,12 @@ def relative(study, texts, policies, intervals=True, budgets=plan.BUDGETS[1:]):
         return f"{words} [{losses.number(low)}, {losses.number(high)}]" if \
             intervals and policy != losses.BASE else words
 
-    rows = [[f"`{policy}`" + {losses.FLOOR: " (hindsight)", losses.BASE: ", nats"}.get(policy, ""),
-             *(cell(policy, budget) for budget in budgets)] for policy in (*policies, losses.BASE)]
+    def name(policy):
+        ending = {losses.BASE: ", nats"} | dict.fromkeys(plan.FLOOR_OF, " (hindsight of one rule)")
+        return f"**{policy}**" if policy == plan.FLOOR else f"`{policy}`{ending.get(policy, '')}"
+
+    rows = [[name(policy), *(cell(policy, budget) for budget in budgets)]
+            for policy in (*policies, losses.BASE)]
     return table(["policy", *(f"{budget:g}" for budget in budgets)],
                  [row for row in rows if set(row[1:]) != {"-"}])
 
@@ -79,6 +83,7 @@ TABLES = {
         lambda study, _, paper=paper: claims.tally(study, paper)) for paper in claims.PAPERS},
     **{f"parts of {paper}": lambda study, _, paper=paper: table(*claims.parts_table(study, paper))
        for paper in claims.PAPERS},
+    "policies below the floor": lambda study, _: losses.below_floor(study, plan.TEXTS),
     "comparisons": lambda study, _: claims.said(study),
 }
 FROM_RUNS = {"predictors": predicted}
@@ -103,6 +108,9 @@ FROM_DOCS = {
     "compressed before the question, mean over texts":
         lambda docs: table(*agnostic.over_texts(docs)),
     "intervals over few texts": lambda _: table(*coverage.table()),
+    "policies below hindsight, texts set aside": lambda docs: losses.below_floor(
+        reread.study_of(docs / "losses/fresh.csv"), plan.FRESH, ("oracle-mean", "oracle-stream"),
+        reread.BUDGETS),
     **{f"second reading, {name}": (
         lambda docs, make=make: table(*make(reread.study_of(docs / "losses/fresh.csv"))))
        for name, make in {

@@ -124,9 +124,16 @@ class Study:
             for policy in policies for budget in budgets)]
 
     def value(self, column, text, policy, budget):
-        """One number; NaN where it has not been run."""
+        """One number; NaN where it has not been run. plan.FLOOR has losses alone."""
+        if policy == plan.FLOOR:
+            return min(self.value(column, text, one, budget) for one in plan.FLOOR_OF) \
+                if self.has_floor(text, budget) and column == "kl" else np.nan
         run, place = self.places.get((text, policy, budget), (None, None))
         return run.table[column][place] if run else np.nan
+
+    def has_floor(self, text, budget):
+        """Whether every rule of hindsight has run on a text."""
+        return all((text, one, budget) in self.places for one in plan.FLOOR_OF)
 
     def relative(self, policy, budget, texts, base="snapkv", column="kl"):
         """Logarithms of the losses relative to those of `base`, by text."""
