@@ -29,6 +29,7 @@ void describe(po::options_description& options) {
   add_layers_option(options);
   options.add_options()("importance", po::value<std::string>()->value_name("l1|l2"),
                         "norm of v W in the importance (default: l1)");
+  add_later_option(options);
   add_seed_option(options);
 }
 
@@ -124,7 +125,7 @@ void flush() {
 }
 
 int run(const Values& values) {
-  const TraceReader trace(text(values, "trace"));
+  const TraceReader trace(text(values, "trace"), text(values, "later"));
   if (is_terminal(stdin) || is_terminal(stdout))
     usage_error({.what = "speaks with a program, not with a terminal",
                  .where = "attend",

@@ -166,7 +166,7 @@ int run(const Values& values) {
   cell.step = choice(values, results, "step", "step");
   cell = worst_cell(results, path, cell);
   const std::string trace = find_trace(values, results, path);
-  const TraceReader reader(trace);
+  const TraceReader reader(trace, attribute(results, "later"));
   if (const std::string digest = attribute(results, "trace_digest");
       !digest.empty() && digest != reader.digest()) {
     bad_data({.what = "not the trace of these results",

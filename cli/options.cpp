@@ -42,6 +42,11 @@ void add_layers_option(po::options_description& options) {
   options.add_options()("layers", one("LIST"), "layers to use, e.g. 0,5,10-15 (default: all)");
 }
 
+void add_later_option(po::options_description& options) {
+  options.add_options()("later", one("PROBE"),
+                        "measure on this probe's tokens in the place of the trace's later ones");
+}
+
 void add_budget_option(po::options_description& options) {
   options.add_options()(
       "budget", several("LIST"),

@@ -19,6 +19,7 @@ void add_output_options(po::options_description& options,
                         const std::string& meaning);        ///< -o, --overwrite
 void add_seed_option(po::options_description& options);     ///< --seed N (0)
 void add_layers_option(po::options_description& options);   ///< --layers LIST
+void add_later_option(po::options_description& options);    ///< --later PROBE
 void add_budget_option(po::options_description& options);   ///< --budget LIST, repeatable
 void add_policy_option(po::options_description& options);   ///< --policy RECORD, repeatable
 void add_metric_option(po::options_description& options);   ///< --metric LIST

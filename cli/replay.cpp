@@ -36,6 +36,7 @@ void describe(po::options_description& options) {
   add_policy_option(options);
   add_budget_option(options);
   add_layers_option(options);
+  add_later_option(options);
   add_metric_option(options);
   add_measure_options(options);
   add_seed_option(options);
@@ -127,7 +128,7 @@ struct Job {
 Job prepare(const Values& values, const Request& request, const std::string& trace,
             FunctionScores& scores) {
   Job job;
-  job.reader = std::make_unique<TraceReader>(trace);
+  job.reader = std::make_unique<TraceReader>(trace, text(values, "later"));
   for (const std::string& warning : job.reader->warnings()) note(warning);
   StudyOptions options = request.options;
   options.layers = chosen_layers(values, job.reader->info());

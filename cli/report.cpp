@@ -79,7 +79,7 @@ std::string details(const Values& values, const std::string& path, size_t files)
                      printable(path), printable(attribute(results, "trace"))));
     return kNoTrace;
   }
-  const TraceReader reader(trace);
+  const TraceReader reader(trace, attribute(results, "later"));
   if (attribute(results, "trace_digest") != reader.digest()) {
     bad_data({.what = "not the trace of these results",
               .where = trace,

@@ -3,6 +3,8 @@
 #include <iterator>
 
 #include "io/trace_reader.hpp"
+#include "sim/core/error.hpp"
+#include "sim/core/probe_view.hpp"
 
 namespace kvsim {
 namespace {
@@ -87,6 +89,14 @@ void TraceReader::read_probes() {
     for (const ProbePart& part : probe.parts)
       check_ascending(positions, probe.position, part.tokens);
     read_reads(file_, path, info_.prompt_len, probe.parts);
+    if (const auto begin = file_.integer_attribute(path, "answer_begin")) {
+      if (*begin < 1 || *begin >= probe.tokens())
+        file_.fail(path + " attribute answer_begin", "out of range", std::to_string(*begin),
+                   "1 to " + std::to_string(probe.tokens() - 1));
+      probe.answer_begin = *begin;
+    }
+    if (file_.exists(path + "/token_text"))
+      file_.dataset(path + "/token_text").expect_shape({probe.tokens()}, "[P]");
     if (file_.exists(path + "/token_id"))
       file_.dataset(path + "/token_id").expect_shape({probe.tokens()}, "[P]");
     if (file_.exists(path + "/check_token")) {
@@ -145,6 +155,35 @@ ProbeLayer TraceReader::read_probe(const std::string& path, bool with_check,
   if (with_check && !probe.check_token.empty())
     layer.check_output = read_vector(path + "check_output");
   return layer;
+}
+
+/// The probe whose tokens take the place of the later ones: one part that follows the prompt at
+/// once, with its own keys (trace-format.md 7).
+void TraceReader::put_later(const std::string& name) {
+  later_ = info_.find_probe(name);
+  const std::string path = "probes/" + name;
+  if (later_ < 0) {
+    std::string known;
+    for (const ProbeInfo& probe : info_.probes) known += (known.empty() ? "" : ", ") + probe.name;
+    bad_data({.what = "no such probe",
+              .where = info_.path,
+              .found = known.empty() ? "no probes" : "probes " + known,
+              .expected = "a probe " + name + ", whose tokens take the place of the later ones",
+              .hint = "kvsim capture --probe writes probes"});
+  }
+  const ProbeInfo& probe = info_.probes[static_cast<size_t>(later_)];
+  const std::string use = " that takes the place of the later tokens";
+  if (probe.parts.size() != 1)
+    file_.fail(path + "/part_begin", "several parts", std::to_string(probe.parts.size()) + " parts",
+               "a probe of one part" + use);
+  if (!probe.has_keys)
+    file_.fail(path, "no keys and values", {}, "those of the probe's tokens in every layer" + use);
+  if (probe.position.back() != info_.prompt_len + probe.tokens() - 1)
+    file_.fail(path + "/position", "tokens do not follow the prompt at once",
+               "the last at " + std::to_string(probe.position.back()),
+               std::to_string(info_.prompt_len + probe.tokens() - 1) + use);
+  later_info_ = probe_info(info_, later_, 0, true);
+  has_token_ids_ = has_token_ids_ && file_.exists(path + "/token_id");
 }
 
 }  // namespace kvsim

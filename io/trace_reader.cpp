@@ -8,6 +8,7 @@
 
 #include "sim/core/error.hpp"
 #include "sim/core/parallel.hpp"
+#include "sim/core/probe_view.hpp"
 
 namespace kvsim {
 namespace {
@@ -89,7 +90,8 @@ std::string span_name_fault(const std::string& name) {
   return {};
 }
 
-TraceReader::TraceReader(const std::string& path) : file_(path, "kvtrace file") {
+TraceReader::TraceReader(const std::string& path, const std::string& later)
+    : file_(path, "kvtrace file") {
   info_.path = path;
   read_root();
   read_positions();
@@ -98,6 +100,11 @@ TraceReader::TraceReader(const std::string& path) : file_(path, "kvtrace file") 
   read_tokens();
   read_probes();
   read_layer_list();
+  if (!later.empty()) put_later(later);
+}
+
+std::string TraceReader::later() const {
+  return later_ < 0 ? "" : info_.probes[static_cast<size_t>(later_)].name;
 }
 
 int64_t TraceReader::positive_attribute(const char* name, int64_t most) const {
@@ -234,18 +241,32 @@ void TraceReader::read_tokens() {
 std::vector<std::string> TraceReader::token_text() const {
   if (!has_token_text_) return {};
   std::vector<std::string> texts = file_.dataset("tokens/text").read_text();
+  if (later_ >= 0) {
+    texts.resize(static_cast<size_t>(info_.prompt_len));
+    const std::string path = "probes/" + later() + "/token_text";
+    if (file_.exists(path))
+      for (const std::string& text : file_.dataset(path).read_text()) texts.push_back(text);
+    texts.resize(static_cast<size_t>(later_info_.total_len));
+  }
   for (std::string& text : texts) text = h5::repaired_utf8(text);
   return texts;
 }
 
 std::vector<int32_t> TraceReader::token_ids() const {
   if (!has_token_ids_) return {};
-  const auto data = file_.dataset("tokens/id");
   std::vector<int32_t> ids;
-  for (const int64_t id : data.read_integers()) {
-    if (id < std::numeric_limits<int32_t>::min() || id > std::numeric_limits<int32_t>::max())
-      data.fail("out of range", std::to_string(id), "int32");
-    ids.push_back(static_cast<int32_t>(id));
+  const auto add = [&](const std::string& path) {
+    const auto data = file_.dataset(path);
+    for (const int64_t id : data.read_integers()) {
+      if (id < std::numeric_limits<int32_t>::min() || id > std::numeric_limits<int32_t>::max())
+        data.fail("out of range", std::to_string(id), "int32");
+      ids.push_back(static_cast<int32_t>(id));
+    }
+  };
+  add("tokens/id");
+  if (later_ >= 0) {
+    ids.resize(static_cast<size_t>(info_.prompt_len));
+    add("probes/" + later() + "/token_id");
   }
   return ids;
 }
@@ -340,7 +361,7 @@ std::vector<float> TraceReader::read_vector(const std::string& object) const {
   return values;
 }
 
-LayerTrace TraceReader::read_layer(int layer, bool with_check, const std::set<int>& probes) const {
+LayerTrace TraceReader::read_layer(int layer, bool with_check, const std::set<int>& asked) const {
   const LayerHeader& known = header(layer);
   const std::string path = layer_path(layer) + "/";
   LayerTrace trace;
@@ -357,10 +378,13 @@ LayerTrace TraceReader::read_layer(int layer, bool with_check, const std::set<in
   if (known.has_sink) trace.attention_sink = read_vector(path + "attention_sink");
   if (with_check && known.has_check) trace.check_output = read_vector(path + "check_output");
   trace.probes.resize(info_.probes.size());
+  std::set<int> probes = asked;
+  if (later_ >= 0) probes.insert(later_);
   for (const int number : probes)
     trace.probes[static_cast<size_t>(number)] = read_probe(
         path + "probes/" + info_.probes[static_cast<size_t>(number)].name + "/", with_check,
         info_.probes[static_cast<size_t>(number)]);
+  if (later_ >= 0) return probe_layer(trace, later_info_, later_, 0, true);
   return trace;
 }
 

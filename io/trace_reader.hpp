@@ -30,9 +30,12 @@ struct LayerHeader {
 /// a bad file is a kvsim::Error (bad data) before any large allocation.
 class TraceReader {
  public:
-  explicit TraceReader(const std::string& path);
+  /// `later`: name of a probe whose tokens take the place of the tokens behind the prompt.
+  explicit TraceReader(const std::string& path, const std::string& later = {});
 
-  const TraceInfo& info() const { return info_; }
+  const TraceInfo& info() const { return later_ < 0 ? info_ : later_info_; }
+  /// Name of the probe that takes the place of the later tokens; empty: they are the file's.
+  std::string later() const;
   /// One per layer of the file, in the order of info().layers.
   const std::vector<LayerHeader>& headers() const { return headers_; }
   const LayerHeader& header(int layer) const;
@@ -41,13 +44,14 @@ class TraceReader {
 
   /// Everything stored of one layer but its probes; NaN or infinity in a tensor is an error. The
   /// LayerTrace points to info(), so the reader must outlive it. `with_check`: the recorded
-  /// outputs, too. `probes`: numbers of those that are read.
-  LayerTrace read_layer(int layer, bool with_check = false, const std::set<int>& probes = {}) const;
+  /// outputs, too. `asked`: numbers of the probes that are read.
+  LayerTrace read_layer(int layer, bool with_check = false, const std::set<int>& asked = {}) const;
 
   bool has_token_text() const { return has_token_text_; }
   bool has_token_ids() const { return has_token_ids_; }
-  std::vector<std::string> token_text() const;  ///< [N], valid UTF-8; empty when absent
-  std::vector<int32_t> token_ids() const;       ///< [N]; empty when absent
+  /// [N], valid UTF-8; empty when absent, and of tokens of a probe without texts.
+  std::vector<std::string> token_text() const;
+  std::vector<int32_t> token_ids() const;  ///< [N]; empty when absent
 
   int64_t file_size() const { return file_.size(); }
   /// "xxh3-128:" and the hex digest of the file's bytes; the first call reads the whole file. One
@@ -61,6 +65,7 @@ class TraceReader {
   void read_rope();
   void read_tokens();
   void read_probes();
+  void put_later(const std::string& name);
   void check_probe(const std::string& layer_path, const LayerHeader& header,
                    const ProbeInfo& probe);
   void read_layer_list();
@@ -73,6 +78,8 @@ class TraceReader {
 
   h5::InputFile file_;
   TraceInfo info_;
+  TraceInfo later_info_;  ///< with the tokens of probe `later_` behind the prompt
+  int later_ = -1;        ///< number of that probe
   std::vector<LayerHeader> headers_;
   std::vector<std::string> warnings_;
   mutable std::string digest_;  ///< empty until it is asked for

@@ -85,6 +85,8 @@ void TraceWriter::write_probes() {
     integers("read_begin", read_begin);
     integers("read_end", read_end);
     if (!probe.check_token.empty()) integers("check_token", probe.check_token);
+    if (probe.answer_begin > 0)
+      file_.attribute("probes/" + probe.name, "answer_begin", probe.answer_begin);
   }
 }
 

@@ -38,6 +38,7 @@ def replay(
     budgets: Budgets | None = None,
     *,
     layers: Sequence[int] | None = None,
+    later: str | None = None,
     metrics: Iterable[str] = (),
     save_keep: bool = False,
     per_head: bool = False,
@@ -66,6 +67,7 @@ def replay(
             :class:`Policy` objects; without any, a useful set.
         budgets: ratios (0.2, "20%") or entries per KV head (128); "0.1:0.9:0.1" is a range.
         layers: the model's numbers; all of the trace without.
+        later: a probe whose tokens take the place of the trace's later ones.
         metrics: further ones, as ``kvsim replay --help`` lists them.
         save_keep: also what became of every prompt entry; `explain` and `closed_loop` need it.
         per_head: also measures of every head by itself.
@@ -102,7 +104,7 @@ def replay(
         words += ["-o", target, *options(
             policy=[one.with_scores(files[one.title]) if one.function else one.record
                     for one in chosen], budget=_budgets(budgets),
-            layers=_layers(layers), metric=list(metrics), save_keep=save_keep, per_head=per_head,
+            layers=_layers(layers), later=later, metric=list(metrics), save_keep=save_keep, per_head=per_head,
             fragility=fragility, importance=importance, scope=scope, outlier=outlier,
             wo_steps=wo_steps, horizon=horizon, span_complement=list(span_complement), seed=seed,
             backend=backend, threads=threads, overwrite=overwrite)]

@@ -60,6 +60,7 @@ void describe_run(Dataset& dataset, const TraceReader& reader, const StudyOption
   dataset.set_attribute("trace", std::filesystem::path(info.path).filename().string());
   dataset.set_attribute(kTracePath, std::filesystem::canonical(info.path).string());
   dataset.set_attribute("trace_digest", reader.digest());
+  if (!reader.later().empty()) dataset.set_attribute("later", reader.later());
   dataset.set_attribute("model", info.model);
   dataset.set_attribute("num_layers", static_cast<int64_t>(info.num_layers));
   dataset.set_attribute("prompt_len", info.prompt_len);

@@ -28,12 +28,15 @@ struct ProbeInfo {
   std::string name;
   std::vector<int64_t> position;  ///< [P] ascending in each part, all >= n
   std::vector<ProbePart> parts;   ///< they cover the P tokens in their order
+  int64_t answer_begin = 0;       ///< first token of the answer; 0: it has none
   bool has_keys = false;
   bool has_residual_norm = false;
   bool has_input_norm = false;
   std::vector<int64_t> check_token;  ///< [R] tokens whose outputs were recorded
 
   int64_t tokens() const { return static_cast<int64_t>(position.size()); }  ///< P
+  /// Tokens that may observe: those before the answer.
+  int64_t observing() const { return answer_begin > 0 ? answer_begin : tokens(); }
 };
 
 /// What a trace says about the whole run: the shapes of trace-format "Root attributes".

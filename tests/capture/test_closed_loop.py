@@ -204,6 +204,51 @@ class DroppedEntries(WithLoop):
             self.check_against_pass("llama", [0, 1, 2, 3], kept, results)
 
 
+class ProbesInThePlaceOfTheLaterTokens(WithLoop):
+    def setUp(self):
+        super().setUp()
+        questions = self.folder / "questions.txt"
+        questions.write_text("Who said so?\tThe clerk, on the second page.\n", encoding="utf-8")
+        self.trace = self.run_capture("llama", "--answer", self.answer, "--steps", 12, "--dtype",
+                                      "float32", "--probe", f"file:{questions}")
+
+    def test_losses_are_those_of_a_pass_over_the_probes_tokens(self):
+        layers = [0, 2]
+        kept = random_sets(self.trace, layers, 7)
+        results = write_results(self.folder / "kept.nc", self.trace, layers, {"x": [kept]})
+        with h5py.File(results, "r+") as f:
+            f.attrs["later"] = "question1"
+        found = self.values(self.run_loop("llama", self.trace, results, "--overwrite"))
+        with h5py.File(self.trace) as f:
+            n, probe = int(f.attrs["prompt_len"]), f["probes/question1"]
+            ids = np.concatenate([f["tokens/id"][:n], probe["token_id"][:]])
+            begin = int(probe.attrs["answer_begin"])
+        folder = self.model_folder("llama")
+        full = masked_pass(folder, ids, n, layers, None).log_softmax(-1)[n:]
+        part = masked_pass(folder, ids, n, layers, kept).log_softmax(-1)[n:]
+        kl = (full.exp() * (full - part)).sum(-1).numpy()
+        self.assertGreater(kl.mean(), 1e-3)
+        np.testing.assert_allclose(found["kl_divergence"][0, 0], kl, rtol=1e-3, atol=2e-5)
+        self.assertAlmostEqual(found["kl_divergence_answer"][0, 0],
+                               found["kl_divergence"][0, 0, begin - 1 :].mean())
+        np.testing.assert_array_equal(found["step"], np.arange(n, len(ids)))
+
+    def test_live_caches_take_the_probes_tokens_too(self):
+        binary = os.environ.get("KVSIM_BIN")
+        if not binary:
+            self.skipTest("KVSIM_BIN is not set")
+        results = self.folder / "real.nc"
+        live = "snapkv,window=8,schedule=periodic,period=1000"   # never compresses again
+        subprocess.run([binary, "replay", self.trace, "--later", "question1", "--policy",
+                        "snapkv,window=8", "--policy", live, "--budget", "0.4", "--save-keep",
+                        "-o", results, "--overwrite", "-q"], check=True)
+        found = self.values(self.run_loop("llama", self.trace, results, "--overwrite", "--kvsim",
+                                          binary))
+        self.assertGreater(found["kl_divergence"][0, 0].mean(), 1e-3)
+        np.testing.assert_allclose(found["kl_divergence"][1, 0], found["kl_divergence"][0, 0],
+                                   rtol=1e-3, atol=2e-5)
+
+
 class Generation(WithLoop):
     def test_agrees_with_greedy_tokens_of_passes_without_a_cache(self):
         family, layers, count = "llama", [0, 1, 2, 3], 10

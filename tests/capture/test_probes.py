@@ -76,6 +76,12 @@ class Probes(WithFolder):
             np.testing.assert_array_equal(repeat["token_id"][last - (end - begin):last],
                                           ids[begin:end])   # the chunk itself, after the request
         self.assertEqual(len(f["probes/draft/token_id"]), 6)
+        self.assertNotIn("answer_begin", f["probes/draft"].attrs)
+        asked = f["probes/question1"]
+        texts = list(asked["token_text"].asstr()[:])
+        begin = int(asked.attrs["answer_begin"])
+        self.assertIn("What does it ask for?", "".join(texts[:begin]))
+        self.assertEqual("".join(texts[begin:]).strip(), "Two sentences.")
 
     def test_llama_with_grouped_queries(self):
         trace = self.check("llama")

@@ -96,9 +96,63 @@ TEST_CASE("a bad probe is refused with one line that names it", "[io][bad]") {
   says(refusal([](ProbeInfo& p, ProbeLayer&) { p.parts[1].tokens.begin = 7; }), "out of range");
   says(refusal([](ProbeInfo& p, ProbeLayer&) { p.parts[1].reads = {3, 41}; }), "out of range");
   says(refusal([](ProbeInfo& p, ProbeLayer&) { p.position.push_back(44); }), "wrong shape");
+  says(refusal([](ProbeInfo& p, ProbeLayer&) { p.answer_begin = 7; }), "answer_begin");
   says(refusal([](ProbeInfo&, ProbeLayer& l) { l.v = Tensor(); }), "missing");
   says(refusal([](ProbeInfo&, ProbeLayer& l) { set_element(l.k, 0, 1, 2, INFINITY); }),
        "not a finite number");
+}
+
+TEST_CASE("a probe's tokens take the place of the later ones", "[io]") {
+  RandomTraceShape shape = probed();
+  shape.draft = true;
+  const auto trace = random_trace(shape);
+  const TemporaryFolder folder;
+  const std::string path = folder / "trace.h5";
+  TraceWriter writer(path, trace->info);
+  writer.write_tokens(std::vector<int32_t>(49, 7), std::vector<std::string>(49, "a"));
+  writer.write_layer(trace->layer);
+  writer.commit();
+  const TraceReader reader(path, "draft");
+  CHECK(reader.later() == "draft");
+  CHECK(reader.info().prompt_len == 40);
+  CHECK(reader.info().total_len == 45);
+  CHECK(reader.info().first_step() == 40);
+  CHECK(reader.info().query_position.back() == 44);
+  CHECK_FALSE(reader.has_token_ids());  // the probe has none
+  CHECK(reader.token_text() == [] {
+    std::vector<std::string> texts(45, "a");
+    std::fill(texts.begin() + 40, texts.end(), "");
+    return texts;
+  }());
+  const LayerTrace layer = reader.read_layer(0);
+  const ProbeLayer& draft = trace->layer.probes[1];
+  CHECK(element(layer.k, 1, 39, 3) == element(trace->layer.k, 1, 39, 3));
+  CHECK(element(layer.k, 1, 42, 3) == element(draft.k, 1, 2, 3));
+  CHECK(element(layer.v, 0, 44, 1) == element(draft.v, 0, 4, 1));
+  CHECK(element(layer.q, 3, 39, 5) == element(trace->layer.q, 3, 39, 5));
+  CHECK(element(layer.q, 3, 43, 5) == element(draft.q, 3, 3, 5));
+  CHECK(reader.read_layer(0, false, {1}).probes[1].q.dim(1) == 7);  // others observe as before
+  CHECK_THROWS_WITH(TraceReader(path, "question"),
+                    Catch::Contains("no such probe") && Catch::Contains("draft, repeat"));
+  CHECK_THROWS_WITH(TraceReader(path, "repeat"), Catch::Contains("2 parts"));
+  ProbeInfo& info = trace->info.probes[1];
+  const auto refused = [&] {
+    TraceWriter again(folder / "again.h5", trace->info);
+    again.write_layer(trace->layer);
+    again.commit();
+    CHECK_NOTHROW(TraceReader(folder / "again.h5"));
+    try {
+      const TraceReader changed(folder / "again.h5", "draft");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  info.position.back() = 60;
+  CHECK_THAT(refused(), Catch::Contains("do not follow the prompt at once"));
+  info.position.back() = 44;
+  trace->layer.probes[1].k = trace->layer.probes[1].v = Tensor();
+  CHECK_THAT(refused(), Catch::Contains("no keys and values"));
 }
 
 TEST_CASE("recorded outputs of a probe are recomputed", "[io]") {

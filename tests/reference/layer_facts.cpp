@@ -62,12 +62,11 @@ Row LayerFacts::moved_logits(int h, int64_t query, int64_t to) const {
   const TraceInfo& info = *c_.info;
   const auto& stored = info.query_position;
   const bool of_probe = query >= kProbeQuery;
-  const int64_t position = of_probe
-                               ? info.probes[0].position[static_cast<size_t>(query - kProbeQuery)]
-                               : query;
+  const auto token = static_cast<size_t>(query - kProbeQuery);
+  const int64_t position = of_probe ? info.probes[c_.probe()].position[token] : query;
   const int64_t row = of_probe ? query - kProbeQuery
                                : std::find(stored.begin(), stored.end(), position) - stored.begin();
-  const Tensor& queries = of_probe ? layer_.probes[0].q : layer_.q;
+  const Tensor& queries = of_probe ? layer_.probes[c_.probe()].q : layer_.q;
   const auto half = static_cast<int64_t>(info.rope_inv_freq.size());
   Row q(static_cast<size_t>(info.head_dim));
   for (int64_t x = 0; x < info.head_dim; ++x)

@@ -38,6 +38,7 @@ struct PolicyCase {
   std::vector<Range> segments() const;  ///< of `constrain`; one otherwise
   bool rescored() const;                ///< segments are scored on their own
   bool skips(int layer) const;
+  size_t probe() const;  ///< number of the record's probe
 };
 
 /// Numbers of queries from here on are tokens of the record's probe: far behind every position.

@@ -13,7 +13,7 @@ namespace {
 /// KVzip: softmax over sinks before the stretch that is read again, the stretch, and its own part.
 double reread(PartFacts& at, int h, size_t j, size_t c) {
   const int64_t token = at.query(j) - kProbeQuery, i = at.entry(c);
-  const std::vector<ProbePart>& parts = at.c.info->probes[0].parts;
+  const std::vector<ProbePart>& parts = at.c.info->probes.at(at.c.probe()).parts;
   const Settings& settings = at.c.settings;
   if (std::ranges::none_of(parts, [&](const ProbePart& part) { return part.reads.contains(i); }))
     return settings.is("unread", "first") ? INFINITY : 0;
@@ -48,8 +48,15 @@ const References<JoinReference> joins{
 
 }  // namespace
 
+size_t PolicyCase::probe() const {
+  for (size_t p = 0; p < info->probes.size(); ++p)
+    if (settings.is("probe", info->probes[p].name)) return p;
+  throw std::logic_error("no such probe");
+}
+
 std::vector<int64_t> probe_queries(const PolicyCase& c) {
-  const int64_t tokens = c.info->probes.at(0).tokens();
+  const ProbeInfo& probe = c.info->probes.at(c.probe());
+  const int64_t tokens = probe.answer_begin > 0 ? probe.answer_begin : probe.tokens();
   const int64_t asked = c.settings.count("probe_queries");
   const int64_t some = asked == 0 ? tokens : std::min(asked, tokens);
   std::vector<int64_t> queries;
@@ -59,20 +66,20 @@ std::vector<int64_t> probe_queries(const PolicyCase& c) {
 }
 
 const ProbePart& LayerFacts::part_of(int64_t token) const {
-  for (const ProbePart& part : c_.info->probes[0].parts)
+  for (const ProbePart& part : c_.info->probes.at(c_.probe()).parts)
     if (part.tokens.contains(token)) return part;
   throw std::logic_error("no such token");
 }
 
 double LayerFacts::probe_norm(int64_t token, bool of_input) const {
-  const ProbeLayer& probe = layer_.probes[0];
+  const ProbeLayer& probe = layer_.probes.at(c_.probe());
   const auto& norms = of_input ? probe.input_norm : probe.residual_norm;
   return static_cast<double>(norms[static_cast<size_t>(token)]);
 }
 
 /// The prompt's entries, then those of the token's part up to itself.
 Row LayerFacts::probe_logits(int h, int64_t token) const {
-  const ProbeLayer& probe = layer_.probes[0];
+  const ProbeLayer& probe = layer_.probes.at(c_.probe());
   const int64_t begin = part_of(token).tokens.begin, n = c_.n();
   const auto kv_head = h / group_size();
   Row result;
@@ -98,8 +105,8 @@ Row LayerFacts::probe_output(int h, int64_t token) {
     for (size_t k = 0; k < z.size(); ++k) {
       const auto i = static_cast<int64_t>(x), column = static_cast<int64_t>(k);
       const float v = i < n ? test::element(layer_.v, h / group_size(), i, column)
-                            : test::element(layer_.probes[0].v, h / group_size(), begin + i - n,
-                                            column);
+                            : test::element(layer_.probes.at(c_.probe()).v, h / group_size(),
+                                            begin + i - n, column);
       z[k] += weight[x] * static_cast<double>(v);
     }
   return z;

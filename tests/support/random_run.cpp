@@ -15,7 +15,7 @@ std::unique_ptr<RandomRun> random_run(const RandomTraceShape& shape, const std::
   for (size_t at = 0; at < layers.size(); ++at) {
     RandomTraceShape one = shape;
     one.seed = shape.seed * 1000 + at;
-    one.probe = true;
+    one.probe = one.draft = true;
     auto trace = random_trace(one);
     if (at == 0) run->info = trace->info;
     run->layers.push_back(std::move(trace->layer));

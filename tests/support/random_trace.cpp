@@ -22,24 +22,40 @@ Tensor random_tensor(const RandomTraceShape& shape, uint64_t stream, std::array<
   return tensor;
 }
 
+/// `probe` with its tensors, which are drawn from streams `stream` and the next ones.
+void add_probe(const RandomTraceShape& shape, ProbeInfo probe, uint64_t stream,
+               RandomTrace& trace) {
+  const int64_t tokens = probe.tokens();
+  probe.has_keys = probe.has_residual_norm = probe.has_input_norm = true;
+  ProbeLayer layer;
+  layer.q = random_tensor(shape, stream, {shape.query_heads, tokens, shape.d}, shape.logit_spread);
+  layer.k = random_tensor(shape, stream + 1, {shape.kv_heads, tokens, shape.d}, 1.0);
+  layer.v = random_tensor(shape, stream + 2, {shape.kv_heads, tokens, shape.dv}, 1.0);
+  for (uint64_t t = 0; t < static_cast<uint64_t>(tokens); ++t) {
+    layer.residual_norm.push_back(static_cast<float>(1 + uniform(shape.seed, stream + 3, t, 0)));
+    layer.input_norm.push_back(static_cast<float>(1 + uniform(shape.seed, stream + 4, t, 0)));
+  }
+  trace.info.probes.push_back(std::move(probe));
+  trace.layer.probes.push_back(std::move(layer));
+}
+
 /// Seven tokens in parts of four and three.
-void add_probe(const RandomTraceShape& shape, RandomTrace& trace) {
+ProbeInfo repeat_probe(int64_t n) {
   ProbeInfo probe;
-  const int64_t n = shape.prompt;
   probe.name = "repeat";
   probe.position = {n, n + 1, n + 2, n + 3, n, n + 1, n + 2};
   probe.parts = {{{0, 4}, {0, n / 2}}, {{4, 7}, {n / 2, n}}};
-  probe.has_keys = probe.has_residual_norm = probe.has_input_norm = true;
-  ProbeLayer layer;
-  layer.q = random_tensor(shape, 11, {shape.query_heads, 7, shape.d}, shape.logit_spread);
-  layer.k = random_tensor(shape, 12, {shape.kv_heads, 7, shape.d}, 1.0);
-  layer.v = random_tensor(shape, 13, {shape.kv_heads, 7, shape.dv}, 1.0);
-  for (uint64_t t = 0; t < 7; ++t) {
-    layer.residual_norm.push_back(static_cast<float>(1 + uniform(shape.seed, 14, t, 0)));
-    layer.input_norm.push_back(static_cast<float>(1 + uniform(shape.seed, 15, t, 0)));
-  }
-  trace.info.probes = {std::move(probe)};
-  trace.layer.probes = {std::move(layer)};
+  return probe;
+}
+
+/// Five tokens in one part, the last of which answers.
+ProbeInfo draft_probe(int64_t n) {
+  ProbeInfo probe;
+  probe.name = "draft";
+  probe.position = {n, n + 1, n + 2, n + 3, n + 4};
+  probe.parts = {{{0, 5}, {}}};
+  probe.answer_begin = 4;
+  return probe;
 }
 
 }  // namespace
@@ -95,7 +111,8 @@ std::unique_ptr<RandomTrace> random_trace(const RandomTraceShape& shape) {
   for (int h = 0; h < shape.query_heads && shape.sink; ++h)
     layer.attention_sink.push_back(
         static_cast<float>(normal(shape.seed, 5, static_cast<uint64_t>(h))));
-  if (shape.probe) add_probe(shape, *trace);
+  if (shape.probe) add_probe(shape, repeat_probe(shape.prompt), 11, *trace);
+  if (shape.draft) add_probe(shape, draft_probe(shape.prompt), 31, *trace);
   return trace;
 }
 

@@ -25,6 +25,7 @@ struct RandomTraceShape {
   bool sink = false;
   bool integers = false;  ///< small integers and scale 1/4: products and logits are exact
   bool probe = false;     ///< a probe "repeat" of two parts, which read a half of the prompt each
+  bool draft = false;     ///< beside it a probe "draft" of one part; its last token answers
   uint64_t seed = 1;
 };
 

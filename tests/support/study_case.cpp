@@ -7,13 +7,13 @@ namespace kvsim::test {
 
 StudyCase::StudyCase(const RandomTraceShape& shape, const std::vector<Span>& spans,
                      const std::vector<std::string>& records,
-                     const std::function<void(StudyOptions&)>& change) {
+                     const std::function<void(StudyOptions&)>& change, const std::string& later) {
   const auto trace = random_trace(shape);
   trace->info.spans = spans;
   TraceWriter writer(folder_ / "t.h5", trace->info);
   writer.write_layer(trace->layer);
   writer.commit();
-  reader_ = std::make_unique<TraceReader>(folder_ / "t.h5");
+  reader_ = std::make_unique<TraceReader>(folder_ / "t.h5", later);
   layer_ = reader_->read_layer(0);
   StudyOptions options;
   for (const std::string& record : records) options.records.push_back(Record::parse(record));

@@ -12,13 +12,15 @@
 namespace kvsim::test {
 
 /// A random trace of one layer in a file, and what a study says of it. Unless `change` says
-/// otherwise: one budget of 0.5, seed 0, output error at one step.
+/// otherwise: one budget of 0.5, seed 0, output error at one step. `later`: the probe whose tokens
+/// take the place of the later ones.
 class StudyCase {
  public:
   StudyCase(
       const RandomTraceShape& shape, const std::vector<Span>& spans,
       const std::vector<std::string>& records,
-      const std::function<void(StudyOptions&)>& change = [](StudyOptions&) {});
+      const std::function<void(StudyOptions&)>& change = [](StudyOptions&) {},
+      const std::string& later = {});
 
   const TraceInfo& info() const { return reader_->info(); }
   const LayerTrace& layer() const { return layer_; }

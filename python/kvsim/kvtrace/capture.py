@@ -154,7 +154,7 @@ def capture_trace(
             spans=prompt.spans,
         )
         recorder.run(ids)
-        record_probes(loaded.model, layers, before, probes, writer, progress)
+        record_probes(loaded, layers, before, probes, writer, progress)
         writer.amend(
             source=_source_record(loaded, options, prompt, ids, written, recorder.own_name),
             inv_freq=rope_frequencies(loaded.model, writer.sizes["head_dim"]),

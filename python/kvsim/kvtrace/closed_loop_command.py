@@ -109,6 +109,7 @@ def live_attention(args, trace, results, policies: list[int], budgets: list[int]
         layers=results.layers,
         seed=results.seed,
         importance=results.importance,
+        later=results.later,
         prompt_queries=trace.query_positions[trace.query_positions < trace.prompt_len],
     )
     return LiveAttention(find_program(args.kvsim), served, args.threads)
@@ -187,7 +188,7 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
     with ResultsFile(args.results) as results:
         args.trace = args.trace or results.trace
         check_target(args.out, args.overwrite, [args.trace, args.results])
-        trace = TokenTrace(args.trace)
+        trace = TokenTrace(args.trace, results.later)
         policies, budgets = chosen_pairs(args, results)
         trace.check_tokens()
         trace.check_results(results)
@@ -206,7 +207,7 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
             "generate": args.generate,
         }
         journal = Journal(args.out, identity, args.overwrite)
-        ids = [int(token) for token in trace.tokens]
+        ids = trace.run_tokens()
         try:
             with contextlib.ExitStack() as stack:
                 live = live_attention(args, trace, results, policies, budgets)
@@ -240,8 +241,10 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
         }
         if args.generate:
             attributes["generate"] = args.generate
-        if "answer_begin" in trace.source:
-            attributes["answer_begin"] = int(trace.source["answer_begin"])
+        if trace.answer_begin() is not None:
+            attributes["answer_begin"] = trace.answer_begin()
+        if results.later:
+            attributes["later"] = results.later
         write_loop(args.out, coordinates, journal.pairs, attributes)
         journal.remove()
     if not args.quiet:

@@ -83,6 +83,7 @@ class ResultsFile:
         self.config = str(attributes["config"])
         self.history = str(attributes["history"])
         self.seed = int(attributes.get("seed", 0))
+        self.later = str(attributes.get("later", ""))
         self.importance = str(json.loads(self.config).get("importance", "l1"))
         self.policies = _texts(self.file["policy"])
         self.budgets = np.asarray(self.file["budget"][:], dtype=np.float64)

@@ -51,7 +51,8 @@ def find_program(given: str | None) -> str:
 @dataclass
 class Served:
     """What is asked of the program: `records` and `budgets` as texts, the other options of the
-    replay that the results come from; `prompt_queries` positions whose queries the trace stores.
+    replay that the results come from, `later` empty where there is none;
+    `prompt_queries` positions whose queries the trace stores.
     """
 
     trace: Path
@@ -60,6 +61,7 @@ class Served:
     layers: list[int]
     seed: int
     importance: str
+    later: str
     prompt_queries: np.ndarray
 
 
@@ -71,6 +73,8 @@ class LiveAttention:
         command = [program, "attend", str(served.trace), "--layers",
                    ",".join(map(str, served.layers)), "--seed", str(served.seed),
                    "--importance", served.importance, "-q"]  # fmt: skip
+        if served.later:
+            command += ["--later", served.later]
         for record in served.records:
             command += ["--policy", record]
         for budget in served.budgets:

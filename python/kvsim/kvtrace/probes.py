@@ -13,6 +13,7 @@ import numpy as np
 from .errors import EXIT_USAGE, CaptureError
 from .generate import Sampling, generate
 from .model import LoadedModel
+from .prompt import token_texts
 from .record import Recorder, check_rows
 from .writer import TraceWriter
 
@@ -24,6 +25,8 @@ REPEAT_PART = "\n\nRepeat the part of the previous context exactly, starting wit
 REPEAT_OVERLAP = 8
 ANSWER_STEPS = 32
 CHECKS = 8
+# Tokens of the prompt that a probe's first tokens are decoded behind.
+CONTEXT = 8
 
 
 @dataclass
@@ -38,6 +41,7 @@ class Part:
 class Probe:
     name: str
     parts: list[Part]
+    answer_begin: int | None = None   # first token of the answer to a question
 
 
 def split_spec(spec: str) -> tuple[str, str]:
@@ -97,13 +101,14 @@ def _questions(loaded: LoadedModel, prompt: list[int], file: Path, raw: bool, pr
     probes = []
     for number, line in enumerate(lines, 1):
         question, tab, answer = line.partition("\t")
-        ids = _encode(loaded.tokenizer, "\n" + question.strip()) + suffix
+        asked = _encode(loaded.tokenizer, "\n" + question.strip()) + suffix
         if tab and answer.strip():
-            ids += _encode(loaded.tokenizer, answer.strip())
+            answered = _encode(loaded.tokenizer, answer.strip())
         else:
-            ids += generate(loaded, prompt + ids, ANSWER_STEPS, Sampling(),
-                            lambda done, all_: progress("answering", done, all_))  # fmt: skip
-        probes.append(Probe(f"question{number}", [Part(ids)]))
+            answered = generate(loaded, prompt + asked, ANSWER_STEPS, Sampling(),
+                                lambda done, all_: progress("answering", done, all_))  # fmt: skip
+        probes.append(Probe(f"question{number}", [Part(asked + answered)],
+                            len(asked) if asked and answered else None))
     return probes
 
 
@@ -169,8 +174,8 @@ class ProbeRecorder(Recorder):
         )
 
 
-def record_probes(model, layers, prompt: list[int], probes: list[Probe], writer: TraceWriter,
-                  progress) -> None:  # fmt: skip
+def record_probes(loaded: LoadedModel, layers, prompt: list[int], probes: list[Probe],
+                  writer: TraceWriter, progress) -> None:  # fmt: skip
     """Adds every probe to a trace whose layers are written."""
     for probe in probes:
         ids = [token for part in probe.parts for token in part.ids]
@@ -183,9 +188,13 @@ def record_probes(model, layers, prompt: list[int], probes: list[Probe], writer:
             part_begin=np.concatenate([[0], np.cumsum(sizes)[:-1]]),
             reads=[part.reads for part in probe.parts],
             tokens=ids,
+            text=[text for part in probe.parts
+                  for text in token_texts(loaded.tokenizer, prompt[-CONTEXT:] + part.ids)
+                  [len(prompt[-CONTEXT:]):]],
+            answer_begin=probe.answer_begin,
             checks=checks,
         )
         for number, part in enumerate(probe.parts):
-            recorder = ProbeRecorder(model, layers, len(prompt), probe, number, checks, writer,
+            recorder = ProbeRecorder(loaded.model, layers, len(prompt), probe, number, checks, writer,
                                      lambda done, all_: progress(f"probe {probe.name}", done, all_))
             recorder.run(prompt + part.ids)

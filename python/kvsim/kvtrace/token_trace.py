@@ -11,14 +11,36 @@ SAME_CACHE = 0.1
 
 
 class TokenTrace(Trace):
-    """A trace that a model can run on once more: it holds all tokens."""
+    """A trace that a model can run on once more: it holds all tokens.
 
-    def __init__(self, path: Path):
+    `later` names a probe whose tokens take the place of the later ones.
+    """
+
+    def __init__(self, path: Path, later: str = ""):
         super().__init__(path)
+        self.later = later
         ids = self.tokens
         if ids is None or ids.ndim != 1 or not 0 < self.prompt_len < len(ids):
             raise CaptureError(f"{path}: tokens/id: found none for every position; a model can "
                                "only run again on tokens that the trace holds")
+
+    def run_tokens(self) -> list[int]:
+        """The prompt's tokens and the later ones, or those of the probe in their place."""
+        if not self.later:
+            return [int(token) for token in self.tokens]
+        name = f"probes/{self.later}/token_id"
+        if name not in self._file:
+            raise CaptureError(f"{self.path}: {name}: missing; a model can only run again on tokens "
+                               "that the trace holds")
+        return [int(token) for token in (*self.tokens[: self.prompt_len], *self._file[name][()])]
+
+    def answer_begin(self) -> int | None:
+        """Position of the answer's first token, where it is known."""
+        if not self.later:
+            begin = self.source.get("answer_begin")
+            return None if begin is None else int(begin)
+        begin = self._file[f"probes/{self.later}"].attrs.get("answer_begin")
+        return None if begin is None else self.prompt_len + int(begin)
 
     def check_tokens(self) -> None:
         from .model import token_digest

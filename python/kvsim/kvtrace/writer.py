@@ -273,7 +273,8 @@ class TraceWriter:
                 self.attribute(name, value, group)
 
     def probe(self, name: str, *, positions: Any, part_begin: Any = (0,), reads: Any = None,
-              tokens: Any = None, checks: Any = None) -> None:  # fmt: skip
+              tokens: Any = None, text: Any = None, answer_begin: int | None = None,
+              checks: Any = None) -> None:  # fmt: skip
         """A further set of queries over the prompt's cache; after the layers.
 
         Args:
@@ -282,6 +283,8 @@ class TraceWriter:
             part_begin: [C], the first token of each part; a part sees the prompt and itself.
             reads: [C][2], entries [begin, end) of the prompt that a part reads again.
             tokens: ids [P].
+            text: what each token adds [P].
+            answer_begin: the first token of the answer, where the probe is a question with one.
             checks: [R] tokens whose outputs :meth:`probe_rows` gets.
         """
         if not self.sizes:
@@ -294,6 +297,10 @@ class TraceWriter:
                 self.array(f"{group}/{end}", np.asarray(reads, dtype=np.int64)[:, at])
         if tokens is not None:
             self.array(f"{group}/token_id", np.asarray(as_array(tokens), dtype=np.int32))
+        if text is not None:
+            self.strings(f"{group}/token_text", list(text))
+        if answer_begin is not None:
+            self.file[group].attrs["answer_begin"] = np.int64(answer_begin)
         if checks is not None:
             self.array(f"{group}/check_token", np.asarray(checks, dtype=np.int64))
 

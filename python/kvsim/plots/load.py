@@ -269,7 +269,8 @@ def join_loops(opened):
             raise data_error(f"{loop.path}: losses of a closed loop alone; give the results file "
                              f"that it was run with, too (trace {name})")
         of_trace = [one for one in results if isinstance(one, Results)
-                    and trace is not None and one.data.attrs.get("trace_digest") == trace]
+                    and trace is not None and one.data.attrs.get("trace_digest") == trace
+                    and one.data.attrs.get("later") == loop.data.attrs.get("later")]
         if not of_trace:
             raise data_error(f"{loop.path}: closed loop of a trace ({name}) that none of the "
                              "results files is of")

@@ -27,7 +27,7 @@ class ProbeQueries : public Queries {
   ProbeQueries()
       : Queries({"queries",
                  "probe",
-                 "those of the probe `probe`, which stand behind the prompt",
+                 "those of the probe `probe`, which stand behind the prompt, without its answer",
                  "kvsim",
                  {"probe", "probe_queries"},
                  "a probe of that name"}) {}
@@ -55,7 +55,7 @@ void observe_with_probe(const Settings& settings, const TraceInfo& info, Segment
   segment.probe = info.find_probe(probe_name(settings));
   segment.probe_tokens.clear();
   if (segment.probe < 0) return;
-  const int64_t tokens = info.probes[static_cast<size_t>(segment.probe)].tokens();
+  const int64_t tokens = info.probes[static_cast<size_t>(segment.probe)].observing();
   const int64_t asked = settings.count(probe_queries);
   const int64_t count = asked == 0 ? tokens : std::min(asked, tokens);
   for (int64_t r = 1; r <= count; ++r) segment.probe_tokens.push_back(r * tokens / count - 1);
