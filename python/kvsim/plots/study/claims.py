@@ -75,6 +75,7 @@ CLAIMS = (
            ("layers compete, not uniform budgets", LAYER, f"{LAYER},allocate=uniform"),
            ("smoothing", LAYER, f"{LAYER},smooth=none"),
            ("a window of 64, not 32", f"{LAYER},window=64", LAYER),
+           ("a window of 32, not 16", LAYER, f"{LAYER},window=16"),
            ("a window of 32, not 8", LAYER, f"{LAYER},window=8"),
            ("joint allocation without the rest, on SnapKV", "snapkv,allocate=joint", "snapkv"),
            ("maximum alone, on plain importance", "importance,aggregate=max,group=max",
@@ -178,8 +179,8 @@ def said(study):
             f"{chance:.0f} of their intervals would be without 1 all the same. {apart} are, "
             f"{effects} of them around an effect of at least {statistics.SMALLEST_EFFECT:.0%}. "
             f"{clear} are left after Holm's correction, with which not even one is expected by chance. "
-            "A single `*` is therefore a hint. A row of them in one direction, over budgets and over "
-            "both lengths, is more than chance makes.").replace("%", " %")
+            "A single `*` is therefore a hint. A row of them in one direction over budgets and lengths "
+            "says more, though budgets share their texts.").replace("%", " %")
 
 
 WORDS = {-1: "helps", 1: "harms", 0: "level"}
@@ -187,8 +188,8 @@ WORDS = {-1: "helps", 1: "harms", 0: "level"}
 
 def verdict(study, claim, texts):
     """What the loss says at SHORT_BUDGETS, in words (statistics.effect)."""
-    effects = [statistics.effect(finite(ratios(study, claim, "kl", budget, texts)))
-               for budget in SHORT_BUDGETS]
+    logs = [finite(ratios(study, claim, "kl", budget, texts)) for budget in SHORT_BUDGETS]
+    effects = [statistics.effect(one) if one.size else None for one in logs]
     parts = []
     for effect, word in WORDS.items():
         at = [f"{budget:g}" for budget, one in zip(SHORT_BUDGETS, effects) if one == effect]
@@ -210,16 +211,21 @@ def sets(policy, specification):
 
 
 def headline(study, paper, texts, specification):
-    """Header and rows: loss of a paper's methods relative to its baselines, at every budget."""
+    """Header and rows: loss of a paper's methods relative to its baselines, at every budget, and the
+    two other measures at SHORT_BUDGETS."""
     found = comparisons(study, "kl")
+    listed = [claim for claim in CLAIMS if claim.paper == paper and not claim.part]
     rows = [[f"`{claim.policy}`", f"`{claim.without}`",
              " / ".join(dict.fromkeys(sets(one, specification)
                                       for one in (claim.policy, claim.without))),
              *(cell(*found.get((claim, budget, texts), (np.array([]), False)))
-               for budget in BUDGETS)]
-            for claim in CLAIMS if claim.paper == paper and not claim.part]
-    return (["method", "against", "a set per", *(f"{budget:g}" for budget in BUDGETS)],
-            [row for row in rows if set(row[3:]) != {"-"}])
+               for budget in BUDGETS),
+             *(means(study, claim, column, texts) for column in ("stream_error", claim.own))]
+            for claim in listed]
+    own = " / ".join(dict.fromkeys(OWN[claim.own][0] for claim in listed))
+    return (["method", "against", "a set per", *(f"{budget:g}" for budget in BUDGETS),
+             "stream error", own],
+            [row for row in rows if set("".join(row[3:])) - set("-, ")])
 
 
 def tally(study, paper):

@@ -123,6 +123,8 @@ MERGING = ("convex", "d2o", "d2o:code", "kvmerger", "keepkv", "keepkv:bias", "ke
 UNMERGED = ("convex,merge=drop", "keepkv:code,merge=drop")
 # KeepKV's Figure 5: its merging on two methods that drop, H2O while it decodes.
 ON_EVICTION = ("h2o:official,merge=keepkv-code", "pyramidinfer,merge=keepkv-code")
+# DefensiveKV's Table 3 beside the windows of DEFENSIVE_PARTS.
+WINDOWS = ("layer-defensivekv,window=16",)
 # The set changes over the steps: it is chosen from the run's own queries.
 STEPWISE = ("cam", "cam:expected", "h2o:official", "tova:official", "streaming:official")
 
@@ -146,6 +148,7 @@ GROUPS = {
     "unmerged": (UNMERGED, BUDGETS),
     "stepwise": (STEPWISE, BUDGETS),
     "floor": (("oracle-stream",), BUDGETS),
+    "windows": (WINDOWS, (0.1, 0.2, 0.35, 0.5)),
     "on-eviction": (ON_EVICTION, BUDGETS),
     "added": ((), BUDGETS),
 }
