@@ -83,6 +83,6 @@ study() { "$KVSIM_CACHE/plots/bin/python" -m "kvsim.plots.study.$1" "$dir" "${@:
 for name in losses prediction; do
   study "$name" -o "$dir/figures" | tee "$dir/$name.txt"
 done
-study claims >"$dir/claims.txt"
+study claims >"$dir/claims.csv"
 study layers -o "$dir/figures"
 [ -z "${PAGES:-}" ] || study pages
