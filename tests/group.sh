@@ -106,6 +106,7 @@ group_models() {   # label: capture
 group_presses() {   # label: capture
   if [ -x "$torch_python" ] && "$torch_python" -c 'import kvpress, xarray' 2>/dev/null; then
     "$torch_python" tests/python/test_kvpress.py
+    "$torch_python" tests/python/test_live_press.py
   else
     skip kvpress "$torch_python -m pip install -r tests/python/requirements.txt"
   fi

@@ -14,10 +14,12 @@ from .errors import DataError, Error, UsageError, VerificationError
 
 if TYPE_CHECKING:
     from .api import policies, replay, sample, sweep, synth, verify
+    from .compact_cache import CompactCache
     from .explanation import Explanation, explain
     from .figures import Figures, figure_names, plot
     from .kvpress import from_kvpress
     from .kvtrace.writer import TraceWriter
+    from .live_press import press
     from .model import capture, closed_loop
     from .page import report
     from .policy import Policy
@@ -29,10 +31,12 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api": ("policies", "replay", "sample", "sweep", "synth", "verify"),
+    "compact_cache": ("CompactCache",),
     "explanation": ("Explanation", "explain"),
     "figures": ("Figures", "figure_names", "plot"),
     "kvpress": ("from_kvpress",),
     "kvtrace.writer": ("TraceWriter",),
+    "live_press": ("press",),
     "model": ("capture", "closed_loop"),
     "page": ("report",),
     "policy": ("Policy",),
@@ -45,10 +49,11 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "DataError", "Error", "Explanation", "Figures", "KvsimWarning", "Layer", "Policy", "Results",
-    "Span", "Trace", "TraceWriter", "UsageError", "VerificationError", "capture", "closed_loop",
-    "explain", "figure_names", "from_kvpress", "open_results", "plot", "policies", "replay",
-    "report", "sample", "search", "study", "sweep", "synth", "verify",
+    "CompactCache", "DataError", "Error", "Explanation", "Figures", "KvsimWarning", "Layer",
+    "Policy", "Results", "Span", "Trace", "TraceWriter", "UsageError", "VerificationError",
+    "capture", "closed_loop", "explain", "figure_names", "from_kvpress", "open_results", "plot",
+    "policies", "press", "replay", "report", "sample", "search", "study", "sweep", "synth",
+    "verify",
 ]
 
 

@@ -86,8 +86,8 @@ def choose_attention(model) -> str:
     return chosen
 
 
-def replace_attention(model, name: str, attend):
-    """Puts `attend` in the place of the model's own attention function.
+def replace_attention(model, name: str, attend, own: str | None = None):
+    """Puts `attend` in the place of the model's own attention function, or of the one named `own`.
 
     Returns the own one's name, for set_attn_implementation() to bring back, and the function, None
     for the eager one that every model file has for itself.
@@ -95,7 +95,7 @@ def replace_attention(model, name: str, attend):
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    own = choose_attention(model)
+    own = own or choose_attention(model)
     own_function = None if own == "eager" else ALL_ATTENTION_FUNCTIONS[own]
     # Without a mask function of the same name the model would be given no mask at all.
     ALL_MASK_ATTENTION_FUNCTIONS.register(name, ALL_MASK_ATTENTION_FUNCTIONS[own])
@@ -193,6 +193,10 @@ class Recorder:
             for hook in hooks:
                 hook.remove()
             self.model.set_attn_implementation(self.own_name)
+        self.check_complete()
+
+    def check_complete(self) -> None:
+        """Refuses a model that went past the recorder in a wanted layer."""
         if len(self.done) != len(self.wanted):
             lost = sorted(self.wanted - set(self.done))
             raise CaptureError(

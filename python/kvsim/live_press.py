@@ -1,0 +1,298 @@
+"""`press`: any policy that compresses once after the prompt, live, as a press of kvpress.
+
+The prefill is recorded as `capture` does it, into a temporary trace. The program chooses what is
+kept, by `replay`, and the cache is compressed before the model's forward returns.
+"""
+
+import json
+import re
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from .api import PolicyLike, replay
+from .compact_cache import compress
+from .errors import Error, UsageError, error_of
+from .kvtrace.capture import no_progress
+from .kvtrace.kept_sets import PLAIN_STAGES, has_static_sets
+from .kvtrace.model import LoadedModel
+from .kvtrace.probes import make_probes, record_probes
+from .kvtrace.prompt import token_texts
+from .kvtrace.record import Recorder, find_attention_layers, replace_attention, rope_frequencies
+from .kvtrace.writer import TraceWriter
+from .policy import Policy, as_policies
+from .program import call, exchange, readable, run
+from .trace import Trace
+
+try:
+    from kvpress import BasePress
+except ImportError as error:
+    raise UsageError("kvsim.press needs kvpress, which masks heads that keep different counts "
+                     f"({error}): pip install kvpress==0.5.5") from None
+
+REGISTERED_NAME = "kvsim_press"
+# What `kvsim policies --json` says a policy needs that looks past the prompt.
+LATER_QUERIES = re.compile(r"positions >= n|\.\.N-1")
+
+
+def _described(policy: Policy) -> dict:
+    """What `kvsim policies` says of a record: its needs, and the value of every key."""
+    record = policy.record if policy.function is None else policy.with_scores("scores.h5")
+    found = json.loads(run(["policies", record, "--json"], progress=False))
+    if "preset" not in found:
+        raise UsageError(f"{policy.record}: not a preset; kvsim.policies() lists them")
+    cells = {cell["key"]: cell["value"] for cell in found["preset"]["record"]}
+    return {"needs": found["preset"]["needs"], "cells": cells}
+
+
+def _check(policy: Policy, described: dict, tokenizer: Any) -> None:
+    """Refuses what no press of a finished prompt can do."""
+    cells, needs = described["cells"], described["needs"]
+    later = [one for one in needs if LATER_QUERIES.search(one)]
+    if not has_static_sets(cells):
+        found = ", ".join(f"{key}={cells[key]}" for key, plain in PLAIN_STAGES.items()
+                          if cells.get(key, plain) != plain)
+        raise UsageError(f"{policy.record}: found {found}, expected a policy that compresses once "
+                         "after the prompt and changes no entry; kvsim.closed_loop runs others")
+    if cells.get("granularity", "kv") != "kv":
+        raise UsageError(f"{policy.record}: found granularity={cells['granularity']}, expected kv: "
+                         "caches hold one set of entries for a KV head")
+    if later:
+        raise UsageError(f"{policy.record}: needs {later[0]}, which come after the cache is "
+                         "compressed")
+    if cells.get("probe", "none") != "none" and tokenizer is None:
+        raise UsageError(f"{policy.record}: reads the prompt again (probe={cells['probe']}); give "
+                         "the model's tokenizer, kvsim.press(..., tokenizer=tokenizer)")
+
+
+class _PromptRecorder(Recorder):
+    """Listens to a prefill of n tokens and writes every layer.
+
+    A trace has at least one later step. Here the last token, a second time, stands in for it.
+    No policy that a press takes looks at it.
+    """
+
+    def __init__(self, model: Any, n: int, writer: TraceWriter):
+        super().__init__(model, sorted(find_attention_layers(model)),
+                         np.append(np.arange(n), n - 1), np.array([n - 1]), writer,
+                         lambda done, total: None)
+
+    def _describe(self, *arguments) -> Any:
+        layer = super()._describe(*arguments)
+        layer.key, layer.value = (np.concatenate([part, part[:, -1:]], axis=1)
+                                  for part in (layer.key, layer.value))
+        return layer
+
+
+class _Prefill:
+    """One prompt from its first layer to the sets that are kept of it."""
+
+    def __init__(self, press: "LivePress", model: Any, ids: torch.Tensor | None, n: int):
+        self.press, self.model, self.n = press, model, n
+        self.ids = None if ids is None else [int(one) for one in ids]
+        name = str(getattr(model, "name_or_path", "")) or type(model).__name__
+        self.loaded = LoadedModel(model, press.tokenizer, name, type(model).__name__)
+        self.own_name = model.config.get_text_config()._attn_implementation
+        self.folder = ExitStack()
+        self.path = Path(self.folder.enter_context(exchange())) / "prompt.h5"
+        call(self.path, "the prompt")
+        self.writing = ExitStack()
+        self.writer = self.writing.enter_context(TraceWriter(self.path, press.dtype))
+        self.writer.wider = 'dtype="float32"'
+
+    def listen(self) -> None:
+        """From now on the model's attention is recorded."""
+        tokens = {} if self.ids is None else {"tokens": [*self.ids, self.ids[-1]]}
+        if tokens and self.press.tokenizer is not None:
+            tokens["text"] = token_texts(self.press.tokenizer, tokens["tokens"])
+        self.writer.describe(
+            model=self.loaded.name, num_layers=self.loaded.num_layers, prompt_len=self.n,
+            query_positions=np.arange(self.n + 1), check_positions=np.array([self.n - 1]), **tokens)
+        self.recorder = _PromptRecorder(self.model, self.n, self.writer)
+        _, self.recorder.own_function = replace_attention(
+            self.model, REGISTERED_NAME, self.recorder._attend, self.own_name)
+        self.hooks = self.recorder.hooks()
+
+    def rest(self) -> None:
+        """The model is as it was."""
+        for hook in getattr(self, "hooks", ()):
+            hook.remove()
+        self.model.set_attn_implementation(self.own_name)
+
+    def choose(self) -> dict[int, np.ndarray]:
+        """What the policy keeps: bool [Hkv, n] of every layer that it compresses."""
+        press = self.press
+        self.recorder.check_complete()
+        if press.probe is not None:
+            probes = make_probes(self.loaded, [press.probe], self.ids, False, no_progress)
+            try:
+                record_probes(self.model, sorted(self.recorder.wanted), self.ids, probes,
+                              self.writer, no_progress)
+            finally:
+                self.model.set_attn_implementation(self.own_name)
+        self.writer.amend(source={"tool": "kvsim.press"}, inv_freq=rope_frequencies(
+            self.model, self.writer.sizes["head_dim"]))
+        self.writing.close()
+        # 1 - 0.8 is not 0.2 in binary, and counts are rounded from exact ratios.
+        budget = round(1 - press.compression_ratio, 10)
+        with Trace(self.path) as trace:
+            results = replay(trace, press.policy, budget, save_keep=True, wo_steps=1,
+                             seed=press.seed, threads=press.threads, progress=False)
+        sets = results.kept_mask.values[0, 0] == 1
+        return {int(layer): kept for layer, kept in zip(results.layer.values, sets)}
+
+    def close(self) -> None:
+        """Nothing stays of a prompt, finished or not."""
+        self.rest()
+        stop = Error("the prompt was not finished")
+        self.writing.__exit__(type(stop), stop, None)   # nothing to do where it was
+        self.folder.close()
+
+
+class LivePress(BasePress):
+    """A press of kvpress that keeps what a policy of kvsim keeps; made by :func:`press`.
+
+    Attributes:
+        compression_ratio: share of the prompt's entries that is dropped.
+        kept: of the last prompt, {layer: bool [Hkv, n]}; other layers keep everything.
+    """
+
+    def __init__(self, policy: Policy, compression_ratio: float, *, tokenizer: Any = None,
+                 dtype: str = "float16", seed: int | None = None, threads: int | None = None):
+        self.policy, self.tokenizer = policy, tokenizer
+        self.dtype, self.seed, self.threads = dtype, seed, threads
+        self.compression_ratio = compression_ratio
+        described = _described(policy)
+        _check(policy, described, tokenizer)
+        probe = described["cells"].get("probe", "none")
+        self.probe = None if probe == "none" else probe
+        self.kept: dict[int, np.ndarray] = {}
+        self._prefill: _Prefill | None = None
+        self._choosing = False
+
+    @property
+    def compression_ratio(self) -> float:
+        """Share of the prompt's entries that is dropped."""
+        return self._ratio
+
+    @compression_ratio.setter
+    def compression_ratio(self, ratio: float) -> None:
+        if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 <= ratio < 1:
+            raise UsageError(f"compression_ratio: found {ratio!r:.60}, expected 0 <= ratio < 1, "
+                             "the share of entries that is dropped")
+        self._ratio = ratio
+
+    def __repr__(self) -> str:
+        return f"kvsim.press({self.policy.record!r}, compression_ratio={self.compression_ratio})"
+
+    @contextmanager
+    def __call__(self, model: Any) -> Generator:
+        """While the block lasts, every prompt that the model runs is compressed after its prefill.
+
+        A prompt is a forward over an empty cache. Later tokens run as they are.
+        """
+        body = getattr(model, "model", model)
+        body = getattr(body, "language_model", body)
+
+        def begin(_, args, kwargs):
+            self._begin(model, args, kwargs)
+
+        def end(_, args, kwargs, output):
+            self._end(model, output)
+
+        hooks = [body.register_forward_pre_hook(begin, with_kwargs=True),
+                 body.register_forward_hook(end, with_kwargs=True)]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            self._forget()
+
+    def _forget(self) -> None:
+        prefill, self._prefill = self._prefill, None
+        if prefill is not None:
+            prefill.close()
+
+    def _begin(self, model: Any, args: tuple, kwargs: dict) -> None:
+        cache = kwargs.get("past_key_values")
+        if self._choosing or (cache is not None and cache.get_seq_length() > 0):
+            return
+        self._forget()   # of a forward that failed
+        self.kept = {}
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        shape = (ids if ids is not None else kwargs["inputs_embeds"]).shape[:2]
+        mask = kwargs.get("attention_mask")
+        if shape[0] != 1:
+            raise UsageError(f"batch of {shape[0]} prompts: kvsim.press takes one at a time")
+        if isinstance(mask, torch.Tensor) and not bool(mask.all()):
+            raise UsageError("attention_mask: found hidden tokens, expected a prompt without "
+                             "padding")
+        if ids is None and self.probe is not None:
+            raise UsageError(f"{self.policy.record}: reads the prompt's tokens again, but the model "
+                             "was given inputs_embeds")
+        if self.compression_ratio == 0:
+            return
+        self._prefill = _Prefill(self, model, None if ids is None else ids[0], shape[1])
+        with _in_words_of_python():
+            self._prefill.listen()
+
+    def _end(self, model: Any, output: Any) -> None:
+        prefill = self._prefill
+        if prefill is None or self._choosing:
+            return
+        cache = getattr(output, "past_key_values", None)
+        self._choosing = True
+        try:
+            prefill.rest()
+            if cache is None:
+                raise UsageError("the model ran without a cache, so that nothing can be "
+                                 "compressed: use_cache=True")
+            with _in_words_of_python():
+                self.kept = prefill.choose()
+            device = cache.layers[0].keys.device
+            compress(cache, {layer: torch.from_numpy(kept).to(device)
+                             for layer, kept in self.kept.items()}, model)
+        finally:
+            self._choosing = False
+            self._forget()
+
+
+@contextmanager
+def _in_words_of_python() -> Generator:
+    """Errors of the capture, which are the command's, as those of this package."""
+    try:
+        yield
+    except Error as error:
+        raise error_of(error.exit_code, readable(str(error))) from None
+
+
+def press(policy: PolicyLike, compression_ratio: float = 0.5, *, tokenizer: Any = None,
+          dtype: str = "float16", seed: int | None = None,
+          threads: int | None = None) -> LivePress:
+    """A live press of kvpress for any policy that compresses once after the prompt.
+
+    >>> press = kvsim.press("rehearsal:recent", compression_ratio=0.8)
+    >>> with press(model):
+    ...     output = model(**inputs)   # output.past_key_values is compressed
+
+    Args:
+        policy: a record, a function ``score(layer)``, or a :class:`Policy`.
+        compression_ratio: share of the prompt's entries that is dropped; 0.8 is a budget of 0.2.
+        tokenizer: the model's; for policies that read the prompt again (``kvzip``,
+            ``rehearsal:reread``) or that look at the tokens' text.
+        dtype: in which queries, keys and values go to the program: float16, float32, bfloat16.
+        seed: of everything random.
+        threads: of the program; all cores without.
+
+    Raises:
+        UsageError: for policies that compress again later, merge, round or move entries, keep sets
+            for single query heads, or know the future.
+    """
+    chosen, = as_policies(policy)
+    return LivePress(chosen, compression_ratio, tokenizer=tokenizer, dtype=dtype, seed=seed,
+                     threads=threads)

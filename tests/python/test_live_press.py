@@ -1,0 +1,208 @@
+"""Tests of kvsim.press and kvsim.CompactCache on a tiny model. Run: python tests/python/test_live_press.py
+
+Needs kvpress, and what tests/python/test_model.py needs; else one line says so.
+"""
+
+import gc
+import os
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "capture")]
+
+try:
+    import kvpress  # noqa: F401  (its import patches attention and registers its pipeline)
+    import numpy as np
+    import tiny_models
+    import torch
+    import transformers
+    import xarray  # noqa: F401
+
+    import kvsim
+    from kvsim.kvtrace.closed_loop import ClosedLoop
+    from kvsim.kvtrace.kept_sets import KeptSets
+except Exception as error:   # kvpress's own imports fail in many ways
+    print(f"skipped: live presses need kvpress==0.5.5 ({type(error).__name__}: {error}); "
+          "pip install -r tests/python/requirements.txt")
+    sys.exit(0)
+
+torch.set_num_threads(1)
+RATIO, BUDGET = 0.7, 0.3
+STEPS = 10
+TEXT = "What did the keeper carry up the steps, and who trimmed the wick? " * 4
+
+
+def by_value(layer):
+    """Long values; a function of the prompt as users write them."""
+    return np.linalg.norm(layer.values.astype("float32"), axis=2)
+
+
+# By norm, place, chance; window, whole prompt; heads that compete in a layer and in all; layers of
+# their own budgets; chunks; protected entries; the model's rotation; the prompt read again.
+RECORDS = [
+    "random", "streaming", "streaming:kvpress", "lm-infinite", "knorm", "keydiff", "lagkv", "h2o",
+    "tova", "snapkv,window=8", "snapkv:kvpress,window=8", "pyramidkv,window=8", "adakv,window=8",
+    "cake,window=8", "criticalkv:kvpress,window=8", "vatp", "defensivekv,window=8",
+    "layer-defensivekv,window=8", "expected-attention", "expected-attention:joint", "rehearsal",
+    "rehearsal:recent", "rehearsal:reread", "kvzip", "kvzip:uniform", "kvzip-plus", "cur:kvpress",
+    by_value, kvsim.Policy(by_value, allocate="joint", sinks=2),
+]
+
+
+class Live(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        torch.manual_seed(0)
+        cls.tokenizer = tiny_models.make_tokenizer()
+        # kvpress hides dropped entries behind a key that all queries of a head look away from: in
+        # 8 dimensions there is none.
+        config = transformers.LlamaConfig(
+            vocab_size=len(cls.tokenizer), intermediate_size=48, num_hidden_layers=4,
+            hidden_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=128,
+            pad_token_id=0, bos_token_id=None, eos_token_id=2)
+        cls.model = transformers.LlamaForCausalLM(config).eval()
+        cls.trace = kvsim.capture(cls.model, cls.tokenizer, [{"role": "user", "content": TEXT}],
+                                  steps=STEPS, ignore_end=True, dtype="float32", probes=["repeat"])
+        cls.ids = [int(one) for one in cls.trace.tokens]
+        cls.n = cls.trace.prompt_len
+
+    def press(self, policy, **given):
+        return kvsim.press(policy, RATIO, **{"tokenizer": self.tokenizer, "dtype": "float32",
+                                             "threads": 1, **given})
+
+    def prompt(self):
+        return torch.tensor([self.ids[:self.n]])
+
+    def under(self, press, cache):
+        with torch.inference_mode(), press(self.model):
+            return self.model(self.prompt(), past_key_values=cache, logits_to_keep=1)
+
+    def test_keeps_what_replay_keeps_entry_by_entry(self):
+        self.assertGreaterEqual(len(RECORDS), 20)
+        for record in RECORDS:
+            results = kvsim.replay(self.trace, record, BUDGET, save_keep=True, threads=1)
+            press = self.press(record)
+            self.under(press, transformers.DynamicCache())
+            with self.subTest(press.policy.record):
+                self.assertEqual(sorted(press.kept), self.trace.layers)
+                found = np.stack([press.kept[layer] for layer in sorted(press.kept)])
+                np.testing.assert_array_equal(found, results.kept_mask.values[0, 0] == 1)
+                self.assertTrue(0.2 < found.mean() < 0.45, found.mean())
+
+    def test_gives_the_logits_of_the_closed_loop_whatever_holds_the_cache(self):
+        later = torch.tensor([self.ids[self.n:]])
+        places = torch.arange(self.n, len(self.ids))[None]
+        # All heads alike; alike in a layer; ragged in a layer; ragged over all layers.
+        for record in ("snapkv,window=8", "pyramidkv,window=8", "adakv,window=8",
+                       "rehearsal:recent"):
+            for make in (transformers.DynamicCache, lambda: kvsim.CompactCache(self.model)):
+                press, cache = self.press(record), make()
+                self.under(press, cache)
+                with torch.inference_mode():
+                    together = self.model(later[:, :4], past_key_values=cache,
+                                          position_ids=places[:, :4]).logits[0]
+                    one = [self.model(later[:, t:t + 1], past_key_values=cache,
+                                      position_ids=places[:, t:t + 1]).logits[0]
+                           for t in range(4, STEPS)]
+                with ClosedLoop(self.model, self.ids, self.n) as loop:
+                    full = loop.logits([None])[0]
+                    wanted, = loop.logits([KeptSets(record, "", press.kept)])
+                found = torch.cat([together, *one])
+                with self.subTest(record, cache=type(cache).__name__):
+                    # Float32, sums in another order.
+                    self.assertLess(float((found - wanted).abs().max()), 1e-4)
+                    self.assertGreater(float((found - full).abs().max()), 1e-3)
+
+    def test_caches_hold_what_is_kept_and_no_more(self):
+        entry = 2 * 128 * 4   # key and value of a head, float32
+        for record, alike in {"snapkv,window=8": True, "pyramidkv,window=8": False}.items():
+            press, plain = self.press(record), transformers.DynamicCache()
+            compact = kvsim.CompactCache(self.model)
+            self.under(press, plain)
+            self.under(press, compact)
+            entries = sum(int(kept.sum()) for kept in press.kept.values())
+            self.assertEqual(compact.nbytes, entries * entry)
+            held = sum(layer.keys.numel() + layer.values.numel() for layer in plain.layers) * 4
+            everything = sum(kept.size for kept in press.kept.values()) * entry
+            self.assertEqual(held, compact.nbytes if alike else everything)
+        hooks = self.model.model.layers[0].self_attn._forward_pre_hooks
+        del compact
+        gc.collect()
+        self.assertFalse(hooks)
+
+    def test_kvpress_pipeline_runs_with_several_contexts_and_questions(self):
+        pipe = transformers.pipeline("kv-press-text-generation", model=self.model,
+                                     tokenizer=self.tokenizer, device="cpu")
+        questions = ["Who trimmed the wick?", "What came home?"]
+        kept = []
+        for record in ("snapkv,window=8", "rehearsal:recent"):
+            press = self.press(record)
+            for context in (TEXT, TEXT[::-1]):
+                answers = []
+                for cache in (None, kvsim.CompactCache(self.model)):
+                    answers.append(pipe(context, questions=questions, press=press, cache=cache,
+                                        max_new_tokens=6)["answers"])
+                self.assertEqual(answers[0], answers[1])
+                self.assertEqual(len(answers[0]), 2)
+                alone = pipe(context, question=questions[1], press=press, max_new_tokens=6)
+                self.assertEqual(alone["answer"], answers[0][1])
+                kept.append(press.kept)
+        self.assertNotEqual(kept[0][0].shape, kept[1][0].shape)
+
+    def test_decoding_in_the_block_and_the_models_own_ways_stay_as_they_are(self):
+        own = self.model.config._attn_implementation
+        before = set(os.listdir(tempfile.gettempdir()))
+        press = self.press("rehearsal:recent")
+        with torch.inference_mode(), press(self.model):
+            cache = self.model(self.prompt(), logits_to_keep=1).past_key_values
+            kept = press.kept
+            self.assertEqual(self.model.config._attn_implementation, own)
+            self.model(torch.tensor([self.ids[-1:]]), past_key_values=cache)
+            self.assertIs(press.kept, kept)
+            press.compression_ratio = 0
+            full = self.model(self.prompt()[:, 1:], logits_to_keep=1).past_key_values
+        self.assertEqual(full.get_seq_length(), self.n - 1)
+        self.assertEqual(press.kept, {})
+        press.compression_ratio = RATIO
+        with self.assertRaises(RuntimeError), torch.inference_mode(), press(self.model):
+            self.model.model.layers[1].mlp.register_forward_pre_hook(_fail)
+            self.model(self.prompt())
+        self.model.model.layers[1].mlp._forward_pre_hooks.clear()
+        self.assertEqual(self.model.config._attn_implementation, own)
+        left = set(os.listdir(tempfile.gettempdir())) - before
+        self.assertFalse([one for one in left if one.startswith("kvsim")])
+
+    def test_other_policies_and_prompts_are_refused_in_one_line(self):
+        for record, pattern in {"h2o:official": "schedule=decode", "keepkv": "merge=",
+                                "snapkv:official": "granularity=query",
+                                "oracle-stream": "positions >= n",
+                                "snapkv,quantize=kivi": "quantize=",
+                                "snapkvv": "snapkvv"}.items():
+            with self.subTest(record), self.assertRaisesRegex(kvsim.UsageError, pattern) as found:
+                self.press(record)
+            self.assertEqual(len(str(found.exception).splitlines()), 1)
+        with self.assertRaisesRegex(kvsim.UsageError, "tokenizer"):
+            self.press("kvzip", tokenizer=None)
+        with self.assertRaisesRegex(kvsim.UsageError, "compression_ratio"):
+            kvsim.press("snapkv", 1.2)
+        press = self.press("snapkv,window=8")
+        with press(self.model), torch.inference_mode():
+            for pattern, given in {
+                "batch of 2": {"input_ids": self.prompt().repeat(2, 1)},
+                "hidden tokens": {"input_ids": self.prompt(),
+                                  "attention_mask": (self.prompt() != self.ids[0]).long()},
+                "use_cache": {"input_ids": self.prompt(), "use_cache": False},
+            }.items():
+                with self.assertRaisesRegex(kvsim.UsageError, pattern):
+                    self.model(**given)
+
+
+def _fail(*_):
+    raise RuntimeError("a module that fails")
+
+
+if __name__ == "__main__":
+    unittest.main()
