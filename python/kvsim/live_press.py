@@ -130,7 +130,7 @@ class _Prefill:
         if press.probe is not None:
             probes = make_probes(self.loaded, [press.probe], self.ids, False, no_progress)
             try:
-                record_probes(self.model, sorted(self.recorder.wanted), self.ids, probes,
+                record_probes(self.loaded, sorted(self.recorder.wanted), self.ids, probes,
                               self.writer, no_progress)
             finally:
                 self.model.set_attn_implementation(self.own_name)
