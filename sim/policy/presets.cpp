@@ -26,6 +26,7 @@ namespace {
 #define EXPECTED "queries=all,indicator=expected-attention,weight=value-l2,sinks=4,"
 #define COMPACTOR "queries=all,indicator=compactor,sinks=8,recent=4,"
 #define REREAD "queries=probe,indicator=reread,aggregate=max,group=max,sinks=4,"
+#define COMPOSE "queries=probe,aggregate=max,normalize=add-head-mean,"
 #define FUTURE "queries=future,"
 // The selection of PyramidInfer, on which KeepKV merges.
 #define PYRAMID_WINDOW "window=0.2,aggregate=linear,sinks=4,allocate=cosine,"
@@ -165,6 +166,12 @@ const std::vector<Preset> kPresets = {
      REREAD "reread_norm=input,allocate=joint,ada_total=product,rounding=kvpress",
      "kvzip, times what an entry adds over the norm of the attention's input",
      "kvpress KVzipPress"},
+    {"kvcompose", "", COMPOSE "allocate=composite",
+     "each head its own entries by a second reading, as many in all heads of a layer", "KVCompose"},
+    {"kvcompose", "unstructured", COMPOSE "allocate=joint",
+     "the same scores, all heads of all layers compete", "KVCompose"},
+    {"laq", "", SNAPKV "queries=probe,probe=draft,recent=32", "what the model's own draft attends to",
+     "LAQ"},
     {"convex", "", PYRAMID_WINDOW "merge=convex", "the selection of keepkv, slots are plain means",
      "KeepKV Eq. 5"},
     {"cam", "", CAM "merge=cam", "values of the oldest are spread over later slots, by a draw",
@@ -209,6 +216,7 @@ const std::vector<Preset> kPresets = {
 #undef RESTKV
 #undef REHEARSAL
 #undef REREAD
+#undef COMPOSE
 #undef FUTURE
 #undef PYRAMID_WINDOW
 #undef CAM

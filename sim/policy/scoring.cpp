@@ -204,6 +204,8 @@ void finish_scores(const PlanAtWork& scoring, const Table<double>* factor, bool 
     for (int64_t owner = 0; owner < scores.rows(); ++owner)
       for (int64_t i = segment.candidates.begin; i < segment.candidates.end; ++i)
         scores(owner, i) = (scores(owner, i) + epsilon) * (*factor)(owner, i);
+  for (const Segment& segment : scoring.plan->segments)
+    scoring.stage<Normalize>().finish(segment.candidates, scores);
 }
 
 /// 1 / sqrt(mean of 1 / r^2) over the stored queries of the prompt, r the norm of the residual

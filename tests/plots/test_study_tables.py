@@ -9,6 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 try:
     from kvsim.plots.study import agnostic, claims, instructions, pages, plan, reread, runs
+    from kvsim.plots.study import second_question
 except ModuleNotFoundError as missing:
     sys.exit(f"{missing}; pip install -r plots/requirements.txt")
 
@@ -46,6 +47,43 @@ class RereadTest(unittest.TestCase):
         first = reread.by_text(study)[1][0]
         self.assertEqual(first, ["python 1", "0.5, 0.5, 0.5, 0.5", "nan, nan, nan, nan",
                                  "0.2, 0.2, 0.2, 0.2"])
+
+
+class SecondQuestionTest(unittest.TestCase):
+    """One text, two questions, a set chosen before them, and one for each."""
+
+    def docs(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        docs = Path(folder.name)
+        (docs / "losses").mkdir()
+        losses = {"": (0.4, 0.1), "1": (0.2, 0.2), "2": (0.8, 0.05)}   # on questions 1 and 2
+        with (docs / "losses/second_question.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([second_question.HEADER] + [
+                [51, policy, chosen, k + 1, budget, loss] for policy in second_question.LOOKING
+                for chosen, values in losses.items() for k, loss in enumerate(values)
+                for budget in second_question.BUDGETS])
+        return docs
+
+    def test_sets_are_told_apart_by_the_question_that_they_were_chosen_for(self):
+        header, rows = second_question.table(self.docs())
+        found = {row[0]: dict(zip(header, row)) for row in rows}["`snapkv`"]
+        self.assertEqual(found["before any question"], "0.20, 0.20, 0.20")   # of 0.4 and 0.1
+        self.assertEqual(found["for this question"], "0.10, 0.10, 0.10")     # of 0.2 and 0.05
+        self.assertEqual(found["for another question"], "0.40, 0.40, 0.40")  # of 0.8 and 0.2
+        ratios = second_question.intervals(self.docs())[1]
+        self.assertEqual(ratios[0][:2], ["`snapkv`", "for this question"])
+        self.assertTrue(ratios[0][2].startswith("4.00 [4.00"), ratios[0])
+
+    def test_questions_are_taken_out_of_a_generated_text(self):
+        asked = "\n".join(f"{k}. What is {k}?" for k in range(1, 8))
+        answer = "\n\n".join(f"{k}. It is {k}." for k in range(1, 8))
+        context, pairs = second_question.questions_of(
+            f'<turn role="user">Facts.\n\n<compress/>Answer.\n{asked}</turn>\n', answer)
+        self.assertEqual(context, '<turn role="user">Facts.\n\n')
+        self.assertEqual(len(pairs), second_question.QUESTIONS)
+        self.assertEqual(pairs[4], ("What is 5?", "It is 5."))
+
 
 
 class InstructionsTest(unittest.TestCase):

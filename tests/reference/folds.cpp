@@ -124,6 +124,7 @@ const References<NormalizeReference> divisors{
     {"head-sum", {[](double head, double, double) { return head; }}},
     {"layer-sum", {[](double, double layer, double) { return layer; }}},
     {"token-heads", {[](double, double, double entry) { return entry; }}},
+    {"add-head-mean", {[](double, double, double) { return 1.0; }, true}},
 };
 
 }  // namespace

@@ -87,6 +87,7 @@ struct NormalizeReference {
   static constexpr const char* kStage = "normalize";
   /// From sums of weights: over the head, over the layer, over the heads of the entry.
   std::function<double(double head, double layer, double entry)> divisor;
+  bool adds_mean = false;  ///< over heads, of the entry's weighted scores
 };
 
 /// One head and range at the first selection stage.

@@ -188,6 +188,11 @@ void weigh(const PolicyCase& c, const std::vector<Row>& w, std::vector<Row>& s) 
       s[o][x] = (s[o][x] + epsilon) * (divisor != 0 ? w[o][x] / divisor : w[o][x]);
     }
   }
+  for (size_t x = 0; kind.adds_mean && x < s[0].size(); ++x) {
+    double sum = 0;
+    for (const Row& row : s) sum += row[x];
+    for (Row& row : s) row[x] += sum / static_cast<double>(s.size());
+  }
 }
 
 }  // namespace

@@ -92,5 +92,7 @@ std::vector<int64_t> apportion_exact(int64_t total, const std::vector<int64_t>& 
 
 /// floor(entries * rho * heads), the total of `ada_total=product`.
 int64_t product_total(const AllocationRequest& request, int64_t heads);
+/// What `heads` of them have to share: what `ada_total` says.
+int64_t shared_total(const AllocationRequest& request, int64_t heads);
 
 }  // namespace kvsim

@@ -213,10 +213,7 @@ Table<int64_t> uniform_budgets(const AllocationRequest& request) {
 }
 
 int64_t total_of(const AllocationRequest& request, int64_t layers) {
-  const int64_t heads = request.owners * layers;
-  return request.settings->word<AdaTotal>(ada_total) == AdaTotal::product
-             ? product_total(request, heads)
-             : request.budget * heads;
+  return shared_total(request, request.owners * layers);
 }
 
 class Ada : public Allocate {
@@ -370,3 +367,14 @@ const DeclareNote lava_note{
 
 }  // namespace
 }  // namespace kvsim::stages::allocate::by_score
+
+namespace kvsim {
+
+int64_t shared_total(const AllocationRequest& request, int64_t heads) {
+  using namespace stages::allocate::by_score;
+  return request.settings->word<AdaTotal>(ada_total) == AdaTotal::product
+             ? product_total(request, heads)
+             : request.budget * heads;
+}
+
+}  // namespace kvsim

@@ -4,7 +4,8 @@
 
 namespace kvsim {
 
-/// Divides scores by a sum of weights (policies.md 5.8); a zero divisor leaves them.
+/// Divides scores by a sum of weights (policies.md 5.8); a zero divisor leaves them. Some kinds go on
+/// with the scores themselves.
 class Normalize : public Kind {
  public:
   using Kind::Kind;
@@ -15,6 +16,8 @@ class Normalize : public Kind {
   /// Both [owners][n]; only `candidates` count and change.
   virtual void apply(const Table<double>& weights, Range candidates,
                      Table<double>& scores) const = 0;
+  /// What becomes of the weighted scores [owners][n] themselves.
+  virtual void finish(Range /*candidates*/, Table<double>& /*scores*/) const {}
 };
 
 }  // namespace kvsim
