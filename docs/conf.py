@@ -26,5 +26,5 @@ suppress_warnings = ["myst.xref_missing", "myst.header"]
 
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
-autodoc_mock_imports = ["torch"]
+autodoc_mock_imports = ["torch", "transformers", "kvpress"]
 napoleon_google_docstring = True

@@ -4,6 +4,8 @@ The prefill is recorded as `capture` does it, into a temporary trace. The progra
 kept, by `replay`, and the cache is compressed before the model's forward returns.
 """
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Generator
