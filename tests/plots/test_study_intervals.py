@@ -111,7 +111,7 @@ class VerdictTest(unittest.TestCase):
             study = self.study({0.2: (0.5, 0.6), 0.35: (0.5, 0.6), 0.5: (0.5, 0.6)})
         _, rows = claims.parts_table(study, part.paper)
         self.assertEqual(rows, [[part.part, *["1.00, 1.00, 1.00"] * 2, "0.55, 0.55, 0.55", "helps",
-                                 "-, -, -", "undecided"]])
+                                 "-, -, -", "not run"]])
 
     def test_the_table_of_losses_is_read_as_it_was_written(self):
         study = self.study({0.2: (0.5, 0.6)})

@@ -189,6 +189,8 @@ WORDS = {-1: "helps", 1: "harms", 0: "level"}
 def verdict(study, claim, texts):
     """What the loss says at SHORT_BUDGETS, in words (statistics.effect)."""
     logs = [finite(ratios(study, claim, "kl", budget, texts)) for budget in SHORT_BUDGETS]
+    if not any(one.size for one in logs):
+        return "not run"
     effects = [statistics.effect(one) if one.size else None for one in logs]
     parts = []
     for effect, word in WORDS.items():
