@@ -13,8 +13,8 @@ namespace {
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-/// Becomes `python -m kvsim.PACKAGE.MODULE WORDS`, `module` being PACKAGE/MODULE; `modules` are what
-/// the command needs.
+/// Becomes `python -m kvsim.PACKAGE.MODULE WORDS`, `module` being PACKAGE/MODULE; `modules` are
+/// what the command needs.
 int become_module(const std::string& command, const std::string& module, Words modules,
                   const Words& words) {
   const auto tells = [](const std::string& word) {
@@ -35,7 +35,8 @@ int become_module(const std::string& command, const std::string& module, Words m
 }
 
 int capture(const Words& words) {
-  return become_module("capture", "kvtrace/capture_command", {"torch", "transformers", "h5py"}, words);
+  return become_module("capture", "kvtrace/capture_command", {"torch", "transformers", "h5py"},
+                       words);
 }
 
 int closed_loop(const Words& words) {
@@ -44,8 +45,8 @@ int closed_loop(const Words& words) {
 }
 
 int make_traces(const Words& words) {
-  return become_module("make-traces", "kvtrace/make_traces_command", {"torch", "transformers", "h5py"},
-                       words);
+  return become_module("make-traces", "kvtrace/make_traces_command",
+                       {"torch", "transformers", "h5py"}, words);
 }
 
 int study(const Words& words) {

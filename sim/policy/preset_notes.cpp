@@ -68,6 +68,16 @@ const DeclareNote notes[] = {
                  .source = "D2O repository",
                  .point = "the first two layers and the last are left alone",
                  .reading = "as coded"}),
+    DeclareNote({.of = "kvcompose",
+                 .source = "KVCompose; kvpress KVComposePress",
+                 .point = "kvpress reads the context again without a request, unless it is given "
+                          "prompts",
+                 .reading = "the probe is read as captured: `repeat` has KVzip's request"}),
+    DeclareNote({.of = "laq",
+                 .source = "LAQ",
+                 .point = "the paper drafts over a cache that is compressed already",
+                 .reading = "capture.py drafts over the full cache; the newest 32 entries stay, as "
+                            "in SnapKV"}),
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
 #pragma once
+#include "tests/reference/kinds.hpp"
 #include "tests/reference/policy_reference.hpp"
 
 namespace kvsim::reference {
@@ -26,5 +27,35 @@ double distance(double a, double b);
 
 Head select_head(const PolicyCase& c, const Scores& scores, int owner, int64_t b,
                  const std::vector<int64_t>& among, const Head* unconstrained, double& closest);
+
+/// An entry of a head in a competition with other heads (section 10 order over heads and layers).
+struct Entry {
+  double score = 0;
+  int rank = 2;  // layer-max: protected 0, forced 1
+  double raw = 0;
+  int64_t position = 0;
+  size_t owner = 0, layer = 0;
+  bool operator<(const Entry& other) const {  // better first
+    if (score != other.score) return score > other.score;
+    if (rank != other.rank) return rank < other.rank;
+    if (raw != other.raw) return raw > other.raw;
+    if (position != other.position) return position > other.position;
+    if (owner != other.owner) return owner < other.owner;
+    return layer < other.layer;
+  }
+};
+
+/// Candidates of a head that are not in `taken`, best first.
+std::vector<Entry> entries_of(const PolicyCase& c, const Scores& scores, size_t layer, size_t owner,
+                              const std::vector<int64_t>& taken);
+
+/// One number per layer, of all its owners, at most n.
+Budgets same_for_owners(const PolicyCase& c, const std::vector<int64_t>& per_layer);
+
+/// |P| and the entries of stage1=mass, before any budget is known.
+struct Protected {
+  std::vector<int64_t> guarded, forced, both;
+};
+Protected before_allocation(const PolicyCase& c, const Scores& scores, size_t owner);
 
 }  // namespace kvsim::reference

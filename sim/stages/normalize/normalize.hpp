@@ -4,8 +4,8 @@
 
 namespace kvsim {
 
-/// Divides scores by a sum of weights (policies.md 5.8); a zero divisor leaves them. Some kinds go on
-/// with the scores themselves.
+/// Divides scores by a sum of weights (policies.md 5.8); a zero divisor leaves them. Some kinds go
+/// on with the scores themselves.
 class Normalize : public Kind {
  public:
   using Kind::Kind;
