@@ -16,18 +16,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from .api import PolicyLike, replay
+from .api import PolicyLike
 from .compact_cache import compress
 from .errors import Error, UsageError, error_of
 from .kvtrace.capture import no_progress
-from .kvtrace.kept_sets import PLAIN_STAGES, has_static_sets
+from .kvtrace.kept_sets import PLAIN_STAGES, ResultsFile, has_static_sets
 from .kvtrace.model import LoadedModel
 from .kvtrace.probes import make_probes, record_probes
 from .kvtrace.prompt import token_texts
 from .kvtrace.record import Recorder, find_attention_layers, replace_attention, rope_frequencies
 from .kvtrace.writer import TraceWriter
-from .policy import Policy, as_policies
-from .program import call, exchange, readable, run
+from .policy import Policy, as_policies, score_files
+from .program import call, exchange, options, readable, run
 from .trace import Trace
 
 try:
@@ -139,13 +139,16 @@ class _Prefill:
         self.writer.amend(source={"tool": "kvsim.press"}, inv_freq=rope_frequencies(
             self.model, self.writer.sizes["head_dim"]))
         self.writing.close()
-        # 1 - 0.8 is not 0.2 in binary, and counts are rounded from exact ratios.
-        budget = round(1 - press.compression_ratio, 10)
         with Trace(self.path) as trace:
-            results = replay(trace, press.policy, budget, save_keep=True, wo_steps=1,
-                             seed=press.seed, threads=press.threads, progress=False)
-        sets = results.kept_mask.values[0, 0] == 1
-        return {int(layer): kept for layer, kept in zip(results.layer.values, sets)}
+            files = score_files([press.policy], trace, self.path.parent)
+        record = press.policy.record if not files else press.policy.with_scores(*files.values())
+        target = self.path.with_name("kept.nc")
+        # 1 - 0.8 is not 0.2 in binary, and counts are rounded from exact ratios.
+        run(["replay", self.path, "-o", target, *options(
+            policy=record, budget=round(1 - press.compression_ratio, 10), save_keep=True,
+            wo_steps=1, seed=press.seed, threads=press.threads)], progress=False)
+        with ResultsFile(target) as results:
+            return results.sets(0, 0).masks
 
     def close(self) -> None:
         """Nothing stays of a prompt, finished or not."""
