@@ -4,7 +4,9 @@ Needs kvpress, torch, and what tests/python/test_package.py needs; else one line
 Run: python tests/python/test_kvpress.py
 """
 
+import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -12,8 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 
 try:
+    import h5py
     import kvpress
     import numpy as np
+    import torch
 
     import kvsim
     from kvsim.program import find_program
@@ -116,6 +120,59 @@ class Presses(unittest.TestCase):
             kind = getattr(kvpress, name)
             if name.endswith("Press") and callable(getattr(kind, "score", None)):
                 self.assertIn(name, known | {"ScorerPress"})
+
+
+def probe_attention(trace, probe, layer):
+    """Attention [Hq, P, n] of a probe's tokens: each sees the prompt and its part up to itself."""
+    with h5py.File(trace) as f:
+        n, scale = int(f.attrs["prompt_len"]), float(f.attrs["attention_scale"])
+        begins = f[f"probes/{probe}/part_begin"][:]
+        group = f[f"layers/{layer}"]
+        k, own_q, own_k = (np.asarray(one, np.float64) for one in (
+            group["k"][:, :n], group[f"probes/{probe}/q"], group[f"probes/{probe}/k"]))
+    rows = []
+    for begin, end in zip(begins, [*begins[1:], own_q.shape[1]]):
+        keys = np.repeat(np.concatenate([k, own_k[:, begin:end]], axis=1), len(own_q) // len(k), 0)
+        logits = scale * np.einsum("hpd,hnd->hpn", own_q[:, begin:end], keys)
+        logits[:, np.arange(keys.shape[1])[None] > n + np.arange(end - begin)[:, None]] = -np.inf
+        weights = np.exp(logits - logits.max(-1, keepdims=True))
+        rows.append((weights / weights.sum(-1, keepdims=True))[..., :n])
+    return np.concatenate(rows, axis=1)
+
+
+class Composites(unittest.TestCase):
+    def test_kvcompose_keeps_what_the_presss_own_functions_keep(self):
+        layers, heads, kv_heads, n = 5, 6, 3, 150
+        budgets = [0.0625, 0.125, 0.25, 0.5]   # 1 - budget is exact: kvpress truncates in floats
+        with tempfile.TemporaryDirectory() as folder:
+            trace = Path(folder, "t.h5")
+            subprocess.run([find_program(), "synth", "-o", trace, "--prompt", str(n), "--steps",
+                            "8", "--num-layers", str(layers), "--heads", str(heads), "--kv-heads",
+                            str(kv_heads), "--dtype", "float32", "--probe", "60", "-q"], check=True)
+            results = kvsim.replay(trace, ["kvcompose,ada_total=product",
+                                           "kvcompose:unstructured,ada_total=product"],
+                                   budgets, save_keep=True)
+            for policy, structured in enumerate((True, False)):
+                for b, budget in enumerate(budgets):
+                    press = kvpress.KVComposePress(structured=structured,
+                                                   compression_ratio=1 - budget)
+                    press.num_layers, press.num_kv_heads = layers, kv_heads
+                    press.num_att_heads = heads
+                    press.num_kv_groups, press.device = heads // kv_heads, "cpu"
+                    press.register_context_ids(torch.zeros(1, n))
+                    for layer in range(layers):
+                        for head, rows in enumerate(probe_attention(trace, "repeat", layer)):
+                            press.task_aggregators[layer][head].partial_fit(torch.tensor(rows))
+                    press.prepare_important_masks()
+                    theirs = np.array([[np.asarray(one) for one in of]
+                                       for of in press.important_mask_per_kv_head])
+                    ours = results.kept_mask.values[policy, b] == 1
+                    with self.subTest(structured=structured, budget=budget):
+                        self.assertGreater(ours.sum(), 0)
+                        if structured:   # as many in all heads of a layer
+                            np.testing.assert_array_equal(ours.sum(-1), theirs.sum(-1))
+                            self.assertEqual(len({tuple(one) for one in ours.sum(-1).T}), 1)
+                        np.testing.assert_array_equal(ours, theirs)
 
 
 if __name__ == "__main__":
