@@ -78,7 +78,12 @@ def parser() -> Parser:
 def fit(kind: texts.Kind, seed: int, limit: int, count_tokens) -> texts.Text:
     """The longest text of a kind whose prompt has at most `limit` tokens; texts grow by units."""
     def tokens(units: int) -> int:
-        return count_tokens(texts.text_of(kind, seed, units).prompt)
+        try:
+            return count_tokens(texts.text_of(kind, seed, units).prompt)
+        except CaptureError:
+            if units == 1:
+                raise
+            return limit + 1   # a text that somebody wrote ends before
 
     low, high = 1, 2
     while tokens(high) <= limit:
