@@ -65,7 +65,7 @@ TEST_CASE("inspect tells shapes, positions and what the trace is enough for", "[
   size_t of_probes = 0;  // the file has none
   for (const json& use : document["uses"]) {
     if (use["served"] == true) continue;
-    CHECK_THAT(use.dump(), Catch::Contains("a probe repeat"));
+    CHECK_THAT(use.dump(), Catch::Contains("needs a probe "));
     ++of_probes;
   }
   CHECK(of_probes > 0);
