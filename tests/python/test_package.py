@@ -407,7 +407,12 @@ class Traces(WithFolder):
 class Package(unittest.TestCase):
     def test_every_public_name_is_there_and_explained(self):
         for name in kvsim.__all__:
-            self.assertTrue(inspect.getdoc(getattr(kvsim, name)), name)
+            try:
+                found = getattr(kvsim, name)
+            except (ModuleNotFoundError, kvsim.UsageError) as error:
+                self.assertRegex(str(error), "torch|kvpress")   # what a press is made of
+                continue
+            self.assertTrue(inspect.getdoc(found), name)
         self.assertIn("typed", " ".join(p.name for p in (ROOT / "python/kvsim").iterdir()))
 
     def test_requirements_are_those_of_the_wheel(self):

@@ -123,6 +123,10 @@ def by_command(folder):
     swept = interrupted_sweep(folder)
     assert kvsim.open_results(swept).sizes["policy"] == 9
     run("plot", swept, "-o", "sweep-figs", "--formats", "csv")
+    run("study", "--model", "model", "--texts", "a.txt,b.txt", "--prompt-tokens", "64", "--steps", "8",
+        "--policy", "snapkv,window=4", "--policy", "kvzip", "--budget", "0.2", "--threads", "1",
+        "-o", "studied")
+    assert "snapkv,window=4" in (folder / "studied" / "index.html").read_text("utf-8")
     (folder / "search.toml").write_text(SEARCH)
     run("search", "search.toml", "-o", "study")
     run("search", "search.toml", "-o", "study", "--report")

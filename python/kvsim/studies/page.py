@@ -9,12 +9,12 @@ import pandas
 
 from ..plots import style
 from . import table
-from .folder import COLUMNS, Folder
+from .folder import COLUMNS, Folder, write_whole
 
 LINES = 8       # policies that a figure draws: more cannot be told apart
 WORST = 3       # steps of a policy and text
 SHOWN_WORST = 6   # rows of a policy
-FOUND_HINDSIGHT = "oracle"
+HINDSIGHT = "oracle"   # begins the names of policies that know the future
 
 PAGE = Template("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -42,8 +42,6 @@ $body
 
 def write(folder: Folder, reference: str | None = None, title: str | None = None) -> dict:
     """index.html, losses.csv and leaderboard.csv of what is finished; paths by name."""
-    from .folder import write_whole
-
     losses = folder.losses()
     paths = {name: folder.path / name for name in
              ("index.html", "losses.csv", "leaderboard.csv")}
@@ -74,7 +72,7 @@ def page(folder: Folder, losses: pandas.DataFrame, board: pandas.DataFrame, refe
 
 def is_hindsight(policy: str) -> bool:
     """Oracles know the future: a floor, no competitor."""
-    return policy.startswith(FOUND_HINDSIGHT)
+    return policy.startswith(HINDSIGHT)
 
 
 def number(value: float) -> str:
