@@ -19,6 +19,7 @@
 #include "sim/stages/quantize/quantize.hpp"
 #include "sim/stages/queries/queries.hpp"
 #include "sim/stages/schedule/schedule.hpp"
+#include "sim/stages/shape/blocks.hpp"
 #include "sim/stages/smooth/smooth.hpp"
 
 namespace kvsim {
@@ -141,6 +142,21 @@ void check_budget(const Complaints& complaints, const Settings& settings) {
   complaints.require(fault.empty(), "quantize=" + settings.text("quantize"), fault);
 }
 
+void check_blocks(const Complaints& complaints, const Settings& settings) {
+  const int64_t size = settings.count(keys::block);
+  const std::string with = " with block=" + std::to_string(size);
+  complaints.require(size > 1 || settings.word<BlockScore>(keys::block_score) == BlockScore::mean,
+                     "block_score is of blocks, and a block of one entry is that entry",
+                     "block=16 or the like");
+  if (size == 1) return;
+  complaints.require(!chosen<Constrain>(settings).cuts(),
+                     "constrain=" + settings.text("constrain") + with, "constrain=none");
+  complaints.require(!merges_first(settings), "merge_order=merge-first" + with,
+                     "merge_order=evict-first");
+  complaints.require(!chosen<Schedule>(settings).decodes(), "schedule=decode" + with,
+                     "schedule=prefill or periodic");
+}
+
 void check_merge(const Complaints& complaints, const Settings& settings) {
   const auto& merge = chosen<Merge>(settings);
   const std::vector<std::string> fitting = merge.votes();
@@ -258,7 +274,8 @@ bool budgets_nest(const Settings& settings) {
 }
 
 bool spends_budget(const Settings& settings) {
-  return chosen<Allocate>(settings).spends_budget() && selects_entries(settings);
+  return chosen<Allocate>(settings).spends_budget() && selects_entries(settings) &&
+         settings.count(keys::block) == 1;
 }
 
 void check_record(const std::string& text, const Settings& original,
@@ -274,6 +291,7 @@ void check_record(const std::string& text, const Settings& original,
   check_merge(complaints, settings);
   check_decode(complaints, settings);
   check_budget(complaints, settings);
+  check_blocks(complaints, settings);
   const std::set<std::string> used = used_keys(settings);
   for (const std::string& key : typed) {
     if (used.contains(key)) continue;

@@ -21,6 +21,8 @@
 #include "sim/stages/protect/stage1.hpp"
 #include "sim/stages/protect/token_classes.hpp"
 #include "sim/stages/queries/queries.hpp"
+#include "sim/stages/shape/blocks.hpp"
+#include "sim/stages/shape/unite.hpp"
 #include "sim/stages/weight/weight.hpp"
 
 namespace kvsim {
@@ -208,6 +210,19 @@ void finish_scores(const PlanAtWork& scoring, const Table<double>* factor, bool 
     scoring.stage<Normalize>().finish(segment.candidates, scores);
 }
 
+/// One score for what stays or goes together: entries of all owners, entries of a block.
+void shape_scores(const PlanAtWork& scoring, ScoredLayer& layer) {
+  for (Table<double>* scores :
+       {&layer.score, &layer.raw, &layer.unweighted, &layer.unweighted_raw}) {
+    if (scores->empty()) continue;
+    for (const Segment& segment : scoring.plan->segments) {
+      if (scoring.stage<Union>().unites())
+        scoring.stage<Union>().apply(segment.candidates, *scores);
+      score_blocks(scoring.settings(), segment.candidates, *scores);
+    }
+  }
+}
+
 /// 1 / sqrt(mean of 1 / r^2) over the stored queries of the prompt, r the norm of the residual
 /// stream there: errors count by 1 / r^2, and a first token of huge norm counts for nothing. 0
 /// without norms.
@@ -244,6 +259,7 @@ std::shared_ptr<ScoredLayer> finish_variant(const LayerWork& work, const PlanAtW
   finish_scores(scoring, factor, true, plan.wants_unweighted ? &layer->unweighted : nullptr,
                 layer->score);
   check_finite(layer->score, work.layer(), plan);
+  shape_scores(scoring, *layer);
   return layer;
 }
 
@@ -279,8 +295,10 @@ std::set<std::string> read_by_grouping(const Settings& settings) {
 
 Settings ScorePlan::read_by_scoring(const Settings& record, bool watches) {
   std::set<std::string> read = read_by_grouping(record);
-  read.insert("weight_epsilon");
-  insert_keys({&chosen<Prior>(record), &chosen<Weight>(record), &chosen<Normalize>(record)}, read);
+  read.insert({"weight_epsilon", "block", "block_score"});
+  insert_keys({&chosen<Prior>(record), &chosen<Weight>(record), &chosen<Normalize>(record),
+               &chosen<Union>(record)},
+              read);
   if (watches) insert_keys({&chosen<Allocate>(record)}, read);
   return record.only(read);
 }

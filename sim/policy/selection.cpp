@@ -7,6 +7,7 @@
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/protect/protect.hpp"
 #include "sim/stages/protect/stage1.hpp"
+#include "sim/stages/shape/blocks.hpp"
 
 namespace kvsim {
 namespace {
@@ -171,31 +172,43 @@ void Selection::order_by_position(Part& part) const {
   std::ranges::sort(part.forced, std::greater<>());
 }
 
-/// The first `share` entries of a part in the order protected, forced, score.
+/// The entries of a part in the order protected, forced, score, as many as its share has room for,
+/// by whole blocks: the first of a block stands for it.
 void Selection::take(int64_t owner, const Part& part, KeptSets& kept) const {
   auto& entries = kept.owners[static_cast<size_t>(owner)];
   std::vector<uint8_t> sure(static_cast<size_t>(scored_.entries()), 0);
+  std::vector<uint8_t> in(static_cast<size_t>(scored_.entries()), 0);
   int64_t left = part.share;
+  const auto enters = [&](uint32_t i) {
+    if (in[i]) return true;
+    const Range block = block_of(record_.settings, i, scored_.entries());
+    if (left < block.size()) {
+      left = 0;  // smaller blocks that follow do not overtake it: budgets nest
+      return false;
+    }
+    left -= block.size();
+    for (int64_t k = block.begin; k < block.end; ++k) {
+      entries.push_back(static_cast<uint32_t>(k));
+      in[static_cast<size_t>(k)] = 1;
+    }
+    return true;
+  };
   for (uint32_t i : part.guarded) {
     sure[i] = 1;
-    if (left-- <= 0) continue;
-    entries.push_back(i);
-    kept.guarded[static_cast<size_t>(owner)].push_back(i);
+    if (enters(i)) kept.guarded[static_cast<size_t>(owner)].push_back(i);
   }
   for (uint32_t i : part.forced) {
-    if (sure[i]) continue;
     sure[i] = 1;
-    if (left-- > 0) entries.push_back(i);
+    enters(i);
   }
+  for (const uint32_t i : entries) sure[i] = 1;  // what came with its block
   const auto score = ranking_.score->row(owner);
   double threshold = 0;
   int64_t tied = 0;
   bool by_score = false;
   for (uint32_t i : ranking_.order[static_cast<size_t>(owner)]) {
     if (sure[i] || !part.range.contains(i)) continue;
-    if (left > 0) {
-      --left;
-      entries.push_back(i);
+    if (enters(i)) {
       tied = by_score && score[i] == threshold ? tied + 1 : 1;
       threshold = score[i];
       by_score = true;

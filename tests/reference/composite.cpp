@@ -25,7 +25,7 @@ Budgets composite(const PolicyCase& c, const std::vector<int>&, const std::vecto
       auto rank = static_cast<int64_t>(sure.both.size());
       given[l] = std::max(given[l], rank);
       for (const Entry& entry : entries_of(c, scores[l], l, o, sure.both))
-        heads[o][rank++] = entry.score;
+        heads[o][rank++] = joint_factor(c, scores, l) * entry.score;
     }
     for (int64_t r = given[l]; r < c.n(); ++r) {
       double sum = 0;
@@ -37,9 +37,10 @@ Budgets composite(const PolicyCase& c, const std::vector<int>&, const std::vecto
       if (in_all) ranks[l][r] = sum / static_cast<double>(owners);
     }
   }
+  const bool lifted = c.settings.is("composite_first", "lifted");
   for (auto& [r, value] : ranks[0])
     for (const auto& layer : ranks)
-      if (layer.contains(r)) value = std::max(value, layer.at(r));
+      if (lifted && layer.contains(r)) value = std::max(value, layer.at(r));
   std::vector<Entry> open;  // a lower layer and rank is better among equals
   for (size_t l = 0; l < scores.size(); ++l)
     for (const auto& [r, value] : ranks[l])

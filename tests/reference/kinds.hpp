@@ -90,6 +90,12 @@ struct NormalizeReference {
   bool adds_mean = false;  ///< over heads, of the entry's weighted scores
 };
 
+struct UnionReference {
+  static constexpr const char* kStage = "union";
+  /// Scores of a part's candidates [owner][c] -> the one score of each; null: they stay.
+  std::function<Row(const std::vector<Row>&)> of;
+};
+
 /// One head and range at the first selection stage.
 struct Stage1Case {
   const PolicyCase& c;

@@ -58,17 +58,6 @@ Protected before_allocation(const PolicyCase& c, const Scores& scores, size_t ow
 
 namespace {
 
-/// The best entries of the open competition get the rest of the total.
-void fill(std::vector<Entry> open, int64_t rest, Budgets& budgets, double& closest) {
-  std::sort(open.begin(), open.end());
-  const int64_t count = std::clamp<int64_t>(rest, 0, static_cast<int64_t>(open.size()));
-  for (int64_t x = 0; x < count; ++x)
-    ++budgets[open[static_cast<size_t>(x)].layer][open[static_cast<size_t>(x)].owner];
-  if (count > 0 && count < static_cast<int64_t>(open.size()))
-    closest = std::min(closest, distance(open[static_cast<size_t>(count - 1)].score,
-                                         open[static_cast<size_t>(count)].score));
-}
-
 /// Errors count by the square of 1 over the residual stream: its root mean square over the prompt.
 double stream_norm(const PolicyCase& c, int layer) {
   for (const LayerTrace* one : c.layers) {
@@ -82,7 +71,8 @@ double stream_norm(const PolicyCase& c, int layer) {
   throw std::logic_error("no such layer");
 }
 
-/// What `joint` multiplies the scores of the l-th layer that takes part with.
+}  // namespace
+
 double joint_factor(const PolicyCase& c, const std::vector<Scores>& scores, size_t l) {
   const double depth = c.settings.real("joint_depth"), power = c.settings.real("joint_stream");
   const double factor = std::exp(-depth * scores[l].layer / c.info->num_layers);
@@ -90,6 +80,19 @@ double joint_factor(const PolicyCase& c, const std::vector<Scores>& scores, size
   const int next = l + 1 < scores.size() ? scores[l + 1].layer : scores[l].layer;
   return factor /
          std::pow(std::sqrt(stream_norm(c, scores[l].layer) * stream_norm(c, next)), power);
+}
+
+namespace {
+
+/// The best entries of the open competition get the rest of the total.
+void fill(std::vector<Entry> open, int64_t rest, Budgets& budgets, double& closest) {
+  std::sort(open.begin(), open.end());
+  const int64_t count = std::clamp<int64_t>(rest, 0, static_cast<int64_t>(open.size()));
+  for (int64_t x = 0; x < count; ++x)
+    ++budgets[open[static_cast<size_t>(x)].layer][open[static_cast<size_t>(x)].owner];
+  if (count > 0 && count < static_cast<int64_t>(open.size()))
+    closest = std::min(closest, distance(open[static_cast<size_t>(count - 1)].score,
+                                         open[static_cast<size_t>(count)].score));
 }
 
 /// `ada` over one layer, `joint` over all: `scores` are those that compete for one total.

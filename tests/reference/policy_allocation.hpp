@@ -52,6 +52,9 @@ std::vector<Entry> entries_of(const PolicyCase& c, const Scores& scores, size_t 
 /// One number per layer, of all its owners, at most n.
 Budgets same_for_owners(const PolicyCase& c, const std::vector<int64_t>& per_layer);
 
+/// What scores of the l-th layer that takes part count times where layers compete.
+double joint_factor(const PolicyCase& c, const std::vector<Scores>& scores, size_t l);
+
 /// |P| and the entries of stage1=mass, before any budget is known.
 struct Protected {
   std::vector<int64_t> guarded, forced, both;

@@ -66,6 +66,12 @@ struct Scores {
   double entropy = 0, variance = 0;  ///< cake
   Row summed_variance;               ///< d2o: v_h
 };
+/// The scores of what is kept or evicted together: of all owners, and of blocks. [owner][c] of
+/// `candidates`.
+void shape_scores(const PolicyCase& c, const std::vector<int64_t>& candidates,
+                  std::vector<Row>& scores);
+/// Entries of the block that holds i.
+std::vector<int64_t> block_of(const PolicyCase& c, int64_t i);
 /// Throws std::domain_error when a score is not a number.
 Scores score_layer(const PolicyCase& c, const LayerTrace& layer);
 

@@ -233,6 +233,8 @@ Scores score_layer(const PolicyCase& c, const LayerTrace& layer) {
     weigh(c, w, weighed);
     weigh(c, w, weighed_raw);
     if (c.settings.real("std_keep") > 0) deviation = scorer.deviations();
+    for (auto* scores : {&s, &raw, &weighed, &weighed_raw})
+      shape_scores(c, part.candidates, *scores);
     for (size_t o = 0; o < owners; ++o)
       for (size_t x = 0; x < part.candidates.size(); ++x) {
         const auto i = static_cast<size_t>(part.candidates[x]);

@@ -295,21 +295,29 @@ Head select_head(const PolicyCase& c, const Scores& scores, int owner, int64_t b
       std::sort(own.guarded.rbegin(), own.guarded.rend());
       std::sort(own.forced.rbegin(), own.forced.rend());
     }
+    const auto has = [](const std::vector<int64_t>& list, int64_t i) {
+      return std::find(list.begin(), list.end(), i) != list.end();
+    };
+    bool full = false;
+    const auto enter = [&](int64_t i) {  // with its block; the first that is too large is the end
+      if (has(head.kept, i)) return true;
+      const std::vector<int64_t> block = block_of(c, i);
+      full = full || static_cast<int64_t>(block.size()) > left;
+      if (full) return false;
+      left -= static_cast<int64_t>(block.size());
+      head.kept.insert(head.kept.end(), block.begin(), block.end());
+      return true;
+    };
     for (const int64_t i : own.guarded)
-      if (left-- > 0) head.kept.push_back(i), head.guarded.push_back(i);
-    for (const int64_t i : own.forced)
-      if (left-- > 0) head.kept.push_back(i);
+      if (enter(i)) head.guarded.push_back(i);
+    for (const int64_t i : own.forced) enter(i);
     std::vector<int64_t> others;
-    for (const int64_t i : candidates_of(scores, segments[k])) {
-      const auto in = [i](const std::vector<int64_t>& list) {
-        return std::find(list.begin(), list.end(), i) != list.end();
-      };
-      if (!in(own.guarded) && !in(own.forced) && in(among)) others.push_back(i);
-    }
+    for (const int64_t i : candidates_of(scores, segments[k]))
+      if (!has(own.guarded, i) && !has(own.forced, i) && !has(head.kept, i) && has(among, i))
+        others.push_back(i);
     std::sort(others.begin(), others.end(), Better{score, raw, c.settings.is("tie", "raw")});
-    const auto take = static_cast<size_t>(
-        std::clamp<int64_t>(left, 0, static_cast<int64_t>(others.size())));
-    for (size_t x = 0; x < take; ++x) head.kept.push_back(others[x]);
+    size_t take = 0;
+    while (take < others.size() && enter(others[take])) ++take;
     if (take == 0) continue;
     const double threshold = score[static_cast<size_t>(others[take - 1])];
     for (const int64_t i : others) head.tied += score[static_cast<size_t>(i)] == threshold ? 1 : 0;

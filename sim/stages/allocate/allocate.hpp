@@ -15,7 +15,7 @@
 
 namespace kvsim {
 namespace keys {
-extern const Declare nested;
+extern const Declare nested, joint_depth, joint_stream;
 }
 
 /// One layer as allocation sees it.
@@ -89,6 +89,9 @@ std::vector<int64_t> apportion(int64_t total, std::vector<double> weights, int64
 /// The same with integer weights: quotas are exact.
 std::vector<int64_t> apportion_exact(int64_t total, const std::vector<int64_t>& weights,
                                      const std::vector<int64_t>& caps);
+
+/// What scores of each layer count times where layers compete: joint_depth, joint_stream.
+std::vector<double> layer_factors(const AllocationRequest& request);
 
 /// floor(entries * rho * heads), the total of `ada_total=product`.
 int64_t product_total(const AllocationRequest& request, int64_t heads);

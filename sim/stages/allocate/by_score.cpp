@@ -25,40 +25,6 @@ const Declare ada_total{{.key = "ada_total",
                          .words = {"per-head", "product"}}};
 enum class AdaTotal { per_head, product };  // its words
 
-const Declare joint_depth{{.key = "joint_depth",
-                           .place = 713,
-                           .type = ValueType::real,
-                           .fallback = "0",
-                           .meaning = "scores of layer l of L count exp(-joint_depth l/L) times",
-                           .low = 0,
-                           .test_values = {"0.5", "2"}}};
-const Declare joint_stream{
-    {.key = "joint_stream",
-     .place = 714,
-     .type = ValueType::real,
-     .fallback = "0",
-     .meaning = "scores of a layer are divided by this power of the stream there",
-     .low = 0,
-     .test_values = {"0.5", "1"}}};
-
-/// What scores of each layer count times (policies.md 7): less in deeper layers, and less where the
-/// residual stream is long, since an error counts by the stream it is added to. The stream is the
-/// geometric mean of what enters the layer and what enters the next one of the run.
-std::vector<double> layer_factors(const AllocationRequest& request) {
-  const double depth = request.settings->real(joint_depth);
-  const double power = request.settings->real(joint_stream);
-  std::vector<double> factors;
-  for (size_t l = 0; l < request.layers.size(); ++l) {
-    const AllocationLayer& one = request.layers[l];
-    factors.push_back(std::exp(-depth * one.layer / request.model_layers));
-    if (power == 0) continue;
-    const size_t next = std::min(l + 1, request.layers.size() - 1);
-    const double stream = one.scored->stream_norm * request.layers[next].scored->stream_norm;
-    factors.back() *= std::pow(stream, -power / 2);
-  }
-  return factors;
-}
-
 /// One head's entries in the order in which it would keep them: that of their offers.
 struct Queue {
   size_t layer = 0;
@@ -261,7 +227,7 @@ class Joint : public Allocate {
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
   bool needs_stream(const Settings& settings) const override {
-    return settings.real(joint_stream) != 0;
+    return settings.real(keys::joint_stream) != 0;
   }
   bool lets_protected_compete(const Settings& settings) const override {
     return settings.word<ProtectedRank>(keys::protected_rank) == ProtectedRank::layer_max;

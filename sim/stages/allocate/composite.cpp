@@ -8,6 +8,15 @@
 namespace kvsim::stages::allocate::composite {
 namespace {
 
+const Declare composite_first{
+    {.key = "composite_first",
+     .place = 715,
+     .type = ValueType::word,
+     .fallback = "lifted",
+     .meaning = "composites of the first layer are worth the best of any layer, or their own",
+     .words = {"lifted", "own"}}};
+enum class First { lifted, own };  // its words
+
 /// One rank of a layer: the entries that its heads have there, one of each, go or stay together.
 struct Composite {
   double score = 0;
@@ -22,7 +31,7 @@ struct LayerRanks {
   std::vector<double> score;
 };
 
-LayerRanks ranks_of(const AllocationLayer& layer, int64_t owners, int64_t entries) {
+LayerRanks ranks_of(const AllocationLayer& layer, int64_t owners, int64_t entries, double factor) {
   LayerRanks ranks;
   for (const auto& guaranteed : layer.guaranteed)
     ranks.sure = std::max(ranks.sure, std::ssize(guaranteed));
@@ -36,7 +45,7 @@ LayerRanks ranks_of(const AllocationLayer& layer, int64_t owners, int64_t entrie
     if (owner == 0) ranks.score.assign(own.size(), 0.0);
     ranks.score.resize(std::min(ranks.score.size(), own.size()));
     for (size_t r = 0; r < ranks.score.size(); ++r)
-      ranks.score[r] += own[r] / static_cast<double>(owners);
+      ranks.score[r] += factor * own[r] / static_cast<double>(owners);
   }
   return ranks;
 }
@@ -53,13 +62,17 @@ void lift_first(std::vector<LayerRanks>& layers) {
 class CompositeTokens : public Allocate {
  public:
   CompositeTokens()
-      : Allocate({"allocate",
-                  "composite",
-                  "layers compete with the mean over heads of the r-th best score",
-                  "KVCompose",
-                  {"ada_total", "allocate_score"}}) {}
+      : Allocate(
+            {"allocate",
+             "composite",
+             "layers compete with the mean over heads of the r-th best score",
+             "KVCompose",
+             {"ada_total", "allocate_score", "joint_depth", "joint_stream", "composite_first"}}) {}
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
+  bool needs_stream(const Settings& settings) const override {
+    return settings.real(keys::joint_stream) != 0;
+  }
   bool spends_budget() const override { return false; }  // no layer is left without an entry
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const auto count = std::ssize(request.layers);
@@ -67,10 +80,11 @@ class CompositeTokens : public Allocate {
     for (const AllocationLayer& layer : request.layers)
       for (const int64_t guarded : layer.guarded)
         if (guarded >= request.budget) return all;
+    const std::vector<double> factors = layer_factors(request);
     std::vector<LayerRanks> layers;
-    for (const AllocationLayer& layer : request.layers)
-      layers.push_back(ranks_of(layer, request.owners, request.entries));
-    lift_first(layers);
+    for (size_t l = 0; l < request.layers.size(); ++l)
+      layers.push_back(ranks_of(request.layers[l], request.owners, request.entries, factors[l]));
+    if (request.settings->word<First>(composite_first) == First::lifted) lift_first(layers);
     std::vector<int64_t> given;
     int64_t left = shared_total(request, count);
     std::vector<Composite> open;
