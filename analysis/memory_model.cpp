@@ -59,7 +59,8 @@ std::vector<HeldSlots> slots_per_kv_head(const KeptSets& kept, int group_size) {
 }
 
 void MemoryModel::add_layer(const CacheShape& shape, const KeptSets& kept,
-                            const std::vector<QuantizedHead>& quantized, double side_bytes) {
+                            const std::vector<QuantizedHead>& quantized, double side_bytes,
+                            const Growth& growth) {
   const std::vector<HeldSlots> held = slots_per_kv_head(kept, shape.group_size);
   std::vector<int64_t> slots, stored;
   double read = 0;  // slots times the query heads that read them
@@ -78,7 +79,8 @@ void MemoryModel::add_layer(const CacheShape& shape, const KeptSets& kept,
   const double full = shape.kv_heads * n;
 
   sum_.entries_kv += sum(slots);
-  sum_.bytes_side += side_bytes;
+  for (const auto& owner : kept.owners)
+    sum_.bytes_side += static_cast<double>(owner.size()) * side_bytes;
   sum_.realised_ratio_min = std::min(sum_.realised_ratio_min, static_cast<double>(*least) / n);
   sum_.realised_ratio_max = std::max(sum_.realised_ratio_max, static_cast<double>(*most) / n);
   sum_.bytes_full += full * slot_bytes;
@@ -94,11 +96,51 @@ void MemoryModel::add_layer(const CacheShape& shape, const KeptSets& kept,
     per_query_head_ = true;
     for (const auto& owner : kept.owners) sum_.entries_query += static_cast<double>(owner.size());
   }
+  std::vector<double> rounded;  // bytes of each owner's slots
   for (size_t o = 0; o < quantized.size(); ++o) {
     quantized_ = true;
-    sum_.bytes_quantized += quantized_bytes(
-        quantized[o], static_cast<int64_t>(kept.owners[o].size()) * width, shape.element_bytes);
+    rounded.push_back(quantized_bytes(
+        quantized[o], static_cast<int64_t>(kept.owners[o].size()) * width, shape.element_bytes));
+    sum_.bytes_quantized += rounded.back();
   }
+  add_held(shape, kept, held, rounded, side_bytes, growth);
+}
+
+/// The forms in which the layer may be stored (metrics.md 9). `rounded`: bytes per owner, or empty.
+void MemoryModel::add_held(const CacheShape& shape, const KeptSets& kept,
+                           const std::vector<HeldSlots>& held, const std::vector<double>& rounded,
+                           double side_bytes, const Growth& growth) {
+  const auto slot_bytes = static_cast<double>((shape.head_dim + shape.value_dim) *
+                                              shape.element_bytes);
+  const size_t sharing = kept.owners.size() / held.size();
+  double layer = 0, slots = 0, largest = 0;
+  std::vector<uint8_t> pages(static_cast<size_t>((shape.prompt_len + kPage - 1) / kPage), 0);
+  for (size_t head = 0; head < held.size(); ++head) {
+    const auto stored = static_cast<double>(held[head].stored());
+    double bytes = rounded.empty() ? stored * slot_bytes : 0;
+    int64_t grown = 0;
+    for (size_t o = head * sharing; o < (head + 1) * sharing; ++o) {
+      const auto own = std::ssize(kept.owners[o]);
+      bytes += (rounded.empty() ? 0 : rounded[o]) + static_cast<double>(own) * side_bytes;
+      grown = std::max(grown, growth.most_slots.empty() ? growth.later
+                                                        : growth.most_slots[o] - own);
+      for (const uint32_t i : kept.owners[o]) pages[i / kPage] = 1;
+    }
+    const double own_pages = std::ceil(stored / kPage);
+    if (stored > 0)
+      sum_.bytes_paged += own_pages * (kPage * bytes / stored + kPageNumberBytes);
+    sum_.bytes_peak += static_cast<double>(grown) * slot_bytes;
+    layer += bytes;
+    slots += stored;
+    largest = std::max(largest, bytes);
+  }
+  const double used = static_cast<double>(std::ranges::count(pages, 1));
+  const auto heads = static_cast<double>(held.size());
+  sum_.bytes_flattened += layer + kLengthBytes * heads;
+  sum_.bytes_peak += layer + kLengthBytes * heads;
+  sum_.bytes_padded += heads * largest;
+  if (slots > 0)
+    sum_.bytes_in_place += used * (kPage * heads * layer / slots + kPageNumberBytes);
 }
 
 MemoryUse MemoryModel::use() const {
@@ -115,7 +157,8 @@ void MemoryModel::exchange(Archive& archive) {
   for (double* sum :
        {&sum_.entries_kv, &sum_.entries_query, &sum_.realised_ratio, &sum_.realised_ratio_min,
         &sum_.realised_ratio_max, &sum_.bytes_full, &sum_.bytes_ragged, &sum_.bytes_grouped,
-        &sum_.bytes_quantized, &sum_.bytes_side, &sum_.compression, &sum_.flops, &sum_.flops_full,
+        &sum_.bytes_quantized, &sum_.bytes_side, &sum_.bytes_flattened, &sum_.bytes_padded,
+        &sum_.bytes_paged, &sum_.bytes_in_place, &sum_.bytes_peak, &sum_.compression, &sum_.flops, &sum_.flops_full,
         &heads_times_prompt_}) {
     archive.exchange(*sum);
   }

@@ -40,6 +40,12 @@ struct MemoryUse {
   double bytes_grouped = 0;
   double bytes_quantized = 0;  ///< NaN unless quantised
   double bytes_side = 0;
+  // All that is held: entries as they are stored, rounded ones with their scales, and side numbers.
+  double bytes_flattened = 0;  ///< heads one behind the other
+  double bytes_padded = 0;     ///< every head of a layer as large as the largest
+  double bytes_paged = 0;      ///< pages of kPage slots of one head
+  double bytes_in_place = 0;   ///< pages of kPage positions of all heads, kept while one holds any
+  double bytes_peak = 0;       ///< flattened, the most while the later tokens come
   double compression = 0;
   double flops = 0;  ///< of the attention of one decode step
   double flops_full = 0;
@@ -54,21 +60,34 @@ struct HeldSlots {
   int64_t stored() const { return shared + own; }
 };
 
+inline constexpr int64_t kPage = 16;         ///< slots of a page, as vLLM has them
+inline constexpr double kPageNumberBytes = 4;  ///< a page's place in its table
+
+/// What grows while later tokens come, beside what is kept of the prompt.
+struct Growth {
+  int64_t later = 0;                ///< tokens that every head keeps, where nothing else is known
+  std::vector<int64_t> most_slots;  ///< per owner, at the worst step; empty: kept slots + `later`
+};
+
 /// Per KV head.
 std::vector<HeldSlots> slots_per_kv_head(const KeptSets& kept, int group_size);
 
 /// Adds up layers.
 class MemoryModel {
  public:
-  /// `quantized`: one per owner of `kept`, or empty when nothing is quantised. `side_bytes`: votes,
-  /// biases and estimates of the layer's slots.
+  /// `quantized`: one per owner of `kept`, or empty when nothing is quantised. `side_bytes`: of the
+  /// votes, biases and estimates of one slot.
   void add_layer(const CacheShape& shape, const KeptSets& kept,
-                 const std::vector<QuantizedHead>& quantized, double side_bytes = 0);
+                 const std::vector<QuantizedHead>& quantized, double side_bytes = 0,
+                 const Growth& growth = {});
   MemoryUse use() const;
   /// The sums so far, to or from an archive.
   void exchange(Archive& archive);
 
  private:
+  void add_held(const CacheShape& shape, const KeptSets& kept, const std::vector<HeldSlots>& held,
+                const std::vector<double>& owner_bytes, double side_bytes, const Growth& growth);
+
   MemoryUse sum_;
   double heads_times_prompt_ = 0;  ///< sum over layers of Hkv * n
   bool per_query_head_ = false;

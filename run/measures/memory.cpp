@@ -78,6 +78,45 @@ const MeasureVariable bytes_side = measure.variable(
      .long_name = "memory of votes, biases and estimates",
      .definition = "4 per vote, 4 g per bias, 4 per estimate; 0 without merging",
      .when = &kAlways});
+const MeasureVariable bytes_flattened = measure.variable(
+    {.name = "bytes_flattened",
+     .dims = kCell,
+     .units = "bytes",
+     .long_name = "bytes held, heads one behind the other",
+     .definition = "bytes_quantized where it is defined, else bytes of the slots, + bytes_side + 4 "
+                   "per KV head",
+     .when = &kAlways});
+const MeasureVariable bytes_padded = measure.variable(
+    {.name = "bytes_padded",
+     .dims = kCell,
+     .units = "bytes",
+     .long_name = "bytes held, every head of a layer as large as its largest",
+     .definition = "sum over layers of Hkv * largest head's bytes, with scales and side numbers",
+     .when = &kAlways});
+const MeasureVariable bytes_paged = measure.variable(
+    {.name = "bytes_paged",
+     .dims = kCell,
+     .units = "bytes",
+     .long_name = "bytes held in pages of 16 slots of one head",
+     .definition = "sum over layers and KV heads of ceil(slots/16) * (16 * the head's mean bytes "
+                   "per slot + 4)",
+     .when = &kAlways});
+const MeasureVariable bytes_in_place = measure.variable(
+    {.name = "bytes_in_place",
+     .dims = kCell,
+     .units = "bytes",
+     .long_name = "bytes held where no entry moves, in pages of 16 positions of all heads",
+     .definition = "sum over layers of the pages in which some head keeps an entry * (16 * Hkv * "
+                   "the layer's mean bytes per slot + 4)",
+     .when = &kAlways});
+const MeasureVariable bytes_peak = measure.variable(
+    {.name = "bytes_peak",
+     .dims = kCell,
+     .units = "bytes",
+     .long_name = "the most bytes held while later tokens come",
+     .definition = "bytes_flattened + (most slots at any later step - slots) * (d + dv) * "
+                   "--element-bytes",
+     .when = &kAlways});
 const MeasureVariable compression = measure.variable(
     {.name = "compression",
      .dims = kCell,
@@ -118,7 +157,7 @@ std::vector<QuantizedHead> quantized_heads(const LayerWork& work, const KeptSets
   return heads;
 }
 
-/// Bytes of votes, biases and estimates: four for each number that a slot carries.
+/// Bytes of a slot's votes, biases and estimates: four for each number.
 double side_bytes(const LayerWork& work, const KeptSets& sets, const Settings& settings) {
   constexpr double kNumberBytes = 4;
   const int heads = sets.per_query_head ? 1 : work.group_size();
@@ -128,9 +167,7 @@ double side_bytes(const LayerWork& work, const KeptSets& sets, const Settings& s
     case EstimateLines::mean_query: per_slot += kNumberBytes; break;
     case EstimateLines::every_head: per_slot += kNumberBytes * heads; break;
   }
-  double slots = 0;
-  for (const auto& owner : sets.owners) slots += static_cast<double>(owner.size());
-  return slots * per_slot;
+  return per_slot;
 }
 
 class Memory : public Measure {
@@ -146,7 +183,8 @@ class Memory : public Measure {
       const Settings& settings = run().options.records[static_cast<size_t>(cell.record)].settings;
       const KeptSets& first = outcome.first_kept ? *outcome.first_kept : *outcome.kept;
       sums_[cell].add_layer(shape, first, quantized_heads(work, first, settings),
-                            side_bytes(work, first, settings));
+                            side_bytes(work, first, settings),
+                            {.later = work.info().total_len - work.info().prompt_len, .most_slots = outcome.most_slots});
     });
   }
   void finish_run(MeasureResults& results) override {
@@ -162,6 +200,11 @@ class Memory : public Measure {
       results.set(bytes_grouped, at, use.bytes_grouped);
       results.set(bytes_quantized, at, use.bytes_quantized);
       results.set(bytes_side, at, use.bytes_side);
+      results.set(bytes_flattened, at, use.bytes_flattened);
+      results.set(bytes_padded, at, use.bytes_padded);
+      results.set(bytes_paged, at, use.bytes_paged);
+      results.set(bytes_in_place, at, use.bytes_in_place);
+      results.set(bytes_peak, at, use.bytes_peak);
       results.set(compression, at, use.compression);
       if (results.has(decode_time)) write_roofline(use, at, results);
     });

@@ -149,6 +149,7 @@ void DecodeReplay::run(const std::function<void(const StepBlock&)>& sink) {
     outcome.kept = kept_after(runs[r]->owners(), *outcome.first_kept, work_.entries());
     outcome.merge_count = merged_slots(runs[r]->owners());
     outcome.undefined_scales = runs[r]->undefined_scales();
+    outcome.most_slots = runs[r]->most_slots();
     outcome.scales = runs[r]->scales();
     outcome.pairs = runs[r]->pairs();
   }

@@ -67,6 +67,7 @@ void DecodeRun::start() {
   FirstEstimates estimates;
   Compressed compressed = compress(work_, kept_, settings_, seed_, memory_, estimates, note_pairs_);
   owners_ = std::move(compressed.owners);
+  for (const SlotCache& cache : owners_) most_slots_.push_back(cache.size());
   undefined_scales_ = compressed.undefined_scales;
   scales_ = std::move(compressed.scales);
   for (PairMerge& pair : compressed.pairs) add_pair(std::move(pair));
@@ -171,6 +172,7 @@ void DecodeRun::step(const DecodeBlock& block, int64_t step, DecodeSeries& serie
 void DecodeRun::append(size_t owner, int64_t position) {
   SlotCache& cache = owners_[owner];
   append_entry(work_.trace(), cache.first_head() / work_.group_size(), position, cache);
+  most_slots_[owner] = std::max(most_slots_[owner], cache.size());
   if (!scores_.empty()) scores_[owner]->append();
   if (!deviations_.empty()) deviations_[owner]->append();
   if (!weights_.empty()) {

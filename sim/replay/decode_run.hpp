@@ -65,6 +65,7 @@ class DecodeRun {
 
   const std::vector<SlotCache>& owners() const { return owners_; }
   int64_t undefined_scales() const { return undefined_scales_; }
+  const std::vector<int64_t>& most_slots() const { return most_slots_; }  ///< so far, per owner
   const std::vector<double>& scales() const { return scales_; }
   const std::vector<PairMerge>& pairs() const { return pairs_; }
 
@@ -133,6 +134,7 @@ class DecodeRun {
   std::vector<double> by_position_;  ///< [N] of a layer's row, or empty
   MergeMemory memory_;
   int64_t undefined_scales_ = 0;
+  std::vector<int64_t> most_slots_;
   std::vector<double> scales_;
   bool note_pairs_ = false;
   std::vector<PairMerge> pairs_;

@@ -205,6 +205,10 @@ void PeriodicReplay::replay_epoch(const PeriodicPolicies::Planned& planned, Epoc
 void PeriodicReplay::note(const ReplayOutcome& seen, ReplayOutcome& outcome,
                           const Epoch& epoch) const {
   if (!epoch.policies) outcome.first_kept = seen.kept;
+  outcome.most_slots.resize(seen.kept->owners.size(), 0);
+  for (size_t o = 0; o < outcome.most_slots.size(); ++o)
+    outcome.most_slots[o] = std::max(outcome.most_slots[o], std::ssize(seen.kept->owners[o]) +
+                                                                epoch.replayed.steps());
   auto kept = std::make_shared<KeptSets>(*seen.kept);
   cut(kept->owners, work_.entries());
   cut(kept->merged, work_.entries());

@@ -38,6 +38,8 @@ struct ReplayOutcome {
   bool changed = false;  ///< keys or values differ from the trace's: replayed as slots
   bool merging = false;  ///< entries were merged
   std::shared_ptr<const KeptSets> first_kept;  ///< at the first compression; null: as `kept`
+  /// Per owner, the most slots that it held at a later step; empty: kept ones and all later tokens.
+  std::vector<int64_t> most_slots = {};
   int64_t merge_count = 0;                     ///< slots of two or more entries
   int64_t undefined_scales = 0;
   std::vector<double> scales;    ///< f of KeepKV Eq. 7

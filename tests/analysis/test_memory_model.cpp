@@ -76,3 +76,40 @@ TEST_CASE("the roofline takes the slower of memory and arithmetic", "[analysis]"
   CHECK(roofline_time(100, 10, 50, 20) == 2);
   CHECK(roofline_time(100, 100, 50, 20) == 5);
 }
+
+TEST_CASE("bytes held: heads flattened, padded, in pages, in pages where they stand", "[analysis]") {
+  // n 40: three pages of positions. Head 0 keeps 17 slots of positions 0..16, head 1 two of them.
+  const CacheShape shape{2, 1, 4, 2, 40, 2};
+  std::vector<uint32_t> many(17);
+  for (uint32_t i = 0; i < 17; ++i) many[i] = i;
+  MemoryModel model;
+  model.add_layer(shape, kept_of({many, {3, 5}}), {}, 0, {.later = 7, .most_slots = {}});
+  const MemoryUse use = model.use();
+  CHECK(use.bytes_flattened == (17 + 2) * 12 + 2 * 4);
+  CHECK(use.bytes_padded == 2 * 17 * 12);
+  CHECK(use.bytes_paged == (2 + 1) * (16 * 12 + 4));      // 17 slots need two pages
+  CHECK(use.bytes_in_place == 2 * (16 * 2 * 12 + 4));     // positions 0-15 and 16-31, both heads
+  CHECK(use.bytes_peak == (17 + 2 + 2 * 7) * 12 + 2 * 4);  // seven later tokens in each head
+}
+
+TEST_CASE("bytes held count scales and side numbers", "[analysis]") {
+  // One head of 64 slots of 6 numbers at 4 bits, 12 groups: 192 + 48 bytes; 4 bytes a slot beside.
+  const CacheShape shape{1, 1, 4, 2, 64, 2};
+  std::vector<uint32_t> all(64);
+  for (uint32_t i = 0; i < 64; ++i) all[i] = i;
+  MemoryModel model;
+  model.add_layer(shape, kept_of({all}), {{384, 12, 4}}, 4, {.later = 0, .most_slots = {70}});
+  CHECK(model.use().bytes_side == 64 * 4);
+  CHECK(model.use().bytes_flattened == 192 + 48 + 256 + 4);
+  CHECK(model.use().bytes_padded == 192 + 48 + 256);
+  CHECK(model.use().bytes_paged == 4 * (16 * (192 + 48 + 256) / 64.0 + 4));
+  CHECK(model.use().bytes_peak == 192 + 48 + 256 + 4 + 6 * 12);  // six slots more, not rounded yet
+}
+
+TEST_CASE("a head without slots holds no page", "[analysis]") {
+  MemoryModel model;
+  model.add_layer(kShape, kept_of({{}, {}}), {});
+  CHECK(model.use().bytes_paged == 0);
+  CHECK(model.use().bytes_in_place == 0);
+  CHECK(model.use().bytes_flattened == 2 * 4);
+}
