@@ -122,13 +122,12 @@ void MemoryModel::add_held(const CacheShape& shape, const KeptSets& kept,
     for (size_t o = head * sharing; o < (head + 1) * sharing; ++o) {
       const auto own = std::ssize(kept.owners[o]);
       bytes += (rounded.empty() ? 0 : rounded[o]) + static_cast<double>(own) * side_bytes;
-      grown = std::max(grown, growth.most_slots.empty() ? growth.later
-                                                        : growth.most_slots[o] - own);
+      grown = std::max(grown,
+                       growth.most_slots.empty() ? growth.later : growth.most_slots[o] - own);
       for (const uint32_t i : kept.owners[o]) pages[i / kPage] = 1;
     }
     const double own_pages = std::ceil(stored / kPage);
-    if (stored > 0)
-      sum_.bytes_paged += own_pages * (kPage * bytes / stored + kPageNumberBytes);
+    if (stored > 0) sum_.bytes_paged += own_pages * (kPage * bytes / stored + kPageNumberBytes);
     sum_.bytes_peak += static_cast<double>(grown) * slot_bytes;
     layer += bytes;
     slots += stored;
@@ -139,8 +138,7 @@ void MemoryModel::add_held(const CacheShape& shape, const KeptSets& kept,
   sum_.bytes_flattened += layer + kLengthBytes * heads;
   sum_.bytes_peak += layer + kLengthBytes * heads;
   sum_.bytes_padded += heads * largest;
-  if (slots > 0)
-    sum_.bytes_in_place += used * (kPage * heads * layer / slots + kPageNumberBytes);
+  if (slots > 0) sum_.bytes_in_place += used * (kPage * heads * layer / slots + kPageNumberBytes);
 }
 
 MemoryUse MemoryModel::use() const {
@@ -154,12 +152,13 @@ MemoryUse MemoryModel::use() const {
 }
 
 void MemoryModel::exchange(Archive& archive) {
-  for (double* sum :
-       {&sum_.entries_kv, &sum_.entries_query, &sum_.realised_ratio, &sum_.realised_ratio_min,
-        &sum_.realised_ratio_max, &sum_.bytes_full, &sum_.bytes_ragged, &sum_.bytes_grouped,
-        &sum_.bytes_quantized, &sum_.bytes_side, &sum_.bytes_flattened, &sum_.bytes_padded,
-        &sum_.bytes_paged, &sum_.bytes_in_place, &sum_.bytes_peak, &sum_.compression, &sum_.flops, &sum_.flops_full,
-        &heads_times_prompt_}) {
+  for (double* sum : {         &sum_.entries_kv,         &sum_.entries_query,
+                      &sum_.realised_ratio,  &sum_.realised_ratio_min, &sum_.realised_ratio_max,
+                      &sum_.bytes_full,      &sum_.bytes_ragged,       &sum_.bytes_grouped,
+                      &sum_.bytes_quantized, &sum_.bytes_side,         &sum_.bytes_flattened,
+                      &sum_.bytes_padded,    &sum_.bytes_paged,        &sum_.bytes_in_place,
+                      &sum_.bytes_peak,      &sum_.compression,        &sum_.flops,
+                      &sum_.flops_full,      &heads_times_prompt_}) {
     archive.exchange(*sum);
   }
   archive.exchange(per_query_head_);

@@ -60,7 +60,7 @@ struct HeldSlots {
   int64_t stored() const { return shared + own; }
 };
 
-inline constexpr int64_t kPage = 16;         ///< slots of a page, as vLLM has them
+inline constexpr int64_t kPage = 16;           ///< slots of a page, as vLLM has them
 inline constexpr double kPageNumberBytes = 4;  ///< a page's place in its table
 
 /// What grows while later tokens come, beside what is kept of the prompt.

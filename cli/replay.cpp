@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,7 +12,9 @@
 #include "analysis/summary.hpp"
 #include "cli/expected_loss.hpp"
 #include "cli/functions.hpp"
+#include "cli/least_bytes.hpp"
 #include "cli/options.hpp"
+#include "cli/parse.hpp"
 #include "cli/progress.hpp"
 #include "cli/replay_options.hpp"
 #include "cli/results_choice.hpp"
@@ -19,6 +22,7 @@
 #include "io/results_writer.hpp"
 #include "io/tables.hpp"
 #include "io/temporary_file.hpp"
+#include "run/study/equal_bytes.hpp"
 #include "run/study/idle_settings.hpp"
 #include "sim/core/error.hpp"
 #include "sim/stages/queries/queries.hpp"
@@ -38,6 +42,12 @@ void describe(po::options_description& options) {
   add_layers_option(options);
   add_later_option(options);
   add_metric_option(options);
+  options.add_options()(
+      "equal-bytes", po::value<std::string>()->value_name("FORM"),
+      "a budget is a share of the full cache's bytes, and every policy keeps as many entries as "
+      "fit: flattened, padded, paged or in-place (docs/metrics.md 9)");
+  options.add_options()("stream-error", po::value<std::string>()->value_name("X"),
+                        "also print the least bytes per policy with a stream error of X at most");
   add_measure_options(options);
   add_seed_option(options);
   add_backend_option(options);
@@ -125,8 +135,19 @@ struct Job {
   std::vector<bool> looks_ahead;  ///< [policy]
 };
 
+/// --equal-bytes, or nothing.
+std::string byte_form(const Values& values) {
+  const std::string form = text(values, "equal-bytes");
+  const auto& forms = byte_forms();
+  if (form.empty() || std::ranges::find(forms, form) != forms.end()) return form;
+  usage_error({.what = "no such form of a cache",
+               .where = "--equal-bytes",
+               .found = form,
+               .expected = fmt::format("{}", fmt::join(forms, ", "))});
+}
+
 Job prepare(const Values& values, const Request& request, const std::string& trace,
-            FunctionScores& scores) {
+            Backend& backend, FunctionScores& scores) {
   Job job;
   job.reader = std::make_unique<TraceReader>(trace, text(values, "later"));
   for (const std::string& warning : job.reader->warnings()) note(warning);
@@ -138,6 +159,10 @@ Job prepare(const Values& values, const Request& request, const std::string& tra
   }
   scores.compute(options.records, trace, options.layers);
   if (!request.fragility.empty()) add_risk(*job.reader, options);
+  check_study(*job.reader, options);
+  if (const std::string form = byte_form(values); !form.empty())
+    for (const std::string& line : make_bytes_equal(*job.reader, form, backend, options))
+      note(line);
   for (const Record& record : options.records)
     job.looks_ahead.push_back(chosen<Queries>(record.settings).looks_ahead());
   job.progress = std::make_shared<Progress>(fs::path(trace).filename().string());
@@ -150,9 +175,10 @@ Job prepare(const Values& values, const Request& request, const std::string& tra
   return job;
 }
 
-Dataset replay(Job& job, Backend& backend, const std::string& target) {
+Dataset replay(Job& job, Backend& backend, const std::string& form, const std::string& target) {
   const auto begin = std::chrono::steady_clock::now();
   Dataset dataset = job.study->run(backend);
+  if (!form.empty()) dataset.set_attribute(kEqualBytes, form);
   job.progress->clear();
   name_functions(dataset);
   const auto write_begin = std::chrono::steady_clock::now();
@@ -231,6 +257,11 @@ std::string steps_note(const Dataset& results) {
                      count, steps);
 }
 
+/// X of --stream-error.
+double wanted_error(const Values& values) {
+  return parse_real(text(values, "stream-error"), "--stream-error", 1e-9, 1e9);
+}
+
 void print_idle_settings(const std::string& lines) {
   fmt::print("\nwithout effect\n");
   std::istringstream left(lines);
@@ -257,6 +288,9 @@ void print_results(const Values& values, const std::vector<FragilityGroup>& frag
     const std::string expected = expected_loss_table(*tables[t].dataset,
                                                      jobs[t].reader->token_text());
     if (fragility.empty() && !expected.empty()) fmt::print("\n{}", expected);
+    if (has(values, "equal-bytes")) fmt::print("\n{}", equal_bytes_table(*tables[t].dataset));
+    if (has(values, "stream-error"))
+      fmt::print("\n{}", least_bytes_table(*tables[t].dataset, wanted_error(values)));
     if (const std::string idle = attribute(*tables[t].dataset, kIdleSettings); !idle.empty())
       print_idle_settings(idle);
     note(targets[t] + " written");
@@ -266,15 +300,18 @@ void print_results(const Values& values, const std::vector<FragilityGroup>& frag
 int run(const Values& values) {
   const auto traces = values["trace"].as<std::vector<std::string>>();
   const Request request = read_request(values);
+  if (has(values, "stream-error")) wanted_error(values);  // refused before any work
+  byte_form(values);
   const std::unique_ptr<Backend> backend = chosen_backend(values);
   const std::vector<std::string> targets = targets_of(values, traces);
   check_targets(values, targets, traces);
   FunctionScores scores;
   std::vector<Job> jobs;
-  for (const std::string& trace : traces) jobs.push_back(prepare(values, request, trace, scores));
+  for (const std::string& trace : traces)
+    jobs.push_back(prepare(values, request, trace, *backend, scores));
   std::vector<Dataset> datasets;
   for (size_t t = 0; t < traces.size(); ++t) {
-    datasets.push_back(replay(jobs[t], *backend, targets[t]));
+    datasets.push_back(replay(jobs[t], *backend, byte_form(values), targets[t]));
   }
   std::vector<TableSource> tables;
   for (size_t t = 0; t < traces.size(); ++t) {

@@ -2,7 +2,8 @@
 #include "analysis/memory_model.hpp"
 #include "run/measures/cell_sums.hpp"
 #include "run/measures/conditions.hpp"
-#include "sim/stages/merge/votes.hpp"
+#include "run/measures/held_bytes.hpp"
+#include "sim/policy/prepared_record.hpp"
 
 namespace kvsim::measures::memory {
 namespace {
@@ -13,6 +14,13 @@ const Condition kRoofline{"`--bandwidth` and `--peak`", [](const RunShape& run) 
 
 constexpr const char* kCell = "policy budget";
 DeclareMeasure measure({.name = "memory", .place = 400});
+const MeasureVariable given = measure.variable(
+    {.name = "budget_entries",
+     .dims = kCell,
+     .units = "count",
+     .long_name = "entries that the policy was given",
+     .definition = "B, per owner: of the typed budget, or what --equal-bytes chose",
+     .when = &kAlways});
 const MeasureVariable entries_kv = measure.variable(
     {.name = "entries_kv",
      .dims = kCell,
@@ -139,58 +147,26 @@ const MeasureVariable decode_speedup = measure.variable(
      .needs = {&kRoofline},
      .when = &kAlways});
 
-/// What quantisation does to each owner's slots; empty when nothing is quantised.
-std::vector<QuantizedHead> quantized_heads(const LayerWork& work, const KeptSets& sets,
-                                           const Settings& settings) {
-  const Quantize& rounding = quantizer(settings);
-  std::vector<QuantizedHead> heads;
-  if (!rounding.changes_entries()) return heads;
-  for (const auto& owner : sets.owners) {
-    const QuantizedCount count = rounding.count(settings, static_cast<int64_t>(owner.size()),
-                                                work.trace().k.dim(2), work.value_dim());
-    heads.push_back({.numbers = count.numbers,
-                     .groups = count.groups,
-                     .bits = static_cast<int>(settings.count(keys::quant_bits)),
-                     .outliers = count.outliers,
-                     .levels = count.levels});
-  }
-  return heads;
-}
-
-/// Bytes of a slot's votes, biases and estimates: four for each number.
-double side_bytes(const LayerWork& work, const KeptSets& sets, const Settings& settings) {
-  constexpr double kNumberBytes = 4;
-  const int heads = sets.per_query_head ? 1 : work.group_size();
-  double per_slot = votes_of(settings).side_bytes(heads);
-  switch (chosen<Merge>(settings).estimates()) {
-    case EstimateLines::none: break;
-    case EstimateLines::mean_query: per_slot += kNumberBytes; break;
-    case EstimateLines::every_head: per_slot += kNumberBytes * heads; break;
-  }
-  return per_slot;
-}
-
 class Memory : public Measure {
  public:
   using Measure::Measure;
 
   void finish(const MeasuredLayer& layer, MeasureResults& /*results*/) override {
     const LayerWork& work = layer.work;
-    const CacheShape shape{work.kv_heads(),  work.group_size(), work.trace().k.dim(2),
-                           work.value_dim(), work.entries(),    run().options.element_bytes};
     layer.for_each_cell([&](ReplayCell cell, size_t o) {
       const ReplayOutcome& outcome = layer.replay.outcome(o);
       const Settings& settings = run().options.records[static_cast<size_t>(cell.record)].settings;
       const KeptSets& first = outcome.first_kept ? *outcome.first_kept : *outcome.kept;
-      sums_[cell].add_layer(shape, first, quantized_heads(work, first, settings),
-                            side_bytes(work, first, settings),
-                            {.later = work.info().total_len - work.info().prompt_len, .most_slots = outcome.most_slots});
+      const int64_t later = work.info().total_len - work.info().prompt_len;
+      add_to_memory(work, first, settings, run().options.element_bytes,
+                    {.later = later, .most_slots = outcome.most_slots}, sums_[cell]);
     });
   }
   void finish_run(MeasureResults& results) override {
     sums_.for_each([&](ReplayCell cell, const MemoryModel& model) {
       const std::initializer_list<int64_t> at = {cell.record, cell.budget};
       const MemoryUse use = model.use();
+      results.set(given, at, static_cast<double>(given_entries(cell)));
       results.set(entries_kv, at, use.entries_kv);
       results.set(entries_query, at, use.entries_query);
       results.set(realised_ratio, at, use.realised_ratio);
@@ -212,6 +188,12 @@ class Memory : public Measure {
   void exchange(Archive& archive) override { sums_.exchange(archive); }
 
  private:
+  int64_t given_entries(ReplayCell cell) const {
+    const Record& record = run().options.records[static_cast<size_t>(cell.record)];
+    const auto& asked = record.own_budgets.empty() ? run().options.budgets : record.own_budgets;
+    return budget_entries(record.settings, asked[static_cast<size_t>(cell.budget)],
+                          run().info.prompt_len);
+  }
   void write_roofline(const MemoryUse& use, std::initializer_list<int64_t> at,
                       MeasureResults& results) const {
     const double bandwidth = *run().options.bandwidth, peak = *run().options.peak;

@@ -156,8 +156,8 @@ AllocationRequest PolicyRun::Impl::allocation(const PreparedRecord& record, size
   request.settings = &record.settings;
   request.files = &files;
   request.budget = record.budgets[b].entries;
-  request.ratio = budgets[b].amount;
-  request.budget_is_count = !budgets[b].is_ratio;
+  request.ratio = record.asked[b].amount;
+  request.budget_is_count = !record.asked[b].is_ratio;
   request.entries = info.prompt_len;
   request.window = record.budgets[b].window;
   request.owners = record.owners;

@@ -15,13 +15,6 @@
 namespace kvsim {
 namespace {
 
-/// B: exact, or as kvpress computes it in IEEE doubles (policies.md 3).
-int64_t budget_entries(const Settings& settings, const Budget& budget, int64_t n) {
-  if (!budget.is_ratio || !rounds_like_kvpress(settings)) return budget.entries(n);
-  const double r = budget.amount.one_minus().value();
-  return std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(n) * (1.0 - r)));
-}
-
 std::vector<int> skipped_layers(const Settings& settings, int model_layers) {
   std::vector<int> skipped;
   for (const std::string& text : settings.list(keys::skip_layers)) {
@@ -32,6 +25,12 @@ std::vector<int> skipped_layers(const Settings& settings, int model_layers) {
 }
 
 }  // namespace
+
+int64_t budget_entries(const Settings& settings, const Budget& budget, int64_t n) {
+  if (!budget.is_ratio || !rounds_like_kvpress(settings)) return budget.entries(n);
+  const double r = budget.amount.one_minus().value();
+  return std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(n) * (1.0 - r)));
+}
 
 std::optional<Record> unconstrained(const Record& record) {
   if (!chosen<Constrain>(record.settings).compares_with_unconstrained(record.settings))
@@ -68,7 +67,8 @@ PreparedRecord Preparation::prepare(const Record& record) {
     return smooth.drift() == Drift::none ? 0 : std::max<int64_t>(b.entries - b.window, 0);
   };
   std::map<int64_t, std::vector<int64_t>> slots_of_window;  // K of the variants, per m
-  for (const Budget& budget : budgets_) {
+  p.asked = record.own_budgets.empty() ? budgets_ : record.own_budgets;
+  for (const Budget& budget : p.asked) {
     const PreparedBudget& b = p.budgets.emplace_back(prepare(p, budget));
     auto& slots = slots_of_window[b.window];
     if (!b.keeps_all && std::ranges::find(slots, free_slots(b)) == slots.end())

@@ -39,13 +39,17 @@ struct PreparedRecord {
   std::vector<Range> ranges;  ///< segments that share the budget
   int64_t owners = 0;
   std::vector<PreparedBudget> budgets;
-  int unconstrained = -1;  ///< index of the record it is compared with
+  std::vector<Budget> asked;  ///< its own, or those of the run
+  int unconstrained = -1;     ///< index of the record it is compared with
   template <class Stage>
   const Stage& stage() const {
     return chosen<Stage>(settings);
   }
   bool skips(int layer) const;
 };
+
+/// B: exact, or as kvpress computes it in IEEE doubles (policies.md 3).
+int64_t budget_entries(const Settings& settings, const Budget& budget, int64_t n);
 
 /// A record without its constraint, where the constraint compares with what that would keep.
 std::optional<Record> unconstrained(const Record& record);

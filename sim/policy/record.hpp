@@ -8,19 +8,6 @@
 
 namespace kvsim {
 
-/// A policy record: PRESET[:VARIANT][,key=value]... with every key assigned (policies.md 2).
-struct Record {
-  std::string preset;
-  std::string variant;  ///< empty for a bare preset
-  Settings settings;
-
-  /// Parses and checks a typed record; a mistake is a usage error naming the nearest valid words.
-  static Record parse(std::string_view text);
-
-  /// Preset, variant, and the keys whose values differ from the preset's, in canonical order.
-  std::string canonical() const;
-};
-
 /// A budget as typed: `0.2` and `20%` are ratios in (0, 1], an integer is a count >= 1.
 struct Budget {
   std::string label;  ///< as typed
@@ -30,6 +17,21 @@ struct Budget {
   static Budget parse(std::string_view text);
   int64_t entries(int64_t n) const;  ///< B with rounding=exact; B > n is cut to n
   double ratio(int64_t n) const;     ///< the typed ratio, or min(c, n)/n
+};
+
+/// A policy record: PRESET[:VARIANT][,key=value]... with every key assigned (policies.md 2).
+struct Record {
+  std::string preset;
+  std::string variant;  ///< empty for a bare preset
+  Settings settings;
+  /// What it has in the place of the run's budgets, one for each; empty: these (--equal-bytes).
+  std::vector<Budget> own_budgets = {};
+
+  /// Parses and checks a typed record; a mistake is a usage error naming the nearest valid words.
+  static Record parse(std::string_view text);
+
+  /// Preset, variant, and the keys whose values differ from the preset's, in canonical order.
+  std::string canonical() const;
 };
 
 }  // namespace kvsim

@@ -78,10 +78,12 @@ PeriodicPolicies::PeriodicPolicies(const PolicyRun& first, const TraceInfo& info
     Planned& planned = planned_.emplace_back();
     planned.record = r;
     planned.epochs = epochs_of(records[r].settings, info);
+    Record of_run = records[r];
+    of_run.own_budgets.clear();  // `later` has them
     for (Epoch& epoch : planned.epochs)
       if (epoch.seen.prompt_len > info.prompt_len)
-        epoch.policies = std::make_unique<PolicyRun>(std::vector<Record>{records[r]}, later,
-                                                     epoch.seen, layers, seed, files);
+        epoch.policies = std::make_unique<PolicyRun>(std::vector<Record>{of_run}, later, epoch.seen,
+                                                     layers, seed, files);
   }
 }
 
@@ -207,8 +209,8 @@ void PeriodicReplay::note(const ReplayOutcome& seen, ReplayOutcome& outcome,
   if (!epoch.policies) outcome.first_kept = seen.kept;
   outcome.most_slots.resize(seen.kept->owners.size(), 0);
   for (size_t o = 0; o < outcome.most_slots.size(); ++o)
-    outcome.most_slots[o] = std::max(outcome.most_slots[o], std::ssize(seen.kept->owners[o]) +
-                                                                epoch.replayed.steps());
+    outcome.most_slots[o] = std::max(outcome.most_slots[o],
+                                     std::ssize(seen.kept->owners[o]) + epoch.replayed.steps());
   auto kept = std::make_shared<KeptSets>(*seen.kept);
   cut(kept->owners, work_.entries());
   cut(kept->merged, work_.entries());

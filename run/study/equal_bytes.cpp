@@ -1,0 +1,145 @@
+#include "run/study/equal_bytes.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "run/measures/held_bytes.hpp"
+#include "run/study/study_plan.hpp"
+#include "run/trace/trace_files.hpp"
+#include "sim/policy/policy_run.hpp"
+#include "sim/policy/trace_check.hpp"
+
+namespace kvsim {
+namespace {
+
+using Form = double MemoryUse::*;
+
+constexpr int64_t kTried = 24;  // budgets of a pass, which leaves a 23rd of the gap
+
+const std::vector<std::pair<std::string, Form>>& forms() {
+  static const std::vector<std::pair<std::string, Form>> all = {
+      {"flattened", &MemoryUse::bytes_flattened},
+      {"padded", &MemoryUse::bytes_padded},
+      {"paged", &MemoryUse::bytes_paged},
+      {"in-place", &MemoryUse::bytes_in_place}};
+  return all;
+}
+
+Budget count_of(int64_t entries) {
+  return {.label = std::to_string(entries), .is_ratio = false, .amount = Decimal(entries)};
+}
+
+/// What each record holds with each of its own budgets.
+class Holding {
+ public:
+  Holding(const TraceReader& trace, const StudyOptions& options, Backend& backend)
+      : trace_(trace), options_(options), backend_(backend), files_(trace) {
+    files_.read_probes(observing_probes(options.records, trace.info()));
+  }
+
+  /// [record][budget]
+  std::vector<std::vector<MemoryUse>> of(const std::vector<Record>& records) {
+    const std::vector<Budget>& own = records.front().own_budgets;
+    PolicyRun policies(records, own, trace_.info(), options_.layers, options_.seed, files_);
+    for (const int layer : options_.layers) {
+      if (!policies.needs_survey()) break;
+      const LayerTrace read = files_.layer(layer);
+      LayerWork work(read, backend_);
+      policies.survey(work);
+    }
+    policies.finish_survey();
+    std::vector<std::vector<MemoryModel>> models(records.size());
+    for (auto& of_record : models) of_record.resize(own.size());
+    for (const int layer : options_.layers) {
+      const LayerTrace read = files_.layer(layer);
+      LayerWork work(read, backend_);
+      const LayerKept kept = policies.select(work);
+      for (size_t r = 0; r < records.size(); ++r)
+        for (size_t b = 0; b < own.size(); ++b)
+          add_to_memory(work, *kept[r][b], records[r].settings, options_.element_bytes, {},
+                        models[r][b]);
+    }
+    std::vector<std::vector<MemoryUse>> used(records.size());
+    for (size_t r = 0; r < records.size(); ++r)
+      for (const MemoryModel& model : models[r]) used[r].push_back(model.use());
+    return used;
+  }
+
+ private:
+  const TraceReader& trace_;
+  const StudyOptions& options_;
+  Backend& backend_;
+  TraceFiles files_;
+};
+
+/// Budgets in entries between the ends of gaps, these included.
+std::vector<Budget> between(const std::vector<Range>& gaps) {
+  std::set<int64_t> all;
+  for (const Range& gap : gaps)
+    for (int64_t k = 0; k < kTried; ++k)
+      all.insert(std::max<int64_t>(1, gap.begin + gap.size() * k / (kTried - 1)));
+  std::vector<Budget> budgets;
+  for (const int64_t entries : all) budgets.push_back(count_of(entries));
+  return budgets;
+}
+
+}  // namespace
+
+const std::vector<std::string>& byte_forms() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const auto& [name, of] : forms()) all.push_back(name);
+    return all;
+  }();
+  return names;
+}
+
+std::vector<std::string> make_bytes_equal(const TraceReader& trace, const std::string& form,
+                                          Backend& backend, StudyOptions& options) {
+  const Form of = std::ranges::find(forms(), form, &std::pair<std::string, Form>::first)->second;
+  const int64_t n = trace.info().prompt_len;
+  take_doubles_out(options, n);
+  StudyOptions planned = options;
+  planned.layers = plan_study(trace, options).options.layers;
+  Holding holding(trace, planned, backend);
+  std::vector<Record> tried = options.records;
+  // The largest budget known to fit, and the least known not to, for each record and target.
+  std::vector<std::vector<Range>> gaps(tried.size(),
+                                       std::vector<Range>(options.budgets.size(), {0, n}));
+  for (int64_t step = n; step > 1; step = (step + kTried - 2) / (kTried - 1)) {
+    std::vector<std::vector<int64_t>> counts;
+    size_t most = 0;
+    for (size_t r = 0; r < tried.size(); ++r) {
+      tried[r].own_budgets = between(gaps[r]);
+      most = std::max(most, tried[r].own_budgets.size());
+    }
+    for (Record& record : tried) record.own_budgets.resize(most, record.own_budgets.back());
+    const auto used = holding.of(tried);
+    for (size_t r = 0; r < tried.size(); ++r)
+      for (size_t t = 0; t < gaps[r].size(); ++t)
+        for (size_t b = 0; b < most; ++b) {
+          const int64_t entries = tried[r].own_budgets[b].entries(n);
+          const double target = options.budgets[t].ratio(n) * used[r][b].bytes_full;
+          if (used[r][b].*of <= target)
+            gaps[r][t].begin = std::max(gaps[r][t].begin, entries);
+          else if (entries > gaps[r][t].begin)
+            gaps[r][t].end = std::min(gaps[r][t].end, entries);
+        }
+  }
+  std::vector<std::string> too_large;
+  for (size_t r = 0; r < tried.size(); ++r) {
+    options.records[r].own_budgets.clear();
+    for (size_t t = 0; t < gaps[r].size(); ++t) {
+      const int64_t most = gaps[r][t].begin;
+      options.records[r].own_budgets.push_back(count_of(std::max<int64_t>(1, most)));
+      if (most == 0)
+        too_large.push_back(fmt::format("{} holds more than {} of the full cache's bytes",
+                                        options.records[r].canonical(), options.budgets[t].label));
+    }
+  }
+  return too_large;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,21 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "io/trace_reader.hpp"
+#include "run/study/study_options.hpp"
+#include "sim/backend/backend.hpp"
+
+namespace kvsim {
+
+/// The forms in which bytes may be made equal: `flattened`, `padded`, `paged`, `in-place`
+/// (metrics.md 9).
+const std::vector<std::string>& byte_forms();
+
+/// Gives every record budgets of its own: at each budget of `options`, a share of the prompt's full
+/// cache, the most entries with which it holds no more bytes than that. The trace is scored a few
+/// times. Returns the records that hold more with a single entry, and where.
+std::vector<std::string> make_bytes_equal(const TraceReader& trace, const std::string& form,
+                                          Backend& backend, StudyOptions& options);
+
+}  // namespace kvsim
