@@ -25,6 +25,15 @@ namespace {
   "prior=mean-share,prior_share=0.25,weight=projected-l2,allocate=joint,"
 #define EXPECTED "queries=all,indicator=expected-attention,weight=value-l2,sinks=4,"
 #define COMPACTOR "queries=all,indicator=compactor,sinks=8,recent=4,"
+#define RECENT REHEARSAL "recent=0.05,first_layer_recent=0.3,joint_depth=1.5,"
+#define TWICE                                                                                   \
+  "queries=spread,indicator=rehearsal,rehearsal_norm=projected,aggregate=power-mean,power=1.5," \
+  "join=power-mean,group=root-mean-square,prior=mean-share,prior_share=0.06,allocate=joint,"    \
+  "joint_stream=1,recent=0.05,first_layer_recent=0.3,"
+// Shapes that engines hold: one count per layer, one set per layer, whole pages.
+#define COUNT "allocate=composite,composite_first=own,"
+#define SET COUNT "union=root-mean-square,"
+#define PAGES SET "block=16,block_score=max,sinks=4,"
 #define REREAD "queries=probe,indicator=reread,aggregate=max,group=max,sinks=4,"
 #define COMPOSE "queries=probe,aggregate=max,normalize=add-head-mean,"
 #define FUTURE "queries=future,"
@@ -121,8 +130,7 @@ const std::vector<Preset> kPresets = {
      "change of the output by all heads that share the entry", "kvsim"},
     {"rehearsal", "", REHEARSAL "recent=4,joint_depth=1",
      "what the prompt would look at if it were read once more behind itself", "kvsim"},
-    {"rehearsal", "recent", REHEARSAL "recent=0.05,first_layer_recent=0.3,joint_depth=1.5",
-     "more of the newest entries, most in the first layer", "kvsim"},
+    {"rehearsal", "recent", RECENT, "more of the newest entries, most in the first layer", "kvsim"},
     {"expected-attention", "", EXPECTED, "attention that normally distributed later queries pay",
      "Expected Attention"},
     {"expected-attention", "kvpress", EXPECTED "rounding=kvpress",
@@ -149,15 +157,31 @@ const std::vector<Preset> kPresets = {
     {"cur", "", KEYS_ONLY "indicator=cur,sinks=4", "key and value norms within a block", "CurDKV"},
     {"cur", "kvpress", KEYS_ONLY "indicator=cur,sinks=4,rounding=kvpress",
      "key and value norms within a block", "kvpress CURPress"},
-    {"rehearsal", "reread",
-     "queries=spread,indicator=rehearsal,rehearsal_norm=projected,aggregate=power-mean,power=1.5,"
-     "join=power-mean,group=root-mean-square,prior=mean-share,prior_share=0.06,allocate=joint,"
-     "joint_stream=1,recent=0.05,first_layer_recent=0.3",
+    {"rehearsal", "recent-uniform", RECENT "allocate=uniform", "the same budget for each head",
+     "kvsim"},
+    {"rehearsal", "recent-count", RECENT COUNT, "as many entries in all heads of a layer", "kvsim"},
+    {"rehearsal", "recent-set", RECENT SET, "one set for all heads of a layer", "kvsim"},
+    {"rehearsal", "recent-pages", RECENT PAGES, "one set of whole pages for all heads of a layer",
+     "kvsim"},
+    {"rehearsal", "reread", TWICE,
      "moved queries of the prompt and of a real second reading, by what entries add to the stream",
      "kvsim"},
+    {"rehearsal", "reread-uniform",
+     TWICE "queries=all,join=max,group=mean,recent=0.02,allocate=uniform",
+     "both readings, the same budget for each head", "kvsim"},
+    {"rehearsal", "reread-count", TWICE COUNT "joint_stream=0.5",
+     "both readings, as many entries in all heads of a layer", "kvsim"},
+    {"rehearsal", "reread-set", TWICE SET "joint_stream=0.5",
+     "both readings, one set for all heads of a layer", "kvsim"},
+    {"rehearsal", "reread-pages", TWICE PAGES "joint_stream=0.75",
+     "both readings, one set of whole pages for all heads of a layer", "kvsim"},
     {"kvzip", "", REREAD "allocate=joint", "what a second reading of the prompt looks at", "KVzip"},
     {"kvzip", "uniform", REREAD "", "what a second reading looks at, the same budget for each head",
      "KVzip repository"},
+    {"kvzip", "set", REREAD "union=mean", "one set for all heads of a layer, as many in all layers",
+     "KVzip; shape: kvsim"},
+    {"kvzip", "pages", REREAD "union=mean,block=16", "the same in whole pages",
+     "KVzip; shape: OpenVINO"},
     {"kvzip", "kvpress", REREAD "allocate=joint,ada_total=product,rounding=kvpress",
      "what a second reading of the prompt looks at", "kvpress KVzipPress"},
     {"kvzip-plus", "", REREAD "reread_norm=residual,allocate=joint",
@@ -170,6 +194,8 @@ const std::vector<Preset> kPresets = {
      "each head its own entries by a second reading, as many in all heads of a layer", "KVCompose"},
     {"kvcompose", "unstructured", COMPOSE "allocate=joint",
      "the same scores, all heads of all layers compete", "KVCompose"},
+    {"kvcompose", "set", COMPOSE "allocate=composite,union=mean",
+     "one set for all heads of a layer", "KVCompose; shape: kvsim"},
     {"laq", "", SNAPKV "queries=probe,probe=draft,recent=32",
      "what the model's own draft attends to", "LAQ"},
     {"convex", "", PYRAMID_WINDOW "merge=convex", "the selection of keepkv, slots are plain means",
@@ -215,6 +241,11 @@ const std::vector<Preset> kPresets = {
 #undef CAKE
 #undef RESTKV
 #undef REHEARSAL
+#undef RECENT
+#undef TWICE
+#undef COUNT
+#undef SET
+#undef PAGES
 #undef REREAD
 #undef COMPOSE
 #undef FUTURE

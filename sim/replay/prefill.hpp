@@ -40,7 +40,7 @@ struct ReplayOutcome {
   std::shared_ptr<const KeptSets> first_kept;  ///< at the first compression; null: as `kept`
   /// Per owner, the most slots that it held at a later step; empty: kept ones and all later tokens.
   std::vector<int64_t> most_slots = {};
-  int64_t merge_count = 0;                     ///< slots of two or more entries
+  int64_t merge_count = 0;  ///< slots of two or more entries
   int64_t undefined_scales = 0;
   std::vector<double> scales;    ///< f of KeepKV Eq. 7
   std::vector<PairMerge> pairs;  ///< slots of exactly two entries, when asked for

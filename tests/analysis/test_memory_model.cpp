@@ -77,7 +77,7 @@ TEST_CASE("the roofline takes the slower of memory and arithmetic", "[analysis]"
   CHECK(roofline_time(100, 100, 50, 20) == 5);
 }
 
-TEST_CASE("bytes held: heads flattened, padded, in pages, in pages where they stand", "[analysis]") {
+TEST_CASE("bytes held: flattened, padded, in pages, in pages where they stand", "[analysis]") {
   // n 40: three pages of positions. Head 0 keeps 17 slots of positions 0..16, head 1 two of them.
   const CacheShape shape{2, 1, 4, 2, 40, 2};
   std::vector<uint32_t> many(17);
@@ -87,8 +87,8 @@ TEST_CASE("bytes held: heads flattened, padded, in pages, in pages where they st
   const MemoryUse use = model.use();
   CHECK(use.bytes_flattened == (17 + 2) * 12 + 2 * 4);
   CHECK(use.bytes_padded == 2 * 17 * 12);
-  CHECK(use.bytes_paged == (2 + 1) * (16 * 12 + 4));      // 17 slots need two pages
-  CHECK(use.bytes_in_place == 2 * (16 * 2 * 12 + 4));     // positions 0-15 and 16-31, both heads
+  CHECK(use.bytes_paged == (2 + 1) * (16 * 12 + 4));       // 17 slots need two pages
+  CHECK(use.bytes_in_place == 2 * (16 * 2 * 12 + 4));      // positions 0-15 and 16-31, both heads
   CHECK(use.bytes_peak == (17 + 2 + 2 * 7) * 12 + 2 * 4);  // seven later tokens in each head
 }
 

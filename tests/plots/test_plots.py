@@ -32,8 +32,9 @@ try:
 
     import fake_results
     from kvsim.plots import draw, load, measures, style
-    from kvsim.plots.figures import (best_settings, explain, fragility, retained_importance,
-                                     worst_case)
+    from kvsim.plots.figures import best_settings, explain, fragility, retained_importance
+    from kvsim.plots.figures import bytes as figures_bytes
+    from kvsim.plots.figures import worst_case
 except ModuleNotFoundError as error:
     print(f"tests/plots skipped: Python has no module {error.name} "
           "(plots/requirements.txt lists what the figures need)")
@@ -124,6 +125,32 @@ class EveryFigureTest(PlotTest):
         sums = [{path.name: hashlib.sha256(path.read_bytes()).hexdigest()
                  for path in folder.iterdir()} for folder in (self.out, self.folder / "again")]
         self.assertEqual(sums[0], sums[1])
+
+
+class BytesTest(PlotTest):
+    def test_the_error_is_drawn_against_every_form_of_the_cache(self):
+        def measured(data):
+            for at, form in enumerate(figures_bytes.FORMS):
+                shape = data["stream_error_rms"].shape
+                data[form] = (("policy", "budget"), (at + 1) * 2.0 ** 20 * np.ones(shape))
+            return data
+        code, out, err = self.draw(self.file(edit=measured), "-o", self.out, "--only", "bytes",
+                                   "--formats", "png")
+        self.assertEqual((code, err), (0, []))
+        self.assertEqual(out, [str(self.out / "bytes.png")])
+        results = load.open_results(self.folder / "results.nc")
+        (_, draw_page), = figures_bytes.pages(results, None)
+        figure = draw_page()
+        drawn = [ax for ax in figure.axes if ax.get_visible() and ax.lines]
+        self.assertEqual(len(drawn), len(figures_bytes.FORMS))
+        for at, ax in enumerate(drawn):
+            for line in ax.lines:   # one of the policies loses nothing: it has no marker
+                self.assertEqual(set(line.get_xdata()) - {at + 1.0}, set())
+
+    def test_results_without_bytes_have_no_such_figure(self):
+        code, out, err = self.draw(self.file(), "-o", self.out, "--only", "bytes")
+        self.assertEqual(out, [])
+        self.assertIn("bytes", err[0])
 
 
 class FiguresTest(PlotTest):

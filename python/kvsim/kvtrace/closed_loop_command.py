@@ -90,6 +90,10 @@ def chosen_pairs(args, results) -> tuple[list[int], list[int]]:
     if live and args.generate:
         raise CaptureError(f"--generate: only with kept sets that stay as they are, not with "
                            f"{', '.join(live)}; choose others with --policy", EXIT_USAGE)
+    if live and "equal_bytes" in results.file.attrs:
+        raise CaptureError(f"{results.path}: budgets are shares of bytes (--equal-bytes), which only "
+                           f"kept sets know, not {', '.join(live)}; choose others with --policy",
+                           EXIT_USAGE)
     if len(live) < len(policies):
         results.check_sets()
     return policies, budgets

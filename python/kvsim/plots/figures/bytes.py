@@ -1,0 +1,48 @@
+"""Stream error against the bytes that are held, in every form that a cache may have."""
+
+import functools
+
+import xarray
+from matplotlib.ticker import LogLocator
+
+from .. import load, measures, style
+
+TITLE = "stream error by bytes held, flattened, padded, in pages, and the peak while decoding"
+FORMS = {"bytes_flattened": "heads flattened", "bytes_padded": "heads padded to the largest",
+         "bytes_paged": "pages of 16 slots of a head",
+         "bytes_in_place": "pages of 16 positions, nothing moves",
+         "bytes_peak": "flattened, peak while decoding"}
+COLUMNS = 3
+MEBIBYTE = 2 ** 20
+LABEL = "stream error (root mean square over steps)"
+
+
+def pages(results, options):
+    if not results.has("stream_error_rms", *FORMS):
+        raise load.NotMeasured(f"{results.path}: no stream error, or no bytes held")
+    return style.pages("bytes", style.policy_pages(results, 8), functools.partial(draw, results))
+
+
+def draw(results, policies, note):
+    error = results.variable("stream_error_rms", "policy", "budget")
+    chosen = results.data.attrs.get("equal_bytes")
+    told = f"\nbudgets are shares of the full cache's bytes ({chosen})" if chosen else ""
+    rows, columns = style.panel_grid(len(FORMS), COLUMNS)
+    fig, axes = style.frame(
+        f"Stream error by bytes held{note}",
+        f"{results.subtitle}{measures.layers_note([results], ['stream_error'])}{told}\n"
+        "Each marker is a budget. Lower and further left is better.", rows, columns, 2.2,
+        style.policy_keys(results, policies), ("bytes held (MiB)", LABEL), sharex=True, sharey=True)
+    for ax, (variable, title) in zip(axes.flat, FORMS.items()):
+        held = results.variable(variable, "policy", "budget") / MEBIBYTE
+        for policy in policies:
+            points = xarray.Dataset({"held": held, "error": error.where(error > 0)})
+            own = points.sel(policy=policy).dropna("budget").sortby("held")
+            look = style.policy_style(results, policy)
+            ax.plot(own.held, own.error, **{**look, "marker": look["marker"] or "o"})
+        ax.set(xscale="log", yscale="log", title=title)
+        for axis in (ax.xaxis, ax.yaxis):
+            style.log_ticks(axis)
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    style.hide_unused(axes, len(FORMS))
+    return fig
