@@ -123,14 +123,18 @@ def capture_trace(
     options: CaptureOptions,
     target: Path,
     progress=no_progress,
+    tokens: tuple[list[int], TokenizedPrompt, int] | None = None,
 ) -> dict:
-    """Captures one trace into `target`; returns n, T, the layers and the size for a summary."""
+    """Captures one trace into `target`; returns n, T, the layers and the size for a summary.
+
+    `tokens`: what later_tokens() gave, when somebody has called it already.
+    """
     known = find_attention_layers(loaded.model)
     layers = sorted(known) if options.layers is None else options.layers
     for layer in layers:
         if layer not in known:
             raise CaptureError(f"layer {layer}: the model has layers 0..{max(known)}")
-    ids, prompt, written = later_tokens(loaded, conversation, options, progress)
+    ids, prompt, written = tokens or later_tokens(loaded, conversation, options, progress)
     positions = stored_queries(prompt.prompt_len, len(ids), options.window)
     checks = spread(positions, options.checks)
     before = ids[: prompt.prompt_len]

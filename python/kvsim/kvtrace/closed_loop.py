@@ -44,6 +44,16 @@ class Loss:
     agrees: np.ndarray
 
 
+@dataclass
+class Answer:
+    """What a model writes greedily with one cache. kl: from the full cache's over the tokens of the
+    full cache's answer, mean, nats. same: are both answers the same?"""
+
+    tokens: list[int]
+    kl: float
+    same: bool
+
+
 class ClosedLoop:
     """One model and one text: `ids` [N] tokens, of which the first `prompt_len` are the prompt.
 
@@ -195,8 +205,9 @@ class ClosedLoop:
                 rows.append(np.repeat(mask, heads // len(mask), axis=0))
             self.kept[layer] = torch.from_numpy(np.stack(rows)).to(self.device)
 
-    def _forward(self, tokens, caches: list[Cache], start: int):
-        """Logits [B, m, vocabulary] of tokens [1 or B, m] at positions start.., one cache a row."""
+    def _forward(self, tokens, caches: list[Cache], start: int, last: int = 0):
+        """Logits [B, m, vocabulary] of tokens [1 or B, m] at positions start.., one cache a row;
+        of the `last` tokens alone where it is not 0."""
         import torch
 
         self._choose(caches)
@@ -206,6 +217,7 @@ class ClosedLoop:
             input_ids=tokens.expand(len(caches), -1),
             position_ids=positions[None].expand(len(caches), -1),
             use_cache=False,
+            logits_to_keep=last,
         ).logits
 
     @property
@@ -261,6 +273,55 @@ class ClosedLoop:
         kl = expected(spread.expm1()).log1p().clamp(min=0)
         return kl, kl + mean, logits.argmax(-1) == self.full_top[rows]
 
+    def answers(self, sets: list[KeptSets], begin: int, ends: frozenset[int]) -> list["Answer"]:
+        """What each cache answers greedily where the tokens from `begin` on, at least one after the
+        prompt, are the full cache's greedy answer; as long as that at most, or to one of `ends`.
+
+        Tokens between prompt and answer run once; then the full cache's answer, token by token, and
+        where a cache would have written another one, its own answer.
+        """
+        import torch
+
+        forced, own = self.ids[None, self.prompt_len : begin], self.ids[None, begin:]
+        self.later, self.keeps_later = {}, True
+        try:
+            with torch.inference_mode():
+                logits = [self._forward(forced, sets, self.prompt_len, last=1)]
+                read = dict(self.later)
+                self.keeps_later = False
+                if own.shape[1] > 1:
+                    logits.append(self._forward(own[:, :-1], sets, begin))
+                logits = torch.cat(logits, dim=1).float()
+                rows = slice(begin - self.prompt_len - 1, len(self.ids) - self.prompt_len - 1)
+                kl = [self._compare_rows(one, rows)[0].mean().item() for one in logits]
+                same = (logits.argmax(-1) == own).all(-1).tolist()
+                differ = [i for i, one in enumerate(same) if not one]
+                written = own.repeat(len(sets), 1)
+                if differ:
+                    self.later = {layer: tuple(one[differ] for one in kept)
+                                  for layer, kept in read.items()}
+                    self.keeps_later = True
+                    free = self._write(logits[differ, 0].argmax(-1)[:, None],
+                                       [sets[i] for i in differ], begin, own.shape[1], ends)
+                    written[differ, : free.shape[1]] = free
+        finally:
+            self.later, self.keeps_later = {}, False
+        return [Answer(tokens, *rest) for tokens, *rest in zip(written.tolist(), kl, same)]
+
+    def _write(self, written, sets: list[KeptSets | None], start: int, count: int,
+               ends: frozenset[int] = frozenset()):
+        """Goes on greedily after the tokens [B, 1] at position `start`: [B, count], or fewer where
+        every row has one of `ends`."""
+        import torch
+
+        while written.shape[1] < count:
+            if ends and all(ends.intersection(row) for row in written.tolist()):
+                break
+            logits = self._forward(written[:, -1:], sets, start)
+            written = torch.cat([written, logits[:, -1].argmax(-1)[:, None]], dim=1)
+            start += 1
+        return written
+
     def generate(self, sets: list[KeptSets | None], count: int) -> np.ndarray:
         """Greedy tokens [B, count] after the prompt; the first comes from the prompt itself.
 
@@ -272,9 +333,7 @@ class ClosedLoop:
         written = torch.full((len(sets), 1), self.first_token, device=self.device)
         try:
             with torch.inference_mode():
-                for step in range(count - 1):
-                    logits = self._forward(written[:, -1:], sets, self.prompt_len + step)
-                    written = torch.cat([written, logits[:, -1].argmax(-1)[:, None]], dim=1)
+                written = self._write(written, sets, self.prompt_len, count)
         finally:
             self.later, self.keeps_later = {}, False
         return written.cpu().numpy()

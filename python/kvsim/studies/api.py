@@ -10,8 +10,9 @@ import pandas
 
 from ..errors import Error, UsageError, error_of
 from ..program import Bar
-from . import command, table
+from . import command, table, task_table
 from .folder import COLUMNS, Folder, merge
+from .tasks import answers
 
 
 @dataclass
@@ -22,17 +23,26 @@ class StudyResults:
     losses: pandas.DataFrame   #: a row per text, policy and budget
     page: Path
     failed: int = 0   #: texts that could not be run
+    answers: pandas.DataFrame | None = None   #: a row per instance of a task, policy and budget
 
     def leaderboard(self, reference: str | None = None) -> pandas.DataFrame:
         """By model, budget and policy: loss relative to `reference`, with 95 % intervals."""
         return table.leaderboard(self.losses, table.reference_of(self.losses, reference))
+
+    def accuracy(self) -> pandas.DataFrame:
+        """By model, task, question, budget and policy: share of right answers, with 95 % intervals."""
+        return task_table.accuracy(self.answers)
+
+    def agreement(self) -> pandas.DataFrame:
+        """Does the loss order policies as the tasks do? (docs/tasks.md)"""
+        return task_table.agreement(self.answers, self.losses)
 
     columns = COLUMNS   #: what the columns of `losses` are
 
 
 def study(
     model: Any,
-    texts: str | PathLike | Iterable[str | PathLike] = "builtin",
+    texts: str | PathLike | Iterable[str | PathLike] | None = "builtin",
     out: str | PathLike = "study",
     *,
     tokenizer: Any = None,
@@ -41,6 +51,8 @@ def study(
     seeds: Iterable[int] = (0,),
     prompt_tokens: int = 704,
     steps: int = 128,
+    tasks: str | Iterable[str] = (),
+    instances: int = 50,
     reference: str | None = None,
     title: str | None = None,
     probe: str | None = "repeat",
@@ -57,7 +69,7 @@ def study(
     Args:
         model: a name or folder as of `kvsim capture --model`, or a model that you hold, with its
             `tokenizer`.
-        texts: files, folders, kinds of `kvsim make-traces --list`, or "builtin".
+        texts: files, folders, kinds of `kvsim make-traces --list`, or "builtin"; None: tasks only.
         out: folder of the study; one that is there goes on.
         tokenizer: of a model that you hold.
         policies: records; those that matter without.
@@ -65,6 +77,8 @@ def study(
         seeds: of kinds of text.
         prompt_tokens: longest prompt.
         steps: later tokens, at most.
+        tasks: tasks to answer freely, such as "needle" or "builtin" (docs/tasks.md).
+        instances: of each task and question, those that the full cache answers right.
         reference: policy that losses are relative to.
         title: of the page.
         probe: further queries for policies that read the prompt twice; None: none.
@@ -74,6 +88,9 @@ def study(
         progress: show a bar; None: on a terminal and in notebooks.
     """
     args = command.parser().parse_args([])
+    args.tasks = [[tasks] if isinstance(tasks, str) else list(tasks)]
+    args.instances = instances
+    texts = "none" if texts is None else texts
     args.texts = [[str(texts)] if isinstance(texts, (str, PathLike)) else list(map(str, texts))]
     args.policy = [policies] if isinstance(policies, str) else list(policies or ()) or None
     if budgets is not None:
@@ -108,7 +125,8 @@ def opened(folder: str | PathLike, failed: int = 0) -> StudyResults:
     """A study that is on disk."""
     place = Folder(folder)
     place.settings()
-    return StudyResults(place.path, place.losses(), place.path / "index.html", failed)
+    return StudyResults(place.path, place.losses(), place.path / "index.html", failed,
+                        answers(place))
 
 
 def merge_studies(folders: Iterable[str | PathLike], out: str | PathLike) -> StudyResults:

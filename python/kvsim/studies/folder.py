@@ -4,6 +4,7 @@
     DIR/texts/NAME.json          of a text: category, digest, lengths, its later tokens
     DIR/texts/NAME.K.nc          part K: kept sets and measures of some policies (kvsim replay)
     DIR/texts/NAME.K.loop.nc     what the model loses with them (kvsim closed-loop)
+    DIR/tasks/NAME.jsonl         of a task, a line for each instance (tasks.py)
     DIR/traces/NAME.h5           as long as the text is worked on
 """
 
@@ -67,6 +68,7 @@ class Folder:
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
         self.texts = self.path / "texts"
+        self.tasks = self.path / "tasks"
         self.traces = self.path / "traces"
 
     def settle(self, settings: dict) -> None:
@@ -206,6 +208,12 @@ def merge(folders: Iterable[str | os.PathLike], out: str | os.PathLike) -> Folde
                     _link(part.loop, free.loop)
                     _link(part.results, free.results)
             write_whole(known, json.dumps(facts))
+        for sheet in sorted(one.tasks.glob("*.jsonl")):
+            target.tasks.mkdir(exist_ok=True)
+            joined_sheet = target.tasks / sheet.name
+            before = joined_sheet.read_text("utf-8") if joined_sheet.is_file() else ""
+            own = sheet.read_text("utf-8").rstrip("\n") + "\n"
+            write_whole(joined_sheet, before if own in before else before + own)
     return target
 
 

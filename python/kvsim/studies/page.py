@@ -8,8 +8,9 @@ from string import Template
 import pandas
 
 from ..plots import style
-from . import table
+from . import table, task_page, task_table
 from .folder import COLUMNS, Folder, write_whole
+from .tasks import answers, solved
 
 LINES = 8       # policies that a figure draws: more cannot be told apart
 WORST = 3       # steps of a policy and text
@@ -41,24 +42,34 @@ $body
 
 
 def write(folder: Folder, reference: str | None = None, title: str | None = None) -> dict:
-    """index.html, losses.csv and leaderboard.csv of what is finished; paths by name."""
-    losses = folder.losses()
-    paths = {name: folder.path / name for name in
-             ("index.html", "losses.csv", "leaderboard.csv")}
-    if losses.empty:
+    """index.html and the tables of what is finished; paths by name."""
+    losses, answered = folder.losses(), answers(folder)
+    tables, body = {}, []
+    if not losses.empty:
+        chosen = table.reference_of(losses, reference)
+        board = table.leaderboard(losses, chosen)
+        tables |= {"losses.csv": losses, "leaderboard.csv": board}
+        body += about_texts(folder, losses, board, chosen)
+    if not answered.empty:
+        right = task_table.accuracy(answered)
+        agreement = task_table.agreement(answered, losses)
+        tables |= {"answers.csv": answered, "accuracy.csv": right, "agreement.csv": agreement}
+        body += task_page.about_tasks(right, agreement, solved(folder))
+    if not tables:
         return {}
-    chosen = table.reference_of(losses, reference)
-    board = table.leaderboard(losses, chosen)
-    write_whole(paths["losses.csv"], table.safe_csv(losses))
-    write_whole(paths["leaderboard.csv"], table.safe_csv(board))
-    write_whole(paths["index.html"], page(folder, losses, board, chosen, title))
+    models = dict.fromkeys([*losses.model, *answered.model])
+    name = title or f"What {', '.join(models)} loses with a compressed KV cache"
+    paths = {name: folder.path / name for name in [*tables, "index.html"]}
+    for one, rows in tables.items():
+        write_whole(paths[one], table.safe_csv(rows))
+    write_whole(paths["index.html"],
+                PAGE.substitute(title=html.escape(name), body="\n".join(body)))
     return paths
 
 
-def page(folder: Folder, losses: pandas.DataFrame, board: pandas.DataFrame, reference: str,
-         title: str | None) -> str:
+def about_texts(folder: Folder, losses: pandas.DataFrame, board: pandas.DataFrame,
+                reference: str) -> list[str]:
     models = list(dict.fromkeys(losses.model))
-    name = title or f"What {', '.join(models)} loses with a compressed KV cache"
     body = [verdict(losses, board, reference)]
     for model in models:
         own, rows = losses[losses.model == model], board[board.model == model]
@@ -66,8 +77,7 @@ def page(folder: Folder, losses: pandas.DataFrame, board: pandas.DataFrame, refe
             body.append(f"<h2>{html.escape(model)}</h2>")
         body += [leaderboard(rows, reference), curves(rows, reference, len(set(own.text))),
                  by_bytes(rows, reference), "<h2>Every text</h2>", every_text(own, reference)]
-    body += [orders(losses, reference), worst_steps(folder), method(losses, reference)]
-    return PAGE.substitute(title=html.escape(name), body="\n".join(body))
+    return [*body, orders(losses, reference), worst_steps(folder), method(losses, reference)]
 
 
 def is_hindsight(policy: str) -> bool:

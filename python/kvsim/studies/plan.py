@@ -5,13 +5,16 @@ import time
 import numpy as np
 
 from .folder import Folder
-from .run import Settings, missing
+from .run import Settings, canonical_records, missing
 from .sources import Source
+from .tasks import Sheet
 
 ENTRY_BYTES = 2   # of a number in a trace
+QUESTION_TOKENS = 16   # of a task, about
 
 
-def plan_text(found: list[Source], loaded, settings: Settings, folder: Folder) -> str:
+def plan_text(found: list[Source], chosen: list[Sheet], loaded, settings: Settings,
+              folder: Folder) -> str:
     """How much of the study is left, and what it takes."""
     left = {one.name: len(missing(folder, one.name, settings.policies)) for one in found}
     runs = sum(left.values()) * len(settings.budgets)
@@ -23,13 +26,32 @@ def plan_text(found: list[Source], loaded, settings: Settings, folder: Folder) -
     trace = trace_bytes(loaded, settings)
     kept = runs * kept_bytes(loaded, settings)
     lines = [f"{len(found)} texts, {len(settings.policies)} policies, {len(settings.budgets)} "
-             f"budgets: {pairs} runs of the model, {runs} of them left",
-             f"about {minutes(seconds)} on {loaded.model.device} (a prompt {prompt:.2f} s, later "
-             f"tokens {later:.2f} s per policy and budget, measured now; replay comes on top)",
-             f"disk: {trace / 1e6:.0f} MB for a trace" + (
-                 f", {texts} of them kept" if settings.keep_traces else ", one at a time")
-             + f"; at most {kept / 1e6:.0f} MB of results"]
+             f"budgets: {pairs} runs of the model, {runs} of them left"]
+    if chosen:
+        records = canonical_records(settings.policies)
+        answers, tokens = answers_left(chosen, records, settings)
+        seconds += tokens * later / settings.steps
+        lines.append(f"{len(chosen)} tasks, {settings.instances} instances each: at least {answers} "
+                     "answers left")
+    lines += [f"about {minutes(seconds)} on {loaded.model.device} (a prompt {prompt:.2f} s, later "
+              f"tokens {later:.2f} s per policy and budget, measured now; replay comes on top)",
+              f"disk: {trace / 1e6:.0f} MB for a trace" + (
+                  f", {texts} of them kept" if settings.keep_traces else ", one at a time")
+              + f"; at most {kept / 1e6:.0f} MB of results"]
     return "\n".join(lines)
+
+
+def answers_left(chosen: list[Sheet], records: list[str], settings: Settings) -> tuple[int, int]:
+    """Free answers that are missing, and the tokens that the model reads and writes for them."""
+    answers = tokens = 0
+    for sheet in chosen:
+        known = [have for have in sheet.tried().values() if have is not None]
+        lacks = sum(sum(one not in have for one in records) for have in known) + \
+            max(0, settings.instances - len(known)) * len(records)
+        answers += lacks * len(settings.budgets)
+        # An answer is read as the full cache wrote it, then written; a question comes before it.
+        tokens += lacks * len(settings.budgets) * 2 * (sheet.task.tokens + QUESTION_TOKENS // 2)
+    return answers, tokens
 
 
 def minutes(seconds: float) -> str:

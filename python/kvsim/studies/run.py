@@ -1,5 +1,6 @@
 """Works a study off: capture, replay, closed loop, text by text; what is finished is not run again."""
 
+import functools
 import json
 import time
 from collections.abc import Callable
@@ -31,6 +32,8 @@ class Settings:
     probe: str = "repeat"
     threads: int = 0
     keep_traces: bool = False
+    instances: int = 50   # of each task
+    task_seed: int = 0
 
     def shared(self, model: str) -> dict:
         """Those that all texts of a study share."""
@@ -49,17 +52,15 @@ def missing(folder: Folder, name: str, policies: list[str]) -> list[str]:
     return [typed for typed, record in zip(policies, canonical) if record not in have]
 
 
-_canonical: dict[str, str] = {}
+@functools.cache
+def described(record: str) -> dict:
+    """What `kvsim policies RECORD --json` says of it; a record that is none is an error here."""
+    return json.loads(run(["policies", record, "--json"], False))["preset"]
 
 
 def canonical_records(policies: list[str]) -> list[str]:
-    """How results name these records; a record that is none is an error here, before any work."""
-    for one in policies:
-        if one not in _canonical:
-            # A function in a file is called in results as it is typed.
-            _canonical[one] = one if one.startswith("python:") else json.loads(
-                run(["policies", one, "--json"], False))["preset"]["canonical"]
-    return [_canonical[one] for one in policies]
+    """How results name these records. A function in a file is named as it is typed."""
+    return [one if one.startswith("python:") else described(one)["canonical"] for one in policies]
 
 
 def run_text(folder: Folder, source: Source, loaded, settings: Settings, tell: Tell) -> None:

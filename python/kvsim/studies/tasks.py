@@ -1,0 +1,238 @@
+"""Tasks of a study: the model answers freely with every policy's cache, and a rule judges.
+
+    DIR/tasks/NAME-QUESTION.jsonl   a line for each instance tried; one that the full cache answers
+                                    right has what each policy and budget made of it
+
+An instance is tried with the full cache first. Only where that answer is right do policies run.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas
+
+from ..kvtrace.errors import EXIT_USAGE, CaptureError
+from ..program import options, run
+from ..tasks import QUESTIONS, TASKS, Task, instance
+from .folder import Folder
+
+#: Of a task no more instances are tried than so many times those wanted.
+TRIES = 4
+CACHES_AT_ONCE = 64
+#: Column of tasks.csv -> what it is.
+COLUMNS = {
+    "model": "model", "task": "task", "question": "known when the cache is compressed, or unknown",
+    "number": "number of the instance", "prompt_tokens": "n, tokens of the prompt",
+    "policy": "record", "budget": "budget, as it was typed",
+    "right": "1 where the answer is right; the full cache's is for every row",
+    "same": "1 where the answer is the full cache's word for word",
+    "kl": "KL divergence from the full cache over the tokens of its answer, mean, nats",
+}
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A task, asked with the question known or unknown, and its file."""
+
+    task: Task
+    question: str
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.task.name}-{self.question}"
+
+    def lines(self) -> list[dict]:
+        """What is known; a line that a stop cut in two counts for nothing."""
+        found = []
+        for line in self.path.read_text(encoding="utf-8").splitlines() if self.path.is_file() else ():
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue
+        return found
+
+    def add(self, line: dict) -> None:
+        self.path.parent.mkdir(exist_ok=True)
+        with self.path.open("a+b") as file:
+            if file.tell() > 0:
+                file.seek(-1, 2)
+                if file.read(1) != b"\n":   # after a stop in the middle of a line
+                    file.write(b"\n")
+            file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+
+    def tried(self) -> dict[int, set[str]]:
+        """By number of an instance that the full cache answers right, the records that have run;
+        of the others None."""
+        found: dict[int, set[str] | None] = {}
+        for line in self.lines():
+            known = found.setdefault(line["number"], set() if line["solved"] else None)
+            if known is not None:
+                known.update(one["policy"] for one in line["outcomes"])
+        return found
+
+
+def sheets(folder: Folder, names: list[str]) -> list[Sheet]:
+    """Of words such as needle, needle-known or builtin: every task and question once."""
+    every = {f"{task}-{question}": (task, question) for task in TASKS for question in QUESTIONS}
+    chosen: dict[str, None] = {}
+    for name in names:
+        own = [one for one, (task, _) in every.items() if name in (one, task, "builtin")]
+        if not own:
+            raise CaptureError(f"--tasks: found {name}, expected builtin, one of {', '.join(TASKS)}, "
+                               "or one of them with -known or -unknown behind it", EXIT_USAGE)
+        chosen.update(dict.fromkeys(own))
+    return [Sheet(TASKS[every[one][0]], every[one][1], folder.tasks / f"{one}.jsonl")
+            for one in chosen]
+
+
+def only_static(policies: list[str]) -> None:
+    """Answers are written with kept sets: a policy that changes entries or compresses later has
+    none that say it all."""
+    from ..kvtrace.kept_sets import has_static_sets
+    from .run import described
+
+    for one in policies:
+        stages = [] if one.startswith("python:") else described(one)["record"]
+        if not has_static_sets({stage["key"]: stage["value"] for stage in stages}):
+            raise CaptureError(f"--tasks: {one} changes the cache while the model answers; only "
+                               "policies that keep entries as they are, and compress once, can "
+                               "answer freely", EXIT_USAGE)
+
+
+def missing(sheet: Sheet, records: list[str], instances: int) -> Iterator[tuple[int, list[int]]]:
+    """Numbers of instances with the places of the records that they lack, until enough are solved.
+
+    What is added to the sheet while one goes on counts.
+    """
+    known, solved = sheet.tried(), 0
+    for number in range(TRIES * instances):
+        if solved == instances:
+            return
+        have = known.get(number, set())
+        lacks = [] if have is None else [i for i, one in enumerate(records) if one not in have]
+        if lacks:
+            yield number, lacks
+            known = sheet.tried()
+        solved += known.get(number) is not None
+
+
+def run_tasks(folder: Folder, chosen: list[Sheet], load, settings, tell) -> None:
+    """What is missing of all tasks. `tell(what, share, seconds left)`; `load()` gives the model."""
+    from .run import canonical_records
+
+    records = canonical_records(settings.policies)
+    begin = time.monotonic()
+    for i, sheet in enumerate(chosen):
+        solved = 0
+        for number, lacks in missing(sheet, records, settings.instances):
+            done = (i + min(1, solved / settings.instances)) / len(chosen)
+            spent = time.monotonic() - begin
+            tell(f"[{i + 1}/{len(chosen)}] {sheet.name}: {solved} of {settings.instances}", done,
+                 spent / done - spent if done > 0 else float("nan"))
+            line = run_instance(folder, sheet, load(), settings, number,
+                                [settings.policies[i] for i in lacks])
+            sheet.add(line)
+            solved += line["solved"]
+
+
+def run_instance(folder: Folder, sheet: Sheet, loaded, settings, number: int,
+                 policies: list[str]) -> dict:
+    """The line of an instance: the full cache's answer, and those of every policy and budget."""
+    from ..kvtrace.capture import CaptureOptions, capture_trace, later_tokens, no_progress
+    from ..kvtrace.markup import parse_text
+    from ..kvtrace.record import choose_attention
+
+    one = instance(sheet.task, settings.task_seed, number)
+    choose_attention(loaded.model)
+    asked = parse_text(one.prompt(sheet.question), f"{sheet.name} {number}")
+    how = CaptureOptions(steps=sheet.task.tokens, raw=one.raw, stored_type=settings.dtype,
+                         probes=[settings.probe] if settings.probe else [])
+    tokens = later_tokens(loaded, asked, how, no_progress)
+    ids, prompt, count = tokens
+    full = answer_text(loaded, ids[len(ids) - count :])
+    line = {"model": loaded.name, "number": number, "prompt_tokens": prompt.prompt_len,
+            "expected": one.expected, "full": full,
+            "solved": sheet.task.judge(full, one.expected), "outcomes": []}
+    if not line["solved"]:
+        return line
+    folder.traces.mkdir(exist_ok=True)
+    trace, results = (folder.traces / f"{sheet.name}.{end}" for end in ("h5", "nc"))
+    for left in (trace, results):
+        left.unlink(missing_ok=True)   # of an interrupted run
+    try:
+        capture_trace(loaded, asked, how, trace, tokens=tokens)
+        run(["replay", trace, "-o", results, "--save-keep", "-q", *options(
+            policy=policies, budget=",".join(settings.budgets),
+            threads=settings.threads or None)], False)
+        line["outcomes"] = outcomes(results, loaded, ids, prompt.prompt_len, count,
+                                    lambda text: sheet.task.judge(text, one.expected))
+    finally:
+        for left in (trace, results):
+            left.unlink(missing_ok=True)
+    return line
+
+
+def answer_text(loaded, ids: list[int]) -> str:
+    """Text of a free answer, which ends where the model ends it."""
+    from ..kvtrace.generate import end_tokens
+
+    ends = end_tokens(loaded)
+    stop = next((i for i, one in enumerate(ids) if int(one) in ends), len(ids))
+    return loaded.tokenizer.decode([int(one) for one in ids[:stop]])
+
+
+def outcomes(results: Path, loaded, ids: list[int], prompt_len: int, count: int, judge) -> list[dict]:
+    """What every pair of policy and budget of a results file answers instead of the last `count`
+    tokens, which are the full cache's answer. Equal caches run once."""
+    from ..kvtrace.closed_loop import ClosedLoop
+    from ..kvtrace.generate import end_tokens
+    from ..kvtrace.kept_sets import ResultsFile
+
+    with ResultsFile(results) as file:
+        cells = [(policy, budget, file.sets(p, b)) for p, policy in enumerate(file.policies)
+                 for b, budget in enumerate(file.budget_labels)]
+    sets = {one.digest(): one for _, _, one in cells}
+    found, ends = {}, frozenset(end_tokens(loaded))
+    with ClosedLoop(loaded.model, ids, prompt_len) as loop:
+        for part in batches(list(sets), CACHES_AT_ONCE):
+            answers = loop.answers([sets[one] for one in part], len(ids) - count, ends)
+            found.update(zip(part, answers))
+    told = []
+    for policy, budget, one in cells:
+        answer = found[one.digest()]
+        text = answer_text(loaded, answer.tokens)
+        told.append({"policy": policy, "budget": budget, "right": judge(text), "same": answer.same,
+                     "kl": answer.kl} | ({} if answer.same else {"text": text}))
+    return told
+
+
+def batches(items: list, size: int) -> Iterator[list]:
+    for begin in range(0, len(items), size):
+        yield items[begin : begin + size]
+
+
+def answers(folder: Folder) -> pandas.DataFrame:
+    """A row for every instance, policy and budget that has run (COLUMNS)."""
+    rows = [{"model": line["model"], "task": sheet.task.name, "question": sheet.question,
+             "number": line["number"], "prompt_tokens": line["prompt_tokens"], **{
+                 name: one[name] for name in ("policy", "budget", "right", "same", "kl")}}
+            for sheet in sheets(folder, ["builtin"])
+            for line in sheet.lines() for one in line["outcomes"]]
+    return pandas.DataFrame(rows, columns=list(COLUMNS)).drop_duplicates(
+        ["model", "task", "question", "number", "policy", "budget"], keep="last")
+
+
+def solved(folder: Folder) -> pandas.DataFrame:
+    """Of each task how many instances were tried, and how many the full cache answers right."""
+    rows = []
+    for sheet in sheets(folder, ["builtin"]):
+        tried = {(line["model"], line["number"]): line["solved"] for line in sheet.lines()}
+        for model in dict.fromkeys(one for one, _ in tried):
+            own = [right for (of, _), right in tried.items() if of == model]
+            rows.append({"model": model, "task": sheet.task.name, "question": sheet.question,
+                         "tried": len(own), "solved": sum(own)})
+    return pandas.DataFrame(rows, columns=["model", "task", "question", "tried", "solved"])
