@@ -79,3 +79,19 @@ ready_to_run() {
   ensure_venv plots "$KVSIM_ROOT/plots/requirements.txt"
   build release kvsim
 }
+
+# run_snakemake FILE [KEY=VALUE...] [-- OPTIONS]: a workflow of scripts/cluster with the array `config`
+# and what is given. Finished units are whole files, so that nothing needs a lock.
+run_snakemake() {
+  local file=$1
+  shift
+  while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    config+=("$1")
+    shift
+  done
+  [ $# -eq 0 ] || shift
+  [ $# -gt 0 ] || set -- --cores all
+  ensure_venv cluster "$KVSIM_ROOT/scripts/cluster/requirements.txt"
+  exec "$KVSIM_CACHE/cluster/bin/snakemake" --snakefile "$KVSIM_ROOT/scripts/cluster/$file" \
+    --nolock --rerun-incomplete --rerun-triggers input params --config "${config[@]}" "$@"
+}

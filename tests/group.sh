@@ -113,9 +113,10 @@ group_presses() {   # label: capture
 }
 group_study() {   # label: capture
   if [ -x "$torch_python" ] &&
-    "$torch_python" -c 'import torch, transformers, xarray, matplotlib, scipy' 2>/dev/null
+    "$torch_python" -c 'import torch, transformers, xarray, matplotlib, scipy, rouge_score' 2>/dev/null
   then
     "$torch_python" tests/python/test_study.py
+    "$torch_python" tests/python/test_tasks.py
   else
     skip "PyTorch with xarray and matplotlib" \
       "$torch_python -m pip install -r tests/python/requirements.txt"

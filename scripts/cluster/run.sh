@@ -12,15 +12,4 @@ if [ $# -lt 3 ]; then
   exit 2
 fi
 config=("sweep=$1" "out=$2" "shards=$3")
-shift 3
-while [ $# -gt 0 ] && [ "$1" != -- ]; do
-  config+=("$1")
-  shift
-done
-[ $# -eq 0 ] || shift
-[ $# -gt 0 ] || set -- --cores all
-
-ensure_venv cluster "$KVSIM_ROOT/scripts/cluster/requirements.txt"
-# Finished units are whole files, so that nothing needs a lock and everything can be begun again.
-exec "$KVSIM_CACHE/cluster/bin/snakemake" --snakefile "$KVSIM_ROOT/scripts/cluster/Snakefile" \
-  --nolock --rerun-incomplete --rerun-triggers input params --config "${config[@]}" "$@"
+run_snakemake Snakefile "${@:4}"

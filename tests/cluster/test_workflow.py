@@ -32,6 +32,15 @@ ema_alpha = [0.1, 0.2, 0.3, 0.5, 0.7, 0.9]
 aws_beta = [5, 20, 100, 500, 2000, 8000]
 """
 SHARDS = 4
+TORCH = Path(os.environ.get("KVSIM_TORCH", CACHE / "torch" / "bin" / "python"))
+MODEL = """
+import sys, torch, transformers
+sys.path.append("tests/capture")
+import tiny_models
+tokenizer = tiny_models.make_tokenizer()
+model = transformers.AutoModelForCausalLM.from_config(tiny_models.configs(len(tokenizer))["llama"])
+model.save_pretrained(sys.argv[1]), tokenizer.save_pretrained(sys.argv[1])
+"""
 FIGURES = "sensitivity,sensitivity_map,tornado"
 
 
@@ -103,6 +112,27 @@ class WorkflowTest(unittest.TestCase):
         self.assertEqual(figures, {f"{name}-restkv" for name in FIGURES.split(",")})
         table = (self.folder / "out" / "best.csv").read_text().splitlines()
         self.assertGreater(len(table), 4)
+
+    @unittest.skipUnless(TORCH.is_file(), f"no PyTorch at {TORCH} (data/requirements.txt)")
+    def test_a_study_in_shards_has_the_numbers_of_one(self):
+        subprocess.run([TORCH, "-c", MODEL, self.folder / "model"], check=True, cwd=ROOT,
+                       stderr=subprocess.DEVNULL)
+        (self.folder / "stories").mkdir()
+        for number in range(3):
+            told = " ".join(f"The keeper carried {number + k} oars up the steps." for k in range(12))
+            (self.folder / "stories" / f"story{number}.txt").write_text(told)
+        options = (f"--model {self.folder}/model --texts {self.folder}/stories --prompt-tokens 96 "
+                   "--steps 12 --policy snapkv,window=4 --policy streaming --budget 0.3 --probe none")
+        kvsim("study", *options.split(), "--threads", 1, "-o", self.folder / "whole")
+        done = subprocess.run(
+            [ROOT / "scripts" / "cluster" / "study.sh", options, self.folder / "out", "2",
+             "threads=1", f"kvsim={KVSIM}", "--", "--cores", "2"],
+            cwd=self.folder, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = [sorted((self.folder / name / "losses.csv").read_text().splitlines())
+                for name in ("whole", "out")]
+        self.assertEqual(rows[0], rows[1])
+        self.assertEqual(len(rows[0]), 1 + 3 * 2)
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ def load(family, tokenizer):
 class WithTexts(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
+        torch.set_num_threads(1)   # more wait for each other where cores are busy
         cls.tokenizer = tiny_models.make_tokenizer()
         cls.model = load("llama", cls.tokenizer)
 
@@ -140,6 +141,13 @@ class Runs(WithTexts):
                 self.assertEqual(found.failed, 0)
                 self.assertTrue(np.isfinite(found.losses.kl).all())
                 self.assertTrue((found.losses.kl > 0).all())
+
+    def test_policies_that_compress_while_the_model_answers(self):
+        found = self.study(texts=[self.texts / "story0.txt"], prompt_tokens=64, steps=80,
+                           policies=["h2o:official", "snapkv,window=4"], budgets=[0.2])
+        own = found.losses.set_index("policy")
+        self.assertEqual(set(own.later_tokens), {80})
+        self.assertTrue((own.kl > 0).all())
 
     def test_studies_are_joined(self):
         one = self.study("a", texts=[self.texts / "story0.txt"])

