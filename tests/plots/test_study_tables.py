@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 try:
     from kvsim.plots.study import agnostic, claims, instructions, pages, plan, reread, runs
-    from kvsim.plots.study import second_question
+    from kvsim.plots.study import second_question, shapes
 except ModuleNotFoundError as missing:
     sys.exit(f"{missing}; pip install -r plots/requirements.txt")
 
@@ -84,6 +84,47 @@ class SecondQuestionTest(unittest.TestCase):
         self.assertEqual(len(pairs), second_question.QUESTIONS)
         self.assertEqual(pairs[4], ("What is 5?", "It is 5."))
 
+
+class ShapesTest(unittest.TestCase):
+    """Two texts, on which every policy of a shape has losses of its own."""
+
+    LOSSES = {shapes.PUBLISHED: (0.4, 0.1), shapes.ONCE: (0.2, 0.1), shapes.TWICE: (0.1, 0.025),
+              shapes.HINDSIGHT: (0.04, 0.01)}
+
+    def docs(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        docs = Path(folder.name)
+        (docs / "losses").mkdir()
+        with (docs / "losses/shapes.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([shapes.HEADER] + [
+                ["a", seed, shape, record, budget, loss * (1 + (at == 1))]   # the second is worse
+                for shape, listed in shapes.SHAPES.items() for at, (record, what) in
+                enumerate(listed) for seed, loss in enumerate(self.LOSSES[what])
+                for budget in shapes.BUDGETS])
+        return docs
+
+    def test_losses_are_relative_to_the_published_score_that_loses_least(self):
+        for shape, listed in shapes.SHAPES.items():
+            header, rows = shapes.table(self.docs(), shape)
+            self.assertEqual(header, ["policy", "0.1", "0.2", "0.35", "0.5"])
+            self.assertEqual([row[0].split("`")[1] for row in rows], [one for one, _ in listed])
+            self.assertEqual(rows[0][1], "1 (0.20 nats)")   # of 0.4 and 0.1
+            self.assertTrue(rows[1][1].startswith("2.00 [2.00"), rows[1])
+            kinds = dict(zip([what for _, what in listed], rows))
+            self.assertTrue(kinds[shapes.ONCE][1].startswith("0.71 ["))   # 1/2 and 1
+            self.assertTrue(kinds[shapes.TWICE][1].startswith("0.25 [0.25"))
+
+    def test_what_a_shape_costs_is_told_of_the_same_kind_of_policy(self):
+        rows = shapes.cost(self.docs())[1]
+        self.assertEqual([row[1] for row in rows[:2]], [shapes.TWICE, shapes.HINDSIGHT])
+        self.assertTrue(all(row[2].startswith("1.00 [1.00") for row in rows), rows)
+
+    def test_presets_of_the_table_are_presets_of_the_program(self):
+        root = Path(__file__).resolve().parents[2]
+        known = (root / "docs/policies.md").read_text(encoding="utf-8")
+        for _, record in shapes.records():
+            self.assertIn(f"| `{record.split(',')[0]}` |", known)
 
 
 class InstructionsTest(unittest.TestCase):

@@ -42,13 +42,15 @@ def by_value(layer):
 
 
 # By norm, place, chance; window, whole prompt; heads that compete in a layer and in all; layers of
-# their own budgets; chunks; protected entries; the model's rotation; the prompt read again.
+# their own budgets; chunks; protected entries; the model's rotation; the prompt read again; shapes
+# that engines hold.
 RECORDS = [
     "random", "streaming", "streaming:kvpress", "lm-infinite", "knorm", "keydiff", "lagkv", "h2o",
     "tova", "snapkv,window=8", "snapkv:kvpress,window=8", "pyramidkv,window=8", "adakv,window=8",
     "cake,window=8", "criticalkv:kvpress,window=8", "vatp", "defensivekv,window=8",
     "layer-defensivekv,window=8", "expected-attention", "expected-attention:joint", "rehearsal",
     "rehearsal:recent", "rehearsal:reread", "kvzip", "kvzip:uniform", "kvzip-plus", "cur:kvpress",
+    "kvcompose", "rehearsal:reread-count", "kvzip:set", "rehearsal:recent-set,block=4",
     by_value, kvsim.Policy(by_value, allocate="joint", sinks=2),
 ]
 

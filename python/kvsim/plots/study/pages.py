@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 
 from . import (agnostic, claims, coverage, instructions, losses, plan, prediction, reread, runs,
-               second_question)
+               second_question, shapes)
 
 ROOT = Path(__file__).resolve().parents[4]
 FEW = (plan.FLOOR, "oracle-mean", plan.RECENT, "layer-defensivekv:code", "layer-defensivekv",
@@ -120,6 +120,9 @@ FROM_DOCS = {
            "worst text": reread.worst, "by text": reread.by_text}.items()},
     "second question, losses": lambda docs: table(*second_question.table(docs)),
     "second question, ratios": lambda docs: table(*second_question.intervals(docs)),
+    **{f"losses with {shape}": (lambda docs, shape=shape: table(*shapes.table(docs, shape)))
+       for shape in shapes.SHAPES},
+    "what a shape costs": lambda docs: table(*shapes.cost(docs)),
 }
 
 
