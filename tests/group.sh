@@ -91,6 +91,7 @@ group_press() {   # label: capture
 group_package() {   # label: python
   "$plots_python" tests/python/test_package.py
   "$plots_python" tests/python/test_functions.py
+  "$plots_python" tests/python/test_engines.py
 }
 group_search() {   # label: python
   "$plots_python" tests/python/test_search.py
@@ -99,6 +100,7 @@ group_models() {   # label: capture
   if [ -x "$torch_python" ] && "$torch_python" -c 'import torch, transformers, xarray' 2>/dev/null
   then
     "$torch_python" tests/python/test_model.py
+    "$torch_python" tests/python/test_engines.py
   else
     skip "PyTorch with xarray" "$torch_python -m pip install -r tests/python/requirements.txt"
   fi

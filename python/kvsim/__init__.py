@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .explanation import Explanation, explain
     from .figures import Figures, figure_names, plot
     from .kvpress import from_kvpress
+    from .kvtrace.engines import from_engine
     from .kvtrace.writer import TraceWriter
     from .live_press import press
     from .model import capture, closed_loop
@@ -35,6 +36,7 @@ _HOMES = {
     "explanation": ("Explanation", "explain"),
     "figures": ("Figures", "figure_names", "plot"),
     "kvpress": ("from_kvpress",),
+    "kvtrace.engines": ("from_engine",),
     "kvtrace.writer": ("TraceWriter",),
     "live_press": ("press",),
     "model": ("capture", "closed_loop"),
@@ -51,9 +53,9 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "CompactCache", "DataError", "Error", "Explanation", "Figures", "KvsimWarning", "Layer",
     "Policy", "Results", "Span", "Trace", "TraceWriter", "UsageError", "VerificationError",
-    "capture", "closed_loop", "explain", "figure_names", "from_kvpress", "open_results", "plot",
-    "policies", "press", "replay", "report", "sample", "search", "study", "sweep", "synth",
-    "verify",
+    "capture", "closed_loop", "explain", "figure_names", "from_engine", "from_kvpress",
+    "open_results", "plot", "policies", "press", "replay", "report", "sample", "search", "study",
+    "sweep", "synth", "verify",
 ]
 
 

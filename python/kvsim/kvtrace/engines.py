@@ -1,0 +1,120 @@
+"""Traces from the tensors that an inference engine wrote (docs/engines.md)."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from .errors import EXIT_USAGE, CaptureError
+from .writer import TraceWriter
+
+NPZ = re.compile(r"layer-(\d+)\.npz")
+RAW = re.compile(r"Qcur-(\d+)\.f32")
+
+
+def numbered(folder: Path, name: re.Pattern) -> list[int]:
+    found = (name.fullmatch(one.name) for one in folder.iterdir())
+    return sorted(int(match.group(1)) for match in found if match)
+
+
+def npz_layers(folder: Path, indices: list[int]) -> Iterator[tuple[int, dict]]:
+    """As data/vllm_hook.py writes them: tokens before heads."""
+    for index in indices:
+        with np.load(folder / f"layer-{index}.npz") as file:
+            layer = dict(file)
+        if missing := {"q", "k", "v", "wo"} - set(layer):
+            raise CaptureError(f"{folder}/layer-{index}.npz: no array {min(missing)}; "
+                               "expected q, k, v and wo")  # fmt: skip
+        yield index, layer
+
+
+def raw_layers(folder: Path, indices: list[int], heads: int, kv_heads: int,
+               wo: Mapping[int, Any]) -> Iterator[tuple[int, dict]]:  # fmt: skip
+    """As the callback for llama.cpp writes them: float32, ne = [d, heads, tokens]."""
+    for index in indices:
+        layer: dict[str, Any] = {"wo": np.asarray(wo[index], dtype=np.float32)}
+        size, odd = divmod(layer["wo"].shape[1], heads)
+        if odd:
+            raise CaptureError(f"wo of layer {index}: {layer['wo'].shape[1]} columns, expected a "
+                               f"multiple of {heads} heads", EXIT_USAGE)  # fmt: skip
+        for name, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+            path = folder / f"{name.upper()}cur-{index}.f32"
+            if not path.is_file():
+                raise CaptureError(f"{path}: no such file; the callback writes Qcur, Kcur and Vcur")
+            numbers = np.fromfile(path, dtype="<f4")
+            if numbers.size % (count * size):
+                raise CaptureError(f"{path}: {numbers.size} numbers, expected a multiple of "
+                                   f"{count} heads of {size}")  # fmt: skip
+            layer[name] = numbers.reshape(-1, count, size)
+        yield index, layer
+
+
+def from_engine(
+    folder: str | os.PathLike,
+    path: str | os.PathLike,
+    *,
+    model: str,
+    prompt_len: int,
+    tokens: Sequence[int] | None = None,
+    num_layers: int | None = None,
+    rope_theta: float | None = None,
+    rope_pairs: Literal["halves", "neighbours"] = "halves",
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    wo: Mapping[int, Any] | None = None,
+    stored_type: str = "float16",
+) -> Path:
+    """Makes a trace of what a hook in vLLM, or a callback of llama.cpp, wrote into a folder.
+
+    Args:
+        folder: with ``layer-0.npz``, ... (``data/vllm_hook.py``), or ``Qcur-0.f32``, ... (llama.cpp).
+        path: of the trace.
+        model: its name.
+        prompt_len: n, tokens in the cache when it is compressed.
+        tokens: ids of all positions.
+        num_layers: of the model; without it as many as there are files.
+        rope_theta: base of the rotation, where it is the plain one: policies that move queries
+            need it.
+        rope_pairs: which dimensions rotate together: i and i + d/2, or 2i and 2i + 1 as llama.cpp
+            has them for Llama and Mistral; the latter are brought into the former order.
+        heads, kv_heads, wo: of llama.cpp's files alone: query heads, KV heads, and by layer the
+            output projection [D, Hq * d] (``blk.N.attn_output.weight``).
+        stored_type: as :class:`TraceWriter` takes it.
+
+    Returns:
+        The path of the trace.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise CaptureError(f"{folder}: no such folder", EXIT_USAGE)
+    if indices := numbered(folder, NPZ):
+        layers = npz_layers(folder, indices)
+    elif indices := numbered(folder, RAW):
+        if heads is None or kv_heads is None or wo is None:
+            raise CaptureError("files of llama.cpp do not say how many heads there are: give "
+                               "heads, kv_heads and wo", EXIT_USAGE)  # fmt: skip
+        layers = raw_layers(folder, indices, heads, kv_heads, wo)
+    else:
+        raise CaptureError(f"{folder}: neither layer-0.npz nor Qcur-0.f32 or the like")
+    with TraceWriter(path, stored_type) as writer:
+        for index, layer in layers:
+            q, k, v = (np.swapaxes(layer[name], 0, 1) for name in ("q", "k", "v"))
+            total, size = q.shape[1:]
+            if rope_pairs == "neighbours":
+                order = [*range(0, size, 2), *range(1, size, 2)]
+                q, k = q[..., order], k[..., order]
+            if writer.positions is None:
+                inv_freq = None if rope_theta is None else \
+                    rope_theta ** (-np.arange(0, size, 2) / size)
+                writer.describe(model=model, num_layers=num_layers or indices[-1] + 1,
+                                prompt_len=prompt_len, query_positions=range(total),
+                                tokens=tokens, inv_freq=inv_freq,
+                                source={"engine": str(folder.name)})  # fmt: skip
+            writer.layer(index, queries=q, keys=k, values=v,
+                         wo=layer["wo"].T.reshape(len(q), v.shape[2], -1),
+                         scale=float(layer["scale"]) if "scale" in layer else None,
+                         residual_norm=layer.get("norm"))  # fmt: skip
+    return Path(path)
