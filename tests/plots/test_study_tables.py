@@ -89,7 +89,7 @@ class ShapesTest(unittest.TestCase):
     """Two texts, on which every policy of a shape has losses of its own."""
 
     LOSSES = {shapes.PUBLISHED: (0.4, 0.1), shapes.ONCE: (0.2, 0.1), shapes.TWICE: (0.1, 0.025),
-              shapes.TRIED: (0.2, 0.1), shapes.HINDSIGHT: (0.04, 0.01)}
+              shapes.HINDSIGHT: (0.04, 0.01)}
 
     def docs(self):
         folder = tempfile.TemporaryDirectory()
