@@ -22,7 +22,7 @@ VariableValues policies(const RunShape& run) {
 VariableValues budgets(const RunShape& run) {
   std::vector<double> ratios;
   for (const Budget& budget : run.options.budgets)
-    ratios.push_back(budget.ratio(run.info.prompt_len));
+    ratios.push_back(budget_ratio(budget, run.options.records, run.info.prompt_len));
   return ratios;
 }
 VariableValues budget_labels(const RunShape& run) {
@@ -72,7 +72,8 @@ const MeasureAxis all[] = {
     {axes,
      {.name = "budget",
       .long_name = "budget as a share of the prompt",
-      .definition = "the typed ratio, or min(c, n)/n for a count c",
+      .definition = "the typed ratio, or min(c, n)/n for a count c; c/n where a "
+                    "policy of the run has schedule=decode",
       .when = &kAlways},
      budgets},
     {axes,

@@ -7,6 +7,7 @@
 
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/quantize/quantize.hpp"
+#include "sim/stages/schedule/schedule.hpp"
 
 namespace kvsim {
 namespace {
@@ -42,7 +43,7 @@ std::string idle_settings(const Dataset& results, const std::vector<Record>& rec
     const auto say = [&](const std::string& budgets, const std::string& why) {
       if (!budgets.empty()) text += policies[p] + " at " + budgets + ": " + why + "\n";
     };
-    if (!chosen<Allocate>(settings).keeps_everything())
+    if (!chosen<Allocate>(settings).keeps_everything() && !chosen<Schedule>(settings).decodes())
       say(budgets_where(results, [&](int64_t b) { return keeps_all(results, policy, b); }),
           "nothing is evicted, the whole prompt is kept");
     if (quantizer(settings).changes_entries())

@@ -91,7 +91,9 @@ int64_t default_wo_steps(const TraceInfo& info, int64_t value_dim) {
 
 void take_doubles_out(StudyOptions& options, int64_t prompt_len) {
   take_doubles_out(options.records);
-  take_doubles_out(options.budgets, [&](const Budget& budget) { return budget.ratio(prompt_len); });
+  take_doubles_out(options.budgets, [&](const Budget& budget) {
+    return budget_ratio(budget, options.records, prompt_len);
+  });
 }
 
 StudyPlan plan_study(const TraceReader& trace, StudyOptions options,

@@ -258,7 +258,7 @@ std::shared_ptr<const KeptSets> PolicyRun::Impl::select(size_t r, size_t b, cons
     all->budget = at.entries;
     // Places stay empty where nothing ever leaves; else entries may have to go while decoding.
     if (position != record.layers.end() && !record.stage<Allocate>().keeps_everything())
-      all->places.assign(static_cast<size_t>(record.owners), info.prompt_len);
+      all->places.assign(static_cast<size_t>(record.owners), at.places);
     return all;
   }
   const ScoredLayer& scored = *plans.at({at.plan, at.variant});

@@ -9,6 +9,7 @@
 #include "sim/stages/protect/stage1.hpp"
 #include "sim/stages/queries/probe.hpp"
 #include "sim/stages/queries/queries.hpp"
+#include "sim/stages/schedule/schedule.hpp"
 #include "sim/stages/smooth/smooth.hpp"
 #include "sim/stages/spans.hpp"
 
@@ -90,6 +91,8 @@ PreparedBudget Preparation::prepare(const PreparedRecord& record, const Budget& 
   const int64_t n = info_.prompt_len;
   PreparedBudget b;
   b.entries = budget_entries(record.settings, budget, n);
+  const bool fills_up = record.stage<Schedule>().decodes() && !budget.is_ratio;
+  b.places = fills_up ? std::max(n, budget.entries(info_.total_len)) : n;
   b.window = record.stage<Queries>().window(record.settings, b.entries, n);
   b.keeps_all = b.entries >= n || record.stage<Allocate>().keeps_everything();
   b.is_count = !budget.is_ratio;

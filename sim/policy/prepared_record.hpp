@@ -15,6 +15,7 @@ namespace kvsim {
 /// One record at one budget.
 struct PreparedBudget {
   int64_t entries = 0;     ///< B
+  int64_t places = 0;      ///< of a head that keeps the whole prompt: n, or more while decoding
   int64_t window = 0;      ///< m
   bool keeps_all = false;  ///< nothing is evicted
   size_t plan = 0;         ///< its ScorePlan

@@ -19,6 +19,23 @@ const DeclareNote notes[] = {
          .point = "a sum with a recent window, or a mean over the queries that see the entry",
          .reading = "the mean, as kvpress and the Pitfalls have it; `h2o:official` is the "
                     "original, heavy and recent halves equal"}),
+    DeclareNote({.of = "random:prompt",
+                 .source = "TriAttention, its control",
+                 .point = "a new draw at each step favours what came last",
+                 .reading = "one draw for each entry, so that all later ones stay as likely"}),
+    DeclareNote({.of = "r-kv",
+                 .source = "R-KV repository",
+                 .point = "a buffer of 128 tokens fills up beside the budget; the largest logit of "
+                          "a group enters one softmax, over what is older than the window",
+                 .reading = "b is the most that a head ever holds, a quarter of it leaves at once; "
+                            "each head has its softmax over all slots, the largest of a group "
+                            "counts"}),
+    DeclareNote({.of = "morphkv",
+                 .source = "MorphKV repository",
+                 .point = "logits of a group are added before the softmax, which is taken over the "
+                          "slots older than the window; queries of the window see today's slots",
+                 .reading = "each head has its softmax when its query runs; the sums of the group "
+                            "count (sum_fused)"}),
     DeclareNote({.of = "adakv:official",
                  .source = "ReST-KV repository",
                  .point = "its copy multiplies by each head's share in the layer's best entries",

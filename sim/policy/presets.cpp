@@ -45,6 +45,8 @@ namespace {
 const std::vector<Preset> kPresets = {
     {"full", "", KEYS_ONLY "indicator=position,allocate=everything", "keeps everything", ""},
     {"random", "", KEYS_ONLY "indicator=random", "keeps a random set", "kvsim"},
+    {"random", "prompt", KEYS_ONLY "indicator=random,schedule=decode,keep_prompt=yes",
+     "all of the prompt and a random set of what came later", "kvsim"},
     {"streaming", "", KEYS_ONLY "indicator=position,sinks=4", "sinks and the newest entries",
      "StreamingLLM"},
     {"streaming", "kvpress", KEYS_ONLY "indicator=position,sinks=4,rounding=kvpress",
@@ -198,6 +200,12 @@ const std::vector<Preset> kPresets = {
      "one set for all heads of a layer", "KVCompose; shape: kvsim"},
     {"laq", "", SNAPKV "queries=probe,probe=draft,recent=32",
      "what the model's own draft attends to", "LAQ"},
+    {"r-kv", "",
+     "window=8,order=gas,group=max,smooth=max,kernel=7,redundancy=key-cosine,redundancy_mix=0.07,"
+     "schedule=decode,evict_batch=0.25",
+     "while decoding: attention of the newest tokens, less what other keys say, too", "R-KV"},
+    {"morphkv", "", "order=gas,group=sum,aggregate=mean,schedule=decode",
+     "step by step: what the newest tokens attend to, added up", "MorphKV"},
     {"convex", "", PYRAMID_WINDOW "merge=convex", "the selection of keepkv, slots are plain means",
      "KeepKV Eq. 5"},
     {"cam", "", CAM "merge=cam", "values of the oldest are spread over later slots, by a draw",

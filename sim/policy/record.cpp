@@ -8,6 +8,7 @@
 #include "sim/policy/presets.hpp"
 #include "sim/policy/record_rules.hpp"
 #include "sim/stages/common_keys.hpp"
+#include "sim/stages/schedule/schedule.hpp"
 
 namespace kvsim {
 namespace {
@@ -128,6 +129,13 @@ int64_t Budget::entries(int64_t n) const {
 
 double Budget::ratio(int64_t n) const {
   return is_ratio ? amount.value() : static_cast<double>(entries(n)) / static_cast<double>(n);
+}
+
+double budget_ratio(const Budget& budget, const std::vector<Record>& records, int64_t n) {
+  const bool fills_up = std::ranges::any_of(
+      records, [](const Record& record) { return chosen<Schedule>(record.settings).decodes(); });
+  if (budget.is_ratio || !fills_up) return budget.ratio(n);
+  return static_cast<double>(budget.amount.floor_times(1)) / static_cast<double>(n);
 }
 
 }  // namespace kvsim

@@ -34,4 +34,8 @@ struct Record {
   std::string canonical() const;
 };
 
+/// The same for these records together: c/n of a count above n, where a record fills its places
+/// while decoding.
+double budget_ratio(const Budget& budget, const std::vector<Record>& records, int64_t n);
+
 }  // namespace kvsim

@@ -21,6 +21,7 @@
 #include "sim/stages/protect/stage1.hpp"
 #include "sim/stages/protect/token_classes.hpp"
 #include "sim/stages/queries/queries.hpp"
+#include "sim/stages/redundancy/redundancy.hpp"
 #include "sim/stages/shape/blocks.hpp"
 #include "sim/stages/shape/unite.hpp"
 #include "sim/stages/weight/weight.hpp"
@@ -188,6 +189,24 @@ Table<double> factors(LayerWork& work, const PlanAtWork& scoring) {
   return shares;
 }
 
+/// Scores mixed with what the other entries of the whole prompt say, too.
+void lower_redundant(const LayerWork& work, const PlanAtWork& scoring, Table<double>& scores) {
+  const auto& redundancy = scoring.stage<Redundancy>();
+  if (redundancy.changes_nothing()) return;
+  const int64_t n = work.entries(), sharing = scores.rows() / work.kv_heads();
+  const Tensor& k = work.trace().k;
+  parallel_for(work.kv_heads(), [&](int64_t kv) {
+    std::vector<float> keys(static_cast<size_t>(n * k.dim(2)));
+    k.read(kv, 0, n, keys.data());
+    const std::vector<double> said = redundancy.of_keys(scoring.settings(), keys, k.dim(2));
+    for (int64_t owner = kv * sharing; owner < (kv + 1) * sharing; ++owner)
+      for (const Segment& segment : scoring.plan->segments)
+        for (int64_t i = segment.candidates.begin; i < segment.candidates.end; ++i)
+          scores(owner, i) = redundancy.mix(scoring.settings(), scores(owner, i),
+                                            said[static_cast<size_t>(i)]);
+  });
+}
+
 /// prior, weight and normalize; inside each segment.
 void finish_scores(const PlanAtWork& scoring, const Table<double>* factor, bool with_prior,
                    Table<double>* unweighted, Table<double>& scores) {
@@ -250,6 +269,7 @@ std::shared_ptr<ScoredLayer> finish_variant(const LayerWork& work, const PlanAtW
       layer->candidate[static_cast<size_t>(i)] = 1;
   layer->score = std::move(grouped);
   check_finite(layer->score, work.layer(), plan);
+  lower_redundant(work, scoring, layer->score);
   const bool has_prior = !scoring.stage<Prior>().changes_nothing();
   if (has_prior) {
     layer->raw = layer->score;
@@ -296,8 +316,8 @@ std::set<std::string> read_by_grouping(const Settings& settings) {
 Settings ScorePlan::read_by_scoring(const Settings& record, bool watches) {
   std::set<std::string> read = read_by_grouping(record);
   read.insert({"weight_epsilon", "block", "block_score"});
-  insert_keys({&chosen<Prior>(record), &chosen<Weight>(record), &chosen<Normalize>(record),
-               &chosen<Union>(record)},
+  insert_keys({&chosen<Redundancy>(record), &chosen<Prior>(record), &chosen<Weight>(record),
+               &chosen<Normalize>(record), &chosen<Union>(record)},
               read);
   if (watches) insert_keys({&chosen<Allocate>(record)}, read);
   return record.only(read);

@@ -6,7 +6,9 @@
 #include "sim/stages/merge/votes.hpp"
 #include "sim/stages/protect/protect.hpp"
 #include "sim/stages/queries/queries.hpp"
+#include "sim/stages/redundancy/redundancy.hpp"
 #include "sim/stages/schedule/schedule.hpp"
+#include "sim/stages/smooth/smooth.hpp"
 #include "sim/stages/spans.hpp"
 #include "sim/stages/weight/weight.hpp"
 
@@ -75,23 +77,46 @@ std::vector<double> DecodeRun::layer_row(size_t owner,
   return row;
 }
 
-/// How many of the newest slots of each owner no score can evict: the `window` or `recent`.
+/// How many of the newest slots of each owner no score can evict: the `window`, of slots that are
+/// not scored either, or `recent`.
 void DecodeRun::find_newest_protected() {
   const auto& queries = chosen<Queries>(settings_);
-  for (const int64_t b : kept_.places)
-    newest_protected_.push_back(std::max(queries.window(settings_, b, work_.info().total_len),
-                                         newest_protected(settings_, work_.layer(), b)));
+  for (const int64_t b : kept_.places) {
+    window_.push_back(queries.window(settings_, b, work_.info().total_len));
+    newest_protected_.push_back(
+        std::max(window_.back(), newest_protected(settings_, work_.layer(), b)));
+  }
   sinks_ = settings_.count(keys::sinks);
+  keeps_prompt_ = settings_.flag(keys::keep_prompt);
   any_whitelisted_ = std::ranges::find(whitelisted_, 1) != whitelisted_.end();
 }
 
-/// Whitelist, sinks and the newest.
+/// Whitelist, sinks, the newest, and with keep_prompt the prompt.
 bool DecodeRun::is_protected(size_t owner, int64_t slot) const {
   const SlotCache& cache = owners_[owner];
   const int64_t position = cache.position(slot);
   return slot >= cache.size() - newest_protected_[owner] || position < sinks_ ||
-         (any_whitelisted_ && position < work_.entries() &&
-          whitelisted_[static_cast<size_t>(position)]);
+         (position < work_.entries() &&
+          (keeps_prompt_ || (any_whitelisted_ && whitelisted_[static_cast<size_t>(position)])));
+}
+
+/// Smoothed over the neighbouring slots, and lowered by what the other slots say, too.
+void DecodeRun::pool_scores(size_t owner, std::vector<double>& scores) const {
+  const auto& smooth = chosen<Smooth>(settings_);
+  const auto& redundancy = chosen<Redundancy>(settings_);
+  const SlotCache& cache = owners_[owner];
+  const auto scored = static_cast<size_t>(std::max<int64_t>(0, cache.size() - window_[owner]));
+  if (!smooth.changes_nothing()) {
+    const std::vector<double> before(scores.begin(), scores.begin() + static_cast<int64_t>(scored));
+    smooth.apply(settings_, PositionDrift(0), before, std::span(scores).first(scored));
+  }
+  if (redundancy.changes_nothing()) return;
+  std::vector<float> keys;
+  keys.reserve(static_cast<size_t>(cache.size() * cache.key_dim()));
+  for (int64_t s = 0; s < cache.size(); ++s)
+    keys.insert(keys.end(), cache.key(s).begin(), cache.key(s).end());
+  const std::vector<double> said = redundancy.of_keys(settings_, keys, cache.key_dim());
+  for (size_t s = 0; s < scored; ++s) scores[s] = redundancy.mix(settings_, scores[s], said[s]);
 }
 
 /// Of every slot, the higher the longer it stays.
@@ -107,6 +132,7 @@ const std::vector<double>& DecodeRun::slot_scores(size_t owner) {
       all[static_cast<size_t>(s)] = indicator.slot_score(
           {seed_, work_.layer(), cache.owner(), cache.position(s), cache.key(s)});
   }
+  pool_scores(owner, all);
   if (weights_.empty()) return all;
   const double epsilon = settings_.real(keys::weight_epsilon);
   for (size_t s = 0; s < all.size(); ++s) all[s] = (all[s] + epsilon) * weights_[owner][s];

@@ -106,6 +106,7 @@ class DecodeRun {
   void find_newest_protected();
   bool is_protected(size_t owner, int64_t slot) const;
   const std::vector<double>& slot_scores(size_t owner);
+  void pool_scores(size_t owner, std::vector<double>& scores) const;
   int64_t lowest(size_t owner);
   void evict();
   void drop(size_t owner, std::span<const int64_t> slots);
@@ -126,9 +127,10 @@ class DecodeRun {
   std::vector<std::vector<Table<float>>> outputs_;  ///< W^h of the owner's heads, or empty
   std::vector<double> token_weight_;                ///< [N] of the heads in all, or empty
   std::vector<uint8_t> whitelisted_;                ///< [n]
+  std::vector<int64_t> window_;                     ///< [owners] newest slots that are not scored
   std::vector<int64_t> newest_protected_;           ///< [owners]
   int64_t sinks_ = 0;
-  bool any_whitelisted_ = false;
+  bool any_whitelisted_ = false, keeps_prompt_ = false;
   std::vector<Scratch> scratch_;
   bool reads_attention_;             ///< of slots: statistics or merging
   std::vector<double> by_position_;  ///< [N] of a layer's row, or empty

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/core/random.hpp"
 #include "tests/reference/reference.hpp"
 
 namespace kvsim::reference {
@@ -12,7 +13,7 @@ Decoding::Decoding(const LayerTrace& layer, const Rule& rule,
     : layer_(layer), info_(*layer.info), rule_(rule),
       heads_(per_query_head ? 1 : info_.group_size()), rows_(kept.size()) {
   for (const auto& entries : kept) {
-    budget_.push_back(static_cast<int64_t>(entries.size()));
+    budget_.push_back(std::max(rule.places, static_cast<int64_t>(entries.size())));
     present.emplace_back(static_cast<size_t>(info_.total_len), false);
     for (const int64_t i : entries) present.back()[static_cast<size_t>(i)] = true;
   }
@@ -39,7 +40,8 @@ void Decoding::step(int64_t row) {
   }
   see(row, true);
   for (size_t o = 0; o < present.size(); ++o)
-    if (std::ranges::count(present[o], true) > budget_[o]) present[o][lowest(o, t)] = false;
+    if (std::ranges::count(present[o], true) > budget_[o])
+      for (const size_t leaves : lowest(o, t)) present[o][leaves] = false;
 }
 
 /// One more row, grouped; over what is present, or over the whole prompt.
@@ -53,8 +55,15 @@ void Decoding::see(int64_t row, bool of_present) {
                             .weight;
     for (size_t o = 0; o < grouped.size(); ++o) {
       if (!rule_.mean_of_layer && o != own) continue;
-      for (size_t i = 0; i < weight.size(); ++i)
-        grouped[o][i] += weight[i] / (rule_.mean_of_layer ? info_.num_query_heads : heads_);
+      for (size_t i = 0; i < weight.size(); ++i) {
+        double& into = grouped[o][i];
+        if (rule_.fold == Rule::Fold::max)
+          into = std::max(into, weight[i]);
+        else if (rule_.fold == Rule::Fold::sum)
+          into += weight[i];
+        else
+          into += weight[i] / (rule_.mean_of_layer ? info_.num_query_heads : heads_);
+      }
     }
   }
   seen_.push_back(info_.query_position[static_cast<size_t>(row)]);
@@ -75,6 +84,8 @@ double Decoding::score(size_t owner, size_t entry) const {
 
 double Decoding::statistic(size_t owner, size_t entry) const {
   if (rule_.statistic == Statistic::position) return static_cast<double>(entry);
+  if (rule_.statistic == Statistic::random)
+    return uniform(0, static_cast<uint64_t>(layer_.layer), owner, entry);
   const auto observing = static_cast<size_t>(info_.prompt_len - rule_.first_row);
   double sum = 0, visible = 0;
   for (size_t r = 0; r < seen_.size(); ++r) {
@@ -88,19 +99,72 @@ double Decoding::statistic(size_t owner, size_t entry) const {
   return rule_.statistic == Statistic::mean_visible ? sum / visible : sum;
 }
 
-/// Of those that are not safe, the lowest; if all are, the oldest that is no sink.
-size_t Decoding::lowest(size_t owner, int64_t newest) const {
+std::vector<double> key_redundancy(const std::vector<std::vector<double>>& keys, double threshold) {
+  const size_t n = keys.size();
+  std::vector<double> mean(n, 0.0);
+  for (size_t row = 0; row < n; ++row) {
+    std::vector<double> cosine(n, 0.0);
+    size_t newest = 0;
+    for (size_t i = 0; i < n; ++i) {
+      double dot = 0;
+      for (size_t c = 0; c < keys[i].size(); ++c) dot += keys[row][c] * keys[i][c];
+      if (i != row) cosine[i] = dot / ((l2(keys[row]) + 1e-8) * (l2(keys[i]) + 1e-8));
+      if (cosine[i] > threshold) newest = i;
+    }
+    cosine[newest] = 0;
+    for (size_t i = 0; i < n; ++i) mean[i] += cosine[i] / static_cast<double>(n);
+  }
+  double sum = 0;
+  for (double& x : mean) sum += x = std::exp(x);
+  for (double& x : mean) x /= sum;
+  return mean;
+}
+
+/// Of the slots present: pooled over neighbours, those of the window left out, and less what other
+/// slots say, too.
+std::vector<double> Decoding::scores(size_t owner, const std::vector<size_t>& slots) const {
+  const auto scored = static_cast<int64_t>(slots.size()) - rule_.window;
+  std::vector<double> pooled(slots.size(), 0.0);
+  for (int64_t x = 0; x < scored; ++x) {
+    double most = score(owner, slots[static_cast<size_t>(x)]);
+    for (int64_t y = x - rule_.pooled / 2; y <= x + rule_.pooled / 2; ++y)
+      if (y >= 0 && y < scored) most = std::max(most, score(owner, slots[static_cast<size_t>(y)]));
+    pooled[static_cast<size_t>(x)] = most;
+  }
+  if (rule_.mix < 0) return pooled;
+  std::vector<std::vector<double>> keys;
+  for (const size_t i : slots)
+    keys.push_back(key_of(layer_, static_cast<int>(owner) * heads_, static_cast<int64_t>(i)));
+  const std::vector<double> said = key_redundancy(keys, 0.5);
+  for (size_t x = 0; x < pooled.size(); ++x)
+    pooled[x] = rule_.mix * pooled[x] - (1 - rule_.mix) * said[x];
+  return pooled;
+}
+
+/// Of those that are not safe, the lowest, the older of equals; if all are, the oldest that is no
+/// sink.
+std::vector<size_t> Decoding::lowest(size_t owner, int64_t newest) const {
   std::vector<size_t> all, open;
   for (size_t i = 0; i <= static_cast<size_t>(newest); ++i)
     if (present[owner][i]) all.push_back(i);
-  const auto share = static_cast<int64_t>(
-      std::floor(rule_.newest_share * static_cast<double>(budget_[owner])));
-  const auto safe = static_cast<size_t>(std::max(rule_.newest, share));
+  const auto share = [&](double of) {
+    return static_cast<int64_t>(std::floor(of * static_cast<double>(budget_[owner])));
+  };
+  const auto safe = static_cast<size_t>(
+      std::max({rule_.newest, rule_.window, share(rule_.newest_share)}));
   const auto is_sink = [&](size_t i) { return static_cast<int64_t>(i) < rule_.sinks; };
-  for (size_t x = 0; x < all.size(); ++x)
-    if (x + safe < all.size() && !is_sink(all[x])) open.push_back(all[x]);
-  if (open.empty()) return *std::ranges::find_if_not(all, is_sink);
-  return *std::ranges::min_element(open, {}, [&](size_t i) { return score(owner, i); });
+  const auto is_safe = [&](size_t i) {
+    return is_sink(i) || (rule_.keeps_prompt && static_cast<int64_t>(i) < info_.prompt_len);
+  };
+  for (size_t x = 0; x + safe < all.size(); ++x)
+    if (!is_safe(all[x])) open.push_back(x);
+  if (open.empty()) return {*std::ranges::find_if_not(all, is_sink)};
+  const std::vector<double> score_of = scores(owner, all);
+  std::ranges::stable_sort(open, {}, [&](size_t x) { return score_of[x]; });
+  open.resize(
+      std::min(open.size(), static_cast<size_t>(std::max<int64_t>(1, share(rule_.batch_share)))));
+  for (size_t& x : open) x = all[x];
+  return open;
 }
 
 }  // namespace kvsim::reference

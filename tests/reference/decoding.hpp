@@ -6,11 +6,16 @@
 
 namespace kvsim::reference {
 
+/// R-KV's redundancy of entries with these keys, newest last: softmax over entries of the mean over
+/// rows of cosines, 0 with itself; of each row the newest above the threshold, else the first, is
+/// 0.
+std::vector<double> key_redundancy(const std::vector<std::vector<double>>& keys, double threshold);
+
 /// schedule=decode of one layer without merging, one entry at a time in float64: policies.md 12 as
 /// it is written. What the prompt keeps, and so how many slots each owner holds, is given.
 class Decoding {
  public:
-  enum class Statistic { position, sum, mean_visible, mean, last };
+  enum class Statistic { position, random, sum, mean_visible, mean, last };
   /// What a record does, said apart from its stages.
   struct Rule {
     Statistic statistic = Statistic::sum;
@@ -21,6 +26,13 @@ class Decoding {
     int64_t sinks = 0;
     bool value_weight = false;  ///< scores are multiplied by the entry's L2 norm of the value,
     bool over_heads = false;    ///< and divided by the sum of these over the KV heads
+    enum class Fold { mean, sum, max } fold = Fold::mean;  ///< of the heads that share an owner
+    int64_t window = 0;         ///< newest slots without a score; safe, too
+    int64_t pooled = 1;         ///< scores are the largest of so many neighbouring slots
+    double mix = -1;            ///< >= 0: share of the score beside key_redundancy()
+    double batch_share = 0;     ///< of the owner's places leaves at once, at least one slot
+    bool keeps_prompt = false;  ///< entries of the prompt are safe
+    int64_t places = 0;         ///< of every owner that keeps the whole prompt, if more
   };
   /// `kept`: of the prompt, per KV head, or per query head when `per_query_head`.
   Decoding(const LayerTrace& layer, const Rule& rule, const std::vector<std::vector<int64_t>>& kept,
@@ -38,7 +50,8 @@ class Decoding {
   double weight(size_t owner, size_t entry) const;
   double statistic(size_t owner, size_t entry) const;
   double score(size_t owner, size_t entry) const;
-  size_t lowest(size_t owner, int64_t newest) const;
+  std::vector<double> scores(size_t owner, const std::vector<size_t>& slots) const;
+  std::vector<size_t> lowest(size_t owner, int64_t newest) const;
 
   const LayerTrace& layer_;
   const TraceInfo& info_;

@@ -72,6 +72,14 @@ struct GroupReference {
   bool whole_layer = false;
 };
 
+/// What other entries of the head say, too.
+struct RedundancyReference {
+  static constexpr const char* kStage = "redundancy";
+  /// Of entries with these keys, oldest first; null: none.
+  std::function<Row(const Settings&, const std::vector<Row>& keys)> of;
+  std::function<double(const Settings&, double score, double redundancy)> mix = nullptr;
+};
+
 struct PriorReference {
   static constexpr const char* kStage = "prior";
   std::function<double(const Settings&, const Row&)> least;  ///< null: none

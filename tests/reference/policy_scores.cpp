@@ -164,6 +164,22 @@ double weight_of(const PolicyCase& c, LayerFacts& facts, int owner, int64_t i) {
   return sum;
 }
 
+/// Scores [owner][c] of one part, mixed with what the keys of the whole prompt say, too.
+void lower_redundant(const PolicyCase& c, const LayerTrace& layer, const Part& part,
+                     std::vector<Row>& s) {
+  const auto& kind = References<RedundancyReference>::of(c.settings);
+  if (!kind.of) return;
+  const int heads = c.per_query_head() ? 1 : c.info->group_size();
+  for (size_t o = 0; o < s.size(); ++o) {
+    std::vector<Row> keys;
+    for (int64_t i = 0; i < c.n(); ++i)
+      keys.push_back(key_of(layer, static_cast<int>(o) * heads, i));
+    const Row said = kind.of(c.settings, keys);
+    for (size_t x = 0; x < s[o].size(); ++x)
+      s[o][x] = kind.mix(c.settings, s[o][x], said[static_cast<size_t>(part.candidates[x])]);
+  }
+}
+
 void apply_prior(const PolicyCase& c, Row& row) {
   const auto& kind = References<PriorReference>::of(c.settings);
   if (!kind.least || row.empty()) return;
@@ -227,6 +243,7 @@ Scores score_layer(const PolicyCase& c, const LayerTrace& layer) {
         w[o].push_back(weight_of(c, facts, static_cast<int>(o), i));
     const auto& weight = References<WeightReference>::of(c.settings);
     for (size_t o = 0; o < owners && weight.settle; ++o) weight.settle(w[o]);
+    lower_redundant(c, layer, part, s);
     std::vector<Row> raw = s;
     for (Row& row : s) apply_prior(c, row);
     std::vector<Row> weighed = s, weighed_raw = raw, deviation(owners);

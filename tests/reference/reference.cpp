@@ -59,6 +59,13 @@ std::vector<double> value(const LayerTrace& layer, int head, int64_t entry) {
   return result;
 }
 
+std::vector<double> key_of(const LayerTrace& layer, int head, int64_t entry) {
+  std::vector<double> result;
+  for (int64_t c = 0; c < layer.k.dim(2); ++c)
+    result.push_back(at(layer.k, kv_head_of(layer, head), entry, c));
+  return result;
+}
+
 std::vector<double> output(const LayerTrace& layer, int head, const std::vector<double>& weight) {
   std::vector<double> result(static_cast<size_t>(layer.value_dim()), 0.0);
   for (size_t i = 0; i < weight.size(); ++i) {

@@ -31,6 +31,8 @@ std::vector<double> project(const LayerTrace& layer, int head, const std::vector
 
 /// v_i of the KV head that query head `head` reads, [dv].
 std::vector<double> value(const LayerTrace& layer, int head, int64_t entry);
+/// Key of an entry as a query head reads it.
+std::vector<double> key_of(const LayerTrace& layer, int head, int64_t entry);
 
 double l1(const std::vector<double>& x);
 double l2(const std::vector<double>& x);

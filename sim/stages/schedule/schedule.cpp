@@ -20,6 +20,11 @@ const Declare evict_batch{{.key = "evict_batch",
                            .unit = "slots",
                            .low = 0,
                            .low_open = true}};
+const Declare keep_prompt{{.key = "keep_prompt",
+                           .place = 1204,
+                           .type = ValueType::flag,
+                           .fallback = "no",
+                           .meaning = "what was kept of the prompt stays while later slots leave"}};
 
 }  // namespace keys
 
@@ -58,7 +63,7 @@ struct Decode : Schedule {
                   "decode",
                   "the budget is held at every step",
                   "H2O; KeepKV",
-                  {"evict_batch"},
+                  {"evict_batch", "keep_prompt"},
                   "all queries n..N-1"}) {}
   bool decodes() const override { return true; }
 };

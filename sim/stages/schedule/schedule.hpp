@@ -5,7 +5,7 @@
 
 namespace kvsim {
 namespace keys {
-extern const Declare period, evict_batch;
+extern const Declare period, evict_batch, keep_prompt;
 }
 
 /// When compression runs (policies.md 12).

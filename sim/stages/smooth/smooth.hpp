@@ -26,7 +26,7 @@ class Smooth : public Kind {
   virtual void apply(const Settings& settings, const PositionDrift& drift,
                      std::span<const double> in, std::span<double> out) const = 0;
   virtual bool changes_nothing() const { return false; }
-  bool goes_on() const override { return changes_nothing(); }
+  bool goes_on() const override { return drift() == Drift::none && !only_before_aggregate(); }
 };
 
 }  // namespace kvsim

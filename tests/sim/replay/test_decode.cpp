@@ -48,19 +48,19 @@ void compare_layer(LayerWork& work, const LayerKept& kept, const std::vector<Rec
 
 /// Every layer of a run; returns how many slots its owners hold.
 std::multiset<size_t> compare(const char* text, const Rule& rule, RandomTraceShape shape = {},
-                              const std::vector<int>& layers = {0}) {
-  CAPTURE(text);
+                              const std::vector<int>& layers = {0}, const char* budget = kBudget) {
+  CAPTURE(text, budget);
   shape.prompt = 30;
   shape.later = 12;
   shape.sink = true;
   const auto run = random_run(shape, layers, layers.back() + 1);
-  const std::vector<LayerKept> kept = kept_of(*run, {text}, {kBudget});
+  const std::vector<LayerKept> kept = kept_of(*run, {text}, {budget});
   const std::vector<Record> records = {Record::parse(text)};
   reference::PolicyCase c;
   c.info = &run->info;
   for (const LayerTrace& layer : run->layers) c.layers.push_back(&layer);
   c.settings = records[0].settings;
-  c.budget = kBudget;
+  c.budget = budget;
   const reference::PolicyResult prompt = reference::run_policy(c);
   CHECK(prompt.closest > 1e-5);
   const auto backend = make_cpu_backend();
@@ -136,4 +136,47 @@ TEST_CASE("Decoding: what the allocation gave heads and layers at n is held", "[
       CHECK(std::set<size_t>(sizes.begin(), sizes.end()).size() > 1);  // not the same for all
     }
   }
+}
+
+TEST_CASE("Decoding: a count above the prompt is filled before a slot leaves", "[decode]") {
+  const char* record = "h2o,schedule=decode";
+  compare(record, {.statistic = Statistic::mean_visible, .places = 34}, {}, {0, 1}, "34");
+  compare(record, {.statistic = Statistic::mean_visible, .places = 30}, {}, {0}, "1.0");
+  compare("streaming,schedule=decode", {.statistic = Statistic::position, .sinks = 4, .places = 36},
+          {}, {0}, "36");
+}
+
+TEST_CASE("Decoding: random:prompt keeps the prompt and a random set of later slots", "[decode]") {
+  const Rule rule{.statistic = Statistic::random, .keeps_prompt = true, .places = 35};
+  compare("random:prompt", rule, {}, {0, 2}, "35");
+  compare("random:prompt", {.statistic = Statistic::random, .keeps_prompt = true});
+}
+
+TEST_CASE("Decoding: morphkv adds up the attention of the newest queries, over heads, too",
+          "[decode]") {
+  Rule rule{.statistic = Statistic::mean, .first_row = 26, .fold = Rule::Fold::sum, .window = 4};
+  compare("morphkv,window=4", rule);
+  rule.places = 35;
+  compare("morphkv,window=4", rule, {}, {0, 1}, "35");
+}
+
+TEST_CASE("Decoding: r-kv pools over slots and lowers what other keys say, too", "[decode]") {
+  Rule rule{.statistic = Statistic::mean,
+            .first_row = 27,
+            .fold = Rule::Fold::max,
+            .window = 3,
+            .pooled = 3,
+            .mix = 0.07,
+            .batch_share = 0.25};
+  const char* record = "r-kv,window=3,kernel=3";
+  RandomTraceShape shape;
+  for (const uint64_t seed : {1, 2, 3}) {
+    shape.seed = seed;
+    rule.places = 0;
+    compare(record, rule, shape, {0, 1}, "12");
+    rule.places = 34;
+    compare(record, rule, shape, {0, 1}, "34");
+  }
+  rule.mix = 0.9;
+  compare("r-kv,window=3,kernel=3,redundancy_mix=0.9", rule, shape, {0}, "34");
 }

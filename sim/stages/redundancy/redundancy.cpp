@@ -1,0 +1,107 @@
+#include "sim/stages/redundancy/redundancy.hpp"
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+
+#include "sim/stages/notes.hpp"
+#include "sim/stages/parameter.hpp"
+
+namespace kvsim::stages::redundancy::redundancy {
+namespace {
+
+const Declare redundancy{{.key = "redundancy",
+                          .place = 565,
+                          .type = ValueType::kind,
+                          .fallback = "none",
+                          .meaning = "what other entries say, too, lowers a score"}};
+const Declare redundancy_mix{{.key = "redundancy_mix",
+                              .place = 566,
+                              .type = ValueType::real,
+                              .fallback = "0.1",
+                              .meaning = "share of the score beside redundancy",
+                              .low = 0,
+                              .high = 1,
+                              .test_values = {"0", "0.5", "1"}}};
+const Declare redundancy_threshold{{.key = "redundancy_threshold",
+                                    .place = 567,
+                                    .type = ValueType::real,
+                                    .fallback = "0.5",
+                                    .meaning = "cosine above which a key says what another says",
+                                    .low = 0,
+                                    .high = 1,
+                                    .test_values = {"0", "0.2"}}};
+
+class NoRedundancy : public Redundancy {
+ public:
+  NoRedundancy() : Redundancy({"redundancy", "none", "entries are scored alone", "", {}}) {}
+  bool changes_nothing() const override { return true; }
+  std::vector<double> of_keys(const Settings&, std::span<const float>, int64_t) const override {
+    return {};
+  }
+  double mix(const Settings&, double score, double) const override { return score; }
+};
+const Register<Redundancy, NoRedundancy> none;
+
+/// Softmax of the values, in place.
+void softmax(std::vector<double>& x) {
+  if (x.empty()) return;
+  const double largest = *std::ranges::max_element(x);
+  double sum = 0;
+  for (double& value : x) sum += value = std::exp(value - largest);
+  for (double& value : x) value /= sum;
+}
+
+class KeyCosine : public Redundancy {
+ public:
+  KeyCosine()
+      : Redundancy({"redundancy",
+                    "key-cosine",
+                    "softmax of the mean cosine with the other keys; a key counts not for the "
+                    "newest that is like it",
+                    "R-KV repository",
+                    {"redundancy_mix", "redundancy_threshold"}}) {}
+
+  std::vector<double> of_keys(const Settings& settings, std::span<const float> keys,
+                              int64_t dim) const override {
+    using Rows = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    constexpr int64_t kTogether = 128;  // rows of cosines at a time
+    const int64_t entries = std::ssize(keys) / dim;
+    const double threshold = settings.real(redundancy_threshold);
+    Rows unit = Eigen::Map<const Eigen::Matrix<float, -1, -1, Eigen::RowMajor>>(keys.data(),
+                                                                                entries, dim)
+                    .cast<double>();
+    for (int64_t i = 0; i < entries; ++i) unit.row(i) /= unit.row(i).norm() + kTiny;
+    std::vector<double> mean(static_cast<size_t>(entries), 0.0);
+    for (int64_t begin = 0; begin < entries; begin += kTogether) {
+      const int64_t count = std::min(kTogether, entries - begin);
+      Rows cosine = unit.middleRows(begin, count) * unit.transpose();
+      for (int64_t r = 0; r < count; ++r) {
+        cosine(r, begin + r) = 0;
+        int64_t newest = entries - 1;
+        while (newest > 0 && !(cosine(r, newest) > threshold)) --newest;
+        cosine(r, newest) = 0;
+        for (int64_t i = 0; i < entries; ++i)
+          mean[static_cast<size_t>(i)] += cosine(r, i) / static_cast<double>(entries);
+      }
+    }
+    softmax(mean);
+    return mean;
+  }
+  double mix(const Settings& settings, double score, double redundancy) const override {
+    const double share = settings.real(redundancy_mix);
+    return (share > 0 ? share * score : 0) - (1 - share) * redundancy;
+  }
+
+ private:
+  static constexpr double kTiny = 1e-8;  // a zero key has cosine 0
+};
+const Register<Redundancy, KeyCosine> key_cosine;
+const DeclareNote key_cosine_note{
+    {.of = "redundancy=key-cosine",
+     .source = "R-KV repository",
+     .point = "where no key is like a key, the cosine with the first entry is left out instead",
+     .reading = "as coded"}};
+
+}  // namespace
+}  // namespace kvsim::stages::redundancy::redundancy
