@@ -1,6 +1,7 @@
 """Tests of the tables of docs/ that are made from the CSV files there."""
 
 import csv
+import re
 import sys
 import tempfile
 import unittest
@@ -9,7 +10,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 try:
     from kvsim.plots.study import agnostic, claims, instructions, pages, plan, reread, runs
-    from kvsim.plots.study import second_question, shapes
+    from kvsim.plots.study import decoding, second_question, shapes
+    from kvsim.texts import worked
 except ModuleNotFoundError as missing:
     sys.exit(f"{missing}; pip install -r plots/requirements.txt")
 
@@ -83,6 +85,48 @@ class SecondQuestionTest(unittest.TestCase):
         self.assertEqual(context, '<turn role="user">Facts.\n\n')
         self.assertEqual(len(pairs), second_question.QUESTIONS)
         self.assertEqual(pairs[4], ("What is 5?", "It is 5."))
+
+
+class DecodingTest(unittest.TestCase):
+    """Closed loops of worked answers: stretches, intervals, the table."""
+
+    def docs(self):
+        from xarray import Dataset
+
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        docs = Path(folder.name)
+        (docs / "losses").mkdir()
+        losses = [[0.25] * 32 + [0.75] * 32, [1.0] * 64]
+        Dataset({"kl_divergence": (("policy", "budget", "step"), [[one] for one in losses]),
+                 "policy": ("policy", ["morphkv", "r-kv"])}).to_netcdf(
+            docs / f"{decoding.stems()[0]}.512.loop.nc", engine="h5netcdf")
+        with (docs / "losses/decoding.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([decoding.HEADER, *decoding.rows(docs)])
+        return docs
+
+    def test_losses_of_an_answer_and_of_its_eighths(self):
+        docs = self.docs()
+        of = decoding.read(docs)[decoding.stems()[0], "morphkv", 512]
+        self.assertEqual((of["all"], of["1"], of["8"]), (0.5, 0.25, 0.75))
+        self.assertTrue(0.25 <= of["low"] < 0.5 < of["high"] <= 0.75, of)
+        header, rows = decoding.table(docs)
+        self.assertEqual(header, ["policy", "ledger, 512"])
+        found = dict(rows)
+        self.assertEqual(found["`r-kv`"], "1.00 [1.00, 1.00]")
+        self.assertEqual(found["`random:prompt`"], "-")
+
+    def test_worked_answers_are_long_and_right(self):
+        for kind in worked.KINDS:
+            with self.subTest(kind=kind):
+                text = worked.worked(kind, 1)
+                self.assertGreater(len(text.answer), 10000)
+                self.assertEqual(text, worked.worked(kind, 1))
+                self.assertNotEqual(text, worked.worked(kind, 2))
+        sums = re.findall(r"(\d+) \+ (\d+) = (\d+) dollars", worked.worked("ledger", 1).answer)
+        self.assertGreater(len(sums), 50)
+        for a, b, total in sums:
+            self.assertEqual(int(a) + int(b), int(total))
 
 
 class ShapesTest(unittest.TestCase):

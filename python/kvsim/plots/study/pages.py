@@ -12,8 +12,8 @@ import re
 import shutil
 from pathlib import Path
 
-from . import (agnostic, claims, coverage, instructions, losses, plan, prediction, reread, runs,
-               second_question, shapes)
+from . import (agnostic, claims, coverage, decoding, instructions, losses, plan, prediction, reread,
+               runs, second_question, shapes)
 
 ROOT = Path(__file__).resolve().parents[4]
 FEW = (plan.FLOOR, "oracle-mean", plan.RECENT, "layer-defensivekv:code", "layer-defensivekv",
@@ -118,6 +118,7 @@ FROM_DOCS = {
            "few": lambda study: reread.table(study, reread.FEW),
            "all": lambda study: reread.table(study, reread.MANY),
            "worst text": reread.worst, "by text": reread.by_text}.items()},
+    "decoding, losses": lambda docs: table(*decoding.table(docs)),
     "second question, losses": lambda docs: table(*second_question.table(docs)),
     "second question, ratios": lambda docs: table(*second_question.intervals(docs)),
     **{f"losses with {shape}": (lambda docs, shape=shape: table(*shapes.table(docs, shape)))
