@@ -53,8 +53,9 @@ def write(folder: Folder, reference: str | None = None, title: str | None = None
     if not answered.empty:
         right = task_table.accuracy(answered)
         agreement = task_table.agreement(answered, losses)
-        tables |= {"answers.csv": answered, "accuracy.csv": right, "agreement.csv": agreement}
-        body += task_page.about_tasks(right, agreement, solved(folder))
+        tables |= {"answers.csv": answered, "accuracy.csv": right, "agreement.csv": agreement,
+                   "tried.csv": solved(folder)}
+        body += task_page.about_tasks(right, agreement, tables["tried.csv"])
     if not tables:
         return {}
     models = dict.fromkeys([*losses.model, *answered.model])

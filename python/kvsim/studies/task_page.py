@@ -9,7 +9,10 @@ from ..tasks import TASKS
 from . import table
 from .task_table import ALL
 
-SHOWN = {ALL: "all tasks"} | {name: one.meaning for name, one in TASKS.items()}
+
+def named(task: str) -> str:
+    """A task with what it is."""
+    return "all tasks" if task == ALL else f"{task}: {TASKS[task].meaning}" if task in TASKS else task
 
 
 def about_tasks(right: pandas.DataFrame, agreement: pandas.DataFrame,
@@ -21,8 +24,8 @@ def about_tasks(right: pandas.DataFrame, agreement: pandas.DataFrame,
         if right.model.nunique() > 1:
             body.append(f"<h2>{html.escape(model)}</h2>")
         body += [accuracy_table(own[(own.task == ALL) & (own.question == ALL)], "all tasks")]
-        body += [f"<details><summary>{html.escape(task)}, question {question}: "
-                 f"{html.escape(SHOWN.get(task, task))}</summary>{accuracy_table(rows, task)}</details>"
+        body += [f"<details><summary>{html.escape(named(task))}; question {question}</summary>"
+                 f"{accuracy_table(rows, "all tasks" if task == ALL else task)}</details>"
                  for (task, question), rows in own.groupby(["task", "question"], sort=False)
                  if question != ALL]
     return [*body, orders(agreement), counted(solved)]
@@ -43,7 +46,7 @@ def accuracy_table(rows: pandas.DataFrame, name: str) -> str:
                                      if one else "–") + "</td>"
         lines.append(f"<tr>{line}</tr>")
     head = "".join(f"<th>{html.escape(one)}</th>" for one in budgets)
-    return (f"<p>{html.escape(name)}: {rows.instances.max()} instances.</p>"
+    return (f"<p>{html.escape(name.capitalize())}: {rows.instances.max()} instances.</p>"
             f'<div class="scroll"><table><tr><th>policy \\ budget</th>{head}</tr>'
             f"{''.join(lines)}</table></div>")
 

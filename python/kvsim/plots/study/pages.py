@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 
 from . import (agnostic, claims, coverage, decoding, instructions, losses, plan, prediction, reread,
-               runs, second_question, shapes)
+               runs, second_question, shapes, tasks)
 
 ROOT = Path(__file__).resolve().parents[4]
 FEW = (plan.FLOOR, "oracle-mean", plan.RECENT, "layer-defensivekv:code", "layer-defensivekv",
@@ -124,6 +124,9 @@ FROM_DOCS = {
     **{f"losses with {shape}": (lambda docs, shape=shape: table(*shapes.table(docs, shape)))
        for shape in shapes.SHAPES},
     "what a shape costs": lambda docs: table(*shapes.cost(docs)),
+    **{f"tasks, {name}": (lambda docs, make=make: table(*make(docs))) for name, make in {
+        "accuracy": tasks.accuracy, "by task": tasks.by_task, "by question": tasks.by_question,
+        "order": tasks.orders, "tried": tasks.tried}.items()},
 }
 
 
