@@ -23,15 +23,15 @@ def about_tasks(right: pandas.DataFrame, agreement: pandas.DataFrame,
     for model, own in right.groupby("model", sort=False):
         if right.model.nunique() > 1:
             body.append(f"<h2>{html.escape(model)}</h2>")
-        body += [accuracy_table(own[(own.task == ALL) & (own.question == ALL)], "all tasks")]
+        body += [accuracy_table(own[(own.task == ALL) & (own.question == ALL)])]
         body += [f"<details><summary>{html.escape(named(task))}; question {question}</summary>"
-                 f"{accuracy_table(rows, "all tasks" if task == ALL else task)}</details>"
+                 f"{accuracy_table(rows)}</details>"
                  for (task, question), rows in own.groupby(["task", "question"], sort=False)
                  if question != ALL]
     return [*body, orders(agreement), counted(solved)]
 
 
-def accuracy_table(rows: pandas.DataFrame, name: str) -> str:
+def accuracy_table(rows: pandas.DataFrame) -> str:
     budgets = list(dict.fromkeys(rows.budget))
     cells = {(one.policy, one.budget): one for one in rows.itertuples()}
     best = rows.groupby("budget").accuracy.max()
@@ -46,7 +46,7 @@ def accuracy_table(rows: pandas.DataFrame, name: str) -> str:
                                      if one else "–") + "</td>"
         lines.append(f"<tr>{line}</tr>")
     head = "".join(f"<th>{html.escape(one)}</th>" for one in budgets)
-    return (f"<p>{html.escape(name.capitalize())}: {rows.instances.max()} instances.</p>"
+    return (f"<p>{rows.instances.max()} instances.</p>"
             f'<div class="scroll"><table><tr><th>policy \\ budget</th>{head}</tr>'
             f"{''.join(lines)}</table></div>")
 

@@ -15,7 +15,8 @@ from .. import statistics, style
 MODEL = "SmolLM2-135M-Instruct"
 FILES = ("accuracy.csv", "agreement.csv", "tried.csv")
 ALL = "all"
-NAMED = ("rehearsal:reread", "rehearsal:recent", "kvzip", "expected-attention", "random")
+NAMED = ("rehearsal:reread", "rehearsal:recent", "kvzip", "layer-defensivekv:code,window=16",
+         "streaming")
 BY_TASK = (0.2, 0.5)   # budgets of the tables by task
 
 
