@@ -18,6 +18,7 @@
 #include "sim/stages/protect/stage1.hpp"
 #include "sim/stages/quantize/quantize.hpp"
 #include "sim/stages/queries/queries.hpp"
+#include "sim/stages/redundancy/redundancy.hpp"
 #include "sim/stages/schedule/schedule.hpp"
 #include "sim/stages/shape/blocks.hpp"
 #include "sim/stages/smooth/smooth.hpp"
@@ -195,6 +196,10 @@ void check_decode(const Complaints& complaints, const Settings& settings) {
         settings.kind(p->key).goes_on(), p->key + "=" + settings.text(p->key) + with,
         kinds_of_stage_that(p->key, [](const Kind& kind) { return kind.goes_on(); }));
   }
+  const bool smoothed = !chosen<Smooth>(settings).changes_nothing();
+  complaints.require(!smoothed || !chosen<Redundancy>(settings).changes_nothing(),
+                     "smooth=" + settings.text("smooth") + with,
+                     "smooth=none, or redundancy=key-cosine");
   const auto& indicator = chosen<Indicator>(settings);
   complaints.require(
       indicator.scores_slots(), "indicator=" + settings.text("indicator") + with,

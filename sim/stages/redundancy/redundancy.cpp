@@ -88,9 +88,9 @@ class KeyCosine : public Redundancy {
     softmax(mean);
     return mean;
   }
-  double mix(const Settings& settings, double score, double redundancy) const override {
+  double mix(const Settings& settings, double score, double said) const override {
     const double share = settings.real(redundancy_mix);
-    return (share > 0 ? share * score : 0) - (1 - share) * redundancy;
+    return (share > 0 ? share * score : 0) - (1 - share) * said;
   }
 
  private:

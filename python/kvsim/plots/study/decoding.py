@@ -26,7 +26,7 @@ POLICIES = {
     "tova,schedule=decode": "attention of the newest token",
     "morphkv": "attention of the newest 32 tokens, added up",
     "r-kv": "R-KV",
-    "r-kv,redundancy=none": "R-KV without redundancy",
+    "r-kv,redundancy_mix=1": "R-KV without redundancy",
 }
 PARTS = 8   # stretches of the answer, of as many tokens each
 HEADER = ("text", "policy", "budget", "part", "kl")
@@ -111,7 +111,7 @@ def draw(docs):
                     **{**looks[policy], "linewidth": 1.0})
         ax.set(yscale="log", title=f"{text.split('_')[0]}, {budget} slots a head")
         style.log_ticks(ax.yaxis)
-    np.ravel(axes)[0].legend(fontsize=6)
+    np.ravel(axes)[-1].legend(fontsize=6)
     return fig
 
 
