@@ -97,21 +97,21 @@ def draw(docs):
     panels = sorted({(text, budget) for text, _, budget in found},
                     key=lambda one: (one[1], stems().index(one[0])))
     looks = style.policy_looks(list(POLICIES))
+    keys = [style.key(one.split(",schedule")[0], {**looks[one], "linewidth": 1.0})
+            for one in POLICIES]
     fig, axes = style.frame(
         "What is lost while an answer grows", "KL divergence of the next-token distribution from "
         "the full cache's, mean over eighths of an answer of 2048 tokens. Lower is better.", 1,
-        len(panels), 3.2, (), ("eighth of the answer", "loss, nats (log scale)"), sharey=True)
+        len(panels), 3.0, keys, ("eighth of the answer", "loss, nats (log scale)"), sharey=True)
     for ax, (text, budget) in zip(np.ravel(axes), panels):
         for policy in POLICIES:
             of = found.get((text, policy, budget))
             if of is None:
                 continue
             at = [k for k in range(1, PARTS + 1) if of[str(k)] > 1e-4]
-            ax.plot(at, [of[str(k)] for k in at], label=policy.split(",schedule")[0],
-                    **{**looks[policy], "linewidth": 1.0})
+            ax.plot(at, [of[str(k)] for k in at], **{**looks[policy], "linewidth": 1.0})
         ax.set(yscale="log", title=f"{text.split('_')[0]}, {budget} slots a head")
         style.log_ticks(ax.yaxis)
-    np.ravel(axes)[-1].legend(fontsize=6)
     return fig
 
 
