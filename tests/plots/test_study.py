@@ -4,6 +4,7 @@ import unittest
 
 import test_plots  # noqa: F401  says so, and stops, where modules are missing
 from kvsim.plots.study import plan
+from kvsim.studies import command, sources
 
 
 class PlanTest(unittest.TestCase):
@@ -11,14 +12,31 @@ class PlanTest(unittest.TestCase):
 
     def test_a_preset_that_no_group_names_is_run_by_the_group_of_those(self):
         program = ["full", "snapkv", "newer", "duo", "newer:code", "keepkv", "oracle-snapkv"]
-        self.assertEqual(plan.policies_of("added", program), ("newer", "newer:code"))
-        self.assertEqual(plan.policies_of("added", ["snapkv"]), ())
+        self.assertEqual(plan.groups_of("short", program)["added"], ("newer", "newer:code"))
+        self.assertNotIn("added", plan.groups_of("short", ["snapkv"]))
+        self.assertNotIn("added", plan.groups_of("fresh", program))
 
     def test_what_the_groups_name_is_run_once_and_not_left_out(self):
-        named = [policy for policies, _ in plan.GROUPS.values() for policy in policies]
+        named = [policy for policies in plan.GROUPS.values() for policy in policies]
         self.assertEqual(len(named), len(set(named)))
         self.assertFalse(set(named) & set(plan.LEFT_OUT))
-        self.assertEqual(plan.policies_of("presets", []), plan.GROUPS["presets"][0])
+        self.assertEqual(plan.groups_of("long", [])["presets"], plan.GROUPS["presets"])
+
+    def test_every_study_has_one_length_and_texts_of_its_own(self):
+        texts = [text for study in plan.STUDIES.values() for text in study.texts]
+        self.assertEqual(len(texts), len(set(texts)))
+        for name, study in plan.STUDIES.items():
+            self.assertEqual(len({text.prompt_tokens for text in study.texts}), 1, name)
+
+    def test_the_command_line_of_a_group_is_one_that_kvsim_study_reads(self):
+        for name in plan.STUDIES:
+            for words in plan.commands(name, ["newer"]):
+                settings = command.settings_of(command.parser().parse_args(words))
+                self.assertEqual(settings.budgets, [str(b) for b in plan.STUDIES[name].budgets])
+                self.assertTrue(settings.policies)
+                self.assertEqual(len(sources.sources(command.flat(
+                    command.parser().parse_args(words).texts, []), [0])),
+                    len(plan.STUDIES[name].texts))
 
 
 if __name__ == "__main__":

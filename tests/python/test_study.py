@@ -22,6 +22,7 @@ try:
     import transformers
 
     import kvsim
+    from kvsim.plots.study import layers, plan, prediction, runs
     from kvsim.program import find_program
     from kvsim.studies import api, run, sources, table
     from kvsim.studies.folder import COLUMNS, Folder
@@ -149,6 +150,28 @@ class Runs(WithTexts):
         self.assertEqual(set(own.later_tokens), {80})
         self.assertTrue((own.kl > 0).all())
 
+    def test_the_pages_of_losses_read_a_study(self):
+        text, policies = plan.SHORT[0], [*layers.SHOWN, "convex", "h2o:official"]
+        found = self.study(plan.study_of(text), texts=[text.name], steps=80, policies=policies,
+                           prompt_tokens=text.prompt_tokens, budgets=[0.2, 0.5],
+                           metrics=plan.METRICS)
+        read = runs.Study(self.folder)
+        self.assertEqual([run.text for run in read.runs], [text])
+        self.assertEqual(read.missing, [one.stem for one in plan.TEXTS if one != text])
+        for row in found.losses.itertuples():
+            for column in ("kl", "kl_worst", "nll", "top1", "stream_error"):
+                self.assertAlmostEqual(read.value(column, text, row.policy, float(row.budget)),
+                                       getattr(row, column), 5)
+        table = self.folder / "losses.csv"
+        runs.write(table, read.rows())
+        self.assertEqual(runs.Study(table).rows(), read.rows())
+        measured = prediction.Text(self.folder, text, policies)
+        at = measured.policies.index("convex"), measured.budgets.index(0.5)
+        self.assertAlmostEqual(measured.mean_kl[at], read.value("kl", text, "convex", 0.5), 6)
+        self.assertIn("importance_pearson, mean over steps, mean over layers", measured.measures)
+        self.assertEqual(layers.by_layer(self.folder, text)[1].shape[:2],
+                         (len(layers.PANELS), len(layers.SHOWN)))
+
     def test_studies_are_joined(self):
         one = self.study("a", texts=[self.texts / "story0.txt"])
         other = self.study("b", texts=[self.texts / "story1.txt"])
@@ -229,14 +252,17 @@ class Texts(WithTexts):
         (self.texts / "picture.png").write_bytes(b"\x89PNG\xff\xfe\xfa")
         (self.texts / "chat.prompt.txt").write_text('<turn role="user">Which harbour?</turn>')
         (self.texts / "chat.answer.txt").write_text("The one of the keeper.")
-        found = sources.sources([self.texts, "python", self.texts / "story0.txt"], [0, 1])
+        found = sources.sources([self.texts, "python", self.texts / "story0.txt", "switch-41"],
+                                [0, 1])
         self.assertEqual([one.name for one in found],
-                         ["chat", "story0", "story1", "python-0", "python-1"])
+                         ["chat", "story0", "story1", "python-0", "python-1", "switch-41"])
+        self.assertEqual((found[-1].kind, found[-1].seed), ("switch", 41))
         self.assertEqual([one.category for one in found[2:4]], ["stories", sources.FOUND])
         chat = sources.passage(found[0], self.tokenizer, 96, 12)
         self.assertEqual(chat.answer, "The one of the keeper.")
-        with self.assertRaisesRegex(kvsim.Error, "found gone"):
-            sources.sources(["gone"], [0])
+        for word in ("gone", "gone-3", "switch-x"):
+            with self.assertRaisesRegex(kvsim.Error, f"found {word}"):
+                sources.sources([word], [0])
 
     def test_a_file_is_cut_where_its_tokens_say(self):
         source, = sources.sources([self.texts / "story0.txt"], [0])

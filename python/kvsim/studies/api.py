@@ -56,6 +56,7 @@ def study(
     reference: str | None = None,
     title: str | None = None,
     probe: str | None = "repeat",
+    metrics: Iterable[str] = (),
     device: str = "cpu",
     threads: int = 0,
     keep_traces: bool = False,
@@ -82,6 +83,7 @@ def study(
         reference: policy that losses are relative to.
         title: of the page.
         probe: further queries for policies that read the prompt twice; None: none.
+        metrics: further measures in the results files, as for `replay`.
         device: of a model that is loaded by name.
         threads: 0 is all cores.
         keep_traces: traces stay in the folder.
@@ -100,6 +102,7 @@ def study(
     args.prompt_tokens, args.steps, args.device = prompt_tokens, steps, device
     args.threads, args.keep_traces, args.quiet = threads, keep_traces, True
     args.probe = probe or "none"
+    args.metric = [list(metrics)]
     load = None
     if isinstance(model, (str, PathLike)):
         args.model = str(model)

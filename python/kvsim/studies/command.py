@@ -56,7 +56,8 @@ def parser() -> Parser:
     add("--model", metavar="NAME|FOLDER", help="as for kvsim capture")
     add("--gguf", metavar="FILE", help="the GGUF file inside that folder or repository")
     add("--texts", type=words, action="append", metavar="LIST",
-        help="files, folders, kinds of kvsim make-traces --list, builtin, or none (builtin)")
+        help="files, folders, kinds of kvsim make-traces --list, KIND-SEED, builtin, or none "
+             "(builtin)")
     add("--tasks", type=words, action="append", metavar="LIST",
         help=f"tasks to answer freely: builtin (all), {', '.join(TASKS)}; with -known or -unknown "
              "behind it only with that question (none)")
@@ -70,6 +71,8 @@ def parser() -> Parser:
         help=f"repeatable ({', '.join(POLICIES)})")
     add("--budget", type=words, action="append", metavar="LIST",
         help=f"as for kvsim replay ({','.join(BUDGETS)})")
+    add("--metric", type=words, action="append", metavar="LIST",
+        help="further measures in the results files, as for kvsim replay (none)")
     add("--probe", default="repeat", metavar="SPEC",
         help="further queries for policies that read the prompt twice, or none (repeat)")
     add = p.add_argument_group("output").add_argument
@@ -139,7 +142,7 @@ def settings_of(args: argparse.Namespace):
     return Settings(policies=args.policy or list(POLICIES), budgets=flat(args.budget, list(BUDGETS)),
                     prompt_tokens=args.prompt_tokens, steps=args.steps, dtype=args.dtype,
                     probe="" if args.probe == "none" else args.probe, threads=args.threads,
-                    keep_traces=args.keep_traces, instances=args.instances)
+                    metrics=flat(args.metric, []), keep_traces=args.keep_traces, instances=args.instances)
 
 
 def loader(args: argparse.Namespace):

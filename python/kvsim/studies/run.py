@@ -30,6 +30,7 @@ class Settings:
     steps: int = 128
     dtype: str = "float16"
     probe: str = "repeat"
+    metrics: list[str] = field(default_factory=list)   # of the replay, beside those of every run
     threads: int = 0
     keep_traces: bool = False
     instances: int = 50   # of each task
@@ -80,6 +81,7 @@ def run_text(folder: Folder, source: Source, loaded, settings: Settings, tell: T
         tell(f"{source.name}: replay", 0.1)
         run(["replay", trace, "-o", part.results, "--save-keep", "-q", *options(
             policy=wanted, budget=",".join(settings.budgets),
+            metric=",".join(settings.metrics) or None,
             threads=settings.threads or None)], False)
     close_loop(trace, part, loaded, settings, lambda share: tell(
         f"{source.name}: closed loop", 0.25 + 0.75 * share))

@@ -45,13 +45,15 @@ class Passage:
 
 
 def sources(given: Iterable[str | Path], seeds: Iterable[int]) -> list[Source]:
-    """The texts that words name: `builtin`, kinds, files and folders; none twice."""
+    """The texts that words name: `builtin`, kinds, KIND-SEED, files and folders; none twice."""
     found: list[Source] = []
     for one in map(str, given):
         if one == "builtin":
             found += _kinds(BUILTIN, seeds)
         elif one in texts.KINDS:
             found += _kinds([one], seeds)
+        elif (kind := re.fullmatch(r"(.+)-(\d+)", one)) and kind[1] in texts.KINDS:
+            found += _kinds([kind[1]], [int(kind[2])])
         elif Path(one).is_dir():
             files = sorted(path for path in Path(one).rglob("*")
                            if path.is_file() and not path.name.startswith("."))
@@ -59,8 +61,8 @@ def sources(given: Iterable[str | Path], seeds: Iterable[int]) -> list[Source]:
         elif Path(one).is_file():
             found.append(_file(Path(one), Path(one).resolve().parent.name))
         else:
-            raise CaptureError(f"--texts: found {one}, expected builtin, a file, a folder, or a kind "
-                               "of kvsim make-traces --list", EXIT_USAGE)
+            raise CaptureError(f"--texts: found {one}, expected builtin, a file, a folder, a kind of "
+                               "kvsim make-traces --list, or KIND-SEED", EXIT_USAGE)
     if not found:
         raise CaptureError("--texts: no text in what was given", EXIT_USAGE)
     return _with_own_names(found)

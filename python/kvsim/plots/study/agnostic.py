@@ -2,8 +2,7 @@
 
     python -m kvsim.plots.study.agnostic DIR -o docs/reproduction/agnostic.csv
 
-DIR holds what scripts/agnostic.sh makes: results and closed loops of the kinds KINDS with
-`<compress/>` before the question. The losses of the same texts with the question known are those of
+DIR holds the study `agnostic` of scripts/losses.sh: texts with `<compress/>` before the question. The losses of the same texts with the question known are those of
 docs/losses/losses.csv.
 """
 
@@ -12,34 +11,28 @@ import csv
 from pathlib import Path
 
 import numpy as np
-import xarray
 
+from ...studies.folder import Folder
 from .. import statistics
-from . import runs
+from . import plan, runs
 
-KINDS = ("summary", "questions", "fewshot", "needles4")
-TOKENS, SEEDS = 704, (0,)
-ANSWER = 128   # tokens of it, as where the question is known
-BASE = "snapkv"
-POLICIES = (BASE, "criticalkv", "cake", "defensivekv:code", "layer-defensivekv",
-            "layer-defensivekv:code", "oracle-mean")
-BUDGETS = (0.1, 0.2, 0.35, 0.5)
+STUDY = plan.STUDIES["agnostic"]
+TOKENS = STUDY.texts[0].prompt_tokens
+POLICIES, BUDGETS = STUDY.groups["presets"], STUDY.budgets
+BASE = POLICIES[0]
 HEADER = ("text", "seed", "policy", "budget", "kl")
 
 
 def rows(folder):
     """A row per text, policy and budget: the loss on the answer alone, nats."""
-    for kind in KINDS:
-        for seed in SEEDS:
-            path = folder / f"{kind}_agnostic_{TOKENS}_{seed}.presets.loop.nc"
-            if not path.is_file():
-                continue
-            with xarray.open_dataset(path, engine="h5netcdf") as loop:
-                for policy in POLICIES:
-                    for budget in BUDGETS:
-                        at = loop.kl_divergence_answer.sel(policy=policy).isel(
-                            budget=int(np.argmin(np.abs(loop.budget.values - budget))))
-                        yield [kind, seed, policy, budget, f"{float(at):.5g}"]
+    losses = Folder(folder / "agnostic").losses().set_index(["text", "policy", "budget"]).kl_answer
+    for text in STUDY.texts:
+        for policy in POLICIES:
+            for budget in BUDGETS:
+                lost = losses.get((text.name, policy, str(budget)))
+                if lost is not None:
+                    yield [text.kind.removesuffix("_agnostic"), text.seed, policy, budget,
+                           f"{lost:.5g}"]
 
 
 def read(path):
@@ -100,7 +93,7 @@ def main():
     options = parser.parse_args()
     listed = list(rows(options.folder))
     if not listed:
-        parser.error(f"{options.folder}: no KIND_agnostic_{TOKENS}_SEED.presets.loop.nc")
+        parser.error(f"{options.folder}: no finished text of the study agnostic")
     runs.write(options.out, [HEADER, *listed])
 
 

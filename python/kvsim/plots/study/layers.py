@@ -12,7 +12,7 @@ import numpy as np
 import xarray
 
 from .. import style
-from . import plan
+from . import plan, runs
 
 BUDGET = 0.35
 SHOWN = ("snapkv", "defensivekv", "layer-defensivekv", "layer-defensivekv:code", "oracle-mean")
@@ -25,7 +25,8 @@ PANELS = (
 
 def by_layer(folder, text):
     """[panel, policy, layer] of one text."""
-    with xarray.open_dataset(folder / f"{text.stem}.presets.nc", engine="h5netcdf") as every:
+    part = next(one for one in runs.parts(folder, text) if {*SHOWN} <= {*one.policies()})
+    with xarray.open_dataset(part.results, engine="h5netcdf") as every:
         at = every.sel(policy=list(SHOWN)).isel(
             budget=int(np.argmin(np.abs(every.budget.values - BUDGET))))
         kept = at.kept.mean("kv_head").values / int(every.prompt_len)
@@ -42,8 +43,7 @@ def main():
     parser.add_argument("folder", metavar="DIR", type=Path)
     parser.add_argument("-o", "--out", required=True, type=Path, metavar="FIGS")
     options = parser.parse_args()
-    texts = [text for text in plan.SHORT
-             if (options.folder / f"{text.stem}.presets.nc").is_file()]
+    texts = [text for text in plan.SHORT if runs.parts(options.folder, text)]
     found = [by_layer(options.folder, text) for text in texts]
     layers, values = found[0][0], np.mean([one for _, one in found], axis=0)
     style.use()

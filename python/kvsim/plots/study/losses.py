@@ -170,7 +170,7 @@ def tabulate(given, out):
     of the summary."""
     study = runs.Study(given)
     if study.missing:
-        print(f"not run: {len(study.missing)} of text and group, {study.missing[0]} first")
+        print(f"not run: {', '.join(study.missing)}")
     runs.write(out / "losses.csv", study.rows())
     budgets = plan.BUDGETS
     policies = list(dict.fromkeys(policy for run in study.runs for policy in run.policies)) + [plan.FLOOR]

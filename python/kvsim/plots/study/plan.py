@@ -1,9 +1,12 @@
-"""What the study of model losses runs: texts, budgets and groups of policies.
+"""What the studies of model losses run: texts, budgets and groups of policies.
 
-`scripts/losses.sh` runs it. docs/losses.md says what the model loses, docs/prediction.md which
+`python -m kvsim.plots.study.plan STUDY` prints the options of `kvsim study`, a line for each group;
+`scripts/losses.sh` runs them. docs/losses.md says what the model loses, docs/prediction.md which
 measure of the replay foretells it, docs/claims.md what follows for the papers' claims.
 """
 
+import json
+import sys
 from dataclasses import dataclass
 
 
@@ -16,8 +19,13 @@ class TextPlan:
     seed: int
 
     @property
+    def name(self) -> str:
+        """Its name in a study."""
+        return f"{self.kind}-{self.seed}"
+
+    @property
     def stem(self) -> str:
-        """Name of its files, as kvsim make-traces names them."""
+        """Its name where texts of several lengths stand together."""
         return f"{self.kind}_{self.prompt_tokens}_{self.seed}"
 
 
@@ -39,8 +47,11 @@ FRESH = tuple(TextPlan(kind, 704, seed) for kind, seed in (
     *((kind, 41) for kind in ("switch", "questions", "fewshot", "summary", "needles4", "counting",
                               "code", "questions_agnostic", "summary_agnostic",
                               "needles4_agnostic"))))
-STEPS = 128           # later tokens, at most
+# Compressed before the question is known; the request behind it counts as later tokens.
+AGNOSTIC = tuple(TextPlan(f"{kind}_agnostic", 704, 0)
+                 for kind in ("summary", "questions", "fewshot", "needles4"))
 BUDGETS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
+FEW_BUDGETS = (0.1, 0.2, 0.35, 0.5)
 
 # Presets that compress once, after the prompt, and drop what they do not keep: one of each family
 # and the methods of the papers first, then the others and the variants.
@@ -136,35 +147,33 @@ LEFT_OUT = {
     "oracle-step": "chooses a set for each step, which no model can be run with",
 }
 
-# Groups of policies, each a results file and a run of its own: name -> (policies, budgets). The
-# policies of "added" are asked of the program: policies_of().
+# Groups of policies, each replayed and run together.
 GROUPS = {
-    "presets": (PRESETS + HINDSIGHT, BUDGETS),
-    "variants": (VARIANTS + HINDSIGHT_VARIANTS, BUDGETS),
-    "found": ((FOUND, RECENT), BUDGETS),
-    "rehearsal": (FOUND_PARTS, (0.1, 0.2, 0.35, 0.5)),
-    "parts": (DEFENSIVE_PARTS + RESTKV_PARTS, (0.1, 0.2, 0.35, 0.5)),
-    "merging": (MERGING, BUDGETS),
-    "unmerged": (UNMERGED, BUDGETS),
-    "stepwise": (STEPWISE, BUDGETS),
-    "floor": (("oracle-stream",), BUDGETS),
-    "windows": (WINDOWS, (0.1, 0.2, 0.35, 0.5)),
-    "on-eviction": (ON_EVICTION, BUDGETS),
-    "added": ((), BUDGETS),
+    "presets": PRESETS + HINDSIGHT,
+    "variants": VARIANTS + HINDSIGHT_VARIANTS,
+    "found": (FOUND, RECENT),
+    "rehearsal": FOUND_PARTS,
+    "parts": DEFENSIVE_PARTS + RESTKV_PARTS,
+    "merging": MERGING,
+    "unmerged": UNMERGED,
+    "stepwise": STEPWISE,
+    "floor": ("oracle-stream",),
+    "windows": WINDOWS,
+    "on-eviction": ON_EVICTION,
 }
-# Those of the texts in FRESH, which have nothing else.
-FRESH_GROUPS = {"twice": (TWICE, (0.1, 0.2, 0.35, 0.5)), "once": (ONCE, (0.1, 0.2, 0.35, 0.5))}
-EVERY_GROUP = GROUPS | FRESH_GROUPS
+ADDED = "added"   # presets that are newer than the groups
 
 
-def policies_of(group, presets):
-    """The policies of a group; `presets`: all that the program has. A preset that is newer than the
-    groups is in "added", without an edit here.
+def groups_of(study, presets):
+    """The groups of a study by name; `presets`: all that the program has. One that no group names
+    is in ADDED, without an edit here.
     """
-    if group != "added":
-        return EVERY_GROUP[group][0]
-    named = {policy for policies, _ in GROUPS.values() for policy in policies}
-    return tuple(one for one in presets if one not in named and one not in LEFT_OUT)
+    groups = dict(STUDIES[study].groups)
+    if study not in WITH_ADDED:
+        return groups
+    named = {policy for policies in GROUPS.values() for policy in policies}
+    added = tuple(one for one in presets if one not in named and one not in LEFT_OUT)
+    return groups | ({ADDED: added} if added else {})
 
 
 # Measured beside what every results file holds.
@@ -176,3 +185,60 @@ METRICS = ("output_error_absolute", "importance_pearson", "importance_cosine", "
 # best or next to best of all candidates there (mean Spearman 0.90 over texts and budgets; the worst
 # residual_error, mean over layers, has 0.73).
 PREDICTOR = "stream_error_rms"
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """One `kvsim study`: texts of one length, groups of policies, budgets, and the later tokens."""
+
+    texts: tuple
+    groups: dict
+    budgets: tuple
+    steps: int = 128
+    metrics: tuple = ()
+
+
+STUDIES = {
+    "short": StudyPlan(SHORT, GROUPS, BUDGETS, metrics=METRICS),
+    "long": StudyPlan(LONG, GROUPS, BUDGETS, metrics=METRICS),
+    "fresh": StudyPlan(FRESH, {"twice": TWICE, "once": ONCE}, FEW_BUDGETS),
+    "agnostic": StudyPlan(AGNOSTIC, {"presets": (
+        "snapkv", "criticalkv", "cake", "defensivekv:code", "layer-defensivekv",
+        "layer-defensivekv:code", "oracle-mean")}, FEW_BUDGETS, steps=704),
+}
+WITH_ADDED = ("short", "long")
+
+
+def study_of(text):
+    """The name of the study that has a text."""
+    return next(name for name, study in STUDIES.items() if text in study.texts)
+
+
+def group_of(text, policy):
+    """The group of a text's study that has a policy."""
+    groups = STUDIES[study_of(text)].groups
+    return next((name for name, policies in groups.items() if policy in policies), ADDED)
+
+
+def commands(name, presets):
+    """Options of `kvsim study` for every group of a study."""
+    study = STUDIES[name]
+    shared = ["--texts", ",".join(text.name for text in study.texts),
+              "--prompt-tokens", str(study.texts[0].prompt_tokens), "--steps", str(study.steps),
+              "--budget", ",".join(map(str, study.budgets))]
+    if study.metrics:
+        shared += ["--metric", ",".join(study.metrics)]
+    return [shared + [word for policy in policies for word in ("--policy", policy)]
+            for policies in groups_of(name, presets).values()]
+
+
+def main():
+    from ...program import run
+
+    presets = [one["preset"] for one in json.loads(run(["policies", "--json"], False))["presets"]]
+    for words in commands(sys.argv[1], presets):
+        print(*words)
+
+
+if __name__ == "__main__":
+    main()

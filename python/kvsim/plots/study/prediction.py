@@ -14,12 +14,11 @@ import xarray
 
 from .. import looks, style
 from ..statistics import spearman
-from . import plan
+from . import plan, runs
 
 RESAMPLES = 500
 BLOCK = 8             # steps
 HALVES = f"the loss itself, every other {BLOCK} steps, with that at the others"
-GROUPS = ("presets", "variants", "merging", "stepwise")
 POLICIES = plan.EVICTION + plan.MERGING + plan.STEPWISE
 # Losses: retained shares are turned around, so that more is always worse.
 MEASURES = {
@@ -58,12 +57,8 @@ class Text:
     """One text: measures [policies, budgets] by name, and what the model lost."""
 
     def __init__(self, folder, text, policies):
-        parts = []
-        for group in GROUPS:
-            stem = folder / f"{text.stem}.{group}"
-            if Path(f"{stem}.loop.nc").is_file():
-                parts.append([xarray.open_dataset(f"{stem}{ending}", engine="h5netcdf")
-                              for ending in (".nc", ".loop.nc")])
+        parts = [[xarray.open_dataset(path, engine="h5netcdf") for path in (one.results, one.loop)]
+                 for one in runs.parts(folder, text) if {*policies}.intersection(one.policies())]
         known = [[str(one) for one in loop.policy.values if str(one) in policies]
                  for _, loop in parts]
         replay, loop = (xarray.concat([part[i][NEEDED[i]].sel(policy=own)
@@ -110,7 +105,7 @@ def read(folder, kinds, policies):
     for text in plan.TEXTS:
         if text.kind not in kinds:
             continue
-        if (folder / f"{text.stem}.{GROUPS[0]}.loop.nc").is_file():
+        if runs.parts(folder, text):
             texts.append(Text(folder, text, policies))
         else:
             print(f"{text.stem}: not run, left out")

@@ -15,7 +15,7 @@ import numpy as np
 from .. import statistics, style
 from . import plan
 
-BUDGETS = plan.GROUPS["rehearsal"][1]
+BUDGETS = plan.FEW_BUDGETS
 ASIDE = tuple(text for text in plan.TEXTS
               if text.kind in plan.SET_ASIDE or text.prompt_tokens != plan.SHORT[0].prompt_tokens)
 SHOWN = (plan.RECENT, plan.FOUND, "layer-defensivekv,smooth=none", "layer-defensivekv:code",

@@ -1,7 +1,6 @@
 """Methods that read the prompt twice: python -m kvsim.plots.study.reread DIR|fresh.csv -o FIGS
 
-DIR holds the runs of `TEXTS_WANTED=fresh GROUPS_WANTED="twice once" scripts/losses.sh DIR`. Writes
-fresh.csv of them and draws the figure of docs/reread.md; losses are relative to those of KVzip.
+DIR holds the runs of `scripts/losses.sh DIR fresh`. Writes fresh.csv of them and draws the figure of docs/reread.md; losses are relative to those of KVzip.
 """
 
 import argparse
@@ -12,7 +11,7 @@ import numpy as np
 from .. import statistics, style
 from . import losses, plan, runs
 
-BUDGETS = plan.FRESH_GROUPS["twice"][1]
+BUDGETS = plan.FEW_BUDGETS
 HINDSIGHT = ("oracle-stream", "oracle-mean")
 FEW = ("oracle-stream", plan.REREAD, plan.RECENT, plan.RIVAL, "kvzip-plus", "expected-attention:joint",
        "attention-matching", "layer-defensivekv:code", "snapkv")
@@ -27,7 +26,7 @@ BANDS = (plan.RECENT, plan.REREAD)
 
 
 def study_of(source):
-    return runs.Study(source, tuple(plan.FRESH_GROUPS), plan.FRESH)
+    return runs.Study(source, plan.FRESH)
 
 
 def relative(study, policy, budget):

@@ -1,16 +1,16 @@
 """The runs of the study: results of `kvsim replay` and losses of kvsim closed-loop, per text.
 
-A folder holds, per text and group of policies, STEM.GROUP.nc and STEM.GROUP.loop.nc.
+A folder holds a folder for each study of plan.STUDIES that was run, as `kvsim study` made it.
 """
 
 import csv
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import xarray
 
+from ...studies.folder import Folder
 from . import plan
 
 WORST_SHARE = 0.05   # of the steps: the loss's own worst case
@@ -55,13 +55,16 @@ def worst(kl):
     return np.sort(kl, axis=-1)[..., -count:].mean(-1)
 
 
-def read(folder, text, group):
-    """The run of a text and group, None where it has not been made."""
-    stem = folder / f"{text.stem}.{group}"
-    if not Path(f"{stem}.loop.nc").is_file():
-        return None
-    with xarray.open_dataset(f"{stem}.loop.nc", engine="h5netcdf") as loop, \
-            xarray.open_dataset(f"{stem}.nc", engine="h5netcdf") as every:
+def parts(folder, text):
+    """The finished parts of a text: files of results and of losses."""
+    study = Folder(folder / plan.study_of(text))
+    return [one for one in study.parts(text.name) if one.finished]
+
+
+def read(part, text):
+    """The run of a text and part of its study."""
+    with xarray.open_dataset(part.loop, engine="h5netcdf") as loop, \
+            xarray.open_dataset(part.results, engine="h5netcdf") as every:
         policies = [str(one) for one in loop.policy.values]
         replay = every.sel(policy=policies)
         kl = loop.kl_divergence.values
@@ -79,7 +82,7 @@ def read(folder, text, group):
             "retained_mean": retained.mean((2, 3)), "retained_worst": retained.min((2, 3)),
             "outliers": (retained < 0.5).mean((2, 3)), "entries": kept.values / entries,
         }
-        return Run(text, group, policies, [float(one) for one in loop.budget.values], table)
+        return Run(text, plan.group_of(text, policies[0]), policies, [float(one) for one in loop.budget.values], table)
 
 
 def of_table(path):
@@ -98,19 +101,18 @@ def of_table(path):
             at = policies.index(row["policy"]), budgets.index(float(row["budget"]))
             for column, values in table.items():
                 values[at] = float(row[column])
-        yield (text, group), Run(text, group, policies, budgets, table)
+        yield Run(text, group, policies, budgets, table)
 
 
 class Study:
     """All runs of a folder, or of a table of losses that was made of one; says what is missing."""
 
-    def __init__(self, source, groups=tuple(plan.GROUPS), texts=plan.TEXTS):
+    def __init__(self, source, texts=plan.TEXTS):
         if source.is_file():
-            found = dict(of_table(source))
+            self.runs = list(of_table(source))
         else:
-            found = {(text, group): read(source, text, group) for group in groups for text in texts}
-        self.missing = [f"{text.stem}.{group}" for (text, group), run in found.items() if not run]
-        self.runs = [run for run in found.values() if run]
+            self.runs = [read(part, text) for text in texts for part in parts(source, text)]
+        self.missing = [text.stem for text in texts if text not in {run.text for run in self.runs}]
         self.places = {(run.text, policy, budget): (run, (p, b)) for run in reversed(self.runs)
                        for p, policy in enumerate(run.policies)
                        for b, budget in enumerate(run.budgets)}
