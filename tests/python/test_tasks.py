@@ -27,7 +27,7 @@ try:
     from kvsim.kvtrace.closed_loop import ClosedLoop
     from kvsim.kvtrace.kept_sets import KeptSets
     from kvsim.kvtrace.markup import parse_text
-    from kvsim.studies import api, task_table
+    from kvsim.studies import api, plan, run, task_table
     from kvsim.studies import tasks as runs
     from kvsim.studies.folder import Folder
     from kvsim.tasks.kinds import Instance, Task, alike, holds, names_all, names_first
@@ -218,6 +218,14 @@ class Runs(WithModel):
         pandas.testing.assert_frame_equal(again.answers, whole.answers)
         with mock.patch.object(runs, "run_instance", side_effect=AssertionError("twice")):
             self.study("stopped")
+        def left(policies, instances):
+            settings = run.Settings(policies, HOW["budgets"], instances=instances)
+            sheet, = runs.sheets(Folder(self.folder / "stopped"), ["short-known"])
+            return plan.answers_left([sheet], run.canonical_records(policies), settings)[:2]
+
+        self.assertEqual(left(HOW["policies"], 3), (0, 0))
+        self.assertEqual(left([*HOW["policies"], "random"], 3), (3, 3 * 2))
+        self.assertEqual(left([*HOW["policies"], "random"], 5), (5, 3 * 2 + 2 * 3 * 2))
         more = self.study("stopped", policies=[*HOW["policies"], "random"])
         self.assertEqual(len(more.answers), len(whole.answers) * 3 // 2)
         self.assertEqual(set(more.answers.policy), {*HOW["policies"], "random"})

@@ -29,8 +29,9 @@ def plan_text(found: list[Source], chosen: list[Sheet], loaded, settings: Settin
              f"budgets: {pairs} runs of the model, {runs} of them left"]
     if chosen:
         records = canonical_records(settings.policies)
-        answers, tokens = answers_left(chosen, records, settings)
-        seconds += tokens * later / settings.steps
+        instances, answers, tokens = answers_left(chosen, records, settings)
+        # The full cache answers first; then a capture and a closed loop as of a text.
+        seconds += instances * 4 * prompt + tokens * later / settings.steps
         lines.append(f"{len(chosen)} tasks, {settings.instances} instances each: at least {answers} "
                      "answers left")
     lines += [f"about {minutes(seconds)} on {loaded.model.device} (a prompt {prompt:.2f} s, later "
@@ -41,17 +42,20 @@ def plan_text(found: list[Source], chosen: list[Sheet], loaded, settings: Settin
     return "\n".join(lines)
 
 
-def answers_left(chosen: list[Sheet], records: list[str], settings: Settings) -> tuple[int, int]:
-    """Free answers that are missing, and the tokens that the model reads and writes for them."""
-    answers = tokens = 0
+def answers_left(chosen: list[Sheet], records: list[str], settings: Settings) -> tuple[int, int, int]:
+    """Instances that lack answers, the answers, and the tokens that the model reads and writes for
+    them."""
+    instances = answers = tokens = 0
     for sheet in chosen:
         known = [have for have in sheet.tried().values() if have is not None]
-        lacks = sum(sum(one not in have for one in records) for have in known) + \
-            max(0, settings.instances - len(known)) * len(records)
+        fresh = max(0, settings.instances - len(known))
+        begun = [sum(one not in have for one in records) for have in known]
+        instances += fresh + sum(count > 0 for count in begun)
+        lacks = sum(begun) + fresh * len(records)
         answers += lacks * len(settings.budgets)
         # An answer is read as the full cache wrote it, then written; a question comes before it.
         tokens += lacks * len(settings.budgets) * 2 * (sheet.task.tokens + QUESTION_TOKENS // 2)
-    return answers, tokens
+    return instances, answers, tokens
 
 
 def minutes(seconds: float) -> str:
