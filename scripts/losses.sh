@@ -2,7 +2,7 @@
 # What the model loses: the studies of python/kvsim/plots/study/plan.py, and the tables and figures of
 # docs/losses.md, docs/prediction.md and docs/claims.md that are made of them.
 #   scripts/losses.sh [DIR] [STUDY...]     default: build/losses, the studies short and long
-# Others: fresh (docs/reread.md) and agnostic (docs/reproduction/defensivekv.md). THREADS is the
+# Others: longest (docs/losses.md), fresh (docs/reread.md), agnostic (docs/reproduction/defensivekv.md). THREADS is the
 # number of threads (1). With PAGES=yes the tables and figures of README.md and docs/ are filled, too.
 # What is finished is not run again.
 set -euo pipefail
@@ -28,6 +28,7 @@ done
 for study in "${studies[@]}"; do
   case $study in
     fresh) table reread "$dir" -o "$dir/figures" ;;
+    longest) table runs "$dir" longest -o docs/losses/longest.csv ;;
     agnostic) table agnostic "$dir" -o docs/reproduction/agnostic.csv ;;
   esac
 done

@@ -109,6 +109,10 @@ FROM_DOCS = {
     "compressed before the question, mean over texts":
         lambda docs: table(*agnostic.over_texts(docs)),
     "intervals over few texts": lambda _: table(*coverage.table()),
+    "losses of the longest texts": lambda docs: relative(
+        runs.Study(docs / "losses/longest.csv", plan.LONGEST), plan.LONGEST,
+        [one for one in reversed(plan.HEADLINE) if one != losses.BASE],
+        budgets=plan.STUDIES["longest"].budgets),
     "policies below hindsight, texts set aside": lambda docs: losses.below_floor(
         reread.study_of(docs / "losses/fresh.csv"), plan.FRESH, ("oracle-mean", "oracle-stream"),
         reread.BUDGETS),

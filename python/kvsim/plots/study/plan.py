@@ -50,6 +50,9 @@ FRESH = tuple(TextPlan(kind, 704, seed) for kind, seed in (
 # Compressed before the question is known; the request behind it counts as later tokens.
 AGNOSTIC = tuple(TextPlan(f"{kind}_agnostic", 704, 0)
                  for kind in ("summary", "questions", "fewshot", "needles4"))
+# As long as the model reads: 8192 positions with the later tokens.
+LONGEST = tuple(TextPlan(kind, 8064, 3) for kind in
+                ("questions", "manual", "summary", "fewshot"))
 BUDGETS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
 FEW_BUDGETS = (0.1, 0.2, 0.35, 0.5)
 
@@ -176,6 +179,11 @@ def groups_of(study, presets):
     return groups | ({ADDED: added} if added else {})
 
 
+# The papers' methods and their baselines, for texts on which not everything can run.
+HEADLINE = ("streaming", "h2o", "tova", "snapkv", "adakv", "criticalkv:ada", "cake", "defensivekv:code",
+            "layer-defensivekv", "layer-defensivekv:code", "restkv", "restkv:code", RIVAL, RECENT,
+            REREAD, "oracle-stream")
+
 # Measured beside what every results file holds.
 METRICS = ("output_error_absolute", "importance_pearson", "importance_cosine", "dropped_attention")
 
@@ -202,6 +210,7 @@ STUDIES = {
     "short": StudyPlan(SHORT, GROUPS, BUDGETS, metrics=METRICS),
     "long": StudyPlan(LONG, GROUPS, BUDGETS, metrics=METRICS),
     "fresh": StudyPlan(FRESH, {"twice": TWICE, "once": ONCE}, FEW_BUDGETS),
+    "longest": StudyPlan(LONGEST, {"headline": HEADLINE}, (0.02, 0.1, 0.2, 0.35, 0.5)),
     "agnostic": StudyPlan(AGNOSTIC, {"presets": (
         "snapkv", "criticalkv", "cake", "defensivekv:code", "layer-defensivekv",
         "layer-defensivekv:code", "oracle-mean")}, FEW_BUDGETS, steps=704),

@@ -1,11 +1,15 @@
 """The runs of the study: results of `kvsim replay` and losses of kvsim closed-loop, per text.
 
 A folder holds a folder for each study of plan.STUDIES that was run, as `kvsim study` made it.
+
+    python -m kvsim.plots.study.runs DIR STUDY -o TABLE.csv
 """
 
+import argparse
 import csv
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import xarray
@@ -150,3 +154,17 @@ class Study:
                 for run in self.runs for p, policy in enumerate(run.policies)
                 for b, budget in enumerate(run.budgets)]
         return [header, *rows]
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="runs.py", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.add_argument("study", metavar="STUDY", choices=plan.STUDIES)
+    parser.add_argument("-o", "--out", required=True, type=Path, metavar="TABLE.csv")
+    options = parser.parse_args()
+    write(options.out, Study(options.folder, plan.STUDIES[options.study].texts).rows())
+
+
+if __name__ == "__main__":
+    main()
