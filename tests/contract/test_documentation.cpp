@@ -279,6 +279,28 @@ TEST_CASE("policies.md explains every key in its section", "[docs]") {
   }
 }
 
+TEST_CASE("presets.md links the paper or the code of every preset's source", "[docs]") {
+  static const std::regex row(R"(^\| ([^|]+?) \| ([^|]*) \| ([^|]*) \|$)");
+  const std::string text = page("presets.md");
+  std::istringstream lines(text.substr(text.find("## Sources")));
+  std::vector<std::string> names;
+  for (std::string line; std::getline(lines, line);) {
+    std::smatch found;
+    if (!std::regex_match(line, found, row) || found[1] == "name") continue;
+    INFO(line);
+    names.push_back(found[1]);
+    CHECK((found.str(2) + found.str(3)).find("](") != std::string::npos);
+  }
+  for (const Preset& preset : presets()) {
+    std::istringstream sources(preset.source);
+    for (std::string source; std::getline(sources, source, ';');) {
+      const std::string name = std::regex_replace(source, std::regex("^ *(shape: )?"), "");
+      INFO(preset_title(preset) << ": " << name);
+      CHECK(std::ranges::any_of(names, [&](const auto& known) { return name.starts_with(known); }));
+    }
+  }
+}
+
 TEST_CASE("policies.md has a row with its source for every kind of a stage", "[docs]") {
   const auto sections = sections_of(page("policies.md"));
   for (const KindInfo* kind : all_kinds()) {
