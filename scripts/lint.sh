@@ -31,7 +31,7 @@ for file in "${files[@]}"; do
     *.cpp | *.hpp | *.inc | *.cu | *.cuh) cpp+=("$file") ;;
     *.py) python+=("$file") ;;
     *.sh | .ci/run) shell+=("$file") ;;
-    README.md | CONTRIBUTING.md | docs/*.md | data/README.md) pages+=("$file") ;;
+    README.md | CONTRIBUTING.md | CHANGELOG.md | docs/*.md | data/README.md) pages+=("$file") ;;
   esac
   [[ $file != *.cpp ]] || units+=("$file")
 done

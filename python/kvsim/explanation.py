@@ -13,7 +13,7 @@ from .errors import UsageError
 from .figures import Figures, plot
 from .policy import Policy, known_function, score_files
 from .program import exchange, options, run
-from .results import as_file, renamed, trace_of
+from .results_file import as_file, records, renamed, trace_of
 from .trace import Trace
 
 
@@ -96,7 +96,7 @@ def _files_of_functions(results: xarray.Dataset, trace: Path, folder: Path) -> d
     """For every policy that is a function the record that reads its scores, computed again."""
     names: dict[str, str] = {}
     with Trace(trace) as opened:
-        for record, keys in results.kvsim.records.items():
+        for record, keys in records(results).items():
             told = keys.get("function")
             if not told or record not in results["policy"].values:
                 continue

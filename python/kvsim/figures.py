@@ -10,7 +10,7 @@ from pathlib import Path
 import xarray
 
 from .program import exchange, options, run
-from .results import as_file
+from .results_file import as_file
 
 
 class Figures(list[Path]):

@@ -223,7 +223,8 @@ def closed_loop(
     _check_types(model)
     from .kvtrace import closed_loop_command as command
     from .kvtrace.model import LoadedModel
-    from .results import as_file, trace_of
+    from .results import open_results
+    from .results_file import as_file, trace_of
 
     if isinstance(results, xarray.Dataset):
         trace = trace_of(results, trace)
@@ -248,4 +249,4 @@ def closed_loop(
         finally:
             bar.close()
             model.train(was_training)
-        return xarray.load_dataset(target, engine="h5netcdf", decode_times=False)
+        return open_results(target)

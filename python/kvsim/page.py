@@ -8,7 +8,7 @@ import xarray
 
 from .errors import UsageError
 from .program import exchange, options, run
-from .results import as_file, trace_of
+from .results_file import as_file, trace_of
 
 
 def report(

@@ -11,8 +11,10 @@ import sys
 import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "support")]
 
+from contributing import example  # noqa: E402
 from kvsim import texts  # noqa: E402
 from kvsim.kvtrace.errors import CaptureError  # noqa: E402
 from kvsim.kvtrace.markup import parse_text  # noqa: E402
@@ -33,6 +35,7 @@ def is_here(name: str) -> bool:
         return False
 
 
+texts.KINDS.update({kind.name: kind for kind in example("text", "kvsim.texts.example").KINDS})
 WRITTEN = [name for name, kind in texts.KINDS.items() if not kind.raw]
 HERE = WRITTEN + [name for name, kind in texts.KINDS.items() if kind.raw and is_here(name)]
 

@@ -1,16 +1,20 @@
 """Tests of how policies are drawn: the same everywhere, and told apart. See test_plots.py."""
 
 import csv
+import sys
 import unittest
 import unittest.mock
 
-from test_plots import ROOT, PlotTest
+from test_plots import ROOT, SMALL, PlotTest
+
+sys.path.append(str(ROOT / "tests" / "support"))
 
 import fake_results
 import loop_file
 import matplotlib.colors
 import numpy as np
 
+from contributing import example
 from kvsim.plots import draw, load, looks, style
 from kvsim.plots.figures import retained_importance
 from kvsim.plots.study import layers, losses, plan, rehearsal
@@ -194,6 +198,14 @@ class LooksTest(PlotTest):
                        row[:2] == [length, name] and row[3] == "kl_relative"]
                 self.assertEqual(list(drawn[text.get_color()]), own)
         self.assertIn("log scale", figure.subfigs[0]._supylabel.get_text())
+
+    def test_the_figure_of_contributing_is_drawn(self):
+        figure = example("figure", "kvsim.plots.figures.example")
+        path = fake_results.write(self.folder / "results.nc", **SMALL)
+        with unittest.mock.patch.object(draw, "find_figures", lambda: {"example": figure}):
+            code = draw.main([str(path), "-o", str(self.out), "--formats", "png"])
+        self.assertEqual(code, 0)
+        self.assertGreater((self.out / "example_layers.png").stat().st_size, 2000)
 
     def test_names_at_lines_do_not_overlap_and_stay_in_order(self):
         for places in ([0.5], [0.1, 0.1, 0.1, 0.9], [0, 0.01, 0.5, 0.51, 0.52, 1]):

@@ -4,6 +4,7 @@ Needs KVSIM_BIN or build/kvsim and the modules of plots/requirements.txt; withou
 so and nothing is tested.
 """
 
+import ast
 import inspect
 import json
 import re
@@ -414,6 +415,26 @@ class Package(unittest.TestCase):
                 continue
             self.assertTrue(inspect.getdoc(found), name)
         self.assertIn("typed", " ".join(p.name for p in (ROOT / "python/kvsim").iterdir()))
+
+    def test_modules_import_each_other_in_no_circle(self):
+        root = ROOT / "python" / "kvsim"
+        names = {path: ".".join(path.relative_to(root).with_suffix("").parts)
+                 for path in root.rglob("*.py") if path.name != "__init__.py"}
+        imports = {name: set() for name in names.values()}
+        for path, name in names.items():
+            for node in ast.walk(ast.parse(path.read_text())):
+                if not isinstance(node, ast.ImportFrom) or node.level == 0:
+                    continue
+                home = name.split(".")[:-node.level] + (node.module or "").split(".")
+                home = ".".join(part for part in home if part)
+                for found in (home, *(f"{home}.{one.name}".strip(".") for one in node.names)):
+                    if found in imports and found != name:
+                        imports[name].add(found)
+        self.assertIn("results_file", imports["explanation"])   # the walk sees imports at all
+        below = set()
+        while more := {name for name in imports if name not in below and imports[name] <= below}:
+            below |= more
+        self.assertEqual(set(imports) - below, set())
 
     def test_requirements_are_those_of_the_wheel(self):
         import tomllib

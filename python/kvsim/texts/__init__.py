@@ -1,12 +1,18 @@
-"""Texts for larger traces, written by script in words of our own. A new kind is a row of KINDS."""
+"""Texts for larger traces, written by script in words of our own.
 
-from . import counting, found, messages, orders, program, reports
+A new kind is a module of this folder with a list `KINDS`.
+"""
+
+import importlib
+import pkgutil
+
 from .kinds import Kind, Text, text_of
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
-    for module in (reports, messages, program, counting, orders, found)
-    for kind in module.KINDS
+    for module in pkgutil.iter_modules(__path__)
+    for kind in getattr(importlib.import_module(f"{__name__}.{module.name}"), "KINDS", ())
+    if isinstance(kind, Kind)
 }
 
 __all__ = ["KINDS", "Kind", "Text", "text_of"]
