@@ -93,6 +93,7 @@ group_press() {   # label: capture
 group_package() {   # label: python
   "$plots_python" tests/python/test_package.py
   "$plots_python" tests/python/test_functions.py
+  "$plots_python" tests/python/test_head_gates.py
   "$plots_python" tests/python/test_engines.py
 }
 group_search() {   # label: python

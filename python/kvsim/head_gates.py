@@ -1,0 +1,86 @@
+"""Gates of DuoAttention from a trace, without training: python -m kvsim.head_gates TRACE... -o FILE
+
+Writes the file `table` of `duo`: one line per layer of the model, one number per KV head. DuoAttention
+trains its gates so that the model's outputs stay while heads of low gate see the first and the newest
+entries only. Here the gate of a head is what that changes, measured (docs/presets.md says how). The
+texts should be others than those that are studied.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from .errors import DataError, Error
+from .trace import Layer, Trace
+
+CHUNK = 256   # queries at a time
+
+
+def streaming(attention: np.ndarray, ages: np.ndarray, sinks: int, recent: int) -> np.ndarray:
+    """Attention [..., j, i] to the first and the newest entries alone, `ages` [j, i] being j - i. What
+    an attention sink of the layer draws stays."""
+    rest = 1 - attention.sum(-1, keepdims=True)
+    kept = np.where((np.arange(attention.shape[-1]) < sinks) | (ages < recent), attention, 0)
+    return kept / (kept.sum(-1, keepdims=True) + np.maximum(rest, 0))
+
+
+def changes(layer: Layer, sinks: int, recent: int) -> np.ndarray:
+    """Root mean square over the prompt's stored queries j >= sinks + recent of what the output of each
+    KV head changes by, |sum over its query heads of (Z - Z') W_O| [Hkv]."""
+    prompt = layer.prompt()
+    at = np.flatnonzero(prompt.query_positions >= sinks + recent)
+    if not at.size:
+        raise DataError(f"layer {layer.index}: no stored query behind {sinks} + {recent} entries; take "
+                        "a longer prompt, or smaller --sinks and --recent")
+    values, wo = prompt.values.astype(np.float32), prompt.wo.astype(np.float32)
+    total = np.zeros(len(values))
+    for chosen in np.array_split(at, -(-at.size // CHUNK)):
+        part = replace(prompt, queries=prompt.queries[:, chosen],
+                       query_positions=prompt.query_positions[chosen], residual_norm=None)
+        full = part.attention()
+        change = full - streaming(full, part.query_positions[:, None] - part.positions, sinks, recent)
+        for head, value in enumerate(values):
+            heads = range(head * layer.group_size, (head + 1) * layer.group_size)
+            total[head] += np.sum(sum(change[one] @ value @ wo[one] for one in heads) ** 2)
+    return np.sqrt(total / at.size)
+
+
+def gates(traces: Iterable[Trace], sinks: int, recent: int) -> np.ndarray:
+    """Gates [layers of the model, Hkv], mean over traces, the largest 1."""
+    every = []
+    for trace in traces:
+        if len(trace) != trace.num_layers:
+            raise DataError(f"{trace.path}: found {len(trace)} layers, expected all {trace.num_layers} "
+                            "of the model")
+        every.append([changes(layer, sinks, recent) for layer in trace])
+    mean = np.mean(every, axis=0)
+    return mean / mean.max()
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m kvsim.head_gates", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE.h5")
+    parser.add_argument("--sinks", type=int, default=128, help="first entries that stay (128)")
+    parser.add_argument("--recent", type=int, default=256, help="newest entries that stay (256)")
+    parser.add_argument("-o", "--out", required=True, type=Path, metavar="FILE")
+    options = parser.parse_args(argv)
+    try:
+        found = gates(map(Trace, options.traces), options.sinks, options.recent)
+    except Error as error:
+        print(f"kvsim head_gates: {error}", file=sys.stderr)
+        return error.exit_code
+    names = " ".join(path.name for path in options.traces)
+    lines = [f"# python -m kvsim.head_gates {names} --sinks {options.sinks} --recent {options.recent}",
+             *(" ".join(f"{one:.4f}" for one in row) for row in found)]
+    options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(options.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
