@@ -48,8 +48,15 @@ class EveryKind(unittest.TestCase):
 
     def test_more_units_make_longer_prompts(self):
         for name in HERE:
-            sizes = [len(build(name, units=units).prompt) for units in (4, 8, 16, 64)]
+            made = [build(name, units=units) for units in (4, 8, 16, 64)]
+            sizes = [len(one.answer if texts.KINDS[name].long else one.prompt) for one in made]
             self.assertEqual(sizes, sorted(set(sizes)), name)
+
+    def test_every_kind_says_where_its_text_comes_from(self):
+        for name in HERE:
+            said = texts.KINDS[name].origin(1)
+            self.assertRegex(said, r"\(.+\)", name)   # the licence
+            self.assertEqual("written for kvsim" in said, name in WRITTEN)
 
     def test_prompts_parse_and_nothing_is_left_unfilled(self):
         for name in WRITTEN:

@@ -2,16 +2,23 @@
 
 import csv
 import re
+import shutil
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
 try:
-    from kvsim.plots.study import agnostic, claims, instructions, pages, plan, reread, runs
+    import pandas
+
+    from kvsim.errors import DataError
+    from kvsim.plots.study import agnostic, claims, contributed, instructions, pages, plan, reread, runs
     from kvsim.plots.study import decoding, second_question, shapes
-    from kvsim.texts import worked
+    from kvsim.studies import table as boards
+    from kvsim.studies.folder import Folder
+    from kvsim.texts import KINDS, text_of, worked
 except ModuleNotFoundError as missing:
     sys.exit(f"{missing}; pip install -r plots/requirements.txt")
 
@@ -98,16 +105,19 @@ class DecodingTest(unittest.TestCase):
         docs = Path(folder.name)
         (docs / "losses").mkdir()
         losses = [[0.25] * 32 + [0.75] * 32, [1.0] * 64]
+        part = Folder(docs / "decoding").next_part(decoding.NAMES[0])
+        part.loop.parent.mkdir(parents=True)
+        part.results.touch()
         Dataset({"kl_divergence": (("policy", "budget", "step"), [[one] for one in losses]),
-                 "policy": ("policy", ["morphkv", "r-kv"])}).to_netcdf(
-            docs / f"{decoding.stems()[0]}.512.loop.nc", engine="h5netcdf")
+                 "budget_label": ("budget", ["512"]),
+                 "policy": ("policy", ["morphkv", "r-kv"])}).to_netcdf(part.loop, engine="h5netcdf")
         with (docs / "losses/decoding.csv").open("w", newline="") as file:
             csv.writer(file).writerows([decoding.HEADER, *decoding.rows(docs)])
         return docs
 
     def test_losses_of_an_answer_and_of_its_eighths(self):
         docs = self.docs()
-        of = decoding.read(docs)[decoding.stems()[0], "morphkv", 512]
+        of = decoding.read(docs)[decoding.NAMES[0], "morphkv", 512]
         self.assertEqual((of["all"], of["1"], of["8"]), (0.5, 0.25, 0.75))
         self.assertTrue(0.25 <= of["low"] < 0.5 < of["high"] <= 0.75, of)
         header, rows = decoding.table(docs)
@@ -118,15 +128,54 @@ class DecodingTest(unittest.TestCase):
 
     def test_worked_answers_are_long_and_right(self):
         for kind in worked.KINDS:
-            with self.subTest(kind=kind):
-                text = worked.worked(kind, 1)
+            with self.subTest(kind=kind.name):
+                text = text_of(kind, 1, 60)
                 self.assertGreater(len(text.answer), 10000)
-                self.assertEqual(text, worked.worked(kind, 1))
-                self.assertNotEqual(text, worked.worked(kind, 2))
-        sums = re.findall(r"(\d+) \+ (\d+) = (\d+) dollars", worked.worked("ledger", 1).answer)
+                self.assertEqual(text, text_of(kind, 1, 60))
+                self.assertNotEqual(text, text_of(kind, 2, 60))
+                self.assertTrue(text_of(kind, 1, 400).answer.startswith(text.answer))
+        ledger = text_of(KINDS["ledger"], 1, 60).answer
+        sums = re.findall(r"(\d+) \+ (\d+) = (\d+) dollars", ledger)
         self.assertGreater(len(sums), 50)
         for a, b, total in sums:
             self.assertEqual(int(a) + int(b), int(total))
+
+
+class ContributedTest(unittest.TestCase):
+    """docs/studies: every folder has the layout, and what is missing is named."""
+
+    STUDIES = ROOT / "docs/studies"
+
+    def test_every_folder_has_the_layout_and_a_row(self):
+        rows = contributed.table(ROOT / "docs")[1]
+        folders = sorted(one.name for one in self.STUDIES.iterdir())
+        self.assertEqual([row[0] for row in rows], folders)
+        for folder in folders:
+            for file in (self.STUDIES / folder).iterdir():
+                self.assertIn(file.name, ("study.json", *contributed.TEXTS, *contributed.TASKS))
+
+    def test_a_study_is_copied_and_what_it_lacks_is_named(self):
+        with tempfile.TemporaryDirectory() as place:
+            study, docs = Path(place) / "study", Path(place) / "docs"
+            shutil.copytree(next(self.STUDIES.iterdir()), study)
+            (study / "index.html").write_text("not copied")
+            target = contributed.contribute(study, docs)
+            self.assertEqual(target, docs / "studies/SmolLM2-135M-Instruct")
+            self.assertEqual(sorted(one.name for one in target.iterdir()), sorted(
+                one.name for one in study.iterdir() if one.name != "index.html"))
+            (study / "tried.csv").unlink()
+            with self.assertRaisesRegex(DataError, "tried.csv is missing: kvsim study writes it"):
+                contributed.contribute(study, docs)
+            (study / "texts.csv").write_text("model,text\n")
+            with self.assertRaisesRegex(DataError, "texts.csv: found no column category, later_tokens"):
+                contributed.check(study)
+
+    def test_categories_are_those_of_the_losses(self):
+        for folder in self.STUDIES.iterdir():
+            losses, found = (pandas.read_csv(folder / name, dtype={"budget": str})
+                             for name in ("losses.csv", "categories.csv"))
+            made = boards.by_category(losses, boards.reference_of(losses))
+            pandas.testing.assert_series_equal(found.relative, made.relative, rtol=1e-4)
 
 
 class ShapesTest(unittest.TestCase):

@@ -4,9 +4,12 @@ Needs data/requirements.txt and plots/requirements.txt; without them one line sa
 """
 
 import io
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -63,6 +66,10 @@ class WithTexts(unittest.TestCase):
         self.texts.mkdir()
         for number in range(2):
             (self.texts / f"story{number}.txt").write_text(story(number))
+
+    def save_model(self):
+        self.model.save_pretrained(self.folder / "model")
+        self.tokenizer.save_pretrained(self.folder / "model")
 
     def study(self, out="out", model=None, texts=None, **changes):
         return api.study(model or self.model, texts or [self.texts], self.folder / out,
@@ -125,6 +132,38 @@ class Runs(WithTexts):
         columns = [one for one in COLUMNS if one != "model"]
         pandas.testing.assert_frame_equal(again.losses[columns], whole.losses[columns])
 
+    def test_a_study_that_is_killed_goes_on(self):
+        """SIGKILL as soon as the first text is finished."""
+        self.save_model()
+        words = [find_program(), "study", "--model", "model", "--texts", "stories",
+                 "--prompt-tokens", "96", "--steps", "12", "--policy", "snapkv,window=4",
+                 "--policy", "streaming", "--budget", "0.2,0.4", "--threads", "1", "-q", "-o"]
+
+        killed = subprocess.Popen([*words, "killed"], cwd=self.folder, start_new_session=True)
+        texts = self.folder / "killed" / "texts"
+        while not (texts / "story0.1.loop.nc").exists():
+            self.assertIsNone(killed.poll())
+            time.sleep(0.005)
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.wait()
+        self.assertFalse((texts / "story1.1.loop.nc").exists())
+        before = {path.name: path.stat().st_mtime_ns for path in texts.glob("story0.*")}
+        (texts / ".story1.1.nc.1.partial").write_text("half of a file")
+        for folder in ("killed", "whole"):
+            subprocess.run([*words, folder], cwd=self.folder, check=True)
+        self.assertEqual(before, {path.name: path.stat().st_mtime_ns
+                                  for path in texts.glob("story0.*")})
+        for one in ("losses.csv", "leaderboard.csv", "texts.csv", "leaderboard_bytes.csv"):
+            self.assertEqual(*((self.folder / folder / one).read_bytes()
+                               for folder in ("killed", "whole")))
+        self.assertEqual([one.name for one in texts.glob(".*")], [])
+        self.assertFalse((self.folder / "killed" / "traces").exists())
+
+    def test_two_runs_do_not_work_in_one_folder(self):
+        with Folder(self.folder / "out").at_work():
+            with self.assertRaisesRegex(kvsim.UsageError, "out: another kvsim study works here"):
+                self.study()
+
     def test_a_text_that_cannot_be_run_is_named_and_the_others_are_not_lost(self):
         (self.texts / "short.txt").write_text("Too short.")
         with mock.patch("sys.stderr", io.StringIO()) as said:
@@ -138,17 +177,44 @@ class Runs(WithTexts):
         for family in tiny_models.configs(len(self.tokenizer)):
             with self.subTest(family=family):
                 found = self.study(family, load(family, self.tokenizer),
-                                   [self.texts / "story0.txt"], policies=["kvzip"], budgets=[0.3])
+                                   [self.texts / "story0.txt"], budgets=[0.3],
+                                   policies=["kvzip", "convex", "h2o:official"])
                 self.assertEqual(found.failed, 0)
                 self.assertTrue(np.isfinite(found.losses.kl).all())
                 self.assertTrue((found.losses.kl > 0).all())
 
-    def test_policies_that_compress_while_the_model_answers(self):
-        found = self.study(texts=[self.texts / "story0.txt"], prompt_tokens=64, steps=80,
-                           policies=["h2o:official", "snapkv,window=4"], budgets=[0.2])
+    def test_a_text_longer_than_the_window_of_all_layers_is_named(self):
+        model = load("mistral", self.tokenizer)
+        model.config.sliding_window = 24
+        with mock.patch("sys.stderr", io.StringIO()) as said:
+            with self.assertRaisesRegex(kvsim.DataError, "no text and no task could be run"):
+                self.study(model=model)
+        self.assertIn("found only layers with a sliding window shorter than the trace: 0, 1, 2, 3",
+                      said.getvalue())
+
+    def test_policies_that_compress_while_the_model_answers_at_length(self):
+        """1100 tokens, and the loss beside the model's own with the mask of sinks and the newest."""
+        policy, budget = "streaming,schedule=decode", 100
+        found = self.study(texts=["ledger-1"], prompt_tokens=704, steps=1100, budgets=[budget],
+                           policies=[policy, "r-kv", "snapkv,window=4"], keep_traces=True)
         own = found.losses.set_index("policy")
-        self.assertEqual(set(own.later_tokens), {80})
-        self.assertTrue((own.kl > 0).all())
+        self.assertEqual(set(own.later_tokens), {1100})
+        self.assertEqual(set(own.category), {sources.LONG})
+        with kvsim.Trace(self.folder / "out" / "traces" / "ledger-1.h5") as trace:
+            ids, n = torch.tensor(trace.tokens.astype("int64"))[None], trace.prompt_len
+        at = torch.arange(ids.shape[1])
+        newest = (at[:, None] < n) | (at[None] < 4) | (at[None] > at[:, None] - budget + 4 - 1)
+        seen = (at[None] <= at[:, None]) & newest
+        bias = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+        with torch.inference_mode():
+            full, cut = (self.model(ids, **mask).logits[0, n:].double().log_softmax(-1)
+                         for mask in ({}, {"attention_mask": bias[None, None]}))
+        kl = (full.exp() * (full - cut)).sum(-1).mean().item()
+        self.assertAlmostEqual(own.kl[policy], kl, delta=1e-3 * kl)
+        total = n + 1100
+        self.assertAlmostEqual(own.peak[policy], (budget + 1) / total, delta=0.002)
+        self.assertAlmostEqual(own.peak["snapkv,window=4"], (budget + 1100) / total, delta=0.002)
+        self.assertEqual(table.held(found.losses), "peak")
 
     def test_the_pages_of_losses_read_a_study(self):
         text, policies = plan.SHORT[0], [*layers.SHOWN, "convex", "h2o:official"]
@@ -191,8 +257,7 @@ class Runs(WithTexts):
             api.merge_studies([one.folder, fewer.folder], self.folder / "wrong")
 
     def test_the_command_and_its_plan(self):
-        self.model.save_pretrained(self.folder / "model")
-        self.tokenizer.save_pretrained(self.folder / "model")
+        self.save_model()
         words = [find_program(), "study", "--model", "model", "--texts", "stories",
                  "--prompt-tokens", "96", "--steps", "12", "--policy", "snapkv,window=4",
                  "--policy", "streaming", "--budget", "0.2", "--threads", "1"]
@@ -213,6 +278,25 @@ class Runs(WithTexts):
         self.assertNotIn("<script", page)
         self.assertIn("expected builtin, a file", command("--texts", "gone.txt", "-o", "x", code=2))
         self.assertIn("did you mean snapkv?", command("--policy", "snapkw", "-o", "x", code=2))
+        self.assertIn("such as snapkv,quantize=kivi", command("--policy", "kivi", "-o", "x", code=2))
+        for folder in ("stories/story0.txt", "/proc/none"):
+            self.assertIn(f"-o {folder}: no folder that can be written",
+                          command("-o", folder, code=2))
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            (self.folder / "model" / name).unlink()
+        self.assertIn("its tokenizer knows no words", command("-o", "x", code=3))
+        (self.folder / "model" / "model.safetensors").unlink()
+        self.assertIn("model: cannot load: Error no file named model.safetensors",
+                      command("-o", "x", code=3))
+
+    def test_a_full_disk_is_said_and_leaves_nothing(self):
+        full = os.statvfs_result((4096, 4096, 10**6, 258, 258, 10, 10, 10, 0, 255))   # 1.1 MB
+        with mock.patch("sys.stderr", io.StringIO()) as said, \
+                mock.patch("os.statvfs", return_value=full):
+            with self.assertRaisesRegex(kvsim.DataError, "no text"):
+                self.study(model=load("qwen3", self.tokenizer), prompt_tokens=400, steps=100)
+        self.assertRegex(said.getvalue(), r"story1.h5: the disk is full: 1\.1 MB are free, the next part")
+        self.assertEqual(list((self.folder / "out").rglob("*.h5*")), [])
 
 
 class Numbers(unittest.TestCase):
@@ -247,13 +331,51 @@ class Numbers(unittest.TestCase):
         self.assertEqual(sorted(["0.5", "10%", "0.2"], key=table.budget_key), ["10%", "0.2", "0.5"])
 
 
+    def test_at_equal_bytes_a_loss_is_interpolated_between_a_policys_own_points(self):
+        bytes_of = {"kvzip": {"0.1": 0.1, "0.4": 0.4}, "wide": {"0.1": 0.2, "0.4": 0.8}}
+        rows = [{"model": "m", "text": f"t{t}", "category": "a", "policy": policy, "budget": budget,
+                 "bytes": share, "peak": (share * 90 + 10) / 100, "prompt_tokens": 90,
+                 "later_tokens": 10, "kl": 0.01 * (1 + t) / share**2, "top1": 1 - share}
+                for policy, of in bytes_of.items() for budget, share in of.items() for t in range(2)]
+        losses = pandas.DataFrame(rows)
+        self.assertEqual(table.held(losses), "bytes")
+        found = table.at_bytes(losses, "kvzip").set_index(["policy", "budget", "text"])
+        self.assertEqual(set(found.index.get_level_values("budget")), {"0.1", "0.4"})
+        self.assertNotIn(("wide", "0.1"), found.index.droplevel("text"))   # it never held so few
+        self.assertAlmostEqual(found.kl["wide", "0.4", "t1"], 0.02 / 0.4**2)   # a power law is a line
+        self.assertAlmostEqual(found.top1["wide", "0.4", "t0"], 0.5)   # halfway in logarithms
+        board = table.leaderboard(found.reset_index(), "kvzip").set_index(["policy", "budget"])
+        self.assertAlmostEqual(board.relative["wide", "0.4"], 1)
+        losses.loc[0, "peak"] = 0.1
+        self.assertEqual(table.held(losses), "peak")
+
+
 class Texts(WithTexts):
+    def test_where_texts_come_from_is_said(self):
+        found = self.study(texts=["python-0", "switch-2", self.texts / "story0.txt"], prompt_tokens=200,
+                           policies=["streaming"], budgets=[0.5])
+        self.assertEqual(found.failed, 0)
+        listed = pandas.read_csv(found.folder / "texts.csv").set_index("text")
+        self.assertRegex(listed.origin["python-0"], r"^heapq.py of Python 3[.\d]+ \(PSF-2.0\)$")
+        self.assertEqual(listed.origin["switch-2"],
+                         "written for kvsim (Apache-2.0): kind switch, seed 2")
+        self.assertEqual(listed.origin["story0"], str(self.texts / "story0.txt"))
+        page = found.page.read_text("utf-8")
+        for row in listed.itertuples():
+            self.assertIn(f'<td class="text">{row.origin}</td><td><code>{row.sha256[:12]}</code></td>',
+                          page)
+        boards = pandas.read_csv(found.folder / "categories.csv")
+        self.assertEqual(set(boards.category), {sources.FOUND, sources.WRITTEN, "stories"})
+
     def test_what_words_name(self):
+        skipped = []
         (self.texts / "picture.png").write_bytes(b"\x89PNG\xff\xfe\xfa")
+        (self.texts / "zeros").write_bytes(bytes(64))
         (self.texts / "chat.prompt.txt").write_text('<turn role="user">Which harbour?</turn>')
         (self.texts / "chat.answer.txt").write_text("The one of the keeper.")
         found = sources.sources([self.texts, "python", self.texts / "story0.txt", "switch-41"],
-                                [0, 1])
+                                [0, 1], skipped.append)
+        self.assertEqual([one.name for one in skipped], ["picture.png", "zeros"])
         self.assertEqual([one.name for one in found],
                          ["chat", "story0", "story1", "python-0", "python-1", "switch-41"])
         self.assertEqual((found[-1].kind, found[-1].seed), ("switch", 41))

@@ -27,6 +27,11 @@ COMPARED_ROWS = 8
 Cache = KeptSets | LiveCache | None
 
 
+def rows_at_once(device) -> int:
+    """Sets times tokens of one forward pass on a torch device."""
+    return ROWS_AT_ONCE.get(device.type, ROWS_AT_ONCE_ELSEWHERE)
+
+
 def _on_host(tensor) -> np.ndarray:
     return tensor.detach().float().cpu().numpy()
 
@@ -223,7 +228,7 @@ class ClosedLoop:
     @property
     def batch(self) -> int:
         """How many caches one forward pass takes."""
-        rows = ROWS_AT_ONCE.get(self.device.type, ROWS_AT_ONCE_ELSEWHERE)
+        rows = rows_at_once(self.device)
         return max(1, rows // (len(self.ids) - self.prompt_len))
 
     def logits(self, caches: list[Cache]):

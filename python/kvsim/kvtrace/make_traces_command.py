@@ -12,6 +12,7 @@ from .capture_command import (
 from .errors import EXIT_USAGE, CaptureError, run_tool
 
 DEFAULT_KINDS = "summary,questions,fewshot,code"
+LONG_UNITS = 400   # of a kind whose answer grows: more steps of work than anybody forces
 EXAMPLES = """\
 The same kind, seed and number of tokens always give the same text. The later tokens are a written
 answer, at most --steps of them; kinds with short answers (needles, orders) have fewer. A request
@@ -77,6 +78,13 @@ def parser() -> Parser:
 
 def fit(kind: texts.Kind, seed: int, limit: int, count_tokens) -> texts.Text:
     """The longest text of a kind whose prompt has at most `limit` tokens; texts grow by units."""
+    if kind.long:
+        text = texts.text_of(kind, seed, LONG_UNITS)
+        if (count := count_tokens(text.prompt)) > limit:
+            raise CaptureError(f"{kind.name}: its prompt has {count} tokens, expected at most {limit}",
+                               EXIT_USAGE)
+        return text
+
     def tokens(units: int) -> int:
         try:
             return count_tokens(texts.text_of(kind, seed, units).prompt)

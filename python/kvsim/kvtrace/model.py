@@ -140,6 +140,14 @@ def _one_line(error: Exception) -> str:
     return lines[0][:300] if lines else type(error).__name__
 
 
+def check_tokenizer(tokenizer, model: str) -> None:
+    """Where its files are missing transformers makes a tokenizer that knows no words."""
+    words = tokenizer("Which words are known?", add_special_tokens=False)["input_ids"]
+    if set(words) <= set(tokenizer.all_special_ids):
+        raise CaptureError(f"{model}: its tokenizer knows no words: found none of tokenizer.json, "
+                           "tokenizer.model and vocab.json; copy them from where the model is from")
+
+
 def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: int) -> LoadedModel:
     """Loads a causal LM by Hugging Face name, folder, .gguf file or the pip package's name."""
     torch, transformers = import_torch(threads)
@@ -151,6 +159,9 @@ def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: i
             target, dtype=getattr(torch, dtype), **extra
         )
     except (OSError, ValueError, ImportError, KeyError) as error:
-        raise CaptureError(f"{model}: cannot load: {_one_line(error)}") from None
+        said = "cannot load" if Path(target).exists() else \
+            "no such file or folder here, and as a name on Hugging Face it cannot be loaded"
+        raise CaptureError(f"{model}: {said}: {_one_line(error)}") from None
+    check_tokenizer(tokenizer, model)
     loaded = loaded.to(device).eval()
     return LoadedModel(loaded, tokenizer, name, source)

@@ -58,6 +58,7 @@ def study(
     probe: str | None = "repeat",
     metrics: Iterable[str] = (),
     device: str = "cpu",
+    model_dtype: str = "float32",
     threads: int = 0,
     keep_traces: bool = False,
     progress: bool | None = None,
@@ -85,6 +86,7 @@ def study(
         probe: further queries for policies that read the prompt twice; None: none.
         metrics: further measures in the results files, as for `replay`.
         device: of a model that is loaded by name.
+        model_dtype: the type in which it computes: float32, bfloat16 or float16.
         threads: 0 is all cores.
         keep_traces: traces stay in the folder.
         progress: show a bar; None: on a terminal and in notebooks.
@@ -101,6 +103,7 @@ def study(
     args.out, args.seed, args.reference, args.title = Path(out), list(seeds), reference, title
     args.prompt_tokens, args.steps, args.device = prompt_tokens, steps, device
     args.threads, args.keep_traces, args.quiet = threads, keep_traces, True
+    args.model_dtype = model_dtype
     args.probe = probe or "none"
     args.metric = [list(metrics)]
     load = None
@@ -136,5 +139,8 @@ def merge_studies(folders: Iterable[str | PathLike], out: str | PathLike) -> Stu
     """One study of several, as `kvsim study merge`."""
     from .page import write
 
-    write(merge(folders, out))
+    target = Folder(out)
+    with target.at_work():
+        merge(folders, target)
+        write(target)
     return opened(out)

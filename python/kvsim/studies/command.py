@@ -161,8 +161,8 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
     from .tasks import only_static, run_tasks, sheets
 
     settings, load = settings_of(args), load or loader(args)
-    texts = flat(args.texts, ["builtin"])
-    found = [] if texts == ["none"] else sources(texts, args.seed)
+    texts, strange = flat(args.texts, ["builtin"]), []
+    found = [] if texts == ["none"] else sources(texts, args.seed, strange.append)
     folder = Folder(args.out or "study")
     chosen = sheets(folder, flat(args.tasks, []))
     if args.shard:
@@ -181,17 +181,20 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
 
         print(plan_text(found, chosen, load(), settings, folder))
         return 0
-    folder.path.mkdir(parents=True, exist_ok=True)
-    folder.settle(settings.shared(args.model))
     progress = Progress(args.quiet)
-    outcome = run_all(folder, found, load, settings, show or progress)
-    run_tasks(folder, chosen, load, settings, show or progress)
-    progress.end()
-    if not settings.keep_traces:
-        shutil.rmtree(folder.traces, ignore_errors=True)
-    for name, why in outcome.failed.items():
-        print(f"kvsim study: {name} left out: {why}", file=sys.stderr)
-    paths = page.write(folder, args.reference, args.title)
+    with folder.at_work():
+        folder.settle(settings.shared(args.model))
+        outcome = run_all(folder, found, load, settings, show or progress)
+        run_tasks(folder, chosen, load, settings, show or progress)
+        progress.end()
+        if not settings.keep_traces:
+            shutil.rmtree(folder.traces, ignore_errors=True)
+        for name, why in outcome.failed.items():
+            print(f"kvsim study: {name} left out: {why}", file=sys.stderr)
+        if strange:
+            print(f"kvsim study: no UTF-8 text, left out: {', '.join(map(str, strange))}",
+                  file=sys.stderr)
+        paths = page.write(folder, args.reference, args.title)
     if not paths:
         raise CaptureError("no text and no task could be run")
     if not args.quiet:
@@ -255,10 +258,12 @@ def accuracy_text(folder) -> str:
 
 def join(args: argparse.Namespace) -> None:
     from . import page
-    from .folder import merge
+    from .folder import Folder, merge
 
-    folder = merge(args.studies, args.out)
-    paths = page.write(folder, args.reference, args.title)
+    folder = Folder(args.out)
+    with folder.at_work():
+        merge(args.studies, folder)
+        paths = page.write(folder, args.reference, args.title)
     if not paths:
         raise CaptureError("no text or task of these studies is finished")
     print(f"{paths['index.html']} written")

@@ -8,6 +8,8 @@
     DIR/traces/NAME.h5           as long as the text is worked on
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -27,13 +29,22 @@ COLUMNS = {
     "model": "model", "text": "text", "category": "category of the text",
     "prompt_tokens": "n, tokens of the prompt", "later_tokens": "T, later tokens",
     "policy": "record", "budget": "budget, as it was typed",
-    "bytes": "bytes held, share of the full cache's",
+    "bytes": "bytes held of the prompt, share of the full cache's",
+    "peak": "most bytes held while the later tokens come, share of the full cache's at the end",
     "kl": "KL divergence from the full cache, mean over the later tokens, nats",
     "kl_answer": "the same over the answer alone, without the request before it",
     "kl_worst": "the same over the worst 5 % of the later tokens",
     "nll": "negative log-likelihood of the text's own next token less the full cache's, nats",
     "top1": "share of later tokens whose most likely next token is the full cache's",
     "stream_error": "stream error of the replay, rms over steps",
+}
+
+
+#: Column of texts.csv -> what it is.
+TEXT_COLUMNS = {
+    "model": "model", "text": "text", "category": "category of the text",
+    "prompt_tokens": "n, tokens of the prompt", "later_tokens": "T, later tokens",
+    "origin": "file or generator, and licence", "sha256": "digest of prompt and answer",
 }
 
 
@@ -70,6 +81,28 @@ class Folder:
         self.texts = self.path / "texts"
         self.tasks = self.path / "tasks"
         self.traces = self.path / "traces"
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Makes the folder, and keeps others out while this process works in it. What a run that was
+        killed left half-written is removed."""
+        try:
+            for one in (self.path, self.texts):
+                one.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / ".lock").open("a")
+        except OSError as error:
+            raise UsageError(f"-o {self.path}: no folder that can be written: {error.strerror}") from None
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(f"{self.path}: another kvsim study works here; wait for it, or take "
+                                 "another folder and join them with kvsim study merge") from None
+            except OSError:
+                pass   # a file system without locks
+            for left in [*self.texts.glob(".*.partial"), *self.traces.glob(".*.partial")]:
+                left.unlink(missing_ok=True)
+            yield
 
     def settle(self, settings: dict) -> None:
         """Writes the settings, or compares them with those of the study that is here."""
@@ -124,6 +157,13 @@ class Folder:
         table = pandas.DataFrame(rows, columns=list(COLUMNS))
         return table.drop_duplicates(["model", "text", "policy", "budget"], keep="last")
 
+    def listed(self) -> pandas.DataFrame:
+        """A row for every text that has been begun (TEXT_COLUMNS)."""
+        return pandas.DataFrame([
+            [one["model"], name, one["category"], one["prompt_len"],
+             one["total_len"] - one["prompt_len"], one.get("origin", one.get("file", "")),
+             one["digest"]] for name, one in self.facts().items()], columns=list(TEXT_COLUMNS))
+
     def worst_steps(self, count: int) -> Iterator[dict]:
         """Of every text and policy the `count` steps of largest loss at the smallest budget."""
         for name, facts in self.facts().items():
@@ -142,12 +182,15 @@ def _rows(part: Part, name: str, facts: dict) -> Iterator[dict]:
         for p, policy in enumerate(loop.policy.values):
             for b, budget in enumerate(loop.budget_label.values):
                 answer = loop.get("kl_divergence_answer", loop.kl_divergence_mean)
+                share = 1 / float(replay.compression.values[p, b])
+                grows = float(replay.bytes_peak.values[p, b] / replay.bytes_flattened.values[p, b])
                 yield {
                     "model": facts["model"], "text": name, "category": facts["category"],
                     "prompt_tokens": facts["prompt_len"],
                     "later_tokens": facts["total_len"] - facts["prompt_len"],
                     "policy": str(policy), "budget": str(budget),
-                    "bytes": 1 / float(replay.compression.values[p, b]),
+                    "bytes": share,
+                    "peak": share * grows * facts["prompt_len"] / facts["total_len"],
                     "kl": float(kl[p, b].mean()), "kl_answer": float(answer.values[p, b]),
                     "kl_worst": float(worst[p, b]),
                     "nll": float(loop.nll_difference_mean.values[p, b]),
@@ -176,12 +219,11 @@ def _worst_steps(part: Part, name: str, facts: dict, count: int) -> Iterator[dic
                        "next": later[t + 1] if t + 1 < len(later) else ""}
 
 
-def merge(folders: Iterable[str | os.PathLike], out: str | os.PathLike) -> Folder:
+def merge(folders: Iterable[str | os.PathLike], target: Folder) -> None:
     """One study of several: of other texts, other policies or other models, the same budgets.
 
     Files are linked where the disk can, else copied.
     """
-    target = Folder(out)
     studies = [Folder(one) for one in folders]
     settings = [one.settings() for one in studies]
     for one, other in zip(studies[1:], settings[1:]):
@@ -214,7 +256,6 @@ def merge(folders: Iterable[str | os.PathLike], out: str | os.PathLike) -> Folde
             before = joined_sheet.read_text("utf-8") if joined_sheet.is_file() else ""
             own = sheet.read_text("utf-8").rstrip("\n") + "\n"
             write_whole(joined_sheet, before if own in before else before + own)
-    return target
 
 
 def _plain(model: str) -> str:

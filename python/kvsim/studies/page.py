@@ -7,7 +7,7 @@ from string import Template
 
 import pandas
 
-from ..plots import style
+from ..plots import lines, style
 from . import table, task_page, task_table
 from .folder import COLUMNS, Folder, write_whole
 from .tasks import answers, solved
@@ -32,7 +32,7 @@ th, td { padding: .18rem .6rem; text-align: right; white-space: nowrap; border-b
 th:first-child, td:first-child { text-align: left } th { vertical-align: bottom }
 td.text { text-align: left; white-space: pre-wrap; font-family: ui-monospace, monospace }
 tr.reference td { background: #f3f4f6 } .best { font-weight: 600 }
-svg { width: 100%; max-width: 54rem; height: auto; margin-top: 1.5rem } summary { cursor: pointer; margin: .5rem 0 }
+svg { width: 100%; min-width: 42rem; max-width: 54rem; height: auto; margin-top: 1.5rem } summary { cursor: pointer; margin: .5rem 0 }
 mark { background: #ffe08a } code { font-size: .9em }
 </style></head><body>
 <h1>$title</h1>
@@ -48,8 +48,10 @@ def write(folder: Folder, reference: str | None = None, title: str | None = None
     if not losses.empty:
         chosen = table.reference_of(losses, reference)
         board = table.leaderboard(losses, chosen)
-        tables |= {"losses.csv": losses, "leaderboard.csv": board}
-        body += about_texts(folder, losses, board, chosen)
+        tables |= {"losses.csv": losses, "leaderboard.csv": board, "texts.csv": folder.listed(),
+                   "leaderboard_bytes.csv": table.leaderboard(table.at_bytes(losses, chosen), chosen),
+                   "categories.csv": table.by_category(losses, chosen)}
+        body += about_texts(folder, tables, chosen)
     if not answered.empty:
         right = task_table.accuracy(answered)
         agreement = task_table.agreement(answered, losses)
@@ -68,17 +70,26 @@ def write(folder: Folder, reference: str | None = None, title: str | None = None
     return paths
 
 
-def about_texts(folder: Folder, losses: pandas.DataFrame, board: pandas.DataFrame,
-                reference: str) -> list[str]:
+def about_texts(folder: Folder, tables: dict[str, pandas.DataFrame], reference: str) -> list[str]:
+    losses = tables["losses.csv"]
     models = list(dict.fromkeys(losses.model))
-    body = [verdict(losses, board, reference)]
+    body = [verdict(losses, tables["leaderboard.csv"], reference)]
     for model in models:
-        own, rows = losses[losses.model == model], board[board.model == model]
+        own, board, held, categories = (one[one.model == model] for one in (
+            losses, *(tables[name] for name in ("leaderboard.csv", "leaderboard_bytes.csv",
+                                                "categories.csv"))))
         if len(models) > 1:
             body.append(f"<h2>{html.escape(model)}</h2>")
-        body += [leaderboard(rows, reference), curves(rows, reference, len(set(own.text))),
-                 by_bytes(rows, reference), "<h2>Every text</h2>", every_text(own, reference)]
-    return [*body, orders(losses, reference), worst_steps(folder), method(losses, reference)]
+        texts = len(set(own.text))
+        body += [f"<h2>Leaderboard: loss relative to <code>{html.escape(reference)}</code></h2>"
+                 f"<p>Geometric mean over texts, 95 % interval over texts (from {table.LEAST_TEXTS} "
+                 "texts on). Oracles know the future and come last. Hold the mouse over a cell for its "
+                 "worst text, nats and bytes.</p>",
+                 leaderboard(board, reference, "budget"), curves(board, reference, texts),
+                 by_bytes(own, held, reference, texts), "<h2>Every text</h2>",
+                 every_text(own, reference), *each_category(categories, reference)]
+    return [*body, orders(losses, reference), worst_steps(folder),
+            method(tables["texts.csv"], losses)]
 
 
 def is_hindsight(policy: str) -> bool:
@@ -107,11 +118,12 @@ def verdict(losses: pandas.DataFrame, board: pandas.DataFrame, reference: str) -
                     f"relative to <code>{html.escape(reference)}</code>.</p>")
     texts = losses[["model", "text"]].drop_duplicates().groupby("model").size()
     count = " and ".join(str(one) for one in dict.fromkeys(texts))
-    return "".join(said) + (f"<p>{count} texts; loss is the KL divergence of the model's next-token "
+    return "".join(said) + (f"<p>{count} text{'s' * (count != '1')}; loss is the KL divergence of the model's next-token "
                             "distribution from that with the full cache. Lower is better.</p>")
 
 
-def leaderboard(board: pandas.DataFrame, reference: str) -> str:
+def leaderboard(board: pandas.DataFrame, reference: str, across: str) -> str:
+    """A table of policies by budget, or by what else `across` says the columns are."""
     budgets = sorted(set(board.budget), key=table.budget_key)
     cells = board.set_index(["policy", "budget"])
     order = board.assign(log=board.relative.map(math.log)).groupby("policy").log.mean()
@@ -134,11 +146,7 @@ def leaderboard(board: pandas.DataFrame, reference: str) -> str:
                      f'bytes">{number(one.relative)}{spread}</td>')
         kind = ' class="reference"' if policy == reference else ""
         rows.append(f"<tr{kind}>{line}</tr>")
-    return (f"<h2>Leaderboard: loss relative to <code>{html.escape(reference)}</code></h2>"
-            f"<p>Geometric mean over texts, 95 % interval over texts (from {table.LEAST_TEXTS} texts "
-            "on). Oracles know the future and "
-            "come last. Hold the mouse over a cell for its worst text, nats and bytes.</p>"
-            f'<div class="scroll"><table><tr><th>policy \\ budget</th>{head}</tr>'
+    return (f'<div class="scroll"><table><tr><th>policy \\ {across}</th>{head}</tr>'
             f"{''.join(rows)}</table></div>")
 
 
@@ -161,50 +169,64 @@ def _svg(figure) -> str:
     figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
     plt.close(figure)
     drawing = text.getvalue()
-    return drawing[drawing.index("<svg"):]
+    return f'<div class="scroll">{drawing[drawing.index("<svg"):]}</div>'
 
 
-def _lines(board: pandas.DataFrame, reference: str, title: str, subtitle: str, across: str,
-           label: str) -> str:
+def _lines(board: pandas.DataFrame, reference: str, title: str, subtitle: str, label: str) -> str:
+    """A line per policy over budgets, the band of the best one."""
     style.use()
     import matplotlib as mpl
 
     mpl.rcParams["svg.hashsalt"] = title   # the same study gives the same page
     policies = drawn(board, reference)
-    looks, ends = style.policy_looks(tuple(policies)), []
+    cells = {(one.policy, table.budget_key(one.budget)): (one.relative, one.low, one.high)
+             for one in board.itertuples()}
     fig, axes = style.frame(title, subtitle, 1, 1, 3.0, (),
                             (label, f"loss relative to {reference} (log scale)"))
-    ax = axes.flat[0]
-    for policy in policies:
-        own = board[board.policy == policy].sort_values(across)
-        at, mean = own[across].to_numpy(), own.relative.to_numpy()
-        ax.plot(at, mean, **{**looks[policy], "linewidth": 1.3})
-        style.band(ax, at, (own.low.to_numpy(), own.high.to_numpy()), looks[policy],
-                   policy == policies[1 if is_hindsight(policies[0]) else 0])
-        ends.append((at[-1], mean[-1], policy, looks[policy]["color"]))
-    ax.set(xscale="log", yscale="log")
-    style.log_ticks(ax.yaxis)
-    ticks = sorted(set(board[across])) if across == "at" else [0.1, 0.2, 0.3, 0.5, 0.7, 1]
-    ax.set_xticks(ticks, [f"{one:g}" for one in ticks])
-    ax.minorticks_off()
-    style.end_labels(ax, ends)
+    best = policies[1 if is_hindsight(policies[0]) else 0]
+    lines.over_budgets(axes.flat[0], sorted({at for _, at in cells}), policies, (best,),
+                       lambda policy, at: cells.get((policy, at)))
     return _svg(fig)
 
 
 def curves(board: pandas.DataFrame, reference: str, texts: int) -> str:
-    at = board.assign(at=board.budget.map(table.budget_key))
-    return _lines(at, reference, "Loss by budget",
+    return _lines(board, reference, "Loss by budget",
                   f"KL divergence relative to {reference}; geometric mean over {texts} texts; band: "
-                  "95 % interval of the best", "at", "budget (share or entries of the prompt kept)")
+                  "95 % interval of the best", "budget (share of the prompt, or entries kept)")
 
 
-def by_bytes(board: pandas.DataFrame, reference: str) -> str:
-    """Policies that hold scales, biases or slots beside entries hold more bytes than their budget."""
-    base = board[board.policy == reference].set_index("budget").kl
-    absolute = board.assign(relative=board.kl / base.max(), low=float("nan"), high=float("nan"))
-    return _lines(absolute, reference, "Loss by bytes held",
-                  f"KL divergence over that of {reference} at its smallest budget; geometric mean "
-                  "over texts", "bytes", "bytes held, share of the full cache's")
+def by_bytes(losses: pandas.DataFrame, held: pandas.DataFrame, reference: str, texts: int) -> str:
+    """Policies that hold scales, biases or slots beside entries hold more bytes than their budget,
+    those that quantise fewer."""
+    column = table.held(losses)
+    base = losses[losses.policy == reference].set_index(["text", "budget"])[column]
+    ratio = losses[column] / base.reindex(pandas.MultiIndex.from_frame(losses[["text", "budget"]])).values
+    others = [policy for policy, own in ratio.groupby(losses.policy, sort=False)
+              if (own - 1).abs().max() > table.SAME_BYTES]
+    said = ("All policies hold the same bytes at the same budget: this says what the first one says."
+            if not others else "At the same budget these hold other bytes: " + ", ".join(
+                f"<code>{html.escape(one)}</code>" for one in others) + ".")
+    of = {"bytes": "the full cache's bytes, of the prompt",
+          "peak": "the full cache's bytes at the end of the answer, since some policies evict later "
+                  "tokens, too"}[column]
+    return (f"<h2>Leaderboard by bytes held</h2><p>{said} Columns are shares of {of}. Between"
+            " a policy's own points its loss is interpolated (linear in the logarithms).</p>"
+            f"<details{' open' if others else ''}><summary>table and figure</summary>"
+            + leaderboard(held, reference, "bytes")
+            + _lines(held, reference, "Loss by bytes held",
+                     f"KL divergence relative to {reference} at the same bytes; geometric mean over "
+                     f"{texts} texts; band: 95 % interval of the best",
+                     "bytes held, share of the full cache's") + "</details>")
+
+
+def each_category(boards: pandas.DataFrame, reference: str) -> list[str]:
+    """The leaderboard of every category, where there are several."""
+    if boards.category.nunique() < 2:
+        return []
+    return ["<h2>Every category of texts</h2>", *(
+        f"<details><summary>{html.escape(category)}: {own.texts.max()} texts</summary>"
+        f"{leaderboard(own, reference, 'budget')}</details>"
+        for category, own in boards.groupby("category"))]
 
 
 def every_text(losses: pandas.DataFrame, reference: str) -> str:
@@ -256,13 +278,16 @@ def worst_steps(folder: Folder) -> str:
     if found.empty:
         return ""
     parts = []
-    for policy, own in found.groupby("policy", sort=False):
+    order = found.groupby("policy").kl.mean().sort_values(kind="stable").index
+    for policy in sorted(order, key=is_hindsight):
+        own = found[found.policy == policy]
         rows = "".join(
             f"<tr><td>{html.escape(one.text)}</td><td>{number(one.kl)}</td>"
             f'<td class="text">{_seen(one.before)}<mark>{_seen(one.token)}</mark>'
             f"{_seen(one.next)}</td></tr>"
             for one in own.nlargest(SHOWN_WORST, "kl").itertuples())
-        parts.append(f"<details><summary><code>{html.escape(policy)}</code></summary>"
+        parts.append(f"<details{'' if parts else ' open'}><summary><code>{html.escape(policy)}</code>"
+                     "</summary>"
                      '<div class="scroll"><table><tr><th>text</th><th>nats</th>'
                      '<th style="text-align:left">token after which the prediction is worst</th>'
                      f"</tr>{rows}</table></div></details>")
@@ -278,17 +303,21 @@ def _seen(text: str) -> str:
     return html.escape(shown)
 
 
-def method(losses: pandas.DataFrame, reference: str) -> str:
+def method(texts: pandas.DataFrame, losses: pandas.DataFrame) -> str:
+    """How it was measured, and where every text that has a loss comes from."""
     meanings = "".join(f"<tr><td><code>{name}</code></td>"
                        f'<td style="text-align:left;white-space:normal">{html.escape(what)}</td>'
                        "</tr>" for name, what in COLUMNS.items())
-    texts = losses.drop_duplicates(["model", "text"])
+    texts = texts[texts.text.isin(losses.text)].drop_duplicates("text")
     listed = "".join(
         f"<tr><td>{html.escape(one.text)}</td><td>{html.escape(one.category)}</td>"
-        f"<td>{one.prompt_tokens}</td><td>{one.later_tokens}</td></tr>" for one in texts.itertuples())
+        f"<td>{one.prompt_tokens}</td><td>{one.later_tokens}</td>"
+        f'<td class="text">{html.escape(one.origin)}</td><td><code>{one.sha256[:12]}</code></td></tr>'
+        for one in texts.itertuples())
     return ("<h2>How it was measured</h2><p>The prompt runs once with the full cache; each policy "
             "then chooses what to keep. The later tokens run with what was kept, tokens forced. "
             "Intervals are Student's t over the logarithms of texts.</p>"
             "<details><summary>texts</summary><div class='scroll'><table><tr><th>text</th>"
-            f"<th>category</th><th>prompt</th><th>later</th></tr>{listed}</table></div></details>"
+            "<th>category</th><th>prompt</th><th>later</th><th>from</th><th>SHA-256</th></tr>"
+            f"{listed}</table></div></details>"
             f"<details><summary>columns of losses.csv</summary><table>{meanings}</table></details>")

@@ -2,14 +2,13 @@
 
 import time
 
-import numpy as np
-
+from ..kvtrace.closed_loop import rows_at_once
+from .cost import GB, kept_bytes, memory_bytes, shape_of, trace_bytes, words
 from .folder import Folder
 from .run import Settings, canonical_records, missing
 from .sources import Source
 from .tasks import Sheet
 
-ENTRY_BYTES = 2   # of a number in a trace
 QUESTION_TOKENS = 16   # of a task, about
 
 
@@ -23,8 +22,11 @@ def plan_text(found: list[Source], chosen: list[Sheet], loaded, settings: Settin
     prompt, later = measured(loaded, settings)
     # The prompt runs twice in a capture with a probe, once more in the closed loop.
     seconds = texts * (3 * prompt + later) + runs * later
-    trace = trace_bytes(loaded, settings)
-    kept = runs * kept_bytes(loaded, settings)
+    shape = shape_of(loaded)
+    sizes = settings.prompt_tokens, settings.steps
+    trace = trace_bytes(shape, *sizes, bool(settings.probe))
+    kept = runs * kept_bytes(shape, *sizes)
+    memory = memory_bytes(shape, *sizes, loaded.model.dtype.itemsize, rows_at_once(loaded.model.device))
     lines = [f"{len(found)} texts, {len(settings.policies)} policies, {len(settings.budgets)} "
              f"budgets: {pairs} runs of the model, {runs} of them left"]
     if chosen:
@@ -34,11 +36,12 @@ def plan_text(found: list[Source], chosen: list[Sheet], loaded, settings: Settin
         seconds += instances * 4 * prompt + tokens * later / settings.steps
         lines.append(f"{len(chosen)} tasks, {settings.instances} instances each: at least {answers} "
                      "answers left")
-    lines += [f"about {minutes(seconds)} on {loaded.model.device} (a prompt {prompt:.2f} s, later "
+    lines += [f"about {words(seconds)} on {loaded.model.device} (a prompt {prompt:.2f} s, later "
               f"tokens {later:.2f} s per policy and budget, measured now; replay comes on top)",
               f"disk: {trace / 1e6:.0f} MB for a trace" + (
                   f", {texts} of them kept" if settings.keep_traces else ", one at a time")
-              + f"; at most {kept / 1e6:.0f} MB of results"]
+              + f"; at most {kept / 1e6:.0f} MB of results",
+              f"memory: about {memory / GB:.1f} GB, and one for the libraries"]
     return "\n".join(lines)
 
 
@@ -58,10 +61,6 @@ def answers_left(chosen: list[Sheet], records: list[str], settings: Settings) ->
     return instances, answers, tokens
 
 
-def minutes(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 def measured(loaded, settings: Settings) -> tuple[float, float]:
     """Seconds of one pass over a prompt, and over the later tokens behind it."""
     import torch
@@ -79,23 +78,3 @@ def measured(loaded, settings: Settings) -> tuple[float, float]:
         model(input_ids=ids[:, limit:], past_key_values=cache)
         later = time.monotonic() - begin
     return prompt * settings.prompt_tokens / limit, later
-
-
-def _shape(loaded) -> tuple[int, int, int, int]:
-    config = loaded.config
-    heads = config.num_attention_heads
-    return (config.num_hidden_layers, heads, getattr(config, "num_key_value_heads", heads),
-            getattr(config, "head_dim", None) or config.hidden_size // heads)
-
-
-def trace_bytes(loaded, settings: Settings) -> float:
-    layers, heads, kv_heads, dim = _shape(loaded)
-    tokens = settings.prompt_tokens + settings.steps
-    probe = settings.prompt_tokens if settings.probe else 0
-    return layers * dim * ENTRY_BYTES * (tokens * (heads + 2 * kv_heads) + probe * heads)
-
-
-def kept_bytes(loaded, settings: Settings) -> float:
-    """A byte per entry before compression, and the numbers of each step."""
-    layers, _, kv_heads, _ = _shape(loaded)
-    return float(np.prod([layers, kv_heads, settings.prompt_tokens]) + 40 * layers * settings.steps)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import Error
-from ..kvtrace.errors import CaptureError
+from ..kvtrace.errors import EXIT_USAGE, CaptureError
 from ..program import options, run
 from .folder import Folder, Part, write_whole
 from .sources import Source, passage
@@ -56,7 +56,12 @@ def missing(folder: Folder, name: str, policies: list[str]) -> list[str]:
 @functools.cache
 def described(record: str) -> dict:
     """What `kvsim policies RECORD --json` says of it; a record that is none is an error here."""
-    return json.loads(run(["policies", record, "--json"], False))["preset"]
+    told = json.loads(run(["policies", record, "--json"], False))
+    if "preset" not in told:   # a key or a kind of a stage, which `kvsim policies` explains, too
+        cells = [f"{one['stage']}={one['kind']}" for one in told.get("kinds", ())]
+        raise CaptureError(f"--policy: found {record}, expected a preset of kvsim policies" + (
+            f", which {cells[0]} changes, such as snapkv,{cells[0]}" if cells else ""), EXIT_USAGE)
+    return told["preset"]
 
 
 def canonical_records(policies: list[str]) -> list[str]:
@@ -109,7 +114,7 @@ def capture(folder: Folder, source: Source, loaded, settings: Settings, trace: P
         record={"tool": "kvsim study", "text": source.name}), trace)
     with Trace(trace) as made:
         facts = {"category": source.category, "kind": source.kind, "seed": source.seed,
-                 "file": source.path.name if source.path else "", "digest": text.digest,
+                 "origin": source.origin, "digest": text.digest,
                  "model": loaded.name, "prompt_len": made.prompt_len, "total_len": made.total_len,
                  "later_text": list(made.text[made.prompt_len :])}
     write_whole(folder.texts / f"{source.name}.json", json.dumps(facts))

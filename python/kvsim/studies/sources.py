@@ -4,7 +4,7 @@ A source knows its name and category at once; its tokens need the model's tokeni
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ BUILTIN = ("python", "manual", "licence", "perl", "questions", "switch", "fewsho
            "needles4", "counting", "code", "questions_agnostic", "summary_agnostic",
            "needles4_agnostic")
 FOUND, WRITTEN, UNASKED = "as people write them", "written for kvsim", "question unknown"
+LONG = "long answers"
 PROMPT, ANSWER = ".prompt.txt", ".answer.txt"
 LEAST_PROMPT = 64   # tokens
 CHARACTERS = 16     # per token, at most: what of a long file is read by the tokenizer
@@ -32,6 +33,11 @@ class Source:
     seed: int = 0
     path: Path | None = None
 
+    @property
+    def origin(self) -> str:
+        """Where the text comes from, in words."""
+        return texts.KINDS[self.kind].origin(self.seed) if self.path is None else str(self.path)
+
 
 @dataclass
 class Passage:
@@ -44,8 +50,10 @@ class Passage:
     digest: str
 
 
-def sources(given: Iterable[str | Path], seeds: Iterable[int]) -> list[Source]:
-    """The texts that words name: `builtin`, kinds, KIND-SEED, files and folders; none twice."""
+def sources(given: Iterable[str | Path], seeds: Iterable[int],
+            skip: Callable[[Path], None] = lambda path: None) -> list[Source]:
+    """The texts that words name: `builtin`, kinds, KIND-SEED, files and folders; none twice. `skip`
+    is told of files in folders that are no UTF-8 text."""
     found: list[Source] = []
     for one in map(str, given):
         if one == "builtin":
@@ -55,38 +63,39 @@ def sources(given: Iterable[str | Path], seeds: Iterable[int]) -> list[Source]:
         elif (kind := re.fullmatch(r"(.+)-(\d+)", one)) and kind[1] in texts.KINDS:
             found += _kinds([kind[1]], [int(kind[2])])
         elif Path(one).is_dir():
-            files = sorted(path for path in Path(one).rglob("*")
-                           if path.is_file() and not path.name.startswith("."))
-            found += [_file(path, path.parent.name) for path in files if _is_text(path)]
+            for path in sorted(Path(one).rglob("*")):
+                if path.name.startswith(".") or path.name.endswith(ANSWER) or not path.is_file():
+                    continue
+                if _is_text(path):
+                    found.append(_file(path, path.resolve().parent.name))
+                else:
+                    skip(path)
         elif Path(one).is_file():
             found.append(_file(Path(one), Path(one).resolve().parent.name))
         else:
             raise CaptureError(f"--texts: found {one}, expected builtin, a file, a folder, a kind of "
                                "kvsim make-traces --list, or KIND-SEED", EXIT_USAGE)
     if not found:
-        raise CaptureError("--texts: no text in what was given", EXIT_USAGE)
+        raise CaptureError(f"--texts: no UTF-8 text in {', '.join(map(str, given))}", EXIT_USAGE)
     return _with_own_names(found)
 
 
 def _kinds(names: Iterable[str], seeds: Iterable[int]) -> list[Source]:
     def category(name: str) -> str:
         kind = texts.KINDS[name]
-        return FOUND if kind.raw else UNASKED if kind.agnostic else WRITTEN
+        return FOUND if kind.raw else UNASKED if kind.agnostic else LONG if kind.long else WRITTEN
 
     return [Source(f"{name}-{seed}", category(name), name, seed)
             for name in names for seed in seeds]
 
 
 def _is_text(path: Path) -> bool:
-    """A prompt's answer belongs to the prompt; what is not UTF-8 is no text."""
-    if path.name.endswith(ANSWER):
-        return False
+    """Whether the file begins as UTF-8, without the NUL of binary files."""
     with path.open("rb") as file:
         try:
-            file.read(4096).decode("utf-8")
+            return "\0" not in file.read(4096).decode("utf-8")
         except UnicodeDecodeError as error:
             return error.start > 4092   # a character cut in two
-    return True
 
 
 def _file(path: Path, folder: str) -> Source:

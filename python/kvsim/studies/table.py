@@ -6,6 +6,7 @@ import pandas
 from ..plots import statistics
 
 LEAST = 1e-9   # nats: what counts as no loss in a ratio
+SAME_BYTES = 0.02   # shares of bytes that differ by less are one
 LEAST_TEXTS = 4   # below it an interval over texts says nothing: it is NaN
 REFERENCES = ("kvzip", "snapkv")   # the first of them that a study has
 
@@ -51,6 +52,46 @@ def leaderboard(losses: pandas.DataFrame, reference: str) -> pandas.DataFrame:
     table = pandas.DataFrame(rows)
     return table.sort_values(["model", "budget", "relative"], key=lambda one: one.map(budget_key)
                              if one.name == "budget" else one).reset_index(drop=True)
+
+
+def held(losses: pandas.DataFrame) -> str:
+    """The column that says what policies hold: `bytes` of the prompt, or `peak` where some policy also
+    evicts later tokens."""
+    total = losses.prompt_tokens + losses.later_tokens
+    if_all_stay = (losses.bytes * losses.prompt_tokens + losses.later_tokens) / total
+    return "peak" if (losses.peak < if_all_stay - SAME_BYTES).any() else "bytes"
+
+
+def at_bytes(losses: pandas.DataFrame, reference: str) -> pandas.DataFrame:
+    """The losses where every policy holds the bytes (`held`) that the reference holds at each budget
+    (mean over texts): log loss between a text's own points, linear in log bytes, and nothing outside
+    of them.
+
+    `budget` is the share of bytes then. A row as of losses.csv with `kl`, `top1` and `bytes`."""
+    rows, column = [], held(losses)
+    for model, every in losses.assign(bytes=losses[column]).groupby("model", sort=False):
+        held_by_reference = every[every.policy == reference].groupby("budget").bytes.mean()
+        shares = sorted({float(f"{one:.3g}") for one in held_by_reference})
+        for (text, category, policy), own in every.groupby(["text", "category", "policy"], sort=False):
+            own = own.sort_values("bytes")
+            at, logs = own.bytes.to_numpy(), np.log(own.kl.clip(lower=LEAST)).to_numpy()
+            for share in shares:
+                if at[0] / (1 + SAME_BYTES) <= share <= at[-1] * (1 + SAME_BYTES):
+                    rows.append({
+                        "model": model, "text": text, "category": category, "policy": policy,
+                        "budget": f"{share:g}", "bytes": share,
+                        "kl": float(np.exp(np.interp(np.log(share), np.log(at), logs))),
+                        "top1": float(np.interp(np.log(share), np.log(at), own.top1))})
+    return pandas.DataFrame(rows, columns=["model", "text", "category", "policy", "budget", "bytes",
+                                           "kl", "top1"])
+
+
+def by_category(losses: pandas.DataFrame, reference: str) -> pandas.DataFrame:
+    """The leaderboard of every category of texts."""
+    boards = [leaderboard(own, reference).assign(category=category)
+              for category, own in losses.groupby("category")]
+    found = pandas.concat(boards, ignore_index=True)
+    return found[["category", *(one for one in found if one != "category")]]
 
 
 def budget_key(label: str) -> float:

@@ -3,8 +3,10 @@
 Other releases of the sources have other words: the record of a trace has the digest of its text.
 """
 
+import functools
 import glob
 import importlib.util
+import platform
 from pathlib import Path
 
 from ..kvtrace.errors import EXIT_USAGE, CaptureError
@@ -23,12 +25,16 @@ def topic(name: str) -> str:
     return topics.topics[name]
 
 
-def file(pattern: str) -> str:
+def place(pattern: str) -> str:
     found = sorted(glob.glob(pattern))
     if not found:
         raise CaptureError(f"{pattern}: not on this machine; choose another kind of text",
                            EXIT_USAGE)  # fmt: skip
-    return Path(found[-1]).read_text(encoding="utf-8", errors="replace")
+    return found[-1]
+
+
+def file(pattern: str) -> str:
+    return Path(place(pattern)).read_text(encoding="utf-8", errors="replace")
 
 
 def continued(read, name: str):
@@ -43,20 +49,26 @@ def continued(read, name: str):
     return build
 
 
-def kind(name: str, meaning: str, read, names) -> Kind:
+def kind(name: str, meaning: str, read, names, origin) -> Kind:
     return Kind(name, f"{meaning}, continued", tuple(continued(read, one) for one in names),
-                raw=True)
+                raw=True, origins=tuple(functools.partial(origin, one) for one in names))
 
+
+PYTHON = f"Python {platform.python_version()} (PSF-2.0)"
 
 KINDS = [
     kind("python", "a module of Python's library", module,
-         ("heapq", "textwrap", "shlex", "fractions", "calendar", "csv")),
+         ("heapq", "textwrap", "shlex", "fractions", "calendar", "csv"),
+         lambda name: f"{name}.py of {PYTHON}"),
     kind("manual", "a chapter of Python's manual", topic,
-         ("typesseq", "compound", "formatstrings", "types", "specialnames", "debugger")),
+         ("typesseq", "compound", "formatstrings", "types", "specialnames", "debugger"),
+         lambda name: f"chapter {name} of the manual of {PYTHON}"),
     kind("licence", "a licence", file,
          tuple(f"/usr/share/common-licenses/{name}" for name in
-               ("Artistic", "MPL-2.0", "LGPL-2.1", "GFDL-1.3", "Apache-2.0", "GPL-3"))),
+               ("Artistic", "MPL-2.0", "LGPL-2.1", "GFDL-1.3", "Apache-2.0", "GPL-3")),
+         lambda name: f"{place(name)} (may be copied as it stands)"),
     kind("perl", "a module of Perl's library", file,
          tuple(f"/usr/share/perl/5.*/{name}.pm" for name in
-               ("Env", "FileCache", "Benchmark", "NEXT", "SelfLoader", "fields"))),
+               ("Env", "FileCache", "Benchmark", "NEXT", "SelfLoader", "fields")),
+         lambda name: f"{place(name)} (Artistic-1.0-Perl or GPL-1.0-or-later)"),
 ]  # fmt: skip

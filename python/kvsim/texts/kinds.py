@@ -23,7 +23,8 @@ class Kind:
     Where parts are written by hand there are several builders, which the seeds take in turn.
     Kinds of one `stream` draw the same numbers, so that they differ in nothing but their point.
     An `agnostic` kind is compressed before the question is known (DefensiveKV 4.1). A `raw` kind is
-    continued as it stands: no markers, no chat template.
+    continued as it stands: no markers, no chat template. Of a `long` kind the answer grows with the
+    units, not the prompt. `origins` says of each builder where its text comes from.
     """
 
     name: str
@@ -32,6 +33,18 @@ class Kind:
     stream: str = ""
     agnostic: bool = False
     raw: bool = False
+    long: bool = False
+    origins: tuple[Callable[[], str], ...] = ()
+
+    def numbers(self, seed: int) -> random.Random:
+        """The random numbers of a seed; every stream draws its own."""
+        return random.Random(f"{self.stream or self.name}/{seed}")
+
+    def origin(self, seed: int) -> str:
+        """Where the text of a seed comes from: a file and its licence, or the generator."""
+        if not self.origins:
+            return f"written for kvsim (Apache-2.0): kind {self.name}, seed {seed}"
+        return self.origins[seed % len(self.origins)]()
 
     def before_question(self) -> "Kind":
         """The same texts, compressed where the question begins."""
@@ -47,7 +60,7 @@ def chat(user: str, system: str = "", compress: bool = False) -> str:
 
 
 def text_of(kind: Kind, seed: int, units: int) -> Text:
-    """The text of a kind; every stream draws from numbers of its own."""
+    """The text of a kind."""
     build = kind.builders[seed % len(kind.builders)]
-    text = build(random.Random(f"{kind.stream or kind.name}/{seed}"), units)
+    text = build(kind.numbers(seed), units)
     return replace(text, prompt=text.prompt.replace(ASK, "<compress/>" if kind.agnostic else ""))

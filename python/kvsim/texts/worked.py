@@ -1,25 +1,19 @@
 """Long worked answers to short questions: what a model that reasons writes before it answers.
 
 Every step is computed, names numbers of steps before it, and is checked a second time, so that what
-was written long ago is needed again. A model is forced along such a text.
+was written long ago is needed again. A model is forced along such a text. The prompt is the question
+alone: of these kinds the answer grows with the units.
 """
 
 import random
-from dataclasses import dataclass
+
+from .kinds import Kind, Text, chat
 
 NAMES = ("Anna", "Ben", "Carla", "David", "Eva", "Felix", "Greta", "Hugo")
 GOODS = ("notebooks", "pens", "rulers", "folders", "brushes", "lamps", "maps", "stamps")
 
 
-@dataclass(frozen=True)
-class Worked:
-    """A question and its worked answer."""
-
-    question: str
-    answer: str
-
-
-def ledger(rng: random.Random, steps: int) -> Worked:
+def ledger(rng: random.Random, steps: int) -> Text:
     """A shop's stock and cash, day by day, each day checked against the day before."""
     goods = rng.sample(GOODS, 4)
     price = {one: rng.randint(2, 9) for one in goods}
@@ -55,10 +49,10 @@ def ledger(rng: random.Random, steps: int) -> Worked:
             lines.append(f"Let me check. What is on the shelves is worth {parts} = {worth} dollars. "
                          f"With {cash} dollars in the till that is {worth + cash} dollars. The shop "
                          f"started with {start} dollars in the till.")
-    return Worked(question, "\n\n".join(lines))
+    return Text(chat(question), "\n\n".join(lines))
 
 
-def seats(rng: random.Random, steps: int) -> Worked:
+def seats(rng: random.Random, steps: int) -> Text:
     """Seatings of five people, case by case, each held to the rules."""
     people = rng.sample(NAMES, 5)
     apart, left, end = people[:2], people[2:4], people[4]
@@ -92,10 +86,10 @@ def seats(rng: random.Random, steps: int) -> Worked:
             text += "This seating is allowed. The list is now: " + "; ".join(
                 ", ".join(one) for one in allowed[-4:]) + "."
         lines.append(text)
-    return Worked(question, "\n\n".join(lines))
+    return Text(chat(question), "\n\n".join(lines))
 
 
-def sorting(rng: random.Random, steps: int) -> Worked:
+def sorting(rng: random.Random, steps: int) -> Text:
     """Insertion sort of a list by hand, every comparison and every move."""
     values = rng.sample(range(10, 99), 24)
     shown = str(values)
@@ -119,12 +113,17 @@ def sorting(rng: random.Random, steps: int) -> Worked:
         lines.append(text)
     lines.append("Where each came from: " + ", ".join(
         f"{value} was number {values.index(value) + 1}" for value in sorted_part) + ".")
-    return Worked(question, "\n\n".join(lines))
+    return Text(chat(question), "\n\n".join(lines))
 
 
-KINDS = {"ledger": ledger, "seats": seats, "sorting": sorting}
+class Worked(Kind):
+    """A kind of worked answers."""
+
+    def numbers(self, seed: int) -> random.Random:
+        return random.Random(f"{self.name} {seed}")
 
 
-def worked(kind: str, seed: int, steps: int = 60) -> Worked:
-    """The text of a seed; longer ones hold more steps."""
-    return KINDS[kind](random.Random(f"{kind} {seed}"), steps)
+KINDS = [Worked(build.__name__, f"{meaning}: a short question, a long worked answer", (build,),
+                long=True)
+         for build, meaning in ((ledger, "a shop's till and shelves"), (seats, "who sits where"),
+                                (sorting, "a list sorted by hand"))]

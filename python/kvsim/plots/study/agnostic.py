@@ -6,15 +6,13 @@ DIR holds the study `agnostic` of scripts/losses.sh: texts with `<compress/>` be
 docs/losses/losses.csv.
 """
 
-import argparse
 import csv
-from pathlib import Path
 
 import numpy as np
 
 from ...studies.folder import Folder
 from .. import statistics
-from . import plan, runs
+from . import output, plan, runs
 
 STUDY = plan.STUDIES["agnostic"]
 TOKENS = STUDY.texts[0].prompt_tokens
@@ -86,14 +84,11 @@ def over_texts(docs):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="agnostic.py", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", metavar="DIR", type=Path)
-    parser.add_argument("-o", "--out", required=True, type=Path, metavar="TABLE.csv")
+    parser = output.parser(__doc__, "agnostic", "DIR", "TABLE.csv")
     options = parser.parse_args()
-    listed = list(rows(options.folder))
+    listed = list(rows(options.source))
     if not listed:
-        parser.error(f"{options.folder}: no finished text of the study agnostic")
+        parser.error(f"{options.source}: no finished text of the study agnostic")
     runs.write(options.out, [HEADER, *listed])
 
 

@@ -1,46 +1,22 @@
 """Policies that evict while the model reasons: python -m kvsim.plots.study.decoding DIR -o DOCS
 
-DIR holds what scripts/decoding.sh makes: traces of a short question with a long worked answer, and
-per text and budget the closed loop, TEXT.BUDGET.loop.nc. Writes losses/decoding.csv and decoding.png
-in DOCS, where `pages` finds the losses for the table.
+DIR holds the runs of `scripts/losses.sh DIR decoding`: short questions with long worked answers. Writes
+losses/decoding.csv and decoding.png in DOCS, where `pages` finds the losses for the table.
 """
 
-import argparse
 import csv
-from pathlib import Path
+import itertools
 
 import numpy as np
 
-from ...texts.worked import KINDS, worked
 from .. import statistics, style
-from . import runs
+from . import output, plan, runs
 from .losses import number
 
-SEED, STEPS = 1, 2048
-BUDGETS = (512, 256)   # slots that every KV head holds, of the prompt and of what came later
-# How each is named: nothing of a later step is seen before it.
-POLICIES = {
-    "streaming,schedule=decode": "sinks and the newest",
-    "random:prompt": "the prompt, and a random set of later entries",
-    "h2o,aggregate=sum,recent=0.5,schedule=decode": "summed attention, half of it the newest",
-    "tova,schedule=decode": "attention of the newest token",
-    "morphkv": "attention of the newest 32 tokens, added up",
-    "r-kv": "R-KV",
-    "r-kv,redundancy_mix=1": "R-KV without redundancy",
-}
+POLICIES = plan.DECODING
+NAMES = [text.name for text in plan.WORKED]
 PARTS = 8   # stretches of the answer, of as many tokens each
 HEADER = ("text", "policy", "budget", "part", "kl")
-
-
-def stems():
-    return [f"{kind}_{SEED}" for kind in KINDS]
-
-
-def write_texts(folder):
-    for kind, stem in zip(KINDS, stems()):
-        text = worked(kind, SEED)
-        for ending, written in (("prompt", text.question), ("answer", text.answer)):
-            Path(folder / f"{stem}.{ending}.txt").write_text(written + "\n", encoding="utf-8")
 
 
 def rows(folder):
@@ -48,21 +24,20 @@ def rows(folder):
     whole answer; `low` and `high` its 95 % interval over blocks of steps."""
     import xarray
 
-    for stem in stems():
-        for budget in BUDGETS:
-            path = folder / f"{stem}.{budget}.loop.nc"
-            if not path.is_file():
-                continue
-            with xarray.open_dataset(path, engine="h5netcdf") as loop:
-                found = loop.kl_divergence.values[:, 0]
-                names = [str(name) for name in loop.policy.values]
-            drawn = statistics.resampled_steps(found.shape[1])
-            for name, steps in zip(names, found):
+    for text in plan.WORKED:
+        for one in runs.parts(folder, text):
+            with xarray.open_dataset(one.loop, engine="h5netcdf") as loop:
+                found = loop.kl_divergence.values
+                names, budgets = ([str(label) for label in axis.values]
+                                  for axis in (loop.policy, loop.budget_label))
+            drawn = statistics.resampled_steps(found.shape[-1])
+            for (p, name), (b, budget) in itertools.product(enumerate(names), enumerate(budgets)):
+                steps = found[p, b]
                 low, high = statistics.interval(steps[drawn].mean(axis=1))
                 parts = np.array_split(steps, PARTS)
                 for part, value in (("all", steps.mean()), ("low", low), ("high", high),
                                     *((k + 1, one.mean()) for k, one in enumerate(parts))):
-                    yield [stem, name, budget, part, f"{value:.5g}"]
+                    yield [text.name, name, budget, part, f"{value:.5g}"]
 
 
 def read(docs):
@@ -79,14 +54,14 @@ def table(docs):
     """Header and rows: losses in nats over the whole answer, with intervals, by text and budget."""
     found = read(docs)
     columns = sorted({(text, budget) for text, _, budget in found},
-                     key=lambda one: (one[1], stems().index(one[0])))
+                     key=lambda one: (one[1], NAMES.index(one[0])))
 
     def cell(policy, text, budget):
         one = found.get((text, policy, budget))
         return "-" if one is None else (
             f"{number(one['all'])} [{number(one['low'])}, {number(one['high'])}]")
 
-    return (["policy", *(f"{text.split('_')[0]}, {budget}" for text, budget in columns)],
+    return (["policy", *(f"{text.split('-')[0]}, {budget}" for text, budget in columns)],
             [[f"`{policy}`", *(cell(policy, *column) for column in columns)]
              for policy in POLICIES])
 
@@ -95,7 +70,7 @@ def draw(docs):
     """A panel per text and budget: the loss along the answer."""
     found = read(docs)
     panels = sorted({(text, budget) for text, _, budget in found},
-                    key=lambda one: (one[1], stems().index(one[0])))
+                    key=lambda one: (one[1], NAMES.index(one[0])))
     looks = style.policy_looks(list(POLICIES))
     keys = [style.key(one.split(",schedule")[0], {**looks[one], "linewidth": 1.0})
             for one in POLICIES]
@@ -110,24 +85,13 @@ def draw(docs):
                 continue
             at = [k for k in range(1, PARTS + 1) if of[str(k)] > 1e-4]
             ax.plot(at, [of[str(k)] for k in at], **{**looks[policy], "linewidth": 1.0})
-        ax.set(yscale="log", title=f"{text.split('_')[0]}, {budget} slots a head")
+        ax.set(yscale="log", title=f"{text.split('-')[0]}, {budget} slots a head")
         style.log_ticks(ax.yaxis)
     return fig
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="decoding.py", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", metavar="DIR", type=Path)
-    parser.add_argument("-o", "--out", required=True, type=Path, metavar="DOCS")
-    options = parser.parse_args()
-    listed = list(rows(options.folder))
-    if not listed:
-        parser.error(f"{options.folder}: no TEXT.BUDGET.loop.nc")
-    runs.write(options.out / "losses/decoding.csv", [HEADER, *listed])
-    style.use()
-    style.save(draw(options.out), options.out / "decoding.png")
-    print(options.out / "decoding.png")
+    output.write_page(__doc__, "decoding", HEADER, rows, draw)
 
 
 if __name__ == "__main__":

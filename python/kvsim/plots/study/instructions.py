@@ -11,16 +11,14 @@ sentence stands at other places in each text: `whitelist=a-b` in the table. Loss
 those of plots/losses.py, and so is what counts as wrecked.
 """
 
-import argparse
 import csv
 import re
 import warnings
-from pathlib import Path
 
 import numpy as np
 
 from .. import load, losses, statistics
-from . import runs
+from . import output, runs
 
 MEASURES = {
     "loss_directive": "what is missing of the directive's own importance, its own request",
@@ -225,14 +223,11 @@ def number(values):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="instructions.py", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", metavar="DIR", type=Path)
-    parser.add_argument("-o", "--out", required=True, type=Path, metavar="TABLE.csv")
+    parser = output.parser(__doc__, "instructions", "DIR", "TABLE.csv")
     options = parser.parse_args()
-    listed = [row for order in ORDERS for row in rows(options.folder, order)]
+    listed = [row for order in ORDERS for row in rows(options.source, order)]
     if not listed:
-        parser.error(f"{options.folder}: no order_*_wish_512_*.whitelist.nc")
+        parser.error(f"{options.source}: no order_*_wish_512_*.whitelist.nc")
     runs.write(options.out, [["order", "text", "policy", "budget", *MEASURES], *listed])
 
 

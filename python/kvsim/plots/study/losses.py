@@ -5,14 +5,12 @@ losses_summary.csv (means over texts with 95 % intervals) and the figure of docs
 prints its tables as Markdown. From a losses_summary.csv it draws the figure alone.
 """
 
-import argparse
 import csv
-from pathlib import Path
 
 import numpy as np
 
 from .. import statistics, style
-from . import plan, runs
+from . import output, plan, runs
 
 HEADER = ["texts", "policy", "budget", "measure", "mean", "low", "high", "count"]   # of the summary
 BASE = "snapkv"
@@ -142,18 +140,10 @@ def draw_panel(ax, known):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="losses.py", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("given", metavar="DIR|TABLE.csv", type=Path)
-    parser.add_argument("-o", "--out", required=True, type=Path, metavar="FIGS")
-    options = parser.parse_args()
+    options = output.parser(__doc__, "losses", "DIR|TABLE.csv", "FIGS").parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    rows = summary_of(options.given) or tabulate(options.given, options.out)
-    style.use()
-    figure = draw(rows)
-    for ending in ("png", "pdf"):
-        style.save(figure, options.out / f"losses.{ending}")
-        print(options.out / f"losses.{ending}")
+    rows = summary_of(options.source) or tabulate(options.source, options.out)
+    output.save(options.out, "losses", lambda: draw(rows))
 
 
 def summary_of(path):

@@ -12,8 +12,9 @@ import re
 import shutil
 from pathlib import Path
 
-from . import (agnostic, claims, coverage, decoding, instructions, losses, plan, prediction, reread,
-               runs, second_question, shapes, tasks)
+from ...studies import cost
+from . import (agnostic, claims, contributed, coverage, decoding, instructions, losses, plan, prediction,
+               reread, runs, second_question, shapes, tasks)
 
 ROOT = Path(__file__).resolve().parents[4]
 FEW = (plan.FLOOR, "oracle-mean", plan.RECENT, "layer-defensivekv:code", "layer-defensivekv",
@@ -122,6 +123,10 @@ FROM_DOCS = {
            "few": lambda study: reread.table(study, reread.FEW),
            "all": lambda study: reread.table(study, reread.MANY),
            "worst text": reread.worst, "by text": reread.by_text}.items()},
+    "what a study takes": lambda _: table(*cost.table()),
+    "studies": lambda docs: table(*contributed.table(docs)),
+    "SmolLM2-135M-Instruct by category":
+        lambda docs: table(*contributed.by_category(docs, "SmolLM2-135M-Instruct")),
     "decoding, losses": lambda docs: table(*decoding.table(docs)),
     "second question, losses": lambda docs: table(*second_question.table(docs)),
     "second question, ratios": lambda docs: table(*second_question.intervals(docs)),

@@ -56,6 +56,9 @@ LONGEST = tuple(TextPlan(kind, 8064, 3) for kind in
 BUDGETS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
 FEW_BUDGETS = (0.1, 0.2, 0.35, 0.5)
 
+# Short questions, of which the worked answers are long.
+WORKED = tuple(TextPlan(kind, 704, 1) for kind in ("ledger", "seats", "sorting"))
+
 # Presets that compress once, after the prompt, and drop what they do not keep: one of each family
 # and the methods of the papers first, then the others and the variants.
 PRESETS = (
@@ -142,6 +145,13 @@ WINDOWS = ("layer-defensivekv,window=16",)
 # The set changes over the steps: it is chosen from the run's own queries.
 STEPWISE = ("cam", "cam:expected", "h2o:official", "tova:official", "streaming:official")
 
+# They evict while a long answer is written; nothing of a later step is seen before it: sinks and the
+# newest; the prompt and a random set of later entries; summed attention, half of it the newest;
+# attention of the newest token, of the newest 32 tokens; R-KV, and without redundancy.
+DECODING = ("streaming,schedule=decode", "random:prompt",
+            "h2o,aggregate=sum,recent=0.5,schedule=decode", "tova,schedule=decode", "morphkv", "r-kv",
+            "r-kv,redundancy_mix=1")
+
 # Presets that no group runs, and why. Every other that no group names is run by the group "added".
 LEFT_OUT = {
     "full": "loses nothing",
@@ -204,6 +214,7 @@ class StudyPlan:
     budgets: tuple
     steps: int = 128
     metrics: tuple = ()
+    probe: str = "repeat"
 
 
 STUDIES = {
@@ -214,6 +225,8 @@ STUDIES = {
     "agnostic": StudyPlan(AGNOSTIC, {"presets": (
         "snapkv", "criticalkv", "cake", "defensivekv:code", "layer-defensivekv",
         "layer-defensivekv:code", "oracle-mean")}, FEW_BUDGETS, steps=704),
+    # Slots that every KV head holds, of the prompt and of what came later.
+    "decoding": StudyPlan(WORKED, {"policies": DECODING}, (512, 256), steps=2048, probe="none"),
 }
 WITH_ADDED = ("short", "long")
 
@@ -234,7 +247,7 @@ def commands(name, presets):
     study = STUDIES[name]
     shared = ["--texts", ",".join(text.name for text in study.texts),
               "--prompt-tokens", str(study.texts[0].prompt_tokens), "--steps", str(study.steps),
-              "--budget", ",".join(map(str, study.budgets))]
+              "--budget", ",".join(map(str, study.budgets)), "--probe", study.probe]
     if study.metrics:
         shared += ["--metric", ",".join(study.metrics)]
     return [shared + [word for policy in policies for word in ("--policy", policy)]

@@ -4,9 +4,7 @@ DIR holds the runs that scripts/losses.sh makes. Prints Spearman's correlation o
 every summary measure with the mean KL divergence, and draws the figures of docs/prediction.md.
 """
 
-import argparse
 import sys
-from pathlib import Path
 
 import matplotlib.ticker
 import numpy as np
@@ -14,7 +12,7 @@ import xarray
 
 from .. import looks, style
 from ..statistics import spearman
-from . import plan, runs
+from . import output, plan, runs
 
 RESAMPLES = 500
 BLOCK = 8             # steps
@@ -267,12 +265,8 @@ def draw_layers(texts):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="prediction.py", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", metavar="DIR", type=Path)
-    parser.add_argument("-o", "--out", required=True, type=Path, metavar="FIGS")
-    options = parser.parse_args()
-    halves = [read(options.folder, kinds, POLICIES)
+    options = output.parser(__doc__, "prediction", "DIR", "FIGS").parse_args()
+    halves = [read(options.source, kinds, POLICIES)
               for kinds in (plan.SEARCHED, plan.SET_ASIDE)]
     table(halves[0], "searched half")
     table(halves[1], "half set aside")
@@ -280,16 +274,12 @@ def main():
     print_intervals(rows)
     print_places(halves[0] + halves[1])
     calibration(*halves)
-    hindsight = read(options.folder, plan.SET_ASIDE, POLICIES + plan.HINDSIGHT)
+    hindsight = read(options.source, plan.SET_ASIDE, POLICIES + plan.HINDSIGHT)
     table(hindsight, "half set aside, with hindsight presets", 1)
-    style.use()
-    options.out.mkdir(parents=True, exist_ok=True)
-    for name, figure in (("prediction_scatter", draw_scatter(halves[1])),
-                         ("prediction_measures", draw_measures(halves[1][0].budgets, rows)),
-                         ("prediction_layers", draw_layers(halves[0] + halves[1]))):
-        for ending in ("png", "pdf"):
-            style.save(figure, options.out / f"{name}.{ending}")
-            print(options.out / f"{name}.{ending}")
+    for name, draw in (("prediction_scatter", lambda: draw_scatter(halves[1])),
+                       ("prediction_measures", lambda: draw_measures(halves[1][0].budgets, rows)),
+                       ("prediction_layers", lambda: draw_layers(halves[0] + halves[1]))):
+        output.save(options.out, name, draw)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,12 @@ published policy that loses least at that budget. With --fresh the texts are all
 of which is in the study.
 """
 
-import argparse
 import csv
-from pathlib import Path
 
 import numpy as np
 
-from .. import statistics, style
-from . import plan
+from .. import lines, statistics, style
+from . import output, plan
 
 BUDGETS = plan.FEW_BUDGETS
 ASIDE = tuple(text for text in plan.TEXTS
@@ -122,50 +120,26 @@ def print_tables(found):
 
 def draw(found):
     """A line per policy over budgets; the best published policy of each budget is 1."""
-    looks, ends = style.policy_looks(DRAWN), []
     fig, axes = style.frame(
         "What a rehearsed prompt saves", "KL divergence of the next-token distribution from the "
         "full cache's, relative to the published policy that loses least at that budget. Lower is "
         f"better. Geometric mean over {len(found.texts)} texts set aside; bands: 95 % intervals of "
         f"{' and '.join(BANDS)}.\n{FLOOR} knows the future: no competitor.", 1, 1, 3.2, (),
         ("budget (fraction of the prompt kept)", "loss relative to the best published"))
-    ax = axes.flat[0]
-    for policy in DRAWN:
-        points = [(budget, one) for budget in BUDGETS
-                  if (one := found.ratio(policy, budget)) is not None]
-        if not points:
-            continue
-        at = [budget for budget, _ in points]
-        mean, low, high, _ = np.array([one for _, one in points]).T
-        ax.plot(at, mean, **{**looks[policy], "linewidth": 1.3})
-        style.band(ax, at, (low, high), looks[policy], policy in BANDS)
-        ends.append((at[-1], mean[-1], policy, looks[policy]["color"]))
-    ax.set(xscale="log", yscale="log")
-    style.log_ticks(ax.yaxis)
-    ax.set_xticks(BUDGETS, [f"{b:g}" for b in BUDGETS])
-    ax.minorticks_off()
-    style.end_labels(ax, ends)
+    lines.over_budgets(axes.flat[0], BUDGETS, DRAWN, BANDS, found.ratio)
     return fig
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="rehearsal.py", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("losses", metavar="LOSSES.csv", type=Path, nargs="+")
-    parser.add_argument("-o", "--out", required=True, type=Path, metavar="FIGS")
+    parser = output.parser(__doc__, "rehearsal", "LOSSES.csv", "FIGS", nargs="+")
     parser.add_argument("--fresh", action="store_true",
                         help="the tables have texts that are not in the study")
     options = parser.parse_args()
-    found = Comparison(read(options.losses), options.fresh)
+    found = Comparison(read(options.source), options.fresh)
     if not found.texts:
         parser.error(f"no text set aside has {plan.FOUND} at every budget")
     print_tables(found)
-    options.out.mkdir(parents=True, exist_ok=True)
-    style.use()
-    figure = draw(found)
-    for ending in ("png", "pdf"):
-        style.save(figure, options.out / f"rehearsal.{ending}")
-        print(options.out / f"rehearsal.{ending}")
+    output.save(options.out, "rehearsal", lambda: draw(found))
 
 
 if __name__ == "__main__":

@@ -3,13 +3,12 @@
 DIR holds the runs of `scripts/losses.sh DIR fresh`. Writes fresh.csv of them and draws the figure of docs/reread.md; losses are relative to those of KVzip.
 """
 
-import argparse
-from pathlib import Path
+import functools
 
 import numpy as np
 
-from .. import statistics, style
-from . import losses, plan, runs
+from .. import lines, statistics, style
+from . import losses, output, plan, runs
 
 BUDGETS = plan.FEW_BUDGETS
 HINDSIGHT = ("oracle-stream", "oracle-mean")
@@ -85,7 +84,6 @@ def by_text(study):
 
 def draw(study):
     """A line per policy over budgets; KVzip is 1."""
-    looks, ends = style.policy_looks(DRAWN), []
     count = len(study.texts((plan.RIVAL,), BUDGETS, plan.FRESH))
     fig, axes = style.frame(
         "What a second reading saves", "KL divergence of the next-token distribution from the full "
@@ -93,40 +91,17 @@ def draw(study):
         f"Geometric mean over {count} texts set aside; bands: 95 % intervals of "
         f"{' and '.join(BANDS)}.\n{HINDSIGHT[0]} knows the future: no competitor.", 1, 1, 3.2, (),
         ("budget (fraction of the prompt kept)", f"loss relative to {plan.RIVAL} (log scale)"))
-    ax = axes.flat[0]
-    for policy in DRAWN:
-        points = [(budget, one) for budget in BUDGETS
-                  if (one := relative(study, policy, budget)) is not None]
-        if not points:
-            continue
-        at = [budget for budget, _ in points]
-        mean, low, high, _, _ = np.array([one for _, one in points]).T
-        ax.plot(at, mean, **{**looks[policy], "linewidth": 1.3})
-        style.band(ax, at, (low, high), looks[policy], policy in BANDS)
-        ends.append((at[-1], mean[-1], policy, looks[policy]["color"]))
-    ax.set(xscale="log", yscale="log")
-    style.log_ticks(ax.yaxis)
-    ax.set_xticks(BUDGETS, [f"{b:g}" for b in BUDGETS])
-    ax.minorticks_off()
-    style.end_labels(ax, ends)
+    lines.over_budgets(axes.flat[0], BUDGETS, DRAWN, BANDS, functools.partial(relative, study))
     return fig
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="reread.py", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("given", metavar="DIR|fresh.csv", type=Path)
-    parser.add_argument("-o", "--out", required=True, type=Path, metavar="FIGS")
-    options = parser.parse_args()
+    options = output.parser(__doc__, "reread", "DIR|fresh.csv", "FIGS").parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    study = study_of(options.given)
-    if options.given.is_dir():
+    study = study_of(options.source)
+    if options.source.is_dir():
         runs.write(options.out / "fresh.csv", study.rows())
-    style.use()
-    figure = draw(study)
-    for ending in ("png", "pdf"):
-        style.save(figure, options.out / f"reread.{ending}")
-        print(options.out / f"reread.{ending}")
+    output.save(options.out, "reread", lambda: draw(study))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ for every question the results and the closed loop measured on it. Writes losses
 and second_question.png in DOCS, where `pages` finds the losses for the tables.
 """
 
-import argparse
 import csv
 import re
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import statistics, style
-from . import plan, runs
+from . import output, plan
 from .losses import number
 
 KIND, TOKENS, SEEDS = "questions_agnostic", 704, (51,)
@@ -173,18 +172,7 @@ def draw(docs):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="second_question.py", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", metavar="DIR", type=Path)
-    parser.add_argument("-o", "--out", required=True, type=Path, metavar="DOCS")
-    options = parser.parse_args()
-    listed = list(rows(options.folder))
-    if not listed:
-        parser.error(f"{options.folder}: no {stem('SEED')}.{PROBE.format('N')}.loop.nc")
-    runs.write(options.out / "losses/second_question.csv", [HEADER, *listed])
-    style.use()
-    style.save(draw(options.out), options.out / "second_question.png")
-    print(options.out / "second_question.png")
+    output.write_page(__doc__, "second_question", HEADER, rows, draw)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,12 @@ were set aside. Writes losses/shapes.csv and shapes.png in DOCS; `pages` fills t
 docs/shapes.md from the first.
 """
 
-import argparse
 import csv
-from pathlib import Path
 
 import numpy as np
 
 from .. import statistics, style
-from . import runs
+from . import output
 from .losses import number
 
 TOKENS, STEPS = 704, 128
@@ -173,18 +171,7 @@ def draw(docs):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="shapes.py", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", metavar="DIR", type=Path)
-    parser.add_argument("-o", "--out", required=True, type=Path, metavar="DOCS")
-    options = parser.parse_args()
-    listed = list(rows(options.folder))
-    if not listed:
-        parser.error(f"{options.folder}: no {stem(TEXTS[0])}.loop.nc or the like")
-    runs.write(options.out / "losses/shapes.csv", [HEADER, *listed])
-    style.use()
-    style.save(draw(options.out), options.out / "shapes.png")
-    print(options.out / "shapes.png")
+    output.write_page(__doc__, "shapes", HEADER, rows, draw)
 
 
 if __name__ == "__main__":
