@@ -285,9 +285,6 @@ class Runs(WithTexts):
         for name in ("tokenizer.json", "tokenizer_config.json"):
             (self.folder / "model" / name).unlink()
         self.assertIn("its tokenizer knows no words", command("-o", "x", code=3))
-        (self.folder / "model" / "model.safetensors").unlink()
-        self.assertIn("model: cannot load: Error no file named model.safetensors",
-                      command("-o", "x", code=3))
 
     def test_a_full_disk_is_said_and_leaves_nothing(self):
         full = os.statvfs_result((4096, 4096, 10**6, 258, 258, 10, 10, 10, 0, 255))   # 1.1 MB
