@@ -349,13 +349,13 @@ class Numbers(unittest.TestCase):
 
 class Texts(WithTexts):
     def test_where_texts_come_from_is_said(self):
-        found = self.study(texts=["python-0", "switch-2", self.texts / "story0.txt"], prompt_tokens=200,
+        found = self.study(texts=["python-0", "counting-2", self.texts / "story0.txt"], prompt_tokens=250,
                            policies=["streaming"], budgets=[0.5])
         self.assertEqual(found.failed, 0)
         listed = pandas.read_csv(found.folder / "texts.csv").set_index("text")
         self.assertRegex(listed.origin["python-0"], r"^heapq.py of Python 3[.\d]+ \(PSF-2.0\)$")
-        self.assertEqual(listed.origin["switch-2"],
-                         "written for kvsim (Apache-2.0): kind switch, seed 2")
+        self.assertEqual(listed.origin["counting-2"],
+                         "written for kvsim (Apache-2.0): kind counting, seed 2")
         self.assertEqual(listed.origin["story0"], str(self.texts / "story0.txt"))
         page = found.page.read_text("utf-8")
         for row in listed.itertuples():
