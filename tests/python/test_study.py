@@ -292,7 +292,7 @@ class Runs(WithTexts):
                 mock.patch("os.statvfs", return_value=full):
             with self.assertRaisesRegex(kvsim.DataError, "no text"):
                 self.study(model=load("qwen3", self.tokenizer), prompt_tokens=400, steps=100)
-        self.assertRegex(said.getvalue(), r"story1.h5: the disk is full: 1\.1 MB are free, the next part")
+        self.assertRegex(said.getvalue(), r"story1.h5: the disk is full: found 1\.06 MB free, expected")
         self.assertEqual(list((self.folder / "out").rglob("*.h5*")), [])
 
 

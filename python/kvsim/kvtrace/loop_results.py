@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from .errors import EXIT_FAILURE, CaptureError
+from .writer import check_room
 
 NOTE = (
     "Closed loop: every query after the prompt met the compressed cache, so that errors feed into "
@@ -96,11 +97,13 @@ def write_loop(target: Path, coordinates: dict, pairs: dict, attributes: dict) -
     """
     import h5netcdf
 
+    arrays = _arrays(coordinates, pairs, attributes.get("answer_begin"))
+    check_room(target, sum(values.nbytes for values in arrays.values()))
     temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         with h5netcdf.File(temporary, "w") as file:
             _write_coordinates(file, coordinates)
-            for name, values in _arrays(coordinates, pairs, attributes.get("answer_begin")).items():
+            for name, values in arrays.items():
                 dims, unit, meaning = VARIABLES[name]
                 variable = file.create_variable(
                     name, dims, dtype=values.dtype, data=values, fillvalue=np.float64(np.nan)

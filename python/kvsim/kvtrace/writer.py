@@ -38,6 +38,15 @@ def check_target(path: Path, overwrite: bool, inputs: list[Path]) -> None:
         raise CaptureError(f"{path}: exists; --overwrite replaces it", EXIT_USAGE)
 
 
+def check_room(path: Path, size: int) -> None:
+    """HDF5 cannot close a file whose disk is full: so nothing is written that does not fit."""
+    disk = os.statvfs(path.parent)
+    free = disk.f_bavail * disk.f_frsize
+    if free < size + SPARE:
+        raise CaptureError(f"{path}: the disk is full: found {free / 1e6:.2f} MB free, expected at least "
+                           f"{(size + SPARE) / 1e6:.2f} MB", EXIT_FAILURE)
+
+
 def as_array(values: Any) -> np.ndarray:
     """A NumPy array, of a torch tensor on any device, too."""
     if hasattr(values, "detach"):
@@ -333,7 +342,7 @@ class TraceWriter:
         """Rows first.. of a dataset of `total` rows: of its second axis, or its only one."""
         axis = min(1, values.ndim - 1)
         if name not in self.file:
-            self._room(values.nbytes // max(1, values.shape[axis]) * total)
+            check_room(self.path, values.nbytes // max(1, values.shape[axis]) * total)
             shape = values.shape[:axis] + (total,) + values.shape[axis + 1 :]
             self.file.create_dataset(name, shape=shape, dtype=values.dtype)
             if values.dtype == np.uint16:
@@ -362,30 +371,22 @@ class TraceWriter:
             raise CaptureError(f"layer {index}: shapes {sizes}, but earlier layers have "
                                f"{self.sizes}; choose layers of one shape", EXIT_FAILURE)  # fmt: skip
 
-    def _room(self, size: int) -> None:
-        """HDF5 cannot close a file whose disk is full: so nothing is written that does not fit."""
-        disk = os.statvfs(self.temporary.parent)
-        free = disk.f_bavail * disk.f_frsize
-        if free < size + SPARE:
-            raise CaptureError(f"{self.path}: the disk is full: {free / 1e6:.1f} MB are free, the next "
-                               f"part of the trace takes {size / 1e6:.1f} MB", EXIT_FAILURE)
-
     def attribute(self, name: str, value, group: str = "/") -> None:
         self.file.require_group(group).attrs[name] = value
 
     def array(self, name: str, values: np.ndarray) -> None:
         """Writes integers, float32 or float64 as they are."""
-        self._room(values.nbytes)
+        check_room(self.path, values.nbytes)
         self.file.create_dataset(name, data=np.ascontiguousarray(values))
 
     def strings(self, name: str, values: list[str]) -> None:
-        self._room(sum(16 + len(one.encode()) for one in values))
+        check_room(self.path, sum(16 + len(one.encode()) for one in values))
         self.file.create_dataset(name, data=values, dtype=h5py.string_dtype("utf-8"))
 
     def tensor(self, name: str, values: np.ndarray, called: str = "") -> None:
         """Writes float32 [..] in the stored type."""
         stored = self.stored(name, values, called)
-        self._room(stored.nbytes)
+        check_room(self.path, stored.nbytes)
         dataset = self.file.create_dataset(name, data=stored)
         if self.stored_type == "bfloat16":
             dataset.attrs["encoding"] = "bfloat16"
