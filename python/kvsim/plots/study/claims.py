@@ -1,6 +1,6 @@
-"""Each claim of the papers by three measures: python -m kvsim.plots.study.claims DIR
+"""Each claim of the papers by three measures: python -m kvsim.plots.study.claims DIR|TABLE.csv...
 
-DIR holds the runs that scripts/losses.sh makes, or is the table docs/losses/losses.csv. A claim
+DIR holds the runs that scripts/losses.sh makes, or the tables docs/losses/*.csv of them. A claim
 compares a policy with another: a baseline of the paper, or itself without the part that the claim is
 about. The tables of docs/claims.md and all numbers of them, docs/losses/claims.csv, are made here.
 Numbers are ratios of the paper's own measure (turned so that less is better), of the stream error
@@ -30,7 +30,7 @@ OWN = {
 }
 COMMON = {"stream_error": "stream error", "kl": "loss"}
 BUDGETS = (0.05, 0.1, 0.2, 0.35, 0.5)
-SHORT_BUDGETS = BUDGETS[2:]
+SHORT_BUDGETS = BUDGETS[2:]   # of the measures that stand behind the loss, and of verdicts
 
 
 @dataclass(frozen=True)
@@ -149,16 +149,18 @@ def cell(logs, clear):
     return f"{np.exp(mean):.2f} [{np.exp(low):.2f}, {np.exp(high):.2f}]{star}"
 
 
-LENGTHS = {"700": plan.SHORT, "2300": plan.LONG}   # prompts of about so many tokens
+# Prompts of about so many tokens: texts and budgets.
+LENGTHS = {"700": plan.SHORT, "2300": plan.LONG, "8000": plan.LONGEST}
+BUDGETS_OF = {plan.SHORT: BUDGETS, plan.LONG: BUDGETS, plan.LONGEST: plan.LONGEST_BUDGETS}
 
 
 def comparisons(study, column):
     """{(claim, budget, texts): (logarithms, is it clear after Holm's correction)} of all that are
     made by one measure, the loss of the model or another; None: the papers' own."""
     found = {}
-    for texts in LENGTHS.values():
+    for texts, budgets in BUDGETS_OF.items():
         for claim in CLAIMS:
-            for budget in BUDGETS:
+            for budget in budgets:
                 logs = finite(ratios(study, claim, claim.own if column is None else column,
                                      budget, texts))
                 if logs.size > 1:
@@ -212,6 +214,17 @@ def sets(policy, specification):
         ", each step" if "schedule=decode" in cells else "")
 
 
+UNEVEN = 0.1   # sides whose kept entries differ by more are marked
+
+
+def uneven(study, claim, budget, texts):
+    """A mark where one side keeps more of the prompt than the other, whatever the budget asked for."""
+    shares = [[study.value("entries", text, one, budget) for text in texts]
+              for one in (claim.policy, claim.without)]
+    kept = np.nanmean(shares, axis=1) if np.isfinite(shares).any(axis=1).all() else np.ones(2)
+    return "‡" if abs(np.log(kept[0] / kept[1])) > np.log1p(UNEVEN) else ""
+
+
 def headline(study, paper, texts, specification):
     """Header and rows: loss of a paper's methods relative to its baselines, at every budget, and the
     two other measures at SHORT_BUDGETS."""
@@ -220,12 +233,12 @@ def headline(study, paper, texts, specification):
     rows = [[f"`{claim.policy}`", f"`{claim.without}`",
              " / ".join(dict.fromkeys(sets(one, specification)
                                       for one in (claim.policy, claim.without))),
-             *(cell(*found.get((claim, budget, texts), (np.array([]), False)))
-               for budget in BUDGETS),
+             *(cell(*found[claim, budget, texts]) + uneven(study, claim, budget, texts)
+               if (claim, budget, texts) in found else "-" for budget in BUDGETS_OF[texts]),
              *(means(study, claim, column, texts) for column in ("stream_error", claim.own))]
             for claim in listed]
     own = " / ".join(dict.fromkeys(OWN[claim.own][0] for claim in listed))
-    return (["method", "against", "a set per", *(f"{budget:g}" for budget in BUDGETS),
+    return (["method", "against", "a set per", *(f"{budget:g}" for budget in BUDGETS_OF[texts]),
              "stream error", own],
             [row for row in rows if set("".join(row[3:])) - set("-, ")])
 
@@ -246,7 +259,7 @@ def tally(study, paper):
 def parts_table(study, paper):
     """Header and rows: the parts of a method, three measures on the short texts, the loss on both."""
     listed = [claim for claim in CLAIMS if claim.paper == paper and claim.part]
-    short, long = LENGTHS.values()
+    short, long, _ = LENGTHS.values()
     rows = []
     for claim in listed:
         columns = [means(study, claim, column, short) for column in (claim.own, *COMMON)]
@@ -280,9 +293,9 @@ def every(study):
 def main():
     parser = argparse.ArgumentParser(prog="claims.py", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", metavar="DIR|TABLE.csv", type=Path)
+    parser.add_argument("given", metavar="DIR|TABLE.csv", type=Path, nargs="+")
     csv.writer(sys.stdout, lineterminator="\n").writerows(
-        every(runs.Study(parser.parse_args().folder)))
+        every(runs.of_claims(*parser.parse_args().given)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Fills the tables and figures of the pages from the runs: python -m kvsim.plots.study.pages [DIR]
 
 DIR holds the runs that scripts/losses.sh makes, and DIR/figures what it drew of them. Without it
-the tables are made from what stands in docs/: losses.csv and the other tables there. Only the
+the tables are made from what stands in docs/: losses.csv, longest.csv and the other tables there. Only the
 predictors need the runs themselves. Between `<!-- table: NAME -->` and `<!-- end -->` of README.md
 and the pages below docs/ stand the tables that TABLES, FROM_DOCS and FROM_RUNS name; the CSV files and
 the figures are written whole.
@@ -13,8 +13,8 @@ import shutil
 from pathlib import Path
 
 from ...studies import cost
-from . import (agnostic, claims, contributed, coverage, decoding, instructions, losses, plan, prediction,
-               reread, runs, second_question, shapes, tasks)
+from . import (agnostic, claims, contributed, coverage, decoding, fragility, instructions, losses, plan,
+               prediction, reread, runs, second_question, shapes, tasks)
 
 ROOT = Path(__file__).resolve().parents[4]
 FEW = (plan.FLOOR, "oracle-mean", plan.RECENT, "layer-defensivekv:code", "layer-defensivekv",
@@ -75,6 +75,9 @@ def predicted(folder):
 TABLES = {
     "losses of short texts": lambda study, _: relative(study, plan.SHORT, FEW),
     "losses of long texts": lambda study, _: relative(study, plan.LONG, MANY),
+    "losses of the longest texts": lambda study, _: relative(
+        study, plan.LONGEST, [one for one in reversed(plan.HEADLINE) if one != losses.BASE],
+        budgets=plan.LONGEST_BUDGETS),
     **{f"losses of merged and stepwise caches, {name} texts": (
         lambda study, _, texts=texts: relative(study, texts, MERGED))
        for name, texts in (("short", plan.SHORT), ("long", plan.LONG))},
@@ -110,13 +113,12 @@ FROM_DOCS = {
     "compressed before the question, mean over texts":
         lambda docs: table(*agnostic.over_texts(docs)),
     "intervals over few texts": lambda _: table(*coverage.table()),
-    "losses of the longest texts": lambda docs: relative(
-        runs.Study(docs / "losses/longest.csv", plan.LONGEST), plan.LONGEST,
-        [one for one in reversed(plan.HEADLINE) if one != losses.BASE],
-        budgets=plan.STUDIES["longest"].budgets),
+    "policies below the floor, unseen texts": lambda docs: losses.below_floor(
+        runs.Study(docs / "losses/unseen.csv", texts=plan.UNSEEN), plan.UNSEEN),
     "policies below hindsight, texts set aside": lambda docs: losses.below_floor(
         reread.study_of(docs / "losses/fresh.csv"), plan.FRESH, ("oracle-mean", "oracle-stream"),
         reread.BUDGETS),
+    "fragility": lambda docs: table(*fragility.table(docs)),
     **{f"second reading, {name}": (
         lambda docs, make=make: table(*make(reread.study_of(docs / "losses/fresh.csv"))))
        for name, make in {
@@ -172,7 +174,7 @@ def main():
     parser.add_argument("--root", type=Path, default=ROOT, help="of the repository")
     options = parser.parse_args()
     docs = options.root / "docs"
-    study = runs.Study(options.folder or docs / "losses/losses.csv")
+    study = runs.of_claims(*([options.folder] if options.folder else runs.tables(docs)))
     for path in with_tables(options.root):
         text = filled(path.read_text(encoding="utf-8"), study, docs, options.folder)
         path.write_text(text, encoding="utf-8")

@@ -25,7 +25,7 @@ BANDS = (plan.RECENT, plan.REREAD)
 
 
 def study_of(source):
-    return runs.Study(source, plan.FRESH)
+    return runs.Study(source, texts=plan.FRESH)
 
 
 def relative(study, policy, budget):

@@ -109,19 +109,19 @@ def of_table(path):
 
 
 class Study:
-    """All runs of a folder, or of a table of losses that was made of one; says what is missing."""
+    """All runs of folders, or of tables of losses that were made of them; says what is missing."""
 
-    def __init__(self, source, texts=plan.TEXTS):
-        if source.is_file():
-            self.runs = list(of_table(source))
-        else:
-            self.runs = [read(part, text) for text in texts for part in parts(source, text)]
+    def __init__(self, *sources, texts=plan.TEXTS):
+        self.runs = []
+        for one in sources:
+            self.runs += of_table(one) if one.is_file() else (
+                read(part, text) for text in texts for part in parts(one, text))
         self.missing = [text.stem for text in texts if text not in {run.text for run in self.runs}]
         self.places = {(run.text, policy, budget): (run, (p, b)) for run in reversed(self.runs)
                        for p, policy in enumerate(run.policies)
                        for b, budget in enumerate(run.budgets)}
         if not self.runs:
-            sys.exit(f"{source}: nothing has been run")
+            sys.exit(f"{', '.join(map(str, sources))}: nothing has been run")
 
     def texts(self, policies, budgets, texts):
         """Those of `texts` in which every one of the policies has run at every budget."""
@@ -156,6 +156,16 @@ class Study:
         return [header, *rows]
 
 
+def of_claims(*given):
+    """What docs/claims.md is made of: a folder of runs, or the tables in docs/losses/."""
+    return Study(*given, texts=plan.TEXTS + plan.LONGEST)
+
+
+def tables(docs):
+    """The tables of losses of docs/claims.md that are there."""
+    return [one for one in (docs / "losses/losses.csv", docs / "losses/longest.csv") if one.is_file()]
+
+
 def main():
     parser = argparse.ArgumentParser(prog="runs.py", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -163,7 +173,7 @@ def main():
     parser.add_argument("study", metavar="STUDY", choices=plan.STUDIES)
     parser.add_argument("-o", "--out", required=True, type=Path, metavar="TABLE.csv")
     options = parser.parse_args()
-    write(options.out, Study(options.folder, plan.STUDIES[options.study].texts).rows())
+    write(options.out, Study(options.folder, texts=plan.STUDIES[options.study].texts).rows())
 
 
 if __name__ == "__main__":
