@@ -45,7 +45,7 @@ def relative(study, texts, policies, intervals=True, budgets=plan.BUDGETS[1:]):
         mean, low, high, _ = found[policy, budget]
         words = losses.number(mean)
         return f"{words} [{losses.number(low)}, {losses.number(high)}]" if \
-            intervals and policy != losses.BASE else words
+            intervals and policy != losses.BASE and low == low else words   # one text has no interval
 
     def name(policy):
         ending = {losses.BASE: ", nats"} | dict.fromkeys(plan.FLOOR_OF, " (hindsight of one rule)")
@@ -77,7 +77,8 @@ TABLES = {
     "losses of long texts": lambda study, _: relative(study, plan.LONG, MANY),
     "losses of the longest texts": lambda study, _: relative(
         study, plan.LONGEST, [one for one in reversed(plan.HEADLINE) if one != losses.BASE],
-        budgets=plan.LONGEST_BUDGETS),
+        budgets=[budget for budget in plan.LONGEST_BUDGETS
+                 if study.texts((losses.BASE,), (budget,), plan.LONGEST)]),
     **{f"losses of merged and stepwise caches, {name} texts": (
         lambda study, _, texts=texts: relative(study, texts, MERGED))
        for name, texts in (("short", plan.SHORT), ("long", plan.LONG))},
