@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .kvpress import from_kvpress
     from .kvtrace.engines import from_engine
     from .kvtrace.writer import TraceWriter
+    from .least_bytes import least_bytes
     from .live_press import press
     from .model import capture, closed_loop
     from .page import report
@@ -38,6 +39,7 @@ _HOMES = {
     "kvpress": ("from_kvpress",),
     "kvtrace.engines": ("from_engine",),
     "kvtrace.writer": ("TraceWriter",),
+    "least_bytes": ("least_bytes",),
     "live_press": ("press",),
     "model": ("capture", "closed_loop"),
     "page": ("report",),
@@ -54,7 +56,7 @@ __all__ = [
     "CompactCache", "DataError", "Error", "Explanation", "Figures", "KvsimWarning", "Layer",
     "Policy", "Results", "Span", "Trace", "TraceWriter", "UsageError", "VerificationError",
     "capture", "closed_loop", "explain", "figure_names", "from_engine", "from_kvpress",
-    "open_results", "plot", "policies", "press", "replay", "report", "sample", "search", "study",
+    "least_bytes", "open_results", "plot", "policies", "press", "replay", "report", "sample", "search", "study",
     "sweep", "synth", "verify",
 ]
 

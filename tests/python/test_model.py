@@ -68,6 +68,25 @@ class Model(unittest.TestCase):
         self.assertLess(divergence["full"].max(), 1e-6)
         self.assertGreater(divergence["snapkv,window=4"].iloc[0], 1e-5)
 
+    def test_the_least_bytes_for_a_loss(self):
+        records = ["snapkv,window=4", "adakv,window=4"]
+        results = kvsim.replay(self.trace, records, [0.2, 0.4, 0.8], save_keep=True)
+        loop = kvsim.closed_loop(self.model, results, threads=1)
+        lost = loop.kl_divergence_mean.values
+        for p, record in enumerate(records):   # at a budget's own loss its own bytes
+            best = lost[p, :2].min()
+            bytes_of = kvsim.least_bytes(results, loop, float(best)).loc[record]
+            held = results.bytes_padded.values[p, int(lost[p, :2].argmin())]
+            self.assertAlmostEqual(bytes_of["padded"] / held, 1, 6)
+        self.assertTrue(kvsim.least_bytes(results, loop, lost.min() / 2).isna().all(axis=None))
+        some = kvsim.least_bytes(results, loop, float(lost[0].max()) * 2)
+        self.assertEqual(some.loc[records[0], "flattened"], results.bytes_flattened.values[0].min())
+        for wrong in (0, -1.0, float("inf"), "0.1", True):
+            with self.assertRaisesRegex(kvsim.UsageError, "loss: found"):
+                kvsim.least_bytes(results, loop, wrong)
+        with self.assertRaisesRegex(kvsim.UsageError, "no adakv,window=4"):
+            kvsim.least_bytes(results.isel(policy=[0]), loop, 0.1)
+
     def test_losses_lead_the_page_and_stand_in_figures_beside_their_results(self):
         results = kvsim.replay(self.trace, ["snapkv,window=4", "keepkv,window=4"], [0.3, 0.6],
                                save_keep=True)
@@ -102,6 +121,16 @@ class Model(unittest.TestCase):
                           "keepkv,window=4", "--budget", "0.3", "--save-keep", "-o", "kept.nc")
             kvsim_command("closed-loop", "own.h5", "kept.nc", "--model", "model", "--threads", "1",
                           "-o", "loop.nc")
+            asked = [find_program(), "closed-loop", "own.h5", "kept.nc", "--model", "model",
+                     "--threads", "1", "-o", "least.nc", "--loss"]
+            here = {"cwd": folder, "capture_output": True, "text": True,
+                    "env": {**os.environ, "KVSIM_PYTHON": sys.executable}}
+            wrong = subprocess.run([*asked, "0"], check=False, **here)
+            self.assertEqual(wrong.returncode, 2)
+            self.assertIn("expected a number above 0", wrong.stderr)
+            least = subprocess.run([*asked, "1e3"], check=True, **here).stdout
+            self.assertRegex(least, r"least MiB, loss 1000 nats +flattened +padded")
+            self.assertRegex(least, r"snapkv,window=4 +\d\.\d{3}")
             kvsim_command("report", "kept.nc", "loop.nc", "-o", "page.html")
             kvsim_command("plot", "kept.nc", "loop.nc", "-o", "figs", "--only", "budget",
                           "--formats", "png")

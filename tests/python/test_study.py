@@ -25,6 +25,7 @@ try:
     import transformers
 
     import kvsim
+    from kvsim.least_bytes import by_policy, least_cost
     from kvsim.plots.study import layers, plan, prediction, runs
     from kvsim.program import find_program
     from kvsim.studies import api, run, sources, table
@@ -275,6 +276,9 @@ class Runs(WithTexts):
         self.assertIn("4 runs of the model, 0 of them left", command("--plan", "-o", "study"))
         page = (self.folder / "study" / "index.html").read_text("utf-8")
         self.assertIn("default-src 'none'", page)
+        self.assertIn("The least bytes for a loss of 0.02 nats", page)
+        least = pandas.read_csv(self.folder / "study" / "least_bytes.csv")
+        self.assertEqual((len(least), set(least.texts)), (2, {2}))
         self.assertNotIn("<script", page)
         self.assertIn("expected builtin, a file", command("--texts", "gone.txt", "-o", "x", code=2))
         self.assertIn("did you mean snapkv?", command("--policy", "snapkw", "-o", "x", code=2))
@@ -314,6 +318,20 @@ class Numbers(unittest.TestCase):
         self.assertEqual((board.worst["own"], board.worst_text["own"]), (1.0, "t1"))
         few = table.leaderboard(self.losses({k: v[:3] for k, v in given.items()}), "kvzip")
         self.assertTrue(np.isnan(few.low).all())
+
+    def test_the_least_bytes_are_on_lines_in_logarithms_and_their_median_counts(self):
+        # Loss falls from 1 to 0.01 where bytes rise from 0.1 to 0.4: 0.1 lies halfway.
+        self.assertAlmostEqual(least_cost([0.4, 0.1], [0.01, 1.0], 0.1), 0.2)
+        self.assertEqual(least_cost([0.1, 0.2, 0.3], [0.5, 0.7, 0.5], 0.5), 0.1)
+        self.assertEqual(least_cost([0.1, 0.2], [0.5, 0.0], 0.1), 0.2)
+        self.assertTrue(np.isnan(least_cost([0.1, 0.2], [0.5, np.nan], 0.1)))
+        rows = [{"model": "m", "text": f"t{t}", "policy": "own", "budget": budget, "kl": kl,
+                 "bytes": held} for t, losses in enumerate(([1, 0.01], [0.05, 0.01], [1, 0.5]))
+                for budget, kl, held in zip(("0.1", "0.4"), losses, (0.1, 0.4))]
+        found = by_policy(pandas.DataFrame(rows), 0.1).iloc[0]
+        self.assertAlmostEqual(found.bytes, 0.2)   # of 0.2, 0.1 and never
+        self.assertEqual((found.reached, found.texts), (2, 3))
+        self.assertTrue(np.isnan(by_policy(pandas.DataFrame(rows), 0.005).bytes[0]))
 
     def test_categories_that_order_alike_have_a_correlation_of_one(self):
         found = table.ranks_by_category(self.losses({

@@ -33,8 +33,18 @@ exit codes: 0 done, 1 failed while running, 2 usage, 3 bad data, 130 interrupted
 Examples:
   kvsim replay data/sample.h5 --budget 0.1,0.3,0.5 --save-keep -o kept.nc
   kvsim closed-loop data/sample.h5 kept.nc -o loop.nc
+  kvsim closed-loop data/sample.h5 kept.nc -o loss.nc --loss 0.05
   kvsim closed-loop data/sample.h5 kept.nc -o snapkv.nc --policy snapkv --budget 0.3 --generate 64
 """
+
+
+def positive(text: str) -> float:
+    try:
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"found {text}, expected a number above 0")
 
 
 def parser() -> Parser:
@@ -52,6 +62,8 @@ def parser() -> Parser:
     add("--budget", action="append", metavar="B", help="budget, as it was typed; repeatable (all)")
     add("--generate", type=number(int, 1), metavar="K",
         help="also write K tokens greedily and count how many agree with the full cache's")
+    add("--loss", type=positive, metavar="X",
+        help="also print the least bytes of each policy with a loss of X nats at most")
     add("--model", metavar="NAME|FOLDER", help="as for kvsim capture (the one the trace names)")
     add("--gguf", metavar="FILE", help="the GGUF file inside that folder or repository")
     add = p.add_argument_group("output").add_argument
@@ -254,6 +266,19 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
     if not args.quiet:
         print(f"{args.out}: {len(pairs)} pairs of policy and budget, {ran} runs of the model, "
               f"{len(coordinates['step'])} steps")
+        if args.loss:
+            print(least_bytes_text(args))
+
+
+def least_bytes_text(args: argparse.Namespace) -> str:
+    """The least bytes for --loss, from both files."""
+    import xarray
+
+    from ..least_bytes import as_text, least_bytes
+
+    with xarray.open_dataset(args.results, engine="h5netcdf") as results, \
+            xarray.open_dataset(args.out, engine="h5netcdf") as loop:
+        return as_text(least_bytes(results, loop, args.loss), args.loss)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import pandas
 
 from ..errors import Error, UsageError, error_of
+from ..least_bytes import by_policy
 from ..program import Bar
 from . import command, table, task_table
 from .folder import COLUMNS, Folder, merge
@@ -28,6 +29,11 @@ class StudyResults:
     def leaderboard(self, reference: str | None = None) -> pandas.DataFrame:
         """By model, budget and policy: loss relative to `reference`, with 95 % intervals."""
         return table.leaderboard(self.losses, table.reference_of(self.losses, reference))
+
+    def least_bytes(self, loss: float = 0.02) -> pandas.DataFrame:
+        """By model and policy: the least share of the full cache's bytes with a loss of at most
+        `loss` nats, median over texts."""
+        return by_policy(self.losses, loss)
 
     def accuracy(self) -> pandas.DataFrame:
         """By model, task, question, budget and policy: share of right answers, with 95 % intervals."""
@@ -54,6 +60,7 @@ def study(
     tasks: str | Iterable[str] = (),
     instances: int = 50,
     reference: str | None = None,
+    loss: float = 0.02,
     title: str | None = None,
     probe: str | None = "repeat",
     metrics: Iterable[str] = (),
@@ -82,6 +89,7 @@ def study(
         tasks: tasks to answer freely, such as "needle" or "builtin" (docs/tasks.md).
         instances: of each task and question, those that the full cache answers right.
         reference: policy that losses are relative to.
+        loss: the least bytes are those with a loss of so many nats at most.
         title: of the page.
         probe: further queries for policies that read the prompt twice; None: none.
         metrics: further measures in the results files, as for `replay`.
@@ -102,6 +110,7 @@ def study(
         args.budget = [[str(one) for one in ([budgets] if single else budgets)]]
     args.out, args.seed, args.reference, args.title = Path(out), list(seeds), reference, title
     args.prompt_tokens, args.steps, args.device = prompt_tokens, steps, device
+    args.loss = loss
     args.threads, args.keep_traces, args.quiet = threads, keep_traces, True
     args.model_dtype = model_dtype
     args.probe = probe or "none"

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from ..kvtrace.capture_command import Parser, number, whole_numbers
+from ..kvtrace.closed_loop_command import positive
 from ..kvtrace.errors import EXIT_USAGE, CaptureError, run_tool
 from ..tasks import TASKS
 from .run import BUDGETS, POLICIES
@@ -20,6 +21,7 @@ What is written
   DIR/index.html       leaderboard by budget and by bytes, every text, the worst steps
   DIR/losses.csv       a row per text, policy and budget
   DIR/leaderboard.csv  means over texts with 95 % intervals
+  DIR/least_bytes.csv  the least share of the bytes with a loss of --loss at most
   DIR/accuracy.csv     with --tasks: how often a free answer stays right
   DIR/texts/           results files: kvsim report DIR/texts/NAME.1.nc DIR/texts/NAME.1.loop.nc
 
@@ -82,6 +84,8 @@ def parser() -> Parser:
     add("--plan", action="store_true",
         help="say how many pairs of text, policy and budget, how long and how large; run nothing")
     add("--reference", metavar="RECORD", help="losses are relative to it (kvzip, else snapkv)")
+    add("--loss", type=positive, default=0.02, metavar="X",
+        help="the least bytes are those with a loss of X nats at most (0.02)")
     add("--title", metavar="TEXT", help="of the page")
     add("--keep-traces", action="store_true", help="traces stay in DIR/traces")
     add("-q", "--quiet", action="store_true", help="no progress")
@@ -102,6 +106,7 @@ def merge_parser() -> Parser:
     p.add_argument("studies", nargs="+", type=Path, metavar="DIR")
     p.add_argument("-o", "--out", required=True, type=Path, metavar="DIR")
     p.add_argument("--reference", metavar="RECORD")
+    p.add_argument("--loss", type=positive, default=0.02, metavar="X")
     p.add_argument("--title", metavar="TEXT")
     return p
 
@@ -194,7 +199,7 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
         if strange:
             print(f"kvsim study: no UTF-8 text, left out: {', '.join(map(str, strange))}",
                   file=sys.stderr)
-        paths = page.write(folder, args.reference, args.title)
+        paths = page.write(folder, args.reference, args.title, args.loss)
     if not paths:
         raise CaptureError("no text and no task could be run")
     if not args.quiet:
@@ -263,7 +268,7 @@ def join(args: argparse.Namespace) -> None:
     folder = Folder(args.out)
     with folder.at_work():
         merge(args.studies, folder)
-        paths = page.write(folder, args.reference, args.title)
+        paths = page.write(folder, args.reference, args.title, args.loss)
     if not paths:
         raise CaptureError("no text or task of these studies is finished")
     print(f"{paths['index.html']} written")

@@ -7,6 +7,7 @@ from string import Template
 
 import pandas
 
+from ..least_bytes import by_policy
 from ..plots import lines, style
 from . import table, task_page, task_table
 from .folder import COLUMNS, Folder, write_whole
@@ -41,7 +42,8 @@ $body
 """)
 
 
-def write(folder: Folder, reference: str | None = None, title: str | None = None) -> dict:
+def write(folder: Folder, reference: str | None = None, title: str | None = None,
+          loss: float = 0.02) -> dict:
     """index.html and the tables of what is finished; paths by name."""
     losses, answered = folder.losses(), answers(folder)
     tables, body = {}, []
@@ -50,7 +52,8 @@ def write(folder: Folder, reference: str | None = None, title: str | None = None
         board = table.leaderboard(losses, chosen)
         tables |= {"losses.csv": losses, "leaderboard.csv": board, "texts.csv": folder.listed(),
                    "leaderboard_bytes.csv": table.leaderboard(table.at_bytes(losses, chosen), chosen),
-                   "categories.csv": table.by_category(losses, chosen)}
+                   "categories.csv": table.by_category(losses, chosen),
+                   "least_bytes.csv": by_policy(losses, loss)}
         body += about_texts(folder, tables, chosen)
     if not answered.empty:
         right = task_table.accuracy(answered)
@@ -75,9 +78,9 @@ def about_texts(folder: Folder, tables: dict[str, pandas.DataFrame], reference: 
     models = list(dict.fromkeys(losses.model))
     body = [verdict(losses, tables["leaderboard.csv"], reference)]
     for model in models:
-        own, board, held, categories = (one[one.model == model] for one in (
+        own, board, held, categories, least = (one[one.model == model] for one in (
             losses, *(tables[name] for name in ("leaderboard.csv", "leaderboard_bytes.csv",
-                                                "categories.csv"))))
+                                                "categories.csv", "least_bytes.csv"))))
         if len(models) > 1:
             body.append(f"<h2>{html.escape(model)}</h2>")
         texts = len(set(own.text))
@@ -86,7 +89,7 @@ def about_texts(folder: Folder, tables: dict[str, pandas.DataFrame], reference: 
                  "texts on). Oracles know the future and come last. Hold the mouse over a cell for its "
                  "worst text, nats and bytes.</p>",
                  leaderboard(board, reference, "budget"), curves(board, reference, texts),
-                 by_bytes(own, held, reference, texts), "<h2>Every text</h2>",
+                 by_bytes(own, held, reference, texts), least_bytes(least), "<h2>Every text</h2>",
                  every_text(own, reference), *each_category(categories, reference)]
     return [*body, orders(losses, reference), worst_steps(folder),
             method(tables["texts.csv"], losses)]
@@ -227,6 +230,20 @@ def each_category(boards: pandas.DataFrame, reference: str) -> list[str]:
         f"<details><summary>{html.escape(category)}: {own.texts.max()} texts</summary>"
         f"{leaderboard(own, reference, 'budget')}</details>"
         for category, own in boards.groupby("category"))]
+
+
+def least_bytes(least: pandas.DataFrame) -> str:
+    """What each policy must hold for one loss, the least first."""
+    order = least.assign(last=least.policy.map(is_hindsight)).sort_values(
+        ["last", "bytes"], na_position="last", kind="stable")
+    rows = "".join(
+        f"<tr><td><code>{html.escape(one.policy)}</code></td><td>{number(one.bytes)}</td>"
+        f"<td>{one.reached} of {one.texts}</td></tr>" for one in order.itertuples())
+    return (f"<h2>The least bytes for a loss of {least.loss.iloc[0]:g} nats</h2>"
+            "<p>Share of the full cache's bytes, median over texts, between budgets by lines in "
+            "logarithms. A dash: on half of the texts or more no budget comes so low.</p>"
+            '<div class="scroll"><table><tr><th>policy</th><th>bytes</th><th>texts</th></tr>'
+            f"{rows}</table></div>")
 
 
 def every_text(losses: pandas.DataFrame, reference: str) -> str:
