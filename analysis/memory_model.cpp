@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "analysis/undefined.hpp"
-#include "sim/core/archive.hpp"
 
 namespace kvsim {
 namespace {
@@ -149,19 +148,6 @@ MemoryUse MemoryModel::use() const {
   use.compression = use.bytes_full /
                     ((quantized_ ? use.bytes_quantized : use.bytes_ragged) + use.bytes_side);
   return use;
-}
-
-void MemoryModel::exchange(Archive& archive) {
-  for (double* sum :
-       {&sum_.entries_kv, &sum_.entries_query, &sum_.realised_ratio, &sum_.realised_ratio_min,
-        &sum_.realised_ratio_max, &sum_.bytes_full, &sum_.bytes_ragged, &sum_.bytes_grouped,
-        &sum_.bytes_quantized, &sum_.bytes_side, &sum_.bytes_flattened, &sum_.bytes_padded,
-        &sum_.bytes_paged, &sum_.bytes_in_place, &sum_.bytes_peak, &sum_.compression, &sum_.flops,
-        &sum_.flops_full, &heads_times_prompt_}) {
-    archive.exchange(*sum);
-  }
-  archive.exchange(per_query_head_);
-  archive.exchange(quantized_);
 }
 
 double roofline_time(double bytes, double flops, double bandwidth, double peak) {

@@ -7,8 +7,6 @@
 
 namespace kvsim {
 
-class Archive;
-
 /// Sizes of one layer's cache that memory depends on.
 struct CacheShape {
   int kv_heads = 0;
@@ -81,8 +79,6 @@ class MemoryModel {
                  const std::vector<QuantizedHead>& quantized, double side_bytes = 0,
                  const Growth& growth = {});
   MemoryUse use() const;
-  /// The sums so far, to or from an archive.
-  void exchange(Archive& archive);
 
  private:
   void add_held(const CacheShape& shape, const KeptSets& kept, const std::vector<HeldSlots>& held,

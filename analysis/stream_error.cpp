@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "analysis/output_error.hpp"
-#include "sim/core/archive.hpp"
 
 namespace kvsim {
 
@@ -21,7 +20,5 @@ std::vector<double> StreamError::relative_to(std::span<const double> norm) const
   relative_errors(roots, norm, relative);
   return relative;
 }
-
-void StreamError::exchange(Archive& archive) { archive.exchange(squares_); }
 
 }  // namespace kvsim

@@ -4,8 +4,6 @@
 
 namespace kvsim {
 
-class Archive;
-
 /// What compression does to the residual stream at each step, all layers together: the root of the
 /// summed squares of the layers' errors, relative to the stream that enters the last layer. The
 /// predictor of docs/prediction.md.
@@ -15,8 +13,6 @@ class StreamError {
   void add_layer(std::span<const double> error);
   /// `norm` [T]: residual stream entering the last layer. 0 over 0 is 0, else NaN.
   std::vector<double> relative_to(std::span<const double> norm) const;
-  /// The sums so far, to or from an archive.
-  void exchange(Archive& archive);
 
  private:
   std::vector<double> squares_;

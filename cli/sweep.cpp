@@ -269,8 +269,8 @@ const bool registered = register_command(
      .arguments = {{.name = "config", .meaning = "TOML file; lists in it are axes of a grid"}},
      .description =
          "Lists in the file are axes of a grid. Writes one results file per trace (and seed, when\n"
-         "there are several) into the folder of -o. Finished units are kept in its folder units/,\n"
-         "as are finished layers of the units in work: run again, only what is missing is done.\n"
+         "there are several) into the folder of -o. Finished units are kept in its folder units/:\n"
+         "run again, only what is missing is done.\n"
          "Shards may run on different machines. Ends with the best setting of each preset per\n"
          "budget, with intervals: by stream error, the best predictor of what a model\n"
          "loses (docs/prediction.md), and by retained importance, the papers' measure.",

@@ -218,7 +218,7 @@ void add_kept_sets(Dataset& details, const Dataset& results, const TraceReader& 
   if (!all && !per_head) return;
   try {
     Study study(reader, same_record(results, policies, per_head),
-                {.message = {}, .progress = hooks.progress, .resumed = {}});
+                {.message = {}, .progress = hooks.progress});
     const Dataset again = study.run(backend);
     for (const char* name : {"kept_mask", "kept_mask_query"})
       if (all && !results.has(name)) copy(again, name, details);

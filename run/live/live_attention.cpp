@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "run/study/layer_replay.hpp"
+#include "sim/replay/layer_replay.hpp"
 #include "sim/core/error.hpp"
 #include "sim/policy/trace_check.hpp"
 #include "sim/replay/cache_change.hpp"

@@ -11,12 +11,11 @@
 #include "analysis/keep_rate.hpp"
 #include "run/measures/output_norms.hpp"
 #include "run/measures/variables.hpp"
-#include "run/study/layer_replay.hpp"
-#include "run/study/study_options.hpp"
+#include "sim/replay/layer_replay.hpp"
+#include "run/study_options.hpp"
 
 namespace kvsim {
 
-class Archive;
 
 /// A measure is one file in this folder: it declares its variables, says what it needs, sees what
 /// the study reads and replays, and writes rows of the results. It registers itself; nothing else
@@ -141,9 +140,6 @@ class Measure {
   virtual void finish(const MeasuredLayer& /*layer*/, MeasureResults& /*results*/) {}
   /// All layers are done: writes what has no layer.
   virtual void finish_run(MeasureResults& /*results*/) {}
-  /// What finish() adds up over layers, to or from an archive: a run may end after any layer and
-  /// another go on.
-  virtual void exchange(Archive& /*archive*/) {}
 
  protected:
   const MeasureRun& run() const { return run_; }

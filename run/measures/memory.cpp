@@ -1,6 +1,8 @@
 // Memory of the compressed cache over all layers, and the roofline of a decode step (metrics.md 9).
 #include "analysis/memory_model.hpp"
-#include "run/measures/cell_sums.hpp"
+
+#include <map>
+
 #include "run/measures/conditions.hpp"
 #include "run/measures/held_bytes.hpp"
 #include "sim/policy/prepared_record.hpp"
@@ -163,7 +165,7 @@ class Memory : public Measure {
     });
   }
   void finish_run(MeasureResults& results) override {
-    sums_.for_each([&](ReplayCell cell, const MemoryModel& model) {
+    for (const auto& [cell, model] : sums_) {
       const std::initializer_list<int64_t> at = {cell.record, cell.budget};
       const MemoryUse use = model.use();
       results.set(given, at, static_cast<double>(given_entries(cell)));
@@ -183,9 +185,8 @@ class Memory : public Measure {
       results.set(bytes_peak, at, use.bytes_peak);
       results.set(compression, at, use.compression);
       if (results.has(decode_time)) write_roofline(use, at, results);
-    });
+    }
   }
-  void exchange(Archive& archive) override { sums_.exchange(archive); }
 
  private:
   int64_t given_entries(ReplayCell cell) const {
@@ -203,7 +204,7 @@ class Memory : public Measure {
     results.set(decode_speedup, at, full / time);
   }
 
-  CellSums<MemoryModel> sums_;
+  std::map<ReplayCell, MemoryModel> sums_;
 };
 const RegisterMeasure<Memory> registered(measure);
 

@@ -1,8 +1,9 @@
 // What compression does to the residual stream, all layers together (docs/prediction.md).
 #include "analysis/stream_error.hpp"
 
+#include <map>
+
 #include "analysis/summary.hpp"
-#include "run/measures/cell_sums.hpp"
 #include "run/measures/conditions.hpp"
 
 namespace kvsim::measures::stream_error {
@@ -38,19 +39,15 @@ class StreamErrorMeasure : public Measure {
     last_norm_ = layer.stream_norms();
   }
   void finish_run(MeasureResults& results) override {
-    sums_.for_each([&](ReplayCell cell, const StreamError& sum) {
+    for (const auto& [cell, sum] : sums_) {
       const std::vector<double> relative = sum.relative_to(last_norm_);
       results.copy(stream_error, {cell.record, cell.budget}, relative);
       results.set(stream_error_rms, {cell.record, cell.budget}, root_mean_square(relative));
-    });
-  }
-  void exchange(Archive& archive) override {
-    sums_.exchange(archive);
-    archive.exchange(last_norm_);
+    }
   }
 
  private:
-  CellSums<StreamError> sums_;
+  std::map<ReplayCell, StreamError> sums_;
   std::vector<double> last_norm_;  ///< residual stream [T] entering the last layer so far
 };
 const RegisterMeasure<StreamErrorMeasure> registered(measure);

@@ -1,11 +1,11 @@
 // How far compression turns the residual stream at each layer, all layers together.
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "analysis/output_error.hpp"
 #include "analysis/stream_error.hpp"
 #include "analysis/summary.hpp"
-#include "run/measures/cell_sums.hpp"
 #include "run/measures/conditions.hpp"
 
 namespace kvsim::measures::stream_perturbation {
@@ -38,10 +38,6 @@ struct Perturbation {
     relative_errors(waiting, scale, waiting);
     sum.add_layer(waiting);
   }
-  void exchange(Archive& archive) {
-    sum.exchange(archive);
-    archive.exchange(waiting);
-  }
 };
 
 class StreamPerturbationMeasure : public Measure {
@@ -60,20 +56,16 @@ class StreamPerturbationMeasure : public Measure {
     norm_ = std::move(norm);
   }
   void finish_run(MeasureResults& results) override {
-    cells_.for_each([&](ReplayCell cell, Perturbation one) {
+    for (auto& [cell, one] : cells_) {
       one.settle(norm_);
       const std::vector<double> found = one.sum.relative_to(std::vector(norm_.size(), 1.0));
       results.copy(stream_perturbation, {cell.record, cell.budget}, found);
       results.set(stream_perturbation_rms, {cell.record, cell.budget}, root_mean_square(found));
-    });
-  }
-  void exchange(Archive& archive) override {
-    cells_.exchange(archive);
-    archive.exchange(norm_);
+    }
   }
 
  private:
-  CellSums<Perturbation> cells_;
+  std::map<ReplayCell, Perturbation> cells_;
   std::vector<double> norm_;  ///< residual stream [T] entering the last layer so far
 };
 const RegisterMeasure<StreamPerturbationMeasure> registered(measure);

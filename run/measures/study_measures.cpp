@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <set>
 
-#include "sim/core/archive.hpp"
 #include "sim/core/parallel.hpp"
 #include "sim/policy/trace_check.hpp"
 
@@ -99,31 +98,6 @@ PrefillOptions StudyMeasures::replay_options() const {
     for (const SpanTokens& span : run_.spans) options.parts.push_back(span.ranges);
   if (!needs_.head_norms) options.output_steps = run_.projected_steps;
   return options;
-}
-
-/// A layer leaves its rows behind; variables without layers are made in the end.
-void StudyMeasures::exchange_rows(Variable& variable, int64_t layer, Archive& archive) {
-  const auto axis = std::ranges::find(variable.dims, "layer");
-  if (axis == variable.dims.end()) return;
-  const int64_t before = dataset_.count({variable.dims.begin(), axis});
-  const int64_t layers = dataset_.size("layer");
-  const auto length = static_cast<size_t>(dataset_.count({axis + 1, variable.dims.end()}));
-  const auto rows = [&](auto& values) {
-    for (int64_t b = 0; b < before; ++b) {
-      const auto first = static_cast<size_t>(b * layers + layer) * length;
-      archive.exchange(std::span(values).subspan(first, length));
-    }
-  };
-  if (auto* reals = std::get_if<std::vector<double>>(&variable.values))
-    rows(*reals);
-  else
-    rows(std::get<std::vector<uint8_t>>(variable.values));
-}
-
-void StudyMeasures::exchange_layer(int64_t layer, Archive& archive) {
-  for (const Variable& variable : dataset_.variables())
-    if (!variable.is_coordinate()) exchange_rows(dataset_.at(variable.name), layer, archive);
-  for (const auto& measure : measures_) measure->exchange(archive);
 }
 
 Dataset StudyMeasures::finish() {

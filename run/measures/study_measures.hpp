@@ -26,14 +26,10 @@ class StudyMeasures {
   /// One layer: what is measured is being written when finish_layer() returns.
   class Layer;
 
-  /// What a layer wrote, and the sums over all layers so far, to or from an archive.
-  void exchange_layer(int64_t layer, Archive& archive);
   /// Adds what is known only at the end, and hands the results over.
   Dataset finish();
 
  private:
-  void exchange_rows(Variable& variable, int64_t layer, Archive& archive);
-
   Dataset dataset_;
   MeasureRun run_;
   std::vector<std::unique_ptr<Measure>> measures_;

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "io/trace_reader.hpp"
-#include "run/study/study_options.hpp"
+#include "run/study_options.hpp"
 #include "sim/backend/backend.hpp"
 
 namespace kvsim {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "analysis/dataset.hpp"
-#include "run/study/study_options.hpp"
+#include "run/study_options.hpp"
 
 namespace kvsim {
 

@@ -3,7 +3,7 @@
 
 #include "analysis/dataset.hpp"
 #include "io/trace_reader.hpp"
-#include "run/study/study_options.hpp"
+#include "run/study_options.hpp"
 
 namespace kvsim {
 

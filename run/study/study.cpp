@@ -9,10 +9,8 @@
 #endif
 
 #include "run/measures/study_measures.hpp"
-#include "run/study/layer_store.hpp"
 #include "run/study/layers_ahead.hpp"
 #include "run/study/run_record.hpp"
-#include "sim/core/archive.hpp"
 #include "sim/policy/trace_check.hpp"
 
 namespace kvsim {
@@ -71,27 +69,16 @@ void Study::say_progress(const std::string& what) {
 }
 
 /// Two passes where a record ranks across layers: the scores of all layers, then the replay.
-Dataset Study::run(Backend& backend, LayerStore* store) {
+Dataset Study::run(Backend& backend) {
   const std::vector<int>& layers = plan_.options.layers;
-  const size_t first = finished_layers(store);
-  std::vector<int> to_survey;
-  if (needs_survey() && first < layers.size()) to_survey = layers_to_survey(store);
-  std::vector<int> order = to_survey;
-  order.insert(order.end(), layers.begin() + static_cast<ptrdiff_t>(first), layers.end());
+  std::vector<int> order = layers;
+  if (needs_survey()) order.insert(order.end(), layers.begin(), layers.end());
   // Reads the whole file once more: beside the work, so that both read it while it is in memory.
   auto digest = std::async(std::launch::async, [this] { reader_.digest(); });
   passes_ = std::ssize(order);
-  const int64_t all = std::ssize(layers) * (needs_survey() ? 2 : 1);
-  if (passes_ < all && hooks_.resumed) hooks_.resumed(all - passes_, all);
-
   LayersAhead ahead(files_, backend, order);
-  survey_layers(to_survey, ahead, backend, store);
-  if (needs_survey() && first < layers.size()) {
-    const Stopwatch watch(times_.rank);
-    policies_->finish_survey();
-    periodic_->finish_survey();
-  }
-  replay_layers(first, ahead, backend, store);
+  if (needs_survey()) survey_layers(ahead, backend);
+  replay_layers(ahead, backend);
   say_progress("");
   times_.score += policies_->scoring_seconds();
   times_.rank -= policies_->scoring_seconds();
@@ -107,33 +94,25 @@ LayerTrace Study::next(LayersAhead& ahead) {
   return ahead.next();
 }
 
-void Study::survey_layers(const std::vector<int>& layers, LayersAhead& ahead, Backend& backend,
-                          LayerStore* store) {
-  for (const int layer : layers) {
+void Study::survey_layers(LayersAhead& ahead, Backend& backend) {
+  for (const int layer : plan_.options.layers) {
     say_progress(fmt::format("scores of layer {}", layer));
     survey(backend, next(ahead));
-    if (store != nullptr) {
-      Archive finished;
-      exchange_survey(layer, finished);
-      store->save(LayerPass::scores, layer, finished.bytes());
-    }
     ++passes_done_;
   }
+  const Stopwatch watch(times_.rank);
+  policies_->finish_survey();
+  periodic_->finish_survey();
 }
 
-void Study::replay_layers(size_t first, LayersAhead& ahead, Backend& backend, LayerStore* store) {
-  for (size_t l = first; l < plan_.options.layers.size(); ++l) {
+void Study::replay_layers(LayersAhead& ahead, Backend& backend) {
+  for (size_t l = 0; l < plan_.options.layers.size(); ++l) {
     say_progress(fmt::format("layer {}", plan_.options.layers[l]));
     const LayerTrace trace = next(ahead);
     LayerWork work(trace, backend, plan_.options.importance);
     if (auto known = surveyed_norms_.extract(trace.layer))
       work.set_projected_norms(std::move(known.mapped()));
     run_layer(work, static_cast<int64_t>(l));
-    if (store != nullptr) {
-      Archive finished;
-      exchange_layer(static_cast<int64_t>(l), finished);
-      store->save(LayerPass::replay, plan_.options.layers[l], finished.bytes());
-    }
     ++passes_done_;
   }
 }

@@ -8,15 +8,13 @@
 
 #include "analysis/dataset.hpp"
 #include "io/trace_reader.hpp"
-#include "run/study/layer_replay.hpp"
+#include "sim/replay/layer_replay.hpp"
 #include "run/study/study_plan.hpp"
 #include "run/trace/trace_files.hpp"
 #include "sim/policy/policy_run.hpp"
 
 namespace kvsim {
 
-class Archive;
-class LayerStore;
 class LayersAhead;
 class StudyMeasures;
 
@@ -35,8 +33,6 @@ struct StudyHooks {
   std::function<void(const std::string&)> message;  ///< whole sentences for the user
   /// done in [0, 1] of what there was to do
   std::function<void(double done, const std::string&)> progress;
-  /// A run that goes on where an earlier one stopped: passes over a layer that are done, and all.
-  std::function<void(int64_t done, int64_t all)> resumed;
 };
 
 /// One trace x policies x budgets: reads layer by layer, selects, replays and measures.
@@ -47,19 +43,13 @@ class Study {
   Study(const TraceReader& reader, StudyOptions options, StudyHooks hooks = {});
   ~Study();
 
-  /// Layers that `store` has are not worked on again, and it is given every layer that is finished.
-  Dataset run(Backend& backend, LayerStore* store = nullptr);
+  Dataset run(Backend& backend);
   const PhaseTimes& times() const { return times_; }
 
  private:
   bool needs_survey() const;
-  std::vector<int> layers_to_survey(LayerStore* store);
-  size_t finished_layers(LayerStore* store);
-  void exchange_survey(int layer, Archive& archive);
-  void exchange_layer(int64_t layer, Archive& archive);
-  void survey_layers(const std::vector<int>& layers, LayersAhead& ahead, Backend& backend,
-                     LayerStore* store);
-  void replay_layers(size_t first, LayersAhead& ahead, Backend& backend, LayerStore* store);
+  void survey_layers(LayersAhead& ahead, Backend& backend);
+  void replay_layers(LayersAhead& ahead, Backend& backend);
   LayerTrace next(LayersAhead& ahead);
   void survey(Backend& backend, const LayerTrace& layer);
   void run_layer(LayerWork& work, int64_t layer);
@@ -75,8 +65,8 @@ class Study {
   std::map<int, ProjectedNorms> surveyed_norms_;  ///< by layer, until it is replayed
   int64_t surveyed_values_ = 0;                   ///< in all that were stored
   PhaseTimes times_;
-  int64_t passes_done_ = 0;  ///< over one layer, in this run
-  int64_t passes_ = 0;       ///< to be done in this run
+  int64_t passes_done_ = 0;  ///< over one layer
+  int64_t passes_ = 0;       ///< to be done
 };
 
 }  // namespace kvsim

@@ -6,7 +6,7 @@
 #include "analysis/keep_rate.hpp"
 #include "io/trace_reader.hpp"
 #include "run/measures/measure.hpp"
-#include "run/study/study_options.hpp"
+#include "run/study_options.hpp"
 #include "sim/stages/side_files.hpp"
 
 namespace kvsim {

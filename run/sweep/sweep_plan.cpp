@@ -164,12 +164,11 @@ void check_records(const TraceReader& reader, const StudyOptions& options,
 
 /// Records that share a replay share partial sums where their kept sets are nested, so that the
 /// last bits of a unit depend on its group: the key names them all.
-void name_units(SweepJob& job, SweepGroup& group) {
+void name_units(SweepJob& job, const SweepGroup& group) {
   nlohmann::ordered_json text = job_description(job);
   for (const size_t unit : group.units) {
     text["group"].push_back(record_description(job.options.records[job.units[unit].record]));
   }
-  group.key = text_digest(text.dump());
   for (const size_t unit : group.units) {
     text["policy"] = job.options.records[job.units[unit].record].canonical();
     job.units[unit].key = text_digest(text.dump());
@@ -260,7 +259,7 @@ void SweepPlan::add_job(const SweepConfig& config, const TraceReader& reader, ui
   jobs_.push_back(std::move(job));
   // Quantising records keep to themselves: they bring a variable along that others do not have.
   for (const bool quantizing : {false, true}) add_groups(jobs_.size() - 1, quantizing);
-  for (SweepGroup& group : groups_) {
+  for (const SweepGroup& group : groups_) {
     if (group.job == jobs_.size() - 1) name_units(jobs_.back(), group);
   }
 }

@@ -39,7 +39,6 @@ struct SweepGroup {
   size_t job = 0;
   std::vector<size_t> units;  ///< ascending
   double seconds = 0;
-  std::string key = "";  ///< names everything the units' numbers depend on
 };
 
 /// All work of a sweep, checked: every trace can serve every record.

@@ -13,7 +13,6 @@
 #include "io/results_reader.hpp"
 #include "io/results_writer.hpp"
 #include "io/temporary_file.hpp"
-#include "run/study/layer_store.hpp"
 #include "run/study/run_record.hpp"
 #include "run/sweep/join_results.hpp"
 #include "sim/core/error.hpp"
@@ -144,21 +143,16 @@ void SweepRun::prepare(bool overwrite, const std::vector<std::string>& inputs) c
 void SweepRun::run(Backend& backend, const std::string& command_line, const SweepHooks& hooks) {
   SweepProgress progress;
   std::vector<std::vector<size_t>> todo;
-  std::set<std::string> finished;
   for (const SweepGroup& group : groups_) {
     todo.push_back(missing(group));
     progress.all_units += todo.back().size();
-    if (!todo.back().empty())
-      progress.all_cost += group.seconds;
-    else
-      finished.insert(group.key);
+    if (!todo.back().empty()) progress.all_cost += group.seconds;
   }
-  remove_layers(store_.folder(), finished);  // of a run that was killed just then
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (todo[g].empty()) continue;
     const SweepGroup& group = groups_[g];
     const SweepProgress before = progress;
-    work(group, backend, hooks, [&](double done) {
+    work(group, backend, [&](double done) {
       progress.units = before.units + done * static_cast<double>(todo[g].size());
       progress.cost = before.cost + done * group.seconds;
       progress.what = plan_.jobs()[group.job].name;
@@ -177,7 +171,7 @@ void SweepRun::run(Backend& backend, const std::string& command_line, const Swee
 }
 
 /// The whole group, even when only some of it is missing: see SweepGroup.
-void SweepRun::work(const SweepGroup& group, Backend& backend, const SweepHooks& hooks,
+void SweepRun::work(const SweepGroup& group, Backend& backend,
                     const std::function<void(double)>& progress) const {
   const SweepJob& job = plan_.jobs()[group.job];
   StudyOptions options = job.options;
@@ -185,20 +179,12 @@ void SweepRun::work(const SweepGroup& group, Backend& backend, const SweepHooks&
   for (const size_t unit : group.units) options.records.push_back(job.options.records[unit]);
   StudyHooks said;
   said.progress = [&](double done, const std::string&) { progress(done); };
-  said.resumed = [&](int64_t done, int64_t all) {
-    if (!hooks.message) return;
-    hooks.message(fmt::format("{}: goes on with {} units of which {} of {} passes over a layer are "
-                              "done",
-                              job.name, group.units.size(), done, all));
-  };
   Study study(*job.reader, std::move(options), std::move(said));
-  LayerStore layers(store_.folder(), group.key, backend.device());
-  const Dataset results = study.run(backend, &layers);
+  const Dataset results = study.run(backend);
   for (size_t i = 0; i < group.units.size(); ++i) {
     const std::string& key = job.units[group.units[i]].key;
     if (!store_.has(key)) store_.save(key, one_policy(results, static_cast<int64_t>(i)));
   }
-  layers.clear();
 }
 
 void SweepRun::write_target(size_t number, Backend& backend,

@@ -45,7 +45,7 @@ class SweepRun {
 
  private:
   std::vector<size_t> missing(const SweepGroup& group) const;
-  void work(const SweepGroup& group, Backend& backend, const SweepHooks& hooks,
+  void work(const SweepGroup& group, Backend& backend,
             const std::function<void(double)>& progress) const;
   std::vector<size_t> units_of(size_t job) const;
   void write_target(size_t job, Backend& backend, const std::string& command_line) const;

@@ -8,7 +8,7 @@ namespace kvsim {
 
 /// Finished units of sweeps: one results file of one policy each, in a folder, named by the unit's
 /// key. A unit is there complete or not at all, whatever ends the program; sweeps with units in
-/// common share them. Beside them lie the finished layers of units in work: see LayerStore.
+/// common share them.
 class SweepStore {
  public:
   explicit SweepStore(std::string folder) : folder_(std::move(folder)) {}
@@ -20,7 +20,6 @@ class SweepStore {
   /// A unit that was damaged later is bad data; the message says how to get it anew.
   Dataset load(const std::string& key) const;
   std::string path(const std::string& key) const;
-  const std::string& folder() const { return folder_; }
 
  private:
   std::string folder_;

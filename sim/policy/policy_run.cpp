@@ -5,7 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "sim/core/archive.hpp"
 #include "sim/core/parallel.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/selection.hpp"
@@ -347,31 +346,6 @@ LayerKept PolicyRun::select(LayerWork& work) {
     if (run.prepared[r].settings.flag(keys::nested)) run.previous[r] = run.current[r];
   run.current.resize(run.records.size());
   return std::exchange(run.current, {});
-}
-
-void PolicyRun::exchange_survey(int layer, Archive& archive) {
-  ScoredPlans& plans = impl_->surveyed[layer];
-  for (const size_t plan : impl_->plans_of(layer, true)) {
-    for (size_t v = 0; v < impl_->preparation.plans()[plan].free_slots.size(); ++v) {
-      std::shared_ptr<ScoredLayer>& scored = plans[{plan, v}];
-      if (archive.reads()) scored = std::make_shared<ScoredLayer>();
-      exchange(archive, *scored);
-    }
-  }
-}
-
-/// Of the layer before only the kept entries are asked for, and only by records with nested=yes.
-void PolicyRun::exchange_selected(Archive& archive) {
-  impl_->previous.resize(impl_->prepared.size());
-  for (auto& budgets : impl_->previous) {
-    archive.exchange_size(budgets);
-    for (auto& kept : budgets) {
-      KeptSets sets;
-      if (!archive.reads()) sets.owners = kept->owners;
-      archive.exchange(sets.owners);
-      if (archive.reads()) kept = std::make_shared<const KeptSets>(std::move(sets));
-    }
-  }
 }
 
 }  // namespace kvsim

@@ -10,8 +10,6 @@
 
 namespace kvsim {
 
-class Archive;
-
 /// All policies of a run over all its layers: score, rank, allocate, select. The trace can serve
 /// them: check_records() was asked (trace_check.hpp). Layers must be given in ascending order.
 /// Records that rank across layers see every layer twice.
@@ -31,11 +29,6 @@ class PolicyRun {
   void finish_survey();          ///< after the last layer of the first pass
 
   LayerKept select(LayerWork& work);  ///< second (or only) pass over one layer
-
-  /// What survey() found of a layer, for an archive or, instead of survey(), from one.
-  void exchange_survey(int layer, Archive& archive);
-  /// What select() of the layer just done leaves for those after it; likewise.
-  void exchange_selected(Archive& archive);
 
   double scoring_seconds() const;  ///< of all layers so far; the rest of both passes ranks
 

@@ -112,19 +112,6 @@ void PeriodicPolicies::finish_survey() {
       if (epoch.policies) epoch.policies->finish_survey();
 }
 
-void PeriodicPolicies::exchange_survey(int layer, Archive& archive) {
-  for (Planned& planned : planned_)
-    for (Epoch& epoch : planned.epochs)
-      if (epoch.policies && epoch.policies->needs_survey())
-        epoch.policies->exchange_survey(layer, archive);
-}
-
-void PeriodicPolicies::exchange_selected(Archive& archive) {
-  for (Planned& planned : planned_)
-    for (Epoch& epoch : planned.epochs)
-      if (epoch.policies) epoch.policies->exchange_selected(archive);
-}
-
 PeriodicReplay::PeriodicReplay(LayerWork& work, PeriodicPolicies& policies, const LayerKept& kept,
                                const std::vector<Record>& records, const PrefillOptions& options)
     : work_(work), policies_(policies), kept_(kept), records_(records), options_(options) {

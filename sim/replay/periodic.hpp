@@ -36,9 +36,6 @@ class PeriodicPolicies {
   bool needs_survey() const;
   void survey(const LayerTrace& layer, Backend& backend);
   void finish_survey();
-  /// As those of PolicyRun, of every compression after the first.
-  void exchange_survey(int layer, Archive& archive);
-  void exchange_selected(Archive& archive);
 
  private:
   std::deque<Planned> planned_;

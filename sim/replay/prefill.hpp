@@ -1,4 +1,5 @@
 #pragma once
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -28,6 +29,7 @@ using PromptParts = std::vector<std::vector<Range>>;
 struct ReplayCell {
   int record = 0;
   int budget = 0;
+  auto operator<=>(const ReplayCell&) const = default;
 };
 
 /// A distinct outcome of replaying one layer: cells whose caches are equal share it.

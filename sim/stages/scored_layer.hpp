@@ -7,8 +7,6 @@
 
 namespace kvsim {
 
-class Archive;
-
 /// A part of the prompt in which scoring and ranking run on their own: the whole prompt, or one
 /// segment of a fair record (policies.md 8).
 struct Segment {
@@ -65,8 +63,5 @@ struct ScoredLayer {
   int64_t entries() const { return static_cast<int64_t>(candidate.size()); }
   int64_t owners() const { return score.rows(); }
 };
-
-/// All of it, to or from an archive.
-void exchange(Archive& archive, ScoredLayer& scored);
 
 }  // namespace kvsim

@@ -87,18 +87,12 @@ bool interrupted(const std::string& arguments, int signal, const std::function<v
   return !(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/// Files of a sweep's folder units/ with an ending: ".nc" finished units, ".layer" layers of the
-/// units in work.
-std::vector<std::string> files_of(const std::string& folder, const char* ending) {
-  std::vector<std::string> files;
+size_t finished_units(const std::string& folder) {
   std::error_code fault;
-  for (const auto& entry : fs::directory_iterator(folder + "/units", fault)) {
-    if (entry.path().extension() == ending) files.push_back(entry.path());
-  }
-  return files;
+  const fs::directory_iterator files(folder + "/units", fault);
+  return std::count_if(begin(files), end(files),
+                       [](const auto& file) { return file.path().extension() == ".nc"; });
 }
-size_t finished_units(const std::string& folder) { return files_of(folder, ".nc").size(); }
-size_t finished_layers(const std::string& folder) { return files_of(folder, ".layer").size(); }
 
 }  // namespace
 
@@ -124,59 +118,6 @@ TEST_CASE("a sweep killed at random moments ends with the same data", "[sweep]")
   for (const char* name : {"/t-seed0.nc", "/t-seed5.nc"}) {
     check_same((sweep.folder / "whole") + name, (sweep.folder / "killed") + name);
   }
-}
-
-TEST_CASE("a killed sweep goes on after the last finished layer of its units", "[sweep]") {
-  const Sweep sweep;
-  // One group of units with two passes over six layers.
-  REQUIRE(run_kvsim("synth -o " + sweep.trace +
-                    " --overwrite --prompt 640 --steps 48 --heads 4 "
-                    "--kv-heads 2 --num-layers 6")
-              .status == 0);
-  write_bytes(sweep.config,
-              std::string("traces = [\"") + sweep.trace +
-                  "\"]\n"
-                  "budgets = [0.25, 0.5]\n"
-                  "[[policy]]\npreset = [\"layer-defensivekv\", \"restkv\", \"keepkv\"]\n"
-                  "window = [8, 16]\n");
-  REQUIRE(run_kvsim(sweep.line("whole")).status == 0);
-  const std::string killed = sweep.folder / "killed";
-  const std::string target = killed + "/t.nc";
-  size_t begun = 0;
-  for (const size_t layers : {2, 5, 8, 10}) {
-    for (const bool damaged : {false, true}) {
-      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-      const bool killed_at_work = interrupted(sweep.line("killed"), SIGKILL, [&] {
-        while (finished_layers(killed) < layers && std::chrono::steady_clock::now() < until)
-          std::this_thread::sleep_for(std::chrono::microseconds(200));
-      });
-      if (!killed_at_work || finished_units(killed) > 0) continue;  // too late
-      ++begun;
-      const size_t there = finished_layers(killed);
-      CHECK(there >= layers);
-      const std::string left = files_of(killed, ".layer").front(), left_bytes = read_bytes(left);
-      if (damaged) {
-        for (const std::string& file : files_of(killed, ".layer")) {
-          std::string bytes = read_bytes(file);
-          bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
-          write_bytes(file, bytes);
-        }
-      }
-      const Outcome outcome = run_kvsim(sweep.line("killed"));
-      REQUIRE(outcome.status == 0);
-      const std::string said = "6 units of which " + std::to_string(there) + " of 12 passes";
-      INFO(outcome.err);
-      CHECK((outcome.err.find(said) != std::string::npos) == !damaged);
-      check_same((sweep.folder / "whole") + "/t.nc", target);
-      CHECK(finished_layers(killed) == 0);
-      write_bytes(left, left_bytes);  // as by a kill when the units were just stored
-      REQUIRE(run_kvsim(sweep.line("killed")).status == 0);
-      CHECK(finished_layers(killed) == 0);
-      for (const std::string& unit : files_of(killed, ".nc")) fs::remove(unit);
-      fs::remove(target);
-    }
-  }
-  CHECK(begun > 0);
 }
 
 TEST_CASE("a finished sweep does nothing and ends with 0; a changed one asks first", "[sweep]") {

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "analysis/merge_bound.hpp"
-#include "run/study/layer_replay.hpp"
+#include "sim/replay/layer_replay.hpp"
 #include "sim/core/random.hpp"
 #include "tests/reference/merging.hpp"
 #include "tests/reference/reference.hpp"

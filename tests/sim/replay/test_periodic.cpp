@@ -2,7 +2,7 @@
 // 0..t_k-1, and naive attention says what the steps up to the next one see.
 #include <catch2/catch.hpp>
 
-#include "run/study/layer_replay.hpp"
+#include "sim/replay/layer_replay.hpp"
 #include "tests/reference/policy_reference.hpp"
 #include "tests/reference/reference.hpp"
 #include "tests/support/random_run.hpp"

@@ -1,4 +1,4 @@
-#include "run/study/layer_replay.hpp"
+#include "sim/replay/layer_replay.hpp"
 
 #include "sim/stages/schedule/schedule.hpp"
 
