@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <optional>
 
-#include "cli/options.hpp"
+#include "cli/command.hpp"
 #include "cli/progress.hpp"
 #include "cli/terminal.hpp"
 #include "io/trace_reader.hpp"

@@ -1,12 +1,10 @@
 #pragma once
-#include <boost/program_options.hpp>
 #include <string>
 #include <vector>
 
-namespace kvsim::cli {
+#include "cli/options.hpp"
 
-namespace po = boost::program_options;
-using Values = po::variables_map;
+namespace kvsim::cli {
 
 /// Exit codes of the program; Error's faults map to 1..4.
 enum ExitCode { kDone = 0, kFailed = 1, kUsage = 2, kBadData = 3, kNotVerified = 4 };

@@ -7,9 +7,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "cli/command.hpp"
 #include "cli/expected_loss.hpp"
 #include "cli/functions.hpp"
-#include "cli/options.hpp"
 #include "cli/parse.hpp"
 #include "cli/results_choice.hpp"
 #include "cli/terminal.hpp"

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "cli/command.hpp"
 #include "cli/functions.hpp"
-#include "cli/options.hpp"
 #include "cli/results_choice.hpp"
 #include "cli/terminal.hpp"
 #include "io/hdf5_output.hpp"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "cli/options.hpp"
+#include "cli/command.hpp"
 #include "cli/terminal.hpp"
 #include "io/trace_reader.hpp"
 #include "run/study/study_plan.hpp"

@@ -1,5 +1,5 @@
+#include "cli/command.hpp"
 #include "cli/functions.hpp"
-#include "cli/options.hpp"
 #include "cli/terminal.hpp"
 #include "io/results_writer.hpp"
 #include "io/temporary_file.hpp"

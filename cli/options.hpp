@@ -1,16 +1,19 @@
 #pragma once
+#include <boost/program_options.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "cli/command.hpp"
 #include "sim/backend/backend.hpp"
 #include "sim/core/layer_trace.hpp"
 
 /// Options that mean the same in every command: each has one function that adds it to a command's
 /// table and, where it needs parsing, one that reads it.
 namespace kvsim::cli {
+
+namespace po = boost::program_options;
+using Values = po::variables_map;
 
 /// -h, -q, -v, --threads, --progress; the framework adds them to every command.
 void add_general_options(po::options_description& options);

@@ -1,4 +1,4 @@
-#include "cli/options.hpp"
+#include "cli/command.hpp"
 #include "cli/python.hpp"
 #include "cli/results_choice.hpp"
 #include "sim/core/error.hpp"

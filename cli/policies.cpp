@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "cli/options.hpp"
+#include "cli/command.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/nearest.hpp"
 #include "sim/policy/presets.hpp"

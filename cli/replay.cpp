@@ -10,10 +10,10 @@
 
 #include "analysis/stream_layers.hpp"
 #include "analysis/summary.hpp"
+#include "cli/command.hpp"
 #include "cli/expected_loss.hpp"
 #include "cli/functions.hpp"
 #include "cli/least_bytes.hpp"
-#include "cli/options.hpp"
 #include "cli/parse.hpp"
 #include "cli/progress.hpp"
 #include "cli/replay_options.hpp"

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "cli/chosen_names.hpp"
+#include "cli/command.hpp"
 #include "cli/functions.hpp"
-#include "cli/options.hpp"
 #include "cli/parse.hpp"
 #include "cli/terminal.hpp"
 #include "run/measures/variables.hpp"

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "cli/options.hpp"
+#include "cli/command.hpp"
 #include "cli/progress.hpp"
 #include "cli/python.hpp"
 #include "cli/results_choice.hpp"

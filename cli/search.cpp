@@ -1,6 +1,6 @@
 #include <cstdlib>
 
-#include "cli/options.hpp"
+#include "cli/command.hpp"
 #include "cli/python.hpp"
 #include "sim/core/error.hpp"
 

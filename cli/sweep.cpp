@@ -10,8 +10,8 @@
 
 #include "cli/best_table.hpp"
 #include "cli/chosen_names.hpp"
+#include "cli/command.hpp"
 #include "cli/functions.hpp"
-#include "cli/options.hpp"
 #include "cli/parse.hpp"
 #include "cli/progress.hpp"
 #include "cli/terminal.hpp"

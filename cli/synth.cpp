@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cli/options.hpp"
+#include "cli/command.hpp"
 #include "cli/parse.hpp"
 #include "cli/terminal.hpp"
 #include "io/temporary_file.hpp"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "cli/options.hpp"
+#include "cli/command.hpp"
 #include "cli/parse.hpp"
 #include "sim/core/error.hpp"
 

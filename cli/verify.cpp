@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "cli/options.hpp"
+#include "cli/command.hpp"
 #include "cli/parse.hpp"
 #include "cli/terminal.hpp"
 #include "io/trace_reader.hpp"

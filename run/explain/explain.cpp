@@ -11,6 +11,7 @@
 #include "run/trace/trace_files.hpp"
 #include "sim/core/error.hpp"
 #include "sim/policy/prepared_record.hpp"
+#include "sim/policy/scoring.hpp"
 #include "sim/policy/trace_check.hpp"
 
 namespace kvsim {

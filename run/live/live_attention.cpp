@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "sim/replay/layer_replay.hpp"
 #include "sim/core/error.hpp"
 #include "sim/policy/trace_check.hpp"
 #include "sim/replay/cache_change.hpp"
+#include "sim/replay/layer_replay.hpp"
 
 namespace kvsim {
 namespace {

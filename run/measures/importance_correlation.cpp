@@ -111,13 +111,13 @@ class ImportanceCorrelation : public Measure {
   MeasureNeeds needs() const override { return {.epochs = true}; }
   void start(const MeasuredLayer& layer) override { seen_.assign(layer.replay.count(), {}); }
   void see(const StepBlock& block, const OutcomeBlock& view) override {
-    if (view.kept_squares == nullptr || view.kept_attention == nullptr) return;
+    if (view.sums == nullptr || view.sums->kept_squares.empty()) return;
     SeenMoments& seen = seen_[static_cast<size_t>(view.outcome)];
-    fill(seen.kept, block.first_step, *view.kept_importance, *view.kept_squares);
-    if (view.total_squares == nullptr) return;
-    fill(seen.all, block.first_step, *view.total_importance, *view.total_squares);
+    fill(seen.kept, block.first_step, view.sums->kept_importance, view.sums->kept_squares);
+    if (view.sums->total_squares.empty()) return;
+    fill(seen.all, block.first_step, view.sums->total_importance, view.sums->total_squares);
     seen.pairs.resize(static_cast<size_t>(run().info.steps()));
-    std::ranges::copy(*view.entries, seen.pairs.begin() + block.first_step);
+    std::ranges::copy(view.sums->entries, seen.pairs.begin() + block.first_step);
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     const LayerMoments moments(layer.work, layer.replay.prefill(), run().options.scope);

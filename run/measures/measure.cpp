@@ -1,7 +1,9 @@
 #include "run/measures/measure.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <span>
+#include <sstream>
 #include <stdexcept>
 
 namespace kvsim {
@@ -26,6 +28,11 @@ std::vector<Item> by_place(std::vector<Item> items, Info info) {
 
 }  // namespace
 
+std::vector<std::string> VariableDeclaration::dim_names() const {
+  std::istringstream words(dims);
+  return {std::istream_iterator<std::string>(words), {}};
+}
+
 std::map<int, size_t> MeasuredLayer::outcomes_of(const Record& record) const {
   const std::string canonical = record.canonical();
   const auto found = std::ranges::find(records, canonical, &Record::canonical);
@@ -48,7 +55,7 @@ DeclareMeasure::DeclareMeasure(MeasureInfo info) : info_(info) {
 }
 
 MeasureVariable DeclareMeasure::variable(VariableDeclaration declaration) {
-  declaration.measures = info_.whole ? info_.name : "";
+  if (info_.whole) declaration.measures = {info_.name};
   variables_.push_back(std::move(declaration));
   return {variables_.back().name};
 }

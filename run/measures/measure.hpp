@@ -6,16 +6,16 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "analysis/dataset.hpp"
 #include "analysis/keep_rate.hpp"
 #include "run/measures/output_norms.hpp"
-#include "run/measures/variables.hpp"
-#include "sim/replay/layer_replay.hpp"
 #include "run/study_options.hpp"
+#include "sim/replay/layer_replay.hpp"
 
 namespace kvsim {
-
 
 /// A measure is one file in this folder: it declares its variables, says what it needs, sees what
 /// the study reads and replays, and writes rows of the results. It registers itself; nothing else
@@ -33,13 +33,42 @@ struct RunShape {
   std::vector<SpanTokens> spans;  ///< of the results
 };
 
+/// Something that holds for some runs and not for others; run/measures/conditions.hpp has the
+/// common ones.
+struct Condition {
+  const char* text;  ///< for docs/results.md
+  bool (*holds)(const RunShape& run);
+};
+
+/// One variable of a results file, as its measure declares it. Files, docs/results.md, joins and
+/// `--metric` read the declarations and nothing else.
+struct VariableDeclaration {
+  const char* name;
+  const char* dims = "";  ///< separated by blanks
+  VariableType type = VariableType::float64;
+  const char* units = "1";
+  const char* long_name = "";
+  const char* definition = "";  ///< how the number is computed; Markdown
+  /// All must hold, or the variable is not written even when it is asked for.
+  std::vector<const Condition*> needs = {};
+  /// What makes the run write it unasked; null: it is written on request only.
+  const Condition* when = nullptr;
+  std::vector<FlagMeaning> flags = {};
+  const char* beside = "";  ///< a record that is replayed beside the run's, but not shown
+  /// Values that are known before anything is measured: of coordinates, and what describes them.
+  VariableValues (*known)(const RunShape& run) = nullptr;
+  /// Names that `--metric` takes for all variables of a measure; any of them asks for all. Filled
+  /// in by the measure.
+  std::vector<std::string> measures = {};
+
+  std::vector<std::string> dim_names() const;
+  bool is_coordinate() const { return std::string_view(dims) == name; }
+};
+
 /// What a measure may know of a run before any layer is read. All of it outlives the measure.
 struct MeasureRun : RunShape {
   const SideFiles& files;
   std::vector<int64_t> projected_steps;  ///< those of the T later steps whose output is compared
-  const Dataset& results;                ///< nothing is measured yet
-
-  bool writes(MeasureVariable variable) const { return results.has(variable.name); }
 };
 
 /// What the study has to do for a measure beyond replaying the run's records.

@@ -1,8 +1,7 @@
 // Memory of the compressed cache over all layers, and the roofline of a decode step (metrics.md 9).
-#include "analysis/memory_model.hpp"
-
 #include <map>
 
+#include "analysis/memory_model.hpp"
 #include "run/measures/conditions.hpp"
 #include "run/measures/held_bytes.hpp"
 #include "sim/policy/prepared_record.hpp"

@@ -99,7 +99,7 @@ class Merging : public Measure {
     defects_.assign(layer.replay.count(), {});
   }
   void see(const StepBlock& block, const OutcomeBlock& view) override {
-    if (view.kept_attention != nullptr) see_shares(block, view);  // undefined: positions=cache
+    if (view.sums != nullptr) see_shares(block, view);  // undefined: positions=cache
     const auto o = static_cast<size_t>(view.outcome);
     const auto first = static_cast<size_t>(block.first_step);
     for (int64_t s = 0; s < block.steps; ++s) {
@@ -133,10 +133,10 @@ class Merging : public Measure {
  private:
   void see_shares(const StepBlock& block, const OutcomeBlock& view) {
     const auto o = static_cast<size_t>(view.outcome);
-    std::vector<double> held = over_heads(*view.kept_importance);
-    const std::vector<double> importance = over_heads(*view.total_importance);
-    const std::vector<double> present = over_heads(*view.kept_attention);
-    const std::vector<double> attention = over_heads(*view.total_attention);
+    std::vector<double> held = over_heads(view.sums->kept_importance);
+    const std::vector<double> importance = over_heads(view.sums->total_importance);
+    const std::vector<double> present = over_heads(view.sums->kept_attention);
+    const std::vector<double> attention = over_heads(view.sums->total_attention);
     std::vector<double> of_members(held.size(), 0.0);
     if (view.merges != nullptr) {
       of_members = over_heads(view.merges->member_attention());

@@ -32,8 +32,8 @@ class Regret : public Measure {
     importance_ = StepSeries(layer.replay.count(), run().info.steps());
   }
   void see(const StepBlock& block, const OutcomeBlock& view) override {
-    if (view.kept_attention == nullptr) return;
-    retained_pooled(*view.kept_importance, *view.total_importance,
+    if (view.sums == nullptr) return;
+    retained_pooled(view.sums->kept_importance, view.sums->total_importance,
                     importance_.part(view.outcome, block.first_step, block.steps));
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {

@@ -97,16 +97,16 @@ class Retained : public Measure {
     attention_heads_.assign(outcomes, heads);
   }
   void see(const StepBlock& block, const OutcomeBlock& view) override {
-    if (view.kept_attention == nullptr) return;
+    if (view.sums == nullptr) return;
     const auto o = static_cast<size_t>(view.outcome);
-    retained_pooled(*view.kept_importance, *view.total_importance,
+    retained_pooled(view.sums->kept_importance, view.sums->total_importance,
                     importance_.part(view.outcome, block.first_step, block.steps));
-    retained_pooled(*view.kept_attention, *view.total_attention,
+    retained_pooled(view.sums->kept_attention, view.sums->total_attention,
                     attention_.part(view.outcome, block.first_step, block.steps));
     for (int h = 0; run().options.per_head && h < run().info.num_query_heads; ++h) {
-      retained_of_head(*view.kept_importance, *view.total_importance, h,
+      retained_of_head(view.sums->kept_importance, view.sums->total_importance, h,
                        importance_heads_[o].part(h, block.first_step, block.steps));
-      retained_of_head(*view.kept_attention, *view.total_attention, h,
+      retained_of_head(view.sums->kept_attention, view.sums->total_attention, h,
                        attention_heads_[o].part(h, block.first_step, block.steps));
     }
   }

@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "sim/policy/scoring.hpp"
 #include "sim/stages/prior/prior.hpp"
 #include "sim/stages/weight/weight.hpp"
 

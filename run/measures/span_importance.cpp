@@ -46,14 +46,14 @@ class SpanImportance : public Measure {
     spans_.assign(layer.replay.count(), StepSeries(run().spans.size(), run().info.steps()));
   }
   void see(const StepBlock& block, const OutcomeBlock& view) override {
-    if (view.kept_attention == nullptr || view.part_kept == nullptr) return;
+    if (view.sums == nullptr || view.sums->part_kept.empty()) return;
     for (size_t p = 0; p < run().spans.size(); ++p) {
       const auto row = static_cast<int64_t>(p);
       const auto shares = spans_[static_cast<size_t>(view.outcome)].part(
           static_cast<int>(p), block.first_step, block.steps);
       for (int64_t s = 0; s < block.steps; ++s)
-        shares[static_cast<size_t>(s)] = retained_share((*view.part_kept)(row, s),
-                                                        (*view.part_total)(row, s));
+        shares[static_cast<size_t>(s)] = retained_share(view.sums->part_kept(row, s),
+                                                        view.sums->part_total(row, s));
     }
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "run/measures/variables.hpp"
 #include "sim/core/parallel.hpp"
 #include "sim/policy/trace_check.hpp"
 
@@ -77,7 +78,7 @@ void check_measures(const RunShape& run, const SideFiles& files) {
 
 StudyMeasures::StudyMeasures(const RunShape& run, const SideFiles& files,
                              std::vector<int64_t> projected_steps)
-    : dataset_(empty_results(run)), run_{run, files, std::move(projected_steps), dataset_} {
+    : dataset_(empty_results(run)), run_{run, files, std::move(projected_steps)} {
   for (const MeasureKind& kind : measure_kinds()) {
     const bool written = std::ranges::any_of(
         kind.declaration->variables(),

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <sstream>
 #include <stdexcept>
 
 #include "run/measures/conditions.hpp"
@@ -13,28 +12,21 @@
 namespace kvsim {
 namespace {
 
-std::vector<std::string> words(const std::string& text) {
-  std::istringstream in(text);
-  std::vector<std::string> all;
-  for (std::string word; in >> word;) all.push_back(word);
-  return all;
-}
-
 bool stands_over(const VariableDeclaration& variable, std::string_view axis) {
   const std::vector<std::string> dims = variable.dim_names();
   return !variable.is_coordinate() && std::ranges::find(dims, axis) != dims.end();
 }
 
 /// A coordinate that is not of every run belongs to each measure that has a variable over it.
-std::string measures_over(const VariableDeclaration& axis) {
+std::vector<std::string> measures_over(const VariableDeclaration& axis) {
   std::vector<std::string> names;
   for (const DeclareMeasure* measure : declared_measures())
     for (const VariableDeclaration& variable : measure->variables()) {
       if (!stands_over(variable, axis.name)) continue;
-      for (const std::string& name : words(variable.measures))
+      for (const std::string& name : variable.measures)
         if (!std::ranges::count(names, name)) names.push_back(name);
     }
-  return fmt::format("{}", fmt::join(names, " "));
+  return names;
 }
 
 std::vector<VariableDeclaration> all_variables() {
@@ -55,7 +47,7 @@ std::string occasion_text(const VariableDeclaration& variable) {
   if (variable.when == &kAlways && !parts.empty()) return fmt::format("{}", fmt::join(parts, "; "));
   if (variable.when != nullptr) parts.emplace_back(variable.when->text);
   if (variable.when == &kAlways) return parts.back();
-  std::vector<std::string> names = words(variable.measures);
+  std::vector<std::string> names = variable.measures;
   if (names.empty()) names = {variable.name};
   parts.push_back(fmt::format("{}`--metric {}`", variable.when != nullptr ? "or " : "",
                               fmt::join(names, "` or `")));
@@ -81,8 +73,6 @@ VariableValues undefined_values(VariableType type, size_t count) {
 
 }  // namespace
 
-std::vector<std::string> VariableDeclaration::dim_names() const { return words(dims); }
-
 const std::vector<VariableDeclaration>& declared_variables() {
   static const std::vector<VariableDeclaration> all = all_variables();
   return all;
@@ -99,7 +89,7 @@ std::vector<std::string> metrics_on_request() {
   std::vector<std::string> names;
   for (const VariableDeclaration& declaration : declared_variables()) {
     if (declaration.when == &kAlways || declaration.is_coordinate()) continue;
-    std::vector<std::string> own = words(declaration.measures);
+    std::vector<std::string> own = declaration.measures;
     if (own.empty()) own = {declaration.name};
     for (std::string& name : own)
       if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
@@ -118,12 +108,11 @@ std::set<std::string> variables_of(const std::set<std::string>& metrics) {
   std::set<std::string> measures = metrics;
   for (const VariableDeclaration& declaration : declared_variables())
     if (metrics.contains(declaration.name))
-      for (const std::string& measure : words(declaration.measures)) measures.insert(measure);
+      for (const std::string& measure : declaration.measures) measures.insert(measure);
   std::set<std::string> names;
   for (const VariableDeclaration& declaration : declared_variables()) {
-    const std::vector<std::string> own = words(declaration.measures);
     const auto wanted = [&](const std::string& measure) { return measures.contains(measure); };
-    if (metrics.contains(declaration.name) || std::ranges::any_of(own, wanted))
+    if (metrics.contains(declaration.name) || std::ranges::any_of(declaration.measures, wanted))
       names.insert(declaration.name);
   }
   return names;

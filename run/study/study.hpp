@@ -8,10 +8,10 @@
 
 #include "analysis/dataset.hpp"
 #include "io/trace_reader.hpp"
-#include "sim/replay/layer_replay.hpp"
 #include "run/study/study_plan.hpp"
 #include "run/trace/trace_files.hpp"
 #include "sim/policy/policy_run.hpp"
+#include "sim/replay/layer_replay.hpp"
 
 namespace kvsim {
 

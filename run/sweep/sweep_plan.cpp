@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "kvsim_version.hpp"
-#include "run/measures/measure.hpp"
+#include "run/measures/variables.hpp"
 #include "run/study/option_table.hpp"
 #include "run/study/study_plan.hpp"
 #include "run/trace/trace_files.hpp"

@@ -7,6 +7,7 @@
 
 #include "sim/core/parallel.hpp"
 #include "sim/policy/prepared_record.hpp"
+#include "sim/policy/scoring.hpp"
 #include "sim/policy/selection.hpp"
 #include "sim/stages/merge/merge_first.hpp"
 #include "sim/stages/schedule/schedule.hpp"
@@ -104,9 +105,11 @@ class PolicyRun::Impl {
   AllocationLayer allocation_layer(const PreparedRecord& record, size_t b, int layer,
                                    const ScoredPlans* plans) const;
   void rank_entries(const PreparedRecord& record, size_t b, ScoredPlans& plans) const;
-  void select_all(Range of_prepared, const LayerWork& work, const ScoredPlans& plans);
+  LayerKept select_all(Range of_prepared, const LayerWork& work, const ScoredPlans& plans,
+                       const LayerKept& companions) const;
   std::shared_ptr<const KeptSets> select(size_t record, size_t b, const LayerWork& work,
-                                         const ScoredPlans& plans) const;
+                                         const ScoredPlans& plans,
+                                         const LayerKept& companions) const;
   int64_t whitelisted(const PreparedRecord& record) const;
   void restrict_to_previous(size_t record, size_t b, Ranking& ranking) const;
 
@@ -121,9 +124,7 @@ class PolicyRun::Impl {
   std::map<int, ScoredPlans> surveyed;   // by layer, until it is replayed
   bool allocated = false;
   double scoring_seconds = 0;
-  // [prepared][budget] what the layer before kept, as far as records ask, and what the layer that
-  // is being selected keeps
-  std::vector<std::vector<std::shared_ptr<const KeptSets>>> previous, current;
+  LayerKept previous;  // [prepared][budget] what the layer before kept, as far as records ask
 };
 
 /// Those that are scored in the survey of a layer, or else when it is replayed.
@@ -235,19 +236,23 @@ void PolicyRun::Impl::rank_entries(const PreparedRecord& record, size_t b,
                       record.ties_by_raw);
 }
 
-/// Some of the prepared records at all budgets, side by side.
-void PolicyRun::Impl::select_all(Range of_prepared, const LayerWork& work,
-                                 const ScoredPlans& plans) {
+/// Some of the prepared records at all budgets, side by side. `companions`: what those after the
+/// records keep, which some of these look at.
+LayerKept PolicyRun::Impl::select_all(Range of_prepared, const LayerWork& work,
+                                      const ScoredPlans& plans, const LayerKept& companions) const {
   const auto all = static_cast<int64_t>(budgets.size());
+  LayerKept kept(static_cast<size_t>(of_prepared.size()), LayerKept::value_type(budgets.size()));
   parallel_for(of_prepared.size() * all, [&](int64_t at) {
-    const auto r = static_cast<size_t>(of_prepared.begin + at / all);
     const auto b = static_cast<size_t>(at % all);
-    current[r][b] = select(r, b, work, plans);
+    kept[static_cast<size_t>(at / all)][b] = select(
+        static_cast<size_t>(of_prepared.begin + at / all), b, work, plans, companions);
   });
+  return kept;
 }
 
 std::shared_ptr<const KeptSets> PolicyRun::Impl::select(size_t r, size_t b, const LayerWork& work,
-                                                        const ScoredPlans& plans) const {
+                                                        const ScoredPlans& plans,
+                                                        const LayerKept& companions) const {
   const PreparedRecord& record = prepared[r];
   const PreparedBudget& at = record.budgets[b];
   const int layer = work.layer();
@@ -269,8 +274,9 @@ std::shared_ptr<const KeptSets> PolicyRun::Impl::select(size_t r, size_t b, cons
     ranking = &nested;
   }
   const KeptSets* const unconstrained =
-      record.unconstrained < 0 ? nullptr
-                               : current[static_cast<size_t>(record.unconstrained)][b].get();
+      record.unconstrained < 0
+          ? nullptr
+          : companions[static_cast<size_t>(record.unconstrained) - records.size()][b].get();
   Table<int64_t> own;
   int64_t row = position - record.layers.begin();
   if (!record.stage<Allocate>().across_layers()) {
@@ -337,15 +343,14 @@ LayerKept PolicyRun::select(LayerWork& work) {
   for (const PreparedRecord& record : run.prepared)
     for (size_t b = 0; b < run.budgets.size() && !record.skips(work.layer()); ++b)
       run.rank_entries(record, b, plans);
-  run.current.assign(run.prepared.size(), LayerKept::value_type(run.budgets.size()));
-  const auto records = static_cast<int64_t>(run.records.size());
-  run.select_all({records, std::ssize(run.prepared)}, work, plans);  // companions, who are looked
-  run.select_all({0, records}, work, plans);                         // at by these
-  run.previous.assign(run.prepared.size(), {});
+  const auto records = std::ssize(run.records);
+  const LayerKept companions = run.select_all({records, std::ssize(run.prepared)}, work, plans, {});
+  LayerKept kept = run.select_all({0, records}, work, plans, companions);
+  run.previous = kept;
+  run.previous.insert(run.previous.end(), companions.begin(), companions.end());
   for (size_t r = 0; r < run.prepared.size(); ++r)
-    if (run.prepared[r].settings.flag(keys::nested)) run.previous[r] = run.current[r];
-  run.current.resize(run.records.size());
-  return std::exchange(run.current, {});
+    if (!run.prepared[r].settings.flag(keys::nested)) run.previous[r].clear();
+  return kept;
 }
 
 }  // namespace kvsim

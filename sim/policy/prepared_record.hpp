@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "sim/policy/record.hpp"
-#include "sim/policy/scoring.hpp"
+#include "sim/policy/score_plan.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/constrain/constrain.hpp"
 

@@ -5,7 +5,7 @@
 #include "sim/policy/drift_tracker.hpp"
 #include "sim/policy/head_grouping.hpp"
 #include "sim/policy/row_consumer.hpp"
-#include "sim/policy/scoring.hpp"
+#include "sim/policy/score_plan.hpp"
 #include "sim/policy/shared_rows.hpp"
 #include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/indicator/indicator.hpp"

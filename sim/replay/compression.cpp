@@ -23,44 +23,6 @@ void append_entries(const LayerWork& work, std::span<const uint32_t> entries, Sl
   for (const int64_t i : entries) append_entry(work.trace(), kv, i, cache);
 }
 
-/// Estimates from the last prompt queries. Logits are linear in the key here (no softcap).
-std::unique_ptr<Estimates> first_estimates(const LayerWork& work, const SlotCache& cache,
-                                           const Settings& settings, int64_t budget) {
-  const int64_t n = cache.size();
-  const EstimateLines lines = chosen<Merge>(settings).estimates();
-  const bool per_head = lines == EstimateLines::every_head;
-  const int count = per_head ? cache.heads() : 1;
-  const auto& kind = chosen<ScoreEstimate>(settings);
-  const int64_t rows = std::min(kind.rows(settings, budget), n);
-  auto estimates = kind.start(settings, budget, count, n);
-  const int64_t end =
-      work.info().first_step();  // stored queries n-rows..n-1 are the last before it
-  Table<float> queries(count * rows, cache.key_dim()), logits(count * rows, n);
-  std::vector<int64_t> seen(static_cast<size_t>(rows));
-  std::iota(seen.begin(), seen.end(), n - rows + 1);
-  for (int line = 0; line < count; ++line)
-    std::ranges::copy(
-        per_head
-            ? mean_queries(work.trace(), cache.first_head() + line, 1, end - rows, end).values()
-            : mean_queries(work.trace(), cache.first_head(), cache.heads(), end - rows, end)
-                  .values(),
-        queries.row(line * rows).data());
-  SlotRows all;
-  all.heads = count;
-  all.rows = rows;
-  all.queries = queries.data();
-  all.segments = {{cache.keys(), cache.values(), n, nullptr}};
-  all.seen = seen.data();
-  all.logits = logits.data();
-  work.backend().attend(work.trace(), {&all, 1});
-  for (int line = 0; line < count; ++line)
-    for (int64_t r = 0; r < rows; ++r) {
-      const auto row = logits.row(line * rows + r);
-      estimates->see(line, std::vector<double>(row.begin(), row.end()));
-    }
-  return estimates;
-}
-
 /// Attention of query n-1 on every entry, mean over each owner's heads.
 void read_newest_attention(LayerWork& work, std::vector<MergeOwner>& owners) {
   const std::vector<int64_t> newest = {work.entries() - 1};
@@ -100,22 +62,6 @@ void append_entry(const LayerTrace& layer, int kv_head, int64_t entry, SlotCache
   const int64_t slot = cache.size() - 1;
   layer.k.read(kv_head, entry, entry + 1, cache.key(slot).data());
   layer.v.read(kv_head, entry, entry + 1, cache.value(slot).data());
-}
-
-void FirstEstimates::prepare(const KeptSets& kept, const Settings& settings) {
-  const int64_t rows = chosen<ScoreEstimate>(settings).rows(settings, kept.budget);
-  if (settings_ == &settings && rows_ == rows && owners_.size() == kept.owners.size()) return;
-  settings_ = &settings;
-  rows_ = rows;
-  budget_ = kept.budget;
-  owners_.clear();
-  owners_.resize(kept.owners.size());
-}
-
-std::unique_ptr<Estimates> FirstEstimates::of(const LayerWork& work, const SlotCache& cache) {
-  std::unique_ptr<Estimates>& made = owners_[static_cast<size_t>(cache.owner())];
-  if (made == nullptr) made = first_estimates(work, cache, *settings_, budget_);
-  return made->copy();
 }
 
 bool merges(const Settings& settings) { return chosen<Merge>(settings).merges(); }
@@ -179,29 +125,6 @@ Compressed compress(LayerWork& work, const KeptSets& kept, const Settings& setti
     result.steps.push_back(std::move(owner.steps));
   }
   return result;
-}
-
-LayerSlots as_slots(const Compressed& compressed, const Settings& settings) {
-  const Votes& votes = votes_of(settings);
-  LayerSlots slots;
-  slots.per_query_head = compressed.per_query_head;
-  for (const SlotCache& cache : compressed.owners) {
-    OwnerSlots owner;
-    owner.k = Table<float>(cache.size(), cache.key_dim());
-    owner.v = Table<float>(cache.size(), cache.value_dim());
-    for (int64_t s = 0; s < cache.size(); ++s) {
-      std::ranges::copy(cache.key(s), owner.k.row(s).begin());
-      std::ranges::copy(cache.value(s), owner.v.row(s).begin());
-    }
-    if (votes.weighs()) {
-      owner.log_weight = Table<float>(cache.heads(), cache.size());
-      for (int x = 0; x < cache.heads(); ++x)
-        for (int64_t s = 0; s < cache.size(); ++s)
-          owner.log_weight(x, s) = static_cast<float>(votes.log_weight(cache, s, x));
-    }
-    slots.owners.push_back(std::move(owner));
-  }
-  return slots;
 }
 
 std::shared_ptr<KeptSets> kept_after(const std::vector<SlotCache>& owners, const KeptSets& kept,

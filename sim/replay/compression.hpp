@@ -6,7 +6,7 @@
 #include "sim/backend/layer_work.hpp"
 #include "sim/core/kept_sets.hpp"
 #include "sim/core/pair_merge.hpp"
-#include "sim/replay/slots.hpp"
+#include "sim/replay/first_estimates.hpp"
 #include "sim/stages/merge/merge.hpp"
 
 namespace kvsim {
@@ -21,21 +21,6 @@ struct Compressed {
   int64_t undefined_scales = 0;
   std::vector<double> scales;    ///< f of Eq. 7, every merge
   std::vector<PairMerge> pairs;  ///< slots of exactly two entries, when asked for
-};
-
-/// Estimates that the owners of a layer start from: the same for all budgets of a record that look
-/// at as many queries.
-class FirstEstimates {
- public:
-  /// Forgets what was made of other settings, rows or owners.
-  void prepare(const KeptSets& kept, const Settings& settings);
-  /// A copy of the owner's, whose cache holds every prompt entry. Owners side by side.
-  std::unique_ptr<Estimates> of(const LayerWork& work, const SlotCache& cache);
-
- private:
-  const Settings* settings_ = nullptr;
-  int64_t rows_ = 0, budget_ = 0;
-  std::vector<std::unique_ptr<Estimates>> owners_;
 };
 
 /// Compresses entries 0..n-1 once: what `kept` lists stays, `merge` of the settings says what
@@ -53,9 +38,6 @@ void append_entry(const LayerTrace& layer, int kv_head, int64_t entry, SlotCache
 
 /// Does the record change more than which entries there are?
 bool merges(const Settings& settings);
-
-/// The slots as SlotAttention takes them, log-weights included.
-LayerSlots as_slots(const Compressed& compressed, const Settings& settings);
 
 /// What was kept, with the entries that are part of others' slots (mask 2). Of all slots only
 /// those at positions below `entries` count, and of their members the same.

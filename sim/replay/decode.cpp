@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "sim/core/parallel.hpp"
-#include "sim/replay/decode_scratch.hpp"
 #include "sim/replay/importance.hpp"
 #include "sim/stages/common_keys.hpp"
 
@@ -138,10 +137,17 @@ void DecodeReplay::run(const std::function<void(const StepBlock&)>& sink) {
                    [&](int64_t r) { advance(static_cast<size_t>(r)); });
     else
       for (size_t r = 0; r < runs.size(); ++r) advance(r);
-    std::vector<RunView> views(runs.size());
+    std::vector<RetainedSums> sums(runs.size());
     StepBlock block{full.first_step, full.steps, nullptr, {}};
-    for (size_t r = 0; r < runs.size(); ++r)
-      block.outcomes.push_back(view_of(full, series[r], r, views[r]));
+    for (size_t r = 0; r < runs.size(); ++r) {
+      OutcomeBlock& view = block.outcomes.emplace_back();
+      view.outcome = static_cast<int>(r);
+      view.delta = series[r].delta.data();
+      if (outcomes_[r].merging) view.merges = &series[r].merges;
+      if (!outcomes_[r].shares_defined) continue;
+      sums[r] = sums_of(full, series[r]);
+      view.sums = &sums[r];
+    }
     sink(block);
   }
   for (size_t r = 0; r < runs.size(); ++r) {
@@ -155,22 +161,18 @@ void DecodeReplay::run(const std::function<void(const StepBlock&)>& sink) {
   }
 }
 
-/// What a run gave over a block, its sums in `sums`.
-OutcomeBlock DecodeReplay::view_of(const DecodeBlock& full, const DecodeSeries& series, size_t run,
-                                   RunView& sums) const {
+RetainedSums DecodeReplay::sums_of(const DecodeBlock& full, const DecodeSeries& series) const {
   const bool leave_out = options_.scope == Scope::evictable;
   const auto scoped = [&](const Table<double>& all, const Table<double>& guarded) {
     return leave_out ? difference(all, guarded) : all;
   };
-  OutcomeBlock view;
-  view.outcome = static_cast<int>(run);
-  view.delta = series.delta.data();
-  if (outcomes_[run].merging) view.merges = &series.merges;
-  if (!outcomes_[run].shares_defined) return view;
+  RetainedSums sums;
   sums.kept_attention = scoped(series.kept_attention, series.guarded_attention);
   sums.kept_importance = scoped(series.kept_importance, series.guarded_importance);
   sums.total_attention = scoped(full.total_attention, series.guarded_attention);
   sums.total_importance = scoped(full.total_importance, series.guarded_importance);
+  sums.part_kept = over_heads(series.part_kept, series.part_guarded, leave_out);
+  sums.part_total = over_heads(full.part_total, series.part_guarded, leave_out);
   sums.kept_squares = scoped(series.kept_squares, series.guarded_squares);
   sums.total_squares = scoped(full.total_squares, series.guarded_squares);
   for (int64_t s = 0; s < full.steps; ++s) {
@@ -180,19 +182,7 @@ OutcomeBlock DecodeReplay::view_of(const DecodeBlock& full, const DecodeSeries& 
     for (int64_t h = 0; leave_out && h < work_.query_heads(); ++h)
       sums.entries.back() -= series.guarded_entries(h, s);
   }
-  view.kept_attention = &sums.kept_attention;
-  view.kept_importance = &sums.kept_importance;
-  view.total_attention = &sums.total_attention;
-  view.total_importance = &sums.total_importance;
-  view.kept_squares = &sums.kept_squares;
-  view.total_squares = &sums.total_squares;
-  view.entries = &sums.entries;
-  sums.part_kept = over_heads(series.part_kept, series.part_guarded, leave_out);
-  sums.part_total = over_heads(full.part_total, series.part_guarded, leave_out);
-  if (sums.part_kept.empty()) return view;
-  view.part_kept = &sums.part_kept;
-  view.part_total = &sums.part_total;
-  return view;
+  return sums;
 }
 
 }  // namespace kvsim

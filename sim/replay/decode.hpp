@@ -25,14 +25,7 @@ class DecodeReplay {
   void start_runs(std::vector<std::unique_ptr<DecodeRun>>& runs);
   void read_block(int64_t first, int64_t steps, const Table<float>& importance,
                   DecodeBlock& block) const;
-  /// What the view of a run points to.
-  struct RunView {
-    Table<double> kept_attention, kept_importance, total_attention, total_importance;
-    Table<double> kept_squares, total_squares, part_kept, part_total;
-    std::vector<double> entries;
-  };
-  OutcomeBlock view_of(const DecodeBlock& full, const DecodeSeries& series, size_t run,
-                       RunView& sums) const;
+  RetainedSums sums_of(const DecodeBlock& full, const DecodeSeries& series) const;
 
   LayerWork& work_;
   PrefillOptions options_;

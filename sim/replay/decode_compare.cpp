@@ -7,7 +7,7 @@
 
 #include "sim/backend/rest_attention.hpp"
 #include "sim/core/log_sum.hpp"
-#include "sim/replay/decode_scratch.hpp"
+#include "sim/replay/decode_run.hpp"
 #include "sim/stages/merge/votes.hpp"
 
 namespace kvsim {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "sim/replay/decode_scratch.hpp"
+#include "sim/replay/decode_run.hpp"
 #include "sim/stages/common_keys.hpp"
 #include "sim/stages/merge/votes.hpp"
 #include "sim/stages/protect/protect.hpp"
@@ -9,18 +9,9 @@
 #include "sim/stages/redundancy/redundancy.hpp"
 #include "sim/stages/schedule/schedule.hpp"
 #include "sim/stages/smooth/smooth.hpp"
-#include "sim/stages/spans.hpp"
 #include "sim/stages/weight/weight.hpp"
 
 namespace kvsim {
-
-std::vector<uint8_t> listed_entries(const TraceInfo& info, const Settings& settings) {
-  std::vector<uint8_t> listed(static_cast<size_t>(info.prompt_len), 0);
-  for (const Range& range :
-       resolve_spans(settings.list(keys::whitelist), info.spans, info.prompt_len))
-    std::fill(listed.begin() + range.begin, listed.begin() + range.end, uint8_t{1});
-  return listed;
-}
 
 /// Rows are grouped before they enter a statistic: [1][slots], or [heads][slots] for the layer's
 /// mean.

@@ -5,10 +5,10 @@
 #include <set>
 
 #include "sim/core/parallel.hpp"
-#include "sim/replay/decode_scratch.hpp"
 #include "sim/stages/common_keys.hpp"
 #include "sim/stages/merge/votes.hpp"
 #include "sim/stages/normalize/normalize.hpp"
+#include "sim/stages/spans.hpp"
 #include "sim/stages/weight/weight.hpp"
 
 namespace kvsim {
@@ -22,6 +22,15 @@ std::vector<Table<float>> output_slices(const LayerTrace& layer, int first, int 
     layer.wo.read(first + x, 0, layer.wo.dim(1), slice.data());
   }
   return slices;
+}
+
+/// [n] 1: on the record's whitelist.
+std::vector<uint8_t> listed_entries(const TraceInfo& info, const Settings& settings) {
+  std::vector<uint8_t> listed(static_cast<size_t>(info.prompt_len), 0);
+  for (const Range& range :
+       resolve_spans(settings.list(keys::whitelist), info.spans, info.prompt_len))
+    std::fill(listed.begin() + range.begin, listed.begin() + range.end, uint8_t{1});
+  return listed;
 }
 
 }  // namespace

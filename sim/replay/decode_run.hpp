@@ -9,6 +9,7 @@
 #include "sim/replay/merge_tally.hpp"
 #include "sim/replay/prefill.hpp"
 #include "sim/replay/prompt_statistics.hpp"
+#include "sim/replay/slots.hpp"
 
 namespace kvsim {
 
@@ -70,7 +71,18 @@ class DecodeRun {
   const std::vector<PairMerge>& pairs() const { return pairs_; }
 
  private:
-  struct Scratch;  // one owner's attention at the step at work
+  /// One owner's attention at the step at work.
+  struct Scratch {
+    Table<double> logits;           ///< [heads][slots] of the slots' own keys, where merging asks
+    Table<double> attention;        ///< [heads][slots] A^, where something asks for it
+    std::vector<float> moved_keys;  ///< [rows][d], positions=cache only
+    RotationMemory rotation;
+    Buffer<float> queries, outputs;  ///< [heads][d], [heads][dv]
+    Buffer<float> rows, weights;     ///< [heads][rows of the cache] logits, log-weights
+    Buffer<float> shares;            ///< [heads][rows of the cache] attention
+    std::vector<double> scores;      ///< [slots], of those that may leave
+    std::vector<double> gains;       ///< importance of the entries present
+  };
   /// body(owner) for all owners, in parallel where so many steps are worth the start of a parallel
   /// loop.
   void for_owners(int64_t steps, const std::function<void(size_t)>& body) const;
@@ -131,7 +143,7 @@ class DecodeRun {
   std::vector<int64_t> newest_protected_;           ///< [owners]
   int64_t sinks_ = 0;
   bool any_whitelisted_ = false, keeps_prompt_ = false;
-  std::vector<Scratch> scratch_;
+  std::vector<Scratch> scratch_;     ///< per owner
   bool reads_attention_;             ///< of slots: statistics or merging
   std::vector<double> by_position_;  ///< [N] of a layer's row, or empty
   MergeMemory memory_;

@@ -73,43 +73,26 @@ void append(const Table<double>& part, int64_t first, Table<double>& whole) {
   }
 }
 
+void append(const RetainedSums& part, int64_t first, RetainedSums& whole) {
+  append(part.kept_attention, first, whole.kept_attention);
+  append(part.kept_importance, first, whole.kept_importance);
+  append(part.total_attention, first, whole.total_attention);
+  append(part.total_importance, first, whole.total_importance);
+  append(part.part_kept, first, whole.part_kept);
+  append(part.part_total, first, whole.part_total);
+}
+
+RetainedSums no_sums(int64_t heads, int64_t steps, int64_t parts) {
+  const Table<double> none(heads, steps), apart(parts, steps);
+  return {none, none, none, none, apart, apart, {}, {}, {}};
+}
+
 }  // namespace
 
-struct PrefillReplay::Sums {
-  Table<double> kept_attention;
-  Table<double> kept_importance;
-  Table<double> total_attention;
-  Table<double> total_importance;
-  Table<double> part_kept;  ///< [parts][steps]
-  Table<double> part_total;
-
-  static Sums zero(int64_t heads, int64_t steps, int64_t parts) {
-    const Table<double> none(heads, steps), apart(parts, steps);
-    return {none, none, none, none, apart, apart};
-  }
-  void append_to(Sums& whole, int64_t first) const {
-    append(kept_attention, first, whole.kept_attention);
-    append(kept_importance, first, whole.kept_importance);
-    append(total_attention, first, whole.total_attention);
-    append(total_importance, first, whole.total_importance);
-    append(part_kept, first, whole.part_kept);
-    append(part_total, first, whole.part_total);
-  }
-  void point(OutcomeBlock& block) const {
-    block.kept_attention = &kept_attention;
-    block.kept_importance = &kept_importance;
-    block.total_attention = &total_attention;
-    block.total_importance = &total_importance;
-    if (part_kept.empty()) return;
-    block.part_kept = &part_kept;
-    block.part_total = &part_total;
-  }
-};
-
 struct PrefillReplay::WholeRun {
-  std::vector<float> z;           ///< [Hq][T][dv]
-  std::map<size_t, Sums> sums;    ///< by outcome
-  Table<double> later_attention;  ///< [Hq][T]
+  std::vector<float> z;                 ///< [Hq][T][dv]
+  std::map<size_t, RetainedSums> sums;  ///< by outcome
+  Table<double> later_attention;        ///< [Hq][T]
   Table<double> later_importance;
 };
 
@@ -232,8 +215,7 @@ double PrefillReplay::flops() const {
   return 2 * (steps * heads * keys * static_cast<double>(work_.trace().k.dim(2)) + outputs * sum);
 }
 
-PrefillReplay::Sums PrefillReplay::sums_of(const ReplayOutcome& outcome,
-                                           const ReplayBlock& block) const {
+RetainedSums PrefillReplay::sums_of(const ReplayOutcome& outcome, const ReplayBlock& block) const {
   const auto set_of = [&](int handle) {
     return handle < 0 ? PlanBuilder::Plans::kEverything : plans_.set[static_cast<size_t>(handle)];
   };
@@ -251,12 +233,15 @@ PrefillReplay::Sums PrefillReplay::sums_of(const ReplayOutcome& outcome,
       add_heads(importance(set_of(handles[part])), sums.row(static_cast<int64_t>(part)));
     return sums;
   };
-  Sums sums = {attention(kept),
-               importance(kept),
-               attention(total),
-               importance(total),
-               parts(outcome.part_share_handles),
-               parts(outcome.part_total_handles)};
+  RetainedSums sums = {attention(kept),
+                       importance(kept),
+                       attention(total),
+                       importance(total),
+                       parts(outcome.part_share_handles),
+                       parts(outcome.part_total_handles),
+                       {},
+                       {},
+                       {}};
   if (options_.scope == Scope::all) {
     for (Table<double>* table : {&sums.kept_attention, &sums.total_attention})
       *table = added(*table, block.later_attention);
@@ -284,7 +269,7 @@ void PrefillReplay::on_block(const ReplayBlock& block, WholeRun& whole, const Si
     }
   }
   StepBlock out{block.first_step, block.steps, &block, {}, block.output_steps};
-  std::vector<Sums> sums(outcomes_.size());  // outlives the pointers in `out`
+  std::vector<RetainedSums> sums(outcomes_.size());  // outlives the pointers in `out`
   parallel_for(std::ssize(outcomes_), [&](int64_t o) {
     sums[static_cast<size_t>(o)] = sums_of(outcomes_[static_cast<size_t>(o)], block);
   });
@@ -292,13 +277,13 @@ void PrefillReplay::on_block(const ReplayBlock& block, WholeRun& whole, const Si
     const ReplayOutcome& outcome = outcomes_[o];
     if (outcome.changed || outcome.kept->chosen_per_step) {
       const auto parts = static_cast<int64_t>(options_.parts.size());
-      auto& kept = whole.sums.try_emplace(o, Sums::zero(heads, steps, parts)).first->second;
-      sums[o].append_to(kept, block.first_step);
+      auto& kept = whole.sums.try_emplace(o, no_sums(heads, steps, parts)).first->second;
+      append(sums[o], block.first_step, kept);
       continue;
     }
     OutcomeBlock view;
     view.outcome = static_cast<int>(o);
-    if (outcome.shares_defined) sums[o].point(view);
+    if (outcome.shares_defined) view.sums = &sums[o];
     const int set = plans_.set[static_cast<size_t>(outcome.kept_handle)];
     if (set >= 0) view.delta = block.delta[static_cast<size_t>(set)];
     out.outcomes.push_back(view);
@@ -323,10 +308,11 @@ void PrefillReplay::run_per_step(const WholeRun& whole, const Sink& sink) {
     std::vector<PerStepResult> results = replay_per_step(work_, kept, input);
     for (size_t x = 0; x < chosen.size(); ++x) {
       PerStepResult& result = results[x];
-      Sums sums = whole.sums.at(chosen[x]);
+      RetainedSums sums = whole.sums.at(chosen[x]);
       sums.kept_attention = std::move(result.kept_attention);
       sums.kept_importance = std::move(result.kept_importance);
       sums.part_kept = std::move(result.part_kept);
+      sums.kept_squares = std::move(result.kept_squares);
       if (options_.scope == Scope::all) {
         sums.kept_attention = added(sums.kept_attention, whole.later_attention);
         sums.kept_importance = added(sums.kept_importance, whole.later_importance);
@@ -335,8 +321,7 @@ void PrefillReplay::run_per_step(const WholeRun& whole, const Sink& sink) {
       outcomes_[chosen[x]].kept = std::make_shared<const KeptSets>(std::move(result.last));
       OutcomeBlock view;
       view.outcome = static_cast<int>(chosen[x]);
-      sums.point(view);
-      view.kept_squares = &result.kept_squares;
+      view.sums = &sums;
       view.delta = result.delta.data();
       sink({0, work_.info().steps(), nullptr, {view}});
     }
@@ -351,7 +336,7 @@ LayerSlots PrefillReplay::changed_slots(ReplayOutcome& outcome, FirstEstimates& 
     MergeMemory memory;
     Compressed compressed = compress(work_, *outcome.kept, settings, options_.seed, memory,
                                      estimates, options_.pairs);
-    slots = as_slots(compressed, settings);
+    slots = as_slots(compressed.owners, compressed.per_query_head, settings);
     outcome.kept = kept_after(compressed.owners, *outcome.kept, work_.entries());
     outcome.merge_count = merged_slots(compressed.owners);
     outcome.undefined_scales = compressed.undefined_scales;
@@ -419,7 +404,7 @@ void PrefillReplay::run_changed(const WholeRun& whole, const Sink& sink) {
     for (size_t x = 0; x < delta.size(); ++x) delta[x] -= whole.z[x];
     OutcomeBlock view;
     view.outcome = static_cast<int>(o);
-    if (outcome.shares_defined) whole.sums.at(o).point(view);
+    if (outcome.shares_defined) view.sums = &whole.sums.at(o);
     view.delta = delta.data();
     if (!rounding.empty()) view.rounding = rounding.data();
     if (outcome.merge_count > 0) view.merges = &tally;

@@ -54,19 +54,22 @@ struct ReplayOutcome {
   std::vector<int> part_total_handles;
 };
 
-/// One outcome over a block of steps. Sums are [Hq][steps] in the scope of the run.
+/// What an outcome keeps of the attention over some steps, and all there is, [Hq][steps] in the
+/// scope of the run. What is empty was not summed.
+struct RetainedSums {
+  Table<double> kept_attention, kept_importance;
+  Table<double> total_attention, total_importance;
+  Table<double> part_kept, part_total;  ///< [parts][steps] importance of parts of the prompt, all
+                                        ///< query heads
+  Table<double> kept_squares;           ///< of importance; per-step outcomes and decoding only
+  Table<double> total_squares;          ///< this and the next while decoding only
+  std::vector<double> entries;          ///< [steps] pairs of head and entry in scope
+};
+
+/// One outcome over a block of steps.
 struct OutcomeBlock {
   int outcome = 0;
-  const Table<double>* kept_attention = nullptr;  ///< null: undefined
-  const Table<double>* kept_importance = nullptr;
-  const Table<double>* total_attention = nullptr;
-  const Table<double>* total_importance = nullptr;
-  const Table<double>* kept_squares = nullptr;   ///< of importance; per-step outcomes and
-                                                 ///< decoding only
-  const Table<double>* total_squares = nullptr;  ///< this and the next while decoding only
-  const std::vector<double>* entries = nullptr;  ///< [steps] pairs of head and entry in scope
-  const Table<double>* part_kept = nullptr;      ///< [parts][steps] importance kept of each part of
-  const Table<double>* part_total = nullptr;     ///< the prompt, and all of it, over query heads
+  const RetainedSums* sums = nullptr;  ///< null: undefined
   const float* delta = nullptr;  ///< [Hq][outputs][dv] z^ - z, for the Projection of the backend;
                                  ///< null: all 0
   const float* rounding = nullptr;     ///< the same, what quantising adds; null: 0
@@ -117,14 +120,13 @@ class PrefillReplay {
 
  private:
   using Sink = std::function<void(const StepBlock&)>;
-  struct Sums;      // the four sums of one outcome over some steps
   struct WholeRun;  // what is kept of the first pass for outcomes that follow it
   struct Attended;  // what outcomes share whose entries are changed
 
   void add_cell(ReplayCell cell, const std::shared_ptr<const KeptSets>& kept,
                 const Settings& settings);
   void ask_for_sets(ReplayOutcome& outcome);
-  Sums sums_of(const ReplayOutcome& outcome, const ReplayBlock& block) const;
+  RetainedSums sums_of(const ReplayOutcome& outcome, const ReplayBlock& block) const;
   void on_block(const ReplayBlock& block, WholeRun& whole, const Sink& sink) const;
   void run_per_step(const WholeRun& whole, const Sink& sink);
   void run_changed(const WholeRun& whole, const Sink& sink);

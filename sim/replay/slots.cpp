@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "sim/stages/merge/votes.hpp"
+
 namespace kvsim {
 namespace {
 
@@ -33,6 +35,30 @@ LayerSlots slots_of(const LayerWork& work, const KeptSets& kept) {
     for (size_t r = 0; r < entries.size(); ++r) {
       std::ranges::copy(keys.row(entries[r]), owner.k.row(static_cast<int64_t>(r)).begin());
       std::ranges::copy(values.row(entries[r]), owner.v.row(static_cast<int64_t>(r)).begin());
+    }
+    slots.owners.push_back(std::move(owner));
+  }
+  return slots;
+}
+
+LayerSlots as_slots(const std::vector<SlotCache>& owners, bool per_query_head,
+                    const Settings& settings) {
+  const Votes& votes = votes_of(settings);
+  LayerSlots slots;
+  slots.per_query_head = per_query_head;
+  for (const SlotCache& cache : owners) {
+    OwnerSlots owner;
+    owner.k = Table<float>(cache.size(), cache.key_dim());
+    owner.v = Table<float>(cache.size(), cache.value_dim());
+    for (int64_t s = 0; s < cache.size(); ++s) {
+      std::ranges::copy(cache.key(s), owner.k.row(s).begin());
+      std::ranges::copy(cache.value(s), owner.v.row(s).begin());
+    }
+    if (votes.weighs()) {
+      owner.log_weight = Table<float>(cache.heads(), cache.size());
+      for (int x = 0; x < cache.heads(); ++x)
+        for (int64_t s = 0; s < cache.size(); ++s)
+          owner.log_weight(x, s) = static_cast<float>(votes.log_weight(cache, s, x));
     }
     slots.owners.push_back(std::move(owner));
   }

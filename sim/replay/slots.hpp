@@ -6,6 +6,8 @@
 #include "sim/backend/layer_work.hpp"
 #include "sim/core/kept_sets.hpp"
 #include "sim/core/rotation.hpp"
+#include "sim/stages/merge/slot_cache.hpp"
+#include "sim/stages/settings.hpp"
 
 namespace kvsim {
 
@@ -25,6 +27,9 @@ struct LayerSlots {
 
 /// The kept entries as slots, unchanged.
 LayerSlots slots_of(const LayerWork& work, const KeptSets& kept);
+/// Slots that were merged, log-weights included.
+LayerSlots as_slots(const std::vector<SlotCache>& owners, bool per_query_head,
+                    const Settings& settings);
 
 /// positions=cache (policies.md 2): slot r is re-rotated to position r and query t to its own slot
 /// number. Rotary attention sees differences of positions only, so the same logits result when

@@ -246,6 +246,19 @@ TEST_CASE("links and files that the pages name exist", "[docs]") {
   CHECK(files > 40);
 }
 
+TEST_CASE("code that a page quotes stands in the file that it names", "[docs]") {
+  static const std::regex quoted("<!-- from: (\\S+) -->\n```cpp\n([^`]*)```");
+  size_t seen = 0;
+  for (const fs::path& page : pages()) {
+    const std::string text = text_of(page);
+    for (std::sregex_iterator at(text.begin(), text.end(), quoted), end; at != end; ++at, ++seen) {
+      INFO(page << " quotes " << (*at)[1]);
+      CHECK(text_of(kRoot / (*at)[1].str()).find((*at)[2].str()) != std::string::npos);
+    }
+  }
+  CHECK(seen > 0);
+}
+
 TEST_CASE("policies.md has every preset with its cells, and every key with its range", "[docs]") {
   INFO("KVSIM_UPDATE_DOCS=1 kvsim_tests \"[docs]\" writes the tables anew");
   CHECK((generated_part("presets", presets_table()) == presets_table()));

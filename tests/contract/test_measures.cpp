@@ -5,6 +5,7 @@
 #include <set>
 
 #include "run/measures/measure.hpp"
+#include "run/measures/variables.hpp"
 #include "run/study/study.hpp"
 #include "run/trace/synth.hpp"
 #include "tests/io/trace_fixture.hpp"

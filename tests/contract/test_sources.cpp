@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <regex>
 #include <set>
@@ -82,9 +83,11 @@ TEST_CASE("folders include only what the architecture allows them", "[sources]")
   CHECK(seen > 100);  // the scan sees includes at all
 }
 
-/// Subfolders of a folder that one of them includes, directly or not.
-std::set<std::string> reached(const std::map<std::string, std::set<std::string>>& includes,
-                              const std::string& from) {
+/// Who includes whom.
+using Includes = std::map<std::string, std::set<std::string>>;
+
+/// The rooms that one includes, directly or not.
+std::set<std::string> reached(const Includes& includes, const std::string& from) {
   std::set<std::string> seen;
   std::vector<std::string> next(1, from);
   while (!next.empty()) {
@@ -96,32 +99,57 @@ std::set<std::string> reached(const std::map<std::string, std::set<std::string>>
   return seen;
 }
 
-/// Files that lie beside the subfolders may see all of them.
-TEST_CASE("stages do not include each other in circles", "[sources]") {
-  const std::string parent = "sim/stages/";
-  std::map<std::string, std::set<std::string>> includes;
-  const auto subfolder_of = [&](const std::string& path) {
-    if (!path.starts_with(parent)) return std::string();
-    const std::string rest = path.substr(parent.size());
-    return rest.substr(0, rest.find('/') == std::string::npos ? 0 : rest.find('/'));
-  };
-  for (const fs::path& file : sources_below("sim/stages", {".cpp", ".hpp"})) {
-    const std::string from = subfolder_of(file.generic_string());
+/// Includes between rooms; `room_of` names the room of a path, "" for what is in none.
+Includes includes_below(const std::string& folder,
+                        const std::function<std::string(const std::string& path)>& room_of) {
+  Includes includes;
+  for (const fs::path& file : sources_below(folder, {".cpp", ".hpp", ".inc", ".cu", ".cuh"})) {
+    const std::string from = room_of(file.generic_string());
     if (from.empty()) continue;
     includes[from];
     for (const std::string& line : lines_of(kRoot / file)) {
       std::smatch found;
-      if (!std::regex_search(line, found, kOurs)) continue;
-      const std::string to = subfolder_of(found[1]);
+      if (!std::regex_search(line, found, kOurs) || !fs::exists(kRoot / found[1].str())) continue;
+      const std::string to = room_of(found[1]);
       if (!to.empty() && to != from) includes[from].insert(to), includes[to];
     }
   }
-  CHECK(includes.size() > 12);
-  CHECK(reached(includes, "allocate").contains("protect"));  // the scan sees includes at all
-  for (const auto& [folder, others] : includes) {
-    CAPTURE(folder, others);
-    CHECK_FALSE(reached(includes, folder).contains(folder));
+  return includes;
+}
+
+void check_no_circles(const Includes& includes) {
+  for (const auto& [room, others] : includes) {
+    CAPTURE(room, others);
+    CHECK_FALSE(reached(includes, room).contains(room));
   }
+}
+
+/// Files that lie beside the subfolders may see all of them.
+TEST_CASE("subfolders do not include each other in circles", "[sources]") {
+  const auto below = [](const std::string& parent) {
+    return includes_below(parent, [parent](const std::string& path) {
+      const std::string rest = path.starts_with(parent) ? path.substr(parent.size() + 1) : "";
+      return rest.substr(0, rest.find('/') == std::string::npos ? 0 : rest.find('/'));
+    });
+  };
+  const Includes stages = below("sim/stages"), run = below("run");
+  CHECK(stages.size() > 12);
+  CHECK(reached(stages, "allocate").contains("protect"));  // the scan sees includes at all
+  CHECK(reached(run, "sweep").contains("measures"));
+  check_no_circles(stages);
+  check_no_circles(run);
+}
+
+TEST_CASE("files do not include each other in circles", "[sources]") {
+  // A source and its headers are one room. A record's settings, the keys they are declared by and
+  // the kinds that they choose are one.
+  const auto room_of = [](const std::string& path) {
+    const std::string room = path.substr(0, path.rfind('.'));
+    return room == "sim/stages/kind" || room == "sim/stages/parameter" ? "sim/stages/settings"
+                                                                       : room;
+  };
+  for (const char* folder : {"sim", "analysis", "io", "run", "cli", "bench"})
+    check_no_circles(includes_below(folder, room_of));
 }
 
 TEST_CASE("the simulator and the measures see neither HDF5 nor Boost nor a terminal", "[sources]") {

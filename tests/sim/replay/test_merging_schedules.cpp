@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "analysis/merge_bound.hpp"
-#include "sim/replay/layer_replay.hpp"
 #include "sim/core/random.hpp"
+#include "sim/replay/layer_replay.hpp"
 #include "tests/reference/merging.hpp"
 #include "tests/reference/reference.hpp"
 #include "tests/support/random_run.hpp"

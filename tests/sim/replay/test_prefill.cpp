@@ -56,9 +56,9 @@ struct Replayed {
     replay->run([&](const StepBlock& block) {
       norms->add(block);
       for (const OutcomeBlock& view : block.outcomes) {
-        retained_pooled(*view.kept_importance, *view.total_importance,
+        retained_pooled(view.sums->kept_importance, view.sums->total_importance,
                         importance.part(view.outcome, block.first_step, block.steps));
-        retained_pooled(*view.kept_attention, *view.total_attention,
+        retained_pooled(view.sums->kept_attention, view.sums->total_attention,
                         attention.part(view.outcome, block.first_step, block.steps));
       }
     });

@@ -1,0 +1,44 @@
+#pragma once
+#include <set>
+#include <string>
+#include <vector>
+
+#include "sim/policy/scoring_steps.hpp"
+#include "sim/stages/scored_layer.hpp"
+#include "sim/stages/settings.hpp"
+
+namespace kvsim {
+
+/// Scoring that several records may share: the stages from `queries` to `normalize` (policies.md
+/// 4), with everything resolved that does not depend on the layer.
+///
+/// `settings` holds what those stages declare that they read and nothing else, so that equal plans
+/// mean equal scores: a stage that read more would throw.
+struct ScorePlan {
+  /// The part of a record's settings that scoring may read; of `allocate`'s when it watches rows.
+  static Settings read_by_scoring(const Settings& record, bool watches);
+
+  Settings settings;
+  ScoringSteps steps;
+  std::vector<Segment> segments;
+  /// K = max(B - m, 0) of each variant, for smoothing that follows the drift of the K best; one
+  /// variant for every other record.
+  std::vector<int64_t> free_slots = {0};
+  double dropped = 0;              ///< 1 - rho, where the indicator follows the budget
+  bool wants_unweighted = false;   ///< scores before `weight`, too
+  bool wants_mass = false;         ///< attention of owners, and on the window
+  bool wants_deviation = false;    ///< over the queries
+  bool wants_statistic = false;    ///< what `allocate` watches
+  bool wants_token_class = false;  ///< what the tokens are
+  bool for_survey = false;         ///< some record needs it of all layers before any is replayed
+  std::set<int> layers = {};       ///< those that some record does not skip
+
+  bool looks_ahead() const;
+  std::string key() const;           ///< names all that scores depend on
+  std::string grouping_key() const;  ///< the same of what they are up to `group`
+
+ private:
+  std::string key_of(const Settings& read) const;
+};
+
+}  // namespace kvsim
