@@ -216,6 +216,8 @@ class Runs(WithTexts):
         self.assertAlmostEqual(own.peak[policy], (budget + 1) / total, delta=0.002)
         self.assertAlmostEqual(own.peak["snapkv,window=4"], (budget + 1100) / total, delta=0.002)
         self.assertEqual(table.held(found.losses), "peak")
+        page = found.page.read_text("utf-8")   # at 100 entries snapkv holds the whole answer beside them
+        self.assertRegex(page, "loses least with .*streaming,schedule=decode.* of the bytes")
 
     def test_the_pages_of_losses_read_a_study(self):
         text, policies = plan.SHORT[0], [*layers.SHOWN, "convex", "h2o:official"]
@@ -361,6 +363,11 @@ class Numbers(unittest.TestCase):
         self.assertAlmostEqual(found.top1["wide", "0.4", "t0"], 0.5)   # halfway in logarithms
         board = table.leaderboard(found.reset_index(), "kvzip").set_index(["policy", "budget"])
         self.assertAlmostEqual(board.relative["wide", "0.4"], 1)
+        losses.loc[losses.text == "t1", "bytes"] *= 1.5   # each text at its own shares
+        losses["peak"] = (losses.bytes * 90 + 10) / 100
+        found = table.at_bytes(losses, "kvzip").set_index(["policy", "budget", "text"])
+        self.assertAlmostEqual(found.kl["wide", "0.5", "t1"], 0.02 / 0.4**2)
+        self.assertAlmostEqual(found.bytes["wide", "0.5", "t1"], 0.6)
         losses.loc[0, "peak"] = 0.1
         self.assertEqual(table.held(losses), "peak")
 

@@ -76,7 +76,9 @@ def write(folder: Folder, reference: str | None = None, title: str | None = None
 def about_texts(folder: Folder, tables: dict[str, pandas.DataFrame], reference: str) -> list[str]:
     losses = tables["losses.csv"]
     models = list(dict.fromkeys(losses.model))
-    body = [verdict(losses, tables["leaderboard.csv"], reference)]
+    evicts_later = table.held(losses) == "peak"   # then a budget is another number of bytes for some
+    body = [verdict(losses, tables["leaderboard_bytes.csv"], reference, " of the bytes")
+            if evicts_later else verdict(losses, tables["leaderboard.csv"], reference)]
     for model in models:
         own, board, held, categories, least = (one[one.model == model] for one in (
             losses, *(tables[name] for name in ("leaderboard.csv", "leaderboard_bytes.csv",
@@ -108,14 +110,14 @@ def number(value: float) -> str:
     return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
-def verdict(losses: pandas.DataFrame, board: pandas.DataFrame, reference: str) -> str:
-    """What to use at which budget, in one sentence for each model."""
+def verdict(losses: pandas.DataFrame, board: pandas.DataFrame, reference: str, of: str = "") -> str:
+    """What to use at which budget, in one sentence for each model. `of`: what budgets are shares of."""
     said = []
     for model, own in board[~board.policy.map(is_hindsight)].groupby("model", sort=False):
         best = own.loc[own.groupby("budget", sort=False).relative.idxmin()]
         words = "; ".join(
             f"<b><code>{html.escape(policy)}</code></b> at "
-            + ", ".join(f"{one.budget} ({number(one.relative)})" for one in rows.itertuples())
+            + ", ".join(f"{one.budget}{of} ({number(one.relative)})" for one in rows.itertuples())
             for policy, rows in best.groupby("policy", sort=False))
         said.append(f"<p>{html.escape(model)} loses least with {words}. In brackets: its loss "
                     f"relative to <code>{html.escape(reference)}</code>.</p>")

@@ -63,23 +63,23 @@ def held(losses: pandas.DataFrame) -> str:
 
 
 def at_bytes(losses: pandas.DataFrame, reference: str) -> pandas.DataFrame:
-    """The losses where every policy holds the bytes (`held`) that the reference holds at each budget
-    (mean over texts): log loss between a text's own points, linear in log bytes, and nothing outside
-    of them.
+    """The losses where every policy holds the bytes (`held`) that the reference holds on the same text at
+    each budget: log loss between a policy's own points, linear in log bytes, and nothing outside of them.
 
-    `budget` is the share of bytes then. A row as of losses.csv with `kl`, `top1` and `bytes`."""
+    `budget` is the mean share of bytes then. A row as of losses.csv with `kl`, `top1` and `bytes`."""
     rows, column = [], held(losses)
     for model, every in losses.assign(bytes=losses[column]).groupby("model", sort=False):
-        held_by_reference = every[every.policy == reference].groupby("budget").bytes.mean()
-        shares = sorted({float(f"{one:.3g}") for one in held_by_reference})
+        shares = every[every.policy == reference].pivot(index="text", columns="budget", values="bytes")
+        labels = {f"{share:.3g}": budget for budget, share in shares.mean().items()}
         for (text, category, policy), own in every.groupby(["text", "category", "policy"], sort=False):
             own = own.sort_values("bytes")
             at, logs = own.bytes.to_numpy(), np.log(own.kl.clip(lower=LEAST)).to_numpy()
-            for share in shares:
+            for label, budget in labels.items():
+                share = shares[budget].get(text, np.nan)
                 if at[0] / (1 + SAME_BYTES) <= share <= at[-1] * (1 + SAME_BYTES):
                     rows.append({
                         "model": model, "text": text, "category": category, "policy": policy,
-                        "budget": f"{share:g}", "bytes": share,
+                        "budget": label, "bytes": share,
                         "kl": float(np.exp(np.interp(np.log(share), np.log(at), logs))),
                         "top1": float(np.interp(np.log(share), np.log(at), own.top1))})
     return pandas.DataFrame(rows, columns=["model", "text", "category", "policy", "budget", "bytes",
