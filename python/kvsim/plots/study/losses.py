@@ -71,9 +71,10 @@ def below_floor(study, texts, rules=plan.FLOOR_OF, budgets=plan.BUDGETS[1:]):
     pairs = [one for one in pairs if not np.isnan(one[-1])]
     below = [f"`{policy}` on {text.stem} at {budget:g} ({ratio:.2f} of it)"
              for text, budget, policy, ratio in pairs if ratio < 1]
+    count = len({one[0] for one in pairs})
     return (f"Below the least of {', '.join(f'`{one}`' for one in rules)}: {len(below) or 'none'} of "
             f"{len(pairs)} losses of policies that see no later query, on "
-            f"{len({one[0] for one in pairs})} texts at {budgets[0]:g} to {budgets[-1]:g}"
+            f"{count} text{'s' * (count != 1)} at {budgets[0]:g} to {budgets[-1]:g}"
             f"{': ' + ', '.join(below) if below else ''}.")
 
 
