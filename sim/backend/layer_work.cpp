@@ -136,7 +136,7 @@ void for_each_attention_block(
   const auto visit_source = [&](const RowSource& source, Range kv_heads, int64_t before) {
     const auto rows = static_cast<int64_t>(source.rows.size());
     const int64_t per_row = source.columns * work.group_size();
-    const int64_t step = std::clamp<int64_t>(kBlockValues / std::max<int64_t>(per_row, 1), 4,
+    const int64_t step = std::clamp<int64_t>(kBlockValues / std::max<int64_t>(per_row, 1), 2,
                                              kMostRows);
     for (int64_t first = 0; first < rows; first += step)
       for (int64_t kv = kv_heads.begin; kv < kv_heads.end; ++kv)

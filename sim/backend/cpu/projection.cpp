@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "sim/backend/cpu/factors.hpp"
+#include "sim/backend/cpu/joint_factor.hpp"
 #include "sim/backend/cpu/loader.hpp"
 #include "sim/backend/cpu/verbs.hpp"
 #include "sim/core/parallel.hpp"
@@ -11,15 +12,16 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kWidthRun = 128;      // columns of W_O of one task
-constexpr int64_t kTileWidthRun = 256;  // with matrix tiles, which split a row for each
-constexpr int64_t kProducts = 20 * kTileRows * kWidthRun;  // of a task at most: they stay near
-constexpr int64_t kRowBytes = int64_t{8} << 20;            // of such rows, for each thread
+constexpr int64_t kWidthRun = 512;               // columns of W_O of one task at most
+constexpr int64_t kTileWidthRun = 256;           // with matrix tiles, which split a row for each
+constexpr int64_t kRowsRun = 4 * kTileRows;      // of one task at most
+constexpr int64_t kRowBytes = int64_t{8} << 20;  // of rows that are transposed, a thread
 
 class CpuProjection : public Projection {
  public:
   CpuProjection(const Kernels& kernels, const LayerTrace& layer, ReplayMemory& memory)
-      : kernels_(kernels), layer_(layer), memory_(memory), dv_(layer.value_dim()) {}
+      : kernels_(kernels), layer_(layer), memory_(memory), dv_(layer.value_dim()),
+        wants_joint_(!kernels.has_tiles() && JointFactor::pays(layer)) {}
 
   void norms(std::span<const float* const> x, int64_t stride, std::span<const int64_t> steps,
              double* out) override;
@@ -27,10 +29,13 @@ class CpuProjection : public Projection {
 
  private:
   int64_t heads() const { return layer_.info->num_query_heads; }
-  int64_t width_run() const { return kernels_.has_tiles() ? kTileWidthRun : kWidthRun; }
   void norms_of(Range wanted, std::span<const float* const> x, int64_t stride,
                 std::span<const int64_t> steps, double* out);
-  void add_columns(const float* xt, int64_t rows, int64_t c, double* squares) const;
+  int64_t width() const { return joined_ ? joint_.width() : layer_.wo.dim(2); }
+  int64_t width_run() const;
+  void join();
+  void add_columns(const float* xt, int64_t rows, Range columns, double* squares) const;
+  int64_t set_weights(int64_t head, Range columns, Scratch<float>& w, ProductTask& task) const;
 
   const Kernels& kernels_;
   const LayerTrace& layer_;
@@ -38,31 +43,69 @@ class CpuProjection : public Projection {
   int64_t dv_;
   OutputFactors factors_;
   bool factorised_ = false;
+  JointFactor joint_;
+  bool wants_joint_;     ///< has not tried yet
+  bool joined_ = false;  ///< outputs go through the factor in the place of W_O
 };
 
-/// squares[r] += sum over columns c..c+width_run()-1 of (x_r W)^2;
-/// xt[row tiles][Hq * dv][kTileRows].
-void CpuProjection::add_columns(const float* xt, int64_t rows, int64_t c, double* squares) const {
-  const int64_t columns = std::min(width_run(), layer_.wo.dim(2) - c);
-  const int64_t ld = padded(columns, kPad), all = padded(rows, kTileRows);
-  Scratch<float> w, y(all * ld);
-  for (int64_t head = 0; head < heads(); ++head) {
-    ProductTask weights{};
-    if (!set_paired_parts(kernels_, layer_.wo, head, {c, c + columns}, w, weights)) {
-      weights.ldv = spread_stride<float>(columns);
-      load_output_columns(layer_, head, c, columns, weights.ldv, w.reserve(dv_ * weights.ldv));
-      weights.v = w.data();
-      weights.columns = ld;
-    }
+/// Columns of one task: runs of about the same size.
+int64_t CpuProjection::width_run() const {
+  const int64_t most = kernels_.has_tiles() ? kTileWidthRun : kWidthRun;
+  const int64_t runs = (width() + most - 1) / most;
+  return padded((width() + runs - 1) / runs, kPad);
+}
+
+/// Takes the factor in the place of W_O, if that pays and there is one.
+void CpuProjection::join() {
+  if (!wants_joint_) return;
+  wants_joint_ = false;
+  joined_ = joint_.make(kernels_, layer_, memory_.projected);
+}
+
+/// Rows of W_O, or of its factor, of a head: the values of a product. Returns how many of the
+/// columns, whole vectors, may hold anything but zeros.
+int64_t CpuProjection::set_weights(int64_t head, Range columns, Scratch<float>& w,
+                                   ProductTask& task) const {
+  const int64_t all = padded(columns.size(), kPad);
+  if (joined_) {
+    task.ldv = joint_.stride();
+    task.v = joint_.rows(head) + columns.begin;
+    return std::min(all, joint_.columns(head) - columns.begin);
+  }
+  if (set_paired_parts(kernels_, layer_.wo, head, columns, w, task)) return task.columns;
+  task.ldv = spread_stride<float>(columns.size());
+  load_output_columns(layer_, head, columns.begin, columns.size(), task.ldv,
+                      w.reserve(dv_ * task.ldv));
+  task.v = w.data();
+  return all;
+}
+
+/// Rows that the next product reads, while this one computes: they lie in long columns, which the
+/// processor does not foresee.
+void bring_near(const float* x, int64_t count) {
+  constexpr int64_t kLine = 16;
+  for (int64_t i = 0; i < count; i += kLine) __builtin_prefetch(x + i, 0, 2);
+}
+
+/// squares[r] += sum over the columns of (x_r W)^2; xt[row tiles][Hq * dv][kTileRows]. Heads from
+/// the last one on: those of the factor have fewer columns from one to the next.
+void CpuProjection::add_columns(const float* xt, int64_t rows, Range columns,
+                                double* squares) const {
+  const int64_t ld = padded(columns.size(), kPad);
+  Scratch<float> w, y(padded(rows, kTileRows) * ld);
+  for (int64_t head = heads() - 1; head >= 0; --head) {
+    ProductTask task{};
+    task.columns = set_weights(head, columns, w, task);
+    if (task.columns <= 0) break;
+    task.count = dv_;
+    task.lde = kTileRows;
+    task.lda = ld;
+    task.fresh = head == heads() - 1;
     for (int64_t at = 0; at < rows; at += kTileRows) {
-      ProductTask task = weights;
-      task.count = dv_;
       task.e = xt + (at * heads() + head * kTileRows) * dv_;
-      task.lde = kTileRows;
       task.rows = std::min(kTileRows, rows - at);
-      task.lda = ld;
       task.acc = y.data() + at * ld;
-      task.fresh = head == 0;
+      if (at + kTileRows < rows) bring_near(task.e + heads() * dv_ * kTileRows, dv_ * kTileRows);
       kernels_.product(task);
     }
   }
@@ -71,11 +114,11 @@ void CpuProjection::add_columns(const float* xt, int64_t rows, int64_t c, double
 
 void CpuProjection::norms(std::span<const float* const> x, int64_t stride,
                           std::span<const int64_t> steps, double* out) {
+  join();
   const int64_t rows = std::ssize(x) * std::ssize(steps);
   const int64_t fitting = kRowBytes * threads() /
                           (heads() * dv_ * static_cast<int64_t>(sizeof(float)));
-  const int64_t run = std::clamp(fitting / kTileRows * kTileRows, kTileRows,
-                                 kProducts / width_run());
+  const int64_t run = std::max(fitting / kTileRows, int64_t{1}) * kTileRows;
   for (int64_t first = 0; first < rows; first += run)
     norms_of({first, std::min(rows, first + run)}, x, stride, steps, out + first);
 }
@@ -84,7 +127,7 @@ void CpuProjection::norms(std::span<const float* const> x, int64_t stride,
 void CpuProjection::norms_of(Range wanted, std::span<const float* const> x, int64_t stride,
                              std::span<const int64_t> steps, double* out) {
   const int64_t rows = wanted.size(), per_x = std::ssize(steps);
-  const int64_t depth = heads() * dv_, width = layer_.wo.dim(2);
+  const int64_t depth = heads() * dv_;
   const int64_t row_tiles = (rows + kTileRows - 1) / kTileRows;
   float* const xt = memory_.projected.reserve(row_tiles * depth * kTileRows);
   parallel_for(row_tiles * heads(), [&](int64_t part) {
@@ -101,11 +144,19 @@ void CpuProjection::norms_of(Range wanted, std::span<const float* const> x, int6
     if (count < kTileRows) std::fill_n(to, dv_ * kTileRows, 0.0f);
     kernels_.transpose(gathered.data(), count, dv_, dv_, to, kTileRows);
   });
-  // Every run of columns has its own sums, added in order: no result depends on the threads.
-  const int64_t runs = (width + width_run() - 1) / width_run();
+  // Every run of columns has its own sums, added in order: no result depends on the threads, nor
+  // on how many rows go through it together.
+  const int64_t wide = width_run(), runs = (width() + wide - 1) / wide;
+  const int64_t fewest = (row_tiles * kTileRows + kRowsRun - 1) / kRowsRun;
+  const int64_t groups = std::max(fewest, std::min(row_tiles, (2 * threads() + runs - 1) / runs));
+  const int64_t group = (row_tiles + groups - 1) / groups * kTileRows;
   Table<double> squares(runs, rows);
-  parallel_for(runs, [&](int64_t run) {
-    add_columns(xt, rows, run * width_run(), squares.row(run).data());
+  parallel_for(groups * runs, [&](int64_t task) {
+    const int64_t first = task / runs * group, run = task % runs;
+    if (first >= rows) return;
+    const Range columns{run * wide, std::min(width(), (run + 1) * wide)};
+    add_columns(xt + first * depth, std::min(group, rows - first), columns,
+                squares.row(run).data() + first);
   });
   for (int64_t r = 0; r < rows; ++r) {
     double sum = 0;

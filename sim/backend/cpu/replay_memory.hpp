@@ -22,7 +22,8 @@ struct ReplayMemory {
   std::vector<ReplayBlock> blocks;      ///< in flight together
   std::vector<Scratch<float>> outputs;  ///< `delta` of all sets, per block
   std::vector<TileMemory> tiles;        ///< one per thread
-  Scratch<float> projected;             ///< transposed outputs on their way through W_O
+  Scratch<float>
+      projected;  ///< transposed outputs on their way through W_O; before, W_O's Gram matrix
 };
 
 }  // namespace kvsim
