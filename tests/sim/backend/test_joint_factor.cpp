@@ -8,7 +8,7 @@
 #include "tests/sim/backend/backends.hpp"
 #include "tests/support/random_trace.hpp"
 
-namespace kvsim::test {
+namespace kvsim::test::joint_factor {
 namespace {
 
 constexpr double kNormTolerance = 3e-6;    // as of all norms: test_norms.cpp
@@ -146,4 +146,4 @@ TEST_CASE("the joint factor is for many steps and rows that are no longer than w
   CHECK_FALSE(JointFactor::pays(make({13, 128, 2000, ElementType::float32})->layer));
 }
 
-}  // namespace kvsim::test
+}  // namespace kvsim::test::joint_factor
