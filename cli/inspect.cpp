@@ -42,6 +42,7 @@ std::string probe_text(const ProbeInfo& probe) {
   if (probe.has_keys) text += ", with keys";
   if (probe.has_residual_norm) text += ", residual_norm";
   if (probe.has_input_norm) text += ", input_norm";
+  if (probe.has_output_gradient) text += ", output_gradient";
   if (!probe.check_token.empty()) text += fmt::format(", {} outputs", probe.check_token.size());
   return text;
 }
@@ -222,6 +223,7 @@ void print_json(const TraceReader& trace, const std::vector<PolicyAnswer>& answe
                                   {"keys", probe.has_keys},
                                   {"residual_norm", probe.has_residual_norm},
                                   {"input_norm", probe.has_input_norm},
+                                  {"output_gradient", probe.has_output_gradient},
                                   {"check_token", probe.check_token}});
   }
   for (const LayerHeader& layer : trace.headers()) document["layers"].push_back(layer_json(layer));

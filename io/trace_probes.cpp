@@ -121,6 +121,7 @@ void TraceReader::check_probe(const std::string& layer_path, const LayerHeader& 
     known.has_keys = there("k");
     known.has_residual_norm = there("residual_norm");
     known.has_input_norm = there("input_norm");
+    known.has_output_gradient = there("output_gradient");
   }
   const auto check =
       [&](const char* name, bool wanted, const h5::Shape& shape, const char* letters) {
@@ -139,6 +140,7 @@ void TraceReader::check_probe(const std::string& layer_path, const LayerHeader& 
   check("v", known.has_keys, {kv_heads, tokens, header.value_dim}, "[Hkv, P, dv]");
   check("residual_norm", known.has_residual_norm, {tokens}, "[P]");
   check("input_norm", known.has_input_norm, {tokens}, "[P]");
+  check("output_gradient", known.has_output_gradient, {tokens}, "[P]");
   check("check_output", checked > 0, {heads, checked, header.value_dim}, "[Hq, R, dv]");
 }
 
@@ -152,6 +154,7 @@ ProbeLayer TraceReader::read_probe(const std::string& path, bool with_check,
   }
   if (probe.has_residual_norm) layer.residual_norm = read_vector(path + "residual_norm");
   if (probe.has_input_norm) layer.input_norm = read_vector(path + "input_norm");
+  if (probe.has_output_gradient) layer.output_gradient = read_vector(path + "output_gradient");
   if (with_check && !probe.check_token.empty())
     layer.check_output = read_vector(path + "check_output");
   return layer;

@@ -100,6 +100,7 @@ void TraceWriter::write_probe(const std::string& path, const ProbeInfo& probe,
   };
   vector("residual_norm", layer.residual_norm, {probe.tokens()});
   vector("input_norm", layer.input_norm, {probe.tokens()});
+  vector("output_gradient", layer.output_gradient, {probe.tokens()});
   vector("check_output", layer.check_output,
          {layer.q.dim(0), static_cast<int64_t>(probe.check_token.size()), value_dim});
 }

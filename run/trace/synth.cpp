@@ -212,7 +212,7 @@ LayerTrace make_layer(const SynthConfig& config, const TraceInfo& info, const Sy
   layer.probes.push_back(make_probe(config, info, source));
   ProbeLayer& probe = layer.probes.front();
   for (int64_t t = 0; t < config.prompt; ++t)
-    for (auto* norms : {&probe.residual_norm, &probe.input_norm})
+    for (auto* norms : {&probe.residual_norm, &probe.input_norm, &probe.output_gradient})
       norms->push_back(layer.residual_norm[static_cast<size_t>(t) % layer.residual_norm.size()]);
   const std::vector<double> recorded = probe_outputs(layer, 0);
   probe.check_output.assign(recorded.begin(), recorded.end());
@@ -234,6 +234,7 @@ ProbeInfo make_probe_info(const SynthConfig& config) {
   ProbeInfo probe;
   probe.name = "repeat";
   probe.has_keys = probe.has_residual_norm = probe.has_input_norm = true;
+  probe.has_output_gradient = true;
   for (int64_t begin = 0; begin < config.prompt; begin += config.probe_chunk) {
     const int64_t end = std::min(begin + config.probe_chunk, config.prompt);
     probe.parts.push_back({{begin, end}, {begin, end}});

@@ -32,6 +32,7 @@ struct ProbeInfo {
   bool has_keys = false;
   bool has_residual_norm = false;
   bool has_input_norm = false;
+  bool has_output_gradient = false;
   std::vector<int64_t> check_token;  ///< [R] tokens whose outputs were recorded
 
   int64_t tokens() const { return static_cast<int64_t>(position.size()); }  ///< P
@@ -72,12 +73,13 @@ struct TraceInfo {
 
 /// What one layer says of a probe.
 struct ProbeLayer {
-  Tensor q;                          ///< [Hq][P][d]
-  Tensor k;                          ///< [Hkv][P][d] or empty
-  Tensor v;                          ///< [Hkv][P][dv] or empty
-  std::vector<float> residual_norm;  ///< [P] or empty
-  std::vector<float> input_norm;     ///< [P] or empty: norm of what enters the attention
-  std::vector<float> check_output;   ///< [Hq][R][dv] or empty; read for `verify` only
+  Tensor q;                            ///< [Hq][P][d]
+  Tensor k;                            ///< [Hkv][P][d] or empty
+  Tensor v;                            ///< [Hkv][P][dv] or empty
+  std::vector<float> residual_norm;    ///< [P] or empty
+  std::vector<float> input_norm;       ///< [P] or empty: norm of what enters the attention
+  std::vector<float> output_gradient;  ///< [P] or empty: norm of the gradient at what it adds
+  std::vector<float> check_output;     ///< [Hq][R][dv] or empty; read for `verify` only
 };
 
 /// One layer in memory. Position i is visible to position p when i <= p and i > p - W.

@@ -95,6 +95,38 @@ const DeclareNote notes[] = {
                  .point = "the paper drafts over a cache that is compressed already",
                  .reading = "capture.py drafts over the full cache; the newest 32 entries stay, as "
                             "in SnapKV"}),
+    DeclareNote(
+        {.of = "laq:plus",
+         .source = "LAQ repository",
+         .point = "the causal mask of the sixteen queries lies on the last sixteen entries of "
+                  "the prompt, as if all of them stood there",
+         .reading = "a draft's queries see the whole prompt, the window's what stood before "
+                    "them"}),
+    DeclareNote(
+        {.of = "speckv",
+         .source = "SpecKV repository",
+         .point = "a small model drafts the answer; the last token of the prompt is read "
+                  "again, and one more than the window observes",
+         .reading = "the model drafts itself, at best: its draft is the answer that follows; "
+                    "the window observes"}),
+    DeclareNote({.of = "kvgrad",
+                 .source = "kvpress KVgradPress",
+                 .point = "the context is read again in chunks of 512, without what the chat "
+                          "template puts before it",
+                 .reading = "in the chunks of the probe, which are 2048 unless the capture says "
+                            "otherwise (`repeat:512:gradient`); all of the prompt is read"}),
+    DeclareNote(
+        {.of = "g-kv",
+         .source = "G-KV repository",
+         .point = "the cache is compressed after every 128 tokens",
+         .reading = "b is the most that a head ever holds, a quarter of it leaves at once"}),
+    DeclareNote(
+        {.of = "triattention:decode",
+         .source = "TriAttention repository",
+         .point = "centres of queries come from a calibration text; the cache is compressed "
+                  "after every 128 tokens",
+         .reading = "from all queries so far, those of the prompt included; a quarter of b "
+                    "leaves at once"}),
 };
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "sim/stages/group/group.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/join/join.hpp"
+#include "sim/stages/memory/memory.hpp"
 #include "sim/stages/merge/merge_first.hpp"
 #include "sim/stages/parameter.hpp"
 #include "sim/stages/protect/protect.hpp"
@@ -178,6 +179,11 @@ void check_merge(const Complaints& complaints, const Settings& settings) {
                            !chosen<Schedule>(settings).decodes(),
                        "merge_order=merge-first merges the prompt as a whole",
                        "no constraint, no stage1, schedule=prefill or periodic");
+  if (merge.fits_queries())
+    complaints.require(
+        chosen<Queries>(settings).observes() && !chosen<Schedule>(settings).decodes(),
+        name + " fits to the queries that observe",
+        "observing queries, schedule=prefill or periodic");
   if (!merge.replaces_selection()) return;
   complaints.require(
       !chosen<Queries>(settings).has_window() && !chosen<Constrain>(settings).cuts() && guaranteed,
@@ -208,6 +214,14 @@ void check_decode(const Complaints& complaints, const Settings& settings) {
       !has_rows(indicator.axes()) || chosen<Aggregate>(settings).follows_slots(),
       "aggregate=" + settings.text("aggregate") + with,
       kinds_that<Aggregate>([](const Aggregate& kind) { return kind.follows_slots(); }));
+  complaints.require(
+      indicator.axes() != Axes::head || chosen<Group>(settings).span() != GroupSpan::layer,
+      "group=" + settings.text("group") + " with indicator=" + settings.text("indicator") + with,
+      "a group of the heads that share a key");
+  complaints.require(
+      chosen<Memory>(settings).changes_nothing() || has_rows(indicator.axes()),
+      "memory=" + settings.text("memory") + " with indicator=" + settings.text("indicator") + with,
+      "an indicator of attention, or memory=none");
   complaints.require(!chosen<Queries>(settings).looks_ahead(), "an oracle" + with,
                      "schedule=prefill");
 }

@@ -9,6 +9,7 @@
 #include "sim/stages/group/group.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/join/join.hpp"
+#include "sim/stages/memory/memory.hpp"
 #include "sim/stages/normalize/normalize.hpp"
 #include "sim/stages/prior/prior.hpp"
 #include "sim/stages/queries/queries.hpp"
@@ -41,8 +42,8 @@ std::set<std::string> read_by_grouping(const Settings& settings) {
 Settings ScorePlan::read_by_scoring(const Settings& record, bool watches) {
   std::set<std::string> read = read_by_grouping(record);
   read.insert({"weight_epsilon", "block", "block_score"});
-  insert_keys({&chosen<Redundancy>(record), &chosen<Prior>(record), &chosen<Weight>(record),
-               &chosen<Normalize>(record), &chosen<Union>(record)},
+  insert_keys({&chosen<Memory>(record), &chosen<Redundancy>(record), &chosen<Prior>(record),
+               &chosen<Weight>(record), &chosen<Normalize>(record), &chosen<Union>(record)},
               read);
   if (watches) insert_keys({&chosen<Allocate>(record)}, read);
   return record.only(read);

@@ -15,6 +15,7 @@
 #include "sim/policy/statistics_consumers.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/common_keys.hpp"
+#include "sim/stages/memory/memory.hpp"
 #include "sim/stages/normalize/normalize.hpp"
 #include "sim/stages/prior/prior.hpp"
 #include "sim/stages/protect/stage1.hpp"
@@ -188,6 +189,19 @@ Table<double> factors(LayerWork& work, const PlanAtWork& scoring) {
   return shares;
 }
 
+std::span<double> part_of(std::span<double> row, Range candidates) {
+  return row.subspan(static_cast<size_t>(candidates.begin), static_cast<size_t>(candidates.size()));
+}
+
+/// Scores on the scale on which later compressions remember them.
+void level_scores(const PlanAtWork& scoring, Table<double>& scores) {
+  const auto& memory = scoring.stage<Memory>();
+  if (memory.changes_nothing()) return;
+  for (int64_t owner = 0; owner < scores.rows(); ++owner)
+    for (const Segment& segment : scoring.plan->segments)
+      memory.level(part_of(scores.row(owner), segment.candidates));
+}
+
 /// Scores mixed with what the other entries of the whole prompt say, too.
 void lower_redundant(const LayerWork& work, const PlanAtWork& scoring, Table<double>& scores) {
   const auto& redundancy = scoring.stage<Redundancy>();
@@ -197,7 +211,9 @@ void lower_redundant(const LayerWork& work, const PlanAtWork& scoring, Table<dou
   parallel_for(work.kv_heads(), [&](int64_t kv) {
     std::vector<float> keys(static_cast<size_t>(n * k.dim(2)));
     k.read(kv, 0, n, keys.data());
-    const std::vector<double> said = redundancy.of_keys(scoring.settings(), keys, k.dim(2));
+    std::vector<double> said = redundancy.of_keys(scoring.settings(), keys, k.dim(2));
+    for (const Segment& segment : scoring.plan->segments)
+      redundancy.level(part_of(said, segment.candidates));
     for (int64_t owner = kv * sharing; owner < (kv + 1) * sharing; ++owner)
       for (const Segment& segment : scoring.plan->segments)
         for (int64_t i = segment.candidates.begin; i < segment.candidates.end; ++i)
@@ -268,6 +284,7 @@ std::shared_ptr<ScoredLayer> finish_variant(const LayerWork& work, const PlanAtW
       layer->candidate[static_cast<size_t>(i)] = 1;
   layer->score = std::move(grouped);
   check_finite(layer->score, work.layer(), plan);
+  level_scores(scoring, layer->score);
   lower_redundant(work, scoring, layer->score);
   const bool has_prior = !scoring.stage<Prior>().changes_nothing();
   if (has_prior) {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "sim/core/parallel.hpp"
+#include "sim/replay/prompt_statistics.hpp"
 #include "sim/stages/merge/votes.hpp"
 
 namespace kvsim {
@@ -40,6 +41,33 @@ void read_newest_attention(LayerWork& work, std::vector<MergeOwner>& owners) {
       }
     }
   });
+}
+
+/// The observing queries of an owner's heads, of the prompt and of a probe.
+std::unique_ptr<ReferenceQueries> reference_queries(const LayerWork& work, const SlotCache& cache,
+                                                    const Segment& segment) {
+  const LayerTrace& layer = work.trace();
+  auto reference = std::make_unique<ReferenceQueries>();
+  reference->scale = layer.scale;
+  const std::vector<int64_t> stored = stored_queries(work, segment.positions, false);
+  const int64_t rows = std::ssize(stored) + std::ssize(segment.probe_tokens);
+  reference->queries = Table<float>(rows * cache.heads(), cache.key_dim());
+  int64_t next = 0;
+  for (int x = 0; x < cache.heads(); ++x) {
+    const int head = cache.first_head() + x;
+    const auto read = [&](const Tensor& q, const std::vector<int64_t>& which) {
+      for (const int64_t row : which) {
+        q.read(head, row, row + 1, reference->queries.row(next++).data());
+        reference->head.push_back(x);
+      }
+    };
+    read(layer.q, stored);
+    if (segment.probe >= 0)
+      read(layer.probes[static_cast<size_t>(segment.probe)].q, segment.probe_tokens);
+    if (!layer.attention_sink.empty())
+      reference->sinks.push_back(layer.attention_sink[static_cast<size_t>(head)]);
+  }
+  return reference;
 }
 
 /// Slots that are not among the kept entries, ascending.
@@ -112,6 +140,11 @@ Compressed compress(LayerWork& work, const KeptSets& kept, const Settings& setti
       owner.sets.push_back({kept.owners[o][s], {kept.sets[o][s].begin(), kept.sets[o][s].end()}});
   });
   if (merge.uses_attention()) read_newest_attention(work, request.owners);
+  if (merge.fits_queries()) {
+    const Segment segment = decode_segment(settings, kept.budget, work.info());
+    for (MergeOwner& owner : request.owners)
+      owner.reference = reference_queries(work, *owner.cache, segment);
+  }
   merge.apply(request);
   for (MergeOwner& owner : request.owners) {
     if (note_pairs) {

@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "sim/replay/decode_run.hpp"
 #include "sim/stages/common_keys.hpp"
+#include "sim/stages/memory/memory.hpp"
 #include "sim/stages/merge/votes.hpp"
 #include "sim/stages/protect/protect.hpp"
 #include "sim/stages/queries/queries.hpp"
@@ -91,22 +93,95 @@ bool DecodeRun::is_protected(size_t owner, int64_t slot) const {
           (keeps_prompt_ || (any_whitelisted_ && whitelisted_[static_cast<size_t>(position)])));
 }
 
-/// Smoothed over the neighbouring slots, and lowered by what the other slots say, too.
-void DecodeRun::pool_scores(size_t owner, std::vector<double>& scores) const {
+/// One for each owner, where the indicator looks at queries; they see those of the prompt.
+void DecodeRun::start_scorers() {
+  const auto& indicator = chosen<Indicator>(settings_);
+  if (indicator.axes() != Axes::head) return;
+  const LayerTrace& layer = work_.trace();
+  const Segment segment = decode_segment(settings_, kept_.budget, work_.info());
+  const std::vector<int64_t> stored = stored_queries(work_, segment.positions, false);
+  for (const SlotCache& cache : owners_) {
+    scorers_.push_back(indicator.follow_queries(work_, settings_, cache.heads()));
+    std::vector<float> query(static_cast<size_t>(cache.key_dim()));
+    for (size_t j = 0; j < stored.size(); ++j)
+      for (int x = 0; x < cache.heads(); ++x) {
+        layer.q.read(cache.first_head() + x, stored[j], stored[j] + 1, query.data());
+        scorers_.back()->see(x, query, segment.positions[j]);
+      }
+  }
+}
+
+/// What the compression at n said of the slots that it kept: of all entries on one scale.
+void DecodeRun::start_memory(const std::vector<std::vector<int64_t>>& evicted) {
+  const auto& memory = chosen<Memory>(settings_);
+  if (memory.changes_nothing()) return;
+  for (size_t o = 0; o < owners_.size(); ++o) {
+    const auto slots = static_cast<size_t>(work_.entries());  // those that leave are erased later
+    remembered_.emplace_back(slots, NAN);
+    if (evicted[o].empty()) continue;
+    std::vector<double> scores(slots);
+    scores_[o]->finish(scores);
+    const auto scored = slots - std::min(slots, static_cast<size_t>(window_[o]));
+    smooth_slots(std::span(scores).first(scored));
+    memory.level(std::span(scores).first(scored));
+    std::ranges::copy(std::span(scores).first(scored), remembered_[o].begin());
+  }
+}
+
+/// The larger of now and before, or what the kind of memory makes of both; remembered from now on.
+void DecodeRun::recall(size_t owner, std::span<double> scores) {
+  if (remembered_.empty()) return;
+  const auto& memory = chosen<Memory>(settings_);
+  memory.level(scores);
+  std::vector<double>& before = remembered_[owner];
+  for (size_t s = 0; s < scores.size(); ++s) {
+    if (!std::isnan(before[s])) scores[s] = memory.join(settings_, before[s], scores[s]);
+    before[s] = scores[s];
+  }
+}
+
+/// From all queries so far; slots that are protected have 0.
+void DecodeRun::score_by_queries(size_t owner, std::vector<double>& scores) const {
+  const SlotCache& cache = owners_[owner];
+  std::vector<int64_t> open, positions;
+  std::vector<float> keys;
+  for (int64_t s = 0; s < cache.size(); ++s) {
+    if (is_protected(owner, s)) continue;
+    open.push_back(s);
+    positions.push_back(cache.position(s));
+    keys.insert(keys.end(), cache.key(s).begin(), cache.key(s).end());
+  }
+  std::vector<double> row(open.size()), grouped(open.size(), 0.0);
+  for (int x = 0; x < cache.heads(); ++x) {
+    scorers_[owner]->score({cache.positions().back(), positions, keys}, x, row);
+    chosen<Group>(settings_).add(x, cache.heads(), row, grouped);
+  }
+  std::ranges::fill(scores, 0.0);
+  for (size_t k = 0; k < open.size(); ++k) scores[static_cast<size_t>(open[k])] = grouped[k];
+}
+
+void DecodeRun::smooth_slots(std::span<double> scores) const {
   const auto& smooth = chosen<Smooth>(settings_);
+  if (smooth.changes_nothing()) return;
+  const std::vector<double> before(scores.begin(), scores.end());
+  smooth.apply(settings_, PositionDrift(0), before, scores);
+}
+
+/// Smoothed over the neighbouring slots, joined with what was said before, and lowered by what the
+/// other slots say, too.
+void DecodeRun::pool_scores(size_t owner, std::vector<double>& scores) {
   const auto& redundancy = chosen<Redundancy>(settings_);
   const SlotCache& cache = owners_[owner];
   const auto scored = static_cast<size_t>(std::max<int64_t>(0, cache.size() - window_[owner]));
-  if (!smooth.changes_nothing()) {
-    const std::vector<double> before(scores.begin(), scores.begin() + static_cast<int64_t>(scored));
-    smooth.apply(settings_, PositionDrift(0), before, std::span(scores).first(scored));
-  }
+  smooth_slots(std::span(scores).first(scored));
+  recall(owner, std::span(scores).first(scored));
   if (redundancy.changes_nothing()) return;
   std::vector<float> keys;
   keys.reserve(static_cast<size_t>(cache.size() * cache.key_dim()));
   for (int64_t s = 0; s < cache.size(); ++s)
     keys.insert(keys.end(), cache.key(s).begin(), cache.key(s).end());
-  const std::vector<double> said = redundancy.of_keys(settings_, keys, cache.key_dim());
+  std::vector<double> said = redundancy.of_keys(settings_, keys, cache.key_dim());
+  redundancy.level(std::span(said).first(scored));
   for (size_t s = 0; s < scored; ++s) scores[s] = redundancy.mix(settings_, scores[s], said[s]);
 }
 
@@ -117,6 +192,8 @@ const std::vector<double>& DecodeRun::slot_scores(size_t owner) {
   all.resize(static_cast<size_t>(cache.size()));
   if (!scores_.empty()) {
     scores_[owner]->finish(all);
+  } else if (!scorers_.empty()) {
+    score_by_queries(owner, all);
   } else {
     const auto& indicator = chosen<Indicator>(settings_);
     for (int64_t s = 0; s < cache.size(); ++s)
@@ -255,6 +332,7 @@ void DecodeRun::merge_statistics(size_t owner, const std::vector<MergeOwner::Ste
 void DecodeRun::erase_statistics(size_t owner, std::span<const int64_t> slots) {
   for (auto* statistics : {&scores_, &deviations_})
     if (!statistics->empty()) (*statistics)[owner]->erase(slots);
+  if (!remembered_.empty()) erase_rows(remembered_[owner], 1, slots);
 }
 
 }  // namespace kvsim

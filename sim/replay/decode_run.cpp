@@ -8,6 +8,7 @@
 #include "sim/stages/common_keys.hpp"
 #include "sim/stages/merge/votes.hpp"
 #include "sim/stages/normalize/normalize.hpp"
+#include "sim/stages/protect/protect.hpp"
 #include "sim/stages/spans.hpp"
 #include "sim/stages/weight/weight.hpp"
 
@@ -85,6 +86,8 @@ void DecodeRun::start() {
     deviations_ = prompt_->take_deviations();
     prompt_.reset();
   }
+  start_scorers();
+  start_memory(compressed.evicted);
   for (size_t o = 0; o < owners_.size(); ++o) {
     merge_statistics(o, compressed.steps[o]);
     erase_statistics(o, compressed.evicted[o]);
@@ -184,6 +187,7 @@ void DecodeRun::append(size_t owner, int64_t position) {
   most_slots_[owner] = std::max(most_slots_[owner], cache.size());
   if (!scores_.empty()) scores_[owner]->append();
   if (!deviations_.empty()) deviations_[owner]->append();
+  if (!remembered_.empty()) remembered_[owner].push_back(NAN);
   if (!weights_.empty()) {
     weights_[owner].push_back(0);
     weigh(owner, cache.size() - 1);
@@ -221,6 +225,9 @@ void DecodeRun::attend(size_t owner, const DecodeBlock& block, int64_t step, Dec
   float* const queries = scratch.queries.reserve(heads * cache.key_dim());
   for (int x = 0; x < heads; ++x)
     layer.q.read(cache.first_head() + x, at, at + 1, queries + x * cache.key_dim());
+  for (int x = 0; !scorers_.empty() && x < heads; ++x)
+    scorers_[owner]->see(x, {queries + x * cache.key_dim(), static_cast<size_t>(cache.key_dim())},
+                         position);
   const bool weighs = write_weights(owner);
   SlotRows rows;
   rows.heads = heads;

@@ -10,6 +10,7 @@
 #include "sim/replay/prefill.hpp"
 #include "sim/replay/prompt_statistics.hpp"
 #include "sim/replay/slots.hpp"
+#include "sim/stages/indicator/indicator.hpp"
 
 namespace kvsim {
 
@@ -118,7 +119,12 @@ class DecodeRun {
   void find_newest_protected();
   bool is_protected(size_t owner, int64_t slot) const;
   const std::vector<double>& slot_scores(size_t owner);
-  void pool_scores(size_t owner, std::vector<double>& scores) const;
+  void start_scorers();
+  void start_memory(const std::vector<std::vector<int64_t>>& evicted);
+  void score_by_queries(size_t owner, std::vector<double>& scores) const;
+  void recall(size_t owner, std::span<double> scores);
+  void smooth_slots(std::span<double> scores) const;
+  void pool_scores(size_t owner, std::vector<double>& scores);
   int64_t lowest(size_t owner);
   void evict();
   void drop(size_t owner, std::span<const int64_t> slots);
@@ -135,7 +141,9 @@ class DecodeRun {
   std::vector<SlotCache> owners_;
   std::vector<std::unique_ptr<SlotStatistic>> scores_;  ///< per owner, or empty
   std::vector<std::unique_ptr<SlotStatistic>> deviations_;
-  std::vector<std::vector<double>> weights_;        ///< w of each slot, or empty
+  std::vector<std::unique_ptr<SlotScorer>> scorers_;  ///< per owner, or empty
+  std::vector<std::vector<double>> remembered_;  ///< score of each slot before, NaN: none; or empty
+  std::vector<std::vector<double>> weights_;     ///< w of each slot, or empty
   std::vector<std::vector<Table<float>>> outputs_;  ///< W^h of the owner's heads, or empty
   std::vector<double> token_weight_;                ///< [N] of the heads in all, or empty
   std::vector<uint8_t> whitelisted_;                ///< [n]

@@ -32,6 +32,25 @@ def outputs(layer, probe, tokens, root, n):
     return np.stack(found)
 
 
+def gradients(folder, ids, n):
+    """{layer: [part]}: norms of the gradient of the squared outputs of the last block, over the tokens
+    from n on, with respect to what the output projections give."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    added, blocks = {}, model.model.layers
+    for index, block in enumerate(blocks):
+        block.self_attn.o_proj.register_forward_hook(
+            lambda module, args, output, index=index: added.setdefault(index, output).retain_grad())
+    last = []
+    blocks[-1].register_forward_hook(
+        lambda module, args, output: last.append(output[0] if isinstance(output, tuple) else output))
+    model(torch.tensor([ids.tolist()]))
+    last[0][0, n:].square().sum().backward()
+    return {index: one.grad[0, n:].norm(dim=-1).numpy() for index, one in added.items()}
+
+
 class Probes(WithFolder):
     def capture(self, family, *specs, **options):
         wanted = [word for spec in specs for word in ("--probe", spec)]
@@ -103,10 +122,25 @@ class Probes(WithFolder):
     def test_qwen3_with_normed_queries(self):
         self.check("qwen3")
 
+    def test_gradients_are_those_of_an_untouched_run_without_a_cache(self):
+        trace = self.capture("llama", "repeat:20:gradient")
+        with h5py.File(trace) as f:
+            n, ids, probe = int(f.attrs["prompt_len"]), f["tokens/id"][:], f["probes/repeat"]
+            own, begins = probe["token_id"][:], probe["part_begin"][:]
+            self.assertGreater(len(begins), 1)
+            for begin, end in zip(begins, [*begins[1:], len(own)], strict=True):
+                found = gradients(self.model_folder("llama"), np.concatenate([ids[:n], own[begin:end]]),
+                                  n)  # fmt: skip
+                for index in f["layers"]:
+                    stored = f[f"layers/{index}/probes/repeat/output_gradient"][begin:end]
+                    self.assertGreater(stored.min(), 0)
+                    self.assertLess(relative_error(stored, found[int(index)]), 1e-4)
+
     def test_what_is_asked_wrongly_is_refused_in_one_line(self):
         empty = self.folder / "empty.txt"
         empty.write_text("\n", encoding="utf-8")
         for specs, code, words in ((["repeat:0"], 2, "expected repeat"), (["draft"], 2, "draft:K"),
+                                   (["repeat:gradient:4"], 2, "repeat[:CHUNK][:gradient]"),
                                    (["repeat", "repeat:5"], 2, "asked for twice"),
                                    ([f"file:{empty}"], 3, "no questions"),
                                    (["file:/no/such"], 3, "/no/such")):  # fmt: skip

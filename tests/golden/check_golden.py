@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,21 @@ def replay(binary, trace, record, budgets, layers):
     return owner, {(budget, layer): [set(np.flatnonzero(head == 1).tolist())
                                      for head in mask[b, l]]
                    for b, budget in enumerate(budgets) for l, layer in enumerate(layers)}
+
+
+def with_draft(trace, tokens, folder):
+    """A copy of a trace in which the first later tokens are a probe named draft, too."""
+    made = pathlib.Path(folder, "drafted.h5")
+    shutil.copyfile(trace, made)
+    with h5py.File(made, "r+") as file:
+        n = int(file.attrs["prompt_len"])
+        first = int(np.searchsorted(file["query_position"][...], n))
+        file["probes/draft/position"] = np.arange(n, n + tokens, dtype=np.int64)
+        for layer in file["layers"].values():
+            layer["probes/draft/q"] = layer["q"][:, first:first + tokens]
+            for name in ("k", "v"):
+                layer[f"probes/draft/{name}"] = layer[name][:, n:n + tokens]
+    return made
 
 
 def compare_head(counts, ours, theirs, near):
@@ -105,7 +121,10 @@ def check_file(binary, path, only):
             records.setdefault(entry["record"], []).append({**entry, "entries": entries})
     for record, group in records.items():
         budgets, layers = [e["budget"] for e in group], list(group[0]["layers"])
-        owner, kept = replay(binary, trace, record, budgets, layers)
+        with tempfile.TemporaryDirectory() as folder:
+            tokens = group[0].get("later_as_probe")
+            given = with_draft(trace, tokens, folder) if tokens else trace
+            owner, kept = replay(binary, given, record, budgets, layers)
         for entry in group:
             name = f"{path.name} {record} at {entry['budget']}"
             if owner is None:

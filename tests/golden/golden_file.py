@@ -10,6 +10,7 @@ A golden file is one gzip'd JSON object: where the facts come from (`source`, `v
     counts    "equal"; where published code rounds budgets in another way "nested" (one set holds
               the other) or "off by one" (shares of segments)
     layers    layer -> {"kept": [hex per head], "near": [hex per head], "score": base64 or absent}
+    later_as_probe   absent, or how many of the trace's later tokens are a probe named draft
     differs   absent, or why kvsim keeps other entries
 
 `near` are the entries whose scores are so close to a threshold that single precision or another

@@ -61,6 +61,7 @@ TEST_CASE("probes are read as they were written, and only where they are asked f
     CHECK(read.parts[p].reads == written.parts[p].reads);
   }
   CHECK((read.has_keys && read.has_residual_norm && read.has_input_norm));
+  CHECK(read.has_output_gradient);
   CHECK(reader.read_layer(0).probes[0].q.empty());
   const ProbeLayer layer = reader.read_layer(0, false, {0}).probes[0];
   for (int64_t t = 0; t < 7; ++t) {
@@ -69,6 +70,7 @@ TEST_CASE("probes are read as they were written, and only where they are asked f
   }
   CHECK(layer.residual_norm == trace->layer.probes[0].residual_norm);
   CHECK(layer.input_norm == trace->layer.probes[0].input_norm);
+  CHECK(layer.output_gradient == trace->layer.probes[0].output_gradient);
 }
 
 TEST_CASE("a part of a probe sees the prompt and itself", "[io]") {

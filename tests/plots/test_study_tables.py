@@ -11,10 +11,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 try:
+    import numpy as np
     import pandas
 
     from kvsim.errors import DataError
-    from kvsim.plots.study import agnostic, claims, contributed, instructions, pages, plan, reread, runs
+    from kvsim.plots.study import (agnostic, claims, contributed, instructions, pages, plan, readings,
+                                   reread, runs)
     from kvsim.plots.study import decoding, second_question, shapes
     from kvsim.studies import table as boards
     from kvsim.studies.folder import Folder
@@ -56,6 +58,48 @@ class RereadTest(unittest.TestCase):
         first = reread.by_text(study)[1][0]
         self.assertEqual(first, ["python 1", "0.5, 0.5, 0.5, 0.5", "nan, nan, nan, nan",
                                  "0.2, 0.2, 0.2, 0.2"])
+
+
+class ReadingsTest(unittest.TestCase):
+    """How much a head copies, on a few numbers."""
+
+    def test_a_head_that_looks_at_the_entry_behind_copies(self):
+        keys, none = np.eye(3, 4) * 10, np.zeros((3, 4))
+        ahead = np.roll(keys, -1, axis=0)   # token t asks for entry t + 1
+        self.assertAlmostEqual(readings.copying(ahead, keys, none, (0, 3), 1.0), 1, places=6)
+        # Without a preference: 1 of 3 entries and the part's own tokens so far, twice.
+        self.assertAlmostEqual(readings.copying(none, none, none, (0, 3), 1.0),
+                               (1 / 4 + 1 / 5) / 2)
+
+    def test_moved_queries_see_all_entries_and_their_own_piece(self):
+        none = np.zeros((4, 4))
+        # Queries 0, 1 and 2: four entries, and those of the piece up to the query once more.
+        self.assertAlmostEqual(readings.copying_moved(none, none, np.zeros(2), 1.0),
+                               (1 / 5 + 1 / 6 + 1 / 7) / 3)
+        keys = np.eye(4) * 10
+        ahead = np.roll(keys, -1, axis=0)
+        self.assertAlmostEqual(readings.copying_moved(ahead, keys, np.zeros(2), 1.0), 1, places=6)
+        # Half a turn of the first pair, four eighths of one, takes a query elsewhere.
+        self.assertLess(readings.copying_moved(ahead, keys, np.array([np.pi / 4, 0]), 1.0), 0.7)
+
+    def test_the_switching_task_stands_beside_the_mean_of_the_others(self):
+        with tempfile.TemporaryDirectory() as folder:
+            docs = Path(folder)
+            (docs / "losses").mkdir()
+            whats = [(policy, f"{heads}: {what}", budget) for policy in readings.POLICIES
+                     for heads in ("copying", "others")
+                     for what, budget in (("seen later, share kept", "0.1"),
+                                          ("attention on the entry behind", ""))]
+            whats += [(own, what, "0.1") for own in ("moved only", "real only") for what in (
+                "in copying heads", "among the newest 128", "seen later, share")]
+            with (docs / "losses/readings.csv").open("w", newline="") as file:
+                csv.writer(file).writerows([readings.HEADER] + [
+                    [text, 1, budget, of, what, value] for of, what, budget in whats
+                    for text, value in (("switch", 0.5), ("code", 0.1), ("perl", 0.3))])
+            header, rows = readings.table(docs)
+        self.assertEqual(header[1], "switching task")
+        self.assertEqual(len(rows), 14)
+        self.assertEqual(rows[0][1:], ["0.50", "0.20 (0.10 to 0.30)"])
 
 
 class SecondQuestionTest(unittest.TestCase):

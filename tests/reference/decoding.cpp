@@ -2,22 +2,30 @@
 
 #include <algorithm>
 #include <cmath>
+#include <complex>
+#include <numeric>
 
 #include "sim/core/random.hpp"
 #include "tests/reference/reference.hpp"
+#include "tests/support/random_trace.hpp"
 
 namespace kvsim::reference {
 
 Decoding::Decoding(const LayerTrace& layer, const Rule& rule,
                    const std::vector<std::vector<int64_t>>& kept, bool per_query_head)
     : layer_(layer), info_(*layer.info), rule_(rule),
-      heads_(per_query_head ? 1 : info_.group_size()), rows_(kept.size()) {
+      heads_(per_query_head ? 1 : info_.group_size()), remembered_(kept.size()),
+      rows_(kept.size()) {
   for (const auto& entries : kept) {
     budget_.push_back(std::max(rule.places, static_cast<int64_t>(entries.size())));
     present.emplace_back(static_cast<size_t>(info_.total_len), false);
     for (const int64_t i : entries) present.back()[static_cast<size_t>(i)] = true;
   }
   for (int64_t j = rule.first_row; j < info_.prompt_len; ++j) see(j, false);
+  std::vector<size_t> all(static_cast<size_t>(info_.prompt_len));
+  std::iota(all.begin(), all.end(), size_t{0});
+  for (size_t o = 0; rule.decay >= 0 && o < kept.size(); ++o)
+    if (std::ssize(kept[o]) < info_.prompt_len) scores(o, all);  // the compression at n
 }
 
 void Decoding::step(int64_t row) {
@@ -99,7 +107,8 @@ double Decoding::statistic(size_t owner, size_t entry) const {
   return rule_.statistic == Statistic::mean_visible ? sum / visible : sum;
 }
 
-std::vector<double> key_redundancy(const std::vector<std::vector<double>>& keys, double threshold) {
+std::vector<double> key_redundancy(const std::vector<std::vector<double>>& keys, double threshold,
+                                   bool first_stays) {
   const size_t n = keys.size();
   std::vector<double> mean(n, 0.0);
   for (size_t row = 0; row < n; ++row) {
@@ -111,7 +120,7 @@ std::vector<double> key_redundancy(const std::vector<std::vector<double>>& keys,
       if (i != row) cosine[i] = dot / ((l2(keys[row]) + 1e-8) * (l2(keys[i]) + 1e-8));
       if (cosine[i] > threshold) newest = i;
     }
-    cosine[newest] = 0;
+    if (!first_stays || cosine[newest] > threshold) cosine[newest] = 0;
     for (size_t i = 0; i < n; ++i) mean[i] += cosine[i] / static_cast<double>(n);
   }
   double sum = 0;
@@ -122,8 +131,9 @@ std::vector<double> key_redundancy(const std::vector<std::vector<double>>& keys,
 
 /// Of the slots present: pooled over neighbours, those of the window left out, and less what other
 /// slots say, too.
-std::vector<double> Decoding::scores(size_t owner, const std::vector<size_t>& slots) const {
-  const auto scored = static_cast<int64_t>(slots.size()) - rule_.window;
+std::vector<double> Decoding::scores(size_t owner, const std::vector<size_t>& slots) {
+  if (rule_.statistic == Statistic::trigonometric) return by_centre(owner, slots);
+  const auto scored = std::max<int64_t>(0, static_cast<int64_t>(slots.size()) - rule_.window);
   std::vector<double> pooled(slots.size(), 0.0);
   for (int64_t x = 0; x < scored; ++x) {
     double most = score(owner, slots[static_cast<size_t>(x)]);
@@ -131,19 +141,90 @@ std::vector<double> Decoding::scores(size_t owner, const std::vector<size_t>& sl
       if (y >= 0 && y < scored) most = std::max(most, score(owner, slots[static_cast<size_t>(y)]));
     pooled[static_cast<size_t>(x)] = most;
   }
+  if (rule_.decay >= 0) {
+    const double most = *std::max_element(pooled.begin(), pooled.begin() + scored);
+    for (int64_t x = 0; x < scored; ++x) {
+      double& now = pooled[static_cast<size_t>(x)];
+      now /= most;
+      double& before = remembered_[owner][slots[static_cast<size_t>(x)]];  // 0 at first
+      before = now = std::max(now, rule_.decay * before);
+    }
+  }
   if (rule_.mix < 0) return pooled;
   std::vector<std::vector<double>> keys;
   for (const size_t i : slots)
     keys.push_back(key_of(layer_, static_cast<int>(owner) * heads_, static_cast<int64_t>(i)));
-  const std::vector<double> said = key_redundancy(keys, 0.5);
+  std::vector<double> said = key_redundancy(keys, 0.5, rule_.decay >= 0);
+  if (rule_.decay >= 0) {
+    const double most = *std::max_element(said.begin(), said.begin() + scored);
+    for (double& one : said) one /= most;
+  }
   for (size_t x = 0; x < pooled.size(); ++x)
     pooled[x] = rule_.mix * pooled[x] - (1 - rule_.mix) * said[x];
   return pooled;
 }
 
+/// TriAttention: for each head that reads the owner, logits of the mean query so far, and what the
+/// pairs' lengths exceed the mean's by; over open slots less their mean, over their deviation. The
+/// largest of the heads.
+std::vector<double> Decoding::by_centre(size_t owner, const std::vector<size_t>& slots) const {
+  const size_t half = info_.rope_inv_freq.size();
+  using Complex = std::complex<double>;
+  const auto pairs = [&](const std::vector<double>& row, int64_t position) {
+    std::vector<Complex> z;
+    for (size_t f = 0; f < half; ++f)
+      z.push_back(Complex(row[f], row[f + half]) *
+                  std::polar(1.0, -static_cast<double>(position) * info_.rope_inv_freq[f]));
+    return z;
+  };
+  const auto safe = [&](size_t i) {
+    return rule_.keeps_prompt && static_cast<int64_t>(i) < info_.prompt_len;
+  };
+  std::vector<double> best(slots.size(), -INFINITY);
+  for (int x = 0; x < heads_; ++x) {
+    const int head = static_cast<int>(owner) * heads_ + x;
+    std::vector<Complex> mean(half);
+    std::vector<double> length(half, 0.0);
+    for (const int64_t j : seen_) {
+      std::vector<double> query;
+      for (int64_t c = 0; c < info_.head_dim; ++c)
+        query.push_back(static_cast<double>(test::element(layer_.q, head, j, c)));
+      const auto z = pairs(query, j);
+      for (size_t f = 0; f < half; ++f) {
+        mean[f] += z[f] / static_cast<double>(seen_.size());
+        length[f] += std::abs(z[f]) / static_cast<double>(seen_.size());
+      }
+    }
+    std::vector<double> score(slots.size(), 0.0);
+    double sum = 0, squares = 0, open = 0, steps = 0;
+    for (int64_t ahead = 1; ahead <= rule_.reach; ahead *= 2) ++steps;
+    for (size_t s = 0; s < slots.size(); ++s) {
+      if (safe(slots[s])) continue;
+      const auto position = static_cast<int64_t>(slots[s]);
+      const auto key = pairs(key_of(layer_, static_cast<int>(owner) * heads_, position), position);
+      for (size_t f = 0; f < half; ++f) {
+        for (int64_t ahead = 1; ahead <= rule_.reach; ahead *= 2)
+          score[s] += (mean[f] * std::conj(key[f]) *
+                       std::polar(1.0, static_cast<double>(seen_.back() + 1 + ahead - position) *
+                                           info_.rope_inv_freq[f]))
+                          .real() /
+                      steps;
+        score[s] += (length[f] - std::abs(mean[f])) * std::abs(key[f]);
+      }
+      sum += score[s];
+      ++open;
+    }
+    for (size_t s = 0; s < slots.size(); ++s)
+      if (!safe(slots[s])) squares += (score[s] - sum / open) * (score[s] - sum / open) / open;
+    for (size_t s = 0; s < slots.size(); ++s)
+      best[s] = std::max(best[s], (score[s] - sum / open) / std::max(std::sqrt(squares), 1e-6));
+  }
+  return best;
+}
+
 /// Of those that are not safe, the lowest, the older of equals; if all are, the oldest that is no
 /// sink.
-std::vector<size_t> Decoding::lowest(size_t owner, int64_t newest) const {
+std::vector<size_t> Decoding::lowest(size_t owner, int64_t newest) {
   std::vector<size_t> all, open;
   for (size_t i = 0; i <= static_cast<size_t>(newest); ++i)
     if (present[owner][i]) all.push_back(i);

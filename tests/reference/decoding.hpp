@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "sim/core/layer_trace.hpp"
@@ -8,14 +9,15 @@ namespace kvsim::reference {
 
 /// R-KV's redundancy of entries with these keys, newest last: softmax over entries of the mean over
 /// rows of cosines, 0 with itself; of each row the newest above the threshold, else the first, is
-/// 0.
-std::vector<double> key_redundancy(const std::vector<std::vector<double>>& keys, double threshold);
+/// 0; with `first_stays` only one above the threshold.
+std::vector<double> key_redundancy(const std::vector<std::vector<double>>& keys, double threshold,
+                                   bool first_stays = false);
 
 /// schedule=decode of one layer without merging, one entry at a time in float64: policies.md 12 as
 /// it is written. What the prompt keeps, and so how many slots each owner holds, is given.
 class Decoding {
  public:
-  enum class Statistic { position, random, sum, mean_visible, mean, last };
+  enum class Statistic { position, random, sum, mean_visible, mean, last, trigonometric };
   /// What a record does, said apart from its stages.
   struct Rule {
     Statistic statistic = Statistic::sum;
@@ -30,6 +32,8 @@ class Decoding {
     int64_t window = 0;         ///< newest slots without a score; safe, too
     int64_t pooled = 1;         ///< scores are the largest of so many neighbouring slots
     double mix = -1;            ///< >= 0: share of the score beside key_redundancy()
+    double decay = -1;          ///< >= 0: of remembered scores (G-KV); redundancy is scaled, too
+    int64_t reach = 0;          ///< largest distance ahead of `trigonometric`
     double batch_share = 0;     ///< of the owner's places leaves at once, at least one slot
     bool keeps_prompt = false;  ///< entries of the prompt are safe
     int64_t places = 0;         ///< of every owner that keeps the whole prompt, if more
@@ -50,8 +54,9 @@ class Decoding {
   double weight(size_t owner, size_t entry) const;
   double statistic(size_t owner, size_t entry) const;
   double score(size_t owner, size_t entry) const;
-  std::vector<double> scores(size_t owner, const std::vector<size_t>& slots) const;
-  std::vector<size_t> lowest(size_t owner, int64_t newest) const;
+  std::vector<double> scores(size_t owner, const std::vector<size_t>& slots);
+  std::vector<size_t> lowest(size_t owner, int64_t newest);
+  std::vector<double> by_centre(size_t owner, const std::vector<size_t>& slots) const;
 
   const LayerTrace& layer_;
   const TraceInfo& info_;
@@ -59,6 +64,7 @@ class Decoding {
   int heads_;                                           ///< that share an owner
   std::vector<int64_t> budget_;                         ///< [owner]
   std::vector<int64_t> seen_;                           ///< positions of the rows seen
+  std::vector<std::map<size_t, double>> remembered_;    ///< [owner] by entry
   std::vector<std::vector<std::vector<double>>> rows_;  ///< [owner][seen][N]
 };
 

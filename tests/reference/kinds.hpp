@@ -72,12 +72,19 @@ struct GroupReference {
   bool whole_layer = false;
 };
 
+/// At a first compression: the scale on which scores are remembered.
+struct MemoryReference {
+  static constexpr const char* kStage = "memory";
+  bool over_largest = false;  ///< of the head's candidates
+};
+
 /// What other entries of the head say, too.
 struct RedundancyReference {
   static constexpr const char* kStage = "redundancy";
   /// Of entries with these keys, oldest first; null: none.
   std::function<Row(const Settings&, const std::vector<Row>& keys)> of;
   std::function<double(const Settings&, double score, double redundancy)> mix = nullptr;
+  bool over_largest = false;  ///< of the head's candidates
 };
 
 struct PriorReference {

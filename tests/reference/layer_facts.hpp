@@ -25,9 +25,9 @@ class LayerFacts {
   /// A/(1-A) = weight of i over the weight of everything else that is visible, the sink included;
   /// +inf when nothing else is visible.
   double odds(int h, int64_t j, int64_t i);
-  /// The part of the probe that a token belongs to, and the norm behind KVzip+.
+  /// The part of the record's probe that a token belongs to, and what the layer says of it.
   const ProbePart& part_of(int64_t token) const;
-  double probe_norm(int64_t token, bool of_input) const;
+  const ProbeLayer& probe() const;
   /// Logits [N] of the query at `position` when it stands at `to` and sees every key.
   Row moved_logits(int h, int64_t query, int64_t to) const;
 

@@ -164,6 +164,16 @@ double weight_of(const PolicyCase& c, LayerFacts& facts, int owner, int64_t i) {
   return sum;
 }
 
+double largest(const Row& row) { return *std::ranges::max_element(row); }
+
+/// On the scale on which later compressions remember scores.
+void level_scores(const PolicyCase& c, std::vector<Row>& s) {
+  if (!References<MemoryReference>::of(c.settings).over_largest) return;
+  for (Row& row : s)
+    if (const double most = row.empty() ? 0 : largest(row); most > 0)
+      for (double& x : row) x /= most;
+}
+
 /// Scores [owner][c] of one part, mixed with what the keys of the whole prompt say, too.
 void lower_redundant(const PolicyCase& c, const LayerTrace& layer, const Part& part,
                      std::vector<Row>& s) {
@@ -174,9 +184,12 @@ void lower_redundant(const PolicyCase& c, const LayerTrace& layer, const Part& p
     std::vector<Row> keys;
     for (int64_t i = 0; i < c.n(); ++i)
       keys.push_back(key_of(layer, static_cast<int>(o) * heads, i));
-    const Row said = kind.of(c.settings, keys);
+    const Row all = kind.of(c.settings, keys);
+    Row said;
+    for (const int64_t i : part.candidates) said.push_back(all[static_cast<size_t>(i)]);
+    const double over = kind.over_largest && !said.empty() ? largest(said) : 1;
     for (size_t x = 0; x < s[o].size(); ++x)
-      s[o][x] = kind.mix(c.settings, s[o][x], said[static_cast<size_t>(part.candidates[x])]);
+      s[o][x] = kind.mix(c.settings, s[o][x], said[x] / over);
   }
 }
 
@@ -243,6 +256,7 @@ Scores score_layer(const PolicyCase& c, const LayerTrace& layer) {
         w[o].push_back(weight_of(c, facts, static_cast<int>(o), i));
     const auto& weight = References<WeightReference>::of(c.settings);
     for (size_t o = 0; o < owners && weight.settle; ++o) weight.settle(w[o]);
+    level_scores(c, s);
     lower_redundant(c, layer, part, s);
     std::vector<Row> raw = s;
     for (Row& row : s) apply_prior(c, row);

@@ -29,8 +29,13 @@ double reread(PartFacts& at, int h, size_t j, size_t c) {
   const double a =
       reference::attention(at.layer.layer(), h, all, present).weight[static_cast<size_t>(i)];
   if (settings.is("reread_norm", "none")) return a;
-  return a * at.layer.value_norm(h, i, true, false) /
-         at.layer.probe_norm(token, settings.is("reread_norm", "input"));
+  const double value = a * at.layer.value_norm(h, i, true, false);
+  const ProbeLayer& probe = at.layer.probe();
+  const auto own = [&](const std::vector<float>& norms) {
+    return static_cast<double>(norms[static_cast<size_t>(token)]);
+  };
+  if (settings.is("reread_norm", "gradient")) return value * own(probe.output_gradient);
+  return value / own(settings.is("reread_norm", "input") ? probe.input_norm : probe.residual_norm);
 }
 
 const References<QueriesReference> queries_of_probe{
@@ -56,7 +61,9 @@ size_t PolicyCase::probe() const {
 
 std::vector<int64_t> probe_queries(const PolicyCase& c) {
   const ProbeInfo& probe = c.info->probes.at(c.probe());
-  const int64_t tokens = probe.answer_begin > 0 ? probe.answer_begin : probe.tokens();
+  const int64_t all = probe.answer_begin > 0 ? probe.answer_begin : probe.tokens();
+  const int64_t first = c.settings.count("probe_first");
+  const int64_t tokens = first == 0 ? all : std::min(first, all);
   const int64_t asked = c.settings.count("probe_queries");
   const int64_t some = asked == 0 ? tokens : std::min(asked, tokens);
   std::vector<int64_t> queries;
@@ -71,11 +78,7 @@ const ProbePart& LayerFacts::part_of(int64_t token) const {
   throw std::logic_error("no such token");
 }
 
-double LayerFacts::probe_norm(int64_t token, bool of_input) const {
-  const ProbeLayer& probe = layer_.probes.at(c_.probe());
-  const auto& norms = of_input ? probe.input_norm : probe.residual_norm;
-  return static_cast<double>(norms[static_cast<size_t>(token)]);
-}
+const ProbeLayer& LayerFacts::probe() const { return layer_.probes.at(c_.probe()); }
 
 /// The prompt's entries, then those of the token's part up to itself.
 Row LayerFacts::probe_logits(int h, int64_t token) const {

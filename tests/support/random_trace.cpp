@@ -27,6 +27,7 @@ void add_probe(const RandomTraceShape& shape, ProbeInfo probe, uint64_t stream,
                RandomTrace& trace) {
   const int64_t tokens = probe.tokens();
   probe.has_keys = probe.has_residual_norm = probe.has_input_norm = true;
+  probe.has_output_gradient = true;
   ProbeLayer layer;
   layer.q = random_tensor(shape, stream, {shape.query_heads, tokens, shape.d}, shape.logit_spread);
   layer.k = random_tensor(shape, stream + 1, {shape.kv_heads, tokens, shape.d}, 1.0);
@@ -34,6 +35,7 @@ void add_probe(const RandomTraceShape& shape, ProbeInfo probe, uint64_t stream,
   for (uint64_t t = 0; t < static_cast<uint64_t>(tokens); ++t) {
     layer.residual_norm.push_back(static_cast<float>(1 + uniform(shape.seed, stream + 3, t, 0)));
     layer.input_norm.push_back(static_cast<float>(1 + uniform(shape.seed, stream + 4, t, 0)));
+    layer.output_gradient.push_back(static_cast<float>(1 + uniform(shape.seed, stream + 5, t, 0)));
   }
   trace.info.probes.push_back(std::move(probe));
   trace.layer.probes.push_back(std::move(layer));

@@ -33,7 +33,8 @@ the later tokens
 
 further queries over the same cache (--probe; docs/trace-format.md 7)
   repeat[:CHUNK]       the prompt is read again behind itself, in chunks of CHUNK tokens (2048), each
-                       after a request to repeat it, as KVzip does
+                       after a request to repeat it, as KVzip does; with :gradient behind it a
+                       backward pass, too, which kvgrad scores with (repeat:gradient)
   repeat-text[:CHUNK]  the same without what the chat template puts before the first turn
   draft:K              the model's own greedy answer of K tokens
   file:QUESTIONS       one probe a line, question1, question2, ...: a question and, after a tab, its

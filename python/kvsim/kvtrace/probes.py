@@ -12,6 +12,7 @@ import numpy as np
 
 from .errors import EXIT_USAGE, CaptureError
 from .generate import Sampling, generate
+from .gradients import gradient_norms
 from .model import LoadedModel
 from .prompt import token_texts
 from .record import Recorder, check_rows
@@ -23,6 +24,7 @@ REPEAT_CHUNK = 2048
 REPEAT_ALL = "\n\nRepeat the previous context exactly."
 REPEAT_PART = "\n\nRepeat the part of the previous context exactly, starting with"
 REPEAT_OVERLAP = 8
+REREAD_REST = re.compile(r"|gradient|[1-9]\d*(:gradient)?")   # behind `repeat:`
 ANSWER_STEPS = 32
 CHECKS = 8
 # Tokens of the prompt that a probe's first tokens are decoded behind.
@@ -42,19 +44,20 @@ class Probe:
     name: str
     parts: list[Part]
     answer_begin: int | None = None   # first token of the answer to a question
+    gradient: bool = False            # with the gradient at what each layer's attention adds
 
 
 def split_spec(spec: str) -> tuple[str, str]:
-    """`repeat:512` -> ("repeat", "512")."""
+    """`repeat:512` -> ("repeat", "512"), `repeat:gradient` -> ("repeat", "gradient")."""
     kind, _, rest = spec.partition(":")
-    if kind in ("repeat", "repeat-text") and re.fullmatch(r"|[1-9]\d*", rest):
+    if kind in ("repeat", "repeat-text") and REREAD_REST.fullmatch(rest):
         return kind, rest
     if kind == "draft" and re.fullmatch(r"[1-9]\d*", rest):
         return kind, rest
     if kind == "file" and rest:
         return kind, rest
-    raise CaptureError(f'probe "{spec}": expected repeat[:CHUNK], repeat-text[:CHUNK], draft:K or '
-                       "file:QUESTIONS", EXIT_USAGE)  # fmt: skip
+    raise CaptureError(f'probe "{spec}": expected repeat[:CHUNK][:gradient], '
+                       "repeat-text[:CHUNK][:gradient], draft:K or file:QUESTIONS", EXIT_USAGE)  # fmt: skip
 
 
 def _around_user_text(tokenizer, raw: bool) -> tuple[str, str]:
@@ -126,8 +129,9 @@ def make_probes(
         elif kind == "file":
             probes += _questions(loaded, prompt, Path(rest), raw, progress)
         else:
-            parts = _repeat(loaded, prompt, int(rest or REPEAT_CHUNK), raw, kind == "repeat-text")
-            probes.append(Probe(kind, parts))
+            chunk = int(rest.partition(":")[0].removesuffix("gradient") or REPEAT_CHUNK)
+            parts = _repeat(loaded, prompt, chunk, raw, kind == "repeat-text")
+            probes.append(Probe(kind, parts, gradient=rest.endswith("gradient")))
     names = [probe.name for probe in probes]
     for name in names:
         if names.count(name) > 1:
@@ -198,3 +202,8 @@ def record_probes(loaded: LoadedModel, layers, prompt: list[int], probes: list[P
             recorder = ProbeRecorder(loaded.model, layers, len(prompt), probe, number, checks, writer,
                                      lambda done, all_: progress(f"probe {probe.name}", done, all_))
             recorder.run(prompt + part.ids)
+            if not probe.gradient:
+                continue
+            progress(f"gradients of {probe.name}", number, len(probe.parts))
+            for layer, norms in gradient_norms(loaded.model, layers, prompt, part.ids).items():
+                writer.probe_rows(layer, probe.name, first=recorder.first, output_gradient=norms)

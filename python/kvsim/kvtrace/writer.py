@@ -322,8 +322,8 @@ class TraceWriter:
             name: of the probe, which :meth:`probe` has described.
             first: the first of these tokens.
             arrays: queries [Hq, tokens, d]; where wanted keys [Hkv, tokens, d], values
-                [Hkv, tokens, dv], residual_norm and input_norm [tokens], check_output
-                [Hq, checks among these tokens, dv].
+                [Hkv, tokens, dv], residual_norm, input_norm and output_gradient [tokens],
+                check_output [Hq, checks among these tokens, dv].
         """
         about, group = f"probes/{name}", f"layers/{index}/probes/{name}"
         total = len(self.file[f"{about}/position"])

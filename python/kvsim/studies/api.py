@@ -91,7 +91,7 @@ def study(
         reference: policy that losses are relative to.
         loss: the least bytes are those with a loss of so many nats at most.
         title: of the page.
-        probe: further queries for policies that read the prompt twice; None: none.
+        probe: further queries as of `kvsim capture --probe`, joined by commas; None: none.
         metrics: further measures in the results files, as for `replay`.
         device: of a model that is loaded by name.
         model_dtype: the type in which it computes: float32, bfloat16 or float16.

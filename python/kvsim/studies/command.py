@@ -75,8 +75,9 @@ def parser() -> Parser:
         help=f"as for kvsim replay ({','.join(BUDGETS)})")
     add("--metric", type=words, action="append", metavar="LIST",
         help="further measures in the results files, as for kvsim replay (none)")
-    add("--probe", default="repeat", metavar="SPEC",
-        help="further queries for policies that read the prompt twice, or none (repeat)")
+    add("--probe", default="repeat", metavar="LIST",
+        help="further queries as of kvsim capture, such as repeat:gradient,draft:128, or none "
+             "(repeat)")
     add = p.add_argument_group("output").add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="folder of the study, made when absent")
     add("--shard", type=shard, metavar="I/N",

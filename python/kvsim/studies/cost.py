@@ -40,9 +40,9 @@ def shape_of(loaded) -> Shape:
                  getattr(config, "head_dim", None) or config.hidden_size // heads, config.vocab_size)
 
 
-def trace_bytes(shape: Shape, prompt: int, steps: int, probe: bool = True) -> float:
-    """Queries, keys and values of every layer, and the probe's queries."""
-    rows = (prompt + steps) * (shape.heads + 2 * shape.kv_heads) + probe * prompt * shape.heads
+def trace_bytes(shape: Shape, prompt: int, steps: int, probes: int = 1) -> float:
+    """Queries, keys and values of every layer, and the queries of probes as long as the prompt."""
+    rows = (prompt + steps) * (shape.heads + 2 * shape.kv_heads) + probes * prompt * shape.heads
     return shape.layers * shape.head_dim * ENTRY_BYTES * rows
 
 

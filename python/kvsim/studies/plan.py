@@ -24,7 +24,7 @@ def plan_text(found: list[Source], chosen: list[Sheet], loaded, settings: Settin
     seconds = texts * (3 * prompt + later) + runs * later
     shape = shape_of(loaded)
     sizes = settings.prompt_tokens, settings.steps
-    trace = trace_bytes(shape, *sizes, bool(settings.probe))
+    trace = trace_bytes(shape, *sizes, len(settings.probes))
     kept = runs * kept_bytes(shape, *sizes)
     memory = memory_bytes(shape, *sizes, loaded.model.dtype.itemsize, rows_at_once(loaded.model.device))
     lines = [f"{len(found)} texts, {len(settings.policies)} policies, {len(settings.budgets)} "

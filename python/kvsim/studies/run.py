@@ -36,6 +36,11 @@ class Settings:
     instances: int = 50   # of each task
     task_seed: int = 0
 
+    @property
+    def probes(self) -> list[str]:
+        """What `kvsim capture --probe` gets, one by one."""
+        return [one for one in self.probe.split(",") if one]
+
     def shared(self, model: str) -> dict:
         """Those that all texts of a study share."""
         return {"model": model, "budgets": self.budgets, "prompt_tokens": self.prompt_tokens,
@@ -110,7 +115,7 @@ def capture(folder: Folder, source: Source, loaded, settings: Settings, trace: P
     choose_attention(loaded.model)
     capture_trace(loaded, text.conversation, CaptureOptions(
         steps=text.steps, answer=text.answer, raw=text.raw, stored_type=settings.dtype,
-        probes=[settings.probe] if settings.probe else [],
+        probes=settings.probes,
         record={"tool": "kvsim study", "text": source.name}), trace)
     with Trace(trace) as made:
         facts = {"category": source.category, "kind": source.kind, "seed": source.seed,

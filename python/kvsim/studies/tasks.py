@@ -150,7 +150,7 @@ def run_instance(folder: Folder, sheet: Sheet, loaded, settings, number: int,
     choose_attention(loaded.model)
     asked = parse_text(one.prompt(sheet.question), f"{sheet.name} {number}")
     how = CaptureOptions(steps=sheet.task.tokens, raw=one.raw, stored_type=settings.dtype,
-                         probes=[settings.probe] if settings.probe else [])
+                         probes=settings.probes)
     tokens = later_tokens(loaded, asked, how, no_progress)
     ids, prompt, count = tokens
     full = answer_text(loaded, ids[len(ids) - count :])

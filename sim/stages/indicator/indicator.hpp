@@ -99,6 +99,23 @@ struct SlotToScore {
   std::span<const float> key;
 };
 
+/// Slots of one owner that may leave at a compression while decoding.
+struct SlotsToScore {
+  int64_t now = 0;                     ///< position of the newest query
+  std::span<const int64_t> positions;  ///< [slots] ascending
+  std::span<const float> keys;         ///< [slots][d]
+};
+
+/// Scores the slots of one owner anew at every compression, from the queries that came so far.
+class SlotScorer {
+ public:
+  virtual ~SlotScorer() = default;
+  /// A query of head x of the owner's, as the trace stores it.
+  virtual void see(int x, std::span<const float> query, int64_t position) = 0;
+  /// For head x: out[slots].
+  virtual void score(const SlotsToScore& slots, int x, std::span<double> out) const = 0;
+};
+
 /// What is measured per query head, observing query and entry (policies.md 5.2).
 class Indicator : public Kind {
  public:
@@ -126,6 +143,11 @@ class Indicator : public Kind {
   virtual bool scores_slots() const { return false; }
   virtual void slot_row(std::span<const double> /*attention*/, std::span<double>) const {}
   virtual double slot_score(const SlotToScore&) const { return 0; }
+  /// The same from all queries so far, for an owner of so many heads (Axes::head).
+  virtual std::unique_ptr<SlotScorer> follow_queries(const LayerWork&, const Settings&,
+                                                     int /*heads*/) const {
+    return nullptr;
+  }
 
   /// Reads the files that it names, so that what is wrong with them is said before any work.
   virtual void check_files(const Settings&, const SideFiles&, int /*layer*/, int64_t /*owners*/,

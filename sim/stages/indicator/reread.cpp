@@ -12,14 +12,15 @@
 namespace kvsim::stages::indicator::reread {
 namespace {
 
-enum class RereadNorm { none, input, residual };  // in the order of the words
+enum class RereadNorm { none, input, residual, gradient };  // in the order of the words
 const Declare reread_norm{
     {.key = "reread_norm",
      .place = 525,
      .type = ValueType::word,
      .fallback = "none",
-     .meaning = "X times ||v_i W^h||_2 over the norm of the query's own input, or residual stream",
-     .words = {"none", "input", "residual"}}};
+     .meaning = "X times ||v_i W^h||_2 over the norm of the query's own input, or residual stream, "
+                "or times that of its gradient",
+     .words = {"none", "input", "residual", "gradient"}}};
 
 enum class Unread { last, first };
 const Declare unread{{.key = "unread",
@@ -81,15 +82,18 @@ class RereadRows : public StoredRows {
         all, static_cast<double>(sink[static_cast<size_t>(block.kv_head * block.heads + head)]));
   }
 
-  /// ||v_i W^h|| / ||h_j||.
+  /// ||v_i W^h|| / ||h_j||, or times the norm of the gradient at what the attention adds (KVgrad).
   double factor(const AttentionBlock& block, int head, int64_t row, int64_t entry) const {
     if (norm_ == RereadNorm::none) return 1;
     const ProbeLayer& layer = work_.trace().probes[static_cast<size_t>(block.probe)];
-    const auto& norms = norm_ == RereadNorm::input ? layer.input_norm : layer.residual_norm;
-    const int64_t token = probe_.parts[block.part].tokens.begin +
-                          block.tokens[static_cast<size_t>(row)];
-    return static_cast<double>((*value_norms_)(block.kv_head * block.heads + head, entry)) /
-           static_cast<double>(norms[static_cast<size_t>(token)]);
+    const auto token = static_cast<size_t>(probe_.parts[block.part].tokens.begin +
+                                           block.tokens[static_cast<size_t>(row)]);
+    const double value = (*value_norms_)(block.kv_head * block.heads + head, entry);
+    switch (norm_) {
+      case RereadNorm::input: return value / static_cast<double>(layer.input_norm[token]);
+      case RereadNorm::residual: return value / static_cast<double>(layer.residual_norm[token]);
+      default: return value * static_cast<double>(layer.output_gradient[token]);
+    }
   }
 
   bool is_read(int64_t entry) const {
@@ -127,6 +131,7 @@ class Reread : public Indicator {
     const auto norm = settings.word<RereadNorm>(reread_norm);
     if (norm == RereadNorm::input && !probe.has_input_norm) return "no input_norm";
     if (norm == RereadNorm::residual && !probe.has_residual_norm) return "no residual_norm";
+    if (norm == RereadNorm::gradient && !probe.has_output_gradient) return "no output_gradient";
     return {};
   }
   std::unique_ptr<RowIndicator> rows(LayerWork& work, const Settings& settings,

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "sim/core/parallel.hpp"
+#include "sim/core/rotation.hpp"
 #include "sim/stages/indicator/unrotated.hpp"
 #include "sim/stages/notes.hpp"
 
@@ -67,6 +68,68 @@ void standardize(std::span<double> row) {
   for (double& x : row) x = (x - mean) / deviation;
 }
 
+/// Distances 1, 2, 4, ... counted from `end`.
+std::vector<int64_t> positions_ahead(const Settings& settings, int64_t end) {
+  std::vector<int64_t> ahead;
+  for (int64_t distance = 1; distance <= settings.count(trigonometric_reach); distance *= 2)
+    ahead.push_back(end + distance);
+  return ahead;
+}
+
+/// Scores of these keys [slots][d], before they are standardised.
+void score_keys(const TraceInfo& info, const QueryCentre& centre, std::span<const float> keys,
+                std::span<double> out) {
+  const size_t dim = centre.mean.size();
+  for (size_t s = 0; s < out.size(); ++s) {
+    const auto key = keys.subspan(s * dim, dim);
+    out[s] = 0;
+    for (size_t c = 0; c < dim; ++c) out[s] += centre.mean[c] * static_cast<double>(key[c]);
+    for (size_t j = 0; j < centre.excess.size(); ++j)
+      out[s] += centre.excess[j] * pair_length(info, key, j);
+  }
+}
+
+/// While decoding: centres of all queries that came so far.
+class RunningCentres : public SlotScorer {
+ public:
+  RunningCentres(const LayerWork& work, const Settings& settings, int heads)
+      : info_(work.info()), settings_(settings), heads_(static_cast<size_t>(heads)) {}
+
+  void see(int x, std::span<const float> query, int64_t position) override {
+    Sums& sums = heads_[static_cast<size_t>(x)];
+    std::vector<float> turned(query.begin(), query.end());
+    RotationMemory memory;
+    memory.rotate(info_, -position, turned);
+    sums.query.resize(turned.size(), 0.0);
+    sums.length.resize(info_.rope_inv_freq.size(), 0.0);
+    for (size_t c = 0; c < turned.size(); ++c) sums.query[c] += static_cast<double>(turned[c]);
+    for (size_t j = 0; j < sums.length.size(); ++j) sums.length[j] += pair_length(info_, turned, j);
+    ++sums.count;
+  }
+
+  void score(const SlotsToScore& slots, int x, std::span<double> out) const override {
+    const Sums& sums = heads_[static_cast<size_t>(x)];
+    QueryCentre centre{sums.query, sums.length};
+    for (double& value : centre.mean) value /= static_cast<double>(sums.count);
+    for (size_t j = 0; j < centre.excess.size(); ++j)
+      centre.excess[j] = centre.excess[j] / static_cast<double>(sums.count) -
+                         pair_length(info_, centre.mean, j);
+    MeanRotation(info_, positions_ahead(settings_, slots.now + 1)).turn(centre.mean);
+    score_keys(info_, centre, slots.keys, out);
+    standardize(out);
+  }
+
+ private:
+  struct Sums {
+    std::vector<double> query;   // [d], before rotation
+    std::vector<double> length;  // [d / 2] of its pairs
+    int64_t count = 0;
+  };
+  const TraceInfo& info_;
+  const Settings& settings_;
+  std::vector<Sums> heads_;
+};
+
 class Trigonometric : public Indicator {
  public:
   Trigonometric()
@@ -78,31 +141,25 @@ class Trigonometric : public Indicator {
                    "rope/inv_freq"}) {}
   Axes axes() const override { return Axes::head; }
   bool moves_queries() const override { return true; }
+  bool scores_slots() const override { return true; }
+  std::unique_ptr<SlotScorer> follow_queries(const LayerWork& work, const Settings& settings,
+                                             int heads) const override {
+    return std::make_unique<RunningCentres>(work, settings, heads);
+  }
 
   Table<double> observed(const EntryRequest& request, const Segment& segment) const override {
     LayerWork& work = request.work;
-    std::vector<int64_t> ahead;
-    for (int64_t distance = 1; distance <= request.settings.count(trigonometric_reach);
-         distance *= 2)
-      ahead.push_back(work.entries() + distance);
-    const MeanRotation rotation(work.info(), ahead);
+    const MeanRotation rotation(work.info(), positions_ahead(request.settings, work.entries()));
     const Range candidates = segment.candidates;
     Table<double> scores(work.query_heads(), candidates.size());
     parallel_for(work.query_heads(), [&](int64_t head) {
       const QueryCentre centre = centre_of(
           work.info(), unrotated_queries(work, static_cast<int>(head), segment.positions),
           rotation);
-      const auto row = scores.row(head);
-      std::vector<float> key(centre.mean.size());
-      for (int64_t i = candidates.begin; i < candidates.end; ++i) {
-        work.trace().k.read(head / work.group_size(), i, i + 1, key.data());
-        double& score = row[static_cast<size_t>(i - candidates.begin)];
-        for (size_t c = 0; c < key.size(); ++c)
-          score += centre.mean[c] * static_cast<double>(key[c]);
-        for (size_t j = 0; j < centre.excess.size(); ++j)
-          score += centre.excess[j] * pair_length(work.info(), key, j);
-      }
-      standardize(row);
+      std::vector<float> keys(static_cast<size_t>(candidates.size()) * centre.mean.size());
+      work.trace().k.read(head / work.group_size(), candidates.begin, candidates.end, keys.data());
+      score_keys(work.info(), centre, keys, scores.row(head));
+      standardize(scores.row(head));
     });
     return scores;
   }

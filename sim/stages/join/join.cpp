@@ -42,7 +42,7 @@ class Both : public Join {
 
  private:
   static std::vector<std::string> with_probe(std::vector<std::string> keys) {
-    keys.insert(keys.end(), {"probe", "probe_queries"});
+    keys.insert(keys.end(), {"probe", "probe_queries", "probe_first"});
     return keys;
   }
 };

@@ -1,10 +1,12 @@
 #pragma once
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "sim/core/array.hpp"
 #include "sim/stages/kind.hpp"
 #include "sim/stages/merge/slot_cache.hpp"
 #include "sim/stages/parameter.hpp"
@@ -15,6 +17,14 @@ namespace keys {
 extern const Declare merge_threshold;
 }
 
+/// Queries that a fit looks at: those that observe, of all heads of the owner.
+struct ReferenceQueries {
+  Table<float> queries;      ///< [queries][d] as the trace stores them
+  std::vector<int> head;     ///< [queries] of the owner's
+  double scale = 0;          ///< of logits
+  std::vector<float> sinks;  ///< [heads] or empty
+};
+
 /// One owner at a compression. Slots that lose their place are still there; who called erases them
 /// afterwards.
 struct MergeOwner {
@@ -22,6 +32,7 @@ struct MergeOwner {
   std::vector<int64_t> evicted;   ///< slots, ascending
   std::vector<double> attention;  ///< [slots] of the newest query, mean over the owner's heads;
                                   ///< empty unless uses_attention()
+  std::unique_ptr<ReferenceQueries> reference;  ///< only where fits_queries()
   /// Slots that become one, for kinds that replace selection; filled by who called.
   struct Set {
     int64_t pivot = 0;
@@ -86,6 +97,7 @@ class Merge : public Kind {
   /// Logits must be linear in the key: no softcap.
   virtual bool needs_linear_logits() const { return estimates() != EstimateLines::none; }
   virtual bool replaces_selection() const { return false; }
+  virtual bool fits_queries() const { return false; }  ///< to the queries that observe
   bool nests(const Settings&) const override { return !replaces_selection(); }
   /// Bounds of KeepKV's Theorem 5 that are about this kind, read by `heads` query heads.
   virtual std::vector<std::string> bounds(int /*heads*/) const { return {}; }

@@ -14,6 +14,13 @@ const Declare probe_key{{.key = "probe",
                          .fallback = "repeat",
                          .meaning = "name of the probe whose queries observe",
                          .test_values = {"repeat"}}};
+const Declare probe_first{{.key = "probe_first",
+                           .place = 517,
+                           .type = ValueType::count,
+                           .fallback = "0",
+                           .meaning = "only so many of its first tokens observe; 0: all",
+                           .unit = "tokens",
+                           .test_values = {"2"}}};
 const Declare probe_queries{{.key = "probe_queries",
                              .place = 516,
                              .type = ValueType::count,
@@ -29,7 +36,7 @@ class ProbeQueries : public Queries {
                  "probe",
                  "those of the probe `probe`, which stand behind the prompt, without its answer",
                  "kvsim",
-                 {"probe", "probe_queries"},
+                 {"probe", "probe_queries", "probe_first"},
                  "a probe of that name"}) {}
   bool goes_on() const override { return false; }
   bool nests(const Settings&) const override { return true; }
@@ -48,6 +55,7 @@ const Register<Queries, ProbeQueries> probe;
 
 namespace kvsim {
 
+using stages::queries::probe::probe_first;
 using stages::queries::probe::probe_key;
 using stages::queries::probe::probe_queries;
 
@@ -55,7 +63,9 @@ void observe_with_probe(const Settings& settings, const TraceInfo& info, Segment
   segment.probe = info.find_probe(probe_name(settings));
   segment.probe_tokens.clear();
   if (segment.probe < 0) return;
-  const int64_t tokens = info.probes[static_cast<size_t>(segment.probe)].observing();
+  const int64_t all = info.probes[static_cast<size_t>(segment.probe)].observing();
+  const int64_t first = settings.count(probe_first);
+  const int64_t tokens = first == 0 ? all : std::min(first, all);
   const int64_t asked = settings.count(probe_queries);
   const int64_t count = asked == 0 ? tokens : std::min(asked, tokens);
   for (int64_t r = 1; r <= count; ++r) segment.probe_tokens.push_back(r * tokens / count - 1);

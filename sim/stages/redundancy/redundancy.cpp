@@ -54,6 +54,7 @@ void softmax(std::vector<double>& x) {
 
 class KeyCosine : public Redundancy {
  public:
+  explicit KeyCosine(KindInfo info) : Redundancy(std::move(info)) {}
   KeyCosine()
       : Redundancy({"redundancy",
                     "key-cosine",
@@ -80,7 +81,7 @@ class KeyCosine : public Redundancy {
         cosine(r, begin + r) = 0;
         int64_t newest = entries - 1;
         while (newest > 0 && !(cosine(r, newest) > threshold)) --newest;
-        cosine(r, newest) = 0;
+        if (drops_always() || cosine(r, newest) > threshold) cosine(r, newest) = 0;
         for (int64_t i = 0; i < entries; ++i)
           mean[static_cast<size_t>(i)] += cosine(r, i) / static_cast<double>(entries);
       }
@@ -93,6 +94,10 @@ class KeyCosine : public Redundancy {
     return (share > 0 ? share * score : 0) - (1 - share) * said;
   }
 
+ protected:
+  /// Does a row without a key that is like it leave out the first entry?
+  virtual bool drops_always() const { return true; }
+
  private:
   static constexpr double kTiny = 1e-8;  // a zero key has cosine 0
 };
@@ -102,6 +107,24 @@ const DeclareNote key_cosine_note{
      .source = "R-KV repository",
      .point = "where no key is like a key, the cosine with the first entry is left out instead",
      .reading = "as coded"}};
+
+class KeyCosineScaled : public KeyCosine {
+ public:
+  KeyCosineScaled()
+      : KeyCosine({"redundancy",
+                   "key-cosine-scaled",
+                   "the same over the head's largest; a key that is like no other leaves out none",
+                   "G-KV repository",
+                   {"redundancy_mix", "redundancy_threshold"}}) {}
+  void level(std::span<double> redundancy) const override {
+    const double largest = redundancy.empty() ? 0 : *std::ranges::max_element(redundancy);
+    for (double& one : redundancy) one /= largest;
+  }
+
+ protected:
+  bool drops_always() const override { return false; }
+};
+const Register<Redundancy, KeyCosineScaled> key_cosine_scaled;
 
 }  // namespace
 }  // namespace kvsim::stages::redundancy::redundancy

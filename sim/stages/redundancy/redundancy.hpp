@@ -16,6 +16,8 @@ class Redundancy : public Kind {
   /// Of m entries with these keys [m][d], in ascending position.
   virtual std::vector<double> of_keys(const Settings& settings, std::span<const float> keys,
                                       int64_t dim) const = 0;
+  /// Brings the redundancy of one head's candidates to the scale of their scores.
+  virtual void level(std::span<double> /*redundancy*/) const {}
   /// The score of an entry and its redundancy as one number.
   virtual double mix(const Settings& settings, double score, double redundancy) const = 0;
 };

@@ -180,3 +180,38 @@ TEST_CASE("Decoding: r-kv pools over slots and lowers what other keys say, too",
   rule.mix = 0.9;
   compare("r-kv,window=3,kernel=3,redundancy_mix=0.9", rule, shape, {0}, "34");
 }
+
+TEST_CASE("Decoding: g-kv remembers the decayed largest score", "[decode]") {
+  Rule rule{.statistic = Statistic::mean,
+            .first_row = 27,
+            .fold = Rule::Fold::max,
+            .window = 3,
+            .mix = 0.5,
+            .decay = 0.8,
+            .batch_share = 0.25};
+  RandomTraceShape shape;
+  for (const uint64_t seed : {1, 2, 3}) {
+    shape.seed = seed;
+    rule.places = 0;
+    compare("g-kv,window=3", rule, shape, {0, 1}, "12");
+    rule.places = 34;
+    compare("g-kv,window=3", rule, shape, {0, 1}, "34");
+  }
+}
+
+TEST_CASE("Decoding: triattention scores anew from all queries so far", "[decode]") {
+  Rule rule{.statistic = Statistic::trigonometric,
+            .reach = 16,
+            .batch_share = 0.25,
+            .keeps_prompt = true};
+  RandomTraceShape shape;
+  for (const uint64_t seed : {1, 2}) {
+    shape.seed = seed;
+    rule.places = 36;
+    compare("triattention:decode,trigonometric_reach=16", rule, shape, {0, 1}, "36");
+    rule.places = 0;
+    rule.keeps_prompt = false;
+    compare("triattention:decode,trigonometric_reach=16,keep_prompt=no", rule, shape, {0}, "12");
+    rule.keeps_prompt = true;
+  }
+}

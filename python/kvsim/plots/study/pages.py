@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ...studies import cost
 from . import (agnostic, claims, contributed, coverage, decoding, fragility, instructions, losses, plan,
-               prediction, reread, runs, second_question, shapes, tasks)
+               prediction, readings, reread, runs, second_question, shapes, tasks)
 
 ROOT = Path(__file__).resolve().parents[4]
 FEW = (plan.FLOOR, "oracle-mean", plan.RECENT, "layer-defensivekv:code", "layer-defensivekv",
@@ -128,6 +128,7 @@ FROM_DOCS = {
            "few": lambda study: reread.table(study, reread.FEW),
            "all": lambda study: reread.table(study, reread.MANY),
            "worst text": reread.worst, "by text": reread.by_text}.items()},
+    "two readings": lambda docs: table(*readings.table(docs)),
     "what a study takes": lambda _: table(*cost.table()),
     "studies": lambda docs: table(*contributed.table(docs)),
     "SmolLM2-135M-Instruct by category":

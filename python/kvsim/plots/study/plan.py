@@ -138,6 +138,9 @@ RIVAL = "kvzip"
 TWICE = ("snapkv", "layer-defensivekv:code", RIVAL, "kvzip-plus", "kvzip:uniform",
          "kvzip,allocate=ada,ada_floor=0", RECENT, f"{RECENT},queries=probe", f"{RECENT},join=max",
          f"{RECENT},join=power-mean", REREAD, "oracle-mean", "oracle-stream")
+# Those that take a gradient or a draft of 128 tokens, composites, and fitted values.
+FURTHER = ("kvgrad", "kvcompose", "kvcompose:unstructured", "laq", "speckv",
+           "attention-matching:fitted")
 ONCE = ("expected-attention", "expected-attention:joint", "triattention", "attention-matching",
         "compactor", "lava", "caote")
 # Slots are merged or quantised: the model runs with changed keys and values.
@@ -226,10 +229,13 @@ class StudyPlan:
     probe: str = "repeat"
 
 
+PROBES = "repeat:gradient,draft:128"   # where policies of all kinds run
+
 STUDIES = {
-    "short": StudyPlan(SHORT, GROUPS, BUDGETS, metrics=METRICS),
-    "long": StudyPlan(LONG, GROUPS, BUDGETS, metrics=METRICS),
-    "fresh": StudyPlan(FRESH, {"twice": TWICE, "once": ONCE}, FEW_BUDGETS),
+    "short": StudyPlan(SHORT, GROUPS, BUDGETS, metrics=METRICS, probe=PROBES),
+    "long": StudyPlan(LONG, GROUPS, BUDGETS, metrics=METRICS, probe=PROBES),
+    "fresh": StudyPlan(FRESH, {"twice": TWICE, "once": ONCE, "further": FURTHER}, FEW_BUDGETS,
+                       probe=PROBES),
     "unseen": StudyPlan(UNSEEN, {"rivals": (RECENT, REREAD, RIVAL, "kvzip-plus", "criticalkv",
                                             "layer-defensivekv:code"), "floor": FLOOR_MORE}, BUDGETS[1:]),
     "longest": StudyPlan(LONGEST, {"headline": HEADLINE}, LONGEST_BUDGETS, probe="none"),

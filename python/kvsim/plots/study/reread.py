@@ -12,16 +12,18 @@ from . import losses, output, plan, runs
 
 BUDGETS = plan.FEW_BUDGETS
 HINDSIGHT = ("oracle-stream", "oracle-mean")
-FEW = ("oracle-stream", plan.REREAD, plan.RECENT, plan.RIVAL, "kvzip-plus", "expected-attention:joint",
-       "attention-matching", "layer-defensivekv:code", "snapkv")
+FEW = ("oracle-stream", plan.REREAD, plan.RECENT, plan.RIVAL, "kvgrad", "kvzip-plus",
+       "kvcompose:unstructured", "expected-attention:joint", "attention-matching", "layer-defensivekv:code", "snapkv")
 MANY = (*HINDSIGHT, plan.REREAD, f"{plan.RECENT},join=power-mean", f"{plan.RECENT},join=max",
-        f"{plan.RECENT},queries=probe", plan.RECENT, plan.RIVAL, "kvzip-plus",
-        "kvzip,allocate=ada,ada_floor=0", "kvzip:uniform", "expected-attention:joint",
+        f"{plan.RECENT},queries=probe", plan.RECENT, plan.RIVAL, "kvzip-plus", "kvgrad",
+        "kvcompose:unstructured", "kvcompose", "kvzip,allocate=ada,ada_floor=0", "kvzip:uniform",
+        "laq", "speckv", "expected-attention:joint", "attention-matching:fitted",
         "attention-matching", "lava", "compactor", "caote", "expected-attention", "triattention",
         "layer-defensivekv:code", "snapkv")
 DRAWN = ("snapkv", "layer-defensivekv:code", "expected-attention:joint", plan.RIVAL, plan.RECENT,
          plan.REREAD, HINDSIGHT[0])
 BANDS = (plan.RECENT, plan.REREAD)
+FEW_TEXTS = 5
 
 
 def study_of(source):
@@ -30,23 +32,33 @@ def study_of(source):
 
 def relative(study, policy, budget):
     """Geometric mean of the loss relative to KVzip's, its interval over texts, the largest of a
-    text, and the number of texts; None where it has run on fewer than two."""
+    text, the number of texts, and the smallest of a text; None where it has run on fewer than two."""
     texts = study.texts((policy, plan.RIVAL), (budget,), plan.FRESH)
     if len(texts) < 2:
         return None
     logs = study.relative(policy, budget, texts, plan.RIVAL)
     mean, (low, high) = statistics.over_traces(logs)
-    return *np.exp([mean, low, high, logs.max()]), len(texts)
+    return *np.exp([mean, low, high, logs.max()]), len(texts), np.exp(logs.min())
 
 
 def row(study, policy, cell):
+    """Losses by budget; a policy that has not run on all texts says on how many it has. Of a few
+    texts the range stands there: an interval would say nothing."""
     found = [relative(study, policy, budget) for budget in BUDGETS]
-    hindsight = " (hindsight)" if policy in HINDSIGHT else ""
-    return [f"`{policy}`{hindsight}", *("-" if one is None else cell(one) for one in found)]
+    note = " (hindsight)" if policy in HINDSIGHT else ""
+    ran = {one[4] for one in found if one is not None}
+    if ran and min(ran) < len(study.texts((plan.RIVAL,), BUDGETS, plan.FRESH)):
+        note += f" ({min(ran)} texts)"
+        cell = spread if min(ran) < FEW_TEXTS else cell
+    return [f"`{policy}`{note}", *("-" if one is None else cell(one) for one in found)]
 
 
 def number(value):
     return f"{value:.2g}" if value < 10 else f"{value:.0f}"
+
+
+def spread(one):
+    return "{} ({} to {})".format(*map(number, (one[0], one[5], one[3])))
 
 
 def interval(one):

@@ -1,0 +1,52 @@
+"""What the model's last layer makes of what the attention of each layer adds (KVgrad).
+
+With h_p the output of the last block at token p of a part, Phi = sum over p of ||h_p||^2. Kept is
+the norm of its gradient with respect to what a layer's attention adds at each token of the part.
+"""
+
+import numpy as np
+
+from .record import find_attention_layers
+
+
+def gradient_norms(model, layers: list[int], prompt: list[int], part: list[int]):
+    """{layer: [tokens of the part]}: the norms of the gradient of Phi.
+
+    The prompt is read without a graph; its cache is constant for the part behind it.
+    """
+    import torch
+
+    modules, added, last = find_attention_layers(model), {}, {}
+
+    def keep(layer):
+        def hook(module, args, kwargs, output):
+            added[layer] = output[0] if isinstance(output, tuple) else output
+            added[layer].retain_grad()
+        return hook
+
+    def keep_last(module, args, output):
+        last["hidden"] = output[0] if isinstance(output, tuple) else output
+
+    frozen = [one for one in model.parameters() if one.requires_grad]
+    device = model.device
+    with torch.inference_mode(False), torch.no_grad():
+        cache = model(input_ids=torch.tensor([prompt], device=device), use_cache=True,
+                      logits_to_keep=1).past_key_values
+    hooks = [modules[layer].attention.register_forward_hook(keep(layer), with_kwargs=True)
+             for layer in layers]
+    hooks.append(modules[max(modules)].block.register_forward_hook(keep_last))
+    try:
+        for one in frozen:
+            one.requires_grad_(False)
+        with torch.inference_mode(False), torch.enable_grad():
+            ids = torch.tensor([part], device=device)
+            embedded = model.get_input_embeddings()(ids).detach().requires_grad_(True)
+            model(inputs_embeds=embedded, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            last["hidden"].float().square().sum().backward()
+        return {layer: added[layer].grad[0].float().norm(dim=-1).cpu().numpy().astype(np.float32)
+                for layer in layers}
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for one in frozen:
+            one.requires_grad_(True)
