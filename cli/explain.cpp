@@ -186,7 +186,7 @@ int run(const Values& values) {
                      found.recorded, found.retained));
   }
   if (has(values, "json")) {
-    fmt::print("{}\n", json_of(found, context, reader.info(), trace, top).dump(1));
+    fmt::print("{}\n", printable_json(json_of(found, context, reader.info(), trace, top).dump(1)));
   } else {
     print_table(found, context, reader.info(), top);
   }

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -27,6 +28,17 @@ constexpr const char* kPreset = "external";
 constexpr const char* kForm = "python:FILE.py:FUNCTION";
 
 bool names_function(const std::string& text) { return text.starts_with(kScheme); }
+
+/// The function's name becomes part of a file's name.
+void check_name(const std::string& function) {
+  const std::string name = function.substr(function.rfind(':') + 1);
+  const bool plain = !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
+    return c == '_' || std::isalnum(c) != 0 || c >= 0x80;
+  });
+  if (!plain)
+    usage_error(
+        {.what = "no name of a function", .where = function, .found = name, .expected = kForm});
+}
 
 /// "python:NAME": of a Python process that is gone.
 bool names_file(const std::string& function) {
@@ -125,6 +137,12 @@ std::string with_functions(const std::string& policy) {
   return fmt::format("{},scores={}", kPreset, policy);
 }
 
+std::string file_of_function(const std::string& function) {
+  const size_t begin = std::string(kScheme).size();
+  const size_t colon = function.rfind(':');
+  return colon < begin ? "" : function.substr(begin, colon - begin);
+}
+
 bool is_function(const Record& record) {
   return record.preset == kPreset && names_function(record.settings.text("scores"));
 }
@@ -176,6 +194,7 @@ FunctionNames FunctionScores::compute(std::vector<Record>& records, const std::s
                    .expected = kForm});
     std::string& file = files[function];
     if (file.empty()) {
+      check_name(function);
       file = target(function, trace);
       Conversation conversation(trace, function);
       const std::string chosen = fmt::format("{}", fmt::join(layers, ","));

@@ -21,6 +21,9 @@ std::string with_functions(const std::string& policy);
 /// Does the record take its scores from a function?
 bool is_function(const Record& record);
 
+/// FILE.py of "python:FILE.py:FUNCTION".
+std::string file_of_function(const std::string& function);
+
 /// What results call records that read the scores of functions, by their canonical texts.
 using FunctionNames = std::map<std::string, std::string>;
 

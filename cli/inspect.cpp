@@ -238,7 +238,7 @@ void print_json(const TraceReader& trace, const std::vector<PolicyAnswer>& answe
                                     {"record", answer.record},
                                     {"served", answer.fault.empty()},
                                     {"fault", answer.fault}});
-  fmt::print("{}\n", document.dump(2));
+  fmt::print("{}\n", printable_json(document.dump(2)));
 }
 
 int run(const Values& values) {

@@ -10,6 +10,7 @@
 
 #include "analysis/stream_layers.hpp"
 #include "analysis/summary.hpp"
+#include "cli/check.hpp"
 #include "cli/command.hpp"
 #include "cli/expected_loss.hpp"
 #include "cli/functions.hpp"
@@ -48,6 +49,9 @@ void describe(po::options_description& options) {
       "fit: flattened, padded, paged or in-place (docs/metrics.md 9)");
   options.add_options()("stream-error", po::value<std::string>()->value_name("X"),
                         "also print the least bytes per policy with a stream error of X at most");
+  options.add_options()("check",
+                        "compute a random layer again by plain float64 code and by another "
+                        "instruction set, and print the largest differences");
   add_measure_options(options);
   add_seed_option(options);
   add_backend_option(options);
@@ -133,6 +137,7 @@ struct Job {
   std::unique_ptr<Study> study;
   std::shared_ptr<Progress> progress;
   std::vector<bool> looks_ahead;  ///< [policy]
+  StudyOptions options;           ///< what the study was made of
 };
 
 /// --equal-bytes, or nothing.
@@ -171,6 +176,7 @@ Job prepare(const Values& values, const Request& request, const std::string& tra
   hooks.progress = [progress = job.progress](double done, const std::string& what) {
     progress->update(done, what);
   };
+  job.options = options;
   job.study = std::make_unique<Study>(*job.reader, std::move(options), std::move(hooks));
   return job;
 }
@@ -273,7 +279,7 @@ void print_results(const Values& values, const std::vector<FragilityGroup>& frag
                    const std::vector<std::string>& targets) {
   if (has(values, "csv")) write_file(tidy_csv(tables), text(values, "csv"));
   if (has(values, "json")) {
-    fmt::print("{}", tidy_json(tables));
+    fmt::print("{}", printable_json(tidy_json(tables)));
     return;
   }
   if (verbosity() == Verbosity::quiet) return;
@@ -318,7 +324,12 @@ int run(const Values& values) {
     tables.push_back({fs::path(traces[t]).filename().string(), &datasets[t]});
   }
   print_results(values, request.fragility, tables, jobs, targets);
-  return kDone;
+  bool good = true;
+  for (size_t t = 0; t < traces.size() && has(values, "check"); ++t)
+    good = check_replay(*jobs[t].reader, jobs[t].options, datasets[t], *backend,
+                        has(values, "json") ? stderr : stdout) &&
+           good;
+  return good ? kDone : kNotVerified;
 }
 
 const bool registered = register_command(

@@ -8,6 +8,7 @@
 
 #include "cli/options.hpp"
 #include "io/results_reader.hpp"
+#include "run/measures/known_results.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim::cli {
@@ -86,7 +87,7 @@ Dataset open_results(const std::string& path) {
                 .found = kind_of(*head),
                 .expected = "a netCDF-4 file written by kvsim"});
   }
-  return read_results(path);
+  return read_known_results(path);
 }
 
 std::string attribute(const Dataset& results, const char* name) {

@@ -36,7 +36,9 @@ void describe(po::options_description& options) {
       "trace", po::value<std::vector<std::string>>()->value_name("FILE")->composing(),
       "trace to use instead of those of the file; repeatable");
   add_backend_option(options);
-  options.add_options()(
+  options.add_options()("allow",
+                        po::value<std::vector<std::string>>()->value_name("FILE.py")->composing(),
+                        "run the functions of this file that the sweep file names; repeatable")(
       "metric", po::value<std::vector<std::string>>()->value_name("LIST")->composing(),
       "measures that settings are judged by, repeatable: stream_error, retained_importance, "
       "output_error, residual_error (default: the first two; --csv and --json have all)")(
@@ -131,7 +133,8 @@ void print_best(const Values& values, const SweepPlan& plan, const SweepRun& swe
   if (has(values, "csv")) write_file(best_csv(table), text(values, "csv"));
   if (!printed) return;
   const auto shown = asked.empty() ? usual_measures(table.measured) : asked;
-  fmt::print("{}", has(values, "json") ? best_json(table) : best_text(table, shown));
+  fmt::print("{}",
+             has(values, "json") ? printable_json(best_json(table)) : best_text(table, shown));
 }
 
 /// Measures of --metric; each must be in the results of every trace.
@@ -160,6 +163,26 @@ SweepConfig read_config(const std::string& path) {
   text << file.rdbuf();
   static const std::regex function(R"((["'])(python:))");
   return parse_sweep_config(std::regex_replace(text.str(), function, "$1external,scores=$2"), path);
+}
+
+/// A sweep file may come from somebody else: what it runs must have been asked for by name.
+void check_functions(const Values& values, const SweepConfig& config) {
+  const std::vector<std::string> allowed = has(values, "allow") ? texts(values, "allow")
+                                                                : std::vector<std::string>();
+  for (const Record& record : config.options.records) {
+    if (!is_function(record)) continue;
+    const std::string function = record.settings.text("scores");
+    const std::string file = file_of_function(function);
+    std::error_code fault;
+    if (std::ranges::any_of(allowed, [&](const std::string& one) {
+          return one == file || std::filesystem::equivalent(one, file, fault);
+        }))
+      continue;
+    usage_error({.what = "a function in Python is run only when its file is named",
+                 .where = config.path,
+                 .found = function,
+                 .hint = "--allow " + file});
+  }
 }
 
 /// Functions score every trace by itself, so that their sweeps go trace by trace; other sweeps go
@@ -227,6 +250,7 @@ void work(const Values& values, const SweepConfig& part, SweepRun& sweep, Backen
 int run(const Values& values) {
   SweepConfig config = read_config(text(values, "config"));
   if (has(values, "trace")) config.traces = texts(values, "trace");
+  check_functions(values, config);
   const Shard shard = chosen_shard(values);
   if (!has(values, "out")) {
     usage_error(

@@ -1,10 +1,15 @@
 #include "cli/terminal.hpp"
 
+#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <string_view>
+
+#include "io/hdf5.hpp"
 
 namespace kvsim::cli {
 namespace {
@@ -14,6 +19,22 @@ Verbosity current = Verbosity::normal;
 void print_line(const std::string& text) {
   std::fflush(stdout);  // keeps the order when both go to one terminal
   std::fprintf(stderr, "kvsim: %s\n", printable(text).c_str());
+}
+
+/// Of a valid UTF-8 sequence.
+uint32_t code_point(const std::string& text, size_t i, size_t length) {
+  const auto byte = [&](size_t k) { return static_cast<unsigned char>(text[i + k]); };
+  if (length == 1) return byte(0);
+  uint32_t code = byte(0) & (0xFFu >> (length + 1));
+  for (size_t k = 1; k < length; ++k) code = code << 6 | (byte(k) & 0x3Fu);
+  return code;
+}
+
+/// Control characters of ASCII and of ISO 6429, and what reorders the text beside it.
+bool drives_terminal(uint32_t code) {
+  if (code < 0x20 || (code >= 0x7F && code < 0xA0)) return true;
+  return code == 0x061C || code == 0x200E || code == 0x200F || (code >= 0x2028 && code <= 0x202E) ||
+         (code >= 0x2066 && code <= 0x2069);
 }
 
 }  // namespace
@@ -46,18 +67,31 @@ int terminal_width(std::FILE* stream) {
   return 80;
 }
 
+std::string printable_json(const std::string& document) {
+  std::string result;
+  for (size_t i = 0; i < document.size();) {
+    const size_t length = std::max<size_t>(h5::utf8_length(document, i), 1);
+    const uint32_t code = length == 1 ? 0 : code_point(document, i, length);
+    if (drives_terminal(code) && length > 1)
+      result += fmt::format("\\u{:04x}", code);
+    else
+      result.append(document, i, length);
+    i += length;
+  }
+  return result;
+}
+
 std::string printable(const std::string& text) {
   std::string result;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= ' ' && byte != 0x7F) {
-      result += c;
-      continue;
-    }
-    constexpr char kHex[] = "0123456789abcdef";
-    result += "\\x";
-    result += kHex[byte >> 4];
-    result += kHex[byte & 15];
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = h5::utf8_length(text, i);
+    const auto code = length == 0 ? static_cast<unsigned char>(text[i])
+                                  : code_point(text, i, length);
+    if (length == 0 || drives_terminal(code))
+      result += code < 0x100 ? fmt::format("\\x{:02x}", code) : fmt::format("\\u{:04x}", code);
+    else
+      result.append(text, i, length);
+    i += std::max<size_t>(length, 1);
   }
   return result;
 }

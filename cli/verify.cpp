@@ -39,7 +39,7 @@ void print_json(const std::vector<LayerCheck>& checks, double limit) {
     one.update({{"error", check.error}, {"head", check.head}, {"passed", check.error <= limit}});
     document["layers"].push_back(one);
   }
-  fmt::print("{}\n", document.dump(2));
+  fmt::print("{}\n", printable_json(document.dump(2)));
 }
 
 /// Everything recorded of one layer: of the trace itself, then of its probes.

@@ -27,13 +27,13 @@ void print(const char* text) {
 }
 
 extern "C" void on_crash(int signal) {
+  remove_temporary_files();
   if (reading == nullptr) {  // not ours: the same instruction fails again, as it would have
     for (size_t s = 0; s < kSignals.size(); ++s)
       if (kSignals[s] == signal) sigaction(signal, &previous[s], nullptr);
     if (signal == SIGABRT) raise(signal);
     return;
   }
-  remove_temporary_files();
   print("kvsim: ");
   print(reading);
   print(": the file is damaged: the HDF5 library crashed while reading it");

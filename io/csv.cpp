@@ -1,10 +1,21 @@
 #include "io/csv.hpp"
 
+#include <cstdlib>
+
 namespace kvsim {
 namespace {
 
-void add_cell(std::string& line, const std::string& cell) {
-  if (cell.find_first_of(",\"\n\r") == std::string::npos) {
+/// Would a spreadsheet run it? Numbers begin with a sign, too.
+bool is_formula(const std::string& cell) {
+  if (cell.empty() || std::string("=+-@\t\r\n").find(cell[0]) == std::string::npos) return false;
+  char* end = nullptr;
+  std::strtod(cell.c_str(), &end);
+  return end != cell.c_str() + cell.size();
+}
+
+void add_cell(std::string& line, const std::string& text) {
+  const std::string cell = is_formula(text) ? "'" + text : text;
+  if (cell.find_first_of(",;\t\"\n\r") == std::string::npos) {
     line += cell;
     return;
   }

@@ -32,6 +32,8 @@ class Handle {
 
   hid_t get() const { return id_; }
   bool valid() const { return id_ >= 0; }
+  /// Closes now; false where HDF5 could not, e.g. because what it still held cannot be written.
+  bool close();
 
  private:
   hid_t id_ = H5I_INVALID_HID;
@@ -48,6 +50,9 @@ Handle half_type();
 /// Properties for reading and writing under which any type conversion is an error: HDF5 gets a
 /// conversion buffer too small for one element. Tensors move with these and no others.
 Handle no_conversion();
+/// Properties of a file that is written: nothing waits in the library, so that every call that
+/// writes answers for its own bytes. A dataset's own buffers would be written when it is closed.
+Handle unbuffered();
 /// HDF5 prints its error stack by default; the program's errors are one line.
 void silence_errors();
 
@@ -135,6 +140,8 @@ class InputFile {
 
 /// Valid UTF-8?
 bool valid_utf8(std::string_view text);
+/// Bytes of the valid UTF-8 sequence at text[i]; 0 if there is none.
+size_t utf8_length(std::string_view text, size_t i);
 /// The text with every invalid byte replaced by U+FFFD.
 std::string repaired_utf8(std::string_view text);
 

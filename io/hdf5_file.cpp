@@ -42,17 +42,27 @@ std::string attribute_place(const std::string& object, const char* name) {
 
 }  // namespace
 
-Handle::~Handle() {
-  if (id_ < 0) return;
-  switch (H5Iget_type(id_)) {
-    case H5I_FILE: H5Fclose(id_); break;
+Handle::~Handle() { close(); }
+
+bool Handle::close() {
+  const hid_t id = std::exchange(id_, H5I_INVALID_HID);
+  if (id < 0) return true;
+  switch (H5Iget_type(id)) {
+    case H5I_FILE: return H5Fclose(id) >= 0;
     case H5I_GROUP:
-    case H5I_DATASET: H5Oclose(id_); break;
-    case H5I_DATATYPE: H5Tclose(id_); break;
-    case H5I_DATASPACE: H5Sclose(id_); break;
-    case H5I_ATTR: H5Aclose(id_); break;
-    default: H5Pclose(id_); break;
+    case H5I_DATASET: return H5Oclose(id) >= 0;
+    case H5I_DATATYPE: return H5Tclose(id) >= 0;
+    case H5I_DATASPACE: return H5Sclose(id) >= 0;
+    case H5I_ATTR: return H5Aclose(id) >= 0;
+    default: return H5Pclose(id) >= 0;
   }
+}
+
+Handle unbuffered() {
+  Handle access(H5Pcreate(H5P_FILE_ACCESS));
+  H5Pset_sieve_buf_size(access.get(), 0);
+  H5Pset_cache(access.get(), 0, 1, 0, 1.0);  // of chunks
+  return access;
 }
 
 void silence_errors() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }

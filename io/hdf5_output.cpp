@@ -16,7 +16,7 @@ Handle text_type() {
 
 OutputFile::OutputFile(const std::string& path) : target_(path) {
   silence_errors();
-  file_ = Handle(H5Fcreate(target_.path().c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
+  file_ = Handle(H5Fcreate(target_.path().c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, unbuffered().get()));
   links_ = Handle(H5Pcreate(H5P_LINK_CREATE));
   check(file_.valid() && H5Pset_create_intermediate_group(links_.get(), 1) >= 0);
 }
@@ -53,29 +53,32 @@ void OutputFile::attribute(const std::string& object, const char* name, const st
 Handle OutputFile::create(const std::string& object, hid_t type, const Shape& shape) {
   const std::vector<hsize_t> lengths(shape.begin(), shape.end());
   const Handle space(H5Screate_simple(static_cast<int>(lengths.size()), lengths.data(), nullptr));
+  const Handle creation(H5Pcreate(H5P_DATASET_CREATE));
+  H5Pset_obj_track_times(creation.get(), false);  // the same data give the same bytes
   Handle dataset(H5Dcreate2(file_.get(), object.c_str(), type, space.get(), links_.get(),
-                            H5P_DEFAULT, H5P_DEFAULT));
+                            creation.get(), H5P_DEFAULT));
   check(space.valid() && dataset.valid());
   return dataset;
 }
 
 void OutputFile::write(const std::string& object, hid_t type, const Shape& shape,
                        const void* data) {
-  const Handle dataset = create(object, type, shape);
-  check(H5Dwrite(dataset.get(), type, H5S_ALL, H5S_ALL, no_conversion().get(), data) >= 0);
+  Handle dataset = create(object, type, shape);
+  check(H5Dwrite(dataset.get(), type, H5S_ALL, H5S_ALL, no_conversion().get(), data) >= 0 &&
+        dataset.close());
 }
 
 void OutputFile::write_texts(const std::string& object, const std::vector<std::string>& texts) {
   const Handle type = text_type();
-  const Handle dataset = create(object, type.get(), {static_cast<int64_t>(texts.size())});
+  Handle dataset = create(object, type.get(), {static_cast<int64_t>(texts.size())});
   std::vector<const char*> pointers;
   for (const std::string& text : texts) pointers.push_back(text.c_str());
-  check(H5Dwrite(dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, pointers.data()) >= 0);
+  check(H5Dwrite(dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, pointers.data()) >= 0 &&
+        dataset.close());
 }
 
 void OutputFile::commit() {
-  check(H5Fflush(file_.get(), H5F_SCOPE_GLOBAL) >= 0);
-  file_ = Handle();
+  check(H5Fflush(file_.get(), H5F_SCOPE_GLOBAL) >= 0 && file_.close());
   target_.commit();
 }
 

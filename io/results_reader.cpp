@@ -128,7 +128,11 @@ class Reader {
     if (!meanings || H5Aexists(id, "flag_values") <= 0) return;
     const Handle attribute(H5Aopen(id, "flag_values", H5P_DEFAULT));
     const Handle space(H5Aget_space(attribute.get()));
-    std::vector<uint8_t> values(static_cast<size_t>(H5Sget_simple_extent_npoints(space.get())));
+    const hssize_t count = H5Sget_simple_extent_npoints(space.get());
+    if (count < 0 || count > 256)  // as many as there are values of a byte
+      file_.fail(variable.name + " attribute flag_values", "wrong length", std::to_string(count),
+                 "at most 256 flags");
+    std::vector<uint8_t> values(static_cast<size_t>(count));
     if (H5Aread(attribute.get(), H5T_NATIVE_UINT8, values.data()) < 0) return;
     size_t begin = 0;
     for (const uint8_t value : values) {

@@ -104,7 +104,7 @@ Handle create_file(const Checker& check, const std::string& path) {
   check(H5Pset_link_creation_order(creation.get(), order), "the file");
   check(H5Pset_attr_creation_order(creation.get(), order), "the file");
   check(H5Pset_obj_track_times(creation.get(), false), "the file");
-  const Handle access(check(H5Pcreate(H5P_FILE_ACCESS), "the file"));
+  const Handle access = h5::unbuffered();
   check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_V18), "the file");
   return Handle(
       check(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.get(), access.get()), "the file"));
@@ -242,15 +242,18 @@ void write_results(const Dataset& dataset, const std::string& target) {
     }
     for (const Variable& variable : dataset.variables()) {
       if (variable.is_coordinate()) continue;
-      const Handle written = write_variable(check, file.get(), dataset, variable);
+      Handle written = write_variable(check, file.get(), dataset, variable);
       for (size_t axis = 0; axis < variable.dims.size(); ++axis) {
         size_t id = 0;
         while (dataset.dimensions()[id].name != variable.dims[axis]) ++id;
         check(H5DSattach_scale(written.get(), scales[id].get(), static_cast<unsigned>(axis)),
               variable.name);
       }
+      check(written.close() ? 0 : -1, variable.name);
     }
+    for (Handle& scale : scales) check(scale.close() ? 0 : -1, "a dimension");
     check(H5Fflush(file.get(), H5F_SCOPE_GLOBAL), "the file");
+    check(file.close() ? 0 : -1, "the file");
   }
   temporary.commit();
 }

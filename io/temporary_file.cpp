@@ -147,6 +147,7 @@ void remove_temporary_files_on_signals() {
   struct sigaction action {};
   action.sa_handler = end_on_signal;
   sigfillset(&action.sa_mask);
+  signal(SIGXFSZ, SIG_IGN);  // a file that may grow no further is an error of the write
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
 }

@@ -1,10 +1,8 @@
 #include "io/hdf5.hpp"
 
 namespace kvsim::h5 {
-namespace {
 
-/// Bytes of the valid UTF-8 sequence at text[i]; 0 if there is none.
-size_t sequence_length(std::string_view text, size_t i) {
+size_t utf8_length(std::string_view text, size_t i) {
   const auto byte = [&](size_t k) { return static_cast<unsigned char>(text[k]); };
   const unsigned char first = byte(i);
   if (first < 0x80) return 1;
@@ -20,11 +18,9 @@ size_t sequence_length(std::string_view text, size_t i) {
   return length;
 }
 
-}  // namespace
-
 bool valid_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
-    const size_t length = sequence_length(text, i);
+    const size_t length = utf8_length(text, i);
     if (length == 0) return false;
     i += length;
   }
@@ -34,7 +30,7 @@ bool valid_utf8(std::string_view text) {
 std::string repaired_utf8(std::string_view text) {
   std::string result;
   for (size_t i = 0; i < text.size();) {
-    const size_t length = sequence_length(text, i);
+    const size_t length = utf8_length(text, i);
     if (length == 0) {
       result += "\xEF\xBF\xBD";
       ++i;

@@ -42,6 +42,9 @@ group_lint() {   # label: lint
 group_memory() {   # label: program
   "$system_python" tests/cli/test_memory.py "$kvsim"
 }
+group_failures() {   # label: program
+  "$plots_python" tests/cli/test_failures.py "$kvsim" --only replay,sweep,merge,capture,results
+}
 # Stages file by file, each with the headers that it names: a kind must not need its neighbours.
 group_plain() {   # label: build
   cmake --preset plain >/dev/null
@@ -95,6 +98,7 @@ group_package() {   # label: python
   "$plots_python" tests/python/test_functions.py
   "$plots_python" tests/python/test_head_gates.py
   "$plots_python" tests/python/test_engines.py
+  "$plots_python" tests/python/test_untrusted.py
 }
 group_search() {   # label: python
   "$plots_python" tests/python/test_search.py

@@ -16,6 +16,7 @@ import numpy as np
 
 from .errors import DataError, Error
 from .trace import Layer, Trace
+from .whole import write_text
 
 CHUNK = 256   # queries at a time
 
@@ -77,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
     names = " ".join(path.name for path in options.traces)
     lines = [f"# python -m kvsim.head_gates {names} --sinks {options.sinks} --recent {options.recent}",
              *(" ".join(f"{one:.4f}" for one in row) for row in found)]
-    options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_text(options.out, "\n".join(lines) + "\n")
     print(options.out)
     return 0
 

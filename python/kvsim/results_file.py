@@ -1,5 +1,6 @@
 """Results as xarray: files that are read and written, and what stands in them."""
 
+import io
 import json
 import os
 import tempfile
@@ -13,6 +14,7 @@ import xarray
 
 from .errors import DataError, UsageError
 from .program import call
+from .whole import write_bytes
 
 #: Attribute with the path of the trace: absolute in memory, relative to its folder in a file.
 TRACE_PATH = "trace_path"
@@ -54,12 +56,14 @@ def write_results(dataset: xarray.Dataset, path: str | PathLike) -> None:
         # Stored types and marks of undefined cells as they were; the rest follows from the data.
         plain[name].encoding = {key: value for key, value in variable.encoding.items()
                                 if key in ("dtype", "_FillValue") and variable.dtype.kind != "O"}
-    plain.to_netcdf(path, engine="h5netcdf")
-    with h5py.File(path, "r+") as file:
+    written = io.BytesIO()
+    plain.to_netcdf(written, engine="h5netcdf")
+    with h5py.File(written, "r+") as file:
         # xarray makes every number among the attributes an array of one.
         for name, value in list(file.attrs.items()):
             if isinstance(value, np.ndarray) and value.shape == (1,) and value.dtype.kind in "iuf":
                 file.attrs[name] = value[0]
+    write_bytes(path, written.getbuffer())
 
 
 def renamed(dataset: xarray.Dataset, names: dict[str, str]) -> xarray.Dataset:

@@ -7,6 +7,7 @@
 
 #include "analysis/stream_layers.hpp"
 #include "kvsim_version.hpp"
+#include "run/measures/known_results.hpp"
 #include "run/study/grid_axes.hpp"
 #include "run/study/idle_settings.hpp"
 #include "run/study/option_table.hpp"
@@ -55,6 +56,7 @@ void describe_run(Dataset& dataset, const TraceReader& reader, const StudyOption
   dataset.set_attribute("title", "Replay of KV-cache compression on captured attention tensors");
   dataset.set_attribute("history", time_now() + " " + options.command_line);
   dataset.set_attribute("kvsim_version", KVSIM_VERSION);
+  dataset.set_attribute(kResultsVersionAttribute, kResultsVersion);
   dataset.set_attribute("git_commit", KVSIM_GIT_COMMIT);
   dataset.set_attribute("build", KVSIM_BUILD);
   dataset.set_attribute("trace", std::filesystem::path(info.path).filename().string());

@@ -136,7 +136,7 @@ void ResultsJoin::add_variable(const Variable& variable, const std::vector<size_
 
 void ResultsJoin::add_config(const Dataset& part, const std::vector<size_t>& places) {
   const auto config = ordered_json::parse(text_attribute(part, "config"), nullptr, false);
-  if (!config.is_object() || !config.contains("policies")) return;
+  if (!config.is_object() || !config.contains("policies") || !config["policies"].is_array()) return;
   const ordered_json& policies = config["policies"];
   for (size_t p = 0; p < places.size() && p < policies.size(); ++p) {
     configs_[places[p]] = policies[p].dump();
@@ -193,7 +193,8 @@ Dataset one_policy(const Dataset& results, int64_t policy) {
     part.set_attribute(attribute.name, attribute.value);
   }
   auto config = ordered_json::parse(text_attribute(results, "config"), nullptr, false);
-  if (config.is_object() && config.contains("policies")) {
+  if (config.is_object() && config.contains("policies") && config["policies"].is_array() &&
+      static_cast<size_t>(policy) < config["policies"].size()) {
     config["policies"] = ordered_json::array({config["policies"][static_cast<size_t>(policy)]});
     part.set_attribute("config", config.dump());
   }

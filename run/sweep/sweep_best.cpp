@@ -8,7 +8,7 @@
 
 #include "analysis/stream_layers.hpp"
 #include "analysis/summary.hpp"
-#include "io/results_reader.hpp"
+#include "run/measures/known_results.hpp"
 #include "sim/core/parallel.hpp"
 
 namespace kvsim {
@@ -203,7 +203,7 @@ std::optional<BestRow> best_row(const Series& series, const StudyOptions& option
 BestTable best_settings(const SweepPlan& plan, const SweepRun& sweep,
                         const std::vector<std::string>& measures) {
   Series series(plan);
-  for (const SweepJob& job : plan.jobs()) series.add(job, read_results(sweep.target(job)));
+  for (const SweepJob& job : plan.jobs()) series.add(job, read_known_results(sweep.target(job)));
   const StudyOptions& options = plan.jobs().front().options;
   BestTable table{series.traces(), series.measured(), series.stream_layers(), {}};
   const std::vector<Comparison> all = comparisons(options, measures);

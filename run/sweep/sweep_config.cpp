@@ -1,7 +1,16 @@
 #include "run/sweep/sweep_config.hpp"
 
 #include <fmt/format.h>
+
+#include <stdexcept>
+
+namespace kvsim {
+/// toml++ asserts what some broken files do not hold, e.g. one with the line `[=[policy]]`.
+[[noreturn]] inline void broken_toml() { throw std::runtime_error("a broken key or value"); }
+}  // namespace kvsim
+#define TOML_ASSERT(holds) static_cast<void>((holds) || (::kvsim::broken_toml(), false))
 #include <toml++/toml.h>
+#undef TOML_ASSERT
 
 #include <algorithm>
 #include <cerrno>
@@ -45,6 +54,8 @@ class Parser {
     } catch (const toml::parse_error& error) {
       usage_error({.what = "not TOML: " + std::string(error.description()),
                    .where = place(error.source().begin.line)});
+    } catch (const std::runtime_error& error) {
+      usage_error({.what = std::string("not TOML: ") + error.what(), .where = config_.path});
     }
     for (const auto& [key, node] : in_order(root)) top_level(key, *node);
     if (config_.options.records.empty()) missing("[[policy]]", "at least one table of policies");

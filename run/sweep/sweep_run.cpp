@@ -13,6 +13,7 @@
 #include "io/results_reader.hpp"
 #include "io/results_writer.hpp"
 #include "io/temporary_file.hpp"
+#include "run/measures/known_results.hpp"
 #include "run/study/run_record.hpp"
 #include "run/sweep/join_results.hpp"
 #include "sim/core/error.hpp"
@@ -226,7 +227,7 @@ Dataset merge_parts(const std::vector<std::string>& paths, const std::string& co
                 .expected = "a part of the same sweep as " + paths.front(),
                 .hint = "trace, policies, budgets, options and version must be the same"});
     }
-    join.add(read_results(path), path);
+    join.add(read_known_results(path), path);
     shards.push_back(part.shard);
   }
   const std::vector<std::string> missing = join.missing();

@@ -3,8 +3,8 @@
 #include <chrono>
 #include <filesystem>
 
-#include "io/results_reader.hpp"
 #include "io/results_writer.hpp"
+#include "run/measures/known_results.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim {
@@ -51,7 +51,7 @@ void SweepStore::save(const std::string& key, const Dataset& unit) const {
 
 Dataset SweepStore::load(const std::string& key) const {
   try {
-    return read_results(path(key));
+    return read_known_results(path(key));
   } catch (const Error& error) {
     Error::Parts parts = error.parts();
     parts.hint = "delete " + path(key) + " and run the sweep again";

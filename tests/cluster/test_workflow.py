@@ -64,6 +64,16 @@ def shard_process(folder, shard):
     return None
 
 
+def same_data(test, a, b):
+    """Every variable of two results files, to the bit."""
+    with h5py.File(a) as one, h5py.File(b) as other:
+        test.assertEqual(list(one), list(other))
+        for name in one:
+            x, y = one[name][()], other[name][()]
+            equal = x.tobytes() == y.tobytes() if x.dtype != object else np.array_equal(x, y)
+            test.assertTrue(equal, f"{name} of {b}")
+
+
 class WorkflowTest(unittest.TestCase):
     def setUp(self):
         self.folder = Path(tempfile.mkdtemp(prefix="kvsim-cluster-"))
@@ -73,14 +83,6 @@ class WorkflowTest(unittest.TestCase):
                   "--num-layers", 4, "--seed", seed)
         self.sweep = self.folder / "sweep.toml"
         self.sweep.write_text(SWEEP.format(folder=self.folder))
-
-    def same(self, a, b):
-        with h5py.File(a) as one, h5py.File(b) as other:
-            self.assertEqual(list(one), list(other))
-            for name in one:
-                x, y = one[name][()], other[name][()]
-                equal = x.tobytes() == y.tobytes() if x.dtype != object else np.array_equal(x, y)
-                self.assertTrue(equal, f"{name} of {b}")
 
     def kill_one_shard(self, run):
         """SIGKILL for a shard that works and has finished units; True if it was still at work."""
@@ -107,7 +109,7 @@ class WorkflowTest(unittest.TestCase):
         self.assertTrue(killed, "the shard was over before it could be killed")
         self.assertIn("Trying to restart job", text)
         for name in ("one", "two"):
-            self.same(self.folder / "whole" / f"{name}.nc", self.folder / "out" / f"{name}.nc")
+            same_data(self, self.folder / "whole" / f"{name}.nc", self.folder / "out" / f"{name}.nc")
         figures = {path.stem for path in (self.folder / "out" / "figures").glob("*.png")}
         self.assertEqual(figures, {f"{name}-restkv" for name in FIGURES.split(",")})
         table = (self.folder / "out" / "best.csv").read_text().splitlines()

@@ -177,11 +177,21 @@ class CommandLine(WithFiles):
 
 
 class Sweeps(WithFiles):
-    def sweep(self, *words):
+    def sweep_text(self):
         (self.folder / "sweep.toml").write_text(
             'traces = ["one.h5", "two.h5"]\nbudgets = [0.25]\n[[policy]]\n'
             'preset = ["python:mine.py:newest", "streaming"]\nsinks = [0, 4]\n')
-        return self.kvsim("sweep", "sweep.toml", "-o", "out", *words)
+
+    def sweep(self, *words):
+        self.sweep_text()
+        return self.kvsim("sweep", "sweep.toml", "-o", "out", "--allow", "mine.py", *words)
+
+    def test_a_sweep_file_runs_nothing_that_was_not_named(self):
+        self.sweep_text()
+        for words in ((), ("--allow", "beside.py"), ("--plan",)):
+            said = self.kvsim("sweep", "sweep.toml", "-o", "out", *words, code=2)
+            self.assertIn("--allow mine.py", said.stderr)
+            self.assertFalse((self.folder / "out").exists())
 
     def test_a_sweep_file_may_name_functions(self):
         plan = self.sweep("--plan").stdout

@@ -25,6 +25,7 @@ class StudyCase {
   const TraceInfo& info() const { return reader_->info(); }
   const LayerTrace& layer() const { return layer_; }
   const Dataset& results() const { return results_; }
+  const TraceReader& reader() const { return *reader_; }
   double value(const char* variable, std::initializer_list<int64_t> index) const {
     return results_.row(variable, index)[0];
   }

@@ -6,6 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from ..plain import printable
 from .errors import EXIT_USAGE, CaptureError, run_tool
 
 EXAMPLES = """\
@@ -222,7 +223,7 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
     progress = show_progress if sys.stderr.isatty() and not args.quiet else no_progress
     result = capture_trace(loaded, conversation, options, args.out, progress)
     if not args.quiet:
-        print(summary(args.out, result))
+        print(printable(summary(args.out, result)))
         limit = getattr(loaded.config, "max_position_embeddings", None)
         if limit and result["total_len"] > limit:
             print(f"kvsim capture: note: {result['total_len']} tokens, but the model was made for "

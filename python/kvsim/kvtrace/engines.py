@@ -23,7 +23,7 @@ def numbered(folder: Path, name: re.Pattern) -> list[int]:
 def npz_layers(folder: Path, indices: list[int]) -> Iterator[tuple[int, dict]]:
     """As data/vllm_hook.py writes them: tokens before heads."""
     for index in indices:
-        with np.load(folder / f"layer-{index}.npz") as file:
+        with np.load(folder / f"layer-{index}.npz", allow_pickle=False) as file:
             layer = dict(file)
         if missing := {"q", "k", "v", "wo"} - set(layer):
             raise CaptureError(f"{folder}/layer-{index}.npz: no array {min(missing)}; "

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 
 from ..errors import Error
+from ..plain import printable
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -27,13 +28,13 @@ def run_tool(name: str, work: Callable[[], None]) -> int:
     try:
         work()
     except Error as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(printable(f"{name}: {error}"), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except (RuntimeError, OSError, MemoryError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        print(f"{name}: {reason}", file=sys.stderr)
+        print(printable(f"{name}: {reason}"), file=sys.stderr)
         return EXIT_FAILURE
     return 0

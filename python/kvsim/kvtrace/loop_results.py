@@ -1,12 +1,13 @@
 """What a closed loop found: a journal while it runs, one netCDF-4 file when it is done."""
 
 import datetime
+import io
 import json
-import os
 from pathlib import Path
 
 import numpy as np
 
+from ..whole import write_bytes, write_text
 from .errors import EXIT_FAILURE, CaptureError
 from .writer import check_room
 
@@ -68,9 +69,7 @@ class Journal:
 
     def _rewrite(self, lines: list[dict]) -> None:
         """Also drops a line cut short, which must not be appended to."""
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
-        temporary.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-        os.replace(temporary, self.path)
+        write_text(self.path, "".join(json.dumps(line) + "\n" for line in lines))
 
     def add(self, pairs: list[tuple[str, str]], found: dict) -> None:
         """Notes what was found for pairs that share their sets; those it has already stay."""
@@ -99,9 +98,9 @@ def write_loop(target: Path, coordinates: dict, pairs: dict, attributes: dict) -
 
     arrays = _arrays(coordinates, pairs, attributes.get("answer_begin"))
     check_room(target, sum(values.nbytes for values in arrays.values()))
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    written = io.BytesIO()
     try:
-        with h5netcdf.File(temporary, "w") as file:
+        with h5netcdf.File(written, "w") as file:
             _write_coordinates(file, coordinates)
             for name, values in arrays.items():
                 dims, unit, meaning = VARIABLES[name]
@@ -116,11 +115,9 @@ def write_loop(target: Path, coordinates: dict, pairs: dict, attributes: dict) -
             for name, value in {"Conventions": "CF-1.11", "title": title, **attributes,
                                 "closed_loop_note": NOTE}.items():  # fmt: skip
                 file.attrs[name] = value
-        os.replace(temporary, target)
+        write_bytes(target, written.getbuffer())
     except OSError as error:
         raise CaptureError(f"{target}: cannot write: {error}", EXIT_FAILURE) from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _write_coordinates(file, coordinates: dict) -> None:

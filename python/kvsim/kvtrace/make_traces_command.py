@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 from .. import texts
+from ..plain import printable
+from ..whole import write_text
 from .capture_command import (
     Parser, number, query_choice, show_progress, summary, whole_numbers,
 )  # fmt: skip
@@ -115,7 +117,7 @@ def make(args: argparse.Namespace) -> None:
     for name, seed in itertools.product(args.kinds, args.seed):
         stem = f"{name}_{args.prompt_tokens}_{seed}"
         if (args.out / f"{stem}.h5").exists() and not args.texts_only:
-            print(f"{args.out / stem}.h5: exists, left alone")
+            print(printable(f"{args.out / stem}.h5: exists, left alone"))
         else:
             wanted.append((name, seed, stem))
     if not wanted:
@@ -134,8 +136,8 @@ def make(args: argparse.Namespace) -> None:
         target = args.out / f"{stem}.h5"
         text = fit(texts.KINDS[name], seed, args.prompt_tokens,
                    lambda prompt: tokenized(prompt, name).prompt_len)
-        (args.out / f"{stem}.prompt.txt").write_text(text.prompt, encoding="utf-8")
-        (args.out / f"{stem}.answer.txt").write_text(text.answer + "\n", encoding="utf-8")
+        write_text(args.out / f"{stem}.prompt.txt", text.prompt)
+        write_text(args.out / f"{stem}.answer.txt", text.answer + "\n")
         prompt = tokenized(text.prompt, name)
         # What follows <compress/> in the prompt counts as later steps, too.
         forced = len(prompt.ids) - prompt.prompt_len
@@ -166,7 +168,7 @@ def make(args: argparse.Namespace) -> None:
         progress = show_progress if sys.stderr.isatty() else no_progress
         result = capture_trace(loaded, conversation_of(text.prompt, name), options, target,
                                progress)
-        print(summary(target, result), flush=True)
+        print(printable(summary(target, result)), flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -153,10 +153,13 @@ def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: i
     torch, transformers = import_torch(threads)
     target, gguf_file, name, source = _resolve(model, gguf)
     extra = {"gguf_file": gguf_file} if gguf_file else {}
+    extra["trust_remote_code"] = False   # code that lies beside the weights is never run
+    # Weights that are pickles are never read.
+    weights = {} if gguf_file else {"use_safetensors": True}
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(target, **extra)
         loaded = transformers.AutoModelForCausalLM.from_pretrained(
-            target, dtype=getattr(torch, dtype), **extra
+            target, dtype=getattr(torch, dtype), **extra, **weights
         )
     except (OSError, ValueError, ImportError, KeyError) as error:
         said = "cannot load" if Path(target).exists() else \

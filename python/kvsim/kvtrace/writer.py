@@ -2,13 +2,16 @@
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
+from ..whole import create_hdf5, whole_file
 from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError
 
 # Arguments of probe_rows that are stored in the trace's own type.
@@ -123,7 +126,6 @@ class TraceWriter:
         self.path = Path(path)
         check_target(self.path, overwrite, [])
         self.stored_type = stored_type
-        self.temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
         self.wider = 'stored_type="float32"'   # what to do when numbers do not fit
         self.sizes: dict[str, int] = {}      # of the first layer
         self.scale: float | None = None
@@ -131,8 +133,10 @@ class TraceWriter:
         self.root: dict[str, Any] = {}
 
     def __enter__(self) -> "TraceWriter":
+        self.stack = ExitStack()   # closes the file, then gives it its name
         try:
-            self.file = h5py.File(self.temporary, "w")
+            temporary = self.stack.enter_context(whole_file(self.path))
+            self.file = self.stack.enter_context(create_hdf5(temporary))
         except OSError as error:
             raise CaptureError(f"{self.path}: cannot write: {error}", EXIT_FAILURE) from None
         return self
@@ -143,12 +147,10 @@ class TraceWriter:
                 if not self.sizes:
                     raise CaptureError(f"{self.path}: no layer was written", EXIT_USAGE)
                 self._write_root()
-            self.file.close()
-            if kind is None:
-                os.replace(self.temporary, self.path)
-        finally:
-            self.file.close()
-            self.temporary.unlink(missing_ok=True)
+        except BaseException:
+            self.stack.__exit__(*sys.exc_info())
+            raise
+        self.stack.__exit__(kind, error, trace)
 
     def describe(
         self,

@@ -21,6 +21,8 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[2])
     __package__ = "kvsim.plots"
 
+from ..plain import printable  # noqa: E402  (the package is known only now)
+
 FORMATS = ("pdf", "png", "csv")
 DEFAULT_FORMATS = ("pdf", "png")
 
@@ -112,6 +114,9 @@ def open_inputs(options, figures, load):
     opened = [load.open_document(path) if path.suffix == ".json"
               else load.open_results(path, options.layers, options.policy)
               for path in options.results]
+    for one in opened:
+        if not isinstance(one, load.Document):
+            one.data = load.shown(one.data)
     return [(given, [name for name, module in figures.items() if getattr(
                 module, "READS", "results") == getattr(given, "kind", "results")])
             for given in load.join_loops(opened)]
@@ -150,7 +155,7 @@ def pages_of(name, given, suited, folder, options, figures, load):
         if options.only:
             raise load.data_error(f"cannot draw {name}: {missing}") from None
         if not isinstance(missing, load.NotMeasured):
-            print(f"kvsim plot: {name} left out: {missing}", file=sys.stderr)
+            print(printable(f"kvsim plot: {name} left out: {missing}"), file=sys.stderr)
         return []
 
 
@@ -175,13 +180,13 @@ def run(options, figures):
             figure = draw()
             for ending in options.formats:
                 if style.save(figure, Path(f"{stem}.{ending}")):
-                    print(f"{stem}.{ending}", flush=True)
+                    print(printable(f"{stem}.{ending}"), flush=True)
             style.close(figure)
     except load.Problem as problem:
-        print(f"kvsim plot: {problem}", file=sys.stderr)
+        print(printable(f"kvsim plot: {problem}"), file=sys.stderr)
         return problem.exit_code
     except OSError as error:
-        print(f"kvsim plot: {load.one_line(error)}", file=sys.stderr)
+        print(printable(f"kvsim plot: {load.one_line(error)}"), file=sys.stderr)
         return 1
     return 0
 

@@ -8,7 +8,9 @@ import numpy as np
 import xarray
 
 from ..errors import Error
+from ..plain import printable
 
+VERSION = 1   # of results files, the latest that is read
 DIMENSIONS = ("policy", "budget", "layer", "step")
 
 
@@ -225,6 +227,7 @@ def open_results(path, layers=None, policies=None):
         data = xarray.open_dataset(path, engine="h5netcdf", decode_times=False)
     except Exception as error:  # h5py, h5netcdf and xarray each have their own kinds
         raise not_results(path, error) from error
+    _check_version(path, data)
     if is_loop(data):
         return _loop(path, data)
     for name in DIMENSIONS:
@@ -240,6 +243,27 @@ def open_results(path, layers=None, policies=None):
     if policies:
         data = _choose(path, data, "policy", policies)
     return Results(path, data, run_layers=run_layers, run_policies=run_policies)
+
+
+def _check_version(path, data):
+    """Files of before there were versions are as those of the first (results-format.md 5)."""
+    version = data.attrs.get("results_version", 1)
+    if not isinstance(version, (int, np.integer)) or not 1 <= version <= VERSION:
+        raise data_error(f"{path}: results of another version: found version {version}, of kvsim "
+                         f"{data.attrs.get('kvsim_version', 'unknown')}, expected 1 to {VERSION}; "
+                         "a later kvsim reads it, or replay the trace again")
+
+
+def shown(data):
+    """The dataset with names as figures and messages may show them: docs/security.md."""
+    for axis in ("policy", "span"):
+        if axis in data.coords and data[axis].dtype.kind in "OUT":
+            attributes = data[axis].attrs
+            data = data.assign_coords({axis: np.array(
+                [printable(one) for one in data[axis].values], dtype=object)})
+            data[axis].attrs = attributes
+    return data.assign_attrs({name: printable(value) if name in ("model", "trace") else value
+                              for name, value in data.attrs.items()})
 
 
 def is_loop(data):

@@ -19,6 +19,8 @@ import matplotlib.pyplot as plt  # noqa: E402  (the backend must be chosen first
 from matplotlib.layout_engine import ConstrainedLayoutEngine  # noqa: E402
 from matplotlib.lines import Line2D  # noqa: E402
 
+from ..plain import csv_cell  # noqa: E402
+from ..whole import whole_file  # noqa: E402
 from . import load, looks  # noqa: E402
 
 WIDTH = 7.2          # inches
@@ -404,18 +406,15 @@ def save(fig, path):
               "png": {"Software": None}}
     if kind == "csv" and not hasattr(fig, "kvsim_numbers"):
         return False
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
+    with whole_file(path) as temporary:
         if kind == "csv":
             with temporary.open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file, lineterminator="\n").writerows(fig.kvsim_numbers)
+                csv.writer(file, lineterminator="\n").writerows(
+                    map(csv_cell, row) for row in fig.kvsim_numbers)
         else:
             say_log(fig)
             settle(fig)
             fig.savefig(temporary, format=kind, metadata=stamps[kind])
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
     return True
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[2])   # as a script: the folder of the package
 
 from kvsim.errors import Error  # noqa: E402
+from kvsim.plain import printable, printable_lines  # noqa: E402
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def say(line: str) -> None:
-    print(f"kvsim: {line}", file=sys.stderr, flush=True)
+    print(printable(f"kvsim: {line}"), file=sys.stderr, flush=True)
 
 
 def main() -> int:
@@ -40,7 +41,7 @@ def main() -> int:
         found = search(args.config, args.out, trials=args.trials and int(args.trials),
                        report=args.report, closed_loop=args.closed_loop, model=args.model,
                        threads=args.threads, tell=None if args.quiet else say)
-        print(found.summary + ("\n\n" + found.report if found.report else ""))
+        print(printable_lines(found.summary + ("\n\n" + found.report if found.report else "")))
     except Error as error:
         say(str(error))
         return error.exit_code

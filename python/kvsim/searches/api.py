@@ -9,6 +9,8 @@ from typing import Any
 import pandas
 
 from ..errors import Error, UsageError
+from ..plain import csv_cell
+from ..whole import write_text
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,8 @@ def search(
     told = made.run() if made else ""
     text = summary.summary_text(study)
     with study.folder.turn.held():   # of several processes that end together
-        table.to_csv(study.folder.path / "candidates.csv", index=False)
-        (study.folder.path / "summary.txt").write_text(text + "\n", encoding="utf-8")
+        write_text(study.folder.path / "candidates.csv", table.map(csv_cell).to_csv(index=False))
+        write_text(study.folder.path / "summary.txt", text + "\n")
         figures.write(study, made)
     return SearchResults([one.user_attrs["record"] for one in study.best()],
                          summary.counts(study)["tried"], table, text, told, study.folder.path)

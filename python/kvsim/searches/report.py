@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import UsageError
 from ..plots import statistics
 from ..program import options, run
+from ..whole import write_text
 from .config import Objective
 from .evaluate import Measured, log_ratio, read_variables, run_closed_loop
 from .study import Study
@@ -71,7 +72,7 @@ class Report:
                                      self.reference])
         write_csv(self.study.folder.path / "report.csv", rows)
         text = self.text()
-        (self.study.folder.path / "report.txt").write_text(text + "\n", encoding="utf-8")
+        write_text(self.study.folder.path / "report.txt", text + "\n")
         return text
 
     def _measure(self, text) -> dict[str, Measured]:

@@ -14,6 +14,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from ..errors import UsageError
+from ..whole import write_text
 from . import texts
 from .config import SearchConfig
 from .evaluate import Measured, Replayer, group_values, objective_value
@@ -206,9 +207,7 @@ class Study:
     def _finish(self, worker: Worker, outcomes: list[dict[str, Any]]) -> None:
         """Tells the study; what is measured survives the end of this process in between."""
         pending = self.folder.pending(worker.name)
-        partial = pending.with_suffix(".partial")
-        partial.write_text(json.dumps(outcomes), encoding="utf-8")
-        partial.replace(pending)
+        write_text(pending, json.dumps(outcomes))
         with self.folder.turn.held():
             self._tell(outcomes)
             pending.unlink()

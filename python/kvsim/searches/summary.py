@@ -11,6 +11,8 @@ import optuna
 import pandas
 from optuna.trial import FrozenTrial, TrialState
 
+from ..plain import csv_cell
+from ..whole import whole_file
 from .config import Objective
 from .evaluate import Measured, by_budget
 from .study import Study, look_key
@@ -165,7 +167,5 @@ def trials_table(study: Study) -> pandas.DataFrame:
 
 
 def write_csv(path: Path, rows: Sequence[Sequence]) -> None:
-    temporary = path.with_name(f".{path.name}.partial")
-    with temporary.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
-    temporary.replace(path)
+    with whole_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows(map(csv_cell, row) for row in rows)

@@ -13,6 +13,7 @@ from pathlib import Path
 from ..kvtrace.capture_command import Parser, number, whole_numbers
 from ..kvtrace.closed_loop_command import positive
 from ..kvtrace.errors import EXIT_USAGE, CaptureError, run_tool
+from ..plain import printable, printable_lines
 from ..tasks import TASKS
 from .run import BUDGETS, POLICIES
 
@@ -123,10 +124,10 @@ class Progress:
             return
         line = f"{what}, {100 * share:.0f} %" + (f", {duration(left)} left" if left == left else "")
         if sys.stderr.isatty():
-            print(f"\r{line:<78}", end="", file=sys.stderr, flush=True)
+            print("\r" + printable(line).ljust(78), end="", file=sys.stderr, flush=True)
         elif what.split(":")[0] != self.text or time.monotonic() - self.said > 30:
             self.said, self.text = time.monotonic(), what.split(":")[0]
-            print(f"kvsim study: {line}", file=sys.stderr, flush=True)
+            print(printable(f"kvsim study: {line}"), file=sys.stderr, flush=True)
 
     def end(self) -> None:
         if not self.quiet and sys.stderr.isatty():
@@ -185,7 +186,7 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
     if args.plan:
         from .plan import plan_text
 
-        print(plan_text(found, chosen, load(), settings, folder))
+        print(printable_lines(plan_text(found, chosen, load(), settings, folder)))
         return 0
     progress = Progress(args.quiet)
     with folder.at_work():
@@ -196,18 +197,18 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
         if not settings.keep_traces:
             shutil.rmtree(folder.traces, ignore_errors=True)
         for name, why in outcome.failed.items():
-            print(f"kvsim study: {name} left out: {why}", file=sys.stderr)
+            print(printable(f"kvsim study: {name} left out: {why}"), file=sys.stderr)
         if strange:
-            print(f"kvsim study: no UTF-8 text, left out: {', '.join(map(str, strange))}",
+            print(printable(f"kvsim study: no UTF-8 text, left out: {', '.join(map(str, strange))}"),
                   file=sys.stderr)
         paths = page.write(folder, args.reference, args.title, args.loss)
     if not paths:
         raise CaptureError("no text and no task could be run")
     if not args.quiet:
         if "leaderboard.csv" in paths:
-            print(board_text(folder, args.reference))
+            print(printable_lines(board_text(folder, args.reference)))
         if "accuracy.csv" in paths:
-            print(accuracy_text(folder))
+            print(printable_lines(accuracy_text(folder)))
         print(f"{paths['index.html']} written")
     return len(outcome.failed)
 

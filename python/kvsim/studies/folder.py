@@ -22,6 +22,7 @@ import pandas
 import xarray
 
 from ..errors import DataError, UsageError
+from ..whole import whole_file, write_text
 
 WORST_SHARE = 5   # of 100 steps: the loss's own worst case
 #: Column of losses.csv -> what it is.
@@ -46,13 +47,6 @@ TEXT_COLUMNS = {
     "prompt_tokens": "n, tokens of the prompt", "later_tokens": "T, later tokens",
     "origin": "file or generator, and licence", "sha256": "digest of prompt and answer",
 }
-
-
-def write_whole(path: Path, text: str) -> None:
-    """A file that appears when it is complete."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
 
 
 @dataclass(frozen=True)
@@ -116,7 +110,7 @@ class Folder:
                                      "them")
             return
         self.texts.mkdir(parents=True, exist_ok=True)
-        write_whole(target, json.dumps(settings, indent=1) + "\n")
+        write_text(target, json.dumps(settings, indent=1) + "\n")
 
     def settings(self) -> dict:
         target = self.path / "study.json"
@@ -249,13 +243,13 @@ def merge(folders: Iterable[str | os.PathLike], target: Folder) -> None:
                     free = target.next_part(named)
                     _link(part.loop, free.loop)
                     _link(part.results, free.results)
-            write_whole(known, json.dumps(facts))
+            write_text(known, json.dumps(facts))
         for sheet in sorted(one.tasks.glob("*.jsonl")):
             target.tasks.mkdir(exist_ok=True)
             joined_sheet = target.tasks / sheet.name
             before = joined_sheet.read_text("utf-8") if joined_sheet.is_file() else ""
             own = sheet.read_text("utf-8").rstrip("\n") + "\n"
-            write_whole(joined_sheet, before if own in before else before + own)
+            write_text(joined_sheet, before if own in before else before + own)
 
 
 def _plain(model: str) -> str:
@@ -266,4 +260,5 @@ def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:
-        shutil.copyfile(source, target)
+        with whole_file(target) as temporary:
+            shutil.copyfile(source, temporary)

@@ -10,7 +10,8 @@ import pandas
 from ..least_bytes import by_policy
 from ..plots import lines, style
 from . import table, task_page, task_table
-from .folder import COLUMNS, Folder, write_whole
+from ..whole import write_text
+from .folder import COLUMNS, Folder
 from .tasks import answers, solved
 
 LINES = 8       # policies that a figure draws: more cannot be told apart
@@ -67,8 +68,8 @@ def write(folder: Folder, reference: str | None = None, title: str | None = None
     name = title or f"What {', '.join(models)} loses with a compressed KV cache"
     paths = {name: folder.path / name for name in [*tables, "index.html"]}
     for one, rows in tables.items():
-        write_whole(paths[one], table.safe_csv(rows))
-    write_whole(paths["index.html"],
+        write_text(paths[one], table.safe_csv(rows))
+    write_text(paths["index.html"],
                 PAGE.substitute(title=html.escape(name), body="\n".join(body)))
     return paths
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from ..errors import Error
 from ..kvtrace.errors import EXIT_USAGE, CaptureError
 from ..program import options, run
-from .folder import Folder, Part, write_whole
+from ..whole import write_text
+from .folder import Folder, Part
 from .sources import Source, passage
 
 #: The policies of a study that names none: those that matter, and hindsight as a floor.
@@ -122,7 +123,7 @@ def capture(folder: Folder, source: Source, loaded, settings: Settings, trace: P
                  "origin": source.origin, "digest": text.digest,
                  "model": loaded.name, "prompt_len": made.prompt_len, "total_len": made.total_len,
                  "later_text": list(made.text[made.prompt_len :])}
-    write_whole(folder.texts / f"{source.name}.json", json.dumps(facts))
+    write_text(folder.texts / f"{source.name}.json", json.dumps(facts))
 
 
 def close_loop(trace: Path, part: Part, loaded, settings: Settings,

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas
 
+from ..plain import csv_cell
 from ..plots import statistics
 
 LEAST = 1e-9   # nats: what counts as no loss in a ratio
@@ -118,7 +119,4 @@ def ranks_by_category(losses: pandas.DataFrame, reference: str) -> pandas.DataFr
 
 def safe_csv(table: pandas.DataFrame) -> str:
     """CSV whose texts no spreadsheet takes for formulas."""
-    def plain(value: object) -> object:
-        return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" else value
-
-    return table.map(plain).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    return table.map(csv_cell).to_csv(index=False, float_format="%.6g", lineterminator="\n")

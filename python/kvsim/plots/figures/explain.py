@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.lines import Line2D
 
+from ...plain import printable
 from .. import style
 
 TITLE = "the prompt coloured by kept, evicted and importance at one step"
@@ -49,7 +50,7 @@ def draw(data):
 
 
 def visible(word):
-    return word.replace("\n", "\u23ce").replace("\t", "\u2192")
+    return printable(word.replace("\n", "\u23ce").replace("\t", "\u2192"))
 
 
 def layout(words):

@@ -6,7 +6,6 @@ order, what `kvsim report` found in the trace, or `-`. Exit codes are those of k
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -14,6 +13,9 @@ if __name__ == "__main__":
     # Run by its path: the package that it belongs to is three folders up.
     sys.path[0] = str(Path(__file__).resolve().parents[3])
     __package__ = "kvsim.plots.report"
+
+from ...plain import printable  # noqa: E402  (the package is known only now)
+from ...whole import write_text  # noqa: E402
 
 NONE = "-"
 
@@ -54,16 +56,6 @@ def build(paths, details=None, title="", presets="[]"):
     return pack.page(title, content, blocks)
 
 
-def write(text, target):
-    """The page is there complete or not at all."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def main(arguments=None):
     options = parse(arguments)
     try:
@@ -77,14 +69,14 @@ def main(arguments=None):
         if details and len(details) != len(options.results):
             raise load.usage_error(f"{len(details)} --details for {len(options.results)} files")
         text = build(options.results, details, options.title, options.presets)
-        write(text, options.out)
+        write_text(options.out, text)
     except load.Problem as problem:
-        print(f"kvsim report: {problem}", file=sys.stderr)
+        print(printable(f"kvsim report: {problem}"), file=sys.stderr)
         return problem.exit_code
     except OSError as error:
-        print(f"kvsim report: {load.one_line(error)}", file=sys.stderr)
+        print(printable(f"kvsim report: {load.one_line(error)}"), file=sys.stderr)
         return 1
-    print(options.out)
+    print(printable(options.out))
     return 0
 
 

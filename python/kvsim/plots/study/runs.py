@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import xarray
 
+from ...plain import csv_cell
 from ...studies.folder import Folder
 from . import plan
 
@@ -38,7 +39,7 @@ REPLAYED = {
 def write(path, rows):
     """A table, header first, as CSV."""
     with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
+        csv.writer(file, lineterminator="\n").writerows(map(csv_cell, row) for row in rows)
     print(path)
 
 

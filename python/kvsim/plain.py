@@ -1,0 +1,36 @@
+"""Texts of files that somebody else wrote, on a terminal and in CSV (docs/security.md)."""
+
+import unicodedata
+
+#: Right-to-left marks and overrides, line and paragraph separators: they reorder what stands beside.
+_REORDER = frozenset("\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e"
+                     "\u2066\u2067\u2068\u2069")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def printable(text: object) -> str:
+    """The text with control characters as `\\x1b` and those that reorder a line as `\\u202e`."""
+    return "".join(_shown(one) for one in str(text))
+
+
+def printable_lines(text: str) -> str:
+    """Line by line: the line ends are ours."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def _shown(one: str) -> str:
+    code = ord(one)
+    if unicodedata.category(one) not in ("Cc", "Cs") and one not in _REORDER:
+        return one
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def csv_cell(value: object) -> object:
+    """A cell of a table: a text that a spreadsheet would run as a formula begins with a quote."""
+    if not isinstance(value, str) or not value.startswith(_FORMULA):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value

@@ -1,0 +1,51 @@
+"""Files that are there complete or not at all (docs/security.md 1)."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def whole_file(target: str | os.PathLike) -> Iterator[Path]:
+    """A temporary name to write under. It becomes the target's when the block ends well; whatever
+    happens, nothing else is left behind."""
+    path = Path(target)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield temporary
+        # A name must never reach the disk before the bytes do; a full disk may show only here.
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(target: str | os.PathLike, data: bytes | memoryview) -> None:
+    """The bytes as a whole file."""
+    with whole_file(target) as temporary:
+        temporary.write_bytes(data)
+
+
+def write_text(target: str | os.PathLike, text: str) -> None:
+    """The text as a whole file, UTF-8 with plain line ends."""
+    write_bytes(target, text.encode("utf-8"))
+
+
+def create_hdf5(path: str | os.PathLike):
+    """A new HDF5 file (h5py.File) whose every call answers for the bytes that it writes.
+
+    Left to itself the library keeps data until a dataset is closed, and h5py closes datasets where
+    nothing can be said of a failure.
+    """
+    import h5py
+
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
+    access.set_sieve_buf_size(0)
+    access.set_cache(0, 1, 0, 1.0)   # of chunks
+    access.set_libver_bounds(h5py.h5f.LIBVER_EARLIEST, h5py.h5f.LIBVER_LATEST)
+    creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
+    creation.set_obj_track_times(False)   # the same data give the same bytes
+    return h5py.File(h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_TRUNC, creation, access))
