@@ -25,7 +25,7 @@ import numpy as np
 
 from kvsim.errors import DataError, Error, UsageError
 from kvsim.trace import Layer, Trace
-from kvsim.whole import create_hdf5, whole_file
+from kvsim.whole import create_hdf5
 
 #: A policy's own part: the prompt's layer to scores [Hkv, n], higher is kept; [Hq, n] with
 #: granularity=query.
@@ -124,7 +124,7 @@ def write_scores(
 
     name = title.rpartition(":")[2]
     chosen = trace.layers if layers is None else list(layers)
-    with whole_file(target) as temporary, create_hdf5(temporary) as file:
+    with create_hdf5(target) as file:
         for done, index in enumerate(chosen):
             file[f"layers/{index}/score"] = score_layer(function, name, trace.layer(index).prompt())
             if progress:

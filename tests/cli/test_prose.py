@@ -25,7 +25,7 @@ class Prose(unittest.TestCase):
         self.assertEqual(len(said), 1)
         self.assertTrue(said[0].startswith("PAGE: 31 words, expected at most 30: word word"))
         self.assertEqual(prose.complaints("PAGE", (" ".join(["w"] * 21) + ". ") * 3),
-                         ["PAGE: 21.0 words a sentence, expected at most 20"])
+                         ["PAGE: 21.0 words a sentence, expected at most 18"])
         self.assertEqual(prose.complaints("PAGE", f"{prose.EXEMPT}\n{LONG}."), [])
 
 
