@@ -116,9 +116,9 @@ class KeyCosineScaled : public KeyCosine {
                    "the same over the head's largest; a key that is like no other leaves out none",
                    "G-KV repository",
                    {"redundancy_mix", "redundancy_threshold"}}) {}
-  void level(std::span<double> redundancy) const override {
-    const double largest = redundancy.empty() ? 0 : *std::ranges::max_element(redundancy);
-    for (double& one : redundancy) one /= largest;
+  void level(std::span<double> of_entries) const override {
+    const double largest = of_entries.empty() ? 0 : *std::ranges::max_element(of_entries);
+    for (double& one : of_entries) one /= largest;
   }
 
  protected:
