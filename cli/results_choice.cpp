@@ -79,7 +79,7 @@ void refuse_trace(const std::string& path) {
   if (head && head->starts_with(kHdf5)) refuse_trace_as_results(path);
 }
 
-Dataset open_results(const std::string& path) {
+Dataset open_netcdf(const std::string& path) {
   if (const std::optional<std::string> head = head_of(path)) {  // all else the reader refuses
     if (!head->starts_with(kHdf5))
       bad_data({.what = "not a results file",
@@ -87,7 +87,13 @@ Dataset open_results(const std::string& path) {
                 .found = kind_of(*head),
                 .expected = "a netCDF-4 file written by kvsim"});
   }
-  return read_known_results(path);
+  return read_results(path);
+}
+
+Dataset open_results(const std::string& path) {
+  Dataset results = open_netcdf(path);
+  check_known_results(results, path);
+  return results;
 }
 
 std::string attribute(const Dataset& results, const char* name) {

@@ -10,7 +10,11 @@
 /// or step by what it is called, and the trace that the results were made from.
 namespace kvsim::cli {
 
-/// A results file; one that is no HDF5 file at all is bad data that says what it is instead.
+/// A file of a replay or of a closed loop; one that is no HDF5 file at all is bad data that says
+/// what it is instead.
+Dataset open_netcdf(const std::string& path);
+
+/// A results file of a replay.
 Dataset open_results(const std::string& path);
 
 /// Bad data when it is a trace; all else is left to who reads it.

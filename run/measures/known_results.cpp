@@ -48,8 +48,7 @@ void check_program(const Dataset& results, const std::string& path) {
 
 }  // namespace
 
-Dataset read_known_results(const std::string& path) {
-  Dataset results = read_results(path);
+void check_known_results(const Dataset& results, const std::string& path) {
   check_program(results, path);
   for (const char* axis : {"policy", "budget", "budget_label", "layer", "step"})
     if (!results.has(axis)) bad_data({.what = "missing variable", .where = path, .expected = axis});
@@ -62,6 +61,11 @@ Dataset read_known_results(const std::string& path) {
               .found = form(found->type(), found->dims),
               .expected = form(declared.type, declared.dim_names())});
   }
+}
+
+Dataset read_known_results(const std::string& path) {
+  Dataset results = read_results(path);
+  check_known_results(results, path);
   return results;
 }
 
