@@ -15,6 +15,7 @@
 #include "io/results_writer.hpp"
 #include "io/temporary_file.hpp"
 #include "run/explain/looked_for.hpp"
+#include "run/measures/known_results.hpp"
 #include "sim/core/error.hpp"
 #include "sim/policy/presets.hpp"
 
@@ -68,10 +69,11 @@ std::string nameless_file(const Dataset& dataset) {
 }
 
 std::string details(const Values& values, const std::string& path, size_t files) {
-  const Dataset results = open_results(path);
+  const Dataset results = open_netcdf(path);
   for (const char* name :
        {"policy", "budget_label", "layer", "head", "step", "retained_importance"})
     if (!results.has(name)) return kNoTrace;  // what a closed loop found
+  check_known_results(results, path);
   const std::string trace = find_trace(values, results, path, files);
   if (trace.empty()) {
     note(fmt::format("{}: the trace {} is not here: no texts, kept sets only where --save-keep "
