@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .kvpress import from_kvpress
     from .kvtrace.engines import from_engine
     from .kvtrace.writer import TraceWriter
-    from .least_bytes import least_bytes
+    from .bytes_for_loss import least_bytes
     from .live_press import press
     from .model import capture, closed_loop
     from .page import report
@@ -39,7 +39,7 @@ _HOMES = {
     "kvpress": ("from_kvpress",),
     "kvtrace.engines": ("from_engine",),
     "kvtrace.writer": ("TraceWriter",),
-    "least_bytes": ("least_bytes",),
+    "bytes_for_loss": ("least_bytes",),
     "live_press": ("press",),
     "model": ("capture", "closed_loop"),
     "page": ("report",),

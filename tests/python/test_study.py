@@ -25,7 +25,7 @@ try:
     import transformers
 
     import kvsim
-    from kvsim.least_bytes import by_policy, least_cost
+    from kvsim.bytes_for_loss import by_policy, least_cost
     from kvsim.plots.study import layers, plan, prediction, runs
     from kvsim.program import find_program
     from kvsim.studies import api, run, sources, table

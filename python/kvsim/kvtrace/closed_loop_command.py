@@ -274,7 +274,7 @@ def least_bytes_text(args: argparse.Namespace) -> str:
     """The least bytes for --loss, from both files."""
     import xarray
 
-    from ..least_bytes import as_text, least_bytes
+    from ..bytes_for_loss import as_text, least_bytes
 
     with xarray.open_dataset(args.results, engine="h5netcdf") as results, \
             xarray.open_dataset(args.out, engine="h5netcdf") as loop:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas
 
 from ..errors import Error, UsageError, error_of
-from ..least_bytes import by_policy
+from ..bytes_for_loss import by_policy
 from ..program import Bar
 from . import command, table, task_table
 from .folder import COLUMNS, Folder, merge

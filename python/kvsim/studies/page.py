@@ -7,7 +7,7 @@ from string import Template
 
 import pandas
 
-from ..least_bytes import by_policy
+from ..bytes_for_loss import by_policy
 from ..plots import lines, style
 from . import table, task_page, task_table
 from ..whole import write_text
