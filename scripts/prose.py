@@ -1,7 +1,7 @@
 """Sentences of pages that are too long to be understood at once: scripts/prose.py FILE...
 
 A sentence has at most WORDS words, and a page at most MEAN on average. Tables, code, headings, indented
-blocks and formulas between $ are no prose. A page of definitions says so by the line EXEMPT.
+blocks and formulas between $ are no prose.
 Exit code 1 when something was found.
 """
 
@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 WORDS, MEAN = 30, 18
-EXEMPT = "<!-- prose: definitions -->"
 SHORT = re.compile(r"(?:\b(?:e\.g|i\.e|cf|Eq|Fig|Sec|No|al|vs)|\b[A-Z])\.$")   # no end of a sentence
 
 
@@ -38,8 +37,6 @@ def sentences(page: str) -> list[str]:
 
 
 def complaints(name: str, page: str) -> list[str]:
-    if EXEMPT in page:
-        return []
     found = sentences(page)
     counts = [len(one.split()) for one in found]
     said = [f"{name}: {count} words, expected at most {WORDS}: {one}"
