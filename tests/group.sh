@@ -37,7 +37,7 @@ group_lint() {   # label: lint
   "$bin/ruff" check .
   git ls-files '*.cpp' '*.hpp' '*.inc' '*.cu' '*.cuh' | xargs "$bin/clang-format" --dry-run --Werror
   "$system_python" tests/cli/test_prose.py
-  git ls-files README.md CONTRIBUTING.md CHANGELOG.md 'docs/*.md' data/README.md tests/golden/README.md | xargs "$system_python" scripts/prose.py
+  git ls-files README.md CONTRIBUTING.md CHANGELOG.md 'docs/*.md' data/README.md tests/golden/README.md bench/README.md | xargs "$system_python" scripts/prose.py
 }
 group_memory() {   # label: program
   "$system_python" tests/cli/test_memory.py "$kvsim"
