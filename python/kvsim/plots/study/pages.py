@@ -116,18 +116,16 @@ FROM_DOCS = {
     "intervals over few texts": lambda _: table(*coverage.table()),
     "policies below the floor, unseen texts": lambda docs: losses.below_floor(
         runs.Study(docs / "losses/unseen.csv", texts=plan.UNSEEN), plan.UNSEEN),
-    "policies below the floor with a rule more": lambda docs: losses.below_floor(
-        runs.Study(docs / "losses/unseen.csv", texts=plan.UNSEEN), plan.UNSEEN, plan.FLOOR_MORE),
-    "policies below hindsight, texts set aside": lambda docs: losses.below_floor(
-        reread.study_of(docs / "losses/fresh.csv"), plan.FRESH, ("oracle-mean", "oracle-stream"),
-        reread.BUDGETS),
+    "policies below the floor, texts set aside": lambda docs: losses.below_floor(
+        reread.study_of(docs / "losses/fresh.csv"), plan.FRESH, plan.FLOOR_MORE, reread.BUDGETS),
     "fragility": lambda docs: table(*fragility.table(docs)),
     **{f"second reading, {name}": (
         lambda docs, make=make: table(*make(reread.study_of(docs / "losses/fresh.csv"))))
        for name, make in {
            "few": lambda study: reread.table(study, reread.FEW),
            "all": lambda study: reread.table(study, reread.MANY),
-           "worst text": reread.worst, "by text": reread.by_text}.items()},
+           "worst text": reread.worst, "against KVgrad": reread.against_gradient,
+           "by text": reread.by_text}.items()},
     "two readings": lambda docs: table(*readings.table(docs)),
     "what a study takes": lambda _: table(*cost.table()),
     "studies": lambda docs: table(*contributed.table(docs)),

@@ -83,10 +83,9 @@ HINDSIGHT = ("oracle-mean", "oracle-max")
 HINDSIGHT_VARIANTS = ("oracle-snapkv", "oracle-restkv")
 # What a text can lose least, as far as it is known: the least of these on it. Only where all have run.
 FLOOR = "least of hindsight"
+JOINT_CHANGE = "oracle-stream,indicator=output-change-joint,weight=none"   # exact change of the output
 FLOOR_OF = ("oracle-mean", "oracle-restkv", "oracle-stream")
-# A rule more, which is lower where the others were passed: the exact change of the layer's output by an
-# entry of one KV head. It has run on some of UNSEEN alone.
-FLOOR_MORE = (*FLOOR_OF, "oracle-stream,indicator=output-change-joint,weight=none")
+FLOOR_MORE = (*FLOOR_OF, JOINT_CHANGE)   # on texts set aside, where all of these have run
 # One part of a method changed at a time, for the claims of docs/claims.md.
 DEFENSIVE_PARTS = (
     "layer-defensivekv,smooth=none",
@@ -139,7 +138,8 @@ TWICE = ("snapkv", "layer-defensivekv:code", RIVAL, "kvzip-plus", "kvzip:uniform
          "kvzip,allocate=ada,ada_floor=0", RECENT, f"{RECENT},queries=probe", f"{RECENT},join=max",
          f"{RECENT},join=power-mean", REREAD, "oracle-mean", "oracle-stream")
 # Those that take a gradient or a draft of 128 tokens, composites, and fitted values.
-FURTHER = ("kvgrad", "kvcompose", "kvcompose:unstructured", "laq", "speckv",
+GRADIENT = "kvgrad"
+FURTHER = (GRADIENT, "kvcompose", "kvcompose:unstructured", "laq", "speckv",
            "attention-matching:fitted")
 ONCE = ("expected-attention", "expected-attention:joint", "triattention", "attention-matching",
         "compactor", "lava", "caote")
@@ -234,8 +234,8 @@ PROBES = "repeat:gradient,draft:128"   # where policies of all kinds run
 STUDIES = {
     "short": StudyPlan(SHORT, GROUPS, BUDGETS, metrics=METRICS, probe=PROBES),
     "long": StudyPlan(LONG, GROUPS, BUDGETS, metrics=METRICS, probe=PROBES),
-    "fresh": StudyPlan(FRESH, {"twice": TWICE, "once": ONCE, "further": FURTHER}, FEW_BUDGETS,
-                       probe=PROBES),
+    "fresh": StudyPlan(FRESH, {"twice": TWICE, "once": ONCE, "further": FURTHER,
+                               "floor": ("oracle-restkv", JOINT_CHANGE)}, FEW_BUDGETS, probe=PROBES),
     "unseen": StudyPlan(UNSEEN, {"rivals": (RECENT, REREAD, RIVAL, "kvzip-plus", "criticalkv",
                                             "layer-defensivekv:code"), "floor": FLOOR_MORE}, BUDGETS[1:]),
     "longest": StudyPlan(LONGEST, {"headline": HEADLINE}, LONGEST_BUDGETS, probe="none"),

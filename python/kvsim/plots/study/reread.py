@@ -12,15 +12,15 @@ from . import losses, output, plan, runs
 
 BUDGETS = plan.FEW_BUDGETS
 HINDSIGHT = ("oracle-stream", "oracle-mean")
-FEW = ("oracle-stream", plan.REREAD, plan.RECENT, plan.RIVAL, "kvgrad", "kvzip-plus",
+FEW = ("oracle-stream", plan.REREAD, plan.RECENT, plan.RIVAL, plan.GRADIENT, "kvzip-plus",
        "kvcompose:unstructured", "expected-attention:joint", "attention-matching", "layer-defensivekv:code", "snapkv")
 MANY = (*HINDSIGHT, plan.REREAD, f"{plan.RECENT},join=power-mean", f"{plan.RECENT},join=max",
-        f"{plan.RECENT},queries=probe", plan.RECENT, plan.RIVAL, "kvzip-plus", "kvgrad",
+        f"{plan.RECENT},queries=probe", plan.RECENT, plan.RIVAL, "kvzip-plus", plan.GRADIENT,
         "kvcompose:unstructured", "kvcompose", "kvzip,allocate=ada,ada_floor=0", "kvzip:uniform",
         "laq", "speckv", "expected-attention:joint", "attention-matching:fitted",
         "attention-matching", "lava", "compactor", "caote", "expected-attention", "triattention",
         "layer-defensivekv:code", "snapkv")
-DRAWN = ("snapkv", "layer-defensivekv:code", "expected-attention:joint", plan.RIVAL, plan.RECENT,
+DRAWN = ("snapkv", "layer-defensivekv:code", "expected-attention:joint", plan.RIVAL, plan.GRADIENT, plan.RECENT,
          plan.REREAD, HINDSIGHT[0])
 BANDS = (plan.RECENT, plan.REREAD)
 FEW_TEXTS = 5
@@ -30,13 +30,13 @@ def study_of(source):
     return runs.Study(source, texts=plan.FRESH)
 
 
-def relative(study, policy, budget):
-    """Geometric mean of the loss relative to KVzip's, its interval over texts, the largest of a
+def relative(study, policy, budget, rival=plan.RIVAL):
+    """Geometric mean of the loss relative to a rival's, its interval over texts, the largest of a
     text, the number of texts, and the smallest of a text; None where it has run on fewer than two."""
-    texts = study.texts((policy, plan.RIVAL), (budget,), plan.FRESH)
+    texts = study.texts((policy, rival), (budget,), plan.FRESH)
     if len(texts) < 2:
         return None
-    logs = study.relative(policy, budget, texts, plan.RIVAL)
+    logs = study.relative(policy, budget, texts, rival)
     mean, (low, high) = statistics.over_traces(logs)
     return *np.exp([mean, low, high, logs.max()]), len(texts), np.exp(logs.min())
 
@@ -79,6 +79,16 @@ def worst(study):
     """The same of the text on which a policy is worst."""
     return table(study, (plan.REREAD, f"{plan.RECENT},join=power-mean", plan.RECENT,
                          "layer-defensivekv:code"), lambda one: number(one[3]))
+
+
+def against_gradient(study):
+    """Header and rows: losses relative to KVgrad's, and of the worst text."""
+    found = {policy: [relative(study, policy, budget, plan.GRADIENT) for budget in BUDGETS]
+             for policy in (plan.REREAD, plan.RIVAL, plan.RECENT)}
+    return (["policy", *(f"{budget:g}" for budget in BUDGETS)],
+            [[f"`{policy}`{ending}", *("-" if one is None else cell(one) for one in every)]
+             for policy, every in found.items()
+             for ending, cell in (("", interval), (", worst text", lambda one: number(one[3])))])
 
 
 def by_text(study):
