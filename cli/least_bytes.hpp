@@ -5,9 +5,6 @@
 
 namespace kvsim::cli {
 
-/// Attribute of results whose budgets are shares of bytes: the form (--equal-bytes).
-inline constexpr const char* kEqualBytes = "equal_bytes";
-
 /// What --equal-bytes chose: entries per owner and the bytes held, per policy and budget.
 std::string equal_bytes_table(const Dataset& results);
 

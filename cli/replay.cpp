@@ -43,10 +43,6 @@ void describe(po::options_description& options) {
   add_layers_option(options);
   add_later_option(options);
   add_metric_option(options);
-  options.add_options()(
-      "equal-bytes", po::value<std::string>()->value_name("FORM"),
-      "a budget is a share of the full cache's bytes, and every policy keeps as many entries as "
-      "fit: flattened, padded, paged or in-place (docs/metrics.md 9)");
   options.add_options()("stream-error", po::value<std::string>()->value_name("X"),
                         "also print the least bytes per policy with a stream error of X at most");
   options.add_options()("check",
@@ -140,17 +136,6 @@ struct Job {
   StudyOptions options;           ///< what the study was made of
 };
 
-/// --equal-bytes, or nothing.
-std::string byte_form(const Values& values) {
-  const std::string form = text(values, "equal-bytes");
-  const auto& forms = byte_forms();
-  if (form.empty() || std::ranges::find(forms, form) != forms.end()) return form;
-  usage_error({.what = "no such form of a cache",
-               .where = "--equal-bytes",
-               .found = form,
-               .expected = fmt::format("{}", fmt::join(forms, ", "))});
-}
-
 Job prepare(const Values& values, const Request& request, const std::string& trace,
             Backend& backend, FunctionScores& scores) {
   Job job;
@@ -165,9 +150,7 @@ Job prepare(const Values& values, const Request& request, const std::string& tra
   scores.compute(options.records, trace, options.layers);
   if (!request.fragility.empty()) add_risk(*job.reader, options);
   check_study(*job.reader, options);
-  if (const std::string form = byte_form(values); !form.empty())
-    for (const std::string& line : make_bytes_equal(*job.reader, form, backend, options))
-      note(line);
+  for (const std::string& line : make_bytes_equal(*job.reader, backend, options)) note(line);
   for (const Record& record : options.records)
     job.looks_ahead.push_back(chosen<Queries>(record.settings).looks_ahead());
   job.progress = std::make_shared<Progress>(fs::path(trace).filename().string());
@@ -181,10 +164,9 @@ Job prepare(const Values& values, const Request& request, const std::string& tra
   return job;
 }
 
-Dataset replay(Job& job, Backend& backend, const std::string& form, const std::string& target) {
+Dataset replay(Job& job, Backend& backend, const std::string& target) {
   const auto begin = std::chrono::steady_clock::now();
   Dataset dataset = job.study->run(backend);
-  if (!form.empty()) dataset.set_attribute(kEqualBytes, form);
   job.progress->clear();
   name_functions(dataset);
   const auto write_begin = std::chrono::steady_clock::now();
@@ -307,17 +289,17 @@ int run(const Values& values) {
   const auto traces = values["trace"].as<std::vector<std::string>>();
   const Request request = read_request(values);
   if (has(values, "stream-error")) wanted_error(values);  // refused before any work
-  byte_form(values);
   const std::unique_ptr<Backend> backend = chosen_backend(values);
   const std::vector<std::string> targets = targets_of(values, traces);
   check_targets(values, targets, traces);
   FunctionScores scores;
   std::vector<Job> jobs;
+  jobs.reserve(traces.size());
   for (const std::string& trace : traces)
     jobs.push_back(prepare(values, request, trace, *backend, scores));
   std::vector<Dataset> datasets;
   for (size_t t = 0; t < traces.size(); ++t) {
-    datasets.push_back(replay(jobs[t], *backend, byte_form(values), targets[t]));
+    datasets.push_back(replay(jobs[t], *backend, targets[t]));
   }
   std::vector<TableSource> tables;
   for (size_t t = 0; t < traces.size(); ++t) {

@@ -28,6 +28,7 @@ struct StudyOptions {
   bool save_keep = false;
 
   int64_t element_bytes = 2;
+  std::string equal_bytes;  ///< a form of a cache (equal_bytes.hpp); else budgets count entries
   std::optional<double> bandwidth;  ///< bytes/s
   std::optional<double> peak;       ///< flop/s
 

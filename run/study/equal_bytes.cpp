@@ -96,9 +96,11 @@ const std::vector<std::string>& byte_forms() {
   return names;
 }
 
-std::vector<std::string> make_bytes_equal(const TraceReader& trace, const std::string& form,
-                                          Backend& backend, StudyOptions& options) {
-  const Form of = std::ranges::find(forms(), form, &std::pair<std::string, Form>::first)->second;
+std::vector<std::string> make_bytes_equal(const TraceReader& trace, Backend& backend,
+                                          StudyOptions& options) {
+  if (options.equal_bytes.empty()) return {};
+  const Form of =
+      std::ranges::find(forms(), options.equal_bytes, &std::pair<std::string, Form>::first)->second;
   const int64_t n = trace.info().prompt_len;
   take_doubles_out(options, n);
   StudyOptions planned = options;

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "run/measures/variables.hpp"
+#include "run/study/equal_bytes.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim {
@@ -107,6 +108,17 @@ std::vector<StudyOption> declared() {
        .high = 16,
        .read = [](const O& o) -> Json { return o.element_bytes; },
        .set_number = [](O& o, double value) { o.element_bytes = static_cast<int64_t>(value); }},
+      {.key = "equal_bytes",
+       .flag = "equal-bytes",
+       .placeholder = "FORM",
+       .meaning = "a budget is a share of the full cache's bytes, and every policy keeps as many "
+                  "entries as fit: flattened, padded, paged or in-place (docs/metrics.md 9)",
+       .type = OptionType::word,
+       .words = byte_forms(),
+       .is_set = [](const O& o) { return !o.equal_bytes.empty(); },
+       .read = [](const O& o) -> Json { return o.equal_bytes; },
+       .set_number = [](O& o,
+                        double word) { o.equal_bytes = byte_forms()[static_cast<size_t>(word)]; }},
       {.key = "bandwidth",
        .flag = "bandwidth",
        .placeholder = "X",
@@ -135,7 +147,8 @@ std::vector<StudyOption> declared() {
 [[maybe_unused]] void names_every_member(const StudyOptions& options) {
   [[maybe_unused]] const auto& [records, budgets, layers, seed, scope, importance, outlier,
                                 wo_steps, horizon, metrics, span_complements, per_head, save_keep,
-                                element_bytes, bandwidth, peak, command_line] = options;
+                                element_bytes, equal_bytes, bandwidth, peak,
+                                command_line] = options;
 }
 
 /// A value of a results file's `config`; one that is not as declared changes nothing.

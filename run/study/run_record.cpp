@@ -8,6 +8,7 @@
 #include "analysis/stream_layers.hpp"
 #include "kvsim_version.hpp"
 #include "run/measures/known_results.hpp"
+#include "run/study/equal_bytes.hpp"
 #include "run/study/grid_axes.hpp"
 #include "run/study/idle_settings.hpp"
 #include "run/study/option_table.hpp"
@@ -71,6 +72,7 @@ void describe_run(Dataset& dataset, const TraceReader& reader, const StudyOption
   dataset.set_attribute("threads", static_cast<int64_t>(threads()));
   dataset.set_attribute("backend", backend.name());
   dataset.set_attribute("device", backend.device());
+  if (!options.equal_bytes.empty()) dataset.set_attribute(kEqualBytes, options.equal_bytes);
   dataset.set_attribute("config", config_json(options, records, wo_steps));
   dataset.set_attribute("axes", grid_axes_json(options.records));
   dataset.set_attribute("open_loop_note", kOpenLoopNote);

@@ -14,6 +14,7 @@
 #include "io/results_writer.hpp"
 #include "io/temporary_file.hpp"
 #include "run/measures/known_results.hpp"
+#include "run/study/equal_bytes.hpp"
 #include "run/study/run_record.hpp"
 #include "run/sweep/join_results.hpp"
 #include "sim/core/error.hpp"
@@ -153,12 +154,15 @@ void SweepRun::run(Backend& backend, const std::string& command_line, const Swee
     if (todo[g].empty()) continue;
     const SweepGroup& group = groups_[g];
     const SweepProgress before = progress;
-    work(group, backend, [&](double done) {
+    work(
+        group, backend,
+        [&](double done) {
       progress.units = before.units + done * static_cast<double>(todo[g].size());
       progress.cost = before.cost + done * group.seconds;
       progress.what = plan_.jobs()[group.job].name;
       if (hooks.progress) hooks.progress(progress);
-    });
+        },
+        hooks);
     progress.units = before.units + static_cast<double>(todo[g].size());
     progress.cost = before.cost + group.seconds;
   }
@@ -173,13 +177,15 @@ void SweepRun::run(Backend& backend, const std::string& command_line, const Swee
 
 /// The whole group, even when only some of it is missing: see SweepGroup.
 void SweepRun::work(const SweepGroup& group, Backend& backend,
-                    const std::function<void(double)>& progress) const {
+                    const std::function<void(double)>& progress, const SweepHooks& hooks) const {
   const SweepJob& job = plan_.jobs()[group.job];
   StudyOptions options = job.options;
   options.records.clear();
   for (const size_t unit : group.units) options.records.push_back(job.options.records[unit]);
   StudyHooks said;
   said.progress = [&](double done, const std::string&) { progress(done); };
+  for (const std::string& line : make_bytes_equal(*job.reader, backend, options))
+    if (hooks.message) hooks.message(job.name + ": " + line);
   Study study(*job.reader, std::move(options), std::move(said));
   const Dataset results = study.run(backend);
   for (size_t i = 0; i < group.units.size(); ++i) {

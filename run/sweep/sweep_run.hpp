@@ -45,8 +45,8 @@ class SweepRun {
 
  private:
   std::vector<size_t> missing(const SweepGroup& group) const;
-  void work(const SweepGroup& group, Backend& backend,
-            const std::function<void(double)>& progress) const;
+  void work(const SweepGroup& group, Backend& backend, const std::function<void(double)>& progress,
+            const SweepHooks& hooks) const;
   std::vector<size_t> units_of(size_t job) const;
   void write_target(size_t job, Backend& backend, const std::string& command_line) const;
   std::string sweep_attribute(const SweepJob& job) const;

@@ -27,9 +27,9 @@ const DeclareNote notes[] = {
                  .source = "R-KV repository",
                  .point = "a buffer of 128 tokens fills up beside the budget; the largest logit of "
                           "a group enters one softmax, over what is older than the window",
-                 .reading = "b is the most that a head ever holds, a quarter of it leaves at once; "
-                            "each head has its softmax over all slots, the largest of a group "
-                            "counts"}),
+                 .reading = "b is the most that a head ever holds, a quarter of it leaves at once "
+                            "(`evict_batch=1,buffer=128` is the repository's buffer); each head "
+                            "has its softmax over all slots, the largest of a group counts"}),
     DeclareNote({.of = "morphkv",
                  .source = "MorphKV repository",
                  .point = "logits of a group are added before the softmax, which is taken over the "

@@ -220,12 +220,13 @@ int64_t DecodeRun::lowest(size_t owner) {
   return lowest;
 }
 
-/// Slots that leave an owner that is over its budget, ascending.
+/// Slots that leave an owner that is over its budget and its buffer, ascending.
 std::vector<int64_t> DecodeRun::victims(size_t owner) {
   const SlotCache& cache = owners_[owner];
   const int64_t b = kept_.places[owner];
-  if (cache.size() <= b) return {};
-  const int64_t batch = std::max<int64_t>(1, settings_.share(keys::evict_batch, b));
+  const int64_t buffer = settings_.share(keys::buffer, b);
+  if (cache.size() <= b + buffer) return {};
+  const int64_t batch = std::max(buffer + 1, settings_.share(keys::evict_batch, b));
   if (batch == 1 && deviations_.empty())
     if (const int64_t slot = lowest(owner); slot >= 0) return {slot};
   std::vector<int64_t> open;
@@ -245,8 +246,9 @@ std::vector<int64_t> DecodeRun::victims(size_t owner) {
     open.erase(open.begin(), open.begin() + count);
   }
   if (open.empty()) {  // the oldest that is no sink, or of the sinks the newest
+    const int64_t first = keeps_prompt_ ? std::max(sinks_, work_.entries()) : sinks_;
     int64_t oldest = 0;
-    while (oldest + 1 < cache.size() && cache.position(oldest) < sinks_) ++oldest;
+    while (oldest + 1 < cache.size() && cache.position(oldest) < first) ++oldest;
     return {oldest};
   }
   const auto count = std::min<int64_t>(batch, static_cast<int64_t>(open.size()));

@@ -237,3 +237,32 @@ TEST_CASE("settings are judged by stream error, unless --metric names other meas
   CHECK_THAT(unknown.err, Catch::Contains("--metric: unknown metric: found stream_eror") &&
                               Catch::Contains("stream_error, retained_importance, output_error"));
 }
+
+TEST_CASE("a sweep of equal bytes holds what replay holds", "[sweep][equal-bytes]") {
+  const Sweep sweep;
+  const std::string head = std::string("traces = [\"") + sweep.trace + "\"]\n" +
+                           "budgets = [0.3, 0.6]\nequal_bytes = ";
+  const std::string records =
+      "[[policy]]\npreset = \"adakv\"\nwindow = [2, 4]\n"
+      "[[policy]]\npreset = \"snapkv\"\nwindow = 4\nquantize = \"per-token\"\n"
+      "quant_residual = 0\n[[policy]]\npreset = \"full\"\n";
+  write_bytes(sweep.config, head + "\"padded\"\n" + records);
+  const Outcome run = run_kvsim(sweep.line("equal"));
+  CHECK(run.status == 0);
+  CHECK(run.err.find("t: full holds more than 0.3 of the full cache's bytes") != std::string::npos);
+  REQUIRE(run_kvsim("replay " + sweep.trace + " -o " + (sweep.folder / "r.nc") +
+                    " --policy adakv,window=2 --policy adakv,window=4 --policy "
+                    "snapkv,window=4,quantize=per-token,quant_residual=0 --policy full "
+                    "--budget 0.3,0.6 --equal-bytes padded")
+              .status == 0);
+  const Dataset swept = read_results(sweep.folder / "equal/t.nc"),
+                replayed = read_results(sweep.folder / "r.nc");
+  for (const char* name : {"budget_entries", "bytes_padded", "kept"})
+    CHECK(std::get<std::vector<double>>(swept.at(name).values) ==
+          std::get<std::vector<double>>(replayed.at(name).values));
+  CHECK(std::get<std::string>(*swept.attribute("equal_bytes")) == "padded");
+  write_bytes(sweep.config, head + "\"in pages\"\n" + records);
+  const Outcome wrong = run_kvsim(sweep.line("wrong"));
+  CHECK(wrong.status == 2);
+  CHECK(wrong.err.find("expected one of flattened, padded, paged, in-place") != std::string::npos);
+}

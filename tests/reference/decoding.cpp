@@ -48,7 +48,7 @@ void Decoding::step(int64_t row) {
   }
   see(row, true);
   for (size_t o = 0; o < present.size(); ++o)
-    if (std::ranges::count(present[o], true) > budget_[o])
+    if (std::ranges::count(present[o], true) > budget_[o] + rule_.buffer)
       for (const size_t leaves : lowest(o, t)) present[o][leaves] = false;
 }
 
@@ -223,7 +223,7 @@ std::vector<double> Decoding::by_centre(size_t owner, const std::vector<size_t>&
 }
 
 /// Of those that are not safe, the lowest, the older of equals; if all are, the oldest that is no
-/// sink.
+/// sink, nor of a prompt that stays.
 std::vector<size_t> Decoding::lowest(size_t owner, int64_t newest) {
   std::vector<size_t> all, open;
   for (size_t i = 0; i <= static_cast<size_t>(newest); ++i)
@@ -239,11 +239,11 @@ std::vector<size_t> Decoding::lowest(size_t owner, int64_t newest) {
   };
   for (size_t x = 0; x + safe < all.size(); ++x)
     if (!is_safe(all[x])) open.push_back(x);
-  if (open.empty()) return {*std::ranges::find_if_not(all, is_sink)};
+  if (open.empty()) return {*std::ranges::find_if_not(all, is_safe)};
   const std::vector<double> score_of = scores(owner, all);
   std::ranges::stable_sort(open, {}, [&](size_t x) { return score_of[x]; });
-  open.resize(
-      std::min(open.size(), static_cast<size_t>(std::max<int64_t>(1, share(rule_.batch_share)))));
+  const int64_t batch = std::max(rule_.buffer + 1, share(rule_.batch_share));
+  open.resize(std::min(open.size(), static_cast<size_t>(batch)));
   for (size_t& x : open) x = all[x];
   return open;
 }

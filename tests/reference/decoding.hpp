@@ -35,6 +35,7 @@ class Decoding {
     double decay = -1;          ///< >= 0: of remembered scores (G-KV); redundancy is scaled, too
     int64_t reach = 0;          ///< largest distance ahead of `trigonometric`
     double batch_share = 0;     ///< of the owner's places leaves at once, at least one slot
+    int64_t buffer = 0;         ///< slots beside the budget; over both, all above it leave
     bool keeps_prompt = false;  ///< entries of the prompt are safe
     int64_t places = 0;         ///< of every owner that keeps the whole prompt, if more
   };

@@ -25,6 +25,14 @@ const Declare keep_prompt{{.key = "keep_prompt",
                            .type = ValueType::flag,
                            .fallback = "no",
                            .meaning = "what was kept of the prompt stays while later slots leave"}};
+const Declare buffer{{.key = "buffer",
+                      .place = 1205,
+                      .type = ValueType::share,
+                      .fallback = "0",
+                      .meaning = "slots that a head may hold beside its budget until it is "
+                                 "compressed to it",
+                      .unit = "slots",
+                      .test_values = {"2", "0.5"}}};
 
 }  // namespace keys
 
@@ -63,7 +71,7 @@ struct Decode : Schedule {
                   "decode",
                   "the budget is held at every step",
                   "H2O; KeepKV",
-                  {"evict_batch", "keep_prompt"},
+                  {"evict_batch", "keep_prompt", "buffer"},
                   "all queries n..N-1"}) {}
   bool decodes() const override { return true; }
 };

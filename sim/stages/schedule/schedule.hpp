@@ -5,7 +5,7 @@
 
 namespace kvsim {
 namespace keys {
-extern const Declare period, evict_batch, keep_prompt;
+extern const Declare period, evict_batch, keep_prompt, buffer;
 }
 
 /// When compression runs (policies.md 12).

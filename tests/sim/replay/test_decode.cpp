@@ -3,6 +3,10 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "sim/core/error.hpp"
+#include "sim/policy/presets.hpp"
+#include "sim/policy/record_rules.hpp"
+#include "sim/replay/cache_change.hpp"
 #include "sim/replay/decode.hpp"
 #include "tests/reference/decoding.hpp"
 #include "tests/reference/policy_reference.hpp"
@@ -214,4 +218,53 @@ TEST_CASE("Decoding: triattention scores anew from all queries so far", "[decode
     compare("triattention:decode,trigonometric_reach=16,keep_prompt=no", rule, shape, {0}, "12");
     rule.keeps_prompt = true;
   }
+}
+
+TEST_CASE("Decoding: a buffer fills up beside the budget, then all above the budget leave",
+          "[decode]") {
+  Rule rule{.statistic = Statistic::mean_visible, .buffer = 3};
+  compare("h2o,schedule=decode,buffer=3", rule, {}, {0, 1});
+  rule.places = 33;
+  compare("h2o,schedule=decode,buffer=3", rule, {}, {0}, "33");
+  rule.places = 0;
+  rule.buffer = 4;  // half of 9
+  compare("h2o,schedule=decode,buffer=0.5", rule);
+  rule.batch_share = 0.7;  // 6, more than 4 + 1
+  compare("h2o,schedule=decode,buffer=0.5,evict_batch=0.7", rule);
+  compare("streaming,schedule=decode,buffer=2",
+          {.statistic = Statistic::position, .sinks = 4, .buffer = 2});
+}
+
+TEST_CASE("Decoding: what is kept of the prompt can stay, whatever the policy", "[decode]") {
+  RandomTraceShape shape;
+  shape.prompt = 30;
+  shape.later = 12;
+  const auto run = random_run(shape, {0}, 1);
+  const auto backend = make_cpu_backend();
+  LayerWork work(run->layers[0], *backend);
+  int decoded = 0;
+  for (const Preset& preset : presets()) {
+    const std::string text = preset_title(preset) + ",schedule=decode,keep_prompt=yes,buffer=2";
+    CAPTURE(text);
+    std::vector<Record> records;
+    try {
+      records = {Record::parse(text)};
+    } catch (const Error&) {
+      continue;  // a policy that cannot decode, and says so
+    }
+    if (!file_keys(records[0].settings).empty()) continue;
+    for (const char* budget : {"9", "33"}) {
+      CAPTURE(budget);
+      const std::vector<LayerKept> kept = kept_of(*run, {text}, {budget});
+      const KeptSets& prompt = *kept[0][0][0];
+      if (leaves_cache_alone(work, prompt, records[0].settings)) continue;  // `full`
+      ++decoded;
+      DecodeReplay replay(work, kept[0], records, {});
+      replay.run([](const StepBlock&) {});
+      const ReplayOutcome& outcome = replay.outcomes()[0];
+      for (size_t o = 0; o < prompt.owners.size(); ++o)
+        CHECK(outcome.kept->owners[o] == prompt.owners[o]);
+    }
+  }
+  CHECK(decoded >= 40);
 }
