@@ -258,6 +258,8 @@ const std::vector<Preset> kPresets = {
      FUTURE "aggregate=power-mean,power=2,group=max,weight=projected-l2,allocate=joint,"
             "joint_stream=1",
      "hindsight: entries of all layers by what they add to the residual stream", "kvsim"},
+    {"oracle-greedy", "", FUTURE "indicator=elimination,allocate=joint,joint_stream=1",
+     "hindsight: entries go one after the other, those first that cost the stream least", "kvsim"},
     {"oracle-max", "", FUTURE "indicator=importance,aggregate=max,group=max",
      "hindsight: largest importance at any later step", "kvsim; DefensiveKV 3.1"},
     {"oracle-step", "", FUTURE "indicator=importance,aggregate=each,group=sum,schedule=per-step",

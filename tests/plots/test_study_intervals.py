@@ -94,7 +94,7 @@ class VerdictTest(unittest.TestCase):
         self.assertEqual(len(rows), 1)   # nobody ran the others
         self.assertEqual(dict(zip(header, rows[0])), {
             "method": f"`{self.CLAIM.policy}`", "against": f"`{self.CLAIM.without}`",
-            "a set per": "KV head", "0.05": "-", "0.1": "-", "0.2": "0.50 [0.50, 0.50]**",
+            "a set per": "KV head", "0.2": "0.50 [0.50, 0.50]**",
             "0.35": "0.92 [0.72, 1.17]", "0.5": "1.01 [1.01, 1.02]",
             **dict.fromkeys(("stream error", claims.OWN[self.CLAIM.own][0]), "1.00, 1.00, 1.00")})
         self.assertEqual(claims.headline(study, self.CLAIM.paper, plan.LONG, specification)[1], [])

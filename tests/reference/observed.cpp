@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <complex>
+#include <map>
 #include <numbers>
+#include <numeric>
 
 #include "sim/core/random.hpp"
 #include "tests/reference/kinds.hpp"
@@ -275,6 +277,112 @@ std::vector<Row> compactor(const Observed& o) {
   return scores;
 }
 
+/// What one query head puts out after W_O at one query, and what is left of it.
+struct Left {
+  Row weight, full, output;  // A over the prompt; z W; the sum of A v W over what is left
+  double mass = 1;           // of the attention
+};
+
+Row projected_value(const LayerTrace& layer, int h, int kv_head, int64_t i) {
+  Row v;
+  for (int64_t x = 0; x < layer.value_dim(); ++x)
+    v.push_back(test::element(layer.v, kv_head, i, x));
+  return project(layer, h, v);
+}
+
+/// |sum over heads of (output left / mass left) - full|^2 without the entry i (-1: none), mean over
+/// the queries; `left` is [query][head of the group], `values` [head of the group][entry]. Infinite
+/// where an entry leaves a query with nothing.
+double moved(const std::vector<std::vector<Left>>& left,
+             const std::vector<std::vector<Row>>& values, int64_t i) {
+  double sum = 0;
+  for (const std::vector<Left>& query : left) {
+    Row change(query.front().full.size(), 0.0);
+    for (size_t h = 0; h < query.size(); ++h) {
+      const double gone = i < 0 ? 0 : query[h].weight[static_cast<size_t>(i)];
+      if (i >= 0 && query[h].mass - gone <= 1e-6) return kInfinity;
+      const double mass = std::max(query[h].mass - gone, 1e-6);
+      for (size_t x = 0; x < change.size(); ++x) {
+        const double of_entry = i < 0 ? 0 : gone * values[h][static_cast<size_t>(i)][x];
+        // Not (output - entry) / mass - full, which would lose all digits to the division.
+        change[x] += (query[h].output[x] - of_entry - mass * query[h].full[x]) / mass;
+      }
+    }
+    for (const double x : change) sum += x * x;
+  }
+  return sum / static_cast<double>(left.size());
+}
+
+bool seen_by_any(const std::vector<std::vector<Left>>& left, int64_t i) {
+  return std::any_of(left.begin(), left.end(), [&](const std::vector<Left>& query) {
+    return std::any_of(query.begin(), query.end(),
+                       [&](const Left& one) { return one.weight[static_cast<size_t>(i)] > 0; });
+  });
+}
+
+Row eliminated(const PolicyCase& c, const LayerTrace& layer, const Part& part, int kv_head) {
+  const int g = c.info->group_size();
+  std::vector<std::vector<Row>> values(static_cast<size_t>(g));
+  for (int h = 0; h < g; ++h)
+    for (int64_t i = 0; i < c.n(); ++i)
+      values[static_cast<size_t>(h)].push_back(projected_value(layer, kv_head * g + h, kv_head, i));
+  std::vector<std::vector<Left>> left;
+  for (const int64_t j : part.queries) {
+    const auto& stored = c.info->query_position;
+    const int64_t row = std::find(stored.begin(), stored.end(), j) - stored.begin();
+    left.emplace_back();
+    for (int h = kv_head * g; h < (kv_head + 1) * g; ++h) {
+      Left one;
+      one.weight = attention(layer, h, logits(layer, h, row)).weight;
+      one.full = one.output = project(layer, h, output(layer, h, one.weight));
+      one.weight.resize(std::max(one.weight.size(), static_cast<size_t>(c.n())), 0.0);
+      left.back().push_back(one);
+    }
+  }
+  std::vector<size_t> rest(part.candidates.size());
+  std::iota(rest.begin(), rest.end(), size_t{0});
+  Row score(rest.size(), 0.0);
+  double before = 0;
+  // What the output moves by grows by so much without each of `some`.
+  const auto costs = [&](const std::vector<size_t>& some) {
+    const double now = moved(left, values, -1);
+    std::map<size_t, double> added;
+    for (const size_t at : some)
+      added[at] = seen_by_any(left, part.candidates[at])
+                      ? moved(left, values, part.candidates[at]) - now
+                      : 0;
+    return added;
+  };
+  while (!rest.empty()) {
+    std::map<size_t, double> added = costs(rest);
+    const auto cheaper = [&](size_t a, size_t b) {
+      return added[a] != added[b] ? added[a] < added[b] : a < b;
+    };
+    std::sort(rest.begin(), rest.end(), cheaper);
+    const size_t count = std::min(rest.size(), std::max<size_t>(8, rest.size() / 16));
+    const double bound = count < rest.size() ? added[rest[count]] : kInfinity;
+    std::vector<size_t> batch(rest.begin(), rest.begin() + static_cast<int64_t>(count));
+    for (bool first = true; !batch.empty(); first = false) {
+      added = costs(batch);
+      const auto next = std::min_element(batch.begin(), batch.end(), cheaper);
+      const size_t at = *next;
+      if (!first && added[at] > bound) break;
+      batch.erase(next);
+      std::erase(rest, at);
+      before = std::max(std::sqrt(std::max(0.0, added[at])), before * (1 + 1e-6));
+      score[at] = before;
+      const auto i = static_cast<size_t>(part.candidates[at]);
+      for (std::vector<Left>& query : left)
+        for (size_t h = 0; h < query.size(); ++h) {
+          query[h].mass -= query[h].weight[i];
+          for (size_t x = 0; x < query[h].output.size(); ++x)
+            query[h].output[x] -= query[h].weight[i] * values[h][i][x];
+        }
+    }
+  }
+  return score;
+}
+
 /// One row per query head; zeros where nothing of the part observes.
 IndicatorReference of_heads(Row (*score)(const Observed&, int)) {
   return {.observed = [score](const PolicyCase& c, const LayerTrace& layer, const Part& part) {
@@ -295,6 +403,16 @@ const References<IndicatorReference> at_once{
   return part.queries.empty()
              ? std::vector<Row>(static_cast<size_t>(c.owners()), Row(part.candidates.size(), 0.0))
              : compactor({c, layer, part});
+      },
+      .per_kv_head = true}},
+    {"elimination",
+     {.observed =
+          [](const PolicyCase& c, const LayerTrace& layer, const Part& part) {
+  std::vector<Row> scores;
+  for (int h = 0; h < c.owners(); ++h)
+    scores.push_back(part.queries.empty() ? Row(part.candidates.size(), 0.0)
+                                          : eliminated(c, layer, part, h));
+  return scores;
       },
       .per_kv_head = true}},
     };

@@ -42,7 +42,7 @@ Rows PartScorer::indicator() {
   Rows rows;
   if (indicator_.observed) {
     Part part = at_.part;
-    std::erase_if(part.queries, [&](int64_t j) { return !part.range.contains(j); });
+    std::erase_if(part.queries, [&](int64_t j) { return j < c_.n() && !part.range.contains(j); });
     for (Row& row : indicator_.observed(c_, at_.layer.layer(), part))
       rows.push_back({std::move(row)});
     return rows;

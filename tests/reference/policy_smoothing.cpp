@@ -17,6 +17,8 @@ Row adaptive(const Settings& settings, const Row& row, Rational drift) {
   const int64_t width = std::max(settings.count("aws_min"), 2 * (size / beta).floor() + 1);
   int64_t shift = (drift / beta).floor();
   if (drift < Rational(0)) shift += 1;
+  if (settings.is("smooth", "aws-printed") && !(Rational(0) < drift))
+    shift = (size / beta).floor() + 1;
   if (drift == Rational(0) && settings.is("smooth", "aws-code")) shift = 1;
   const auto last = static_cast<int64_t>(row.size()) - 1;
   Row out(row.size(), 0.0);
@@ -68,6 +70,7 @@ const References<SmoothReference> smooths{
     {"max",
      {[](const Settings& s, const Row& row, Rational) { return pooled(s, row, false).most; }}},
     {"aws", {.of = adaptive, .follows = SmoothReference::Follows::rows}},
+    {"aws-printed", {.of = adaptive, .follows = SmoothReference::Follows::rows}},
     {"aws-code", {.of = adaptive, .follows = SmoothReference::Follows::attention}},
 };
 

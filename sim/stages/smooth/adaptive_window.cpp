@@ -117,6 +117,23 @@ const DeclareNote aws_note_4{
                 "after smoothing; every query head for itself, then the mean of "
                 "the group"}};
 
+class AdaptiveWindowPrinted : public Smooth {
+ public:
+  AdaptiveWindowPrinted()
+      : Smooth({"smooth",
+                "aws-printed",
+                "`aws` with the shift of Eq. 12 as printed, forward where entries drift back",
+                "ReST-KV Eq. 12",
+                {"aws_beta", "aws_min"}}) {}
+  Drift drift() const override { return Drift::indicator; }
+  void apply(const Settings& settings, const PositionDrift& drift, std::span<const double> in,
+             std::span<double> out) const override {
+    const int64_t steps = drift.floor_size_over(settings.decimal(aws_beta));
+    shifted_mean(window_width(settings, drift), drift.sign() > 0 ? steps : steps + 1, in, out);
+  }
+};
+const Register<Smooth, AdaptiveWindowPrinted> aws_printed;
+
 class AdaptiveWindowCode : public Smooth {
  public:
   AdaptiveWindowCode()

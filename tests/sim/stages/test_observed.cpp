@@ -87,6 +87,27 @@ TEST_CASE("queries that cancel score keys by their length") {
   CHECK_THAT(row_of(*run, "indicator=trigonometric"), near({-unit, -unit, 7 * unit, -5 * unit}));
 }
 
+TEST_CASE("elimination lets go first what the output misses least, given what has gone") {
+  // One query sees four entries alike; values 1, 1, -1, -4 have the mean -3/4. Without 1, -1 or -4
+  // the mean of the rest is 7/12, 1/12 or 13/12 off: -1 goes first. Of 1, 1, -4 a 1 leaves -3/2,
+  // which is 3/4 off, -4 leaves 7/4: a 1 goes, the older one. Of 1, -4 now -4 goes: it leaves 1,
+  // 7/4 off, where -4 alone were 13/4 off. Without the last one nothing would be left.
+  test::SmallRun small;
+  small.prompt = 4;
+  small.keys = {{{0}, {0}, {0}, {0}}};
+  small.values = {{{1}, {1}, {-1}, {-4}}};
+  const auto run = small.build();
+  const std::vector<double> row = row_of(*run, "queries=last,last_queries=1,indicator=elimination");
+  REQUIRE(row.size() == 4);
+  const auto grown = [](double with, double without) {
+    return std::sqrt(with * with - without * without);
+  };
+  CHECK(row[2] == Approx(1.0 / 12));
+  CHECK(row[0] == Approx(grown(3.0 / 4, 1.0 / 12)));
+  CHECK(row[3] == Approx(grown(7.0 / 4, 3.0 / 4)));
+  CHECK(std::isinf(row[1]));
+}
+
 TEST_CASE("compactor adds leverage of the keys to attention among the neighbours") {
   // Keys less their mean are (3, 0), (-3, 0), (0, 1), (0, -1): the Gram matrix is diag(18, 2), so
   // leverage is 9/18.01 or 1/2.01. Queries are 0: each gives 1/2 to both of its chunk of two, so

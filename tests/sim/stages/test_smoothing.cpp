@@ -110,6 +110,16 @@ TEST_CASE("a drift forwards shifts the other way, truncated towards zero") {
   CHECK_THAT(smoothed("smooth=aws,aws_beta=2,aws_min=1", row, -1), near(row));
 }
 
+TEST_CASE("as printed a drift to the rear shifts forwards, against it") {
+  // ReST-KV Eq. 12: floor(1/2) + 1 = 1; and 1 without drift.
+  const std::vector<double> row = {0, 1, 2, 3, 4, 5};
+  for (const int drift : {-1, 0})
+    CHECK_THAT(smoothed("smooth=aws-printed,aws_beta=2,aws_min=1", row, drift),
+               near({1, 2, 3, 4, 5, 5}));
+  CHECK(smoothed("smooth=aws-printed,aws_beta=2,aws_min=1", row, 5) ==
+        smoothed("smooth=aws,aws_beta=2,aws_min=1", row, 5));
+}
+
 TEST_CASE("without drift only the least width smooths, and the published code shifts by one") {
   const std::vector<double> row = {0, 3, 6, 9};
   CHECK_THAT(smoothed("smooth=aws,aws_beta=2,aws_min=3", row), near({1, 3, 6, 8}));

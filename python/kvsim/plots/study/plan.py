@@ -113,6 +113,7 @@ RESTKV_PARTS = (
     "restkv,indicator=attention-value",
     "restkv,smooth=avg",
     "restkv,aws_beta=100",
+    "restkv,smooth=aws-printed",
     "restkv,allocate=ada",
     "restkv,allocate=pyramid",
 )
@@ -153,6 +154,9 @@ UNMERGED = ("convex,merge=drop", "keepkv:code,merge=drop")
 ON_EVICTION = ("h2o:official,merge=keepkv-code", "pyramidinfer,merge=keepkv-code")
 # DefensiveKV's Table 3 beside the windows of DEFENSIVE_PARTS.
 WINDOWS = ("layer-defensivekv,window=16",)
+# Gates of heads made from texts that are in no study (data/README.md says how).
+GATES = "data/gates/SmolLM2-135M-Instruct.txt"
+HEADS = (f"duo,sinks=16,recent=64,table={GATES}",)
 # The set changes over the steps: it is chosen from the run's own queries.
 STEPWISE = ("cam", "cam:expected", "h2o:official", "tova:official", "streaming:official")
 
@@ -166,7 +170,7 @@ DECODING = ("streaming,schedule=decode", "random:prompt",
 # Presets that no group runs, and why. Every other that no group names is run by the group "added".
 LEFT_OUT = {
     "full": "loses nothing",
-    "duo": "needs a file of heads",
+    "duo": "HEADS has it, with a file of heads",
     "external": "needs a file of scores",
     "oracle-step": "chooses a set for each step, which no model can be run with",
 }
@@ -184,6 +188,7 @@ GROUPS = {
     "floor": ("oracle-stream",),
     "windows": WINDOWS,
     "on-eviction": ON_EVICTION,
+    "heads": HEADS,
 }
 ADDED = "added"   # presets that are newer than the groups
 
