@@ -37,6 +37,14 @@ class FloorTest(unittest.TestCase):
                                    one, *[0.5] * (len(columns) - 1)])
         return runs.Study(path)
 
+    def test_rules_stand_beside_each_other_and_the_best_policy_that_sees_no_later_query(self):
+        header, rows = losses.rules(self.study(), plan.SHORT[:3], budgets=(BUDGET,))
+        self.assertEqual(header, ["rule", "texts", "0.2"])
+        self.assertEqual(rows, [["`oracle-mean`", "2", "0.67"],      # of 0.1/0.3 and 0.4/0.3
+                                ["`oracle-restkv`", "2", "0.47"],    # of 0.2/0.3 and 0.1/0.3
+                                ["`oracle-stream`", "2", "1.00"],
+                                ["the best policy that sees no later query", "2", "0.67"]])
+
     def test_it_is_the_least_on_each_text_where_all_rules_have_run(self):
         study = self.study()
         found = [study.value("kl", text, plan.FLOOR, BUDGET) for text in plan.SHORT[:3]]

@@ -78,6 +78,27 @@ def below_floor(study, texts, rules=plan.FLOOR_OF, budgets=plan.BUDGETS[1:]):
             f"{': ' + ', '.join(below) if below else ''}.")
 
 
+def rules(study, texts, base="oracle-stream", budgets=plan.BUDGETS[1:]):
+    """Header and rows: what every rule of hindsight loses relative to one of them, and on how many
+    texts; below them the least that a policy loses that sees no later query."""
+    blind = {policy for run in study.runs for policy in run.policies
+             if not policy.startswith("oracle-")}
+
+    def least(text, budget):
+        return np.nanmin([study.value("kl", text, policy, budget) for policy in blind])
+
+    rows = []
+    for name, lost in ([(f"`{rule}`", lambda text, budget, rule=rule: study.value(
+            "kl", text, rule, budget)) for rule in (*plan.FLOOR_MORE, plan.GREEDY)]
+            + [("the best policy that sees no later query", least)]):
+        logs = np.log([[lost(text, budget) / study.value("kl", text, base, budget)
+                        for budget in budgets] for text in texts])
+        logs = logs[~np.isnan(logs).any(axis=1)]
+        if logs.size:
+            rows.append([name, str(len(logs)), *map(number, np.exp(logs.mean(axis=0)))])
+    return ["rule", "texts", *(f"{budget:g}" for budget in budgets)], rows
+
+
 def number(value):
     """Two digits after the point, three below 0.1, four below 0.01."""
     return f"{value:.{2 + (value < 0.1) + (value < 0.01)}f}"

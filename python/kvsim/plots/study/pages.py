@@ -116,6 +116,10 @@ FROM_DOCS = {
     "intervals over few texts": lambda _: table(*coverage.table()),
     "policies below the floor, unseen texts": lambda docs: losses.below_floor(
         runs.Study(docs / "losses/unseen.csv", texts=plan.UNSEEN), plan.UNSEEN),
+    "policies below the floor with a rule more": lambda docs: losses.below_floor(
+        runs.Study(docs / "losses/unseen.csv", texts=plan.UNSEEN), plan.UNSEEN, plan.FLOOR_MORE),
+    "rules of hindsight, unseen texts": lambda docs: table(*losses.rules(
+        runs.Study(docs / "losses/unseen.csv", texts=plan.UNSEEN), plan.UNSEEN)),
     "policies below the floor, texts set aside": lambda docs: losses.below_floor(
         reread.study_of(docs / "losses/fresh.csv"), plan.FRESH, plan.FLOOR_MORE, reread.BUDGETS),
     "fragility": lambda docs: table(*fragility.table(docs)),
