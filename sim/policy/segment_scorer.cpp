@@ -252,24 +252,25 @@ void SegmentScorer::close_kv_head(int kv_head) {
   std::vector<Row> rows(units_.size());
   parallel_for(std::ssize(units_), [&](int64_t u) {
     Row& row = rows[static_cast<size_t>(u)];
-    Aggregation& aggregation = *units_[static_cast<size_t>(u)].aggregation;
+    const auto aggregation = std::move(units_[static_cast<size_t>(u)].aggregation);
     row.assign(static_cast<size_t>(segment().candidates.size()), 0.0);
     const int64_t end = segment().prompt_rows();
     for (int64_t j = end - segment().rows_after; j < end; ++j) {
-      aggregation.see(j, 0);
-      aggregation.add(j, 0, row);
+      aggregation->see(j, 0);
+      aggregation->add(j, 0, row);
     }
-    aggregation.finish(row);
+    aggregation->finish(row);
   });
   (*rows_)->finish(kv_head * work_.group_size(), segment().candidates, rows);
-  parallel_for(std::ssize(plan_.free_slots), [&](int64_t variant) {
+  const int64_t variants = std::ssize(plan_.free_slots);
+  if (variants == 1) return close_variant(kv_head, 0, std::move(rows));
+  parallel_for(variants, [&](int64_t variant) {
     close_variant(kv_head, static_cast<size_t>(variant), rows);
   });
 }
 
 /// The stages after aggregation, for one KV head (or the layer) and one variant.
-void SegmentScorer::close_variant(int kv_head, size_t variant, const std::vector<Row>& aggregated) {
-  std::vector<Row> rows = aggregated;
+void SegmentScorer::close_variant(int kv_head, size_t variant, std::vector<Row> rows) {
   for (const ScoringStep step : after_) {
     if (step == ScoringStep::smooth) {
       for (size_t u = 0; u < rows.size(); ++u) smooth_into(variant, units_[u], rows[u]);

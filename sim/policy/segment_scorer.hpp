@@ -65,7 +65,7 @@ class SegmentScorer : public RowConsumer {
   int64_t visible(int64_t position) const;
   int64_t number(int64_t row) const;
   void close_kv_head(int kv_head);
-  void close_variant(int kv_head, size_t variant, const std::vector<Row>& rows);
+  void close_variant(int kv_head, size_t variant, std::vector<Row> rows);
   void smooth_into(size_t variant, const Unit& unit, Row& row) const;
   void write(size_t variant, Range owners, std::span<const double> row);
 

@@ -14,7 +14,7 @@ import unittest
 
 KVSIM = "build/kvsim"
 MIB = 2**20
-HEAD_DIM, HIDDEN, STEPS = 128, 1024, 512
+HEAD_DIM, HIDDEN = 128, 1024
 EIGHT = ["streaming", "knorm", "keydiff", "tova", "snapkv", "adakv", "defensivekv", "restkv"]
 BUDGETS = "1%,2%,3%,5%,8%,12%,18%,25%,35%,50%"
 
@@ -27,20 +27,21 @@ class Case:
     queries: int | None = 64   # stored ones of the prompt, its last; None: all
     heads: int = 8
     kv_heads: int = 2
+    steps: int = 512
     across: int = 0   # records that rank across layers
     options: list = dataclasses.field(default_factory=list)
 
     def synthesize(self, trace):
         stored = "all" if self.queries is None else f"window:{self.queries}"
         subprocess.run([KVSIM, "synth", "-o", trace, "--prompt", str(self.prompt), "--steps",
-                        str(STEPS), "--num-layers", str(self.layers), "--heads", str(self.heads),
+                        str(self.steps), "--num-layers", str(self.layers), "--heads", str(self.heads),
                         "--kv-heads", str(self.kv_heads), "--head-dim", str(HEAD_DIM), "--hidden",
                         str(HIDDEN), "--dtype", "bfloat16", "--queries", stored, "-q"], check=True)
 
     def allowed(self, threads, results):
         queries = self.prompt if self.queries is None else self.queries
-        layer = 2 * (2 * self.kv_heads * (self.prompt + STEPS) * HEAD_DIM +
-                     self.heads * (STEPS + queries) * HEAD_DIM + self.heads * HEAD_DIM * HIDDEN)
+        layer = 2 * (2 * self.kv_heads * (self.prompt + self.steps) * HEAD_DIM +
+                     self.heads * (self.steps + queries) * HEAD_DIM + self.heads * HEAD_DIM * HIDDEN)
         return (2 * layer + 64 * MIB * threads + 32 * MIB + results +
                 16 * self.layers * self.kv_heads * self.prompt * self.across)
 
@@ -58,8 +59,9 @@ def peak(command):
 
 
 class PeakMemory(unittest.TestCase):
-    def replay(self, case):
-        """With one thread and with two, which work on more at a time."""
+    def replay(self, case, most=None):
+        """With one thread and with two, which work on more at a time. `most`: MiB of one thread,
+        in the place of the formula."""
         with tempfile.TemporaryDirectory() as folder:
             trace, results = os.path.join(folder, "trace.h5"), os.path.join(folder, "results.nc")
             case.synthesize(trace)
@@ -67,9 +69,9 @@ class PeakMemory(unittest.TestCase):
                        "-q", *case.options]
             for policy in case.policies:
                 command += ["--policy", policy]
-            for threads in (1, 2):
+            for threads in (1, 2) if most is None else (1,):
                 used = peak([*command, "--threads", str(threads)])
-                bar = case.allowed(threads, os.path.getsize(results))
+                bar = most * MIB if most else case.allowed(threads, os.path.getsize(results))
                 print(f"n = {case.prompt}, {case.layers} layers, {case.heads} heads, "
                       f"{len(case.policies)} policies, --threads {threads}: "
                       f"{used / MIB:.0f} of {bar / MIB:.0f} MiB", file=sys.stderr)
@@ -87,6 +89,9 @@ class PeakMemory(unittest.TestCase):
 
     def test_long_prompt(self):
         self.replay(Case(32768, 3, EIGHT))
+
+    def test_one_layer_of_a_long_prompt_by_one_thread(self):
+        self.replay(Case(32768, 1, EIGHT, heads=32, steps=192), most=137)
 
     def test_all_prompt_queries(self):
         self.replay(Case(8192, 2, ["h2o", "snapkv"], queries=None))

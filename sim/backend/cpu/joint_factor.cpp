@@ -10,10 +10,10 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kJointDepth = 128;    // columns of W that go into the Gram matrix at a time
-constexpr int64_t kJointPanel = 48;     // rows that are factorised together; of kRowStep and kPad
-constexpr int64_t kJointColumns = 192;  // columns of one task
-constexpr int64_t kLargest = 1536;      // K: 18 MB of float64
+constexpr int64_t kJointDepth = 128;  // columns of W that go into the Gram matrix at a time
+constexpr int64_t kJointPanel = JointFactor::kPanel;  // rows that are factorised together
+constexpr int64_t kJointColumns = 192;                // columns of one task
+constexpr int64_t kLargest = 1536;                    // K: 18 MB of float64
 constexpr double kSmallestPivot = 1e-6;
 
 /// U [K][ld] in float64, its upper triangle: first the Gram matrix, then its factor.
@@ -27,17 +27,17 @@ class UpperFactor {
 
   void take_gram();
   bool factorise();
-  /// Columns begin..end-1 of U as rows of L.
-  void copy_to(float* lower, int64_t stride) const;
+  /// `height` of its rows, from `panel` on, as columns of L: [K - panel][kJointPanel].
+  void copy_to(int64_t panel, float* out) const;
+  int64_t height(int64_t panel) const { return std::min(kJointPanel, size_ - panel); }
 
  private:
   double* row(int64_t r) const { return u_ + r * ld_; }
   void load_columns(int64_t c, int64_t columns, double* wt) const;
   void add_to_gram(int64_t first, const double* wt, int64_t columns) const;
-  void subtract_known(int64_t panel, int64_t c, int64_t columns) const;
+  void subtract_known(int64_t panel, int64_t c, int64_t columns, const double* above) const;
   bool factorise_block(int64_t panel, double* inverse, double& largest) const;
   void solve(int64_t panel, int64_t c, int64_t columns, const double* inverse) const;
-  int64_t height(int64_t panel) const { return std::min(kJointPanel, size_ - panel); }
   template <class Body>
   void over_columns(int64_t from, const Body& body) const {
     const int64_t all = padded(size_, kPad) - from;
@@ -68,11 +68,8 @@ void UpperFactor::load_columns(int64_t c, int64_t columns, double* wt) const {
 /// Adds the products of some columns of W to the panel that starts at row `first`.
 void UpperFactor::add_to_gram(int64_t first, const double* wt, int64_t columns) const {
   const int64_t width = padded(size_, kPad) - first;
-  Scratch<double> product(kJointPanel * width);
-  kernels_.multiply64(wt + first, ld_, height(first), wt + first, ld_, columns, width,
-                      product.data(), width);
-  for (int64_t r = 0; r < height(first); ++r)
-    for (int64_t j = 0; j < width; ++j) row(first + r)[first + j] += product.data()[r * width + j];
+  kernels_.add_multiply64(wt + first, ld_, height(first), wt + first, ld_, columns, width,
+                          row(first) + first, ld_);
 }
 
 void UpperFactor::take_gram() {
@@ -87,13 +84,12 @@ void UpperFactor::take_gram() {
   }
 }
 
-/// Takes from columns c.. of a panel what the rows above it explain.
-void UpperFactor::subtract_known(int64_t panel, int64_t c, int64_t columns) const {
-  Scratch<double> product(kJointPanel * columns);
-  kernels_.multiply64(u_ + panel, ld_, height(panel), u_ + c, ld_, panel, columns, product.data(),
-                      columns);
-  for (int64_t r = 0; r < height(panel); ++r)
-    for (int64_t j = 0; j < columns; ++j) row(panel + r)[c + j] -= product.data()[r * columns + j];
+/// Takes from columns c.. of a panel what the rows above it explain; above[panel][kJointPanel] are
+/// those rows there, negative.
+void UpperFactor::subtract_known(int64_t panel, int64_t c, int64_t columns,
+                                 const double* above) const {
+  kernels_.add_multiply64(above, kJointPanel, height(panel), u_ + c, ld_, panel, columns,
+                          row(panel) + c, ld_);
 }
 
 /// Factorises the block on the diagonal; inverse[k][r] = (U_pp^T)^-1 [r][k], zero for k > r. False
@@ -129,11 +125,16 @@ void UpperFactor::solve(int64_t panel, int64_t c, int64_t columns, const double*
 }
 
 bool UpperFactor::factorise() {
-  Scratch<double> inverse(kJointPanel * kJointPanel);
+  Scratch<double> inverse(kJointPanel * kJointPanel), above(size_ * kJointPanel);
   double largest = 0;
   for (int64_t panel = 0; panel < size_; panel += kJointPanel) {
+    for (int64_t k = 0; k < panel; ++k)
+      for (int64_t r = 0; r < kJointPanel; ++r)
+        above.data()[k * kJointPanel + r] = -row(k)[panel + r];
     if (panel > 0)
-      over_columns(panel, [&](int64_t c, int64_t columns) { subtract_known(panel, c, columns); });
+      over_columns(panel, [&](int64_t c, int64_t columns) {
+        subtract_known(panel, c, columns, above.data());
+      });
     if (!factorise_block(panel, inverse.data(), largest)) return false;
     if (panel + kJointPanel < size_)
       over_columns(panel + kJointPanel,
@@ -142,16 +143,13 @@ bool UpperFactor::factorise() {
   return true;
 }
 
-void UpperFactor::copy_to(float* lower, int64_t stride) const {
-  std::fill_n(lower, size_ * stride, 0.0f);
-  parallel_for((size_ + kJointPanel - 1) / kJointPanel, [&](int64_t number) {
-    const int64_t panel = number * kJointPanel, width = size_ - panel;
-    Scratch<float> rows(kJointPanel * width);
-    for (int64_t r = 0; r < height(panel); ++r)
-      std::copy_n(row(panel + r) + panel, width, rows.data() + r * width);
-    kernels_.transpose(rows.data(), height(panel), width, width, lower + panel * stride + panel,
-                       stride);
-  });
+void UpperFactor::copy_to(int64_t panel, float* out) const {
+  const int64_t width = size_ - panel;
+  Scratch<float> rows(kJointPanel * width);
+  for (int64_t r = 0; r < height(panel); ++r)
+    std::copy_n(row(panel + r) + panel, width, rows.data() + r * width);
+  if (height(panel) < kJointPanel) std::fill_n(out, width * kJointPanel, 0.0f);
+  kernels_.transpose(rows.data(), height(panel), width, width, out, kJointPanel);
 }
 
 }  // namespace
@@ -175,10 +173,12 @@ bool JointFactor::make(const Kernels& kernels, const LayerTrace& layer, Scratch<
   UpperFactor upper(kernels, layer, memory);
   upper.take_gram();
   if (!upper.factorise()) return false;
-  dv_ = layer.value_dim();
-  width_ = layer.info->num_query_heads * dv_;
-  stride_ = spread_stride<float>(width_);
-  upper.copy_to(rows_.reserve(width_ * stride_), stride_);
+  width_ = layer.info->num_query_heads * layer.value_dim();
+  const int64_t count = (width_ + kPanel - 1) / kPanel;
+  float* const panels = panels_.reserve(before(width_, count * kPanel));
+  parallel_for(count, [&](int64_t number) {
+    upper.copy_to(number * kPanel, panels + before(width_, number * kPanel));
+  });
   return true;
 }
 

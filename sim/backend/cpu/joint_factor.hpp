@@ -20,16 +20,19 @@ class JointFactor {
   /// used meanwhile.
   bool make(const Kernels& kernels, const LayerTrace& layer, Scratch<float>& memory);
 
-  /// Rows of a head, [dv][stride()].
-  const float* rows(int64_t head) const { return rows_.data() + head * dv_ * stride_; }
-  int64_t stride() const { return stride_; }
-  /// Columns that are not zero in some row of the head, whole vectors.
-  int64_t columns(int64_t head) const { return padded((head + 1) * dv_, kPad); }
+  /// Columns of a panel.
+  static constexpr int64_t kPanel = 48;
+  /// Columns c.. of rows c..K-1, c a multiple of kPanel: [K - c][kPanel], zero above the diagonal
+  /// and beyond column K-1. Rows above have nothing there.
+  const float* panel(int64_t c) const { return panels_.data() + before(width_, c); }
   int64_t width() const { return width_; }  ///< K
 
  private:
-  Scratch<float> rows_;
-  int64_t dv_ = 0, width_ = 0, stride_ = 0;
+  /// Numbers in the panels before that of column c.
+  static int64_t before(int64_t size, int64_t c) { return c * size - c * (c - kPanel) / 2; }
+
+  Scratch<float> panels_;
+  int64_t width_ = 0;
 };
 
 }  // namespace kvsim

@@ -163,6 +163,9 @@ struct Kernels {
   /// The same in float64.
   void (*multiply64)(const double* a, int64_t lda, int64_t rows, const double* b, int64_t ldb,
                      int64_t depth, int64_t columns, double* c, int64_t ldc);
+  /// The same, added to c.
+  void (*add_multiply64)(const double* a, int64_t lda, int64_t rows, const double* b, int64_t ldb,
+                         int64_t depth, int64_t columns, double* c, int64_t ldc);
   /// out[key] += sum_r e[key][r] * factor[r] for r < ld, ld a multiple of kPad.
   void (*fold)(const float* e, int64_t keys, int64_t ld, const float* factor, double* out);
   void (*fold_below)(const BelowTask&);

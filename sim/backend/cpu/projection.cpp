@@ -12,16 +12,17 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kWidthRun = 512;               // columns of W_O of one task at most
+constexpr int64_t kWidthRun = 192;               // columns of W_O of one task at most
 constexpr int64_t kTileWidthRun = 256;           // with matrix tiles, which split a row for each
-constexpr int64_t kRowsRun = 4 * kTileRows;      // of one task at most
+constexpr int64_t kRowsRun = 8 * kTileRows;      // of one task at most
 constexpr int64_t kRowBytes = int64_t{8} << 20;  // of rows that are transposed, a thread
 
 class CpuProjection : public Projection {
  public:
   CpuProjection(const Kernels& kernels, const LayerTrace& layer, ReplayMemory& memory)
       : kernels_(kernels), layer_(layer), memory_(memory), dv_(layer.value_dim()),
-        wants_joint_(!kernels.has_tiles() && JointFactor::pays(layer)) {}
+        by_tiles_(kernels.has_tiles() && element_size(layer.wo.type()) == sizeof(uint16_t)),
+        wants_joint_(!by_tiles_ && JointFactor::pays(layer)) {}
 
   void norms(std::span<const float* const> x, int64_t stride, std::span<const int64_t> steps,
              double* out) override;
@@ -35,7 +36,8 @@ class CpuProjection : public Projection {
   int64_t width_run() const;
   void join();
   void add_columns(const float* xt, int64_t rows, Range columns, double* squares) const;
-  int64_t set_weights(int64_t head, Range columns, Scratch<float>& w, ProductTask& task) const;
+  void add_tile_columns(const float* xt, int64_t rows, Range columns, double* squares) const;
+  int64_t set_weights(Range columns, ProductTask& task) const;
 
   const Kernels& kernels_;
   const LayerTrace& layer_;
@@ -44,15 +46,16 @@ class CpuProjection : public Projection {
   OutputFactors factors_;
   bool factorised_ = false;
   JointFactor joint_;
+  bool by_tiles_;
   bool wants_joint_;     ///< has not tried yet
   bool joined_ = false;  ///< outputs go through the factor in the place of W_O
 };
 
 /// Columns of one task: runs of about the same size.
 int64_t CpuProjection::width_run() const {
-  const int64_t most = kernels_.has_tiles() ? kTileWidthRun : kWidthRun;
+  const int64_t most = by_tiles_ ? kTileWidthRun : kWidthRun;
   const int64_t runs = (width() + most - 1) / most;
-  return padded((width() + runs - 1) / runs, kPad);
+  return padded((width() + runs - 1) / runs, by_tiles_ ? kPad : JointFactor::kPanel);
 }
 
 /// Takes the factor in the place of W_O, if that pays and there is one.
@@ -62,45 +65,68 @@ void CpuProjection::join() {
   joined_ = joint_.make(kernels_, layer_, memory_.projected);
 }
 
-/// Rows of W_O, or of its factor, of a head: the values of a product. Returns how many of the
-/// columns, whole vectors, may hold anything but zeros.
-int64_t CpuProjection::set_weights(int64_t head, Range columns, Scratch<float>& w,
-                                   ProductTask& task) const {
-  const int64_t all = padded(columns.size(), kPad);
-  if (joined_) {
-    task.ldv = joint_.stride();
-    task.v = joint_.rows(head) + columns.begin;
-    return std::min(all, joint_.columns(head) - columns.begin);
-  }
-  if (set_paired_parts(kernels_, layer_.wo, head, columns, w, task)) return task.columns;
-  task.ldv = spread_stride<float>(columns.size());
-  load_output_columns(layer_, head, columns.begin, columns.size(), task.ldv,
-                      w.reserve(dv_ * task.ldv));
-  task.v = w.data();
-  return all;
-}
-
-/// Rows that the next product reads, while this one computes: they lie in long columns, which the
+/// Rows of the next product come near while this one computes: they lie in long columns, which the
 /// processor does not foresee.
 void bring_near(const float* x, int64_t count) {
   constexpr int64_t kLine = 16;
   for (int64_t i = 0; i < count; i += kLine) __builtin_prefetch(x + i, 0, 2);
 }
 
-/// squares[r] += sum over the columns of (x_r W)^2; xt[row tiles][Hq * dv][kTileRows]. Heads from
-/// the last one on: those of the factor have fewer columns from one to the next.
+/// Some columns of W_O, or of its factor, for all heads: the values of a product. Returns the first
+/// row that may hold anything but zeros.
+int64_t CpuProjection::set_weights(Range columns, ProductTask& task) const {
+  task.columns = padded(columns.size(), kPad);
+  if (joined_) {
+    task.ldv = JointFactor::kPanel;
+    task.v = joint_.panel(columns.begin);
+    return columns.begin;
+  }
+  task.ldv = spread_stride<float>(columns.size());
+  Scratch<float>& w = memory_.tiles[static_cast<size_t>(thread_index())].scores;
+  task.v = w.reserve(heads() * dv_ * task.ldv);
+  for (int64_t head = 0; head < heads(); ++head)
+    load_output_columns(layer_, head, columns.begin, columns.size(), task.ldv,
+                        w.data() + head * dv_ * task.ldv);
+  return 0;
+}
+
+/// squares[r] += sum over the columns of (x_r W)^2; xt[row tiles][Hq * dv][kTileRows]. So few
+/// columns go together that their sums stay near until the last head's rows.
 void CpuProjection::add_columns(const float* xt, int64_t rows, Range columns,
                                 double* squares) const {
+  const int64_t depth = heads() * dv_, together = joined_ ? JointFactor::kPanel : columns.size();
+  Scratch<float> y(kTileRows * padded(together, kPad));
+  for (int64_t c = columns.begin; c < columns.end; c += together) {
+    ProductTask task{};
+    const int64_t skip = set_weights({c, std::min(columns.end, c + together)}, task);
+    task.count = depth - skip;
+    task.lde = kTileRows;
+    task.lda = task.columns;
+    task.acc = y.data();
+    task.fresh = true;
+    for (int64_t at = 0; at < rows; at += kTileRows) {
+      task.e = xt + at * depth + skip * kTileRows;
+      task.rows = std::min(kTileRows, rows - at);
+      kernels_.product(task);
+      for (int64_t r = 0; r < task.rows; ++r)
+        squares[at + r] += kernels_.row_sum(y.data() + r * task.lda, task.columns, true);
+    }
+  }
+}
+
+/// The same with matrix tiles, head by head: they take differences of outputs apart for each run of
+/// columns.
+void CpuProjection::add_tile_columns(const float* xt, int64_t rows, Range columns,
+                                     double* squares) const {
   const int64_t ld = padded(columns.size(), kPad);
   Scratch<float> w, y(padded(rows, kTileRows) * ld);
-  for (int64_t head = heads() - 1; head >= 0; --head) {
+  for (int64_t head = 0; head < heads(); ++head) {
     ProductTask task{};
-    task.columns = set_weights(head, columns, w, task);
-    if (task.columns <= 0) break;
+    set_paired_parts(kernels_, layer_.wo, head, columns, w, task);
     task.count = dv_;
     task.lde = kTileRows;
     task.lda = ld;
-    task.fresh = head == heads() - 1;
+    task.fresh = head == 0;
     for (int64_t at = 0; at < rows; at += kTileRows) {
       task.e = xt + (at * heads() + head * kTileRows) * dv_;
       task.rows = std::min(kTileRows, rows - at);
@@ -144,6 +170,7 @@ void CpuProjection::norms_of(Range wanted, std::span<const float* const> x, int6
     if (count < kTileRows) std::fill_n(to, dv_ * kTileRows, 0.0f);
     kernels_.transpose(gathered.data(), count, dv_, dv_, to, kTileRows);
   });
+  memory_.tiles.resize(std::max(memory_.tiles.size(), static_cast<size_t>(threads())));
   // Every run of columns has its own sums, added in order: no result depends on the threads, nor
   // on how many rows go through it together.
   const int64_t wide = width_run(), runs = (width() + wide - 1) / wide;
@@ -155,8 +182,10 @@ void CpuProjection::norms_of(Range wanted, std::span<const float* const> x, int6
     const int64_t first = task / runs * group, run = task % runs;
     if (first >= rows) return;
     const Range columns{run * wide, std::min(width(), (run + 1) * wide)};
-    add_columns(xt + first * depth, std::min(group, rows - first), columns,
-                squares.row(run).data() + first);
+    const int64_t count = std::min(group, rows - first);
+    double* const to = squares.row(run).data() + first;
+    by_tiles_ ? add_tile_columns(xt + first * depth, count, columns, to)
+              : add_columns(xt + first * depth, count, columns, to);
   });
   for (int64_t r = 0; r < rows; ++r) {
     double sum = 0;

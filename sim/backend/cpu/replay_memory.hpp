@@ -11,7 +11,7 @@ struct TileMemory {
   Scratch<float> queries;       ///< [d][ld]
   Scratch<float> keys;          ///< [some keys][d]
   Scratch<float> values;        ///< [chunk][ldv]
-  Scratch<float> scores;        ///< [chunk][ld]
+  Scratch<float> scores;        ///< [chunk][ld]; after a block, columns of W_O
   Scratch<float> weights;       ///< [chunk][heads + kPad]
   Scratch<float> accumulators;  ///< full prompt, later positions, then the slots of the plans
 };

@@ -99,17 +99,19 @@ TEST_CASE("the joint factor's products are those of W_O's rows", "[backend][norm
       REQUIRE(factor.make(choose_kernels(), trace->layer, memory));
       REQUIRE(factor.width() == size);
       const auto row = [&](int64_t i) {
-        const float* const from = factor.rows(i / c.dv) + i % c.dv * factor.stride();
-        return std::vector<double>(from, from + factor.columns(i / c.dv));
+        std::vector<double> out(static_cast<size_t>(padded(size, JointFactor::kPanel)), 0.0);
+        for (int64_t at = 0; at <= i; at += JointFactor::kPanel)
+          std::copy_n(factor.panel(at) + (i - at) * JointFactor::kPanel, JointFactor::kPanel,
+                      out.begin() + at);
+        return out;
       };
       double worst = 0;
       bool triangular = true;
       for (int64_t i = 0; i < size; i += 1 + i % 3)
         for (int64_t j = 0; j <= i; j += 1 + j % 2) {
-          std::vector<double> a = row(i), b = row(j);
+          const std::vector<double> a = row(i), b = row(j);
           triangular = triangular &&
                        std::all_of(a.begin() + i + 1, a.end(), [](double x) { return x == 0; });
-          b.resize(a.size(), 0.0);
           const auto w = row_of_w(trace->layer, i), v = row_of_w(trace->layer, j);
           worst = std::max(worst,
                            std::fabs(dot(a, b) - dot(w, v)) / std::sqrt(dot(w, w) * dot(v, v)));
