@@ -98,16 +98,15 @@ PairMerge merged(const LayerTrace& layer, int first, int heads, uint32_t from, u
 }
 
 std::unique_ptr<RandomRun> run_with(int query_heads, uint64_t seed) {
-  RandomTraceShape shape;
-  shape.query_heads = query_heads;
-  shape.kv_heads = 2;
-  shape.d = 11;
-  shape.dv = 7;
-  shape.prompt = 21;
-  shape.later = 10;
-  shape.logit_spread = 0.4;
-  shape.seed = seed;
-  return random_run(shape, {0}, 1);
+  return random_run({.query_heads = query_heads,
+                     .kv_heads = 2,
+                     .d = 11,
+                     .dv = 7,
+                     .prompt = 21,
+                     .later = 10,
+                     .logit_spread = 0.4,
+                     .seed = seed},
+                    {0}, 1);
 }
 
 }  // namespace

@@ -91,12 +91,7 @@ TEST_CASE("a fine histogram knows ranks and trimmed means to a thousandth", "[st
 }
 
 TEST_CASE("prediction errors are those of the definition, for gaps and horizons", "[merge]") {
-  RandomTraceShape shape;
-  shape.query_heads = 6;
-  shape.kv_heads = 2;
-  shape.d = 9;
-  shape.prompt = 13;
-  shape.later = 44;
+  RandomTraceShape shape{.query_heads = 6, .kv_heads = 2, .d = 9, .prompt = 13, .later = 44};
   int64_t horizon = 1;
   SECTION("every step") {}
   SECTION("three ahead") { horizon = 3; }
@@ -124,12 +119,8 @@ TEST_CASE("prediction errors are those of the definition, for gaps and horizons"
 
 TEST_CASE("prediction of one score by hand: 1, 3, then 2", "[merge]") {
   // One prompt entry whose score is 1 at the first later step, 3 at the second, 2 at the third.
-  RandomTraceShape shape;
-  shape.query_heads = shape.kv_heads = 1;
-  shape.d = 1;
-  shape.prompt = 1;
-  shape.later = 3;
-  const auto trace = random_trace(shape);
+  const auto trace = random_trace(
+      {.query_heads = 1, .kv_heads = 1, .d = 1, .prompt = 1, .later = 3});
   LayerTrace& layer = trace->layer;
   layer.scale = 1;
   set_element(layer.k, 0, 0, 0, 1);

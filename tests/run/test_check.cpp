@@ -12,10 +12,7 @@ using namespace kvsim;
 using namespace kvsim::test;
 
 TEST_CASE("the plain form of a layer is the reference of the tests", "[run][check]") {
-  RandomTraceShape shape;
-  shape.softcap = 3;
-  shape.sink = true;
-  const auto trace = random_trace(shape);
+  const auto trace = random_trace({.softcap = 3, .sink = true});
   const int64_t n = trace->info.prompt_len;
   PlainSets sets(4, std::vector<bool>(static_cast<size_t>(n)));
   for (size_t h = 0; h < 4; ++h)

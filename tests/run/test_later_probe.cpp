@@ -77,8 +77,7 @@ double length(const std::vector<double>& x) {
 }  // namespace
 
 TEST_CASE("measures over a probe's tokens are those of the definition", "[run]") {
-  RandomTraceShape shape;
-  shape.probe = shape.draft = true;
+  const RandomTraceShape shape{.probe = true, .draft = true};
   // One chosen before, one for another probe, one for this one.
   const std::vector<std::string> records = {"snapkv,window=8", "snapkv,queries=probe,probe=repeat",
                                             "snapkv,queries=probe,probe=draft"};
@@ -120,8 +119,7 @@ TEST_CASE("measures over a probe's tokens are those of the definition", "[run]")
 }
 
 TEST_CASE("the answer of a probe observes nothing", "[run]") {
-  RandomTraceShape shape;
-  shape.probe = shape.draft = true;
+  const RandomTraceShape shape{.probe = true, .draft = true};
   const auto scores = [&](float answer) {
     const auto trace = random_trace(shape);
     for (int64_t x = 0; x < shape.d; ++x)

@@ -31,12 +31,7 @@ using Change = std::function<void(RandomRun&)>;
 
 /// Two layers of four query heads and two KV heads; `change` tells the same trace in another way.
 std::unique_ptr<RandomRun> told(const Change& change) {
-  RandomTraceShape shape;
-  shape.prompt = 32;
-  shape.later = 6;
-  shape.d = shape.dv = 8;
-  shape.hidden = 12;
-  auto run = random_run(shape, {0, 1}, 2);
+  auto run = random_run({.d = 8, .dv = 8, .hidden = 12, .prompt = 32, .later = 6}, {0, 1}, 2);
   run->info.probes.clear();
   for (LayerTrace& layer : run->layers) layer.probes.clear();
   change(*run);

@@ -15,14 +15,12 @@ namespace {
 constexpr int64_t kScheduledPrompt = 40, kBudget = 20, kSinks = 4, kPeriod = 3;
 
 RandomTraceShape shape_of(int heads, int kv_heads, bool sink) {
-  RandomTraceShape shape;
-  shape.query_heads = heads;
-  shape.kv_heads = kv_heads;
-  shape.d = 8;
-  shape.dv = 6;
-  shape.prompt = kScheduledPrompt;
-  shape.sink = sink;
-  return shape;
+  return {.query_heads = heads,
+          .kv_heads = kv_heads,
+          .d = 8,
+          .dv = 6,
+          .prompt = kScheduledPrompt,
+          .sink = sink};
 }
 
 /// When the prompt of a later step ends, and what StreamingLLM keeps of it.

@@ -17,13 +17,11 @@ const std::vector<Span> kSpans = {{"a", 2, 15}, {"b", 20, 31}};
 using Present = std::function<bool(int64_t step, int head, int64_t entry)>;
 
 RandomTraceShape shape_of(int heads, int kv_heads) {
-  RandomTraceShape shape;
-  shape.query_heads = heads;
-  shape.kv_heads = kv_heads;
-  shape.dv = 12;
-  shape.sink = kv_heads == 1;
-  shape.softcap = kv_heads == 2 ? 4 : 0;
-  return shape;
+  return {.query_heads = heads,
+          .kv_heads = kv_heads,
+          .dv = 12,
+          .softcap = kv_heads == 2 ? 4.0 : 0.0,
+          .sink = kv_heads == 1};
 }
 
 /// Every span and step of one record against the sums of the definition.

@@ -18,10 +18,6 @@ void SlotCache::absorb(int64_t from, int64_t into) {
   members_[static_cast<size_t>(into)] = std::move(all);
 }
 
-void SlotCache::set_members(int64_t slot, std::vector<uint32_t> members) {
-  members_[static_cast<size_t>(slot)] = std::move(members);
-}
-
 void SlotCache::set_bias(int64_t slot, int x, double bias) {
   if (bias_.empty()) bias_.assign(static_cast<size_t>(size() * heads_), 0.0);
   bias_[static_cast<size_t>(slot * heads_ + x)] = bias;

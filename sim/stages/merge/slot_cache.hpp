@@ -50,7 +50,6 @@ class SlotCache {
   }
   /// The entries of `from` now belong to `into`; `from` stays until it is erased.
   void absorb(int64_t from, int64_t into);
-  void set_members(int64_t slot, std::vector<uint32_t> members);
 
   /// b^h of the slot for head x of the owner's; 0 until first set.
   double bias(int64_t slot, int x) const {

@@ -141,10 +141,7 @@ TEST_CASE("attention honours softcap, window and sink", "[backend][attention]") 
 }
 
 TEST_CASE("attention needs only the rows and columns asked for", "[backend][attention]") {
-  RandomTraceShape shape;
-  shape.queries = {3, 30, 39, 44, 48};
-  shape.type = ElementType::bfloat16;
-  const auto trace = random_trace(shape);
+  const auto trace = random_trace({.queries = {3, 30, 39, 44, 48}, .type = ElementType::bfloat16});
   reference::KnownAttention known(trace->layer);
   for (auto& [name, backend] : all_backends()) {
     CAPTURE(name);
@@ -158,9 +155,7 @@ TEST_CASE("the only visible entry has all the attention, and equal logits share 
           "[backend][attention]") {
   for (auto& [name, backend] : all_backends()) {
     CAPTURE(name);
-    RandomTraceShape shape;
-    shape.logit_spread = 0;
-    shape.prompt = 500;
+    RandomTraceShape shape{.prompt = 500, .logit_spread = 0};
     const auto equal = random_trace(shape);
     AttentionRequest request;
     request.rows = {0, 6, 497};
@@ -182,10 +177,7 @@ TEST_CASE("the only visible entry has all the attention, and equal logits share 
 
 TEST_CASE("attention stays right when the largest logit comes late", "[backend][attention]") {
   // Logits rise by 1 per key, so that the shift has to move many times. Integers: exact.
-  RandomTraceShape shape;
-  shape.integers = true;
-  shape.prompt = 1000;
-  shape.queries = {700, 999, 1003};
+  const RandomTraceShape shape{.prompt = 1000, .queries = {700, 999, 1003}, .integers = true};
   const auto trace = random_trace(shape);
   LayerTrace& layer = trace->layer;
   for (int h = 0; h < shape.query_heads; ++h)

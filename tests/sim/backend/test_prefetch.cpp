@@ -24,11 +24,7 @@ std::vector<double> verbs(Backend& backend, const LayerTrace& layer) {
 }
 
 std::unique_ptr<RandomTrace> layer_of(uint64_t seed, int64_t prompt) {
-  RandomTraceShape shape;
-  shape.seed = seed;
-  shape.prompt = prompt;
-  shape.type = ElementType::bfloat16;
-  return random_trace(shape);
+  return random_trace({.prompt = prompt, .type = ElementType::bfloat16, .seed = seed});
 }
 
 }  // namespace

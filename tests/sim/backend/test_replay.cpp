@@ -322,12 +322,7 @@ TEST_CASE("the replay agrees with float64 for every shape of heads", "[backend][
 }
 
 TEST_CASE("outputs may be wanted at some steps only, sums always come", "[backend][replay]") {
-  RandomTraceShape shape;
-  shape.query_heads = 6;
-  shape.kv_heads = 2;
-  shape.prompt = 150;
-  shape.later = 130;
-  const auto trace = random_trace(shape);
+  const auto trace = random_trace({.query_heads = 6, .kv_heads = 2, .prompt = 150, .later = 130});
   ReplayRequest request = usual_request(trace->layer);
   const std::vector<float> weights = random_importance(trace->info, trace->info.prompt_len);
   request.importance = weights.data();
@@ -344,10 +339,7 @@ TEST_CASE("outputs may be wanted at some steps only, sums always come", "[backen
 }
 
 TEST_CASE("the size of the key chunks changes no more than rounding", "[backend][replay]") {
-  RandomTraceShape shape;
-  shape.prompt = 150;
-  shape.later = 20;
-  shape.logit_spread = 4;
+  RandomTraceShape shape{.prompt = 150, .later = 20, .logit_spread = 4};
   for (const ElementType type : {ElementType::float32, ElementType::bfloat16}) {
     shape.type = type;
     const auto trace = random_trace(shape);
@@ -387,9 +379,7 @@ TEST_CASE("attention that sits on one dropped entry leaves the rest accurate",
           "[backend][replay]") {
   // One key has a logit 150 above all others: without a maximum of their own, the scores of
   // everything else would vanish in float32. Integers make the logits exact.
-  RandomTraceShape shape;
-  shape.integers = true;
-  shape.prompt = 60;
+  RandomTraceShape shape{.prompt = 60, .integers = true};
   for (const int64_t heavy : {0, 31, 59})
     for (const bool sink : {false, true}) {
       CAPTURE(heavy, sink);
@@ -432,21 +422,14 @@ TEST_CASE("large logits lose no more than their float32 dot products do", "[back
   // Integers: logits up to several hundred, all exact.
   for (const ElementType type : {ElementType::float32, ElementType::bfloat16}) {
     CAPTURE(element_name(type));
-    RandomTraceShape shape;
-    shape.type = type;
-    shape.integers = true;
-    shape.d = 64;
-    const auto trace = random_trace(shape);
+    const auto trace = random_trace({.d = 64, .type = type, .integers = true});
     trace->layer.scale = 8;
     check_all_backends(trace->layer, usual_request(trace->layer), {0, 5});
   }
 }
 
 TEST_CASE("a kept set's result does not depend on the plans beside it", "[backend][replay]") {
-  RandomTraceShape shape;
-  shape.prompt = 90;
-  shape.later = 30;
-  const auto trace = random_trace(shape);
+  const auto trace = random_trace({.prompt = 90, .later = 30});
   const auto backend = make_cpu_backend();
   const ReplayRequest all = usual_request(trace->layer);
   const Replayed together = replay(*backend, trace->layer, all);
@@ -464,12 +447,7 @@ TEST_CASE("a kept set's result does not depend on the plans beside it", "[backen
 }
 
 TEST_CASE("a replay gives the same bytes on 1, 2 and 8 threads", "[backend][replay]") {
-  RandomTraceShape shape;
-  shape.query_heads = 6;
-  shape.kv_heads = 3;
-  shape.prompt = 200;
-  shape.later = 150;
-  const auto trace = random_trace(shape);
+  const auto trace = random_trace({.query_heads = 6, .kv_heads = 3, .prompt = 200, .later = 150});
   const ReplayRequest request = usual_request(trace->layer);
   for (auto& [name, backend] : all_backends()) {
     CAPTURE(name);

@@ -45,11 +45,8 @@ ReplayPlan jumping_plan(const TraceInfo& info) {
 }  // namespace
 
 TEST_CASE("how loops are cut changes no more than rounding", "[backend][replay]") {
-  RandomTraceShape shape;
-  shape.query_heads = 6;
-  shape.prompt = 300;
-  shape.later = 30;
-  shape.type = ElementType::bfloat16;
+  const RandomTraceShape shape{
+      .query_heads = 6, .prompt = 300, .later = 30, .type = ElementType::bfloat16};
   const auto trace = random_trace(shape);
   const LayerTrace& layer = trace->layer;
   const int64_t steps = trace->info.steps();

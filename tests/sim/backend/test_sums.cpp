@@ -150,14 +150,8 @@ void check_all_terms(Backend& backend, reference::KnownAttention& known,
 }
 
 std::unique_ptr<RandomTrace> metric_trace(int64_t dv, ElementType type) {
-  RandomTraceShape shape;
-  shape.query_heads = 6;
-  shape.kv_heads = 2;
-  shape.dv = dv;
-  shape.hidden = 150;
-  shape.prompt = 300;
-  shape.type = type;
-  return random_trace(shape);
+  return random_trace(
+      {.query_heads = 6, .kv_heads = 2, .dv = dv, .hidden = 150, .prompt = 300, .type = type});
 }
 
 }  // namespace
@@ -203,9 +197,7 @@ TEST_CASE("sums of attention over queries agree with float64", "[backend][sums]"
 }
 
 TEST_CASE("how loops are cut changes no more than rounding of sums", "[backend][sums]") {
-  RandomTraceShape shape;
-  shape.prompt = 450;
-  shape.type = ElementType::bfloat16;
+  const RandomTraceShape shape{.prompt = 450, .type = ElementType::bfloat16};
   const auto trace = random_trace(shape);
   const auto request = request_for(trace->info, shape.prompt, 2);
   reference::KnownAttention known(trace->layer);
@@ -250,13 +242,12 @@ TEST_CASE("sums of attention honour softcap, sink and huge logits", "[backend][s
     for (const bool sink : {false, true})
       for (const double spread : {0.01, 8.0, 60.0}) {
         CAPTURE(softcap, sink, spread);
-        RandomTraceShape shape;
-        shape.type = sink ? ElementType::bfloat16 : ElementType::float32;
-        shape.prompt = 800;
-        shape.softcap = softcap;
-        shape.sink = sink;
-        shape.logit_spread = spread;
-        const auto trace = random_trace(shape);
+        const auto trace = random_trace(
+            {.prompt = 800,
+             .type = sink ? ElementType::bfloat16 : ElementType::float32,
+             .logit_spread = spread,
+             .softcap = softcap,
+             .sink = sink});
         reference::KnownAttention known(trace->layer);
         for (auto& [name, backend] : backends) {
           CAPTURE(name);

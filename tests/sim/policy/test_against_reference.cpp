@@ -98,14 +98,8 @@ void compare(const test::RandomRun& run, const std::string& text,
 
 std::vector<std::unique_ptr<test::RandomRun>> runs() {
   std::vector<std::unique_ptr<test::RandomRun>> all;
-  test::RandomTraceShape shape;
-  shape.query_heads = 4;
-  shape.kv_heads = 2;
-  shape.d = 8;
-  shape.dv = 6;
-  shape.hidden = 10;
-  shape.prompt = 29;
-  shape.later = 5;
+  test::RandomTraceShape shape{
+      .query_heads = 4, .kv_heads = 2, .d = 8, .dv = 6, .hidden = 10, .prompt = 29, .later = 5};
   all.push_back(test::random_run(shape, {0, 2, 3}, 5));
   shape.query_heads = 3;  // one KV head serves three
   shape.kv_heads = 1;

@@ -57,13 +57,7 @@ class SumOfNewest : public Aggregate {
 const Register<Aggregate, SumOfNewest> registered;
 
 std::unique_ptr<test::RandomRun> run_of_one_layer() {
-  test::RandomTraceShape shape;
-  shape.prompt = 24;
-  shape.later = 3;
-  shape.d = 8;
-  shape.dv = 6;
-  shape.hidden = 10;
-  return test::random_run(shape, {0}, 1);
+  return test::random_run({.d = 8, .dv = 6, .hidden = 10, .prompt = 24, .later = 3}, {0}, 1);
 }
 
 struct Prepared {

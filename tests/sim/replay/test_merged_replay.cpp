@@ -16,10 +16,7 @@ namespace {
 
 /// A trace whose neighbours have similar keys, so that merges happen.
 std::unique_ptr<RandomRun> similar_run(int query_heads) {
-  RandomTraceShape shape;
-  shape.query_heads = query_heads;
-  shape.prompt = 32;
-  shape.later = 10;
+  const RandomTraceShape shape{.query_heads = query_heads, .prompt = 32, .later = 10};
   auto run = random_run(shape, {0}, 1);
   Tensor& k = run->layers[0].k;
   for (int64_t kv = 0; kv < 2; ++kv)

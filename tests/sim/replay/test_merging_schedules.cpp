@@ -22,9 +22,7 @@ std::unique_ptr<RandomRun> odd_run(uint64_t seed) {
   const auto draw = [&](uint64_t what, int64_t choices) {
     return static_cast<int64_t>(uniform(seed, what, 7, 0) * static_cast<double>(choices));
   };
-  RandomTraceShape shape;
-  shape.seed = seed;
-  shape.kv_heads = 1 + static_cast<int>(draw(1, 3));
+  RandomTraceShape shape{.kv_heads = 1 + static_cast<int>(draw(1, 3)), .seed = seed};
   shape.query_heads = shape.kv_heads * (1 + static_cast<int>(draw(2, 3)));
   shape.d = 6 + draw(3, 13);
   shape.dv = 5 + draw(4, 15);

@@ -103,9 +103,7 @@ void compare(const RandomRun& run, const std::string& base) {
 }  // namespace
 
 TEST_CASE("Periodic: every compression is that of a prompt that ends there", "[periodic]") {
-  RandomTraceShape shape;
-  shape.prompt = 26;
-  shape.later = 12;
+  RandomTraceShape shape{.prompt = 26, .later = 12};
   for (const bool grouped : {true, false}) {
     if (!grouped) shape.kv_heads = shape.query_heads;
     shape.sink = grouped;

@@ -33,10 +33,8 @@ std::vector<double> row_of(const Tensor& tensor, int64_t a, int64_t b) {
 }  // namespace
 
 TEST_CASE("with positions=cache keys and queries rotate to their slot numbers", "[replay]") {
-  RandomTraceShape shape;
-  shape.d = 8;
-  shape.kv_heads = 4;  // one query head each
-  const auto trace = random_trace(shape);
+  // one query head each
+  const auto trace = random_trace({.kv_heads = 4, .d = 8});
   trace->info.rope_inv_freq = {1, 0.3, 0.1, 0.03};
   trace->info.rope_interleaved = GENERATE(false, true);
   const TraceInfo& info = trace->info;

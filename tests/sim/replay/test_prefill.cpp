@@ -147,10 +147,7 @@ TEST_CASE("equal caches are replayed once and a full cache loses nothing at all"
 }
 
 TEST_CASE("unchanged slots give what the fused replay gives", "[replay]") {
-  RandomTraceShape shape;
-  shape.sink = true;
-  shape.softcap = 5;
-  const auto trace = random_trace(shape);
+  const auto trace = random_trace({.softcap = 5, .sink = true});
   const bool per_query_head = GENERATE(false, true);
   const auto set = random_sets(trace->info, 0.4, 9, per_query_head);
   const auto backend = make_cpu_backend();

@@ -90,11 +90,9 @@ TEST_CASE("the deviation is over the queries that see the entry") {
 }
 
 TEST_CASE("deviations of a long prompt are those of the heads that share an owner") {
-  test::RandomTraceShape shape;
-  shape.prompt = 1100;  // more columns than one task takes
-  shape.later = 1;
-  shape.queries = {1095, 1096, 1097, 1098, 1099, 1100};
-  const auto run = test::random_run(shape, {0}, 1);
+  // more columns than one task takes
+  const auto run = test::random_run(
+      {.prompt = 1100, .later = 1, .queries = {1095, 1096, 1097, 1098, 1099, 1100}}, {0}, 1);
   const LayerTrace& layer = run->layers[0];
   std::vector<std::vector<std::vector<double>>> a(4);  // [head][query][entry]
   for (int head = 0; head < 4; ++head)

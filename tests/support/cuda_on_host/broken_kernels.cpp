@@ -299,13 +299,9 @@ void add_verbs(Backend& backend, const LayerTrace& layer, std::vector<double>& o
 std::vector<double> run_all_verbs(Order order, size_t memory) {
   std::vector<double> out;
   for (const ElementType type : {ElementType::bfloat16, ElementType::float32}) {
-    test::RandomTraceShape shape;
-    shape.prompt = 150;
-    shape.later = 12;
-    shape.d = 32;
-    shape.dv = 144;  // two blocks of columns
-    shape.type = type;
-    const auto trace = test::random_trace(shape);
+    // two blocks of columns
+    const auto trace = test::random_trace(
+        {.d = 32, .dv = 144, .prompt = 150, .later = 12, .type = type});
     const auto backend = memory > 0 ? make_backend_with(static_cast<int64_t>(memory))
                                     : make_backend();
     ::cuda_on_host::set_order(order);
