@@ -211,6 +211,19 @@ TEST_CASE("macros of a source file end with it", "[sources]") {
   CHECK(seen > 0);
 }
 
+TEST_CASE("tests of stages and of policies are run by the tag of their folder", "[sources]") {
+  for (const std::string folder : {"stages", "policy"})
+    for (const fs::path& file : sources_below("tests/sim/" + folder, {".cpp"})) {
+      size_t found = 0, tagged = 0;
+      for (const std::string& line : lines_of(kRoot / file)) {
+        found += line.starts_with("TEST_CASE(");
+        tagged += line.find("[" + folder + "]") != std::string::npos;
+      }
+      CAPTURE(file.generic_string());
+      CHECK(tagged == found);
+    }
+}
+
 /// Kinds of one folder look alike: the names of each are in a namespace of its file.
 TEST_CASE("kinds are registered in a namespace of their file", "[sources]") {
   size_t seen = 0;

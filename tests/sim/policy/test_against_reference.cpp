@@ -121,7 +121,7 @@ std::vector<std::unique_ptr<test::RandomRun>> runs() {
   return all;
 }
 
-TEST_CASE("every preset keeps what the naive reference keeps") {
+TEST_CASE("every preset keeps what the naive reference keeps", "[policy]") {
   Tally tally;
   for (const auto& run : runs())
     for (const Preset& preset : presets()) {
@@ -139,7 +139,7 @@ TEST_CASE("every preset keeps what the naive reference keeps") {
   CHECK(tally.too_close * 20 < tally.compared);
 }
 
-TEST_CASE("what oracles allocate and force by looks ahead as they do") {
+TEST_CASE("what oracles allocate and force by looks ahead as they do", "[policy]") {
   Tally tally;
   for (const auto& run : runs())
     for (const char* record : {"oracle-snapkv,allocate=d2o", "oracle-snapkv,allocate=cake",
@@ -148,7 +148,7 @@ TEST_CASE("what oracles allocate and force by looks ahead as they do") {
   CHECK(tally.compared > 9);
 }
 
-TEST_CASE("random records keep what the naive reference keeps") {
+TEST_CASE("random records keep what the naive reference keeps", "[policy]") {
   Tally tally;
   const auto all = runs();
   std::vector<std::string> records = test::random_records(250, 1);

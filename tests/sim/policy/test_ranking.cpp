@@ -9,7 +9,8 @@
 
 namespace kvsim {
 
-TEST_CASE("entries are ranked by score, then raw score, then recency, whatever the scores") {
+TEST_CASE("entries are ranked by score, then raw score, then recency, whatever the scores",
+          "[policy]") {
   constexpr int64_t kEntries = 700;
   std::mt19937 random(3);
   std::normal_distribution<double> normal;

@@ -26,7 +26,7 @@ std::string refusal(const std::string& text) {
 
 using Catch::Matchers::Contains;
 
-TEST_CASE("a bare preset is its own canonical form") {
+TEST_CASE("a bare preset is its own canonical form", "[policy]") {
   for (const Preset& preset : presets()) {
     std::string title = preset_title(preset);
     if (refusal(title).find("no file is named") != std::string::npos) continue;  // needs a file
@@ -34,7 +34,8 @@ TEST_CASE("a bare preset is its own canonical form") {
   }
 }
 
-TEST_CASE("the canonical form keeps what differs from the preset, in the order of the rules") {
+TEST_CASE("the canonical form keeps what differs from the preset, in the order of the rules",
+          "[policy]") {
   CHECK(canonical("snapkv,window=16") == "snapkv,window=16");
   CHECK(canonical("snapkv,window=32") == "snapkv");
   CHECK(canonical("snapkv,sinks=2,kernel=7,window=8") == "snapkv,window=8,kernel=7,sinks=2");
@@ -44,7 +45,7 @@ TEST_CASE("the canonical form keeps what differs from the preset, in the order o
   CHECK(canonical("snapkv,tie=recent,granularity=query") == "snapkv,granularity=query,tie=recent");
 }
 
-TEST_CASE("a canonical record reads back to itself") {
+TEST_CASE("a canonical record reads back to itself", "[policy]") {
   for (const char* text :
        {"snapkv,window=0.250,sinks=04", "restkv,ema_alpha=.5,aws_beta=1e3",
         "h2o,constrain=fair,fair_spans=a+b,whitelist=0-3+a", "criticalkv,weight_epsilon=1e-5"}) {
@@ -53,7 +54,7 @@ TEST_CASE("a canonical record reads back to itself") {
   }
 }
 
-TEST_CASE("numbers have one form") {
+TEST_CASE("numbers have one form", "[policy]") {
   CHECK(canonical("snapkv,window=016") == "snapkv,window=16");
   CHECK(canonical("snapkv,window=0.20") == "snapkv,window=0.2");
   CHECK(canonical("snapkv,window=1.0") == "snapkv,window=1.0");  // everything, not one entry
@@ -63,7 +64,7 @@ TEST_CASE("numbers have one form") {
   CHECK(canonical("adakv,ada_floor=0.0") == "adakv,ada_floor=0");
 }
 
-TEST_CASE("query heads that own their sets have no groups") {
+TEST_CASE("query heads that own their sets have no groups", "[policy]") {
   CHECK(Record::parse("snapkv,granularity=query").settings.text("group") == "none");
   CHECK(canonical("snapkv,granularity=query") == "snapkv,granularity=query");
   CHECK_THAT(refusal("snapkv,granularity=query,group=mean"), Contains("group=none"));
@@ -71,7 +72,7 @@ TEST_CASE("query heads that own their sets have no groups") {
   CHECK_THAT(refusal("restkv:joint,granularity=query"), Contains("granularity=kv"));
 }
 
-TEST_CASE("unknown presets, variants, keys and values name the nearest") {
+TEST_CASE("unknown presets, variants, keys and values name the nearest", "[policy]") {
   CHECK_THAT(refusal("snpakv"), Contains("unknown preset") && Contains("snapkv"));
   CHECK_THAT(refusal("snapkv:oficial"), Contains("snapkv:official") && Contains("snapkv:kvpress"));
   CHECK_THAT(refusal("snapkv:"), Contains("unknown variant"));
@@ -84,7 +85,7 @@ TEST_CASE("unknown presets, variants, keys and values name the nearest") {
   CHECK_THAT(refusal("snapkv,window"), Contains("key=value"));
 }
 
-TEST_CASE("values outside their range say what the key takes") {
+TEST_CASE("values outside their range say what the key takes", "[policy]") {
   for (const char* text : {"snapkv,window=0",
                            "snapkv,window=1.5",
                            "snapkv,window=-1",
@@ -112,7 +113,7 @@ TEST_CASE("values outside their range say what the key takes") {
   }
 }
 
-TEST_CASE("a typed key that the chosen kinds do not use is refused") {
+TEST_CASE("a typed key that the chosen kinds do not use is refused", "[policy]") {
   for (const char* text :
        {"snapkv,ema_alpha=0.5", "snapkv,last_queries=3", "h2o,window=4", "streaming,aggregate=max",
         "streaming,group=max", "h2o,kernel=3", "snapkv,prior_value=1", "snapkv,stage1_mass=0.5",
@@ -125,7 +126,7 @@ TEST_CASE("a typed key that the chosen kinds do not use is refused") {
   CHECK(refusal("snapkv,aggregate=ema,ema_alpha=0.5").empty());  // now it is used
 }
 
-TEST_CASE("combinations that mean nothing are refused with what would be allowed") {
+TEST_CASE("combinations that mean nothing are refused with what would be allowed", "[policy]") {
   CHECK_THAT(refusal("streaming,indicator=attention,group=mean"), Contains("queries="));
   CHECK_THAT(refusal("restkv,order=gas,indicator=output-change-mean"), Contains("order="));
   CHECK_THAT(refusal("snapkv,smooth=avg-renormalized"), Contains("s before a"));
@@ -138,7 +139,7 @@ TEST_CASE("combinations that mean nothing are refused with what would be allowed
   CHECK_THAT(refusal("external"), Contains("scores=FILE"));
 }
 
-TEST_CASE("only oracles look ahead") {
+TEST_CASE("only oracles look ahead", "[policy]") {
   CHECK_THAT(refusal("snapkv,queries=future"), Contains("future"));
   CHECK_THAT(refusal("snapkv,aggregate=each"), Contains("future") || Contains("oracle"));
   CHECK_THAT(refusal("snapkv,schedule=per-step"), Contains("oracle") || Contains("per-step"));
@@ -146,7 +147,7 @@ TEST_CASE("only oracles look ahead") {
   CHECK(refusal("oracle-step,weight_epsilon=0").find("looks into") == std::string::npos);
 }
 
-TEST_CASE("budgets are ratios with a point or a percent sign, else counts") {
+TEST_CASE("budgets are ratios with a point or a percent sign, else counts", "[policy]") {
   CHECK(Budget::parse("0.2").entries(10) == 2);  // 1/5, exactly
   CHECK(Budget::parse("20%").entries(10) == 2);
   CHECK(Budget::parse("0.29").entries(100) == 29);  // 28.999... in double
@@ -161,7 +162,7 @@ TEST_CASE("budgets are ratios with a point or a percent sign, else counts") {
   }
 }
 
-TEST_CASE("kvpress's rounding computes in double and keeps at least one entry") {
+TEST_CASE("kvpress's rounding computes in double and keeps at least one entry", "[policy]") {
   // policies.md 3: n = 100, rho = 0.1: 1.0 - 0.9 is below 0.1: 9 instead of 10; n = 5, rho = 0.01:
   // 1 instead of 0; a count is not affected.
   const auto size = [](int64_t n, const std::string& record, const std::string& budget) {
@@ -176,7 +177,7 @@ TEST_CASE("kvpress's rounding computes in double and keeps at least one entry") 
   CHECK(size(100, "streaming:kvpress", "10") == 10);
 }
 
-TEST_CASE("a trace without the queries a record needs is refused before any work") {
+TEST_CASE("a trace without the queries a record needs is refused before any work", "[policy]") {
   test::SmallRun small;
   small.prompt = 6;
   small.positions = {4, 5, 6};
@@ -207,7 +208,7 @@ TEST_CASE("a trace without the queries a record needs is refused before any work
   CHECK_THAT(check("streaming,whitelist=nowhere"), Contains("no such span"));
 }
 
-TEST_CASE("a window that nobody asks because nothing is evicted needs no queries") {
+TEST_CASE("a window that nobody asks because nothing is evicted needs no queries", "[policy]") {
   test::SmallRun small;
   small.prompt = 6;
   small.positions = {6};
@@ -217,7 +218,7 @@ TEST_CASE("a window that nobody asks because nothing is evicted needs no queries
       check_records({Record::parse("snapkv")}, {Budget::parse("1.0")}, run->info, {0}, files));
 }
 
-TEST_CASE("a whitelist larger than the budget names the smallest budget that works") {
+TEST_CASE("a whitelist larger than the budget names the smallest budget that works", "[policy]") {
   test::SmallRun small;
   small.prompt = 8;
   small.spans = {{"rules", 2, 6}};

@@ -36,7 +36,7 @@ std::vector<double> aggregated(const std::string& changes, size_t rows = 3) {
   return result;
 }
 
-TEST_CASE("mean, sum, max, last and single take what their names say") {
+TEST_CASE("mean, sum, max, last and single take what their names say", "[stages]") {
   CHECK_THAT(aggregated("aggregate=mean"), near({2, 5}));
   CHECK_THAT(aggregated("aggregate=sum"), near({6, 15}));
   CHECK_THAT(aggregated("aggregate=max"), near({3, 8}));  // DefensiveKV Eq. 5
@@ -45,7 +45,7 @@ TEST_CASE("mean, sum, max, last and single take what their names say") {
   CHECK_THAT(aggregated("aggregate=single,single_row=0"), near({1, 8}));
 }
 
-TEST_CASE("a power mean stands between the mean and the maximum") {
+TEST_CASE("a power mean stands between the mean and the maximum", "[stages]") {
   // Squares 1, 9, 4 and 64, 4, 25 over three rows; what is negative counts as nothing.
   CHECK_THAT(aggregated("aggregate=power-mean,power=1"), near({2, 5}));
   CHECK_THAT(aggregated("aggregate=power-mean,power=2"),
@@ -59,31 +59,31 @@ TEST_CASE("a power mean stands between the mean and the maximum") {
   CHECK_THAT(result, near({std::sqrt(2.0), std::sqrt(8.0)}));
 }
 
-TEST_CASE("the moving average weighs the newest row with alpha") {
+TEST_CASE("the moving average weighs the newest row with alpha", "[stages]") {
   // ReST-KV Eq. 9, alpha 1/4: 1, 3/4 + 3/4 = 3/2, 2/4 + 9/8 = 13/8; 8, 13/2, 5/4 + 39/8 = 49/8.
   CHECK_THAT(aggregated("aggregate=ema,ema_alpha=0.25"), near({13.0 / 8, 49.0 / 8}));
   CHECK_THAT(aggregated("aggregate=ema,ema_alpha=1"), near({2, 5}));
 }
 
-TEST_CASE("the inverse moving average runs from the newest row to the oldest") {
+TEST_CASE("the inverse moving average runs from the newest row to the oldest", "[stages]") {
   // ReST-KV Table 13, alpha 1/2: 2, 5/2, 7/4; 5, 7/2, 23/4.
   CHECK_THAT(aggregated("aggregate=ema-inverse,ema_alpha=0.5"), near({7.0 / 4, 23.0 / 4}));
   CHECK_THAT(aggregated("aggregate=ema-inverse,ema_alpha=0.5", 1), near({1, 8}));
 }
 
-TEST_CASE("linear weights rise from one to the weight of the newest row") {
+TEST_CASE("linear weights rise from one to the weight of the newest row", "[stages]") {
   // PyramidInfer: weights 1, 3/2, 2 over 3: (1 + 9/2 + 4)/3, (8 + 3 + 10)/3.
   CHECK_THAT(aggregated("aggregate=linear,linear_newest=2"), near({9.5 / 3, 7}));
   CHECK_THAT(aggregated("aggregate=linear,linear_newest=2", 1), near({2, 16}));  // M = 1
 }
 
-TEST_CASE("mean-variance adds gamma times the sample variance") {
+TEST_CASE("mean-variance adds gamma times the sample variance", "[stages]") {
   // CAKE Eq. 8: variances 1 and 9, divisor M - 1; one row has none.
   CHECK_THAT(aggregated("aggregate=mean-variance,variance_weight=2"), near({4, 23}));
   CHECK_THAT(aggregated("aggregate=mean-variance,variance_weight=2", 1), near({1, 8}));
 }
 
-TEST_CASE("mean-visible divides by the number of queries that see the entry") {
+TEST_CASE("mean-visible divides by the number of queries that see the entry", "[stages]") {
   // kvpress ObservedAttention: queries 0, 1, 2 see 1, 2, 3 columns.
   const Settings settings = test::settings_with("aggregate=mean-visible");
   const auto aggregation = Kinds<Aggregate>::find("mean-visible").start(settings, 3, 3);
@@ -95,7 +95,8 @@ TEST_CASE("mean-visible divides by the number of queries that see the entry") {
   CHECK_THAT(result, near({3, 3, 5}));
 }
 
-TEST_CASE("the drift is the way of the best entries from the later rows back to the earlier") {
+TEST_CASE("the drift is the way of the best entries from the later rows back to the earlier",
+          "[stages]") {
   // ReST-KV Eq. 10, K = 2 of 4 columns, M = 3: best {2,3}, {1,2}, {0,1}: means 5/2, 3/2, 1/2;
   // front = the first floor(3/2) = 1 row, rear = the other two: 5/2 - 1 = 3/2.
   DriftTracker tracker({2, 0}, 3);
@@ -106,7 +107,8 @@ TEST_CASE("the drift is the way of the best entries from the later rows back to 
   CHECK(tracker.drift(1).sign() == 0);  // no free slot, no drift
 }
 
-TEST_CASE("a tie for the last of the best goes to the more recent column; one row has no drift") {
+TEST_CASE("a tie for the last of the best goes to the more recent column; one row has no drift",
+          "[stages]") {
   DriftTracker tracker({1}, 2);
   tracker.add(0, std::vector<double>{7, 7, 7});
   tracker.add(1, std::vector<double>{7, 7, 0});
@@ -116,7 +118,7 @@ TEST_CASE("a tie for the last of the best goes to the more recent column; one ro
   CHECK(alone.drift(0).sign() == 0);
 }
 
-TEST_CASE("drifts of many K at once are those of sorted rows, whatever the scores") {
+TEST_CASE("drifts of many K at once are those of sorted rows, whatever the scores", "[stages]") {
   const std::vector<int64_t> best = {40, 1, 300, 0, 7, 40, 1000};
   constexpr size_t kColumns = 300, kRows = 4;
   std::mt19937 random(5);

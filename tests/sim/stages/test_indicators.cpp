@@ -27,23 +27,25 @@ std::vector<double> scores(const test::SmallRun& small, const std::string& chang
   return test::candidates_row(*scored, scored->score, owner);
 }
 
-TEST_CASE("attention is the softmax over everything visible, not renormalised over candidates") {
+TEST_CASE("attention is the softmax over everything visible, not renormalised over candidates",
+          "[stages]") {
   // SnapKV Eq. 1: columns outside C (the query's own) are cut after the softmax.
   CHECK_THAT(scores(one_query(), "indicator=attention"),
              near({1.0 / 16, 2.0 / 16, 4.0 / 16, 8.0 / 16}));
 }
 
-TEST_CASE("exp-logit is one for the head's largest logit") {
+TEST_CASE("exp-logit is one for the head's largest logit", "[stages]") {
   // KeepKV code: exp(l - max l); the largest candidate has weight 8.
   CHECK_THAT(scores(one_query(), "indicator=exp-logit"), near({0.125, 0.25, 0.5, 1}));
 }
 
-TEST_CASE("below-mean counts entries that get less than an even share") {
+TEST_CASE("below-mean counts entries that get less than an even share", "[stages]") {
   // Scissorhands Algorithm 2: 1/|V| = 1/5; 1/16 and 2/16 are below, 4/16 and 8/16 are not.
   CHECK_THAT(scores(one_query(), "indicator=below-mean"), near({-1, -1, 0, 0}));
 }
 
-TEST_CASE("importance multiplies attention with the L1 norm after the output projection") {
+TEST_CASE("importance multiplies attention with the L1 norm after the output projection",
+          "[stages]") {
   // DefensiveKV 3.1: I = A ||v W||_1. W = (1 2; 0 -1): (1,0)W = (1,2), (0,3)W = (0,-3),
   // (2,2)W = (2,2), (-1,1)W = (-1,-3).
   test::SmallRun small = one_query();
@@ -53,7 +55,7 @@ TEST_CASE("importance multiplies attention with the L1 norm after the output pro
              near({3.0 / 16, 6.0 / 16, 16.0 / 16, 32.0 / 16}));
 }
 
-TEST_CASE("attention-value multiplies attention with the L2 norm of the bare value") {
+TEST_CASE("attention-value multiplies attention with the L2 norm of the bare value", "[stages]") {
   // ReST-KV Table 12: A ||v||_2; norms 5, 1, 0, 13.
   test::SmallRun small = one_query();
   small.values = {{{3, 4}, {0, -1}, {0, 0}, {5, 12}}};
@@ -61,7 +63,8 @@ TEST_CASE("attention-value multiplies attention with the L2 norm of the bare val
   CHECK_THAT(scores(small, "indicator=attention-value"), near({5.0 / 16, 2.0 / 16, 0, 104.0 / 16}));
 }
 
-TEST_CASE("unmasked attention is that on the whole prompt, entries after the query included") {
+TEST_CASE("unmasked attention is that on the whole prompt, entries after the query included",
+          "[stages]") {
   // Attention Matching: root mean squares over queries and heads. Queries are 0, so that each of
   // three entries has 1/3, at any query; one that prefers entry 2 by 7 has 1, 1 and 7 of 9.
   test::SmallRun small;
@@ -76,7 +79,7 @@ TEST_CASE("unmasked attention is that on the whole prompt, entries after the que
              near({few, few, std::sqrt((1.0 / 9 + 49.0 / 81) / 2)}));
 }
 
-TEST_CASE("value-change-mean is the error of the output before the projection") {
+TEST_CASE("value-change-mean is the error of the output before the projection", "[stages]") {
   // CAOTE: shares 1, 2, 4, 8 of 15 after normalising over the candidates, values 15, 0, 0, 0:
   // the output is 1. Errors: 1/14 * 14, 2/13, 4/11, 8/7.
   test::SmallRun small = one_query();
@@ -85,7 +88,7 @@ TEST_CASE("value-change-mean is the error of the output before the projection") 
   CHECK_THAT(scores(small, "indicator=value-change-mean"), near({1, 2.0 / 13, 4.0 / 11, 8.0 / 7}));
 }
 
-TEST_CASE("cur multiplies shares of squared norms within a block") {
+TEST_CASE("cur multiplies shares of squared norms within a block", "[stages]") {
   // Keys of squared length 1, 3, 4, 0, 5 and values of 1, 1, 2, 2, 6 in one block of 16: products
   // 1, 3, 8, 0, 30, of 42 in all.
   test::SmallRun small;
@@ -99,7 +102,7 @@ TEST_CASE("cur multiplies shares of squared norms within a block") {
              near({1.0 / 42, 3.0 / 42, 8.0 / 42, 0, 30.0 / 42}));
 }
 
-TEST_CASE("importance-share divides by the importance of all heads and candidates") {
+TEST_CASE("importance-share divides by the importance of all heads and candidates", "[stages]") {
   // metrics.md 7, oracle-mean. Heads 0 and 1 share a KV head: weights (1,1,.) of 4 and (1,3,.)
   // of 8, values 1. Z = 2/4 + 4/8 = 1; group=sum: (1/4 + 1/8, 1/4 + 3/8).
   test::SmallRun small;
@@ -111,7 +114,7 @@ TEST_CASE("importance-share divides by the importance of all heads and candidate
   CHECK_THAT(scores(small, "indicator=importance-share,group=sum"), near({0, 0}));
 }
 
-TEST_CASE("output-change is the exact change of the output when one entry is removed") {
+TEST_CASE("output-change is the exact change of the output when one entry is removed", "[stages]") {
   // ReST-KV Eq. 7: A/(1-A) ||(z - v) W||_2. A = (1/2, 1/4, 1/4 of the query itself), v = 4, 0, 0:
   // z = 2. Without entry 0: z' = 0, change 2 = (1/2)/(1/2) |2-4|. Without entry 1: weights 2/3,
   // 1/3: z' = 8/3, change 2/3 = (1/4)/(3/4) |2-0|. W = 3 triples both.
@@ -123,7 +126,7 @@ TEST_CASE("output-change is the exact change of the output when one entry is rem
   CHECK_THAT(scores(small, "indicator=output-change"), near({6, 2}));
 }
 
-TEST_CASE("output-change keeps its odds when an entry holds nearly all attention") {
+TEST_CASE("output-change keeps its odds when an entry holds nearly all attention", "[stages]") {
   // 1 - A is 1e-6/(1 + 1e-6) here; float32 would give 9.5e-7 or 1.07e-6. A/(1-A) = 1e6 and z - v
   // = -1e-6/(1+1e-6) (v = 1 against 0): the product is 1/(1 + 1e-6).
   test::SmallRun small;
@@ -135,7 +138,7 @@ TEST_CASE("output-change keeps its odds when an entry holds nearly all attention
   CHECK(scored->score(0, 0) == Approx(1).epsilon(2e-3));
 }
 
-TEST_CASE("removing the only visible entry changes the output without bound") {
+TEST_CASE("removing the only visible entry changes the output without bound", "[stages]") {
   // policies.md 5.2: nothing but i is visible: +inf. Only query 0 sees nothing but itself.
   test::SmallRun small;
   small.prompt = 3;
@@ -147,7 +150,7 @@ TEST_CASE("removing the only visible entry changes the output without bound") {
   CHECK_FALSE(std::isinf(scored->score(0, 1)));
 }
 
-TEST_CASE("output-change-joint adds the heads' changes before it takes the norm") {
+TEST_CASE("output-change-joint adds the heads' changes before it takes the norm", "[stages]") {
   // policies.md 5.2: two heads with equal attention (2,1,1) and W = 1 and -1 cancel; with W = 1
   // and 2 they add to 2 + 4 and 2/3 + 4/3.
   test::SmallRun small;
@@ -162,7 +165,8 @@ TEST_CASE("output-change-joint adds the heads' changes before it takes the norm"
   CHECK_THAT(scores(small, "indicator=output-change-joint"), near({6, 2}));
 }
 
-TEST_CASE("output-change-mean aggregates attention first and leaves the window out of its mean") {
+TEST_CASE("output-change-mean aggregates attention first and leaves the window out of its mean",
+          "[stages]") {
   // ReST-KV code: two rows (2,1,1,0) and (0,1,1,2) of 4 over candidates 0 and 1: a = (1/4, 1/4).
   // z = (4 + 8)/4 = 3, not renormalised. (1/3)|3-4| = 1/3, (1/3)|3-8| = 5/3.
   test::SmallRun small;
@@ -176,7 +180,7 @@ TEST_CASE("output-change-mean aggregates attention first and leaves the window o
   CHECK_THAT(test::candidates_row(*scored, scored->score), near({1.0 / 3, 5.0 / 3}));
 }
 
-TEST_CASE("key-norm prefers small keys") {
+TEST_CASE("key-norm prefers small keys", "[stages]") {
   // Devoto et al. (Knorm): -||k||.
   test::SmallRun small;
   small.prompt = 3;
@@ -186,7 +190,7 @@ TEST_CASE("key-norm prefers small keys") {
   CHECK(test::kept_entries(*small.build(), "knorm", "2") == std::vector<int>{1, 2});
 }
 
-TEST_CASE("key-difference is minus the cosine with the mean direction of the keys") {
+TEST_CASE("key-difference is minus the cosine with the mean direction of the keys", "[stages]") {
   // KeyDiff: directions (1,0), (1,0), (0,1), and a zero key counts as 0: a = (2,1)/4, cosines
   // 2/sqrt5, 2/sqrt5, 1/sqrt5; with a zero vector 0.
   test::SmallRun small;
@@ -198,7 +202,7 @@ TEST_CASE("key-difference is minus the cosine with the mean direction of the key
              near({-2 / root, -2 / root, -1 / root, 0}));
 }
 
-TEST_CASE("lag ranks a block's entries by their spread relative to the next block") {
+TEST_CASE("lag ranks a block's entries by their spread relative to the next block", "[stages]") {
   // LagKV: s = 1, b = 2, n = 7, so blocks {1,2}, {3,4}, {5,6}; the last one and the sink get 1.
   // Block {3,4} spans [0,1] x [0,2] in keys and values alike: entry 1 = (1,2) becomes (1,1),
   // deviation 0; entry 2 = (1,0) becomes (1,0), deviation sqrt(1/2): rank 0 and 1 of 2.
@@ -211,7 +215,7 @@ TEST_CASE("lag ranks a block's entries by their spread relative to the next bloc
   CHECK_THAT(test::candidates_row(*scored, scored->score), near({1, 0, 0.5, 0, 0.5, 1, 1}));
 }
 
-TEST_CASE("lag gives the more recent of two equal entries the higher rank") {
+TEST_CASE("lag gives the more recent of two equal entries the higher rank", "[stages]") {
   test::SmallRun small;
   small.prompt = 4;
   small.keys = {{{1, 1}, {1, 1}, {0, 0}, {2, 2}}};
@@ -220,14 +224,14 @@ TEST_CASE("lag gives the more recent of two equal entries the higher rank") {
   CHECK_THAT(test::candidates_row(*scored, scored->score), near({0, 0.5, 1, 1}));
 }
 
-TEST_CASE("lag falls back to recency when two blocks do not fit behind the sinks") {
+TEST_CASE("lag falls back to recency when two blocks do not fit behind the sinks", "[stages]") {
   test::SmallRun small;
   small.prompt = 4;
   const auto scored = test::scores_of(*small.build(), "lagkv,sinks=1,lag_block=2", "2");
   CHECK_THAT(test::candidates_row(*scored, scored->score), near({0, 1, 2, 3}));
 }
 
-TEST_CASE("position scores by recency and random by seed, layer, head and position") {
+TEST_CASE("position scores by recency and random by seed, layer, head and position", "[stages]") {
   test::SmallRun small;
   small.prompt = 3;
   small.query_heads = small.kv_heads = 2;
@@ -241,7 +245,7 @@ TEST_CASE("position scores by recency and random by seed, layer, head and positi
             uniform(7, 0, static_cast<uint64_t>(owner), static_cast<uint64_t>(i)));
 }
 
-TEST_CASE("random numbers are the ones the rules define") {
+TEST_CASE("random numbers are the ones the rules define", "[stages]") {
   // SplitMix64 from 0: the first published output; u(0,0,0,0) is four steps, top 53 bits.
   CHECK(split_mix(0) == 0xE220A8397B1DCDAFull);
   uint64_t x = 0;
@@ -250,7 +254,7 @@ TEST_CASE("random numbers are the ones the rules define") {
   CHECK(uniform(1, 0, 0, 0) != uniform(0, 1, 0, 0));
 }
 
-TEST_CASE("external scores are read per KV head") {
+TEST_CASE("external scores are read per KV head", "[stages]") {
   test::SmallRun small;
   small.prompt = 3;
   test::MadeUpFiles files;

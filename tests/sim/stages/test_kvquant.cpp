@@ -94,7 +94,7 @@ Table<float> by_the_book(const Table<float>& x, bool along_columns, size_t count
 
 }  // namespace
 
-TEST_CASE("kvquant: one bit puts two levels at the means of two clusters", "[quantize]") {
+TEST_CASE("kvquant: one bit puts two levels at the means of two clusters", "[quantize][stages]") {
   // Values 0, 1, 9, 10 of one entry: range 10, numbers -1, -0.8, 0.8, 1, levels -0.9 and 0.9.
   const Settings values = settings("1", "0", "0");
   Table<float> k(1, 1, 3.0f), v(1, 4);
@@ -105,7 +105,7 @@ TEST_CASE("kvquant: one bit puts two levels at the means of two clusters", "[qua
 }
 
 TEST_CASE("kvquant: what is furthest from the mean stays as it is, the newest entries, too",
-          "[quantize]") {
+          "[quantize][stages]") {
   const Settings values = settings("1", "1", "0.25");
   Table<float> k(5, 1), v(5, 4);
   k.values() = {0, 1, 1000, 2, 7};  // three quarters of four are rounded; the fifth is the newest
@@ -126,7 +126,7 @@ TEST_CASE("kvquant: what is furthest from the mean stays as it is, the newest en
   CHECK(count.levels == 2 * 2);
 }
 
-TEST_CASE("kvquant rounds as plain loops do, and closer than even steps", "[quantize]") {
+TEST_CASE("kvquant rounds as plain loops do, and closer than even steps", "[quantize][stages]") {
   for (const char* bits : {"2", "3"})
     for (const char* share : {"0", "0.1"}) {
       CAPTURE(bits, share);
@@ -155,7 +155,8 @@ TEST_CASE("kvquant rounds as plain loops do, and closer than even steps", "[quan
     }
 }
 
-TEST_CASE("records that differ in a key of their rounding alone are replayed apart", "[quantize]") {
+TEST_CASE("records that differ in a key of their rounding alone are replayed apart",
+          "[quantize][stages]") {
   const std::string record = "full,quantize=kvquant,quant_bits=1,quant_residual=0,quant_outliers=";
   const test::StudyCase study({}, {}, {record + "0", record + "0.3", record + "0"});
   const auto error = [&](int64_t policy) {

@@ -9,7 +9,7 @@ namespace {
 
 const std::string kLava = "snapkv,smooth=none,group=max,weight=value-l1-max,allocate=lava,window=1";
 
-TEST_CASE("LAVa weighs a head's attention with its largest value before the window") {
+TEST_CASE("LAVa weighs a head's attention with its largest value before the window", "[stages]") {
   // A = 1, 2, 1 of 8 and 4 for the query itself; ||v||_1 = 1, 5, 2, and 9 in the window.
   test::SmallRun small;
   small.weights = {{{1, 2, 1, 4}}};
@@ -19,7 +19,8 @@ TEST_CASE("LAVa weighs a head's attention with its largest value before the wind
              test::near({5.0 / 8, 10.0 / 8, 5.0 / 8}));
 }
 
-TEST_CASE("LAVa's heads share what their layer has, between its best entries and a floor") {
+TEST_CASE("LAVa's heads share what their layer has, between its best entries and a floor",
+          "[stages]") {
   // Both heads attend as 1, 2, 4, 8, 16; values of the second are ten times as large. Of H (B - m)
   // = 4 places it has the best four: 1 + round(0.8 * 4 + 0) = 4, the first 1 + 0.
   test::SmallRun small;
@@ -32,7 +33,7 @@ TEST_CASE("LAVa's heads share what their layer has, between its best entries and
   CHECK(test::kept_entries(*run, kLava, "3", 1) == std::vector<int>{2, 3, 4, 5});
 }
 
-TEST_CASE("LAVa gives layers places by the entropy of their scores") {
+TEST_CASE("LAVa gives layers places by the entropy of their scores", "[stages]") {
   // All of layer 0's attention is on one entry, entropy 0; layer 1 attends evenly. It gets all of
   // the 2 (B - m) = 4 places, of which its candidates can take 4.
   test::SmallRun small;

@@ -23,7 +23,7 @@ const double kE = std::exp(1.0);
 }  // namespace
 
 TEST_CASE("convex: a slot is the plain mean of all its entries, merged one after the other",
-          "[merge]") {
+          "[merge][stages]") {
   SlotCache cache = slots({{2, 0}, {1, 0}, {0, 1}, {3, 0}}, {{6}, {0}, {1}, {3}});
   Compression compression("convex");
   compression.add(cache, {1, 3});  // both point along slot 0
@@ -35,7 +35,7 @@ TEST_CASE("convex: a slot is the plain mean of all its entries, merged one after
 }
 
 TEST_CASE("convex: the more recent of equally near slots is the target, a far entry is dropped",
-          "[merge]") {
+          "[merge][stages]") {
   SlotCache cache = slots({{1, 0}, {1, 0}, {0, 1}, {1, 0}}, {{0}, {2}, {8}, {4}});
   Compression compression("convex");
   compression.add(cache, {1, 2});
@@ -45,7 +45,7 @@ TEST_CASE("convex: the more recent of equally near slots is the target, a far en
   CHECK(cache.members(3) == std::vector<uint32_t>{1, 3});  // slot 2 is in nobody's
 }
 
-TEST_CASE("keepkv: Eq. 7 with scores 2 and 4, each one vote", "[merge]") {
+TEST_CASE("keepkv: Eq. 7 with scores 2 and 4, each one vote", "[merge][stages]") {
   SlotCache cache = slots({{2, 0}, {4, 0}}, {{0}, {3}});
   estimate(cache, {{std::log(4.0), std::log(2.0)}});
   Compression compression("keepkv");
@@ -62,7 +62,7 @@ TEST_CASE("keepkv: Eq. 7 with scores 2 and 4, each one vote", "[merge]") {
   CHECK(owner.undefined_scales == 0);
 }
 
-TEST_CASE("keepkv: where the mean level is 0 the scale is 1 and counted", "[merge]") {
+TEST_CASE("keepkv: where the mean level is 0 the scale is 1 and counted", "[merge][stages]") {
   SlotCache cache = slots({{2, 0}, {4, 0}}, {{0}, {2}});
   estimate(cache, {{0, 0}});
   Compression compression("keepkv");
@@ -72,7 +72,7 @@ TEST_CASE("keepkv: where the mean level is 0 the scale is 1 and counted", "[merg
   CHECK(owner.undefined_scales == 1);
 }
 
-TEST_CASE("keepkv: votes of earlier merges weigh in the next one", "[merge]") {
+TEST_CASE("keepkv: votes of earlier merges weigh in the next one", "[merge][stages]") {
   SlotCache cache = slots({{1, 0}, {1, 0}, {1, 0}}, {{0}, {3}, {6}});
   estimate(cache, {{1, 1, 1}});
   Compression compression("keepkv");
@@ -84,7 +84,7 @@ TEST_CASE("keepkv: votes of earlier merges weigh in the next one", "[merge]") {
 }
 
 TEST_CASE("keepkv-code: weights are votes times (score + 2^-14), the key is not scaled",
-          "[merge]") {
+          "[merge][stages]") {
   SlotCache cache = slots({{2, 0}, {4, 0}}, {{0}, {3}});
   estimate(cache, {{std::log(4.0), std::log(2.0)}});
   Compression compression("keepkv-code");
@@ -96,7 +96,7 @@ TEST_CASE("keepkv-code: weights are votes times (score + 2^-14), the key is not 
   CHECK(cache.estimates()->log_score(0, 0) == Approx(std::log(3.0)));
 }
 
-TEST_CASE("keepkv-bias: one head's bias makes up for the convex key", "[merge]") {
+TEST_CASE("keepkv-bias: one head's bias makes up for the convex key", "[merge][stages]") {
   SlotCache cache = slots({{2, 0}, {4, 0}}, {{0}, {3}});
   estimate(cache, {{std::log(4.0), std::log(2.0)}});
   Compression compression("keepkv-bias");
@@ -108,7 +108,8 @@ TEST_CASE("keepkv-bias: one head's bias makes up for the convex key", "[merge]")
   CHECK(cache.estimates()->log_score(0, 0) == Approx(5.0 / 3 * std::log(2.0)));
 }
 
-TEST_CASE("keepkv-bias: two heads share a key by how much they attend to the pair", "[merge]") {
+TEST_CASE("keepkv-bias: two heads share a key by how much they attend to the pair",
+          "[merge][stages]") {
   SlotCache cache = slots({{1, 0}, {1, 0.1f}, {0, 1}}, {{0}, {1}, {5}}, 2);
   // Scores of head 0: 1, 1, 2 of 4; of head 1: 3, 1, 4 of 8.
   estimate(cache, {{0, 0, std::log(2.0)}, {std::log(3.0), 0, std::log(4.0)}});
@@ -122,7 +123,8 @@ TEST_CASE("keepkv-bias: two heads share a key by how much they attend to the pai
   CHECK(cache.bias(0, 1) == Approx(std::log(4.0) - 0.625 * std::log(3.0)));
 }
 
-TEST_CASE("d2o: the threshold is the mean best cosine, weights are exp(cosine) and e", "[merge]") {
+TEST_CASE("d2o: the threshold is the mean best cosine, weights are exp(cosine) and e",
+          "[merge][stages]") {
   SlotCache cache = slots({{1, 0}, {3, 0}, {0, 2}, {0, -1}}, {{2}, {4}, {1}, {9}});
   Compression compression("d2o");
   compression.add(cache, {1, 3});  // cosines 1 with slot 0, 0 with slot 0: threshold 1/2
@@ -141,7 +143,8 @@ TEST_CASE("d2o: the threshold is the mean best cosine, weights are exp(cosine) a
   check_row(later.value(0), {share});
 }
 
-TEST_CASE("d2o-code: a rank merges in all heads or in none, weights do not sum to 1", "[merge]") {
+TEST_CASE("d2o-code: a rank merges in all heads or in none, weights do not sum to 1",
+          "[merge][stages]") {
   SlotCache a = slots({{1, 0}, {1, 0}, {0, 1}}, {{2}, {4}, {7}});
   SlotCache b = slots({{1, 0}, {0.6f, 0.8f}, {-1, 0}}, {{0}, {5}, {3}});
   Compression compression("d2o-code");
@@ -156,7 +159,7 @@ TEST_CASE("d2o-code: a rank merges in all heads or in none, weights do not sum t
 }
 
 TEST_CASE("cam-expected: a value is spread over the next slots by its share of attention",
-          "[merge]") {
+          "[merge][stages]") {
   SlotCache cache = slots({{1}, {1}, {1}, {1}, {1}}, {{8}, {1}, {1}, {4}, {1}});
   Compression compression("cam-expected");
   MergeOwner& owner = compression.add(cache, {0, 3});
@@ -170,7 +173,7 @@ TEST_CASE("cam-expected: a value is spread over the next slots by its share of a
   CHECK(cache.members(1).empty());  // keys stay: entries are dropped, not merged
 }
 
-TEST_CASE("cam: a certain draw spreads all, an impossible one nothing", "[merge]") {
+TEST_CASE("cam: a certain draw spreads all, an impossible one nothing", "[merge][stages]") {
   SlotCache cache = slots({{1}, {1}, {1}}, {{4}, {6}, {1}});
   Compression compression("cam");
   MergeOwner& owner = compression.add(cache, {0, 1});
@@ -179,7 +182,7 @@ TEST_CASE("cam: a certain draw spreads all, an impossible one nothing", "[merge]
   check_row(cache.value(2), {5});
 }
 
-TEST_CASE("value-fold: values join the nearest key's slot by their lengths", "[merge]") {
+TEST_CASE("value-fold: values join the nearest key's slot by their lengths", "[merge][stages]") {
   SlotCache cache = slots({{1, 0}, {1, 0}, {0, 1}, {-1, 0}}, {{3, 0}, {0, 1}, {0, 5}, {9, 9}});
   Compression compression("value-fold");
   compression.add(cache, {1, 3});  // slot 3 finds cosine 0 at best: nothing
@@ -190,7 +193,8 @@ TEST_CASE("value-fold: values join the nearest key's slot by their lengths", "[m
   check_row(cache.value(2), {0, 5});
 }
 
-TEST_CASE("kvmerger: neighbours of similar keys are joined until the budget is met", "[merge]") {
+TEST_CASE("kvmerger: neighbours of similar keys are joined until the budget is met",
+          "[merge][stages]") {
   // Ten entries, budget 6: newest floor(2.04) = 2 and best floor(1.44) = 1 of the rest are safe.
   const std::vector<float> keys = {1, 0,    1, 0.1f, 0, 1, 1, 0, 1, 0.2f,
                                    1, 0.3f, 0, 1,    0, 1, 1, 1, 1, 1};
@@ -210,7 +214,7 @@ TEST_CASE("kvmerger: neighbours of similar keys are joined until the budget is m
   CHECK(clusters.pivot == std::vector<uint32_t>{1, 2, 3, 4, 8, 9});
 }
 
-TEST_CASE("kvmerger: Gaussian weights around the pivot", "[merge]") {
+TEST_CASE("kvmerger: Gaussian weights around the pivot", "[merge][stages]") {
   SlotCache cache = slots({{0, 0}, {2, 0}, {5, 5}}, {{0}, {1}, {7}});
   Compression compression("kvmerger");
   MergeOwner& owner = compression.add(cache, {0});

@@ -53,7 +53,8 @@ double cosine(const Prompt& p, size_t a, size_t b) {
 
 }  // namespace
 
-TEST_CASE("merge-first: entries that neither would keep become one slot that stays", "[merge]") {
+TEST_CASE("merge-first: entries that neither would keep become one slot that stays",
+          "[merge][stages]") {
   Prompt p;
   // 0, 1 and 2 point one way, 3 and 4 another; 1 + 2 + 0 score more than 4.
   p.keys = {1, 0, 2, 0.1f, 1, 0.05f, 0, 1, 0.1f, 1};
@@ -75,7 +76,7 @@ TEST_CASE("merge-first: entries that neither would keep become one slot that sta
   for (const auto& set : none.sets) CHECK(set.size() == 1);
 }
 
-TEST_CASE("merge-first: what is kept for sure is joined, but joins nothing", "[merge]") {
+TEST_CASE("merge-first: what is kept for sure is joined, but joins nothing", "[merge][stages]") {
   Prompt p;
   p.keys = {1, 0, 1, 0, 1, 0, 0, 1};
   p.score = {0, 0.5, 3, 4};
@@ -90,7 +91,7 @@ TEST_CASE("merge-first: what is kept for sure is joined, but joins nothing", "[m
   CHECK(kept.pivot[1] == 3);
 }
 
-TEST_CASE("merge-first keeps what plain loops over pairs keep", "[merge]") {
+TEST_CASE("merge-first keeps what plain loops over pairs keep", "[merge][stages]") {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     Prompt p;
     p.dim = 3;
@@ -137,7 +138,7 @@ TEST_CASE("merge-first keeps what plain loops over pairs keep", "[merge]") {
   }
 }
 
-TEST_CASE("merge-first is refused where it has no meaning", "[merge]") {
+TEST_CASE("merge-first is refused where it has no meaning", "[merge][stages]") {
   for (const char* text :
        {"keepkv,merge_order=merge-first,schedule=decode", "snapkv,merge_order=merge-first",
         "convex,merge_order=merge-first,constrain=fair", "d2o,merge_order=merge-first"})

@@ -54,7 +54,8 @@ void merge_pair(const char* name, SlotCache& cache) {
 
 }  // namespace
 
-TEST_CASE("A convex merge without votes has less mass than its members at every query", "[merge]") {
+TEST_CASE("A convex merge without votes has less mass than its members at every query",
+          "[merge][stages]") {
   for (uint64_t trial = 0; trial < kTrials; ++trial) {
     const Pair pair(trial);
     SlotCache cache = pair.cache();
@@ -65,7 +66,7 @@ TEST_CASE("A convex merge without votes has less mass than its members at every 
 }
 
 TEST_CASE("A score-weighted key with votes has at least its members' mass at the merge query",
-          "[merge]") {
+          "[merge][stages]") {
   for (uint64_t trial = 0; trial < kTrials; ++trial) {
     const Pair pair(trial);
     SlotCache cache = pair.cache();
@@ -76,7 +77,7 @@ TEST_CASE("A score-weighted key with votes has at least its members' mass at the
   }
 }
 
-TEST_CASE("keepkv keeps the mass at the merge query, whatever the scale", "[merge]") {
+TEST_CASE("keepkv keeps the mass at the merge query, whatever the scale", "[merge][stages]") {
   for (uint64_t trial = 0; trial < kTrials; ++trial) {
     const Pair pair(trial);
     SlotCache cache = pair.cache();
@@ -87,7 +88,7 @@ TEST_CASE("keepkv keeps the mass at the merge query, whatever the scale", "[merg
   }
 }
 
-TEST_CASE("The level that Eq. 7 asks for is never above the mean level", "[merge]") {
+TEST_CASE("The level that Eq. 7 asks for is never above the mean level", "[merge][stages]") {
   for (uint64_t trial = 0; trial < kTrials; ++trial) {
     const double e = 3 * normal(trial, 1, 0);
     const double c = 3 * normal(trial, 1, 1);
@@ -97,7 +98,8 @@ TEST_CASE("The level that Eq. 7 asks for is never above the mean level", "[merge
   }
 }
 
-TEST_CASE("keepkv depends on a constant added to all logits, keepkv-bias does not", "[merge]") {
+TEST_CASE("keepkv depends on a constant added to all logits, keepkv-bias does not",
+          "[merge][stages]") {
   const Pair pair(1);
   const auto merged_key = [&](const char* name, double constant) {
     SlotCache cache = pair.cache();
@@ -110,7 +112,7 @@ TEST_CASE("keepkv depends on a constant added to all logits, keepkv-bias does no
   CHECK(std::fabs(merged_key("keepkv", 0)[0] - merged_key("keepkv", 5)[0]) > 1e-3f);
 }
 
-TEST_CASE("keepkv-bias is exact at the merge query and loses KL elsewhere", "[merge]") {
+TEST_CASE("keepkv-bias is exact at the merge query and loses KL elsewhere", "[merge][stages]") {
   for (uint64_t trial = 0; trial < kTrials; ++trial) {
     const Pair pair(trial);
     SlotCache cache = pair.cache();
@@ -130,7 +132,8 @@ TEST_CASE("keepkv-bias is exact at the merge query and loses KL elsewhere", "[me
   }
 }
 
-TEST_CASE("Equal pairs with equal estimates change nothing; unequal estimates do", "[merge]") {
+TEST_CASE("Equal pairs with equal estimates change nothing; unequal estimates do",
+          "[merge][stages]") {
   for (const char* name : {"keepkv", "keepkv-bias", "keepkv-code"}) {
     const Row key = random_row(3, 1);
     const Row value = random_row(3, 2);
@@ -150,7 +153,7 @@ TEST_CASE("Equal pairs with equal estimates change nothing; unequal estimates do
 }
 
 TEST_CASE("KeepKV's printed bound (Theorem 5) fails where the scale multiplies the error",
-          "[merge]") {
+          "[merge][stages]") {
   // At the merge query (1, 0) the logits are 0.2 and -0.347: their mean level is about -0.0005, so
   // that the scale is about 68. The second coordinate adds delta to both logits at the later query
   // (1, delta), and 68 delta to the merged slot's.

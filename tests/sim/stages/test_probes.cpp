@@ -47,7 +47,7 @@ std::vector<double> scores(const std::string& changes) {
   return test::candidates_row(*scored, scored->score, 0);
 }
 
-TEST_CASE("a probe's tokens see the prompt and their own part up to themselves") {
+TEST_CASE("a probe's tokens see the prompt and their own part up to themselves", "[stages]") {
   // Sums of weights: 15 + 1, 14 + 2 and 15 + 1, so that A = w / 16; the largest of the three.
   CHECK_THAT(scores("queries=probe"), near({6.0 / 16, 8.0 / 16, 4.0 / 16, 8.0 / 16}));
   // One of three: the last.
@@ -55,7 +55,7 @@ TEST_CASE("a probe's tokens see the prompt and their own part up to themselves")
              near({1.0 / 16, 8.0 / 16, 4.0 / 16, 2.0 / 16}));
 }
 
-TEST_CASE("reread is the softmax over sinks, what is read again, and the part itself") {
+TEST_CASE("reread is the softmax over sinks, what is read again, and the part itself", "[stages]") {
   // KVzip 3.2, one sink. Tokens 0 and 1 read entries 0 and 1, where no sink stands before them:
   // (1, 2) / (3 + 1) and (6, 1) / (7 + 2). Token 2: (4, 2) / (sink 1 + 6 + 1).
   CHECK_THAT(scores("queries=probe,indicator=reread,sinks=1"),
@@ -65,7 +65,8 @@ TEST_CASE("reread is the softmax over sinks, what is read again, and the part it
              near({3.0 / 9, 2.0 / 4, 1.0 / 8, 0.5 / 8}));
 }
 
-TEST_CASE("a probe beside the prompt's queries: each set is aggregated, then both are joined") {
+TEST_CASE("a probe beside the prompt's queries: each set is aggregated, then both are joined",
+          "[stages]") {
   // The newest query: (1, 2, 4) / 8. The probe: (6, 8, 4) / 16.
   CHECK_THAT(scores("window=1,join=max"), near({0.375, 0.5, 0.5}));
   CHECK_THAT(scores("window=1,join=power-mean,power=1"), near({0.25, 0.375, 0.375}));
@@ -75,7 +76,7 @@ TEST_CASE("a probe beside the prompt's queries: each set is aggregated, then bot
             std::sqrt((0.25 * 0.25 + 0.5 * 0.5) / 2), std::sqrt((0.5 * 0.5 + 0.25 * 0.25) / 2)}));
 }
 
-TEST_CASE("a probe that the trace does not hold is refused with those it holds") {
+TEST_CASE("a probe that the trace does not hold is refused with those it holds", "[stages]") {
   const auto run = probed();
   CHECK_THROWS_WITH(test::kept_of(*run, {"kvzip,probe=other"}, {"2"}),
                     Catch::Contains("found probes repeat, expected a probe other"));

@@ -25,14 +25,14 @@ Entries kept(const std::string& changes, const std::string& budget) {
   return test::kept_entries(*eight().build(), "snapkv,smooth=none,window=1" + changes, budget);
 }
 
-TEST_CASE("protected entries come before any score") {
+TEST_CASE("protected entries come before any score", "[stages]") {
   CHECK(kept("", "3") == Entries{1, 5, 7});
   CHECK(kept(",sinks=1", "3") == Entries{0, 1, 7});
   CHECK(kept(",recent=2", "3") == Entries{1, 6, 7});       // the window is one of the two
   CHECK(kept(",recent=0.7", "4") == Entries{1, 5, 6, 7});  // floor(2.8) = 2 of them
 }
 
-TEST_CASE("the first layer may protect more of the newest than the others") {
+TEST_CASE("the first layer may protect more of the newest than the others", "[stages]") {
   test::SmallRun small = eight();
   small.layers = {0, 1};
   small.model_layers = 2;
@@ -46,7 +46,7 @@ TEST_CASE("the first layer may protect more of the newest than the others") {
   CHECK(in_layer(",recent=4,first_layer_recent=3", 0) == Entries{4, 5, 6, 7});
 }
 
-TEST_CASE("what does not fit is granted whitelist first, then sinks, then the newest") {
+TEST_CASE("what does not fit is granted whitelist first, then sinks, then the newest", "[stages]") {
   CHECK(kept(",sinks=4,recent=3", "5") == Entries{0, 1, 2, 3, 7});
   CHECK(kept(",sinks=4,recent=3", "2") == Entries{0, 1});
   CHECK(kept(",sinks=4,whitelist=b", "4") == Entries{0, 4, 5, 6});
@@ -60,7 +60,7 @@ TEST_CASE("what does not fit is granted whitelist first, then sinks, then the ne
   CHECK(test::kept_entries(*wide.build(), "snapkv,window=2", "1") == Entries{7});
 }
 
-TEST_CASE("std_keep protects the unprotected entries of largest deviation") {
+TEST_CASE("std_keep protects the unprotected entries of largest deviation", "[stages]") {
   // RoCo: floor(0.75 * 4) - 1 recent = 2 entries.
   const Settings settings = test::settings_with("std_keep=0.75,recent=1");
   const std::vector<Range> whitelist;
@@ -76,7 +76,7 @@ TEST_CASE("std_keep protects the unprotected entries of largest deviation") {
   CHECK(protected_entries(request) == std::vector<uint32_t>{4, 2, 1});  // tie: more recent first
 }
 
-TEST_CASE("the deviation is over the queries that see the entry") {
+TEST_CASE("the deviation is over the queries that see the entry", "[stages]") {
   // RoCo: queries 0, 1, 2 of n = 3 with A(0): 1, 1/2, 0; A(1): 1/2, 1/2; A(2): 1/2.
   // Entry 0: mean 1/2, mean of squares 5/12: sqrt(1/6); entries 1 and 2 have none.
   test::SmallRun small;
@@ -89,7 +89,7 @@ TEST_CASE("the deviation is over the queries that see the entry") {
   CHECK(scored->deviation(0, 2) == Approx(0).margin(1e-6));
 }
 
-TEST_CASE("deviations of a long prompt are those of the heads that share an owner") {
+TEST_CASE("deviations of a long prompt are those of the heads that share an owner", "[stages]") {
   // more columns than one task takes
   const auto run = test::random_run(
       {.prompt = 1100, .later = 1, .queries = {1095, 1096, 1097, 1098, 1099, 1100}}, {0}, 1);
@@ -124,7 +124,7 @@ TEST_CASE("deviations of a long prompt are those of the heads that share an owne
   }
 }
 
-TEST_CASE("stage1=ratio forces the best by attention, protected entries counted in") {
+TEST_CASE("stage1=ratio forces the best by attention, protected entries counted in", "[stages]") {
   // CriticalKV Algorithm 1, b = 4, half of it: the window and entry 1 (weight 7). The other two by
   // A ||v||: values make entries 2 and 4 (weights 1, 2) worth 100 and 200.
   test::SmallRun small = eight();
@@ -136,7 +136,7 @@ TEST_CASE("stage1=ratio forces the best by attention, protected entries counted 
   CHECK(test::kept_entries(*run, record + "0", "3") == Entries{2, 4, 7});
 }
 
-TEST_CASE("stage1=mass forces the entries that hold a share of the head's attention") {
+TEST_CASE("stage1=mass forces the entries that hold a share of the head's attention", "[stages]") {
   // DefensiveKV code: A(0..6) = (4,7,1,5,2,6,3)/32 of a total 28/32: p = 7/28, 6/28, 5/28, 4/28...
   // theta = 0.7 - A of the last m = 1 candidates (3/32) = 0.606: prefix sums 7/28 = 0.25,
   // 13/28 = 0.46 and 18/28 = 0.64: two are forced. The cap floor(7 * 4/8 - 1) = 2 allows them.
@@ -164,7 +164,7 @@ std::vector<int64_t> shares(const std::string& changes, int64_t b, std::vector<i
 }
 using Shares = std::vector<int64_t>;
 
-TEST_CASE("fair shares are floors by size and the last segment takes the rest") {
+TEST_CASE("fair shares are floors by size and the last segment takes the rest", "[stages]") {
   // Pitfalls Algorithm 1: 7 * (3, 3, 4)/10 = 2.1, 2.1, 2.8.
   CHECK(shares("constrain=fair", 7, {3, 3, 4}) == Shares{2, 2, 3});
   CHECK(shares("constrain=fair,fair_rounding=remainder", 7, {3, 3, 4}) == Shares{2, 2, 3});
@@ -173,14 +173,15 @@ TEST_CASE("fair shares are floors by size and the last segment takes the rest") 
   CHECK(shares("constrain=fair", 6, {3, 3, 1}) == Shares{2, 3, 1});
 }
 
-TEST_CASE("with positions the sinks are taken off first and shares are rounded half up") {
+TEST_CASE("with positions the sinks are taken off first and shares are rounded half up",
+          "[stages]") {
   // Appendix F.3: b = 7, 2 sinks of the first segment (4): 5 over (2, 4): 5/3 -> 2, the rest 3.
   CHECK(shares("constrain=fair,indicator=position", 7, {4, 4}, 2) == Shares{4, 3});
   // 5 * 1/2 = 2.5 is rounded up.
   CHECK(shares("constrain=fair,indicator=position", 5, {4, 4}) == Shares{3, 2});
 }
 
-TEST_CASE("debias lies between the unconstrained and the fair division") {
+TEST_CASE("debias lies between the unconstrained and the fair division", "[stages]") {
   // Appendix G: fair of b = 4 over (4, 4) is 2; unconstrained 1: lambda 1/2: round half up(1.5).
   CHECK(shares("constrain=debias", 4, {4, 4}, 0, {1, 3}) == Shares{2, 2});
   CHECK(shares("constrain=debias,debias_lambda=0", 4, {4, 4}, 0, {1, 3}) == Shares{1, 3});
@@ -189,7 +190,7 @@ TEST_CASE("debias lies between the unconstrained and the fair division") {
   CHECK(shares("constrain=debias", 6, {4, 4}, 0, {4, 2}) == Shares{4, 2});
 }
 
-TEST_CASE("fair keeps a share of each segment, ranked inside it") {
+TEST_CASE("fair keeps a share of each segment, ranked inside it", "[stages]") {
   // Spans a (1..3) and b (4..7) cut at 4: segments 0..3 and 4..7; window 1 of each: max(1, 0).
   // B = 4: two each; segment 0: its own last entry 3 observes and is protected; scores are
   // those of query 3, which all give 0 here but for weight on 2.
@@ -208,7 +209,8 @@ TEST_CASE("fair keeps a share of each segment, ranked inside it") {
   CHECK(test::kept_entries(*run, debias + "1", "4") == Entries{2, 3, 5, 7});
 }
 
-TEST_CASE("queries of other segments see nothing in a segment but count among the queries") {
+TEST_CASE("queries of other segments see nothing in a segment but count among the queries",
+          "[stages]") {
   // h2o's sum over the block diagonal: segments 0..1 and 2..3. Query 3 gives entry 0 everything
   // (weight 100), but stands in the other segment.
   test::SmallRun small;
@@ -233,7 +235,8 @@ TEST_CASE("queries of other segments see nothing in a segment but count among th
   CHECK(mean->score(0, 0) == Approx(1.25 / 4).epsilon(1e-5));
 }
 
-TEST_CASE("equal scores are decided by the score without its prior, then by recency, and counted") {
+TEST_CASE("equal scores are decided by the score without its prior, then by recency, and counted",
+          "[stages]") {
   // DefensiveKV Algorithm 1: the mean of 3.5 7 1 5 2.5 6 3 is 4: entries 0, 2, 4, 6 tie there.
   // One place is left for them: tie=raw gives it to 0 (3.5), tie=recent to 6.
   test::SmallRun small = eight();
@@ -248,7 +251,7 @@ TEST_CASE("equal scores are decided by the score without its prior, then by rece
   CHECK(kept[0][0][2]->tied[0] == 0);  // only the window was kept
 }
 
-TEST_CASE("nested layers choose among what the layer before kept") {
+TEST_CASE("nested layers choose among what the layer before kept", "[stages]") {
   // PyramidInfer: all layers are equal here, so nesting changes nothing; the first layer is skipped
   // in the second record and keeps everything.
   test::SmallRun small = eight();
@@ -261,7 +264,8 @@ TEST_CASE("nested layers choose among what the layer before kept") {
   CHECK(test::kept_entries(*run, record + ",skip_layers=0", "3", 0, 1) == Entries{1, 5, 7});
 }
 
-TEST_CASE("a skipped layer is not scored: neither its queries nor its file are asked for") {
+TEST_CASE("a skipped layer is not scored: neither its queries nor its file are asked for",
+          "[stages]") {
   test::SmallRun small = eight();
   small.positions = {8};  // no query of the prompt
   small.weights = {{{1, 1, 1, 1, 1, 1, 1, 1, 1}}};
@@ -282,7 +286,7 @@ TEST_CASE("a skipped layer is not scored: neither its queries nor its file are a
   CHECK_THROWS(test::kept_of(*small.build(), {"external,scores=F"}, {"3"}, 0, files));
 }
 
-TEST_CASE("a span in another one cuts no segment unless it is named") {
+TEST_CASE("a span in another one cuts no segment unless it is named", "[stages]") {
   const std::vector<Span> spans = {{"a", 1, 6}, {"phrase", 2, 4}, {"b", 6, 9}};
   const auto starts = [&](const std::string& changes) {
     const Settings settings = test::settings_with("constrain=fair" + changes);

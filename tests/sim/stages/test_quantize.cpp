@@ -23,7 +23,8 @@ Table<float> table(int64_t rows, std::vector<float> values) {
 
 }  // namespace
 
-TEST_CASE("two bits per token round to four levels of each entry's own range", "[quantize]") {
+TEST_CASE("two bits per token round to four levels of each entry's own range",
+          "[quantize][stages]") {
   // Entry 0: 0..3, step 1: 0, 1, 2, 3 and 0.5 -> 0 (to even), 1.5 -> 2, 2.5 -> 2.
   Table<float> k = table(2, {0, 0.5f, 1.5f, 3, -1, -1, -1, -1});
   Table<float> v = table(2, {0, 2.5f, 3, 0, 1, 4, 1, 2.4f});
@@ -34,7 +35,7 @@ TEST_CASE("two bits per token round to four levels of each entry's own range", "
 }
 
 TEST_CASE("kivi rounds keys along entries in whole residual blocks, values along channels",
-          "[quantize]") {
+          "[quantize][stages]") {
   // Five entries, groups of 2, residual 2: keys of entries 0..3, values of entries 0..2.
   const Settings values = settings("kivi", "1", "2", "2");
   Table<float> k = table(5, {0, 10, 1, 11, 2, 12, 3, 13, 4.4f, 14.4f});
@@ -49,7 +50,8 @@ TEST_CASE("kivi rounds keys along entries in whole residual blocks, values along
   CHECK(count.groups == 2 * 2 + 3);
 }
 
-TEST_CASE("per channel, groups run over entries and a last group may be short", "[quantize]") {
+TEST_CASE("per channel, groups run over entries and a last group may be short",
+          "[quantize][stages]") {
   // Groups of 2 with no residual over three entries: {0, 3} and {10} of the channel.
   const Settings values = settings("per-channel", "1", "2", "0");
   Table<float> k = table(3, {0, 3, 10});
@@ -61,7 +63,7 @@ TEST_CASE("per channel, groups run over entries and a last group may be short", 
   CHECK(count.groups == 4);
 }
 
-TEST_CASE("fewer entries than the residual stay as they are", "[quantize]") {
+TEST_CASE("fewer entries than the residual stay as they are", "[quantize][stages]") {
   const Settings values = settings("kivi", "4", "32", "128");
   CHECK(quantizer(values).count(values, 127, 64, 64).numbers == 0);
   CHECK(quantizer(values).count(values, 130, 64, 64).numbers == 128 * 64 + 2 * 64);

@@ -18,7 +18,7 @@ std::vector<double> scores(const test::RandomRun& run, const std::string& change
   return test::candidates_row(*scored, scored->score);
 }
 
-TEST_CASE("the piece of a rehearsed query stands beside the prompt") {
+TEST_CASE("the piece of a rehearsed query stands beside the prompt", "[stages]") {
   // Without rotation the query at 3 gives 1, 2, 4, 8 to the prompt; pieces of 2 add 4 + 8 of
   // entries 2 and 3 to the denominator, pieces of 1 the 8 of entry 3, one of 9 all 15.
   test::SmallRun small;
@@ -31,7 +31,7 @@ TEST_CASE("the piece of a rehearsed query stands beside the prompt") {
   CHECK_THAT(scores(*run, last + "9"), near({1.0 / 30, 2.0 / 30, 4.0 / 30, 8.0 / 30}));
 }
 
-TEST_CASE("an early query sees the entries after it") {
+TEST_CASE("an early query sees the entries after it", "[stages]") {
   // The query at 0 gives 6 and 3 to entries 0 and 1, of which it saw the first alone; its piece
   // is itself: 6 + 3 + 6.
   test::SmallRun small;
@@ -46,7 +46,7 @@ TEST_CASE("an early query sees the entries after it") {
   CHECK(2 * mean[1] == Approx(3.0 / 15 + 1.0 / 3));
 }
 
-TEST_CASE("a rehearsed query is turned by as many positions as it moves") {
+TEST_CASE("a rehearsed query is turned by as many positions as it moves", "[stages]") {
   // A quarter turn a position: the query (ln 3, 0) at 1 moves to 2 and is (0, ln 3) there. Keys
   // (1, 0) and (0, 1) get 1 and 3, and its piece, which moves along, e^0.
   test::SmallRun small;
@@ -62,7 +62,7 @@ TEST_CASE("a rehearsed query is turned by as many positions as it moves") {
              near({1.0 / 5, 3.0 / 5}));
 }
 
-TEST_CASE("spread queries are evenly spaced and end with the newest") {
+TEST_CASE("spread queries are evenly spaced and end with the newest", "[stages]") {
   TraceInfo info;
   info.prompt_len = 10;
   Segment segment;
@@ -80,7 +80,7 @@ TEST_CASE("spread queries are evenly spaced and end with the newest") {
   CHECK(segment.rows() == 3);
 }
 
-TEST_CASE("rehearsal takes the prompt's queries only") {
+TEST_CASE("rehearsal takes the prompt's queries only", "[stages]") {
   CHECK_THROWS_AS(Record::parse("oracle-mean,indicator=rehearsal"), Error);
   CHECK_NOTHROW(Record::parse("snapkv,indicator=rehearsal"));
 }

@@ -29,7 +29,7 @@ std::unique_ptr<test::RandomRun> eight_entries() {
 
 const std::string kByLast = "tova,queries=last,last_queries=1,group=mean";
 
-TEST_CASE("a union gives all heads of a layer one set", "[shapes]") {
+TEST_CASE("a union gives all heads of a layer one set", "[shapes][stages]") {
   const auto run = eight_entries();
   // Weights sum to 24 and 20. Each head's own three: 0, 2, 5 and 1, 3, 4.
   CHECK(test::kept_entries(*run, kByLast, "3", 0) == Kept{0, 2, 5});
@@ -47,7 +47,7 @@ TEST_CASE("a union gives all heads of a layer one set", "[shapes]") {
   }
 }
 
-TEST_CASE("blocks are kept as a whole, by the scores of their entries", "[shapes]") {
+TEST_CASE("blocks are kept as a whole, by the scores of their entries", "[shapes][stages]") {
   const auto run = eight_entries();
   // Head 0, blocks of two: means 5, 4.5, 1.5, 1 of 24; head 1: 4, 3.5, 1.5, 1 of 20.
   CHECK(test::kept_entries(*run, kByLast + ",block=2", "4", 0) == Kept{0, 1, 2, 3});
@@ -61,13 +61,13 @@ TEST_CASE("blocks are kept as a whole, by the scores of their entries", "[shapes
   CHECK(test::kept_entries(*run, kByLast + ",block=3", "5", 1) == Kept{3, 4, 5});
 }
 
-TEST_CASE("a protected entry keeps its block", "[shapes]") {
+TEST_CASE("a protected entry keeps its block", "[shapes][stages]") {
   const auto run = eight_entries();
   CHECK(test::kept_entries(*run, kByLast + ",block=2,recent=1", "4", 0) == Kept{0, 1, 6, 7});
   CHECK(test::kept_entries(*run, kByLast + ",block=4,recent=1", "7", 0) == Kept{4, 5, 6, 7});
 }
 
-TEST_CASE("a threshold keeps what exceeds it, at every budget", "[shapes]") {
+TEST_CASE("a threshold keeps what exceeds it, at every budget", "[shapes][stages]") {
   const auto run = eight_entries();
   for (const char* budget : {"1", "0.5"}) {
     const std::string by = kByLast + ",allocate=threshold,threshold=";
@@ -82,7 +82,7 @@ TEST_CASE("a threshold keeps what exceeds it, at every budget", "[shapes]") {
   }
 }
 
-TEST_CASE("composites of the first layer are lifted or worth their own", "[shapes]") {
+TEST_CASE("composites of the first layer are lifted or worth their own", "[shapes][stages]") {
   // Two equal layers of one head, and scores of deeper layers count half.
   test::SmallRun run;
   run.prompt = 4;
@@ -99,7 +99,7 @@ TEST_CASE("composites of the first layer are lifted or worth their own", "[shape
   CHECK(test::kept_entries(*built, by + ",joint_depth=4", "2", 0, 1) == Kept{0});
 }
 
-TEST_CASE("shapes see no budget, and are refused where they mean nothing", "[shapes]") {
+TEST_CASE("shapes see no budget, and are refused where they mean nothing", "[shapes][stages]") {
   const auto nest = [](const char* text) { return budgets_nest(Record::parse(text).settings); };
   CHECK(nest("snapkv,union=best-rank,block=16,block_score=max"));
   CHECK(nest("snapkv,allocate=threshold"));

@@ -35,7 +35,7 @@ void check(const SlotCache& cache, const std::vector<int64_t>& positions) {
 
 }  // namespace
 
-TEST_CASE("slots keep their keys and values while others come and go", "[merge]") {
+TEST_CASE("slots keep their keys and values while others come and go", "[merge][stages]") {
   SlotCache cache(0, 0, 1, kKey, kValue);
   for (int64_t position = 0; position < 8; ++position) append(cache, position);
   check(cache, {0, 1, 2, 3, 4, 5, 6, 7});

@@ -24,7 +24,7 @@ std::vector<double> smoothed(const std::string& changes, std::vector<double> row
   return out;
 }
 
-TEST_CASE("average pooling counts the columns outside as zeros") {
+TEST_CASE("average pooling counts the columns outside as zeros", "[stages]") {
   // SnapKV: avg_pool1d with padding counts k columns everywhere.
   CHECK_THAT(smoothed("smooth=avg,kernel=3", {1, 2, 6, 3}), near({1, 3, 11.0 / 3, 3}));
   CHECK_THAT(smoothed("smooth=avg,kernel=5", {5}), near({1}));
@@ -45,7 +45,7 @@ std::vector<double> plain_mean(const std::vector<double>& row, int64_t width, in
   return out;
 }
 
-TEST_CASE("smoothing many columns at once gives the bits that one at a time gives") {
+TEST_CASE("smoothing many columns at once gives the bits that one at a time gives", "[stages]") {
   for (const size_t columns : {size_t{1}, size_t{4}, size_t{9}, size_t{61}}) {
     std::vector<double> row;
     for (size_t i = 0; i < columns; ++i) row.push_back(std::sin(static_cast<double>(i * i)));
@@ -63,7 +63,8 @@ TEST_CASE("smoothing many columns at once gives the bits that one at a time give
   }
 }
 
-TEST_CASE("a window far wider than the row takes the edges as often as it reaches beyond them") {
+TEST_CASE("a window far wider than the row takes the edges as often as it reaches beyond them",
+          "[stages]") {
   // ReST-KV Eq. 11-13: W = 2 * 2 / 1e-9 + 1, as much before the shifted entry as after it: from
   // the entry itself on, all but a few columns are the last one's; or the first one's.
   const std::vector<double> row = {4, 1, 2, 8};
@@ -78,23 +79,23 @@ TEST_CASE("a window far wider than the row takes the edges as often as it reache
               .epsilon(1e-14));
 }
 
-TEST_CASE("avg-replicate repeats the edge columns outside") {
+TEST_CASE("avg-replicate repeats the edge columns outside", "[stages]") {
   CHECK_THAT(smoothed("smooth=avg-replicate,kernel=3", {1, 2, 6, 3}),
              near({4.0 / 3, 3, 11.0 / 3, 4}));
 }
 
-TEST_CASE("avg-renormalized gives each row its sum back") {
+TEST_CASE("avg-renormalized gives each row its sum back", "[stages]") {
   // DefensiveKV code: sums 12 before and 32/3 after, factor 9/8; a zero row stays zero.
   CHECK_THAT(smoothed("smooth=avg-renormalized,kernel=3", {1, 2, 6, 3}),
              near({9.0 / 8, 27.0 / 8, 33.0 / 8, 27.0 / 8}));
   CHECK_THAT(smoothed("smooth=avg-renormalized,kernel=3", {0, 0}), near({0, 0}));
 }
 
-TEST_CASE("max pooling looks at existing columns only") {
+TEST_CASE("max pooling looks at existing columns only", "[stages]") {
   CHECK_THAT(smoothed("smooth=max,kernel=3", {-1, -2, -6, -3}), near({-1, -1, -2, -3}));
 }
 
-TEST_CASE("the adaptive window widens with the drift and follows it") {
+TEST_CASE("the adaptive window widens with the drift and follows it", "[stages]") {
   // ReST-KV Eq. 11-13, beta 2, at least 1 wide. Delta 5: W = 2 floor(5/2) + 1 = 5, shift 2.
   // Entry 0: columns 0..4: 10/5; entry 2: columns 2..6, the last clamped: (2+3+4+5+5)/5.
   const std::vector<double> row = {0, 1, 2, 3, 4, 5};
@@ -102,7 +103,7 @@ TEST_CASE("the adaptive window widens with the drift and follows it") {
              near({2, 3, 19.0 / 5, 22.0 / 5, 24.0 / 5, 5}));
 }
 
-TEST_CASE("a drift forwards shifts the other way, truncated towards zero") {
+TEST_CASE("a drift forwards shifts the other way, truncated towards zero", "[stages]") {
   // Eq. 12, second branch as resolved: floor(-5/2) + 1 = -2; floor(-1/2) + 1 = 0.
   const std::vector<double> row = {0, 1, 2, 3, 4, 5};
   CHECK_THAT(smoothed("smooth=aws,aws_beta=2,aws_min=1", row, -5),
@@ -110,7 +111,7 @@ TEST_CASE("a drift forwards shifts the other way, truncated towards zero") {
   CHECK_THAT(smoothed("smooth=aws,aws_beta=2,aws_min=1", row, -1), near(row));
 }
 
-TEST_CASE("as printed a drift to the rear shifts forwards, against it") {
+TEST_CASE("as printed a drift to the rear shifts forwards, against it", "[stages]") {
   // ReST-KV Eq. 12: floor(1/2) + 1 = 1; and 1 without drift.
   const std::vector<double> row = {0, 1, 2, 3, 4, 5};
   for (const int drift : {-1, 0})
@@ -120,7 +121,8 @@ TEST_CASE("as printed a drift to the rear shifts forwards, against it") {
         smoothed("smooth=aws,aws_beta=2,aws_min=1", row, 5));
 }
 
-TEST_CASE("without drift only the least width smooths, and the published code shifts by one") {
+TEST_CASE("without drift only the least width smooths, and the published code shifts by one",
+          "[stages]") {
   const std::vector<double> row = {0, 3, 6, 9};
   CHECK_THAT(smoothed("smooth=aws,aws_beta=2,aws_min=3", row), near({1, 3, 6, 8}));
   CHECK_THAT(smoothed("smooth=aws-code,aws_beta=2,aws_min=3", row), near({3, 6, 8, 9}));
@@ -133,7 +135,8 @@ PositionDrift drift_of(const std::vector<int64_t>& sums, int64_t count) {
   return drift;
 }
 
-TEST_CASE("a drift of sums that are equal is exactly none, and multiples of beta are exact") {
+TEST_CASE("a drift of sums that are equal is exactly none, and multiples of beta are exact",
+          "[stages]") {
   // ReST-KV Eq. 10: thirds that float64 adds up to -4e-16.
   const PositionDrift none = drift_of({1, 1, 8, 2, 4, 4}, 3);
   CHECK((none.sign() == 0 && none.value() == 0));
@@ -157,7 +160,7 @@ TEST_CASE("a drift of sums that are equal is exactly none, and multiples of beta
   CHECK((uneven.sign() == 0 && uneven.value() == 0));
 }
 
-TEST_CASE("the published code shifts by one where the sums of positions are equal") {
+TEST_CASE("the published code shifts by one where the sums of positions are equal", "[stages]") {
   // K = 3 of the candidates 0..5. Sums of positions 3, 4, 4 in front and 3, 3, 5 in the rear: no
   // drift, where float64 means of thirds differ by -2e-16.
   test::SmallRun small;
@@ -188,7 +191,7 @@ std::vector<double> grouped(const std::string& kind) {
   return out;
 }
 
-TEST_CASE("the heads of a group become their mean, maximum or sum") {
+TEST_CASE("the heads of a group become their mean, maximum or sum", "[stages]") {
   CHECK_THAT(grouped("mean"), near({2, 6}));
   CHECK_THAT(grouped("max"), near({3, 8}));  // DefensiveKV footnote 1
   CHECK_THAT(grouped("sum"), near({4, 12}));
@@ -204,14 +207,14 @@ test::SmallRun two_heads_of_three() {
   return small;
 }
 
-TEST_CASE("layer-mean gives every KV head the same score") {
+TEST_CASE("layer-mean gives every KV head the same score", "[stages]") {
   // TOVA: mean over all heads: (3/16, 5/16).
   const auto scored = test::scores_of(*two_heads_of_three().build(), "tova", "1");
   for (int64_t owner = 0; owner < 2; ++owner)
     CHECK_THAT(test::candidates_row(*scored, scored->score, owner), near({3.0 / 16, 5.0 / 16}));
 }
 
-TEST_CASE("pooling and maximum over queries do not commute, so their order counts") {
+TEST_CASE("pooling and maximum over queries do not commute, so their order counts", "[stages]") {
   // Rows (6,0,0,.) and (0,0,6,.) of 12, kernel 3: max of pooled rows: (2,2,2)/12; pooled maximum
   // (6,0,6): (2,4,2)/12.
   test::SmallRun small;
@@ -226,7 +229,8 @@ TEST_CASE("pooling and maximum over queries do not commute, so their order count
   CHECK_THAT(test::candidates_row(*after, after->score), near({1.0 / 6, 1.0 / 3, 1.0 / 6}));
 }
 
-TEST_CASE("the head-mean prior lifts scores to their mean and remembers the score for ties") {
+TEST_CASE("the head-mean prior lifts scores to their mean and remembers the score for ties",
+          "[stages]") {
   // DefensiveKV Algorithm 1, line 6: max(s, mean) with mean 4.
   std::vector<double> row = {1, 2, 9};
   Kinds<Prior>::find("head-mean").apply(test::settings_with(""), row);
@@ -250,7 +254,7 @@ test::SmallRun with_values() {
   return small;
 }
 
-TEST_CASE("weights multiply the score, epsilon included, by a norm of the value") {
+TEST_CASE("weights multiply the score, epsilon included, by a norm of the value", "[stages]") {
   // CriticalKV: (s + epsilon) w. Scores (1,3)/8 and (2,2)/8.
   const auto run = with_values().build();
   const auto l1 = test::scores_of(*run, kWeighted + "weight=value-l1", "1");
@@ -261,7 +265,7 @@ TEST_CASE("weights multiply the score, epsilon included, by a norm of the value"
   CHECK_THAT(test::candidates_row(*l2, l2->score, 1), near({15.0 / 8, 0}));
 }
 
-TEST_CASE("projected norms are averaged over the query heads of the group") {
+TEST_CASE("projected norms are averaged over the query heads of the group", "[stages]") {
   // One KV head, two query heads with W = 1 and W = -3: mean |v W| = 2 |v|. Mean attention 1/4.
   test::SmallRun small;
   small.prompt = 3;
@@ -278,7 +282,8 @@ TEST_CASE("projected norms are averaged over the query heads of the group") {
   CHECK_THAT(test::candidates_row(*own, own->score, 1), near({15.0 / 4, 3.0 / 4}));
 }
 
-TEST_CASE("normalize divides by the head's, the layer's or the token's sum of weights") {
+TEST_CASE("normalize divides by the head's, the layer's or the token's sum of weights",
+          "[stages]") {
   // w = (2,2) and (7,0): head sums 4 and 7, layer sum 11 (DefensiveKV Algorithm 2, line 11),
   // token sums 9 and 2. Products (2,6)/8 and (14,0)/8.
   const auto run = with_values().build();
@@ -294,7 +299,7 @@ TEST_CASE("normalize divides by the head's, the layer's or the token's sum of we
   CHECK_THAT(row("token-heads", 1), near({14.0 / 72, 0}));
 }
 
-TEST_CASE("a sum of weights that is zero divides nothing") {
+TEST_CASE("a sum of weights that is zero divides nothing", "[stages]") {
   test::SmallRun small = two_heads_of_three();
   small.values = {{{0}, {1}, {1}}, {{0}, {1}, {1}}};
   const auto scored = test::scores_of(*small.build(),

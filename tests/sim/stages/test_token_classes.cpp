@@ -8,7 +8,7 @@
 namespace kvsim {
 namespace {
 
-TEST_CASE("a token is special, punctuation or neither by its text") {
+TEST_CASE("a token is special, punctuation or neither by its text", "[stages]") {
   for (const char* text : {"<|im_start|>", "<s>", "</s>", "<bos>", "<start_of_turn>", "[INST]",
                            "[/INST]", " <|end|>\n"}) {
     CAPTURE(text);
@@ -35,7 +35,7 @@ ScoredLayer ten() {
   return scored;
 }
 
-TEST_CASE("classes come in turn, each entry at its first") {
+TEST_CASE("classes come in turn, each entry at its first", "[stages]") {
   Settings settings;
   settings.set("class_frequent", "0.3");
   settings.set("class_local", "0.2");
@@ -48,7 +48,7 @@ TEST_CASE("classes come in turn, each entry at its first") {
   CHECK(part.entries == std::vector<uint32_t>{4});
 }
 
-TEST_CASE("a head keeps the smallest set of classes that recovers enough") {
+TEST_CASE("a head keeps the smallest set of classes that recovers enough", "[stages]") {
   // One head of 10 entries whose last query spreads over them by these weights, sum 45.
   test::SmallRun small;
   small.prompt = 10;
@@ -71,7 +71,7 @@ TEST_CASE("a head keeps the smallest set of classes that recovers enough") {
   CHECK(asked("6") == Entries{0, 2, 3, 4, 8, 9});
 }
 
-TEST_CASE("without the texts of the tokens FastGen is refused before any work") {
+TEST_CASE("without the texts of the tokens FastGen is refused before any work", "[stages]") {
   struct NoTexts : test::MadeUpFiles {
     std::vector<std::string> token_text() const override { return {}; }
   };
