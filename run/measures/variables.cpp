@@ -13,8 +13,13 @@ namespace kvsim {
 namespace {
 
 bool stands_over(const VariableDeclaration& variable, std::string_view axis) {
-  const std::vector<std::string> dims = variable.dim_names();
-  return !variable.is_coordinate() && std::ranges::find(dims, axis) != dims.end();
+  if (variable.is_coordinate()) return false;
+  for (std::string_view dims = variable.dims; !dims.empty();) {
+    const std::string_view name = dims.substr(0, dims.find(' '));
+    if (name == axis) return true;
+    dims.remove_prefix(std::min(name.size() + 1, dims.size()));
+  }
+  return false;
 }
 
 /// A coordinate that is not of every run belongs to each measure that has a variable over it.

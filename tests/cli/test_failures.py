@@ -6,12 +6,14 @@ and the same command run again gives the right ones.
 
     python tests/cli/test_failures.py KVSIM           some N of each, as every test run does
     python tests/cli/test_failures.py KVSIM --whole   all of them, and 200 kills of each command
+    python tests/cli/test_failures.py KVSIM --kills 200   kills and limits alone
     python tests/cli/test_failures.py KVSIM --only replay,search
 
 Needs cc and the modules of plots/requirements.txt.
 """
 
 import argparse
+import ctypes
 import itertools
 import os
 import random
@@ -51,7 +53,7 @@ write_results(open_results(folder / "in.nc"), folder / "out.nc")
 from kvsim.studies.folder import Folder, merge
 one = Folder(folder / "one")
 one.settle({"budgets": ["0.5"], "steps": 4, "prompt_tokens": 8, "model": "m"})
-merge([one.path], folder / "out")
+merge([one.path], Folder(folder / "out"))
 """,
     "plot": """
 import sys
@@ -157,9 +159,16 @@ kind = "random"
 """
 
 
+def obey_modes():
+    """Before a program starts: root, too, may write only where modes allow it."""
+    drop_of_bounding_set, override = 24, 1   # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE
+    ctypes.CDLL(None).prctl(drop_of_bounding_set, override, 0, 0, 0)
+
+
 class Test:
-    def __init__(self, kvsim, folder, preload, whole):
-        self.kvsim, self.folder, self.preload, self.whole = kvsim, folder, preload, whole
+    def __init__(self, kvsim, folder, preload, options):
+        self.kvsim, self.folder, self.preload = kvsim, folder, preload
+        self.whole, self.kill_count = options.whole, options.kills
         self.random = random.Random(1)
         self.failed = []
         self.runs = 0
@@ -239,7 +248,7 @@ class Test:
         print(f"{case.name}: {count} kills", flush=True)
 
     def limits(self, case, right):
-        """Small files, little memory, a full disk from some moment on."""
+        """Small files, little memory, a full disk from some moment on, a folder that is read-only."""
         sizes = [2**k for k in range(8, 20, 1 if self.whole else 3)]
         for size in sizes:
             case.clear()
@@ -258,6 +267,13 @@ class Test:
                 "LD_PRELOAD": str(self.preload), "FAIL_CALL": "write", "FAIL_NTH": str(n),
                 "FAIL_UNDER": str(case.folder), "FAIL_ALL": "1"})
             self.judge(case, code, said, right, f"disk full from write {n} on")
+        case.clear()
+        case.folder.chmod(0o555)
+        code, said = case.run({}, before=obey_modes)
+        case.folder.chmod(0o755)
+        self.judge(case, code, said, right, "a read-only folder")
+        if code == 0:
+            self.wrong(case, "a read-only folder: exit 0", said)
         self.again(case, right, "after limits")
 
     def case(self, name):
@@ -276,15 +292,17 @@ class Test:
             [key for key in right if case.finals().get(key) != right[key]])
         for path in case.leftovers():
             path.unlink()
-        self.failures(case, right)
+        if self.kill_count is None:
+            self.failures(case, right)
         self.limits(case, right)
-        self.kills(case, right, seconds, 200 if self.whole else 6)
+        self.kills(case, right, seconds, self.kill_count or (200 if self.whole else 6))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kvsim")
     parser.add_argument("--whole", action="store_true")
+    parser.add_argument("--kills", type=int)
     parser.add_argument("--only", default="")
     options = parser.parse_args()
     names = ["replay", "sweep", "merge", "synth", "export", "search", *WRITERS]
@@ -293,7 +311,7 @@ def main():
         preload = Path(folder) / "fail_nth.so"
         subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", preload,
                         ROOT / "tests" / "support" / "fail_nth.c", "-ldl"], check=True)
-        test = Test(Path(options.kvsim).resolve(), Path(folder), preload, options.whole)
+        test = Test(Path(options.kvsim).resolve(), Path(folder), preload, options)
         for name in names:
             begin = time.monotonic()
             test.case(name)

@@ -66,8 +66,8 @@ void trace(Bytes input) {
 
 void inspect(Bytes input) {
   const InputOnDisk file(input);
-  command({"inspect", file.path(), "--json"});
-  command({"inspect", file.path()});
+  command(input.size() % 2 == 0 ? std::vector<std::string>{"inspect", file.path(), "--json"}
+                                : std::vector<std::string>{"inspect", file.path()});
 }
 
 void replay(Bytes input) {

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "sim/core/parallel.hpp"
+#include "tests/fuzz/reader.hpp"
 #include "tests/fuzz/targets.hpp"
 
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t most);
@@ -43,7 +44,11 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  chosen->run({data, size});
+  static kvsim::fuzz::Reader reader(*chosen);
+  if (chosen->hdf5)
+    reader.run({data, size});
+  else
+    chosen->run({data, size});
   return 0;
 }
 

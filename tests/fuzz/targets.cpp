@@ -47,10 +47,13 @@ std::string_view text_of(Bytes input) {
   return {reinterpret_cast<const char*>(input.data()), input.size()};
 }
 
-InputOnDisk::InputOnDisk(Bytes input) {
+std::string InputOnDisk::name(int pid) {
   namespace fs = std::filesystem;
   const fs::path folder = fs::is_directory("/dev/shm") ? "/dev/shm" : fs::temp_directory_path();
-  path_ = (folder / ("kvsim-fuzz-" + std::to_string(getpid()))).string();
+  return (folder / ("kvsim-fuzz-" + std::to_string(pid))).string();
+}
+
+InputOnDisk::InputOnDisk(Bytes input) : path_(name(getpid())) {
   std::FILE* const file = std::fopen(path_.c_str(), "wb");
   if (file == nullptr) throw std::runtime_error("no file for an input: " + path_);
   const size_t written = std::fwrite(input.data(), 1, input.size(), file);

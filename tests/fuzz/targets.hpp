@@ -40,6 +40,8 @@ class InputOnDisk {
   InputOnDisk(const InputOnDisk&) = delete;
   InputOnDisk& operator=(const InputOnDisk&) = delete;
   const std::string& path() const { return path_; }
+  /// Of the process `pid`.
+  static std::string name(int pid);
 
  private:
   std::string path_;

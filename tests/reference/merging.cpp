@@ -214,6 +214,7 @@ void StreamingMerge::merge(int owner, Slot& into, const Slot& from,
   into.v = mixed(1 - share, into.v, share, from.v);
   into.members.insert(into.members.end(), from.members.begin(), from.members.end());
   pair.scale = scale;
+  stretch_ = std::max(stretch_, std::fabs(scale));
   pair.log_weight = log_weight(into, 0);
   pair.key = into.k;
   pair.value = into.v;

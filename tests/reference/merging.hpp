@@ -47,6 +47,8 @@ class StreamingMerge {
   /// A later query with schedule=decode: it joins the slots, looks, and one slot leaves. [Hq]
   std::vector<MergedStep> decode(int64_t t);
   const std::vector<MadePair>& pairs() const { return pairs_; }
+  /// The largest factor by which Eq. 7 of KeepKV stretched a key so far; 1 at least.
+  double stretch() const { return stretch_; }
 
  private:
   struct Slot {
@@ -76,6 +78,7 @@ class StreamingMerge {
   Rule rule_;
   std::vector<std::vector<Slot>> owners_;
   std::vector<MadePair> pairs_;
+  double stretch_ = 1;
 };
 
 }  // namespace kvsim::reference

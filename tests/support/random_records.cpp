@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <cstdlib>
 #include <map>
 #include <set>
 
@@ -111,6 +112,11 @@ std::vector<std::string> random_records_with(const KindInfo& kind, size_t count,
                                  kind.stage, has_reference));
   }
   return {records.begin(), records.end()};
+}
+
+size_t asked_records(size_t usual) {
+  const char* const count = std::getenv("KVSIM_RECORDS");
+  return count == nullptr ? usual : std::strtoull(count, nullptr, 10);
 }
 
 }  // namespace kvsim::test

@@ -21,4 +21,8 @@ std::vector<std::string> random_records(size_t count, uint64_t seed,
 /// The same, each of them with this kind; fewer where nothing is left to vary.
 std::vector<std::string> random_records_with(const KindInfo& kind, size_t count, uint64_t seed);
 
+/// KVSIM_RECORDS in the environment, how many random records the tests against float64 code compare
+/// (docs/debugging.md 4); `usual` where it is not set.
+size_t asked_records(size_t usual);
+
 }  // namespace kvsim::test

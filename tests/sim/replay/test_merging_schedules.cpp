@@ -1,12 +1,14 @@
 // Merging under every schedule, over odd shapes, against the naive float64 form.
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstdlib>
 
 #include "analysis/merge_bound.hpp"
 #include "sim/core/random.hpp"
 #include "sim/replay/layer_replay.hpp"
 #include "tests/reference/merging.hpp"
 #include "tests/reference/reference.hpp"
+#include "tests/support/random_records.hpp"
 #include "tests/support/random_run.hpp"
 
 using namespace kvsim;
@@ -16,8 +18,20 @@ namespace {
 
 // Logits are float32 products: about 1e-6 each, and estimates sum exponentials of them.
 constexpr double kScheduleTolerance = 1e-4;
+constexpr size_t kRecordsOfShape = 15;  // five ways to merge, three schedules
 
-/// Small odd shapes; neighbours have similar keys, so that merges happen.
+/// Neighbours have similar keys, so that merges happen.
+std::unique_ptr<RandomRun> similar_run(const RandomTraceShape& shape) {
+  auto run = random_run(shape, {0}, 1);
+  Tensor& k = run->layers[0].k;
+  for (int64_t kv = 0; kv < shape.kv_heads; ++kv)
+    for (int64_t i = 1; i < shape.prompt + shape.later; ++i)
+      for (int64_t c = 0; c < shape.d; ++c)
+        set_element(k, kv, i, c, 0.8f * element(k, kv, i - 1, c) + 0.6f * element(k, kv, i, c));
+  return run;
+}
+
+/// Small odd shapes.
 std::unique_ptr<RandomRun> odd_run(uint64_t seed) {
   const auto draw = [&](uint64_t what, int64_t choices) {
     return static_cast<int64_t>(uniform(seed, what, 7, 0) * static_cast<double>(choices));
@@ -29,13 +43,7 @@ std::unique_ptr<RandomRun> odd_run(uint64_t seed) {
   shape.prompt = 19 + draw(5, 24);
   shape.later = 11 + draw(6, 9);
   shape.sink = draw(7, 2) == 1;
-  auto run = random_run(shape, {0}, 1);
-  Tensor& k = run->layers[0].k;
-  for (int64_t kv = 0; kv < shape.kv_heads; ++kv)
-    for (int64_t i = 1; i < shape.prompt + shape.later; ++i)
-      for (int64_t c = 0; c < shape.d; ++c)
-        set_element(k, kv, i, c, 0.8f * element(k, kv, i - 1, c) + 0.6f * element(k, kv, i, c));
-  return run;
+  return similar_run(shape);
 }
 
 /// What a record says of every step.
@@ -82,36 +90,54 @@ Seen replayed(const RandomRun& run, const std::string& text, const std::string& 
   return seen;
 }
 
-void same(double found, double expected) {
+/// Largest differences of float32 caches from the float64 form where no key was stretched.
+struct Largest {
+  double change = 0, sag = 0, defect = 0;
+};
+
+/// Eq. 7 of KeepKV divides by a mean logit, which may be small: rounding grows with the square of
+/// the factor, and beyond this one nothing is compared.
+constexpr double kTooStretched = 30;
+double tolerance_after(double stretch) { return kScheduleTolerance * stretch * stretch; }
+
+void same(double found, double expected, double tolerance, double* largest = nullptr) {
   if (std::isnan(expected)) {
     CHECK(std::isnan(found));
     return;
   }
-  CHECK(found == Approx(expected).epsilon(kScheduleTolerance).margin(kScheduleTolerance));
+  if (largest != nullptr) *largest = std::max(*largest, std::abs(found - expected));
+  CHECK(found == Approx(expected).epsilon(tolerance).margin(tolerance));
 }
 
 void compare(const Seen& seen, const TraceInfo& info, size_t step,
-             const std::vector<reference::MergedStep>& heads) {
+             const std::vector<reference::MergedStep>& heads, double stretch, Largest& largest) {
+  if (stretch > kTooStretched) return;
   const size_t width = heads[0].change.size();
+  const double tolerance = tolerance_after(stretch);
+  const bool plain = stretch == 1;
+  Largest ignored;
+  Largest& seen_most = plain ? largest : ignored;
   double sag = 0, defect = 0, value_part = 0, mass_part = 0, slots = 0;
   for (size_t h = 0; h < heads.size(); ++h) {
     for (size_t c = 0; c < width; ++c)
       same(seen.change[(h * static_cast<size_t>(info.steps()) + step) * width + c],
-           heads[h].change[c]);
+           heads[h].change[c], tolerance, &seen_most.change);
     sag += heads[h].sag / static_cast<double>(heads.size());
     defect += heads[h].defect;
     value_part += heads[h].value_part;
     mass_part += heads[h].mass_part;
     slots += heads[h].slots;
   }
-  same(seen.sag[step], sag);
-  same(seen.defect[step], slots > 0 ? defect / slots : NAN);
-  same(seen.value_part[step], slots > 0 ? value_part / slots : NAN);
-  same(seen.mass_part[step], slots > 0 ? mass_part / slots : NAN);
+  same(seen.sag[step], sag, tolerance, &seen_most.sag);
+  same(seen.defect[step], slots > 0 ? defect / slots : NAN, tolerance, &seen_most.defect);
+  same(seen.value_part[step], slots > 0 ? value_part / slots : NAN, tolerance);
+  same(seen.mass_part[step], slots > 0 ? mass_part / slots : NAN, tolerance);
 }
 
 void same_pairs(const std::vector<PairMerge>& found,
-                const std::vector<reference::MadePair>& expected, int heads) {
+                const std::vector<reference::MadePair>& expected, int heads, double stretch) {
+  if (stretch > kTooStretched) return;
+  const double tolerance = tolerance_after(stretch);
   REQUIRE(found.size() == expected.size());
   for (const reference::MadePair& one : expected) {
     const auto pair = std::ranges::find_if(found, [&](const PairMerge& other) {
@@ -119,64 +145,101 @@ void same_pairs(const std::vector<PairMerge>& found,
              other.into == one.into && other.merged_at == one.merged_at;
     });
     REQUIRE(pair != found.end());
-    same(pair->log_score_from, one.log_score_from);
-    same(pair->log_score_into, one.log_score_into);
-    same(pair->log_weight, one.log_weight);
+    same(pair->log_score_from, one.log_score_from, tolerance);
+    same(pair->log_score_into, one.log_score_into, tolerance);
+    same(pair->log_weight, one.log_weight, tolerance);
     for (size_t c = 0; c < one.value.size(); ++c)
-      same(static_cast<double>(pair->value[c]), one.value[c]);
+      same(static_cast<double>(pair->value[c]), one.value[c], tolerance);
   }
 }
+
+/// One way to merge, under every schedule.
+void compare_schedules(const RandomRun& run, const std::string& merge, int64_t budget,
+                       Largest& largest) {
+  const TraceInfo& info = run.info;
+  reference::StreamingMerge::Rule rule;
+  rule.merge = merge;
+  rule.threshold = 0.6;
+  rule.sinks = 2;
+  rule.budget = budget;
+  rule.window = 5;
+  rule.cam_targets = 3;
+  std::string record = "streaming,sinks=2,merge=" + merge;
+  if (merge == "convex") record += ",merge_threshold=0.6";
+  if (merge.starts_with("keepkv")) record += ",merge_threshold=0.6,estimate_window=5";
+  if (merge == "cam-expected") record += ",cam_targets=3";
+  INFO(record << ": " << info.num_query_heads << " heads, " << info.num_kv_heads << " KV heads, n "
+              << info.prompt_len);
+  const int64_t n = info.prompt_len;
+  const std::string slots = std::to_string(budget);
+  {
+    reference::StreamingMerge naive(run.layers[0], rule);
+    naive.compress(n);
+    const Seen seen = replayed(run, record, slots);
+    for (int64_t t = n; t < info.total_len; ++t)
+      compare(seen, info, static_cast<size_t>(t - n), naive.look(n, t), naive.stretch(), largest);
+    same_pairs(seen.pairs, naive.pairs(), info.group_size(), naive.stretch());
+  }
+  {
+    reference::StreamingMerge naive(run.layers[0], rule);
+    const Seen seen = replayed(run, record + ",schedule=periodic,period=4", slots);
+    for (int64_t t = n; t < info.total_len; ++t) {
+      const int64_t prompt = n + (t - n) / 4 * 4;
+      if (prompt == t) naive.compress(t);
+      compare(seen, info, static_cast<size_t>(t - n), naive.look(prompt, t), naive.stretch(),
+              largest);
+    }
+    same_pairs(seen.pairs, naive.pairs(), info.group_size(), naive.stretch());
+  }
+  {
+    reference::StreamingMerge naive(run.layers[0], rule);
+    naive.compress(n);
+    const Seen seen = replayed(run, record + ",schedule=decode", slots);
+    for (int64_t t = n; t < info.total_len; ++t) {
+      const auto step = naive.decode(t);
+      compare(seen, info, static_cast<size_t>(t - n), step, naive.stretch(), largest);
+    }
+    same_pairs(seen.pairs, naive.pairs(), info.group_size(), naive.stretch());
+  }
+}
+
+/// policies.md 11 says so to users.
+void check_float32_is_enough(const Largest& largest, uint64_t shapes) {
+  CHECK(largest.change < 1e-5);
+  CHECK(largest.sag < 1e-5);
+  CHECK(largest.defect < 1e-5);
+  if (std::getenv("KVSIM_RECORDS") != nullptr)
+    WARN(kRecordsOfShape * shapes << " records; largest differences: of outputs " << largest.change
+                                  << ", of sags " << largest.sag << ", of log-mass defects "
+                                  << largest.defect);
+}
+
+constexpr const char* kMerges[] = {"convex", "keepkv", "keepkv-bias", "cam-expected", "drop"};
 
 }  // namespace
 
 TEST_CASE("merging under every schedule is what the naive form says, over odd shapes",
           "[merge][decode][periodic]") {
-  for (uint64_t seed = 1; seed <= 8; ++seed) {
-    for (const char* merge : {"convex", "keepkv", "keepkv-bias", "cam-expected", "drop"}) {
-      const auto run = odd_run(seed);
-      const TraceInfo& info = run->info;
-      reference::StreamingMerge::Rule rule;
-      rule.merge = merge;
-      rule.threshold = 0.6;
-      rule.sinks = 2;
-      rule.budget = 9;
-      rule.window = 5;
-      rule.cam_targets = 3;
-      std::string record = std::string("streaming,sinks=2,merge=") + merge;
-      if (rule.merge == "convex") record += ",merge_threshold=0.6";
-      if (rule.merge.starts_with("keepkv")) record += ",merge_threshold=0.6,estimate_window=5";
-      if (rule.merge == "cam-expected") record += ",cam_targets=3";
-      INFO(record << ", shape " << seed << ": " << info.num_query_heads << " heads, "
-                  << info.num_kv_heads << " KV heads, n " << info.prompt_len);
-      const int64_t n = info.prompt_len;
-      {
-        reference::StreamingMerge naive(run->layers[0], rule);
-        naive.compress(n);
-        const Seen seen = replayed(*run, record, "9");
-        for (int64_t t = n; t < info.total_len; ++t)
-          compare(seen, info, static_cast<size_t>(t - n), naive.look(n, t));
-        same_pairs(seen.pairs, naive.pairs(), info.group_size());
-      }
-      {
-        reference::StreamingMerge naive(run->layers[0], rule);
-        const Seen seen = replayed(*run, record + ",schedule=periodic,period=4", "9");
-        for (int64_t t = n; t < info.total_len; ++t) {
-          const int64_t prompt = n + (t - n) / 4 * 4;
-          if (prompt == t) naive.compress(t);
-          compare(seen, info, static_cast<size_t>(t - n), naive.look(prompt, t));
-        }
-        same_pairs(seen.pairs, naive.pairs(), info.group_size());
-      }
-      {
-        reference::StreamingMerge naive(run->layers[0], rule);
-        naive.compress(n);
-        const Seen seen = replayed(*run, record + ",schedule=decode", "9");
-        for (int64_t t = n; t < info.total_len; ++t)
-          compare(seen, info, static_cast<size_t>(t - n), naive.decode(t));
-        same_pairs(seen.pairs, naive.pairs(), info.group_size());
-      }
-    }
+  Largest largest;
+  const uint64_t shapes = asked_records(8 * kRecordsOfShape) / kRecordsOfShape;
+  for (uint64_t seed = 1; seed <= shapes; ++seed) {
+    CAPTURE(seed);
+    const auto run = odd_run(seed);
+    for (const char* merge : kMerges) compare_schedules(*run, merge, 9, largest);
   }
+  check_float32_is_enough(largest, shapes);
+}
+
+TEST_CASE("a long prompt merged into few slots is what the naive form says",
+          "[merge][decode][periodic]") {
+  RandomTraceShape shape;
+  shape.query_heads = 2;
+  shape.kv_heads = 1;
+  shape.prompt = 400;
+  const auto run = similar_run(shape);
+  Largest largest;
+  for (const char* merge : kMerges) compare_schedules(*run, merge, 24, largest);
+  check_float32_is_enough(largest, 1);
 }
 
 TEST_CASE("parts of the error hold where merged entries have nearly all attention",

@@ -1,0 +1,126 @@
+#include "tests/fuzz/reader.hpp"
+
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <sanitizer/common_interface_defs.h>
+#include <sanitizer/lsan_interface.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+
+#include "io/crash_guard.hpp"
+
+namespace kvsim::fuzz {
+namespace {
+
+constexpr size_t kLongest = size_t{1} << 18;
+constexpr int kInputs = 500;             // of one process
+constexpr long kMemory = long{1} << 20;  // KiB
+constexpr int kGuarded = 3;              // HDF5 crashed, and the guard answered
+constexpr int kLeak = 20, kGreedy = 21, kThrown = 22;
+
+bool in_reader = false;
+
+}  // namespace
+
+/// What the sanitizer finds in HDF5 itself is what the guard answers in the program. The first
+/// frame that is neither the sanitizer's nor the C library's says whose it is.
+extern "C" void __asan_on_error() {
+  if (!in_reader) return;
+  void* frames[32];
+  const int count = backtrace(frames, 32);
+  for (int f = 1; f < count; ++f) {
+    Dl_info info;
+    if (dladdr(frames[f], &info) == 0 || info.dli_fname == nullptr) continue;
+    if (std::strstr(info.dli_fname, "libhdf5") != nullptr) _exit(kGuarded);
+    if (std::strstr(info.dli_fname, "libasan") == nullptr &&
+        std::strstr(info.dli_fname, "libc.so") == nullptr &&
+        info.dli_saddr != reinterpret_cast<void*>(&__asan_on_error))
+      return;
+  }
+}
+
+Reader::Reader(const Target& target)
+    : target_(target), input_(static_cast<uint8_t*>(mmap(nullptr, kLongest, PROT_READ | PROT_WRITE,
+                                                         MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
+
+Reader::~Reader() {
+  if (child_ > 0) judge();
+}
+
+void Reader::run(Bytes input) {
+  if (input.size() > kLongest) return;
+  if (child_ < 0) start();
+  std::memcpy(input_, input.data(), input.size());
+  const size_t size = input.size();
+  char answer = 0;
+  ssize_t got = -1;
+  if (write(asks_, &size, sizeof size) == sizeof size) do
+      got = read(answered_, &answer, 1);
+    while (got < 0 && errno == EINTR);  // libFuzzer's clock
+  if (got != 1) judge();
+}
+
+void Reader::start() {
+  int asked[2], answers[2];
+  if (pipe(asked) != 0 || pipe(answers) != 0) std::abort();
+  child_ = fork();
+  if (child_ == 0) {
+    close(asked[1]);
+    close(answers[0]);
+    serve(asked[0], answers[1]);
+  }
+  close(asked[0]);
+  close(answers[1]);
+  asks_ = asked[1];
+  answered_ = answers[0];
+}
+
+void Reader::serve(int asked, int answers) {
+  in_reader = true;
+  __sanitizer_set_death_callback(nullptr);  // the parent knows which input it was
+  report_crashes_while_reading();
+  size_t size = 0;
+  for (int n = 0; n < kInputs && read(asked, &size, sizeof size) == sizeof size; ++n) {
+    alarm(30);  // beyond the parent's patience
+    try {
+      target_.run({input_, size});
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "not answered: %s\n", error.what());
+      _exit(kThrown);
+    }
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    if (usage.ru_maxrss > kMemory) _exit(kGreedy);
+    if (n + 1 < kInputs && write(answers, "", 1) != 1) break;
+  }
+  _exit(__lsan_do_recoverable_leak_check() == 0 ? 0 : kLeak);
+}
+
+void Reader::judge() {
+  close(asks_);
+  close(answered_);
+  int status = 0;
+  waitpid(child_, &status, 0);
+  namespace fs = std::filesystem;
+  for (const char* const end : {"", ".nc", ".out"}) fs::remove(InputOnDisk::name(child_) + end);
+  child_ = -1;
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  if (code == 0 || code == kGuarded) return;
+  const char* const why = code == kLeak     ? "one of the last inputs leaked"
+                          : code == kGreedy ? "more than a GiB of memory"
+                          : code == kThrown ? "an exception that is no answer"
+                                            : "neither taken nor answered";
+  std::fprintf(stderr, "the reader ended with %d: %s\n", code, why);
+  std::abort();
+}
+
+}  // namespace kvsim::fuzz
