@@ -87,12 +87,14 @@ void check_scoring(const Complaints& complaints, const Settings& settings) {
                      name + " aggregates first", "order=asg or ags");
   complaints.require(!indicator.moves_queries() || !chosen<Queries>(settings).looks_ahead(),
                      name + " takes the prompt's queries for later ones", observing_queries());
+  complaints.require(
+      !observes || !chosen<Queries>(settings).looks_ahead() || indicator.takes_future(),
+      name + " looks at the prompt", observing_queries());
   const bool probed = chosen<Queries>(settings).of_probe() || chosen<Join>(settings).joins();
-  complaints.require(!observes || !probed || indicator.takes_probes(),
-                     name + " does not take the queries of a probe",
-                     kinds_that<Indicator>([](const Indicator& kind) {
-                       return kind.axes() != Axes::entry && kind.takes_probes();
-                     }));
+  complaints.require(
+      !observes || !probed || indicator.takes_probes(),
+      name + " does not take the queries of a probe",
+      kinds_that<Indicator>([](const Indicator& kind) { return kind.takes_probes(); }));
   complaints.require(!indicator.needs_probe() || chosen<Queries>(settings).of_probe(),
                      name + " takes what a probe reads again", "queries=probe");
   complaints.require(!probed || !chosen<Schedule>(settings).repeats(),

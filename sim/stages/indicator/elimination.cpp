@@ -228,7 +228,7 @@ class Elimination : public Indicator {
                    "kvsim, after ReST-KV Eq. 7",
                    {}}) {}
   Axes axes() const override { return Axes::group; }
-  bool takes_probes() const override { return false; }
+  bool takes_future() const override { return true; }
   bool needs_outputs() const override { return true; }
   double cost() const override { return 60; }
 

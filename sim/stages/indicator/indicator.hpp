@@ -128,8 +128,10 @@ class Indicator : public Kind {
   virtual bool moves_queries() const { return false; }
   /// Every query sees the whole prompt, entries after it included.
   virtual bool sees_all() const { return moves_queries(); }
+  /// The future's queries mean something.
+  virtual bool takes_future() const { return has_rows(axes()); }
   /// Rows of a probe's queries mean something; and those of no others do.
-  virtual bool takes_probes() const { return axes() != Axes::entry; }
+  virtual bool takes_probes() const { return has_rows(axes()); }
   virtual bool needs_probe() const { return false; }
   /// What is missing of a probe for that, or "".
   virtual std::string probe_fault(const Settings&, const ProbeInfo&) const { return {}; }

@@ -134,6 +134,9 @@ TEST_CASE("combinations that mean nothing are refused with what would be allowed
   CHECK_THAT(refusal("restkv,constrain=fair"), Contains("fair_scores=default"));
   CHECK_THAT(refusal("defensivekv:code,constrain=fair"), Contains("fair_scores=default"));
   CHECK_THAT(refusal("knorm,allocate=cake"), Contains("queries="));
+  for (const char* kind : {"expected-attention", "trigonometric", "compactor", "elimination"})
+    CHECK_THAT(refusal(std::string("snapkv,queries=probe,indicator=") + kind),
+               Contains("does not take the queries of a probe"));
   CHECK_THAT(refusal("tova,group=mean,nested=yes"), Contains("nested"));
   CHECK_THAT(refusal("duo"), Contains("table=FILE"));
   CHECK_THAT(refusal("external"), Contains("scores=FILE"));
