@@ -25,7 +25,7 @@ const MeasureVariable within_kept = measure.variable(
      .units = "count",
      .long_name = "entries that attention is spread over within the kept ones",
      .definition = "the same with p over the entries that are kept as slots of their own; NaN for "
-                   "policies that do not choose once (`per-step`, `periodic`, `decode`)"});
+                   "policies that do not choose once (`per-step`, `reads`, `periodic`, `decode`)"});
 
 class EffectiveEntries : public Measure {
  public:

@@ -1,8 +1,13 @@
 #include "run/measures/held_bytes.hpp"
 
+#include <numeric>
+#include <optional>
+
+#include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/merge/merge.hpp"
 #include "sim/stages/merge/votes.hpp"
 #include "sim/stages/quantize/quantize.hpp"
+#include "sim/stages/schedule/schedule.hpp"
 
 namespace kvsim {
 namespace {
@@ -25,8 +30,9 @@ std::vector<QuantizedHead> quantized_heads(const LayerWork& work, const KeptSets
   return heads;
 }
 
-/// Bytes of a slot's votes, biases and estimates: four for each number.
-double side_bytes(const LayerWork& work, const KeptSets& sets, const Settings& settings) {
+/// Bytes of a slot's votes, biases and estimates, four for each number, and of what choosing takes.
+double side_bytes(const LayerWork& work, const KeptSets& sets, const Settings& settings,
+                  int64_t element_bytes) {
   constexpr double kNumberBytes = 4;
   const int heads = sets.per_query_head ? 1 : work.group_size();
   double per_slot = votes_of(settings).side_bytes(heads);
@@ -35,7 +41,18 @@ double side_bytes(const LayerWork& work, const KeptSets& sets, const Settings& s
     case EstimateLines::mean_query: per_slot += kNumberBytes; break;
     case EstimateLines::every_head: per_slot += kNumberBytes * heads; break;
   }
-  return per_slot;
+  return per_slot +
+         chosen<Indicator>(settings).bytes_per_slot(settings, work.trace().k.dim(2), element_bytes);
+}
+
+/// Every entry, where nothing leaves.
+std::optional<KeptSets> all_entries(const LayerWork& work, const Settings& settings) {
+  if (chosen<Schedule>(settings).evicts()) return std::nullopt;
+  std::vector<uint32_t> all(static_cast<size_t>(work.entries()));
+  std::iota(all.begin(), all.end(), 0u);
+  KeptSets sets;
+  sets.owners.assign(static_cast<size_t>(work.kv_heads()), all);
+  return sets;
 }
 
 }  // namespace
@@ -44,8 +61,10 @@ void add_to_memory(const LayerWork& work, const KeptSets& kept, const Settings& 
                    int64_t element_bytes, const Growth& growth, MemoryModel& model) {
   const CacheShape shape{work.kv_heads(),  work.group_size(), work.trace().k.dim(2),
                          work.value_dim(), work.entries(),    element_bytes};
-  model.add_layer(shape, kept, quantized_heads(work, kept, settings),
-                  side_bytes(work, kept, settings), growth);
+  const std::optional<KeptSets> all = all_entries(work, settings);
+  const KeptSets& held = all ? *all : kept;
+  model.add_layer(shape, held, quantized_heads(work, held, settings),
+                  side_bytes(work, held, settings, element_bytes), growth);
 }
 
 }  // namespace kvsim

@@ -5,6 +5,7 @@
 #include "run/measures/conditions.hpp"
 #include "run/measures/held_bytes.hpp"
 #include "sim/policy/prepared_record.hpp"
+#include "sim/stages/schedule/schedule.hpp"
 
 namespace kvsim::measures::memory {
 namespace {
@@ -84,8 +85,9 @@ const MeasureVariable bytes_side = measure.variable(
     {.name = "bytes_side",
      .dims = kCell,
      .units = "bytes",
-     .long_name = "memory of votes, biases and estimates",
-     .definition = "4 per vote, 4 g per bias, 4 per estimate; 0 without merging",
+     .long_name = "memory of votes, biases, estimates and bounds of pages",
+     .definition = "4 per vote, 4 g per bias, 4 per estimate; with indicator=page-bound 2 d * "
+                   "--element-bytes / block per slot; else 0",
      .when = &kAlways});
 const MeasureVariable bytes_flattened = measure.variable(
     {.name = "bytes_flattened",
@@ -137,7 +139,7 @@ const MeasureVariable decode_time = measure.variable(
      .dims = kCell,
      .units = "s",
      .long_name = "attention time of one decode step by the roofline",
-     .definition = "max(bytes read / --bandwidth, flops / --peak)",
+     .definition = "max(bytes read / --bandwidth, flops / --peak); NaN with `schedule=reads`",
      .needs = {&kRoofline},
      .when = &kAlways});
 const MeasureVariable decode_speedup = measure.variable(
@@ -159,6 +161,7 @@ class Memory : public Measure {
       const Settings& settings = run().options.records[static_cast<size_t>(cell.record)].settings;
       const KeptSets& first = outcome.first_kept ? *outcome.first_kept : *outcome.kept;
       const int64_t later = work.info().total_len - work.info().prompt_len;
+      reads_[cell] = !chosen<Schedule>(settings).evicts();
       add_to_memory(work, first, settings, run().options.element_bytes,
                     {.later = later, .most_slots = outcome.most_slots}, sums_[cell]);
     });
@@ -183,7 +186,7 @@ class Memory : public Measure {
       results.set(bytes_in_place, at, use.bytes_in_place);
       results.set(bytes_peak, at, use.bytes_peak);
       results.set(compression, at, use.compression);
-      if (results.has(decode_time)) write_roofline(use, at, results);
+      if (results.has(decode_time) && !reads_.at(cell)) write_roofline(use, at, results);
     }
   }
 
@@ -204,6 +207,7 @@ class Memory : public Measure {
   }
 
   std::map<ReplayCell, MemoryModel> sums_;
+  std::map<ReplayCell, bool> reads_;  ///< a part of what is held at each step
 };
 const RegisterMeasure<Memory> registered(measure);
 

@@ -43,7 +43,8 @@ std::string idle_settings(const Dataset& results, const std::vector<Record>& rec
     const auto say = [&](const std::string& budgets, const std::string& why) {
       if (!budgets.empty()) text += policies[p] + " at " + budgets + ": " + why + "\n";
     };
-    if (!chosen<Allocate>(settings).keeps_everything() && !chosen<Schedule>(settings).decodes())
+    const auto& schedule = chosen<Schedule>(settings);
+    if (!chosen<Allocate>(settings).keeps_everything() && !schedule.decodes() && schedule.evicts())
       say(budgets_where(results, [&](int64_t b) { return keeps_all(results, policy, b); }),
           "nothing is evicted, the whole prompt is kept");
     if (quantizer(settings).changes_entries())

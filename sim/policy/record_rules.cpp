@@ -169,8 +169,6 @@ void check_merge(const Complaints& complaints, const Settings& settings) {
                      "votes=" + listed);
   if (!merge.merges()) return;
   const std::string name = "merge=" + settings.text("merge");
-  complaints.require(!chosen<Schedule>(settings).per_step(),
-                     name + " with sets that are chosen anew at each step", "merge=drop");
   const bool guaranteed = settings.word<ProtectedRank>(keys::protected_rank) ==
                           ProtectedRank::guaranteed;
   if (merges_first(settings))
@@ -190,6 +188,34 @@ void check_merge(const Complaints& complaints, const Settings& settings) {
       name + " chooses among all entries", "queries=all, last or none, no constraint");
   complaints.require(!chosen<Schedule>(settings).decodes(), name + " replaces selection",
                      "schedule=prefill or periodic");
+}
+
+/// What every later step can choose by (policies.md 12).
+void check_each_step(const Complaints& complaints, const Settings& settings) {
+  const auto& schedule = chosen<Schedule>(settings);
+  const auto& indicator = chosen<Indicator>(settings);
+  const std::string with = " with schedule=" + settings.text("schedule");
+  complaints.require(
+      (schedule.per_step() && schedule.looks_ahead()) == chosen<Aggregate>(settings).per_step(),
+      "aggregate=" + settings.text("aggregate") + with, "per-step with each, or neither");
+  complaints.require(schedule.per_step() || !indicator.only_scores_steps(),
+                     "indicator=" + settings.text("indicator") + with, "schedule=reads");
+  if (!schedule.per_step()) return;
+  const auto fits = [&](const Indicator& kind) {
+    return kind.scores_steps() && kind.only_scores_steps() != schedule.looks_ahead();
+  };
+  complaints.require(fits(indicator), "indicator=" + settings.text("indicator") + with,
+                     kinds_that<Indicator>(fits));
+  const std::set<std::string> used = used_keys(settings);
+  for (const Parameter* p : parameters()) {
+    if (p->type != ValueType::kind || !used.contains(p->key) || p->key == "indicator") continue;
+    const auto stands = [&](const Kind& kind) {
+      return kind.info().name == p->fallback || kind.at_each_step();
+    };
+    complaints.require(stands(settings.kind(p->key)), p->key + "=" + settings.text(p->key) + with,
+                       kinds_of_stage_that(p->key, stands));
+  }
+  complaints.require(!moves_positions(settings), "positions=cache" + with, "positions=absolute");
 }
 
 /// What can go on from step to step (policies.md 12).
@@ -302,10 +328,7 @@ void check_record(const std::string& text, const Settings& original,
   const Complaints complaints(text);
   for (const Parameter* p : parameters())
     if (p->type == ValueType::kind) only_from_preset(complaints, original, settings, p->key);
-  complaints.require(
-      chosen<Schedule>(settings).per_step() == chosen<Aggregate>(settings).per_step(),
-      "schedule=" + settings.text("schedule") + " with aggregate=" + settings.text("aggregate"),
-      "per-step with each, or neither");
+  check_each_step(complaints, settings);
   check_scoring(complaints, settings);
   check_merge(complaints, settings);
   check_decode(complaints, settings);

@@ -1,38 +1,55 @@
 #include "sim/replay/per_step.hpp"
 
 #include <algorithm>
-#include <numeric>
 
 #include "sim/core/parallel.hpp"
+#include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/shape/blocks.hpp"
 
 namespace kvsim {
 namespace {
 
-/// Entries of one owner, most important first; guarded ones before all others.
-std::vector<uint32_t> ranked(std::span<const double> importance,
-                             const std::vector<uint32_t>& guarded, int64_t most) {
-  std::vector<uint8_t> first(importance.size(), 0);
-  for (const uint32_t entry : guarded) first[entry] = 1;
-  std::vector<uint32_t> order(importance.size());
-  std::iota(order.begin(), order.end(), 0u);
-  const auto better = [&](uint32_t a, uint32_t b) {
-    if (first[a] != first[b]) return first[a] > first[b];
-    if (importance[a] != importance[b]) return importance[a] > importance[b];
-    return a > b;
-  };
-  std::partial_sort(order.begin(), order.begin() + most, order.end(), better);
+/// What one owner has at a step, ascending: `sure` entries, then the best, in whole blocks as far
+/// as its places go.
+std::vector<uint32_t> chosen_entries(const Settings& settings, std::span<const double> scores,
+                                     const std::vector<uint32_t>& sure, int64_t places) {
+  const auto n = std::ssize(scores);
+  std::vector<uint8_t> in(scores.size(), 0);
+  std::vector<uint32_t> order;
+  for (const uint32_t entry : sure) in[entry] = 1;
+  for (size_t i = 0; i < scores.size(); ++i)
+    if (!in[i]) order.push_back(static_cast<uint32_t>(i));
+  const auto most = std::min<int64_t>(places, std::ssize(order));
+  std::partial_sort(order.begin(), order.begin() + most, order.end(), [&](uint32_t a, uint32_t b) {
+    return scores[a] != scores[b] ? scores[a] > scores[b] : a > b;
+  });
   order.resize(static_cast<size_t>(most));
-  return order;
+  order.insert(order.begin(), sure.begin(), sure.end());
+  std::ranges::fill(in, uint8_t{0});
+  std::vector<uint32_t> set;
+  for (const uint32_t entry : order) {
+    if (in[entry]) continue;
+    const Range block = block_of(settings, entry, n);
+    if (std::ssize(set) + block.size() > places) break;
+    for (int64_t i = block.begin; i < block.end; ++i) {
+      in[static_cast<size_t>(i)] = 1;
+      set.push_back(static_cast<uint32_t>(i));
+    }
+  }
+  std::ranges::sort(set);
+  return set;
 }
 
 /// Replays the rows of one block of attention for all budgets.
 class BlockReplay {
  public:
-  BlockReplay(LayerWork& work, const std::vector<std::shared_ptr<const KeptSets>>& kept,
-              const PerStepInput& input, std::vector<PerStepResult>& results)
-      : work_(work), kept_(kept), importance_(input.importance), stride_(input.stride),
-        z_(*input.z), leave_out_guarded_(input.leave_out_guarded), parts_(input.parts),
-        results_(results) {}
+  BlockReplay(LayerWork& work, const Settings& settings,
+              const std::vector<std::shared_ptr<const KeptSets>>& kept, const PerStepInput& input,
+              std::vector<PerStepResult>& results)
+      : work_(work), settings_(settings), kept_(kept),
+        scorer_(chosen<Indicator>(settings).step_scorer(work, settings)),
+        importance_(input.importance), stride_(input.stride), z_(*input.z),
+        leave_out_guarded_(input.leave_out_guarded), parts_(input.parts), results_(results) {}
 
   void run(const AttentionBlock& block, int64_t first_row) {
     if (block.kv_head != kv_head_) {
@@ -42,6 +59,7 @@ class BlockReplay {
       layer.k.read(block.kv_head, 0, all, keys_.data());
       values_ = work_.values_ahead(block.kv_head, all);
       kv_head_ = block.kv_head;
+      if (scorer_) scorer_->start(kv_head_);
     }
     const bool per_query_head = kept_.front()->per_query_head;
     parallel_for(block.rows, [&](int64_t r) {
@@ -61,29 +79,39 @@ class BlockReplay {
                  bool per_query_head) {
     const int head0 = block.kv_head * block.heads + x0;
     const auto owner = static_cast<size_t>(per_query_head ? head0 : block.kv_head);
-    const int64_t n = work_.entries();
-    std::vector<double> total(static_cast<size_t>(n), 0.0);
-    for (int x = 0; x < count; ++x) {
-      const float* attention = block.attention_row(x0 + x, row);
-      for (int64_t i = 0; i < n; ++i) {
-        total[static_cast<size_t>(i)] += static_cast<double>(attention[i]) *
-                                         static_cast<double>(weight(head0 + x, i));
-      }
+    Table<float> queries(count, keys_.columns());
+    const int64_t query = work_.info().first_step() + step;
+    for (int x = 0; x < count; ++x)
+      work_.trace().q.read(head0 + x, query, query + 1, queries.row(x).data());
+    Table<double> scores(1, work_.entries());
+    if (scorer_) {
+      scorer_->score(queries, scores.row(0));
+    } else {
+      for (int x = 0; x < count; ++x)
+        add_importance(block.attention_row(x0 + x, row), head0 + x, scores.row(0));
     }
+    score_blocks(settings_, {0, work_.entries()}, scores);
     for (size_t b = 0; b < kept_.size(); ++b) {
-      const auto size = static_cast<int64_t>(kept_[b]->owners[owner].size());
+      const KeptSets& kept = *kept_[b];
       static const std::vector<uint32_t> kNone;
-      const auto& guarded = kept_[b]->guarded.empty() ? kNone : kept_[b]->guarded[owner];
+      const auto& guarded = kept.guarded.empty() ? kNone : kept.guarded[owner];
       std::vector<uint32_t> sure = guarded;
-      if (!kept_[b]->spread.empty())
-        sure.insert(sure.end(), kept_[b]->spread[owner].begin(), kept_[b]->spread[owner].end());
-      std::vector<uint32_t> set = ranked(total, sure, size);
-      std::sort(set.begin(), set.end());
+      if (!kept.spread.empty())
+        sure.insert(sure.end(), kept.spread[owner].begin(), kept.spread[owner].end());
+      std::vector<uint32_t> set = chosen_entries(settings_, scores.row(0), sure,
+                                                 kept.places[owner]);
       for (int x = 0; x < count; ++x)
         measure(block.attention_row(x0 + x, row), head0 + x, step, set, guarded, results_[b]);
-      attend(block.positions[static_cast<size_t>(row)], step, head0, count, set, results_[b].delta);
+      attend(block.positions[static_cast<size_t>(row)], step, head0, queries, set,
+             results_[b].delta);
       if (step + 1 == work_.info().steps()) results_[b].last.owners[owner] = std::move(set);
     }
+  }
+
+  void add_importance(const float* attention, int head, std::span<double> out) const {
+    for (size_t i = 0; i < out.size(); ++i)
+      out[i] += static_cast<double>(attention[i]) *
+                static_cast<double>(weight(head, static_cast<int64_t>(i)));
   }
 
   /// Sums of one query head at one step.
@@ -109,15 +137,13 @@ class BlockReplay {
   }
 
   /// z^ - z of some heads at one step: what is kept and every later entry up to the query.
-  void attend(int64_t position, int64_t step, int first_head, int heads,
+  void attend(int64_t position, int64_t step, int first_head, const Table<float>& queries,
               const std::vector<uint32_t>& set, std::vector<float>& delta) const {
     const int64_t n = work_.entries(), d = keys_.columns(), width = work_.value_dim();
+    const auto heads = static_cast<int>(queries.rows());
     const auto kept = std::ssize(set);
     if (kept == n) return;  // nothing is lost
-    Table<float> queries(heads, d), keys(kept, d), values(kept, width), outputs(heads, width);
-    const int64_t query = work_.info().first_step() + step;
-    for (int x = 0; x < heads; ++x)
-      work_.trace().q.read(first_head + x, query, query + 1, queries.row(x).data());
+    Table<float> keys(kept, d), values(kept, width), outputs(heads, width);
     for (int64_t r = 0; r < kept; ++r) {
       std::ranges::copy(keys_.row(set[static_cast<size_t>(r)]), keys.row(r).begin());
       std::ranges::copy(values_.row(set[static_cast<size_t>(r)]), values.row(r).begin());
@@ -139,7 +165,9 @@ class BlockReplay {
   }
 
   LayerWork& work_;
+  const Settings& settings_;
   const std::vector<std::shared_ptr<const KeptSets>>& kept_;
+  std::unique_ptr<StepScorer> scorer_;  ///< null: importance
   const float* importance_;
   int64_t stride_;
   const std::vector<float>& z_;
@@ -152,7 +180,7 @@ class BlockReplay {
 
 }  // namespace
 
-std::vector<PerStepResult> replay_per_step(LayerWork& work,
+std::vector<PerStepResult> replay_per_step(LayerWork& work, const Settings& settings,
                                            const std::vector<std::shared_ptr<const KeptSets>>& kept,
                                            const PerStepInput& input) {
   const int64_t heads = work.query_heads();
@@ -166,7 +194,7 @@ std::vector<PerStepResult> replay_per_step(LayerWork& work,
     results[b].delta.resize(static_cast<size_t>(heads * steps * work.value_dim()));
     results[b].last = *kept[b];
   }
-  BlockReplay replay(work, kept, input, results);
+  BlockReplay replay(work, settings, kept, input, results);
   AttentionPass pass;
   pass.positions =
       std::span(work.info().query_position).subspan(static_cast<size_t>(work.info().first_step()));

@@ -5,6 +5,7 @@
 
 #include "sim/backend/layer_work.hpp"
 #include "sim/core/kept_sets.hpp"
+#include "sim/stages/settings.hpp"
 
 namespace kvsim {
 
@@ -26,12 +27,12 @@ struct PerStepInput {
   std::vector<std::vector<Range>> parts;  ///< of the prompt, for part_kept
 };
 
-/// schedule=per-step (oracle-step, metrics.md 7): at each later step t every owner keeps the
-/// entries of largest importance at t, summed over the query heads it serves; more recent first on
-/// ties.
-/// `kept` gives, for each budget, how many entries each owner keeps (the sizes of its sets) and
-/// which are guarded and kept whatever their importance. Results are per budget.
-std::vector<PerStepResult> replay_per_step(LayerWork& work,
+/// schedule=per-step and reads (policies.md 12): at each later step t every owner has the entries
+/// that score best at t, in whole blocks as `settings` say; the more recent first on ties. Scores
+/// are those of the record's indicator, or importance at t, summed over the query heads it serves.
+/// `kept` gives, for each budget, the places of each owner and which entries are guarded and kept
+/// whatever their score. Results are per budget.
+std::vector<PerStepResult> replay_per_step(LayerWork& work, const Settings& settings,
                                            const std::vector<std::shared_ptr<const KeptSets>>& kept,
                                            const PerStepInput& input);
 

@@ -292,20 +292,16 @@ void PrefillReplay::on_block(const ReplayBlock& block, WholeRun& whole, const Si
 }
 
 void PrefillReplay::run_per_step(const WholeRun& whole, const Sink& sink) {
-  // Owners are KV heads or query heads; each kind walks the attention once for all its budgets.
-  for (const bool per_query_head : {false, true}) {
-    std::vector<size_t> chosen;
+  // Each record walks the attention once for all its budgets.
+  std::map<const Settings*, std::vector<size_t>> records;
+  for (size_t o = 0; o < outcomes_.size(); ++o)
+    if (outcomes_[o].kept->chosen_per_step) records[outcomes_[o].settings].push_back(o);
+  for (const auto& [settings, chosen] : records) {
     std::vector<std::shared_ptr<const KeptSets>> kept;
-    for (size_t o = 0; o < outcomes_.size(); ++o) {
-      const auto& sets = outcomes_[o].kept;
-      if (!sets->chosen_per_step || sets->per_query_head != per_query_head) continue;
-      chosen.push_back(o);
-      kept.push_back(sets);
-    }
-    if (chosen.empty()) continue;
+    for (const size_t o : chosen) kept.push_back(outcomes_[o].kept);
     const PerStepInput input{importance_->data(), importance_->columns(), &whole.z,
                              options_.scope == Scope::evictable, options_.parts};
-    std::vector<PerStepResult> results = replay_per_step(work_, kept, input);
+    std::vector<PerStepResult> results = replay_per_step(work_, *settings, kept, input);
     for (size_t x = 0; x < chosen.size(); ++x) {
       PerStepResult& result = results[x];
       RetainedSums sums = whole.sums.at(chosen[x]);

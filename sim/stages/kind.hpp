@@ -37,6 +37,9 @@ class Kind {
   virtual bool looks_ahead() const { return false; }
   /// Means something for slots that come and go at every step (schedule=decode).
   virtual bool goes_on() const { return true; }
+  /// Means something where every later step chooses a set of its own; a stage's default may stand
+  /// there all the same.
+  virtual bool at_each_step() const { return false; }
   /// Is what is kept at a budget part of what is kept at every larger one, whatever the trace, as
   /// far as this kind and the values of its keys are concerned? A stage whose kinds never see the
   /// budget says yes for all of them; where they do see it, a kind that says nothing says no.

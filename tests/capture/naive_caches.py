@@ -231,22 +231,45 @@ class Hindsight(Cache):
 
     def compress(self, layer, count):
         self.count = count
-        return layer.owners(False)
+        return layer.owners(self.per_query_head)
+
+    def best(self, layer, owner, position):
+        total = np.zeros(self.count)
+        for head in owner.heads:
+            norms = np.abs(layer.v[owner.kv][: self.count] @ layer.wo[head]).sum(axis=1)
+            total += layer.full_row(head, position)[: self.count] * norms
+        return np.sort(np.argsort(total)[self.count - self.budget :])
 
     def step(self, layer, owners, position):
         output = np.zeros((layer.heads, layer.v.shape[2]))
         for owner in owners:
-            total = np.zeros(self.count)
             values = layer.v[owner.kv]
-            for head in owner.heads:
-                norms = np.abs(values[: self.count] @ layer.wo[head]).sum(axis=1)
-                total += layer.full_row(head, position)[: self.count] * norms
-            kept = np.sort(np.argsort(total)[self.count - self.budget :])
+            kept = self.best(layer, owner, position)
             seen = [*kept, *range(self.count, position + 1)]
             for head in owner.heads:
                 logits = layer.logits(head, layer.q[head][position], layer.k[owner.kv][seen])
                 output[head] = layer.softmax(head, logits) @ values[seen]
         return output
+
+
+class Quest(Hindsight):
+    """At every step the pages of 4 entries whose channelwise bound on q.k is largest."""
+
+    page = 4
+    per_query_head = True
+
+    def best(self, layer, owner, position):
+        (head,) = owner.heads
+        q, keys = layer.q[head][position], layer.k[owner.kv][: self.count]
+        pages = [range(i, min(i + self.page, self.count)) for i in range(0, self.count, self.page)]
+        bounds = [sum(max(q[c] * keys[i, c] for i in page) for c in range(len(q)))
+                  for page in pages]
+        kept = []
+        for x in np.argsort(bounds)[::-1]:
+            if len(kept) + len(pages[x]) > self.budget:
+                break
+            kept += pages[x]
+        return sorted(kept)
 
 
 def cosine(a, b) -> float:

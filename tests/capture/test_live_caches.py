@@ -119,6 +119,11 @@ class ChangedCaches(WithLoop):
     def test_hindsight_step_by_step(self):
         self.check("oracle-step", naive.Hindsight)
 
+    def test_pages_read_step_by_step(self):
+        for family in ("llama", "gpt_oss"):
+            with self.subTest(family):
+                self.check("quest,skip_layers=none,block=4", naive.Quest, family, share=0.3)
+
     def test_of_some_layers_only(self):
         trace, results = self.trace_of("llama"), self.folder / "some.nc"
         subprocess.run([PROGRAM, "replay", trace, "--policy", "tova:official",

@@ -31,8 +31,9 @@ class SmallStudy {
   }
   Dataset run(const std::set<std::string>& metrics) const {
     StudyOptions options;
-    for (const char* record : {"snapkv,window=4", "keepkv,window=4", "tova:official",
-                               "snapkv,window=4,schedule=periodic,period=12", "oracle-step"})
+    for (const char* record :
+         {"snapkv,window=4", "keepkv,window=4", "tova:official",
+          "snapkv,window=4,schedule=periodic,period=12", "oracle-step", "quest,skip_layers=none"})
       options.records.push_back(Record::parse(record));
     options.budgets = {Budget::parse("0.3")};
     options.layers = reader_->info().layers;

@@ -108,6 +108,20 @@ const std::set<std::string> kCorrelation = {"importance_pearson", "importance_co
 
 }  // namespace
 
+TEST_CASE("what is read at each step is held as a whole, with the bounds of its pages", "[study]") {
+  const StudyOfSynth study(
+      [](StudyOptions& options) { options.records = {Record::parse("quest,skip_layers=none")}; });
+  const auto said = [&](const char* name) { return study.results.row(name, {0, 0})[0]; };
+  const TraceInfo& info = study.reader->info();
+  const int heads = info.num_kv_heads;
+  const double slots = static_cast<double>(heads) * kPromptLength;
+  CHECK(said("realised_ratio") == 1);
+  CHECK(said("bytes_side") == slots * 2 * 16 * 2 / 16);  // least and largest key of 16 slots
+  CHECK(said("bytes_flattened") == slots * (2 * 16 * 2 + 4) + 4 * heads);
+  for (int head = 0; head < info.num_query_heads; ++head)
+    CHECK(study.results.row("kept_query", {0, 0, 0, head})[0] == 16);  // a page of 24 places
+}
+
 TEST_CASE("shares and correlations are taken over the prompt, its evictable part, or everything",
           "[study]") {
   SECTION("prompt") {

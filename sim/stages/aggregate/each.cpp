@@ -31,6 +31,7 @@ class Each : public Aggregate {
                    {}}) {}
   bool per_step() const override { return true; }
   bool looks_ahead() const override { return true; }
+  bool at_each_step() const override { return true; }
   std::unique_ptr<Aggregation> start(const Settings&, int64_t, int64_t columns) const override {
     return std::make_unique<NewestRow>(columns);
   }

@@ -77,6 +77,7 @@ class Allocate : public Kind {
     return nullptr;
   }
   virtual bool watches() const { return false; }
+  bool at_each_step() const override { return !needs_scores() && !watches(); }
   /// Reads the files that it names, so that what is wrong with them is said before any work.
   virtual void check_files(const Settings&, const SideFiles&, int /*model_layers*/,
                            int64_t /*owners*/) const {}

@@ -41,6 +41,7 @@ class NoGroup : public Group {
                "",
                "granularity=query"}) {}
   GroupSpan span() const override { return GroupSpan::head; }
+  bool at_each_step() const override { return true; }
   void add(int, int, std::span<const double> head, std::span<double> out) const override {
     std::copy(head.begin(), head.end(), out.begin());
   }
@@ -75,6 +76,7 @@ const DeclareNote max_note{{.of = "group=max",
 class GroupSum : public Group {
  public:
   GroupSum() : Group({"group", "sum", "sum over the group", "", {}}) {}
+  bool at_each_step() const override { return true; }
   void add(int index, int, std::span<const double> head, std::span<double> out) const override {
     add_sum(index, head, out);
   }

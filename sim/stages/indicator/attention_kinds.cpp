@@ -75,6 +75,7 @@ class Importance : public HeadRows {
   Rows rows(LayerWork& work, const Settings& settings, const Segment&) const override {
     return std::make_unique<AttentionRows>(importance_weights(work, settings));
   }
+  bool scores_steps() const override { return true; }
 };
 const Register<Indicator, Importance> importance;
 const DeclareNote importance_note{

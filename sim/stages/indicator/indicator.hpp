@@ -116,6 +116,16 @@ class SlotScorer {
   virtual void score(const SlotsToScore& slots, int x, std::span<double> out) const = 0;
 };
 
+/// Scores what a query of a later step may read of the prompt (schedule=reads).
+class StepScorer {
+ public:
+  virtual ~StepScorer() = default;
+  /// The scores that follow are of owners of this KV head. Not in parallel with score().
+  virtual void start(int kv_head) = 0;
+  /// Rows [heads][d] of one step: the queries of one owner's heads. out[n].
+  virtual void score(const Table<float>& queries, std::span<double> out) const = 0;
+};
+
 /// What is measured per query head, observing query and entry (policies.md 5.2).
 class Indicator : public Kind {
  public:
@@ -149,6 +159,19 @@ class Indicator : public Kind {
   virtual std::unique_ptr<SlotScorer> follow_queries(const LayerWork&, const Settings&,
                                                      int /*heads*/) const {
     return nullptr;
+  }
+
+  /// Where every later step chooses its set: means something; and nowhere else.
+  virtual bool scores_steps() const { return only_scores_steps(); }
+  virtual bool only_scores_steps() const { return false; }
+  /// Null: a step chooses by the importance that is measured.
+  virtual std::unique_ptr<StepScorer> step_scorer(const LayerWork&, const Settings&) const {
+    return nullptr;
+  }
+  /// Bytes beside a slot that choosing takes.
+  virtual double bytes_per_slot(const Settings&, int64_t /*key_dim*/,
+                                int64_t /*element_bytes*/) const {
+    return 0;
   }
 
   /// Reads the files that it names, so that what is wrong with them is said before any work.

@@ -52,6 +52,7 @@ class NoQueries : public Queries {
   NoQueries()
       : Queries({"queries", "none", "no query observes", "", {}, "", "", "indicator=position"}) {}
   bool observes() const override { return false; }
+  bool at_each_step() const override { return true; }
   void observe(const Settings&, int64_t, const TraceInfo&, Segment& segment) const override {
     segment.candidates = segment.range;
   }
@@ -133,6 +134,7 @@ class FutureQueries : public Queries {
                  {},
                  "queries at positions >= n"}) {}
   bool looks_ahead() const override { return true; }
+  bool at_each_step() const override { return true; }
   void observe(const Settings&, int64_t, const TraceInfo& info, Segment& segment) const override {
     segment.candidates = segment.range;
     segment.positions.assign(info.query_position.begin() + info.first_step(),

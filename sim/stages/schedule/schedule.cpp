@@ -62,8 +62,22 @@ struct PerStep : Schedule {
                   {}}) {}
   bool per_step() const override { return true; }
   bool looks_ahead() const override { return true; }
+  bool at_each_step() const override { return true; }
 };
 const Register<Schedule, PerStep> per_step;
+
+struct Reads : Schedule {
+  Reads()
+      : Schedule({"schedule",
+                  "reads",
+                  "nothing leaves; every later step reads the set that its own query chooses",
+                  "Quest",
+                  {}}) {}
+  bool per_step() const override { return true; }
+  bool evicts() const override { return false; }
+  bool at_each_step() const override { return true; }
+};
+const Register<Schedule, Reads> reads;
 
 struct Decode : Schedule {
   Decode()

@@ -15,6 +15,7 @@ class Schedule : public Kind {
   bool nests(const Settings&) const override { return true; }  // nothing is chosen by it
   virtual bool once() const { return false; }      ///< one compression, then never again
   virtual bool per_step() const { return false; }  ///< a set chosen anew at each later step
+  virtual bool evicts() const { return true; }     ///< what is not kept is not held either
   virtual bool decodes() const { return false; }   ///< slots leave at every later step
   virtual bool repeats() const { return false; }   ///< the full cache is compressed anew
 };

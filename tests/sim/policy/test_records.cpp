@@ -147,6 +147,14 @@ TEST_CASE("only oracles look ahead", "[policy]") {
   CHECK_THAT(refusal("snapkv,aggregate=each"), Contains("future") || Contains("oracle"));
   CHECK_THAT(refusal("snapkv,schedule=per-step"), Contains("oracle") || Contains("per-step"));
   CHECK(refusal("oracle-mean").empty());
+  CHECK_THAT(refusal("snapkv,schedule=reads"), Contains("indicator=attention"));
+  CHECK_THAT(refusal("knorm,indicator=page-bound"), Contains("schedule=reads"));
+  CHECK_THAT(refusal("quest,allocate=ada"), Contains("allocate=ada with schedule=reads"));
+  CHECK_THAT(refusal("quest,quantize=kivi"), Contains("quantize=kivi with schedule=reads"));
+  CHECK_THAT(refusal("oracle-step,quantize=kivi"), Contains("with schedule=per-step"));
+  CHECK_THAT(refusal("oracle-step,indicator=attention"), Contains("indicator=importance"));
+  CHECK_THAT(refusal("oracle-step,positions=cache"), Contains("positions=cache"));
+  CHECK(refusal("quest,allocate=pyramid,sinks=16").empty());
   CHECK(refusal("oracle-step,weight_epsilon=0").find("looks into") == std::string::npos);
 }
 

@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <limits>
+#include <map>
 #include <numeric>
 
+#include "sim/policy/record.hpp"
 #include "sim/replay/per_step.hpp"
 #include "tests/reference/reference.hpp"
 #include "tests/sim/replay/replay_reference.hpp"
@@ -40,64 +43,109 @@ Sets best_sets(const LayerTrace& layer, int64_t row, size_t count, bool per_quer
   return sets;
 }
 
-}  // namespace
+std::vector<double> query_of(const LayerTrace& layer, int head, int64_t row) {
+  std::vector<double> q(static_cast<size_t>(layer.q.dim(2)));
+  for (size_t c = 0; c < q.size(); ++c)
+    q[c] = static_cast<double>(element(layer.q, head, row, static_cast<int64_t>(c)));
+  return q;
+}
 
-TEST_CASE("per-step choice keeps each step's most important entries", "[replay]") {
-  RandomTraceShape shape;
-  shape.sink = GENERATE(false, true);
-  const auto trace = random_trace(shape);
-  const TraceInfo& info = trace->info;
-  const bool per_query_head = GENERATE(false, true);
+/// Quest: the `count` pages whose bound is largest for the query at one row, each of `size` keys; a
+/// page that does not fit into `places` ends it.
+Sets best_pages(const LayerTrace& layer, int64_t row, size_t places, int64_t size,
+                bool per_query_head) {
+  const TraceInfo& info = *layer.info;
+  const int heads = per_query_head ? 1 : info.group_size();
+  const int64_t n = info.prompt_len;
+  Sets sets;
+  for (int first = 0; first < info.num_query_heads; first += heads) {
+    std::multimap<double, int64_t, std::greater<>> pages;  // equal bounds: the newest first
+    for (int64_t begin = (n - 1) / size * size; begin >= 0; begin -= size) {
+      double bound = 0;
+      for (int head = first; head < first + heads; ++head) {
+        const auto q = query_of(layer, head, row);
+        for (size_t c = 0; c < q.size(); ++c) {
+          double most = -std::numeric_limits<double>::infinity();
+          double low = most, high = most;
+          for (int64_t i = begin; i < std::min(begin + size, n); ++i) {
+            const double k = reference::key_of(layer, head, i)[c];
+            low = i == begin ? k : std::min(low, k);
+            high = i == begin ? k : std::max(high, k);
+          }
+          bound += std::max(q[c] * low, q[c] * high);
+        }
+      }
+      pages.emplace(bound, begin);
+    }
+    std::vector<uint32_t> set;
+    for (const auto& [bound, begin] : pages) {
+      const int64_t end = std::min(begin + size, n);
+      if (set.size() + static_cast<size_t>(end - begin) > places) break;
+      for (int64_t i = begin; i < end; ++i) set.push_back(static_cast<uint32_t>(i));
+    }
+    std::sort(set.begin(), set.end());
+    sets.push_back(set);
+  }
+  return sets;
+}
+
+/// What every later step has under a record with so many places for each owner, against `expected`
+/// sets of a row; in float64.
+template <class Expected>
+void check_steps(const RandomTrace& trace, const std::string& text,
+                 const std::vector<int64_t>& places, const Expected& expected_sets) {
+  const Record record = Record::parse(text);
+  const TraceInfo& info = trace.info;
+  const bool per_query_head = record.settings.text("granularity") == "query";
   const auto owners = static_cast<size_t>(per_query_head ? info.num_query_heads
                                                          : info.num_kv_heads);
   std::vector<std::shared_ptr<const KeptSets>> kept;
-  for (const uint32_t count : {3u, 10u}) {
+  for (const int64_t count : places) {
     KeptSets sets;
     sets.per_query_head = per_query_head;
     sets.chosen_per_step = true;
-    std::vector<uint32_t> any(count);
-    std::iota(any.begin(), any.end(), 0u);
-    sets.owners.assign(owners, any);
+    sets.owners.resize(owners);
+    sets.places.assign(owners, count);
     kept.push_back(std::make_shared<const KeptSets>(sets));
   }
   const auto backend = make_cpu_backend();
-  LayerWork work(trace->layer, *backend);
+  LayerWork work(trace.layer, *backend);
   const Table<float>& importance = work.projected_norms(Norm::l1);
   std::vector<float> z;
   for (int head = 0; head < info.num_query_heads; ++head) {
     for (int64_t row = info.first_step(); row < static_cast<int64_t>(info.query_position.size());
          ++row) {
-      const auto weight = reference::attention(trace->layer, head,
-                                               reference::logits(trace->layer, head, row));
-      for (const double x : reference::output(trace->layer, head, weight.weight)) {
+      const auto weight = reference::attention(trace.layer, head,
+                                               reference::logits(trace.layer, head, row));
+      for (const double x : reference::output(trace.layer, head, weight.weight)) {
         z.push_back(static_cast<float>(x));
       }
     }
   }
-  const auto results = replay_per_step(work, kept,
+  const auto results = replay_per_step(work, record.settings, kept,
                                        {importance.data(), importance.columns(), &z, false, {}});
   const int64_t steps = info.steps();
   for (size_t b = 0; b < kept.size(); ++b) {
     for (int64_t s = 0; s < steps; ++s) {
-      const Sets sets = best_sets(trace->layer, info.first_step() + s, kept[b]->owners[0].size(),
-                                  per_query_head);
-      const auto expected = reference::replay(trace->layer, sets,
+      const Sets sets = expected_sets(info.first_step() + s, static_cast<size_t>(places[b]),
+                                      per_query_head);
+      const auto expected = reference::replay(trace.layer, sets,
                                               per_query_head)[static_cast<size_t>(s)];
       double attention = 0;
       double prompt = 0;
       for (int head = 0; head < info.num_query_heads; ++head) {
         attention += results[b].kept_attention(head, s);
         const auto full = reference::attention(
-            trace->layer, head, reference::logits(trace->layer, head, info.first_step() + s));
+            trace.layer, head, reference::logits(trace.layer, head, info.first_step() + s));
         prompt += std::accumulate(full.weight.begin(), full.weight.begin() + info.prompt_len, 0.0);
         std::vector<double> delta;
         for (int64_t c = 0; c < work.value_dim(); ++c) {
           delta.push_back(
               results[b].delta[static_cast<size_t>((head * steps + s) * work.value_dim() + c)]);
         }
-        const double change = reference::l2(reference::project(trace->layer, head, delta));
+        const double change = reference::l2(reference::project(trace.layer, head, delta));
         const double whole = reference::l2(reference::project(
-            trace->layer, head, reference::output(trace->layer, head, full.weight)));
+            trace.layer, head, reference::output(trace.layer, head, full.weight)));
         CHECK(change / whole ==
               Approx(expected.output_error_head[static_cast<size_t>(head)]).margin(2e-5));
       }
@@ -105,4 +153,30 @@ TEST_CASE("per-step choice keeps each step's most important entries", "[replay]"
       if (s + 1 == steps) CHECK(results[b].last.owners == sets);
     }
   }
+}
+
+}  // namespace
+
+TEST_CASE("per-step choice keeps each step's most important entries", "[replay]") {
+  RandomTraceShape shape;
+  shape.sink = GENERATE(false, true);
+  const auto trace = random_trace(shape);
+  const std::string owner = GENERATE("", ",granularity=query");
+  check_steps(*trace, "oracle-step" + owner, {3, 10},
+              [&](int64_t row, size_t places, bool per_query_head) {
+    return best_sets(trace->layer, row, places, per_query_head);
+  });
+}
+
+TEST_CASE("pages are read by the most that a step's query can look at their keys", "[replay]") {
+  RandomTraceShape shape;
+  shape.sink = GENERATE(false, true);
+  const auto trace = random_trace(shape);
+  const std::string owner = GENERATE("", ",granularity=kv");
+  const int64_t page = GENERATE(1, 3, 4);
+  // The prompt does not divide by the size of a page; some places do not, either.
+  check_steps(*trace, "quest,block=" + std::to_string(page) + owner, {2, 7, 12},
+              [&](int64_t row, size_t places, bool per_query_head) {
+    return best_pages(trace->layer, row, places, page, per_query_head);
+  });
 }

@@ -159,7 +159,7 @@ WINDOWS = ("layer-defensivekv,window=16",)
 GATES = "data/gates/SmolLM2-135M-Instruct.txt"
 HEADS = (f"duo,sinks=16,recent=64,table={GATES}",)
 # The set changes over the steps: it is chosen from the run's own queries.
-STEPWISE = ("cam", "cam:expected", "h2o:official", "tova:official", "streaming:official")
+STEPWISE = ("cam", "cam:expected", "h2o:official", "tova:official", "streaming:official", "quest")
 
 # They evict while a long answer is written; nothing of a later step is seen before it: sinks and the
 # newest; the prompt and a random set of later entries; summed attention, half of it the newest;
@@ -173,7 +173,7 @@ LEFT_OUT = {
     "full": "loses nothing",
     "duo": "HEADS has it, with a file of heads",
     "external": "needs a file of scores",
-    "oracle-step": "chooses a set for each step, which no model can be run with",
+    "oracle-step": "hindsight of one step: no cache could have held its sets",
 }
 
 # Groups of policies, each replayed and run together.
