@@ -25,6 +25,17 @@ int64_t draw(uint64_t seed, uint64_t resample, uint64_t index, int64_t count) {
   return static_cast<int64_t>(std::floor(u * static_cast<double>(count)));
 }
 
+/// The blocks of steps that a resample consists of.
+template <class Body>
+void for_each_block(int64_t steps, uint64_t seed, uint64_t resample, const Body& body) {
+  const int64_t block = std::min(kBlockSteps, steps);
+  uint64_t index = 0;
+  for (int64_t taken = 0; taken < steps; taken += block) {
+    const int64_t begin = draw(seed, resample, index++, steps - block + 1);
+    body(begin, begin + std::min(block, steps - taken));
+  }
+}
+
 }  // namespace
 
 std::vector<double> average_ranks(std::span<const double> values) {
@@ -110,21 +121,32 @@ void resample_traces(std::span<const double> values, uint64_t seed,
 
 Interval bootstrap_steps(std::span<const double> values, uint64_t seed,
                          const Statistic& statistic) {
-  const auto steps = static_cast<int64_t>(values.size());
-  if (steps == 0) return {kUndefined, kUndefined};
-  const int64_t block = std::min(kBlockSteps, steps);
+  if (values.empty()) return {kUndefined, kUndefined};
   std::vector<double> statistics;
   std::vector<double> resample;
   for (uint64_t a = 0; a < kResamples; ++a) {
     resample.clear();
-    for (uint64_t b = 0; static_cast<int64_t>(resample.size()) < steps; ++b) {
-      const int64_t start = draw(seed, a, b, steps - block + 1);
-      const int64_t length = std::min(block, steps - static_cast<int64_t>(resample.size()));
-      resample.insert(resample.end(), values.begin() + start, values.begin() + start + length);
-    }
+    for_each_block(std::ssize(values), seed, a, [&](int64_t begin, int64_t end) {
+      resample.insert(resample.end(), values.begin() + begin, values.begin() + end);
+    });
     statistics.push_back(statistic(resample));
   }
   return interval_of(std::move(statistics));
+}
+
+Interval bootstrap_mean(std::span<const double> values, uint64_t seed) {
+  if (values.empty()) return {kUndefined, kUndefined};
+  std::vector<double> sums(values.size() + 1, 0.0);  // of the first values
+  std::partial_sum(values.begin(), values.end(), sums.begin() + 1);
+  std::vector<double> means;
+  for (uint64_t a = 0; a < kResamples; ++a) {
+    double sum = 0;
+    for_each_block(std::ssize(values), seed, a, [&](int64_t begin, int64_t end) {
+      sum += sums[static_cast<size_t>(end)] - sums[static_cast<size_t>(begin)];
+    });
+    means.push_back(sum / static_cast<double>(values.size()));
+  }
+  return interval_of(std::move(means));
 }
 
 }  // namespace kvsim

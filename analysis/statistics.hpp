@@ -38,4 +38,7 @@ void resample_traces(std::span<const double> values, uint64_t seed,
 /// steps of one trace: moving blocks of min(16, T) steps.
 Interval bootstrap_steps(std::span<const double> values, uint64_t seed, const Statistic& statistic);
 
+/// The same of the mean of values of which none is NaN, from running sums.
+Interval bootstrap_mean(std::span<const double> values, uint64_t seed);
+
 }  // namespace kvsim

@@ -48,7 +48,7 @@ bool open_between(const Dataset& results, int64_t policy, int64_t best, int64_t 
     if (!std::isnan(difference)) differences.push_back(difference);
   }
   if (differences.empty()) return false;
-  return bootstrap_steps(differences, kSeed, mean).low <= 0;
+  return bootstrap_mean(differences, kSeed).low <= 0;
 }
 
 void mark_budget(const Dataset& results, int64_t budget, Verdict& found) {

@@ -55,6 +55,9 @@ TEST_CASE("intervals hold the mean, and shrink to it when nothing varies", "[ana
   for (uint64_t i = 0; i < 200; ++i) values.push_back(uniform(7, 0, 0, i));
   const Interval steps = bootstrap_steps(values, 3, mean);
   const Interval traces = mean_interval(values);
+  // Sums of 200 in another order.
+  CHECK(bootstrap_mean(values, 3).low == Approx(steps.low).epsilon(1e-13));
+  CHECK(bootstrap_mean(values, 3).high == Approx(steps.high).epsilon(1e-13));
   CHECK(steps.low < mean(values));
   CHECK(steps.high > mean(values));
   // Standard error of a mean of 200 uniform numbers: 0.289 / sqrt(200) = 0.0204.
