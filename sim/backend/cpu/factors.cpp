@@ -101,6 +101,7 @@ void OutputFactors::add_squares(int64_t head, const float* xt, int64_t ld, int64
   NormTask task{};
   task.a = xt;
   task.lda = ld;
+  task.group = kRowStep;
   task.rows = rows;
   task.b = factors_.data() + head * dv_ * ld_;
   task.ldb = task.columns = ld_;

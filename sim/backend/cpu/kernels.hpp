@@ -116,7 +116,8 @@ struct EmitTask {
 struct NormTask {
   const float* a;  ///< [depth][lda]
   int64_t lda;
-  int64_t rows;    ///< rounded up to kRowStep: `a` and `sums` must have room; pairs: to kPad
+  int64_t group;   ///< from kRowStep rows of `a` to the next; kRowStep with pairs
+  int64_t rows;    ///< rounded up to kRowStep: `a` must have room; pairs: to kPad, `sums`, too
   const float* b;  ///< [depth][ldb]
   int64_t ldb;
   int64_t depth;

@@ -68,6 +68,7 @@ void add_projected_l1(const Kernels& kernels, const LayerTrace& layer, int64_t h
       NormTask task{};
       task.a = vt + at * depth;
       task.lda = kTileRows;
+      task.group = kRowStep;
       task.rows = std::min(kTileRows, entries - at);
       task.b = w.data();
       task.ldb = ld;

@@ -12,10 +12,10 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kWidthRun = 192;               // columns of W_O of one task at most
-constexpr int64_t kTileWidthRun = 256;           // with matrix tiles, which split a row for each
-constexpr int64_t kRowsRun = 8 * kTileRows;      // of one task at most
-constexpr int64_t kRowBytes = int64_t{8} << 20;  // of rows that are transposed, a thread
+constexpr int64_t kWidthRun = 192;                // columns of W_O of one task at most
+constexpr int64_t kTileWidthRun = 256;            // with matrix tiles, which split a row for each
+constexpr int64_t kRowsRun = 8 * kTileRows;       // of one task at most
+constexpr int64_t kRowBytes = int64_t{12} << 20;  // of rows that are transposed, a thread
 
 class CpuProjection : public Projection {
  public:
@@ -35,9 +35,11 @@ class CpuProjection : public Projection {
   int64_t width() const { return joined_ ? joint_.width() : layer_.wo.dim(2); }
   int64_t width_run() const;
   void join();
+  void load_rows(Range rows, int64_t head, std::span<const float* const> x, int64_t stride,
+                 std::span<const int64_t> steps, int64_t tall, float* out) const;
   void add_columns(const float* xt, int64_t rows, Range columns, double* squares) const;
   void add_tile_columns(const float* xt, int64_t rows, Range columns, double* squares) const;
-  int64_t set_weights(Range columns, ProductTask& task) const;
+  const float* load_columns(int64_t c, int64_t count) const;
 
   const Kernels& kernels_;
   const LayerTrace& layer_;
@@ -72,46 +74,38 @@ void bring_near(const float* x, int64_t count) {
   for (int64_t i = 0; i < count; i += kLine) __builtin_prefetch(x + i, 0, 2);
 }
 
-/// Some columns of W_O, or of its factor, for all heads: the values of a product. Returns the first
-/// row that may hold anything but zeros.
-int64_t CpuProjection::set_weights(Range columns, ProductTask& task) const {
-  task.columns = padded(columns.size(), kPad);
-  if (joined_) {
-    task.ldv = JointFactor::kPanel;
-    task.v = joint_.panel(columns.begin);
-    return columns.begin;
-  }
-  task.ldv = spread_stride<float>(columns.size());
-  Scratch<float>& w = memory_.tiles[static_cast<size_t>(thread_index())].scores;
-  task.v = w.reserve(heads() * dv_ * task.ldv);
-  for (int64_t head = 0; head < heads(); ++head)
-    load_output_columns(layer_, head, columns.begin, columns.size(), task.ldv,
-                        w.data() + head * dv_ * task.ldv);
-  return 0;
-}
-
-/// squares[r] += sum over the columns of (x_r W)^2; xt[row tiles][Hq * dv][kTileRows]. So few
-/// columns go together that their sums stay near until the last head's rows.
+/// squares[r] += sum over the columns of (x_r W)^2; xt[groups of rows][Hq * dv][kRowStep]. The
+/// factor has nothing above its diagonal.
 void CpuProjection::add_columns(const float* xt, int64_t rows, Range columns,
                                 double* squares) const {
-  const int64_t depth = heads() * dv_, together = joined_ ? JointFactor::kPanel : columns.size();
-  Scratch<float> y(kTileRows * padded(together, kPad));
-  for (int64_t c = columns.begin; c < columns.end; c += together) {
-    ProductTask task{};
-    const int64_t skip = set_weights({c, std::min(columns.end, c + together)}, task);
-    task.count = depth - skip;
-    task.lde = kTileRows;
-    task.lda = task.columns;
-    task.acc = y.data();
-    task.fresh = true;
-    for (int64_t at = 0; at < rows; at += kTileRows) {
-      task.e = xt + at * depth + skip * kTileRows;
-      task.rows = std::min(kTileRows, rows - at);
-      kernels_.product(task);
-      for (int64_t r = 0; r < task.rows; ++r)
-        squares[at + r] += kernels_.row_sum(y.data() + r * task.lda, task.columns, true);
-    }
+  constexpr int64_t kTogether = JointFactor::kPanel;
+  const int64_t depth = heads() * dv_;
+  NormTask task{};
+  task.lda = kRowStep;
+  task.group = depth * kRowStep;
+  task.rows = rows;
+  task.ldb = kTogether;
+  task.squares = true;
+  task.lower = joined_;
+  task.sums = squares;
+  for (int64_t c = columns.begin; c < columns.end; c += kTogether) {
+    const int64_t count = std::min(kTogether, columns.end - c), skip = joined_ ? c : 0;
+    task.a = xt + skip * kRowStep;
+    task.b = joined_ ? joint_.panel(c) : load_columns(c, count);
+    task.depth = depth - skip;
+    task.columns = padded(count, kPad);
+    kernels_.norms(task);
   }
+}
+
+/// Columns c.. of W_O for all heads: [Hq * dv][kPanel].
+const float* CpuProjection::load_columns(int64_t c, int64_t count) const {
+  constexpr int64_t kTogether = JointFactor::kPanel;
+  Scratch<float>& w = memory_.tiles[static_cast<size_t>(thread_index())].scores;
+  w.reserve(heads() * dv_ * kTogether);
+  for (int64_t head = 0; head < heads(); ++head)
+    load_output_columns(layer_, head, c, count, kTogether, w.data() + head * dv_ * kTogether);
+  return w.data();
 }
 
 /// The same with matrix tiles, head by head: they take differences of outputs apart for each run of
@@ -142,33 +136,43 @@ void CpuProjection::norms(std::span<const float* const> x, int64_t stride,
                           std::span<const int64_t> steps, double* out) {
   join();
   const int64_t rows = std::ssize(x) * std::ssize(steps);
-  const int64_t fitting = kRowBytes * threads() /
-                          (heads() * dv_ * static_cast<int64_t>(sizeof(float)));
-  const int64_t run = std::max(fitting / kTileRows, int64_t{1}) * kTileRows;
+  const int64_t fitting = kRowBytes / (heads() * dv_ * static_cast<int64_t>(sizeof(float)));
+  const int64_t run = threads() * std::clamp(fitting / kTileRows * kTileRows, kTileRows, kRowsRun);
   for (int64_t first = 0; first < rows; first += run)
     norms_of({first, std::min(rows, first + run)}, x, stride, steps, out + first);
+}
+
+/// Some of the rows for one head, transposed: [dv][tall], zero beyond them. Steps that follow one
+/// another lie side by side.
+void CpuProjection::load_rows(Range rows, int64_t head, std::span<const float* const> x,
+                              int64_t stride, std::span<const int64_t> steps, int64_t tall,
+                              float* out) const {
+  if (rows.size() < tall) std::fill_n(out, dv_ * tall, 0.0f);
+  for (int64_t row = rows.begin, count = 0; row < rows.end; row += count) {
+    const int64_t at = row % std::ssize(steps);
+    const int64_t most = std::min(rows.end - row, std::ssize(steps) - at);
+    const int64_t* const step = steps.data() + at;
+    for (count = 1; count < most && step[count] == *step + count;) ++count;
+    const float* const from = x[static_cast<size_t>(row / std::ssize(steps))] +
+                              (head * stride + *step) * dv_;
+    bring_near(from + count * dv_, count * dv_);
+    kernels_.transpose(from, count, dv_, dv_, out + (row - rows.begin), tall);
+  }
 }
 
 /// Some of the rows, which are the steps of the first x, then those of the next, and so on.
 void CpuProjection::norms_of(Range wanted, std::span<const float* const> x, int64_t stride,
                              std::span<const int64_t> steps, double* out) {
-  const int64_t rows = wanted.size(), per_x = std::ssize(steps);
+  const int64_t rows = wanted.size();
   const int64_t depth = heads() * dv_;
   const int64_t row_tiles = (rows + kTileRows - 1) / kTileRows;
+  const int64_t tall = by_tiles_ ? kTileRows : kRowStep;  // rows that lie side by side
   float* const xt = memory_.projected.reserve(row_tiles * depth * kTileRows);
   parallel_for(row_tiles * heads(), [&](int64_t part) {
     const int64_t first = part / heads() * kTileRows, head = part % heads();
-    const int64_t count = std::min(kTileRows, rows - first);
-    float* const to = xt + (first * heads() + head * kTileRows) * dv_;
-    Scratch<float> gathered(count * dv_);
-    for (int64_t r = 0; r < count; ++r) {
-      const int64_t row = wanted.begin + first + r;
-      std::copy_n(x[static_cast<size_t>(row / per_x)] +
-                      (head * stride + steps[static_cast<size_t>(row % per_x)]) * dv_,
-                  dv_, gathered.data() + r * dv_);
-    }
-    if (count < kTileRows) std::fill_n(to, dv_ * kTileRows, 0.0f);
-    kernels_.transpose(gathered.data(), count, dv_, dv_, to, kTileRows);
+    for (int64_t at = first; at < std::min(rows, first + kTileRows); at += tall)
+      load_rows({wanted.begin + at, wanted.begin + std::min(rows, at + tall)}, head, x, stride,
+                steps, tall, xt + (at * heads() + head * tall) * dv_);
   });
   memory_.tiles.resize(std::max(memory_.tiles.size(), static_cast<size_t>(threads())));
   // Every run of columns has its own sums, added in order: no result depends on the threads, nor

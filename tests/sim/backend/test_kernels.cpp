@@ -100,6 +100,30 @@ TEST_CASE("the softcap is right to 2e-7 of the cap", "[backend][kernels]") {
     }
 }
 
+TEST_CASE("transposing writes what it should, and nothing else", "[backend][kernels]") {
+  constexpr float kUntouched = -7;
+  const std::vector<float> in = numbers(40 * 40, 5);
+  for (const std::string& isa : instruction_sets()) {
+    const ForcedIsa forced(isa);
+    const Kernels& kernels = choose_kernels();
+    bool right = true;
+    for (int64_t rows = 1; rows <= 37; ++rows)
+      for (const int64_t columns : {1, 8, 16, 29, 32, 40})
+        for (const int64_t ldout : {rows, rows + 3}) {
+          std::vector<float> out(static_cast<size_t>(columns * ldout + 16), kUntouched);
+          kernels.transpose(in.data(), rows, columns, 40, out.data(), ldout);
+          for (int64_t i = 0; i < std::ssize(out); ++i) {
+            const int64_t c = i / ldout, r = i % ldout;
+            const float wanted = c < columns && r < rows ? in[static_cast<size_t>(r * 40 + c)]
+                                                         : kUntouched;
+            right = right && out[static_cast<size_t>(i)] == wanted;
+          }
+        }
+    INFO(isa);
+    CHECK(right);
+  }
+}
+
 TEST_CASE("products of pairs of bfloat16 take both members once", "[backend][kernels]") {
   // Small integers: every product and sum is exact.
   constexpr int64_t kRows = 21, kLd = 32, kColumns = 48;
