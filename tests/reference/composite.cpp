@@ -54,9 +54,9 @@ Budgets composite(const PolicyCase& c, const std::vector<int>&, const std::vecto
   for (const int64_t sure : given) left -= sure;
   left = std::clamp<int64_t>(left, 0, static_cast<int64_t>(open.size()));
   for (int64_t k = 0; k < left; ++k) ++given[open[static_cast<size_t>(k)].layer];
-  if (left > 0 && left < static_cast<int64_t>(open.size()))
-    closest = std::min(closest, distance(open[static_cast<size_t>(left - 1)].score,
-                                         open[static_cast<size_t>(left)].score));
+  std::vector<Place> ranked;
+  for (const Entry& entry : open) ranked.push_back({.score = entry.score});
+  closest = std::min(closest, closest_at_cut(c, ranked, static_cast<size_t>(left)));
   for (int64_t& b : given) b = std::max<int64_t>(1, b);
   return same_for_owners(c, given);
 }

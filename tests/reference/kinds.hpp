@@ -39,6 +39,8 @@ struct IndicatorReference {
   std::function<void(Rows&)> finish_rows = nullptr;  ///< once all of the part are there
   /// Of one head, after `aggregate`.
   std::function<void(PartFacts&, int h, Row&)> finish_aggregated = nullptr;
+  /// Scores are differences of numbers of this size: near 0 they are as exact as those, no more.
+  double unit = 0;
 };
 
 /// What `aggregate` folds into one number: entry c in all rows of J.

@@ -384,19 +384,21 @@ Row eliminated(const PolicyCase& c, const LayerTrace& layer, const Part& part, i
 }
 
 /// One row per query head; zeros where nothing of the part observes.
-IndicatorReference of_heads(Row (*score)(const Observed&, int)) {
-  return {.observed = [score](const PolicyCase& c, const LayerTrace& layer, const Part& part) {
+IndicatorReference of_heads(Row (*score)(const Observed&, int), double unit = 0) {
+  return {.observed =
+              [score](const PolicyCase& c, const LayerTrace& layer, const Part& part) {
     std::vector<Row> scores;
     for (int h = 0; h < c.info->num_query_heads; ++h)
       scores.push_back(part.queries.empty() ? Row(part.candidates.size(), 0.0)
                                             : score({c, layer, part}, h));
     return scores;
-  }};
+          },
+          .unit = unit};
 }
 
 const References<IndicatorReference> at_once{
     {"expected-attention", of_heads(expected_attention)},
-    {"trigonometric", of_heads(trigonometric)},
+    {"trigonometric", of_heads(trigonometric, 1)},
     {"compactor",
      {.observed =
           [](const PolicyCase& c, const LayerTrace& layer, const Part& part) {
@@ -404,7 +406,8 @@ const References<IndicatorReference> at_once{
              ? std::vector<Row>(static_cast<size_t>(c.owners()), Row(part.candidates.size(), 0.0))
              : compactor({c, layer, part});
       },
-      .per_kv_head = true}},
+      .per_kv_head = true,
+      .unit = 1}},
     {"elimination",
      {.observed =
           [](const PolicyCase& c, const LayerTrace& layer, const Part& part) {

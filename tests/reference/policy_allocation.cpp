@@ -85,14 +85,15 @@ double joint_factor(const PolicyCase& c, const std::vector<Scores>& scores, size
 namespace {
 
 /// The best entries of the open competition get the rest of the total.
-void fill(std::vector<Entry> open, int64_t rest, Budgets& budgets, double& closest) {
+void fill(const PolicyCase& c, std::vector<Entry> open, int64_t rest, Budgets& budgets,
+          double& closest) {
   std::sort(open.begin(), open.end());
   const int64_t count = std::clamp<int64_t>(rest, 0, static_cast<int64_t>(open.size()));
   for (int64_t x = 0; x < count; ++x)
     ++budgets[open[static_cast<size_t>(x)].layer][open[static_cast<size_t>(x)].owner];
-  if (count > 0 && count < static_cast<int64_t>(open.size()))
-    closest = std::min(closest, distance(open[static_cast<size_t>(count - 1)].score,
-                                         open[static_cast<size_t>(count)].score));
+  std::vector<Place> ranked;
+  for (const Entry& entry : open) ranked.push_back({entry.score, entry.raw});
+  closest = std::min(closest, closest_at_cut(c, ranked, static_cast<size_t>(count)));
 }
 
 /// `ada` over one layer, `joint` over all: `scores` are those that compete for one total.
@@ -137,7 +138,7 @@ Budgets compete(const PolicyCase& c, const std::vector<Scores>& scores, int64_t 
       open.insert(open.end(), entries.begin() + extra, entries.end());
     }
   }
-  fill(std::move(open), total - given, budgets, closest);
+  fill(c, std::move(open), total - given, budgets, closest);
   return budgets;
 }
 
@@ -152,7 +153,7 @@ Budgets interpolate(const PolicyCase& c, const std::vector<Scores>& scores,
     std::vector<Entry> open;
     for (size_t o = 0; o < owners; ++o)
       for (const Entry& entry : entries_of(c, layer, 0, o, {})) open.push_back(entry);
-    fill(std::move(open), c.owners() * left, best, closest);
+    fill(c, std::move(open), c.owners() * left, best, closest);
     const Rational floor = Rational::parse(c.settings.text("ada_floor"));
     for (int64_t& b : best[0])
       b = c.entries() <= c.window() ? c.entries()
@@ -339,20 +340,42 @@ Budgets duo(const PolicyCase& c, const std::vector<int>& layers, const std::vect
   return budgets;
 }
 
+/// A set of a head of FastGen.
+struct Option {
+  int64_t size;
+  double recovered;
+};
+constexpr double kEqualShares = 1e-9;
+
+/// The distance that decides which set a head takes: of what sets recover from the share to
+/// recover; where the budget says, from each other and from everything.
+double closest_shares(const std::vector<std::vector<Option>>& heads, const std::string& recovery) {
+  std::set<double> shares;
+  for (const auto& options : heads)
+    for (const Option& option : options) shares.insert(option.recovered);
+  double closest = 1;
+  if (recovery != "none") {
+    for (const double share : shares)
+      closest = std::min(closest, distance(share, std::stod(recovery)));
+    return closest;
+  }
+  for (auto next = shares.begin(), last = next++; next != shares.end(); last = next++)
+    if (*next - *last > kEqualShares) closest = std::min(closest, *next - *last);
+  return closest;
+}
+
 /// FastGen: raise the share to recover in steps of all heads' shares, as far as the total allows.
 Budgets fastgen(const PolicyCase& c, const std::vector<int>&, const std::vector<Scores>& scores,
                 double& closest) {
-  struct Option {
-    int64_t size;
-    double recovered;
-  };
   std::vector<std::vector<Option>> heads;
   for (const Scores& one : scores)
     for (int owner = 0; owner < c.owners(); ++owner) {
       const Row& score = one.final_score[static_cast<size_t>(owner)];
-      double total = 0;
-      for (const double s : score) total += s;
-      const bool defined = total > 0 && std::isfinite(total);
+      const double total = std::accumulate(score.begin(), score.end(), 0.0);
+      const double lowest = *std::min_element(score.begin(), score.end());
+      const bool defined = lowest >= 0 && total > 0 && std::isfinite(total);
+      if (const double unit = References<IndicatorReference>::of(c.settings).unit; unit > 0)
+        closest = std::min(closest, std::fabs(lowest) / unit);  // rounding decides its sign
       const auto sure = before_allocation(c, one, static_cast<size_t>(owner)).both;
       std::set<int64_t> in(sure.begin(), sure.end());
       std::vector<Option> options;
@@ -376,12 +399,15 @@ Budgets fastgen(const PolicyCase& c, const std::vector<int>&, const std::vector<
     }
     return sizes;
   };
+  const std::string& recovery = c.settings.text("class_recovery");
+  closest = std::min(closest, closest_shares(heads, recovery));
   std::vector<int64_t> sizes = chosen(0);
-  if (c.settings.is("class_recovery", "none")) {
+  if (recovery == "none") {
     std::set<double> thresholds;
     for (const auto& options : heads)
       for (const Option& option : options)
-        if (option.recovered + 1e-9 <= 1) thresholds.insert(option.recovered + 1e-9);
+        if (option.recovered + kEqualShares <= 1)
+          thresholds.insert(option.recovered + kEqualShares);
     for (const double least : thresholds) {
       const auto then = chosen(least);
       if (std::accumulate(then.begin(), then.end(), int64_t{0}) >
@@ -390,7 +416,7 @@ Budgets fastgen(const PolicyCase& c, const std::vector<int>&, const std::vector<
       sizes = then;
     }
   } else {
-    sizes = chosen(std::stod(c.settings.text("class_recovery")));
+    sizes = chosen(std::stod(recovery));
   }
   Budgets budgets;
   for (size_t l = 0; l < scores.size(); ++l)

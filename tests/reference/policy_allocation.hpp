@@ -1,4 +1,6 @@
 #pragma once
+#include <tuple>
+
 #include "tests/reference/kinds.hpp"
 #include "tests/reference/policy_reference.hpp"
 
@@ -22,8 +24,18 @@ std::vector<std::vector<int64_t>> class_sets(const PolicyCase& c, const Scores& 
 /// record keeps without the constraint, for debias; null: not known yet, shares are the fair ones.
 std::vector<int64_t> shares_of(const PolicyCase& c, int64_t b, const Head* unconstrained);
 
-/// Relative distance of two scores; 1 where they are equal.
-double distance(double a, double b);
+/// Distance of two scores, relative to the larger, or to `unit` where that is more; 1 where they
+/// are equal.
+double distance(double a, double b, double unit = 0);
+
+/// What a list is ranked by: the score, then what decides between equal ones.
+struct Place {
+  double score = 0, raw = 0;
+};
+/// The distance of numbers that the choice of the first `taken` of a ranked list hangs on. Where
+/// equal ones stand on both sides, a neighbour that another arithmetic may make equal, too,
+/// decides.
+double closest_at_cut(const PolicyCase& c, const std::vector<Place>& ranked, size_t taken);
 
 Head select_head(const PolicyCase& c, const Scores& scores, int owner, int64_t b,
                  const std::vector<int64_t>& among, const Head* unconstrained, double& closest);
@@ -40,8 +52,7 @@ struct Entry {
     if (rank != other.rank) return rank < other.rank;
     if (raw != other.raw) return raw > other.raw;
     if (position != other.position) return position > other.position;
-    if (owner != other.owner) return owner < other.owner;
-    return layer < other.layer;
+    return std::tie(layer, owner) < std::tie(other.layer, other.owner);
   }
 };
 

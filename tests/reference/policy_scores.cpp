@@ -224,6 +224,11 @@ void weigh(const PolicyCase& c, const std::vector<Row>& w, std::vector<Row>& s) 
   }
 }
 
+void check_numbers(const Row& scores) {
+  if (std::ranges::any_of(scores, [](double x) { return std::isnan(x); }))
+    throw std::domain_error("a score is not a number");
+}
+
 }  // namespace
 
 Scores score_layer(const PolicyCase& c, const LayerTrace& layer) {
@@ -256,6 +261,7 @@ Scores score_layer(const PolicyCase& c, const LayerTrace& layer) {
         w[o].push_back(weight_of(c, facts, static_cast<int>(o), i));
     const auto& weight = References<WeightReference>::of(c.settings);
     for (size_t o = 0; o < owners && weight.settle; ++o) weight.settle(w[o]);
+    for (const Row& row : s) check_numbers(row);
     level_scores(c, s);
     lower_redundant(c, layer, part, s);
     std::vector<Row> raw = s;
@@ -263,6 +269,7 @@ Scores score_layer(const PolicyCase& c, const LayerTrace& layer) {
     std::vector<Row> weighed = s, weighed_raw = raw, deviation(owners);
     weigh(c, w, weighed);
     weigh(c, w, weighed_raw);
+    for (const Row& row : weighed) check_numbers(row);
     if (c.settings.real("std_keep") > 0) deviation = scorer.deviations();
     for (auto* scores : {&s, &raw, &weighed, &weighed_raw})
       shape_scores(c, part.candidates, *scores);
@@ -275,7 +282,6 @@ Scores score_layer(const PolicyCase& c, const LayerTrace& layer) {
         result.final_score[o][i] = weighed[o][x];
         result.final_raw[o][i] = weighed_raw[o][x];
         if (!deviation[o].empty()) result.deviation[o][i] = deviation[o][x];
-        if (std::isnan(weighed[o][x])) throw std::domain_error("a score is not a number");
       }
   }
   if (!c.settings.is("queries", "none")) {

@@ -232,9 +232,9 @@ std::vector<std::vector<int64_t>> class_sets(const PolicyCase& c, const Scores& 
   const auto frequent = static_cast<size_t>(
       std::min(share_of("class_frequent"), static_cast<int64_t>(order.size())));
   sets[2].assign(order.begin(), order.begin() + static_cast<int64_t>(frequent));
-  if (frequent > 0 && frequent < order.size())
-    closest = std::min(closest, distance(score[static_cast<size_t>(order[frequent - 1])],
-                                         score[static_cast<size_t>(order[frequent])]));
+  std::vector<Place> ranked;
+  for (const int64_t i : order) ranked.push_back({.score = score[static_cast<size_t>(i)]});
+  closest = std::min(closest, closest_at_cut(c, ranked, frequent));
   for (int64_t x = 1; x <= share_of("class_local"); ++x) sets[3].push_back(range.end - x);
   return sets;
 }
@@ -318,21 +318,39 @@ Head select_head(const PolicyCase& c, const Scores& scores, int owner, int64_t b
     std::sort(others.begin(), others.end(), Better{score, raw, c.settings.is("tie", "raw")});
     size_t take = 0;
     while (take < others.size() && enter(others[take])) ++take;
+    std::vector<Place> ranked;
+    for (const int64_t i : others)
+      ranked.push_back({score[static_cast<size_t>(i)], raw[static_cast<size_t>(i)]});
+    closest = std::min(closest, closest_at_cut(c, ranked, take));
+    // A smaller block may fit where the next one does not: it must not be next by rounding alone.
+    if (c.settings.count("block") > 1)
+      closest = std::min(closest, closest_at_cut(c, ranked, take + 1));
     if (take == 0) continue;
-    const double threshold = score[static_cast<size_t>(others[take - 1])];
-    for (const int64_t i : others) head.tied += score[static_cast<size_t>(i)] == threshold ? 1 : 0;
-    if (take < others.size())
-      closest = std::min(closest, distance(threshold, score[static_cast<size_t>(others[take])]));
+    for (const Place& other : ranked) head.tied += other.score == ranked[take - 1].score ? 1 : 0;
   }
   std::sort(head.kept.begin(), head.kept.end());
   std::sort(head.guarded.begin(), head.guarded.end());
   return head;
 }
 
-double distance(double a, double b) {
+double closest_at_cut(const PolicyCase& c, const std::vector<Place>& ranked, size_t taken) {
+  if (taken == 0 || taken >= ranked.size()) return 1;
+  const double unit = References<IndicatorReference>::of(c.settings).unit;
+  const Place last = ranked[taken - 1], next = ranked[taken];
+  if (last.score != next.score) return distance(last.score, next.score, unit);
+  double closest = distance(last.raw, next.raw, unit);
+  for (const Place& other : ranked) {
+    closest = std::min(closest, distance(other.score, next.score, unit));
+    if (other.score == next.score && last.raw == next.raw)
+      closest = std::min(closest, distance(other.raw, next.raw, unit));
+  }
+  return closest;
+}
+
+double distance(double a, double b, double unit) {
   if (a == b) return 1;  // decided by other keys, which are exact
   if (std::isinf(a) || std::isinf(b)) return 1;
-  return std::fabs(a - b) / std::max({std::fabs(a), std::fabs(b), 1e-30});
+  return std::fabs(a - b) / std::max({std::fabs(a), std::fabs(b), unit, 1e-30});
 }
 
 }  // namespace kvsim::reference

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/notes.hpp"
@@ -39,17 +40,18 @@ struct Head {
   size_t next(size_t set) const { return cheapest(recovered[set] + kEqual); }
 };
 
-/// The share of a head's scores in a set; every entry counts the same where they have no positive,
-/// finite sum.
+/// The share of the scores of a head's candidates in a set; every entry counts the same where one
+/// is negative or their sum is not positive and finite.
 Head measure(const AllocationRequest& request, size_t at, int64_t owner) {
   const AllocationLayer& layer = request.layers[at];
   const ScoredLayer& scored = *layer.scored;
   const ClassOrder order = class_order(*request.settings, scored, owner, {0, request.entries});
-  const auto score = layer.ranking->score->row(owner);
-  double total = 0;
-  for (int64_t i = 0; i < request.entries; ++i) total += score[static_cast<size_t>(i)];
-  const bool shares = total > 0 && std::isfinite(total);
-  if (!shares) total = static_cast<double>(request.entries);
+  const auto row = layer.ranking->score->row(owner);
+  std::vector<double> score(row.size(), 0.0);
+  for (const uint32_t i : layer.ranking->order[static_cast<size_t>(owner)]) score[i] = row[i];
+  const double all = std::accumulate(score.begin(), score.end(), 0.0);
+  const bool shares = all > 0 && std::isfinite(all) && *std::ranges::min_element(score) >= 0;
+  const double total = shares ? all : static_cast<double>(request.entries);
 
   Head head{.layer = at, .owner = owner};
   std::vector<uint8_t> in(static_cast<size_t>(request.entries), 0);

@@ -71,6 +71,21 @@ TEST_CASE("a head keeps the smallest set of classes that recovers enough", "[sta
   CHECK(asked("6") == Entries{0, 2, 3, 4, 8, 9});
 }
 
+TEST_CASE("what is no candidate recovers nothing", "[stages]") {
+  test::SmallRun small;
+  small.prompt = 10;
+  small.weights = {{{5, 1, 9, 1, 7, 2, 3, 4, 6, 8}}};
+  // Scores 0 to 8 of nine candidates, 36 in all; the window 9 stays, and its position is no score.
+  // 0 of 36 with the special 0, 11 with the commas 3 and 8, 24 with the best three 8, 7, 6.
+  const auto kept = [&](const char* least) {
+    const std::string record = "snapkv,indicator=position,smooth=none,window=1,allocate=fastgen,"
+                               "class_local=0,class_recovery=";
+    return test::kept_entries(*small.build(), record + least, "0.5").size();
+  };
+  CHECK(kept("0.3") == 4);
+  CHECK(kept("0.4") == 6);
+}
+
 TEST_CASE("without the texts of the tokens FastGen is refused before any work", "[stages]") {
   struct NoTexts : test::MadeUpFiles {
     std::vector<std::string> token_text() const override { return {}; }
