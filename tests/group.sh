@@ -99,6 +99,7 @@ group_package() {   # label: python
   "$plots_python" tests/python/test_head_gates.py
   "$plots_python" tests/python/test_engines.py
   "$plots_python" tests/python/test_untrusted.py
+  "$plots_python" tests/python/test_fuzz.py
 }
 group_search() {   # label: python
   "$plots_python" tests/python/test_search.py

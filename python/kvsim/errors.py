@@ -1,5 +1,9 @@
 """Mistakes as exceptions: one line each, as the command line says it."""
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 
 class Error(Exception):
     """A mistake or bad data: `str(error)` is one line, `exit_code` that of the command."""
@@ -28,6 +32,28 @@ class VerificationError(Error):
     """The outputs recomputed from a trace differ from the model's own."""
 
     exit_code = 4
+
+
+#: What h5py, numpy and json raise on a damaged or odd file.
+_ODD = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError,
+        ValueError)
+
+
+def reads_file(kind: str) -> Callable:
+    """For a method that reads `self.path`: whatever a damaged or odd file raises there is one line
+    that says it is no `kind`."""
+    def wrapped(method: Callable) -> Callable:
+        @functools.wraps(method)
+        def reading(self, *args: Any, **named: Any) -> Any:
+            try:
+                return method(self, *args, **named)
+            except Error:
+                raise
+            except _ODD as error:
+                reason = " ".join(str(error).strip("\"'").split()) or type(error).__name__
+                raise DataError(f"{self.path}: not {kind}: {reason}") from None
+        return reading
+    return wrapped
 
 
 def error_of(exit_code: int, line: str) -> Error:

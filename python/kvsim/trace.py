@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
-from .errors import DataError
+from .errors import DataError, reads_file
 
 SIZES = ("prompt_len", "total_len", "num_layers", "num_query_heads", "num_kv_heads", "head_dim",
          "hidden_size")
@@ -136,20 +136,24 @@ class Trace:
             self._file = h5py.File(self.path, "r")
         except OSError:
             raise DataError(f"{self.path}: not an HDF5 file") from None
+        self._read_header()
+
+    @reads_file("a trace")
+    def _read_header(self) -> None:
         attributes = self._file.attrs
-        if attributes.get("format") not in ("kvtrace", b"kvtrace"):
+        if str(attributes.get("format")) not in ("kvtrace", "b'kvtrace'"):
             raise DataError(f"{self.path}: not a trace: no attribute format = kvtrace")
-        try:
-            self.model = str(attributes["model"])
-            for name in SIZES:
-                setattr(self, name, int(attributes[name]))
-            self.scale = float(attributes["attention_scale"])
-            self.layers = sorted(int(name) for name in self._file["layers"])
-            self.query_positions = self._file["query_position"][()]
-        except (KeyError, TypeError, ValueError, OSError) as error:
-            raise DataError(f"{self.path}: not a trace: {str(error).strip(chr(34))}") from None
+        self.model = str(attributes["model"])
+        for name in SIZES:
+            setattr(self, name, int(attributes[name]))
+        self.scale = float(attributes["attention_scale"])
+        self.layers = sorted(int(name) for name in self._file["layers"])
+        if not self.layers:
+            raise DataError(f"{self.path}: not a trace: no layers")
+        self.query_positions = self._file["query_position"][()]
 
     @functools.cached_property
+    @reads_file("a trace")
     def spans(self) -> tuple[Span, ...]:
         """Named ranges of the prompt."""
         if "spans/name" not in self._file:
@@ -159,11 +163,13 @@ class Trace:
         return tuple(Span(str(name), int(b), int(e)) for name, (b, e) in zip(names, ends))
 
     @functools.cached_property
+    @reads_file("a trace")
     def tokens(self) -> np.ndarray | None:
         """Token ids [N], or None."""
         return self._file["tokens/id"][()] if "tokens/id" in self._file else None
 
     @functools.cached_property
+    @reads_file("a trace")
     def text(self) -> tuple[str, ...] | None:
         """The text that each token adds [N], or None."""
         if "tokens/text" not in self._file:
@@ -171,6 +177,7 @@ class Trace:
         return tuple(self._file["tokens/text"].asstr(errors="replace")[()])
 
     @functools.cached_property
+    @reads_file("a trace")
     def inv_freq(self) -> np.ndarray | None:
         """Frequencies of the rotation [d/2], where halves of a head are paired; else None."""
         if self._file.attrs.get("rope_layout") not in ("half", b"half"):
@@ -186,6 +193,7 @@ class Trace:
             return {}
         return found if isinstance(found, dict) else {}
 
+    @reads_file("a trace")
     def layer(self, index: int) -> Layer:
         """One layer, by the model's number of it."""
         if index not in self.layers:

@@ -14,6 +14,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from ..errors import reads_file
 from .errors import EXIT_USAGE, CaptureError
 
 # What a record must say of these stages; anything else is not a set of untouched entries.
@@ -23,6 +24,7 @@ PLAIN_STAGES = {
     "quantize": "none",
     "positions": "absolute",
 }
+REPLAY = "a results file of kvsim replay"
 
 
 @dataclass
@@ -65,10 +67,7 @@ class ResultsFile:
         except OSError:
             what = "not a results file" if path.is_file() else "no such file"
             raise CaptureError(f"{path}: {what}") from None
-        try:
-            self._read_header()
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise CaptureError(f"{path}: not a results file of kvsim replay: {error}") from None
+        self._read_header()
 
     def __enter__(self) -> "ResultsFile":
         return self
@@ -76,6 +75,7 @@ class ResultsFile:
     def __exit__(self, *_) -> None:
         self.file.close()
 
+    @reads_file(REPLAY)
     def _read_header(self) -> None:
         attributes = self.file.attrs
         self.prompt_len = int(attributes["prompt_len"])
@@ -94,6 +94,7 @@ class ResultsFile:
         }
 
     @property
+    @reads_file(REPLAY)
     def trace(self) -> Path:
         """Where the trace is, seen from this file."""
         named = str(self.file.attrs.get("trace_path", ""))
@@ -112,6 +113,7 @@ class ResultsFile:
                 )
         return [i for i, name in enumerate(known) if not wanted or name in wanted]
 
+    @reads_file(REPLAY)
     def is_static(self, policy: int) -> bool:
         """Do the kept sets say all there is to say of this policy's cache?"""
         return has_static_sets(self.parameters.get(self.policies[policy], {}))
@@ -120,6 +122,7 @@ class ResultsFile:
         if "kept_mask" not in self.file and "kept_mask_query" not in self.file:
             raise CaptureError(f"{self.path}: holds no kept sets; replay with --save-keep")
 
+    @reads_file(REPLAY)
     def sets(self, policy: int, budget: int) -> KeptSets:
         for variable in ("kept_mask", "kept_mask_query"):
             if variable not in self.file:

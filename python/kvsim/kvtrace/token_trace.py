@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ..errors import reads_file
 from ..trace import Trace
 from .errors import EXIT_USAGE, CaptureError
 
@@ -24,6 +25,7 @@ class TokenTrace(Trace):
             raise CaptureError(f"{path}: tokens/id: found none for every position; a model can "
                                "only run again on tokens that the trace holds")
 
+    @reads_file("a trace")
     def run_tokens(self) -> list[int]:
         """The prompt's tokens and the later ones, or those of the probe in their place."""
         if not self.later:
@@ -34,6 +36,7 @@ class TokenTrace(Trace):
                                "that the trace holds")
         return [int(token) for token in (*self.tokens[: self.prompt_len], *self._file[name][()])]
 
+    @reads_file("a trace")
     def answer_begin(self) -> int | None:
         """Position of the answer's first token, where it is known."""
         if not self.later:

@@ -186,6 +186,8 @@ class Space:
         return Axis(key, CategoricalDistribution(words))
 
     def _word(self, key: str, told: Mapping[str, Any], given: Any) -> str:
+        if not isinstance(given, (bool, int, float, str)):
+            raise UsageError(f"{self.where}: {key}: found {show(given)}, expected {told['range']}")
         if isinstance(given, bool):
             given = "yes" if given else "no"
         text = given if isinstance(given, str) else (

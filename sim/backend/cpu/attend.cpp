@@ -232,9 +232,12 @@ class SlotTile {
   void finish(int64_t row, int64_t r) {
     const auto shift = static_cast<double>(m_.shift[static_cast<size_t>(r)]);
     double total = m_.mass[static_cast<size_t>(r)];
-    if (owner_->sinks != nullptr)
-      total += std::exp(static_cast<double>(owner_->sinks[row / owner_->rows]) - shift);
-    if (owner_->log_sum_exp != nullptr) owner_->log_sum_exp[row] = shift + std::log(total);
+    const double sink = owner_->sinks == nullptr
+                            ? -std::numeric_limits<double>::infinity()
+                            : static_cast<double>(owner_->sinks[row / owner_->rows]);
+    total += sink_mass(sink, shift);
+    if (owner_->log_sum_exp != nullptr)
+      owner_->log_sum_exp[row] = log_sum_with_sink(shift, total, sink);
     const double divisor = total > 0 ? total : 1;  // nothing is seen
     if (owner_->attention != nullptr)
       finish_attention(row, m_.shift[static_cast<size_t>(r)], divisor);

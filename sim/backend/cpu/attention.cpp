@@ -119,10 +119,11 @@ class AttentionTile {
     const int64_t head = block_.kv_head * block_.heads + row.index / block_.rows;
     double total = row.sum;
     const double shift = static_cast<double>(row.shift);
-    if (!layer_.attention_sink.empty())
-      total += std::exp(static_cast<double>(layer_.attention_sink[static_cast<size_t>(head)]) -
-                        shift);
-    block_.log_sum_exp[static_cast<size_t>(row.index)] = shift + std::log(total);
+    const double sink = layer_.attention_sink.empty()
+                            ? -std::numeric_limits<double>::infinity()
+                            : static_cast<double>(layer_.attention_sink[static_cast<size_t>(head)]);
+    total += sink_mass(sink, shift);
+    block_.log_sum_exp[static_cast<size_t>(row.index)] = log_sum_with_sink(shift, total, sink);
     const Range visible{std::min(row.visible.begin, block_.columns),
                         std::min(row.visible.end, block_.columns)};
     float* const a = block_.attention.data() + row.index * block_.columns;

@@ -107,8 +107,8 @@ class SumTile {
   double total(int64_t r) const {
     double total = mass_[static_cast<size_t>(r)];
     if (!layer_.attention_sink.empty())
-      total += std::exp(static_cast<double>(layer_.attention_sink[static_cast<size_t>(head_)]) -
-                        static_cast<double>(shift_[static_cast<size_t>(r)]));
+      total += sink_mass(static_cast<double>(layer_.attention_sink[static_cast<size_t>(head_)]),
+                         static_cast<double>(shift_[static_cast<size_t>(r)]));
     return total;
   }
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "sim/backend/cpu/shift.hpp"
+
 namespace kvsim {
 namespace {
 
@@ -61,7 +63,7 @@ ExactRow::Result ExactRow::attend(std::span<const uint32_t> kept, bool output) c
   if (!output) return result;
 
   const int64_t kv_head = head_ / job_.group;
-  double denominator = std::exp(job_.sink_logit(head_) - maximum);
+  double denominator = sink_mass(job_.sink_logit(head_), maximum);
   std::vector<float> row(static_cast<size_t>(job_.dv));
   result.output.assign(static_cast<size_t>(job_.dv), 0.0);
   const auto add = [&](int64_t i) {

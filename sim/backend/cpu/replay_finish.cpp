@@ -4,6 +4,7 @@
 
 #include "sim/backend/cpu/replay_exact.hpp"
 #include "sim/backend/cpu/replay_tile.hpp"
+#include "sim/backend/cpu/shift.hpp"
 
 namespace kvsim {
 namespace {
@@ -20,7 +21,7 @@ void ReplayTile::finish_full(ReplayBlock& block) {
   for (int64_t r = 0; r < rows_; ++r) {
     const size_t at = static_cast<size_t>(r);
     const int64_t head = first_head_ + head_of(r), step = column_of(r);
-    sink_[at] = std::exp(job_.sink_logit(head) - static_cast<double>(shift_[at]));
+    sink_[at] = sink_mass(job_.sink_logit(head), static_cast<double>(shift_[at]));
     const double total = mass(kPrompt)[r] + mass(kLater)[r] + sink_[at];
     inverse_[at] = 1.0 / total;
     inverse[at] = static_cast<float>(inverse_[at]);

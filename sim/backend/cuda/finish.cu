@@ -29,8 +29,9 @@ struct Growing {
   }
   /// Of the softmax with its sink, which has a logit but no value.
   __device__ double total(float sink) const {
+    const double above = static_cast<double>(sink) - static_cast<double>(maximum);
     return static_cast<double>(prompt) + static_cast<double>(later) +
-           exp(static_cast<double>(sink) - static_cast<double>(maximum));
+           (sink > kMinusInfinity ? exp(fmin(above, kSinkAlone)) : 0);
   }
 };
 

@@ -83,10 +83,12 @@ __global__ void softmax_rows(Softmax p) {
   for (int64_t i = threadIdx.x; i < p.visible; i += kRowThreads)
     sum += static_cast<double>(expf(x[i] - maximum));
   double total = over_block(sum, [](double a, double b) { return a + b; });
-  if (p.sinks != nullptr)
-    total += exp(static_cast<double>(p.sinks[p.head[row]]) - static_cast<double>(maximum));
+  const float sink = p.sinks != nullptr ? p.sinks[p.head[row]] : kMinusInfinity;
+  const double above = static_cast<double>(sink) - static_cast<double>(maximum);
+  if (p.sinks != nullptr) total += exp(fmin(above, kSinkAlone));
   if (threadIdx.x == 0) {
-    p.log_sum_exp[row] = static_cast<double>(maximum) + log(total);
+    p.log_sum_exp[row] = above > kSinkAlone ? static_cast<double>(sink)
+                                            : static_cast<double>(maximum) + log(total);
     p.maximum[row] = maximum;
     p.inverse[row] = total > 0 ? 1 / total : 0;
   }

@@ -9,20 +9,6 @@
 
 namespace kvsim::test {
 
-ForcedIsa::ForcedIsa(const std::string& isa) {
-  const char* const before = std::getenv("KVSIM_ISA");
-  was_set_ = before != nullptr;
-  if (was_set_) before_ = before;
-  setenv("KVSIM_ISA", isa.c_str(), 1);
-}
-
-ForcedIsa::~ForcedIsa() {
-  if (was_set_)
-    setenv("KVSIM_ISA", before_.c_str(), 1);
-  else
-    unsetenv("KVSIM_ISA");
-}
-
 ForcedThreads::ForcedThreads(int count) : before_(threads()) { set_threads(count); }
 ForcedThreads::~ForcedThreads() { set_threads(before_); }
 
@@ -30,19 +16,6 @@ double output_tolerance(const Backend& backend, const LayerTrace& layer) {
   const bool tiles = backend.name() == "cuda" || backend.device().ends_with(", amx") ||
                      backend.device().ends_with(", amx-emulated");
   return tiles && layer.v.type() != ElementType::float32 ? 1e-5 : 5e-6;
-}
-
-std::vector<std::string> instruction_sets() {
-  std::vector<std::string> result;
-  for (const std::string isa : {"amx", "v4-bf16", "v4", "v3", "v2", "amx-emulated", "portable"}) {
-    const ForcedIsa forced(isa);
-    try {
-      make_cpu_backend();
-      result.push_back(isa);
-    } catch (const Error&) {  // this processor lacks it
-    }
-  }
-  return result;
 }
 
 std::vector<NamedShapes> all_shapes() {

@@ -5,6 +5,7 @@
 
 #include "sim/backend/backend.hpp"
 #include "sim/backend/cpu/shapes.hpp"
+#include "tests/support/instruction_sets.hpp"
 
 namespace kvsim::test {
 
@@ -26,10 +27,6 @@ double output_tolerance(const Backend& backend, const LayerTrace& layer);
 /// float32 logit of size 20.
 inline constexpr double kMassTolerance = 5e-6;
 
-/// Instruction sets of the CPU backend that run here, widest first, matrix tiles in portable code
-/// among them; `portable` is always the last.
-std::vector<std::string> instruction_sets();
-
 /// The loops of the CPU backend cut in every way that the benchmark tries, a member at a time; and
 /// all in pieces so small that traces of tests have many.
 struct NamedShapes {
@@ -37,19 +34,6 @@ struct NamedShapes {
   Shapes shapes;
 };
 std::vector<NamedShapes> all_shapes();
-
-/// Names an instruction set in the environment while it lives.
-class ForcedIsa {
- public:
-  explicit ForcedIsa(const std::string& isa);
-  ~ForcedIsa();
-  ForcedIsa(const ForcedIsa&) = delete;
-  ForcedIsa& operator=(const ForcedIsa&) = delete;
-
- private:
-  bool was_set_;
-  std::string before_;
-};
 
 /// Uses `count` threads while it lives.
 class ForcedThreads {

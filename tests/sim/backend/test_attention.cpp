@@ -117,6 +117,26 @@ TEST_CASE("attention rows agree with float64 for every shape of heads", "[backen
   }
 }
 
+TEST_CASE("a sink far above all logits leaves no weight and is the whole sum",
+          "[backend][attention]") {
+  const auto trace = random_trace(
+      {.query_heads = 2, .kv_heads = 1, .prompt = 20, .later = 3, .sink = true});
+  trace->layer.attention_sink = {2000.0f, 800.0f};  // exp() of neither is a number
+  AttentionRequest request;
+  request.rows = {0, 5, 22};
+  request.columns = 23;
+  request.outputs = true;
+  for (auto& [name, backend] : all_backends()) {
+    CAPTURE(name);
+    AttentionBlock block;
+    backend->attention(trace->layer, request, block);
+    for (size_t at = 0; at < block.log_sum_exp.size(); ++at)
+      CHECK(block.log_sum_exp[at] == Approx(at < 3 ? 2000 : 800));
+    for (const float a : block.attention) CHECK(a == 0);
+    for (const float z : block.outputs) CHECK(z == 0);
+  }
+}
+
 TEST_CASE("attention honours softcap, window and sink", "[backend][attention]") {
   const auto backends = all_backends();
   for (const double softcap : {0.0, 3.0, 30.0})
