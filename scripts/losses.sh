@@ -2,7 +2,7 @@
 # What the model loses: the studies of python/kvsim/plots/study/plan.py, and the tables and figures of
 # docs/losses.md, docs/prediction.md and docs/claims.md that are made of them.
 #   scripts/losses.sh [DIR] [STUDY...]     default: build/losses, the studies short and long
-# Others: longest and unseen (docs/losses.md), fresh (docs/reread.md), agnostic
+# Others: longest and unseen (docs/losses.md), scarce (docs/claims.md), fresh (docs/reread.md), agnostic
 # (docs/reproduction/defensivekv.md), decoding (docs/decoding.md). THREADS is the number of threads (1).
 # With PAGES=yes the tables and figures of README.md and docs/ are filled, too. What is finished is not
 # run again.
@@ -29,7 +29,7 @@ done
 for study in "${studies[@]}"; do
   case $study in
     fresh) table reread "$dir" -o "$dir/figures" ;;
-    longest | unseen) table runs "$dir" "$study" -o "docs/losses/$study.csv" ;;
+    longest | unseen | scarce) table runs "$dir" "$study" -o "docs/losses/$study.csv" ;;
     decoding) table decoding "$dir" -o docs ;;
     agnostic) table agnostic "$dir" -o docs/reproduction/agnostic.csv ;;
   esac

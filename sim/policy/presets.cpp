@@ -33,7 +33,7 @@ namespace {
 // Shapes that engines hold: one count per layer, one set per layer, whole pages.
 #define COUNT "allocate=composite,composite_first=own,"
 #define SET COUNT "union=root-mean-square,"
-#define PAGES SET "block=16,block_score=max,sinks=4,"
+#define PAGES SET "block=16,block_score=root-mean-square,sinks=4,"
 #define REREAD "queries=probe,indicator=reread,aggregate=max,group=max,sinks=4,"
 #define COMPOSE "queries=probe,aggregate=max,normalize=add-head-mean,"
 #define FUTURE "queries=future,"
@@ -185,7 +185,7 @@ const std::vector<Preset> kPresets = {
      "both readings, as many entries in all heads of a layer", "kvsim"},
     {"rehearsal", "reread-set", TWICE SET "joint_stream=0.5",
      "both readings, one set for all heads of a layer", "kvsim"},
-    {"rehearsal", "reread-pages", TWICE PAGES "joint_stream=0.75",
+    {"rehearsal", "reread-pages", TWICE PAGES,
      "both readings, one set of whole pages for all heads of a layer", "kvsim"},
     {"kvzip", "", REREAD "allocate=joint", "what a second reading of the prompt looks at", "KVzip"},
     {"kvzip", "uniform", REREAD "", "what a second reading looks at, the same budget for each head",

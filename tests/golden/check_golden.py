@@ -2,7 +2,8 @@
 """Compares kept sets of a built kvsim with those of published code (see README.md).
 
     /usr/bin/python3 tests/golden/check_golden.py build/kvsim
-    KVSIM_BIN=build/kvsim /usr/bin/python3 tests/golden/check_golden.py --only "restkv"
+    /usr/bin/python3 tests/golden/check_golden.py build/kvsim --only "restkv"
+    /usr/bin/python3 tests/golden/check_golden.py build/kvsim long.json.gz   # of another trace
 
 Needs numpy and h5py, nothing of the published code. Sets must be equal but for entries so close
 to the threshold that rounding or the rule for ties decides.
@@ -150,13 +151,15 @@ def check_file(binary, path, only):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("binary", nargs="?", default=os.environ.get("KVSIM_BIN"))
+    parser.add_argument("golden", nargs="*", type=pathlib.Path,
+                        default=sorted(HERE.glob("*.json.gz")), help="default: all in this folder")
     parser.add_argument("--only", default="", help="goldens whose 'file record' contains this")
     args = parser.parse_args()
     if not args.binary:
         parser.error("give the kvsim binary, or set KVSIM_BIN")
     binary = str(pathlib.Path(args.binary).resolve())
     totals = np.sum([check_file(binary, path, args.only)
-                     for path in sorted(HERE.glob("*.json.gz"))], axis=0)
+                     for path in args.golden], axis=0)
     if totals[2]:
         print(f"{totals[2]} that cannot agree, see README.md")
     print(f"{totals[0]} passed, {totals[1]} failed")

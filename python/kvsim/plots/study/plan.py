@@ -58,6 +58,8 @@ LONGEST = tuple(TextPlan(kind, 8064, 3) for kind in
                 ("fewshot", "manual", "summary", "questions"))
 BUDGETS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
 FEW_BUDGETS = (0.1, 0.2, 0.35, 0.5)
+# The least that DefensiveKV has, on texts where it is more than one window.
+SCARCE_BUDGETS = (0.02,)
 # Of the longest texts: 64, 128, 256, 512 and 1024 entries, as ReST-KV has, then shares.
 LONGEST_BUDGETS = (0.008, 0.016, 0.032, 0.064, 0.128, 0.2, 0.35, 0.5)
 
@@ -166,7 +168,7 @@ STEPWISE = ("cam", "cam:expected", "h2o:official", "tova:official", "streaming:o
 # attention of the newest token, of the newest 32 tokens; R-KV, and without redundancy.
 DECODING = ("streaming,schedule=decode", "random:prompt",
             "h2o,aggregate=sum,recent=0.5,schedule=decode", "tova,schedule=decode", "morphkv", "r-kv",
-            "r-kv,redundancy_mix=1")
+            "r-kv,redundancy_mix=1", "g-kv", "triattention:decode")
 
 # Presets that no group runs, and why. Every other that no group names is run by the group "added".
 LEFT_OUT = {
@@ -212,6 +214,10 @@ HEADLINE = ("streaming", "h2o", "tova", "snapkv", "adakv", "criticalkv", "cake",
             "layer-defensivekv:code", "restkv", "restkv:code", "snapkv:official", RECENT,
             "oracle-stream")
 
+SCARCE = ("streaming", "h2o", "tova", "snapkv", "pyramidkv", "adakv", "criticalkv", "criticalkv:ada",
+          "cake", "defensivekv", "defensivekv:code", "layer-defensivekv", "layer-defensivekv:code",
+          "restkv", "restkv:code", "snapkv:official", RECENT, "oracle-stream")
+
 # Measured beside what every results file holds.
 METRICS = ("output_error_absolute", "importance_pearson", "importance_cosine", "dropped_attention")
 
@@ -245,6 +251,7 @@ STUDIES = {
     "unseen": StudyPlan(UNSEEN, {"rivals": (RECENT, REREAD, RIVAL, "kvzip-plus", "criticalkv",
                                             "layer-defensivekv:code"), "floor": (*FLOOR_MORE, GREEDY)}, BUDGETS[1:]),
     "longest": StudyPlan(LONGEST, {"headline": HEADLINE}, LONGEST_BUDGETS, probe="none"),
+    "scarce": StudyPlan(LONG, {"papers": SCARCE}, SCARCE_BUDGETS, metrics=METRICS, probe="none"),
     "agnostic": StudyPlan(AGNOSTIC, {"presets": (
         "snapkv", "criticalkv", "cake", "defensivekv:code", "layer-defensivekv",
         "layer-defensivekv:code", "oracle-mean")}, FEW_BUDGETS, steps=704),

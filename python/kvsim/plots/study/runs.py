@@ -60,9 +60,9 @@ def worst(kl):
     return np.sort(kl, axis=-1)[..., -count:].mean(-1)
 
 
-def parts(folder, text):
-    """The finished parts of a text: files of results and of losses."""
-    study = Folder(folder / plan.study_of(text))
+def parts(folder, text, study=None):
+    """The finished parts of a text, of its own study or another: files of results and of losses."""
+    study = Folder(folder / (study or plan.study_of(text)))
     return [one for one in study.parts(text.name) if one.finished]
 
 
@@ -112,11 +112,11 @@ def of_table(path):
 class Study:
     """All runs of folders, or of tables of losses that were made of them; says what is missing."""
 
-    def __init__(self, *sources, texts=plan.TEXTS):
+    def __init__(self, *sources, texts=plan.TEXTS, study=None):
         self.runs = []
         for one in sources:
             self.runs += of_table(one) if one.is_file() else (
-                read(part, text) for text in texts for part in parts(one, text))
+                read(part, text) for text in texts for part in parts(one, text, study))
         self.missing = [text.stem for text in texts if text not in {run.text for run in self.runs}]
         self.places = {(run.text, policy, budget): (run, (p, b)) for run in reversed(self.runs)
                        for p, policy in enumerate(run.policies)
@@ -164,7 +164,8 @@ def of_claims(*given):
 
 def tables(docs):
     """The tables of losses of docs/claims.md that are there."""
-    return [one for one in (docs / "losses/losses.csv", docs / "losses/longest.csv") if one.is_file()]
+    found = (docs / f"losses/{name}.csv" for name in ("losses", "scarce", "longest"))
+    return [one for one in found if one.is_file()]
 
 
 def main():
@@ -174,7 +175,8 @@ def main():
     parser.add_argument("study", metavar="STUDY", choices=plan.STUDIES)
     parser.add_argument("-o", "--out", required=True, type=Path, metavar="TABLE.csv")
     options = parser.parse_args()
-    write(options.out, Study(options.folder, texts=plan.STUDIES[options.study].texts).rows())
+    write(options.out, Study(options.folder, texts=plan.STUDIES[options.study].texts,
+                             study=options.study).rows())
 
 
 if __name__ == "__main__":

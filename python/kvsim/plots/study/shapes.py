@@ -20,7 +20,8 @@ BUDGETS = (0.1, 0.2, 0.35, 0.5)
 PUBLISHED, ONCE, TWICE, HINDSIGHT = "published", "reads once", "reads twice", "hindsight"
 _COUNT = "allocate=composite,composite_first=own"
 _SET = f"union=root-mean-square,{_COUNT}"
-_PAGES = f"block=16,block_score=max,sinks=4,{_SET}"
+_WORTH = "block_score=root-mean-square"   # of a page
+_PAGES = f"block=16,{_WORTH},sinks=4,{_SET}"
 # By shape: (record, what it is); published scores in the shape first.
 SHAPES = {
     "equal budgets per head": (
@@ -37,8 +38,9 @@ SHAPES = {
         ("rehearsal:recent-set", ONCE), ("rehearsal:reread-set", TWICE),
         (f"oracle-stream,{_SET}", HINDSIGHT)),
     "one set of pages per layer": (
-        ("kvzip:pages", PUBLISHED),
+        ("kvzip:pages", PUBLISHED), (f"kvzip:pages,{_WORTH}", PUBLISHED),
         ("kvcompose:set,block=16,block_score=max,sinks=4", PUBLISHED),
+        (f"kvcompose:set,block=16,{_WORTH},sinks=4", PUBLISHED),
         ("rehearsal:recent-pages", ONCE), ("rehearsal:reread-pages", TWICE),
         (f"oracle-stream,{_PAGES}", HINDSIGHT)),
 }
