@@ -9,8 +9,8 @@
 namespace kvsim {
 namespace {
 
-/// What one owner has at a step, ascending: `sure` entries, then the best, in whole blocks as far
-/// as its places go.
+/// What one owner has at a step, ascending: `sure` entries, then the best; whole blocks, no more
+/// than its places are.
 std::vector<uint32_t> chosen_entries(const Settings& settings, std::span<const double> scores,
                                      const std::vector<uint32_t>& sure, int64_t places) {
   const auto n = std::ssize(scores);
@@ -27,10 +27,11 @@ std::vector<uint32_t> chosen_entries(const Settings& settings, std::span<const d
   order.insert(order.begin(), sure.begin(), sure.end());
   std::ranges::fill(in, uint8_t{0});
   std::vector<uint32_t> set;
+  int64_t left = places < n ? places / settings.count(keys::block) : n;
   for (const uint32_t entry : order) {
     if (in[entry]) continue;
+    if (left-- == 0) break;
     const Range block = block_of(settings, entry, n);
-    if (std::ssize(set) + block.size() > places) break;
     for (int64_t i = block.begin; i < block.end; ++i) {
       in[static_cast<size_t>(i)] = 1;
       set.push_back(static_cast<uint32_t>(i));

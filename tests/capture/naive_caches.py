@@ -264,12 +264,8 @@ class Quest(Hindsight):
         pages = [range(i, min(i + self.page, self.count)) for i in range(0, self.count, self.page)]
         bounds = [sum(max(q[c] * keys[i, c] for i in page) for c in range(len(q)))
                   for page in pages]
-        kept = []
-        for x in np.argsort(bounds)[::-1]:
-            if len(kept) + len(pages[x]) > self.budget:
-                break
-            kept += pages[x]
-        return sorted(kept)
+        best = np.argsort(bounds)[::-1][: self.budget // self.page]
+        return sorted(i for x in best for i in pages[x])
 
 
 def cosine(a, b) -> float:

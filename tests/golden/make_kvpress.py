@@ -204,11 +204,10 @@ FORMS = [
 
 # With a budget below the window all window entries tie at the top and topk picks among them, over
 # the heads of a layer where heads compete; kvsim keeps the newest of each head.
+WINDOW = 64
 BELOW_WINDOW = "budget below the window: kvpress leaves the heads' shares to topk"
-DIFFERS = {
-    ("adakv:kvpress", "0.1"): BELOW_WINDOW,
-    ("criticalkv:kvpress,allocate=ada,allocate_score=unweighted", "0.1"): BELOW_WINDOW,
-}
+DIFFERS = {("adakv:kvpress", "0.1"),
+           ("criticalkv:kvpress,allocate=ada,allocate_score=unweighted", "0.1")}
 
 
 def main():
@@ -225,8 +224,8 @@ def main():
                                                             scores[0] if first else None)
             entry = {"form": form, "record": record, "budget": budget, "owner": "kv_head",
                      "counts": "equal", "layers": facts}
-            if (record, budget) in DIFFERS:
-                entry["differs"] = DIFFERS[record, budget]
+            if (record, budget) in DIFFERS and trace.count(budget, layers[0].n) < WINDOW:
+                entry["differs"] = BELOW_WINDOW
             entries.append(entry)
     trace.write(args, "kvpress", entries, version("kvpress"))
 

@@ -50,8 +50,8 @@ std::vector<double> query_of(const LayerTrace& layer, int head, int64_t row) {
   return q;
 }
 
-/// Quest: the `count` pages whose bound is largest for the query at one row, each of `size` keys; a
-/// page that does not fit into `places` ends it.
+/// Quest: the pages of `size` keys whose bound is largest for the query at one row, as many as
+/// whole ones are in `places`.
 Sets best_pages(const LayerTrace& layer, int64_t row, size_t places, int64_t size,
                 bool per_query_head) {
   const TraceInfo& info = *layer.info;
@@ -78,11 +78,10 @@ Sets best_pages(const LayerTrace& layer, int64_t row, size_t places, int64_t siz
       pages.emplace(bound, begin);
     }
     std::vector<uint32_t> set;
-    for (const auto& [bound, begin] : pages) {
-      const int64_t end = std::min(begin + size, n);
-      if (set.size() + static_cast<size_t>(end - begin) > places) break;
-      for (int64_t i = begin; i < end; ++i) set.push_back(static_cast<uint32_t>(i));
-    }
+    size_t left = places / static_cast<size_t>(size);
+    for (auto page = pages.begin(); page != pages.end() && left > 0; ++page, --left)
+      for (int64_t i = page->second; i < std::min(page->second + size, n); ++i)
+        set.push_back(static_cast<uint32_t>(i));
     std::sort(set.begin(), set.end());
     sets.push_back(set);
   }

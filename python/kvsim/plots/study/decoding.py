@@ -67,18 +67,19 @@ def table(docs):
 
 
 def draw(docs):
-    """A panel per text and budget: the loss along the answer."""
+    """A panel per text and a row per budget: the loss along the answer."""
     found = read(docs)
-    panels = sorted({(text, budget) for text, _, budget in found},
-                    key=lambda one: (one[1], NAMES.index(one[0])))
+    budgets = sorted({budget for _, _, budget in found})
+    panels = itertools.product(budgets, NAMES)
     looks = style.policy_looks(list(POLICIES))
     keys = [style.key(one.split(",schedule")[0], {**looks[one], "linewidth": 1.0})
             for one in POLICIES]
     fig, axes = style.frame(
         "What is lost while an answer grows", "KL divergence of the next-token distribution from "
-        "the full cache's, mean over eighths of an answer of 2048 tokens. Lower is better.", 1,
-        len(panels), 3.0, keys, ("eighth of the answer", "loss, nats (log scale)"), sharey=True)
-    for ax, (text, budget) in zip(np.ravel(axes), panels):
+        "the full cache's, mean over eighths of an answer of 2048 tokens. Lower is better.",
+        len(budgets), len(NAMES), 2.3, keys, ("eighth of the answer", "loss, nats (log scale)"),
+        sharex=True, sharey=True)
+    for ax, (budget, text) in zip(np.ravel(axes), panels):
         for policy in POLICIES:
             of = found.get((text, policy, budget))
             if of is None:

@@ -143,7 +143,7 @@ TWICE = ("snapkv", "layer-defensivekv:code", RIVAL, "kvzip-plus", "kvzip:uniform
          f"{RECENT},join=power-mean", REREAD, "oracle-mean", "oracle-stream")
 # Those that take a gradient or a draft of 128 tokens, composites, and fitted values.
 GRADIENT = "kvgrad"
-FURTHER = (GRADIENT, "kvcompose", "kvcompose:unstructured", "laq", "speckv",
+FURTHER = (GRADIENT, "kvcompose", "kvcompose:unstructured", "laq", "laq:plus", "speckv",
            "attention-matching:fitted")
 ONCE = ("expected-attention", "expected-attention:joint", "triattention", "attention-matching",
         "compactor", "lava", "caote")

@@ -17,7 +17,7 @@ FEW = ("oracle-stream", plan.REREAD, plan.RECENT, plan.RIVAL, plan.GRADIENT, "kv
 MANY = (*HINDSIGHT, plan.REREAD, f"{plan.RECENT},join=power-mean", f"{plan.RECENT},join=max",
         f"{plan.RECENT},queries=probe", plan.RECENT, plan.RIVAL, "kvzip-plus", plan.GRADIENT,
         "kvcompose:unstructured", "kvcompose", "kvzip,allocate=ada,ada_floor=0", "kvzip:uniform",
-        "laq", "speckv", "expected-attention:joint", "attention-matching:fitted",
+        "laq", "laq:plus", "speckv", "expected-attention:joint", "attention-matching:fitted",
         "attention-matching", "lava", "compactor", "caote", "expected-attention", "triattention",
         "layer-defensivekv:code", "snapkv")
 DRAWN = ("snapkv", "layer-defensivekv:code", "expected-attention:joint", plan.RIVAL, plan.GRADIENT, plan.RECENT,
