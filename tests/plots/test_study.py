@@ -22,9 +22,11 @@ class PlanTest(unittest.TestCase):
         self.assertFalse(set(named) & set(plan.LEFT_OUT))
         self.assertEqual(plan.groups_of("long", [])["presets"], plan.GROUPS["presets"])
 
-    def test_every_study_has_one_length_and_texts_of_its_own(self):
-        texts = [text for study in plan.STUDIES.values() for text in study.texts]
+    def test_every_study_has_one_length_and_texts_of_its_own_or_all_of_another(self):
+        groups = {study.texts for study in plan.STUDIES.values()}
+        texts = [text for group in groups for text in group]
         self.assertEqual(len(texts), len(set(texts)))
+        self.assertEqual(plan.study_of(plan.LONG[0]), "long")
         for name, study in plan.STUDIES.items():
             self.assertEqual(len({text.prompt_tokens for text in study.texts}), 1, name)
 

@@ -22,7 +22,8 @@ FEW = (plan.FLOOR, "oracle-mean", plan.RECENT, "layer-defensivekv:code", "layer-
 MANY = (*FEW[:6], "defensivekv", *FEW[6:8], "criticalkv", "tova", *FEW[8:])
 MERGED = ("keepkv:bias", "snapkv,merge=keepkv-bias", "snapkv,merge=value-fold", "kvmerger", "d2o",
           "snapkv,merge=d2o", "snapkv,merge=convex", "convex", "keepkv:code", "keepkv",
-          "h2o:official", "tova:official", "streaming:official", "cam", "cam:expected")
+          "h2o:official", "tova:official", "streaming:official", "quest", "cam",
+          "cam:expected")
 FIGURES = ("losses.png", "losses_layers.png", "prediction_scatter.png", "prediction_measures.png",
            "prediction_layers.png")
 
