@@ -17,7 +17,7 @@ import numpy as np
 from contributing import example
 from kvsim.plots import draw, load, looks, style
 from kvsim.plots.figures import retained_importance
-from kvsim.plots.study import layers, losses, plan, rehearsal
+from kvsim.plots.study import layers, losses, rehearsal
 
 POLICIES = ("full", "random", "streaming", "knorm", "snapkv", "snapkv,window=16",
             "snapkv,merge=convex", "h2o", "oracle-mean")
@@ -183,12 +183,10 @@ class LooksTest(PlotTest):
             rows = list(csv.reader(file))
         figure = losses.draw(rows)
         style.say_log(figure)
-        hindsight = {"short": plan.FLOOR, "long": losses.ONE_RULE}   # the floor is of short texts
         records = {name: record for record, name in losses.NAMES.items()}
-        for ax, length in zip(figure.axes, hindsight, strict=True):
+        for ax, length in zip(figure.axes, ("short", "long"), strict=True):
             names = [records.get(text.get_text(), text.get_text()) for text in ax.texts]
-            others = {plan.FLOOR, losses.ONE_RULE} - {hindsight[length]}
-            self.assertEqual(sorted(names), sorted(set(losses.DRAWN) - others))
+            self.assertEqual(sorted(names), sorted(set(losses.DRAWN) - {losses.ONE_RULE}))
             self.assertLessEqual(len(names), 8, "few lines")
             self.assertEqual(len(ax.collections), len(losses.BANDS))
             drawn = {line.get_color(): line.get_ydata() for line in ax.lines

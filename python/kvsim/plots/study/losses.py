@@ -123,11 +123,12 @@ def draw(rows):
             known.setdefault(length, {}).setdefault(policy, []).append(
                 [float(one) for one in (budget, *values, count)])
     panels = [name for name in ("short", "long") if BASE in known.get(name, {})]
+    one_rule = f" One rule: {ONE_RULE}." * any(ONE_RULE in drawn(known[name]) for name in panels)
     fig, axes = style.frame(
         "What the model loses", "KL divergence of the next-token distribution from the full "
         f"cache's, relative to {BASE} with the same number of entries. Lower is better. Geometric "
         f"mean over texts; bands: 95 % intervals of {' and '.join(BANDS)}.\nHindsight knows the "
-        f"future: no competitor. One rule: {ONE_RULE}. Floor: on each text the least of "
+        f"future: no competitor.{one_rule} Floor: on each text the least of "
         f"{len(plan.FLOOR_OF)} rules.", 1, len(panels), 2.9, (),
         ("budget (fraction of the prompt kept)", f"loss relative to {BASE}"), sharey=True)
     for ax, name in zip(axes.flat, panels):
