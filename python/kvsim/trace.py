@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 
 from .errors import DataError, reads_file
+from .links import refuse_links
 
 SIZES = ("prompt_len", "total_len", "num_layers", "num_query_heads", "num_kv_heads", "head_dim",
          "hidden_size")
@@ -140,6 +141,7 @@ class Trace:
 
     @reads_file("a trace")
     def _read_header(self) -> None:
+        refuse_links(self._file)
         attributes = self._file.attrs
         if str(attributes.get("format")) not in ("kvtrace", "b'kvtrace'"):
             raise DataError(f"{self.path}: not a trace: no attribute format = kvtrace")

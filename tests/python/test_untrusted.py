@@ -147,6 +147,25 @@ class Untrusted(unittest.TestCase):
             file.attrs["trace_path"] = "../other.h5"
         self.assertIn("other.h5", self.kvsim("explain", "elsewhere.nc", code=3))
 
+    def test_links_into_other_files_are_refused_by_what_python_reads(self):
+        for name, kind, target in (("$trace$.h5", kvsim.Trace, "layers/1/k"),
+                                   ("=out.nc", kvsim.open_results, "retained_importance")):
+            for lead in ("link", "virtual"):
+                with self.subTest(f"{name} {lead}"):
+                    copy = self.folder / f"{lead}{Path(name).suffix}"
+                    copy.write_bytes((self.folder / name).read_bytes())
+                    with h5py.File(copy, "r+") as file:
+                        shape, dtype = file[target].shape, file[target].dtype
+                        del file[target]
+                        if lead == "link":
+                            file[target] = h5py.ExternalLink(name, target)
+                        else:
+                            layout = h5py.VirtualLayout(shape, dtype)
+                            layout[...] = h5py.VirtualSource(name, target, shape, dtype)
+                            file.create_virtual_dataset(target, layout)
+                    with self.assertRaisesRegex(kvsim.Error, f"{target}: .*another file"):
+                        kind(copy)
+
     def test_a_results_file_cannot_have_a_function_run(self):
         (self.folder / "evil.py").write_text("open('owned', 'w')\ndef f(layer):\n    pass\n")
         copy = self.folder / "evil.nc"

@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 
 from ..errors import reads_file
+from ..links import refuse_links
 from .errors import EXIT_USAGE, CaptureError
 
 # What a record must say of these stages; anything else is not a set of untouched entries.
@@ -77,6 +78,7 @@ class ResultsFile:
 
     @reads_file(REPLAY)
     def _read_header(self) -> None:
+        refuse_links(self.file)
         attributes = self.file.attrs
         self.prompt_len = int(attributes["prompt_len"])
         self.trace_digest = str(attributes["trace_digest"])

@@ -4,10 +4,12 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 
+import h5py
 import numpy as np
 import xarray
 
 from ..errors import Error
+from ..links import LinkedElsewhere, refuse_links
 from ..plain import printable
 
 VERSION = 1   # of results files, the latest that is read
@@ -30,6 +32,19 @@ def not_results(path, error):
     """The file cannot be opened as results are."""
     return data_error(f"{path}: not a netCDF-4 file: {one_line(error)}; "
                       "expected a results file of kvsim")
+
+
+def read_dataset(source, path):
+    """`source`: the path, or a file in memory that was read from there."""
+    try:
+        with h5py.File(source, "r") as file:
+            refuse_links(file)
+        # Units such as "s" must stay numbers, hence no decoding of times.
+        return xarray.open_dataset(source, engine="h5netcdf", decode_times=False)
+    except LinkedElsewhere as error:
+        raise data_error(f"{path}: {error}") from error
+    except Exception as error:  # h5py, h5netcdf and xarray each have their own kinds
+        raise not_results(path, error) from error
 
 
 class Missing(Exception):
@@ -222,11 +237,7 @@ def open_results(path, layers=None, policies=None):
     path = Path(path)
     if not path.is_file():
         raise data_error(f"{path}: no such file")
-    try:
-        # Units such as "s" must stay numbers, hence no decoding of times.
-        data = xarray.open_dataset(path, engine="h5netcdf", decode_times=False)
-    except Exception as error:  # h5py, h5netcdf and xarray each have their own kinds
-        raise not_results(path, error) from error
+    data = read_dataset(path, path)
     _check_version(path, data)
     if is_loop(data):
         return _loop(path, data)

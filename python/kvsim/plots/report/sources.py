@@ -58,16 +58,10 @@ def open_sources(paths, details):
 def open_details(path):
     """From memory: what `kvsim report` hands over has no name any more, and HDF5 wants one."""
     try:
-        return open_plain(io.BytesIO(Path(path).read_bytes()))
+        held = io.BytesIO(Path(path).read_bytes())
     except OSError as error:
         raise load.data_error(f"{path}: {error.strerror}") from error
-
-
-def open_plain(path):
-    try:
-        return xarray.open_dataset(path, engine="h5netcdf", decode_times=False)
-    except Exception as error:  # h5py, h5netcdf and xarray each have their own kinds
-        raise load.not_results(path, error) from error
+    return load.read_dataset(held, path)
 
 
 def check(results):
