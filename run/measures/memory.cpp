@@ -161,7 +161,6 @@ class Memory : public Measure {
       const Settings& settings = run().options.records[static_cast<size_t>(cell.record)].settings;
       const KeptSets& first = outcome.first_kept ? *outcome.first_kept : *outcome.kept;
       const int64_t later = work.info().total_len - work.info().prompt_len;
-      reads_[cell] = !chosen<Schedule>(settings).evicts();
       add_to_memory(work, first, settings, run().options.element_bytes,
                     {.later = later, .most_slots = outcome.most_slots}, sums_[cell]);
     });
@@ -186,7 +185,10 @@ class Memory : public Measure {
       results.set(bytes_in_place, at, use.bytes_in_place);
       results.set(bytes_peak, at, use.bytes_peak);
       results.set(compression, at, use.compression);
-      if (results.has(decode_time) && !reads_.at(cell)) write_roofline(use, at, results);
+      // The roofline reads all that is held.
+      const Record& record = run().options.records[static_cast<size_t>(cell.record)];
+      if (results.has(decode_time) && chosen<Schedule>(record.settings).evicts())
+        write_roofline(use, at, results);
     }
   }
 
@@ -207,7 +209,6 @@ class Memory : public Measure {
   }
 
   std::map<ReplayCell, MemoryModel> sums_;
-  std::map<ReplayCell, bool> reads_;  ///< a part of what is held at each step
 };
 const RegisterMeasure<Memory> registered(measure);
 

@@ -153,7 +153,8 @@ def cell(logs, clear):
 
 # Prompts of about so many tokens: texts and budgets.
 LENGTHS = {"700": plan.SHORT, "2300": plan.LONG, "8000": plan.LONGEST}
-BUDGETS_OF = {plan.SHORT: BUDGETS, plan.LONG: (*plan.SCARCE_BUDGETS, *BUDGETS), plan.LONGEST: plan.LONGEST_BUDGETS}
+BUDGETS_OF = {plan.SHORT: BUDGETS, plan.LONG: (*plan.SCARCE_BUDGETS, *BUDGETS),
+              plan.LONGEST: plan.LONGEST_BUDGETS}
 
 
 def comparisons(study, column):
