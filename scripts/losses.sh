@@ -2,8 +2,9 @@
 # What the model loses: the studies of python/kvsim/plots/study/plan.py, and the tables and figures of
 # docs/losses.md, docs/prediction.md and docs/claims.md that are made of them.
 #   scripts/losses.sh [DIR] [STUDY...]     default: build/losses, the studies short and long
-# Others: longest and unseen (docs/losses.md), scarce (docs/claims.md), fresh (docs/reread.md), agnostic
-# (docs/reproduction/defensivekv.md), decoding (docs/decoding.md). THREADS is the number of threads (1).
+# Others: longest, longest-merged, unseen and floor (docs/losses.md), scarce (docs/claims.md), fresh
+# (docs/reread.md), int4 and int2, agnostic (docs/reproduction/defensivekv.md), kivi (restkv.md there),
+# periodic and merge-first (keepkv.md there), decoding (docs/decoding.md). THREADS is the number of threads (1).
 # With PAGES=yes the tables and figures of README.md and docs/ are filled, too. What is finished is not
 # run again.
 set -euo pipefail
@@ -29,9 +30,10 @@ done
 for study in "${studies[@]}"; do
   case $study in
     fresh) table reread "$dir" -o "$dir/figures" ;;
-    longest | unseen | scarce) table runs "$dir" "$study" -o "docs/losses/$study.csv" ;;
     decoding) table decoding "$dir" -o docs ;;
     agnostic) table agnostic "$dir" -o docs/reproduction/agnostic.csv ;;
+    short | long) ;;
+    *) table runs "$dir" "$study" -o "docs/losses/$study.csv" ;;
   esac
 done
 case " ${studies[*]} " in *" short "* | *" long "*) ;; *) exit 0 ;; esac

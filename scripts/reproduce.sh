@@ -101,9 +101,9 @@ attention() {
 }
 
 # DefensiveKV's aggregation, priors and ties, each with heads competing and with uniform budgets, the
-# main ones pooled, too; windows; whole methods.
+# main ones pooled, too; windows; whole methods; ReST-KV's smoothing.
 ablation() {
-  local max=aggregate=max,group=max m one windows=() rows=()
+  local max=aggregate=max,group=max m one changed=() windows=() rows=()
   local after=importance,indicator=attention,weight=projected-l1   # the norm after the prior
   for one in importance importance,aggregate=single "importance,$max" \
     "importance,$max,prior=head-mean" "importance,$max,prior=head-mean,tie=recent" \
@@ -124,6 +124,13 @@ ablation() {
   compare "$1" windows 0.5,0.2 "${windows[@]}"
   compare "$1" methods 0.5,0.2 importance snapkv adakv criticalkv restkv defensivekv \
     defensivekv:code layer-defensivekv layer-defensivekv:code oracle-mean
+  changed=()
+  for one in aggregate={mean,ema-inverse,last},smooth=none smooth={none,avg,max} \
+    aggregate={mean,ema-inverse,last} ema_alpha={0.1,0.2,0.5,0.7,0.9} aws_beta={5,20,100,500} \
+    indicator=attention indicator=attention-value; do
+    changed+=("restkv,$one")
+  done
+  compare "$1" smoothing 0.5,0.35,0.2,0.1 restkv "${changed[@]}" snapkv
 }
 
 # What needs one cache for two requests, or both orders: of the long traces one stands for all.

@@ -22,13 +22,16 @@ class PlanTest(unittest.TestCase):
         self.assertFalse(set(named) & set(plan.LEFT_OUT))
         self.assertEqual(plan.groups_of("long", [])["presets"], plan.GROUPS["presets"])
 
-    def test_every_study_has_one_length_and_texts_of_its_own_or_all_of_another(self):
-        groups = {study.texts for study in plan.STUDIES.values()}
-        texts = [text for group in groups for text in group]
-        self.assertEqual(len(texts), len(set(texts)))
+    def test_every_study_has_one_length_and_texts_of_its_own_or_all_of_others(self):
+        groups = {frozenset(study.texts) for study in plan.STUDIES.values()}
+        own = [group for group in groups if not any(other < group for other in groups)]
+        self.assertEqual(sum(map(len, own)), len(frozenset.union(*own)))
         self.assertEqual(plan.study_of(plan.LONG[0]), "long")
+        self.assertEqual(plan.studies_of(plan.LONG[0]), ["long", "scarce"])
         for name, study in plan.STUDIES.items():
             self.assertEqual(len({text.prompt_tokens for text in study.texts}), 1, name)
+            self.assertEqual(set(study.texts), frozenset.union(
+                *(group for group in own if group & set(study.texts))), name)
 
     def test_the_command_line_of_a_group_is_one_that_kvsim_study_reads(self):
         for name in plan.STUDIES:

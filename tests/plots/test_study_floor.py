@@ -21,7 +21,8 @@ class FloorTest(unittest.TestCase):
     """Two texts; on the third one rule of hindsight has not run."""
 
     LOST = {"oracle-mean": (0.1, 0.4, 0.1), "oracle-restkv": (0.2, 0.1, 0.1),
-            "oracle-stream": (0.3, 0.3), "snapkv": (1, 1, 1), "h2o": (0.5, 0.08, 0.01)}
+            "oracle-stream": (0.3, 0.3), plan.JOINT_CHANGE: (0.3, 0.3, 0.1),
+            "oracle-greedy": (0.3, 0.3, 0.1), "snapkv": (1, 1, 1), "h2o": (0.5, 0.08, 0.01)}
 
     def study(self):
         folder = tempfile.TemporaryDirectory()
@@ -43,6 +44,8 @@ class FloorTest(unittest.TestCase):
         self.assertEqual(rows, [["`oracle-mean`", "2", "0.67"],      # of 0.1/0.3 and 0.4/0.3
                                 ["`oracle-restkv`", "2", "0.47"],    # of 0.2/0.3 and 0.1/0.3
                                 ["`oracle-stream`", "2", "1.00"],
+                                [f"`{plan.JOINT_CHANGE}`", "2", "1.00"],
+                                ["`oracle-greedy`", "2", "1.00"],
                                 ["the best policy that sees no later query", "2", "0.67"]])
 
     def test_it_is_the_least_on_each_text_where_all_rules_have_run(self):

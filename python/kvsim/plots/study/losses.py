@@ -1,8 +1,9 @@
-"""What the model loses: python -m kvsim.plots.study.losses DIR|TABLE.csv -o figs/
+"""What the model loses: python -m kvsim.plots.study.losses DIR|TABLE.csv... -o figs/
 
-DIR holds the runs that scripts/losses.sh makes, or TABLE.csv is the losses.csv of one. Writes losses.csv (every text, policy and budget),
-losses_summary.csv (means over texts with 95 % intervals) and the figure of docs/losses.md, and
-prints its tables as Markdown. From a losses_summary.csv it draws the figure alone.
+DIR holds the runs that scripts/losses.sh makes, TABLE.csv is the losses.csv of one; of several the
+first counts that has a run. Writes losses.csv (every text, policy and budget), losses_summary.csv
+(means over texts with 95 % intervals) and the figure of docs/losses.md, and prints its tables as
+Markdown. From a losses_summary.csv it draws the figure alone.
 """
 
 import csv
@@ -78,7 +79,7 @@ def below_floor(study, texts, rules=plan.FLOOR_OF, budgets=plan.BUDGETS[1:]):
             f"{': ' + ', '.join(below) if below else ''}.")
 
 
-def rules(study, texts, base="oracle-stream", budgets=plan.BUDGETS[1:]):
+def rules(study, texts, base="oracle-stream", budgets=plan.FEW_BUDGETS):
     """Header and rows: what every rule of hindsight loses relative to one of them, and on how many
     texts; below them the least that a policy loses that sees no later query."""
     blind = {policy for run in study.runs for policy in run.policies
@@ -89,7 +90,7 @@ def rules(study, texts, base="oracle-stream", budgets=plan.BUDGETS[1:]):
 
     rows = []
     for name, lost in ([(f"`{rule}`", lambda text, budget, rule=rule: study.value(
-            "kl", text, rule, budget)) for rule in (*plan.FLOOR_MORE, plan.GREEDY)]
+            "kl", text, rule, budget)) for rule in plan.FLOOR_OF]
             + [("the best policy that sees no later query", least)]):
         logs = np.log([[lost(text, budget) / study.value("kl", text, base, budget)
                         for budget in budgets] for text in texts])
@@ -163,9 +164,9 @@ def draw_panel(ax, known):
 
 
 def main():
-    options = output.parser(__doc__, "losses", "DIR|TABLE.csv", "FIGS").parse_args()
+    options = output.parser(__doc__, "losses", "DIR|TABLE.csv", "FIGS", "+").parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    rows = summary_of(options.source) or tabulate(options.source, options.out)
+    rows = summary_of(options.source[0]) or tabulate(options.source, options.out)
     output.save(options.out, "losses", lambda: draw(rows))
 
 
@@ -181,7 +182,7 @@ def summary_of(path):
 def tabulate(given, out):
     """Writes and prints the tables of a folder of runs or of its table of losses; returns the rows
     of the summary."""
-    study = runs.Study(given)
+    study = runs.Study(*given)
     if study.missing:
         print(f"not run: {', '.join(study.missing)}")
     runs.write(out / "losses.csv", study.rows())

@@ -13,8 +13,8 @@ import shutil
 from pathlib import Path
 
 from ...studies import cost
-from . import (agnostic, claims, contributed, coverage, decoding, fragility, instructions, losses, plan,
-               prediction, readings, reread, runs, second_question, shapes, tasks)
+from . import (agnostic, claims, contributed, coverage, decoding, details, instructions, losses, plan,
+               prediction, readings, replays, reread, runs, second_question, shapes, tasks)
 
 ROOT = Path(__file__).resolve().parents[4]
 FEW = (plan.FLOOR, "oracle-mean", plan.RECENT, "layer-defensivekv:code", "layer-defensivekv",
@@ -96,6 +96,11 @@ TABLES = {
 FROM_RUNS = {"predictors": predicted}
 
 
+def with_floor(docs, *tables):
+    """Runs of tables of losses, and the rules of hindsight on the same texts."""
+    return runs.Study(*(docs / f"losses/{name}.csv" for name in (*tables, "floor")))
+
+
 def of_instructions(make, order):
     return lambda docs: table(*make(instructions.Table(docs / "reproduction/instructions.csv",
                                                        order)))
@@ -115,15 +120,24 @@ FROM_DOCS = {
     "compressed before the question, mean over texts":
         lambda docs: table(*agnostic.over_texts(docs)),
     "intervals over few texts": lambda _: table(*coverage.table()),
-    "policies below the floor, unseen texts": lambda docs: losses.below_floor(
-        runs.Study(docs / "losses/unseen.csv", texts=plan.UNSEEN), plan.UNSEEN),
-    "policies below the floor with a rule more": lambda docs: losses.below_floor(
-        runs.Study(docs / "losses/unseen.csv", texts=plan.UNSEEN), plan.UNSEEN, plan.FLOOR_MORE),
-    "rules of hindsight, unseen texts": lambda docs: table(*losses.rules(
-        runs.Study(docs / "losses/unseen.csv", texts=plan.UNSEEN), plan.UNSEEN)),
+    "policies below the floor, unseen texts":
+        lambda docs: losses.below_floor(with_floor(docs, "unseen"), plan.UNSEEN),
     "policies below the floor, texts set aside": lambda docs: losses.below_floor(
-        reread.study_of(docs / "losses/fresh.csv"), plan.FRESH, plan.FLOOR_MORE, reread.BUDGETS),
-    "fragility": lambda docs: table(*fragility.table(docs)),
+        with_floor(docs, "fresh"), plan.FRESH, budgets=reread.BUDGETS),
+    **{f"rules of hindsight, {length}": lambda docs, texts=texts: table(*losses.rules(
+        with_floor(docs, "losses", "unseen", "fresh"), texts))
+       for length, texts in (("700", plan.STUDIES["floor"].texts), ("2300", plan.LONG))},
+    **{f"fragility, {length}": lambda docs, texts=texts: table(*replays.fragility(docs, texts))
+       for length, texts in (("700", plan.UNSEEN), ("2300", plan.LONG), ("8000", plan.LONGEST))},
+    **{f"aggregation, {form}": lambda docs, form=form: table(*replays.aggregation(
+        docs, replays.FORMS[form])) for form in ("heads compete", "equal budgets")},
+    **{name: lambda docs, make=make: table(*make(docs)) for name, make in {
+        "methods by retained importance": replays.methods, "windows": replays.windows,
+        "smoothing, crossed": replays.smoothing, "what merging does": replays.merges,
+        "the same selection, evicted or merged": replays.selection,
+        "fewer entries or fewer bits, DefensiveKV": details.int4,
+        "fewer entries or fewer bits, ReST-KV": details.kivi,
+        "merging again and again": details.periodic, "merging first": details.merge_first}.items()},
     **{f"second reading, {name}": (
         lambda docs, make=make: table(*make(reread.study_of(docs / "losses/fresh.csv"))))
        for name, make in {

@@ -86,9 +86,7 @@ HINDSIGHT_VARIANTS = ("oracle-snapkv", "oracle-restkv")
 # What a text can lose least, as far as it is known: the least of these on it. Only where all have run.
 FLOOR = "least of hindsight"
 JOINT_CHANGE = "oracle-stream,indicator=output-change-joint,weight=none"   # exact change of the output
-FLOOR_OF = ("oracle-mean", "oracle-restkv", "oracle-stream")
-FLOOR_MORE = (*FLOOR_OF, JOINT_CHANGE)   # on texts set aside, where all of these have run
-GREEDY = "oracle-greedy"   # lowest of all, and half a minute a text; it has run on some of UNSEEN
+FLOOR_OF = ("oracle-mean", "oracle-restkv", "oracle-stream", JOINT_CHANGE, "oracle-greedy")
 # One part of a method changed at a time, for the claims of docs/claims.md.
 DEFENSIVE_PARTS = (
     "layer-defensivekv,smooth=none",
@@ -214,9 +212,32 @@ HEADLINE = ("streaming", "h2o", "tova", "snapkv", "adakv", "criticalkv", "cake",
             "layer-defensivekv:code", "restkv", "restkv:code", "snapkv:official", RECENT,
             "oracle-stream")
 
+# KeepKV and its baselines there, at some budgets: caches that change at each step take minutes.
+LONGEST_MERGED = ("keepkv", "keepkv:code", "pyramidinfer", "d2o", "d2o:code", "h2o:official", "cam",
+                  *ON_EVICTION)
+LONGEST_MERGED_BUDGETS = (0.128, 0.35)
+
 SCARCE = ("streaming", "h2o", "tova", "snapkv", "pyramidkv", "adakv", "criticalkv", "criticalkv:ada",
           "cake", "defensivekv", "defensivekv:code", "layer-defensivekv", "layer-defensivekv:code",
           "restkv", "restkv:code", "snapkv:official", RECENT, "oracle-stream")
+
+# DefensiveKV's Table 8: fewer entries, or more of them with 4 bits.
+INT4 = tuple(f"{policy}{bits}" for bits in ("", ",quantize=per-token") for policy in (
+    "snapkv", "defensivekv", "defensivekv:code", "layer-defensivekv", "layer-defensivekv:code"))
+TWO_BITS = ",quant_bits=2"   # 4 where nothing is said
+ALL_INT2 = f"full,quantize=per-token{TWO_BITS}"
+# ReST-KV's Figure 11: some entries with 4 bits, or all of them with 2.
+KIVI = tuple(f"{policy},quantize={kind}{bits},quant_residual=32"
+             for policy, kind, bits in (
+                 ("restkv", "kivi", ""), ("snapkv", "kivi", ""), ("restkv", "kivi", TWO_BITS),
+                 ("restkv", "kvquant", ""), ("restkv", "kvquant", TWO_BITS)))
+# Compressed anew every few steps, from what the full cache would hold.
+PERIODS = (64, 16, 4)
+PERIODIC = tuple(f"{policy}{period}" for policy in ("keepkv:bias", "keepkv:code", "snapkv")
+                 for period in ("", *(f",schedule=periodic,period={one}" for one in PERIODS)))
+# KeepKV merges before it evicts, or after.
+MERGE_FIRST = tuple(f"{policy}{order}" for order in ("", ",merge_order=merge-first")
+                    for policy in ("convex", "keepkv", "keepkv:code", "keepkv:bias"))
 
 # Measured beside what every results file holds.
 METRICS = ("output_error_absolute", "importance_pearson", "importance_cosine", "dropped_attention")
@@ -239,6 +260,7 @@ class StudyPlan:
     steps: int = 128
     metrics: tuple = ()
     probe: str = "repeat"
+    beside: str = ""   # the study of the same texts whose tables it adds to
 
 
 PROBES = "repeat:gradient,draft:128"   # where policies of all kinds run
@@ -249,14 +271,25 @@ STUDIES = {
     "fresh": StudyPlan(FRESH, {"twice": TWICE, "once": ONCE, "further": FURTHER,
                                "floor": ("oracle-restkv", JOINT_CHANGE)}, FEW_BUDGETS, probe=PROBES),
     "unseen": StudyPlan(UNSEEN, {"rivals": (RECENT, REREAD, RIVAL, "kvzip-plus", "criticalkv",
-                                            "layer-defensivekv:code"), "floor": (*FLOOR_MORE, GREEDY)}, BUDGETS[1:]),
+                                            "layer-defensivekv:code"), "floor": FLOOR_OF}, BUDGETS[1:]),
     "longest": StudyPlan(LONGEST, {"headline": HEADLINE}, LONGEST_BUDGETS, probe="none"),
-    "scarce": StudyPlan(LONG, {"papers": SCARCE}, SCARCE_BUDGETS, metrics=METRICS, probe="none"),
+    "scarce": StudyPlan(LONG, {"papers": SCARCE}, SCARCE_BUDGETS, metrics=METRICS, probe="none",
+                        beside="long"),
+    "longest-merged": StudyPlan(LONGEST, {"merged": LONGEST_MERGED}, LONGEST_MERGED_BUDGETS,
+                                probe="none", beside="longest"),
     "agnostic": StudyPlan(AGNOSTIC, {"presets": (
         "snapkv", "criticalkv", "cake", "defensivekv:code", "layer-defensivekv",
         "layer-defensivekv:code", "oracle-mean")}, FEW_BUDGETS, steps=704),
     # Slots that every KV head holds, of the prompt and of what came later.
     "decoding": StudyPlan(WORKED, {"policies": DECODING}, (512, 256), steps=2048, probe="none"),
+    # Texts of other studies, with budgets and policies of their own.
+    "floor": StudyPlan(SHORT + UNSEEN + FRESH, {"floor": FLOOR_OF}, BUDGETS[1:],
+                       probe="none"),
+    "int4": StudyPlan(SHORT, {"int4": INT4}, (0.1, 0.4), probe="none"),
+    "int2": StudyPlan(SHORT, {"int2": (ALL_INT2,)}, (1.0,), probe="none"),
+    "kivi": StudyPlan(SHORT, {"kivi": KIVI}, (0.125, 0.5, 1.0), probe="none"),
+    "periodic": StudyPlan(SHORT, {"periodic": PERIODIC}, (0.3,), probe="none"),
+    "merge-first": StudyPlan(SHORT, {"merge-first": MERGE_FIRST}, (0.1, 0.3, 0.5), probe="none"),
 }
 WITH_ADDED = ("short", "long")
 
@@ -266,9 +299,15 @@ def study_of(text):
     return next(name for name, study in STUDIES.items() if text in study.texts)
 
 
-def group_of(text, policy):
-    """The group of a text's study that has a policy."""
-    groups = STUDIES[study_of(text)].groups
+def studies_of(text):
+    """The same, and those that stand beside it."""
+    own = study_of(text)
+    return [own, *(name for name, study in STUDIES.items() if study.beside == own)]
+
+
+def group_of(text, policy, study=None):
+    """The group of a study, or of a text's own, that has a policy."""
+    groups = STUDIES[study or study_of(text)].groups
     return next((name for name, policies in groups.items() if policy in policies), ADDED)
 
 

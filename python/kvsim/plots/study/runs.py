@@ -66,8 +66,8 @@ def parts(folder, text, study=None):
     return [one for one in study.parts(text.name) if one.finished]
 
 
-def read(part, text):
-    """The run of a text and part of its study."""
+def read(part, text, study):
+    """The run of a text and part of a study."""
     with xarray.open_dataset(part.loop, engine="h5netcdf") as loop, \
             xarray.open_dataset(part.results, engine="h5netcdf") as every:
         policies = [str(one) for one in loop.policy.values]
@@ -87,7 +87,8 @@ def read(part, text):
             "retained_mean": retained.mean((2, 3)), "retained_worst": retained.min((2, 3)),
             "outliers": (retained < 0.5).mean((2, 3)), "entries": kept.values / entries,
         }
-        return Run(text, plan.group_of(text, policies[0]), policies, [float(one) for one in loop.budget.values], table)
+        return Run(text, plan.group_of(text, policies[0], study), policies,
+                   [float(one) for one in loop.budget.values], table)
 
 
 def of_table(path):
@@ -116,7 +117,9 @@ class Study:
         self.runs = []
         for one in sources:
             self.runs += of_table(one) if one.is_file() else (
-                read(part, text) for text in texts for part in parts(one, text, study))
+                read(part, text, name) for text in texts
+                for name in ([study] if study else plan.studies_of(text))
+                for part in parts(one, text, name))
         self.missing = [text.stem for text in texts if text not in {run.text for run in self.runs}]
         self.places = {(run.text, policy, budget): (run, (p, b)) for run in reversed(self.runs)
                        for p, policy in enumerate(run.policies)
@@ -164,7 +167,8 @@ def of_claims(*given):
 
 def tables(docs):
     """The tables of losses of docs/claims.md that are there."""
-    found = (docs / f"losses/{name}.csv" for name in ("losses", "scarce", "longest"))
+    found = (docs / f"losses/{name}.csv" for name in (
+        "losses", "scarce", "longest", "longest-merged", "floor"))
     return [one for one in found if one.is_file()]
 
 
