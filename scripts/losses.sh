@@ -37,9 +37,8 @@ for study in "${studies[@]}"; do
   esac
 done
 case " ${studies[*]} " in *" short "* | *" long "*) ;; *) exit 0 ;; esac
-for name in losses prediction; do
-  table "$name" "$dir" -o "$dir/figures" | tee "$dir/$name.txt"
-done
+table losses "$dir" docs/losses/floor.csv -o "$dir/figures" | tee "$dir/losses.txt"
+table prediction "$dir" -o "$dir/figures" | tee "$dir/prediction.txt"
 table claims "$dir" >"$dir/claims.csv"
 table layers "$dir" -o "$dir/figures"
 [ -z "${PAGES:-}" ] || table pages "$dir"

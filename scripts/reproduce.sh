@@ -64,6 +64,8 @@ theory() {
 # Heads of a layer compete, as in Algorithm 2 of DefensiveKV; and pooling, which it takes over.
 competing=allocate=ada,ada_floor=0
 pooled=smooth=avg
+max=aggregate=max,group=max
+after=importance,indicator=attention,weight=projected-l1   # the norm after the prior
 
 # Every query of the window alone, their mean, the defensive step, hindsight: with heads competing and
 # without, pooled and not.
@@ -103,8 +105,7 @@ attention() {
 # DefensiveKV's aggregation, priors and ties, each with heads competing and with uniform budgets, the
 # main ones pooled, too; windows; whole methods; ReST-KV's smoothing.
 ablation() {
-  local max=aggregate=max,group=max m one changed=() windows=() rows=()
-  local after=importance,indicator=attention,weight=projected-l1   # the norm after the prior
+  local m one changed=() windows=() rows=()
   for one in importance importance,aggregate=single "importance,$max" \
     "importance,$max,prior=head-mean" "importance,$max,prior=head-mean,tie=recent" \
     "$after" "$after,$max" "$after,$max,prior=constant,prior_value=0.001" \
@@ -288,7 +289,7 @@ instructions() {
 
 # What several traces, or one, are drawn together for.
 together() {
-  local group budget length files
+  local group budget length files only
   for group in aggregation windows methods needle; do
     mapfile -t files < <(of_all "$group")
     [ ${#files[@]} -gt 0 ] || continue
@@ -298,8 +299,13 @@ together() {
         draw "${files[@]}" -o "$out/needles-$budget" --only needles --budget "$budget" \
           --formats pdf,png,csv
       else
+        only=()   # of the aggregations those of Algorithm 2's selection, as results name them
+        [ "$group" != aggregation ] || mapfile -t only < <(records \
+          {importance,"importance,"{aggregate=single,"$max","$max,prior=head-mean"}}",$competing" \
+          "importance,indicator=attention,$max,prior="{constant,head-mean}",weight=projected-l1,$competing" \
+          oracle-mean)
         draw "${files[@]}" -o "$out/traces/$group-$budget" --only traces --budget "$budget" \
-          --formats pdf,png,csv
+          "${only[@]}" --formats pdf,png,csv
       fi
     done
   done

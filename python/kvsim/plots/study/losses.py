@@ -1,7 +1,7 @@
 """What the model loses: python -m kvsim.plots.study.losses DIR|TABLE.csv... -o figs/
 
-DIR holds the runs that scripts/losses.sh makes, TABLE.csv is the losses.csv of one; of several the
-first counts that has a run. Writes losses.csv (every text, policy and budget), losses_summary.csv
+DIR holds the runs that scripts/losses.sh makes, TABLE.csv is a table of one; of several the first
+counts that has a run. Writes losses.csv of the first (every text, policy and budget), losses_summary.csv
 (means over texts with 95 % intervals) and the figure of docs/losses.md, and prints its tables as
 Markdown. From a losses_summary.csv it draws the figure alone.
 """
@@ -130,7 +130,7 @@ def draw(rows):
         f"cache's, relative to {BASE} with the same number of entries. Lower is better. Geometric "
         f"mean over texts; bands: 95 % intervals of {' and '.join(BANDS)}.\nHindsight knows the "
         f"future: no competitor.{one_rule} Floor: on each text the least of "
-        f"{len(plan.FLOOR_OF)} rules.", 1, len(panels), 2.9, (),
+        "several rules.", 1, len(panels), 2.9, (),
         ("budget (fraction of the prompt kept)", f"loss relative to {BASE}"), sharey=True)
     for ax, name in zip(axes.flat, panels):
         draw_panel(ax, known[name])
@@ -185,7 +185,7 @@ def tabulate(given, out):
     study = runs.Study(*given)
     if study.missing:
         print(f"not run: {', '.join(study.missing)}")
-    runs.write(out / "losses.csv", study.rows())
+    runs.write(out / "losses.csv", runs.Study(given[0]).rows())
     budgets = plan.BUDGETS
     policies = list(dict.fromkeys(policy for run in study.runs for policy in run.policies)) + [plan.FLOOR]
     rows = [HEADER]

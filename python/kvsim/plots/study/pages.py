@@ -49,7 +49,7 @@ def relative(study, texts, policies, intervals=True, budgets=plan.BUDGETS[1:]):
             intervals and policy != losses.BASE and low == low else words   # one text has no interval
 
     def name(policy):
-        ending = {losses.BASE: ", nats"} | dict.fromkeys(plan.FLOOR_OF, " (hindsight of one rule)")
+        ending = {losses.BASE: ", nats"} | dict.fromkeys(plan.FLOOR_LEAST, " (hindsight of one rule)")
         return f"**{policy}**" if policy == plan.FLOOR else f"`{policy}`{ending.get(policy, '')}"
 
     rows = [[name(policy), *(cell(policy, budget) for budget in budgets)]
@@ -90,7 +90,9 @@ TABLES = {
         lambda study, _, paper=paper: claims.tally(study, paper)) for paper in claims.PAPERS},
     **{f"parts of {paper}": lambda study, _, paper=paper: table(*claims.parts_table(study, paper))
        for paper in claims.PAPERS},
-    "policies below the floor": lambda study, _: losses.below_floor(study, plan.TEXTS),
+    "policies below the floor, short texts": lambda study, _: losses.below_floor(study, plan.SHORT),
+    "policies below the floor, long texts":
+        lambda study, _: losses.below_floor(study, plan.LONG, plan.FLOOR_LEAST),
     "comparisons": lambda study, _: claims.said(study),
 }
 FROM_RUNS = {"predictors": predicted}
@@ -124,9 +126,8 @@ FROM_DOCS = {
         lambda docs: losses.below_floor(with_floor(docs, "unseen"), plan.UNSEEN),
     "policies below the floor, texts set aside": lambda docs: losses.below_floor(
         with_floor(docs, "fresh"), plan.FRESH, budgets=reread.BUDGETS),
-    **{f"rules of hindsight, {length}": lambda docs, texts=texts: table(*losses.rules(
-        with_floor(docs, "losses", "unseen", "fresh"), texts))
-       for length, texts in (("700", plan.STUDIES["floor"].texts), ("2300", plan.LONG))},
+    "rules of hindsight": lambda docs: table(*losses.rules(
+        with_floor(docs, "losses", "unseen", "fresh"), plan.STUDIES["floor"].texts)),
     **{f"fragility, {length}": lambda docs, texts=texts: table(*replays.fragility(docs, texts))
        for length, texts in (("700", plan.UNSEEN), ("2300", plan.LONG), ("8000", plan.LONGEST))},
     **{f"aggregation, {form}": lambda docs, form=form: table(*replays.aggregation(
@@ -195,7 +196,7 @@ def main():
     parser.add_argument("--root", type=Path, default=ROOT, help="of the repository")
     options = parser.parse_args()
     docs = options.root / "docs"
-    study = runs.of_claims(*([options.folder] if options.folder else runs.tables(docs)))
+    study = runs.of_claims(*filter(None, [options.folder]), *runs.tables(docs))
     for path in with_tables(options.root):
         text = filled(path.read_text(encoding="utf-8"), study, docs, options.folder)
         path.write_text(text, encoding="utf-8")

@@ -136,14 +136,14 @@ class Study:
     def value(self, column, text, policy, budget):
         """One number; NaN where it has not been run. plan.FLOOR has losses alone."""
         if policy == plan.FLOOR:
-            return min(self.value(column, text, one, budget) for one in plan.FLOOR_OF) \
+            return np.nanmin([self.value(column, text, one, budget) for one in plan.FLOOR_OF]) \
                 if self.has_floor(text, budget) and column == "kl" else np.nan
         run, place = self.places.get((text, policy, budget), (None, None))
         return run.table[column][place] if run else np.nan
 
     def has_floor(self, text, budget):
-        """Whether every rule of hindsight has run on a text."""
-        return all((text, one, budget) in self.places for one in plan.FLOOR_OF)
+        """Whether the rules of hindsight have run on a text that have run on every one."""
+        return all((text, one, budget) in self.places for one in plan.FLOOR_LEAST)
 
     def relative(self, policy, budget, texts, base="snapkv", column="kl"):
         """Logarithms of the losses relative to those of `base`, by text."""
@@ -156,7 +156,7 @@ class Study:
         rows = [[run.text.kind, run.text.prompt_tokens, run.text.seed, run.group, policy, budget,
                  *(f"{run.table[column][p, b]:.5g}" for column in (*LOSSES, *REPLAYED))]
                 for run in self.runs for p, policy in enumerate(run.policies)
-                for b, budget in enumerate(run.budgets)]
+                for b, budget in enumerate(run.budgets) if not np.isnan(run.table["kl"][p, b])]
         return [header, *rows]
 
 
