@@ -27,8 +27,7 @@ void describe(po::options_description& options) {
   add_policy_option(options);
   add_budget_option(options);
   add_layers_option(options);
-  options.add_options()("importance", po::value<std::string>()->value_name("l1|l2"),
-                        "norm of v W in the importance (default: l1)");
+  options.add_options()("importance", one("l1|l2"), "norm of v W in the importance (default: l1)");
   add_later_option(options);
   add_seed_option(options);
 }

@@ -2,7 +2,6 @@
 #include <cstdio>
 
 #include "analysis/dataset.hpp"
-#include "cli/command.hpp"
 #include "io/trace_reader.hpp"
 #include "run/study_options.hpp"
 #include "sim/backend/backend.hpp"

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -24,9 +23,6 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kExpectedSteps = 5;
 
 void describe(po::options_description& options) {
-  const auto one = [](const char* placeholder) {
-    return po::value<std::string>()->value_name(placeholder);
-  };
   options.add_options()("trace", one("FILE"),
                         "the trace (default: the one named in the results, beside them, in "
                         "this folder or in data/)")(
@@ -155,10 +151,8 @@ void print_table(const Explanation& found, const Context& context, const TraceIn
 int run(const Values& values) {
   const auto path = values["results"].as<std::string>();
   const int64_t top = has(values, "top") ? parse_count(text(values, "top"), "--top", 1, 1000) : 20;
-  Dataset results = open_results(path);
-  for (const char* name : {"policy", "budget_label", "layer", "step", "retained_importance"}) {
-    if (!results.has(name)) bad_data({.what = "missing variable", .where = path, .expected = name});
-  }
+  Dataset results = open_results(
+      path, {"policy", "budget_label", "layer", "step", "retained_importance"});
   ExplainedCell cell;
   cell.policy = choice(values, results, "policy", "policy");
   cell.budget = choice(values, results, "budget", "budget_label");

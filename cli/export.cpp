@@ -22,9 +22,6 @@ constexpr std::pair<const char*, const char*> kPlainStages[] = {
     {"schedule", "prefill"}, {"merge", "drop"}, {"quantize", "none"}, {"positions", "absolute"}};
 
 void describe(po::options_description& options) {
-  const auto one = [](const char* placeholder) {
-    return po::value<std::string>()->value_name(placeholder);
-  };
   add_output_options(options, "file of kept sets (default: kept.h5, in this folder)");
   options.add_options()("policy", one("RECORD"),
                         "policy, as the results name it (default: the only one)")(
@@ -103,10 +100,7 @@ int run(const Values& values) {
   const auto path = values["results"].as<std::string>();
   const std::string target = has(values, "out") ? text(values, "out") : "kept.h5";
   check_target(target, has(values, "overwrite"), {path, text(values, "trace")});
-  const Dataset results = open_results(path);
-  for (const char* name : {"policy", "budget", "budget_label", "layer"}) {
-    if (!results.has(name)) bad_data({.what = "missing variable", .where = path, .expected = name});
-  }
+  const Dataset results = open_results(path, {"policy", "budget", "budget_label", "layer"});
   const int64_t policy = chosen(values, results, "policy", "policy");
   const int64_t budget = chosen(values, results, "budget", "budget_label");
   const auto at = [](const auto& list, int64_t i) { return list[static_cast<size_t>(i)]; };

@@ -13,7 +13,6 @@
 #include "cli/progress.hpp"
 #include "cli/python.hpp"
 #include "cli/results_choice.hpp"
-#include "cli/terminal.hpp"
 #include "io/hdf5.hpp"
 #include "sim/core/error.hpp"
 

@@ -12,15 +12,6 @@
 #include "sim/core/error.hpp"
 
 namespace kvsim::cli {
-namespace {
-
-auto one(const char* placeholder) { return po::value<std::string>()->value_name(placeholder); }
-auto several(const char* placeholder) {
-  return po::value<std::vector<std::string>>()->value_name(placeholder)->composing();
-}
-
-}  // namespace
-
 void add_general_options(po::options_description& options) {
   options.add_options()("threads", one("N"), "threads to use (default: all cores)")(
       "progress", one("auto|json"),

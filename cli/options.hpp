@@ -30,6 +30,14 @@ void add_backend_option(po::options_description& options);  ///< --backend auto|
 void add_json_option(po::options_description& options);     ///< --json
 void add_csv_option(po::options_description& options);      ///< --csv FILE
 
+/// Values of an option, as `--help` names them: one text, or several of a repeatable option.
+inline auto one(const std::string& placeholder) {
+  return po::value<std::string>()->value_name(placeholder);
+}
+inline auto several(const std::string& placeholder) {
+  return po::value<std::vector<std::string>>()->value_name(placeholder)->composing();
+}
+
 bool has(const Values& values, const char* name);
 std::string text(const Values& values, const char* name);                ///< "" when not given
 std::vector<std::string> texts(const Values& values, const char* name);  ///< of a repeatable option

@@ -1,3 +1,9 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <set>
+
 #include "cli/command.hpp"
 #include "cli/python.hpp"
 #include "cli/results_choice.hpp"
@@ -6,23 +12,38 @@
 namespace kvsim::cli::plot_command {
 namespace {
 
+namespace fs = std::filesystem;
+
 /// Options that are handed to kvsim.plots.draw as they are.
 constexpr const char* kPassedOn[] = {"only", "formats", "metric", "budget", "layers"};
 
+/// Names of the files in the folder of figures, in a line for --help; empty where it is not found.
+std::string figure_names() {
+  std::set<std::string> names;
+  try {
+    const fs::path folder =
+        fs::path(find_module("plots/figures/__init__.py", "plot")).parent_path();
+    for (const fs::path& file : fs::directory_iterator(folder))
+      if (file.extension() == ".py" && file.stem() != "__init__")
+        names.insert(file.stem().string());
+  } catch (const Error&) {
+    return "";
+  }
+  return fmt::format(": {}", fmt::join(names, ", "));
+}
+
 void describe(po::options_description& options) {
-  const auto word = [](const char* placeholder) {
-    return po::value<std::string>()->value_name(placeholder);
-  };
   add_output_options(options, "folder of the figures, made when absent");
   add_policy_option(options);
-  options.add_options()("only", word("LIST"),
-                        "figures to draw, by comma (default: all that the file is enough for)")(
-      "formats", word("LIST"), "pdf, png, csv for the numbers of tables (default: pdf,png)")(
-      "metric", word("LIST"),
+  const std::string only = "figures to draw, by comma (default: all that the file is enough for)" +
+                           figure_names();
+  options.add_options()("only", one("LIST"), only.c_str())(
+      "formats", one("LIST"), "pdf, png, csv for the numbers of tables (default: pdf,png)")(
+      "metric", one("LIST"),
       "measures, by comma, of the figures of sweeps, traces and worst_case: stream_error, "
       "retained_importance, output_error, residual_error (default: the first two)")(
-      "budget", word("B"), "budget of the figures that show one (default: 0.5)")(
-      "layers", word("LIST"), "layers to draw, e.g. 0,5,10-15 (default: all)");
+      "budget", one("B"), "budget of the figures that show one (default: 0.5)")(
+      "layers", one("LIST"), "layers to draw, e.g. 0,5,10-15 (default: all)");
 }
 
 int run(const Values& values) {

@@ -43,7 +43,7 @@ void describe(po::options_description& options) {
   add_layers_option(options);
   add_later_option(options);
   add_metric_option(options);
-  options.add_options()("stream-error", po::value<std::string>()->value_name("X"),
+  options.add_options()("stream-error", one("X"),
                         "also print the least bytes per policy with a stream error of X at most");
   options.add_options()("check",
                         "compute a random layer again by plain float64 code and by another "

@@ -91,12 +91,9 @@ void add_measure_options(po::options_description& options) {
     if (option.type == OptionType::flag)
       options.add_options()(name, meaning);
     else if (option.type == OptionType::names)
-      options.add_options()(
-          name, po::value<std::vector<std::string>>()->value_name(option.placeholder)->composing(),
-          meaning);
+      options.add_options()(name, several(option.placeholder), meaning);
     else
-      options.add_options()(name, po::value<std::string>()->value_name(option.placeholder),
-                            meaning);
+      options.add_options()(name, one(option.placeholder), meaning);
   }
   options.add_options()(
       "fragility",

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -30,11 +29,11 @@ void describe(po::options_description& options) {
   add_output_options(options,
                      "the page (default: the first file's name with .html, in this folder)");
   options.add_options()(
-      "trace", po::value<std::vector<std::string>>()->composing()->value_name("FILE"),
+      "trace", several("FILE"),
       "a trace of the results; repeatable (default: the one that each file names, beside it, in "
       "this folder or in data/)")(
       "no-trace", "read no traces: kept sets only where --save-keep wrote them, no texts")(
-      "title", po::value<std::string>()->value_name("TEXT"), "title of the page");
+      "title", one("TEXT"), "title of the page");
 }
 
 /// The trace of the results: one of --trace by name, or the one that lies where explain looks.

@@ -90,9 +90,11 @@ Dataset open_netcdf(const std::string& path) {
   return read_results(path);
 }
 
-Dataset open_results(const std::string& path) {
+Dataset open_results(const std::string& path, const std::vector<const char*>& variables) {
   Dataset results = open_netcdf(path);
   check_known_results(results, path);
+  for (const char* name : variables)
+    if (!results.has(name)) bad_data({.what = "missing variable", .where = path, .expected = name});
   return results;
 }
 

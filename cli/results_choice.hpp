@@ -1,5 +1,4 @@
 #pragma once
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,8 +13,8 @@ namespace kvsim::cli {
 /// what it is instead.
 Dataset open_netcdf(const std::string& path);
 
-/// A results file of a replay.
-Dataset open_results(const std::string& path);
+/// A results file of a replay; bad data without these variables.
+Dataset open_results(const std::string& path, const std::vector<const char*>& variables);
 
 /// Bad data when it is a trace; all else is left to who reads it.
 void refuse_trace(const std::string& path);

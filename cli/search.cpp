@@ -12,14 +12,11 @@ constexpr const char* kPassedOn[] = {"trials", "model", "threads"};
 constexpr const char* kFlags[] = {"report", "closed-loop", "quiet"};
 
 void describe(po::options_description& options) {
-  const auto word = [](const char* placeholder) {
-    return po::value<std::string>()->value_name(placeholder);
-  };
-  options.add_options()("out,o", word("STUDY"), "folder of the study, made when absent")(
-      "trials", word("N"), "how many candidates in all, instead of the file's number")(
+  options.add_options()("out,o", one("STUDY"), "folder of the study, made when absent")(
+      "trials", one("N"), "how many candidates in all, instead of the file's number")(
       "report", "measure the best on the texts set aside, which are opened by this, once")(
       "closed-loop", "with --report: also run the model itself with what is kept; needs PyTorch")(
-      "model", word("NAME|FOLDER"),
+      "model", one("NAME|FOLDER"),
       "of --closed-loop and of searches by the closed loop (default: that of the traces)");
 }
 

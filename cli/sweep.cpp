@@ -31,19 +31,15 @@ void describe(po::options_description& options) {
   add_output_options(options,
                      "folder of the results files and the finished units, made when absent");
   options.add_options()("plan", "print what would be done, and what it costs, and do nothing")(
-      "shard", po::value<std::string>()->value_name("I/N"),
-      "do share I of N (I = 1..N) only; `kvsim merge` joins the parts")(
-      "trace", po::value<std::vector<std::string>>()->value_name("FILE")->composing(),
-      "trace to use instead of those of the file; repeatable");
+      "shard", one("I/N"), "do share I of N (I = 1..N) only; `kvsim merge` joins the parts")(
+      "trace", several("FILE"), "trace to use instead of those of the file; repeatable");
   add_backend_option(options);
-  options.add_options()("allow",
-                        po::value<std::vector<std::string>>()->value_name("FILE.py")->composing(),
+  options.add_options()("allow", several("FILE.py"),
                         "run the functions of this file that the sweep file names; repeatable")(
-      "metric", po::value<std::vector<std::string>>()->value_name("LIST")->composing(),
+      "metric", several("LIST"),
       "measures that settings are judged by, repeatable: stream_error, retained_importance, "
       "output_error, residual_error (default: the first two; --csv and --json have all)")(
-      "csv", po::value<std::string>()->value_name("FILE"),
-      "also write the best settings as a table");
+      "csv", one("FILE"), "also write the best settings as a table");
   add_json_option(options);
 }
 

@@ -12,8 +12,6 @@
 namespace kvsim::cli::synth_command {
 namespace {
 
-auto one(const char* placeholder) { return po::value<std::string>()->value_name(placeholder); }
-
 void describe(po::options_description& options) {
   options.add_options()("prompt", one("N"), "prompt entries n (default: 1024)")(
       "steps", one("N"), "later tokens (default: 128)")(

@@ -14,8 +14,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-auto one(const char* placeholder) { return po::value<std::string>()->value_name(placeholder); }
-
 void describe(po::options_description& options) {
   options.add_options()("m", one("N"), "observations, the size of the window (default: 32)")(
       "epsilon", one("X"), "probability that an observation is high (default: 0.05)")(

@@ -14,7 +14,7 @@ namespace kvsim::cli::verify_command {
 namespace {
 
 void describe(po::options_description& options) {
-  options.add_options()("tolerance", po::value<std::string>()->value_name("X"),
+  options.add_options()("tolerance", one("X"),
                         "largest relative error that passes (default: 1e-4 if everything is "
                         "float32, else 1e-2)");
   add_layers_option(options);

@@ -1,7 +1,6 @@
 #include "run/explain/explain.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
 #include <set>

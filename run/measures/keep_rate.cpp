@@ -6,35 +6,31 @@
 namespace kvsim::measures::keep_rate {
 namespace {
 
-DeclareMeasure measure({.name = "keep_rate", .place = 310});
+DeclareMeasure measure({.name = "keep_rate", .place = 310, .when = &kAlways});
 const MeasureVariable keep_rate = measure.variable(
     {.name = "keep_rate",
      .dims = "policy budget layer span",
      .long_name = "kept share of a span",
      .definition = "mean over the span's tokens and the heads of [kept]",
-     .needs = {&kSpans},
-     .when = &kAlways});
+     .needs = {&kSpans}});
 const MeasureVariable bias_index = measure.variable(
     {.name = "bias_index",
      .dims = "policy budget layer span",
      .long_name = "keep rate above the unbiased line",
      .definition = "keep_rate minus the share of all entries that the layer keeps; 0 is unbiased",
-     .needs = {&kSpans},
-     .when = &kAlways});
+     .needs = {&kSpans}});
 const MeasureVariable bias_spread = measure.variable(
     {.name = "bias_spread",
      .dims = "policy budget layer",
      .long_name = "spread of keep rates",
      .definition = "largest minus smallest keep_rate over the spans of the trace",
-     .needs = {&kSpans},
-     .when = &kAlways});
+     .needs = {&kSpans}});
 const MeasureVariable keep_rate_head = measure.variable(
     {.name = "keep_rate_head",
      .dims = "policy budget layer kv_head span",
      .long_name = "kept share of a span in one KV head",
      .definition = "NaN for policies with granularity=query",
-     .needs = {&kSpans, &kPerHead},
-     .when = &kAlways});
+     .needs = {&kSpans, &kPerHead}});
 
 class KeepRate : public Measure {
  public:

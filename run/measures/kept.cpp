@@ -4,39 +4,35 @@
 namespace kvsim::measures::kept {
 namespace {
 
-DeclareMeasure measure({.name = "kept", .place = 300});
+DeclareMeasure measure({.name = "kept", .place = 300, .when = &kAlways});
 const MeasureVariable kept = measure.variable(
     {.name = "kept",
      .dims = "policy budget layer kv_head",
      .units = "count",
      .long_name = "kept prompt entries of a KV head",
      .definition = "prompt entries that are their own slot; NaN for policies with "
-                   "granularity=query",
-     .when = &kAlways});
+                   "granularity=query"});
 const MeasureVariable kept_query = measure.variable(
     {.name = "kept_query",
      .dims = "policy budget layer head",
      .units = "count",
      .long_name = "kept prompt entries of a query head",
      .definition = "the same for policies with granularity=query",
-     .needs = {&kQueryHeads},
-     .when = &kAlways});
+     .needs = {&kQueryHeads}});
 const MeasureVariable tied_at_threshold = measure.variable(
     {.name = "tied_at_threshold",
      .dims = "policy budget layer kv_head",
      .units = "count",
      .long_name = "candidates tied with the last one kept",
      .definition = "candidates whose score equals that of the last one kept by score, itself "
-                   "included; 0 if none was kept by score",
-     .when = &kAlways});
+                   "included; 0 if none was kept by score"});
 const MeasureVariable tied_at_threshold_query = measure.variable(
     {.name = "tied_at_threshold_query",
      .dims = "policy budget layer head",
      .units = "count",
      .long_name = "candidates tied with the last one kept",
      .definition = "the same for policies with granularity=query",
-     .needs = {&kQueryHeads},
-     .when = &kAlways});
+     .needs = {&kQueryHeads}});
 const MeasureVariable kept_mask = measure.variable(
     {.name = "kept_mask",
      .dims = "policy budget layer kv_head position",
@@ -44,7 +40,6 @@ const MeasureVariable kept_mask = measure.variable(
      .long_name = "what became of each prompt entry",
      .definition = "255 for policies with granularity=query",
      .needs = {&kSaveKeep},
-     .when = &kAlways,
      .flags = {{0, "dropped"}, {1, "kept"}, {2, "merged"}}});
 const MeasureVariable kept_mask_query = measure.variable(
     {.name = "kept_mask_query",
@@ -53,7 +48,6 @@ const MeasureVariable kept_mask_query = measure.variable(
      .long_name = "what became of each prompt entry",
      .definition = "the same for policies with granularity=query",
      .needs = {&kSaveKeep, &kQueryHeads},
-     .when = &kAlways,
      .flags = {{0, "dropped"}, {1, "kept"}, {2, "merged"}}});
 
 class Kept : public Measure {

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 #include "io/results_reader.hpp"
 #include "run/measures/variables.hpp"
 #include "sim/core/error.hpp"

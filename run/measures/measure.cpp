@@ -56,6 +56,7 @@ DeclareMeasure::DeclareMeasure(MeasureInfo info) : info_(info) {
 
 MeasureVariable DeclareMeasure::variable(VariableDeclaration declaration) {
   if (info_.whole) declaration.measures = {info_.name};
+  if (info_.when != nullptr) declaration.when = info_.when;
   variables_.push_back(std::move(declaration));
   return {variables_.back().name};
 }
@@ -64,6 +65,7 @@ MeasureAxis::MeasureAxis(DeclareMeasure& measure, VariableDeclaration coordinate
                          VariableValues (*values)(const RunShape& run)) {
   if (std::string_view(coordinate.dims).empty()) coordinate.dims = coordinate.name;
   coordinate.known = values;
+  if (measure.info_.when != nullptr) coordinate.when = measure.info_.when;
   measure.variables_.push_back(std::move(coordinate));
 }
 

@@ -181,6 +181,7 @@ struct MeasureInfo {
   const char* name;
   int place;           ///< order of measures in results files and in docs/results.md
   bool whole = false;  ///< `--metric NAME` asks for all of its variables, and so does any of them
+  const Condition* when = nullptr;  ///< of all of its variables
   /// Records whose observing queries it reads, at half of the cache; a trace that lacks them is
   /// refused before any work.
   std::vector<std::string> (*observes)() = nullptr;

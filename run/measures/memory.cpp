@@ -15,47 +15,42 @@ const Condition kRoofline{"`--bandwidth` and `--peak`", [](const RunShape& run) 
                           }};
 
 constexpr const char* kCell = "policy budget";
-DeclareMeasure measure({.name = "memory", .place = 400});
+DeclareMeasure measure({.name = "memory", .place = 400, .when = &kAlways});
 const MeasureVariable given = measure.variable(
     {.name = "budget_entries",
      .dims = kCell,
      .units = "count",
      .long_name = "entries that the policy was given",
-     .definition = "B, per owner: of the typed budget, or what --equal-bytes chose",
-     .when = &kAlways});
+     .definition = "B, per owner: of the typed budget, or what --equal-bytes chose"});
 const MeasureVariable entries_kv = measure.variable(
     {.name = "entries_kv",
      .dims = kCell,
      .units = "count",
      .long_name = "slots of the compressed cache",
-     .definition = "sum over layers and KV heads; with granularity=query the union over the group",
-     .when = &kAlways});
+     .definition =
+         "sum over layers and KV heads; with granularity=query the union over the group"});
 const MeasureVariable entries_query = measure.variable(
     {.name = "entries_query",
      .dims = kCell,
      .units = "count",
      .long_name = "slots counted per query head",
      .definition = "sum over layers and query heads; only for policies with granularity=query",
-     .needs = {&kQueryHeads},
-     .when = &kAlways});
+     .needs = {&kQueryHeads}});
 const MeasureVariable realised_ratio = measure.variable(
     {.name = "realised_ratio",
      .dims = kCell,
      .long_name = "share of the prompt that is kept",
-     .definition = "entries_kv / (layers * Hkv * n)",
-     .when = &kAlways});
+     .definition = "entries_kv / (layers * Hkv * n)"});
 const MeasureVariable realised_ratio_min = measure.variable(
     {.name = "realised_ratio_min",
      .dims = kCell,
      .long_name = "smallest kept share of a head",
-     .definition = "minimum over layers and KV heads",
-     .when = &kAlways});
+     .definition = "minimum over layers and KV heads"});
 const MeasureVariable realised_ratio_max = measure.variable(
     {.name = "realised_ratio_max",
      .dims = kCell,
      .long_name = "largest kept share of a head",
-     .definition = "maximum over layers and KV heads",
-     .when = &kAlways});
+     .definition = "maximum over layers and KV heads"});
 const MeasureVariable bytes_ragged = measure.variable(
     {.name = "bytes_ragged",
      .dims = kCell,
@@ -63,15 +58,13 @@ const MeasureVariable bytes_ragged = measure.variable(
      .long_name = "memory with a length per head",
      .definition =
          "slots * (d + dv) * --element-bytes + 4 per KV head; merged slots of query heads "
-         "count for each head",
-     .when = &kAlways});
+         "count for each head"});
 const MeasureVariable bytes_grouped = measure.variable(
     {.name = "bytes_grouped",
      .dims = kCell,
      .units = "bytes",
      .long_name = "memory with one tensor per layer",
-     .definition = "sum over layers of Hkv * largest head's slots * (d + dv) * --element-bytes",
-     .when = &kAlways});
+     .definition = "sum over layers of Hkv * largest head's slots * (d + dv) * --element-bytes"});
 const MeasureVariable bytes_quantized = measure.variable(
     {.name = "bytes_quantized",
      .dims = kCell,
@@ -79,76 +72,66 @@ const MeasureVariable bytes_quantized = measure.variable(
      .long_name = "memory when quantised",
      .definition = "codes, 32 bits per group, and the rest at --element-bytes; NaN for policies "
                    "that do not quantise",
-     .needs = {&kQuantizes},
-     .when = &kAlways});
+     .needs = {&kQuantizes}});
 const MeasureVariable bytes_side = measure.variable(
     {.name = "bytes_side",
      .dims = kCell,
      .units = "bytes",
      .long_name = "memory of votes, biases, estimates and bounds of pages",
      .definition = "4 per vote, 4 g per bias, 4 per estimate; with indicator=page-bound 2 d * "
-                   "--element-bytes / block per slot; else 0",
-     .when = &kAlways});
+                   "--element-bytes / block per slot; else 0"});
 const MeasureVariable bytes_flattened = measure.variable(
     {.name = "bytes_flattened",
      .dims = kCell,
      .units = "bytes",
      .long_name = "bytes held, heads one behind the other",
      .definition = "bytes_quantized where it is defined, else bytes of the slots, + bytes_side + 4 "
-                   "per KV head",
-     .when = &kAlways});
+                   "per KV head"});
 const MeasureVariable bytes_padded = measure.variable(
     {.name = "bytes_padded",
      .dims = kCell,
      .units = "bytes",
      .long_name = "bytes held, every head of a layer as large as its largest",
-     .definition = "sum over layers of Hkv * largest head's bytes, with scales and side numbers",
-     .when = &kAlways});
+     .definition = "sum over layers of Hkv * largest head's bytes, with scales and side numbers"});
 const MeasureVariable bytes_paged = measure.variable(
     {.name = "bytes_paged",
      .dims = kCell,
      .units = "bytes",
      .long_name = "bytes held in pages of 16 slots of one head",
      .definition = "sum over layers and KV heads of ceil(slots/16) * (16 * the head's mean bytes "
-                   "per slot + 4)",
-     .when = &kAlways});
+                   "per slot + 4)"});
 const MeasureVariable bytes_in_place = measure.variable(
     {.name = "bytes_in_place",
      .dims = kCell,
      .units = "bytes",
      .long_name = "bytes held where no entry moves, in pages of 16 positions of all heads",
      .definition = "sum over layers of the pages in which some head keeps an entry * (16 * Hkv * "
-                   "the layer's mean bytes per slot + 4)",
-     .when = &kAlways});
+                   "the layer's mean bytes per slot + 4)"});
 const MeasureVariable bytes_peak = measure.variable(
     {.name = "bytes_peak",
      .dims = kCell,
      .units = "bytes",
      .long_name = "the most bytes held while later tokens come",
      .definition = "bytes_flattened + (most slots at any later step - slots) * (d + dv) * "
-                   "--element-bytes",
-     .when = &kAlways});
+                   "--element-bytes"});
 const MeasureVariable compression = measure.variable(
     {.name = "compression",
      .dims = kCell,
      .long_name = "compression",
-     .definition = "bytes of the full cache / bytes of the compressed one",
-     .when = &kAlways});
+     .definition = "bytes of the full cache / bytes of the compressed one"});
 const MeasureVariable decode_time = measure.variable(
     {.name = "decode_time",
      .dims = kCell,
      .units = "s",
      .long_name = "attention time of one decode step by the roofline",
      .definition = "max(bytes read / --bandwidth, flops / --peak); NaN with `schedule=reads`",
-     .needs = {&kRoofline},
-     .when = &kAlways});
+     .needs = {&kRoofline}});
 const MeasureVariable decode_speedup = measure.variable(
     {.name = "decode_speedup",
      .dims = kCell,
      .long_name = "speed-up of one decode step by the roofline",
      .definition = "decode time of the full cache / of the compressed one; an upper bound",
-     .needs = {&kRoofline},
-     .when = &kAlways});
+     .needs = {&kRoofline}});
 
 class Memory : public Measure {
  public:

@@ -11,83 +11,72 @@ namespace {
 
 constexpr const char* kStep = "policy budget layer step";
 constexpr const char* kLayer = "policy budget layer";
-DeclareMeasure measure({.name = "merging", .place = 420});
+DeclareMeasure measure({.name = "merging", .place = 420, .when = &kMerges});
 const MeasureVariable represented_importance = measure.variable(
     {.name = "represented_importance",
      .dims = kStep,
      .long_name = "importance of kept and merged entries",
      .definition = "retained_importance with the entries counted in that are part of another's "
-                   "slot",
-     .when = &kMerges});
+                   "slot"});
 const MeasureVariable attention_sag = measure.variable(
     {.name = "attention_sag",
      .dims = kStep,
      .long_name = "attention sag",
      .definition = "sum over merged slots of (attention of their entries in the full cache - "
                    "attention of the slot), mean over query heads; positive: the slots lost "
-                   "attention; 0 without merged slots",
-     .when = &kMerges});
+                   "attention; 0 without merged slots"});
 const MeasureVariable attention_shift = measure.variable(
     {.name = "attention_shift",
      .dims = kStep,
      .long_name = "attention shift",
-     .definition = "the same with absolute values of the brackets",
-     .when = &kMerges});
+     .definition = "the same with absolute values of the brackets"});
 const MeasureVariable dropped_attention = measure.variable(
     {.name = "dropped_attention",
      .dims = kStep,
      .long_name = "attention on dropped entries",
      .definition = "attention of the full cache on entries that no slot holds, mean over query "
-                   "heads",
-     .when = &kMerges});
+                   "heads"});
 const MeasureVariable log_mass_defect = measure.variable(
     {.name = "log_mass_defect",
      .dims = kStep,
      .units = "nat",
      .long_name = "log-mass defect",
      .definition = "log-weight + logit of a merged slot - log-sum-exp of its entries' logits, "
-                   "mean over heads and merged slots; NaN without any",
-     .when = &kMerges});
+                   "mean over heads and merged slots; NaN without any"});
 const MeasureVariable log_mass_defect_p01 = measure.variable(
     {.name = "log_mass_defect_p01",
      .dims = kLayer,
      .units = "nat",
      .long_name = "log-mass defect, percentile 1",
-     .definition = "percentile 1 over heads, merged slots and steps",
-     .when = &kMerges});
+     .definition = "percentile 1 over heads, merged slots and steps"});
 const MeasureVariable log_mass_defect_p99 = measure.variable(
     {.name = "log_mass_defect_p99",
      .dims = kLayer,
      .units = "nat",
      .long_name = "log-mass defect, percentile 99",
-     .definition = "percentile 99 over heads, merged slots and steps",
-     .when = &kMerges});
+     .definition = "percentile 99 over heads, merged slots and steps"});
 const MeasureVariable merge_count = measure.variable(
     {.name = "merge_count",
      .dims = kLayer,
      .units = "count",
      .long_name = "merged slots",
-     .definition = "slots that hold two or more entries, after the last compression",
-     .when = &kMerges});
+     .definition = "slots that hold two or more entries, after the last compression"});
 const MeasureVariable zip_undefined = measure.variable(
     {.name = "zip_undefined",
      .dims = kLayer,
      .units = "count",
      .long_name = "merges with an undefined scale",
-     .definition = "merges at which KeepKV Eq. 7 divides by nothing; its scale is 1 there",
-     .when = &kMerges});
+     .definition = "merges at which KeepKV Eq. 7 divides by nothing; its scale is 1 there"});
 const MeasureVariable zip_scale_p01 = measure.variable(
     {.name = "zip_scale_p01",
      .dims = kLayer,
      .long_name = "scale of a merged key, percentile 1",
-     .definition = "percentile 1 of f in KeepKV Eq. 7; NaN for other merges",
-     .when = &kMerges});
+     .definition = "percentile 1 of f in KeepKV Eq. 7; NaN for other merges"});
 const MeasureVariable zip_scale_p99 = measure.variable(
     {.name = "zip_scale_p99",
      .dims = kLayer,
      .long_name = "scale of a merged key, percentile 99",
-     .definition = "percentile 99 of f in KeepKV Eq. 7; NaN for other merges",
-     .when = &kMerges});
+     .definition = "percentile 99 of f in KeepKV Eq. 7; NaN for other merges"});
 
 class Merging : public Measure {
  public:

@@ -1,8 +1,6 @@
 #pragma once
 #include <vector>
 
-#include "analysis/key_norm.hpp"
-
 namespace kvsim {
 
 /// What curves over the prompt's positions are drawn from: the dimension `part`.

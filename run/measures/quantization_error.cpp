@@ -6,7 +6,7 @@
 namespace kvsim::measures::quantization_error {
 namespace {
 
-DeclareMeasure measure({.name = "quantization_error", .place = 410});
+DeclareMeasure measure({.name = "quantization_error", .place = 410, .when = &kAlways});
 const MeasureVariable quantization_error = measure.variable(
     {.name = "quantization_error",
      .dims = "policy budget layer step",
@@ -14,15 +14,13 @@ const MeasureVariable quantization_error = measure.variable(
      .definition = "‖sum over heads of (z^ - z^ without quantising) W‖ / ‖sum over heads of z W‖: "
                    "what is added to the error of the same slots unrounded; NaN for policies that "
                    "do not quantise",
-     .needs = {&kQuantizes},
-     .when = &kAlways});
+     .needs = {&kQuantizes}});
 const MeasureVariable quantization_error_mean = measure.variable(
     {.name = "quantization_error_mean",
      .dims = "policy budget layer",
      .long_name = "mean quantisation error",
      .definition = "mean over the evaluated steps",
-     .needs = {&kQuantizes},
-     .when = &kAlways});
+     .needs = {&kQuantizes}});
 
 class QuantizationError : public Measure {
  public:

@@ -13,76 +13,65 @@ namespace {
 constexpr const char* kStep = "policy budget layer step";
 constexpr const char* kLayer = "policy budget layer";
 constexpr const char* kHeadStep = "policy budget layer head step";
-DeclareMeasure measure({.name = "retained", .place = 100});
+DeclareMeasure measure({.name = "retained", .place = 100, .when = &kAlways});
 const MeasureVariable retained_importance = measure.variable(
     {.name = "retained_importance",
      .dims = kStep,
      .long_name = "retained importance",
      .definition = "share of the importance I = A * ‖v W‖, summed over query heads, that falls on "
-                   "kept entries",
-     .when = &kAlways});
+                   "kept entries"});
 const MeasureVariable retained_attention = measure.variable({.name = "retained_attention",
                                                              .dims = kStep,
                                                              .long_name = "retained attention",
-                                                             .definition = "the same with I = A",
-                                                             .when = &kAlways});
+                                                             .definition = "the same with I = A"});
 const MeasureVariable retained_importance_mean = measure.variable(
     {.name = "retained_importance_mean",
      .dims = kLayer,
      .long_name = "mean retained importance",
-     .definition = "mean over steps",
-     .when = &kAlways});
+     .definition = "mean over steps"});
 const MeasureVariable retained_importance_min = measure.variable(
     {.name = "retained_importance_min",
      .dims = kLayer,
      .long_name = "worst retained importance",
-     .definition = "minimum over steps",
-     .when = &kAlways});
+     .definition = "minimum over steps"});
 const MeasureVariable retained_importance_p01 = measure.variable(
     {.name = "retained_importance_p01",
      .dims = kLayer,
      .long_name = "retained importance, percentile 1",
-     .definition = "percentile 1 over steps",
-     .when = &kAlways});
+     .definition = "percentile 1 over steps"});
 const MeasureVariable retained_attention_mean = measure.variable(
     {.name = "retained_attention_mean",
      .dims = kLayer,
      .long_name = "mean retained attention",
-     .definition = "mean over steps",
-     .when = &kAlways});
+     .definition = "mean over steps"});
 const MeasureVariable retained_attention_min = measure.variable(
     {.name = "retained_attention_min",
      .dims = kLayer,
      .long_name = "worst retained attention",
-     .definition = "minimum over steps",
-     .when = &kAlways});
+     .definition = "minimum over steps"});
 const MeasureVariable retained_attention_p01 = measure.variable(
     {.name = "retained_attention_p01",
      .dims = kLayer,
      .long_name = "retained attention, percentile 1",
-     .definition = "percentile 1 over steps",
-     .when = &kAlways});
+     .definition = "percentile 1 over steps"});
 const MeasureVariable outlier_count = measure.variable(
     {.name = "outlier_count",
      .dims = kLayer,
      .units = "count",
      .long_name = "steps with low retained importance",
-     .definition = "number of steps whose retained importance is below --outlier (0.5)",
-     .when = &kAlways});
+     .definition = "number of steps whose retained importance is below --outlier (0.5)"});
 const MeasureVariable retained_importance_head = measure.variable(
     {.name = "retained_importance_head",
      .dims = kHeadStep,
      .long_name = "retained importance of a query head",
      .definition = "the ratio of one head",
-     .needs = {&kPerHead},
-     .when = &kAlways});
+     .needs = {&kPerHead}});
 const MeasureVariable retained_attention_head = measure.variable(
     {.name = "retained_attention_head",
      .dims = kHeadStep,
      .long_name = "retained attention of a query head",
      .definition = "the ratio of one head",
-     .needs = {&kPerHead},
-     .when = &kAlways});
+     .needs = {&kPerHead}});
 
 class Retained : public Measure {
  public:

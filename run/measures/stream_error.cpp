@@ -9,7 +9,7 @@
 namespace kvsim::measures::stream_error {
 namespace {
 
-DeclareMeasure measure({.name = "stream_error", .place = 210});
+DeclareMeasure measure({.name = "stream_error", .place = 210, .when = &kAlways});
 const MeasureVariable stream_error = measure.variable(
     {.name = "stream_error",
      .dims = "policy budget step",
@@ -18,16 +18,14 @@ const MeasureVariable stream_error = measure.variable(
                    "norm of the residual stream that enters the last layer; over the layers of "
                    "the run, and the attribute stream_error_note says so when these are not all of "
                    "the model's (num_layers)",
-     .needs = {&kResidualNorm},
-     .when = &kAlways});
+     .needs = {&kResidualNorm}});
 const MeasureVariable stream_error_rms = measure.variable(
     {.name = "stream_error_rms",
      .dims = "policy budget",
      .long_name = "error of the stream, over steps",
      .definition = "root mean square over the evaluated steps; among the best predictors of the "
                    "loss of a model that runs with the kept sets (docs/prediction.md)",
-     .needs = {&kResidualNorm},
-     .when = &kAlways});
+     .needs = {&kResidualNorm}});
 
 class StreamErrorMeasure : public Measure {
  public:

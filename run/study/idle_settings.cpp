@@ -1,7 +1,5 @@
 #include "run/study/idle_settings.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <functional>
 

@@ -1,5 +1,4 @@
 #pragma once
-#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>

@@ -4,7 +4,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "analysis/dataset.hpp"
 #include "io/trace_reader.hpp"

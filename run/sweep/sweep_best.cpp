@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "analysis/stream_layers.hpp"
-#include "analysis/summary.hpp"
 #include "run/measures/known_results.hpp"
 #include "sim/core/parallel.hpp"
 

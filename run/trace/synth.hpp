@@ -19,7 +19,7 @@ struct SynthConfig {
   int64_t hidden = 256;    ///< D
   ElementType type = ElementType::float16;
   int64_t query_window = -1;  ///< queries n - window .. N - 1; -1: all
-  std::vector<Span> spans;
+  std::vector<Span> spans = {};
   double softcap = 0;          ///< 0: none
   int64_t sliding_window = 0;  ///< of odd layers; 0: none
   bool sink = false;           ///< a sink logit per head

@@ -6,18 +6,12 @@
 #include <sstream>
 
 #include "run/measures/variables.hpp"
+#include "tests/io/trace_fixture.hpp"
 #include "tests/support/paths.hpp"
 
 using namespace kvsim;
 
 namespace {
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 /// The tests also hold the measure of CONTRIBUTING.md, which the program does not have.
 std::string without_example(const std::string& markdown) {
@@ -35,7 +29,7 @@ TEST_CASE("docs/results.md says what the declarations say", "[analysis][docs]") 
   const std::string declared_text = without_example(variables_markdown());
   if (std::getenv("KVSIM_UPDATE_DOCS") != nullptr) std::ofstream(path) << declared_text;
   INFO("KVSIM_UPDATE_DOCS=1 kvsim_tests \"[docs]\" writes it anew");
-  CHECK((text_of(path) == declared_text));  // without printing two pages
+  CHECK((test::read_bytes(path) == declared_text));  // without printing two pages
 }
 
 TEST_CASE("every declared variable stands over dimensions that have a coordinate", "[analysis]") {

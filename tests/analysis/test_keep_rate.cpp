@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "analysis/keep_rate.hpp"
-#include "sim/core/error.hpp"
 
 using namespace kvsim;
 

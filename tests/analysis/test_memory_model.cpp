@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <numeric>
 
 #include "analysis/memory_model.hpp"
 
@@ -15,6 +16,12 @@ KeptSets kept_of(std::vector<std::vector<uint32_t>> owners, bool per_query_head 
   kept.owners = std::move(owners);
   kept.per_query_head = per_query_head;
   return kept;
+}
+
+std::vector<uint32_t> first_entries(size_t count) {
+  std::vector<uint32_t> entries(count);
+  std::iota(entries.begin(), entries.end(), 0u);
+  return entries;
 }
 
 }  // namespace
@@ -61,8 +68,7 @@ TEST_CASE("query heads do not share the slots that they merged", "[analysis]") {
 TEST_CASE("int4 in groups of 32 costs five bits per number", "[analysis]") {
   // One head of 64 slots, everything quantised: 64 * 6 numbers.
   const CacheShape shape{1, 1, 4, 2, 64, 2};
-  std::vector<uint32_t> all(64);
-  for (uint32_t i = 0; i < 64; ++i) all[i] = i;
+  const auto all = first_entries(64);
   MemoryModel model;
   model.add_layer(shape, kept_of({all}), {{384, 12, 4}});
   CHECK(model.use().bytes_quantized == 384 * 5 / 8);
@@ -80,10 +86,9 @@ TEST_CASE("the roofline takes the slower of memory and arithmetic", "[analysis]"
 TEST_CASE("bytes held: flattened, padded, in pages, in pages where they stand", "[analysis]") {
   // n 40: three pages of positions. Head 0 keeps 17 slots of positions 0..16, head 1 two of them.
   const CacheShape shape{2, 1, 4, 2, 40, 2};
-  std::vector<uint32_t> many(17);
-  for (uint32_t i = 0; i < 17; ++i) many[i] = i;
   MemoryModel model;
-  model.add_layer(shape, kept_of({many, {3, 5}}), {}, 0, {.later = 7, .most_slots = {}});
+  model.add_layer(shape, kept_of({first_entries(17), {3, 5}}), {}, 0,
+                  {.later = 7, .most_slots = {}});
   const MemoryUse use = model.use();
   CHECK(use.bytes_flattened == (17 + 2) * 12 + 2 * 4);
   CHECK(use.bytes_padded == 2 * 17 * 12);
@@ -95,8 +100,7 @@ TEST_CASE("bytes held: flattened, padded, in pages, in pages where they stand", 
 TEST_CASE("bytes held count scales and side numbers", "[analysis]") {
   // One head of 64 slots of 6 numbers at 4 bits, 12 groups: 192 + 48 bytes; 4 bytes a slot beside.
   const CacheShape shape{1, 1, 4, 2, 64, 2};
-  std::vector<uint32_t> all(64);
-  for (uint32_t i = 0; i < 64; ++i) all[i] = i;
+  const auto all = first_entries(64);
   MemoryModel model;
   model.add_layer(shape, kept_of({all}), {{384, 12, 4}}, 4, {.later = 0, .most_slots = {70}});
   CHECK(model.use().bytes_side == 64 * 4);

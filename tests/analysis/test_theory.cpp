@@ -1,5 +1,4 @@
 #include <catch2/catch.hpp>
-#include <cmath>
 
 #include "analysis/theory.hpp"
 

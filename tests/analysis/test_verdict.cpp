@@ -3,17 +3,10 @@
 
 #include "analysis/verdict.hpp"
 #include "io/tables.hpp"
+#include "tests/support/results.hpp"
 
 namespace kvsim {
 namespace {
-
-Variable real(const char* name, std::vector<std::string> dims, std::vector<double> values) {
-  Variable variable;
-  variable.name = name;
-  variable.dims = std::move(dims);
-  variable.values = std::move(values);
-  return variable;
-}
 
 using Levels = std::array<std::array<double, 2>, 4>;
 constexpr Levels kLevels = {{{0.4, 0.2}, {0.1, 0.3}, {0.1, 0.1}, {0.01, 0.01}}};
@@ -23,17 +16,11 @@ constexpr Levels kLevels = {{{0.4, 0.2}, {0.1, 0.3}, {0.1, 0.1}, {0.01, 0.01}}};
 Dataset results(const std::string& good = "good", const Levels& level = kLevels) {
   constexpr int kSteps = 64;
   Dataset dataset;
-  dataset.add_dimension("policy", 4);
-  dataset.add_dimension("budget", 2);
-  dataset.add_dimension("step", kSteps);
-  dataset.add_dimension("layer", 1);
-  Variable layer = real("layer", {"layer"}, {});
-  layer.values = std::vector<int32_t>{0};
-  dataset.add(layer);
-  Variable policy = real("policy", {"policy"}, {});
-  policy.values = std::vector<std::string>{"bad", "close", good, "oracle"};
-  Variable label = real("budget_label", {"budget"}, {});
-  label.values = std::vector<std::string>{"0.1", "0.5"};
+  test::add(dataset, "policy", std::vector<std::string>{"bad", "close", good, "oracle"});
+  test::add(dataset, "budget", std::vector<double>{0.1, 0.5});
+  test::add(dataset, "step", std::vector<int64_t>(kSteps));
+  test::add(dataset, "layer", std::vector<int32_t>{0});
+  test::add(dataset, "budget_label", std::vector<std::string>{"0.1", "0.5"});
   std::vector<double> errors;
   std::vector<double> summary;
   for (int p = 0; p < 4; ++p)
@@ -42,11 +29,8 @@ Dataset results(const std::string& good = "good", const Levels& level = kLevels)
         errors.push_back(level[p][b] * (p == 1 ? (t < 32 ? 0.8 : 1.25) : 1));
       summary.push_back(level[p][b] * (p == 1 ? 1.05 : 1));
     }
-  dataset.add(policy);
-  dataset.add(label);
-  dataset.add(real("budget", {"budget"}, {0.1, 0.5}));
-  dataset.add(real("stream_error", {"policy", "budget", "step"}, errors));
-  dataset.add(real("stream_error_rms", {"policy", "budget"}, summary));
+  test::add(dataset, "stream_error", errors);
+  test::add(dataset, "stream_error_rms", summary);
   return dataset;
 }
 

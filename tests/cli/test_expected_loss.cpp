@@ -2,37 +2,23 @@
 #include <limits>
 
 #include "cli/expected_loss.hpp"
+#include "tests/support/results.hpp"
 
 namespace kvsim::cli {
 namespace {
 
-Variable real(const char* name, std::vector<std::string> dims, std::vector<double> values) {
-  Variable variable;
-  variable.name = name;
-  variable.dims = std::move(dims);
-  variable.values = std::move(values);
-  return variable;
-}
+using test::add;
 
 /// Two policies, budgets 0.5 and 0.1, steps at positions 8 to 11; the second policy loses nothing.
 Dataset results() {
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   Dataset dataset;
-  dataset.add_dimension("policy", 2);
-  dataset.add_dimension("budget", 2);
-  dataset.add_dimension("step", 4);
-  Variable policy = real("policy", {"policy"}, {});
-  policy.values = std::vector<std::string>{"knorm", "full"};
-  Variable label = real("budget_label", {"budget"}, {});
-  label.values = std::vector<std::string>{"0.5", "10%"};
-  Variable step = real("step", {"step"}, {});
-  step.values = std::vector<int64_t>{8, 9, 10, 11};
-  dataset.add(policy);
-  dataset.add(label);
-  dataset.add(step);
-  dataset.add(real("budget", {"budget"}, {0.5, 0.1}));
-  dataset.add(real("stream_error", {"policy", "budget", "step"},
-                   {0.1, 0.2, 0.3, 0.4, 0.25, kNone, 0.5, 0.25, 0, 0, 0, 0, 0, 0, 0, 0}));
+  add(dataset, "policy", std::vector<std::string>{"knorm", "full"});
+  add(dataset, "budget", std::vector<double>{0.5, 0.1});
+  add(dataset, "step", std::vector<int64_t>{8, 9, 10, 11});
+  add(dataset, "budget_label", std::vector<std::string>{"0.5", "10%"});
+  add(dataset, "stream_error",
+      std::vector<double>{0.1, 0.2, 0.3, 0.4, 0.25, kNone, 0.5, 0.25, 0, 0, 0, 0, 0, 0, 0, 0});
   return dataset;
 }
 

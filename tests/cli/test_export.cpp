@@ -12,23 +12,15 @@ using namespace kvsim::test;
 namespace {
 
 /// A synthetic trace and a replay that saves its sets, per KV head and per query head.
-struct Replayed {
-  TemporaryFolder folder;
-  std::string trace = folder / "t.h5";
-  std::string results = folder / "r.nc";
-  std::string kept = folder / "kept.h5";
-  explicit Replayed(const std::string& policies, const std::string& more = "--save-keep") {
-    REQUIRE(run_kvsim("synth -o " + trace +
-                      " --prompt 60 --steps 12 --head-dim 16 --hidden 32 "
-                      "--dtype float32")
-                .status == 0);
-    REQUIRE(run_kvsim("replay " + trace + " " + policies + " --budget 0.2,30 -q -o " + results +
-                      " " + more)
-                .status == 0);
+struct Replayed : Synthesized {
+  explicit Replayed(const std::string& policies, const std::string& more = "--save-keep")
+      : Synthesized("--dtype float32") {
+    REQUIRE(replay(policies + " --budget 0.2,30 -q " + more).status == 0);
   }
   Outcome run(const std::string& arguments) const {
     return run_kvsim("export " + results + " -o " + kept + " --overwrite " + arguments);
   }
+  const std::string kept = folder / "kept.h5";
 };
 
 void check_exported(const Replayed& made, const std::string& choice, int64_t policy,
@@ -67,22 +59,16 @@ TEST_CASE("export writes the kept sets of one policy and budget", "[cli]") {
 }
 
 TEST_CASE("export refuses what is not a set, and asks where there is a choice", "[cli]") {
-  const auto refused = [](const Outcome& outcome, int status, const std::string& message) {
-    INFO(outcome.err);
-    CHECK(outcome.status == status);
-    CHECK_THAT(outcome.err, Catch::Contains(message));
-    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
-  };
   const Replayed made("--policy streaming --policy keepkv,window=8 --policy oracle-step");
-  refused(made.run("--budget 30"), 2, "which policy?");
-  refused(made.run("--policy streaming"), 2, "which budget?");
-  refused(made.run("--policy h2o --budget 30"), 3, "do not have this policy");
-  refused(made.run("--policy keepkv,window=8 --budget 30"), 3, "merge=keepkv");
-  refused(made.run("--policy oracle-step --budget 30"), 3, "schedule=per-step");
-  refused(made.run("--policy streaming --budget 30 --trace data/sample.h5"), 3,
-          "not the trace of these results");
+  check_refused(made.run("--budget 30"), 2, "which policy?");
+  check_refused(made.run("--policy streaming"), 2, "which budget?");
+  check_refused(made.run("--policy h2o --budget 30"), 3, "do not have this policy");
+  check_refused(made.run("--policy keepkv,window=8 --budget 30"), 3, "merge=keepkv");
+  check_refused(made.run("--policy oracle-step --budget 30"), 3, "schedule=per-step");
+  check_refused(made.run("--policy streaming --budget 30 --trace data/sample.h5"), 3,
+                "not the trace of these results");
   const Replayed without("--policy streaming", "");
-  refused(without.run("--budget 30"), 3, "--save-keep");
-  refused(run_kvsim("export " + made.results + " -o " + made.results + " --overwrite"), 2,
-          made.results);
+  check_refused(without.run("--budget 30"), 3, "--save-keep");
+  check_refused(run_kvsim("export " + made.results + " -o " + made.results + " --overwrite"), 2,
+                made.results);
 }

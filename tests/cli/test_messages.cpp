@@ -1,5 +1,4 @@
 #include <catch2/catch.hpp>
-#include <filesystem>
 
 #include "io/results_reader.hpp"
 #include "tests/io/trace_fixture.hpp"
@@ -11,47 +10,30 @@ using Catch::Contains;
 namespace {
 
 /// A small trace whose stored queries begin at position 52 of 60, and results of it.
-struct Joints {
-  TemporaryFolder folder;
-  std::string trace = folder / "t.h5";
-  std::string results = folder / "r.nc";
-  Joints() {
-    REQUIRE(run_kvsim("synth -o " + trace +
-                      " --prompt 60 --steps 12 --head-dim 16 --hidden 32 --queries window:8")
-                .status == 0);
-  }
-  Outcome replay(const std::string& more) const {
-    return run_kvsim("replay " + trace + " --overwrite -o " + results + " " + more);
-  }
+struct Joints : Synthesized {
+  Joints() : Synthesized("--queries window:8") {}
 };
 
 }  // namespace
 
 TEST_CASE("missing queries name the cure", "[cli][messages]") {
   const Joints joints;
-  const Outcome h2o = joints.replay("--policy h2o --budget 0.5");
-  CHECK(h2o.status == 3);
-  CHECK_THAT(h2o.err, Contains("--queries all"));
-  const Outcome window = joints.replay("--policy snapkv,window=16 --budget 0.5");
-  CHECK(window.status == 3);
-  CHECK_THAT(window.err, Contains("--queries window:16"));
+  check_refused(joints.replay("--policy h2o --budget 0.5"), 3, "--queries all");
+  check_refused(joints.replay("--policy snapkv,window=16 --budget 0.5"), 3, "--queries window:16");
 }
 
 TEST_CASE("a folder as -o, results as a trace and a trace as results are named",
           "[cli][messages]") {
   const Joints joints;
-  const Outcome folder = run_kvsim("replay " + joints.trace + " -o " + joints.folder.path());
-  CHECK(folder.status == 2);
-  CHECK_THAT(folder.err, Contains("a folder stands where a file is to be written"));
+  check_refused(run_kvsim("replay " + joints.trace + " -o " + joints.folder.path()), 2,
+                "a folder stands where a file is to be written");
   REQUIRE(joints.replay("--policy snapkv,window=8 --budget 0.5").status == 0);
-  const Outcome results = run_kvsim("replay " + joints.results + " -o " + (joints.folder / "x.nc"));
-  CHECK(results.status == 3);
-  CHECK_THAT(results.err, Contains("results of kvsim stand where a trace is expected"));
+  check_refused(run_kvsim("replay " + joints.results + " -o " + (joints.folder / "x.nc")), 3,
+                "results of kvsim stand where a trace is expected");
   for (const std::string command : {"plot ", "explain "}) {
-    const Outcome trace = run_kvsim(command + joints.trace +
-                                    (command == "plot " ? " -o " + (joints.folder / "figs") : ""));
-    CHECK(trace.status == 3);
-    CHECK_THAT(trace.err, Contains("a trace stands where results are expected"));
+    check_refused(run_kvsim(command + joints.trace +
+                            (command == "plot " ? " -o " + (joints.folder / "figs") : "")),
+                  3, "a trace stands where results are expected");
   }
 }
 
@@ -70,7 +52,7 @@ TEST_CASE("settings without effect are named, in the file, too", "[cli][messages
   const std::string lines = std::get<std::string>(*attribute);
   CHECK_THAT(lines, Contains("quantize=per-token rounds no entry"));
   CHECK(lines.find("quant_residual=0 at 0.5") == std::string::npos);
-  CHECK(joints.replay("--policy streaming --budget 0.5").out.find("without effect") ==
+  CHECK(joints.replay("--policy streaming --budget 0.5 --overwrite").out.find("without effect") ==
         std::string::npos);
 }
 

@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "io/results_reader.hpp"
 #include "tests/io/trace_fixture.hpp"
+#include "tests/support/results.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;
@@ -14,28 +14,18 @@ using nlohmann::json;
 
 namespace {
 
-/// A synthetic trace of 60 + 12 tokens in two layers, all queries stored.
-std::string make_trace(const std::string& path, const std::string& more = "") {
-  REQUIRE(
-      run_kvsim("synth -o " + path + " --prompt 60 --steps 12 --head-dim 16 --hidden 32 " + more)
-          .status == 0);
-  return path;
-}
-
-constexpr const char* kSmall = " --policy snapkv,window=8 --policy streaming --budget 0.2,30 ";
+const std::string kSmall = " --policy snapkv,window=8 --policy streaming --budget 0.2,30 ";
 
 }  // namespace
 
 TEST_CASE("replay writes results, prints a table and says where the file is", "[cli][replay]") {
-  const TemporaryFolder folder;
-  const std::string trace = make_trace(folder / "t.h5");
-  const std::string out = folder / "r.nc";
-  const Outcome outcome = run_kvsim("replay " + trace + kSmall + "-o " + out);
+  const Synthesized made;
+  const Outcome outcome = made.replay(kSmall);
   CHECK(outcome.status == 0);
   CHECK_THAT(outcome.out, Catch::Contains("snapkv,window=8"));
-  CHECK_THAT(outcome.err, Catch::Contains(out + " written"));
+  CHECK_THAT(outcome.err, Catch::Contains(made.results + " written"));
   CHECK(outcome.out.find('\033') == std::string::npos);
-  const Dataset results = read_results(out);
+  const Dataset results = read_results(made.results);
   CHECK(results.size("policy") == 2);
   CHECK(std::get<std::vector<double>>(results.at("budget").values) ==
         std::vector<double>{0.2, 0.5});
@@ -58,11 +48,10 @@ TEST_CASE("replay writes results, prints a table and says where the file is", "[
 }
 
 TEST_CASE("results are the same bytes with one thread and with several", "[cli][replay]") {
-  const TemporaryFolder folder;
-  const std::string trace = make_trace(folder / "t.h5");
+  const Synthesized made;
   const auto values = [&](const std::string& threads) {
-    const std::string out = folder / ("r" + threads + ".nc");
-    REQUIRE(run_kvsim("replay -q " + trace + kSmall + "--per-head --save-keep --threads " +
+    const std::string out = made.folder / ("r" + threads + ".nc");
+    REQUIRE(run_kvsim("replay -q " + made.trace + kSmall + "--per-head --save-keep --threads " +
                       threads + " -o " + out)
                 .status == 0);
     return read_results(out);
@@ -70,32 +59,23 @@ TEST_CASE("results are the same bytes with one thread and with several", "[cli][
   const Dataset one = values("1");
   for (const char* threads : {"2", "8"}) {
     const Dataset several = values(threads);
-    for (const Variable& variable : one.variables()) {
-      INFO(variable.name);
-      if (variable.type() != VariableType::float64) {
-        CHECK(several.at(variable.name).values == variable.values);
-        continue;
-      }
-      const auto& a = std::get<std::vector<double>>(variable.values);
-      const auto& b = std::get<std::vector<double>>(several.at(variable.name).values);
-      REQUIRE(a.size() == b.size());
-      CHECK(std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0);
-    }
+    for (const Variable& variable : one.variables())
+      check_same(variable, several.at(variable.name));
   }
 }
 
 TEST_CASE("requested metrics add variables and take none away", "[cli][replay]") {
-  const TemporaryFolder folder;
-  const std::string trace = make_trace(folder / "t.h5");
-  REQUIRE(run_kvsim("replay -q " + trace + kSmall + "-o " + (folder / "a.nc")).status == 0);
-  REQUIRE(run_kvsim("replay -q " + trace + kSmall +
+  const Synthesized made;
+  REQUIRE(run_kvsim("replay -q " + made.trace + kSmall + "-o " + (made.folder / "a.nc")).status ==
+          0);
+  REQUIRE(run_kvsim("replay -q " + made.trace + kSmall +
                     "--metric output_error_absolute,importance_cosine,importance_pearson "
                     "--metric regret_mean,regret_step,minmax_bound --save-keep --per-head "
                     "--span-complement defense -o " +
-                    (folder / "b.nc"))
+                    (made.folder / "b.nc"))
               .status == 0);
-  const Dataset plain = read_results(folder / "a.nc");
-  const Dataset rich = read_results(folder / "b.nc");
+  const Dataset plain = read_results(made.folder / "a.nc");
+  const Dataset rich = read_results(made.folder / "b.nc");
   for (const Variable& variable : plain.variables()) CHECK(rich.has(variable.name));
   for (const char* name :
        {"output_error_absolute", "importance_cosine", "importance_pearson", "regret_mean",
@@ -120,65 +100,59 @@ TEST_CASE("requested metrics add variables and take none away", "[cli][replay]")
 }
 
 TEST_CASE("without --policy every default preset runs that the trace can serve", "[cli][replay]") {
-  const TemporaryFolder folder;
-  const std::string trace = make_trace(folder / "t.h5", "--queries window:40");
-  const std::string out = folder / "r.nc";
-  const Outcome outcome = run_kvsim("replay " + trace + " --budget 0.5 -o " + out);
+  const Synthesized made("--queries window:40");
+  const Outcome outcome = made.replay("--budget 0.5");
   CHECK(outcome.status == 0);
   CHECK_THAT(outcome.err, Catch::Contains("h2o left out: "));
-  const Dataset results = read_results(out);
+  const Dataset results = read_results(made.results);
   const auto& policies = std::get<std::vector<std::string>>(results.at("policy").values);
   CHECK(std::find(policies.begin(), policies.end(), "snapkv") != policies.end());
   CHECK(std::find(policies.begin(), policies.end(), "h2o") == policies.end());
-  CHECK(run_kvsim("replay " + trace + " --policy h2o -o " + (folder / "x.nc")).status == 3);
+  CHECK(run_kvsim("replay " + made.trace + " --policy h2o -o " + (made.folder / "x.nc")).status ==
+        3);
 }
 
 TEST_CASE("bad requests end with status 2, one line and no file", "[cli][replay]") {
-  const TemporaryFolder folder;
-  const std::string trace = make_trace(folder / "t.h5");
-  const std::string out = folder / "r.nc";
+  const Synthesized made;
   const std::string arguments = GENERATE(
       std::string("--policy snapvk"), std::string("--policy snapkv,windw=3"),
       std::string("--budget 0"), std::string("--budget 1.5"), std::string("--metric regrett"),
       std::string("--scope half"), std::string("--importance l3"), std::string("--outlier x"),
       std::string("--wo-steps -1"), std::string("--backend tpu"), std::string("--peak 1e12"));
-  const Outcome outcome = run_kvsim("replay " + trace + " " + arguments + " -o " + out);
-  INFO(arguments << ": " << outcome.err);
-  CHECK(outcome.status == 2);
-  CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
-  CHECK_FALSE(std::filesystem::exists(out));
+  const Outcome outcome = made.replay(arguments);
+  INFO(arguments);
+  check_refused(outcome, 2, "");
+  CHECK_FALSE(std::filesystem::exists(made.results));
 }
 
 TEST_CASE("bad data ends with status 3 before any work", "[cli][replay]") {
-  const TemporaryFolder folder;
-  const std::string trace = make_trace(folder / "t.h5");
-  const std::string out = folder / "r.nc";
-  CHECK(run_kvsim("replay " + (folder / "none.h5") + " -o " + out).status == 3);
-  CHECK(run_kvsim("replay " + trace + " --layers 7 -o " + out).status == 3);
-  const Outcome span = run_kvsim("replay " + trace + kSmall + "--span-complement defens -o " + out);
+  const Synthesized made;
+  CHECK(run_kvsim("replay " + (made.folder / "none.h5") + " -o " + made.results).status == 3);
+  CHECK(made.replay("--layers 7").status == 3);
+  const Outcome span = made.replay(kSmall + "--span-complement defens");
   CHECK(span.status == 3);
   CHECK_THAT(span.err, Catch::Contains("defense"));
-  CHECK_FALSE(std::filesystem::exists(out));
+  CHECK_FALSE(std::filesystem::exists(made.results));
 }
 
 TEST_CASE("an existing target is refused before any work unless it may be replaced",
           "[cli][replay]") {
-  const TemporaryFolder folder;
-  const std::string trace = make_trace(folder / "t.h5");
-  const std::string out = folder / "r.nc";
-  write_bytes(out, "precious");
-  CHECK(run_kvsim("replay " + trace + kSmall + "-o " + out).status == 2);
-  CHECK(read_bytes(out) == "precious");
-  CHECK(run_kvsim("replay " + trace + kSmall + "-o " + trace + " --overwrite").status == 2);
-  CHECK(run_kvsim("replay " + trace + kSmall + "-o " + out + " --overwrite").status == 0);
-  CHECK(run_kvsim("replay " + trace + kSmall + "--overwrite -o " + out + " --csv " + out).status ==
+  const Synthesized made;
+  write_bytes(made.results, "precious");
+  CHECK(made.replay(kSmall).status == 2);
+  CHECK(read_bytes(made.results) == "precious");
+  CHECK(run_kvsim("replay " + made.trace + kSmall + "-o " + made.trace + " --overwrite").status ==
         2);
+  CHECK(made.replay(kSmall + "--overwrite").status == 0);
+  CHECK(made.replay(kSmall + "--overwrite --csv " + made.results).status == 2);
 }
 
 TEST_CASE("several traces give a results file each, named after them", "[cli][replay]") {
   const TemporaryFolder folder;
-  const std::string a = make_trace(folder / "a.h5");
-  const std::string b = make_trace(folder / "b.h5", "--seed 1");
+  const Synthesized first, second("--seed 1");
+  const std::string a = folder / "a.h5", b = folder / "b.h5";
+  std::filesystem::copy_file(first.trace, a);
+  std::filesystem::copy_file(second.trace, b);
   const std::string out = folder / "results";
   const Outcome outcome = run_kvsim("replay " + a + " " + b + kSmall + "-o " + out + " --csv " +
                                     (folder / "t.csv"));
@@ -190,9 +164,8 @@ TEST_CASE("several traces give a results file each, named after them", "[cli][re
 }
 
 TEST_CASE("--json prints rows and nothing else on standard output", "[cli][replay]") {
-  const TemporaryFolder folder;
-  const std::string trace = make_trace(folder / "t.h5");
-  const Outcome outcome = run_kvsim("replay " + trace + kSmall + "--json -o " + (folder / "r.nc"));
+  const Synthesized made;
+  const Outcome outcome = made.replay(kSmall + "--json");
   CHECK(outcome.status == 0);
   const json rows = json::parse(outcome.out);
   CHECK(rows.size() > 50);
@@ -221,4 +194,6 @@ TEST_CASE("plot without matplotlib says what sets it up", "[cli][plot]") {
   unsetenv("KVSIM_PYTHON");
   CHECK(without.status == 1);
   CHECK_THAT(without.err, Catch::Contains("scripts/quickstart.sh"));
+  const std::string help = run_kvsim("plot --help").out;  // names what --only takes
+  CHECK_THAT(help, Catch::Contains("attention_cdf,") && Catch::Contains("worst_case\n"));
 }

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <random>
@@ -15,6 +14,7 @@
 #include "io/results_reader.hpp"
 #include "tests/io/trace_fixture.hpp"
 #include "tests/support/paths.hpp"
+#include "tests/support/results.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;
@@ -51,25 +51,10 @@ class Sweep {
   const std::string config;
 };
 
-void check_same(const std::string& a, const std::string& b) {
-  const Dataset x = read_results(a);
-  const Dataset y = read_results(b);
+void check_same_files(const std::string& a, const std::string& b) {
+  const Dataset x = read_results(a), y = read_results(b);
   REQUIRE(x.variables().size() == y.variables().size());
-  for (size_t v = 0; v < x.variables().size(); ++v) {
-    const Variable& one = x.variables()[v];
-    const Variable& other = y.variables()[v];
-    INFO(one.name);
-    CHECK(one.name == other.name);
-    CHECK(one.dims == other.dims);
-    REQUIRE(one.values.index() == other.values.index());
-    if (const auto* reals = std::get_if<std::vector<double>>(&one.values)) {
-      const auto& others = std::get<std::vector<double>>(other.values);
-      REQUIRE(reals->size() == others.size());  // as bytes: NaN equals NaN
-      CHECK(std::memcmp(reals->data(), others.data(), reals->size() * sizeof(double)) == 0);
-    } else {
-      CHECK(one.values == other.values);
-    }
-  }
+  for (size_t v = 0; v < x.variables().size(); ++v) check_same(x.variables()[v], y.variables()[v]);
 }
 
 /// Starts the program and ends it with `signal` when `wait` returns; true if it was still running.
@@ -116,7 +101,7 @@ TEST_CASE("a sweep killed at random moments ends with the same data", "[sweep]")
   }
   REQUIRE(run_kvsim(sweep.line("killed")).status == 0);
   for (const char* name : {"/t-seed0.nc", "/t-seed5.nc"}) {
-    check_same((sweep.folder / "whole") + name, (sweep.folder / "killed") + name);
+    check_same_files((sweep.folder / "whole") + name, (sweep.folder / "killed") + name);
   }
 }
 
@@ -167,7 +152,7 @@ TEST_CASE("shards joined are one run; missing, doubled and foreign parts are nam
   for (const std::string& part : parts) all += part + " ";
   const std::string out = sweep.folder / "joined.nc";
   REQUIRE(run_kvsim("merge " + all + "-o " + out).status == 0);
-  check_same((sweep.folder / "whole") + "/t-seed0.nc", out);
+  check_same_files((sweep.folder / "whole") + "/t-seed0.nc", out);
 
   const std::string to = " --overwrite -o " + out;
   const Outcome missing = run_kvsim("merge " + parts[0] + to);
@@ -200,7 +185,8 @@ TEST_CASE("a full disk loses only what is in work and says so in one line", "[sw
     CHECK(!fs::exists((sweep.folder / "full") + "/t-seed0.nc"));
   }
   REQUIRE(run_kvsim(sweep.line("full")).status == 0);
-  check_same((sweep.folder / "whole") + "/t-seed0.nc", (sweep.folder / "full") + "/t-seed0.nc");
+  check_same_files((sweep.folder / "whole") + "/t-seed0.nc",
+                   (sweep.folder / "full") + "/t-seed0.nc");
 }
 
 TEST_CASE("settings are judged by stream error, unless --metric names other measures", "[sweep]") {

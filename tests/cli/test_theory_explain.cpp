@@ -1,12 +1,9 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "io/results_reader.hpp"
-#include "io/trace_reader.hpp"
-#include "tests/io/trace_fixture.hpp"
+#include "tests/support/study_case.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;
@@ -15,20 +12,12 @@ using nlohmann::json;
 namespace {
 
 /// A synthetic trace and its replay, by default with what became of every entry.
-struct Fixture {
-  TemporaryFolder folder;
-  std::string trace = folder / "t.h5";
-  std::string results = folder / "r.nc";
-  explicit Fixture(const std::string& more = "--save-keep") {
-    REQUIRE(run_kvsim("synth -o " + trace +
-                      " --prompt 60 --steps 12 --head-dim 16 --hidden 32 "
-                      "--dtype float32 --spans rules:10-20")
-                .status == 0);
-    REQUIRE(run_kvsim("replay " + trace +
-                      " --policy snapkv,window=8 --policy streaming "
-                      "--budget 0.2,30 -q -o " +
-                      results + " " + more)
-                .status == 0);
+struct Fixture : Synthesized {
+  explicit Fixture(const std::string& more = "--save-keep")
+      : Synthesized("--dtype float32 --spans rules:10-20") {
+    REQUIRE(
+        replay("--policy snapkv,window=8 --policy streaming --budget 0.2,30 -q " + more).status ==
+        0);
   }
   json explain(const std::string& more = "") const {
     const Outcome outcome = run_kvsim("explain " + results + " --json --top 60 " + more);
@@ -37,41 +26,6 @@ struct Fixture {
     return json::parse(outcome.out);
   }
 };
-
-/// Importance of each prompt entry in one query head at one step, one number at a time.
-std::vector<double> naive_importance(const LayerTrace& trace, int head, size_t query) {
-  const TraceInfo& info = *trace.info;
-  const int kv = head / info.group_size();
-  const int64_t last = info.query_position[query];
-  const auto row = [](const Tensor& tensor, int64_t a, int64_t b) {
-    std::vector<float> values(static_cast<size_t>(tensor.dim(2)));
-    tensor.read(a, b, b + 1, values.data());
-    return values;
-  };
-  const std::vector<float> q = row(trace.q, head, static_cast<int64_t>(query));
-  std::vector<double> weights;
-  double sum = 0;
-  for (int64_t i = 0; i <= last; ++i) {
-    const std::vector<float> k = row(trace.k, kv, i);
-    double dot = 0;
-    for (size_t x = 0; x < q.size(); ++x) dot += static_cast<double>(q[x]) * k[x];
-    weights.push_back(std::exp(trace.scale * dot));
-    sum += weights.back();
-  }
-  for (int64_t i = 0; i < info.prompt_len; ++i) {
-    const std::vector<float> v = row(trace.v, kv, i);
-    std::vector<double> projected(static_cast<size_t>(trace.wo.dim(2)), 0.0);
-    for (size_t x = 0; x < v.size(); ++x) {
-      const std::vector<float> w = row(trace.wo, head, static_cast<int64_t>(x));
-      for (size_t y = 0; y < w.size(); ++y) projected[y] += static_cast<double>(v[x]) * w[y];
-    }
-    double norm = 0;
-    for (const double y : projected) norm += std::abs(y);
-    weights[static_cast<size_t>(i)] *= norm / sum;
-  }
-  weights.resize(static_cast<size_t>(info.prompt_len));
-  return weights;
-}
 
 }  // namespace
 
@@ -117,12 +71,12 @@ TEST_CASE("explained losses are those of a naive computation, most lost first", 
   const TraceReader reader(fixture.trace);
   const LayerTrace trace = reader.read_layer(1);
   const Dataset results = read_results(fixture.results);
-  size_t query = 0;
-  while (reader.info().query_position[query] != 65) ++query;
+  const auto& positions = reader.info().query_position;
+  const int64_t query = std::ranges::find(positions, 65) - positions.begin();
   std::vector<double> lost(60, 0.0);
   double total = 0;
   for (int head = 0; head < reader.info().num_query_heads; ++head) {
-    const std::vector<double> importance = naive_importance(trace, head, query);
+    const std::vector<double> importance = importance_of(trace, head, query);
     const auto mask = results.row<uint8_t>("kept_mask",
                                            {0, 1, 1, head / reader.info().group_size()});
     for (size_t i = 0; i < 60; ++i) {
@@ -149,11 +103,7 @@ TEST_CASE("explain refuses what it cannot explain", "[cli]") {
   const Fixture fixture;
   const Fixture without("");
   const auto refused = [&](const std::string& arguments, const std::string& message) {
-    const Outcome outcome = run_kvsim("explain " + arguments);
-    INFO(outcome.err);
-    CHECK(outcome.status == 3);
-    CHECK_THAT(outcome.err, Catch::Contains(message));
-    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+    check_refused(run_kvsim("explain " + arguments), 3, message);
   };
   refused(without.results, "--save-keep writes it");
   refused(fixture.results + " --policy h2o", "do not have this policy");
@@ -177,9 +127,7 @@ TEST_CASE("theory prints closed forms beside a simulation that agrees", "[cli]")
   CHECK(document["rows"] == document["windows"].back()["rows"]);
   for (const char* wrong :
        {"--a 0.6", "--epsilon 0", "--prior 2", "--dwell 0.5", "--m 0", "--epsilon 0.9 --dwell 2"}) {
-    const Outcome refused = run_kvsim(std::string("theory ") + wrong);
-    INFO(wrong << ": " << refused.err);
-    CHECK(refused.status == 2);
-    CHECK(std::count(refused.err.begin(), refused.err.end(), '\n') == 1);
+    INFO(wrong);
+    check_refused(run_kvsim(std::string("theory ") + wrong), 2, "");
   }
 }

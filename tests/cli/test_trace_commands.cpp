@@ -34,9 +34,8 @@ TEST_CASE("a bad trace ends with status 3 and one line on standard error", "[cli
 }
 
 TEST_CASE("a compressed trace reads with one warning", "[cli]") {
-  const TemporaryFolder folder;
-  const std::string path = folder / "t.h5";
-  write_small_trace(path);
+  const SmallTrace trace;
+  const std::string& path = trace.path;
   {
     Editor editor(path);
     editor.store_again("layers/0/k", {.chunk = {1, 16, 8}, .gzip = 4});
@@ -50,9 +49,8 @@ TEST_CASE("a compressed trace reads with one warning", "[cli]") {
 }
 
 TEST_CASE("inspect tells shapes, positions and what the trace is enough for", "[cli]") {
-  const TemporaryFolder folder;
-  const std::string path = folder / "t.h5";
-  write_small_trace(path, ElementType::bfloat16);
+  const SmallTrace trace(ElementType::bfloat16);
+  const std::string& path = trace.path;
   const Outcome text = run_kvsim("inspect " + path);
   CHECK(text.status == 0);
   CHECK_THAT(text.out, Catch::Contains("4 query heads, 2 KV heads") && Catch::Contains("bfloat16"));
@@ -87,9 +85,8 @@ TEST_CASE("inspect says what a trace with few queries lacks", "[cli]") {
 }
 
 TEST_CASE("verify finds outputs that do not belong to the tensors, with status 4", "[cli]") {
-  const TemporaryFolder folder;
-  const std::string path = folder / "t.h5";
-  write_small_trace(path);
+  const SmallTrace trace;
+  const std::string& path = trace.path;
   CHECK(run_kvsim("verify " + path).status == 0);
   Editor(path).set_float("layers/2/check_output", 7, 9);
   const Outcome outcome = run_kvsim("verify " + path);

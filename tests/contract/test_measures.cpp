@@ -6,9 +6,7 @@
 
 #include "run/measures/measure.hpp"
 #include "run/measures/variables.hpp"
-#include "run/study/study.hpp"
-#include "run/trace/synth.hpp"
-#include "tests/io/trace_fixture.hpp"
+#include "tests/support/study_case.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;
@@ -18,35 +16,22 @@ namespace {
 /// A small run with every schedule, merging, and spans.
 class SmallStudy {
  public:
-  SmallStudy() {
-    SynthConfig config;
-    config.prompt = 40;
-    config.steps = 34;  // locality is defined from 32 on
-    config.num_layers = 2;
-    config.head_dim = config.value_dim = 8;
-    config.hidden = 16;
-    config.spans = {{"head", 0, 10}, {"tail", 35, 40}};
-    write_synth(config, folder_ / "t.h5");
-    reader_ = std::make_unique<TraceReader>(folder_ / "t.h5");
-  }
   Dataset run(const std::set<std::string>& metrics) const {
-    StudyOptions options;
-    for (const char* record :
-         {"snapkv,window=4", "keepkv,window=4", "tova:official",
-          "snapkv,window=4,schedule=periodic,period=12", "oracle-step", "quest,skip_layers=none"})
-      options.records.push_back(Record::parse(record));
-    options.budgets = {Budget::parse("0.3")};
-    options.layers = reader_->info().layers;
-    options.wo_steps = 0;
+    StudyOptions options = options_for(
+        {"snapkv,window=4", "keepkv,window=4", "tova:official",
+         "snapkv,window=4,schedule=periodic,period=12", "oracle-step", "quest,skip_layers=none"},
+        {"0.3"}, trace_.info().layers);
     options.metrics = metrics;
-    const auto backend = make_cpu_backend();
-    Study study(*reader_, options);
-    return study.run(*backend);
+    return study_of(trace_, options);
   }
 
  private:
-  TemporaryFolder folder_;
-  std::unique_ptr<TraceReader> reader_;
+  const SynthTrace trace_{{.prompt = 40,
+                           .steps = 34,  // locality is defined from 32 on
+                           .head_dim = 8,
+                           .value_dim = 8,
+                           .hidden = 16,
+                           .spans = {{"head", 0, 10}, {"tail", 35, 40}}}};
 };
 
 /// Equal but for the last bits of float32, which depend on what else is replayed. True also says

@@ -5,7 +5,6 @@
 #include <map>
 #include <set>
 
-#include "sim/core/error.hpp"
 #include "sim/core/parallel.hpp"
 #include "sim/policy/presets.hpp"
 #include "sim/policy/record.hpp"

@@ -6,6 +6,37 @@
 
 namespace kvsim::test {
 
+Edit without_attribute(const char* name) {
+  return [=](Editor& e) { e.remove_attribute("/", name); };
+}
+
+Edit removed(const char* object) {
+  return [=](Editor& e) { e.remove(object); };
+}
+
+Edit group(const char* object) {
+  return [=](Editor& e) { e.group(object); };
+}
+
+Edit number(const char* object, int64_t index, double value) {
+  return [=](Editor& e) { e.set_float(object, index, static_cast<float>(value)); };
+}
+
+Edit integers(const char* object, std::vector<int64_t> values) {
+  return [=](Editor& e) { e.integers(object, values); };
+}
+
+Edit texts(const char* object, std::vector<const char*> values) {
+  return [=](Editor& e) { e.texts(object, values); };
+}
+
+Edit both(Edit first, Edit second) {
+  return [=](Editor& e) {
+    first(e);
+    second(e);
+  };
+}
+
 void read_all(const std::string& path) {
   const TraceReader trace(path);
   trace.token_text();

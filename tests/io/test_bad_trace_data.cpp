@@ -1,6 +1,5 @@
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <limits>
 
 #include "tests/io/bad_trace.hpp"
 
@@ -9,8 +8,10 @@ using namespace kvsim::test;
 
 namespace {
 
-void huge(Editor& e, const char* object, const h5::Shape& shape, const Storage& storage) {
-  e.dataset(object, H5T_IEEE_F32LE, shape, H5T_NATIVE_FLOAT, nullptr, storage);
+Edit huge(const char* object, const h5::Shape& shape, const Storage& storage) {
+  return [=](Editor& e) {
+    e.dataset(object, H5T_IEEE_F32LE, shape, H5T_NATIVE_FLOAT, nullptr, storage);
+  };
 }
 
 }  // namespace
@@ -18,42 +19,28 @@ void huge(Editor& e, const char* object, const h5::Shape& shape, const Storage& 
 TEST_CASE("NaN and infinity in a tensor are refused with dataset and index", "[io][bad]") {
   require_refused({
       {"NaN in k",
-       [](Editor& e) { e.set_float("layers/0/k", 16 * 8 + 3 * 8 + 5, NAN); },
+       number("layers/0/k", 16 * 8 + 3 * 8 + 5, NAN),
        {"layers/0/k: not a finite number: found NaN at [1, 3, 5]"}},
-      {"infinity in q",
-       [](Editor& e) { e.set_float("layers/2/q", 0, INFINITY); },
-       {"layers/2/q", "infinity at [0, 0, 0]"}},
-      {"in v",
-       [](Editor& e) { e.set_float("layers/0/v", 191, -INFINITY); },
-       {"layers/0/v", "infinity at [1, 15, 5]"}},
-      {"in wo", [](Editor& e) { e.set_float("layers/0/wo", 1, NAN); }, {"layers/0/wo"}},
+      {"infinity in q", number("layers/2/q", 0, INFINITY), {"layers/2/q", "infinity at [0, 0, 0]"}},
+      {"in v", number("layers/0/v", 191, -INFINITY), {"layers/0/v", "infinity at [1, 15, 5]"}},
+      {"in wo", number("layers/0/wo", 1, NAN), {"layers/0/wo"}},
       {"in residual_norm",
-       [](Editor& e) { e.set_float("layers/0/residual_norm", 2, NAN); },
+       number("layers/0/residual_norm", 2, NAN),
        {"layers/0/residual_norm", "NaN at [2]"}},
-      {"in attention_sink",
-       [](Editor& e) { e.set_float("layers/2/attention_sink", 3, NAN); },
-       {"layers/2/attention_sink"}},
-      {"in check_output",
-       [](Editor& e) { e.set_float("layers/2/check_output", 0, NAN); },
-       {"layers/2/check_output"}},
-      {"in rope", [](Editor& e) { e.set_float("rope/inv_freq", 0, NAN); }, {"rope/inv_freq"}},
-      {"softcap",
-       [](Editor& e) { e.real("layers/2", "softcap", NAN); },
-       {"layers/2 attribute softcap"}},
-      {"zero softcap",
-       [](Editor& e) { e.real("layers/2", "softcap", 0); },
-       {"layers/2 attribute softcap"}},
+      {"in attention_sink", number("layers/2/attention_sink", 3, NAN), {"layers/2/attention_sink"}},
+      {"in check_output", number("layers/2/check_output", 0, NAN), {"layers/2/check_output"}},
+      {"in rope", number("rope/inv_freq", 0, NAN), {"rope/inv_freq"}},
+      {"softcap", attribute("layers/2", "softcap", NAN), {"layers/2 attribute softcap"}},
+      {"zero softcap", attribute("layers/2", "softcap", 0.0), {"layers/2 attribute softcap"}},
       {"softcap as text",
-       [](Editor& e) { e.text("layers/2", "softcap", "5"); },
+       attribute("layers/2", "softcap", "5"),
        {"layers/2 attribute softcap", "wrong type"}},
       {"layer scale",
-       [](Editor& e) { e.real("layers/2", "attention_scale", INFINITY); },
+       attribute("layers/2", "attention_scale", INFINITY),
        {"layers/2 attribute attention_scale"}},
-      {"window",
-       [](Editor& e) { e.integer("layers/2", "sliding_window", 0); },
-       {"layers/2 attribute sliding_window"}},
+      {"window", attribute("layers/2", "sliding_window", 0), {"layers/2 attribute sliding_window"}},
       {"window as a float",
-       [](Editor& e) { e.real("layers/2", "sliding_window", 7); },
+       attribute("layers/2", "sliding_window", 7.0),
        {"layers/2 attribute sliding_window", "an integer"}},
   });
 }
@@ -62,24 +49,16 @@ TEST_CASE("sizes that the file cannot hold are refused before any allocation", "
   constexpr int64_t kHuge = int64_t{1} << 38;
   require_refused({
       {"contiguous, nothing stored",
-       [](Editor& e) {
-    huge(e, "layers/0/v", {2, 16, kHuge}, {});
-       },
+       huge("layers/0/v", {2, 16, kHuge}, {}),
        {"layers/0/v: absurd size: found 0 bytes stored", "[2, 16, 274877906944]"}},
       {"a product beyond 64 bits",
-       [](Editor& e) {
-    huge(e, "layers/0/v", {2, 16, kHuge}, {.chunk = {1, 1, 1 << 20}});
-       },
+       huge("layers/0/v", {2, 16, kHuge}, {.chunk = {1, 1, 1 << 20}}),
        {"layers/0/v: absurd size"}},
-                  {"chunks missing",
-                   [](Editor& e) {
-    huge(e, "layers/0/q", {4, 16, 8}, {.chunk = {1, 16, 8}});
-                   },
-                   {"layers/0/q", "0 bytes stored"}},
+      {"chunks missing",
+       huge("layers/0/q", {4, 16, 8}, {.chunk = {1, 16, 8}}),
+       {"layers/0/q", "0 bytes stored"}},
       {"compressed, nothing stored",
-       [](Editor& e) {
-    huge(e, "layers/0/v", {2, 16, kHuge}, {.chunk = {2, 16, 1024}, .gzip = 9});
-       },
+       huge("layers/0/v", {2, 16, kHuge}, {.chunk = {2, 16, 1024}, .gzip = 9}),
        {"layers/0/v: absurd size"}},
       {"positions",
        [](Editor& e) {
@@ -102,7 +81,7 @@ TEST_CASE("one chunk that was never written is refused", "[io][bad]") {
   write_small_trace(path);
   {
     Editor e(path);
-    huge(e, "layers/0/q", {4, 16, 8}, {.chunk = {1, 16, 8}, .gzip = 1});
+    huge("layers/0/q", {4, 16, 8}, {.chunk = {1, 16, 8}, .gzip = 1})(e);
     const h5::Handle dataset(H5Dopen2(e.file(), "layers/0/q", H5P_DEFAULT));
     const h5::Handle space(H5Dget_space(dataset.get()));
     const hsize_t start[] = {0, 0, 0}, count[] = {3, 16, 8};

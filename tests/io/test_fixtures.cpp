@@ -5,9 +5,8 @@
 #include "io/results_writer.hpp"
 #include "io/trace_reader.hpp"
 #include "run/measures/known_results.hpp"
-#include "run/study/study.hpp"
-#include "tests/io/trace_fixture.hpp"
 #include "tests/support/paths.hpp"
+#include "tests/support/study_case.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;
@@ -50,17 +49,13 @@ TEST_CASE("results of version 1 are read as they were, and replaying their trace
   CHECK(std::get<int64_t>(*old.attribute(kResultsVersionAttribute)) == 1);
   const TraceReader reader(fixture("trace-v1.h5"));
   CHECK(std::get<std::string>(*old.attribute("trace_digest")) == reader.digest());
-  StudyOptions options;
-  for (const std::string& record : std::get<std::vector<std::string>>(old.at("policy").values))
-    options.records.push_back(Record::parse(record));
-  for (const std::string& budget :
-       std::get<std::vector<std::string>>(old.at("budget_label").values))
-    options.budgets.push_back(Budget::parse(budget));
-  options.layers = {0, 1};
+  using Texts = std::vector<std::string>;
+  StudyOptions options = options_for(std::get<Texts>(old.at("policy").values),
+                                     std::get<Texts>(old.at("budget_label").values), {0, 1});
+  options.wo_steps.reset();
   options.save_keep = true;
   options.metrics = {"drift"};
-  const auto backend = make_cpu_backend();
-  const Dataset now = Study(reader, options).run(*backend);
+  const Dataset now = study_of(reader, options);
   int compared = 0;
   for (const Variable& variable : old.variables()) {
     INFO(variable.name);

@@ -4,11 +4,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
+#include <numeric>
 
 #include "io/results_reader.hpp"
 #include "io/results_writer.hpp"
-#include "run/measures/variables.hpp"
 #include "tests/io/trace_fixture.hpp"
+#include "tests/support/results.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;
@@ -20,30 +21,19 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 /// Every type, a text outside ASCII, an undefined value, a compressed flag, a long attribute.
 Dataset sample() {
   Dataset dataset;
-  const auto coordinate = [&](const char* name, VariableValues values) {
-    dataset.add_dimension(
-        name, std::visit([](const auto& v) { return static_cast<int64_t>(v.size()); }, values));
-    Variable variable = make_variable(declared(name), dataset);
-    variable.values = std::move(values);
-    dataset.add(std::move(variable));
-  };
-  coordinate("policy", std::vector<std::string>{"snapkv,window=16", "größe"});
-  coordinate("budget", std::vector<double>{0.2, 0.5, 1});
-  coordinate("layer", std::vector<int32_t>{0, 5});
-  coordinate("kv_head", std::vector<int32_t>{0, 1, 2});
-  coordinate("position", std::vector<int64_t>(10000));
-  Variable label = make_variable(declared("budget_label"), dataset);
-  label.values = std::vector<std::string>{"0.2", "50%", "512"};
-  dataset.add(std::move(label));
-  Variable kept = make_variable(declared("kept"), dataset);
-  auto& values = std::get<std::vector<double>>(kept.values);
-  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i);
-  values[7] = kNaN;
-  dataset.add(std::move(kept));
-  Variable mask = make_variable(declared("kept_mask"), dataset);
-  auto& flags = std::get<std::vector<uint8_t>>(mask.values);
-  for (size_t i = 0; i < flags.size(); ++i) flags[i] = static_cast<uint8_t>(i % 7 == 0);
-  dataset.add(std::move(mask));
+  add(dataset, "policy", std::vector<std::string>{"snapkv,window=16", "größe"});
+  add(dataset, "budget", std::vector<double>{0.2, 0.5, 1});
+  add(dataset, "layer", std::vector<int32_t>{0, 5});
+  add(dataset, "kv_head", std::vector<int32_t>{0, 1, 2});
+  add(dataset, "position", std::vector<int64_t>(10000));
+  add(dataset, "budget_label", std::vector<std::string>{"0.2", "50%", "512"});
+  std::vector<double> kept(2 * 3 * 2 * 3);
+  std::iota(kept.begin(), kept.end(), 0.0);
+  kept[7] = kNaN;
+  std::vector<uint8_t> mask(kept.size() * 10000);
+  for (size_t i = 0; i < mask.size(); ++i) mask[i] = static_cast<uint8_t>(i % 7 == 0);
+  add(dataset, "kept", std::move(kept));
+  add(dataset, "kept_mask", std::move(mask));
   dataset.set_attribute("config", std::string(200000, 'x'));
   dataset.set_attribute("prompt_len", int64_t{10000});
   dataset.set_attribute("share", 0.25);
@@ -62,17 +52,21 @@ std::string output_of(const std::string& command) {
   return text;
 }
 
-/// A Python that can import this module, or nothing.
-std::string python_with(const std::string& module) {
+/// The sample as a file, judged by a script with a Python that can import this module, if any.
+void check_by_python(const std::string& module, const std::string& text) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "r.nc", script = folder / "check.py";
+  write_results(sample(), path);
+  write_bytes(script, text);
   const char* home = std::getenv("HOME");
   const std::string venv = std::string(home == nullptr ? "" : home) +
                            "/.cache/kvsim/plots/bin/python";
-  for (const std::string& python : {std::string("/usr/bin/python3"), venv}) {
+  for (const std::string& python : {std::string("/usr/bin/python3"), venv})
     if (std::system((python + " -c 'import " + module + "' >/dev/null 2>&1").c_str()) == 0) {
-      return python;
+      CHECK(output_of(python + " " + script + " " + path) == "fine\n");
+      return;
     }
-  }
-  return "";
+  WARN(module << " is not installed: not tested");
 }
 
 }  // namespace
@@ -158,16 +152,7 @@ TEST_CASE("ncdump sees dimensions, types, fill values and attributes", "[results
 
 TEST_CASE("h5py finds a dimension on every axis and none but variable-length strings",
           "[results]") {
-  const std::string python = python_with("h5py");
-  if (python.empty()) {
-    WARN("h5py is not installed: not tested");
-    return;
-  }
-  const TemporaryFolder folder;
-  const std::string path = folder / "r.nc";
-  write_results(sample(), path);
-  const std::string script = folder / "check.py";
-  write_bytes(script, R"(
+  check_by_python("h5py", R"(
 import sys, h5py
 with h5py.File(sys.argv[1], "r") as f:
     for name, data in f.items():
@@ -184,20 +169,10 @@ with h5py.File(sys.argv[1], "r") as f:
         assert not isinstance(kind, h5py.h5t.TypeStringID) or kind.is_variable_str(), name
 print("fine")
 )");
-  CHECK(output_of(python + " " + script + " " + path) == "fine\n");
 }
 
 TEST_CASE("xarray opens results with every engine it has", "[results]") {
-  const std::string python = python_with("xarray");
-  if (python.empty()) {
-    WARN("xarray is not installed: not tested");
-    return;
-  }
-  const TemporaryFolder folder;
-  const std::string path = folder / "r.nc";
-  write_results(sample(), path);
-  const std::string script = folder / "check.py";
-  write_bytes(script, R"(
+  check_by_python("xarray", R"(
 import importlib.util, sys, xarray
 opened = 0
 for engine, module in (("h5netcdf", "h5netcdf"), ("netcdf4", "netCDF4")):
@@ -212,5 +187,4 @@ for engine, module in (("h5netcdf", "h5netcdf"), ("netcdf4", "netCDF4")):
 assert opened
 print("fine")
 )");
-  CHECK(output_of(python + " " + script + " " + path) == "fine\n");
 }

@@ -3,38 +3,29 @@
 #include <nlohmann/json.hpp>
 
 #include "io/tables.hpp"
-#include "run/measures/variables.hpp"
+#include "tests/support/results.hpp"
 
 using namespace kvsim;
+using test::add;
 
 namespace {
 
 /// Two policies at one budget, two layers, one span.
 Dataset small() {
   Dataset dataset;
-  const auto add = [&](const char* name, VariableValues values) {
-    const VariableDeclaration& declaration = declared(name);
-    if (declaration.dim_names() == std::vector<std::string>{name}) {
-      dataset.add_dimension(
-          name, std::visit([](const auto& v) { return static_cast<int64_t>(v.size()); }, values));
-    }
-    Variable variable = make_variable(declaration, dataset);
-    variable.values = std::move(values);
-    dataset.add(std::move(variable));
-  };
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-  add("policy", std::vector<std::string>{"snapkv,window=16", "knorm"});
-  add("budget", std::vector<double>{0.25});
-  add("layer", std::vector<int32_t>{0, 7});
-  add("step", std::vector<int64_t>{10});
-  add("span", std::vector<std::string>{"a \"b\""});
-  add("budget_label", std::vector<std::string>{"25%"});
-  add("retained_importance", std::vector<double>{1, 1, 1, 1});
-  add("retained_importance_mean", std::vector<double>{0.8, 0.4, 0.1, kNaN});
-  add("retained_importance_min", std::vector<double>{0.5, 0.3, 0.1, kNaN});
-  add("outlier_count", std::vector<double>{1, 2, 0, kNaN});
-  add("keep_rate", std::vector<double>{0.25, 0.5, 0.75, 1});
-  add("compression", std::vector<double>{4, 3.96});
+  add(dataset, "policy", std::vector<std::string>{"snapkv,window=16", "knorm"});
+  add(dataset, "budget", std::vector<double>{0.25});
+  add(dataset, "layer", std::vector<int32_t>{0, 7});
+  add(dataset, "step", std::vector<int64_t>{10});
+  add(dataset, "span", std::vector<std::string>{"a \"b\""});
+  add(dataset, "budget_label", std::vector<std::string>{"25%"});
+  add(dataset, "retained_importance", std::vector<double>{1, 1, 1, 1});
+  add(dataset, "retained_importance_mean", std::vector<double>{0.8, 0.4, 0.1, kNaN});
+  add(dataset, "retained_importance_min", std::vector<double>{0.5, 0.3, 0.1, kNaN});
+  add(dataset, "outlier_count", std::vector<double>{1, 2, 0, kNaN});
+  add(dataset, "keep_rate", std::vector<double>{0.25, 0.5, 0.75, 1});
+  add(dataset, "compression", std::vector<double>{4, 3.96});
   return dataset;
 }
 
@@ -54,14 +45,8 @@ TEST_CASE("the tidy table has one row per summary and none per step", "[tables]"
 
 TEST_CASE("measures without a policy are in the tables with columns of their own", "[tables]") {
   Dataset dataset = small();
-  dataset.add_dimension("estimator", 2);
-  const auto add = [&](const char* name, VariableValues values) {
-    Variable variable = make_variable(declared(name), dataset);
-    variable.values = std::move(values);
-    dataset.add(std::move(variable));
-  };
-  add("estimator", std::vector<std::string>{"single", "mean"});
-  add("risk_spearman", std::vector<double>{0.1, 0.2, 0.3, 0.4});
+  add(dataset, "estimator", std::vector<std::string>{"single", "mean"});
+  add(dataset, "risk_spearman", std::vector<double>{0.1, 0.2, 0.3, 0.4});
   const std::string csv = tidy_csv({{"t.h5", &dataset}});
   CHECK_THAT(csv,
              Catch::StartsWith("policy,budget,layer,metric,value,head,kv_head,span,estimator\n"));
@@ -104,9 +89,7 @@ TEST_CASE("the summary takes means of means, the worst of the worst and sums of 
 TEST_CASE("stream error leads the summary, and a last line says when it is of some layers",
           "[tables]") {
   Dataset dataset = small();
-  Variable stream = make_variable(declared("stream_error_rms"), dataset);
-  stream.values = std::vector<double>{0.25, 0.0625};
-  dataset.add(std::move(stream));
+  add(dataset, "stream_error_rms", std::vector<double>{0.25, 0.0625});
   dataset.set_attribute("num_layers", int64_t{2});
   const std::string table =
       "                          stream  retained  importance\n"

@@ -5,7 +5,6 @@
 #include "io/trace_writer.hpp"
 #include "run/trace/attention_reference.hpp"
 #include "run/trace/synth.hpp"
-#include "sim/core/error.hpp"
 #include "sim/core/probe_view.hpp"
 #include "tests/io/trace_fixture.hpp"
 #include "tests/support/random_trace.hpp"
@@ -28,17 +27,10 @@ std::string refusal(const Change& change) {
   change(trace->info.probes[0], trace->layer.probes[0]);
   const TemporaryFolder folder;
   const std::string path = folder / "trace.h5";
-  TraceWriter writer(path, trace->info);
-  writer.write_layer(trace->layer);
-  writer.commit();
-  try {
-    const TraceReader reader(path);
-    reader.read_layer(0, true, {0});
-  } catch (const Error& error) {
-    CHECK(std::string(error.what()).find("probes/repeat") != std::string::npos);
-    return error.what();
-  }
-  return {};
+  write_trace(path, trace->info, {&trace->layer, 1});
+  const Thrown thrown = error_of([&] { TraceReader(path).read_layer(0, true, {0}); });
+  CHECK_THAT(thrown.message, Catch::Contains("probes/repeat"));
+  return thrown.message;
 }
 
 }  // namespace
@@ -47,9 +39,7 @@ TEST_CASE("probes are read as they were written, and only where they are asked f
   const auto trace = random_trace(probed());
   const TemporaryFolder folder;
   const std::string path = folder / "trace.h5";
-  TraceWriter writer(path, trace->info);
-  writer.write_layer(trace->layer);
-  writer.commit();
+  write_trace(path, trace->info, {&trace->layer, 1});
   const TraceReader reader(path);
   REQUIRE(reader.info().probes.size() == 1);
   const ProbeInfo &read = reader.info().probes[0], &written = trace->info.probes[0];
@@ -88,8 +78,7 @@ TEST_CASE("a part of a probe sees the prompt and itself", "[io]") {
 
 TEST_CASE("a bad probe is refused with one line that names it", "[io][bad]") {
   const auto says = [](const std::string& line, const char* what) {
-    CAPTURE(line);
-    CHECK(line.find(what) != std::string::npos);
+    CHECK_THAT(line, Catch::Contains(what));
   };
   says(refusal([](ProbeInfo& p, ProbeLayer&) { p.position[1] = 40; }), "not ascending");
   says(refusal([](ProbeInfo& p, ProbeLayer&) { p.position[0] = 39; }), "out of range");
@@ -139,16 +128,9 @@ TEST_CASE("a probe's tokens take the place of the later ones", "[io]") {
   CHECK_THROWS_WITH(TraceReader(path, "repeat"), Catch::Contains("2 parts"));
   ProbeInfo& info = trace->info.probes[1];
   const auto refused = [&] {
-    TraceWriter again(folder / "again.h5", trace->info);
-    again.write_layer(trace->layer);
-    again.commit();
+    write_trace(folder / "again.h5", trace->info, {&trace->layer, 1});
     CHECK_NOTHROW(TraceReader(folder / "again.h5"));
-    try {
-      const TraceReader changed(folder / "again.h5", "draft");
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return error_of([&] { TraceReader(folder / "again.h5", "draft"); }).message;
   };
   info.position.back() = 60;
   CHECK_THAT(refused(), Catch::Contains("do not follow the prompt at once"));

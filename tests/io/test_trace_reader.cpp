@@ -1,10 +1,8 @@
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <filesystem>
 
 #include "io/trace_reader.hpp"
-#include "io/trace_writer.hpp"
 #include "tests/io/trace_fixture.hpp"
 #include "tests/support/paths.hpp"
 
@@ -36,9 +34,8 @@ void require_same_layer(const LayerTrace& read, const LayerTrace& written) {
 TEST_CASE("a written trace reads back the same in every element type", "[io]") {
   const ElementType type = GENERATE(ElementType::float32, ElementType::float16,
                                     ElementType::bfloat16);
-  const TemporaryFolder folder;
-  write_small_trace(folder / "t.h5", type);
-  const TraceReader trace(folder / "t.h5");
+  const SmallTrace file(type);
+  const TraceReader trace(file.path);
   const TraceInfo expected = small_info();
   const TraceInfo& info = trace.info();
   CHECK(info.model == expected.model);
@@ -70,9 +67,8 @@ TEST_CASE("a written trace reads back the same in every element type", "[io]") {
 }
 
 TEST_CASE("headers tell a layer's switches without reading its tensors", "[io]") {
-  const TemporaryFolder folder;
-  write_small_trace(folder / "t.h5", ElementType::bfloat16);
-  const TraceReader trace(folder / "t.h5");
+  const SmallTrace file(ElementType::bfloat16);
+  const TraceReader trace(file.path);
   const LayerHeader& plain = trace.header(0);
   CHECK(plain.scale == 0.25);
   CHECK(plain.softcap == 0);
@@ -89,9 +85,8 @@ TEST_CASE("headers tell a layer's switches without reading its tensors", "[io]")
 }
 
 TEST_CASE("token texts and ids read back, the empty text and text beyond ASCII too", "[io]") {
-  const TemporaryFolder folder;
-  write_small_trace(folder / "t.h5");
-  const TraceReader trace(folder / "t.h5");
+  const SmallTrace file;
+  const TraceReader trace(file.path);
   const auto texts = trace.token_text();
   REQUIRE(texts.size() == 16);
   CHECK(texts[0] == " t0");
@@ -101,12 +96,11 @@ TEST_CASE("token texts and ids read back, the empty text and text beyond ASCII t
 }
 
 TEST_CASE("token text that is not UTF-8 is repaired, not passed on", "[io]") {
-  const TemporaryFolder folder;
-  write_small_trace(folder / "t.h5");
+  const SmallTrace file;
   std::vector<const char*> texts(16, "x");
   texts[3] = "a\xFF\xC3";
-  Editor(folder / "t.h5").texts("tokens/text", texts);
-  CHECK(TraceReader(folder / "t.h5").token_text()[3] == "a\xEF\xBF\xBD\xEF\xBF\xBD");
+  Editor(file.path).texts("tokens/text", texts);
+  CHECK(TraceReader(file.path).token_text()[3] == "a\xEF\xBF\xBD\xEF\xBF\xBD");
 }
 
 TEST_CASE("chunked, shuffled, compressed and checksummed data read the same", "[io]") {
@@ -118,16 +112,15 @@ TEST_CASE("chunked, shuffled, compressed and checksummed data read the same", "[
       Storage{.chunk = {2, 7, 3}, .shuffle = true, .gzip = 9},
       Storage{.chunk = {1, 5, 8}, .shuffle = true}, Storage{.chunk = {2, 3, 3}, .fletcher32 = true},
       Storage{.chunk = {1, 5, 7}, .shuffle = true, .gzip = 1, .fletcher32 = true});
-  const TemporaryFolder folder;
-  write_small_trace(folder / "t.h5", type);
+  const SmallTrace file(type);
   {
-    Editor editor(folder / "t.h5");
+    Editor editor(file.path);
     for (const char* object : {"layers/0/q", "layers/0/k", "layers/2/v", "layers/2/wo"})
       editor.store_again(object, storage);
     editor.store_again("tokens/id", {.chunk = {5}, .shuffle = true, .gzip = 3});
     editor.store_again("query_position", {.chunk = {7}, .gzip = 3, .fletcher32 = true});
   }
-  const TraceReader trace(folder / "t.h5");
+  const TraceReader trace(file.path);
   const TraceInfo info = small_info();
   for (const int layer : {0, 2})
     require_same_layer(trace.read_layer(layer, true), small_layer(info, layer, type));
@@ -137,37 +130,34 @@ TEST_CASE("chunked, shuffled, compressed and checksummed data read the same", "[
 }
 
 TEST_CASE("chunked and compressed token texts read", "[io]") {
-  const TemporaryFolder folder;
-  write_small_trace(folder / "t.h5");
+  const SmallTrace file;
   const Storage storage = GENERATE(Storage{.chunk = {5}}, Storage{.chunk = {6}, .gzip = 4});
   const std::vector<const char*> texts(16, "word");
   {
-    Editor editor(folder / "t.h5");
+    Editor editor(file.path);
     const h5::Handle type(H5Tcopy(H5T_C_S1));
     H5Tset_size(type.get(), H5T_VARIABLE);
     editor.dataset("tokens/text", type.get(), {16}, type.get(), texts.data(), storage);
   }
-  CHECK(TraceReader(folder / "t.h5").token_text() == std::vector<std::string>(16, "word"));
+  CHECK(TraceReader(file.path).token_text() == std::vector<std::string>(16, "word"));
 }
 
 TEST_CASE("fixed-length strings are read for attributes, texts and span names", "[io]") {
-  const TemporaryFolder folder;
-  write_small_trace(folder / "t.h5");
+  const SmallTrace file;
   {
-    Editor editor(folder / "t.h5");
+    Editor editor(file.path);
     const h5::Handle type(H5Tcopy(H5T_C_S1));
     H5Tset_size(type.get(), 6);
     editor.dataset("spans/name", type.get(), {2}, type.get(), "first\0second");
   }
-  const TraceReader trace(folder / "t.h5");
+  const TraceReader trace(file.path);
   CHECK(trace.info().spans[0].name == "first");
   CHECK(trace.info().spans[1].name == "second");
 }
 
 TEST_CASE("a span may lie in another", "[io]") {
-  const TemporaryFolder folder;
-  const std::string path = folder / "t.h5";
-  write_small_trace(path);
+  const SmallTrace small;
+  const std::string& path = small.path;
   {
     Editor editor(path);
     editor.integers("spans/begin", {1, 2});
@@ -232,16 +222,15 @@ TEST_CASE("the digest is that of the file's bytes", "[io]") {
 }
 
 TEST_CASE("optional parts may be absent", "[io]") {
-  const TemporaryFolder folder;
-  write_small_trace(folder / "t.h5");
+  const SmallTrace file;
   {
-    Editor editor(folder / "t.h5");
+    Editor editor(file.path);
     for (const char* object : {"tokens", "spans", "check", "rope", "layers/0/residual_norm",
                                "layers/2/residual_norm", "layers/2/attention_sink"})
       editor.remove(object);
     editor.remove_attribute("/", "source");
   }
-  const TraceReader trace(folder / "t.h5");
+  const TraceReader trace(file.path);
   CHECK(trace.info().spans.empty());
   CHECK(trace.info().check_position.empty());
   CHECK_FALSE(trace.info().has_residual_norm);

@@ -123,6 +123,13 @@ void write_small_trace(const std::string& path, ElementType type) {
   written[type] = read_bytes(path);
 }
 
+void write_trace(const std::string& path, const TraceInfo& info,
+                 std::span<const LayerTrace> layers) {
+  TraceWriter writer(path, info);
+  for (const LayerTrace& layer : layers) writer.write_layer(layer);
+  writer.commit();
+}
+
 Editor::Editor(const std::string& path) : file_(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT)) {
   REQUIRE(file_.valid());
 }
@@ -261,6 +268,23 @@ Thrown error_of(const std::function<void()>& action) {
   return {};
 }
 
+std::string refusal_of(Fault fault, const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    CHECK(error.fault() == fault);
+    return error.what();
+  }
+  return "";
+}
+
+void check_refused(const Outcome& outcome, int status, const std::string& message) {
+  INFO(outcome.err);
+  CHECK(outcome.status == status);
+  CHECK_THAT(outcome.err, Catch::Contains(message));
+  CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+}
+
 Outcome run_kvsim(const std::string& arguments) {
   const TemporaryFolder folder;
   const std::string command = std::string("cd ") + kSourceDir + " && " + kProgram + " " +
@@ -268,6 +292,17 @@ Outcome run_kvsim(const std::string& arguments) {
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_bytes(folder / "out"),
           read_bytes(folder / "err")};
+}
+
+Synthesized::Synthesized(const std::string& more) {
+  const Outcome outcome = run_kvsim("synth -o " + trace +
+                                    " --prompt 60 --steps 12 --head-dim 16 --hidden 32 " + more);
+  INFO(outcome.err);
+  REQUIRE(outcome.status == 0);
+}
+
+Outcome Synthesized::replay(const std::string& arguments) const {
+  return run_kvsim("replay " + trace + " -o " + results + " " + arguments);
 }
 
 int status_of(const std::string& err, const std::function<void()>& action) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,16 @@ TraceInfo small_info();
 LayerTrace small_layer(const TraceInfo& info, int layer, ElementType type);
 /// Writes that trace with TraceWriter.
 void write_small_trace(const std::string& path, ElementType type = ElementType::float32);
+
+/// That trace, in a folder of its own.
+struct SmallTrace {
+  explicit SmallTrace(ElementType type = ElementType::float32) { write_small_trace(path, type); }
+  const TemporaryFolder folder;
+  const std::string path = folder / "t.h5";
+};
+/// Writes a trace as it stands.
+void write_trace(const std::string& path, const TraceInfo& info,
+                 std::span<const LayerTrace> layers);
 
 /// How create() stores a dataset.
 struct Storage {
@@ -73,6 +84,8 @@ struct Thrown {
   Fault fault = Fault::failure;
 };
 Thrown error_of(const std::function<void()>& action);
+/// The message of a refusal, which must be of this kind; empty where nothing is refused.
+std::string refusal_of(Fault fault, const std::function<void()>& action);
 
 /// Runs the kvsim binary with these arguments (shell text) in the repository's root.
 struct Outcome {
@@ -81,6 +94,19 @@ struct Outcome {
   std::string err;
 };
 Outcome run_kvsim(const std::string& arguments);
+/// A run that ended with this status and one line on standard error that says so.
+void check_refused(const Outcome& outcome, int status, const std::string& message);
+
+/// A trace by `kvsim synth` (60 + 12 tokens in two layers, all queries stored, unless `more` says
+/// otherwise), and a place for results.
+struct Synthesized {
+  explicit Synthesized(const std::string& more = "");
+  Outcome replay(const std::string& arguments) const;  ///< to `results`
+
+  const TemporaryFolder folder;
+  const std::string trace = folder / "t.h5";
+  const std::string results = folder / "r.nc";
+};
 
 /// Exit status of `action` in a process of its own (128 + signal when killed), which is as fresh as
 /// the kvsim program: its signal handlers, none of the test framework. Bad data gives 3. Standard

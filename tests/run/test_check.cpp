@@ -2,8 +2,6 @@
 
 #include "run/check/check_layer.hpp"
 #include "run/check/plain_layer.hpp"
-#include "run/study/study.hpp"
-#include "run/trace/synth.hpp"
 #include "tests/reference/reference.hpp"
 #include "tests/sim/backend/backends.hpp"
 #include "tests/support/study_case.hpp"
@@ -51,17 +49,12 @@ TEST_CASE("the plain form of a layer is the reference of the tests", "[run][chec
 TEST_CASE("a run agrees with plain code and with other instruction sets, and a wrong one does not",
           "[run][check]") {
   RandomTraceShape shape;
-  const StudyCase study(shape, {}, {"snapkv,window=8", "h2o", "keepkv,window=8"},
-                        [](StudyOptions& options) { options.wo_steps = 0; });
+  const std::vector<std::string> records = {"snapkv,window=8", "h2o", "keepkv,window=8"};
+  const StudyCase study(shape, {}, records, [](StudyOptions& o) { o.wo_steps = 0; });
   const auto backend = make_cpu_backend();
   const ForcedIsa forced("portable");
   const auto other = make_cpu_backend();
-  StudyOptions options;
-  for (const char* record : {"snapkv,window=8", "h2o", "keepkv,window=8"})
-    options.records.push_back(Record::parse(record));
-  options.budgets = {Budget::parse("0.5")};
-  options.layers = {0};
-  options.wo_steps = 0;
+  const StudyOptions options = options_for(records, {"0.5"}, {0});
   const LayerCheckResult found = check_run(study.reader(), options, study.results(), 0, *backend,
                                            *other);
   REQUIRE(found.plain.size() == 3);
@@ -83,16 +76,11 @@ TEST_CASE("a run agrees with plain code and with other instruction sets, and a w
 }
 
 TEST_CASE("replay --check names a layer and the largest differences", "[run][check][cli]") {
-  const TemporaryFolder folder;
-  SynthConfig config;
-  config.prompt = 48;
-  config.steps = 8;
-  config.head_dim = config.value_dim = 8;
-  config.hidden = 12;
-  write_synth(config, folder / "t.h5");
+  const SynthFolder made({.prompt = 48, .steps = 8, .head_dim = 8, .value_dim = 8, .hidden = 12});
   const Outcome outcome = run_kvsim(
-      "replay " + (folder / "t.h5") +
-      " --policy snapkv --policy keepkv --budget 0.5 --threads 1 --check -o " + (folder / "t.nc"));
+      "replay " + (made.folder / "t.h5") +
+      " --policy snapkv --policy keepkv --budget 0.5 --threads 1 --check -o " +
+      (made.folder / "t.nc"));
   CHECK(outcome.status == 0);
   CHECK_THAT(outcome.out, Catch::Contains("check of layer "));
   CHECK_THAT(outcome.out, Catch::Contains("plain float64"));

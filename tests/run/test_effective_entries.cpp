@@ -1,5 +1,4 @@
 // Over how many entries attention is spread, against its definition in float64.
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 

@@ -4,9 +4,7 @@
 #include <cmath>
 
 #include "run/study/equal_bytes.hpp"
-#include "run/study/study.hpp"
-#include "run/trace/synth.hpp"
-#include "tests/io/trace_fixture.hpp"
+#include "tests/support/study_case.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;
@@ -17,36 +15,25 @@ constexpr int64_t kEqualPrompt = 83, kEqualSteps = 5, kEqualLayers = 3, kEqualHe
                   kEqualWidth = 32;
 constexpr double kEqualSlot = 2 * kEqualWidth;  // 16 + 16 numbers of two bytes
 
-struct EqualTrace {
-  EqualTrace() {
-    SynthConfig config;
-    config.prompt = kEqualPrompt;
-    config.steps = kEqualSteps;
-    config.num_layers = kEqualLayers;
-    config.kv_heads = kEqualHeads;
-    config.heads = 2 * kEqualHeads;
-    config.head_dim = config.value_dim = kEqualWidth / 2;
-    config.hidden = 24;
-    write_synth(config, folder / "t.h5");
-    reader = std::make_unique<TraceReader>(folder / "t.h5");
-  }
+struct EqualTrace : SynthTrace {
+  EqualTrace()
+      : SynthTrace({.prompt = kEqualPrompt,
+                    .steps = kEqualSteps,
+                    .num_layers = kEqualLayers,
+                    .heads = 2 * kEqualHeads,
+                    .kv_heads = kEqualHeads,
+                    .head_dim = kEqualWidth / 2,
+                    .value_dim = kEqualWidth / 2,
+                    .hidden = 24}) {}
   StudyOptions options(const std::vector<std::string>& records,
                        const std::vector<std::string>& budgets) const {
-    StudyOptions options;
-    for (const std::string& text : records) options.records.push_back(Record::parse(text));
-    for (const std::string& text : budgets) options.budgets.push_back(Budget::parse(text));
-    for (int layer = 0; layer < kEqualLayers; ++layer) options.layers.push_back(layer);
+    StudyOptions options = options_for(records, budgets, info().layers);
     options.wo_steps = 1;
     options.save_keep = true;
     return options;
   }
-  Dataset run(const StudyOptions& options) const {
-    Study study(*reader, options);
-    return study.run(*backend);
-  }
+  Dataset run(const StudyOptions& options) const { return study_of(*this, options); }
 
-  TemporaryFolder folder;
-  std::unique_ptr<TraceReader> reader;
   std::unique_ptr<Backend> backend = make_cpu_backend();
 };
 
@@ -118,7 +105,7 @@ TEST_CASE("equal bytes are the most entries that fit", "[equal-bytes]") {
   for (const std::string& form : byte_forms()) {
     StudyOptions options = traced.options(kHeldRecords, shares);
     options.equal_bytes = form;
-    const auto too_large = make_bytes_equal(*traced.reader, *traced.backend, options);
+    const auto too_large = make_bytes_equal(traced, *traced.backend, options);
     CHECK(too_large.empty());
     std::string variable = "bytes_" + form;
     std::ranges::replace(variable, '-', '_');
@@ -142,9 +129,9 @@ TEST_CASE("equal bytes are the most entries that fit", "[equal-bytes]") {
 TEST_CASE("what cannot hold so little is named", "[equal-bytes]") {
   const EqualTrace traced;
   StudyOptions options = traced.options({"full", "snapkv,window=4"}, {"0.5"});
-  CHECK(make_bytes_equal(*traced.reader, *traced.backend, options).empty());  // nobody asked
+  CHECK(make_bytes_equal(traced, *traced.backend, options).empty());  // nobody asked
   options.equal_bytes = "flattened";
-  const auto lines = make_bytes_equal(*traced.reader, *traced.backend, options);
+  const auto lines = make_bytes_equal(traced, *traced.backend, options);
   REQUIRE(lines.size() == 1);
   CHECK(lines[0] == "full holds more than 0.5 of the full cache's bytes");
 }

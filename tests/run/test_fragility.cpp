@@ -45,18 +45,12 @@ TEST_CASE("records without a window of queries are left as they are", "[run][fra
 
 TEST_CASE("replay --fragility measures every row, and its band is that of those records",
           "[cli][fragility]") {
-  const TemporaryFolder folder;
-  const std::string trace = folder / "t.h5";
-  const std::string out = folder / "r.nc";
-  REQUIRE(
-      run_kvsim("synth -o " + trace + " --prompt 60 --steps 12 --head-dim 16 --hidden 32").status ==
-      0);
-  const Outcome outcome = run_kvsim("replay " + trace +
-                                    " --fragility --policy importance,window=4 -o " + out);
+  const Synthesized made;
+  const Outcome outcome = made.replay("--fragility --policy importance,window=4");
   INFO(outcome.err);
   REQUIRE(outcome.status == 0);
   CHECK_THAT(outcome.out, Catch::Contains("importance,window=4 at budget 0.5"));
-  const Dataset results = read_results(out);
+  const Dataset results = read_results(made.results);
   CHECK(results.size("policy") == 8);  // the record, its 4 rows, and three others
   const auto rows = fragility_rows(results,
                                    fragility_groups({Record::parse("importance,window=4")}));
@@ -82,7 +76,7 @@ TEST_CASE("replay --fragility measures every row, and its band is that of those 
   CHECK(rows[0].others[2].first == "defensive step");
   CHECK(kept(5) != kept(6));
   CHECK(kept(6) != kept(7));
-  const Outcome refused = run_kvsim("replay " + trace + " --fragility --policy streaming");
+  const Outcome refused = made.replay("--fragility --policy streaming");
   CHECK(refused.status == 2);
   CHECK_THAT(refused.err, Catch::Contains("no policy aggregates over a window"));
 }

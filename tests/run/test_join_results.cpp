@@ -1,9 +1,9 @@
 // Parts of a sweep put together: the whole is what one run over all policies says.
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <cstring>
 
 #include "run/sweep/join_results.hpp"
+#include "tests/support/results.hpp"
 #include "tests/support/study_case.hpp"
 
 using namespace kvsim;
@@ -26,15 +26,6 @@ std::vector<std::string> policies_of(const Dataset& results) {
   return std::get<std::vector<std::string>>(results.at("policy").values);
 }
 
-/// Equal to the bit; NaN is what it was.
-bool same_values(const Variable& a, const Variable& b) {
-  const auto* x = std::get_if<std::vector<double>>(&a.values);
-  if (x == nullptr) return a.dims == b.dims && a.values == b.values;
-  const auto& y = std::get<std::vector<double>>(b.values);
-  return a.dims == b.dims && x->size() == y.size() &&
-         std::memcmp(x->data(), y.data(), x->size() * sizeof(double)) == 0;
-}
-
 Thrown refused(const Dataset& first, const Dataset& second) {
   ResultsJoin join(kRecords);
   join.add(first, "first.nc");
@@ -55,10 +46,7 @@ TEST_CASE("parts of one policy each, in any order, make the whole again", "[swee
   CHECK(join.missing().empty());
   const Dataset joined = join.finish();
   REQUIRE(joined.variables().size() == whole.variables().size());
-  for (const Variable& variable : whole.variables()) {
-    INFO(variable.name);
-    CHECK(same_values(variable, joined.at(variable.name)));
-  }
+  for (const Variable& variable : whole.variables()) check_same(variable, joined.at(variable.name));
   CHECK(*joined.attribute("config") == *whole.attribute("config"));
 }
 
@@ -77,9 +65,7 @@ TEST_CASE("a variable that only some parts have is undefined in the rest", "[swe
   join.add(part, "rounded.nc");
   const Dataset joined = join.finish();
   for (const double value : joined.row("quantization_error", {0})) CHECK(std::isnan(value));
-  const auto own = joined.row("quantization_error", {1}), was = part.row("quantization_error", {0});
-  CHECK(std::equal(own.begin(), own.end(), was.begin(), was.end(),
-                   [](double x, double y) { return x == y || (std::isnan(x) && std::isnan(y)); }));
+  CHECK(same_numbers(joined.row("quantization_error", {1}), part.row("quantization_error", {0})));
 }
 
 TEST_CASE("parts that do not belong together are refused by name", "[sweep]") {

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "io/trace_writer.hpp"
+#include "tests/reference/reference.hpp"
 #include "tests/support/study_case.hpp"
 
 using namespace kvsim;
@@ -46,32 +46,14 @@ Seen attend(const RandomTrace& trace, int head, int64_t token, const Kept& kept)
       z[c] += seen.weight[i] *
               at(layer.v, probe.v, shared, static_cast<int64_t>(i), static_cast<int64_t>(c));
   }
-  seen.output.assign(static_cast<size_t>(trace.info.hidden_size), 0.0);
-  for (size_t c = 0; c < z.size(); ++c)
-    for (size_t k = 0; k < seen.output.size(); ++k)
-      seen.output[k] += z[c] * static_cast<double>(element(layer.wo, head, static_cast<int64_t>(c),
-                                                           static_cast<int64_t>(k)));
+  seen.output = reference::project(layer, head, z);
   return seen;
 }
 
 /// Of v_i W^h: the L1 norm.
 double value_norm(const RandomTrace& trace, int head, int64_t entry) {
-  const LayerTrace& layer = trace.layer;
-  double norm = 0;
-  for (int64_t k = 0; k < trace.info.hidden_size; ++k) {
-    double sum = 0;
-    for (int64_t c = 0; c < layer.value_dim(); ++c)
-      sum += static_cast<double>(element(layer.v, head / trace.info.group_size(), entry, c)) *
-             static_cast<double>(element(layer.wo, head, c, k));
-    norm += std::abs(sum);
-  }
-  return norm;
-}
-
-double length(const std::vector<double>& x) {
-  double sum = 0;
-  for (const double value : x) sum += value * value;
-  return std::sqrt(sum);
+  return reference::l1(
+      reference::project(trace.layer, head, reference::value(trace.layer, head, entry)));
 }
 
 }  // namespace
@@ -114,7 +96,7 @@ TEST_CASE("measures over a probe's tokens are those of the definition", "[run]")
         }
         CHECK(study.value("retained_importance", {p, b, 0, t}) == Approx(held / all).epsilon(1e-5));
         CHECK(study.value("output_error", {p, b, 0, t}) ==
-              Approx(length(change) / length(full)).epsilon(1e-4));
+              Approx(reference::l2(change) / reference::l2(full)).epsilon(1e-4));
       }
 }
 
@@ -126,18 +108,10 @@ TEST_CASE("the answer of a probe observes nothing", "[run]") {
       for (int h = 0; h < shape.query_heads; ++h)
         set_element(trace->layer.probes[1].q, h, 4, x, answer * static_cast<float>(x));
     const TemporaryFolder folder;
-    TraceWriter writer(folder / "t.h5", trace->info);
-    writer.write_layer(trace->layer);
-    writer.commit();
-    const TraceReader reader(folder / "t.h5");
-    StudyOptions options;
-    options.records = {Record::parse("snapkv,queries=probe,probe=draft")};
-    options.budgets = {Budget::parse("0.3")};
-    options.layers = {0};
+    write_trace(folder / "t.h5", trace->info, {&trace->layer, 1});
+    StudyOptions options = options_for({"snapkv,queries=probe,probe=draft"}, {"0.3"}, {0});
     options.save_keep = true;
-    Study study(reader, options);
-    const auto backend = make_cpu_backend();
-    const Dataset results = study.run(*backend);
+    const Dataset results = study_of(TraceReader(folder / "t.h5"), options);
     const auto mask = results.row<uint8_t>("kept_mask", {0, 0, 0});
     return std::vector<uint8_t>(mask.begin(), mask.end());
   };

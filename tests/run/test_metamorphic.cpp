@@ -2,11 +2,10 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "io/trace_writer.hpp"
-#include "run/study/study.hpp"
-#include "tests/io/trace_fixture.hpp"
 #include "tests/sim/backend/backends.hpp"
 #include "tests/support/random_run.hpp"
+#include "tests/support/results.hpp"
+#include "tests/support/study_case.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;
@@ -42,17 +41,9 @@ Dataset study_of(const Change& change, const std::vector<std::string>& records,
                  const std::vector<int>& layers = {0, 1}) {
   const TemporaryFolder folder;
   const auto run = told(change);
-  TraceWriter writer(folder / "t.h5", run->info);
-  for (const LayerTrace& layer : run->layers) writer.write_layer(layer);
-  writer.commit();
-  const TraceReader reader(folder / "t.h5");
-  StudyOptions options;
-  for (const std::string& record : records) options.records.push_back(Record::parse(record));
-  options.budgets = {Budget::parse("0.25"), Budget::parse("0.5")};
-  options.layers = layers;
-  options.wo_steps = 0;
-  const auto backend = make_cpu_backend();
-  return Study(reader, options).run(*backend);
+  write_trace(folder / "t.h5", run->info, run->layers);
+  return test::study_of(TraceReader(folder / "t.h5"),
+                        options_for(records, {"0.25", "0.5"}, layers));
 }
 
 /// A tensor whose slices 0..count-1 of the first axis come in another order.
@@ -129,12 +120,8 @@ TEST_CASE("a layer by itself loses what it loses beside others, to the bit", "[r
     const Dataset one = study_of([](RandomRun&) {}, kWithinLayers, {layer});
     for (int64_t p = 0; p < one.size("policy"); ++p)
       for (int64_t b = 0; b < one.size("budget"); ++b)
-        for (const char* name : kShares) {
-          const auto x = both.row(name, {p, b, layer}), y = one.row(name, {p, b, 0});
-          CHECK(std::equal(x.begin(), x.end(), y.begin(), y.end(), [](double u, double v) {
-            return u == v || (std::isnan(u) && std::isnan(v));
-          }));
-        }
+        for (const char* name : kShares)
+          CHECK(same_numbers(both.row(name, {p, b, layer}), one.row(name, {p, b, 0})));
   }
 }
 
@@ -151,9 +138,7 @@ TEST_CASE("a policy twice is a policy once, and its company changes nothing",
           const auto y = alone.row(name, {0, b, layer});
           INFO(kFamilies[p] << " " << name);
           // Sums of what merges are taken in another walk where others drop beside it.
-          CHECK(std::equal(x.begin(), x.end(), y.begin(), y.end(), [](double u, double v) {
-            return std::fabs(u - v) <= 1e-6 || (std::isnan(u) && std::isnan(v));
-          }));
+          CHECK(same_numbers(x, y, 1e-6));
         }
   }
 }

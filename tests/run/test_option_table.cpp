@@ -1,11 +1,10 @@
 // Options of how to measure: one declaration serves help, sweep files, the names of units and the
 // record in the results.
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
 #include "run/study/option_table.hpp"
 #include "run/sweep/sweep_config.hpp"
-#include "sim/core/error.hpp"
+#include "tests/io/trace_fixture.hpp"
 
 namespace kvsim {
 namespace {
@@ -63,13 +62,8 @@ TEST_CASE("how a file was measured is read back from its record", "[results]") {
 
 TEST_CASE("a value that an option does not take is refused with what it takes", "[sweep]") {
   const auto refusal = [](const std::string& line) {
-    try {
-      parse_sweep_config("budgets = [0.5]\n" + line + "\n[[policy]]\npreset = \"snapkv\"\n",
-                         "s.toml");
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("accepted");
+    const std::string file = "budgets = [0.5]\n" + line + "\n[[policy]]\npreset = \"snapkv\"\n";
+    return test::error_of([&] { parse_sweep_config(file, "s.toml"); }).message;
   };
   using Catch::Matchers::Contains;
   CHECK_THAT(refusal("element_bytes = 17"), Contains("an integer in [1, 16]"));

@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
-#include <numeric>
 
 #include "analysis/statistics.hpp"
 #include "tests/support/study_case.hpp"

@@ -1,12 +1,10 @@
 // What a sweep is made of: units with names and costs, groups of them, and shares of machines.
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <map>
 #include <set>
 
 #include "run/sweep/sweep_plan.hpp"
-#include "run/trace/synth.hpp"
-#include "tests/io/trace_fixture.hpp"
+#include "tests/support/study_case.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;
@@ -14,18 +12,12 @@ using namespace kvsim::test;
 namespace {
 
 /// Sweeps over one small trace with two layers.
-class Sweeps {
+class Sweeps : SynthFolder {
  public:
-  Sweeps() {
-    SynthConfig config;
-    config.prompt = 512;
-    config.steps = 64;
-    config.hidden = 64;
-    write_synth(config, folder_ / "t.h5");
-  }
+  Sweeps() : SynthFolder({.prompt = 512, .steps = 64, .hidden = 64}) {}
   /// `policies`: records; each becomes a table of the sweep file.
   SweepPlan plan(const std::vector<std::string>& policies, const std::string& options = "") const {
-    std::string text = "traces = [\"" + (folder_ / "t.h5") + "\"]\nbudgets = [0.2, 0.5]\n" +
+    std::string text = "traces = [\"" + (folder / "t.h5") + "\"]\nbudgets = [0.2, 0.5]\n" +
                        options + "\n";
     for (const std::string& policy : policies) text += "[[policy]]\n" + policy + "\n";
     return {parse_sweep_config(text, "s.toml"), StudyHooks()};
@@ -36,9 +28,6 @@ class Sweeps {
   std::string key(const std::string& policy, const std::string& options = "") const {
     return plan({policy}, options).jobs().front().units.front().key;
   }
-
- private:
-  TemporaryFolder folder_;
 };
 
 const std::string kSnapkv = "preset = \"snapkv\"\nwindow = 8";

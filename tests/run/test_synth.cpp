@@ -2,38 +2,19 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "io/trace_reader.hpp"
 #include "run/trace/attention_reference.hpp"
-#include "run/trace/synth.hpp"
-#include "sim/core/parallel.hpp"
-#include "tests/io/trace_fixture.hpp"
+#include "tests/reference/reference.hpp"
+#include "tests/sim/backend/backends.hpp"
+#include "tests/support/study_case.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;
 
 namespace {
 
-/// Attention of one query over all entries, the plain way: [N], 0 where not visible.
-std::vector<double> attention(const LayerTrace& layer, int64_t head, int64_t row) {
-  const TraceInfo& info = *layer.info;
-  const int64_t d = info.head_dim, position = info.query_position[static_cast<size_t>(row)];
-  std::vector<float> query(static_cast<size_t>(d)), key(static_cast<size_t>(d));
-  layer.q.read(head, row, row + 1, query.data());
-  std::vector<double> weights(static_cast<size_t>(info.total_len), 0.0);
-  double sum = 0;
-  if (!layer.attention_sink.empty())
-    sum = std::exp(double{layer.attention_sink[static_cast<size_t>(head)]});
-  for (int64_t i = 0; i <= position; ++i) {
-    if (layer.sliding_window > 0 && i <= position - layer.sliding_window) continue;
-    layer.k.read(head / info.group_size(), i, i + 1, key.data());
-    double logit = 0;
-    for (size_t c = 0; c < key.size(); ++c) logit += double{query[c]} * key[c];
-    logit *= layer.scale;
-    if (layer.softcap > 0) logit = layer.softcap * std::tanh(logit / layer.softcap);
-    sum += weights[static_cast<size_t>(i)] = std::exp(logit);
-  }
-  for (double& weight : weights) weight /= sum;
-  return weights;
+/// Attention of one query over all entries, in float64: [N], 0 where not visible.
+std::vector<double> attention(const LayerTrace& layer, int head, int64_t row) {
+  return reference::attention(layer, head, reference::logits(layer, head, row)).weight;
 }
 
 SynthConfig small_config() {
@@ -48,28 +29,21 @@ SynthConfig small_config() {
 }  // namespace
 
 TEST_CASE("recomputed outputs equal the plain softmax, with every switch on", "[run]") {
-  const TemporaryFolder folder;
   SynthConfig config = small_config();
   config.softcap = 6;
   config.sliding_window = 40;
   config.sink = true;
   config.value_dim = 24;
-  write_synth(config, folder / "t.h5");
-  const TraceReader trace(folder / "t.h5");
+  const SynthTrace trace(config);
   const LayerTrace layer = trace.read_layer(1);
   REQUIRE(layer.sliding_window == 40);
   const std::vector<int64_t> positions = {0, 30, 300};
   const std::vector<double> outputs = attention_outputs(layer, positions);
-  std::vector<float> value(24);
   double worst = 0;
-  for (int64_t h = 0; h < 4; ++h)
+  for (int h = 0; h < 4; ++h)
     for (int64_t r = 0; r < 3; ++r) {
-      const auto weights = attention(layer, h, positions[static_cast<size_t>(r)]);
-      std::vector<double> expected(24, 0.0);
-      for (int64_t i = 0; i < 320; ++i) {
-        layer.v.read(h / 2, i, i + 1, value.data());
-        for (size_t c = 0; c < 24; ++c) expected[c] += weights[static_cast<size_t>(i)] * value[c];
-      }
+      const auto expected = reference::output(
+          layer, h, attention(layer, h, positions[static_cast<size_t>(r)]));
       for (size_t c = 0; c < 24; ++c)
         worst = std::max(
             worst, std::fabs(expected[c] - outputs[static_cast<size_t>((h * 3 + r) * 24) + c]));
@@ -78,7 +52,6 @@ TEST_CASE("recomputed outputs equal the plain softmax, with every switch on", "[
 }
 
 TEST_CASE("a synthetic trace verifies in every element type and shape", "[run]") {
-  const TemporaryFolder folder;
   SynthConfig config = small_config();
   config.type = GENERATE(ElementType::float32, ElementType::float16, ElementType::bfloat16);
   config.heads = GENERATE(1, 6);
@@ -87,8 +60,7 @@ TEST_CASE("a synthetic trace verifies in every element type and shape", "[run]")
   config.value_dim = 20;
   config.query_window = config.heads == 6 ? -1 : 16;
   config.sink = config.heads == 6;
-  write_synth(config, folder / "t.h5");
-  const TraceReader trace(folder / "t.h5");
+  const SynthTrace trace(config);
   CHECK(trace.info().query_position.size() == (config.heads == 6 ? 320u : 80u));
   CHECK(trace.info().query_position.back() == 319);
   for (const int layer : trace.info().layers)
@@ -96,10 +68,8 @@ TEST_CASE("a synthetic trace verifies in every element type and shape", "[run]")
 }
 
 TEST_CASE("heavy hitters hold most of the attention to what is not near", "[run]") {
-  const TemporaryFolder folder;
   const SynthConfig config = small_config();
-  write_synth(config, folder / "t.h5");
-  const TraceReader trace(folder / "t.h5");
+  const SynthTrace trace(config);
   const SynthPlan plan = plan_synth(config);
   const LayerTrace layer = trace.read_layer(0);
   double hitters = 0;
@@ -114,16 +84,14 @@ TEST_CASE("heavy hitters hold most of the attention to what is not near", "[run]
 }
 
 TEST_CASE("a spike looks at an entry that its neighbours ignore", "[run]") {
-  const TemporaryFolder folder;
   const SynthConfig config = small_config();
-  write_synth(config, folder / "t.h5");
-  const TraceReader trace(folder / "t.h5");
+  const SynthTrace trace(config);
   const SynthPlan plan = plan_synth(config);
   REQUIRE(plan.spikes.size() == 3);
   for (const int index : trace.info().layers) {
     const LayerTrace layer = trace.read_layer(index);
     for (const Spike& spike : plan.spikes)
-      for (int64_t h = 0; h < 4; ++h) {
+      for (int h = 0; h < 4; ++h) {
         const auto at = static_cast<size_t>(spike.position);
         CHECK(attention(layer, h, spike.step)[at] > 0.5);
         CHECK(attention(layer, h, spike.step + 1)[at] < 0.1);
@@ -132,10 +100,8 @@ TEST_CASE("a spike looks at an entry that its neighbours ignore", "[run]") {
 }
 
 TEST_CASE("the hot spot of even heads drifts backwards through the prompt", "[run]") {
-  const TemporaryFolder folder;
   const SynthConfig config = small_config();
-  write_synth(config, folder / "t.h5");
-  const TraceReader trace(folder / "t.h5");
+  const SynthTrace trace(config);
   const LayerTrace layer = trace.read_layer(1);
   const auto near = [&](int64_t row, double center) {
     const auto weights = attention(layer, 0, row);
@@ -151,10 +117,8 @@ TEST_CASE("the hot spot of even heads drifts backwards through the prompt", "[ru
 }
 
 TEST_CASE("the plan is recorded in the trace", "[run]") {
-  const TemporaryFolder folder;
   const SynthConfig config = small_config();
-  write_synth(config, folder / "t.h5");
-  const auto source = nlohmann::json::parse(TraceReader(folder / "t.h5").info().source);
+  const auto source = nlohmann::json::parse(SynthTrace(config).info().source);
   const SynthPlan plan = plan_synth(config);
   CHECK(source["heavy_hitters"] == plan.heavy_hitters);
   CHECK(source["spikes"][0]["step"] == plan.spikes[0].step);
@@ -162,14 +126,11 @@ TEST_CASE("the plan is recorded in the trace", "[run]") {
 
 TEST_CASE("the same seed gives the same tensors with any number of threads, another seed others",
           "[run]") {
-  const TemporaryFolder folder;
   SynthConfig config = small_config();
   const auto keys = [&](uint64_t seed, int thread_count) {
     config.seed = seed;
-    set_threads(thread_count);
-    write_synth(config, folder / "t.h5");
-    set_threads(0);
-    const LayerTrace layer = TraceReader(folder / "t.h5").read_layer(1, true);
+    const ForcedThreads forced(thread_count);
+    const LayerTrace layer = SynthTrace(config).read_layer(1, true);
     std::vector<float> all(static_cast<size_t>(layer.k.count()));
     widen(layer.k.type(), layer.k.data(), layer.k.count(), all.data());
     all.insert(all.end(), layer.check_output.begin(), layer.check_output.end());
@@ -182,13 +143,11 @@ TEST_CASE("the same seed gives the same tensors with any number of threads, anot
 }
 
 TEST_CASE("tiny synthetic traces work", "[run]") {
-  const TemporaryFolder folder;
   SynthConfig config;
   config.prompt = GENERATE(1, 2, 3);
   config.steps = GENERATE(0, 1);
   config.num_layers = 1;
   config.head_dim = config.value_dim = 4;
-  write_synth(config, folder / "t.h5");
-  const TraceReader trace(folder / "t.h5");
+  const SynthTrace trace(config);
   CHECK(check_layer(trace.read_layer(0, true)).error < 1e-6);
 }

@@ -59,7 +59,7 @@ std::unique_ptr<RandomRun> SmallRun::build() const {
 
   TraceInfo& info = run->info;
   info.model = "by hand";
-  info.num_layers = model_layers;
+  info.num_layers = layers.back() + 1;
   info.layers = layers;
   info.num_query_heads = query_heads;
   info.num_kv_heads = kv_heads;
@@ -113,11 +113,12 @@ std::shared_ptr<const ScoredLayer> scores_of(const RandomRun& run, const std::st
   return score_layer(work, files, seed, {&plan}).front().at(at.variant);
 }
 
-std::vector<double> candidates_row(const ScoredLayer& scored, const Table<double>& table,
-                                   int64_t owner) {
+std::vector<double> score_row(const RandomRun& run, const std::string& record,
+                              const std::string& budget, int64_t owner, const SideFiles& files) {
+  const auto scored = scores_of(run, record, budget, 0, files);
   std::vector<double> row;
-  for (int64_t i = 0; i < scored.entries(); ++i)
-    if (scored.candidate[static_cast<size_t>(i)]) row.push_back(table(owner, i));
+  for (int64_t i = 0; i < scored->entries(); ++i)
+    if (scored->candidate[static_cast<size_t>(i)]) row.push_back(scored->score(owner, i));
   return row;
 }
 

@@ -23,8 +23,7 @@ struct SmallRun {
   std::vector<Vectors> keys;      ///< [KV head][entry][d] instead of weights; queries are 0
   std::vector<Vectors> values;    ///< [KV head][entry][dv]; all (1) when empty
   std::vector<Vectors> output;    ///< [query head][dv][D]; identity when empty
-  std::vector<int> layers = {0};  ///< all layers are equal
-  int model_layers = 1;
+  std::vector<int> layers = {0};  ///< all layers are equal; the model has no later ones
   std::vector<Span> spans;
 
   std::unique_ptr<RandomRun> build() const;
@@ -38,9 +37,10 @@ std::shared_ptr<const ScoredLayer> scores_of(const RandomRun& run, const std::st
                                              const std::string& budget, uint64_t seed = 0,
                                              const SideFiles& files = MadeUpFiles());
 
-/// Row `owner` of a table, candidates only.
-std::vector<double> candidates_row(const ScoredLayer& scored, const Table<double>& table,
-                                   int64_t owner = 0);
+/// The same of the candidates of one owner.
+std::vector<double> score_row(const RandomRun& run, const std::string& record,
+                              const std::string& budget, int64_t owner = 0,
+                              const SideFiles& files = MadeUpFiles());
 
 /// Kept entries of one owner of one layer.
 std::vector<int> kept_entries(const RandomRun& run, const std::string& record,

@@ -1,6 +1,5 @@
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "tests/reference/known_attention.hpp"

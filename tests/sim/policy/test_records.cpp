@@ -2,10 +2,10 @@
 #include <catch2/catch.hpp>
 
 #include "sim/core/error.hpp"
-#include "sim/policy/policy_run.hpp"
 #include "sim/policy/presets.hpp"
 #include "sim/policy/record.hpp"
 #include "sim/policy/trace_check.hpp"
+#include "tests/io/trace_fixture.hpp"
 #include "tests/support/small_run.hpp"
 
 namespace kvsim {
@@ -15,13 +15,7 @@ std::string canonical(const std::string& text) { return Record::parse(text).cano
 
 /// The one line of the usage error that a record gives.
 std::string refusal(const std::string& text) {
-  try {
-    Record::parse(text);
-  } catch (const Error& error) {
-    CHECK(error.fault() == Fault::usage);
-    return error.what();
-  }
-  return "";
+  return test::refusal_of(Fault::usage, [&] { Record::parse(text); });
 }
 
 using Catch::Matchers::Contains;
@@ -193,15 +187,11 @@ TEST_CASE("a trace without the queries a record needs is refused before any work
   small.prompt = 6;
   small.positions = {4, 5, 6};
   const auto run = small.build();
-  const auto check = [&](const std::string& record) -> std::string {
-    const test::MadeUpFiles files;
-    try {
-      check_records({Record::parse(record)}, {Budget::parse("0.5")}, run->info, {0}, files);
-    } catch (const Error& error) {
-      CHECK(error.fault() == Fault::bad_data);
-      return error.what();
-    }
-    return "";
+  const auto check = [&](const std::string& record) {
+    return test::refusal_of(Fault::bad_data, [&] {
+      check_records({Record::parse(record)}, {Budget::parse("0.5")}, run->info, {0},
+                    test::MadeUpFiles());
+    });
   };
   CHECK(check("snapkv,window=2").empty());
   CHECK_THAT(check("snapkv,window=3"), Contains("snapkv,window=3") && Contains("3..5") &&
@@ -234,15 +224,11 @@ TEST_CASE("a whitelist larger than the budget names the smallest budget that wor
   small.prompt = 8;
   small.spans = {{"rules", 2, 6}};
   const auto run = small.build();
-  const test::MadeUpFiles files;
-  const auto check = [&](const std::string& record, const std::string& budget) -> std::string {
-    try {
-      check_records({Record::parse(record)}, {Budget::parse(budget)}, run->info, {0}, files);
-    } catch (const Error& error) {
-      CHECK(error.fault() == Fault::usage);
-      return error.what();
-    }
-    return "";
+  const auto check = [&](const std::string& record, const std::string& budget) {
+    return test::refusal_of(Fault::usage, [&] {
+      check_records({Record::parse(record)}, {Budget::parse(budget)}, run->info, {0},
+                    test::MadeUpFiles());
+    });
   };
   CHECK_THAT(check("streaming,whitelist=rules", "3"), Contains("at least 4"));
   CHECK_THAT(check("streaming,whitelist=rules+5-7", "4"), Contains("at least 5"));  // 5 is in both

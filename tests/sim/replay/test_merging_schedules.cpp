@@ -172,35 +172,29 @@ void compare_schedules(const RandomRun& run, const std::string& merge, int64_t b
               << info.prompt_len);
   const int64_t n = info.prompt_len;
   const std::string slots = std::to_string(budget);
-  {
+  /// `step` of the naive form sees position t.
+  const auto check = [&](const std::string& schedule, const auto& step) {
     reference::StreamingMerge naive(run.layers[0], rule);
-    naive.compress(n);
-    const Seen seen = replayed(run, record, slots);
-    for (int64_t t = n; t < info.total_len; ++t)
-      compare(seen, info, static_cast<size_t>(t - n), naive.look(n, t), naive.stretch(), largest);
-    same_pairs(seen.pairs, naive.pairs(), info.group_size(), naive.stretch());
-  }
-  {
-    reference::StreamingMerge naive(run.layers[0], rule);
-    const Seen seen = replayed(run, record + ",schedule=periodic,period=4", slots);
+    const Seen seen = replayed(run, record + schedule, slots);
     for (int64_t t = n; t < info.total_len; ++t) {
-      const int64_t prompt = n + (t - n) / 4 * 4;
-      if (prompt == t) naive.compress(t);
-      compare(seen, info, static_cast<size_t>(t - n), naive.look(prompt, t), naive.stretch(),
-              largest);
+      const auto heads = step(naive, t);
+      compare(seen, info, static_cast<size_t>(t - n), heads, naive.stretch(), largest);
     }
     same_pairs(seen.pairs, naive.pairs(), info.group_size(), naive.stretch());
-  }
-  {
-    reference::StreamingMerge naive(run.layers[0], rule);
-    naive.compress(n);
-    const Seen seen = replayed(run, record + ",schedule=decode", slots);
-    for (int64_t t = n; t < info.total_len; ++t) {
-      const auto step = naive.decode(t);
-      compare(seen, info, static_cast<size_t>(t - n), step, naive.stretch(), largest);
-    }
-    same_pairs(seen.pairs, naive.pairs(), info.group_size(), naive.stretch());
-  }
+  };
+  check("", [&](auto& naive, int64_t t) {
+    if (t == n) naive.compress(n);
+    return naive.look(n, t);
+  });
+  check(",schedule=periodic,period=4", [&](auto& naive, int64_t t) {
+    const int64_t prompt = n + (t - n) / 4 * 4;
+    if (prompt == t) naive.compress(t);
+    return naive.look(prompt, t);
+  });
+  check(",schedule=decode", [&](auto& naive, int64_t t) {
+    if (t == n) naive.compress(n);
+    return naive.decode(t);
+  });
 }
 
 /// policies.md 11 says so to users.

@@ -8,7 +8,7 @@
 #include "sim/replay/per_step.hpp"
 #include "tests/reference/reference.hpp"
 #include "tests/sim/replay/replay_reference.hpp"
-#include "tests/support/random_trace.hpp"
+#include "tests/support/study_case.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;
@@ -25,12 +25,8 @@ Sets best_sets(const LayerTrace& layer, int64_t row, size_t count, bool per_quer
   for (int first = 0; first < info.num_query_heads; first += heads) {
     std::vector<double> gain(static_cast<size_t>(info.prompt_len), 0.0);
     for (int head = first; head < first + heads; ++head) {
-      const auto weight =
-          reference::attention(layer, head, reference::logits(layer, head, row)).weight;
-      for (size_t i = 0; i < gain.size(); ++i) {
-        const auto value = reference::value(layer, head, static_cast<int64_t>(i));
-        gain[i] += weight[i] * reference::l1(reference::project(layer, head, value));
-      }
+      const auto importance = importance_of(layer, head, row);
+      for (size_t i = 0; i < gain.size(); ++i) gain[i] += importance[i];
     }
     std::vector<uint32_t> order(gain.size());
     std::iota(order.begin(), order.end(), 0u);

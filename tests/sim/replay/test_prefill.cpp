@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <map>
 
 #include "analysis/output_error.hpp"
 #include "analysis/retained.hpp"

@@ -1,5 +1,4 @@
 #pragma once
-#include <cmath>
 #include <memory>
 #include <vector>
 
@@ -65,5 +64,11 @@ struct Compression {
   MergeMemory memory;
   MergeRequest request;
 };
+
+inline void merge(const char* name, SlotCache& cache, std::vector<int64_t> evicted) {
+  Compression compression(name);
+  compression.add(cache, std::move(evicted));
+  compression.run();
+}
 
 }  // namespace kvsim::test

@@ -116,7 +116,6 @@ std::vector<size_t> sizes(const test::SmallRun& small, const std::string& record
 std::unique_ptr<test::RandomRun> strong_and_weak_layer() {
   test::SmallRun small = two_heads();
   small.layers = {0, 1};
-  small.model_layers = 2;
   auto run = small.build();
   small.weights = {{{1, 2, 3, 4, 990}}, {{1, 2, 3, 4, 990}}};
   run->layers[1].q = std::move(small.build()->layers[1].q);
@@ -173,7 +172,6 @@ TEST_CASE("deeper layers count less in a joint competition when the record says 
   // with layers of equal scores the earlier one takes all that is free.
   test::SmallRun small = two_heads();
   small.layers = {0, 1};
-  small.model_layers = 2;
   const auto run = small.build();
   const auto kept = [&](const std::string& record, size_t layer) {
     return test::kept_entries(*run, record, "3", 0, layer).size() +
@@ -193,7 +191,6 @@ TEST_CASE(
   // layer 0 only while the power is small.
   test::SmallRun small = two_heads();
   small.layers = {0, 1};
-  small.model_layers = 2;
   const auto run = small.build();
   const std::string record = kOne + "allocate=joint,joint_stream=";
   CHECK_THROWS_WITH(test::kept_entries(*run, record + "1", "3", 0, 0),
@@ -233,7 +230,6 @@ TEST_CASE("cake divides by entropy and variance and is uniform without free plac
   // CAKE Eq. 5: equal layers get equal shares: 2 layers, m = 1, B = 3: 1 + 2 each.
   test::SmallRun small = two_heads();
   small.layers = {0, 1};
-  small.model_layers = 2;
   const auto run = small.build();
   for (size_t layer = 0; layer < 2; ++layer)
     CHECK(test::kept_entries(*run, "cake,window=1,smooth=none", "3", 0, layer).size() == 3);

@@ -22,9 +22,7 @@ test::SmallRun one_query() {
 
 std::vector<double> scores(const test::SmallRun& small, const std::string& changes,
                            int64_t owner = 0) {
-  const auto run = small.build();
-  const auto scored = test::scores_of(*run, "snapkv,smooth=none,window=1," + changes, "2");
-  return test::candidates_row(*scored, scored->score, owner);
+  return test::score_row(*small.build(), "snapkv,smooth=none,window=1," + changes, "2", owner);
 }
 
 TEST_CASE("attention is the softmax over everything visible, not renormalised over candidates",
@@ -72,10 +70,8 @@ TEST_CASE("unmasked attention is that on the whole prompt, entries after the que
   small.query_heads = 2;
   small.positions = {0, 1, 2, 3};
   small.weights = {{{1, 1, 1}, {1, 1, 1}, {1, 1, 1}}, {{1, 1, 7}, {1, 1, 7}, {1, 1, 7}}};
-  const auto run = small.build();
-  const auto scored = test::scores_of(*run, "attention-matching,allocate=uniform", "1");
   const double few = std::sqrt((1.0 / 9 + 1.0 / 81) / 2);
-  CHECK_THAT(test::candidates_row(*scored, scored->score),
+  CHECK_THAT(test::score_row(*small.build(), "attention-matching,allocate=uniform", "1"),
              near({few, few, std::sqrt((1.0 / 9 + 49.0 / 81) / 2)}));
 }
 
@@ -96,9 +92,7 @@ TEST_CASE("cur multiplies shares of squared norms within a block", "[stages]") {
   const double three = std::sqrt(3.0), two = std::sqrt(2.0), five = std::sqrt(5.0);
   small.keys = {{{1, 0}, {three, 0}, {0, 2}, {0, 0}, {five, 0}}};
   small.values = {{{1}, {-1}, {two}, {-two}, {std::sqrt(6.0)}}};
-  const auto run = small.build();
-  const auto scored = test::scores_of(*run, "knorm,indicator=cur", "2");
-  CHECK_THAT(test::candidates_row(*scored, scored->score),
+  CHECK_THAT(test::score_row(*small.build(), "knorm,indicator=cur", "2"),
              near({1.0 / 42, 3.0 / 42, 8.0 / 42, 0, 30.0 / 42}));
 }
 
@@ -133,8 +127,7 @@ TEST_CASE("output-change keeps its odds when an entry holds nearly all attention
   small.prompt = 2;
   small.weights = {{{1e6, 1}}};
   small.values = {{{1}, {0}}};
-  const auto run = small.build();
-  const auto scored = test::scores_of(*run, "restkv,smooth=none,window=1", "1");
+  const auto scored = test::scores_of(*small.build(), "restkv,smooth=none,window=1", "1");
   CHECK(scored->score(0, 0) == Approx(1).epsilon(2e-3));
 }
 
@@ -143,8 +136,8 @@ TEST_CASE("removing the only visible entry changes the output without bound", "[
   test::SmallRun small;
   small.prompt = 3;
   small.positions = {0, 1, 2, 3};
-  const auto run = small.build();
-  const auto scored = test::scores_of(*run, "h2o,indicator=output-change,aggregate=max", "1");
+  const auto scored = test::scores_of(*small.build(), "h2o,indicator=output-change,aggregate=max",
+                                      "1");
   CHECK(std::isinf(scored->score(0, 0)));
   CHECK(scored->score(0, 0) > 0);
   CHECK_FALSE(std::isinf(scored->score(0, 1)));
@@ -174,10 +167,9 @@ TEST_CASE("output-change-mean aggregates attention first and leaves the window o
   small.positions = {2, 3, 4};
   small.weights = {{{2, 1, 1}, {0, 1, 1, 2}}};
   small.values = {{{4}, {8}, {100}, {100}}};
-  const auto run = small.build();
-  const auto scored = test::scores_of(
-      *run, "snapkv,smooth=none,window=2,indicator=output-change-mean", "3");
-  CHECK_THAT(test::candidates_row(*scored, scored->score), near({1.0 / 3, 5.0 / 3}));
+  CHECK_THAT(test::score_row(*small.build(),
+                             "snapkv,smooth=none,window=2,indicator=output-change-mean", "3"),
+             near({1.0 / 3, 5.0 / 3}));
 }
 
 TEST_CASE("key-norm prefers small keys", "[stages]") {
@@ -185,8 +177,7 @@ TEST_CASE("key-norm prefers small keys", "[stages]") {
   test::SmallRun small;
   small.prompt = 3;
   small.keys = {{{3, 4}, {0, 0}, {0, -2}}};
-  const auto scored = test::scores_of(*small.build(), "knorm", "2");
-  CHECK_THAT(test::candidates_row(*scored, scored->score), near({-5, 0, -2}));
+  CHECK_THAT(test::score_row(*small.build(), "knorm", "2"), near({-5, 0, -2}));
   CHECK(test::kept_entries(*small.build(), "knorm", "2") == std::vector<int>{1, 2});
 }
 
@@ -196,9 +187,8 @@ TEST_CASE("key-difference is minus the cosine with the mean direction of the key
   test::SmallRun small;
   small.prompt = 4;
   small.keys = {{{5, 0}, {2, 0}, {0, 3}, {0, 0}}};
-  const auto scored = test::scores_of(*small.build(), "keydiff", "2");
   const double root = std::sqrt(5.0);
-  CHECK_THAT(test::candidates_row(*scored, scored->score),
+  CHECK_THAT(test::score_row(*small.build(), "keydiff", "2"),
              near({-2 / root, -2 / root, -1 / root, 0}));
 }
 
@@ -211,8 +201,8 @@ TEST_CASE("lag ranks a block's entries by their spread relative to the next bloc
   small.prompt = 7;
   small.keys = {{{9, 9}, {1, 2}, {1, 0}, {0, 0}, {1, 2}, {0, 1}, {1, 0}}};
   small.values = small.keys;
-  const auto scored = test::scores_of(*small.build(), "lagkv,sinks=1,lag_block=2", "4");
-  CHECK_THAT(test::candidates_row(*scored, scored->score), near({1, 0, 0.5, 0, 0.5, 1, 1}));
+  CHECK_THAT(test::score_row(*small.build(), "lagkv,sinks=1,lag_block=2", "4"),
+             near({1, 0, 0.5, 0, 0.5, 1, 1}));
 }
 
 TEST_CASE("lag gives the more recent of two equal entries the higher rank", "[stages]") {
@@ -220,15 +210,14 @@ TEST_CASE("lag gives the more recent of two equal entries the higher rank", "[st
   small.prompt = 4;
   small.keys = {{{1, 1}, {1, 1}, {0, 0}, {2, 2}}};
   small.values = small.keys;
-  const auto scored = test::scores_of(*small.build(), "lagkv,sinks=0,lag_block=2", "2");
-  CHECK_THAT(test::candidates_row(*scored, scored->score), near({0, 0.5, 1, 1}));
+  CHECK_THAT(test::score_row(*small.build(), "lagkv,sinks=0,lag_block=2", "2"),
+             near({0, 0.5, 1, 1}));
 }
 
 TEST_CASE("lag falls back to recency when two blocks do not fit behind the sinks", "[stages]") {
   test::SmallRun small;
   small.prompt = 4;
-  const auto scored = test::scores_of(*small.build(), "lagkv,sinks=1,lag_block=2", "2");
-  CHECK_THAT(test::candidates_row(*scored, scored->score), near({0, 1, 2, 3}));
+  CHECK_THAT(test::score_row(*small.build(), "lagkv,sinks=1,lag_block=2", "2"), near({0, 1, 2, 3}));
 }
 
 TEST_CASE("position scores by recency and random by seed, layer, head and position", "[stages]") {
@@ -236,8 +225,7 @@ TEST_CASE("position scores by recency and random by seed, layer, head and positi
   small.prompt = 3;
   small.query_heads = small.kv_heads = 2;
   const auto run = small.build();
-  const auto by_position = test::scores_of(*run, "streaming", "2");
-  CHECK_THAT(test::candidates_row(*by_position, by_position->score), near({0, 1, 2}));
+  CHECK_THAT(test::score_row(*run, "streaming", "2"), near({0, 1, 2}));
   const auto drawn = test::scores_of(*run, "random", "2", 7);
   for (int64_t owner = 0; owner < 2; ++owner)
     for (int64_t i = 0; i < 3; ++i)
@@ -260,8 +248,7 @@ TEST_CASE("external scores are read per KV head", "[stages]") {
   test::MadeUpFiles files;
   files.layer_scores[0] = Table<double>(1, 3);
   for (int64_t i = 0; i < 3; ++i) files.layer_scores[0](0, i) = static_cast<double>(10 - i);
-  const auto scored = test::scores_of(*small.build(), "external,scores=F", "2", 0, files);
-  CHECK_THAT(test::candidates_row(*scored, scored->score), near({10, 9, 8}));
+  CHECK_THAT(test::score_row(*small.build(), "external,scores=F", "2", 0, files), near({10, 9, 8}));
 }
 
 }  // namespace

@@ -14,9 +14,7 @@ TEST_CASE("LAVa weighs a head's attention with its largest value before the wind
   test::SmallRun small;
   small.weights = {{{1, 2, 1, 4}}};
   small.values = {{{1}, {-5}, {2}, {9}}};
-  const auto scored = test::scores_of(*small.build(), kLava, "2");
-  CHECK_THAT(test::candidates_row(*scored, scored->score),
-             test::near({5.0 / 8, 10.0 / 8, 5.0 / 8}));
+  CHECK_THAT(test::score_row(*small.build(), kLava, "2"), test::near({5.0 / 8, 10.0 / 8, 5.0 / 8}));
 }
 
 TEST_CASE("LAVa's heads share what their layer has, between its best entries and a floor",
@@ -39,7 +37,6 @@ TEST_CASE("LAVa gives layers places by the entropy of their scores", "[stages]")
   test::SmallRun small;
   small.prompt = 6;
   small.layers = {0, 1};
-  small.model_layers = 2;
   small.weights = {{{1e15, 1, 1, 1, 1, 1}}};
   const auto run = small.build();
   for (int64_t x = 0; x < run->info.head_dim; ++x)

@@ -25,9 +25,7 @@ const double kE = std::exp(1.0);
 TEST_CASE("convex: a slot is the plain mean of all its entries, merged one after the other",
           "[merge][stages]") {
   SlotCache cache = slots({{2, 0}, {1, 0}, {0, 1}, {3, 0}}, {{6}, {0}, {1}, {3}});
-  Compression compression("convex");
-  compression.add(cache, {1, 3});  // both point along slot 0
-  compression.run();
+  merge("convex", cache, {1, 3});   // both point along slot 0
   check_row(cache.key(0), {2, 0});  // (2 + 1 + 3) / 3
   check_row(cache.value(0), {3});   // (6 + 0 + 3) / 3
   CHECK(cache.members(0) == std::vector<uint32_t>{0, 1, 3});
@@ -37,9 +35,7 @@ TEST_CASE("convex: a slot is the plain mean of all its entries, merged one after
 TEST_CASE("convex: the more recent of equally near slots is the target, a far entry is dropped",
           "[merge][stages]") {
   SlotCache cache = slots({{1, 0}, {1, 0}, {0, 1}, {1, 0}}, {{0}, {2}, {8}, {4}});
-  Compression compression("convex");
-  compression.add(cache, {1, 2});
-  compression.run();
+  merge("convex", cache, {1, 2});
   check_row(cache.value(3), {3});  // slot 1 joins slot 3, not slot 0
   check_row(cache.value(0), {0});
   CHECK(cache.members(3) == std::vector<uint32_t>{1, 3});  // slot 2 is in nobody's
@@ -75,9 +71,7 @@ TEST_CASE("keepkv: where the mean level is 0 the scale is 1 and counted", "[merg
 TEST_CASE("keepkv: votes of earlier merges weigh in the next one", "[merge][stages]") {
   SlotCache cache = slots({{1, 0}, {1, 0}, {1, 0}}, {{0}, {3}, {6}});
   estimate(cache, {{1, 1, 1}});
-  Compression compression("keepkv");
-  compression.add(cache, {0, 1});
-  compression.run();
+  merge("keepkv", cache, {0, 1});
   check_row(cache.key(2), {1, 0});  // equal entries with equal estimates change nothing
   check_row(cache.value(2), {3});
   CHECK(cache.entries(2) == 3);
@@ -87,9 +81,7 @@ TEST_CASE("keepkv-code: weights are votes times (score + 2^-14), the key is not 
           "[merge][stages]") {
   SlotCache cache = slots({{2, 0}, {4, 0}}, {{0}, {3}});
   estimate(cache, {{std::log(4.0), std::log(2.0)}});
-  Compression compression("keepkv-code");
-  compression.add(cache, {1});
-  compression.run();
+  merge("keepkv-code", cache, {1});
   const double share = (2 + std::pow(2.0, -14)) / (6 + std::pow(2.0, -13));
   check_row(cache.key(0), {2 * (1 - share) + 4 * share, 0});
   check_row(cache.value(0), {3 * share});
@@ -99,9 +91,7 @@ TEST_CASE("keepkv-code: weights are votes times (score + 2^-14), the key is not 
 TEST_CASE("keepkv-bias: one head's bias makes up for the convex key", "[merge][stages]") {
   SlotCache cache = slots({{2, 0}, {4, 0}}, {{0}, {3}});
   estimate(cache, {{std::log(4.0), std::log(2.0)}});
-  Compression compression("keepkv-bias");
-  compression.add(cache, {1});
-  compression.run();
+  merge("keepkv-bias", cache, {1});
   check_row(cache.key(0), {8.0 / 3, 0});
   check_row(cache.value(0), {1});
   CHECK(cache.bias(0, 0) == Approx(std::log(6.0) - 5.0 / 3 * std::log(2.0)));
@@ -113,9 +103,7 @@ TEST_CASE("keepkv-bias: two heads share a key by how much they attend to the pai
   SlotCache cache = slots({{1, 0}, {1, 0.1f}, {0, 1}}, {{0}, {1}, {5}}, 2);
   // Scores of head 0: 1, 1, 2 of 4; of head 1: 3, 1, 4 of 8.
   estimate(cache, {{0, 0, std::log(2.0)}, {std::log(3.0), 0, std::log(4.0)}});
-  Compression compression("keepkv-bias");
-  compression.add(cache, {1});
-  compression.run();
+  merge("keepkv-bias", cache, {1});
   // sigma = (1/2 * 1/4 + 1/2 * 1/8) / (1/4 + 1/4) = 3/8.
   check_row(cache.value(0), {0.375});
   check_row(cache.key(0), {1, 0.0375});
@@ -184,9 +172,7 @@ TEST_CASE("cam: a certain draw spreads all, an impossible one nothing", "[merge]
 
 TEST_CASE("value-fold: values join the nearest key's slot by their lengths", "[merge][stages]") {
   SlotCache cache = slots({{1, 0}, {1, 0}, {0, 1}, {-1, 0}}, {{3, 0}, {0, 1}, {0, 5}, {9, 9}});
-  Compression compression("value-fold");
-  compression.add(cache, {1, 3});  // slot 3 finds cosine 0 at best: nothing
-  compression.run();
+  merge("value-fold", cache, {1, 3});  // slot 3 finds cosine 0 at best: nothing
   // omega = 1 * 1 / (1 + 3) = 1/4: (3, 1/4) / (5/4).
   check_row(cache.value(0), {2.4, 0.2});
   check_row(cache.key(0), {1, 0});

@@ -7,7 +7,6 @@
 #include "sim/core/error.hpp"
 #include "sim/policy/record.hpp"
 #include "sim/stages/merge/merge_first.hpp"
-#include "tests/support/random_run.hpp"
 #include "tests/support/random_trace.hpp"
 
 using namespace kvsim;

@@ -32,8 +32,7 @@ std::unique_ptr<test::RandomRun> two_dimensional(const test::Vectors& keys,
 }
 
 std::vector<double> row_of(const test::RandomRun& run, const std::string& changes) {
-  const auto scored = test::scores_of(run, "h2o," + changes, "1");
-  return test::candidates_row(*scored, scored->score);
+  return test::score_row(run, "h2o," + changes, "1");
 }
 
 TEST_CASE("expected attention is the softmax of mean and variance of normal queries", "[stages]") {
@@ -98,8 +97,8 @@ TEST_CASE("elimination lets go first what the output misses least, given what ha
   small.prompt = 4;
   small.keys = {{{0}, {0}, {0}, {0}}};
   small.values = {{{1}, {1}, {-1}, {-4}}};
-  const auto run = small.build();
-  const std::vector<double> row = row_of(*run, "queries=last,last_queries=1,indicator=elimination");
+  const std::vector<double> row = row_of(*small.build(),
+                                         "queries=last,last_queries=1,indicator=elimination");
   REQUIRE(row.size() == 4);
   const auto grown = [](double with, double without) {
     return std::sqrt(with * with - without * without);
@@ -141,10 +140,7 @@ TEST_CASE("compactor's weight of leverage is the share that is dropped", "[stage
                                    {{0, 0}, {0, 0}, {0, 0}, {0, 0}}, 0);
   const std::string record = "h2o,indicator=compactor,compactor_sketch=0,compactor_chunk=2";
   const double unit = std::sqrt(3.0) / 2;
-  const auto at = [&](const std::string& budget) {
-    const auto scored = test::scores_of(*run, record, budget);
-    return test::candidates_row(*scored, scored->score);
-  };
+  const auto at = [&](const std::string& budget) { return test::score_row(*run, record, budget); };
   CHECK_THAT(at("0.75"), near({-0.75 * unit, 1.25 * unit, 0.75 * unit, -1.25 * unit}));
   CHECK_THAT(at("1"), near({-0.25 * unit, 1.75 * unit, 0.25 * unit, -1.75 * unit}));
 }

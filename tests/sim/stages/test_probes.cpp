@@ -42,9 +42,7 @@ std::unique_ptr<test::RandomRun> probed() {
 
 std::vector<double> scores(const std::string& changes) {
   const auto run = probed();
-  const auto scored = test::scores_of(*run, "snapkv,smooth=none,aggregate=max,group=max," + changes,
-                                      "2");
-  return test::candidates_row(*scored, scored->score, 0);
+  return test::score_row(*run, "snapkv,smooth=none,aggregate=max,group=max," + changes, "2");
 }
 
 TEST_CASE("a probe's tokens see the prompt and their own part up to themselves", "[stages]") {

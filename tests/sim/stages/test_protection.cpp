@@ -35,7 +35,6 @@ TEST_CASE("protected entries come before any score", "[stages]") {
 TEST_CASE("the first layer may protect more of the newest than the others", "[stages]") {
   test::SmallRun small = eight();
   small.layers = {0, 1};
-  small.model_layers = 2;
   const auto run = small.build();
   const auto in_layer = [&](const std::string& changes, int layer) {
     return test::kept_entries(*run, "snapkv,smooth=none,window=1" + changes, "4", 0, layer);
@@ -256,7 +255,6 @@ TEST_CASE("nested layers choose among what the layer before kept", "[stages]") {
   // in the second record and keeps everything.
   test::SmallRun small = eight();
   small.layers = {0, 1};
-  small.model_layers = 2;
   const auto run = small.build();
   const std::string record = "tova,nested=yes";
   CHECK(test::kept_entries(*run, record, "3", 0, 1) == Entries{1, 5, 7});
@@ -274,7 +272,6 @@ TEST_CASE("a skipped layer is not scored: neither its queries nor its file are a
   CHECK_THROWS(test::kept_of(*run, {"h2o"}, {"3"}));
   small = eight();
   small.layers = {0, 1};
-  small.model_layers = 2;
   test::MadeUpFiles files;  // holds layer 0 alone
   files.layer_scores[0] = Table<double>(1, 8, 1.0);
   for (const char* record :

@@ -14,8 +14,7 @@ namespace {
 using test::near;
 
 std::vector<double> scores(const test::RandomRun& run, const std::string& changes) {
-  const auto scored = test::scores_of(run, "h2o,aggregate=sum,indicator=rehearsal," + changes, "1");
-  return test::candidates_row(*scored, scored->score);
+  return test::score_row(run, "h2o,aggregate=sum,indicator=rehearsal," + changes, "1");
 }
 
 TEST_CASE("the piece of a rehearsed query stands beside the prompt", "[stages]") {

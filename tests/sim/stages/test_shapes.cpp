@@ -4,7 +4,6 @@
 #include "sim/core/error.hpp"
 #include "sim/policy/record.hpp"
 #include "sim/policy/record_rules.hpp"
-#include "sim/stages/shape/unite.hpp"
 #include "tests/support/small_run.hpp"
 
 namespace kvsim {
@@ -89,7 +88,6 @@ TEST_CASE("composites of the first layer are lifted or worth their own", "[shape
   run.positions = {3, 4};
   run.weights = {{{8, 4, 2, 1}, {8, 4, 2, 1, 1}}};
   run.layers = {0, 1};
-  run.model_layers = 2;
   const auto built = run.build();
   const std::string by = kByLast + ",allocate=composite,composite_first=own";
   CHECK(test::kept_entries(*built, by, "2", 0, 0) == Kept{0, 1});

@@ -176,10 +176,8 @@ TEST_CASE("the published code shifts by one where the sums of positions are equa
   }
   const auto run = small.build();
   const std::string record = "restkv:code,window=6,indicator=attention,aggregate=mean,";
-  const auto moved = test::scores_of(*run, record + "aws_min=1,aws_beta=1", "9");
-  const auto plain = test::scores_of(*run, record + "smooth=none", "9");
-  const auto before = test::candidates_row(*plain, plain->score);
-  CHECK_THAT(test::candidates_row(*moved, moved->score),
+  const auto before = test::score_row(*run, record + "smooth=none", "9");
+  CHECK_THAT(test::score_row(*run, record + "aws_min=1,aws_beta=1", "9"),
              near({before[1], before[2], before[3], before[4], before[5], before[5]}));
 }
 
@@ -209,9 +207,9 @@ test::SmallRun two_heads_of_three() {
 
 TEST_CASE("layer-mean gives every KV head the same score", "[stages]") {
   // TOVA: mean over all heads: (3/16, 5/16).
-  const auto scored = test::scores_of(*two_heads_of_three().build(), "tova", "1");
   for (int64_t owner = 0; owner < 2; ++owner)
-    CHECK_THAT(test::candidates_row(*scored, scored->score, owner), near({3.0 / 16, 5.0 / 16}));
+    CHECK_THAT(test::score_row(*two_heads_of_three().build(), "tova", "1", owner),
+               near({3.0 / 16, 5.0 / 16}));
 }
 
 TEST_CASE("pooling and maximum over queries do not commute, so their order counts", "[stages]") {
@@ -223,10 +221,8 @@ TEST_CASE("pooling and maximum over queries do not commute, so their order count
   small.weights = {{{6, 0, 0, 6}, {0, 0, 6, 6, 0}}};
   const auto run = small.build();
   const std::string record = "snapkv,window=2,kernel=3,aggregate=max,order=";
-  const auto before = test::scores_of(*run, record + "sag", "3");
-  CHECK_THAT(test::candidates_row(*before, before->score), near({1.0 / 6, 1.0 / 6, 1.0 / 6}));
-  const auto after = test::scores_of(*run, record + "asg", "3");
-  CHECK_THAT(test::candidates_row(*after, after->score), near({1.0 / 6, 1.0 / 3, 1.0 / 6}));
+  CHECK_THAT(test::score_row(*run, record + "sag", "3"), near({1.0 / 6, 1.0 / 6, 1.0 / 6}));
+  CHECK_THAT(test::score_row(*run, record + "asg", "3"), near({1.0 / 6, 1.0 / 3, 1.0 / 6}));
 }
 
 TEST_CASE("the head-mean prior lifts scores to their mean and remembers the score for ties",
@@ -257,12 +253,13 @@ test::SmallRun with_values() {
 TEST_CASE("weights multiply the score, epsilon included, by a norm of the value", "[stages]") {
   // CriticalKV: (s + epsilon) w. Scores (1,3)/8 and (2,2)/8.
   const auto run = with_values().build();
-  const auto l1 = test::scores_of(*run, kWeighted + "weight=value-l1", "1");
-  CHECK_THAT(test::candidates_row(*l1, l1->score, 0), near({2.0 / 8, 6.0 / 8}));
-  CHECK_THAT(test::candidates_row(*l1, l1->score, 1), near({14.0 / 8, 0}));
-  const auto l2 = test::scores_of(*run, kWeighted + "weight=value-l2,weight_epsilon=0.125", "1");
-  CHECK_THAT(test::candidates_row(*l2, l2->score, 0), near({2.0 / 8 * std::sqrt(2.0), 1}));
-  CHECK_THAT(test::candidates_row(*l2, l2->score, 1), near({15.0 / 8, 0}));
+  const auto row = [&](const std::string& weight, int64_t owner) {
+    return test::score_row(*run, kWeighted + "weight=" + weight, "1", owner);
+  };
+  CHECK_THAT(row("value-l1", 0), near({2.0 / 8, 6.0 / 8}));
+  CHECK_THAT(row("value-l1", 1), near({14.0 / 8, 0}));
+  CHECK_THAT(row("value-l2,weight_epsilon=0.125", 0), near({2.0 / 8 * std::sqrt(2.0), 1}));
+  CHECK_THAT(row("value-l2,weight_epsilon=0.125", 1), near({15.0 / 8, 0}));
 }
 
 TEST_CASE("projected norms are averaged over the query heads of the group", "[stages]") {
@@ -275,11 +272,10 @@ TEST_CASE("projected norms are averaged over the query heads of the group", "[st
   small.output = {{{1}}, {{-3}}};
   const auto run = small.build();
   for (const char* norm : {"projected-l1", "projected-l2"}) {
-    const auto scored = test::scores_of(*run, kWeighted + "weight=" + norm, "1");
-    CHECK_THAT(test::candidates_row(*scored, scored->score), near({10.0 / 4, 2.0 / 4}));
+    CHECK_THAT(test::score_row(*run, kWeighted + "weight=" + norm, "1"), near({10.0 / 4, 2.0 / 4}));
   }
-  const auto own = test::scores_of(*run, kWeighted + "weight=projected-l1,granularity=query", "1");
-  CHECK_THAT(test::candidates_row(*own, own->score, 1), near({15.0 / 4, 3.0 / 4}));
+  CHECK_THAT(test::score_row(*run, kWeighted + "weight=projected-l1,granularity=query", "1", 1),
+             near({15.0 / 4, 3.0 / 4}));
 }
 
 TEST_CASE("normalize divides by the head's, the layer's or the token's sum of weights",
@@ -288,8 +284,7 @@ TEST_CASE("normalize divides by the head's, the layer's or the token's sum of we
   // token sums 9 and 2. Products (2,6)/8 and (14,0)/8.
   const auto run = with_values().build();
   const auto row = [&](const std::string& kind, int64_t owner) {
-    const auto scored = test::scores_of(*run, kWeighted + "weight=value-l1,normalize=" + kind, "1");
-    return test::candidates_row(*scored, scored->score, owner);
+    return test::score_row(*run, kWeighted + "weight=value-l1,normalize=" + kind, "1", owner);
   };
   CHECK_THAT(row("head-sum", 0), near({2.0 / 32, 6.0 / 32}));
   CHECK_THAT(row("head-sum", 1), near({14.0 / 56, 0}));
@@ -302,9 +297,9 @@ TEST_CASE("normalize divides by the head's, the layer's or the token's sum of we
 TEST_CASE("a sum of weights that is zero divides nothing", "[stages]") {
   test::SmallRun small = two_heads_of_three();
   small.values = {{{0}, {1}, {1}}, {{0}, {1}, {1}}};
-  const auto scored = test::scores_of(*small.build(),
-                                      kWeighted + "weight=value-l1,normalize=token-heads", "1");
-  CHECK_THAT(test::candidates_row(*scored, scored->score, 0), near({0, 3.0 / 16}));
+  CHECK_THAT(
+      test::score_row(*small.build(), kWeighted + "weight=value-l1,normalize=token-heads", "1"),
+      near({0, 3.0 / 16}));
 }
 
 }  // namespace
