@@ -36,11 +36,13 @@ SelectTypeParameters=CR_CPU_Memory
 SlurmdParameters=config_overrides
 SchedulerParameters=batch_sched_delay=0,sched_interval=5
 KillWait=2
+GresTypes=gpu
 {nodes}
-PartitionName=all Nodes=ALL Default=YES
+PartitionName=cpu Nodes=ALL Default=YES
 """
 SNAKEMAKE = ["--executor", "slurm", "--jobs", "4", "--slurm-status-command", "squeue",
-             "--slurm-init-seconds-before-status-checks", "2"]
+             "--slurm-init-seconds-before-status-checks", "2",
+             "--default-resources", "slurm_partition=cpu"]
 
 
 class Slurm:
@@ -55,9 +57,11 @@ class Slurm:
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
         subprocess.run(["ip", "address", "replace", f"{ADDRESS}/32", "dev", "lo"], check=True)
         nodes = "\n".join(f"NodeName={name} NodeHostname=localhost NodeAddr={ADDRESS} Port={port} "
-                          "CPUs=2 CoresPerSocket=2 RealMemory=4000" for name, port in PORTS.items())
+                          "CPUs=2 CoresPerSocket=2 RealMemory=4000 Gres=gpu:1"
+                          for name, port in PORTS.items())
         config = self.folder / "slurm.conf"
         config.write_text(CONFIG.format(folder=self.folder, address=ADDRESS, nodes=nodes))
+        (self.folder / "gres.conf").write_text("Name=gpu File=/dev/null\n")
         # Where all of Slurm looks for it: jobs do not hand on a variable. In this namespace alone.
         subprocess.run(["mount", "--bind", self.folder, "/etc/slurm"], check=True)
         key = self.folder / "munge.key"
@@ -164,7 +168,7 @@ class SlurmTest(Workflow):
     def test_a_study(self):
         """A job is killed by a signal, and a node is lost with all that runs there. Slurm starts nothing
         again by itself: Snakemake does."""
-        run = self.start(self.study(3), *SNAKEMAKE, "--slurm-no-requeue")
+        run = self.start(self.study(3), "--slurm-no-requeue", *SNAKEMAKE, "gres=gpu:1")
         work = self.wait_for(run, self.at_work, "both nodes worked")
         os.kill(work["left"][1], signal.SIGKILL)
         self.slurm.lose("right")
