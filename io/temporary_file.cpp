@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <random>
 
 #include "sim/core/error.hpp"
 
@@ -29,6 +30,12 @@ struct Slot {
 };
 std::array<Slot, kSlots> slots;
 std::atomic<int> counter{0};
+
+/// Processes of two machines, or of two containers, may have one id and one folder.
+std::string own_number() {
+  static const auto drawn = std::random_device()();
+  return std::to_string(getpid()) + "-" + std::to_string(drawn) + "-" + std::to_string(counter++);
+}
 
 int take_slot(const std::string& path) {
   for (size_t s = 0; s < kSlots; ++s) {
@@ -76,8 +83,7 @@ extern "C" void end_on_signal(int) {
 
 TemporaryFile::TemporaryFile(std::string target) : target_(std::move(target)) {
   const std::filesystem::path place(target_);
-  const std::string name = "." + place.filename().string() + "." + std::to_string(getpid()) + "-" +
-                           std::to_string(counter++) + ".part";
+  const std::string name = "." + place.filename().string() + "." + own_number() + ".part";
   path_ = (place.parent_path() / name).string();
   if (path_.size() >= kLongestPath) usage_error({.what = "the path is too long", .where = target_});
   slot_ = take_slot(path_);

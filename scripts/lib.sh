@@ -12,7 +12,8 @@ PACKAGES="g++ cmake ninja-build pkg-config git ccache
   libfmt-dev nlohmann-json3-dev libtomlplusplus-dev zlib1g-dev libxxhash-dev catch2
   python3 python3-venv"
 TEST_PACKAGES="python3-numpy python3-h5py netcdf-bin
-  chromium chromium-driver python3-selenium node-typescript"
+  chromium chromium-driver python3-selenium node-typescript
+  slurm-wlm munge iproute2 procps"
 LINT_PACKAGES="clang-tidy shellcheck"
 
 say() { printf '%s\n' "$*" >&2; }
@@ -103,5 +104,5 @@ run_snakemake() {
   [ $# -gt 0 ] || set -- --cores all
   ensure_venv cluster "$KVSIM_ROOT/scripts/cluster/requirements.txt"
   exec "$KVSIM_CACHE/cluster/bin/snakemake" --snakefile "$KVSIM_ROOT/scripts/cluster/$file" \
-    --nolock --rerun-incomplete --rerun-triggers input params --config "${config[@]}" "$@"
+    --nolock --retries 3 --rerun-incomplete --rerun-triggers input params --config "${config[@]}" "$@"
 }

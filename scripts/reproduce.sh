@@ -2,13 +2,14 @@
 # Remakes every figure and number of the pages in docs/reproduction/, from a fresh clone as well.
 #   scripts/reproduce.sh [TRACE...]    of these traces; without any, of data/sample.h5
 #   scripts/reproduce.sh --all [DIR]   makes the larger traces in DIR (build/traces) and takes them all
-# Results and figures go to build/reproduction/. What is there and newer than its trace, the program
-# and this script is not computed again, so an interrupted run is simply started again.
+# Results and figures go to build/reproduction/ (KVSIM_OUT names another folder). What is there and newer
+# than its trace, the program and this script is not computed again, so an interrupted run is simply
+# started again.
 #
 # What a trace is good for is taken from its spans: `needle*` for needles, `secrecy` for the order of
 # rules, `defense` and `directive` for eviction bias; of names that differ in _wish_ and _leak_ only,
 # both requests of one cache are compared. Every other trace, and the sample, is for fragility,
-# ablations, dynamics and merging. KVSIM_BIN names another program than build/kvsim, PYTHON an
+# ablations, dynamics and merging. KVSIM_BIN names another program than build/kvsim, KVSIM_TORCH an
 # interpreter with data/requirements.txt for closed loops (default: the one that --all installs).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -18,14 +19,16 @@ for one in "$@"; do
   arguments+=("$one")
 done
 set -- "${arguments[@]}"
+export KVSIM_OUT=${KVSIM_OUT:+$(realpath -m "$KVSIM_OUT")}
 cd "$KVSIM_ROOT"
-out=build/reproduction
+out=${KVSIM_OUT:-build/reproduction}
 stage=start
+left=
 started=$SECONDS
 trap 'say "failed at: $stage; start the same command again to go on from there"' ERR
 set -E
 
-step() { stage=$*; say "[$(printf '%3d' $(((SECONDS - started) / 60))) min] $stage"; }
+step() { stage=$*; say "[$(printf '%3d' $(((SECONDS - started) / 60))) min] $stage$left"; }
 name() { basename "$1" .h5; }
 says() { local text; text=$("$kvsim" inspect "$1"); grep -q "$2" <<<"$text"; }
 has_span() { says "$1" "^span  *$2"; }
@@ -72,10 +75,11 @@ after=importance,indicator=attention,weight=projected-l1   # the norm after the 
 fragility() {
   local file
   file=$out/$(name "$1").fragility
-  if ! fresh "$file.nc" "$1"; then
+  if ! fresh "$file.txt" "$1"; then
     "$kvsim" replay "$1" --fragility --policy "importance,$competing" --policy importance \
       --policy "importance,$competing,$pooled" --policy "importance,$pooled" \
-      --policy oracle-mean --budget 0.5,0.35,0.2,0.1 --wo-steps 0 -o "$file.nc" --overwrite >"$file.txt"
+      --policy oracle-mean --budget 0.5,0.35,0.2,0.1 --wo-steps 0 -o "$file.nc" --overwrite >"$file.tmp"
+    mv "$file.tmp" "$file.txt"
   fi
   draw "$file.nc" -o "$out/$(name "$1")" --only fragility,risk
 }
@@ -190,7 +194,7 @@ loop() {
   file=$out/$(name "$1")
   shift
   if fresh "$file.loop.nc" "$trace"; then return; fi
-  if [ ! -x "$torch" ]; then say "no $torch: closed loops are left out"; return; fi
+  [ -x "$torch" ] || return 0
   for one in "${looped[@]}"; do
     sets+=("$one" "$one,constrain=fair" "$one,whitelist=defense")
   done
@@ -344,7 +348,17 @@ one_trace() {
   scripts/reproduce_merging.sh "$2" >>"$out/figures.txt"
 }
 
-torch=${PYTHON:-$KVSIM_CACHE/torch/bin/python}   # runs the model
+# remains NUMBER: how long the traces from there on take, by the bytes and the time of those computed.
+bytes=0
+spent=0
+remains() {
+  local rest
+  [ "$bytes" -gt 0 ] || return 0
+  rest=$(stat -Lc %s "${traces[@]:$1 - 1}" | awk '{s += $1} END {printf "%d", s}')
+  echo "; about $((rest * spent / bytes / 60 + 1)) min left"
+}
+
+torch=${KVSIM_TORCH:-$KVSIM_CACHE/torch/bin/python}   # runs the model
 kvsim=${KVSIM_BIN:-}
 if [ -z "$kvsim" ]; then
   ready_to_run
@@ -367,8 +381,20 @@ done
 : >"$out/figures.txt"
 step theory
 theory
+[ -x "$torch" ] || say "no $torch: closed loops are left out; scripts/reproduce.sh --all installs it"
 number=0
-for trace in "${traces[@]}"; do one_trace $((number += 1)) "$trace"; done
+for trace in "${traces[@]}"; do
+  number=$((number + 1))
+  begun=$SECONDS
+  left=$(remains $number)
+  one_trace $number "$trace"
+  # What was there already says nothing of the time that the rest takes.
+  if [ -n "$(find "$out" -name "$(name "$trace").*.nc" -newer "$LOG")" ]; then
+    spent=$((spent + SECONDS - begun))
+    bytes=$((bytes + $(stat -Lc %s "$trace")))
+  fi
+done
+left=
 step "what the traces say together"
 together
 say "$(grep -c 'png$' "$out/figures.txt") figures in $out/ after $(((SECONDS - started) / 60)) min;" \

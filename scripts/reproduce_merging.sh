@@ -2,12 +2,13 @@
 # Remakes the figures and numbers about merging, schedules and quantisation of docs/reproduction/keepkv.md.
 #   scripts/reproduce_merging.sh [TRACE...]   default: data/sample.h5; results and figures in
 #                                             build/reproduction/
-# KVSIM_BIN names the program (default: build/kvsim), LAYERS the layers (default: those of the sample).
+# KVSIM_BIN names the program (default: build/kvsim), LAYERS the layers (default: those of the sample),
+# KVSIM_OUT another folder.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 kvsim=${KVSIM_BIN:-build/kvsim}
 layers=${LAYERS:-0,5,10,15,18,20,24,29}
-out=build/reproduction
+out=${KVSIM_OUT:-build/reproduction}
 traces=("$@")
 [ ${#traces[@]} -gt 0 ] || traces=(data/sample.h5)
 mkdir -p "$out"

@@ -7,7 +7,11 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 dir=$(realpath -m "${1:?which folder? see the head of $0}")
 cd "$KVSIM_ROOT"
 ensure_model
-make() { "$KVSIM_TORCH" data/make_traces.py -o "$dir" "$@"; }
+part=0
+make() {
+  say "part $((part += 1)) of 6: ${*:2:1}"
+  "$KVSIM_TORCH" data/make_traces.py -o "$dir" "$@"
+}
 
 orders=order_defense_wish,order_defense_leak,order_directive_wish,order_directive_leak
 depths=needle_d000,needle_d025,needle_d050,needle_d075,needle_d100

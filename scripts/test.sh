@@ -11,6 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 ensure_packages $PACKAGES $TEST_PACKAGES
 ensure_venv plots "$KVSIM_ROOT/plots/requirements.txt"
 ensure_venv lint "$KVSIM_ROOT/scripts/lint_requirements.txt"
+ensure_venv cluster "$KVSIM_ROOT/scripts/cluster/requirements.txt"
 build release kvsim kvsim_tests
 
 cd "$KVSIM_ROOT"

@@ -37,7 +37,7 @@ group_lint() {   # label: lint
   "$bin/ruff" check .
   git ls-files '*.cpp' '*.hpp' '*.inc' '*.cu' '*.cuh' | xargs "$bin/clang-format" --dry-run --Werror
   "$system_python" tests/cli/test_prose.py
-  git ls-files README.md CONTRIBUTING.md CHANGELOG.md 'docs/*.md' data/README.md tests/golden/README.md bench/README.md | xargs "$system_python" scripts/prose.py
+  git ls-files README.md CONTRIBUTING.md CHANGELOG.md 'docs/*.md' data/README.md scripts/cluster/README.md tests/golden/README.md bench/README.md | xargs "$system_python" scripts/prose.py
 }
 group_memory() {   # label: program
   "$system_python" tests/cli/test_memory.py "$kvsim"
@@ -150,14 +150,32 @@ group_wheel() {   # label: python alone
 group_docs() {   # label: python
   scripts/docs.sh
 }
+need_snakemake() {
+  [ -x "$cache/cluster/bin/snakemake" ] || skip Snakemake \
+    "python3 -m venv $cache/cluster && $cache/cluster/bin/pip install -r scripts/cluster/requirements.txt"
+}
 group_cluster() {   # label: program
+  need_snakemake
   "$system_python" tests/cluster/test_workflow.py
+}
+# Nothing of it can be reached from outside, and all of it ends with the test.
+group_slurm() {   # label: program
+  local apart="unshare --net --pid --fork --kill-child --mount-proc" one
+  need_snakemake
+  for one in slurmctld slurmd munged ip pgrep; do
+    command -v $one >/dev/null || skip $one "apt-get install slurm-wlm munge iproute2 procps"
+  done
+  $apart true 2>/dev/null || skip "right to make namespaces" "sudo -E tests/group.sh slurm"
+  $apart "$system_python" tests/cluster/test_slurm.py
 }
 group_sample() {   # label: program
   "$kvsim" verify data/sample.h5
 }
 group_goldens() {   # label: program
   "$system_python" tests/golden/check_golden.py "$kvsim"
+}
+group_reproduce() {   # label: program
+  "$system_python" tests/cli/test_reproduce.py "$kvsim"
 }
 group_install() {   # label: program
   "$system_python" tests/cli/test_install.py

@@ -1,6 +1,7 @@
 """Files that are there complete or not at all (docs/security.md 1)."""
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,8 @@ def whole_file(target: str | os.PathLike) -> Iterator[Path]:
     """A temporary name to write under. It becomes the target's when the block ends well; whatever
     happens, nothing else is left behind."""
     path = Path(target)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    # Drawn: processes of two machines, or of two containers, may have one id and one folder.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         yield temporary
         # A name must never reach the disk before the bytes do; a full disk may show only here.

@@ -29,7 +29,6 @@ rule shard:
     wildcard_constraints:
         shard=r"\d+",
     threads: int(config.get("threads", 2))
-    retries: 3
     resources:
         mem_mb=int(config.get("mem_mb", 8000)),
         runtime=int(config.get("minutes", 240)),

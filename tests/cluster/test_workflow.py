@@ -1,14 +1,13 @@
-"""The Snakemake workflow of scripts/cluster on this machine: several shards at once, one of them
+"""The Snakemake workflows of scripts/cluster on this machine: several shards at once, one of them
 killed in the middle, must give the data of one run. Run: /usr/bin/python3 tests/cluster/test_workflow.py
 
-Needs Snakemake where scripts/cluster/run.sh installs it; without it one line says so.
+test_slurm.py beside it runs the same sweep and the same study on Slurm.
 """
 
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import unittest
@@ -20,9 +19,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent.parent
 KVSIM = Path(os.environ.get("KVSIM_BIN", ROOT / "build" / "kvsim")).resolve()
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvsim"
-if not (CACHE / "cluster" / "bin" / "snakemake").is_file():
-    print("tests/cluster skipped: no Snakemake; scripts/cluster/run.sh installs it")
-    sys.exit(0)
+TORCH = Path(os.environ.get("KVSIM_TORCH", CACHE / "torch" / "bin" / "python"))
 
 SWEEP = """traces = ["{folder}/one.h5", "{folder}/two.h5"]
 budgets = [0.2, 0.5]
@@ -32,7 +29,7 @@ ema_alpha = [0.1, 0.2, 0.3, 0.5, 0.7, 0.9]
 aws_beta = [5, 20, 100, 500, 2000, 8000]
 """
 SHARDS = 4
-TORCH = Path(os.environ.get("KVSIM_TORCH", CACHE / "torch" / "bin" / "python"))
+FIGURES = "sensitivity,sensitivity_map,tornado"
 MODEL = """
 import sys, torch, transformers
 sys.path.append("tests/capture")
@@ -41,27 +38,12 @@ tokenizer = tiny_models.make_tokenizer()
 model = transformers.AutoModelForCausalLM.from_config(tiny_models.configs(len(tokenizer))["llama"])
 model.save_pretrained(sys.argv[1]), tokenizer.save_pretrained(sys.argv[1])
 """
-FIGURES = "sensitivity,sensitivity_map,tornado"
+needs_model = unittest.skipUnless(TORCH.is_file(), f"no PyTorch at {TORCH} (data/requirements.txt)")
 
 
 def kvsim(*arguments):
     subprocess.run([KVSIM, *map(str, arguments)], check=True, stdout=subprocess.DEVNULL,
                    stderr=subprocess.DEVNULL)
-
-
-def shard_process(folder, shard):
-    """The process id of this shard's kvsim; None while there is none."""
-    for process in Path("/proc").iterdir():
-        if not process.name.isdigit():
-            continue
-        try:
-            words = (process / "cmdline").read_bytes().decode().split("\0")
-        except OSError:  # it has ended
-            continue
-        if (Path(words[0]).name == "kvsim" and str(folder / "out") in words
-                and f"{shard}/{SHARDS}" in words):
-            return int(process.name)
-    return None
 
 
 def same_data(test, a, b):
@@ -74,49 +56,27 @@ def same_data(test, a, b):
             test.assertTrue(equal, f"{name} of {b}")
 
 
-class WorkflowTest(unittest.TestCase):
+class Workflow(unittest.TestCase):
+    """A sweep over two traces and a study of three texts, each as one run in the folder `whole` and in
+    shards in `out`."""
+
     def setUp(self):
         self.folder = Path(tempfile.mkdtemp(prefix="kvsim-cluster-"))
         self.addCleanup(shutil.rmtree, self.folder)
+        self.log = self.folder / "log"
+
+    def sweep(self):
+        """What run.sh takes; the same sweep is then in `whole`."""
         for name, seed in (("one", 1), ("two", 2)):
             kvsim("synth", "-o", self.folder / f"{name}.h5", "--prompt", 768, "--steps", 64,
                   "--num-layers", 4, "--seed", seed)
-        self.sweep = self.folder / "sweep.toml"
-        self.sweep.write_text(SWEEP.format(folder=self.folder))
+        sweep = self.folder / "sweep.toml"
+        sweep.write_text(SWEEP.format(folder=self.folder))
+        kvsim("sweep", sweep, "-o", self.folder / "whole")
+        return ["run.sh", sweep, self.folder / "out", SHARDS, f"figures={FIGURES}"]
 
-    def kill_one_shard(self, run):
-        """SIGKILL for a shard that works and has finished units; True if it was still at work."""
-        units = self.folder / "out" / "units"
-        while run.poll() is None:
-            process = shard_process(self.folder, 2)
-            if process and any(units.glob("*.nc")):
-                os.kill(process, signal.SIGKILL)
-                return True
-            time.sleep(0.01)
-        return False
-
-    def test_a_killed_worker_changes_nothing(self):
-        kvsim("sweep", self.sweep, "-o", self.folder / "whole")
-        with (self.folder / "log").open("w") as log:
-            run = subprocess.Popen(
-                [ROOT / "scripts" / "cluster" / "run.sh", self.sweep, self.folder / "out",
-                 str(SHARDS), "threads=1", f"kvsim={KVSIM}", f"figures={FIGURES}", "--", "--cores", "3"],
-                cwd=self.folder, stdout=log, stderr=subprocess.STDOUT)
-            killed = self.kill_one_shard(run)
-            status = run.wait(timeout=600)
-        text = (self.folder / "log").read_text()
-        self.assertEqual(status, 0, text)
-        self.assertTrue(killed, "the shard was over before it could be killed")
-        self.assertIn("Trying to restart job", text)
-        for name in ("one", "two"):
-            same_data(self, self.folder / "whole" / f"{name}.nc", self.folder / "out" / f"{name}.nc")
-        figures = {path.stem for path in (self.folder / "out" / "figures").glob("*.png")}
-        self.assertEqual(figures, {f"{name}-restkv" for name in FIGURES.split(",")})
-        table = (self.folder / "out" / "best.csv").read_text().splitlines()
-        self.assertGreater(len(table), 4)
-
-    @unittest.skipUnless(TORCH.is_file(), f"no PyTorch at {TORCH} (data/requirements.txt)")
-    def test_a_study_in_shards_has_the_numbers_of_one(self):
+    def study(self, shards):
+        """What study.sh takes; the same study is then in `whole`."""
         subprocess.run([TORCH, "-c", MODEL, self.folder / "model"], check=True, cwd=ROOT,
                        stderr=subprocess.DEVNULL)
         (self.folder / "stories").mkdir()
@@ -126,15 +86,80 @@ class WorkflowTest(unittest.TestCase):
         options = (f"--model {self.folder}/model --texts {self.folder}/stories --prompt-tokens 96 "
                    "--steps 12 --policy snapkv,window=4 --policy streaming --budget 0.3 --probe none")
         kvsim("study", *options.split(), "--threads", 1, "-o", self.folder / "whole")
-        done = subprocess.run(
-            [ROOT / "scripts" / "cluster" / "study.sh", options, self.folder / "out", "2",
-             "threads=1", f"kvsim={KVSIM}", "--", "--cores", "2"],
-            cwd=self.folder, capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        return ["study.sh", options, self.folder / "out", shards]
+
+    def start(self, workflow, *options):
+        """The process of a workflow, with the options of Snakemake; it writes into `log`."""
+        script, *rest = map(str, workflow)
+        with self.log.open("w") as log:
+            return subprocess.Popen(
+                [ROOT / "scripts" / "cluster" / script, *rest, "threads=1", "mem_mb=1000", f"kvsim={KVSIM}", "--",
+                 *options], cwd=self.folder, stdout=log, stderr=subprocess.STDOUT)
+
+    def shards_at_work(self):
+        """By shard of this folder, the ids of the processes of kvsim, which are one but for a while."""
+        found = {}
+        for process in Path("/proc").iterdir():
+            if not process.name.isdigit():
+                continue
+            try:
+                words = (process / "cmdline").read_bytes().decode().split("\0")
+            except OSError:  # it has ended
+                continue
+            if "--shard" in words and any(word.startswith(str(self.folder / "out"))
+                                          for word in words):
+                shard = int(words[words.index("--shard") + 1].split("/")[0])
+                found.setdefault(shard, []).append(int(process.name))
+        return found
+
+    def wait_for(self, run, found, what):
+        """What found() gives, once it gives something; the workflow must still run."""
+        while True:
+            here = found()
+            if here:
+                return here
+            self.assertIsNone(run.poll(), f"over before {what}:\n{self.said()}")
+            time.sleep(0.01)
+
+    def finish(self, run):
+        """What the workflow, which must succeed, has said."""
+        self.assertEqual(run.wait(timeout=600), 0, self.said())
+        return self.log.read_text()
+
+    def said(self):
+        """What a workflow and its jobs on a cluster have said."""
+        jobs = sorted((self.folder / ".snakemake" / "slurm_logs").rglob("*.log"))
+        return "\n".join(file.read_text() for file in [self.log, *jobs])
+
+    def check_sweep(self):
+        for name in ("one", "two"):
+            same_data(self, self.folder / "whole" / f"{name}.nc", self.folder / "out" / f"{name}.nc")
+        figures = {path.stem for path in (self.folder / "out" / "figures").glob("*.png")}
+        self.assertEqual(figures, {f"{name}-restkv" for name in FIGURES.split(",")})
+        table = (self.folder / "out" / "best.csv").read_text().splitlines()
+        self.assertGreater(len(table), 4)
+
+    def check_study(self):
         rows = [sorted((self.folder / name / "losses.csv").read_text().splitlines())
                 for name in ("whole", "out")]
         self.assertEqual(rows[0], rows[1])
         self.assertEqual(len(rows[0]), 1 + 3 * 2)
+
+
+class WorkflowTest(Workflow):
+    def test_a_killed_worker_changes_nothing(self):
+        run = self.start(self.sweep(), "--cores", "3")
+        units = self.folder / "out" / "units"
+        process = self.wait_for(run, lambda: any(units.glob("*.nc")) and
+                                self.shards_at_work().get(2), "a shard could be killed")
+        os.kill(process[0], signal.SIGKILL)
+        self.assertIn("Trying to restart job", self.finish(run))
+        self.check_sweep()
+
+    @needs_model
+    def test_a_study_in_shards_has_the_numbers_of_one(self):
+        self.finish(self.start(self.study(2), "--cores", "2"))
+        self.check_study()
 
 
 if __name__ == "__main__":

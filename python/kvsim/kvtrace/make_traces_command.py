@@ -132,7 +132,7 @@ def make(args: argparse.Namespace) -> None:
         return tokenize(loaded.tokenizer,
                         render(loaded.tokenizer, conversation, texts.KINDS[name].raw))
 
-    for name, seed, stem in wanted:
+    for count, (name, seed, stem) in enumerate(wanted, 1):
         target = args.out / f"{stem}.h5"
         text = fit(texts.KINDS[name], seed, args.prompt_tokens,
                    lambda prompt: tokenized(prompt, name).prompt_len)
@@ -168,7 +168,7 @@ def make(args: argparse.Namespace) -> None:
         progress = show_progress if sys.stderr.isatty() else no_progress
         result = capture_trace(loaded, conversation_of(text.prompt, name), options, target,
                                progress)
-        print(printable(summary(target, result)), flush=True)
+        print(f"[{count} of {len(wanted)}]", printable(summary(target, result)), flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:
