@@ -88,8 +88,8 @@ def periodic(docs):
                              ("kl", "loss, nats")):
             once = (policy, 0.3)
             made.append([f"`{policy}`", name, level(logs(study, column, once)), *(
-                ratio(logs(study, column, (f"{policy},schedule=periodic,period={period}", 0.3), once))
-                for period in plan.PERIODS)])
+                ratio(logs(study, column, (f"{policy},schedule=periodic{period}", 0.3), once))
+                for period in plan.PERIODS.values())])
     return ["policy", "", "once", *(f"every {one} steps" for one in plan.PERIODS)], made
 
 

@@ -233,9 +233,9 @@ KIVI = tuple(f"{policy},quantize={kind}{bits},quant_residual=32"
                  ("restkv", "kivi", ""), ("snapkv", "kivi", ""), ("restkv", "kivi", TWO_BITS),
                  ("restkv", "kvquant", ""), ("restkv", "kvquant", TWO_BITS)))
 # Compressed anew every few steps, from what the full cache would hold.
-PERIODS = (64, 16, 4)
+PERIODS = {64: "", 16: ",period=16", 4: ",period=4"}   # 64 where nothing is said
 PERIODIC = tuple(f"{policy}{period}" for policy in ("keepkv:bias", "keepkv:code", "snapkv")
-                 for period in ("", *(f",schedule=periodic,period={one}" for one in PERIODS)))
+                 for period in ("", *(f",schedule=periodic{one}" for one in PERIODS.values())))
 # KeepKV merges before it evicts, or after.
 MERGE_FIRST = tuple(f"{policy}{order}" for order in ("", ",merge_order=merge-first")
                     for policy in ("convex", "keepkv", "keepkv:code", "keepkv:bias"))
