@@ -35,6 +35,13 @@ void load_output_columns(const LayerTrace& layer, int64_t head, int64_t c, int64
   }
 }
 
+std::vector<const float*> row_places(const float* x, int64_t rows, int64_t width) {
+  std::vector<const float*> places(static_cast<size_t>(padded(rows, kRowStep)));
+  for (size_t r = 0; r < places.size(); ++r)
+    places[r] = x + std::min(static_cast<int64_t>(r), rows - 1) * width;
+  return places;
+}
+
 void output_grams(const Kernels& kernels, const LayerTrace& layer,
                   std::span<const HeadPair> pairs) {
   const int64_t dv = layer.value_dim(), width = layer.wo.dim(2), n = padded(dv, kPad);
@@ -96,12 +103,11 @@ void OutputFactors::factorise(int64_t head, const LayerTrace& layer) {
     for (int64_t c = 0; c < dv_; ++c) out[k * ld_ + c] = static_cast<float>(factor.r(c, k));
 }
 
-void OutputFactors::add_squares(int64_t head, const float* xt, int64_t ld, int64_t rows,
-                                double* sums) const {
+void OutputFactors::add_squares(int64_t head, const float* x, int64_t rows, double* sums) const {
+  const std::vector<const float*> places = row_places(x, rows, dv_);
   NormTask task{};
-  task.a = xt;
-  task.lda = ld;
-  task.group = kRowStep;
+  task.x = places.data();
+  task.part = dv_;
   task.rows = rows;
   task.b = factors_.data() + head * dv_ * ld_;
   task.ldb = task.columns = ld_;

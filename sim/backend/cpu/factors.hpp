@@ -13,6 +13,10 @@ namespace kvsim {
 void load_output_columns(const LayerTrace& layer, int64_t head, int64_t c, int64_t columns,
                          int64_t ld, float* out);
 
+/// Where rows of `width` numbers lie that follow one another; the last again up to a multiple of
+/// kRowStep, as NormTask reads them.
+std::vector<const float*> row_places(const float* x, int64_t rows, int64_t width);
+
 /// Fills the Gram matrices of pairs of query heads of one group.
 void output_grams(const Kernels& kernels, const LayerTrace& layer, std::span<const HeadPair> pairs);
 
@@ -25,9 +29,8 @@ class OutputFactors {
   OutputFactors() = default;
   OutputFactors(const Kernels& kernels, const LayerTrace& layer);
 
-  /// sums[r] += |x_r W^h|_2^2 for rows x_r given transposed, xt[dv][ld]; rows are rounded up to
-  /// kRowStep, for which xt and sums must have room.
-  void add_squares(int64_t head, const float* xt, int64_t ld, int64_t rows, double* sums) const;
+  /// sums[r] += |x_r W^h|_2^2 for the rows x[rows][dv].
+  void add_squares(int64_t head, const float* x, int64_t rows, double* sums) const;
 
  private:
   void factorise(int64_t head, const LayerTrace& layer);

@@ -74,13 +74,16 @@ void UpperFactor::add_to_gram(int64_t first, const double* wt, int64_t columns) 
 
 void UpperFactor::take_gram() {
   const int64_t width = layer_.wo.dim(2);
-  std::fill_n(u_, padded(size_, kJointPanel) * ld_, 0.0);
   Scratch<double> wt(kJointDepth * ld_);
   for (int64_t c = 0; c < width; c += kJointDepth) {
     const int64_t columns = std::min(kJointDepth, width - c);
     load_columns(c, columns, wt.data());
-    parallel_for((size_ + kJointPanel - 1) / kJointPanel,
-                 [&](int64_t panel) { add_to_gram(panel * kJointPanel, wt.data(), columns); });
+    parallel_for((size_ + kJointPanel - 1) / kJointPanel, [&](int64_t panel) {
+      const int64_t first = panel * kJointPanel;
+      for (int64_t r = first; r < first + kJointPanel && c == 0; ++r)
+        std::fill(row(r) + first, row(r) + ld_, 0.0);
+      add_to_gram(first, wt.data(), columns);
+    });
   }
 }
 
@@ -98,8 +101,8 @@ bool UpperFactor::factorise_block(int64_t panel, double* inverse, double& larges
   const int64_t size = height(panel);
   const auto at = [&](int64_t r, int64_t c) -> double& { return row(panel + r)[panel + c]; };
   for (int64_t r = 0; r < size; ++r) {
-    for (int64_t c = r; c < size; ++c)
-      for (int64_t k = 0; k < r; ++k) at(r, c) -= at(k, r) * at(k, c);
+    for (int64_t k = 0; k < r; ++k)
+      for (int64_t c = r; c < size; ++c) at(r, c) -= at(k, r) * at(k, c);
     const double pivot = std::sqrt(at(r, r));
     largest = std::max(largest, pivot);
     if (!(pivot > kSmallestPivot * largest)) return false;
@@ -107,12 +110,14 @@ bool UpperFactor::factorise_block(int64_t panel, double* inverse, double& larges
     std::fill_n(row(panel + r) + panel, r, 0.0);
   }
   std::fill_n(inverse, kJointPanel * kJointPanel, 0.0);
-  for (int64_t k = 0; k < size; ++k)  // forward substitution of the k-th unit vector
-    for (int64_t r = k; r < size; ++r) {
-      double sum = r == k ? 1 : 0;
-      for (int64_t s = k; s < r; ++s) sum -= at(s, r) * inverse[k * kJointPanel + s];
-      inverse[k * kJointPanel + r] = sum / at(r, r);
+  for (int64_t k = 0; k < size; ++k) {  // forward substitution of the k-th unit vector
+    double* const x = inverse + k * kJointPanel;
+    x[k] = 1;
+    for (int64_t s = k; s < size; ++s) {
+      x[s] /= at(s, s);
+      for (int64_t r = s + 1; r < size; ++r) x[r] -= at(s, r) * x[s];
     }
+  }
   return true;
 }
 
@@ -128,9 +133,11 @@ bool UpperFactor::factorise() {
   Scratch<double> inverse(kJointPanel * kJointPanel), above(size_ * kJointPanel);
   double largest = 0;
   for (int64_t panel = 0; panel < size_; panel += kJointPanel) {
-    for (int64_t k = 0; k < panel; ++k)
-      for (int64_t r = 0; r < kJointPanel; ++r)
-        above.data()[k * kJointPanel + r] = -row(k)[panel + r];
+    parallel_for(panel / kJointPanel, [&](int64_t block) {
+      for (int64_t k = block * kJointPanel; k < (block + 1) * kJointPanel; ++k)
+        for (int64_t r = 0; r < kJointPanel; ++r)
+          above.data()[k * kJointPanel + r] = -row(k)[panel + r];
+    });
     if (panel > 0)
       over_columns(panel, [&](int64_t c, int64_t columns) {
         subtract_known(panel, c, columns, above.data());

@@ -112,12 +112,16 @@ struct EmitTask {
 };
 
 /// Norms of rows of a product that is never stored: sums[r] += sum_c |y|^p, with
-/// y = sum_k a[k][r] * b[k][c], p = 1 or 2.
+/// y = sum_k a[k][r] * b[k][c], p = 1 or 2. With pairs `a` holds them; else rows are read where
+/// they lie, in parts: a[k][r] = x[r][j / part * stride + j % part] with j = first + k.
 struct NormTask {
   const float* a;  ///< [depth][lda]
   int64_t lda;
-  int64_t group;   ///< from kRowStep rows of `a` to the next; kRowStep with pairs
-  int64_t rows;    ///< rounded up to kRowStep: `a` must have room; pairs: to kPad, `sums`, too
+  const float* const* x;  ///< [rows], up to a multiple of kRowStep
+  int64_t first;
+  int64_t part;
+  int64_t stride;
+  int64_t rows;    ///< pairs: rounded up to kPad: `a` and `sums` must have room
   const float* b;  ///< [depth][ldb]
   int64_t ldb;
   int64_t depth;

@@ -15,19 +15,15 @@ constexpr int64_t kValueRun = 256;     // entries of one task of value_norms
 constexpr int64_t kTilesPerTask = 8;   // row tiles that share one float32 copy of a block of W^h
 constexpr int64_t kNormColumns = 512;  // columns of W^h in float32 at a time
 
-/// Transposed values of entries of one KV head: tiles of kTileRows rows, vt[tile][dv][kTileRows];
-/// as pairs vt[tile][pairs][kTileRows].
-void load_values(const Kernels& kernels, const LayerTrace& layer, int64_t kv_head, Range entries,
-                 const PairOperands& pairs, Scratch<float>& buffer, float* vt) {
-  const int64_t depth = pairs.usable() ? pairs.depth() : layer.value_dim();
+/// Values of entries of one KV head as pairs, transposed: tiles vt[tile][pairs][kTileRows].
+void load_value_pairs(const Kernels& kernels, const LayerTrace& layer, int64_t kv_head,
+                      Range entries, const PairOperands& pairs, Scratch<float>& buffer, float* vt) {
+  const int64_t depth = pairs.depth();
   std::fill_n(vt, padded(entries.size(), kTileRows) * depth, 0.0f);
   for (int64_t at = 0; at < entries.size(); at += kTileRows) {
-    const int64_t count = std::min(kTileRows, entries.size() - at);
-    const int64_t begin = entries.begin + at;
-    const float* const v = pairs.usable()
-                               ? pairs.load(PairOperands::Side::left, layer.v, kv_head, begin,
-                                            begin + count, buffer)
-                               : load_rows(layer.v, kv_head, begin, begin + count, depth, buffer);
+    const int64_t count = std::min(kTileRows, entries.size() - at), begin = entries.begin + at;
+    const float* const v = pairs.load(PairOperands::Side::left, layer.v, kv_head, begin,
+                                      begin + count, buffer);
     kernels.transpose(v, count, depth, depth, vt + at * depth, kTileRows);
   }
 }
@@ -52,10 +48,11 @@ void load_output_pairs(const LayerTrace& layer, const PairOperands& pairs, int64
   }
 }
 
-/// Adds |v_i W^h|_1 of every entry, a block of columns of W^h at a time.
+/// Adds |v_i W^h|_1 of every entry, a block of columns of W^h at a time. `v`: pairs as above, or
+/// the values.
 void add_projected_l1(const Kernels& kernels, const LayerTrace& layer, int64_t head,
-                      int64_t entries, const PairOperands& pairs, const float* vt,
-                      Scratch<float>& w, double* sums) {
+                      int64_t entries, const PairOperands& pairs, const float* v, Scratch<float>& w,
+                      double* sums) {
   const int64_t depth = pairs.usable() ? pairs.depth() : layer.value_dim();
   const int64_t width = layer.wo.dim(2);
   for (int64_t c = 0; c < width; c += kNormColumns) {
@@ -66,10 +63,12 @@ void add_projected_l1(const Kernels& kernels, const LayerTrace& layer, int64_t h
                    : load_output_columns(layer, head, c, columns, ld, w.data());
     for (int64_t at = 0; at < entries; at += kTileRows) {
       NormTask task{};
-      task.a = vt + at * depth;
-      task.lda = kTileRows;
-      task.group = kRowStep;
       task.rows = std::min(kTileRows, entries - at);
+      const auto places = row_places(v + at * depth, task.rows, depth);
+      task.a = v + at * depth;
+      task.lda = kTileRows;
+      task.x = places.data();
+      task.part = depth;
       task.b = w.data();
       task.ldb = ld;
       task.columns = padded(columns, kPad);
@@ -115,16 +114,18 @@ void cpu_projected_norms(const Kernels& kernels, const LayerTrace& layer, Norm n
     const int64_t begin = entries.begin + task % runs * run;
     const Range part{begin, std::min(entries.end, begin + run)};
     Scratch<float> buffer, w;
-    Scratch<float> vt(padded(part.size(), kTileRows) * depth);
-    load_values(kernels, layer, kv_head, part, pairs, buffer, vt.data());
+    Scratch<float> vt(pairs.usable() ? padded(part.size(), kTileRows) * depth : 0);
+    if (pairs.usable()) load_value_pairs(kernels, layer, kv_head, part, pairs, buffer, vt.data());
+    const float* const v = pairs.usable()
+                               ? vt.data()
+                               : load_rows(layer.v, kv_head, part.begin, part.end, dv, buffer);
     std::vector<double> sums(static_cast<size_t>(padded(part.size(), kTileRows)));
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       std::fill(sums.begin(), sums.end(), 0.0);
       if (norm == Norm::l1)
-        add_projected_l1(kernels, layer, head, part.size(), pairs, vt.data(), w, sums.data());
-      for (int64_t at = 0; at < part.size() && norm == Norm::l2; at += kTileRows)
-        factors.add_squares(head, vt.data() + at * dv, kTileRows,
-                            std::min(kTileRows, part.size() - at), sums.data() + at);
+        add_projected_l1(kernels, layer, head, part.size(), pairs, v, w, sums.data());
+      else
+        factors.add_squares(head, v, part.size(), sums.data());
       float* const to = out + head * entries.size() + (begin - entries.begin);
       for (int64_t i = 0; i < part.size(); ++i) {
         const double sum = sums[static_cast<size_t>(i)];

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kWidthRun = 192;                // columns of W_O of one task at most
 constexpr int64_t kTileWidthRun = 256;            // with matrix tiles, which split a row for each
-constexpr int64_t kRowsRun = 8 * kTileRows;       // of one task at most
+constexpr int64_t kRowsRun = 16 * kTileRows;      // of one task at most
 constexpr int64_t kRowBytes = int64_t{12} << 20;  // of rows that are transposed, a thread
 
 class CpuProjection : public Projection {
@@ -36,8 +36,11 @@ class CpuProjection : public Projection {
   int64_t width_run() const;
   void join();
   void load_rows(Range rows, int64_t head, std::span<const float* const> x, int64_t stride,
-                 std::span<const int64_t> steps, int64_t tall, float* out) const;
-  void add_columns(const float* xt, int64_t rows, Range columns, double* squares) const;
+                 std::span<const int64_t> steps, float* out) const;
+  void load_tiles(Range wanted, std::span<const float* const> x, int64_t stride,
+                  std::span<const int64_t> steps);
+  void add_columns(const float* const* x, int64_t stride, int64_t rows, Range columns,
+                   double* squares) const;
   void add_tile_columns(const float* xt, int64_t rows, Range columns, double* squares) const;
   const float* load_columns(int64_t c, int64_t count) const;
 
@@ -74,25 +77,25 @@ void bring_near(const float* x, int64_t count) {
   for (int64_t i = 0; i < count; i += kLine) __builtin_prefetch(x + i, 0, 2);
 }
 
-/// squares[r] += sum over the columns of (x_r W)^2; xt[groups of rows][Hq * dv][kRowStep]. The
-/// factor has nothing above its diagonal.
-void CpuProjection::add_columns(const float* xt, int64_t rows, Range columns,
+/// squares[r] += sum over the columns of (x_r W)^2; x[r]: where the row's first head is, the next
+/// is `stride` steps away. The factor has nothing above its diagonal.
+void CpuProjection::add_columns(const float* const* x, int64_t stride, int64_t rows, Range columns,
                                 double* squares) const {
   constexpr int64_t kTogether = JointFactor::kPanel;
-  const int64_t depth = heads() * dv_;
   NormTask task{};
-  task.lda = kRowStep;
-  task.group = depth * kRowStep;
+  task.x = x;
+  task.part = dv_;
+  task.stride = stride * dv_;
   task.rows = rows;
   task.ldb = kTogether;
   task.squares = true;
   task.lower = joined_;
   task.sums = squares;
   for (int64_t c = columns.begin; c < columns.end; c += kTogether) {
-    const int64_t count = std::min(kTogether, columns.end - c), skip = joined_ ? c : 0;
-    task.a = xt + skip * kRowStep;
+    const int64_t count = std::min(kTogether, columns.end - c);
+    task.first = joined_ ? c : 0;
     task.b = joined_ ? joint_.panel(c) : load_columns(c, count);
-    task.depth = depth - skip;
+    task.depth = heads() * dv_ - task.first;
     task.columns = padded(count, kPad);
     kernels_.norms(task);
   }
@@ -137,17 +140,17 @@ void CpuProjection::norms(std::span<const float* const> x, int64_t stride,
   join();
   const int64_t rows = std::ssize(x) * std::ssize(steps);
   const int64_t fitting = kRowBytes / (heads() * dv_ * static_cast<int64_t>(sizeof(float)));
-  const int64_t run = threads() * std::clamp(fitting / kTileRows * kTileRows, kTileRows, kRowsRun);
+  const int64_t most = std::clamp(fitting / kTileRows * kTileRows, kTileRows, kRowsRun);
+  const int64_t run = by_tiles_ ? threads() * most : rows;
   for (int64_t first = 0; first < rows; first += run)
     norms_of({first, std::min(rows, first + run)}, x, stride, steps, out + first);
 }
 
-/// Some of the rows for one head, transposed: [dv][tall], zero beyond them. Steps that follow one
-/// another lie side by side.
+/// Some of the rows for one head, transposed: [dv][kTileRows], zero beyond them. Steps that follow
+/// one another lie side by side.
 void CpuProjection::load_rows(Range rows, int64_t head, std::span<const float* const> x,
-                              int64_t stride, std::span<const int64_t> steps, int64_t tall,
-                              float* out) const {
-  if (rows.size() < tall) std::fill_n(out, dv_ * tall, 0.0f);
+                              int64_t stride, std::span<const int64_t> steps, float* out) const {
+  if (rows.size() < kTileRows) std::fill_n(out, dv_ * kTileRows, 0.0f);
   for (int64_t row = rows.begin, count = 0; row < rows.end; row += count) {
     const int64_t at = row % std::ssize(steps);
     const int64_t most = std::min(rows.end - row, std::ssize(steps) - at);
@@ -156,24 +159,35 @@ void CpuProjection::load_rows(Range rows, int64_t head, std::span<const float* c
     const float* const from = x[static_cast<size_t>(row / std::ssize(steps))] +
                               (head * stride + *step) * dv_;
     bring_near(from + count * dv_, count * dv_);
-    kernels_.transpose(from, count, dv_, dv_, out + (row - rows.begin), tall);
+    kernels_.transpose(from, count, dv_, dv_, out + (row - rows.begin), kTileRows);
   }
+}
+
+/// Some of the rows as matrix tiles take them.
+void CpuProjection::load_tiles(Range wanted, std::span<const float* const> x, int64_t stride,
+                               std::span<const int64_t> steps) {
+  const int64_t tiles = (wanted.size() + kTileRows - 1) / kTileRows;
+  float* const xt = memory_.projected.reserve(tiles * heads() * dv_ * kTileRows);
+  parallel_for(tiles * heads(), [&](int64_t part) {
+    const int64_t first = wanted.begin + part / heads() * kTileRows;
+    load_rows({first, std::min(wanted.end, first + kTileRows)}, part % heads(), x, stride, steps,
+              xt + part * dv_ * kTileRows);
+  });
 }
 
 /// Some of the rows, which are the steps of the first x, then those of the next, and so on.
 void CpuProjection::norms_of(Range wanted, std::span<const float* const> x, int64_t stride,
                              std::span<const int64_t> steps, double* out) {
   const int64_t rows = wanted.size();
-  const int64_t depth = heads() * dv_;
   const int64_t row_tiles = (rows + kTileRows - 1) / kTileRows;
-  const int64_t tall = by_tiles_ ? kTileRows : kRowStep;  // rows that lie side by side
-  float* const xt = memory_.projected.reserve(row_tiles * depth * kTileRows);
-  parallel_for(row_tiles * heads(), [&](int64_t part) {
-    const int64_t first = part / heads() * kTileRows, head = part % heads();
-    for (int64_t at = first; at < std::min(rows, first + kTileRows); at += tall)
-      load_rows({wanted.begin + at, wanted.begin + std::min(rows, at + tall)}, head, x, stride,
-                steps, tall, xt + (at * heads() + head * tall) * dv_);
-  });
+  std::vector<const float*> places;
+  if (by_tiles_) {
+    load_tiles(wanted, x, stride, steps);
+  } else {
+    for (const float* const set : x)
+      for (const int64_t step : steps) places.push_back(set + step * dv_);
+    places.resize(static_cast<size_t>(padded(rows, kRowStep)), places.back());
+  }
   memory_.tiles.resize(std::max(memory_.tiles.size(), static_cast<size_t>(threads())));
   // Every run of columns has its own sums, added in order: no result depends on the threads, nor
   // on how many rows go through it together.
@@ -188,8 +202,9 @@ void CpuProjection::norms_of(Range wanted, std::span<const float* const> x, int6
     const Range columns{run * wide, std::min(width(), (run + 1) * wide)};
     const int64_t count = std::min(group, rows - first);
     double* const to = squares.row(run).data() + first;
-    by_tiles_ ? add_tile_columns(xt + first * depth, count, columns, to)
-              : add_columns(xt + first * depth, count, columns, to);
+    by_tiles_
+        ? add_tile_columns(memory_.projected.data() + first * heads() * dv_, count, columns, to)
+        : add_columns(places.data() + first, stride, count, columns, to);
   });
   for (int64_t r = 0; r < rows; ++r) {
     double sum = 0;
@@ -201,21 +216,16 @@ void CpuProjection::norms_of(Range wanted, std::span<const float* const> x, int6
 void CpuProjection::head_norms(std::span<const float* const> x, int64_t stride, double* out) {
   if (!factorised_) factors_ = OutputFactors(kernels_, layer_);
   factorised_ = true;
-  const int64_t count = static_cast<int64_t>(x.size());
+  const int64_t count = std::ssize(x);
   parallel_for(heads(), [&](int64_t head) {
-    Scratch<float> xt(dv_ * kTileRows);
-    double sums[kTileRows];
-    for (int64_t i = 0; i < count; ++i)
-      for (int64_t at = 0; at < stride; at += kTileRows) {
-        const int64_t rows = std::min(kTileRows, stride - at);
-        std::fill_n(xt.data(), dv_ * kTileRows, 0.0f);
-        std::fill_n(sums, kTileRows, 0.0);
-        kernels_.transpose(x[static_cast<size_t>(i)] + (head * stride + at) * dv_, rows, dv_, dv_,
-                           xt.data(), kTileRows);
-        factors_.add_squares(head, xt.data(), kTileRows, rows, sums);
-        double* const to = out + (i * heads() + head) * stride + at;
-        for (int64_t r = 0; r < rows; ++r) to[r] = std::sqrt(sums[r]);
-      }
+    std::vector<double> sums(static_cast<size_t>(stride));
+    for (int64_t i = 0; i < count; ++i) {
+      std::ranges::fill(sums, 0.0);
+      factors_.add_squares(head, x[static_cast<size_t>(i)] + head * stride * dv_, stride,
+                           sums.data());
+      std::ranges::transform(sums, out + (i * heads() + head) * stride,
+                             [](double sum) { return std::sqrt(sum); });
+    }
   });
 }
 

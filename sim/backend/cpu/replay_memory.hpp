@@ -23,7 +23,7 @@ struct ReplayMemory {
   std::vector<Scratch<float>> outputs;  ///< `delta` of all sets, per block
   std::vector<TileMemory> tiles;        ///< one per thread
   Scratch<float>
-      projected;  ///< transposed outputs on their way through W_O; before, W_O's Gram matrix
+      projected;  ///< W_O's Gram matrix; with matrix tiles outputs on their way through W_O
 };
 
 }  // namespace kvsim
