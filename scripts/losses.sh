@@ -2,9 +2,9 @@
 # What the model loses: the studies of python/kvsim/plots/study/plan.py, and the tables and figures of
 # docs/losses.md, docs/prediction.md and docs/claims.md that are made of them.
 #   scripts/losses.sh [DIR] [STUDY...]     default: build/losses, the studies short and long
-# Others: longest, longest-merged, unseen and floor (docs/losses.md), scarce (docs/claims.md), fresh
-# (docs/reread.md), int4 and int2, agnostic (docs/reproduction/defensivekv.md), kivi (restkv.md there),
-# periodic and merge-first (keepkv.md there), decoding (docs/decoding.md). THREADS is the number of threads (1).
+# Others: longest, longest-merged, unseen, floor (docs/losses.md), scarce (docs/claims.md), fresh
+# (docs/reread.md), decoding (docs/decoding.md); agnostic, int4, int2 (docs/reproduction/defensivekv.md),
+# kivi (docs/reproduction/restkv.md), periodic, merge-first (docs/reproduction/keepkv.md). THREADS is the number of threads (1).
 # With PAGES=yes the tables and figures of README.md and docs/ are filled, too. What is finished is not
 # run again.
 set -euo pipefail
