@@ -311,7 +311,7 @@ std::string preset_title(const Preset& preset) {
 
 Settings preset_settings(const Preset& preset) {
   Settings settings;
-  for (const Parameter* p : parameters()) settings.set(p->key, p->fallback);
+  for (const Parameter* p : parameters()) settings.set(Key(p->number), p->fallback);
   std::string_view rest = preset.cells;
   while (!rest.empty()) {
     const size_t comma = std::min(rest.find(','), rest.size());

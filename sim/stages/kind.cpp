@@ -33,8 +33,9 @@ std::vector<const KindInfo*> all_kinds() {
 
 std::vector<const KindInfo*> kinds_of_stage(std::string_view stage) {
   std::vector<const KindInfo*> found;
-  for (const auto& [name, kind] : table())
-    if (name.first == stage) found.push_back(&kind->info());
+  for (auto at = table().lower_bound({std::string(stage), ""});
+       at != table().end() && at->first.first == stage; ++at)
+    found.push_back(&at->second->info());
   return found;
 }
 

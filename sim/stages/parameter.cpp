@@ -16,9 +16,10 @@
 namespace kvsim {
 namespace {
 
-/// All declared parameters, by number and by key.
+/// All declared parameters, by number, by place and by key.
 struct Declared {
   std::deque<Parameter> all;
+  std::vector<const Parameter*> by_place;
   std::map<std::string, Parameter*, std::less<>> by_key;
 };
 
@@ -33,13 +34,14 @@ size_t declare(Parameter parameter) {
     throw std::logic_error("parameter declared twice: " + parameter.key);
   if (parameter.place <= 0)
     throw std::logic_error("parameter " + parameter.key + " has no .place in canonical records");
-  for (const Parameter& other : known.all)
-    if (other.place == parameter.place)
-      throw std::logic_error(fmt::format("parameters {} and {} have the same .place in canonical "
-                                         "records, {}: give one of them another",
-                                         other.key, parameter.key, parameter.place));
+  const auto at = std::ranges::lower_bound(known.by_place, parameter.place, {}, &Parameter::place);
+  if (at != known.by_place.end() && (*at)->place == parameter.place)
+    throw std::logic_error(fmt::format("parameters {} and {} have the same .place in canonical "
+                                       "records, {}: give one of them another",
+                                       (*at)->key, parameter.key, parameter.place));
   parameter.number = known.all.size();
   Parameter& kept = known.all.emplace_back(std::move(parameter));
+  known.by_place.insert(at, &kept);
   known.by_key.emplace(kept.key, &kept);
   return kept.number;
 }
@@ -137,13 +139,7 @@ const Parameter* find_parameter(std::string_view key) {
   return found == declared().by_key.end() ? nullptr : found->second;
 }
 
-std::vector<const Parameter*> parameters() {
-  std::vector<const Parameter*> all;
-  for (const Parameter& parameter : declared().all) all.push_back(&parameter);
-  std::sort(all.begin(), all.end(),
-            [](const Parameter* a, const Parameter* b) { return a->place < b->place; });
-  return all;
-}
+std::vector<const Parameter*> parameters() { return declared().by_place; }
 
 std::string canonical_value(const Parameter& p, std::string_view typed) {
   if (p.may_be_none && typed == "none") return "none";

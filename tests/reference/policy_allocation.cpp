@@ -94,6 +94,10 @@ void fill(const PolicyCase& c, std::vector<Entry> open, int64_t rest, Budgets& b
   std::vector<Place> ranked;
   for (const Entry& entry : open) ranked.push_back({entry.score, entry.raw});
   closest = std::min(closest, closest_at_cut(c, ranked, static_cast<size_t>(count)));
+  const auto last = open.begin() + count;
+  if (count > 0 && last != open.end() && last[-1].score == last->score &&
+      equal_but_for_rounding(open, *last))
+    closest = 0;
 }
 
 /// `ada` over one layer, `joint` over all: `scores` are those that compete for one total.
@@ -186,7 +190,7 @@ Budgets lava(const PolicyCase& c, const std::vector<int>&, const std::vector<Sco
     for (const double s : positive) sum += s;
     for (const double s : positive)
       if (std::isfinite(sum)) entropy -= s / sum * std::log(s / sum);
-    entropies.push_back(std::max(entropy, 0.0));
+    entropies.push_back(entropy < 1e-9 ? 0 : entropy);
   }
   return interpolate(c, scores, apportion(count * left, entropies, c.n() - c.window()), closest);
 }

@@ -56,6 +56,10 @@ struct Entry {
   }
 };
 
+/// Heads of the same number at the last place: exact where their scores are equal throughout, or
+/// both are 0. Elsewhere it is an identity, such as attention that sums to 1, and hangs on
+/// rounding.
+bool equal_but_for_rounding(const std::vector<Entry>& open, const Entry& last);
 /// Candidates of a head that are not in `taken`, best first.
 std::vector<Entry> entries_of(const PolicyCase& c, const Scores& scores, size_t layer, size_t owner,
                               const std::vector<int64_t>& taken);

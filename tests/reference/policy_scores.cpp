@@ -66,9 +66,10 @@ Rational PartScorer::drift_of(const std::vector<Row>& rows, int head) {
   const bool attention = References<SmoothReference>::of(c_.settings).follows ==
                          SmoothReference::Follows::attention;
   const int64_t free = std::max<int64_t>(c_.entries() - c_.window(), 0);
+  const int follows = indicator_.per_kv_head ? head * c_.info->group_size() : head;
   std::vector<Row> followed = rows;
   for (size_t j = 0; attention && j < followed.size(); ++j) {
-    followed[j] = at_.layer.attention(head, at_.query(j));
+    followed[j] = at_.layer.attention(follows, at_.query(j));
     followed[j].resize(static_cast<size_t>(std::min(at_.query(j) + 1, c_.n())));
   }
   return drift(followed, free);

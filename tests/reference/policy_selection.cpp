@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <set>
 #include <stdexcept>
@@ -345,6 +346,15 @@ double closest_at_cut(const PolicyCase& c, const std::vector<Place>& ranked, siz
       closest = std::min(closest, distance(other.raw, next.raw, unit));
   }
   return closest;
+}
+
+bool equal_but_for_rounding(const std::vector<Entry>& open, const Entry& last) {
+  std::map<std::pair<size_t, size_t>, std::multiset<double>> scores;
+  for (const Entry& entry : open) scores[{entry.layer, entry.owner}].insert(entry.score);
+  return last.score != 0 && std::ranges::any_of(open, [&](const Entry& entry) {
+           return entry.score == last.score &&
+                  scores.at({entry.layer, entry.owner}) != scores.at({last.layer, last.owner});
+         });
 }
 
 double distance(double a, double b, double unit) {

@@ -59,6 +59,7 @@ const References<UnionReference> unions{
 Budgets by_threshold(const PolicyCase& c, const std::vector<int>&,
                      const std::vector<Scores>& scores, double& closest) {
   Budgets budgets;
+  const double unit = References<IndicatorReference>::of(c.settings).unit;
   for (size_t l = 0; l < scores.size(); ++l) {
     budgets.emplace_back();
     for (size_t o = 0; o < static_cast<size_t>(c.owners()); ++o) {
@@ -71,7 +72,7 @@ Budgets by_threshold(const PolicyCase& c, const std::vector<int>&,
       auto b = static_cast<int64_t>(sure.both.size());
       for (const Entry& entry : entries_of(c, scores[l], l, o, sure.both)) {
         b += entry.score > least ? 1 : 0;
-        if (least != 0) closest = std::min(closest, distance(entry.score, least));
+        closest = std::min(closest, distance(entry.score, least, unit));
       }
       budgets.back().push_back(b);
     }

@@ -309,6 +309,8 @@ class Lava : public Allocate {
   }
 
  private:
+  static constexpr double kNoEntropy = 1e-9;  // one score has all of the sum, but for rounding
+
   /// Of the scores of all heads, brought to a sum of 1; what is not positive does not count.
   static double entropy(const AllocationLayer& layer) {
     double sum = 0, logs = 0;
@@ -320,7 +322,8 @@ class Lava : public Allocate {
         sum += s;
         logs += s * std::log(s);
       }
-    return sum > 0 && std::isfinite(sum) ? std::max(std::log(sum) - logs / sum, 0.0) : 0;
+    const double entropy = sum > 0 && std::isfinite(sum) ? std::log(sum) - logs / sum : 0;
+    return entropy < kNoEntropy ? 0 : entropy;
   }
 };
 const Register<Allocate, Lava> lava;

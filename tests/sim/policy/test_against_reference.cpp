@@ -163,6 +163,14 @@ TEST_CASE("rare records keep what the naive reference keeps, or both refuse them
           "window=4",
           // Ties over layers and heads.
           "streaming,sinks=0,allocate=joint,ada_total=product",
+          // The attention that is followed where the indicator scores KV heads.
+          "snapkv,indicator=output-change-joint,join=max,smooth=aws-code,window=1,aws_beta=1",
+          // Scores are differences: beside the threshold, rounding is that of what they differ by.
+          "snapkv,queries=all,indicator=trigonometric,prior=mean-share,allocate=threshold,"
+          "constrain=debias,fair_spans=head+tail,threshold_of=mean",
+          // Attention that sums to 1 in every head.
+          "snapkv,queries=all,aggregate=single,single_row=1,kernel=7,stage1=mass,allocate=lava,"
+          "rounding=kvpress,std_keep=0.4",
           // Not a number before a stage that would not look at it.
           "snapkv,queries=all,indicator=output-change,aggregate=mean-variance,"
           "redundancy=key-cosine,redundancy_mix=0",
