@@ -79,9 +79,6 @@ class Table:
         return tuple(self.values(one, budget, column, texts) if texts else np.array([])
                      for one in (policy, other))
 
-    def count(self):
-        return len({text for own in self.cells.values() for text in own})
-
 
 def number(value, digits=3):
     return f"{value:.{digits}f}".replace("-", "−")
@@ -174,8 +171,8 @@ SHARES = {"worst": ("worst layer and step", 1, 2), "worst_step": ("worst step, m
 
 
 def shares(found, listed, base, budget, columns):
-    """Header and rows: the shares kept by policies, means over texts; a star: not told from `base`
-    is excluded, text by text."""
+    """Header and rows: the shares kept by policies, means over texts; a star: differs from `base`,
+    text by text."""
     made = []
     for name, policy in listed.items():
         cells = [name]
