@@ -217,6 +217,8 @@ HEADLINE = ("streaming", "h2o", "tova", "snapkv", "adakv", "criticalkv", "cake",
 # KeepKV there, its baselines that HEADLINE lacks, and its merging on PyramidInfer.
 LONGEST_MERGED = ("keepkv", "keepkv:code", "pyramidinfer", "d2o", "pyramidinfer,merge=keepkv-code")
 LONGEST_MERGED_BUDGETS = (0.128, 0.35)
+# Its other baselines, which have a set per query head or change it at each step.
+LONGEST_STEPWISE = ("d2o:code", "cam", "h2o:official")
 
 SCARCE = ("streaming", "h2o", "tova", "snapkv", "pyramidkv", "adakv", "criticalkv", "criticalkv:ada",
           "cake", "defensivekv", "defensivekv:code", "layer-defensivekv", "layer-defensivekv:code",
@@ -278,6 +280,11 @@ STUDIES = {
                         beside="long"),
     "longest-merged": StudyPlan(LONGEST, {"merged": LONGEST_MERGED}, LONGEST_MERGED_BUDGETS,
                                 probe="none", beside="longest"),
+    "longest-stepwise": StudyPlan(LONGEST, {"stepwise": LONGEST_STEPWISE}, LONGEST_MERGED_BUDGETS,
+                                  probe="none", beside="longest"),
+    # The rules of hindsight that take minutes there, and what evicts nothing.
+    "long-floor": StudyPlan(LONG, {"reads": ("quest",), "floor": (JOINT_CHANGE, "oracle-greedy")},
+                            BUDGETS[1:], probe="none", beside="long"),
     "agnostic": StudyPlan(AGNOSTIC, {"presets": (
         "snapkv", "criticalkv", "cake", "defensivekv:code", "layer-defensivekv",
         "layer-defensivekv:code", "oracle-mean")}, FEW_BUDGETS, steps=704),
