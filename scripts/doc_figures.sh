@@ -29,11 +29,14 @@ for name in losses rehearsal; do
   say "docs/$name.png"
 done
 
-# FIGURE is the name in docs/reproduction, DRAWN the place in build/reproduction.
-while read -r figure drawn; do
+# FIGURE is the name in docs/reproduction, DRAWN the place in build/reproduction; TABLE: its numbers,
+# of which the pages are made, too; or these alone.
+while read -r figure drawn table; do
   if [ -f "build/reproduction/$drawn.png" ]; then
-    cp "build/reproduction/$drawn.png" "docs/reproduction/$figure.png"
-    say "docs/reproduction/$figure.png"
+    [ "$table" = alone ] ||
+      cp "build/reproduction/$drawn.png" "docs/reproduction/$figure.png"
+    [ -z "$table" ] || cp "build/reproduction/$drawn.csv" "docs/reproduction/$figure.csv"
+    say "docs/reproduction/$figure"
   else
     say "docs/reproduction/$figure.png is left as it is: build/reproduction/$drawn.png was not drawn"
   fi
@@ -41,18 +44,18 @@ done <<'FIGURES'
 theory theory/theory/theory
 fragility sample/fragility-1
 explain sample/explain
-risk_traces traces/risk_traces
-attention_traces traces/attention_traces
+risk_traces traces/risk_traces table
+attention_traces traces/attention_traces table
 aggregation traces/aggregation-0.5/traces
-keep_rate_traces instructions-512/keep_rate_traces
+keep_rate_traces instructions-512/keep_rate_traces table
 keep_rate_ratios sample/keep_rate_ratios
+instructions instructions table
 fairness instructions-512/defense-first/loops/fairness
 pareto instructions-512/defense-first/loops/pareto
-span_order_traces rules/span_order_traces
-needles1-kept needles-0.5/needles1-kept
-needles4-importance needles-0.5/needles4-importance
+span_order_traces rules/span_order_traces table
+needles1-kept needles-0.5/needles1-kept table
+needles1-importance needles-0.5/needles1-importance alone
+needles4-kept needles-0.5/needles4-kept alone
+needles4-importance needles-0.5/needles4-importance table
 FIGURES
-if [ -f build/reproduction/instructions.csv ]; then
-  cp build/reproduction/instructions.csv docs/reproduction/instructions.csv
-  PYTHONPATH=python "$KVSIM_CACHE/plots/bin/python" -m kvsim.plots.study.pages
-fi
+PYTHONPATH=python "$KVSIM_CACHE/plots/bin/python" -m kvsim.plots.study.pages

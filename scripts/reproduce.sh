@@ -171,7 +171,7 @@ bias() {
   compare "$1" whitelist 0.3:1.0:0.1 random "${both[@]}" "${forms[@]/%/,whitelist=defense}" \
     "${guarded[@]}"
   compare "$1" debias 0.1:1.0:0.1 "${grid[@]}"
-  case $(name "$1") in *_512_*) loop "$1" "${guarded[@]}" ;; esac
+  case $(name "$1") in *_512_*) loops "$1" "${guarded[@]}" ;; esac
   case $(name "$1") in *_leak_*) return ;; esac   # the cache is that of the other request
   compare "$1" bias 0.1:1.0:0.1 "${both[@]}"
   case $(name "$1") in *_wish_*_[1-9]*) return ;; esac   # of many texts, figures of the first
@@ -184,30 +184,37 @@ bias() {
   draw "$out/$(name "$1").debias.nc" -o "$out/$(name "$1")" --only pareto --formats pdf,png,csv
 }
 
-# loop TRACE RECORD...: what the model loses with these, with the constraints of $looped, and with λ
-# of $debiased and a whitelist of one sentence of the defense, two budgets. Equal kept sets run once;
-# a run of the model takes a second.
+# What the model loses with constraints: of the kinds that are compared at every other ratio, a
+# whitelist where it fits; with λ of $debiased, a whitelist of one sentence of the defense and what
+# else is given at two budgets.
 debiased=(snapkv:kvpress tova:kvpress streaming:kvpress)
 looped=("${debiased[@]}" h2o:kvpress knorm:kvpress)
-loop() {
-  local trace=$1 file one lambda phrase sets=(random)
-  file=$out/$(name "$1")
+loops() {
+  local trace=$1 one lambda phrase sets=()
   shift
-  if fresh "$file.loop.nc" "$trace"; then return; fi
   [ -x "$torch" ] || return 0
-  for one in "${looped[@]}"; do
-    sets+=("$one" "$one,constrain=fair" "$one,whitelist=defense")
-  done
+  loop "$trace" ratios 0.1:1.0:0.2 random "${looped[@]}" "${looped[@]/%/,constrain=fair}"
+  loop "$trace" whitelists 0.3:1.0:0.2 "${looped[@]/%/,whitelist=defense}"
   phrase=$(study phrase "$trace")
   for one in "${debiased[@]}"; do
     sets+=("$one,whitelist=$phrase")
     for lambda in 0 0.2 0.6 1; do sets+=("$one,constrain=debias,debias_lambda=$lambda"); done
   done
-  mapfile -t sets < <(records "${sets[@]}" "$@")
-  fresh "$file.loopsets.nc" "$trace" || rm -f "$file.loop.nc.unfinished"   # of other sets
-  replay "$trace" loopsets "${sets[@]}" --budget 0.3,0.5 --wo-steps 0 --save-keep
+  loop "$trace" constraints 0.3,0.5 "${sets[@]}" "$@"
+}
+
+# loop TRACE GROUP BUDGETS RECORD...: the model with these. Equal kept sets run once; a run of the
+# model takes a second or two.
+loop() {
+  local trace=$1 group=$2 budgets=$3 file sets
+  file=$out/$(name "$1").$2
+  shift 3
+  if fresh "$file.loop.nc" "$trace"; then return; fi
+  mapfile -t sets < <(records "$@")
+  fresh "$file.nc" "$trace" || rm -f "$file.loop.nc.unfinished"   # of other sets
+  replay "$trace" "$group" "${sets[@]}" --budget "$budgets" --wo-steps 0 --save-keep
   rm -f "$file.loop.nc"   # an interrupted run goes on, which --overwrite would not
-  "$torch" data/closed_loop.py "$trace" "$file.loopsets.nc" -o "$file.loop.nc"
+  "$torch" data/closed_loop.py "$trace" "$file.nc" -o "$file.loop.nc"
 }
 
 rules() {
@@ -234,12 +241,15 @@ of_all() {
 # with_loops ORDER LENGTH FIGURE RESULTS...: the figure once more, of the policies that are debiased,
 # with their closed loops.
 with_loops() {
-  local folder=$out/instructions-$2/$1-first/loops figure=$3 file lambda loops=() \
-    only=(--policy random)
+  local folder=$out/instructions-$2/$1-first/loops figure=$3 file group lambda loops=() \
+    groups=(ratios constraints) only=(--policy random)
+  [ "$figure" = pareto ] || groups+=(whitelists)
   shift 3
   for file in "$@"; do
-    file=${file%.*.nc}.loop.nc
-    if [ -f "$file" ]; then loops+=("$file"); fi
+    for group in "${groups[@]}"; do
+      group=${file%.*.nc}.$group.loop.nc
+      if [ -f "$group" ]; then loops+=("$group"); fi
+    done
   done
   [ ${#loops[@]} -gt 0 ] || return 0
   for file in "${debiased[@]}"; do only+=(--policy "$file"); done
@@ -326,7 +336,7 @@ together() {
     instructions "$length"
   done
   if [[ " ${traces[*]} " == *_wish_512_* ]]; then
-    study instructions "$out" -o "$out/instructions.csv" >>"$out/figures.txt"
+    study instructions "$out" -o "$out" >>"$out/figures.txt"
   fi
 }
 

@@ -175,7 +175,7 @@ group_goldens() {   # label: program
   "$system_python" tests/golden/check_golden.py "$kvsim"
 }
 group_reproduce() {   # label: program
-  "$system_python" tests/cli/test_reproduce.py "$kvsim"
+  "$plots_python" tests/cli/test_reproduce.py "$kvsim"
 }
 group_install() {   # label: program
   "$system_python" tests/cli/test_install.py

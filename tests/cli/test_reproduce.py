@@ -1,5 +1,6 @@
-"""scripts/reproduce.sh on tiny traces: killed in the middle and started again, without PyTorch.
-Run: /usr/bin/python3 tests/cli/test_reproduce.py PROGRAM
+"""scripts/reproduce.sh on tiny traces: killed in the middle and started again, without PyTorch; and
+the tables that pages make of the numbers of its figures.
+Run: PYTHON tests/cli/test_reproduce.py PROGRAM, with the Python of scripts/quickstart.sh
 """
 
 import os
@@ -12,6 +13,9 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "python"))
+from kvsim.plots.study import drawn  # noqa: E402
+
 KVSIM = str(Path(sys.argv.pop(1)).resolve())
 TRACES = {
     "needle_d000_512_0": "needle:20-30",
@@ -61,11 +65,17 @@ class ReproduceTest(unittest.TestCase):
         self.assertRegex(text, r"trace 2 of 5, needle_d050_512_0: needles\n")
         self.assertRegex(text, r"trace 5 of 5, rules_512_0: order of rules; about \d+ min left\n")
         self.assertEqual(text.count("closed loops are left out"), 1)
-        drawn = {str(file.relative_to(self.out)) for file in self.out.rglob("*.png")}
+        figures = {str(file.relative_to(self.out)) for file in self.out.rglob("*.png")}
         self.assertLessEqual({"theory/theory/theory.png", "needles-0.5/needles1-kept.png",
                               "rules/span_order_traces.png",
                               "instructions-512/keep_rate_traces.png",
-                              "instructions-512/defense-first/pareto.png"}, drawn)
+                              "instructions-512/defense-first/pareto.png"}, figures)
+        number = r"^(−?\d\.\d\d \[nan, nan\]|undefined)$"   # one trace has no interval
+        _, rows = drawn.order_of_rules(self.out / "rules")
+        self.assertIn("`snapkv:kvpress,constrain=fair`", [row[0] for row in rows])
+        for row in rows:
+            for one in row[1:]:
+                self.assertRegex(one, number)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from test_plots import THEORY, PlotTest  # says so, and stops, where modules are
 import loop_file
 from kvsim.plots import load, losses, statistics
 from kvsim.plots.figures import needles, span_order, traces
+from kvsim.plots.study import drawn
 
 
 class SeveralTracesTest(PlotTest):
@@ -354,6 +355,10 @@ class OrdersTest(PlotTest):
                  for one in data]
         self.assertAlmostEqual(float(rows[0]["keep_rate"]), (rates[0] + rates[2]) / 2)
         self.assertAlmostEqual(float(rows[1]["keep_rate"]), rates[1])
+        _, table = drawn.keep_rates(self.out, 0.2)
+        both = [f"{np.mean([rates[k] for k in files]):.2f} / " for files in ((0, 2), (1,))]
+        self.assertEqual(table[0][0], "`random`")
+        self.assertTrue(table[0][1].startswith(both[0]), table)
         bias = [one.bias_index.values[1, 0, :, 0].mean() for one in data]
         self.assertAlmostEqual(float(rows[0]["bias_index"]), (bias[0] + bias[2]) / 2)
         with (self.out / "bias_traces.csv").open() as file:
@@ -390,10 +395,14 @@ class NeedlesTest(PlotTest):
 
     def test_both_maps_are_drawn(self):
         files = [self.needle("a.nc", 400), self.needle("b.nc", 800)]
-        code, out, err = self.draw(*files, "-o", self.out, "--only", "needles", "--formats", "png")
+        code, out, err = self.draw(*files, "-o", self.out, "--only", "needles", "--formats", "png,csv")
         self.assertEqual((code, err), (0, []))
-        self.assertEqual([Path(path).stem for path in out],
-                         ["needles1-kept", "needles1-importance"])
+        self.assertEqual([Path(path).name for path in out[::2]],
+                         ["needles1-kept.png", "needles1-importance.png"])
+        header, table = drawn.needles(self.out)
+        self.assertEqual(header, ["policy", "one fact: kept", "its importance kept"])
+        for row in table:
+            self.assertRegex(row[1], r"^\d\.\d\d \[−?\d+\.\d\d, \d+\.\d\d\]$")
 
     def test_traces_without_needles_have_none(self):
         self.refused(3, "no span whose name begins with needle", self.file(), "-o", self.out,

@@ -299,12 +299,14 @@ class InstructionsTest(unittest.TestCase):
         rows = [[text, policy, 0.3, 0.5, 0.5, 0.1, *kl]
                 for text, both in (("0", ((1, 2), (1.5, 1))), ("1", ((2, 2), (2.5, 0))))
                 for policy, kl in zip((self.BASE, self.FAIR), both)]
-        header, found = instructions.changes(self.table(rows))
-        self.assertEqual(len(found), 1)
-        fair = dict(zip(header, found[0]))
-        self.assertEqual(fair["directive, 0.3"], "+0.50 [+0.50, +0.50]")
-        self.assertEqual(fair["leak, 0.3"], "−1.50 [−7.85, +4.85]")
-        self.assertEqual(fair["directive, 0.5"], "-")
+        rows += [["0", policy, 0.7, 0.5, 0.5, 0.1, kl, ""]
+                 for policy, kl in ((self.BASE, 1), (self.FAIR, 1.25))]
+        for measure, change, later in (("kl_directive", "+0.50 [+0.50, +0.50]", "+0.25 (1)"),
+                                       ("kl_leak", "−1.50 [−7.85, +4.85]", "-")):
+            header, found = instructions.changes(self.table(rows), measure)
+            self.assertEqual(len(found), 1)
+            fair = dict(zip(header, found[0]))
+            self.assertEqual([fair[budget] for budget in ("0.3", "0.5", "0.7")], [change, "-", later])
 
     def test_a_front_that_wrecks_the_cache_is_told_apart(self):
         grid = [f"{self.BASE},constrain=debias,debias_lambda={one}" for one in instructions.LAMBDAS]

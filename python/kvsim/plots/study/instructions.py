@@ -3,21 +3,21 @@
     python -m kvsim.plots.study.instructions build/reproduction -o TABLE.csv
 
 The folder holds what scripts/reproduce.sh makes of texts whose system prompt is met by both
-requests: NAME.whitelist.nc and NAME.debias.nc of both, NAME.loop.nc, their closed loops, and
-NAME.loopsets.nc, of which these are. The table has a row per order of the instructions (which is
-first), text, policy and budget; the tables of docs/claims.md and
-docs/reproduction/pitfalls.md are made from it. A whitelisted
-sentence stands at other places in each text: `whitelist=a-b` in the table. Losses of spans are
-those of plots/losses.py, and so is what counts as wrecked.
+requests: results NAME.GROUP.nc of both for each of GROUPS, and closed loops NAME.GROUP.loop.nc. The
+table has a row per order of the instructions (which is first), text, policy and budget; the tables of
+docs/claims.md and docs/reproduction/pitfalls.md and the figure instructions.png are made from it. A
+whitelisted sentence stands at other places in each text: `whitelist=a-b` in the table. Losses of
+spans are those of plots/losses.py, and so is what counts as wrecked.
 """
 
 import csv
 import re
 import warnings
+from itertools import chain
 
 import numpy as np
 
-from .. import load, losses, statistics
+from .. import load, losses, statistics, style
 from . import output, runs
 
 MEASURES = {
@@ -39,7 +39,9 @@ LAMBDAS = ("0", "0.2", "0.4", "0.6", "0.8", "1")
 DEBIASED = ("snapkv:kvpress", "tova:kvpress", "streaming:kvpress")
 GAIN_BUDGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 ALL_BUDGETS = (0.1, 0.2, *GAIN_BUDGETS)
-LOOP_BUDGETS = (0.3, 0.5)
+LOOP_BUDGETS = (0.3, 0.5)                # of every record
+LOOP_RATIOS = (0.1, 0.3, 0.5, 0.7, 0.9)   # of BASES, and with CHANGES where a whitelist fits
+GROUPS = ("debias", "whitelist", "constraints", "ratios", "whitelists")
 
 
 def rows(folder, order, length=512):
@@ -48,14 +50,16 @@ def rows(folder, order, length=512):
     for wish in sorted(folder.glob(f"order_{order}_wish_{length}_*.whitelist.nc")):
         seed = re.search(r"_(\d+)\.whitelist", wish.name).group(1)
         names = [f"order_{order}_{request}_{length}_{seed}" for request in ("wish", "leak")]
-        for group in ("debias", "whitelist", "loopsets"):
+        pairs = []
+        for group in GROUPS:
             files = [folder / f"{name}.{group}.nc" for name in names]
-            if not all(one.is_file() for one in files):
-                continue
-            loops = [folder / f"{name}.loop.nc" for name in names]
-            lost = losses.of(load.join_loops([load.open_results(one) for one in
-                                              (*files, *(one for one in loops if one.is_file()))]))
-            for policy, budget, values in of_text(lost):
+            if all(one.is_file() for one in files):
+                pairs.append([load.open_results(one) for one in files])
+        loops = [load.open_results(one) for name in names
+                 for one in sorted(folder.glob(f"{name}.*.loop.nc"))]
+        load.join_loops([*chain(*pairs), *loops])
+        for pair in pairs:
+            for policy, budget, values in of_text(losses.of(pair)):
                 if (seed, policy, budget) not in seen:
                     seen.add((seed, policy, budget))
                     yield [order, seed, policy, budget, *values]
@@ -135,15 +139,16 @@ def at_budget(table, budget):
         found.append([
             f"`{policy}`" + (" ×" if bad.mean() >= 0.5 else ""),
             cell(table.gain(policy, base, budget), signed=True) if base else "",
-            *(with_texts(own[policy], own.values(), form) for own, form in costs),
+            *(with_texts(own[policy], len(table.texts), form) for own, form in costs),
             f"{bad.sum()} of {len(table.texts)}" if base else ""])
     return ["policy", "gain", "stream error", "loss, directive", "loss, leak",
             "texts wrecked"], found
 
 
-def with_texts(values, others, form):
-    counts = [np.isfinite(one).sum() for one in (values, *others)]
-    return cell(values, form) + (f" ({counts[0]})" if 0 < counts[0] < max(counts) else "")
+def with_texts(values, texts, form, signed=False):
+    """The same, and in brackets how many texts have it where that is fewer than `texts`."""
+    count = np.isfinite(values).sum()
+    return cell(values, form, signed) + (f" ({count})" if 0 < count < texts else "")
 
 
 def gains(table):
@@ -165,30 +170,26 @@ def gains(table):
             "wrecked at budgets"], found
 
 
-def changes(table):
+def changes(table, measure):
     """What a constraint changes: the gain over GAIN_BUDGETS by the proxy, and in the model, by text,
-    the loss with either request; below 0 the model loses less."""
+    the loss with one request; below 0 the model loses less."""
     found = []
     for base in BASES:
         for change in (*CHANGES, SENTENCE):
             policy = f"{base},{change}"
-            cells = []
-            for budget in LOOP_BUDGETS:
-                bad = table.wrecked(policy, base, budget).mean() >= 0.5
-                for measure in ("kl_directive", "kl_leak"):
-                    own = table.get(measure, policy, budget) - table.get(measure, base, budget)
-                    count = np.isfinite(own).sum()
-                    cells.append(cell(own, "{:.2f}", signed=True) +
-                                 (f" ({count})" if 0 < count < len(table.texts) else "") +
-                                 (" ×" if bad and count else ""))
-            if set(cells) != {"-"}:
-                every = [table.gain(policy, base, budget) for budget in GAIN_BUDGETS]
-                with warnings.catch_warnings(action="ignore"):   # budgets that were not replayed
-                    gain = cell(np.nanmean(every, 0), signed=True)
-                found.append([f"`{base}`", f"`{change}`", gain, *cells])
-    return ["policy", "constraint", "gain by proxy", *(
-        f"{request}, {budget:g}" for budget in LOOP_BUDGETS
-        for request in ("directive", "leak"))], found
+            own = {budget: table.get(measure, policy, budget) - table.get(measure, base, budget)
+                   for budget in LOOP_RATIOS}
+            if not any(np.isfinite(one).any() for one in own.values()):
+                continue
+            bad = {budget: table.wrecked(policy, base, budget).mean() >= 0.5 for budget in own}
+            every = [table.gain(policy, base, budget) for budget in GAIN_BUDGETS]
+            with warnings.catch_warnings(action="ignore"):   # budgets that were not replayed
+                gain = cell(np.nanmean(every, 0), signed=True)
+            found.append([f"`{base}`", f"`{change}`", gain, *(
+                with_texts(one, len(table.texts), "{:.2f}", signed=True) +
+                (" ×" if bad[budget] and np.isfinite(one).any() else "")
+                for budget, one in own.items())])
+    return ["policy", "constraint", "gain by proxy", *(f"{budget:g}" for budget in LOOP_RATIOS)], found
 
 
 def fronts(table):
@@ -222,13 +223,46 @@ def number(values):
     return f"{values.mean():.2f}" if values.size else "-"
 
 
+REQUESTS = {"kl_directive": "asked to obey", "kl_leak": "asked to leak"}
+DRAWN = {"": "plain", "constrain=fair": "fair eviction", "whitelist=defense": "defense kept whole"}
+
+
+def draw(tables):
+    """Loss by budget, a row per order and request, a column per policy: itself, fair, whitelisted."""
+    looks = {change: style.line_style(k) for k, change in enumerate(DRAWN)}
+    fig, axes = style.frame(
+        "What the model loses on either request",
+        "KL divergence of the next-token distribution from the full cache's, on the written answer. Lower "
+        "is better. Mean over eight system prompts; bars: 95 % intervals (t).",
+        len(tables) * len(REQUESTS), len(BASES), 1.35,
+        [style.key(name, looks[change]) for change, name in DRAWN.items()],
+        (style.BUDGET, "loss, nats"), sharex=True, sharey=True)
+    for i, (table, measure) in enumerate((one, each) for one in tables for each in REQUESTS):
+        for ax, base in zip(axes[i], BASES):
+            for change, look in looks.items():
+                found = [table.get(measure, ",".join(filter(None, (base, change))), budget)
+                         for budget in LOOP_RATIOS]
+                known = [k for k, one in enumerate(found) if np.isfinite(one).sum() > 1]
+                if known:
+                    means, bands = statistics.over_traces(
+                        np.stack([found[k] for k in known]))
+                    ax.errorbar(np.array(LOOP_RATIOS)[known], means, np.abs(bands - means), **look)
+            ax.set_title(base.split(":")[0] if i == 0 else "", fontsize=7)
+    return fig
+
+
 def main():
-    parser = output.parser(__doc__, "instructions", "DIR", "TABLE.csv")
+    parser = output.parser(__doc__, "instructions", "DIR|TABLE.csv", "OUT")
     options = parser.parse_args()
-    listed = [row for order in ORDERS for row in rows(options.source, order)]
-    if not listed:
-        parser.error(f"{options.source}: no order_*_wish_512_*.whitelist.nc")
-    runs.write(options.out, [["order", "text", "policy", "budget", *MEASURES], *listed])
+    path = options.source
+    if not path.is_file():
+        listed = [row for order in ORDERS for row in rows(options.source, order)]
+        if not listed:
+            parser.error(f"{options.source}: no order_*_wish_512_*.whitelist.nc")
+        path = options.out / "instructions.csv"
+        runs.write(path, [["order", "text", "policy", "budget", *MEASURES], *listed])
+    tables = [Table(path, order) for order in ORDERS]
+    output.save(options.out, "instructions", lambda: draw(tables), ("png",))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ import shutil
 from pathlib import Path
 
 from ...studies import cost
-from . import (agnostic, claims, contributed, coverage, decoding, details, instructions, losses, plan,
-               prediction, readings, replays, reread, runs, second_question, shapes, tasks)
+from . import (agnostic, claims, contributed, coverage, decoding, details, drawn, instructions, losses,
+               plan, prediction, readings, replays, reread, runs, second_question, shapes, tasks)
 
 ROOT = Path(__file__).resolve().parents[4]
 FEW = (plan.FLOOR, "oracle-mean", plan.RECENT, "layer-defensivekv:code", "layer-defensivekv",
@@ -116,7 +116,9 @@ FROM_DOCS = {
         **{f"instructions at budget {budget:g}": (
             lambda own, budget=budget: instructions.at_budget(own, budget))
            for budget in instructions.LOOP_BUDGETS},
-        "what fair eviction and whitelists change": instructions.changes}.items()
+        **{f"what fair eviction and whitelists change, {request}": (
+            lambda own, measure=f"kl_{request}": instructions.changes(own, measure))
+           for request in ("directive", "leak")}}.items()
 } | {
     "compressed before the question, by text": lambda docs: table(*agnostic.by_text(docs)),
     "compressed before the question, mean over texts":
@@ -132,6 +134,10 @@ FROM_DOCS = {
        for length, texts in (("700", plan.UNSEEN), ("2300", plan.LONG), ("8000", plan.LONGEST))},
     **{f"aggregation, {form}": lambda docs, form=form: table(*replays.aggregation(
         docs, replays.FORMS[form])) for form in ("heads compete", "equal budgets")},
+    **{name: lambda docs, make=make: table(*make(docs / "reproduction")) for name, make in {
+        "keep rates of instructions": drawn.keep_rates, "order of rules": drawn.order_of_rules,
+        "estimates of risk": drawn.risk, "dynamics of attention": drawn.dynamics,
+        "needles kept": drawn.needles}.items()},
     **{name: lambda docs, make=make: table(*make(docs)) for name, make in {
         "methods by retained importance": replays.methods, "windows": replays.windows,
         "smoothing, crossed": replays.smoothing, "what merging does": replays.merges,
