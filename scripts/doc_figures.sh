@@ -47,7 +47,7 @@ explain sample/explain
 risk_traces traces/risk_traces table
 attention_traces traces/attention_traces table
 aggregation traces/aggregation-0.5/traces
-keep_rate_traces instructions-512/keep_rate_traces table
+keep_rate_traces instructions-512/keep_rate_traces
 keep_rate_ratios sample/keep_rate_ratios
 instructions instructions table
 fairness instructions-512/defense-first/loops/fairness

@@ -355,10 +355,6 @@ class OrdersTest(PlotTest):
                  for one in data]
         self.assertAlmostEqual(float(rows[0]["keep_rate"]), (rates[0] + rates[2]) / 2)
         self.assertAlmostEqual(float(rows[1]["keep_rate"]), rates[1])
-        _, table = drawn.keep_rates(self.out, 0.2)
-        both = [f"{np.mean([rates[k] for k in files]):.2f} / " for files in ((0, 2), (1,))]
-        self.assertEqual(table[0][0], "`random`")
-        self.assertTrue(table[0][1].startswith(both[0]), table)
         bias = [one.bias_index.values[1, 0, :, 0].mean() for one in data]
         self.assertAlmostEqual(float(rows[0]["bias_index"]), (bias[0] + bias[2]) / 2)
         with (self.out / "bias_traces.csv").open() as file:

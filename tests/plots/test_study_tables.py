@@ -276,7 +276,7 @@ class InstructionsTest(unittest.TestCase):
         with path.open("w", newline="") as file:
             csv.writer(file).writerows([["order", "text", "policy", "budget", *instructions.MEASURES],
                                         *(["defense", *row] for row in rows),
-                                        ["directive", "9", self.BASE, 0.3, 9, 9, 9, 9, 9]])
+                                        ["directive", "9", self.BASE, 0.3, *[9] * 7]])
         return instructions.Table(path)
 
     def test_the_gain_is_half_of_both_losses_and_damage_stands_beside_it(self):

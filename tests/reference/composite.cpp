@@ -37,6 +37,10 @@ Budgets composite(const PolicyCase& c, const std::vector<int>&, const std::vecto
       if (in_all) ranks[l][r] = sum / static_cast<double>(owners);
     }
   }
+  std::vector<Entry> own;
+  for (size_t l = 0; l < scores.size(); ++l)
+    for (const auto& [r, value] : ranks[l])
+      own.push_back({.score = value, .owner = l, .layer = l});
   const bool lifted = c.settings.is("composite_first", "lifted");
   for (auto& [r, value] : ranks[0])
     for (const auto& layer : ranks)
@@ -57,6 +61,12 @@ Budgets composite(const PolicyCase& c, const std::vector<int>&, const std::vecto
   std::vector<Place> ranked;
   for (const Entry& entry : open) ranked.push_back({.score = entry.score});
   closest = std::min(closest, closest_at_cut(c, ranked, static_cast<size_t>(left)));
+  const auto next = open.begin() + left;  // layers that are equal but for rounding, not by lifting
+  if (left > 0 && next != open.end() && next[-1].score == next->score &&
+      std::ranges::any_of(own, [&](const Entry& one) {
+        return one.score == next->score && equal_but_for_rounding(own, one);
+      }))
+    closest = 0;
   for (int64_t& b : given) b = std::max<int64_t>(1, b);
   return same_for_owners(c, given);
 }

@@ -43,7 +43,9 @@ Pooled pooled(const Settings& settings, const Row& row, bool replicate) {
     double sum = 0, most = -INFINITY;
     for (int64_t x = i - k / 2; x <= i + k / 2; ++x) {
       const bool inside = x >= 0 && x <= last;
-      if (inside) most = std::max(most, row[static_cast<size_t>(x)]);
+      if (const double own = inside ? row[static_cast<size_t>(x)] : most;
+          own > most || std::isnan(own))
+        most = own;
       if (inside || replicate) sum += row[static_cast<size_t>(std::clamp<int64_t>(x, 0, last))];
     }
     out.sum.push_back(sum / static_cast<double>(k));

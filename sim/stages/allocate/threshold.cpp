@@ -27,7 +27,7 @@ double unit(Of of, std::span<const double> scores, const std::vector<uint32_t>& 
   if (of == Of::score || order.empty()) return 1;
   if (of == Of::max) return scores[order.front()];
   double sum = 0;
-  for (size_t i = 0; i < scores.size(); ++i) sum += scores[i];  // others than candidates hold 0
+  for (const uint32_t i : order) sum += scores[i];
   return sum / static_cast<double>(order.size());
 }
 

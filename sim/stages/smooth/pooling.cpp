@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "sim/stages/parameter.hpp"
@@ -121,7 +122,9 @@ class MaxPooling : public Smooth {
     for (int64_t i = 0; i < columns; ++i) {
       const auto begin = in.begin() + std::max<int64_t>(0, i - half);
       const auto end = in.begin() + std::min(columns, i + half + 1);
-      out[static_cast<size_t>(i)] = *std::max_element(begin, end);
+      out[static_cast<size_t>(i)] = std::accumulate(
+          begin, end, *begin,  // what is not a number stays so, for the check that follows
+          [](double most, double x) { return x > most || std::isnan(x) ? x : most; });
     }
   }
 };

@@ -174,7 +174,16 @@ TEST_CASE("rare records keep what the naive reference keeps, or both refuse them
           // Not a number before a stage that would not look at it.
           "snapkv,queries=all,indicator=output-change,aggregate=mean-variance,"
           "redundancy=key-cosine,redundancy_mix=0",
-          "snapkv,queries=all,indicator=output-change,memory=decayed-max,union=best-rank"})
+          "snapkv,queries=all,indicator=output-change,memory=decayed-max,union=best-rank",
+          "snapkv,queries=all,indicator=output-change,aggregate=mean-variance,smooth=max,union=none,"
+          "granularity=query,order=ags,variance_weight=0,kernel=7,block=2,recent=2,std_keep=0.4",
+          "snapkv,indicator=external,scores=FILE,redundancy=key-cosine-scaled,union=max,stage1=mass,"
+          "allocate=threshold,constrain=none,rounding=kvpress,skip_layers=2,window=5,"
+          "redundancy_mix=0.5,redundancy_threshold=0,stage1_mass=0.5,allocate_score=final,"
+          "threshold=1.5,threshold_of=mean",
+          "snapkv,queries=last,smooth=none,memory=none,redundancy=key-cosine-scaled,prior=head-mean,"
+          "stage1=none,allocate=composite,constrain=fair,redundancy_mix=1,whitelist=middle,recent=0.3,"
+          "std_keep=0.4,composite_first=lifted"})
       compare(*run, record, {"0.04", "0.4", "7"}, tally);
   CHECK(tally.compared > 20);
 }

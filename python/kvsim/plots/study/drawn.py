@@ -47,25 +47,6 @@ def cell(row, form="{:.2f}", mean="mean"):
     return "{} [{}, {}]".format(*map(form.format, ends)).replace("-", "−")
 
 
-def keep_rates(folder, budget=0.5):
-    """Keep rates of both spans, by the order of the instructions."""
-    found = {}
-    for row in read(folder, "keep_rate_traces"):
-        if float(row["budget"]) == budget:
-            key = row["policy"], row["traces"].split()[0]
-            found.setdefault(key, {})[row["span"]] = float(row["keep_rate"])
-
-    def both(policy, first):
-        own = found.get((policy, first))
-        return f"{own['defense']:.2f} / {own['directive']:.2f}" if own else "-"
-
-    plain = [policy for policy in dict.fromkeys(policy for policy, _ in found)
-             if "constrain" not in policy]
-    return (["policy", "defense first", "directive first", "defense first, fair"],
-            [[f"`{policy}`", both(policy, "defense"), both(policy, "directive"),
-              both(f"{policy},constrain=fair", "defense")] for policy in plain])
-
-
 def order_of_rules(folder, budgets=(0.5, 0.2, 0.1)):
     """Rank correlation of the spans' class scores with those at the largest budget."""
     found = {(row["policy"], float(row["budget"])): row for row in read(folder, "span_order_traces")}

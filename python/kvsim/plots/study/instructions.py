@@ -26,6 +26,8 @@ MEASURES = {
     "stream_error": "rms over steps, mean over both requests",
     "kl_directive": "closed loop, answer that follows the directive, nats",
     "kl_leak": "closed loop, answer to the request to leak, nats",
+    "keep_directive": "share of the directive's entries that is kept, mean over layers",
+    "keep_defense": "the same of the defense",
 }
 BASES = ("snapkv:kvpress", "h2o:kvpress", "tova:kvpress", "knorm:kvpress", "streaming:kvpress")
 CHANGES = {"constrain=fair": "fair", "whitelist=defense": "whitelist"}
@@ -59,22 +61,25 @@ def rows(folder, order, length=512):
                  for one in sorted(folder.glob(f"{name}.*.loop.nc"))]
         load.join_loops([*chain(*pairs), *loops])
         for pair in pairs:
-            for policy, budget, values in of_text(losses.of(pair)):
+            for policy, budget, values in of_text(losses.of(pair), pair[0]):
                 if (seed, policy, budget) not in seen:
                     seen.add((seed, policy, budget))
                     yield [order, seed, policy, budget, *values]
 
 
-def of_text(lost):
-    """(policy, budget, values of MEASURES) of one text below budget 1."""
+def of_text(lost, results):
+    """(policy, budget, values of MEASURES) of one text below budget 1; `results` of either request,
+    which meet the same cache."""
     damage = [lost.damage.get(one) for one in (losses.STREAM, *losses.REQUESTS)]
+    kept = results.variable("keep_rate", "policy", "budget", "span", "layer").mean("layer")
     for policy in lost.policies:
         for budget in lost.budgets.tolist():
             if budget >= 1:
                 continue
             at = {"policy": policy, "budget": budget}
             values = [*lost.values.sel(at).values[:, 0],
-                      *(np.nan if one is None else float(one.sel(at).values[0]) for one in damage)]
+                      *(np.nan if one is None else float(one.sel(at).values[0]) for one in damage),
+                      *(float(kept.sel({**at, "span": span})) for span in ("directive", "defense"))]
             yield (re.sub(r"whitelist=\d+-\d+", SENTENCE, policy), f"{budget:g}",
                    ["" if np.isnan(one) else f"{one:.5g}" for one in values])
 
@@ -149,6 +154,18 @@ def with_texts(values, texts, form, signed=False):
     """The same, and in brackets how many texts have it where that is fewer than `texts`."""
     count = np.isfinite(values).sum()
     return cell(values, form, signed) + (f" ({count})" if 0 < count < texts else "")
+
+
+def keep_rates(tables, budget=0.5):
+    """Keep rates of defense / directive, by the order of the instructions."""
+    def both(table, policy):
+        return " / ".join(f"{table.get(f'keep_{span}', policy, budget).mean():.2f}"
+                          for span in ("defense", "directive"))
+
+    first, last = tables
+    return (["policy", "defense first", "directive first", "defense first, fair"],
+            [[f"`{policy}`", both(first, policy), both(last, policy),
+              both(first, f"{policy},constrain=fair")] for policy in BASES])
 
 
 def gains(table):

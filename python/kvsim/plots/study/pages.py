@@ -91,8 +91,8 @@ TABLES = {
     **{f"parts of {paper}": lambda study, _, paper=paper: table(*claims.parts_table(study, paper))
        for paper in claims.PAPERS},
     "policies below the floor, short texts": lambda study, _: losses.below_floor(study, plan.SHORT),
-    "policies below the floor, long texts":
-        lambda study, _: losses.below_floor(study, plan.LONG, plan.FLOOR_LEAST),
+    "policies below the floor, long texts": lambda study, _: losses.below_floor(study, plan.LONG),
+    "rules of hindsight, long texts": lambda study, _: table(*losses.rules(study, plan.LONG)),
     "comparisons": lambda study, _: claims.said(study),
 }
 FROM_RUNS = {"predictors": predicted}
@@ -120,6 +120,9 @@ FROM_DOCS = {
             lambda own, measure=f"kl_{request}": instructions.changes(own, measure))
            for request in ("directive", "leak")}}.items()
 } | {
+    "keep rates of instructions": lambda docs: table(*instructions.keep_rates(
+        [instructions.Table(docs / "reproduction/instructions.csv", order)
+         for order in instructions.ORDERS])),
     "compressed before the question, by text": lambda docs: table(*agnostic.by_text(docs)),
     "compressed before the question, mean over texts":
         lambda docs: table(*agnostic.over_texts(docs)),
@@ -135,7 +138,7 @@ FROM_DOCS = {
     **{f"aggregation, {form}": lambda docs, form=form: table(*replays.aggregation(
         docs, replays.FORMS[form])) for form in ("heads compete", "equal budgets")},
     **{name: lambda docs, make=make: table(*make(docs / "reproduction")) for name, make in {
-        "keep rates of instructions": drawn.keep_rates, "order of rules": drawn.order_of_rules,
+        "order of rules": drawn.order_of_rules,
         "estimates of risk": drawn.risk, "dynamics of attention": drawn.dynamics,
         "needles kept": drawn.needles}.items()},
     **{name: lambda docs, make=make: table(*make(docs)) for name, make in {

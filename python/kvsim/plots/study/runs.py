@@ -167,8 +167,8 @@ def of_claims(*given):
 
 def tables(docs):
     """The tables of losses of docs/claims.md that are there."""
-    found = (docs / f"losses/{name}.csv" for name in (
-        "losses", "scarce", "longest", "longest-merged", "floor"))
+    beside = (name for name, study in plan.STUDIES.items() if study.beside)
+    found = (docs / f"losses/{name}.csv" for name in ("losses", "longest", *beside, "floor"))
     return [one for one in found if one.is_file()]
 
 
