@@ -2,9 +2,10 @@
 # What the model loses: the studies of python/kvsim/plots/study/plan.py, and the tables and figures of
 # docs/losses.md, docs/prediction.md and docs/claims.md that are made of them.
 #   scripts/losses.sh [DIR] [STUDY...]     default: build/losses, the studies short and long
-# Others: longest, longest-merged, unseen, floor (docs/losses.md), scarce (docs/claims.md), fresh
-# (docs/reread.md), decoding (docs/decoding.md); agnostic, int4, int2 (docs/reproduction/defensivekv.md),
-# kivi (docs/reproduction/restkv.md), periodic, merge-first (docs/reproduction/keepkv.md). THREADS is the number of threads (1).
+# Others: longest, longest-merged, longest-stepwise, unseen, floor, long-floor (docs/losses.md), scarce
+# (docs/claims.md), fresh (docs/reread.md), decoding (docs/decoding.md); agnostic, int4, int2
+# (docs/reproduction/defensivekv.md), kivi (docs/reproduction/restkv.md), periodic, merge-first
+# (docs/reproduction/keepkv.md). THREADS is the number of threads (1).
 # With PAGES=yes the tables and figures of README.md and docs/ are filled, too. What is finished is not
 # run again.
 set -euo pipefail
@@ -37,7 +38,7 @@ for study in "${studies[@]}"; do
   esac
 done
 case " ${studies[*]} " in *" short "* | *" long "*) ;; *) exit 0 ;; esac
-table losses "$dir" docs/losses/floor.csv -o "$dir/figures" | tee "$dir/losses.txt"
+table losses "$dir" docs/losses/floor.csv docs/losses/long-floor.csv -o "$dir/figures" | tee "$dir/losses.txt"
 table prediction "$dir" -o "$dir/figures" | tee "$dir/prediction.txt"
 table claims "$dir" >"$dir/claims.csv"
 table layers "$dir" -o "$dir/figures"

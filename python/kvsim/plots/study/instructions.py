@@ -88,6 +88,7 @@ class Table:
     """The rows of one order: arrays over texts by measure, policy and budget."""
 
     def __init__(self, path, order="defense"):
+        self.order = order
         self.values = {}
         with path.open(encoding="utf-8") as file:
             listed = [row for row in csv.DictReader(file) if row["order"] == order]
@@ -254,12 +255,14 @@ def draw(tables):
         len(tables) * len(REQUESTS), len(BASES), 1.35,
         [style.key(name, looks[change]) for change, name in DRAWN.items()],
         (style.BUDGET, "loss, nats"), sharex=True, sharey=True)
-    for i, (table, measure) in enumerate((one, each) for one in tables for each in REQUESTS):
+    rows = [(table, *one) for table in tables for one in REQUESTS.items()]
+    for i, (table, measure, request) in enumerate(rows):
+        axes[i][0].set_ylabel(f"{table.order} first,\n{request}", fontsize=6)
         for ax, base in zip(axes[i], BASES):
             for change, look in looks.items():
                 found = [table.get(measure, ",".join(filter(None, (base, change))), budget)
                          for budget in LOOP_RATIOS]
-                known = [k for k, one in enumerate(found) if np.isfinite(one).sum() > 1]
+                known = [k for k, one in enumerate(found) if one.size > 1 and np.isfinite(one).all()]
                 if known:
                     means, bands = statistics.over_traces(
                         np.stack([found[k] for k in known]))
