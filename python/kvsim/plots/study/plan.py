@@ -280,8 +280,8 @@ STUDIES = {
                         beside="long"),
     "longest-merged": StudyPlan(LONGEST, {"merged": LONGEST_MERGED}, LONGEST_MERGED_BUDGETS,
                                 probe="none", beside="longest"),
-    "longest-stepwise": StudyPlan(LONGEST, {"stepwise": LONGEST_STEPWISE, "on-eviction": ON_EVICTION[:1]},
-                                  LONGEST_MERGED_BUDGETS, probe="none", beside="longest"),
+    "longest-stepwise": StudyPlan(LONGEST, {"stepwise": LONGEST_STEPWISE}, LONGEST_MERGED_BUDGETS,
+                                  probe="none", beside="longest"),
     # The rules of hindsight that take minutes there, and what evicts nothing.
     "long-floor": StudyPlan(LONG, {"reads": ("quest",), "floor": (JOINT_CHANGE, "oracle-greedy")},
                             BUDGETS[1:], probe="none", beside="long"),
