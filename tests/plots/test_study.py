@@ -27,7 +27,7 @@ class PlanTest(unittest.TestCase):
         own = [group for group in groups if not any(other < group for other in groups)]
         self.assertEqual(sum(map(len, own)), len(frozenset.union(*own)))
         self.assertEqual(plan.study_of(plan.LONG[0]), "long")
-        self.assertEqual(plan.studies_of(plan.LONG[0]), ["long", "scarce"])
+        self.assertEqual(plan.studies_of(plan.LONG[0]), ["long", "scarce", "long-floor"])
         for name, study in plan.STUDIES.items():
             self.assertEqual(len({text.prompt_tokens for text in study.texts}), 1, name)
             self.assertEqual(set(study.texts), frozenset.union(

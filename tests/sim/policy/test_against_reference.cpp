@@ -155,35 +155,37 @@ TEST_CASE("what oracles allocate and force by looks ahead as they do", "[policy]
 TEST_CASE("rare records keep what the naive reference keeps, or both refuse them", "[policy]") {
   Tally tally;
   for (const auto& run : runs())
-    for (const char* record :
-         {// Entries that are no candidates have scores, too, which count for nothing.
-          "snapkv,indicator=random,allocate=fastgen,class_recovery=0.5,window=0.3",
-          // Standardised scores sum to 0 but for rounding.
-          "snapkv,indicator=trigonometric,allocate=fastgen,constrain=fair,class_recovery=0.5,"
-          "window=4",
-          // Ties over layers and heads.
-          "streaming,sinks=0,allocate=joint,ada_total=product",
-          // The attention that is followed where the indicator scores KV heads.
-          "snapkv,indicator=output-change-joint,join=max,smooth=aws-code,window=1,aws_beta=1",
-          // Scores are differences: beside the threshold, rounding is that of what they differ by.
-          "snapkv,queries=all,indicator=trigonometric,prior=mean-share,allocate=threshold,"
-          "constrain=debias,fair_spans=head+tail,threshold_of=mean",
-          // Attention that sums to 1 in every head.
-          "snapkv,queries=all,aggregate=single,single_row=1,kernel=7,stage1=mass,allocate=lava,"
-          "rounding=kvpress,std_keep=0.4",
-          // Not a number before a stage that would not look at it.
-          "snapkv,queries=all,indicator=output-change,aggregate=mean-variance,"
-          "redundancy=key-cosine,redundancy_mix=0",
-          "snapkv,queries=all,indicator=output-change,memory=decayed-max,union=best-rank",
-          "snapkv,queries=all,indicator=output-change,aggregate=mean-variance,smooth=max,union=none,"
-          "granularity=query,order=ags,variance_weight=0,kernel=7,block=2,recent=2,std_keep=0.4",
-          "snapkv,indicator=external,scores=FILE,redundancy=key-cosine-scaled,union=max,stage1=mass,"
-          "allocate=threshold,constrain=none,rounding=kvpress,skip_layers=2,window=5,"
-          "redundancy_mix=0.5,redundancy_threshold=0,stage1_mass=0.5,allocate_score=final,"
-          "threshold=1.5,threshold_of=mean",
-          "snapkv,queries=last,smooth=none,memory=none,redundancy=key-cosine-scaled,prior=head-mean,"
-          "stage1=none,allocate=composite,constrain=fair,redundancy_mix=1,whitelist=middle,recent=0.3,"
-          "std_keep=0.4,composite_first=lifted"})
+    for (
+        const char* record :
+        {// Entries that are no candidates have scores, too, which count for nothing.
+         "snapkv,indicator=random,allocate=fastgen,class_recovery=0.5,window=0.3",
+         // Standardised scores sum to 0 but for rounding.
+         "snapkv,indicator=trigonometric,allocate=fastgen,constrain=fair,class_recovery=0.5,"
+         "window=4",
+         // Ties over layers and heads.
+         "streaming,sinks=0,allocate=joint,ada_total=product",
+         // The attention that is followed where the indicator scores KV heads.
+         "snapkv,indicator=output-change-joint,join=max,smooth=aws-code,window=1,aws_beta=1",
+         // Scores are differences: beside the threshold, rounding is that of what they differ by.
+         "snapkv,queries=all,indicator=trigonometric,prior=mean-share,allocate=threshold,"
+         "constrain=debias,fair_spans=head+tail,threshold_of=mean",
+         // Attention that sums to 1 in every head.
+         "snapkv,queries=all,aggregate=single,single_row=1,kernel=7,stage1=mass,allocate=lava,"
+         "rounding=kvpress,std_keep=0.4",
+         // Not a number before a stage that would not look at it.
+         "snapkv,queries=all,indicator=output-change,aggregate=mean-variance,"
+         "redundancy=key-cosine,redundancy_mix=0",
+         "snapkv,queries=all,indicator=output-change,memory=decayed-max,union=best-rank",
+         "snapkv,queries=all,indicator=output-change,aggregate=mean-variance,smooth=max,union=none,"
+         "granularity=query,order=ags,variance_weight=0,kernel=7,block=2,recent=2,std_keep=0.4",
+         "snapkv,indicator=external,scores=FILE,redundancy=key-cosine-scaled,union=max,stage1=mass,"
+         "allocate=threshold,constrain=none,rounding=kvpress,skip_layers=2,window=5,"
+         "redundancy_mix=0.5,redundancy_threshold=0,stage1_mass=0.5,allocate_score=final,"
+         "threshold=1.5,threshold_of=mean",
+         "snapkv,queries=last,smooth=none,memory=none,redundancy=key-cosine-scaled,prior=head-mean,"
+         "stage1=none,allocate=composite,constrain=fair,redundancy_mix=1,whitelist=middle,recent=0."
+         "3,"
+         "std_keep=0.4,composite_first=lifted"})
       compare(*run, record, {"0.04", "0.4", "7"}, tally);
   CHECK(tally.compared > 20);
 }
