@@ -39,8 +39,7 @@ Budgets composite(const PolicyCase& c, const std::vector<int>&, const std::vecto
   }
   std::vector<Entry> own;
   for (size_t l = 0; l < scores.size(); ++l)
-    for (const auto& [r, value] : ranks[l])
-      own.push_back({.score = value, .owner = l, .layer = l});
+    for (const auto& [r, value] : ranks[l]) own.push_back({.score = value, .owner = l, .layer = l});
   const bool lifted = c.settings.is("composite_first", "lifted");
   for (auto& [r, value] : ranks[0])
     for (const auto& layer : ranks)
