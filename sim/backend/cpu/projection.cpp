@@ -186,7 +186,7 @@ void CpuProjection::norms_of(Range wanted, std::span<const float* const> x, int6
   } else {
     for (const float* const set : x)
       for (const int64_t step : steps) places.push_back(set + step * dv_);
-    places.resize(static_cast<size_t>(padded(rows, kRowStep)), places.back());
+    places.resize(static_cast<size_t>(padded(rows, kPlaceStep)), places.back());
   }
   memory_.tiles.resize(std::max(memory_.tiles.size(), static_cast<size_t>(threads())));
   // Every run of columns has its own sums, added in order: no result depends on the threads, nor
