@@ -36,7 +36,7 @@ void load_output_columns(const LayerTrace& layer, int64_t head, int64_t c, int64
 }
 
 std::vector<const float*> row_places(const float* x, int64_t rows, int64_t width) {
-  std::vector<const float*> places(static_cast<size_t>(padded(rows, kRowStep)));
+  std::vector<const float*> places(static_cast<size_t>(padded(rows, kPlaceStep)));
   for (size_t r = 0; r < places.size(); ++r)
     places[r] = x + std::min(static_cast<int64_t>(r), rows - 1) * width;
   return places;

@@ -14,7 +14,7 @@ void load_output_columns(const LayerTrace& layer, int64_t head, int64_t c, int64
                          int64_t ld, float* out);
 
 /// Where rows of `width` numbers lie that follow one another; the last again up to a multiple of
-/// kRowStep, as NormTask reads them.
+/// kPlaceStep, as NormTask reads them.
 std::vector<const float*> row_places(const float* x, int64_t rows, int64_t width);
 
 /// Fills the Gram matrices of pairs of query heads of one group.

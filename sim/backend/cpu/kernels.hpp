@@ -8,6 +8,8 @@ namespace kvsim {
 constexpr int64_t kTileRows = 96;
 /// Rows of a tile are padded to a multiple of this, so that no product kernel has a remainder.
 constexpr int64_t kRowStep = 6;
+/// The same of rows that are read in place, by 6 or by 8.
+constexpr int64_t kPlaceStep = 24;
 /// Columns of values and row strides of scores are padded to a multiple of this, the widest vector.
 constexpr int64_t kPad = 16;
 
@@ -117,7 +119,7 @@ struct EmitTask {
 struct NormTask {
   const float* a;  ///< [depth][lda]
   int64_t lda;
-  const float* const* x;  ///< [rows], up to a multiple of kRowStep
+  const float* const* x;  ///< [rows], up to a multiple of kPlaceStep
   int64_t first;
   int64_t part;
   int64_t stride;

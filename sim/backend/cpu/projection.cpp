@@ -186,7 +186,7 @@ void CpuProjection::norms_of(Range wanted, std::span<const float* const> x, int6
   } else {
     for (const float* const set : x)
       for (const int64_t step : steps) places.push_back(set + step * dv_);
-    places.resize(static_cast<size_t>(padded(rows, kRowStep)), places.back());
+    places.resize(static_cast<size_t>(padded(rows, kPlaceStep)), places.back());
   }
   memory_.tiles.resize(std::max(memory_.tiles.size(), static_cast<size_t>(threads())));
   // Every run of columns has its own sums, added in order: no result depends on the threads, nor
@@ -202,9 +202,13 @@ void CpuProjection::norms_of(Range wanted, std::span<const float* const> x, int6
     const Range columns{run * wide, std::min(width(), (run + 1) * wide)};
     const int64_t count = std::min(group, rows - first);
     double* const to = squares.row(run).data() + first;
-    by_tiles_
-        ? add_tile_columns(memory_.projected.data() + first * heads() * dv_, count, columns, to)
-        : add_columns(places.data() + first, stride, count, columns, to);
+    if (by_tiles_)
+      return add_tile_columns(memory_.projected.data() + first * heads() * dv_, count, columns, to);
+    // Some rows stay near for all panels of the factor; columns of W_O are widened once for all.
+    const int64_t together = joined_ ? kTileRows : count;
+    for (int64_t at = 0; at < count; at += together)
+      add_columns(places.data() + first + at, stride, std::min(together, count - at), columns,
+                  to + at);
   });
   for (int64_t r = 0; r < rows; ++r) {
     double sum = 0;
