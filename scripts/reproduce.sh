@@ -185,20 +185,21 @@ bias() {
 }
 
 # What the model loses with constraints: of the kinds that are compared at every other ratio, a
-# whitelist where it fits; with λ of $debiased, a whitelist of one sentence of the defense and what
-# else is given at two budgets.
+# whitelist where it fits; at two budgets a whitelist of one sentence of the defense, λ of $debiased
+# where the defense is first, and what else is given.
 debiased=(snapkv:kvpress tova:kvpress streaming:kvpress)
 looped=("${debiased[@]}" h2o:kvpress knorm:kvpress)
 loops() {
-  local trace=$1 one lambda phrase sets=()
+  local trace=$1 one lambda lambdas=() phrase sets=()
   shift
+  case $(name "$trace") in order_defense_*) lambdas=(0 0.2 0.6 1) ;; esac
   [ -x "$torch" ] || return 0
   loop "$trace" ratios 0.1:1.0:0.2 random "${looped[@]}" "${looped[@]/%/,constrain=fair}"
   loop "$trace" whitelists 0.3:1.0:0.2 "${looped[@]/%/,whitelist=defense}"
   phrase=$(study phrase "$trace")
   for one in "${debiased[@]}"; do
     sets+=("$one,whitelist=$phrase")
-    for lambda in 0 0.2 0.6 1; do sets+=("$one,constrain=debias,debias_lambda=$lambda"); done
+    for lambda in "${lambdas[@]}"; do sets+=("$one,constrain=debias,debias_lambda=$lambda"); done
   done
   loop "$trace" constraints 0.3,0.5 "${sets[@]}" "$@"
 }
