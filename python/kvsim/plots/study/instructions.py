@@ -251,7 +251,7 @@ def draw(tables):
     fig, axes = style.frame(
         "What the model loses on either request",
         "KL divergence of the next-token distribution from the full cache's, on the written answer. Lower "
-        "is better. Mean over eight system prompts; bars: 95 % intervals (t).",
+        f"is better. Mean over {len(tables[0].texts)} system prompts; bars: 95 % intervals (t).",
         len(tables) * len(REQUESTS), len(BASES), 1.35,
         [style.key(name, looks[change]) for change, name in DRAWN.items()],
         (style.BUDGET, "loss, nats"), sharex=True, sharey=True)
