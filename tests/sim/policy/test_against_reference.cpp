@@ -86,8 +86,11 @@ void compare(const test::RandomRun& run, const std::string& text,
         };
         CAPTURE(l, o);
         CHECK(wide(sets.owners[o]) == head.kept);
-        // A division rounds: what is equal before it need not be equal after it, in either program.
-        if (record.settings.is("normalize", "none")) CHECK(sets.tied[o] == head.tied);
+        // A division rounds: what is equal before it need not be equal after it, in either program,
+        // as means over a block of 4 and over the 3 entries of the last one.
+        if (record.settings.is("normalize", "none") &&
+            (record.settings.count("block") == 1 || record.settings.is("block_score", "max")))
+          CHECK(sets.tied[o] == head.tied);
         std::vector<uint32_t> sure = sets.guarded[o];
         if (!sets.spread.empty())
           sure.insert(sure.end(), sets.spread[o].begin(), sets.spread[o].end());
@@ -185,7 +188,11 @@ TEST_CASE("rare records keep what the naive reference keeps, or both refuse them
          "snapkv,queries=last,smooth=none,memory=none,redundancy=key-cosine-scaled,prior=head-mean,"
          "stage1=none,allocate=composite,constrain=fair,redundancy_mix=1,whitelist=middle,recent=0."
          "3,"
-         "std_keep=0.4,composite_first=lifted"})
+         "std_keep=0.4,composite_first=lifted",
+         // A shorter block at the end.
+         "snapkv,queries=last,join=none,group=sum,memory=none,redundancy=key-cosine-scaled,"
+         "prior=mean-share,allocate=table,table=FILE,constrain=none,rounding=kvpress,skip_layers=2,"
+         "order=gsa,block=4,recent=0.3"})
       compare(*run, record, {"0.04", "0.4", "7"}, tally);
   CHECK(tally.compared > 20);
 }
