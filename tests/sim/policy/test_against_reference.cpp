@@ -186,9 +186,8 @@ TEST_CASE("rare records keep what the naive reference keeps, or both refuse them
          "redundancy_mix=0.5,redundancy_threshold=0,stage1_mass=0.5,allocate_score=final,"
          "threshold=1.5,threshold_of=mean",
          "snapkv,queries=last,smooth=none,memory=none,redundancy=key-cosine-scaled,prior=head-mean,"
-         "stage1=none,allocate=composite,constrain=fair,redundancy_mix=1,whitelist=middle,recent=0."
-         "3,"
-         "std_keep=0.4,composite_first=lifted",
+         "stage1=none,allocate=composite,constrain=fair,redundancy_mix=1,whitelist=middle,"
+         "recent=0.3,std_keep=0.4,composite_first=lifted",
          // A shorter block at the end.
          "snapkv,queries=last,join=none,group=sum,memory=none,redundancy=key-cosine-scaled,"
          "prior=mean-share,allocate=table,table=FILE,constrain=none,rounding=kvpress,skip_layers=2,"
