@@ -184,8 +184,8 @@ bias() {
   draw "$out/$(name "$1").debias.nc" -o "$out/$(name "$1")" --only pareto --formats pdf,png,csv
 }
 
-# What the model loses with constraints: of the kinds that are compared at every other ratio, a
-# whitelist where it fits; at two budgets a whitelist of one sentence of the defense, λ of $debiased
+# What the model loses with constraints: of the kinds that are compared at every ratio, a whitelist
+# where it fits; at two budgets a whitelist of one sentence of the defense, λ of $debiased
 # where the defense is first, and what else is given.
 debiased=(snapkv:kvpress tova:kvpress streaming:kvpress)
 looped=("${debiased[@]}" h2o:kvpress knorm:kvpress)
@@ -194,8 +194,8 @@ loops() {
   shift
   case $(name "$trace") in order_defense_*) lambdas=(0 0.2 0.6 1) ;; esac
   [ -x "$torch" ] || return 0
-  loop "$trace" ratios 0.1:1.0:0.2 random "${looped[@]}" "${looped[@]/%/,constrain=fair}"
-  loop "$trace" whitelists 0.3:1.0:0.2 "${looped[@]/%/,whitelist=defense}"
+  loop "$trace" ratios 0.1:0.9:0.1 random "${looped[@]}" "${looped[@]/%/,constrain=fair}"
+  loop "$trace" whitelists 0.3:0.9:0.1 "${looped[@]/%/,whitelist=defense}"
   phrase=$(study phrase "$trace")
   for one in "${debiased[@]}"; do
     sets+=("$one,whitelist=$phrase")

@@ -42,7 +42,7 @@ DEBIASED = ("snapkv:kvpress", "tova:kvpress", "streaming:kvpress")
 GAIN_BUDGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 ALL_BUDGETS = (0.1, 0.2, *GAIN_BUDGETS)
 LOOP_BUDGETS = (0.3, 0.5)                # of every record
-LOOP_RATIOS = (0.1, 0.3, 0.5, 0.7, 0.9)   # of BASES, and with CHANGES where a whitelist fits
+TABLED = (0.1, 0.3, 0.5, 0.7, 0.9)        # of BASES, and with CHANGES where a whitelist fits
 GROUPS = ("debias", "whitelist", "constraints", "ratios", "whitelists")
 
 
@@ -196,7 +196,7 @@ def changes(table, measure):
         for change in (*CHANGES, SENTENCE):
             policy = f"{base},{change}"
             own = {budget: table.get(measure, policy, budget) - table.get(measure, base, budget)
-                   for budget in LOOP_RATIOS}
+                   for budget in TABLED}
             if not any(np.isfinite(one).any() for one in own.values()):
                 continue
             bad = {budget: table.wrecked(policy, base, budget).mean() >= 0.5 for budget in own}
@@ -207,7 +207,7 @@ def changes(table, measure):
                 with_texts(one, len(table.texts), "{:.2f}", signed=True) +
                 (" ×" if bad[budget] and np.isfinite(one).any() else "")
                 for budget, one in own.items())])
-    return ["policy", "constraint", "gain by proxy", *(f"{budget:g}" for budget in LOOP_RATIOS)], found
+    return ["policy", "constraint", "gain by proxy", *(f"{budget:g}" for budget in TABLED)], found
 
 
 def fronts(table):
@@ -261,12 +261,12 @@ def draw(tables):
         for ax, base in zip(axes[i], BASES):
             for change, look in looks.items():
                 found = [table.get(measure, ",".join(filter(None, (base, change))), budget)
-                         for budget in LOOP_RATIOS]
+                         for budget in ALL_BUDGETS]
                 known = [k for k, one in enumerate(found) if one.size > 1 and np.isfinite(one).all()]
                 if known:
                     means, bands = statistics.over_traces(
                         np.stack([found[k] for k in known]))
-                    ax.errorbar(np.array(LOOP_RATIOS)[known], means, np.abs(bands - means), **look)
+                    ax.errorbar(np.array(ALL_BUDGETS)[known], means, np.abs(bands - means), **look)
             ax.set_title(base.split(":")[0] if i == 0 else "", fontsize=7)
     return fig
 
