@@ -12,7 +12,9 @@ codes are those of kvsim: 0 done, 1 failed, 2 usage, 3 bad data.
 import argparse
 import difflib
 import importlib
+import os
 import pkgutil
+import signal
 import sys
 from pathlib import Path
 
@@ -185,6 +187,9 @@ def run(options, figures):
     except load.Problem as problem:
         print(printable(f"kvsim plot: {problem}"), file=sys.stderr)
         return problem.exit_code
+    except BrokenPipeError:   # the reader of the names is gone, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except OSError as error:
         print(printable(f"kvsim plot: {load.one_line(error)}"), file=sys.stderr)
         return 1
