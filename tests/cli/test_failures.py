@@ -59,7 +59,7 @@ merge([one.path], Folder(folder / "out"))
     "plot": """
 import sys
 from kvsim.plots.draw import main
-sys.exit(main([str(folder / "in.nc"), "-o", str(folder / "out"), "--only", "pareto", "--overwrite",
+sys.exit(main([str(folder / "in.nc"), "-o", str(folder / "out"), "--only", "stream_error", "--overwrite",
                "--formats", "png"]))
 """,
 }
@@ -181,7 +181,7 @@ class Case:
         return child.returncode, said
 
 
-SEARCH = """base = "snapkv"
+SEARCH = """base = "snapkv,window=4"
 budgets = [0.5]
 trials = 4
 group = 2

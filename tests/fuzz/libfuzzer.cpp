@@ -1,4 +1,6 @@
 // The program that scripts/fuzz.sh runs: KVSIM_FUZZ names the target. Built by the preset `fuzz`.
+#include <hdf5.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -33,6 +35,7 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
     std::exit(2);
   }
   kvsim::set_threads(1);
+  H5set_free_list_limits(-1, -1, -1, -1, -1, -1);  // its caches are a MiB for each file opened
   seeds = chosen->seeds();
   if (const char* const folder = std::getenv("KVSIM_FUZZ_SEEDS")) {
     for (size_t s = 0; s < seeds.size(); ++s)

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 
 #include "io/hdf5.hpp"
 #include "tests/fuzz/edit_hdf5.hpp"
@@ -15,9 +16,10 @@ namespace {
 /// of symbols say that they are.
 std::vector<size_t> structures(const uint8_t* data, size_t size) {
   std::vector<size_t> found = {0};
+  constexpr std::string_view signs = "TREESNODHEAPGCOLOHDRFRHPBTHD";
   for (size_t i = 8; i + 8 < size; i += 8) {
-    for (const char* const sign : {"TREE", "SNOD", "HEAP", "GCOL", "OHDR", "FRHP", "BTHD"})
-      if (std::memcmp(data + i, sign, 4) == 0) found.push_back(i);
+    if (data[i] < 'A' || data[i] > 'Z') continue;  // most of a file: fast with sanitizers, too
+    if (signs.find({reinterpret_cast<const char*>(data + i), 4}) % 4 == 0) found.push_back(i);
     if (std::memcmp(data + i, "SNOD", 4) != 0) continue;
     for (size_t entry = i + 16; entry + 40 <= size && entry < i + 16 + 8 * 40; entry += 40) {
       uint64_t header = 0;
