@@ -4,6 +4,7 @@ Needs KVSIM_BIN or build/kvsim and the modules of plots/requirements.txt; withou
 so and nothing is tested.
 """
 
+import errno
 import json
 import math
 import os
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -313,6 +315,30 @@ class Searches(WithTexts):
         self.assertEqual([one.values for one in study.trials()],
                          [one["values"] for one in outcomes])
         self.assertEqual(list(study.folder.workers.glob("*.json")), [])
+
+    def test_a_line_that_cannot_be_written_leaves_nothing_and_ends_the_journal(self):
+        config = self.config()
+        whole, failed = self.folder / "whole", self.folder / "failed"
+        Study(config, whole).run(4)
+        sync, calls = os.fsync, []
+
+        def fails_once(nth):
+            def failing(file):
+                calls.append(file)
+                if len(calls) == nth:
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                sync(file)
+            return failing
+
+        for nth in (1, 2, 3, 5, 8, 13):   # of the study, the starts, the references, the candidates
+            calls.clear()
+            with unittest.mock.patch.object(storage.os, "fsync", fails_once(nth)), \
+                    self.assertRaisesRegex(OSError, "No space left"):
+                Study(config, failed).run(4)
+            lines = (failed / "study.journal").read_bytes()
+            self.assertTrue(lines == b"" or lines.endswith(b"\n"))
+        Study(config, failed).run(4)
+        self.assertEqual(self.values(failed), self.values(whole))
 
     def test_two_processes_share_a_study(self):
         out = self.folder / "study"

@@ -1,12 +1,14 @@
 """Where a study lives: a folder with Optuna's journal, locks of the processes that work on it."""
 
 import fcntl
+import json
 import os
 import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.storages import BaseStorage, JournalStorage
@@ -41,6 +43,31 @@ class FileLock:
             self.release()
 
 
+class Log(JournalFileBackend):
+    """Optuna's journal. A line that could not be written leaves nothing behind, and nothing follows it:
+    the next run goes on from there as after a kill."""
+
+    def __init__(self, path: Path, lock: FileLock):
+        super().__init__(str(path), lock_obj=lock)
+        self.path, self.lock = path, lock
+        self.broken: OSError | None = None
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        if self.broken:
+            raise self.broken
+        lines = "".join(json.dumps(one, separators=(",", ":")) + "\n" for one in logs).encode()
+        with self.lock.held(), self.path.open("ab", buffering=0) as file:
+            before = file.seek(0, os.SEEK_END)
+            try:
+                while lines:
+                    lines = lines[file.write(lines):]
+                os.fsync(file.fileno())
+            except OSError as error:
+                self.broken = error
+                file.truncate(before)
+                raise
+
+
 class Folder:
     """The folder of a study: `study.journal`, `workers/`, and what reports write."""
 
@@ -56,7 +83,7 @@ class Folder:
         lock = FileLock(self.path / "journal.lock")
         with lock.held():
             _drop_torn_line(self.journal)
-        return JournalStorage(JournalFileBackend(str(self.journal), lock_obj=lock))
+        return JournalStorage(Log(self.journal, lock))
 
     def pending(self, worker: str) -> Path:
         """What a worker has measured and is about to tell the study."""

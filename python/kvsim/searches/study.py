@@ -99,7 +99,7 @@ class Study:
         told = self.attributes.get("search")
         if told is None:
             for params in starts:
-                self.optuna.enqueue_trial(params)
+                self.optuna.enqueue_trial(params, skip_if_exists=True)   # of a run that was cut off
             self.optuna.set_user_attr("searched", [one.as_json() for one in self.searched])
             self.optuna.set_user_attr("set_aside", [one.as_json() for one in self.aside])
             self.optuna.set_user_attr("search", self.config.identity())
