@@ -44,6 +44,7 @@ group_memory() {   # label: program
 }
 group_failures() {   # label: program
   "$plots_python" tests/cli/test_failures.py "$kvsim" --only replay,sweep,merge,capture,results
+  "$plots_python" tests/cli/test_failures.py "$kvsim" --only search,plot --kills 2
 }
 # Stages file by file, each with the headers that it names: a kind must not need its neighbours.
 group_plain() {   # label: build
