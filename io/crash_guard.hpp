@@ -1,25 +1,29 @@
 #pragma once
 #include <string>
 
-/// HDF5 1.10 trusts the lengths inside an object header; a damaged file can make it read outside
-/// its buffers and crash. That cannot be checked from outside, so a crash inside the library is
-/// turned into what every other damaged file gives: one line and the exit status for bad data.
+/// HDF5 1.10 trusts what headers say; a damaged file can make it read outside its buffers and
+/// crash, or follow a chain that has no end. That cannot be checked from outside, so both become
+/// what every other damaged file gives: one line and the exit status for bad data.
 namespace kvsim {
 
-/// While one lives, its thread is inside HDF5, reading the file at `path` (which must outlive it).
+/// While one lives, its thread is inside HDF5, reading the file at `path` (which must outlive it)
+/// and decoding `bytes` of data there.
 class ReadingGuard {
  public:
-  explicit ReadingGuard(const std::string& path);
+  explicit ReadingGuard(const std::string& path, double bytes = 0);
   ~ReadingGuard();
   ReadingGuard(const ReadingGuard&) = delete;
   ReadingGuard& operator=(const ReadingGuard&) = delete;
+
+  /// Of the thread's processor time; 2 s for headers, which take milliseconds, and 100 ns a byte.
+  static double patience(double bytes) { return 2 + 1e-7 * bytes; }
 
  private:
   const char* outer_;
 };
 
-/// From now on a crash of a thread that holds a ReadingGuard removes temporary files, prints one
-/// line and ends the program with status 3. Any other crash stays one.
+/// From now on a crash of a thread that holds a ReadingGuard, or its patience at an end, removes
+/// temporary files, prints one line and ends the program with status 3. Any other crash stays one.
 void report_crashes_while_reading();
 
 }  // namespace kvsim

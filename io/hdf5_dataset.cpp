@@ -224,7 +224,7 @@ ElementType InputDataset::float_type() const {
 }
 
 void InputDataset::read_raw(void* out) const {
-  const ReadingGuard guard(file_->path());
+  const ReadingGuard guard(file_->path(), static_cast<double>(bytes()));
   if (count() == 0) return;
   if (!filters_.empty())
     return read_filtered(H5Tget_size(type_.get()), static_cast<std::byte*>(out));
@@ -317,7 +317,7 @@ std::vector<std::string> InputDataset::read_variable_text() const {
 
 /// Chunks with filters are decoded here; anything else HDF5 reads without looking at the heap.
 void InputDataset::read_references(std::byte* out) const {
-  const ReadingGuard guard(file_->path());
+  const ReadingGuard guard(file_->path(), static_cast<double>(bytes()));
   if (count() == 0) return;
   if (!filters_.empty()) return read_filtered(kTextReference, out);
   if (H5Dread(id_.get(), text_reference_type(), H5S_ALL, H5S_ALL, H5P_DEFAULT, out) < 0)

@@ -15,6 +15,9 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
 
 #include "io/crash_guard.hpp"
 
@@ -28,6 +31,9 @@ constexpr int kGuarded = 3;              // HDF5 crashed, and the guard answered
 constexpr int kLeak = 20, kGreedy = 21, kThrown = 22;
 
 bool in_reader = false;
+
+/// What the sanitizers say in the process `pid`: they add its number to the name of the file.
+std::string report_of(int pid) { return InputOnDisk::name(pid) + ".report"; }
 
 }  // namespace
 
@@ -86,7 +92,8 @@ void Reader::start() {
 
 void Reader::serve(int asked, int answers) {
   in_reader = true;
-  __sanitizer_set_death_callback(nullptr);  // the parent knows which input it was
+  __sanitizer_set_report_path(report_of(getpid()).c_str());  // a command is silenced
+  __sanitizer_set_death_callback(nullptr);                   // the parent knows which input it was
   report_crashes_while_reading();
   size_t size = 0;
   for (int n = 0; n < kInputs && read(asked, &size, sizeof size) == sizeof size; ++n) {
@@ -112,9 +119,14 @@ void Reader::judge() {
   waitpid(child_, &status, 0);
   namespace fs = std::filesystem;
   for (const char* const end : {"", ".nc", ".out"}) fs::remove(InputOnDisk::name(child_) + end);
+  const std::string report = report_of(child_) + "." + std::to_string(child_);
+  std::ostringstream said;
+  said << std::ifstream(report).rdbuf();
+  fs::remove(report);
   child_ = -1;
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   if (code == 0 || code == kGuarded) return;
+  std::fputs(said.str().c_str(), stderr);
   const char* const why = code == kLeak     ? "one of the last inputs leaked"
                           : code == kGreedy ? "more than a GiB of memory"
                           : code == kThrown ? "an exception that is no answer"

@@ -1,4 +1,5 @@
 #include <signal.h>
+#include <time.h>
 
 #include <catch2/catch.hpp>
 
@@ -32,4 +33,31 @@ TEST_CASE("a crash anywhere else stays a crash", "[io]") {
   });
   CHECK(status == 128 + number);
   CHECK(read_bytes(folder / "err").empty());
+}
+
+TEST_CASE("a library that finds no end is a damaged file, too", "[io]") {
+  const TemporaryFolder folder;
+  const auto works_for = [](double seconds) {
+    const clock_t begin = clock();
+    while (static_cast<double>(clock() - begin) < seconds * CLOCKS_PER_SEC) {
+    }
+  };
+  const int status = status_of(folder / "err", [&] {
+    const std::string path = "round.h5";
+    { const ReadingGuard guard(path, 0x1p30); }
+    works_for(0.01);
+    const ReadingGuard guard(path);
+    works_for(1e6);
+  });
+  CHECK(status == 3);
+  CHECK(read_bytes(folder / "err") ==
+        "kvsim: round.h5: the file is damaged: the HDF5 library finds no end in it\n");
+  // What is not the library's may take as long as it likes, and so may much data.
+  CHECK(status_of(folder / "err", [&] {
+          const std::string path = "long.h5";
+          { const ReadingGuard guard(path); }
+          works_for(ReadingGuard::patience(0) + 0.1);
+          const ReadingGuard guard(path, 0x1p30);
+          works_for(ReadingGuard::patience(0) + 0.1);
+        }) == 0);
 }
