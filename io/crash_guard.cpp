@@ -87,12 +87,14 @@ void watch(double seconds) {
 
 ReadingGuard::ReadingGuard(const std::string& path, double bytes) : outer_(reading) {
   reading = path.c_str();
-  if (outer_ == nullptr) watch(patience(bytes));
+  watch(patience(bytes));
 }
 ReadingGuard::~ReadingGuard() {
   reading = outer_;
-  if (outer_ == nullptr) watch(0);
+  watch(outer_ != nullptr ? patience(0) : 0);
 }
+
+bool inside_library() { return reading != nullptr; }
 
 void report_crashes_while_reading() {
   stack_t stack{};

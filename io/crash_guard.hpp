@@ -7,7 +7,7 @@
 namespace kvsim {
 
 /// While one lives, its thread is inside HDF5, reading the file at `path` (which must outlive it)
-/// and decoding `bytes` of data there.
+/// and decoding `bytes` of data there. The patience begins anew at each guard and after it.
 class ReadingGuard {
  public:
   explicit ReadingGuard(const std::string& path, double bytes = 0);
@@ -21,6 +21,9 @@ class ReadingGuard {
  private:
   const char* outer_;
 };
+
+/// Does this thread hold a ReadingGuard?
+bool inside_library();
 
 /// From now on a crash of a thread that holds a ReadingGuard, or its patience at an end, removes
 /// temporary files, prints one line and ends the program with status 3. Any other crash stays one.

@@ -122,6 +122,11 @@ class InputFile {
   std::optional<int64_t> integer_attribute(const std::string& object, const char* name) const;
   std::optional<double> real_attribute(const std::string& object, const char* name) const;
   std::optional<std::string> text_attribute(const std::string& object, const char* name) const;
+  /// Where an object's header lies in the file.
+  uint64_t address(const std::string& object) const;
+  /// Addresses of the dimension scales of a dataset's axes, the first of each; 0 where there is
+  /// none.
+  std::vector<uint64_t> scale_addresses(const std::string& dataset) const;
 
   [[noreturn]] void fail(const std::string& object, std::string what, std::string found = {},
                          std::string expected = {}, std::string hint = {}) const;

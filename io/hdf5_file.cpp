@@ -231,4 +231,44 @@ std::optional<std::string> InputFile::text_attribute(const std::string& object,
   return text;
 }
 
+uint64_t InputFile::address(const std::string& object) const {
+  const ReadingGuard guard(path_);
+  H5O_info_t info;
+  if (H5Oget_info2(open(object).get(), &info, H5O_INFO_BASIC) < 0)
+    fail(object, "cannot be read", "a damaged object", "a readable one");
+  return info.addr;
+}
+
+/// The attribute DIMENSION_LIST of HDF5's dimension scales: a list of object references for each
+/// axis. The library's own functions (H5DS) would copy the lists out of the heap by its lengths.
+std::vector<uint64_t> InputFile::scale_addresses(const std::string& dataset) const {
+  constexpr const char* kList = "DIMENSION_LIST";
+  const ReadingGuard guard(path_);
+  const Handle owner = open(dataset);
+  const htri_t there = H5Aexists(owner.get(), kList);
+  if (there == 0) return {};
+  const std::string place = attribute_place(dataset, kList);
+  const Handle attribute(there > 0 ? H5Aopen(owner.get(), kList, H5P_DEFAULT) : H5I_INVALID_HID);
+  if (!attribute.valid()) fail(place, "cannot be read");
+  const Handle type(H5Aget_type(attribute.get())), space(H5Aget_space(attribute.get()));
+  const Handle element(H5Tget_class(type.get()) == H5T_VLEN ? H5Tget_super(type.get())
+                                                            : H5I_INVALID_HID);
+  if (!element.valid() || H5Tequal(element.get(), H5T_STD_REF_OBJ) <= 0)
+    fail(place, "wrong type", type_text(type.get()), "lists of object references");
+  const hssize_t axes = H5Sget_simple_extent_npoints(space.get());
+  if (axes < 0 || axes > H5S_MAX_RANK)
+    fail(place, "wrong length", std::to_string(axes), "one for each axis");
+  std::vector<std::byte> references(static_cast<size_t>(axes) * kTextReference);
+  if (axes > 0 && H5Aread(attribute.get(), text_reference_type(), references.data()) < 0)
+    fail(place, "cannot be read");
+  TextHeap heap(path_, file_.get(), size_);
+  std::vector<uint64_t> addresses;
+  for (size_t at = 0; at < references.size(); at += kTextReference) {
+    const std::optional<uint64_t> first = heap.first_object(references.data() + at);
+    if (!first) fail(place, "cannot be read", "a damaged list", "an intact one");
+    addresses.push_back(*first);
+  }
+  return addresses;
+}
+
 }  // namespace kvsim::h5

@@ -1,10 +1,10 @@
 #include "io/results_reader.hpp"
 
-#include <hdf5_hl.h>
-
 #include <algorithm>
 #include <filesystem>
+#include <map>
 
+#include "io/crash_guard.hpp"
 #include "io/hdf5.hpp"
 #include "sim/core/error.hpp"
 
@@ -24,14 +24,6 @@ herr_t collect_attribute(hid_t, const char* name, const H5A_info_t*, void* names
   return 0;
 }
 
-/// Name of the dimension scale of one axis; the first one that is attached.
-herr_t name_of_scale(hid_t, unsigned, hid_t scale, void* name) {
-  char text[256] = "";
-  H5Iget_name(scale, text, sizeof text);
-  *static_cast<std::string*>(name) = text[0] == '/' ? text + 1 : text;
-  return 1;
-}
-
 void refuse_trace(const h5::InputFile& file) {
   if (file.text_attribute("/", "format") != "kvtrace") return;
   bad_data({.what = "a trace stands where results are expected",
@@ -44,25 +36,19 @@ void refuse_trace(const h5::InputFile& file) {
 class Reader {
  public:
   explicit Reader(const std::string& path) : file_(path, kResultsFile) {
+    const ReadingGuard guard(file_.path());
     root_ = Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT));
   }
 
   Dataset read() {
     refuse_trace(file_);
-    std::vector<std::string> names;
-    const bool ordered = H5Literate(root_.get(), H5_INDEX_CRT_ORDER, H5_ITER_INC, nullptr,
-                                    collect_link, &names) >= 0;
-    if (!ordered) {
-      file_.fail("/", "not a results file", "links without an order of creation",
-                 std::string("a ") + kResultsFile);
-    }
+    const std::vector<std::string> names = links();
     for (const std::string& name : names) {
+      if (!is_scale(name)) continue;
       const h5::InputDataset found = file_.dataset(name);
-      const Handle id(H5Dopen2(root_.get(), name.c_str(), H5P_DEFAULT));
-      if (H5DSis_scale(id.get()) > 0) {
-        if (found.shape().size() != 1) found.fail("wrong rank", h5::shape_text(found.shape()), "1");
-        dataset_.add_dimension(name, found.shape()[0]);
-      }
+      if (found.shape().size() != 1) found.fail("wrong rank", h5::shape_text(found.shape()), "1");
+      dataset_.add_dimension(name, found.shape()[0]);
+      scales_.emplace(file_.address(name), name);
     }
     if (dataset_.dimensions().empty()) {
       file_.fail("/", "not a results file", "no dimensions", std::string("a ") + kResultsFile);
@@ -73,18 +59,29 @@ class Reader {
   }
 
  private:
+  std::vector<std::string> links() const {
+    const ReadingGuard guard(file_.path());
+    std::vector<std::string> names;
+    if (H5Literate(root_.get(), H5_INDEX_CRT_ORDER, H5_ITER_INC, nullptr, collect_link, &names) < 0)
+      file_.fail("/", "not a results file", "links without an order of creation",
+                 std::string("a ") + kResultsFile);
+    return names;
+  }
+
+  bool is_scale(const std::string& name) const {
+    return file_.text_attribute(name, "CLASS") == "DIMENSION_SCALE";
+  }
+
   void read_variable(const std::string& name) {
+    const ReadingGuard guard(file_.path());
     const h5::InputDataset found = file_.dataset(name);
     const Handle id(H5Dopen2(root_.get(), name.c_str(), H5P_DEFAULT));
     Variable variable;
     variable.name = name;
-    if (H5DSis_scale(id.get()) > 0) {
+    if (is_scale(name))
       variable.dims = {name};
-    } else {
-      for (size_t axis = 0; axis < found.shape().size(); ++axis) {
-        variable.dims.push_back(dimension(id.get(), found, axis));
-      }
-    }
+    else
+      variable.dims = dimensions(found);
     variable.units = file_.text_attribute(name, "units").value_or("");
     variable.long_name = file_.text_attribute(name, "long_name").value_or("");
     read_values(id.get(), found, variable);
@@ -92,14 +89,19 @@ class Reader {
     dataset_.add(std::move(variable));
   }
 
-  std::string dimension(hid_t id, const h5::InputDataset& found, size_t axis) const {
-    std::string name;
-    H5DSiterate_scales(id, static_cast<unsigned>(axis), nullptr, name_of_scale, &name);
-    if (!dataset_.has_dimension(name) || dataset_.size(name) != found.shape()[axis]) {
-      found.fail("wrong dimension", name.empty() ? "an axis without one" : name,
-                 "a dimension of length " + std::to_string(found.shape()[axis]));
+  std::vector<std::string> dimensions(const h5::InputDataset& found) const {
+    std::vector<uint64_t> scales = file_.scale_addresses(found.name());
+    scales.resize(found.shape().size());
+    std::vector<std::string> names;
+    for (size_t axis = 0; axis < scales.size(); ++axis) {
+      const auto scale = scales_.find(scales[axis]);
+      const std::string name = scale == scales_.end() ? "" : scale->second;
+      if (!dataset_.has_dimension(name) || dataset_.size(name) != found.shape()[axis])
+        found.fail("wrong dimension", name.empty() ? "an axis without one" : name,
+                   "a dimension of length " + std::to_string(found.shape()[axis]));
+      names.push_back(name);
     }
-    return name;
+    return names;
   }
 
   static void read_values(hid_t id, const h5::InputDataset& found, Variable& variable) {
@@ -144,6 +146,7 @@ class Reader {
   }
 
   void read_attributes() {
+    const ReadingGuard guard(file_.path());
     std::vector<std::string> names;
     H5Aiterate2(root_.get(), H5_INDEX_CRT_ORDER, H5_ITER_INC, nullptr, collect_attribute, &names);
     for (const std::string& name : names) {
@@ -170,6 +173,7 @@ class Reader {
   h5::InputFile file_;
   Handle root_;
   Dataset dataset_;
+  std::map<uint64_t, std::string> scales_;  ///< names of the dimensions by address
 };
 
 }  // namespace

@@ -32,6 +32,8 @@ hid_t register_reference_type() {
   const Handle text(H5Tcopy(H5T_C_S1));
   H5Tset_size(text.get(), H5T_VARIABLE);
   H5Tregister(H5T_PERS_SOFT, "kvsim text reference", text.get(), type, keep_references);
+  const Handle list(H5Tvlen_create(H5T_STD_REF_OBJ));
+  H5Tregister(H5T_PERS_SOFT, "kvsim list reference", list.get(), type, keep_references);
   return type;
 }
 
@@ -92,19 +94,32 @@ const TextHeap::Collection* TextHeap::collection(uint64_t address) {
   return &loaded_.emplace(address, std::move(*fresh)).first->second;
 }
 
+std::optional<std::string_view> TextHeap::object(const std::byte* reference, uint64_t length) {
+  const Collection* heap = collection(number(reference + 4, 8));
+  if (heap == nullptr) return std::nullopt;
+  const auto found = heap->objects.find(static_cast<uint32_t>(number(reference + 12, 4)));
+  if (found == heap->objects.end() || found->second.size < length) return std::nullopt;
+  return std::string_view(heap->bytes.data() + found->second.begin, length);
+}
+
 TextHeap::Result TextHeap::read(const std::byte* reference) {
   const uint64_t length = number(reference, 4);
-  const uint64_t address = number(reference + 4, 8);
-  const auto index = static_cast<uint32_t>(number(reference + 12, 4));
   if (!known_sizes_) return {};
-  if (address == 0) return {Outcome::null, {}};
+  if (number(reference + 4, 8) == 0) return {Outcome::null, {}};
   if (length == 0) return {Outcome::text, {}};
-  const Collection* heap = collection(address);
-  if (heap == nullptr) return {};
-  const auto object = heap->objects.find(index);
-  if (object == heap->objects.end() || object->second.size < length) return {};
-  const char* begin = heap->bytes.data() + object->second.begin;
-  return {Outcome::text, std::string(begin, strnlen(begin, length))};
+  const std::optional<std::string_view> found = object(reference, length);
+  if (!found) return {};
+  return {Outcome::text, std::string(found->substr(0, found->find('\0')))};
+}
+
+std::optional<uint64_t> TextHeap::first_object(const std::byte* reference) {
+  constexpr uint64_t kAddress = 8;
+  const uint64_t length = number(reference, 4);
+  if (!known_sizes_) return std::nullopt;
+  if (length == 0) return 0;
+  const std::optional<std::string_view> found = object(reference, length * kAddress);
+  if (!found) return std::nullopt;
+  return number(found->data(), kAddress);
 }
 
 }  // namespace kvsim::h5

@@ -37,10 +37,10 @@ std::string report_of(int pid) { return InputOnDisk::name(pid) + ".report"; }
 
 }  // namespace
 
-/// What the sanitizer finds in HDF5 itself is what the guard answers in the program. The first
-/// frame that is neither the sanitizer's nor the C library's says whose it is.
+/// What the sanitizer finds in HDF5 itself is what the guard answers in the program, if there is
+/// one. The first frame that is neither the sanitizer's nor the C library's says whose it is.
 extern "C" void __asan_on_error() {
-  if (!in_reader) return;
+  if (!in_reader || !inside_library()) return;
   void* frames[32];
   const int count = backtrace(frames, 32);
   for (int f = 1; f < count; ++f) {
