@@ -17,7 +17,7 @@ thread_local const char* reading = nullptr;  // path of the file HDF5 is reading
 constexpr std::array kSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 std::array<struct sigaction, kSignals.size()> previous;
 constexpr int kNoEnd = SIGVTALRM;
-bool watches = false;
+double patience_for_headers = 0;                        // s; 0: not watched
 alignas(16) std::array<char, 64 * 1024> handler_stack;  // the crash may be a stack overflow
 
 /// Only functions that are safe in a signal handler; control characters of the path are left out.
@@ -78,7 +78,7 @@ class Watch {
 };
 
 void watch(double seconds) {
-  if (!watches) return;
+  if (patience_for_headers == 0) return;
   thread_local const Watch own;
   own.ring_after(seconds);
 }
@@ -87,16 +87,16 @@ void watch(double seconds) {
 
 ReadingGuard::ReadingGuard(const std::string& path, double bytes) : outer_(reading) {
   reading = path.c_str();
-  watch(patience(bytes));
+  watch(patience_for_headers + 1e-7 * bytes);
 }
 ReadingGuard::~ReadingGuard() {
   reading = outer_;
-  watch(outer_ != nullptr ? patience(0) : 0);
+  watch(outer_ != nullptr ? patience_for_headers : 0);
 }
 
 bool inside_library() { return reading != nullptr; }
 
-void report_crashes_while_reading() {
+void report_crashes_while_reading(double patience) {
   stack_t stack{};
   stack.ss_sp = handler_stack.data();
   stack.ss_size = handler_stack.size();
@@ -107,7 +107,7 @@ void report_crashes_while_reading() {
   sigemptyset(&action.sa_mask);
   for (size_t s = 0; s < kSignals.size(); ++s) sigaction(kSignals[s], &action, &previous[s]);
   sigaction(kNoEnd, &action, nullptr);
-  watches = true;
+  patience_for_headers = patience;
 }
 
 }  // namespace kvsim

@@ -15,9 +15,6 @@ class ReadingGuard {
   ReadingGuard(const ReadingGuard&) = delete;
   ReadingGuard& operator=(const ReadingGuard&) = delete;
 
-  /// Of the thread's processor time; 2 s for headers, which take milliseconds, and 100 ns a byte.
-  static double patience(double bytes) { return 2 + 1e-7 * bytes; }
-
  private:
   const char* outer_;
 };
@@ -27,6 +24,8 @@ bool inside_library();
 
 /// From now on a crash of a thread that holds a ReadingGuard, or its patience at an end, removes
 /// temporary files, prints one line and ends the program with status 3. Any other crash stays one.
-void report_crashes_while_reading();
+/// `patience`: seconds of the thread's processor time for headers, which take milliseconds; 100 ns
+/// more for each byte of data.
+void report_crashes_while_reading(double patience = 2);
 
 }  // namespace kvsim

@@ -20,8 +20,11 @@ class Reader {
  private:
   void start();
   [[noreturn]] void serve(int asked, int answers);
-  /// Waits for the end of the process, and judges it.
-  void judge();
+  /// False: the process has ended.
+  bool answers(Bytes input);
+  /// Waits for the end of the process. Unless it was `alone` with its input, false where another
+  /// process shall try that once more.
+  bool ended_well(bool alone);
 
   const Target& target_;
   uint8_t* input_;  ///< shared with the process
