@@ -278,8 +278,15 @@ std::vector<int64_t> InputDataset::read_integers() const {
   const size_t size = H5Tget_size(type_.get());
   if (H5Tget_class(type_.get()) != H5T_INTEGER || size > sizeof(int64_t))
     fail("wrong type", type_text(type_.get()), "int64");
+  // HDF5 looks for the bits of an integer where its type says that they are.
+  if (H5Tget_precision(type_.get()) != 8 * size || H5Tget_offset(type_.get()) != 0)
+    fail("wrong type",
+         "an integer of " + std::to_string(H5Tget_precision(type_.get())) + " bits in " +
+             std::to_string(size) + " bytes",
+         "int64");
   std::vector<int64_t> values(static_cast<size_t>(count()));  // wide enough to convert in place
   read_raw(values.data());
+  const ReadingGuard guard(file_->path(), static_cast<double>(bytes()));
   if (H5Tconvert(type_.get(), H5T_NATIVE_INT64, values.size(), values.data(), nullptr,
                  H5P_DEFAULT) < 0)
     fail("cannot be read", "integers that cannot be converted", "int64");

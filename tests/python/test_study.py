@@ -133,6 +133,20 @@ class Runs(WithTexts):
         columns = [one for one in COLUMNS if one != "model"]
         pandas.testing.assert_frame_equal(again.losses[columns], whole.losses[columns])
 
+    def test_a_study_that_stopped_between_a_trace_and_what_is_known_of_it_goes_on(self):
+        whole = self.study("whole")
+
+        def stop(path, _):
+            self.assertEqual(path.name, "story0.json")
+            raise OSError("no space")
+
+        with mock.patch.object(run, "write_text", stop), self.assertRaises(OSError):
+            self.study("stopped")
+        self.assertTrue((self.folder / "stopped" / "traces" / "story0.h5").is_file())
+        again = self.study("stopped")
+        columns = [one for one in COLUMNS if one != "model"]
+        pandas.testing.assert_frame_equal(again.losses[columns], whole.losses[columns])
+
     def test_a_study_that_is_killed_goes_on(self):
         """SIGKILL as soon as the first text is finished."""
         self.save_model()

@@ -134,6 +134,10 @@ class Folder:
         path = self.texts / f"{name}.{number}.nc"
         return Part(path, path.with_suffix(".loop.nc"))
 
+    def facts_file(self, name: str) -> Path:
+        """Of a text; written when its trace is there."""
+        return self.texts / f"{name}.json"
+
     def facts(self) -> dict[str, dict]:
         """What is known of every text that has been begun, by name."""
         found = {}
@@ -233,7 +237,7 @@ def merge(folders: Iterable[str | os.PathLike], target: Folder) -> None:
     for one, own in zip(studies, settings):
         for name, facts in one.facts().items():
             named = name if len(models) == 1 else f"{_plain(own['model'])}--{name}"
-            known = target.texts / f"{named}.json"
+            known = target.facts_file(named)
             if known.is_file() and json.loads(known.read_text("utf-8"))["digest"] != facts["digest"]:
                 raise DataError(f"{one.path}: text {name}: another text has this name in "
                                 f"{target.path}")

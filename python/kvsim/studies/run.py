@@ -82,7 +82,7 @@ def run_text(folder: Folder, source: Source, loaded, settings: Settings, tell: T
         return
     trace = folder.traces / f"{source.name}.h5"
     begun = next((one for one in folder.parts(source.name) if not one.finished), None)
-    if not trace.is_file():
+    if not (trace.is_file() and folder.facts_file(source.name).is_file()):
         capture(folder, source, loaded, settings, trace, tell)
     if begun is not None and set(begun.policies()) != set(canonical_records(wanted)):
         begun.results.unlink()   # of an interrupted run with other policies
@@ -123,7 +123,7 @@ def capture(folder: Folder, source: Source, loaded, settings: Settings, trace: P
                  "origin": source.origin, "digest": text.digest,
                  "model": loaded.name, "prompt_len": made.prompt_len, "total_len": made.total_len,
                  "later_text": list(made.text[made.prompt_len :])}
-    write_text(folder.texts / f"{source.name}.json", json.dumps(facts))
+    write_text(folder.facts_file(source.name), json.dumps(facts))
 
 
 def close_loop(trace: Path, part: Part, loaded, settings: Settings,
