@@ -103,7 +103,7 @@ void Reader::serve(int asked, int answers) {
   signal(SIGALRM, SIG_DFL);                                  // libFuzzer's is the parent's
   size_t size = 0;
   for (int n = 0; n < kInputs && read(asked, &size, sizeof size) == sizeof size; ++n) {
-    alarm(8);  // within the parent's patience
+    alarm(4);  // twice within the parent's patience
     try {
       target_.run({input_, size});
     } catch (const std::exception& error) {
