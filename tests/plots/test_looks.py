@@ -1,6 +1,9 @@
 """Tests of how policies are drawn: the same everywhere, and told apart. See test_plots.py."""
 
 import csv
+import os
+import signal
+import subprocess
 import sys
 import unittest
 import unittest.mock
@@ -210,6 +213,15 @@ class LooksTest(PlotTest):
             found = style.apart(places, 0.05)
             self.assertTrue(all(b - a > 0.05 - 1e-9 for a, b in zip(found, found[1:])), found)
             self.assertAlmostEqual(sum(found), sum(places))
+
+    def test_a_reader_of_the_names_that_leaves_ends_it_in_silence(self):
+        reading, writing = os.pipe()
+        os.close(reading)
+        ended = subprocess.run([sys.executable, draw.__file__, self.file(), "-o", self.out, "--only",
+                                "keep_rate", "--formats", "png"], stdout=writing, stderr=subprocess.PIPE)
+        os.close(writing)
+        self.assertEqual((ended.returncode, ended.stderr), (128 + signal.SIGPIPE, b""))
+        self.assertEqual([path.name for path in self.out.iterdir()], ["keep_rate.png"])
 
 
 if __name__ == "__main__":

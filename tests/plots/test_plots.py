@@ -10,7 +10,6 @@ import io
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -126,16 +125,6 @@ class EveryFigureTest(PlotTest):
         sums = [{path.name: hashlib.sha256(path.read_bytes()).hexdigest()
                  for path in folder.iterdir()} for folder in (self.out, self.folder / "again")]
         self.assertEqual(sums[0], sums[1])
-
-    def test_a_reader_of_the_names_that_leaves_ends_it_in_silence(self):
-        reading, writing = os.pipe()
-        os.close(reading)
-        ended = subprocess.run([sys.executable, DRAW, self.results, "-o", self.folder / "left",
-                                "--only", "keep_rate", "--formats", "png"], stdout=writing,
-                               stderr=subprocess.PIPE)
-        os.close(writing)
-        self.assertEqual((ended.returncode, ended.stderr), (128 + signal.SIGPIPE, b""))
-        self.assertEqual([path.name for path in (self.folder / "left").iterdir()], ["keep_rate.png"])
 
 
 class BytesTest(PlotTest):
