@@ -29,7 +29,8 @@ void print(const char* text) {
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line, length);
 }
 
-extern "C" void on_crash(int signal) {
+/// The address sanitizer would ask for memory before a call that does not return.
+extern "C" [[gnu::no_sanitize_address]] void on_crash(int signal) {
   if (signal == kNoEnd && reading == nullptr) return;  // it came to an end just now
   remove_temporary_files();
   if (reading == nullptr) {  // not ours: the same instruction fails again, as it would have
