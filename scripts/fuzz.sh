@@ -43,8 +43,12 @@ fuzz() {
   KVSIM_FUZZ=$1 "$fuzzer" "build/fuzz/$1/corpus" -runs="$2" -timeout=10 -max_len=$longest -entropic=0 \
     "${own[@]}" -rss_limit_mb=1024 -artifact_prefix="build/fuzz/$1/finds/" -close_fd_mask=1 \
     -print_final_stats=1 >"build/fuzz/$1/log" 2>&1 || {
-    tail -n 40 "build/fuzz/$1/log" >&2
-    say "found something: build/fuzz/$1/finds, build/fuzz/$1/log"
+    if [ -z "$(ls "build/fuzz/$1/finds")" ]; then
+      say "stopped early: build/fuzz/$1/log; the same command goes on from what was learnt"
+    else
+      tail -n 40 "build/fuzz/$1/log" >&2
+      say "found something: build/fuzz/$1/finds, build/fuzz/$1/log"
+    fi
     exit 1
   }
   grep -E 'number_of_executed_units|average_exec|peak_rss' "build/fuzz/$1/log" >&2
