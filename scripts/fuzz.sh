@@ -18,7 +18,7 @@ fuzzer=$KVSIM_ROOT/build/fuzz/kvsim_fuzz
 printf 'interceptor_via_lib:libhdf5\n' >build/fuzz/suppressions
 printf 'leak:libhdf5\n' >build/fuzz/leaks
 ASAN_OPTIONS=suppressions=$KVSIM_ROOT/build/fuzz/suppressions:detect_stack_use_after_return=0
-ASAN_OPTIONS+=:handle_abort=1:quarantine_size_mb=16:max_allocation_size_mb=256:malloc_context_size=8
+ASAN_OPTIONS+=:handle_abort=1:quarantine_size_mb=16:max_allocation_size_mb=256
 export ASAN_OPTIONS UBSAN_OPTIONS=print_stacktrace=1
 export LSAN_OPTIONS=suppressions=$KVSIM_ROOT/build/fuzz/leaks:print_suppressions=0
 
@@ -40,7 +40,7 @@ fuzz() {
   # The reader of files answers signals as the program does (tests/fuzz/reader.hpp).
   for signal in segv abrt bus fpe ill; do own+=("-handle_$signal=0"); done
   say "fuzzing $1: $2 executions"
-  KVSIM_FUZZ=$1 "$fuzzer" "build/fuzz/$1/corpus" -runs="$2" -timeout=10 -max_len=$longest -entropic=0 \
+  KVSIM_FUZZ=$1 "$fuzzer" "build/fuzz/$1/corpus" -runs="$2" -timeout=10 -max_len=$longest \
     "${own[@]}" -rss_limit_mb=1024 -artifact_prefix="build/fuzz/$1/finds/" -close_fd_mask=1 \
     -print_final_stats=1 >"build/fuzz/$1/log" 2>&1 || {
     if [ -z "$(ls "build/fuzz/$1/finds")" ]; then
