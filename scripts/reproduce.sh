@@ -141,7 +141,8 @@ ablation() {
 # What needs one cache for two requests, or both orders: of the long traces one stands for all.
 general() {
   case $(name "$1") in
-    *_leak_* | order_directive_* | order_*_512_* | rules_* | needle*) return 1 ;;
+    *_leak_* | order_directive_* | order_*_512_* | order_*_[1-9] | order_*_8064_* | rules_* | needle*)
+      return 1 ;;
   esac
 }
 
@@ -166,7 +167,15 @@ bias() {
     done
   done
   local layers=()
-  case $(name "$1") in *_512_*) ;; *) layers=(--layers "$(some_layers "$1")") ;; esac
+  case $(name "$1") in
+    *_512_*) ;;
+    *)
+      loops "$1"
+      # Of the longer texts the first alone has figures of its own.
+      case $(name "$1") in *_2304_0) ;; *) return ;; esac
+      layers=(--layers "$(some_layers "$1")")
+      ;;
+  esac
   # A whitelist must fit into the budget.
   compare "$1" whitelist 0.3:1.0:0.1 random "${both[@]}" "${forms[@]/%/,whitelist=defense}" \
     "${guarded[@]}"
@@ -185,8 +194,8 @@ bias() {
 }
 
 # What the model loses with constraints: of the kinds that are compared at every ratio, a whitelist
-# where it fits; at two budgets a whitelist of one sentence of the defense, λ of $debiased
-# where the defense is first, and what else is given.
+# where it fits; longer texts at every other ratio. Of the short ones at two budgets a whitelist of one
+# sentence of the defense, λ of $debiased where the defense is first, and what else is given.
 debiased=(snapkv:kvpress tova:kvpress streaming:kvpress)
 looped=("${debiased[@]}" h2o:kvpress knorm:kvpress)
 loops() {
@@ -194,8 +203,11 @@ loops() {
   shift
   case $(name "$trace") in order_defense_*) lambdas=(0 0.2 0.6 1) ;; esac
   [ -x "$torch" ] || return 0
-  loop "$trace" ratios 0.1:0.9:0.1 random "${looped[@]}" "${looped[@]/%/,constrain=fair}"
-  loop "$trace" whitelists 0.3:0.9:0.1 "${looped[@]/%/,whitelist=defense}"
+  local every=0.1
+  case $(name "$trace") in *_512_*) ;; *) every=0.2 ;; esac
+  loop "$trace" ratios 0.1:0.9:$every random "${looped[@]}" "${looped[@]/%/,constrain=fair}"
+  loop "$trace" whitelists 0.3:0.9:$every "${looped[@]/%/,whitelist=defense}"
+  case $(name "$trace") in *_512_*) ;; *) return ;; esac
   phrase=$(study phrase "$trace")
   for one in "${debiased[@]}"; do
     sets+=("$one,whitelist=$phrase")
@@ -277,8 +289,8 @@ instructions() {
     pairs=()
     for wish in "${traces[@]}"; do
       leak=${wish/_wish_/_leak_}
-      [[ $(name "$wish") == order_${order}_wish_${length}_* && " ${traces[*]} " == *" $leak "* ]] ||
-        continue
+      [[ $(name "$wish") == order_${order}_wish_${length}_* && " ${traces[*]} " == *" $leak "* &&
+        -f $out/$(name "$wish").bias.nc ]] || continue
       pairs+=("$(name "$wish")" "$(name "$leak")")
       wishes+=("$(name "$wish")")
     done
@@ -288,7 +300,8 @@ instructions() {
       mapfile -t file < <(printf "$out/%s.$group.nc\n" "${pairs[@]}")
       draw "${file[@]}" -o "$out/instructions-$length/$order-first" --only "${kinds#*:}" \
         --formats pdf,png,csv
-      with_loops "$order" "$length" "${kinds#*:}" "${file[@]}"
+      # Of longer texts the model runs with all layers, these are of some.
+      [ "$length" != 512 ] || with_loops "$order" "$length" "${kinds#*:}" "${file[@]}"
     done
   done
   [ ${#wishes[@]} -gt 0 ] || return 0

@@ -152,6 +152,9 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string name() const = 0;    ///< "cpu", "cuda"
   virtual std::string device() const = 0;  ///< processor and instruction set, for the run record
+  /// How many numbers callers best ask of one call, where they are free to choose: what stays in a
+  /// processor's caches, or what keeps a device busy for longer than the call takes.
+  virtual int64_t values_at_once() const { return int64_t{1} << 20; }
 
   /// Rows of softmax attention (policies.md 1): scale, softcap, sink and window honoured.
   virtual void attention(const LayerTrace& layer, const AttentionRequest& request,

@@ -7,7 +7,6 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kBlockValues = int64_t{1} << 20;  // 4 MB of attention rows at a time
 constexpr int64_t kMostRows = 64;
 
 }  // namespace
@@ -136,8 +135,8 @@ void for_each_attention_block(
   const auto visit_source = [&](const RowSource& source, Range kv_heads, int64_t before) {
     const auto rows = static_cast<int64_t>(source.rows.size());
     const int64_t per_row = source.columns * work.group_size();
-    const int64_t step = std::clamp<int64_t>(kBlockValues / std::max<int64_t>(per_row, 1), 2,
-                                             kMostRows);
+    const int64_t step = std::clamp<int64_t>(
+        work.backend().values_at_once() / std::max<int64_t>(per_row, 1), 2, kMostRows);
     for (int64_t first = 0; first < rows; first += step)
       for (int64_t kv = kv_heads.begin; kv < kv_heads.end; ++kv)
         visit_rows(source, static_cast<int>(kv), before, first, std::min(rows, first + step));

@@ -308,6 +308,31 @@ class InstructionsTest(unittest.TestCase):
             fair = dict(zip(header, found[0]))
             self.assertEqual([fair[budget] for budget in ("0.3", "0.5", "0.7")], [change, "-", later])
 
+    def test_lengths_stand_side_by_side_and_verdicts_are_counted(self):
+        def losses(change, error=0.1):
+            return [[text, policy, 0.5, 0.5, 0.5, error if policy == self.FAIR else 0.1, *kl]
+                    for text, more in (("0", 0), ("1", 0.01)) for policy, kl in (
+                        ("random", (3, 3)), (self.BASE, (1, 2)),
+                        (self.FAIR, (1 + change + more, 2 - change - more)))]
+
+        near, far = self.table(losses(0.5)), self.table(losses(0.01))
+        wrecked = self.table(losses(0.5, error=0.9))
+        header, rows = instructions.by_length({"500": near, "8000": far})
+        self.assertEqual(header, ["what", "policy", "constraint", "500", "8000"])
+        self.assertEqual(len(rows), 3 * 2 * len(instructions.BASES))
+        own = [row for row in rows if row[1:3] == [f"`{self.BASE}`", "fair"]]
+        self.assertEqual([row[0] for row in own],
+                         ["gain by proxy", "loss, asked to obey", "loss, asked to leak"])
+        self.assertEqual(own[0][3], "+0.00 [+0.00, +0.00]")
+        self.assertTrue(own[1][3].startswith("+0.51 [") and own[2][4].startswith("−0.01 ["), own)
+        tables = {name: {order: one for order in instructions.ORDERS}
+                  for name, one in (("500", near), ("2300", far), ("8000", wrecked))}
+        header, rows = instructions.counted(tables)
+        self.assertEqual(header[-1], "8000: less, more, not told")
+        # Below 0.05 nats nothing is told; a wrecked cache does not count.
+        self.assertIn(["defense first", "asked to obey", "fair", "0, 1, 0", "0, 0, 1", "0, 0, 0"], rows)
+        self.assertIn(["defense first", "asked to leak", "fair", "1, 0, 0", "0, 0, 1", "0, 0, 0"], rows)
+
     def test_a_front_that_wrecks_the_cache_is_told_apart(self):
         grid = [f"{self.BASE},constrain=debias,debias_lambda={one}" for one in instructions.LAMBDAS]
         rows = []

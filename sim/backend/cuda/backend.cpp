@@ -56,6 +56,7 @@ class CudaBackend : public PrefetchingBackend {
 
   std::string name() const override { return "cuda"; }
   std::string device() const override { return context_.device; }
+  int64_t values_at_once() const override { return int64_t{1} << 24; }
   void begin(const LayerTrace& layer) override {
     const std::lock_guard lock(context_.verb);
     context_.store.get(layer, context_.compute);

@@ -33,7 +33,8 @@ __device__ inline float row_sum(float x) {
 // On an H100 the tensor cores set the time from about 150 flop per byte of that cache on; 64 rows
 // would be too few. The exponentials (one per score) take about as long as half of the products and
 // run beside those of other warps. Registers: 64 outputs, 32 scores that turn into 32 of their
-// parts.
+// parts. Two blocks share a multiprocessor, so that one works while the other waits: 128 registers
+// a thread and a few spills, but 15 ms instead of 24 on an H100 (with indices copied in groups).
 //
 // Sums are float32 in three levels: inside a product (tensor cores), over the keys of a tile, over
 // tiles. Every tile has the maximum of its own row as reference, so that float16 parts of scores do
@@ -273,7 +274,7 @@ class Tile {
 };
 
 template <class Type>
-__global__ void __launch_bounds__(Type::kRows * 2) walk_keys(Walk walk, int64_t first_item) {
+__global__ void __launch_bounds__(Type::kRows * 2, 2) walk_keys(Walk walk, int64_t first_item) {
   const WalkItem item = walk.items[first_item + blockIdx.y];
   // The same for all threads of a block: nobody waits at a barrier for others.
   if (static_cast<int64_t>(blockIdx.x) * Type::kRows >= item.rows) return;

@@ -16,8 +16,7 @@
 namespace kvsim::stages::indicator::output_change {
 namespace {
 
-/// Products of outputs with values held at a time: 2 MB, or so many entries for each thread.
-constexpr int64_t kProducts = int64_t{1} << 18;
+/// Least entries of each thread whose products with outputs are held at a time.
 constexpr int64_t kEntries = 128;
 /// Columns of a row that are worked on together, while they are in the first-level cache.
 constexpr int64_t kColumns = 512;
@@ -71,7 +70,8 @@ class OutputChangeRows : public StoredRows {
     find_rests(block);
     stored_.reserve(block.heads / size_ * block.rows * candidates_.size());
     const int64_t together = kEntries * threads();
-    const int64_t step = std::max(together, kProducts / turned_.rows() / together * together);
+    const int64_t products = work_.backend().values_at_once() / 4;  // beside others
+    const int64_t step = std::max(together, products / turned_.rows() / together * together);
     products_.reserve(turned_.rows() * std::min(step, candidates_.size()));
     for (int64_t begin = candidates_.begin; begin < candidates_.end; begin += step)
       score_tile(block, {begin, std::min(candidates_.end, begin + step)});

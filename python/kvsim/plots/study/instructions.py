@@ -4,10 +4,11 @@
 
 The folder holds what scripts/reproduce.sh makes of texts whose system prompt is met by both
 requests: results NAME.GROUP.nc of both for each of GROUPS, and closed loops NAME.GROUP.loop.nc. The
-table has a row per order of the instructions (which is first), text, policy and budget; the tables of
-docs/claims.md and docs/reproduction/pitfalls.md and the figure instructions.png are made from it. A
-whitelisted sentence stands at other places in each text: `whitelist=a-b` in the table. Losses of
-spans are those of plots/losses.py, and so is what counts as wrecked.
+table has a row per order of the instructions (which is first), text, policy and budget, and there is
+one for each of LENGTHS; the tables of docs/claims.md and docs/reproduction/pitfalls.md and the figure
+instructions.png are made from them. A whitelisted sentence stands at other places in each text:
+`whitelist=a-b` in the table. Losses of spans are those of plots/losses.py, and so is what counts as
+wrecked.
 """
 
 import csv
@@ -29,6 +30,7 @@ MEASURES = {
     "keep_directive": "share of the directive's entries that is kept, mean over layers",
     "keep_defense": "the same of the defense",
 }
+REQUESTS = {"kl_directive": "asked to obey", "kl_leak": "asked to leak"}
 BASES = ("snapkv:kvpress", "h2o:kvpress", "tova:kvpress", "knorm:kvpress", "streaming:kvpress")
 CHANGES = {"constrain=fair": "fair", "whitelist=defense": "whitelist"}
 SENTENCE = "whitelist=a-b"   # of the defense, as plots/study/phrase.py finds it
@@ -43,17 +45,27 @@ GAIN_BUDGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 ALL_BUDGETS = (0.1, 0.2, *GAIN_BUDGETS)
 LOOP_BUDGETS = (0.3, 0.5)                # of every record
 TABLED = (0.1, 0.3, 0.5, 0.7, 0.9)        # of BASES, and with CHANGES where a whitelist fits
-GROUPS = ("debias", "whitelist", "constraints", "ratios", "whitelists")
+LEAST = 0.05                             # nats: what is smaller is no change
+LOOPED = ("ratios", "whitelists")          # of all layers; of longer texts alone what is tabled
+GROUPS = ("debias", "whitelist", "constraints", *LOOPED)
+# Tokens that a prompt has at most, by its name in the tables; the first is the one that is drawn.
+LENGTHS = {"500": 512, "2300": 2304, "8000": 8064}
 
 
-def rows(folder, order, length=512):
-    """A row per text, policy and budget of the texts of one order."""
+def file_of(folder, length):
+    """The table of a length."""
+    return folder / f"instructions{'' if length == '500' else f'-{length}'}.csv"
+
+
+def rows(folder, order, length):
+    """A row per text, policy and budget of the texts of one order and one of LENGTHS."""
     seen = set()
-    for wish in sorted(folder.glob(f"order_{order}_wish_{length}_*.whitelist.nc")):
-        seed = re.search(r"_(\d+)\.whitelist", wish.name).group(1)
-        names = [f"order_{order}_{request}_{length}_{seed}" for request in ("wish", "leak")]
+    groups = GROUPS if length == "500" else LOOPED
+    for wish in sorted(folder.glob(f"order_{order}_wish_{LENGTHS[length]}_*.{groups[0]}.nc")):
+        seed = re.search(r"_(\d+)\.", wish.name).group(1)
+        names = [f"order_{order}_{request}_{LENGTHS[length]}_{seed}" for request in ("wish", "leak")]
         pairs = []
-        for group in GROUPS:
+        for group in groups:
             files = [folder / f"{name}.{group}.nc" for name in names]
             if all(one.is_file() for one in files):
                 pairs.append([load.open_results(one) for one in files])
@@ -210,6 +222,59 @@ def changes(table, measure):
     return ["policy", "constraint", "gain by proxy", *(f"{budget:g}" for budget in TABLED)], found
 
 
+def by_length(tables, budget=0.5):
+    """`tables`: one order's by length. What fair eviction and a whitelist change at one budget: the
+    gain by the proxy, and by request the loss."""
+    def cells(policy, base, make):
+        found = []
+        for table in tables.values():
+            bad = table.wrecked(policy, base, budget).mean() >= 0.5
+            found.append(make(table, policy, base) + (" ×" if bad else ""))
+        return found
+
+    def gain(table, policy, base):
+        return cell(table.gain(policy, base, budget), "{:.2f}", signed=True)
+
+    def loss(measure):
+        return lambda table, policy, base: cell(
+            table.get(measure, policy, budget) - table.get(measure, base, budget), "{:.2f}",
+            signed=True)
+
+    what = {"gain by proxy": gain} | {f"loss, {request}": loss(measure)
+                                      for measure, request in REQUESTS.items()}
+    return (["what", "policy", "constraint", *tables],
+            [[name if base == BASES[0] and change == "constrain=fair" else "", f"`{base}`",
+              CHANGES[change], *cells(f"{base},{change}", base, make)]
+             for name, make in what.items() for base in BASES for change in CHANGES])
+
+
+def counted(tables):
+    """`tables`: by length and order. Of BASES at TABLED budgets, without wrecked caches: where a
+    constraint lowers the loss, where it raises it, and where neither is told."""
+    found = []
+    for order in ORDERS:
+        for measure, request in REQUESTS.items():
+            for change, name in CHANGES.items():
+                row = [f"{order} first", request, name]
+                for of_length in tables.values():
+                    table, told = of_length[order], {"less": 0, "more": 0, "not told": 0}
+                    for base in BASES:
+                        for budget in TABLED:
+                            policy = f"{base},{change}"
+                            own = (table.get(measure, policy, budget) -
+                                   table.get(measure, base, budget))
+                            own = own[np.isfinite(own)]
+                            if own.size < 2 or table.wrecked(policy, base, budget).mean() >= 0.5:
+                                continue
+                            mean, (low, high) = statistics.over_traces(own)
+                            told["not told" if low <= 0 <= high or abs(mean) < LEAST else
+                                 "less" if mean < 0 else "more"] += 1
+                    row.append(", ".join(str(one) for one in told.values()))
+                found.append(row)
+    return ["order", "asked", "constraint",
+            *(f"{length}: less, more, not told" for length in tables)], found
+
+
 def fronts(table):
     """How often each λ is Pareto-optimal over ALL_BUDGETS, and what it costs."""
     found = []
@@ -241,7 +306,6 @@ def number(values):
     return f"{values.mean():.2f}" if values.size else "-"
 
 
-REQUESTS = {"kl_directive": "asked to obey", "kl_leak": "asked to leak"}
 DRAWN = {"": "plain", "constrain=fair": "fair eviction", "whitelist=defense": "defense kept whole"}
 
 
@@ -276,11 +340,14 @@ def main():
     options = parser.parse_args()
     path = options.source
     if not path.is_file():
-        listed = [row for order in ORDERS for row in rows(options.source, order)]
-        if not listed:
-            parser.error(f"{options.source}: no order_*_wish_512_*.whitelist.nc")
-        path = options.out / "instructions.csv"
-        runs.write(path, [["order", "text", "policy", "budget", *MEASURES], *listed])
+        path = file_of(options.out, "500")
+        for length in LENGTHS:
+            listed = [row for order in ORDERS for row in rows(options.source, order, length)]
+            if listed:
+                runs.write(file_of(options.out, length),
+                           [["order", "text", "policy", "budget", *MEASURES], *listed])
+            elif length == "500":
+                parser.error(f"{options.source}: no order_*_wish_512_*.debias.nc")
     tables = [Table(path, order) for order in ORDERS]
     output.save(options.out, "instructions", lambda: draw(tables), ("png",))
 

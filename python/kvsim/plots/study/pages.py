@@ -103,26 +103,40 @@ def with_floor(docs, *tables):
     return runs.Study(*(docs / f"losses/{name}.csv" for name in (*tables, "floor")))
 
 
-def of_instructions(make, order):
-    return lambda docs: table(*make(instructions.Table(docs / "reproduction/instructions.csv",
-                                                       order)))
+def instruction_tables(docs, order):
+    return {length: instructions.Table(instructions.file_of(docs / "reproduction", length), order)
+            for length in instructions.LENGTHS}
+
+
+def of_instructions(make, order, length="500"):
+    return lambda docs: table(*make(instruction_tables(docs, order)[length]))
 
 
 FROM_DOCS = {
+    f"what fair eviction and whitelists change, {request}, {order} first, {length}":
+        of_instructions(lambda own, measure=f"kl_{request}": instructions.changes(own, measure),
+                        order, length)
+    for request in ("directive", "leak") for order in instructions.ORDERS
+    for length in instructions.LENGTHS
+} | {
+    f"fair eviction and whitelists by length, {order} first": lambda docs, order=order: table(
+        *instructions.by_length(instruction_tables(docs, order)))
+    for order in instructions.ORDERS
+} | {
+    "fair eviction and whitelists, counted": lambda docs: table(*instructions.counted({
+        length: {order: instruction_tables(docs, order)[length] for order in instructions.ORDERS}
+        for length in instructions.LENGTHS}))
+} | {
     f"{name}, {order} first": of_instructions(make, order)
     for order in instructions.ORDERS for name, make in {
         "gains of fair eviction and whitelists": instructions.gains,
         "Pareto fronts of debiasing": instructions.fronts,
         **{f"instructions at budget {budget:g}": (
             lambda own, budget=budget: instructions.at_budget(own, budget))
-           for budget in instructions.LOOP_BUDGETS},
-        **{f"what fair eviction and whitelists change, {request}": (
-            lambda own, measure=f"kl_{request}": instructions.changes(own, measure))
-           for request in ("directive", "leak")}}.items()
+           for budget in instructions.LOOP_BUDGETS}}.items()
 } | {
     "keep rates of instructions": lambda docs: table(*instructions.keep_rates(
-        [instructions.Table(docs / "reproduction/instructions.csv", order)
-         for order in instructions.ORDERS])),
+        [instruction_tables(docs, order)["500"] for order in instructions.ORDERS])),
     "compressed before the question, by text": lambda docs: table(*agnostic.by_text(docs)),
     "compressed before the question, mean over texts":
         lambda docs: table(*agnostic.over_texts(docs)),
