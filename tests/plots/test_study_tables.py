@@ -324,7 +324,7 @@ class InstructionsTest(unittest.TestCase):
         self.assertEqual([row[0] for row in own],
                          ["gain by proxy", "loss, asked to obey", "loss, asked to leak"])
         self.assertEqual(own[0][3], "+0.00 [+0.00, +0.00]")
-        self.assertTrue(own[1][3].startswith("+0.51 [") and own[2][4].startswith("−0.01 ["), own)
+        self.assertTrue(own[1][3].startswith("+0.51 [") and own[2][4].startswith("−0.02 ["), own)
         tables = {name: {order: one for order in instructions.ORDERS}
                   for name, one in (("500", near), ("2300", far), ("8000", wrecked))}
         header, rows = instructions.counted(tables)
