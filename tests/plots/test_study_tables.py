@@ -319,12 +319,12 @@ class InstructionsTest(unittest.TestCase):
         wrecked = self.table(losses(0.5, error=0.9))
         header, rows = instructions.by_length({"500": near, "8000": far})
         self.assertEqual(header, ["what", "policy", "constraint", "500", "8000"])
-        self.assertEqual(len(rows), 3 * 2 * len(instructions.BASES))
+        self.assertEqual(len(rows), 4 * 2 * len(instructions.BASES))
         own = [row for row in rows if row[1:3] == [f"`{self.BASE}`", "fair"]]
         self.assertEqual([row[0] for row in own],
-                         ["gain by proxy", "loss, asked to obey", "loss, asked to leak"])
-        self.assertEqual(own[0][3], "+0.00 [+0.00, +0.00]")
-        self.assertTrue(own[1][3].startswith("+0.51 [") and own[2][4].startswith("−0.02 ["), own)
+                         ["gain by proxy", "stream error", "loss, asked to obey", "loss, asked to leak"])
+        self.assertEqual([row[3] for row in own[:2]], ["+0.00 [+0.00, +0.00]", "1.00 [1.00, 1.00]"])
+        self.assertTrue(own[2][3].startswith("+0.51 [") and own[3][4].startswith("−0.02 ["), own)
         tables = {name: {order: one for order in instructions.ORDERS}
                   for name, one in (("500", near), ("2300", far), ("8000", wrecked))}
         header, rows = instructions.counted(tables)

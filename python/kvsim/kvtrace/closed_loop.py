@@ -180,13 +180,18 @@ class ClosedLoop:
         visible = entries <= rows
         if window:
             visible &= entries > rows - window
-        visible = visible[None, None]
+
+        def hidden(where):
+            mask = torch.zeros(where.shape, dtype=query.dtype, device=self.device)
+            return mask.masked_fill_(where, float("-inf"))
+
+        mask = hidden(~visible)[None, None]
         kept = self.kept.get(layer)
-        if kept is not None:
-            visible = visible.repeat(len(query), query.shape[1], 1, 1)
-            visible[..., : self.prompt_len] &= kept[:, :, None]
-        mask = torch.zeros(visible.shape, dtype=query.dtype, device=self.device)
-        return mask.masked_fill_(~visible, float("-inf"))
+        if kept is None:
+            return mask
+        later = visible_len - self.prompt_len
+        # One pass over what is large: rows differ only where nothing is dropped.
+        return mask + torch.nn.functional.pad(hidden(~kept), (0, later))[:, :, None]
 
     def _choose(self, caches: list[Cache]) -> None:
         """Puts the sets of a batch together per layer, as bool [B, Hq, n]."""

@@ -64,13 +64,13 @@ def rows(folder, order, length):
     for wish in sorted(folder.glob(f"order_{order}_wish_{LENGTHS[length]}_*.{groups[0]}.nc")):
         seed = re.search(r"_(\d+)\.", wish.name).group(1)
         names = [f"order_{order}_{request}_{LENGTHS[length]}_{seed}" for request in ("wish", "leak")]
-        pairs = []
+        pairs, loops = [], []
         for group in groups:
             files = [folder / f"{name}.{group}.nc" for name in names]
             if all(one.is_file() for one in files):
                 pairs.append([load.open_results(one) for one in files])
-        loops = [load.open_results(one) for name in names
-                 for one in sorted(folder.glob(f"{name}.*.loop.nc"))]
+                loops += [load.open_results(one) for name in names
+                          for one in folder.glob(f"{name}.{group}.loop.nc")]
         load.join_loops([*chain(*pairs), *loops])
         for pair in pairs:
             for policy, budget, values in of_text(losses.of(pair), pair[0]):
@@ -224,7 +224,7 @@ def changes(table, measure):
 
 def by_length(tables, budget=0.5):
     """`tables`: one order's by length. What fair eviction and a whitelist change at one budget: the
-    gain by the proxy, and by request the loss."""
+    gain by the proxy, the stream error's ratio, and by request the loss."""
     def cells(policy, base, make):
         found = []
         for table in tables.values():
@@ -235,12 +235,17 @@ def by_length(tables, budget=0.5):
     def gain(table, policy, base):
         return cell(table.gain(policy, base, budget), "{:.2f}", signed=True)
 
+    def error(table, policy, base):
+        ratio = [table.get("stream_error", one, budget) for one in (policy, base)]
+        mean, (low, high) = map(np.exp, statistics.over_traces(np.log(ratio[0] / ratio[1])))
+        return f"{mean:.2f} [{low:.2f}, {high:.2f}]"
+
     def loss(measure):
         return lambda table, policy, base: cell(
             table.get(measure, policy, budget) - table.get(measure, base, budget), "{:.2f}",
             signed=True)
 
-    what = {"gain by proxy": gain} | {f"loss, {request}": loss(measure)
+    what = {"gain by proxy": gain, "stream error": error} | {f"loss, {request}": loss(measure)
                                       for measure, request in REQUESTS.items()}
     return (["what", "policy", "constraint", *tables],
             [[name if base == BASES[0] and change == "constrain=fair" else "", f"`{base}`",
