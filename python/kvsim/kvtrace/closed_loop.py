@@ -146,7 +146,10 @@ class ClosedLoop:
         served = self._served(layer, query, keys, values)
         if len(served) == len(query):
             return torch.stack([served[row] for row in range(len(query))]), None
-        mask = self._mask(layer, query, keys.shape[2], kwargs.get("sliding_window"))
+        entries = self._kept_by_any(layer, keys.shape[2])
+        if len(entries) < keys.shape[2]:
+            keys, values = keys[:, :, entries], values[:, :, entries]
+        mask = self._mask(layer, query, entries, kwargs.get("sliding_window"))
         output, weights = call_own_attention(
             self.own_function, module, query, keys, values, mask, kwargs
         )
@@ -171,12 +174,22 @@ class ClosedLoop:
                 served[row] = torch.tensor(own).to(query).transpose(0, 1)
         return served
 
-    def _mask(self, layer: int, query, visible_len: int, window: int | None):
-        """Additive mask [B or 1, Hq or 1, m, entries]: causal, sliding window, kept sets."""
+    def _kept_by_any(self, layer: int, visible_len: int):
+        """Entries [k] that a head of a row keeps, ascending, and all later ones."""
+        import torch
+
+        kept = self.kept.get(layer)
+        entries = torch.arange(visible_len, device=self.device)
+        if kept is None:
+            return entries
+        return torch.cat([entries[: self.prompt_len][kept.any(dim=1).any(dim=0)],
+                          entries[self.prompt_len :]])
+
+    def _mask(self, layer: int, query, entries, window: int | None):
+        """Additive mask [B or 1, Hq or 1, m, k] of entries [k]: causal, sliding window, kept sets."""
         import torch
 
         rows = torch.arange(self.start, self.start + query.shape[2], device=self.device)[:, None]
-        entries = torch.arange(visible_len, device=self.device)[None]
         visible = entries <= rows
         if window:
             visible &= entries > rows - window
@@ -189,9 +202,11 @@ class ClosedLoop:
         kept = self.kept.get(layer)
         if kept is None:
             return mask
-        later = visible_len - self.prompt_len
+        of_prompt = int((entries < self.prompt_len).sum())
+        dropped = hidden(~kept[:, :, entries[:of_prompt]])
         # One pass over what is large: rows differ only where nothing is dropped.
-        return mask + torch.nn.functional.pad(hidden(~kept), (0, later))[:, :, None]
+        later = len(entries) - of_prompt
+        return mask + torch.nn.functional.pad(dropped, (0, later))[:, :, None]
 
     def _choose(self, caches: list[Cache]) -> None:
         """Puts the sets of a batch together per layer, as bool [B, Hq, n]."""
