@@ -318,13 +318,18 @@ class InstructionsTest(unittest.TestCase):
         near, far = self.table(losses(0.5)), self.table(losses(0.01))
         wrecked = self.table(losses(0.5, error=0.9))
         header, rows = instructions.by_length({"500": near, "8000": far})
-        self.assertEqual(header, ["what", "policy", "constraint", "500", "8000"])
-        self.assertEqual(len(rows), 4 * 2 * len(instructions.BASES))
-        own = [row for row in rows if row[1:3] == [f"`{self.BASE}`", "fair"]]
-        self.assertEqual([row[0] for row in own],
+        self.assertEqual(header, ["what", "policy", *(f"{length}: {name}" for length in ("500", "8000")
+                                                      for name in ("itself", "fair", "whitelist"))])
+        self.assertEqual(len(rows), 4 * len(instructions.BASES))
+        gain, error, obey, leak = (dict(zip(header, row)) for row in rows
+                                   if row[1] == f"`{self.BASE}`")
+        self.assertEqual([row["what"] for row in (gain, error, obey, leak)],
                          ["gain by proxy", "stream error", "loss, asked to obey", "loss, asked to leak"])
-        self.assertEqual([row[3] for row in own[:2]], ["+0.00 [+0.00, +0.00]", "1.00 [1.00, 1.00]"])
-        self.assertTrue(own[2][3].startswith("+0.51 [") and own[3][4].startswith("−0.02 ["), own)
+        self.assertEqual([gain["500: fair"], error["500: fair"], obey["500: itself"]],
+                         ["+0.00 [+0.00, +0.00]", "1.00 [1.00, 1.00]", "1.00 [1.00, 1.00]"])
+        self.assertTrue(obey["500: fair"].startswith("+0.51 ["), obey)
+        self.assertTrue(leak["8000: fair"].startswith("−0.02 ["), leak)
+        self.assertEqual(leak["8000: whitelist"], "-")   # nobody ran it
         tables = {name: {order: one for order in instructions.ORDERS}
                   for name, one in (("500", near), ("2300", far), ("8000", wrecked))}
         header, rows = instructions.counted(tables)

@@ -223,34 +223,33 @@ def changes(table, measure):
 
 
 def by_length(tables, budget=0.5):
-    """`tables`: one order's by length. What fair eviction and a whitelist change at one budget: the
-    gain by the proxy, the stream error's ratio, and by request the loss."""
-    def cells(policy, base, make):
-        found = []
-        for table in tables.values():
-            bad = table.wrecked(policy, base, budget).mean() >= 0.5
-            found.append(make(table, policy, base) + (" ×" if bad else ""))
-        return found
-
-    def gain(table, policy, base):
-        return cell(table.gain(policy, base, budget), "{:.2f}", signed=True)
-
-    def error(table, policy, base):
-        ratio = [table.get("stream_error", one, budget) for one in (policy, base)]
-        mean, (low, high) = map(np.exp, statistics.over_traces(np.log(ratio[0] / ratio[1])))
+    """`tables`: one order's by length. At one budget what a policy loses itself and what fair eviction
+    and a whitelist change: the gain by the proxy, the stream error and by request the loss; the
+    stream error as a ratio, the others as differences."""
+    def ratio(own, base):
+        mean, (low, high) = map(np.exp, statistics.over_traces(np.log(own / base)))
         return f"{mean:.2f} [{low:.2f}, {high:.2f}]"
 
-    def loss(measure):
-        return lambda table, policy, base: cell(
-            table.get(measure, policy, budget) - table.get(measure, base, budget), "{:.2f}",
-            signed=True)
+    def change(own, base):
+        return cell(own - base, "{:.2f}", signed=True)
 
-    what = {"gain by proxy": gain, "stream error": error} | {f"loss, {request}": loss(measure)
-                                      for measure, request in REQUESTS.items()}
-    return (["what", "policy", "constraint", *tables],
-            [[name if base == BASES[0] and change == "constrain=fair" else "", f"`{base}`",
-              CHANGES[change], *cells(f"{base},{change}", base, make)]
-             for name, make in what.items() for base in BASES for change in CHANGES])
+    found = []
+    for name, measure, compare in (("gain by proxy", None, None), ("stream error", "stream_error", ratio),
+                                   *((f"loss, {request}", measure, change)
+                                     for measure, request in REQUESTS.items())):
+        for base in BASES:
+            row = [name if base == BASES[0] else "", f"`{base}`"]
+            for table in tables.values():
+                own = table.get(measure, base, budget)
+                row.append(cell(own, "{:.2f}") if measure else "")
+                for policy in (f"{base},{one}" for one in CHANGES):
+                    bad = table.wrecked(policy, base, budget).mean() >= 0.5
+                    row.append((compare(table.get(measure, policy, budget), own) if measure else
+                                cell(table.gain(policy, base, budget), "{:.2f}", signed=True)) +
+                               (" ×" if bad else ""))
+            found.append(row)
+    return ["what", "policy", *(f"{length}: {name}" for length in tables
+                                for name in ("itself", *CHANGES.values()))], found
 
 
 def counted(tables):
