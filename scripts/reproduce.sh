@@ -349,7 +349,7 @@ together() {
   for length in $(printf '%s\n' "${traces[@]}" | sed -n 's/.*_wish_\([0-9]*\)_.*/\1/p' | sort -u); do
     instructions "$length"
   done
-  if [[ " ${traces[*]} " == *_wish_512_* ]]; then
+  if [[ " ${traces[*]} " == *_wish_*_leak_* || " ${traces[*]} " == *_leak_*_wish_* ]]; then
     study instructions "$out" -o "$out" >>"$out/figures.txt"
   fi
 }

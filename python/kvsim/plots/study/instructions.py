@@ -344,14 +344,17 @@ def main():
     options = parser.parse_args()
     path = options.source
     if not path.is_file():
-        path = file_of(options.out, "500")
-        for length in LENGTHS:
-            listed = [row for order in ORDERS for row in rows(options.source, order, length)]
+        found = {length: [row for order in ORDERS for row in rows(options.source, order, length)]
+                 for length in LENGTHS}
+        if not any(found.values()):
+            parser.error(f"{options.source}: no results order_*_wish_*.nc of whitelists")
+        for length, listed in found.items():
             if listed:
                 runs.write(file_of(options.out, length),
                            [["order", "text", "policy", "budget", *MEASURES], *listed])
-            elif length == "500":
-                parser.error(f"{options.source}: no order_*_wish_512_*.debias.nc")
+        if not found["500"]:
+            return
+        path = file_of(options.out, "500")
     tables = [Table(path, order) for order in ORDERS]
     output.save(options.out, "instructions", lambda: draw(tables), ("png",))
 
