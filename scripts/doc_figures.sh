@@ -32,13 +32,15 @@ done
 # FIGURE is the name in docs/reproduction, DRAWN the place in build/reproduction; TABLE: its numbers,
 # of which the pages are made, too; or these alone.
 while read -r figure drawn table; do
-  if [ -f "build/reproduction/$drawn.png" ]; then
+  made=build/reproduction/$drawn.png
+  [ "$table" != alone ] || made=${made%.png}.csv
+  if [ -f "$made" ]; then
     [ "$table" = alone ] ||
       cp "build/reproduction/$drawn.png" "docs/reproduction/$figure.png"
     [ -z "$table" ] || cp "build/reproduction/$drawn.csv" "docs/reproduction/$figure.csv"
     say "docs/reproduction/$figure"
   else
-    say "docs/reproduction/$figure.png is left as it is: build/reproduction/$drawn.png was not drawn"
+    say "docs/reproduction/$figure.${made##*.} is left as it is: $made was not made"
   fi
 done <<'FIGURES'
 theory theory/theory/theory
@@ -50,6 +52,8 @@ aggregation traces/aggregation-0.5/traces
 keep_rate_traces instructions-512/keep_rate_traces
 keep_rate_ratios sample/keep_rate_ratios
 instructions instructions table
+instructions-2300 instructions-2300 alone
+instructions-8000 instructions-8000 alone
 fairness instructions-512/defense-first/loops/fairness
 pareto instructions-512/defense-first/loops/pareto
 span_order_traces rules/span_order_traces table

