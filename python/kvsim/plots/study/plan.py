@@ -220,7 +220,6 @@ LONGEST_MERGED_BUDGETS = (0.128, 0.2, 0.35, 0.5)
 # Its other baselines, which have a set per query head or change it at each step, and its merging on
 # one of them.
 LONGEST_STEPWISE = ("d2o:code", "cam", "h2o:official", "h2o:official,merge=keepkv-code")
-LONGEST_STEPWISE_BUDGETS = (0.128, 0.35)
 
 SCARCE = ("streaming", "h2o", "tova", "snapkv", "pyramidkv", "adakv", "criticalkv", "criticalkv:ada",
           "cake", "defensivekv", "defensivekv:code", "layer-defensivekv", "layer-defensivekv:code",
@@ -282,7 +281,7 @@ STUDIES = {
                         beside="long"),
     "longest-merged": StudyPlan(LONGEST, {"merged": LONGEST_MERGED}, LONGEST_MERGED_BUDGETS,
                                 probe="none", beside="longest"),
-    "longest-stepwise": StudyPlan(LONGEST, {"stepwise": LONGEST_STEPWISE}, LONGEST_STEPWISE_BUDGETS,
+    "longest-stepwise": StudyPlan(LONGEST, {"stepwise": LONGEST_STEPWISE}, LONGEST_MERGED_BUDGETS,
                                   probe="none", beside="longest"),
     # The rules of hindsight that take minutes there, and what evicts nothing.
     "long-floor": StudyPlan(LONG, {"reads": ("quest",), "floor": (JOINT_CHANGE, "oracle-greedy")},
