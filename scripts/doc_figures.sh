@@ -54,6 +54,8 @@ keep_rate_ratios sample/keep_rate_ratios
 instructions instructions table
 instructions-2300 instructions-2300 alone
 instructions-8000 instructions-8000 alone
+fair_lengths fair_lengths
+whitelist_lengths whitelist_lengths
 fairness instructions-512/defense-first/loops/fairness
 pareto instructions-512/defense-first/loops/pareto
 span_order_traces rules/span_order_traces table

@@ -295,18 +295,23 @@ class InstructionsTest(unittest.TestCase):
         self.assertEqual(fair["loss, leak"], "4.00 (1)")   # random has it of both; one text has no interval
         self.assertNotIn("`tova:kvpress`", found)   # nobody replayed it
 
-    def test_changes_are_paired_by_text(self):
-        rows = [[text, policy, 0.3, 0.5, 0.5, 0.1, *kl]
+    def test_changes_are_paired_by_text_and_those_of_wrecked_caches_left_out(self):
+        rows = [[text, policy, budget, 0.5, 0.5, error, *kl]
                 for text, both in (("0", ((1, 2), (1.5, 1))), ("1", ((2, 2), (2.5, 0))))
-                for policy, kl in zip((self.BASE, self.FAIR), both)]
-        rows += [["0", policy, 0.7, 0.5, 0.5, 0.1, kl, ""]
-                 for policy, kl in ((self.BASE, 1), (self.FAIR, 1.25))]
-        for measure, change, later in (("kl_directive", "+0.50 [+0.50, +0.50]", "+0.25 (1)"),
-                                       ("kl_leak", "−1.50 [−7.85, +4.85]", "-")):
-            header, found = instructions.changes(self.table(rows), measure)
-            self.assertEqual(len(found), 1)
-            fair = dict(zip(header, found[0]))
-            self.assertEqual([fair[budget] for budget in ("0.3", "0.5", "0.7")], [change, "-", later])
+                for budget, worse in ((0.3, 1), (0.5, 9))
+                for policy, kl, error in (("random", (3, 3), 0.3), (self.BASE, both[0], 0.1),
+                                          (self.FAIR, both[1], 0.1 * worse))]
+        rows += [["0", policy, 0.7, 0.5, 0.5, 0.1, kl, ""]   # of one text nothing is told
+                 for policy, kl in (("random", 3), (self.BASE, 1), (self.FAIR, 1.25))]
+        table = self.table(rows)
+        for measure, change in (("kl_directive", [0.5, 0.5]), ("kl_leak", [-1, -2])):
+            found = instructions.changed(table, measure, self.BASE, "constrain=fair")
+            self.assertEqual({budget: one.tolist() for budget, one in found.items()}, {0.3: change})
+            self.assertEqual(instructions.changed(table, measure, self.BASE, "whitelist=defense"), {})
+        tables = {length: {order: table for order in instructions.ORDERS} for length in ("500", "8000")}
+        figure = instructions.draw_changes(tables, "constrain=fair")
+        self.assertEqual(len(figure.axes[0].containers), 2)   # snapkv, a line per length
+        self.assertEqual(len(figure.axes[1].containers), 0)   # nobody ran h2o
 
     def test_lengths_stand_side_by_side_and_verdicts_are_counted(self):
         def losses(change, error=0.1):

@@ -5,15 +5,14 @@
 The folder holds what scripts/reproduce.sh makes of texts whose system prompt is met by both
 requests: results NAME.GROUP.nc of both for each of GROUPS, and closed loops NAME.GROUP.loop.nc. The
 table has a row per order of the instructions (which is first), text, policy and budget, and there is
-one for each of LENGTHS; the tables of docs/claims.md and docs/reproduction/pitfalls.md and the figure
-instructions.png are made from them. A whitelisted sentence stands at other places in each text:
+one for each of LENGTHS; the tables of docs/claims.md and docs/reproduction/pitfalls.md and the figures
+instructions.png, fair_lengths.png and whitelist_lengths.png are made from them. A whitelisted sentence stands at other places in each text:
 `whitelist=a-b` in the table. Losses of spans are those of plots/losses.py, and so is what counts as
 wrecked.
 """
 
 import csv
 import re
-import warnings
 from itertools import chain
 
 import numpy as np
@@ -33,6 +32,7 @@ MEASURES = {
 REQUESTS = {"kl_directive": "asked to obey", "kl_leak": "asked to leak"}
 BASES = ("snapkv:kvpress", "h2o:kvpress", "tova:kvpress", "knorm:kvpress", "streaming:kvpress")
 CHANGES = {"constrain=fair": "fair", "whitelist=defense": "whitelist"}
+CONSTRAINTS = {"constrain=fair": "fair eviction", "whitelist=defense": "keeping the defense whole"}
 SENTENCE = "whitelist=a-b"   # of the defense, as plots/study/phrase.py finds it
 ORDERS = ("defense", "directive")   # which comes first
 # Record, what it is a constraint on: in the order of the table.
@@ -200,26 +200,14 @@ def gains(table):
             "wrecked at budgets"], found
 
 
-def changes(table, measure):
-    """What a constraint changes: the gain over GAIN_BUDGETS by the proxy, and in the model, by text,
-    the loss with one request; below 0 the model loses less."""
-    found = []
-    for base in BASES:
-        for change in (*CHANGES, SENTENCE):
-            policy = f"{base},{change}"
-            own = {budget: table.get(measure, policy, budget) - table.get(measure, base, budget)
-                   for budget in TABLED}
-            if not any(np.isfinite(one).any() for one in own.values()):
-                continue
-            bad = {budget: table.wrecked(policy, base, budget).mean() >= 0.5 for budget in own}
-            every = [table.gain(policy, base, budget) for budget in GAIN_BUDGETS]
-            with warnings.catch_warnings(action="ignore"):   # budgets that were not replayed
-                gain = cell(np.nanmean(every, 0), signed=True)
-            found.append([f"`{base}`", f"`{change}`", gain, *(
-                with_texts(one, len(table.texts), "{:.2f}", signed=True) +
-                (" ×" if bad[budget] and np.isfinite(one).any() else "")
-                for budget, one in own.items())])
-    return ["policy", "constraint", "gain by proxy", *(f"{budget:g}" for budget in TABLED)], found
+def changed(table, measure, base, change):
+    """{budget: [text]}: by how much a constraint changes the loss with one request, where it was run
+    and does not wreck the cache. Below 0 the model loses less."""
+    policy = f"{base},{change}"
+    found = {budget: table.get(measure, policy, budget) - table.get(measure, base, budget)
+             for budget in ALL_BUDGETS if table.wrecked(policy, base, budget).mean() < 0.5}
+    return {budget: own[np.isfinite(own)] for budget, own in found.items()
+            if np.isfinite(own).sum() > 1}
 
 
 def by_length(tables, budget=0.5):
@@ -261,15 +249,10 @@ def counted(tables):
             for change, name in CHANGES.items():
                 row = [f"{order} first", request, name]
                 for of_length in tables.values():
-                    table, told = of_length[order], {"less": 0, "more": 0, "not told": 0}
+                    told = {"less": 0, "more": 0, "not told": 0}
                     for base in BASES:
-                        for budget in TABLED:
-                            policy = f"{base},{change}"
-                            own = (table.get(measure, policy, budget) -
-                                   table.get(measure, base, budget))
-                            own = own[np.isfinite(own)]
-                            if own.size < 2 or table.wrecked(policy, base, budget).mean() >= 0.5:
-                                continue
+                        every = changed(of_length[order], measure, base, change)
+                        for own in (every[budget] for budget in TABLED if budget in every):
                             mean, (low, high) = statistics.over_traces(own)
                             told["not told" if low <= 0 <= high or abs(mean) < LEAST else
                                  "less" if mean < 0 else "more"] += 1
@@ -339,6 +322,32 @@ def draw(tables):
     return fig
 
 
+def draw_changes(tables, change):
+    """`tables`: by length and order. Change of the loss by budget, a row per order and request, a
+    column per policy, a line per length."""
+    looks = {length: style.line_style(k) for k, length in enumerate(tables)}
+    fig, axes = style.frame(
+        f"What {CONSTRAINTS[change]} changes, by length of the prompt",
+        "Change of the KL divergence from the full cache on the written answer, paired by text. Below 0 "
+        "the model loses less. Wrecked caches are left out; bars: 95 % intervals (t).",
+        len(ORDERS) * len(REQUESTS), len(BASES), 1.35,
+        [style.key(f"{length} tokens", look) for length, look in looks.items()],
+        (style.BUDGET, "change of the loss, nats"), sharex=True, sharey=True)
+    rows = [(order, *one) for order in ORDERS for one in REQUESTS.items()]
+    for i, (order, measure, request) in enumerate(rows):
+        axes[i][0].set_ylabel(f"{order} first,\n{request}", fontsize=6)
+        for ax, base in zip(axes[i], BASES):
+            ax.axhline(0, color=style.REFERENCE, linewidth=0.8)
+            for length, look in looks.items():
+                own = changed(tables[length][order], measure, base, change)
+                if own:
+                    told = [statistics.over_traces(one) for one in own.values()]
+                    means, bands = np.array([one[0] for one in told]), np.array([one[1] for one in told]).T
+                    ax.errorbar(list(own), means, np.abs(bands - means), **look)
+            ax.set_title(base.split(":")[0] if i == 0 else "", fontsize=7)
+    return fig
+
+
 def main():
     parser = output.parser(__doc__, "instructions", "DIR|TABLE.csv", "OUT")
     options = parser.parse_args()
@@ -352,11 +361,13 @@ def main():
             if listed:
                 runs.write(file_of(options.out, length),
                            [["order", "text", "policy", "budget", *MEASURES], *listed])
-        if not found["500"]:
-            return
         path = file_of(options.out, "500")
-    tables = [Table(path, order) for order in ORDERS]
-    output.save(options.out, "instructions", lambda: draw(tables), ("png",))
+    tables = {length: {order: Table(one, order) for order in ORDERS} for length in LENGTHS
+              if (one := file_of(path.parent, length)).is_file()}
+    if "500" in tables:
+        output.save(options.out, "instructions", lambda: draw([*tables["500"].values()]), ("png",))
+    for change, name in CHANGES.items():
+        output.save(options.out, f"{name}_lengths", lambda: draw_changes(tables, change), ("png",))
 
 
 if __name__ == "__main__":

@@ -108,17 +108,11 @@ def instruction_tables(docs, order):
             for length in instructions.LENGTHS}
 
 
-def of_instructions(make, order, length="500"):
-    return lambda docs: table(*make(instruction_tables(docs, order)[length]))
+def of_instructions(make, order):
+    return lambda docs: table(*make(instruction_tables(docs, order)["500"]))
 
 
 FROM_DOCS = {
-    f"what fair eviction and whitelists change, {request}, {order} first, {length}":
-        of_instructions(lambda own, measure=f"kl_{request}": instructions.changes(own, measure),
-                        order, length)
-    for request in ("directive", "leak") for order in instructions.ORDERS
-    for length in instructions.LENGTHS
-} | {
     f"fair eviction and whitelists by length, {order} first": lambda docs, order=order: table(
         *instructions.by_length(instruction_tables(docs, order)))
     for order in instructions.ORDERS
