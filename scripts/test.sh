@@ -3,7 +3,7 @@
 # labels and times are ctest's: `ctest --preset release -L capture` runs those of a label, `ctest
 # --preset unit` kvsim_tests alone. Groups run side by side, one for each core, but for those that
 # change what others use.
-#   --sanitizers  also with the address, undefined-behaviour and thread sanitizers
+#   --sanitizers  kvsim_tests alone, with the address, undefined-behaviour and thread sanitizers
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -12,7 +12,8 @@ ensure_packages $PACKAGES $TEST_PACKAGES
 ensure_venv plots "$KVSIM_ROOT/plots/requirements.txt"
 ensure_venv lint "$KVSIM_ROOT/scripts/lint_requirements.txt"
 ensure_venv cluster "$KVSIM_ROOT/scripts/cluster/requirements.txt"
-build release kvsim kvsim_tests
+presets=(release)
+[ "${1:-}" != --sanitizers ] || presets=(asan tsan)
 
 cd "$KVSIM_ROOT"
 failed=()
@@ -31,13 +32,10 @@ run_groups() {
     head -n 10 >&2 || true
 }
 
-run_groups release
-if [ "${1:-}" = --sanitizers ]; then
-  for sanitizer in asan tsan; do
-    build $sanitizer kvsim_tests
-    run_groups $sanitizer
-  done
-fi
+for preset in "${presets[@]}"; do
+  build "$preset" kvsim_tests   # and kvsim, which it starts
+  run_groups "$preset"
+done
 
 if [ -s "$KVSIM_SKIPPED" ]; then
   say "not run for want of a package, and what installs it:"

@@ -97,19 +97,25 @@ class Workflow(unittest.TestCase):
                  *options], cwd=self.folder, stdout=log, stderr=subprocess.STDOUT)
 
     def shards_at_work(self):
-        """By shard of this folder, the ids of the processes of kvsim, which are one but for a while."""
-        found = {}
+        """By shard of this folder, the ids of its jobs' processes: kvsim, then the Python that it becomes.
+        A child that has yet to become another program looks the same, but its end would not end the job."""
+        parents = {}   # (shard, process): the process that started it
         for process in Path("/proc").iterdir():
             if not process.name.isdigit():
                 continue
             try:
                 words = (process / "cmdline").read_bytes().decode().split("\0")
+                parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
             except OSError:  # it has ended
                 continue
             if "--shard" in words and any(word.startswith(str(self.folder / "out"))
                                           for word in words):
                 shard = int(words[words.index("--shard") + 1].split("/")[0])
-                found.setdefault(shard, []).append(int(process.name))
+                parents[shard, int(process.name)] = int(parent)
+        found = {}
+        for (shard, process), parent in parents.items():
+            if (shard, parent) not in parents:
+                found.setdefault(shard, []).append(process)
         return found
 
     def wait_for(self, run, found, what):
