@@ -27,21 +27,23 @@
 namespace kvsim {
 namespace {
 
-/// "stage=first, second or third": the kinds of a stage for which `fits` holds.
+/// What makes "stage=first, second or third": the kinds of a stage for which `fits` holds.
 template <class Fits>
-std::string kinds_of_stage_that(const std::string& stage, const Fits& fits) {
-  std::vector<std::string> names;
-  for (const KindInfo* kind : kinds_of_stage(stage))
-    if (fits(find_kind(stage, kind->name))) names.push_back(kind->name);
-  std::string text = stage + "=";
-  for (size_t at = 0; at < names.size(); ++at)
-    text += (at == 0 ? "" : at + 1 < names.size() ? ", " : " or ") + names[at];
-  return text;
+auto kinds_of_stage_that(const std::string& stage, const Fits& fits) {
+  return [stage, fits] {
+    std::vector<std::string> names;
+    for (const KindInfo* kind : kinds_of_stage(stage))
+      if (fits(find_kind(stage, kind->name))) names.push_back(kind->name);
+    std::string text = stage + "=";
+    for (size_t at = 0; at < names.size(); ++at)
+      text += (at == 0 ? "" : at + 1 < names.size() ? ", " : " or ") + names[at];
+    return text;
+  };
 }
 
 template <class Stage, class Fits>
-std::string kinds_that(const Fits& fits) {
-  return kinds_of_stage_that(parameter_of(Kinds<Stage>::key()).key, [&](const Kind& kind) {
+auto kinds_that(const Fits& fits) {
+  return kinds_of_stage_that(parameter_of(Kinds<Stage>::key()).key, [fits](const Kind& kind) {
     return fits(static_cast<const Stage&>(kind));
   });
 }
@@ -49,15 +51,23 @@ std::string kinds_that(const Fits& fits) {
 /// Those that a user may choose.
 std::string observing_queries() {
   return kinds_that<Queries>(
-      [](const Queries& kind) { return kind.observes() && !kind.looks_ahead(); });
+      [](const Queries& kind) { return kind.observes() && !kind.looks_ahead(); })();
 }
 
 /// One rule that a record breaks.
 class Complaints {
  public:
   explicit Complaints(std::string text) : text_(std::move(text)) {}
-  void require(bool holds, const std::string& what, const std::string& expected) const {
-    if (!holds) usage_error({.what = what, .where = "policy " + text_, .expected = expected});
+  /// `expected`: words, or what makes them, which is called only where they are needed.
+  template <class Expected>
+  void require(bool holds, const std::string& what, const Expected& expected) const {
+    if (holds) return;
+    std::string words;
+    if constexpr (std::is_invocable_v<Expected>)
+      words = expected();
+    else
+      words = expected;
+    usage_error({.what = what, .where = "policy " + text_, .expected = words});
   }
 
  private:
@@ -82,14 +92,14 @@ void check_scoring(const Complaints& complaints, const Settings& settings) {
   const bool rows = has_rows(indicator.axes()), observes = indicator.axes() != Axes::entry;
   const bool of_query_heads = per_query_head(settings);
   complaints.require(!observes || chosen<Queries>(settings).observes(),
-                     name + " needs observing queries", observing_queries());
+                     name + " needs observing queries", observing_queries);
   complaints.require(!indicator.aggregates_first() || steps.starts_with(ScoringStep::aggregate),
                      name + " aggregates first", "order=asg or ags");
   complaints.require(!indicator.moves_queries() || !chosen<Queries>(settings).looks_ahead(),
-                     name + " takes the prompt's queries for later ones", observing_queries());
+                     name + " takes the prompt's queries for later ones", observing_queries);
   complaints.require(
       !observes || !chosen<Queries>(settings).looks_ahead() || indicator.takes_future(),
-      name + " looks at the prompt", observing_queries());
+      name + " looks at the prompt", observing_queries);
   const bool probed = chosen<Queries>(settings).of_probe() || chosen<Join>(settings).joins();
   complaints.require(
       !observes || !probed || indicator.takes_probes(),
@@ -131,10 +141,10 @@ void check_budget(const Complaints& complaints, const Settings& settings) {
   const bool observed = chosen<Queries>(settings).observes();
   complaints.require(observed || !chosen<Allocate>(settings).watches(),
                      "allocate=" + settings.text("allocate") + " needs observing queries",
-                     observing_queries());
+                     observing_queries);
   complaints.require(observed || !chosen<Stage1>(settings).uses_mass(),
                      "stage1=" + settings.text("stage1") + " needs observing queries",
-                     observing_queries());
+                     observing_queries);
   for (const std::string& file : file_keys(settings))
     complaints.require(!settings.is_none(file), "no file is named", file + "=FILE");
   complaints.require(

@@ -105,6 +105,35 @@ class VerdictTest(unittest.TestCase):
             f"`{self.CLAIM.policy}` against its baselines: 3 comparisons by the loss, "
             "1 less, 0 more, 1 level, 1 undecided.")
 
+    def test_methods_with_more_sets_stand_beside_a_baseline_at_the_same_bytes(self):
+        """Losses of a power of the bytes: the interpolation is exact, and nothing stands outside of it."""
+        specification = "| `snapkv` | `smooth=avg` | x |"
+        study = self.study({0.1: (1,), 0.2: (1,), 0.4: (1,)})
+        for run in study.runs:
+            p = run.policies.index(self.CLAIM.policy)
+            for column in ("bytes", "peak"):
+                run.table[column][:] = np.array(run.budgets)
+            run.table["bytes"][p] *= 2   # three sets of which many entries are the same
+            run.table["kl"][:] = 0.01 / run.table["bytes"]
+            run.table["kl"][p] *= 0.5
+        header, rows = claims.same_bytes(study, self.CLAIM.paper, specification)
+        self.assertEqual([dict(zip(header, row)) for row in rows], [{
+            "method": f"`{self.CLAIM.policy}`", "against": f"`{self.CLAIM.without}`", "tokens": "700",
+            "bytes": "prompt", "0.1": "-", "0.2": "0.50 [0.50, 0.50]*", "0.35": "0.50 [0.50, 0.50]*",
+            "0.5": "-", "0.7": "-"}])
+        for run in study.runs:   # as many bytes: the other table has it already
+            run.table["bytes"][:] = np.array(run.budgets)
+        self.assertEqual(claims.same_bytes(study, self.CLAIM.paper, specification)[1], [])
+
+    def test_where_later_entries_leave_the_most_bytes_count(self):
+        specification = f"| `{self.CLAIM.without}` | `schedule=decode` | x |"
+        study = self.study({0.1: (1,), 0.2: (1,), 0.4: (1,)})
+        for run in study.runs:
+            run.table["peak"][:] = run.table["bytes"][:] = np.array(run.budgets)
+            run.table["peak"][run.policies.index(self.CLAIM.policy)] += 0.1   # later entries stay
+        row = claims.same_bytes(study, self.CLAIM.paper, specification)[1][0]
+        self.assertEqual(row[3:], ["peak", "-", "1.00 [1.00, 1.00]", "1.00 [1.00, 1.00]", "-", "-"])
+
     def test_a_part_has_three_measures_and_a_verdict(self):
         part = next(one for one in claims.CLAIMS if one.part)
         with unittest.mock.patch.object(self, "CLAIM", part):

@@ -170,6 +170,13 @@ class Folder:
                     yield from _worst_steps(part, name, facts, count)
 
 
+def shares_held(replay: xarray.Dataset, prompt_tokens: int, later_tokens: int) -> tuple:
+    """`bytes` and `peak` of COLUMNS from a results file, [policy, budget] each."""
+    share = 1 / replay.compression.values
+    grows = replay.bytes_peak.values / replay.bytes_flattened.values
+    return share, share * grows * prompt_tokens / (prompt_tokens + later_tokens)
+
+
 def _rows(part: Part, name: str, facts: dict) -> Iterator[dict]:
     with xarray.open_dataset(part.loop, engine="h5netcdf", decode_times=False) as loop, \
             xarray.open_dataset(part.results, engine="h5netcdf", decode_times=False) as results:
@@ -177,18 +184,17 @@ def _rows(part: Part, name: str, facts: dict) -> Iterator[dict]:
         count = max(1, -(-kl.shape[-1] * WORST_SHARE // 100))
         worst = _largest(kl, count)
         replay = results.sel(policy=loop.policy.values)
+        share, peak = shares_held(replay, facts["prompt_len"],
+                                  facts["total_len"] - facts["prompt_len"])
         for p, policy in enumerate(loop.policy.values):
             for b, budget in enumerate(loop.budget_label.values):
                 answer = loop.get("kl_divergence_answer", loop.kl_divergence_mean)
-                share = 1 / float(replay.compression.values[p, b])
-                grows = float(replay.bytes_peak.values[p, b] / replay.bytes_flattened.values[p, b])
                 yield {
                     "model": facts["model"], "text": name, "category": facts["category"],
                     "prompt_tokens": facts["prompt_len"],
                     "later_tokens": facts["total_len"] - facts["prompt_len"],
                     "policy": str(policy), "budget": str(budget),
-                    "bytes": share,
-                    "peak": share * grows * facts["prompt_len"] / facts["total_len"],
+                    "bytes": float(share[p, b]), "peak": float(peak[p, b]),
                     "kl": float(kl[p, b].mean()), "kl_answer": float(answer.values[p, b]),
                     "kl_worst": float(worst[p, b]),
                     "nll": float(loop.nll_difference_mean.values[p, b]),

@@ -63,9 +63,18 @@ def held(losses: pandas.DataFrame) -> str:
     return "peak" if (losses.peak < if_all_stay - SAME_BYTES).any() else "bytes"
 
 
+def loss_between(held: np.ndarray, losses: np.ndarray, share: float) -> float:
+    """What a policy loses where it holds `share` of the bytes: log loss between its own points, linear in
+    log bytes; NaN outside of them. `held` ascends."""
+    if not held[0] / (1 + SAME_BYTES) <= share <= held[-1] * (1 + SAME_BYTES):
+        return np.nan
+    logs = np.log(np.clip(losses, LEAST, None))
+    return float(np.exp(np.interp(np.log(share), np.log(held), logs)))
+
+
 def at_bytes(losses: pandas.DataFrame, reference: str) -> pandas.DataFrame:
     """The losses where every policy holds the bytes (`held`) that the reference holds on the same text at
-    each budget: log loss between a policy's own points, linear in log bytes, and nothing outside of them.
+    each budget (`loss_between`).
 
     `budget` is the mean share of bytes then. A row as of losses.csv with `kl`, `top1` and `bytes`."""
     rows, column = [], held(losses)
@@ -74,14 +83,15 @@ def at_bytes(losses: pandas.DataFrame, reference: str) -> pandas.DataFrame:
         labels = {f"{share:.3g}": budget for budget, share in shares.mean().items()}
         for (text, category, policy), own in every.groupby(["text", "category", "policy"], sort=False):
             own = own.sort_values("bytes")
-            at, logs = own.bytes.to_numpy(), np.log(own.kl.clip(lower=LEAST)).to_numpy()
+            at = own.bytes.to_numpy()
             for label, budget in labels.items():
                 share = shares[budget].get(text, np.nan)
-                if at[0] / (1 + SAME_BYTES) <= share <= at[-1] * (1 + SAME_BYTES):
+                loss = loss_between(at, own.kl.to_numpy(), share)
+                if not np.isnan(loss):
                     rows.append({
                         "model": model, "text": text, "category": category, "policy": policy,
                         "budget": label, "bytes": share,
-                        "kl": float(np.exp(np.interp(np.log(share), np.log(at), logs))),
+                        "kl": loss,
                         "top1": float(np.interp(np.log(share), np.log(at), own.top1))})
     return pandas.DataFrame(rows, columns=["model", "text", "category", "policy", "budget", "bytes",
                                            "kl", "top1"])

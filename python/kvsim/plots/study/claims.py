@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...studies.table import loss_between
 from .. import statistics
 from . import plan, runs
 
@@ -220,9 +221,10 @@ def sets(policy, specification):
 UNEVEN = 0.1   # sides whose kept entries differ by more are marked
 
 
-def uneven(study, claim, budget, texts):
-    """A mark where one side keeps more of the prompt than the other, whatever the budget asked for."""
-    shares = [[study.value("entries", text, one, budget) for text in texts]
+def uneven(study, claim, budget, texts, column="entries"):
+    """A mark where one side keeps more of the prompt than the other, whatever the budget asked for; with
+    `bytes` or `peak` as the column, where it holds more of them."""
+    shares = [[study.value(column, text, one, budget) for text in texts]
               for one in (claim.policy, claim.without)]
     kept = np.nanmean(shares, axis=1) if np.isfinite(shares).any(axis=1).all() else np.ones(2)
     return "‡" if abs(np.log(kept[0] / kept[1])) > np.log1p(UNEVEN) else ""
@@ -247,6 +249,47 @@ def headline(study, paper, texts, specification):
     return (["method", "against", "a set per", *(f"{budget:g}" for budget in run),
              "stream error", own],
             [row for row in rows if set("".join(row[3:])) - set("-, ")])
+
+
+SHARES = (0.1, 0.2, 0.35, 0.5, 0.7)   # of the full cache's bytes
+
+
+def at_share(study, text, policy, held, share):
+    """What a policy loses where it holds a share of the bytes, between its own budgets; else NaN."""
+    points = np.array([[study.value(column, text, policy, budget) for column in (held, "kl")]
+                       for budget in study.budgets.get((text, policy), ())]).reshape(-1, 2)
+    points = points[np.isfinite(points).all(axis=1)]
+    return loss_between(*points[np.argsort(points[:, 0])].T, share) if len(points) else np.nan
+
+
+def at_same_bytes(study, specification):
+    """{(claim, tokens, held): {share: logarithms of the ratios by text}} of the methods that hold other
+    bytes than a baseline at the same budget. `held`: `bytes` of the prompt, or `peak` where a side also
+    evicts later entries. A share counts where every text has both sides."""
+    found = {}
+    for claim in (one for one in CLAIMS if not one.part):
+        later = any("each step" in sets(one, specification) for one in (claim.policy, claim.without))
+        held = "peak" if later else "bytes"
+        for length, texts in LENGTHS.items():
+            own = [text for text in texts
+                   if all((text, one) in study.budgets for one in (claim.policy, claim.without))]
+            if not any(uneven(study, claim, budget, own, held) for budget in BUDGETS_OF[texts]):
+                continue
+            pairs = {share: np.array([[at_share(study, text, one, held, share)
+                                       for one in (claim.policy, claim.without)] for text in own])
+                     for share in SHARES}
+            found[claim, length, held] = {share: np.log(both[:, 0] / both[:, 1])
+                                          for share, both in pairs.items() if np.isfinite(both).all()}
+    return found
+
+
+def same_bytes(study, paper, specification):
+    """Header and rows: loss of a paper's methods relative to its baselines at the same bytes held."""
+    rows = [[f"`{claim.policy}`", f"`{claim.without}`", length, {"bytes": "prompt"}.get(held, held),
+             *(cell(logs[share], False) if share in logs else "-" for share in SHARES)]
+            for (claim, length, held), logs in at_same_bytes(study, specification).items()
+            if claim.paper == paper and logs]
+    return ["method", "against", "tokens", "bytes", *(f"{share:g}" for share in SHARES)], rows
 
 
 def tally(study, paper):

@@ -88,6 +88,8 @@ TABLES = {
        for paper in claims.PAPERS for length, texts in claims.LENGTHS.items()},
     **{f"{paper} against its baselines, counted": (
         lambda study, _, paper=paper: claims.tally(study, paper)) for paper in claims.PAPERS},
+    **{f"{paper} at the same bytes": (lambda study, docs, paper=paper: table(*claims.same_bytes(
+        study, paper, (docs / "policies.md").read_text(encoding="utf-8")))) for paper in claims.PAPERS},
     **{f"parts of {paper}": lambda study, _, paper=paper: table(*claims.parts_table(study, paper))
        for paper in claims.PAPERS},
     "policies below the floor, short texts": lambda study, _: losses.below_floor(study, plan.SHORT),

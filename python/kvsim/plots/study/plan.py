@@ -283,6 +283,8 @@ STUDIES = {
                                 probe="none", beside="longest"),
     "longest-stepwise": StudyPlan(LONGEST, {"stepwise": LONGEST_STEPWISE}, LONGEST_MERGED_BUDGETS,
                                   probe="none", beside="longest"),
+    "longest-heads": StudyPlan(LONGEST, {"heads": HEADS}, LONGEST_BUDGETS, probe="none",
+                               beside="longest"),
     # The rules of hindsight that take minutes there, and what evicts nothing.
     "long-floor": StudyPlan(LONG, {"reads": ("quest",), "floor": (JOINT_CHANGE, "oracle-greedy")},
                             BUDGETS[1:], probe="none", beside="long"),

@@ -15,7 +15,7 @@ import numpy as np
 import xarray
 
 from ...plain import csv_cell
-from ...studies.folder import Folder
+from ...studies.folder import COLUMNS, Folder, shares_held
 from . import plan
 
 WORST_SHARE = 0.05   # of the steps: the loss's own worst case
@@ -33,6 +33,7 @@ REPLAYED = {
     "retained_worst": "retained importance at the worst step of the worst layer",
     "outliers": "share of (layer, step) pairs with retained importance below 0.5",
     "entries": "prompt entries kept, share",
+    **{name: COLUMNS[name] for name in ("bytes", "peak")},
 }
 
 
@@ -79,6 +80,7 @@ def read(part, text, study):
             kept = kept.where(kept > 0, replay.kept_query.sum(["layer", "head"]) *
                               replay.sizes["kv_head"] / replay.sizes["head"])
         entries = replay.sizes["layer"] * replay.sizes["kv_head"] * int(replay.prompt_len)
+        held, peak = shares_held(replay, int(replay.prompt_len), replay.sizes["step"])
         table = {
             "kl": kl.mean(-1), "kl_worst": worst(kl), "top1": loop.top1_agreement_mean.values,
             "nll": loop.nll_difference_mean.values,
@@ -86,6 +88,7 @@ def read(part, text, study):
             "output_error": np.nanmean(replay.output_error.values, axis=(2, 3)),
             "retained_mean": retained.mean((2, 3)), "retained_worst": retained.min((2, 3)),
             "outliers": (retained < 0.5).mean((2, 3)), "entries": kept.values / entries,
+            "bytes": held, "peak": peak,
         }
         return Run(text, plan.group_of(text, policies[0], study), policies,
                    [float(one) for one in loop.budget.values], table)
@@ -106,7 +109,7 @@ def of_table(path):
         for row in rows:
             at = policies.index(row["policy"]), budgets.index(float(row["budget"]))
             for column, values in table.items():
-                values[at] = float(row[column])
+                values[at] = float(row.get(column) or np.nan)
         yield Run(text, group, policies, budgets, table)
 
 
@@ -124,6 +127,9 @@ class Study:
         self.places = {(run.text, policy, budget): (run, (p, b)) for run in reversed(self.runs)
                        for p, policy in enumerate(run.policies)
                        for b, budget in enumerate(run.budgets)}
+        self.budgets = {}   # {(text, policy): those at which it has run}
+        for text, policy, budget in self.places:
+            self.budgets.setdefault((text, policy), []).append(budget)
         if not self.runs:
             sys.exit(f"{', '.join(map(str, sources))}: nothing has been run")
 
