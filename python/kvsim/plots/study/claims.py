@@ -60,12 +60,10 @@ def parts(paper, own, *listed):
 
 
 CLAIMS = (
-    *against("DefensiveKV", (LAYER, f"{LAYER}:code"),
+    *against("DefensiveKV", (LAYER, f"{LAYER}:code", *plan.DEFENSIVE),
              ("streaming", "snapkv", "adakv", "cake", "criticalkv", *plan.HEADS), "retained_worst"),
     *parts("DefensiveKV", "retained_worst",
            ("the method without pooling against SnapKV", f"{LAYER},smooth=none", "snapkv"),
-           ("Algorithm 1 against SnapKV", "defensivekv", "snapkv"),
-           ("Algorithm 1's code against AdaKV", "defensivekv:code", "adakv"),
            ("maximum, not mean", LAYER, f"{LAYER},aggregate=mean,group=mean"),
            ("prior, with the maximum", LAYER, f"{LAYER},prior=none"),
            ("maximum and prior together", LAYER, f"{LAYER},aggregate=mean,group=mean,prior=none"),
@@ -104,9 +102,10 @@ CLAIMS = (
            ("the same against AdaKV (Table 5)", "restkv,allocate=ada", "adakv"),
            ("with a pyramid of budgets, against itself", "restkv,allocate=pyramid", "restkv"),
            ("the same against PyramidKV (Table 4)", "restkv,allocate=pyramid", "pyramidkv")),
-    *against("KeepKV", ("keepkv",), ("streaming", "h2o", "pyramidinfer", "d2o"), "output_error"),
-    *against("KeepKV", ("keepkv:code",), ("h2o:official", "d2o:code", "cam", "h2o", "d2o"),
+    *against("KeepKV", ("keepkv",), ("streaming", "h2o", "pyramidinfer", "cam", "d2o"),
              "output_error"),
+    *against("KeepKV", ("keepkv:code",), ("h2o:official", "d2o:code", "cam", "streaming", "h2o",
+                                          "pyramidinfer", "d2o"), "output_error"),
     *against("KeepKV", ("h2o:official,merge=keepkv-code",), ("h2o:official",), "output_error"),
     *against("KeepKV", ("pyramidinfer,merge=keepkv-code",), ("pyramidinfer",), "output_error"),
     *parts("KeepKV", "output_error",

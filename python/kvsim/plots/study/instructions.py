@@ -169,16 +169,19 @@ def with_texts(values, texts, form, signed=False):
     return cell(values, form, signed) + (f" ({count})" if 0 < count < texts else "")
 
 
-def keep_rates(tables, budget=0.5):
-    """Keep rates of defense / directive, by the order of the instructions."""
-    def both(table, policy):
-        return " / ".join(f"{table.get(f'keep_{span}', policy, budget).mean():.2f}"
-                          for span in ("defense", "directive"))
+def keep_rates(tables, budgets=(0.3, 0.5, 0.7)):
+    """Keep rates of defense / directive, by {length: {order: Table}}; `*`: the interval of their
+    difference is without 0."""
+    def both(table, policy, budget):
+        defense, directive = (table.get(f"keep_{span}", policy, budget)
+                              for span in ("defense", "directive"))
+        low, high = statistics.over_traces(defense - directive)[1]
+        return f"{defense.mean():.2f} / {directive.mean():.2f}" + ("*" if low > 0 or high < 0 else "")
 
-    first, last = tables
-    return (["policy", "defense first", "directive first", "defense first, fair"],
-            [[f"`{policy}`", both(first, policy), both(last, policy),
-              both(first, f"{policy},constrain=fair")] for policy in BASES])
+    return (["order", "policy", *tables],
+            [[f"{order} first", f"`{policy}`",
+              *(", ".join(both(own[order], policy, budget) for budget in budgets)
+                for own in tables.values())] for order in ORDERS for policy in BASES])
 
 
 def gains(table):

@@ -157,6 +157,8 @@ UNMERGED = ("convex,merge=drop", "keepkv:code,merge=drop")
 ON_EVICTION = ("h2o:official,merge=keepkv-code", "pyramidinfer,merge=keepkv-code")
 # DefensiveKV's Table 3 beside the windows of DEFENSIVE_PARTS.
 WINDOWS = ("layer-defensivekv,window=16",)
+# DefensiveKV without layers that compete.
+DEFENSIVE = ("defensivekv", "defensivekv:code")
 # Gates of heads made from texts that are in no study (data/README.md says how).
 GATES = "data/gates/SmolLM2-135M-Instruct.txt"
 HEADS = (f"duo,sinks=16,recent=64,table={GATES}",)
@@ -283,8 +285,8 @@ STUDIES = {
                                 probe="none", beside="longest"),
     "longest-stepwise": StudyPlan(LONGEST, {"stepwise": LONGEST_STEPWISE}, LONGEST_MERGED_BUDGETS,
                                   probe="none", beside="longest"),
-    "longest-heads": StudyPlan(LONGEST, {"heads": HEADS}, LONGEST_BUDGETS, probe="none",
-                               beside="longest"),
+    "longest-defensive": StudyPlan(LONGEST, {"heads": HEADS, "methods": DEFENSIVE}, LONGEST_BUDGETS,
+                                   probe="none", beside="longest"),
     # The rules of hindsight that take minutes there, and what evicts nothing.
     "long-floor": StudyPlan(LONG, {"reads": ("quest",), "floor": (JOINT_CHANGE, "oracle-greedy")},
                             BUDGETS[1:], probe="none", beside="long"),
