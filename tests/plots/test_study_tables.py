@@ -343,6 +343,16 @@ class InstructionsTest(unittest.TestCase):
         self.assertIn(["defense first", "asked to obey", "fair", "0, 1, 0", "0, 0, 1", "0, 0, 0"], rows)
         self.assertIn(["defense first", "asked to leak", "fair", "1, 0, 0", "0, 0, 1", "0, 0, 0"], rows)
 
+    def test_keep_rates_that_differ_are_marked(self):
+        rates = {0.3: ((0.1, 0.5), (0.2, 0.6)), 0.5: ((0.1, 0.5), (0.6, 0.4)), 0.7: ((0.7, 0.7),) * 2}
+        own = self.table([[text, self.BASE, budget, 0.5, 0.5, 0.1, 1, 1, directive, defense]
+                          for budget, texts in rates.items()
+                          for text, (defense, directive) in zip("01", texts)])
+        header, rows = instructions.keep_rates({"500": {one: own for one in instructions.ORDERS}})
+        self.assertEqual(header, ["order", "policy", "500"])
+        self.assertEqual(rows[0], ["defense first", f"`{self.BASE}`",
+                                   "0.15 / 0.55*, 0.35 / 0.45, 0.70 / 0.70"])
+
     def test_a_front_that_wrecks_the_cache_is_told_apart(self):
         grid = [f"{self.BASE},constrain=debias,debias_lambda={one}" for one in instructions.LAMBDAS]
         rows = []
