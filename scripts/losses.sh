@@ -2,8 +2,8 @@
 # What the model loses: the studies of python/kvsim/plots/study/plan.py, and the tables and figures of
 # docs/losses.md, docs/prediction.md and docs/claims.md that are made of them.
 #   scripts/losses.sh [DIR] [STUDY...]     default: build/losses, the studies short and long
-# Others: longest, longest-merged, longest-stepwise, longest-defensive, unseen, floor, long-floor (docs/losses.md), scarce
-# (docs/claims.md), fresh (docs/reread.md), decoding (docs/decoding.md); agnostic, int4, int2
+# Others: longest, longest-defensive, longest-merged, longest-stepwise, unseen, floor, long-floor
+# (docs/losses.md), scarce (docs/claims.md), fresh (docs/reread.md), decoding (docs/decoding.md); agnostic, int4, int2
 # (docs/reproduction/defensivekv.md), kivi (docs/reproduction/restkv.md), periodic, merge-first
 # (docs/reproduction/keepkv.md). THREADS is the number of threads (1).
 # With PAGES=yes the tables and figures of README.md and docs/ are filled, too. What is finished is not
