@@ -326,9 +326,9 @@ const bool registered = register_command(
          "`stream error`, of all layers together against the residual stream, is among the best\n"
          "predictors of what a model would lose (docs/prediction.md). `retained importance`, the\n"
          "papers' measure, is the share of attention times ||v W|| that falls on kept entries;\n"
-         "`outliers` counts steps below 0.5; errors are relative to the layer's own output, or\n"
-         "to the residual stream. Queries come from the run with the full cache, so that errors\n"
-         "do not feed back into later layers or steps.",
+         "`outliers` counts pairs of layer and step below 0.5; errors are relative to the layer's\n"
+         "own output, or to the residual stream. Queries come from the run with the full cache,\n"
+         "so that errors do not feed back into later layers or steps.",
      .describe = describe,
      .examples = {"kvsim replay data/sample.h5",
                   "kvsim replay data/sample.h5 --policy snapkv --policy snapkv,window=64 "

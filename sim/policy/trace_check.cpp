@@ -143,7 +143,7 @@ void RecordCheck::probes() const {
               .where = info_.path,
               .found = known.empty() ? "no probes" : "probes " + known,
               .expected = "a probe " + name,
-              .hint = "capture.py --probe stores them"});
+              .hint = "kvsim capture --probe stores them"});
   const std::string fault = record_.stage<Indicator>().probe_fault(
       record_.settings, info_.probes[static_cast<size_t>(number)]);
   if (!fault.empty())

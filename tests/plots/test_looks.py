@@ -124,6 +124,10 @@ class LooksTest(PlotTest):
         self.assertIn("span_order left out: the order of 2 labelled spans is noise", err[0])
         self.assertNotIn(str(self.out / "span_order.png"), out)
 
+    def test_numbers_of_figures_that_are_no_tables_are_refused(self):
+        self.refused(2, "--formats: found csv, but no figure drawn is a table", self.file(), "-o",
+                     self.out, "--formats", "csv", "--only", "retained_importance")
+
     def test_ten_policies_are_rows_and_three_are_lines(self):
         path, _ = self.run_of_two_traces()
         figure = self.drawn(path, "--only", "retained_importance")["retained_importance"]

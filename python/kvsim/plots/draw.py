@@ -177,13 +177,18 @@ def run(options, figures):
         check_targets([Path(f"{stem}.{ending}") for stem, _ in planned
                        for ending in options.formats], options.overwrite, load)
         style.use()
+        written = False
         for stem, draw in planned:
             stem.parent.mkdir(parents=True, exist_ok=True)
             figure = draw()
             for ending in options.formats:
                 if style.save(figure, Path(f"{stem}.{ending}")):
+                    written = True
                     print(printable(f"{stem}.{ending}"), flush=True)
             style.close(figure)
+        if not written:
+            raise load.usage_error("--formats: found csv, but no figure drawn is a table; expected pdf or "
+                                   "png (the summary's numbers: kvsim replay --csv FILE)")
     except load.Problem as problem:
         print(printable(f"kvsim plot: {problem}"), file=sys.stderr)
         return problem.exit_code
