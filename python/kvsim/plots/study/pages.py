@@ -110,7 +110,7 @@ def instruction_tables(docs, order):
             for length in instructions.LENGTHS}
 
 
-def by_length(docs):
+def every_length(docs):
     """{length: {order: Table}} of the instructions."""
     return {length: {order: instruction_tables(docs, order)[length] for order in instructions.ORDERS}
             for length in instructions.LENGTHS}
@@ -125,7 +125,7 @@ FROM_DOCS = {
         *instructions.by_length(instruction_tables(docs, order)))
     for order in instructions.ORDERS
 } | {
-    "fair eviction and whitelists, counted": lambda docs: table(*instructions.counted(by_length(docs)))
+    "fair eviction and whitelists, counted": lambda docs: table(*instructions.counted(every_length(docs)))
 } | {
     f"{name}, {order} first": of_instructions(make, order)
     for order in instructions.ORDERS for name, make in {
@@ -135,7 +135,7 @@ FROM_DOCS = {
             lambda own, budget=budget: instructions.at_budget(own, budget))
            for budget in instructions.LOOP_BUDGETS}}.items()
 } | {
-    "keep rates of instructions": lambda docs: table(*instructions.keep_rates(by_length(docs))),
+    "keep rates of instructions": lambda docs: table(*instructions.keep_rates(every_length(docs))),
     "compressed before the question, by text": lambda docs: table(*agnostic.by_text(docs)),
     "compressed before the question, mean over texts":
         lambda docs: table(*agnostic.over_texts(docs)),
