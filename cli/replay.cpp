@@ -136,10 +136,11 @@ struct Job {
   StudyOptions options;           ///< what the study was made of
 };
 
-Job prepare(const Values& values, const Request& request, const std::string& trace,
+Job prepare(const Values& values, const Request& request, std::unique_ptr<TraceReader> reader,
             Backend& backend, FunctionScores& scores) {
   Job job;
-  job.reader = std::make_unique<TraceReader>(trace, text(values, "later"));
+  job.reader = std::move(reader);
+  const std::string& trace = job.reader->info().path;
   for (const std::string& warning : job.reader->warnings()) note(warning);
   StudyOptions options = request.options;
   options.layers = chosen_layers(values, job.reader->info());
@@ -291,12 +292,15 @@ int run(const Values& values) {
   if (has(values, "stream-error")) wanted_error(values);  // refused before any work
   const std::unique_ptr<Backend> backend = chosen_backend(values);
   const std::vector<std::string> targets = targets_of(values, traces);
+  std::vector<std::unique_ptr<TraceReader>> readers;  // what is no trace is said before all else
+  for (const std::string& trace : traces)
+    readers.push_back(std::make_unique<TraceReader>(trace, text(values, "later")));
   check_targets(values, targets, traces);
   FunctionScores scores;
   std::vector<Job> jobs;
   jobs.reserve(traces.size());
-  for (const std::string& trace : traces)
-    jobs.push_back(prepare(values, request, trace, *backend, scores));
+  for (std::unique_ptr<TraceReader>& reader : readers)
+    jobs.push_back(prepare(values, request, std::move(reader), *backend, scores));
   std::vector<Dataset> datasets;
   for (size_t t = 0; t < traces.size(); ++t) {
     datasets.push_back(replay(jobs[t], *backend, targets[t]));

@@ -1,6 +1,7 @@
 #include "cli/replay_options.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "cli/chosen_names.hpp"
 #include "cli/command.hpp"
@@ -14,10 +15,12 @@
 namespace kvsim::cli {
 namespace {
 
-/// What answers "which policy loses least on this trace?" without being asked further.
-constexpr const char* kDefaultPolicies[] = {"random", "streaming",  "knorm",      "tova",
-                                            "h2o",    "snapkv",     "importance", "defensivekv",
-                                            "restkv", "oracle-mean"};
+/// What answers "which policy loses least on this trace?" without being asked further: baselines,
+/// the papers' policies, the best that are known, hindsight.
+constexpr const char* kDefaultPolicies[] = {
+    "random",           "streaming",        "knorm",       "tova",   "h2o",
+    "snapkv",           "importance",       "defensivekv", "restkv", "kvzip",
+    "rehearsal:recent", "rehearsal:reread", "oracle-mean"};
 constexpr const char* kDefaultBudgets[] = {"0.1", "0.2", "0.3", "0.5", "0.7"};
 /// What --fragility takes apart: the heads of a layer compete, as Algorithm 2 of DefensiveKV has
 /// it, and as many entries for each head beside it; and hindsight.
@@ -130,6 +133,7 @@ std::vector<Record> served_records(const Request& request, const TraceReader& re
                                    const std::vector<int>& layers) {
   if (!request.default_policies) return request.options.records;
   std::vector<Record> served;
+  std::map<std::string, std::pair<std::string, std::string>> left_out;  // need: records, why
   for (const Record& record : request.options.records) {
     StudyOptions alone = request.options;
     alone.records = {record};
@@ -140,9 +144,13 @@ std::vector<Record> served_records(const Request& request, const TraceReader& re
       served.push_back(record);
     } catch (const Error& error) {
       if (error.fault() != Fault::bad_data) throw;
-      note(record.canonical() + " left out: " + error.what());
+      const Error::Parts& why = error.parts();
+      auto& [records, reason] = left_out[why.found + why.expected + why.hint];
+      if (records.empty()) reason = error.what();
+      records += (records.empty() ? "" : ", ") + record.canonical();
     }
   }
+  for (const auto& [need, out] : left_out) note(out.first + " left out: " + out.second);
   return served;
 }
 

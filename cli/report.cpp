@@ -17,6 +17,7 @@
 #include "run/measures/known_results.hpp"
 #include "sim/core/error.hpp"
 #include "sim/policy/presets.hpp"
+#include "sim/stages/kind.hpp"
 
 namespace kvsim::cli::report_command {
 namespace {
@@ -107,6 +108,15 @@ std::string presets_json() {
   return listed.dump();
 }
 
+/// Kinds that see later queries: policies with one of them rank no one (docs/report.md).
+std::string hindsight_json() {
+  auto listed = nlohmann::json::array();
+  for (const KindInfo* kind : all_kinds())
+    if (find_kind(kind->stage, kind->name).looks_ahead())
+      listed.push_back({kind->stage, kind->name});
+  return listed.dump();
+}
+
 std::string target_of(const Values& values, const std::vector<std::string>& files) {
   if (has(values, "out")) return text(values, "out");
   return fs::path(files.front()).stem().string() + ".html";
@@ -120,6 +130,7 @@ int run(const Values& values) {
                                     find_module("plots/report/write.py", "report"),
                                     "--out=" + target};
   words.push_back("--presets=" + presets_json());
+  words.push_back("--hindsight=" + hindsight_json());
   if (has(values, "title")) words.push_back("--title=" + text(values, "title"));
   for (const std::string& file : files)
     words.push_back("--details=" +

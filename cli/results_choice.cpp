@@ -1,5 +1,7 @@
 #include "cli/results_choice.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kNamesShown = 40;
+constexpr size_t kNumbersShown = 8;
 
 std::string in_text(const std::string& value) { return value; }
 std::string in_text(double value) { return std::to_string(value); }
@@ -114,10 +117,16 @@ int64_t choice(const Values& values, const Dataset& results, const char* option,
     if (known[i] == typed) return static_cast<int64_t>(i);
     if (i < kNamesShown) all += (i == 0 ? "" : "; ") + known[i];
   }
+  const bool number = !std::holds_alternative<std::vector<std::string>>(
+      results.at(variable).values);
+  if (number && known.size() > kNumbersShown)
+    all = fmt::format("{} from {} to {}", known.size(), known.front(), known.back());
+  else if (known.size() > kNamesShown)
+    all += "; ...";
   bad_data({.what = std::string("the results do not have this ") + option,
             .where = std::string("--") + option,
             .found = typed,
-            .expected = "one of " + all + (known.size() > kNamesShown ? "; ..." : "")});
+            .expected = "one of " + all});
 }
 
 std::string trace_beside(const Values& values, const Dataset& results, const std::string& path) {

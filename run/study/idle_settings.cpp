@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <functional>
 
+#include "sim/policy/prepared_record.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/quantize/quantize.hpp"
+#include "sim/stages/queries/queries.hpp"
 #include "sim/stages/schedule/schedule.hpp"
 
 namespace kvsim {
@@ -30,6 +32,25 @@ bool rounds_nothing(const Dataset& results, int64_t policy, int64_t budget) {
   return std::ranges::all_of(errors, [](double error) { return error == 0; });  // NaN: unknown
 }
 
+/// The window takes all places of every head that loses entries.
+bool window_fills(const Dataset& results, const Record& record, int64_t policy, int64_t budget) {
+  const auto& queries = chosen<Queries>(record.settings);
+  const AttributeValue* prompt = results.attribute("prompt_len");
+  if (!queries.has_window() || prompt == nullptr || !results.has("kept")) return false;
+  const int64_t n = std::get<int64_t>(*prompt);
+  const auto& labels = std::get<std::vector<std::string>>(results.at("budget_label").values);
+  const auto at = static_cast<size_t>(budget);
+  const Budget asked = record.own_budgets.empty() ? Budget::parse(labels[at])
+                                                  : record.own_budgets[at];
+  const int64_t window = queries.window(record.settings, budget_entries(record.settings, asked, n),
+                                        n);
+  int64_t most = 0;
+  for (int64_t layer = 0; layer < results.size("layer"); ++layer)
+    for (const double kept : results.row("kept", {policy, budget, layer}))
+      if (kept < static_cast<double>(n)) most = std::max(most, static_cast<int64_t>(kept));
+  return most > 0 && most <= window;
+}
+
 }  // namespace
 
 std::string idle_settings(const Dataset& results, const std::vector<Record>& records) {
@@ -45,6 +66,10 @@ std::string idle_settings(const Dataset& results, const std::vector<Record>& rec
     if (!chosen<Allocate>(settings).keeps_everything() && !schedule.decodes() && schedule.evicts())
       say(budgets_where(results, [&](int64_t b) { return keeps_all(results, policy, b); }),
           "nothing is evicted, the whole prompt is kept");
+    if (!schedule.decodes())
+      say(budgets_where(results,
+                        [&](int64_t b) { return window_fills(results, records[p], policy, b); }),
+          "no score chooses, the window (key window) takes the whole budget");
     if (quantizer(settings).changes_entries())
       say(budgets_where(results, [&](int64_t b) { return rounds_nothing(results, policy, b); }),
           "quantize=" + settings.text("quantize") +

@@ -169,7 +169,8 @@ class Parser {
       fail(node, {.what = "unknown key",
                   .found = key,
                   .expected = "traces, budgets, seeds, [[policy]] or how to measure",
-                  .hint = did_you_mean(key, known)});
+                  .hint = key == "base" || key == "vary" ? "kvsim search runs the file of a search"
+                                                         : did_you_mean(key, known)});
     }
     for (const Item& one : items(node)) reader->second(one);
   }
@@ -361,6 +362,11 @@ class Parser {
 }  // namespace
 
 SweepConfig parse_sweep_config(std::string_view text, const std::string& path) {
+  if (text.starts_with("\x89HDF"))
+    usage_error({.what = "not the file of a sweep",
+                 .where = path,
+                 .found = "HDF5, as a trace or results are",
+                 .expected = "a TOML file that names traces, budgets and policies"});
   return Parser(path).parse(text);
 }
 

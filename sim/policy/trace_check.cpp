@@ -39,12 +39,47 @@ bool asks_probe(const Settings& settings) {
   return chosen<Queries>(settings).of_probe() || chosen<Join>(settings).joins();
 }
 
+/// What a record lacks of its probe in the trace, in words; empty: nothing.
+std::string probe_fault(const Settings& settings, const TraceInfo& info) {
+  const int number = info.find_probe(probe_name(settings));
+  if (number < 0) return "it is not there";
+  return chosen<Indicator>(settings).probe_fault(settings,
+                                                 info.probes[static_cast<size_t>(number)]);
+}
+
+/// SPEC of `kvsim capture --probe SPEC` that stores what the record asks of its probe.
+std::string probe_spec(const Settings& settings) {
+  const std::string& name = probe_name(settings);
+  if (name == "draft") return "draft:K";
+  if (name.starts_with("question")) return "file:QUESTIONS";
+  ProbeInfo without_gradient;
+  without_gradient.parts = {{.tokens = {0, 1}, .reads = {0, 1}}};
+  without_gradient.has_input_norm = without_gradient.has_residual_norm = true;
+  const bool gradient =
+      !chosen<Indicator>(settings).probe_fault(settings, without_gradient).empty();
+  return name + (gradient ? ":gradient" : "");
+}
+
+/// The options of a capture after which the trace serves all these records.
+std::string probe_options(const std::vector<Record>& records, const TraceInfo& info) {
+  std::set<std::string> specs;
+  for (const Record& record : records)
+    if (asks_probe(record.settings) && !probe_fault(record.settings, info).empty())
+      specs.insert(probe_spec(record.settings));
+  std::string options;
+  for (const std::string& spec : specs)
+    if (!specs.contains(spec + ":gradient")) options += " --probe " + spec;
+  return options;
+}
+
 /// One record, asked of one trace.
 class RecordCheck {
  public:
   RecordCheck(const Preparation& preparation, const PreparedRecord& record,
-              const std::vector<Budget>& budgets, const TraceInfo& info, const SideFiles& files)
-      : preparation_(preparation), record_(record), budgets_(budgets), info_(info), files_(files) {}
+              const std::vector<Budget>& budgets, const TraceInfo& info, const SideFiles& files,
+              const std::string& probe_options)
+      : preparation_(preparation), record_(record), budgets_(budgets), info_(info), files_(files),
+        probe_options_(probe_options) {}
 
   void run() const {
     whitelist();
@@ -71,6 +106,7 @@ class RecordCheck {
   const std::vector<Budget>& budgets_;
   const TraceInfo& info_;
   const SideFiles& files_;
+  const std::string& probe_options_;  ///< of all records of the run
 };
 
 void RecordCheck::whitelist() const {
@@ -134,23 +170,23 @@ void RecordCheck::queries() const {
 
 void RecordCheck::probes() const {
   if (!asks_probe(record_.settings)) return;
+  const std::string fault = probe_fault(record_.settings, info_);
+  if (fault.empty()) return;
   const std::string& name = probe_name(record_.settings);
+  const std::string hint = "capture the prompt again with" + probe_options_;
   std::string known;
   for (const ProbeInfo& probe : info_.probes) known += (known.empty() ? "" : ", ") + probe.name;
-  const int number = info_.find_probe(name);
-  if (number < 0)
+  if (info_.find_probe(name) < 0)
     bad_data({.what = "policy " + record_.title + " needs a probe the trace does not hold",
               .where = info_.path,
               .found = known.empty() ? "no probes" : "probes " + known,
               .expected = "a probe " + name,
-              .hint = "kvsim capture --probe stores them"});
-  const std::string fault = record_.stage<Indicator>().probe_fault(
-      record_.settings, info_.probes[static_cast<size_t>(number)]);
-  if (!fault.empty())
-    bad_data({.what = "policy " + record_.title + " needs more of the probe " + name,
-              .where = info_.path,
-              .found = fault,
-              .expected = "a trace that stores it"});
+              .hint = hint});
+  bad_data({.what = "policy " + record_.title + " needs more of the probe " + name,
+            .where = info_.path,
+            .found = fault,
+            .expected = "a trace that stores it",
+            .hint = hint});
 }
 
 void RecordCheck::rotations() const {
@@ -193,11 +229,12 @@ void RecordCheck::token_texts() const {
 void check_records(const std::vector<Record>& records, const std::vector<Budget>& budgets,
                    const TraceInfo& info, const std::vector<int>& layers, const SideFiles& files,
                    const std::string& asked_by) {
+  const std::string probes = probe_options(records, info);
   const auto check = [&](const Record& record) {
     Preparation preparation(info, layers, budgets);
     PreparedRecord prepared = preparation.prepare(record);
     prepared.title += asked_by;
-    RecordCheck(preparation, prepared, budgets, info, files).run();
+    RecordCheck(preparation, prepared, budgets, info, files, probes).run();
   };
   for (const Record& record : records) check(record);
   for (const Record& record : records)

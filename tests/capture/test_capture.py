@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 import weakref
 from pathlib import Path
 
@@ -394,7 +395,9 @@ class Refusals(WithFolder):
 
     def test_bad_data_exits_3(self):
         self.run_capture("llama", prompt=self.folder / "missing.txt", code=3)
-        self.run_capture("llama", "--layers", "9", code=3)
+        with unittest.mock.patch("transformers.AutoModelForCausalLM.from_pretrained") as weights:
+            self.run_capture("llama", "--layers", "9", code=3)
+        weights.assert_not_called()
         self.assertIn("0..3", self.message)
         self.run_capture("llama", prompt=self.write_prompt("<span name='x'>", "e.txt"), code=3)
         self.run_capture("llama", "--model", self.folder / "nowhere", code=3)

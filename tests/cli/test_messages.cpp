@@ -56,6 +56,17 @@ TEST_CASE("settings without effect are named, in the file, too", "[cli][messages
         std::string::npos);
 }
 
+TEST_CASE("a window that takes the whole budget is named", "[cli][messages]") {
+  const Joints joints;  // 60 entries
+  const Outcome said = joints.replay(
+      "--policy snapkv,window=8 --policy adakv,window=8 --policy pyramidkv,window=8 "
+      "--policy streaming --budget 5,8,9");
+  REQUIRE(said.status == 0);
+  for (const std::string policy : {"snapkv", "adakv", "pyramidkv"})
+    CHECK_THAT(said.out, Contains(policy + ",window=8 at 5, 8: no score chooses, the window"));
+  CHECK(said.out.find("streaming at", said.out.find("without effect")) == std::string::npos);
+}
+
 TEST_CASE("traces of a sweep's file are looked up from its folder", "[cli][messages][sweep]") {
   const Joints joints;
   write_bytes(joints.folder / "s.toml",

@@ -108,6 +108,7 @@ TEST_CASE("explain refuses what it cannot explain", "[cli]") {
   refused(without.results, "--save-keep writes it");
   refused(fixture.results + " --policy h2o", "do not have this policy");
   refused(fixture.results + " --layer 7", "one of 0; 1");
+  refused(fixture.results + " --step 10", " from 60 to ");
   refused(fixture.results + " --trace data/sample.h5", "not the trace of these results");
   refused(fixture.trace, "");
   refused((fixture.folder / "absent.nc"), "absent.nc");

@@ -435,9 +435,15 @@ class RefusalTest(PlotTest):
 
 
 class PartsTest(PlotTest):
+    def test_another_budget_than_the_one_asked_for_is_said(self):
+        for budget, said in (("0.25", 1), ("50%", 0)):
+            _, _, err = self.planned(self.file(), "-o", self.folder / budget, "--budget", budget)
+            self.assertEqual(sum("no budget 0.25; figures that show one take the nearest, 0.2"
+                                 in line for line in err), said, err)
+
     def test_the_nearest_budget_is_taken(self):
         results = load.open_results(self.file(budgets=(0.9, 0.4, 0.1)))
-        for wanted, nearest in (("0.5", 0.4), ("85%", 0.9), ("20", 0.1), ("0.1", 0.1),
+        for wanted, nearest in ((None, 0.4), ("0.5", 0.4), ("85%", 0.9), ("20", 0.1), ("0.1", 0.1),
                                 ("1000", 0.9)):
             self.assertEqual(results.nearest_budget(wanted), nearest, wanted)
 

@@ -192,6 +192,7 @@ class Files(WithTexts):
         self.refused('vary: window: found {"low": 9, "high": 3}, expected low < high',
                      vary={"window": {"low": 9, "high": 3}})
         self.refused('unknown key trails = 3', trails=3)
+        self.refused('found [[policy]], the table of a sweep', policy=[{"preset": "snapkv"}])
         self.refused('trials: found 0, expected a whole number >= 1', trials=0)
         self.refused('no such preset', base="snopkv")
         self.refused('sampler: kind: found "tpee", expected one of tpe, random, nsga2',

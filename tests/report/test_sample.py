@@ -76,6 +76,18 @@ class SampleTest(PageTest):
         self.assertEqual(rows, sorted(values, key=values.get, reverse=True))
         self.assertEqual(self.browser.state()["sort"], "-0.1")
 
+    def test_stars_are_those_of_the_best_policy_without_hindsight(self):
+        self.open()
+        values = dict(zip(self.numbers.policies, self.numbers["stream_error_rms"]))
+        self.assertLess(values.pop("oracle-mean").max(), min(v[0] for v in values.values()))
+        starred = self.browser.run(
+            "return [...document.querySelectorAll('#verdict td.best')].map("
+            "(one) => [one.cellIndex, one.parentElement.dataset.policy])")
+        self.assertEqual(sorted(starred), [[b + 1, min(values, key=lambda p: values[p][b])]
+                                           for b in range(len(self.numbers.budgets))])
+        row = self.browser.texts('#verdict tr[data-policy="oracle-mean"] th')[0]
+        self.assertIn("hindsight", row)
+
     def test_curves_are_the_table_and_can_be_switched_off(self):
         self.open()
         lines = "return [...document.querySelectorAll('#curves .line')].map((one) => " \

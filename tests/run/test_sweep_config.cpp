@@ -62,6 +62,8 @@ TEST_CASE("mistakes in a sweep file are named with their line", "[sweep]") {
   CHECK_THAT(complaint("budgets = [0.5\n[[policy]"), Contains("s.toml:2: not TOML"));
   CHECK_THAT(complaint("budget = [0.5]\n"),
              Contains("s.toml:1: unknown key") && Contains("budgets"));
+  CHECK_THAT(complaint("base = \"snapkv\"\n"), Contains("kvsim search runs the file of a search"));
+  CHECK_THAT(complaint("\x89HDF\r\n"), Contains("s.toml: not the file of a sweep"));
   CHECK_THAT(complaint("traces = []\n"), Contains("s.toml:1: an empty list"));
   CHECK_THAT(complaint("budgets = [0.5, 2.5]\n"), Contains("s.toml:1") && Contains("2.5"));
   CHECK_THAT(complaint("seeds = [-1]\n"), Contains("s.toml:1: not a whole number"));

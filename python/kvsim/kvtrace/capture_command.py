@@ -219,7 +219,8 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
         ),
         record=record,
     )
-    loaded = load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads)
+    loaded = load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads,
+                        args.layers)
     progress = show_progress if sys.stderr.isatty() and not args.quiet else no_progress
     result = capture_trace(loaded, conversation, options, args.out, progress)
     if not args.quiet:

@@ -122,7 +122,8 @@ def make(args: argparse.Namespace) -> None:
             wanted.append((name, seed, stem))
     if not wanted:
         return
-    loaded = load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads)
+    loaded = load_model(args.model, args.gguf, args.model_dtype, args.device, args.threads,
+                        args.layers)
 
     def conversation_of(prompt: str, name: str):
         return plain_text(prompt) if texts.KINDS[name].raw else parse_text(prompt, name)

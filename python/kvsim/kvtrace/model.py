@@ -148,8 +148,19 @@ def check_tokenizer(tokenizer, model: str) -> None:
                            "tokenizer.model and vocab.json; copy them from where the model is from")
 
 
-def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: int) -> LoadedModel:
-    """Loads a causal LM by Hugging Face name, folder, .gguf file or the pip package's name."""
+def check_layers(config, layers: list[int]) -> None:
+    """Refuses layers that a model of this configuration does not have."""
+    last = int(config.get_text_config().num_hidden_layers) - 1
+    for layer in layers:
+        if layer > last:
+            raise CaptureError(f"layer {layer}: the model has layers 0..{last}")
+
+
+def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: int,
+               layers: list[int] | None = None) -> LoadedModel:
+    """Loads a causal LM by Hugging Face name, folder, .gguf file or the pip package's name.
+    `layers` that it does not have are refused before its weights are read.
+    """
     torch, transformers = import_torch(threads)
     target, gguf_file, name, source = _resolve(model, gguf)
     extra = {"gguf_file": gguf_file} if gguf_file else {}
@@ -157,6 +168,8 @@ def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: i
     # Weights that are pickles are never read.
     weights = {} if gguf_file else {"use_safetensors": True}
     try:
+        if layers:
+            check_layers(transformers.AutoConfig.from_pretrained(target, **extra), layers)
         tokenizer = transformers.AutoTokenizer.from_pretrained(target, **extra)
         loaded = transformers.AutoModelForCausalLM.from_pretrained(
             target, dtype=getattr(torch, dtype), **extra, **weights

@@ -53,7 +53,7 @@ def parse(arguments, figures):
     parser.add_argument("--metric", metavar="LIST", type=names(measures.NAMES, "metric"),
                         help="measures, by comma, of the figures of sweeps, traces and worst_case: "
                              f"{', '.join(measures.NAMES)} (the first two)")
-    parser.add_argument("--budget", default="0.5", metavar="B",
+    parser.add_argument("--budget", metavar="B",
                         help="budget of the figures that show one: a ratio, or a count of tokens; "
                              "the nearest in the file is taken (0.5)")
     parser.add_argument("--layers", metavar="LIST", type=layer_list,
@@ -134,6 +134,8 @@ def plan(options, figures, load):
     for (results, suited), folder in zip(inputs, places):
         if isinstance(results, load.Results):
             opened.append(results)
+            if options.budget:
+                say_other_budget(results, options.budget)
         for name in options.only or suited:
             if name not in together:
                 planned += pages_of(name, results, suited, folder, options, figures, load)
@@ -145,6 +147,14 @@ def plan(options, figures, load):
     if not planned:
         raise load.data_error("nothing to draw")
     return planned
+
+
+def say_other_budget(results, wanted):
+    """A line where the file does not have the budget that was asked for."""
+    nearest = results.nearest_budget(wanted)
+    if nearest != results.ratio_of(wanted):
+        print(printable(f"kvsim plot: {results.path}: no budget {wanted}; figures that show one "
+                        f"take the nearest, {results.budget_text(nearest)}"), file=sys.stderr)
 
 
 def pages_of(name, given, suited, folder, options, figures, load):
@@ -172,7 +182,8 @@ def check_targets(targets, overwrite, load):
 def run(options, figures):
     from . import load, style
     try:
-        load.parse_budget(options.budget)
+        if options.budget:
+            load.parse_budget(options.budget)
         planned = plan(options, figures, load)
         check_targets([Path(f"{stem}.{ending}") for stem, _ in planned
                        for ending in options.formats], options.overwrite, load)

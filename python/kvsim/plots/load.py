@@ -180,11 +180,22 @@ class Results:
         return all(name in self.data.variables for name in names)
 
     def nearest_budget(self, wanted):
-        """The budget nearest to `wanted`: a ratio (0.5, 50%) or a count of tokens."""
+        """The budget nearest to `wanted`: a ratio (0.5, 50%) or a count of tokens; None: to 0.5."""
+        return self.budgets[np.argmin(np.abs(self.budgets - self.ratio_of(wanted or "0.5")))]
+
+    def ratio_of(self, wanted):
+        """The ratio of a budget as it is typed: that of the file where it has this text."""
         labels = self.budget_labels()
         if wanted in labels:
             return self.budgets[labels.index(wanted)]
-        return self.budgets[np.argmin(np.abs(self.budgets - self._ratio(wanted)))]
+        value, is_count = parse_budget(wanted)
+        if not is_count:
+            return value
+        try:
+            return min(1.0, value / float(self.data.attrs["prompt_len"]))
+        except (KeyError, ValueError, ZeroDivisionError):
+            raise data_error(f"{self.path}: no attribute prompt_len; "
+                             f"give --budget as a ratio instead of {wanted}") from None
 
     def budget_labels(self):
         """What the user typed for each budget, or the ratio where the file does not say."""
@@ -200,15 +211,6 @@ class Results:
     def budgets_are_counts(self):
         return all(label.isdigit() for label in self.budget_labels())
 
-    def _ratio(self, text):
-        value, is_count = parse_budget(text)
-        if not is_count:
-            return value
-        try:
-            return min(1.0, value / float(self.data.attrs["prompt_len"]))
-        except (KeyError, ValueError, ZeroDivisionError):
-            raise data_error(f"{self.path}: no attribute prompt_len; "
-                             f"give --budget as a ratio instead of {text}") from None
 
 
 def parse_budget(text):

@@ -214,7 +214,10 @@ def read(given: str | PathLike | Mapping[str, Any]) -> SearchConfig:
             document = tomllib.load(file)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not text (byte {error.start}); expected the TOML file of a "
+                         "search") from None
+    except OSError as error:
         raise DataError(f"{path}: not readable: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path}: not TOML: {error}") from None
@@ -225,6 +228,9 @@ def config_of(document: Mapping[str, Any], where: str, folder: Path) -> SearchCo
     table = Table(document, where)
     base = table.texts("base")
     budgets = budget_list(table, "budgets")
+    if "policy" in document:
+        raise UsageError(f"{where}: found [[policy]], the table of a sweep; expected base and "
+                         "[vary] (kvsim sweep runs this file)")
     for name, value in (("base", base), ("budgets", budgets), ("vary", table.left.get("vary"))):
         if not value:
             raise UsageError(f"{where}: {name} is missing")

@@ -82,5 +82,13 @@ TEST_CASE("a probe that the trace does not hold is refused with those it holds",
                     Catch::Contains("no input_norm"));
 }
 
+TEST_CASE("what a trace lacks for all records is named as options of one capture", "[stages]") {
+  const auto run = probed();
+  CHECK_THROWS_WITH(
+      test::kept_of(*run, {"kvgrad", "speckv", "kvzip-plus:kvpress", "kvzip,probe=question2"},
+                    {"2"}),
+      Catch::Contains("with --probe draft:K --probe file:QUESTIONS --probe repeat:gradient"));
+}
+
 }  // namespace
 }  // namespace kvsim

@@ -27,8 +27,10 @@ def better(name):
     return "high" if name.startswith(HIGH) else "low"
 
 
-def table(sources):
-    """The verdict as the page reads it (docs/report.md)."""
+def table(sources, hindsight=()):
+    """The verdict as the page reads it (docs/report.md). `hindsight`: [stage, kind] of every kind
+    that sees later queries.
+    """
     policies = list(dict.fromkeys(one for source in sources for one in source.results.policies))
     labels = list(dict.fromkeys(one for source in sources
                                 for one in source.results.budget_labels()))
@@ -53,7 +55,16 @@ def table(sources):
     return {"policies": policies, "budgets": [{"label": one, "ratio": ratio[one]}
                                               for one in labels],
             "traces": [next(s.name for s in sources if s.digest == one) for one in digests],
-            "measures": rows, "looks": looks_of(policies)}
+            "measures": rows, "looks": looks_of(policies),
+            "hindsight": with_hindsight(sources, policies, hindsight)}
+
+
+def with_hindsight(sources, policies, kinds):
+    """[policy]: sees later queries, so that no star is its own."""
+    seen = {policy for source in sources
+            for policy, keys in load.parameters(source.results).items()
+            if any(keys.get(stage) == kind for stage, kind in kinds)}
+    return [policy in seen for policy in policies]
 
 
 def looks_of(policies):

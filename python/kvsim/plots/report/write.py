@@ -6,6 +6,7 @@ order, what `kvsim report` found in the trace, or `-`. Exit codes are those of k
 """
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -35,10 +36,12 @@ def parse(arguments):
                         help="what the trace adds to a file, or -; once per file")
     parser.add_argument("--presets", default="[]", metavar="JSON",
                         help="name, summary and source of every preset")
+    parser.add_argument("--hindsight", default="[]", metavar="JSON",
+                        help="[stage, kind] of every kind that sees later queries")
     return parser.parse_args(arguments)
 
 
-def build(paths, details=None, title="", presets="[]"):
+def build(paths, details=None, title="", presets="[]", hindsight="[]"):
     """The HTML of the page. `details`: a path or None per file."""
     from . import detail, pack, verdict
     from . import sources as inputs
@@ -47,7 +50,7 @@ def build(paths, details=None, title="", presets="[]"):
     title = title or "kvsim: " + ", ".join(source.name for source in sources)
     content = {
         "title": title,
-        "verdict": verdict.table(sources),
+        "verdict": verdict.table(sources, json.loads(hindsight)),
         "traces": [detail.describe(source, blocks, k) for k, source in enumerate(sources)],
         "presets": detail.sources_of(presets),
         "notes": verdict.check_same_model(sources),
@@ -68,7 +71,8 @@ def main(arguments=None):
     try:
         if details and len(details) != len(options.results):
             raise load.usage_error(f"{len(details)} --details for {len(options.results)} files")
-        text = build(options.results, details, options.title, options.presets)
+        text = build(options.results, details, options.title, options.presets,
+                     options.hindsight)
         write_text(options.out, text)
     except load.Problem as problem:
         print(printable(f"kvsim report: {problem}"), file=sys.stderr)

@@ -4,7 +4,8 @@
  * @typedef {Named & {variable: string, fold: string, values: (number|null)[][], low: (number|null)[][]|null,
  *   high: (number|null)[][]|null, traces: (number|null)[][][]|null}} VerdictMeasure
  * @typedef {{policies: string[], budgets: {label: string, ratio: number}[], traces: string[],
- *   measures: VerdictMeasure[], looks: Record<string, {colour: number, dash: string, marker: string}>}} Verdict
+ *   measures: VerdictMeasure[], looks: Record<string, {colour: number, dash: string, marker: string}>,
+ *   hindsight: boolean[]}} Verdict
  * @typedef {Named & {layered: boolean, mean: string, worst: string|null, bounds: number[],
  *   layerBounds?: number[], layerExact?: boolean}} Series
  * @typedef {Named & {heads: number, blocks: string, bounds: number[]|null}} LayerMap

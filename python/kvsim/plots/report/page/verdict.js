@@ -100,7 +100,10 @@ function leadText(measure) {
   } else if (measure.variable === "stream_error_rms") {
     parts.push("Of the replay's measures, stream error follows best what a model loses that runs with the kept sets.");
   }
-  if (measure.better !== "none") parts.push(`${measure.better === "high" ? "Higher" : "Lower"} is better; a star marks the best.`);
+  if (measure.better !== "none") {
+    const apart = content.verdict.hindsight.some(Boolean) ? " without hindsight" : "";
+    parts.push(`${measure.better === "high" ? "Higher" : "Lower"} is better; a star marks the best${apart}.`);
+  }
   parts.push("Click a number to look at that policy and budget.");
   return parts.join(" ");
 }
@@ -121,14 +124,16 @@ function headCell(key, text) {
 }
 
 /**
- * The index of the best policy at a budget; -1 where that means nothing.
+ * The index of the best policy at a budget, of those without hindsight; -1 where that means nothing.
  * @param {VerdictMeasure} measure @param {number} b
  */
 function bestOf(measure, b) {
   if (measure.better === "none") return -1;
   const sign = measure.better === "high" ? 1 : -1;
-  return d3.scan(measure.values, (/** @type {any} */ x, /** @type {any} */ y) =>
-    (y[b] === null ? -Infinity : sign * y[b]) - (x[b] === null ? -Infinity : sign * x[b])) ?? -1;
+  const ranked = d3.range(measure.values.length).filter((p) =>
+    measure.values[p][b] !== null && !content.verdict.hindsight[p]);
+  const value = (/** @type {number} */ p) => sign * /** @type {number} */ (measure.values[p][b]);
+  return ranked[d3.scan(ranked, (x, y) => value(y) - value(x)) ?? -1] ?? -1;
 }
 
 /** @param {VerdictMeasure} measure @param {number} p @param {number[]} best */
@@ -144,7 +149,8 @@ function verdictRow(measure, p, best) {
   name.addEventListener("click", () => own >= 0 && choose({policy: own}));
   const head = make("th", {scope: "row", class: isHidden(policy) ? "off" : ""}, toggle, name, " ");
   if (own === state.policy) head.append(make("span", {class: "badge a"}, "A"), " ");
-  if (own === state.vs && own >= 0) head.append(make("span", {class: "badge b"}, "B"));
+  if (own === state.vs && own >= 0) head.append(make("span", {class: "badge b"}, "B"), " ");
+  if (content.verdict.hindsight[p]) head.append(make("small", {title: "It sees the later queries."}, "hindsight"));
   const cells = measure.values[p].map((value, b) => verdictCell(measure, p, b, value, best[b] === p));
   return make("tr", {"data-policy": policy}, head, ...cells);
 }
