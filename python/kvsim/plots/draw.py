@@ -134,7 +134,7 @@ def plan(options, figures, load):
     for (results, suited), folder in zip(inputs, places):
         if isinstance(results, load.Results):
             opened.append(results)
-            if options.budget:
+            if options.budget is not None:
                 say_other_budget(results, options.budget)
         for name in options.only or suited:
             if name not in together:
@@ -182,7 +182,7 @@ def check_targets(targets, overwrite, load):
 def run(options, figures):
     from . import load, style
     try:
-        if options.budget:
+        if options.budget is not None:
             load.parse_budget(options.budget)
         planned = plan(options, figures, load)
         check_targets([Path(f"{stem}.{ending}") for stem, _ in planned
