@@ -181,7 +181,8 @@ class Results:
 
     def nearest_budget(self, wanted):
         """The budget nearest to `wanted`: a ratio (0.5, 50%) or a count of tokens; None: to 0.5."""
-        return self.budgets[np.argmin(np.abs(self.budgets - self.ratio_of("0.5" if wanted is None else wanted)))]
+        ratio = self.ratio_of("0.5" if wanted is None else wanted)
+        return self.budgets[np.argmin(np.abs(self.budgets - ratio))]
 
     def ratio_of(self, wanted):
         """The ratio of a budget as it is typed: that of the file where it has this text."""
