@@ -418,17 +418,17 @@ class Honesty(WithTexts):
 
     def test_texts_set_aside_differ_in_kind_seed_and_length(self):
         one = texts.Text("x.h5", "d1", "m", 96, 104, "alpha", 0, 96)
-        texts.check_apart([one], [self.aside(kind="b", seed=1, length=128)], texts_apart())
+        texts.check_apart([one], [self.aside(kind="b", seed=1, length=128)], configuration.APART)
         for changed, what in (({"seed": 1, "length": 128}, "kind"),
                               ({"kind": "b", "length": 128}, "seed"),
                               ({"kind": "b", "seed": 1}, "length")):
             with self.assertRaisesRegex(kvsim.UsageError, f"y.h5: set aside, but {what} is that of "
                                                           "x.h5"):
-                texts.check_apart([one], [self.aside(**changed)], texts_apart())
+                texts.check_apart([one], [self.aside(**changed)], configuration.APART)
         with self.assertRaisesRegex(kvsim.UsageError, "its content is that of"):
             texts.check_apart([one], [self.aside(digest="d1")], ())
         with self.assertRaisesRegex(kvsim.UsageError, "y.h5: kind of the text unknown"):
-            texts.check_apart([one], [self.aside(kind=None, seed=1, length=128)], texts_apart())
+            texts.check_apart([one], [self.aside(kind=None, seed=1, length=128)], configuration.APART)
 
     def test_a_copy_of_a_searched_text_under_another_name_is_refused(self):
         copy = self.folder / "other_999_9.h5"
@@ -481,10 +481,6 @@ class Honesty(WithTexts):
         with self.assertRaisesRegex(kvsim.UsageError, "report is missing"):
             kvsim.search(self.document(traces=traces, trials=2), self.folder / "study",
                          report=True)
-
-
-def texts_apart():
-    return configuration.APART
 
 
 class Sample(unittest.TestCase):
