@@ -428,7 +428,8 @@ class Honesty(WithTexts):
         with self.assertRaisesRegex(kvsim.UsageError, "its content is that of"):
             texts.check_apart([one], [self.aside(digest="d1")], ())
         with self.assertRaisesRegex(kvsim.UsageError, "y.h5: kind of the text unknown"):
-            texts.check_apart([one], [self.aside(kind=None, seed=1, length=128)], configuration.APART)
+            texts.check_apart([one], [self.aside(kind=None, seed=1, length=128)],
+                              configuration.APART)
 
     def test_a_copy_of_a_searched_text_under_another_name_is_refused(self):
         copy = self.folder / "other_999_9.h5"
