@@ -130,10 +130,11 @@ function headCell(key, text) {
 function bestOf(measure, b) {
   if (measure.better === "none") return -1;
   const sign = measure.better === "high" ? 1 : -1;
-  const ranked = d3.range(measure.values.length).filter((p) =>
+  const ranked = d3.range(measure.values.length).filter((/** @type {number} */ p) =>
     measure.values[p][b] !== null && !content.verdict.hindsight[p]);
   const value = (/** @type {number} */ p) => sign * /** @type {number} */ (measure.values[p][b]);
-  return ranked[d3.scan(ranked, (x, y) => value(y) - value(x)) ?? -1] ?? -1;
+  return ranked[d3.scan(
+    ranked, (/** @type {number} */ x, /** @type {number} */ y) => value(y) - value(x)) ?? -1] ?? -1;
 }
 
 /** @param {VerdictMeasure} measure @param {number} p @param {number[]} best */
