@@ -98,23 +98,23 @@ TEST_CASE("the joint factor's products are those of W_O's rows", "[backend][norm
       JointFactor factor;
       REQUIRE(factor.make(choose_kernels(), trace->layer, memory));
       REQUIRE(factor.width() == size);
-      const auto row = [&](int64_t i) {
-        std::vector<double> out(static_cast<size_t>(padded(size, JointFactor::kPanel)), 0.0);
+      std::vector<std::vector<double>> rows, rows_of_w;
+      bool triangular = true;
+      for (int64_t i = 0; i < size; ++i) {
+        std::vector<double>& row = rows.emplace_back(padded(size, JointFactor::kPanel), 0.0);
         for (int64_t at = 0; at <= i; at += JointFactor::kPanel)
           std::copy_n(factor.panel(at) + (i - at) * JointFactor::kPanel, JointFactor::kPanel,
-                      out.begin() + at);
-        return out;
-      };
+                      row.begin() + at);
+        triangular = triangular &&
+                     std::all_of(row.begin() + i + 1, row.end(), [](double x) { return x == 0; });
+        rows_of_w.push_back(row_of_w(trace->layer, i));
+      }
       double worst = 0;
-      bool triangular = true;
-      for (int64_t i = 0; i < size; i += 1 + i % 3)
-        for (int64_t j = 0; j <= i; j += 1 + j % 2) {
-          const std::vector<double> a = row(i), b = row(j);
-          triangular = triangular &&
-                       std::all_of(a.begin() + i + 1, a.end(), [](double x) { return x == 0; });
-          const auto w = row_of_w(trace->layer, i), v = row_of_w(trace->layer, j);
-          worst = std::max(worst,
-                           std::fabs(dot(a, b) - dot(w, v)) / std::sqrt(dot(w, w) * dot(v, v)));
+      for (size_t i = 0; i < rows.size(); i += 1 + i % 3)
+        for (size_t j = 0; j <= i; j += 1 + j % 2) {
+          const auto &w = rows_of_w[i], &v = rows_of_w[j];
+          worst = std::max(worst, std::fabs(dot(rows[i], rows[j]) - dot(w, v)) /
+                                      std::sqrt(dot(w, w) * dot(v, v)));
         }
       CHECK(worst < kFactorTolerance);
       CHECK(triangular);
