@@ -1,6 +1,7 @@
 #include "tests/support/random_trace.hpp"
 
 #include <cmath>
+#include <cstring>
 #include <numbers>
 #include <numeric>
 
@@ -74,8 +75,12 @@ void set_element(Tensor& tensor, int64_t a, int64_t b, int64_t c, float value) {
 
 float element(const Tensor& tensor, int64_t a, int64_t b, int64_t c) {
   float value = 0;
-  const size_t at = static_cast<size_t>(c) * element_size(tensor.type());
-  widen(tensor.type(), tensor.row(a, b) + at, 1, &value);
+  const std::byte* const from = tensor.row(a, b) +
+                                static_cast<size_t>(c) * element_size(tensor.type());
+  if (tensor.type() == ElementType::float32)
+    std::memcpy(&value, from, sizeof value);
+  else
+    widen(tensor.type(), from, 1, &value);
   return value;
 }
 

@@ -6,7 +6,7 @@
 #include "sim/replay/periodic.hpp"
 #include "sim/stages/merge/votes.hpp"
 #include "tests/reference/reference.hpp"
-#include "tests/sim/replay/replay_reference.hpp"
+#include "tests/reference/replay.hpp"
 #include "tests/support/random_run.hpp"
 
 using namespace kvsim;

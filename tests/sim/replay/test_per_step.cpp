@@ -7,7 +7,7 @@
 #include "sim/policy/record.hpp"
 #include "sim/replay/per_step.hpp"
 #include "tests/reference/reference.hpp"
-#include "tests/sim/replay/replay_reference.hpp"
+#include "tests/reference/replay.hpp"
 #include "tests/support/study_case.hpp"
 
 using namespace kvsim;
@@ -122,16 +122,15 @@ void check_steps(const RandomTrace& trace, const std::string& text,
   const int64_t steps = info.steps();
   for (size_t b = 0; b < kept.size(); ++b) {
     for (int64_t s = 0; s < steps; ++s) {
-      const Sets sets = expected_sets(info.first_step() + s, static_cast<size_t>(places[b]),
-                                      per_query_head);
-      const auto expected = reference::replay(trace.layer, sets,
-                                              per_query_head)[static_cast<size_t>(s)];
+      const int64_t row = info.first_step() + s;
+      const Sets sets = expected_sets(row, static_cast<size_t>(places[b]), per_query_head);
+      const auto expected = reference::replay_step(trace.layer, sets, per_query_head, row);
       double attention = 0;
       double prompt = 0;
       for (int head = 0; head < info.num_query_heads; ++head) {
         attention += results[b].kept_attention(head, s);
-        const auto full = reference::attention(
-            trace.layer, head, reference::logits(trace.layer, head, info.first_step() + s));
+        const auto full = reference::attention(trace.layer, head,
+                                               reference::logits(trace.layer, head, row));
         prompt += std::accumulate(full.weight.begin(), full.weight.begin() + info.prompt_len, 0.0);
         std::vector<double> delta;
         for (int64_t c = 0; c < work.value_dim(); ++c) {

@@ -9,7 +9,7 @@
 #include "sim/core/random.hpp"
 #include "sim/replay/slots.hpp"
 #include "tests/reference/reference.hpp"
-#include "tests/sim/replay/replay_reference.hpp"
+#include "tests/reference/replay.hpp"
 #include "tests/support/random_trace.hpp"
 
 using namespace kvsim;

@@ -16,7 +16,11 @@ struct StepMeasures {
   std::vector<double> output_error_head;  ///< [Hq]
 };
 
-/// Owners are KV heads or query heads, as in KeptSets.
+/// The step of one stored query. Owners are KV heads or query heads, as in KeptSets.
+StepMeasures replay_step(const LayerTrace& layer, const std::vector<std::vector<uint32_t>>& owners,
+                         bool per_query_head, int64_t row);
+
+/// All later steps.
 std::vector<StepMeasures> replay(const LayerTrace& layer,
                                  const std::vector<std::vector<uint32_t>>& owners,
                                  bool per_query_head);
