@@ -54,7 +54,7 @@ struct PartFacts {
     if (entry(x) > query(j)) return false;
     if (query(j) >= kProbeQuery) return true;
     // Pairs across segments do not count.
-    return !c.rescored() || c.settings.is("queries", "future") || part.range.contains(query(j));
+    return part.range.contains(query(j)) || !c.rescored() || c.settings.is("queries", "future");
   }
   double attention(int h, size_t j, size_t x) {
     return layer.attention(h, query(j))[static_cast<size_t>(entry(x))];
