@@ -77,7 +77,7 @@ float element(const Tensor& tensor, int64_t a, int64_t b, int64_t c) {
   float value = 0;
   const std::byte* const from = tensor.row(a, b) +
                                 static_cast<size_t>(c) * element_size(tensor.type());
-  if (tensor.type() == ElementType::float32)
+  if (tensor.type() == ElementType::float32)  // most are; tsan would watch a copy of the library
     std::memcpy(&value, from, sizeof value);
   else
     widen(tensor.type(), from, 1, &value);
