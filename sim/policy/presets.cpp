@@ -310,8 +310,12 @@ std::string preset_title(const Preset& preset) {
 }
 
 Settings preset_settings(const Preset& preset) {
-  Settings settings;
-  for (const Parameter* p : parameters()) settings.set(Key(p->number), p->fallback);
+  static const Settings fallbacks = [] {
+    Settings all;
+    for (const Parameter* p : parameters()) all.set(Key(p->number), p->fallback);
+    return all;
+  }();
+  Settings settings = fallbacks;
   std::string_view rest = preset.cells;
   while (!rest.empty()) {
     const size_t comma = std::min(rest.find(','), rest.size());
@@ -320,7 +324,8 @@ Settings preset_settings(const Preset& preset) {
     const size_t equals = cell.find('=');
     const Parameter* p = find_parameter(cell.substr(0, equals));
     if (!p) throw std::logic_error("unknown key in the preset table: " + std::string(cell));
-    settings.set(p->key, canonical_value(*p, cell.substr(equals + 1)));  // a later cell replaces
+    settings.set(Key(p->number),
+                 canonical_value(*p, cell.substr(equals + 1)));  // a later cell replaces
   }
   return settings;
 }

@@ -78,7 +78,8 @@ Record Record::parse(std::string_view text) {
                    .found = key,
                    .expected = "a key of `kvsim policies " + preset.name + "`",
                    .hint = did_you_mean(key, all_keys())});
-    record.settings.set(key, canonical_value(*parameter, parts[at].substr(equals + 1)));
+    record.settings.set(Key(parameter->number),
+                        canonical_value(*parameter, parts[at].substr(equals + 1)));
     typed.insert(key);
   }
   if (per_query_head(record.settings) && !typed.contains("group"))
@@ -94,11 +95,11 @@ std::string Record::canonical() const {
   const Settings original = preset_settings(row);
   std::string text = preset_title(row);
   for (const Parameter* p : parameters()) {
-    const std::string& value = settings.text(p->key);
+    const std::string& value = settings.text(Key(p->number));
     const bool implied = (p->key == "group" && per_query_head(settings) &&
                           !per_query_head(original)) ||
                          (p->key == "votes" && value == usual_votes(settings));
-    if (value != original.text(p->key) && !implied) text += "," + p->key + "=" + value;
+    if (value != original.text(Key(p->number)) && !implied) text += "," + p->key + "=" + value;
   }
   return text;
 }

@@ -129,7 +129,8 @@ void check_scoring(const Complaints& complaints, const Settings& settings) {
                      name + " scores KV heads", "granularity=kv");
 }
 
-void check_budget(const Complaints& complaints, const Settings& settings) {
+void check_budget(const Complaints& complaints, const Settings& settings,
+                  const std::set<std::string>& used) {
   const auto& constrain = chosen<Constrain>(settings);
   const bool rescored = constrain.cuts() && !constrain.keeps_scores(settings);
   complaints.require(!rescored || chosen<Smooth>(settings).drift() == Drift::none,
@@ -145,8 +146,9 @@ void check_budget(const Complaints& complaints, const Settings& settings) {
   complaints.require(observed || !chosen<Stage1>(settings).uses_mass(),
                      "stage1=" + settings.text("stage1") + " needs observing queries",
                      observing_queries);
-  for (const std::string& file : file_keys(settings))
-    complaints.require(!settings.is_none(file), "no file is named", file + "=FILE");
+  for (const std::string& key : used)
+    if (parameter_of(key).is_file)
+      complaints.require(!settings.is_none(key), "no file is named", key + "=FILE");
   complaints.require(
       !settings.flag(keys::nested) || chosen<Group>(settings).span() == GroupSpan::layer,
       "nested=yes needs one score for all heads", "group=layer-mean");
@@ -201,7 +203,8 @@ void check_merge(const Complaints& complaints, const Settings& settings) {
 }
 
 /// What every later step can choose by (policies.md 12).
-void check_each_step(const Complaints& complaints, const Settings& settings) {
+void check_each_step(const Complaints& complaints, const Settings& settings,
+                     const std::set<std::string>& used) {
   const auto& schedule = chosen<Schedule>(settings);
   const auto& indicator = chosen<Indicator>(settings);
   const std::string with = " with schedule=" + settings.text("schedule");
@@ -216,7 +219,6 @@ void check_each_step(const Complaints& complaints, const Settings& settings) {
   };
   complaints.require(fits(indicator), "indicator=" + settings.text("indicator") + with,
                      kinds_that<Indicator>(fits));
-  const std::set<std::string> used = used_keys(settings);
   for (const Parameter* p : parameters()) {
     if (p->type != ValueType::kind || !used.contains(p->key) || p->key == "indicator") continue;
     const auto stands = [&](const Kind& kind) {
@@ -338,13 +340,13 @@ void check_record(const std::string& text, const Settings& original,
   const Complaints complaints(text);
   for (const Parameter* p : parameters())
     if (p->type == ValueType::kind) only_from_preset(complaints, original, settings, p->key);
-  check_each_step(complaints, settings);
+  const std::set<std::string> used = used_keys(settings);
+  check_each_step(complaints, settings, used);
   check_scoring(complaints, settings);
   check_merge(complaints, settings);
   check_decode(complaints, settings);
-  check_budget(complaints, settings);
+  check_budget(complaints, settings, used);
   check_blocks(complaints, settings);
-  const std::set<std::string> used = used_keys(settings);
   for (const std::string& key : typed) {
     if (used.contains(key)) continue;
     usage_error({.what = "the chosen stages do not use " + key,
