@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "cli/command.hpp"
+#include "cli/functions.hpp"
 #include "cli/progress.hpp"
 #include "cli/terminal.hpp"
 #include "io/trace_reader.hpp"
@@ -24,7 +25,7 @@ constexpr int32_t kUnchanged = 0;
 constexpr int32_t kReady = 1;
 
 void describe(po::options_description& options) {
-  add_policy_option(options);
+  add_policy_option(options, false);
   add_budget_option(options);
   add_layers_option(options);
   options.add_options()("importance", one("l1|l2"), "norm of v W in the importance (default: l1)");
@@ -44,8 +45,10 @@ Norm importance(const Values& values) {
 
 std::vector<Record> records(const Values& values) {
   std::vector<Record> records;
-  for (const std::string& policy : texts(values, "policy"))
+  for (const std::string& policy : texts(values, "policy")) {
+    refuse_function(policy);
     records.push_back(Record::parse(policy));
+  }
   if (records.empty())
     usage_error({.what = "no policy", .where = "--policy", .expected = "at least one"});
   return records;

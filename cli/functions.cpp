@@ -146,6 +146,14 @@ bool is_function(const Record& record) {
   return record.preset == kPreset && names_function(record.settings.text("scores"));
 }
 
+void refuse_function(const std::string& policy) {
+  if (names_function(policy))
+    usage_error({.what = "this command calls no function",
+                 .where = "--policy",
+                 .found = policy,
+                 .expected = "a preset; replay, sweep and explain take functions"});
+}
+
 FunctionScores::FunctionScores(std::string folder, bool keep)
     : folder_(fs::path(std::move(folder)) / "scores"), keep_(keep) {}
 
@@ -188,7 +196,8 @@ FunctionNames FunctionScores::compute(std::vector<Record>& records, const std::s
     if (!is_function(record)) continue;
     const std::string function = record.settings.text("scores");
     if (!names_file(function))
-      usage_error({.what = "only the Python process that replayed this function knows it",
+      usage_error({.what = "no file with this function: only the Python process that replayed it "
+                           "knows one by its name alone",
                    .where = function,
                    .expected = kForm});
     std::string& file = files[function];

@@ -21,6 +21,9 @@ std::string with_functions(const std::string& policy);
 /// Does the record take its scores from a function?
 bool is_function(const Record& record);
 
+/// A usage error for a function, of a command that calls none.
+void refuse_function(const std::string& policy);
+
 /// FILE.py of "python:FILE.py:FUNCTION".
 std::string file_of_function(const std::string& function);
 

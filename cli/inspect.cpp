@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.hpp"
+#include "cli/functions.hpp"
 #include "cli/terminal.hpp"
 #include "io/trace_reader.hpp"
 #include "run/study/study_plan.hpp"
@@ -16,7 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 void describe(po::options_description& options) {
-  add_policy_option(options);
+  add_policy_option(options, false);
   add_budget_option(options);
   add_json_option(options);
 }
@@ -148,6 +149,7 @@ std::vector<PolicyAnswer> policy_answers(const TraceReader& trace, const Values&
   if (budgets.empty()) budgets.push_back(Budget::parse("0.5"));
   std::vector<PolicyAnswer> answers;
   for (const std::string& typed : texts(values, "policy")) {
+    refuse_function(typed);
     PolicyAnswer answer{typed, "", ""};
     try {
       StudyOptions options;

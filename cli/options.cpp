@@ -16,8 +16,9 @@ void add_general_options(po::options_description& options) {
   options.add_options()("threads", one("N"), "threads to use (default: all cores)")(
       "progress", one("auto|json"),
       "a bar or a line now and then, or lines of JSON for programs (default: auto)")(
-      "quiet,q", "say nothing but results and errors")("verbose,v", "say more on standard error")(
-      "help,h", "this text")("version", "print the version");
+      "quiet,q", "no progress, no notes, no tables of what a file holds")(
+      "verbose,v", "say more on standard error")("help,h", "this text")("version",
+                                                                        "print the version");
 }
 
 void add_output_options(po::options_description& options, const std::string& meaning) {
@@ -45,10 +46,12 @@ void add_budget_option(po::options_description& options) {
       "0.1:0.9:0.1; repeatable");
 }
 
-void add_policy_option(po::options_description& options) {
+void add_policy_option(po::options_description& options, bool functions) {
+  const std::string meaning =
+      "PRESET[:VARIANT][,key=value]..., repeatable; `kvsim policies` lists them";
+  const std::string function = ". python:FILE.py:FUNCTION stands for a preset that scores by it";
   options.add_options()("policy", several("RECORD"),
-                        "PRESET[:VARIANT][,key=value]..., repeatable; `kvsim policies` lists them. "
-                        "python:FILE.py:FUNCTION stands for a preset that scores by it");
+                        (meaning + (functions ? function : "")).c_str());
 }
 
 void add_metric_option(po::options_description& options) {

@@ -19,12 +19,13 @@ using Values = po::variables_map;
 void add_general_options(po::options_description& options);
 
 void add_output_options(po::options_description& options,
-                        const std::string& meaning);        ///< -o, --overwrite
-void add_seed_option(po::options_description& options);     ///< --seed N (0)
-void add_layers_option(po::options_description& options);   ///< --layers LIST
-void add_later_option(po::options_description& options);    ///< --later PROBE
-void add_budget_option(po::options_description& options);   ///< --budget LIST, repeatable
-void add_policy_option(po::options_description& options);   ///< --policy RECORD, repeatable
+                        const std::string& meaning);       ///< -o, --overwrite
+void add_seed_option(po::options_description& options);    ///< --seed N (0)
+void add_layers_option(po::options_description& options);  ///< --layers LIST
+void add_later_option(po::options_description& options);   ///< --later PROBE
+void add_budget_option(po::options_description& options);  ///< --budget LIST, repeatable
+/// --policy RECORD, repeatable; without `functions` for commands that call none of them.
+void add_policy_option(po::options_description& options, bool functions = true);
 void add_metric_option(po::options_description& options);   ///< --metric LIST
 void add_backend_option(po::options_description& options);  ///< --backend auto|cpu|cuda
 void add_json_option(po::options_description& options);     ///< --json

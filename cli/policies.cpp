@@ -22,7 +22,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 void describe(po::options_description& options) {
-  options.add_options()("markdown", "the table of presets as in README.md");
+  options.add_options()("markdown", "the table of presets as in docs/presets.md");
   add_json_option(options);
 }
 

@@ -23,8 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kHint =
-    "scripts/quickstart.sh sets up Python with them; KVSIM_PYTHON names another";
+constexpr const char* kHint = "scripts/quickstart.sh sets one up; KVSIM_PYTHON names another";
 constexpr const char* kModelHint =
     "~/.cache/kvsim/plots/bin/pip install -r data/requirements.txt; KVSIM_PYTHON names another";
 constexpr const char* kWheelHint = "pip install 'kvsim[capture,search]'";

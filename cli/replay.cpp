@@ -90,13 +90,13 @@ void check_targets(const Values& values, const std::vector<std::string>& targets
   for (const std::string& target : targets) check_target(target, overwrite, traces);
   const std::string csv = text(values, "csv");
   if (csv.empty()) return;
-  std::vector<std::string> inputs = traces;
-  inputs.insert(inputs.end(), targets.begin(), targets.end());
-  check_target(csv, overwrite, inputs);
   if (std::ranges::find(targets, csv) != targets.end()) {
     usage_error(
         {.what = "the table would replace the results file", .where = "--csv", .found = csv});
   }
+  std::vector<std::string> inputs = traces;
+  inputs.insert(inputs.end(), targets.begin(), targets.end());
+  check_target(csv, overwrite, inputs);
 }
 
 void say_times(const PhaseTimes& times, double write, double whole) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "analysis/keep_rate.hpp"
 #include "cli/chosen_names.hpp"
 #include "cli/command.hpp"
 #include "cli/functions.hpp"
@@ -132,6 +133,8 @@ Request read_request(const Values& values) {
 std::vector<Record> served_records(const Request& request, const TraceReader& reader,
                                    const std::vector<int>& layers) {
   if (!request.default_policies) return request.options.records;
+  span_tokens(reader.info(),
+              request.options.span_complements);  // a wrong name is no policy's fault
   std::vector<Record> served;
   std::map<std::string, std::pair<std::string, std::string>> left_out;  // need: records, why
   for (const Record& record : request.options.records) {

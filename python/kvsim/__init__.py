@@ -8,6 +8,7 @@ What is heavy is imported when it is used: the command line must start at once.
 """
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from .errors import DataError, Error, UsageError, VerificationError
@@ -56,16 +57,26 @@ __all__ = [
     "CompactCache", "DataError", "Error", "Explanation", "Figures", "KvsimWarning", "Layer",
     "Policy", "Results", "Span", "Trace", "TraceWriter", "UsageError", "VerificationError",
     "capture", "closed_loop", "explain", "figure_names", "from_engine", "from_kvpress",
-    "least_bytes", "open_results", "plot", "policies", "press", "replay", "report", "sample", "search", "study",
-    "sweep", "synth", "verify",
+    "least_bytes", "open_results", "plot", "policies", "press", "replay", "report", "sample",
+    "search", "study", "sweep", "synth", "verify",
 ]
+
+# What cannot be imported without the packages that run models.
+_NEEDS = {"CompactCache": ("torch", "transformers"), "press": ("torch", "transformers", "kvpress")}
+for _name, _modules in _NEEDS.items():
+    if not all(map(importlib.util.find_spec, _modules)):
+        __all__.remove(_name)
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("kvsim")
+        try:
+            return version("kvsim")
+        except PackageNotFoundError:
+            raise AttributeError("kvsim is not installed, so that it has no __version__: "
+                                 "in a clone ask build/kvsim --version") from None
     if name not in _HOME_OF:
         raise AttributeError(f"module 'kvsim' has no attribute {name!r}")
     try:
@@ -80,9 +91,11 @@ def _missing(module: str | None) -> str:
     """What to do about a module that this Python lacks."""
     import sys
 
+    runs_models = any(module in needs for needs in _NEEDS.values())
+    clone = ("~/.cache/kvsim/plots/bin/pip install -r data/requirements.txt" if runs_models else
+             "run scripts/quickstart.sh and then ~/.cache/kvsim/plots/bin/python")
     return (f"{sys.executable} has no module {module}, which kvsim needs: pip install "
-            "'kvsim[capture,search]', or in a clone run scripts/quickstart.sh and then "
-            "~/.cache/kvsim/plots/bin/python")
+            f"'kvsim[capture,search]', or in a clone {clone}")
 
 
 def __dir__() -> list[str]:

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pandas
 import xarray
 
@@ -24,8 +26,16 @@ def _budgets(given: Budgets | None) -> str | None:
     """As the program reads them: 0.2 is a ratio, 128 a count, "20%" and "0.1:0.9:0.1" as typed."""
     if given is None:
         return None
-    several = [given] if isinstance(given, (str, int, float)) else list(given)
-    return ",".join(str(one) for one in several)
+    several = [given] if isinstance(given, (str, Real)) else list(given)
+    if not several:
+        raise UsageError("budgets: found none, expected at least one, such as 0.2 or 128")
+    return ",".join(one if isinstance(one, str) else str(one) if isinstance(one, Integral)
+                    else numpy.format_float_positional(one, trim="0") for one in several)
+
+
+def _names(given: str | Iterable[str]) -> list[str]:
+    """One name, or several."""
+    return [given] if isinstance(given, str) else list(given)
 
 
 def _layers(given: Sequence[int] | str | None) -> str | None:
@@ -39,7 +49,7 @@ def replay(
     *,
     layers: Sequence[int] | None = None,
     later: str | None = None,
-    metrics: Iterable[str] = (),
+    metrics: str | Iterable[str] = (),
     save_keep: bool = False,
     per_head: bool = False,
     fragility: bool = False,
@@ -48,7 +58,7 @@ def replay(
     outlier: float | None = None,
     wo_steps: int | None = None,
     horizon: int | None = None,
-    span_complement: Iterable[str] = (),
+    span_complement: str | Iterable[str] = (),
     seed: int | None = None,
     backend: str | None = None,
     threads: int | None = None,
@@ -104,9 +114,9 @@ def replay(
         words += ["-o", target, *options(
             policy=[one.with_scores(files[one.title]) if one.function else one.record
                     for one in chosen], budget=_budgets(budgets),
-            layers=_layers(layers), later=later, metric=list(metrics), save_keep=save_keep, per_head=per_head,
-            fragility=fragility, importance=importance, scope=scope, outlier=outlier,
-            wo_steps=wo_steps, horizon=horizon, span_complement=list(span_complement), seed=seed,
+            layers=_layers(layers), later=later, metric=_names(metrics), save_keep=save_keep,
+            per_head=per_head, fragility=fragility, importance=importance, scope=scope, outlier=outlier,
+            wo_steps=wo_steps, horizon=horizon, span_complement=_names(span_complement), seed=seed,
             backend=backend, threads=threads, overwrite=overwrite)]
         run(words, progress)
         return open_results(target)

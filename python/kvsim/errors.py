@@ -56,6 +56,15 @@ def reads_file(kind: str) -> Callable:
     return wrapped
 
 
+def line_of(error: Exception) -> str:
+    """What an exception says, as one line: a file's name and what is wrong with it; else the first
+    line that is not empty, since libraries like to print paragraphs."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
 def error_of(exit_code: int, line: str) -> Error:
     """The exception for an exit code of the program or of a tool."""
     for kind in (UsageError, DataError, VerificationError):

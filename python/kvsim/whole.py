@@ -20,6 +20,10 @@ def whole_file(target: str | os.PathLike) -> Iterator[Path]:
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        if error.filename == str(temporary):   # the user knows the target alone
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

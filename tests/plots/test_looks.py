@@ -217,6 +217,24 @@ class LooksTest(PlotTest):
             found = style.apart(places, 0.05)
             self.assertTrue(all(b - a > 0.05 - 1e-9 for a, b in zip(found, found[1:])), found)
             self.assertAlmostEqual(sum(found), sum(places))
+        found = style.apart([0.1, 0.1, 0.1], [0.05, 0.1, 0.05])   # a name of two lines
+        self.assertAlmostEqual(found[1] - found[0], 0.075)
+        self.assertAlmostEqual(found[2] - found[1], 0.075)
+
+    def test_ticks_at_budgets_do_not_touch(self):
+        for budgets, shown in (([0.1, 0.297, 0.3], [0, 1]), ([0.1, 0.2, 0.3], [0, 1, 2]),
+                               (np.arange(0.1, 0.95, 0.1), [0, 2, 4, 6, 8]), ([0.2], [0])):
+            self.assertEqual(style.legible(np.array(budgets)), shown)
+
+    def test_a_file_where_a_folder_should_be_is_refused_before_any_work(self):
+        taken = self.folder / "taken"
+        taken.write_text("mine")
+        for out in (taken, taken / "inside"):
+            ended = subprocess.run([sys.executable, draw.__file__, self.file(), "-o", out],
+                                   capture_output=True, text=True)
+            self.assertEqual(ended.returncode, 2, ended.stderr)
+            self.assertIn(f"{taken}: a file stands where a folder", ended.stderr)
+        self.assertEqual(taken.read_text(), "mine")
 
     def test_a_reader_of_the_names_that_leaves_ends_it_in_silence(self):
         reading, writing = os.pipe()

@@ -142,6 +142,13 @@ class CommandLine(WithFiles):
             self.assertTrue(said[0].startswith("kvsim: "))
             self.assertFalse((self.folder / "out.nc").exists())
 
+    def test_commands_that_call_no_function_refuse_it(self):
+        for command in (["inspect", "one.h5"], ["attend", "one.h5", "--budget", "0.25"]):
+            said = self.kvsim(*command, "--policy", "python:mine.py:newest", code=2).stderr
+            self.assertIn("--policy: this command calls no function: found python:mine.py:newest",
+                          said)
+            self.assertEqual(len(said.splitlines()), 1)
+
     def test_results_are_explained_and_explored_while_the_function_is_what_it_was(self):
         self.replay("python:mine.py:newest")
         refused = self.kvsim("explain", "out.nc", code=2).stderr   # files may come from anywhere

@@ -250,11 +250,23 @@ class Mistakes(WithFolder):
         self.refused(kvsim.UsageError, "unknown preset.*snapkv", SAMPLE, "snapkw", 0.2)
         self.refused(kvsim.DataError, "no such file", self.folder / "none.h5", "snapkv", 0.2)
         self.refused(kvsim.UsageError, "bad budget", SAMPLE, "snapkv", 0)
+        self.refused(kvsim.UsageError, "budgets: found none", SAMPLE, "snapkv", [])
+        self.refused(kvsim.UsageError, "unknown metric: found no_such", SAMPLE, "snapkv", 0.2,
+                     metrics="no_such")
         file = self.folder / "taken.nc"
         file.touch()
         self.refused(kvsim.UsageError, "exists", SAMPLE, "random", 0.2, out=file)
         with self.assertRaisesRegex(kvsim.UsageError, "not a preset"):
             kvsim.policies("aggregate")
+
+    def test_numbers_of_numpy_are_budgets(self):
+        for budget, entries in ((np.int64(64), 64), (np.float32(0.2), 86), (5e-3, 2)):
+            results = kvsim.replay(SAMPLE, "random", budget, layers=[0], wo_steps=1)
+            self.assertEqual(int(results.budget_entries.max()), entries)
+
+    def test_every_public_name_can_be_had(self):
+        for name in kvsim.__all__:   # as help() and `from kvsim import *` ask for them
+            getattr(kvsim, name)
 
     def test_of_a_function_say_file_and_line(self):
         def broken(layer):

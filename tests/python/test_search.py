@@ -209,6 +209,8 @@ class Files(WithTexts):
         self.refused('found 4, expected an odd integer', start=["snapkv,window=8,kernel=4"])
         self.refused('start: snapkv,window=8,sinks=4: sinks=4 is not varied',
                      start=["snapkv,window=8,sinks=4"])
+        with self.assertRaisesRegex(kvsim.UsageError, "no folder can be made here"):
+            kvsim.search(self.file(), __file__)
 
     def test_what_is_not_there_is_bad_data(self):
         for file, expected in ((self.folder / "none.toml", "none.toml: no such file"),

@@ -23,7 +23,8 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[2])
     __package__ = "kvsim.plots"
 
-from ..plain import printable  # noqa: E402  (the package is known only now)
+from ..errors import line_of  # noqa: E402  (the package is known only now)
+from ..plain import printable  # noqa: E402
 
 FORMATS = ("pdf", "png", "csv")
 DEFAULT_FORMATS = ("pdf", "png")
@@ -173,6 +174,9 @@ def pages_of(name, given, suited, folder, options, figures, load):
 
 def check_targets(targets, overwrite, load):
     for target in targets:
+        folder = next(one for one in target.parents if one.exists())
+        if not folder.is_dir():
+            raise load.usage_error(f"{folder}: a file stands where a folder of figures should be")
         if target.exists() and not target.is_file():
             raise load.usage_error(f"{target}: exists and is not a regular file")
         if target.exists() and not overwrite:
@@ -207,7 +211,7 @@ def run(options, figures):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except OSError as error:
-        print(printable(f"kvsim plot: {load.one_line(error)}"), file=sys.stderr)
+        print(printable(f"kvsim plot: {line_of(error)}"), file=sys.stderr)
         return 1
     return 0
 

@@ -10,6 +10,7 @@ import xarray
 
 from ..errors import Error
 from ..links import LinkedElsewhere, refuse_links
+from ..errors import line_of
 from ..plain import printable
 
 VERSION = 1   # of results files, the latest that is read
@@ -30,7 +31,7 @@ def data_error(line):
 
 def not_results(path, error):
     """The file cannot be opened as results are."""
-    return data_error(f"{path}: not a netCDF-4 file: {one_line(error)}; "
+    return data_error(f"{path}: not a netCDF-4 file: {line_of(error)}; "
                       "expected a results file of kvsim")
 
 
@@ -148,7 +149,7 @@ class Results:
         try:
             return array.transpose(*dims).astype(np.float64)
         except (OSError, ValueError, RuntimeError) as error:
-            raise data_error(f"{self.path}: cannot read {name}: {one_line(error)}") from error
+            raise data_error(f"{self.path}: cannot read {name}: {line_of(error)}") from error
 
     @property
     def loop_losses(self):
@@ -223,12 +224,6 @@ def parse_budget(text):
         raise usage_error(f"--budget {text}: expected a ratio such as 0.5 or 50%, "
                           "or a count of tokens")
     return value, text.isdigit()
-
-
-def one_line(error):
-    """The first non-empty line of an exception's text: libraries like to print paragraphs."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
 
 
 def open_results(path, layers=None, policies=None):
@@ -391,7 +386,7 @@ def open_document(path):
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise data_error(f"{path}: not JSON: {one_line(error)}") from error
+        raise data_error(f"{path}: not JSON: {line_of(error)}") from error
     if not isinstance(data, dict) or not isinstance(data.get("kvsim"), str):
         raise data_error(f"{path}: no field kvsim; is this what kvsim theory --json or "
                          "kvsim explain --json prints?")

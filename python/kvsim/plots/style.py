@@ -251,10 +251,18 @@ def budget_axis(ax, results):
         if np.std(factors) / np.mean(factors) < np.std(linear) / np.mean(linear):
             ax.set_xscale("log")
             ax.minorticks_off()
-    every = math.ceil(ticks.size / 5)
     counts = results.budgets_are_counts
-    ax.set_xticks(ticks[::every], [labels[i] if counts else f"{budgets[i]:.3g}"
-                                   for i in first[::every]])
+    shown = first[legible(ticks if ax.get_xscale() == "linear" else np.log(ticks))]
+    ax.set_xticks(budgets[shown], [labels[i] if counts else f"{budgets[i]:.3g}" for i in shown])
+
+
+def legible(places, most=5):
+    """Which of the ascending places get a tick: a few, none so close to the last that both touch."""
+    kept = [0]
+    for at in range(0, places.size, math.ceil(places.size / most)):
+        if places[at] - places[kept[-1]] > (places[-1] - places[0]) / 8:
+            kept.append(at)
+    return kept
 
 
 def budget_lines(ax, results, policies, values):
@@ -335,24 +343,30 @@ def end_labels(ax, ends, size=6.5):
     high = ax.get_window_extent().height
     to_axes = ax.transData + ax.transAxes.inverted()
     own = np.array([to_axes.transform((x, y))[1] for x, y, _, _ in ends])
-    for (x, y, name, colour), place in zip(ends, apart(own, 1.3 * size * figure.dpi / 72 / high)):
-        ax.annotate(wrapped(name), (x, y), (1.035, place), textcoords="axes fraction", va="center",
+    names = [wrapped(name) for _, _, name, _ in ends]
+    line = 1.3 * size * figure.dpi / 72 / high
+    places = apart(own, [line * (1 + name.count("\n")) for name in names])
+    for (x, y, _, colour), name, place in zip(ends, names, places):
+        ax.annotate(name, (x, y), (1.035, place), textcoords="axes fraction", va="center",
                     fontsize=size, color=colour, annotation_clip=False,
                     arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "shrinkA": 0,
                                 "shrinkB": 2.5, "relpos": (0, 0.5)})
 
 
-def apart(places, step):
-    """Ascending places, moved as little as possible (least squares) until all are `step` apart."""
-    blocks = []   # of places that touch: [sum of what is left when the steps are taken off, count]
-    for k, place in enumerate(places):
-        blocks.append([place - k * step, 1])
+def apart(places, sizes):
+    """Ascending places, moved as little as possible (least squares) until what lies there, each
+    `sizes` long, does not overlap."""
+    sizes = np.broadcast_to(sizes, len(places))
+    before = np.concatenate([[0], np.cumsum((sizes[:-1] + sizes[1:]) / 2)])[:len(places)]
+    blocks = []   # of places that touch: [sum of what is left without what is before, count]
+    for place in places - before:
+        blocks.append([place, 1])
         while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] >= blocks[-1][0] / blocks[-1][1]:
             total, count = blocks.pop()
             blocks[-1][0] += total
             blocks[-1][1] += count
     levels = np.repeat([total / count for total, count in blocks], [count for _, count in blocks])
-    return levels + step * np.arange(levels.size)
+    return levels + before
 
 
 def note_undefined(ax):

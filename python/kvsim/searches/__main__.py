@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])   # as a script: the folder of the package
 
-from kvsim.errors import Error  # noqa: E402
+from kvsim.errors import Error, line_of  # noqa: E402
 from kvsim.plain import printable, printable_lines  # noqa: E402
 
 
@@ -45,8 +45,10 @@ def main() -> int:
     except Error as error:
         say(str(error))
         return error.exit_code
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        say(str(error))
+        say(line_of(error))
         return 1
     except KeyboardInterrupt:
         say("interrupted; what is finished is kept")
@@ -61,5 +63,5 @@ if __name__ == "__main__":
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 1
+        status = 128 + signal.SIGPIPE
     sys.exit(status)

@@ -14,6 +14,8 @@ import optuna
 from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
+from ..errors import UsageError
+
 NAME = "search"
 
 
@@ -79,7 +81,11 @@ class Folder:
 
     def open(self) -> BaseStorage:
         """Optuna's storage of this folder, made when absent."""
-        self.workers.mkdir(parents=True, exist_ok=True)
+        try:
+            self.workers.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:
+            raise UsageError(f"{self.path}: no folder can be made here: {error.strerror}; "
+                             "expected the folder of a study, or a new name") from None
         lock = FileLock(self.path / "journal.lock")
         with lock.held():
             _drop_torn_line(self.journal)

@@ -147,7 +147,7 @@ class AxisQuantize : public Quantize {
     if (!over_entries || settings.count(keys::quant_residual) % settings.count(quant_group) == 0) {
       return {};
     }
-    return "quant_residual must be a multiple of quant_group where groups run over entries";
+    return "quant_residual as a multiple of quant_group, since groups run over entries";
   }
 
  private:

@@ -40,7 +40,7 @@ def draw(results, group, note):
     values = maps(results)
     budgets = values.budget.values
     columns = [*spans, ALL]
-    titles = [style.wrapped(policy, 26) for policy in policies]
+    titles = [style.wrapped(policy, 18) for policy in policies]
     fig, axes = style.frame(
         f"Keep rate by layer and budget{note}",
         f"{results.subtitle}\nshare of the span's entries that a layer keeps, mean over KV heads",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...errors import line_of
 from .. import load
 from . import sources as inputs
 from .verdict import better, extreme, mean
@@ -110,7 +111,7 @@ def read(array, *dims):
     try:
         return array.compute().transpose(*dims).values
     except (OSError, RuntimeError) as error:
-        raise load.data_error(f"cannot read {array.name}: {load.one_line(error)}") from error
+        raise load.data_error(f"cannot read {array.name}: {line_of(error)}") from error
 
 
 def by_policy(detail, name, kind, values_of, policies):

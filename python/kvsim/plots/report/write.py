@@ -15,7 +15,8 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[3])
     __package__ = "kvsim.plots.report"
 
-from ...plain import printable  # noqa: E402  (the package is known only now)
+from ...errors import line_of  # noqa: E402  (the package is known only now)
+from ...plain import printable  # noqa: E402
 from ...whole import write_text  # noqa: E402
 
 NONE = "-"
@@ -78,7 +79,7 @@ def main(arguments=None):
         print(printable(f"kvsim report: {problem}"), file=sys.stderr)
         return problem.exit_code
     except OSError as error:
-        print(printable(f"kvsim report: {load.one_line(error)}"), file=sys.stderr)
+        print(printable(f"kvsim report: {line_of(error)}"), file=sys.stderr)
         return 1
     print(printable(options.out))
     return 0
