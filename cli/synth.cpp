@@ -74,7 +74,12 @@ std::vector<Span> parse_spans(const Values& values, int64_t prompt) {
       usage_error(
           {.what = "bad span", .where = "--spans", .found = item, .expected = "NAME:BEGIN-END"});
     Span span{item.substr(0, colon), 0, 0};
-    span.begin = parse_count(item.substr(colon + 1, dash - colon - 1), "--spans", last_end, prompt);
+    span.begin = parse_count(item.substr(colon + 1, dash - colon - 1), "--spans", 0, prompt);
+    if (span.begin < last_end)
+      usage_error({.what = "spans overlap, or are out of order",
+                   .where = "--spans",
+                   .found = item,
+                   .expected = "one that begins at " + std::to_string(last_end) + " or later"});
     span.end = parse_count(item.substr(dash + 1), "--spans", span.begin, prompt);
     last_end = span.end;
     const bool twice = std::any_of(spans.begin(), spans.end(),
