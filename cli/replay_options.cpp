@@ -133,8 +133,8 @@ Request read_request(const Values& values) {
 std::vector<Record> served_records(const Request& request, const TraceReader& reader,
                                    const std::vector<int>& layers) {
   if (!request.default_policies) return request.options.records;
-  span_tokens(reader.info(),
-              request.options.span_complements);  // a wrong name is no policy's fault
+  // A wrong name is no policy's fault.
+  span_tokens(reader.info(), request.options.span_complements);
   std::vector<Record> served;
   std::map<std::string, std::pair<std::string, std::string>> left_out;  // need: records, why
   for (const Record& record : request.options.records) {

@@ -115,8 +115,9 @@ def replay(
             policy=[one.with_scores(files[one.title]) if one.function else one.record
                     for one in chosen], budget=_budgets(budgets),
             layers=_layers(layers), later=later, metric=_names(metrics), save_keep=save_keep,
-            per_head=per_head, fragility=fragility, importance=importance, scope=scope, outlier=outlier,
-            wo_steps=wo_steps, horizon=horizon, span_complement=_names(span_complement), seed=seed,
+            per_head=per_head, fragility=fragility, importance=importance, scope=scope,
+            outlier=outlier, wo_steps=wo_steps, horizon=horizon,
+            span_complement=_names(span_complement), seed=seed,
             backend=backend, threads=threads, overwrite=overwrite)]
         run(words, progress)
         return open_results(target)

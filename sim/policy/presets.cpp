@@ -324,8 +324,8 @@ Settings preset_settings(const Preset& preset) {
     const size_t equals = cell.find('=');
     const Parameter* p = find_parameter(cell.substr(0, equals));
     if (!p) throw std::logic_error("unknown key in the preset table: " + std::string(cell));
-    settings.set(Key(p->number),
-                 canonical_value(*p, cell.substr(equals + 1)));  // a later cell replaces
+    // A later cell replaces an earlier one.
+    settings.set(Key(p->number), canonical_value(*p, cell.substr(equals + 1)));
   }
   return settings;
 }

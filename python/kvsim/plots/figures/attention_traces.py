@@ -143,7 +143,8 @@ def draw(first, names, options, panels):
     fig, axes = style.frame(
         "Estimates of the true risk over traces" if panels[0][0].startswith(RISK) else
         f"Dynamics of attention over traces, policies at budget {budget}",
-        f"{first.model}, {len(names)} trace{'s' if len(names) > 1 else ''}, means over {len(first.layers)} layers"
+        f"{first.model}, {len(names)} trace{'s' if len(names) > 1 else ''}, "
+        f"means over {len(first.layers)} layers"
         + ("; bar and line: mean over traces, 95 % interval (t)" if len(names) > 1 else ""),
         rows, columns, 0.4 + max(height, 0.26) * most,
         [style.key(name, look) for name, look in zip(names, looks)])
