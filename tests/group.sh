@@ -82,6 +82,7 @@ group_texts() {   # label: capture
   "$system_python" tests/capture/test_texts.py
 }
 group_capture() {   # label: capture
+  model_tests tests/capture/test_unpacked.py
   model_tests tests/capture/test_capture.py
   model_tests tests/capture/test_probes.py
 }

