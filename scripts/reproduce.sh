@@ -372,14 +372,29 @@ one_trace() {
   scripts/reproduce_merging.sh "$2" >>"$out/figures.txt"
 }
 
-# remains NUMBER: how long the traces from there on take, by the bytes and the time of those computed.
-bytes=0
-spent=0
+# Seconds and number of the traces that were computed: by kind and length, by the first word, of all.
+declare -A spent count
+
+# keys TRACE: those of a trace, the nearest first, in $keys.
+keys() {
+  local kind=${1##*/}
+  kind=${kind%_*}
+  keys=("$kind" "${kind%%_*}" all)
+}
+
+# remains NUMBER: how long the traces from there on take, by the nearest that were computed.
 remains() {
-  local rest
-  [ "$bytes" -gt 0 ] || return 0
-  rest=$(stat -Lc %s "${traces[@]:$1 - 1}" | awk '{s += $1} END {printf "%d", s}')
-  echo "; about $((rest * spent / bytes / 60 + 1)) min left"
+  local trace key seconds=0
+  [ -n "${count[all]:-}" ] || return 0
+  for trace in "${traces[@]:$1 - 1}"; do
+    keys "$trace"
+    for key in "${keys[@]}"; do
+      [ -n "${count[$key]:-}" ] || continue
+      seconds=$((seconds + spent[$key] / count[$key]))
+      break
+    done
+  done
+  echo "; about $((seconds / 60 + 1)) min left"
 }
 
 torch=${KVSIM_TORCH:-$KVSIM_CACHE/torch/bin/python}   # runs the model
@@ -414,8 +429,11 @@ for trace in "${traces[@]}"; do
   one_trace $number "$trace"
   # What was there already says nothing of the time that the rest takes.
   if [ -n "$(find "$out" -name "$(name "$trace").*.nc" -newer "$LOG")" ]; then
-    spent=$((spent + SECONDS - begun))
-    bytes=$((bytes + $(stat -Lc %s "$trace")))
+    keys "$trace"
+    for key in "${keys[@]}"; do
+      spent[$key]=$((${spent[$key]:-0} + SECONDS - begun))
+      count[$key]=$((${count[$key]:-0} + 1))
+    done
   fi
 done
 left=
