@@ -1,10 +1,13 @@
 #include "run/study/idle_settings.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 
 #include "sim/policy/prepared_record.hpp"
 #include "sim/stages/allocate/allocate.hpp"
+#include "sim/stages/common_keys.hpp"
 #include "sim/stages/quantize/quantize.hpp"
 #include "sim/stages/queries/queries.hpp"
 #include "sim/stages/schedule/schedule.hpp"
@@ -51,6 +54,20 @@ bool window_fills(const Dataset& results, const Record& record, int64_t policy, 
   return most > 0 && most <= window;
 }
 
+/// Layers of skip_layers that the model does not have, joined as in the record.
+std::string missing_layers(const Dataset& results, const Settings& settings) {
+  const AttributeValue* layers = results.attribute("num_layers");
+  if (layers == nullptr) return "";
+  const int64_t count = std::get<int64_t>(*layers);
+  std::string missing;
+  for (const std::string& one : settings.list(keys::skip_layers)) {
+    const int64_t layer = std::stoi(one);
+    if (layer < -count || layer >= count) missing += (missing.empty() ? "" : "+") + one;
+  }
+  if (missing.empty()) return "";
+  return fmt::format("skip_layers={}, the model has layers 0 to {}", missing, count - 1);
+}
+
 }  // namespace
 
 std::string idle_settings(const Dataset& results, const std::vector<Record>& records) {
@@ -60,8 +77,10 @@ std::string idle_settings(const Dataset& results, const std::vector<Record>& rec
     const auto policy = static_cast<int64_t>(p);
     const Settings& settings = records[p].settings;
     const auto say = [&](const std::string& budgets, const std::string& why) {
-      if (!budgets.empty()) text += policies[p] + " at " + budgets + ": " + why + "\n";
+      if (!budgets.empty()) text += fmt::format("{} at {}: {}\n", policies[p], budgets, why);
     };
+    if (const std::string missing = missing_layers(results, settings); !missing.empty())
+      say(budgets_where(results, [](int64_t) { return true; }), missing);
     const auto& schedule = chosen<Schedule>(settings);
     if (!chosen<Allocate>(settings).keeps_everything() && !schedule.decodes() && schedule.evicts())
       say(budgets_where(results, [&](int64_t b) { return keeps_all(results, policy, b); }),

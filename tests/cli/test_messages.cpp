@@ -67,6 +67,16 @@ TEST_CASE("a window that takes the whole budget is named", "[cli][messages]") {
   CHECK(said.out.find("streaming at", said.out.find("without effect")) == std::string::npos);
 }
 
+TEST_CASE("layers of skip_layers that are not there are named", "[cli][messages]") {
+  const Joints joints;  // two layers
+  const Outcome said = joints.replay(
+      "--policy knorm,skip_layers=1+7+-3 --policy knorm,skip_layers=-2 --budget 0.5,20");
+  REQUIRE(said.status == 0);
+  CHECK_THAT(said.out, Contains("knorm,skip_layers=1+7+-3 at 0.5, 20: skip_layers=7+-3, the model "
+                                "has layers 0 to 1\n"));
+  CHECK(said.out.find("skip_layers=-2 at", said.out.find("without effect")) == std::string::npos);
+}
+
 TEST_CASE("traces of a sweep's file are looked up from its folder", "[cli][messages][sweep]") {
   const Joints joints;
   write_bytes(joints.folder / "s.toml",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from ..errors import line_of
 from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError
 from .unpacked import unpacked
 
@@ -136,11 +137,6 @@ def import_torch(threads: int):
     return torch, transformers
 
 
-def _one_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
-
-
 def check_tokenizer(tokenizer, model: str) -> None:
     """Where its files are missing transformers makes a tokenizer that knows no words."""
     words = tokenizer("Which words are known?", add_special_tokens=False)["input_ids"]
@@ -195,7 +191,7 @@ def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: i
         said = f"cannot load {folder}, its unpacked form; delete that folder" if folder else \
             "cannot load" if Path(target).exists() else \
             "no such file or folder here, and as a name on Hugging Face it cannot be loaded"
-        raise CaptureError(f"{model}: {said}: {_one_line(error)}") from None
+        raise CaptureError(f"{model}: {said}: {line_of(error)[:300]}") from None
     check_tokenizer(tokenizer, model)
     loaded = loaded.to(device).eval()
     return LoadedModel(loaded, tokenizer, name, source)
