@@ -26,6 +26,11 @@ HERE = Path(__file__).resolve().parent
 PROGRESS = '{"progress":'
 
 
+def cache_folder() -> Path:
+    """Where the scripts install and the package keeps what can be made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvsim"
+
+
 class KvsimWarning(UserWarning):
     """What the program notes while it works, for instance that it left a policy out."""
 

@@ -156,7 +156,8 @@ def check_layers(config, layers: list[int]) -> None:
 def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: int,
                layers: list[int] | None = None) -> LoadedModel:
     """Loads a causal LM by Hugging Face name, folder, .gguf file or the pip package's name.
-    `layers` that it does not have are refused before its weights are read.
+    `layers` that it does not have are refused before its weights are read. A small GGUF file is unpacked
+    first (unpacked.py).
     """
     torch, transformers = import_torch(threads)
     target, gguf_file, name, source = _resolve(model, gguf)

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
+from ..program import cache_folder
+
 LARGEST = 128 << 20   # bytes of a GGUF file; unpacked, in float32, it is four to eight times that
 
 
 def home() -> Path:
     """Where they lie. Whatever is there may be deleted at any time."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "kvsim" / "models"
+    return cache_folder() / "models"
 
 
 def unpacked(gguf: Path, load: Callable[[], tuple]) -> Path | None:

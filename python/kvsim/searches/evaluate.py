@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from ..errors import DataError, Error, UsageError, error_of
-from ..program import find_program, options, run
+from ..program import cache_folder, find_program, options, run
 from .config import LOOP, Objective, SearchConfig
 
 # Variable -> value per budget, of one record on one text.
@@ -152,9 +152,8 @@ def torch_python() -> str:
     """An interpreter with PyTorch: this one, that of KVSIM_TORCH, or of the scripts' venv."""
     if find_spec("torch") is not None:
         return sys.executable
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     named = os.environ.get("KVSIM_TORCH")
-    found = Path(named) if named else cache / "kvsim" / "torch" / "bin" / "python"
+    found = Path(named) if named else cache_folder() / "torch" / "bin" / "python"
     if not found.exists():
         raise Error("the closed loop needs PyTorch: KVSIM_TORCH names a Python that has what "
                     "data/requirements.txt lists")
