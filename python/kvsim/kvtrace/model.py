@@ -156,8 +156,8 @@ def check_layers(config, layers: list[int]) -> None:
 def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: int,
                layers: list[int] | None = None) -> LoadedModel:
     """Loads a causal LM by Hugging Face name, folder, .gguf file or the pip package's name.
-    `layers` that it does not have are refused before its weights are read. A small GGUF file is unpacked
-    first (unpacked.py).
+    `layers` that it does not have are refused before its weights are read. A small GGUF file is
+    unpacked first (unpacked.py).
     """
     torch, transformers = import_torch(threads)
     target, gguf_file, name, source = _resolve(model, gguf)
@@ -167,7 +167,7 @@ def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: i
     folder = None
 
     def read(part, **further):
-        """Code that lies beside the weights is never run, and weights that are pickles never read."""
+        """Code beside the weights is never run, and weights that are pickles are never read."""
         extra = {"gguf_file": gguf_file} if gguf_file else {}
         return part.from_pretrained(target, trust_remote_code=False, **extra, **further)
 
