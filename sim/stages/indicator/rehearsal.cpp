@@ -51,13 +51,13 @@ class RehearsalRows : public StoredRows {
     moved.queries = queries.data();
     moved.segments = {{keys_.data(), nullptr, columns}};
     moved.sinks = sinks_from(work_.trace(), block.kv_head * block.heads);
-    moved.logits = logits_.reserve(count * columns);
+    moved.attention = attention_.reserve(count * columns);
     std::vector<double> log_sum_exp(static_cast<size_t>(count));
     moved.log_sum_exp = log_sum_exp.data();
     work_.backend().attend(work_.trace(), {&moved, 1});
     stored_.reserve(count * candidates_.size());
     parallel_for(count, [&](int64_t index) {
-      share(block, index, {moved.logits + index * columns, static_cast<size_t>(columns)},
+      share(block, index, moved.attention + index * columns,
             log_sum_exp[static_cast<size_t>(index)]);
     });
   }
@@ -97,9 +97,9 @@ class RehearsalRows : public StoredRows {
         .position[static_cast<size_t>(probe.parts[block.part].tokens.begin + token(block, row))];
   }
 
-  /// Softmax over the prompt's keys and the sink, whose logits and log-sum-exp are given, and the
-  /// piece's own. `index`: of [heads][rows].
-  void share(const AttentionBlock& block, int64_t index, std::span<const float> logits,
+  /// Softmax over the prompt's keys and the sink, whose attention and log-sum-exp are given, and
+  /// the piece's own. `index`: of [heads][rows].
+  void share(const AttentionBlock& block, int64_t index, const float* attention,
              double log_sum_exp) {
     const int64_t row = index % block.rows, at = token(block, row);
     const auto head = static_cast<int>(index / block.rows);
@@ -112,9 +112,10 @@ class RehearsalRows : public StoredRows {
       const auto count = static_cast<size_t>(at % steps_ + 1);
       all = log_add(all, kvsim::log_sum_exp({own + at - at % steps_, count}));
     }
+    const double weight = std::exp(log_sum_exp - all);  // of what is given, beside the own piece
     double* const out = stored_.data() + index * candidates_.size();
     for (int64_t i = candidates_.begin; i < candidates_.end; ++i) {
-      const double x = std::exp(static_cast<double>(logits[static_cast<size_t>(i)]) - all);
+      const double x = static_cast<double>(attention[i]) * weight;
       out[i - candidates_.begin] = norms_ == nullptr
                                        ? x
                                        : x * static_cast<double>(
@@ -126,8 +127,8 @@ class RehearsalRows : public StoredRows {
   int64_t steps_;                        // H
   const Table<float>* norms_ = nullptr;  // [Hq][n]
   int kv_head_ = -1;
-  Table<float> keys_;     // [n][d] of that KV head
-  Buffer<float> logits_;  // [heads][rows][n] of moved queries
+  Table<float> keys_;        // [n][d] of that KV head
+  Buffer<float> attention_;  // [heads][rows][n] of moved queries
 };
 
 class Rehearsal : public Indicator {
