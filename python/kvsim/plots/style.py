@@ -83,9 +83,11 @@ def line(colour, dash, marker):
 
 
 def line_style(index):
-    """The same for the line with this index, of anything but policies."""
-    k = index % len(COLOURS)
-    return line(COLOURS[k], looks.DASHES[k], looks.MARKERS[k])
+    """The same for the line with this index, of anything but policies. Colours come again after
+    ten, with another dash pattern and marker."""
+    again, k = divmod(index, len(COLOURS))
+    return line(COLOURS[k], looks.DASHES[(k + 3 * again) % len(looks.DASHES)],
+                looks.MARKERS[(k + again) % len(looks.MARKERS)])
 
 
 def mark_style(index):
@@ -223,9 +225,16 @@ def number_map(ax, values, shades, darkest, text, missing="–"):
 
 
 def hide_unused(axes, count):
-    """Takes away the panels of a grid after the first `count`."""
+    """Takes away the panels of a grid after the first `count`; those above them show x themselves."""
+    for ax in axes.flat[max(0, count - axes.shape[1]):count]:
+        ax.xaxis.set_tick_params(labelbottom=True)
     for ax in axes.flat[count:]:
         ax.remove()
+
+
+def panel_title(ax, text, columns):
+    """A title of a panel that is one of `columns` beside each other, over up to three lines."""
+    ax.set_title("\n".join(textwrap.wrap(text, 104 // columns, max_lines=3, placeholder=" …")))
 
 
 def layer_axis(ax, results):
@@ -235,9 +244,17 @@ def layer_axis(ax, results):
         ax.set_xlim(results.layers[0] - 1, results.layers[0] + 1)
 
 
+class PowersOfTen(matplotlib.ticker.LogLocator):
+    """Powers of ten; 2 and 5 times them where an axis has too few."""
+
+    def tick_values(self, vmin, vmax):
+        self.set_params(subs=(1, 2, 5) if vmax < 100 * vmin else (1,))
+        return super().tick_values(vmin, vmax)
+
+
 def log_ticks(axis, most=4):
-    """At most a few ticks at powers of ten, written as typed: the text is never parsed as maths."""
-    axis.set_major_locator(matplotlib.ticker.LogLocator(numticks=most))
+    """A few ticks at powers of ten, written as typed: the text is never parsed as maths."""
+    axis.set_major_locator(PowersOfTen(numticks=most))
     axis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(matplotlib.ticker.NullLocator())
 

@@ -44,9 +44,14 @@ def draw(results):
         ax.set_ylim(0, 1.02)
         ax.set_title(title)
     axes[0, 0].set_ylabel("attention (fraction)")
-    if len(results.layers) > 1:
+    count = len(results.layers)
+    if count > 1:   # a field per layer, whatever their numbers
         scale = matplotlib.cm.ScalarMappable(
-            matplotlib.colors.Normalize(results.layers[0], results.layers[-1]),
+            matplotlib.colors.BoundaryNorm(np.arange(count + 1) - 0.5, count),
             matplotlib.colors.ListedColormap(colours))
-        fig.colorbar(scale, ax=list(axes[0]), label="layer (light: deep)", pad=0.01, fraction=0.03)
+        bar = fig.colorbar(scale, ax=list(axes[0]), label="layer (light: deep)", pad=0.01,
+                           fraction=0.03)
+        named = range(0, count, -(-count // 12))
+        bar.set_ticks(named, labels=[results.layers[at] for at in named])
+        bar.minorticks_off()
     return fig

@@ -32,7 +32,7 @@ def draw(results, policies, note):
     limit = max(0.05, 1.05 * float(abs(bias).fillna(0).max()))
     for ax, (title, values) in zip(axes.flat, panels):
         style.budget_lines(ax, results, policies, values)
-        ax.set_title(title)
+        style.panel_title(ax, title, columns)
         if title.startswith("bias"):
             ax.axhline(0, color="black", linewidth=0.7, linestyle=":")
             ax.set_ylim(-limit, limit)

@@ -41,10 +41,12 @@ def draw(results, group, note):
     budgets = values.budget.values
     columns = [*spans, ALL]
     titles = [style.wrapped(policy, 18) for policy in policies]
+    longest = max(len(line) for title in titles for line in title.split("\n"))
     fig, axes = style.frame(
         f"Keep rate by layer and budget{note}",
         f"{results.subtitle}\nshare of the span's entries that a layer keeps, mean over KV heads",
-        len(policies), len(columns), max(1.05, 0.42 + 0.02 * len(results.layers)), (),
+        len(policies), len(columns),
+        max(1.05, 0.42 + 0.02 * len(results.layers), 0.2 + 0.052 * longest), (),
         (style.budget_label(results), ""), sharex=True, sharey=True)
     image, table = None, []
     for row, policy, title in zip(axes, policies, titles):
@@ -59,7 +61,7 @@ def draw(results, group, note):
             table += [[policy, column, layer, *line] for layer, line in zip(results.layers, cells)]
         row[0].set_ylabel(f"{title}\nlayer", fontsize=6)
     for ax, column in zip(axes[0], columns):
-        ax.set_title(column, fontsize=7)
+        style.panel_title(ax, column, len(columns))
     fig.colorbar(image, ax=list(axes.flat), label="keep rate", pad=0.01, fraction=0.03)
     style.numbers(fig, ["policy", "span", "layer", *(f"budget {one:.3g}" for one in budgets)], table)
     return fig
