@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from .trace import Trace
 
 PolicyLike = str | ScoreFunction | Policy
 Budgets = str | float | int | Iterable[str | float | int]
+Layers = int | Sequence[int] | str
 
 
 def _budgets(given: Budgets | None) -> str | None:
@@ -38,8 +39,10 @@ def _names(given: str | Iterable[str]) -> list[str]:
     return [given] if isinstance(given, str) else list(given)
 
 
-def _layers(given: Sequence[int] | str | None) -> str | None:
-    return given if given is None or isinstance(given, str) else ",".join(map(str, given))
+def _layers(given: Layers | None) -> str | None:
+    if given is None or isinstance(given, str):
+        return given
+    return ",".join(map(str, [given] if isinstance(given, Integral) else given))
 
 
 def replay(
@@ -47,7 +50,7 @@ def replay(
     policies: PolicyLike | Iterable[PolicyLike] | None = None,
     budgets: Budgets | None = None,
     *,
-    layers: Sequence[int] | None = None,
+    layers: Layers | None = None,
     later: str | None = None,
     metrics: str | Iterable[str] = (),
     save_keep: bool = False,
@@ -103,6 +106,8 @@ def replay(
             and the like, :class:`DataError` for a bad trace.
     """
     chosen = as_policies(policies)
+    if policies is not None and not chosen:
+        raise UsageError("policies: found none, expected at least one, such as snapkv")
     opened = trace if isinstance(trace, Trace) else None
     with exchange() as folder:
         words: list[str | PathLike] = ["replay", trace]
@@ -127,13 +132,14 @@ def _scores(
     policies: Sequence[Policy],
     trace: Trace,
     folder: Path,
-    layers: Sequence[int] | None,
+    layers: Layers | None,
     progress: bool | None,
 ) -> dict[str, Path]:
     """Files with the scores of the functions among `policies`, by title."""
     bar = Bar(progress)
     try:
-        wanted = None if layers is None or isinstance(layers, str) else list(layers)
+        wanted = None if layers is None or isinstance(layers, str) else (
+            [layers] if isinstance(layers, Integral) else list(layers))
         return score_files(policies, trace, folder, wanted, bar.show)
     finally:
         bar.close()
@@ -210,13 +216,24 @@ def _with_scores(config: Mapping[str, Any], files: Mapping[str, Path]) -> dict[s
     return {**config, "policy": tables}
 
 
+def _plain(given: Any) -> Any:
+    """With paths and numbers of numpy as TOML has them."""
+    if isinstance(given, Mapping):
+        return {key: _plain(value) for key, value in given.items()}
+    if isinstance(given, (list, tuple)):
+        return [_plain(value) for value in given]
+    if isinstance(given, (numpy.generic, numpy.ndarray)):
+        return given.tolist()
+    return fspath(given) if isinstance(given, PathLike) else given
+
+
 def _write_config(config: Mapping[str, Any], folder: Path) -> Path:
     import tomli_w
 
     file = folder / "sweep.toml"
     call(file, "the sweep")
     try:
-        file.write_text(tomli_w.dumps(dict(config)), encoding="utf-8")
+        file.write_text(tomli_w.dumps(_plain(config)), encoding="utf-8")
     except TypeError as error:
         raise UsageError(f"the sweep cannot be written as TOML: {error}") from None
     return file
@@ -226,7 +243,7 @@ def verify(
     trace: str | PathLike | Trace,
     *,
     tolerance: float | None = None,
-    layers: Sequence[int] | None = None,
+    layers: Layers | None = None,
 ) -> pandas.DataFrame:
     """Recomputes the model's own attention outputs from a trace: the largest error per layer.
 

@@ -4,6 +4,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_BAD_DATA = 3
+EXIT_INTERRUPTED = 130
+
 
 class Error(Exception):
     """A mistake or bad data: `str(error)` is one line, `exit_code` that of the command."""

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .errors import Error, error_of
+from .errors import Error, UsageError, error_of
 
 HERE = Path(__file__).resolve().parent
 # What the program says of its progress with --progress json: {"progress": 0.37, "what": "..."}.
@@ -140,6 +140,13 @@ def _end(process: subprocess.Popen) -> None:
         process.wait()
 
 
+def _word(given: object) -> str:
+    try:
+        return os.fspath(given)
+    except TypeError:
+        raise UsageError(f"found {given!r:.60}, expected the path of a file") from None
+
+
 def run(arguments: Sequence[str | os.PathLike], progress: bool | None = None) -> str:
     """Runs a command to its end and returns what it printed.
 
@@ -147,7 +154,7 @@ def run(arguments: Sequence[str | os.PathLike], progress: bool | None = None) ->
     with the program's line; notes become warnings of the kind KvsimWarning.
     """
     bar = Bar(progress)
-    words = [find_program(), *map(os.fspath, arguments)]
+    words = [find_program(), *map(_word, arguments)]
     if bar.wanted:
         words.append("--progress=json")
     environment = {"KVSIM_PYTHON": sys.executable, **os.environ}

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from ..plain import printable
-from .errors import EXIT_USAGE, CaptureError, run_tool
+from ..tool import run_tool
+from .errors import EXIT_USAGE, CaptureError
 
 EXAMPLES = """\
 the prompt file

@@ -12,8 +12,9 @@ import sys
 import time
 from pathlib import Path
 
+from ..tool import run_tool
 from .capture_command import Parser, number, show_progress
-from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError, run_tool
+from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError
 
 EXAMPLES = """\
 results (LOOP.nc, netCDF-4, dimensions policy, budget, step as in results files)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from .. import texts
 from ..plain import printable
+from ..tool import run_tool
 from ..whole import write_text
 from .capture_command import (
     Parser, number, query_choice, show_progress, summary, whole_numbers,
 )  # fmt: skip
-from .errors import EXIT_USAGE, CaptureError, run_tool
+from .errors import EXIT_USAGE, CaptureError
 
 DEFAULT_KINDS = "summary,questions,fewshot,code"
 LONG_UNITS = 400   # of a kind whose answer grows: more steps of work than anybody forces

@@ -12,9 +12,7 @@ codes are those of kvsim: 0 done, 1 failed, 2 usage, 3 bad data.
 import argparse
 import difflib
 import importlib
-import os
 import pkgutil
-import signal
 import sys
 from pathlib import Path
 
@@ -23,8 +21,9 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[2])
     __package__ = "kvsim.plots"
 
-from ..errors import line_of  # noqa: E402  (the package is known only now)
+from ..errors import Error  # noqa: E402  (the package is known only now)
 from ..plain import printable  # noqa: E402
+from ..tool import put_line, run_tool  # noqa: E402
 
 FORMATS = ("pdf", "png", "csv")
 DEFAULT_FORMATS = ("pdf", "png")
@@ -185,45 +184,36 @@ def check_targets(targets, overwrite, load):
 
 def run(options, figures):
     from . import load, style
-    try:
-        if options.budget is not None:
-            load.parse_budget(options.budget)
-        planned = plan(options, figures, load)
-        check_targets([Path(f"{stem}.{ending}") for stem, _ in planned
-                       for ending in options.formats], options.overwrite, load)
-        style.use()
-        written = False
-        for stem, draw in planned:
-            stem.parent.mkdir(parents=True, exist_ok=True)
-            figure = draw()
-            for ending in options.formats:
-                if style.save(figure, Path(f"{stem}.{ending}")):
-                    written = True
-                    print(printable(f"{stem}.{ending}"), flush=True)
-            style.close(figure)
-        if not written:
-            raise load.usage_error("--formats: found csv, but no figure drawn is a table; expected pdf or "
-                                   "png (the summary's numbers: kvsim replay --csv FILE)")
-    except load.Problem as problem:
-        print(printable(f"kvsim plot: {problem}"), file=sys.stderr)
-        return problem.exit_code
-    except BrokenPipeError:   # the reader of the names is gone, as with `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    except OSError as error:
-        print(printable(f"kvsim plot: {line_of(error)}"), file=sys.stderr)
-        return 1
-    return 0
+    if options.budget is not None:
+        load.parse_budget(options.budget)
+    planned = plan(options, figures, load)
+    check_targets([Path(f"{stem}.{ending}") for stem, _ in planned for ending in options.formats],
+                  options.overwrite, load)
+    style.use()
+    written = False
+    for stem, draw in planned:
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        figure = draw()
+        for ending in options.formats:
+            if style.save(figure, Path(f"{stem}.{ending}")):
+                written = True
+                put_line(f"{stem}.{ending}")
+        style.close(figure)
+    if not written:
+        raise load.usage_error("--formats: found csv, but no figure drawn is a table; expected pdf or "
+                               "png (the summary's numbers: kvsim replay --csv FILE)")
 
 
 def main(arguments=None):
-    try:
-        figures = find_figures()
-    except ModuleNotFoundError as error:
-        print(f"kvsim plot: {sys.executable} has no module {error.name}; "
-              "install what plots/requirements.txt lists", file=sys.stderr)
-        return 1
-    return run(parse(arguments, figures), figures)
+    def work():
+        try:
+            figures = find_figures()
+        except ModuleNotFoundError as error:
+            raise Error(f"{sys.executable} has no module {error.name}; install what "
+                        "plots/requirements.txt lists") from None
+        run(parse(arguments, figures), figures)
+
+    return run_tool("kvsim plot", work)
 
 
 if __name__ == "__main__":

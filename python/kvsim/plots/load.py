@@ -8,25 +8,22 @@ import h5py
 import numpy as np
 import xarray
 
-from ..errors import Error
+from ..errors import DataError, UsageError, line_of
 from ..links import LinkedElsewhere, refuse_links
-from ..errors import line_of
 from ..plain import printable
 
 VERSION = 1   # of results files, the latest that is read
 DIMENSIONS = ("policy", "budget", "layer", "step")
 
 
-class Problem(Error):
-    """A mistake that ends the run: one line for the user and an exit code."""
+usage_error, data_error = UsageError, DataError
 
 
-def usage_error(line):
-    return Problem(line, 2)
-
-
-def data_error(line):
-    return Problem(line, 3)
+def _check_file(path):
+    if not path.exists():
+        raise data_error(f"{path}: no such file")
+    if not path.is_file():
+        raise data_error(f"{path}: not a regular file")
 
 
 def not_results(path, error):
@@ -41,7 +38,8 @@ def read_dataset(source, path):
         with h5py.File(source, "r") as file:
             refuse_links(file)
         # Units such as "s" must stay numbers, hence no decoding of times.
-        return xarray.open_dataset(source, engine="h5netcdf", decode_times=False)
+        return xarray.open_dataset(source, engine="h5netcdf", decode_times=False,
+                                   phony_dims="access")   # of a file of something else: no warning
     except LinkedElsewhere as error:
         raise data_error(f"{path}: {error}") from error
     except Exception as error:  # h5py, h5netcdf and xarray each have their own kinds
@@ -232,8 +230,7 @@ def open_results(path, layers=None, policies=None):
     A file of kvsim closed-loop comes back as a Loop, whole.
     """
     path = Path(path)
-    if not path.is_file():
-        raise data_error(f"{path}: no such file")
+    _check_file(path)
     data = read_dataset(path, path)
     _check_version(path, data)
     if is_loop(data):
@@ -381,8 +378,7 @@ def common_policies(several):
 def open_document(path):
     """Opens the JSON of a command; its field `kvsim` names the command."""
     path = Path(path)
-    if not path.is_file():
-        raise data_error(f"{path}: no such file")
+    _check_file(path)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

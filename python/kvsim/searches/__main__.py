@@ -1,15 +1,14 @@
 """What `kvsim search` runs."""
 
 import argparse
-import os
-import signal
 import sys
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])   # as a script: the folder of the package
 
-from kvsim.errors import Error, line_of  # noqa: E402
+from kvsim.errors import EXIT_USAGE, Error  # noqa: E402
 from kvsim.plain import printable, printable_lines  # noqa: E402
+from kvsim.tool import run_tool  # noqa: E402
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,38 +29,17 @@ def say(line: str) -> None:
     print(printable(f"kvsim: {line}"), file=sys.stderr, flush=True)
 
 
-def main() -> int:
-    args = parser().parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        if args.trials is not None and not (args.trials.isdigit() and int(args.trials) > 0):
-            raise Error(f"--trials: found {args.trials}, expected a whole number >= 1", 2)
-        from kvsim.searches.api import search
+def run(args: argparse.Namespace) -> None:
+    if args.trials is not None and not (args.trials.isdigit() and int(args.trials) > 0):
+        raise Error(f"--trials: found {args.trials}, expected a whole number >= 1", EXIT_USAGE)
+    from kvsim.searches.api import search
 
-        found = search(args.config, args.out, trials=args.trials and int(args.trials),
-                       report=args.report, closed_loop=args.closed_loop, model=args.model,
-                       threads=args.threads, tell=None if args.quiet else say)
-        print(printable_lines(found.summary + ("\n\n" + found.report if found.report else "")))
-    except Error as error:
-        say(str(error))
-        return error.exit_code
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        say(line_of(error))
-        return 1
-    except KeyboardInterrupt:
-        say("interrupted; what is finished is kept")
-        return 130
-    return 0
+    found = search(args.config, args.out, trials=args.trials and int(args.trials),
+                   report=args.report, closed_loop=args.closed_loop, model=args.model,
+                   threads=args.threads, tell=None if args.quiet else say)
+    print(printable_lines(found.summary + ("\n\n" + found.report if found.report else "")))
 
 
 if __name__ == "__main__":
-    # Standard output may be closed early, by `| head`.
-    try:
-        status = main()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 128 + signal.SIGPIPE
-    sys.exit(status)
+    arguments = parser().parse_args()
+    sys.exit(run_tool("kvsim", lambda: run(arguments), "interrupted; what is finished is kept"))

