@@ -114,6 +114,26 @@ po::options_description argument_options(const Command& command) {
   return hidden;
 }
 
+bool names_an_option(const std::string& word, const po::options_description& options) {
+  const auto style = po::command_line_style::allow_dash_for_short;  // "-o", and the others' names
+  return word.starts_with('-') && std::ranges::any_of(options.options(), [&](const auto& option) {
+           return word == option->canonical_display_name(style) ||
+                  word.substr(0, word.find('=')) == "--" + option->long_name();
+         });
+}
+
+/// An option must not take the next one for its value, as `-o --overwrite` would.
+void check_values(const std::vector<po::option>& given, const po::options_description& options) {
+  for (const po::option& option : given) {
+    const std::vector<std::string>& words = option.original_tokens;
+    if (option.position_key >= 0) continue;
+    if (words.size() > 1 && names_an_option(words[1], options))
+      usage_error({.what = "its value is missing", .where = words[0], .found = words[1]});
+    if (std::ranges::find(option.value, "") != option.value.end())
+      usage_error({.what = "its value is empty", .where = "--" + option.string_key});
+  }
+}
+
 Values parse(const Command& command, const std::vector<std::string>& words,
              const po::options_description& visible) {
   po::options_description all;
@@ -124,12 +144,13 @@ Values parse(const Command& command, const std::vector<std::string>& words,
   namespace style = po::command_line_style;
   Values values;
   try {
-    po::store(po::command_line_parser(words)
-                  .options(all)
-                  .positional(positions)
-                  .style(style::unix_style & ~style::allow_guessing)
-                  .run(),
-              values);
+    const auto parsed = po::command_line_parser(words)
+                            .options(all)
+                            .positional(positions)
+                            .style(style::unix_style & ~style::allow_guessing)
+                            .run();
+    check_values(parsed.options, visible);
+    po::store(parsed, values);
     po::notify(values);
   } catch (const po::error& error) {
     option_error(command, error, visible);

@@ -161,6 +161,17 @@ int64_t parse_count(std::string_view text, const std::string& option, int64_t le
   return value;
 }
 
+namespace {
+
+/// A bound at the end of what a double can hold is none.
+std::string between(double least, double most) {
+  constexpr double kHuge = 1e300;
+  if (most < kHuge) return shortest(least) + " to " + shortest(most);
+  return least > 0 && least < 1 / kHuge ? "a number above 0" : shortest(least) + " or more";
+}
+
+}  // namespace
+
 double parse_real(std::string_view text, const std::string& option, double least, double most) {
   const auto number = Decimal::parse(trimmed(text));
   if (!number) usage_error({.what = "not a number", .where = option, .found = in_quotes(text)});
@@ -169,7 +180,7 @@ double parse_real(std::string_view text, const std::string& option, double least
     usage_error({.what = "out of range",
                  .where = option,
                  .found = in_quotes(text),
-                 .expected = shortest(least) + " to " + shortest(most)});
+                 .expected = between(least, most)});
   return value;
 }
 

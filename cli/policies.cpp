@@ -11,10 +11,13 @@
 #include "sim/policy/presets.hpp"
 #include "sim/policy/record.hpp"
 #include "sim/policy/record_rules.hpp"
+#include "sim/policy/trace_check.hpp"
 #include "sim/stages/common_keys.hpp"
+#include "sim/stages/join/join.hpp"
 #include "sim/stages/kind.hpp"
 #include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
+#include "sim/stages/queries/queries.hpp"
 
 namespace kvsim::cli::policies_command {
 namespace {
@@ -44,6 +47,13 @@ std::vector<std::string> stages() {
   return names;
 }
 
+/// What a chosen kind needs; a probe as a capture makes it.
+std::string need_of(const Settings& settings, const std::string& stage, const KindInfo& kind) {
+  const bool of_probe = (stage == "queries" && chosen<Queries>(settings).of_probe()) ||
+                        (stage == "join" && chosen<Join>(settings).joins());
+  return of_probe ? "a probe " + probe_spec(settings) : kind.needs;
+}
+
 /// What the chosen kinds need from a trace beyond keys, without repetitions, in order of stages.
 std::vector<std::string> needs_of(const Settings& settings) {
   const std::set<std::string> used = used_keys(settings);
@@ -51,7 +61,8 @@ std::vector<std::string> needs_of(const Settings& settings) {
   for (const std::string& stage : stages()) {
     const KindInfo* kind = chosen_kind(settings, used, stage);
     if (!kind || kind->needs.empty()) continue;
-    if (std::ranges::find(needs, kind->needs) == needs.end()) needs.push_back(kind->needs);
+    const std::string need = need_of(settings, stage, *kind);
+    if (std::ranges::find(needs, need) == needs.end()) needs.push_back(need);
   }
   if (moves_positions(settings)) needs.push_back("rope/inv_freq");
   return needs;

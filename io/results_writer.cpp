@@ -2,6 +2,7 @@
 
 #include <hdf5_hl.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 
@@ -54,13 +55,15 @@ hid_t number_type(VariableType type) {
   return H5I_INVALID_HID;
 }
 
+/// Names of files may have any bytes, results are UTF-8: what is none becomes U+FFFD.
 void write_text_attribute(const Checker& check, hid_t object, const char* name,
                           const std::string& value) {
   const Handle type = text_type(check);
   const Handle space(check(H5Screate(H5S_SCALAR), name));
   const Handle attribute(
       check(H5Acreate2(object, name, type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT), name));
-  const char* text = value.c_str();
+  const std::string valid = h5::repaired_utf8(value);
+  const char* text = valid.c_str();
   check(H5Awrite(attribute.get(), type.get(), &text), name);
 }
 
@@ -148,8 +151,10 @@ Handle creation_properties(const Checker& check, const Variable& variable,
 
 void write_values(const Checker& check, hid_t dataset, const Variable& variable) {
   if (const auto* texts = std::get_if<std::vector<std::string>>(&variable.values)) {
+    std::vector<std::string> valid(texts->size());
+    std::ranges::transform(*texts, valid.begin(), h5::repaired_utf8);
     std::vector<const char*> pointers;
-    for (const std::string& text : *texts) pointers.push_back(text.c_str());
+    for (const std::string& text : valid) pointers.push_back(text.c_str());
     const Handle type = text_type(check);
     check(H5Dwrite(dataset, type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, pointers.data()),
           variable.name);

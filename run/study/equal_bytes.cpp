@@ -10,6 +10,7 @@
 #include "run/trace/trace_files.hpp"
 #include "sim/policy/policy_run.hpp"
 #include "sim/policy/trace_check.hpp"
+#include "sim/stages/allocate/allocate.hpp"
 
 namespace kvsim {
 namespace {
@@ -135,10 +136,13 @@ std::vector<std::string> make_bytes_equal(const TraceReader& trace, Backend& bac
     options.records[r].own_budgets.clear();
     for (size_t t = 0; t < gaps[r].size(); ++t) {
       const int64_t most = gaps[r][t].begin;
-      options.records[r].own_budgets.push_back(count_of(std::max<int64_t>(1, most)));
+      const bool whole = chosen<Allocate>(options.records[r].settings).keeps_everything();
+      options.records[r].own_budgets.push_back(
+          count_of(most == 0 && whole ? n : std::max<int64_t>(1, most)));
       if (most == 0)
-        too_large.push_back(fmt::format("{} holds more than {} of the full cache's bytes",
-                                        options.records[r].canonical(), options.budgets[t].label));
+        too_large.push_back(fmt::format("{} holds more than {:.3g} of the full cache's bytes",
+                                        options.records[r].canonical(),
+                                        options.budgets[t].ratio(n)));
     }
   }
   return too_large;

@@ -47,19 +47,6 @@ std::string probe_fault(const Settings& settings, const TraceInfo& info) {
                                                  info.probes[static_cast<size_t>(number)]);
 }
 
-/// SPEC of `kvsim capture --probe SPEC` that stores what the record asks of its probe.
-std::string probe_spec(const Settings& settings) {
-  const std::string& name = probe_name(settings);
-  if (name == "draft") return "draft:K";
-  if (name.starts_with("question")) return "file:QUESTIONS";
-  ProbeInfo without_gradient;
-  without_gradient.parts = {{.tokens = {0, 1}, .reads = {0, 1}}};
-  without_gradient.has_input_norm = without_gradient.has_residual_norm = true;
-  const bool gradient =
-      !chosen<Indicator>(settings).probe_fault(settings, without_gradient).empty();
-  return name + (gradient ? ":gradient" : "");
-}
-
 /// The options of a capture after which the trace serves all these records.
 std::string probe_options(const std::vector<Record>& records, const TraceInfo& info) {
   std::set<std::string> specs;
@@ -180,7 +167,7 @@ void RecordCheck::probes() const {
     bad_data({.what = "policy " + record_.title + " needs a probe the trace does not hold",
               .where = info_.path,
               .found = known.empty() ? "no probes" : "probes " + known,
-              .expected = "a probe " + name,
+              .expected = "a probe " + probe_spec(record_.settings),
               .hint = hint});
   bad_data({.what = "policy " + record_.title + " needs more of the probe " + name,
             .where = info_.path,
@@ -225,6 +212,18 @@ void RecordCheck::token_texts() const {
 }
 
 }  // namespace
+
+std::string probe_spec(const Settings& settings) {
+  const std::string& name = probe_name(settings);
+  if (name == "draft") return "draft:K";
+  if (name.starts_with("question")) return "file:QUESTIONS";
+  ProbeInfo without_gradient;
+  without_gradient.parts = {{.tokens = {0, 1}, .reads = {0, 1}}};
+  without_gradient.has_input_norm = without_gradient.has_residual_norm = true;
+  const bool gradient =
+      !chosen<Indicator>(settings).probe_fault(settings, without_gradient).empty();
+  return name + (gradient ? ":gradient" : "");
+}
 
 void check_records(const std::vector<Record>& records, const std::vector<Budget>& budgets,
                    const TraceInfo& info, const std::vector<int>& layers, const SideFiles& files,

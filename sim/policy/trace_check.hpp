@@ -16,6 +16,9 @@ void check_records(const std::vector<Record>& records, const std::vector<Budget>
                    const TraceInfo& info, const std::vector<int>& layers, const SideFiles& files,
                    const std::string& asked_by = "");
 
+/// SPEC of `kvsim capture --probe SPEC` that stores what the record asks of its probe.
+std::string probe_spec(const Settings& settings);
+
 /// Numbers of the probes whose queries observe for some record.
 std::set<int> observing_probes(const std::vector<Record>& records, const TraceInfo& info);
 
