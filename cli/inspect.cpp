@@ -36,8 +36,8 @@ void print_field(const char* name, const std::string& value) {
 
 /// "repeat, 700 tokens in 1 part that read [0, 690) again, with keys, residual_norm"
 std::string probe_text(const ProbeInfo& probe) {
-  std::string text = fmt::format("{}, {} tokens in {} part{}", probe.name, probe.tokens(),
-                                 probe.parts.size(), probe.parts.size() == 1 ? "" : "s");
+  std::string text = fmt::format("{}, {} in {}", probe.name, counted(probe.tokens(), "token"),
+                                 counted(std::ssize(probe.parts), "part"));
   const Range reads{probe.parts.front().reads.begin, probe.parts.back().reads.end};
   if (reads.size() > 0) text += fmt::format(" that read [{}, {}) again", reads.begin, reads.end);
   if (probe.has_keys) text += ", with keys";

@@ -16,7 +16,7 @@ void add_general_options(po::options_description& options) {
   options.add_options()("threads", one("N"), "threads to use (default: all cores)")(
       "progress", one("auto|json"),
       "a bar or a line now and then, or lines of JSON for programs (default: auto)")(
-      "quiet,q", "no progress, no notes, no tables of what a file holds")(
+      "quiet,q", "no progress, no notes, no table of results")(
       "verbose,v", "say more on standard error")("help,h", "this text")("version",
                                                                         "print the version");
 }

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
 
@@ -26,6 +27,8 @@
 
 namespace kvsim::cli::sweep_command {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 void describe(po::options_description& options) {
   add_output_options(options,
@@ -63,38 +66,59 @@ Shard chosen_shard(const Values& values) {
 }
 
 std::string duration(double seconds) {
+  if (seconds < 0.1) return fmt::format("{:.0f} ms", 1000 * seconds);
   if (seconds < 100) return fmt::format("{:.1f} s", seconds);
   if (seconds < 6000) return fmt::format("{:.0f} min", seconds / 60);
   return fmt::format("{:.1f} h", seconds / 3600);
 }
 
-void print_plan(const SweepPlan& plan, const SweepRun& run, const FunctionNames& names) {
-  double seconds = 0;
-  int64_t memory = 0;
-  size_t there = 0;
+/// What would be done and what it costs, added to that of other traces.
+void add_to_plan(const SweepPlan& plan, const SweepRun& run, const FunctionNames& names,
+                 Json& all) {
+  double seconds = all.value("seconds", 0.0);
+  int64_t memory = all.value("memory_bytes", int64_t{0});
   for (const SweepGroup& group : run.groups()) {
     const SweepJob& job = plan.jobs()[group.job];
     size_t missing = 0;
     for (const size_t unit : group.units) {
       const bool done = run.is_there(group, unit);
       missing += done ? 0 : 1;
-      there += done ? 1 : 0;
       const std::string record = job.options.records[job.units[unit].record].canonical();
       const auto name = names.find(record);
-      fmt::print("{}  {:>8}  {}  {}\n", done ? "done" : "to do",
-                 duration(job.units[unit].cost.seconds / threads()), printable(job.name),
-                 name == names.end() ? record : name->second);
+      all["units"].push_back({{"results", job.name},
+                              {"policy", name == names.end() ? record : name->second},
+                              {"done", done},
+                              {"seconds", job.units[unit].cost.seconds / threads()}});
     }
     if (missing == 0) continue;
-    seconds += group.seconds * static_cast<double>(missing) /
+    seconds += group.seconds / threads() * static_cast<double>(missing) /
                static_cast<double>(group.units.size());
     memory = std::max(memory, plan.memory(group));
   }
-  fmt::print("{} units in {} groups, {} of them done; results files: {}\n", run.units(),
-             run.groups().size(), there, run.jobs().size());
-  for (const size_t job : run.jobs()) fmt::print("  {}\n", printable(run.target(plan.jobs()[job])));
-  fmt::print("estimated: {} on {} threads, {} MiB of memory\n", duration(seconds / threads()),
-             threads(), memory >> 20);
+  all["groups"] = all.value("groups", size_t{0}) + run.groups().size();
+  for (const size_t job : run.jobs()) all["files"].push_back(run.target(plan.jobs()[job]));
+  all["seconds"] = seconds;
+  all["threads"] = threads();
+  all["memory_bytes"] = memory;
+}
+
+void print_plan(const Json& all, bool json) {
+  if (json) {
+    fmt::print("{}\n", printable_json(all.dump(2)));
+    return;
+  }
+  size_t there = 0;
+  for (const Json& unit : all["units"]) {
+    there += unit["done"] ? 1 : 0;
+    fmt::print("{}  {:>8}  {}  {}\n", unit["done"] ? "done" : "to do", duration(unit["seconds"]),
+               printable(unit["results"].get<std::string>()),
+               printable(unit["policy"].get<std::string>()));
+  }
+  fmt::print("{} in {}, {} of them done; results files: {}\n", counted(all["units"].size(), "unit"),
+             counted(all["groups"], "group"), there, all["files"].size());
+  for (const Json& file : all["files"]) fmt::print("  {}\n", printable(file.get<std::string>()));
+  fmt::print("estimated: {} on {}, {} MiB of memory\n", duration(all["seconds"]),
+             counted(all["threads"], "thread"), all["memory_bytes"].get<int64_t>() >> 20);
 }
 
 /// Units done, rate and remaining time in one line.
@@ -216,7 +240,7 @@ void name_functions_in_files(const SweepPlan& plan, const SweepRun& sweep) {
 
 void check_shard(const Values& values, const Shard& shard) {
   for (const char* table : {"csv", "json", "metric"}) {
-    if (shard.count == 1 || !has(values, table)) continue;
+    if (shard.count == 1 || !has(values, table) || has(values, "plan")) continue;
     usage_error({.what = "one share does not know the best settings",
                  .where = std::string("--") + table,
                  .hint = "run the sweep without --shard where the merged files are"});
@@ -261,6 +285,7 @@ int run(const Values& values) {
   std::unique_ptr<SweepPlan> plan;
   std::vector<std::string> asked;
   FunctionNames names;
+  Json planned = {{"units", Json::array()}, {"files", Json::array()}};
   std::vector<SweepConfig> parts = parts_of(config);
   for (SweepConfig& part : parts) {
     names = compute_scores(part, scores);
@@ -268,12 +293,13 @@ int run(const Values& values) {
     asked = asked_measures(values, *plan);
     SweepRun sweep(*plan, folder, shard.index, shard.count);
     if (has(values, "plan")) {
-      print_plan(*plan, sweep, names);
+      add_to_plan(*plan, sweep, names, planned);
       continue;
     }
     work(values, part, sweep, *backend);
     if (shard.count == 1) name_functions_in_files(*plan, sweep);
   }
+  if (has(values, "plan")) print_plan(planned, has(values, "json"));
   if (has(values, "plan") || shard.count > 1) return kDone;
   if (parts.size() > 1) {  // of all traces, with the records of the last
     config.options.records = parts.back().options.records;

@@ -81,6 +81,10 @@ std::string printable_json(const std::string& document) {
   return result;
 }
 
+std::string counted(int64_t count, const std::string& noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 std::string printable(const std::string& text) {
   std::string result;
   for (size_t i = 0; i < text.size();) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <cstdio>
 #include <string>
 
@@ -26,5 +27,8 @@ int terminal_width(std::FILE* stream);
 std::string printable(const std::string& text);
 /// The same of a JSON document, which stays one: in its strings these characters are escaped.
 std::string printable_json(const std::string& document);
+
+/// "1 layer", "2 layers".
+std::string counted(int64_t count, const std::string& noun);
 
 }  // namespace kvsim::cli

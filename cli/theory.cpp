@@ -110,9 +110,9 @@ Json distribution(const RiskModel& model, int64_t samples, uint64_t seed) {
 }
 
 void print_table(const RiskModel& model, const std::vector<RiskRow>& rows, int64_t samples) {
-  fmt::print("{} observations, high on [{:g}, {:g}] with probability {:g}, else low on [0, {:g}]; "
+  fmt::print("{}, high on [{:g}, {:g}] with probability {:g}, else low on [0, {:g}]; "
              "true risk {:g}\n",
-             model.m, model.b, model.c, model.epsilon, model.a, model.c);
+             counted(model.m, "observation"), model.b, model.c, model.epsilon, model.a, model.c);
   if (model.dwell) {
     fmt::print("Markov chain: a high state lasts {:g} observations on average\n", *model.dwell);
   } else {

@@ -87,7 +87,7 @@ int run(const Values& values) {
                     trace.info().path, failed.size(), layers.size(), limit));
     return kNotVerified;
   }
-  if (!json) fmt::print("{} layers within {:g}\n", layers.size(), limit);
+  if (!json) fmt::print("{} within {:g}\n", counted(std::ssize(layers), "layer"), limit);
   return kDone;
 }
 

@@ -24,9 +24,14 @@ std::string budgets_where(const Dataset& results, const std::function<bool(int64
   return text;
 }
 
-/// Every entry is there.
-bool keeps_all(const Dataset& results, int64_t policy, int64_t budget) {
-  return results.has("realised_ratio") && results.row("realised_ratio", {policy, budget})[0] == 1.0;
+constexpr const char* kWindowTakes = "the window (key window) takes";
+constexpr const char* kSinksTake = "the first entries (key sinks) take";
+constexpr const char* kBothTake = "the window and the first entries (keys window, sinks) take";
+
+/// That share of the entries is there.
+bool keeps(const Dataset& results, int64_t policy, int64_t budget, double share) {
+  return results.has("realised_ratio") &&
+         results.row("realised_ratio", {policy, budget})[0] == share;
 }
 
 bool rounds_nothing(const Dataset& results, int64_t policy, int64_t budget) {
@@ -35,23 +40,27 @@ bool rounds_nothing(const Dataset& results, int64_t policy, int64_t budget) {
   return std::ranges::all_of(errors, [](double error) { return error == 0; });  // NaN: unknown
 }
 
-/// The window takes all places of every head that loses entries.
-bool window_fills(const Dataset& results, const Record& record, int64_t policy, int64_t budget) {
+/// What is kept whatever its score takes all places of every head that loses entries: what that is.
+std::string filled_by(const Dataset& results, const Record& record, int64_t policy,
+                      int64_t budget) {
   const auto& queries = chosen<Queries>(record.settings);
   const AttributeValue* prompt = results.attribute("prompt_len");
-  if (!queries.has_window() || prompt == nullptr || !results.has("kept")) return false;
+  if (prompt == nullptr || !results.has("kept")) return "";
   const int64_t n = std::get<int64_t>(*prompt);
   const auto& labels = std::get<std::vector<std::string>>(results.at("budget_label").values);
   const auto at = static_cast<size_t>(budget);
   const Budget asked = record.own_budgets.empty() ? Budget::parse(labels[at])
                                                   : record.own_budgets[at];
-  const int64_t window = queries.window(record.settings, budget_entries(record.settings, asked, n),
-                                        n);
+  const int64_t entries = budget_entries(record.settings, asked, n);
+  const int64_t window = queries.has_window() ? queries.window(record.settings, entries, n) : 0;
+  const int64_t sinks = record.settings.count(keys::sinks);
   int64_t most = 0;
   for (int64_t layer = 0; layer < results.size("layer"); ++layer)
     for (const double kept : results.row("kept", {policy, budget, layer}))
       if (kept < static_cast<double>(n)) most = std::max(most, static_cast<int64_t>(kept));
-  return most > 0 && most <= window;
+  if (most == 0 || most > window + sinks) return "";
+  if (most <= window) return kWindowTakes;
+  return most <= sinks ? kSinksTake : kBothTake;
 }
 
 /// Layers of skip_layers that the model does not have, joined as in the record.
@@ -83,12 +92,16 @@ std::string idle_settings(const Dataset& results, const std::vector<Record>& rec
       say(budgets_where(results, [](int64_t) { return true; }), missing);
     const auto& schedule = chosen<Schedule>(settings);
     if (!chosen<Allocate>(settings).keeps_everything() && !schedule.decodes() && schedule.evicts())
-      say(budgets_where(results, [&](int64_t b) { return keeps_all(results, policy, b); }),
+      say(budgets_where(results, [&](int64_t b) { return keeps(results, policy, b, 1.0); }),
           "nothing is evicted, the whole prompt is kept");
     if (!schedule.decodes())
-      say(budgets_where(results,
-                        [&](int64_t b) { return window_fills(results, records[p], policy, b); }),
-          "no score chooses, the window (key window) takes the whole budget");
+      for (const char* what : {kWindowTakes, kSinksTake, kBothTake})
+        say(budgets_where(
+                results,
+                [&](int64_t b) { return filled_by(results, records[p], policy, b) == what; }),
+            fmt::format("no score chooses, {} the whole budget", what));
+    say(budgets_where(results, [&](int64_t b) { return keeps(results, policy, b, 0.0); }),
+        "no entry of the prompt is kept");
     if (quantizer(settings).changes_entries())
       say(budgets_where(results, [&](int64_t b) { return rounds_nothing(results, policy, b); }),
           "quantize=" + settings.text("quantize") +

@@ -50,6 +50,10 @@ std::vector<Range> resolve_spans(const std::vector<std::string>& items,
       const Span& span = spans[static_cast<size_t>(named - names.begin())];
       ranges.push_back({span.begin, span.end});
     } else if (const auto range = as_range(item)) {
+      if (range->begin >= entries)
+        bad_data({.what = "a range behind the prompt",
+                  .where = "span " + item,
+                  .expected = "entries 0 to " + std::to_string(entries - 1)});
       ranges.push_back({std::min(range->begin, entries), std::min(range->end, entries)});
     } else {
       bad_data({.what = "no such span in the trace",

@@ -86,3 +86,43 @@ TEST_CASE("traces of a sweep's file are looked up from its folder", "[cli][messa
   INFO(plan.err);
   CHECK(plan.status == 0);
 }
+
+TEST_CASE("first entries that take the whole budget are named, and a budget of none",
+          "[cli][messages]") {
+  const Joints joints;
+  const Outcome said = joints.replay(
+      "--policy snapkv,window=8,sinks=50 --policy snapkv,window=4,sinks=3 --budget 0.001,7,9");
+  REQUIRE(said.status == 0);
+  CHECK_THAT(said.out, Contains("sinks=50,window=8 at 9: no score chooses, the first entries") ||
+                           Contains("window=8,sinks=50 at 9: no score chooses, the first entries"));
+  CHECK_THAT(said.out, Contains("at 7: no score chooses, the window and the first entries"));
+  CHECK_THAT(said.out, Contains("at 0.001: no entry of the prompt is kept"));
+}
+
+TEST_CASE("a whitelist behind the prompt is refused", "[cli][messages]") {
+  const Joints joints;
+  check_refused(joints.replay("--policy snapkv,window=8,whitelist=60-70 --budget 0.5"), 3,
+                "span 60-70: a range behind the prompt: expected entries 0 to 59");
+  CHECK(joints.replay("--policy snapkv,window=8,whitelist=55-70 --budget 0.5").status == 0);
+}
+
+TEST_CASE("an option does not take the next one for its value", "[cli][messages]") {
+  const Joints joints;
+  for (const std::string words : {"-o --overwrite", "--layers --json", "--policy -q"})
+    check_refused(run_kvsim("replay " + joints.trace + " --budget 0.5 " + words), 2,
+                  "its value is missing: found -");
+  check_refused(run_kvsim("replay " + joints.trace + " --budget 0.5 -o ''"), 2,
+                "--out: its value is empty");
+  check_refused(joints.replay("--policy random --budget 0.5 --bandwidth 0 --peak 1"), 2,
+                "--bandwidth: out of range: found \"0\", expected a number above 0");
+}
+
+TEST_CASE("a trace of a name that is not UTF-8 has results that can be read", "[cli][messages]") {
+  const Joints joints;
+  const std::string trace = joints.folder / "bad\xff.h5";
+  write_bytes(trace, read_bytes(joints.trace));
+  REQUIRE(run_kvsim("replay '" + trace + "' --policy random --budget 0.5 -o " + joints.results)
+              .status == 0);
+  CHECK(std::get<std::string>(*read_results(joints.results).attribute("history"))
+            .find("bad\xEF\xBF\xBD.h5") != std::string::npos);
+}

@@ -117,6 +117,10 @@ TEST_CASE("a finished sweep does nothing and ends with 0; a changed one asks fir
   const Outcome plan = run_kvsim(sweep.line("out", "--plan"));
   CHECK(plan.status == 0);
   CHECK_THAT(plan.out, Catch::Contains("26 units") && Catch::Contains("26 of them done"));
+  const auto document = nlohmann::json::parse(run_kvsim(sweep.line("out", "--plan --json")).out);
+  CHECK(document["units"].size() == 26);
+  CHECK(document["units"][0]["done"] == true);
+  CHECK(document["files"][0] == target);
   write_bytes(sweep.config, "outlier = 0.3\n" + read_bytes(sweep.config));
   CHECK(run_kvsim(sweep.line("out")).status == 2);
   CHECK(run_kvsim(sweep.line("out", "--overwrite")).status == 0);

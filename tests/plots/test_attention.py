@@ -4,11 +4,13 @@ import csv
 import unittest
 from pathlib import Path
 
+import matplotlib.colors
 import numpy as np
 
 import fake_results
 from test_plots import PlotTest  # says so, and stops, where modules are missing
 from kvsim.plots import load
+from kvsim.plots.figures import attention_cdf
 
 
 class AttentionTest(PlotTest):
@@ -38,6 +40,17 @@ class AttentionTest(PlotTest):
             return data
         self.drawn(layers=(3,), edit=fake_results.add_attention)
         self.drawn(edit=blank)
+
+    def test_each_layer_has_its_field_of_the_colour_bar(self):
+        layers = (0, 5, 29)
+        path = self.file(layers=layers, edit=fake_results.add_attention)
+        figure = attention_cdf.draw(load.open_results(path))
+        bar = figure.axes[-1]
+        self.assertEqual([text.get_text() for text in bar.get_yticklabels()], ["0", "5", "29"])
+        norm = bar._colorbar.norm
+        for line, at in zip(figure.axes[0].lines, bar.get_yticks()):
+            self.assertEqual(matplotlib.colors.to_rgba(line.get_color()),
+                             bar._colorbar.cmap(norm(at)))
 
     def test_without_the_measure_each_names_the_metric_to_ask_for(self):
         for name in self.PAGES:

@@ -15,11 +15,12 @@ sys.path.append(str(ROOT / "tests" / "support"))
 import fake_results
 import loop_file
 import matplotlib.colors
+import matplotlib.figure
 import numpy as np
 
 from contributing import example
 from kvsim.plots import draw, load, looks, style
-from kvsim.plots.figures import retained_importance
+from kvsim.plots.figures import bias_index, retained_importance
 from kvsim.plots.study import layers, losses, rehearsal
 
 POLICIES = ("full", "random", "streaming", "knorm", "snapkv", "snapkv,window=16",
@@ -225,6 +226,48 @@ class LooksTest(PlotTest):
         for budgets, shown in (([0.1, 0.297, 0.3], [0, 1]), ([0.1, 0.2, 0.3], [0, 1, 2]),
                                (np.arange(0.1, 0.95, 0.1), [0, 2, 4, 6, 8]), ([0.2], [0])):
             self.assertEqual(style.legible(np.array(budgets)), shown)
+
+    def test_thirty_spans_differ(self):
+        drawn = [str(sorted(style.line_style(index).items(), key=str)) for index in range(30)]
+        self.assertEqual(len(set(drawn)), 30)
+
+    def test_a_log_axis_of_less_than_a_decade_has_ticks(self):
+        for low, high, shown in ((0.14, 0.99, {0.2, 0.5}), (0.01, 100, {0.01, 1, 100})):
+            figure = matplotlib.figure.Figure()
+            ax = figure.subplots()
+            ax.plot([1, 2], [low, high])
+            ax.set_yscale("log")
+            style.log_ticks(ax.yaxis, 9)
+            self.assertLessEqual(shown, {float(f"{tick:.3g}") for tick in ax.get_yticks()})
+
+    def test_panels_above_a_gap_have_numbers_and_long_titles_several_lines(self):
+        path = self.file(spans=("defense", "middle", "a_span_of_a_name_that_no_panel_has_room_for",
+                                "directive"), policies=("random", "snapkv"))
+        figure = bias_index.draw(load.open_results(path), ["random", "snapkv"], "")
+        figure.draw_without_rendering()
+        shown = [bool(ax.xaxis.get_tick_params()["labelbottom"]) for ax in figure.axes]
+        self.assertEqual(len(figure.axes), 5)
+        self.assertEqual(shown, [False, False, True, True, True])
+        for ax in figure.axes:
+            self.assertLessEqual(ax.title.get_window_extent().x1, figure.bbox.x1)
+        self.assertIn("\n", figure.axes[2].get_title())
+
+    def test_an_interrupt_is_one_line_and_130(self):
+        code = ("import os, signal, sys\nfrom kvsim.plots import draw\n"
+                "draw.run = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
+                f"sys.exit(draw.main([{str(self.file())!r}, '-o', {str(self.out)!r}]))")
+        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                               env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
+        self.assertEqual((ended.returncode, ended.stderr), (130, "kvsim plot: interrupted\n"))
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full")
+    def test_names_that_cannot_be_printed_are_one_line(self):
+        with open("/dev/full", "wb") as full:
+            ended = subprocess.run([sys.executable, draw.__file__, self.file(), "-o", self.out,
+                                    "--only", "keep_rate", "--formats", "png"], stdout=full,
+                                   stderr=subprocess.PIPE, text=True)
+        self.assertEqual(ended.returncode, 1)
+        self.assertRegex(ended.stderr, "^kvsim plot: standard output: cannot be written: [^\n]*\n$")
 
     def test_a_file_where_a_folder_should_be_is_refused_before_any_work(self):
         taken = self.folder / "taken"

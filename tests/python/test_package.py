@@ -227,6 +227,17 @@ class OwnPolicies(WithFolder):
         again, = kvsim.sweep(grid, self.folder / "out", traces=[SAMPLE], overwrite=True)
         xarray.testing.assert_equal(first, again)
 
+    def test_a_sweep_takes_paths_and_numbers_of_numpy(self):
+        found, = kvsim.sweep({"traces": [kvsim.sample()], "layers": np.arange(1),
+                              "budgets": np.array([0.1, 0.2]),
+                              "policy": [{"preset": "snapkv", "window": np.array([8, 16])}]},
+                             self.folder / "out")
+        self.assertEqual(list(found.policy.values), ["snapkv,window=8", "snapkv,window=16"])
+        self.assertEqual(list(found.budget.values), [0.1, 0.2])
+
+    def test_one_layer_by_its_number(self):
+        self.assertEqual(list(kvsim.replay(SAMPLE, "random", 0.2, layers=5).layer.values), [5])
+
     def test_a_file_that_is_kept_has_the_names_of_functions_too(self):
         target = self.folder / "kept.nc"
         results, _ = self.kept(newest, kvsim.Policy(newest, sinks=4), out=target)
@@ -253,6 +264,10 @@ class Mistakes(WithFolder):
         self.refused(kvsim.UsageError, "budgets: found none", SAMPLE, "snapkv", [])
         self.refused(kvsim.UsageError, "unknown metric: found no_such", SAMPLE, "snapkv", 0.2,
                      metrics="no_such")
+        self.refused(kvsim.UsageError, "policies: found none", SAMPLE, [], 0.2)
+        self.refused(kvsim.UsageError, "found None, expected the path", None, "snapkv", 0.2)
+        with self.assertRaisesRegex(kvsim.DataError, "not a regular file"):
+            kvsim.open_results(self.folder)
         file = self.folder / "taken.nc"
         file.touch()
         self.refused(kvsim.UsageError, "exists", SAMPLE, "random", 0.2, out=file)

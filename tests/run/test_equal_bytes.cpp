@@ -134,6 +134,7 @@ TEST_CASE("what cannot hold so little is named", "[equal-bytes]") {
   const auto lines = make_bytes_equal(traced, *traced.backend, options);
   REQUIRE(lines.size() == 1);
   CHECK(lines[0] == "full holds more than 0.5 of the full cache's bytes");
+  CHECK(options.records[0].own_budgets[0].entries(kEqualPrompt) == kEqualPrompt);
 }
 
 }  // namespace
