@@ -108,7 +108,7 @@ TEST_CASE("a whitelist behind the prompt is refused", "[cli][messages]") {
 
 TEST_CASE("an option does not take the next one for its value", "[cli][messages]") {
   const Joints joints;
-  for (const std::string words : {"-o --overwrite", "--layers --json", "--policy -q"})
+  for (const std::string words : {"-o --overwrite", "--layers --json", "--policy --budget=0.2"})
     check_refused(run_kvsim("replay " + joints.trace + " --budget 0.5 " + words), 2,
                   "its value is missing: found -");
   check_refused(run_kvsim("replay " + joints.trace + " --budget 0.5 -o ''"), 2,
