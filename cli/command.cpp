@@ -76,10 +76,13 @@ void print_command_help(const Command& command, const po::options_description& o
   std::fputs(text.str().c_str(), stdout);
 }
 
-std::vector<std::string> option_names(const po::options_description& options) {
+/// Dashes are in every name, so they make none alike.
+std::string option_meant(const std::string& typed, const po::options_description& options) {
   std::vector<std::string> names;
-  for (const auto& option : options.options()) names.push_back("--" + option->long_name());
-  return names;
+  for (const auto& option : options.options()) names.push_back(option->long_name());
+  const auto near = nearest_names(
+      typed.substr(std::min(typed.find_first_not_of('-'), typed.size())), names, 1);
+  return near.empty() ? "" : "did you mean --" + near[0] + "?";
 }
 
 /// Boost's complaints in the program's own form.
@@ -88,7 +91,7 @@ std::vector<std::string> option_names(const po::options_description& options) {
   const std::string hint = "kvsim " + command.name + " --help lists the options";
   if (const auto* unknown = dynamic_cast<const po::unknown_option*>(&error)) {
     const std::string name = unknown->get_option_name();
-    const std::string near = did_you_mean(name, option_names(options));
+    const std::string near = option_meant(name, options);
     usage_error({.what = "unknown option",
                  .where = command.name,
                  .found = name,

@@ -39,7 +39,7 @@ int64_t chosen(const Values& values, const Dataset& results, const char* option,
   if (results.size(option) != 1) {
     usage_error({.what = std::string("which ") + option + "?",
                  .where = "export",
-                 .expected = std::string("--") + option});
+                 .expected = std::string("--") + option + " with " + choices(results, variable)});
   }
   return 0;
 }

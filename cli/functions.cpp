@@ -196,8 +196,10 @@ FunctionNames FunctionScores::compute(std::vector<Record>& records, const std::s
     if (!is_function(record)) continue;
     const std::string function = record.settings.text("scores");
     if (!names_file(function))
-      usage_error({.what = "no file with this function: only the Python process that replayed it "
-                           "knows one by its name alone",
+      usage_error({.what = function.ends_with(".py")
+                               ? "a file without the name of a function"
+                               : "no file with this function: only the Python process that "
+                                 "replayed it knows one by its name alone",
                    .where = function,
                    .expected = kForm});
     std::string& file = files[function];

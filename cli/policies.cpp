@@ -280,7 +280,7 @@ Meanings meanings_of(const std::string& name) {
     if (preset_title(preset) == name) found.preset = &preset;
   if (found.preset) found.settings = preset_settings(*found.preset);
   for (const KindInfo* kind : all_kinds())
-    if (kind->name == name) found.kinds.push_back(kind);
+    if (kind->name == name || kind->stage + "=" + kind->name == name) found.kinds.push_back(kind);
   found.key = find_parameter(name);
   if (found.key && found.key->type == ValueType::kind)
     for (const KindInfo* kind : kinds_of_stage(name)) found.kinds.push_back(kind);

@@ -124,6 +124,8 @@ std::string target_of(const Values& values, const std::vector<std::string>& file
 
 int run(const Values& values) {
   const auto files = values["results"].as<std::vector<std::string>>();
+  if (has(values, "no-trace") && has(values, "trace"))
+    usage_error({.what = "--trace and --no-trace exclude each other", .where = "report"});
   const std::string target = target_of(values, files);
   check_target(target, has(values, "overwrite"), files);
   std::vector<std::string> words = {find_python({"numpy", "xarray", "h5netcdf"}, "report"),

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "cli/options.hpp"
@@ -107,26 +108,27 @@ std::string attribute(const Dataset& results, const char* name) {
   return text != nullptr ? *text : "";
 }
 
+std::string choices(const Dataset& results, const char* variable) {
+  const std::vector<std::string> known = names_of(results.at(variable));
+  if (!std::holds_alternative<std::vector<std::string>>(results.at(variable).values) &&
+      known.size() > kNumbersShown)
+    return fmt::format("one of {} from {} to {}", known.size(), known.front(), known.back());
+  const auto shown = std::span(known).first(std::min(known.size(), kNamesShown));
+  return fmt::format("one of {}{}", fmt::join(shown, "; "),
+                     shown.size() < known.size() ? "; ..." : "");
+}
+
 int64_t choice(const Values& values, const Dataset& results, const char* option,
                const char* variable) {
   if (!has(values, option)) return -1;
   const std::vector<std::string> known = names_of(results.at(variable));
   const std::string typed = text(values, option);
-  std::string all;
-  for (size_t i = 0; i < known.size(); ++i) {
-    if (known[i] == typed) return static_cast<int64_t>(i);
-    if (i < kNamesShown) all += (i == 0 ? "" : "; ") + known[i];
-  }
-  const bool number = !std::holds_alternative<std::vector<std::string>>(
-      results.at(variable).values);
-  if (number && known.size() > kNumbersShown)
-    all = fmt::format("{} from {} to {}", known.size(), known.front(), known.back());
-  else if (known.size() > kNamesShown)
-    all += "; ...";
+  const auto found = std::ranges::find(known, typed);
+  if (found != known.end()) return found - known.begin();
   bad_data({.what = std::string("the results do not have this ") + option,
             .where = std::string("--") + option,
             .found = typed,
-            .expected = "one of " + all});
+            .expected = choices(results, variable)});
 }
 
 std::string trace_beside(const Values& values, const Dataset& results, const std::string& path) {

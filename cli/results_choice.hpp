@@ -22,6 +22,9 @@ void refuse_trace(const std::string& path);
 /// A text attribute; empty when absent or of another type.
 std::string attribute(const Dataset& results, const char* name);
 
+/// "one of A; B": what a variable names, a few dozen at most.
+std::string choices(const Dataset& results, const char* variable);
+
 /// Index of what an option names among the values of a variable (texts or integers); -1 without the
 /// option. A name that the results do not have is bad data.
 int64_t choice(const Values& values, const Dataset& results, const char* option,
