@@ -19,7 +19,7 @@ def over_budgets(ax, budgets, policies, bands, found):
         style.band(ax, at, (low, high), looks[policy], policy in bands)
         ends.append((at[-1], mean[-1], policy, looks[policy]["color"]))
     ax.set(xscale="log", yscale="log")
-    style.log_ticks(ax.yaxis)
+    style.log_ticks(ax.yaxis, 6)
     ax.set_xticks(budgets, [f"{b:g}" for b in budgets])
     ax.minorticks_off()
     style.end_labels(ax, ends)

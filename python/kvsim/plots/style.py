@@ -245,10 +245,11 @@ def layer_axis(ax, results):
 
 
 class PowersOfTen(matplotlib.ticker.LogLocator):
-    """Powers of ten; 2 and 5 times them where an axis has too few."""
+    """Powers of ten, at most `numticks`; 2 and 5 times them on an axis of half as many decades."""
 
     def tick_values(self, vmin, vmax):
-        self.set_params(subs=(1, 2, 5) if vmax < 100 * vmin else (1,))
+        few = vmax < vmin * 10 ** (self.numticks / 2)
+        self.set_params(subs=(1, 2, 5) if few else (1,))
         return super().tick_values(vmin, vmax)
 
 
@@ -305,10 +306,7 @@ def error_axis(ax, values):
     """From 0; logarithmic where `values` differ by more than a factor of WIDE."""
     if values.min() > 0 and values.max() > WIDE * values.min():
         ax.set_yscale("log")
-        axis, few = ax.yaxis, values.max() < 1000 * values.min()
-        log_ticks(axis)
-        axis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5) if few else (1,),
-                                                            numticks=9))
+        log_ticks(ax.yaxis, 6)
     else:
         ax.set_ylim(bottom=0)
 
