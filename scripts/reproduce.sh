@@ -256,7 +256,10 @@ of_all() {
 with_loops() {
   local folder=$out/instructions-$2/$1-first/loops figure=$3 file group lambda loops=() \
     groups=(ratios constraints) only=(--policy random)
-  [ "$figure" = pareto ] || groups+=(whitelists)
+  case $figure/$1 in
+    fairness/*) groups+=(whitelists) ;;
+    pareto/directive) groups=(ratios) ;;   # λ ran where the defense is first
+  esac
   shift 3
   for file in "$@"; do
     for group in "${groups[@]}"; do
