@@ -168,8 +168,7 @@ bias() {
   done
   local layers=()
   case $(name "$1") in
-    *_512_*) ;;
-    *)
+    *_2304_* | *_8064_*)
       loops "$1"
       # Of the longer texts the first alone has figures of its own.
       case $(name "$1") in *_2304_0) ;; *) return ;; esac
@@ -180,7 +179,7 @@ bias() {
   compare "$1" whitelist 0.3:1.0:0.1 random "${both[@]}" "${forms[@]/%/,whitelist=defense}" \
     "${guarded[@]}"
   compare "$1" debias 0.1:1.0:0.1 "${grid[@]}"
-  case $(name "$1") in *_512_*) loops "$1" "${guarded[@]}" ;; esac
+  case $(name "$1") in *_2304_* | *_8064_*) ;; *) loops "$1" "${guarded[@]}" ;; esac
   case $(name "$1") in *_leak_*) return ;; esac   # the cache is that of the other request
   compare "$1" bias 0.1:1.0:0.1 "${both[@]}"
   case $(name "$1") in *_wish_*_[1-9]*) return ;; esac   # of many texts, figures of the first
