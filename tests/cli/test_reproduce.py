@@ -37,8 +37,8 @@ class ReproduceTest(unittest.TestCase):
                             "--steps", "24", "--queries", "all", "--seed", str(seed), "--spans", spans],
                            check=True)
 
-    def start(self):
-        traces = [f"{name}.h5" for name in TRACES]
+    def start(self, names=TRACES):
+        traces = [f"{name}.h5" for name in names]
         with (self.folder / "log").open("w") as log:
             return subprocess.Popen(
                 [ROOT / "scripts" / "reproduce.sh", *traces], cwd=self.folder, stdout=log, stderr=log,
@@ -47,6 +47,13 @@ class ReproduceTest(unittest.TestCase):
 
     def said(self):
         return (self.folder / "log").read_text()
+
+    def test_a_trace_of_another_name_has_its_figures_of_bias(self):
+        name = "order_own_1"
+        (self.folder / "order_defense_wish_512_0.h5").rename(self.folder / f"{name}.h5")
+        self.assertEqual(self.start([name]).wait(), 0, self.said())
+        figures = {file.name for file in (self.out / name).glob("*.png")}
+        self.assertLessEqual({"keep_rate_ratios.png", "bias_index.png", "pareto.png"}, figures)
 
     def test_a_killed_run_goes_on(self):
         run = self.start()
