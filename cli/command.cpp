@@ -118,7 +118,8 @@ po::options_description argument_options(const Command& command) {
 }
 
 bool names_an_option(const std::string& word, const po::options_description& options) {
-  const auto style = po::command_line_style::allow_dash_for_short;  // "-o", and the others' names
+  // Gives "-o" for an option with a letter, for one without it the long name without dashes.
+  const auto style = po::command_line_style::allow_dash_for_short;
   return word.starts_with('-') && std::ranges::any_of(options.options(), [&](const auto& option) {
            return word == option->canonical_display_name(style) ||
                   word.substr(0, word.find('=')) == "--" + option->long_name();

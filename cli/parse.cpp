@@ -98,6 +98,13 @@ void expand_range(std::string_view item, const std::string& option,
   }
 }
 
+/// A bound at the end of what a double can hold is none.
+std::string between(double least, double most) {
+  constexpr double kHuge = 1e300;
+  if (most < kHuge) return shortest(least) + " to " + shortest(most);
+  return least > 0 && least < 1 / kHuge ? "a number above 0" : shortest(least) + " or more";
+}
+
 }  // namespace
 
 std::vector<std::string> split_list(std::string_view text, const std::string& option) {
@@ -160,17 +167,6 @@ int64_t parse_count(std::string_view text, const std::string& option, int64_t le
         {.what = "out of range", .where = option, .found = in_quotes(text), .expected = range});
   return value;
 }
-
-namespace {
-
-/// A bound at the end of what a double can hold is none.
-std::string between(double least, double most) {
-  constexpr double kHuge = 1e300;
-  if (most < kHuge) return shortest(least) + " to " + shortest(most);
-  return least > 0 && least < 1 / kHuge ? "a number above 0" : shortest(least) + " or more";
-}
-
-}  // namespace
 
 double parse_real(std::string_view text, const std::string& option, double least, double most) {
   const auto number = Decimal::parse(trimmed(text));

@@ -39,10 +39,16 @@ def _names(given: str | Iterable[str]) -> list[str]:
     return [given] if isinstance(given, str) else list(given)
 
 
-def _layers(given: Layers | None) -> str | None:
+def _numbers(given: Layers | None) -> list[int] | None:
+    """The layers by number; None for all, and for a text, which the program reads."""
     if given is None or isinstance(given, str):
-        return given
-    return ",".join(map(str, [given] if isinstance(given, Integral) else given))
+        return None
+    return [given] if isinstance(given, Integral) else list(given)
+
+
+def _layers(given: Layers | None) -> str | None:
+    numbers = _numbers(given)
+    return given if numbers is None else ",".join(map(str, numbers))
 
 
 def replay(
@@ -138,9 +144,7 @@ def _scores(
     """Files with the scores of the functions among `policies`, by title."""
     bar = Bar(progress)
     try:
-        wanted = None if layers is None or isinstance(layers, str) else (
-            [layers] if isinstance(layers, Integral) else list(layers))
-        return score_files(policies, trace, folder, wanted, bar.show)
+        return score_files(policies, trace, folder, _numbers(layers), bar.show)
     finally:
         bar.close()
 
