@@ -174,6 +174,25 @@ class DroppedEntries(WithLoop):
                 kept = random_sets(self.trace_of(family), [1, 3], 3)
                 self.check_against_pass(family, [1, 3], kept)
 
+    def test_of_sliding_layers_too(self):
+        layers = [0, 1, 2, 3]
+        for per_query_head in (False, True):
+            kept = random_sets(self.trace_of("gemma2"), layers, 4, per_query_head)
+            self.check_against_pass("gemma2", layers, kept)
+
+    def test_of_several_caches_in_one_pass(self):
+        layers, trace = [0, 1, 2, 3], self.trace_of("gemma2")
+        sets = [random_sets(trace, layers, seed, share=share)
+                for seed, share in ((7, 0.1), (8, 0.9), (9, 0))]
+        together = self.values(self.run_loop(
+            "gemma2", trace, write_results(self.folder / "three.nc", trace, layers, {"x": sets}),
+            "--overwrite"))  # fmt: skip
+        for i, one in enumerate(sets):
+            results = write_results(self.folder / "one.nc", trace, layers, {"x": [one]})
+            alone = self.values(self.run_loop("gemma2", trace, results, "--overwrite"))
+            np.testing.assert_allclose(together["kl_divergence"][0, i],
+                                       alone["kl_divergence"][0, 0], rtol=1e-3, atol=2e-5)
+
     def test_a_single_one_in_one_head_of_one_layer(self):
         trace = self.trace_of("llama")
         kept = np.ones_like(random_sets(trace, [2], 0))

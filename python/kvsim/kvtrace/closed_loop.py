@@ -1,7 +1,7 @@
 """Runs a model whose later queries see only what compression left of the cache.
 
 The prompt runs once, with the full cache; its keys and values serve every run. Only the later
-tokens are run again, several caches at a time: each layer is masked with the kept sets' entries,
+tokens are run again, several caches at a time: each layer sees the entries that its heads keep,
 or its attention comes from the program that holds the compressed cache (live_cache.py). As in a
 capture, the model's attention function is replaced in transformers' registry by one that calls it.
 """
@@ -136,20 +136,18 @@ class ClosedLoop:
             return call_own_attention(
                 self.own_function, module, query, key, value, attention_mask, kwargs
             )
-        parts = [tuple(t.expand(len(query), -1, -1, -1) for t in self.prompt[layer])]
+        later = (key, value)
         if layer in self.later:
-            parts.append(self.later[layer])
-        parts.append((key, value))
-        keys, values = (torch.cat(tensors, dim=2) for tensors in zip(*parts))
+            later = tuple(torch.cat(both, dim=2) for both in zip(self.later[layer], later))
         if self.keeps_later:
-            self.later[layer] = (keys[:, :, self.prompt_len :], values[:, :, self.prompt_len :])
-        served = self._served(layer, query, keys, values)
+            self.later[layer] = later
+        served = self._served(layer, query, later)
         if len(served) == len(query):
             return torch.stack([served[row] for row in range(len(query))]), None
-        entries = self._kept_by_any(layer, keys.shape[2])
-        if len(entries) < keys.shape[2]:
-            keys, values = keys[:, :, entries], values[:, :, entries]
-        mask = self._mask(layer, query, entries, kwargs.get("sliding_window"))
+        prompt, positions, dropped = self._kept_of_prompt(layer, len(query))
+        keys, values = (torch.cat(both, dim=2) for both in zip(prompt, later))
+        mask = self._mask(query, positions, dropped, later[0].shape[2],
+                          kwargs.get("sliding_window"))
         output, weights = call_own_attention(
             self.own_function, module, query, keys, values, mask, kwargs
         )
@@ -157,7 +155,7 @@ class ClosedLoop:
             output[row] = own
         return output, weights
 
-    def _served(self, layer: int, query, keys, values) -> dict[int, object]:
+    def _served(self, layer: int, query, later: tuple) -> dict[int, object]:
         """Outputs [m, Hq, dv] by row, of the rows whose cache of this layer is a changed one."""
         import torch
 
@@ -165,48 +163,60 @@ class ClosedLoop:
         for row, cache in self.live_rows.items():
             if layer not in self.prompt_queries:
                 continue
-            later = _on_host(query[row])
-            own = self.live.attend(
-                cache, layer, np.concatenate([self.prompt_queries[layer], later], axis=1),
-                _on_host(keys[row]), _on_host(values[row]),
-            )  # fmt: skip
+            queries = np.concatenate([self.prompt_queries[layer], _on_host(query[row])], axis=1)
+            keys, values = (_on_host(torch.cat([prompt[0], part[row]], dim=1))
+                            for prompt, part in zip(self.prompt[layer], later))
+            own = self.live.attend(cache, layer, queries, keys, values)
             if own is not None:
                 served[row] = torch.tensor(own).to(query).transpose(0, 1)
         return served
 
-    def _kept_by_any(self, layer: int, visible_len: int):
-        """Entries [k] that a head of a row keeps, ascending, and all later ones."""
+    def _kept_of_prompt(self, layer: int, rows: int) -> tuple:
+        """What later tokens see of the prompt: keys and values [rows, Hkv, k, d], their positions
+        [rows or 1, Hkv or 1, k], and bool [rows, Hq, k] of those that a query head does not keep,
+        or None. A KV head has what one of its query heads keeps, ascending, and fillers up to k."""
         import torch
 
         kept = self.kept.get(layer)
-        entries = torch.arange(visible_len, device=self.device)
         if kept is None:
-            return entries
-        return torch.cat([entries[: self.prompt_len][kept.any(dim=1).any(dim=0)],
-                          entries[self.prompt_len :]])
+            positions = torch.arange(self.prompt_len, device=self.device)[None, None]
+            return tuple(t.expand(rows, -1, -1, -1) for t in self.prompt[layer]), positions, None
+        heads = self.prompt[layer][0].shape[1]
+        of_head = kept.unflatten(1, (heads, -1)).any(dim=2)
+        row, head, position = of_head.nonzero(as_tuple=True)
+        count = of_head.sum(-1)
+        positions = torch.zeros(rows, heads, int(count.max()), dtype=torch.long, device=self.device)
+        positions[row, head, (of_head.cumsum(-1) - 1)[of_head]] = position
+        which = torch.arange(heads, device=self.device)[:, None], positions
+        parts = tuple(t[0][which] for t in self.prompt[layer])
+        filler = torch.arange(positions.shape[2], device=self.device) >= count[..., None]
+        group = kept.shape[1] // heads
+        dropped = filler.repeat_interleave(group, 1)
+        dropped |= ~kept.gather(2, positions.repeat_interleave(group, 1))
+        return parts, positions, dropped if dropped.any() else None
 
-    def _mask(self, layer: int, query, entries, window: int | None):
-        """Additive mask [B or 1, Hq or 1, m, k] of entries [k]: causal, sliding window, kept sets."""
+    def _mask(self, query, positions, dropped, later: int, window: int | None):
+        """Additive mask [B or 1, Hq or 1, m, k + later]: causal, sliding window, kept sets."""
         import torch
-
-        rows = torch.arange(self.start, self.start + query.shape[2], device=self.device)[:, None]
-        visible = entries <= rows
-        if window:
-            visible &= entries > rows - window
 
         def hidden(where):
             mask = torch.zeros(where.shape, dtype=query.dtype, device=self.device)
             return mask.masked_fill_(where, float("-inf"))
 
-        mask = hidden(~visible)[None, None]
-        kept = self.kept.get(layer)
-        if kept is None:
+        rows = torch.arange(self.start, self.start + query.shape[2], device=self.device)[:, None]
+        own = torch.arange(self.prompt_len, self.prompt_len + later, device=self.device)[None, None]
+        if not window:   # all later tokens see all of the prompt, so that heads share one mask
+            positions = positions[:1, :1]
+        entries = torch.cat([positions, own.expand(*positions.shape[:2], -1)], dim=2)[:, :, None]
+        visible = entries <= rows
+        if window:
+            visible &= entries > rows - window
+        mask = hidden(~visible)
+        if mask.shape[1] > 1:
+            mask = mask.repeat_interleave(query.shape[1] // mask.shape[1], 1)
+        if dropped is None:
             return mask
-        of_prompt = int((entries < self.prompt_len).sum())
-        dropped = hidden(~kept[:, :, entries[:of_prompt]])
-        # One pass over what is large: rows differ only where nothing is dropped.
-        later = len(entries) - of_prompt
-        return mask + torch.nn.functional.pad(dropped, (0, later))[:, :, None]
+        return mask + torch.nn.functional.pad(hidden(dropped), (0, later))[:, :, None]
 
     def _choose(self, caches: list[Cache]) -> None:
         """Puts the sets of a batch together per layer, as bool [B, Hq, n]."""
