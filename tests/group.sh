@@ -88,6 +88,7 @@ group_capture() {   # label: capture
 }
 group_closed_loop() {   # label: capture
   model_tests tests/capture/test_closed_loop.py
+  model_tests tests/capture/test_reproduce.py
 }
 group_live_caches() {   # label: capture
   model_tests tests/capture/test_live_caches.py
