@@ -123,11 +123,12 @@ std::string what_next(const Dataset& results, const Verdict& verdict) {
     if (verdict.apart[static_cast<size_t>(p)] && !loses_nothing(results, p))
       hindsight = std::min(hindsight, summary_of(results, p, static_cast<int64_t>(b)));
   const double share = hindsight / summary_of(results, best, static_cast<int64_t>(b));
-  const std::string room = share < 1 ? fmt::format("hindsight has {:.2f} of its error at {}, so ",
-                                                   share, budget)
-                                     : "";
-  return fmt::format("{}change one setting of {}, by kvsim sweep", room,
-                     texts(results, "policy")[static_cast<size_t>(best)]);
+  const std::string why = share < 1
+                              ? fmt::format(", as hindsight has only {:.2f} of its error at {}",
+                                            share, budget)
+                              : "";
+  return fmt::format("change one setting of {} (kvsim sweep){}",
+                     texts(results, "policy")[static_cast<size_t>(best)], why);
 }
 
 }  // namespace

@@ -133,7 +133,7 @@ int run(const Values& values) {
   const std::string path = text(values, "out");
   check_target(path, has(values, "overwrite"));
   write_synth(config, path);
-  detail(path + " written");
+  note(path + " written");
   return kDone;
 }
 

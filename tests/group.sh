@@ -97,6 +97,7 @@ group_press() {   # label: capture
   model_tests tests/capture/test_press.py
 }
 group_package() {   # label: python
+  "$plots_python" tests/python/test_tool.py
   "$plots_python" tests/python/test_package.py
   "$plots_python" tests/python/test_functions.py
   "$plots_python" tests/python/test_head_gates.py

@@ -1,12 +1,34 @@
-"""How a command that is written in Python prints and ends: as those of the program do."""
+"""How a command that is written in Python reads its options, prints and ends: as those of the
+program do."""
 
+import argparse
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 
-from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, Error, line_of
+from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, Error, line_of
 from .plain import printable
+
+
+class Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong. An option without a value in its place is wrong."""
+
+    def parse_known_args(self, args=None, namespace=None):
+        words = list(sys.argv[1:] if args is None else args)
+        for option, value in pairwise(["", *words, "-"]):
+            bare = re.fullmatch("(--?[a-z][a-z-]*)(=?)", option)
+            if bare and (bare[2] or not value):
+                self.error(f"{bare[1]}: its value is empty")
+        return super().parse_known_args(words, namespace)
+
+    def error(self, message: str):
+        self.exit(EXIT_USAGE, printable(f"{self.prog}: {message}; see --help") + "\n")
+
+    def format_help(self) -> str:
+        return super().format_help().replace("usage: ", "Usage: ", 1)
 
 
 def put_line(line: object) -> None:

@@ -13,7 +13,7 @@ DeclareMeasure measure({.name = "stream_error", .place = 210, .when = &kAlways})
 const MeasureVariable stream_error = measure.variable(
     {.name = "stream_error",
      .dims = "policy budget step",
-     .long_name = "error of the stream, all layers together",
+     .long_name = "stream error, all layers together",
      .definition = "root of the summed squares of the layers' ‖sum over heads of (z^ - z) W‖ / "
                    "norm of the residual stream that enters the last layer; over the layers of "
                    "the run, and the attribute stream_error_note says so when these are not all of "
@@ -22,7 +22,7 @@ const MeasureVariable stream_error = measure.variable(
 const MeasureVariable stream_error_rms = measure.variable(
     {.name = "stream_error_rms",
      .dims = "policy budget",
-     .long_name = "error of the stream, over steps",
+     .long_name = "stream error, over steps",
      .definition = "root mean square over the evaluated steps; among the best predictors of the "
                    "loss of a model that runs with the kept sets (docs/prediction.md)",
      .needs = {&kResidualNorm}});

@@ -15,7 +15,7 @@ DeclareMeasure measure({.name = "stream_perturbation", .place = 215, .whole = tr
 const MeasureVariable stream_perturbation = measure.variable(
     {.name = "stream_perturbation",
      .dims = "policy budget step",
-     .long_name = "error of the stream against what it is added to, all layers together",
+     .long_name = "stream error against what it is added to, all layers together",
      .definition = "root of the summed squares of the layers' ‖sum over heads of (z^ - z) W‖ / "
                    "geometric mean of the norms of the residual stream that enters the layer and "
                    "the next layer of the run; the last layer's: the norm that enters it",
@@ -23,7 +23,7 @@ const MeasureVariable stream_perturbation = measure.variable(
 const MeasureVariable stream_perturbation_rms = measure.variable(
     {.name = "stream_perturbation_rms",
      .dims = "policy budget",
-     .long_name = "error of the stream against what it is added to, over steps",
+     .long_name = "stream error against what it is added to, over steps",
      .definition = "root mean square over the evaluated steps",
      .needs = {&kResidualNorm}});
 

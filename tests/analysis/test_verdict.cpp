@@ -65,8 +65,8 @@ TEST_CASE("of policies that are the same at a budget the plainest is the one to 
   const Dataset dataset = results("good", {{{0.1, 0.1}, {0.9, 0.9}, {0.1, 0.1}, {0.01, 0.01}}});
   const Verdict found = verdict(dataset, {false, false, false, true});
   CHECK(advice(dataset, found) ==
-        "on this text use bad at 0.1, 0.5; next: hindsight has 0.10 of its error at 0.1, so change "
-        "one setting of bad, by kvsim sweep\n");
+        "on this text use bad at 0.1, 0.5; next: change one setting of bad (kvsim sweep), as "
+        "hindsight has only 0.10 of its error at 0.1\n");
 }
 
 }  // namespace kvsim

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ..plain import printable
-from ..tool import run_tool
+from ..tool import Parser, run_tool
 from .errors import EXIT_USAGE, CaptureError
 
 EXAMPLES = """\
@@ -53,16 +53,6 @@ data/prompts/sample_answer.txt --layers 0,10,20,29 -o four_layers.h5
   kvsim capture --model Qwen/Qwen3-0.6B --prompt my_prompt.txt --steps 256 --queries window:64 \
 -o qwen3.h5
 """
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str):
-        """One line, like every other error."""
-        self.exit(EXIT_USAGE, f"{self.prog}: {message} (--help explains)\n")
-
-    def format_help(self) -> str:
-        """As the other commands of kvsim print it."""
-        return super().format_help().replace("usage: ", "Usage: ", 1)
 
 
 def whole_numbers(text: str) -> list[int]:

@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-from ..tool import run_tool
-from .capture_command import Parser, number, show_progress
+from ..tool import Parser, run_tool
+from .capture_command import number, show_progress
 from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError
 
 EXAMPLES = """\

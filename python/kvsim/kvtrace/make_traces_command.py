@@ -7,10 +7,10 @@ from pathlib import Path
 
 from .. import texts
 from ..plain import printable
-from ..tool import run_tool
+from ..tool import Parser, run_tool
 from ..whole import write_text
 from .capture_command import (
-    Parser, number, query_choice, show_progress, summary, whole_numbers,
+    number, query_choice, show_progress, summary, whole_numbers,
 )  # fmt: skip
 from .errors import EXIT_USAGE, CaptureError
 

@@ -23,16 +23,10 @@ if __name__ == "__main__":
 
 from ..errors import Error  # noqa: E402  (the package is known only now)
 from ..plain import printable  # noqa: E402
-from ..tool import put_line, run_tool  # noqa: E402
+from ..tool import Parser, put_line, run_tool  # noqa: E402
 
 FORMATS = ("pdf", "png", "csv")
 DEFAULT_FORMATS = ("pdf", "png")
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message):
-        """One line, as kvsim's other commands do; argparse would print the usage too."""
-        self.exit(2, f"kvsim plot: {message}; see --help\n")
 
 
 def parse(arguments, figures):

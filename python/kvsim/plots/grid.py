@@ -224,6 +224,11 @@ def spread(listed, most):
     return [listed[at] for at in sorted({round(place) for place in places})]
 
 
+def left_out(listed, shown):
+    """What a subtitle says of budgets that have no place: nothing where all are shown."""
+    return f"; {len(shown)} of {len(listed)} budgets" if len(shown) < len(listed) else ""
+
+
 def written(results):
     """{preset: [Axis]} from the attribute `axes`; Missing in files of programs that wrote none."""
     if "axes" not in results.data.attrs:

@@ -8,11 +8,11 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])   # as a script: the fold
 
 from kvsim.errors import EXIT_USAGE, Error  # noqa: E402
 from kvsim.plain import printable, printable_lines  # noqa: E402
-from kvsim.tool import run_tool  # noqa: E402
+from kvsim.tool import Parser, run_tool  # noqa: E402
 
 
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(prog="kvsim search", allow_abbrev=False)
+def parser() -> Parser:
+    p = Parser(prog="kvsim search", allow_abbrev=False)
     add = p.add_argument
     add("config", metavar="SEARCH.toml")
     add("--out", required=True)

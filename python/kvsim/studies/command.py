@@ -10,12 +10,12 @@ import sys
 import time
 from pathlib import Path
 
-from ..kvtrace.capture_command import Parser, number, whole_numbers
+from ..kvtrace.capture_command import number, whole_numbers
 from ..kvtrace.closed_loop_command import positive
 from ..kvtrace.errors import EXIT_USAGE, CaptureError
 from ..plain import printable, printable_lines
 from ..tasks import TASKS
-from ..tool import run_tool
+from ..tool import Parser, run_tool
 from .run import BUDGETS, POLICIES
 
 EXAMPLES = """\

@@ -33,7 +33,7 @@ def draw(data):
     places, lines = layout([visible(token["text"]) for token in prompt[:MOST_TOKENS]])
     step = f"step {data['step']}"
     if data["step_text"]:
-        step += f" ({visible(data['step_text'])})"
+        step += f' ("{visible(data["step_text"])}")'
     keys = [Patch(color=KEPT, label="importance that was mostly kept"),
             Patch(color=LOST, label="importance that was mostly lost"),
             Line2D([], [], color="black", linewidth=0.7, label="struck out: no head kept it; "

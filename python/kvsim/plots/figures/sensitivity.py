@@ -33,7 +33,8 @@ def draw(one, lines, note):
     keys = [style.key(one.budget_text(label), style.line_style(k)) for k, label in enumerate(shown)]
     fig, axes = style.frame(
         f"Sensitivity of {one.preset}{note}", f"{one.subtitle}\ndotted: default"
-        + ("; bands: least to most over traces" if one.traces > 1 else ""),
+        + ("; bands: least to most over traces" if one.traces > 1 else "")
+        + grid.left_out(labels, shown),
         len(metrics), len(lines), 1.25, keys, sharey="row", sharex="col")
     for row, metric in zip(axes, metrics):
         values = one.values(metric)

@@ -5,7 +5,6 @@ order, what `kvsim report` found in the trace, or `-`. Exit codes are those of k
 1 failed, 2 usage, 3 bad data.
 """
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -16,16 +15,10 @@ if __name__ == "__main__":
     __package__ = "kvsim.plots.report"
 
 from ...errors import Error  # noqa: E402  (the package is known only now)
-from ...tool import put_line, run_tool  # noqa: E402
+from ...tool import Parser, put_line, run_tool  # noqa: E402
 from ...whole import write_text  # noqa: E402
 
 NONE = "-"
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message):
-        """One line, as kvsim's other commands do; argparse would print the usage too."""
-        self.exit(2, f"kvsim report: {message}; see --help\n")
 
 
 def parse(arguments):

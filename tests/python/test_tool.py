@@ -1,0 +1,43 @@
+"""What commands that are written in Python say of their options. Run: python tests/python/test_tool.py"""
+
+import contextlib
+import io
+import sys
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
+
+from kvsim.tool import Parser  # noqa: E402
+
+
+class Options(unittest.TestCase):
+    def setUp(self):
+        self.parser = Parser(prog="kvsim tell", allow_abbrev=False)
+        self.parser.add_argument("words", nargs="*")
+        self.parser.add_argument("-o", "--out")
+        self.parser.add_argument("-q", action="store_true")
+
+    def refused(self, *words):
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said), self.assertRaises(SystemExit) as left:
+            self.parser.parse_args(words)
+        self.assertEqual(left.exception.code, 2)
+        return said.getvalue()
+
+    def test_an_empty_value_is_refused(self):
+        for words, option in ((["-o", ""], "-o"), (["--out="], "--out"), (["a", "--out", "", "b"], "--out")):
+            self.assertEqual(self.refused(*words),
+                             f"kvsim tell: {option}: its value is empty; see --help\n")
+
+    def test_an_unknown_one_is_one_line(self):
+        self.assertEqual(self.refused("--ou\x1b[2J"), "kvsim tell: unrecognized arguments: "
+                         "--ou\\x1b[2J; see --help\n")
+
+    def test_others_are_taken(self):
+        found = self.parser.parse_args(["", "a=", "-", "-q", "--out=b="])
+        self.assertEqual((found.words, found.q, found.out), (["", "a=", "-"], True, "b="))
+
+
+if __name__ == "__main__":
+    unittest.main()
