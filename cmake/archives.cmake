@@ -1,44 +1,31 @@
-# Libraries from their archives where the system has them and a program with them runs: libhdf5.so
-# alone brings in 35 others, which take a command 10 ms to load, and a wheel would have to carry them.
-#   kvsim_library(NAME "a program that needs it" ARCHIVES name... SHARED target...)
+# HDF5 and zlib from their archives, where the system has them and a program with them runs: the
+# shared HDF5 brings in curl and what that needs, which take 7 ms to load and would fill a wheel.
 include(CheckCXXSourceRuns)
-function(kvsim_library name source)
-  cmake_parse_arguments(ARG "" "" "ARCHIVES;SHARED" ${ARGN})
-  add_library(${name} INTERFACE)
-  set(found)
-  foreach(archive ${ARG_ARCHIVES})
-    find_library(KVSIM_ARCHIVE_${archive} NAMES lib${archive}.a HINTS ${Boost_LIBRARY_DIRS}
-                 PATH_SUFFIXES hdf5/serial)
-    mark_as_advanced(KVSIM_ARCHIVE_${archive})
-    list(APPEND found ${KVSIM_ARCHIVE_${archive}})
+add_library(kvsim_hdf5 INTERFACE)
+block()
+  set(CMAKE_REQUIRED_INCLUDES ${HDF5_INCLUDE_DIRS})
+  set(CMAKE_REQUIRED_LIBRARIES)
+  foreach(name hdf5_hl hdf5 sz aec z)
+    find_library(KVSIM_ARCHIVE_${name} NAMES lib${name}.a PATH_SUFFIXES hdf5/serial)
+    mark_as_advanced(KVSIM_ARCHIVE_${name})
+    list(APPEND CMAKE_REQUIRED_LIBRARIES ${KVSIM_ARCHIVE_${name}})
   endforeach()
-  set(CMAKE_REQUIRED_LIBRARIES ${found} ${CMAKE_DL_LIBS} m)
-  set(CMAKE_REQUIRED_INCLUDES)
-  foreach(target ${ARG_SHARED})
-    get_target_property(folders ${target} INTERFACE_INCLUDE_DIRECTORIES)
-    if(folders)
-      list(APPEND CMAKE_REQUIRED_INCLUDES ${folders})
-    endif()
-  endforeach()
-  if(KVSIM_ARCHIVES AND NOT KVSIM_SANITIZE AND NOT CMAKE_CROSSCOMPILING
-     AND NOT "${found}" MATCHES NOTFOUND)
-    check_cxx_source_runs("${source}" ${name}_from_archives)
+  set(found TRUE)
+  if("${CMAKE_REQUIRED_LIBRARIES}" MATCHES NOTFOUND)
+    set(found FALSE)
   endif()
-  if(${name}_from_archives)
-    target_link_libraries(${name} INTERFACE ${CMAKE_REQUIRED_LIBRARIES})
-    target_include_directories(${name} SYSTEM INTERFACE ${CMAKE_REQUIRED_INCLUDES})
+  list(APPEND CMAKE_REQUIRED_LIBRARIES ${CMAKE_DL_LIBS} m)
+  if(KVSIM_ARCHIVES AND found AND NOT KVSIM_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
+    # H5check() ends the program where the headers are of another version.
+    check_cxx_source_runs("#include <hdf5.h>
+      #include <hdf5_hl.h>
+      int main() { return H5check() < 0 || H5open() < 0 || H5DSis_scale(0) > 0; }"
+      KVSIM_HDF5_FROM_ARCHIVES)
+  endif()
+  if(KVSIM_HDF5_FROM_ARCHIVES)
+    target_link_libraries(kvsim_hdf5 INTERFACE ${CMAKE_REQUIRED_LIBRARIES})
+    target_include_directories(kvsim_hdf5 SYSTEM INTERFACE ${HDF5_INCLUDE_DIRS})
   else()
-    target_link_libraries(${name} INTERFACE ${ARG_SHARED})
+    target_link_libraries(kvsim_hdf5 INTERFACE hdf5::hdf5 hdf5::hdf5_hl ZLIB::ZLIB)
   endif()
-endfunction()
-
-kvsim_library(kvsim_hdf5 "#include <hdf5.h>
-  #include <hdf5_hl.h>
-  int main() { return H5check() < 0 || H5open() < 0 || H5DSis_scale(0) > 0; }"
-  ARCHIVES hdf5_hl hdf5 sz aec z SHARED hdf5::hdf5 hdf5::hdf5_hl ZLIB::ZLIB)
-kvsim_library(kvsim_arguments "#include <boost/program_options.hpp>
-  int main() { boost::program_options::options_description all(\"options\"); }"
-  ARCHIVES boost_program_options SHARED Boost::program_options)
-kvsim_library(kvsim_xxhash "#include <xxhash.h>
-  int main() { return XXH_versionNumber() != XXH_VERSION_NUMBER; }"
-  ARCHIVES xxhash SHARED PkgConfig::XXHASH)
+endblock()

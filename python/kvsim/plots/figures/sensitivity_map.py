@@ -37,7 +37,8 @@ def draw(one, plane):
     fig, axes = style.frame(
         f"{one.preset}: {rows.name} against {columns.name}",
         f"{one.subtitle}\nrows: {rows.name}; darker is worse, each map has "
-        f"its own scale; frame: default; *: best{grid.left_out(labels, shown)}", len(metrics), len(shown), height, (),
+        f"its own scale; frame: default; *: best{grid.left_out(labels, shown)}",
+        len(metrics), len(shown), height, (),
         (columns.name, ""))
     for line, metric in zip(axes, metrics):
         values = one.values(metric).mean("trace")
