@@ -7,6 +7,7 @@
 
 #include "cli/command.hpp"
 #include "cli/parse.hpp"
+#include "cli/terminal.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim::cli::theory_command {

@@ -46,7 +46,7 @@ group_failures() {   # label: program
   "$plots_python" tests/cli/test_failures.py "$kvsim" --only replay,sweep,merge,capture,results
   "$plots_python" tests/cli/test_failures.py "$kvsim" --only search,plot --kills 2
 }
-# Stages file by file, each with the headers that it names: a kind must not need its neighbours.
+# File by file, each with the headers that it names: none may need what its neighbours include.
 group_plain() {   # label: build
   cmake --preset plain >/dev/null
   cmake --build --preset plain

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "analysis/drift.hpp"
+#include "sim/backend/layer_work.hpp"
 #include "sim/policy/prepared_record.hpp"
 
 namespace kvsim {

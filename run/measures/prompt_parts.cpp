@@ -1,5 +1,6 @@
 #include "run/measures/prompt_parts.hpp"
 
+#include "analysis/key_norm.hpp"
 #include "run/measures/measure.hpp"
 
 namespace kvsim {

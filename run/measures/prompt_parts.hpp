@@ -1,6 +1,8 @@
 #pragma once
 #include <vector>
 
+#include "sim/core/array.hpp"
+
 namespace kvsim {
 
 /// What curves over the prompt's positions are drawn from: the dimension `part`.

@@ -1,6 +1,7 @@
 #pragma once
 #include <vector>
 
+#include "sim/backend/layer_work.hpp"
 #include "sim/policy/prepared_record.hpp"
 
 namespace kvsim {
