@@ -1,8 +1,8 @@
-// The Cholesky factor of W_O's Gram matrix over all heads, by blocks of the product kernel.
+// The triangle of W_O's transpose over all heads: Householder's QR, panel by panel, with blocks of
+// the product kernels (LAPACK's geqrf).
 #include "sim/backend/cpu/joint_factor.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #include "sim/backend/cpu/factors.hpp"
 #include "sim/core/parallel.hpp"
@@ -10,153 +10,114 @@
 namespace kvsim {
 namespace {
 
-constexpr int64_t kJointDepth = 128;  // columns of W that go into the Gram matrix at a time
-constexpr int64_t kJointPanel = JointFactor::kPanel;  // rows that are factorised together
-constexpr int64_t kJointColumns = 192;                // columns of one task
-constexpr int64_t kLargest = 1536;                    // K: 18 MB of float64
-constexpr double kSmallestPivot = 1e-6;
+constexpr int64_t kJointDepth = 128;  // columns of W of one task
+constexpr int64_t kJointPanel = JointFactor::kPanel;
+constexpr int64_t kJointColumns = 192;  // of one task
+constexpr int64_t kLargest = 1536;      // K
 
-/// U [K][ld] in float64, its upper triangle: first the Gram matrix, then its factor.
+/// A = W^T [D][ld], which becomes R: its rows on and right of the diagonal, but for the blocks on
+/// the diagonal, which go to the panels of L = R^T at once.
 class UpperFactor {
  public:
   UpperFactor(const Kernels& kernels, const LayerTrace& layer, Scratch<float>& memory)
-      : kernels_(kernels), layer_(layer), dv_(layer.value_dim()),
+      : kernels_(kernels), layer_(layer), dv_(layer.value_dim()), depth_(layer.wo.dim(2)),
         size_(layer.info->num_query_heads * dv_),
-        ld_(spread_stride<double>(padded(size_, kJointPanel))),
-        u_(reinterpret_cast<double*>(memory.reserve(2 * padded(size_, kJointPanel) * ld_))) {}
+        ld_(spread_stride<float>(padded(size_, kJointPanel))), ldv_(padded(depth_, kPad)),
+        a_(memory.reserve(padded(depth_, kRowStep) * ld_)), v_(kJointPanel * ldv_),
+        vt_(padded(depth_, kPad) * kJointPanel) {}
 
-  void take_gram();
-  bool factorise();
-  /// `height` of its rows, from `panel` on, as columns of L: [K - panel][kJointPanel].
+  void load() const;
+  /// The columns of a panel; `block` takes their block on the diagonal, transposed.
+  void factorise(int64_t panel, float* block);
+  /// Takes from the columns behind a panel what they have along it.
+  void apply(int64_t panel) const;
+  /// Rows of R behind the block on the diagonal, as columns of L: [K - panel - kJointPanel].
   void copy_to(int64_t panel, float* out) const;
   int64_t height(int64_t panel) const { return std::min(kJointPanel, size_ - panel); }
 
  private:
-  double* row(int64_t r) const { return u_ + r * ld_; }
-  void load_columns(int64_t c, int64_t columns, double* wt) const;
-  void add_to_gram(int64_t first, const double* wt, int64_t columns) const;
-  void subtract_known(int64_t panel, int64_t c, int64_t columns, const double* above) const;
-  bool factorise_block(int64_t panel, double* inverse, double& largest) const;
-  void solve(int64_t panel, int64_t c, int64_t columns, const double* inverse) const;
-  template <class Body>
-  void over_columns(int64_t from, const Body& body) const {
-    const int64_t all = padded(size_, kPad) - from;
-    parallel_for((all + kJointColumns - 1) / kJointColumns, [&](int64_t run) {
-      const int64_t c = from + run * kJointColumns;
-      body(c, std::min(kJointColumns, from + all - c));
-    });
-  }
+  float* row(int64_t r) const { return a_ + r * ld_; }
+  void join_reflections(int64_t length, const float* tau);
 
   const Kernels& kernels_;
   const LayerTrace& layer_;
-  int64_t dv_, size_, ld_;
-  double* u_;
+  int64_t dv_, depth_, size_, ld_, ldv_;
+  float* a_;
+  Scratch<float> v_;                         ///< [kJointPanel][ldv] Householder's vectors
+  Scratch<float> vt_;                        ///< [D - panel][kJointPanel] the same transposed
+  float joined_[kJointPanel * kJointPanel];  ///< -T: their product is 1 - V T V^T
 };
 
-/// Columns c.. of W in float64, transposed: wt[columns][ld], zero beyond K.
-void UpperFactor::load_columns(int64_t c, int64_t columns, double* wt) const {
-  parallel_for(layer_.info->num_query_heads, [&](int64_t head) {
-    Scratch<float> rows(dv_ * kJointDepth), narrow(kJointDepth * dv_);
+void UpperFactor::load() const {
+  const int64_t runs = (depth_ + kJointDepth - 1) / kJointDepth;
+  parallel_for(layer_.info->num_query_heads * runs, [&](int64_t task) {
+    const int64_t head = task / runs, c = task % runs * kJointDepth;
+    const int64_t columns = std::min(kJointDepth, depth_ - c);
+    Scratch<float> rows(dv_ * kJointDepth);
     load_output_columns(layer_, head, c, columns, kJointDepth, rows.data());
-    kernels_.transpose(rows.data(), dv_, kJointDepth, kJointDepth, narrow.data(), dv_);
-    for (int64_t j = 0; j < columns; ++j)
-      std::copy_n(narrow.data() + j * dv_, dv_, wt + j * ld_ + head * dv_);
+    kernels_.transpose(rows.data(), dv_, columns, kJointDepth, row(c) + head * dv_, ld_);
   });
-  for (int64_t j = 0; j < columns; ++j) std::fill(wt + j * ld_ + size_, wt + (j + 1) * ld_, 0.0);
+  for (int64_t r = 0; r < depth_; ++r) std::fill(row(r) + size_, row(r + 1), 0.0f);
 }
 
-/// Adds the products of some columns of W to the panel that starts at row `first`.
-void UpperFactor::add_to_gram(int64_t first, const double* wt, int64_t columns) const {
-  const int64_t width = padded(size_, kPad) - first;
-  kernels_.add_multiply64(wt + first, ld_, height(first), wt + first, ld_, columns, width,
-                          row(first) + first, ld_);
-}
-
-void UpperFactor::take_gram() {
-  const int64_t width = layer_.wo.dim(2);
-  Scratch<double> wt(kJointDepth * ld_);
-  for (int64_t c = 0; c < width; c += kJointDepth) {
-    const int64_t columns = std::min(kJointDepth, width - c);
-    load_columns(c, columns, wt.data());
-    parallel_for((size_ + kJointPanel - 1) / kJointPanel, [&](int64_t panel) {
-      const int64_t first = panel * kJointPanel;
-      for (int64_t r = first; r < first + kJointPanel && c == 0; ++r)
-        std::fill(row(r) + first, row(r) + ld_, 0.0);
-      add_to_gram(first, wt.data(), columns);
-    });
+void UpperFactor::factorise(int64_t panel, float* block) {
+  const int64_t count = height(panel), length = depth_ - panel;
+  for (int64_t i = 0; i < kJointPanel; ++i) {
+    float* const v = v_.data() + i * ldv_;
+    std::fill(v + (i < count ? length : 0), v + ldv_, 0.0f);
   }
+  kernels_.transpose(row(panel) + panel, length, count, ld_, v_.data(), ldv_);
+  float tau[kJointPanel] = {};
+  std::fill_n(block, count * kJointPanel, 0.0f);
+  kernels_.reflect({.x = v_.data(),
+                    .ld = ldv_,
+                    .count = count,
+                    .length = length,
+                    .tau = tau,
+                    .r = block,
+                    .ldr = kJointPanel});
+  if (panel + kJointPanel >= size_) return;
+  kernels_.transpose(v_.data(), kJointPanel, length, ldv_, vt_.data(), kJointPanel);
+  join_reflections(length, tau);
 }
 
-/// Takes from columns c.. of a panel what the rows above it explain; above[panel][kJointPanel] are
-/// those rows there, negative.
-void UpperFactor::subtract_known(int64_t panel, int64_t c, int64_t columns,
-                                 const double* above) const {
-  kernels_.add_multiply64(above, kJointPanel, height(panel), u_ + c, ld_, panel, columns,
-                          row(panel) + c, ld_);
-}
-
-/// Factorises the block on the diagonal; inverse[k][r] = (U_pp^T)^-1 [r][k], zero for k > r. False
-/// where a pivot is tiny against the largest: rounding, not W, would decide it.
-bool UpperFactor::factorise_block(int64_t panel, double* inverse, double& largest) const {
-  const int64_t size = height(panel);
-  const auto at = [&](int64_t r, int64_t c) -> double& { return row(panel + r)[panel + c]; };
-  for (int64_t r = 0; r < size; ++r) {
-    for (int64_t k = 0; k < r; ++k)
-      for (int64_t c = r; c < size; ++c) at(r, c) -= at(k, r) * at(k, c);
-    const double pivot = std::sqrt(at(r, r));
-    largest = std::max(largest, pivot);
-    if (!(pivot > kSmallestPivot * largest)) return false;
-    for (int64_t c = r; c < size; ++c) at(r, c) /= pivot;
-    std::fill_n(row(panel + r) + panel, r, 0.0);
-  }
-  std::fill_n(inverse, kJointPanel * kJointPanel, 0.0);
-  for (int64_t k = 0; k < size; ++k) {  // forward substitution of the k-th unit vector
-    double* const x = inverse + k * kJointPanel;
-    x[k] = 1;
-    for (int64_t s = k; s < size; ++s) {
-      x[s] /= at(s, s);
-      for (int64_t r = s + 1; r < size; ++r) x[r] -= at(s, r) * x[s];
+/// -T, upper triangular, column by column (LAPACK's larft).
+void UpperFactor::join_reflections(int64_t length, const float* tau) {
+  float products[kJointPanel * kJointPanel];
+  kernels_.multiply(vt_.data(), kJointPanel, kJointPanel, vt_.data(), kJointPanel, length,
+                    kJointPanel, products, kJointPanel);
+  std::fill_n(joined_, kJointPanel * kJointPanel, 0.0f);
+  for (int64_t c = 0; c < kJointPanel; ++c) {
+    for (int64_t k = 0; k < c; ++k) {
+      const float factor = tau[c] * products[k * kJointPanel + c];
+      for (int64_t r = 0; r <= k; ++r)
+        joined_[r * kJointPanel + c] -= factor * joined_[r * kJointPanel + k];
     }
+    joined_[c * kJointPanel + c] = -tau[c];
   }
-  return true;
 }
 
-void UpperFactor::solve(int64_t panel, int64_t c, int64_t columns, const double* inverse) const {
-  Scratch<double> product(kJointPanel * columns);
-  kernels_.multiply64(inverse, kJointPanel, kJointPanel, row(panel) + c, ld_, kJointPanel, columns,
-                      product.data(), columns);
-  for (int64_t r = 0; r < kJointPanel; ++r)
-    std::copy_n(product.data() + r * columns, columns, row(panel + r) + c);
-}
-
-bool UpperFactor::factorise() {
-  Scratch<double> inverse(kJointPanel * kJointPanel), above(size_ * kJointPanel);
-  double largest = 0;
-  for (int64_t panel = 0; panel < size_; panel += kJointPanel) {
-    parallel_for(panel / kJointPanel, [&](int64_t block) {
-      for (int64_t k = block * kJointPanel; k < (block + 1) * kJointPanel; ++k)
-        for (int64_t r = 0; r < kJointPanel; ++r)
-          above.data()[k * kJointPanel + r] = -row(k)[panel + r];
-    });
-    if (panel > 0)
-      over_columns(panel, [&](int64_t c, int64_t columns) {
-        subtract_known(panel, c, columns, above.data());
-      });
-    if (!factorise_block(panel, inverse.data(), largest)) return false;
-    if (panel + kJointPanel < size_)
-      over_columns(panel + kJointPanel,
-                   [&](int64_t c, int64_t columns) { solve(panel, c, columns, inverse.data()); });
-  }
-  return true;
+void UpperFactor::apply(int64_t panel) const {
+  const int64_t from = panel + kJointPanel, all = padded(size_, kPad) - from;
+  const int64_t length = depth_ - panel;
+  parallel_for((all + kJointColumns - 1) / kJointColumns, [&](int64_t run) {
+    const int64_t c = from + run * kJointColumns;
+    const int64_t columns = std::min(kJointColumns, from + all - c);
+    Scratch<float> along(2 * kJointPanel * kJointColumns);
+    float* const taken = along.data() + kJointPanel * kJointColumns;
+    kernels_.multiply(vt_.data(), kJointPanel, kJointPanel, row(panel) + c, ld_, length, columns,
+                      along.data(), kJointColumns);
+    kernels_.multiply(joined_, kJointPanel, kJointPanel, along.data(), kJointColumns, kJointPanel,
+                      columns, taken, kJointColumns);
+    kernels_.add_multiply(v_.data(), ldv_, length, taken, kJointColumns, kJointPanel, columns,
+                          row(panel) + c, ld_);
+  });
 }
 
 void UpperFactor::copy_to(int64_t panel, float* out) const {
-  const int64_t width = size_ - panel;
-  Scratch<float> rows(kJointPanel * width);
-  for (int64_t r = 0; r < height(panel); ++r)
-    std::copy_n(row(panel + r) + panel, width, rows.data() + r * width);
-  if (height(panel) < kJointPanel) std::fill_n(out, width * kJointPanel, 0.0f);
-  kernels_.transpose(rows.data(), height(panel), width, width, out, kJointPanel);
+  const int64_t from = panel + kJointPanel;
+  if (from < size_)
+    kernels_.transpose(row(panel) + from, kJointPanel, size_ - from, ld_, out, kJointPanel);
 }
 
 }  // namespace
@@ -165,7 +126,7 @@ bool JointFactor::pays(const LayerTrace& layer) {
   // What a run of usual size projects at least (default_wo_steps): the full cache and eight
   // policies at five budgets, at all steps that cost so little.
   constexpr double kSets = 41, kFreeFlops = 1e10;
-  constexpr double kFloat64 = 3;  // what its flop cost by those of float32, with how they are cut
+  constexpr double kCost = 1.5;  // of the factor's flop by those of the projection
   const int64_t size = layer.info->num_query_heads * layer.value_dim();
   if (size > kLargest || size > layer.wo.dim(2)) return false;
   const auto k = static_cast<double>(size), width = static_cast<double>(layer.wo.dim(2));
@@ -173,20 +134,22 @@ bool JointFactor::pays(const LayerTrace& layer) {
                                 kFreeFlops / (2 * kSets * k * width));
   const double columns = (k + static_cast<double>(layer.value_dim())) / 2;
   const double saved = 2 * kSets * steps * k * (width - columns);
-  return saved > kFloat64 * (k * k * width + k * k * k / 3);
+  return saved > kCost * (2 * k * k * width - 2 * k * k * k / 3);
 }
 
-bool JointFactor::make(const Kernels& kernels, const LayerTrace& layer, Scratch<float>& memory) {
+void JointFactor::make(const Kernels& kernels, const LayerTrace& layer, Scratch<float>& memory) {
   UpperFactor upper(kernels, layer, memory);
-  upper.take_gram();
-  if (!upper.factorise()) return false;
+  upper.load();
   width_ = layer.info->num_query_heads * layer.value_dim();
-  const int64_t count = (width_ + kPanel - 1) / kPanel;
-  float* const panels = panels_.reserve(before(width_, count * kPanel));
-  parallel_for(count, [&](int64_t number) {
-    upper.copy_to(number * kPanel, panels + before(width_, number * kPanel));
+  float* const panels = panels_.reserve(before(width_, padded(width_, kPanel)));
+  const auto place = [&](int64_t panel) { return panels + before(width_, panel); };
+  for (int64_t panel = 0; panel < width_; panel += kPanel) {
+    upper.factorise(panel, place(panel));
+    if (panel + kPanel < width_) upper.apply(panel);
+  }
+  parallel_for((width_ + kPanel - 1) / kPanel, [&](int64_t number) {
+    upper.copy_to(number * kPanel, place(number * kPanel) + kPanel * kPanel);
   });
-  return true;
 }
 
 }  // namespace kvsim

@@ -9,16 +9,17 @@ namespace kvsim {
 
 /// A triangle L [K][K] for all heads together, K = Hq * dv, with L L^T = W W^T, so that
 /// |sum_h x_h W^h| = |x L|: at most half the products, since L has no columns beyond its diagonal.
-/// W's Gram matrix and its Cholesky factor are taken in float64, L is rounded to float32.
+/// It is R^T of W^T = Q R, by Householder's reflections in float32: that is the triangle of a
+/// matrix beside W^T by a few roundings of its columns (Higham, Accuracy and Stability, 19.4),
+/// whatever its rank.
 class JointFactor {
  public:
   /// Whether the factor costs less than it saves in a run of usual size. It asks the trace's shapes
   /// alone, so that no result depends on how many policies a run has.
   static bool pays(const LayerTrace& layer);
 
-  /// False where W W^T is not numerically positive definite: there is no such factor. `memory` is
-  /// used meanwhile.
-  bool make(const Kernels& kernels, const LayerTrace& layer, Scratch<float>& memory);
+  /// `memory` is used meanwhile.
+  void make(const Kernels& kernels, const LayerTrace& layer, Scratch<float>& memory);
 
   /// Columns of a panel.
   static constexpr int64_t kPanel = 48;

@@ -147,6 +147,18 @@ struct BelowTask {
   double* out;                  ///< [keys]
 };
 
+/// Householder's QR of a matrix by itself (LAPACK's geqr2): x holds its columns, one after the
+/// other, and takes the vectors v_i with v_i[i] = 1 and zeros before; H_i = 1 - tau_i v_i v_i^T.
+struct ReflectTask {
+  float* x;        ///< [count][ld], zero from the length on
+  int64_t ld;      ///< a multiple of kPad
+  int64_t count;   ///< <= length
+  int64_t length;  ///< rounded up to kPad: x must have room
+  float* tau;      ///< [count]
+  float* r;        ///< [count][ldr] columns of R: r[c][k] for k <= c
+  int64_t ldr;
+};
+
 /// The inner loops, compiled once per instruction set. Everything is float32 unless said otherwise;
 /// long sums are two-level or float64.
 struct Kernels {
@@ -170,9 +182,10 @@ struct Kernels {
   /// The same in float64.
   void (*multiply64)(const double* a, int64_t lda, int64_t rows, const double* b, int64_t ldb,
                      int64_t depth, int64_t columns, double* c, int64_t ldc);
-  /// The same, added to c.
-  void (*add_multiply64)(const double* a, int64_t lda, int64_t rows, const double* b, int64_t ldb,
-                         int64_t depth, int64_t columns, double* c, int64_t ldc);
+  /// c[r][c] += sum_k a[k][r] * b[k][c], in float32; rows and columns as for `multiply`.
+  void (*add_multiply)(const float* a, int64_t lda, int64_t rows, const float* b, int64_t ldb,
+                       int64_t depth, int64_t columns, float* c, int64_t ldc);
+  void (*reflect)(const ReflectTask&);
   /// out[key] += sum_r e[key][r] * factor[r] for r < ld, ld a multiple of kPad.
   void (*fold)(const float* e, int64_t keys, int64_t ld, const float* factor, double* out);
   void (*fold_below)(const BelowTask&);

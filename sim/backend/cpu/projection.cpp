@@ -21,8 +21,7 @@ class CpuProjection : public Projection {
  public:
   CpuProjection(const Kernels& kernels, const LayerTrace& layer, ReplayMemory& memory)
       : kernels_(kernels), layer_(layer), memory_(memory), dv_(layer.value_dim()),
-        by_tiles_(kernels.has_tiles() && element_size(layer.wo.type()) == sizeof(uint16_t)),
-        wants_joint_(!by_tiles_ && JointFactor::pays(layer)) {}
+        by_tiles_(kernels.has_tiles() && element_size(layer.wo.type()) == sizeof(uint16_t)) {}
 
   void norms(std::span<const float* const> x, int64_t stride, std::span<const int64_t> steps,
              double* out) override;
@@ -52,7 +51,6 @@ class CpuProjection : public Projection {
   bool factorised_ = false;
   JointFactor joint_;
   bool by_tiles_;
-  bool wants_joint_;     ///< has not tried yet
   bool joined_ = false;  ///< outputs go through the factor in the place of W_O
 };
 
@@ -63,11 +61,11 @@ int64_t CpuProjection::width_run() const {
   return padded((width() + runs - 1) / runs, by_tiles_ ? kPad : JointFactor::kPanel);
 }
 
-/// Takes the factor in the place of W_O, if that pays and there is one.
+/// Takes the factor in the place of W_O, where that pays.
 void CpuProjection::join() {
-  if (!wants_joint_) return;
-  wants_joint_ = false;
-  joined_ = joint_.make(kernels_, layer_, memory_.projected);
+  if (joined_ || by_tiles_ || !JointFactor::pays(layer_)) return;
+  joint_.make(kernels_, layer_, memory_.projected);
+  joined_ = true;
 }
 
 /// Rows of the next product come near while this one computes: they lie in long columns, which the
