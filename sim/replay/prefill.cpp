@@ -92,6 +92,7 @@ RetainedSums no_sums(int64_t heads, int64_t steps, int64_t parts) {
 struct PrefillReplay::WholeRun {
   std::vector<float> z;                 ///< [Hq][T][dv]
   std::map<size_t, RetainedSums> sums;  ///< by outcome
+  std::vector<RetainedSums> of_block;   ///< [outcomes] of the block at work; its memory is kept
   Table<double> later_attention;        ///< [Hq][T]
   Table<double> later_importance;
 };
@@ -215,7 +216,8 @@ double PrefillReplay::flops() const {
   return 2 * (steps * heads * keys * static_cast<double>(work_.trace().k.dim(2)) + outputs * sum);
 }
 
-RetainedSums PrefillReplay::sums_of(const ReplayOutcome& outcome, const ReplayBlock& block) const {
+void PrefillReplay::take_sums(const ReplayOutcome& outcome, const ReplayBlock& block,
+                              RetainedSums& sums) const {
   const auto set_of = [&](int handle) {
     return handle < 0 ? PlanBuilder::Plans::kEverything : plans_.set[static_cast<size_t>(handle)];
   };
@@ -228,27 +230,23 @@ RetainedSums PrefillReplay::sums_of(const ReplayOutcome& outcome, const ReplayBl
     return set < 0 ? block.prompt_importance : block.kept_importance[static_cast<size_t>(set)];
   };
   const auto parts = [&](const std::vector<int>& handles) {
-    Table<double> sums(static_cast<int64_t>(options_.parts.size()), block.steps);
+    Table<double> rows(static_cast<int64_t>(options_.parts.size()), block.steps);
     for (size_t part = 0; part < handles.size(); ++part)
-      add_heads(importance(set_of(handles[part])), sums.row(static_cast<int64_t>(part)));
-    return sums;
+      add_heads(importance(set_of(handles[part])), rows.row(static_cast<int64_t>(part)));
+    return rows;
   };
-  RetainedSums sums = {attention(kept),
-                       importance(kept),
-                       attention(total),
-                       importance(total),
-                       parts(outcome.part_share_handles),
-                       parts(outcome.part_total_handles),
-                       {},
-                       {},
-                       {}};
+  sums.kept_attention = attention(kept);
+  sums.kept_importance = importance(kept);
+  sums.total_attention = attention(total);
+  sums.total_importance = importance(total);
+  sums.part_kept = parts(outcome.part_share_handles);
+  sums.part_total = parts(outcome.part_total_handles);
   if (options_.scope == Scope::all) {
     for (Table<double>* table : {&sums.kept_attention, &sums.total_attention})
       *table = added(*table, block.later_attention);
     for (Table<double>* table : {&sums.kept_importance, &sums.total_importance})
       *table = added(*table, block.later_importance);
   }
-  return sums;
 }
 
 void PrefillReplay::on_block(const ReplayBlock& block, WholeRun& whole, const Sink& sink) const {
@@ -269,9 +267,10 @@ void PrefillReplay::on_block(const ReplayBlock& block, WholeRun& whole, const Si
     }
   }
   StepBlock out{block.first_step, block.steps, &block, {}, block.output_steps};
-  std::vector<RetainedSums> sums(outcomes_.size());  // outlives the pointers in `out`
+  std::vector<RetainedSums>& sums = whole.of_block;
+  sums.resize(outcomes_.size());
   parallel_for(std::ssize(outcomes_), [&](int64_t o) {
-    sums[static_cast<size_t>(o)] = sums_of(outcomes_[static_cast<size_t>(o)], block);
+    take_sums(outcomes_[static_cast<size_t>(o)], block, sums[static_cast<size_t>(o)]);
   });
   for (size_t o = 0; o < outcomes_.size(); ++o) {
     const ReplayOutcome& outcome = outcomes_[o];

@@ -126,7 +126,7 @@ class PrefillReplay {
   void add_cell(ReplayCell cell, const std::shared_ptr<const KeptSets>& kept,
                 const Settings& settings);
   void ask_for_sets(ReplayOutcome& outcome);
-  RetainedSums sums_of(const ReplayOutcome& outcome, const ReplayBlock& block) const;
+  void take_sums(const ReplayOutcome& outcome, const ReplayBlock& block, RetainedSums& sums) const;
   void on_block(const ReplayBlock& block, WholeRun& whole, const Sink& sink) const;
   void run_per_step(const WholeRun& whole, const Sink& sink);
   void run_changed(const WholeRun& whole, const Sink& sink);

@@ -88,8 +88,9 @@ void ReplayTile::finish_masses(const PlanWalk& plan, const ReplayPlan& request, 
   const auto all_weighted = block.prompt_importance.row(query_head);
   const auto attention = block.kept_attention[static_cast<size_t>(set)].row(query_head);
   const auto kept = block.kept_importance[static_cast<size_t>(set)].row(query_head);
-  for (int64_t r = head * steps_; r < (head + 1) * steps_; ++r) {
-    const size_t at = static_cast<size_t>(column_of(r));
+  for (int64_t s = 0; s < steps_; ++s) {
+    const int64_t r = head * steps_ + s;
+    const auto at = static_cast<size_t>(step_[static_cast<size_t>(s)] - first_step_);
     const double inverse = inverse_[static_cast<size_t>(r)];
     // A part is never larger than the whole, also in the last bit.
     attention[at] = everything ? all[at] : std::min(all[at], masses[r] * inverse);
