@@ -74,10 +74,10 @@ void append(const Table<double>& part, int64_t first, Table<double>& whole) {
 }
 
 void append(const RetainedSums& part, int64_t first, RetainedSums& whole) {
-  append(part.kept_attention, first, whole.kept_attention);
-  append(part.kept_importance, first, whole.kept_importance);
-  append(part.total_attention, first, whole.total_attention);
-  append(part.total_importance, first, whole.total_importance);
+  append(part.kept_attention, first, whole.kept_attention.own());
+  append(part.kept_importance, first, whole.kept_importance.own());
+  append(part.total_attention, first, whole.total_attention.own());
+  append(part.total_importance, first, whole.total_importance.own());
   append(part.part_kept, first, whole.part_kept);
   append(part.part_total, first, whole.part_total);
 }
@@ -92,7 +92,6 @@ RetainedSums no_sums(int64_t heads, int64_t steps, int64_t parts) {
 struct PrefillReplay::WholeRun {
   std::vector<float> z;                 ///< [Hq][T][dv]
   std::map<size_t, RetainedSums> sums;  ///< by outcome
-  std::vector<RetainedSums> of_block;   ///< [outcomes] of the block at work; its memory is kept
   Table<double> later_attention;        ///< [Hq][T]
   Table<double> later_importance;
 };
@@ -216,37 +215,36 @@ double PrefillReplay::flops() const {
   return 2 * (steps * heads * keys * static_cast<double>(work_.trace().k.dim(2)) + outputs * sum);
 }
 
-void PrefillReplay::take_sums(const ReplayOutcome& outcome, const ReplayBlock& block,
-                              RetainedSums& sums) const {
+RetainedSums PrefillReplay::sums_of(const ReplayOutcome& outcome, const ReplayBlock& block) const {
   const auto set_of = [&](int handle) {
     return handle < 0 ? PlanBuilder::Plans::kEverything : plans_.set[static_cast<size_t>(handle)];
   };
   const int kept = set_of(outcome.share_handle);
   const int total = set_of(outcome.total_handle);
-  const auto attention = [&](int set) -> const Table<double>& {
-    return set < 0 ? block.prompt_attention : block.kept_attention[static_cast<size_t>(set)];
+  const auto attention = [&](int set) {
+    return &(set < 0 ? block.prompt_attention : block.kept_attention[static_cast<size_t>(set)]);
   };
-  const auto importance = [&](int set) -> const Table<double>& {
-    return set < 0 ? block.prompt_importance : block.kept_importance[static_cast<size_t>(set)];
+  const auto importance = [&](int set) {
+    return &(set < 0 ? block.prompt_importance : block.kept_importance[static_cast<size_t>(set)]);
   };
   const auto parts = [&](const std::vector<int>& handles) {
     Table<double> rows(static_cast<int64_t>(options_.parts.size()), block.steps);
     for (size_t part = 0; part < handles.size(); ++part)
-      add_heads(importance(set_of(handles[part])), rows.row(static_cast<int64_t>(part)));
+      add_heads(*importance(set_of(handles[part])), rows.row(static_cast<int64_t>(part)));
     return rows;
   };
-  sums.kept_attention = attention(kept);
-  sums.kept_importance = importance(kept);
-  sums.total_attention = attention(total);
-  sums.total_importance = importance(total);
+  const bool with_later = options_.scope == Scope::all;
+  const auto in_scope = [&](const Table<double>* prompt, const Table<double>& later) {
+    return with_later ? SumTable(added(*prompt, later)) : SumTable(prompt);
+  };
+  RetainedSums sums;
+  sums.kept_attention = in_scope(attention(kept), block.later_attention);
+  sums.kept_importance = in_scope(importance(kept), block.later_importance);
+  sums.total_attention = in_scope(attention(total), block.later_attention);
+  sums.total_importance = in_scope(importance(total), block.later_importance);
   sums.part_kept = parts(outcome.part_share_handles);
   sums.part_total = parts(outcome.part_total_handles);
-  if (options_.scope == Scope::all) {
-    for (Table<double>* table : {&sums.kept_attention, &sums.total_attention})
-      *table = added(*table, block.later_attention);
-    for (Table<double>* table : {&sums.kept_importance, &sums.total_importance})
-      *table = added(*table, block.later_importance);
-  }
+  return sums;
 }
 
 void PrefillReplay::on_block(const ReplayBlock& block, WholeRun& whole, const Sink& sink) const {
@@ -267,10 +265,9 @@ void PrefillReplay::on_block(const ReplayBlock& block, WholeRun& whole, const Si
     }
   }
   StepBlock out{block.first_step, block.steps, &block, {}, block.output_steps};
-  std::vector<RetainedSums>& sums = whole.of_block;
-  sums.resize(outcomes_.size());
+  std::vector<RetainedSums> sums(outcomes_.size());  // outlives the pointers in `out`
   parallel_for(std::ssize(outcomes_), [&](int64_t o) {
-    take_sums(outcomes_[static_cast<size_t>(o)], block, sums[static_cast<size_t>(o)]);
+    sums[static_cast<size_t>(o)] = sums_of(outcomes_[static_cast<size_t>(o)], block);
   });
   for (size_t o = 0; o < outcomes_.size(); ++o) {
     const ReplayOutcome& outcome = outcomes_[o];
