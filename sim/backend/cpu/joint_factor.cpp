@@ -23,29 +23,41 @@ class UpperFactor {
       : kernels_(kernels), layer_(layer), dv_(layer.value_dim()), depth_(layer.wo.dim(2)),
         size_(layer.info->num_query_heads * dv_),
         ld_(spread_stride<float>(padded(size_, kJointPanel))), ldv_(padded(depth_, kPad)),
-        a_(memory.reserve(padded(depth_, kRowStep) * ld_)), v_(kJointPanel * ldv_),
-        vt_(padded(depth_, kPad) * kJointPanel) {}
+        a_(memory.reserve(padded(depth_, kRowStep) * ld_)) {
+    for (Reflections& panel : reflections_) {
+      panel.v.reserve(kJointPanel * ldv_);
+      panel.vt.reserve(kJointPanel * ldv_);
+    }
+  }
 
   void load() const;
   /// The columns of a panel; `block` takes their block on the diagonal, transposed.
   void factorise(int64_t panel, float* block);
-  /// Takes from the columns behind a panel what they have along it.
-  void apply(int64_t panel) const;
+  /// Takes from the columns behind a panel what they have along it, and factorises the next one,
+  /// whose columns come first, beside the rest.
+  void go_on(int64_t panel, float* block_of_next);
   /// Rows of R behind the block on the diagonal, as columns of L: [K - panel - kJointPanel].
   void copy_to(int64_t panel, float* out) const;
   int64_t height(int64_t panel) const { return std::min(kJointPanel, size_ - panel); }
 
  private:
+  /// The product of a panel's reflections, 1 - V T V^T.
+  struct Reflections {
+    Scratch<float> v;                    ///< [kJointPanel][ldv] columns of V
+    Scratch<float> vt;                   ///< [D - panel][kJointPanel] its rows
+    float t[kJointPanel * kJointPanel];  ///< -T
+  };
   float* row(int64_t r) const { return a_ + r * ld_; }
-  void join_reflections(int64_t length, const float* tau);
+  /// Of one panel, while those of the next are made.
+  Reflections& of(int64_t panel) { return reflections_[panel / kJointPanel % 2]; }
+  void join(Reflections& reflections, int64_t length, const float* tau) const;
+  void apply(int64_t panel, Range columns);
 
   const Kernels& kernels_;
   const LayerTrace& layer_;
   int64_t dv_, depth_, size_, ld_, ldv_;
   float* a_;
-  Scratch<float> v_;                         ///< [kJointPanel][ldv] Householder's vectors
-  Scratch<float> vt_;                        ///< [D - panel][kJointPanel] the same transposed
-  float joined_[kJointPanel * kJointPanel];  ///< -T: their product is 1 - V T V^T
+  Reflections reflections_[2];
 };
 
 void UpperFactor::load() const {
@@ -61,15 +73,15 @@ void UpperFactor::load() const {
 }
 
 void UpperFactor::factorise(int64_t panel, float* block) {
+  Reflections& reflections = of(panel);
+  float* const v = reflections.v.data();
   const int64_t count = height(panel), length = depth_ - panel;
-  for (int64_t i = 0; i < kJointPanel; ++i) {
-    float* const v = v_.data() + i * ldv_;
-    std::fill(v + (i < count ? length : 0), v + ldv_, 0.0f);
-  }
-  kernels_.transpose(row(panel) + panel, length, count, ld_, v_.data(), ldv_);
+  for (int64_t i = 0; i < kJointPanel; ++i)
+    std::fill(v + i * ldv_ + (i < count ? length : 0), v + (i + 1) * ldv_, 0.0f);
+  kernels_.transpose(row(panel) + panel, length, count, ld_, v, ldv_);
   float tau[kJointPanel] = {};
   std::fill_n(block, count * kJointPanel, 0.0f);
-  kernels_.reflect({.x = v_.data(),
+  kernels_.reflect({.x = v,
                     .ld = ldv_,
                     .count = count,
                     .length = length,
@@ -77,40 +89,49 @@ void UpperFactor::factorise(int64_t panel, float* block) {
                     .r = block,
                     .ldr = kJointPanel});
   if (panel + kJointPanel >= size_) return;
-  kernels_.transpose(v_.data(), kJointPanel, length, ldv_, vt_.data(), kJointPanel);
-  join_reflections(length, tau);
+  kernels_.transpose(v, kJointPanel, length, ldv_, reflections.vt.data(), kJointPanel);
+  join(reflections, length, tau);
 }
 
 /// -T, upper triangular, column by column (LAPACK's larft).
-void UpperFactor::join_reflections(int64_t length, const float* tau) {
+void UpperFactor::join(Reflections& reflections, int64_t length, const float* tau) const {
   float products[kJointPanel * kJointPanel];
-  kernels_.multiply(vt_.data(), kJointPanel, kJointPanel, vt_.data(), kJointPanel, length,
-                    kJointPanel, products, kJointPanel);
-  std::fill_n(joined_, kJointPanel * kJointPanel, 0.0f);
+  const float* const vt = reflections.vt.data();
+  kernels_.multiply(vt, kJointPanel, kJointPanel, vt, kJointPanel, length, kJointPanel, products,
+                    kJointPanel);
+  float* const t = reflections.t;
+  std::fill_n(t, kJointPanel * kJointPanel, 0.0f);
   for (int64_t c = 0; c < kJointPanel; ++c) {
     for (int64_t k = 0; k < c; ++k) {
       const float factor = tau[c] * products[k * kJointPanel + c];
-      for (int64_t r = 0; r <= k; ++r)
-        joined_[r * kJointPanel + c] -= factor * joined_[r * kJointPanel + k];
+      for (int64_t r = 0; r <= k; ++r) t[r * kJointPanel + c] -= factor * t[r * kJointPanel + k];
     }
-    joined_[c * kJointPanel + c] = -tau[c];
+    t[c * kJointPanel + c] = -tau[c];
   }
 }
 
-void UpperFactor::apply(int64_t panel) const {
-  const int64_t from = panel + kJointPanel, all = padded(size_, kPad) - from;
-  const int64_t length = depth_ - panel;
-  parallel_for((all + kJointColumns - 1) / kJointColumns, [&](int64_t run) {
-    const int64_t c = from + run * kJointColumns;
-    const int64_t columns = std::min(kJointColumns, from + all - c);
-    Scratch<float> along(2 * kJointPanel * kJointColumns);
-    float* const taken = along.data() + kJointPanel * kJointColumns;
-    kernels_.multiply(vt_.data(), kJointPanel, kJointPanel, row(panel) + c, ld_, length, columns,
-                      along.data(), kJointColumns);
-    kernels_.multiply(joined_, kJointPanel, kJointPanel, along.data(), kJointColumns, kJointPanel,
-                      columns, taken, kJointColumns);
-    kernels_.add_multiply(v_.data(), ldv_, length, taken, kJointColumns, kJointPanel, columns,
-                          row(panel) + c, ld_);
+void UpperFactor::apply(int64_t panel, Range columns) {
+  const Reflections& reflections = of(panel);
+  const int64_t length = depth_ - panel, count = columns.size();
+  float* const a = row(panel) + columns.begin;
+  Scratch<float> along(2 * kJointPanel * kJointColumns);
+  float* const taken = along.data() + kJointPanel * kJointColumns;
+  kernels_.multiply(reflections.vt.data(), kJointPanel, kJointPanel, a, ld_, length, count,
+                    along.data(), kJointColumns);
+  kernels_.multiply(reflections.t, kJointPanel, kJointPanel, along.data(), kJointColumns,
+                    kJointPanel, count, taken, kJointColumns);
+  kernels_.add_multiply(reflections.v.data(), ldv_, length, taken, kJointColumns, kJointPanel,
+                        count, a, ld_);
+}
+
+void UpperFactor::go_on(int64_t panel, float* block_of_next) {
+  const int64_t next = panel + kJointPanel, end = padded(size_, kPad);
+  const int64_t rest = std::min(next + kJointPanel, end);
+  parallel_for(1 + (end - rest + kJointColumns - 1) / kJointColumns, [&](int64_t task) {
+    const int64_t c = rest + (task - 1) * kJointColumns;
+    if (task > 0) return apply(panel, {c, std::min(c + kJointColumns, end)});
+    apply(panel, {next, rest});
+    factorise(next, block_of_next);
   });
 }
 
@@ -143,10 +164,9 @@ void JointFactor::make(const Kernels& kernels, const LayerTrace& layer, Scratch<
   width_ = layer.info->num_query_heads * layer.value_dim();
   float* const panels = panels_.reserve(before(width_, padded(width_, kPanel)));
   const auto place = [&](int64_t panel) { return panels + before(width_, panel); };
-  for (int64_t panel = 0; panel < width_; panel += kPanel) {
-    upper.factorise(panel, place(panel));
-    if (panel + kPanel < width_) upper.apply(panel);
-  }
+  upper.factorise(0, place(0));
+  for (int64_t panel = 0; panel + kPanel < width_; panel += kPanel)
+    upper.go_on(panel, place(panel + kPanel));
   parallel_for((width_ + kPanel - 1) / kPanel, [&](int64_t number) {
     upper.copy_to(number * kPanel, place(number * kPanel) + kPanel * kPanel);
   });
