@@ -9,6 +9,7 @@
 
 #include "analysis/statistics.hpp"
 #include "analysis/summary.hpp"
+#include "sim/core/parallel.hpp"
 
 namespace kvsim {
 namespace {
@@ -151,7 +152,7 @@ Verdict verdict(const Dataset& results, const std::vector<bool>& looks_ahead) {
     const auto j = static_cast<size_t>(y);
     return found.apart[i] != found.apart[j] ? found.apart[j] : value[i] < value[j];
   });
-  for (int64_t b = 0; b < results.size("budget"); ++b) mark_budget(results, b, found);
+  parallel_for(results.size("budget"), [&](int64_t b) { mark_budget(results, b, found); });
   return found;
 }
 
