@@ -34,7 +34,7 @@ std::string file_digest(const std::string& path) {
                                                                        &XXH3_freeState);
   if (!state) throw Error(Fault::failure, {.what = "out of memory", .where = path});
   XXH3_128bits_reset(state.get());
-  std::vector<char> buffer(size_t{1} << 20);
+  std::vector<char> buffer(size_t{1} << 17);  // fits the second-level cache
   while (const size_t got = std::fread(buffer.data(), 1, buffer.size(), file.get()))
     XXH3_128bits_update(state.get(), buffer.data(), got);
   if (std::ferror(file.get()) != 0) bad_data({.what = "read error", .where = path});
