@@ -225,7 +225,8 @@ std::vector<double> totals_of(LayerWork& work, const Table<float>& weights, cons
     parallel_for(block.rows, [&](int64_t r) {
       for (int head = 0; head < block.heads; ++head) {
         const Row a(block.attention_row(head, r) + first_candidate, count);
-        const Row w(weights.row(block.kv_head * block.heads + head).data() + first_candidate, count);
+        const Row w(weights.row(block.kv_head * block.heads + head).data() + first_candidate,
+                    count);
         totals[static_cast<size_t>(first + r)] += (a.cast<double>() * w.cast<double>()).sum();
       }
     });
