@@ -22,7 +22,8 @@ class UpperFactor {
   UpperFactor(const Kernels& kernels, const LayerTrace& layer, Scratch<float>& memory)
       : kernels_(kernels), layer_(layer), dv_(layer.value_dim()), depth_(layer.wo.dim(2)),
         size_(layer.info->num_query_heads * dv_),
-        ld_(spread_stride<float>(padded(size_, kJointPanel))), ldv_(padded(depth_, kPad)),
+        ld_(spread_stride<float>(padded(size_, kJointPanel))),
+        ldv_(padded(padded(depth_, kRowStep), kPad)),  // products take whole groups of rows
         a_(memory.reserve(padded(depth_, kRowStep) * ld_)) {
     for (Reflections& panel : reflections_) {
       panel.v.reserve(kJointPanel * ldv_);

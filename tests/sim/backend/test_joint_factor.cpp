@@ -21,11 +21,12 @@ struct Case {
 };
 
 // K = heads * dv: less than a panel of 48 rows; no multiple of it, nor of a vector; D = K; more
-// columns than one run of 512.
+// columns than one run of 512; D a multiple of a vector, not of a group of rows.
 const std::vector<Case> kCases = {{2, 16, 40, ElementType::float32},
                                   {3, 35, 140, ElementType::bfloat16},
                                   {6, 32, 192, ElementType::float16},
-                                  {5, 112, 600, ElementType::float32}};
+                                  {5, 112, 600, ElementType::float32},
+                                  {4, 16, 64, ElementType::float32}};
 
 std::unique_ptr<RandomTrace> make(const Case& c, int64_t later = 90) {
   return random_trace({.query_heads = c.heads,
