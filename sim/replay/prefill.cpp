@@ -74,10 +74,10 @@ void append(const Table<double>& part, int64_t first, Table<double>& whole) {
 }
 
 void append(const RetainedSums& part, int64_t first, RetainedSums& whole) {
-  append(part.kept_attention, first, whole.kept_attention.own());
-  append(part.kept_importance, first, whole.kept_importance.own());
-  append(part.total_attention, first, whole.total_attention.own());
-  append(part.total_importance, first, whole.total_importance.own());
+  append(part.kept_attention, first, whole.kept_attention);
+  append(part.kept_importance, first, whole.kept_importance);
+  append(part.total_attention, first, whole.total_attention);
+  append(part.total_importance, first, whole.total_importance);
   append(part.part_kept, first, whole.part_kept);
   append(part.part_total, first, whole.part_total);
 }
@@ -221,29 +221,33 @@ RetainedSums PrefillReplay::sums_of(const ReplayOutcome& outcome, const ReplayBl
   };
   const int kept = set_of(outcome.share_handle);
   const int total = set_of(outcome.total_handle);
-  const auto attention = [&](int set) {
-    return &(set < 0 ? block.prompt_attention : block.kept_attention[static_cast<size_t>(set)]);
+  const auto attention = [&](int set) -> const Table<double>& {
+    return set < 0 ? block.prompt_attention : block.kept_attention[static_cast<size_t>(set)];
   };
-  const auto importance = [&](int set) {
-    return &(set < 0 ? block.prompt_importance : block.kept_importance[static_cast<size_t>(set)]);
+  const auto importance = [&](int set) -> const Table<double>& {
+    return set < 0 ? block.prompt_importance : block.kept_importance[static_cast<size_t>(set)];
   };
   const auto parts = [&](const std::vector<int>& handles) {
-    Table<double> rows(static_cast<int64_t>(options_.parts.size()), block.steps);
+    Table<double> sums(static_cast<int64_t>(options_.parts.size()), block.steps);
     for (size_t part = 0; part < handles.size(); ++part)
-      add_heads(*importance(set_of(handles[part])), rows.row(static_cast<int64_t>(part)));
-    return rows;
+      add_heads(importance(set_of(handles[part])), sums.row(static_cast<int64_t>(part)));
+    return sums;
   };
-  const bool with_later = options_.scope == Scope::all;
-  const auto in_scope = [&](const Table<double>* prompt, const Table<double>& later) {
-    return with_later ? SumTable(added(*prompt, later)) : SumTable(prompt);
-  };
-  RetainedSums sums;
-  sums.kept_attention = in_scope(attention(kept), block.later_attention);
-  sums.kept_importance = in_scope(importance(kept), block.later_importance);
-  sums.total_attention = in_scope(attention(total), block.later_attention);
-  sums.total_importance = in_scope(importance(total), block.later_importance);
-  sums.part_kept = parts(outcome.part_share_handles);
-  sums.part_total = parts(outcome.part_total_handles);
+  RetainedSums sums = {attention(kept),
+                       importance(kept),
+                       attention(total),
+                       importance(total),
+                       parts(outcome.part_share_handles),
+                       parts(outcome.part_total_handles),
+                       {},
+                       {},
+                       {}};
+  if (options_.scope == Scope::all) {
+    for (Table<double>* table : {&sums.kept_attention, &sums.total_attention})
+      *table = added(*table, block.later_attention);
+    for (Table<double>* table : {&sums.kept_importance, &sums.total_importance})
+      *table = added(*table, block.later_importance);
+  }
   return sums;
 }
 

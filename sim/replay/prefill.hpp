@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "sim/backend/layer_work.hpp"
@@ -55,28 +54,11 @@ struct ReplayOutcome {
   std::vector<int> part_total_handles;
 };
 
-/// Sums of an outcome: a table of its own, or one of the block at work.
-class SumTable {
- public:
-  SumTable() = default;
-  SumTable(Table<double> own) : own_(std::move(own)) {}
-  explicit SumTable(const Table<double>* of_block) : of_block_(of_block) {}
-  const Table<double>& get() const { return of_block_ != nullptr ? *of_block_ : own_; }
-  operator const Table<double>&() const { return get(); }
-  Table<double>& own() { return own_; }
-  double operator()(int64_t r, int64_t c) const { return get()(r, c); }
-  bool empty() const { return get().empty(); }
-
- private:
-  const Table<double>* of_block_ = nullptr;
-  Table<double> own_;
-};
-
 /// What an outcome keeps of the attention over some steps, and all there is, [Hq][steps] in the
 /// scope of the run. What is empty was not summed.
 struct RetainedSums {
-  SumTable kept_attention, kept_importance;
-  SumTable total_attention, total_importance;
+  Table<double> kept_attention, kept_importance;
+  Table<double> total_attention, total_importance;
   Table<double> part_kept, part_total;  ///< [parts][steps] importance of parts of the prompt, all
                                         ///< query heads
   Table<double> kept_squares;           ///< of importance; per-step outcomes and decoding only

@@ -214,41 +214,6 @@ class ShareRows : public RowIndicator {
   std::vector<double> totals_;  // [M] over all heads and candidates
 };
 
-/// Importance of all heads and candidates, for each query of the segment.
-std::vector<double> totals_of(LayerWork& work, const Table<float>& weights, const Segment& segment,
-                              bool ahead) {
-  using Row = Eigen::Map<const Eigen::ArrayXf>;
-  std::vector<double> totals(segment.positions.size(), 0.0);
-  const int64_t first_candidate = segment.candidates.begin, count = segment.candidates.size();
-  const AttentionPass pass{.positions = segment.positions, .look_ahead = ahead};
-  for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first) {
-    parallel_for(block.rows, [&](int64_t r) {
-      for (int head = 0; head < block.heads; ++head) {
-        const Row a(block.attention_row(head, r) + first_candidate, count);
-        const Row w(weights.row(block.kv_head * block.heads + head).data() + first_candidate,
-                    count);
-        totals[static_cast<size_t>(first + r)] += (a.cast<double>() * w.cast<double>()).sum();
-      }
-    });
-  });
-  return totals;
-}
-
-/// The same over the whole prompt, for every later query: sums that the replay takes in passing.
-std::vector<double> later_totals(LayerWork& work, const Table<float>& weights) {
-  ReplayRequest request;
-  request.importance = weights.data();
-  request.importance_columns = weights.columns();
-  request.output_steps.emplace();
-  std::vector<double> totals(static_cast<size_t>(work.info().steps()), 0.0);
-  work.backend().replay(work.trace(), request, [&](const ReplayBlock& block) {
-    for (int64_t head = 0; head < work.query_heads(); ++head)
-      for (int64_t s = 0; s < block.steps; ++s)
-        totals[static_cast<size_t>(block.first_step + s)] += block.prompt_importance(head, s);
-  });
-  return totals;
-}
-
 class ImportanceShare : public HeadRows {
  public:
   ImportanceShare()
@@ -259,13 +224,22 @@ class ImportanceShare : public HeadRows {
                   {}}) {}
   bool takes_probes() const override { return false; }
   Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
+    using Row = Eigen::Map<const Eigen::ArrayXf>;
     const Table<float>& weights = importance_weights(work, settings);
+    std::vector<double> totals(segment.positions.size(), 0.0);
+    const int64_t begin = segment.candidates.begin, count = segment.candidates.size();
     const bool ahead = chosen<Queries>(settings).looks_ahead();
-    const bool whole = ahead && std::ssize(segment.positions) == work.info().steps() &&
-                       segment.candidates.size() == work.entries();
-    return std::make_unique<ShareRows>(
-        weights, segment.positions,
-        whole ? later_totals(work, weights) : totals_of(work, weights, segment, ahead));
+    const AttentionPass pass{.positions = segment.positions, .look_ahead = ahead};
+    for_each_attention_block(work, pass, [&](const AttentionBlock& block, int64_t first) {
+      parallel_for(block.rows, [&](int64_t r) {
+        for (int head = 0; head < block.heads; ++head) {
+          const Row a(block.attention_row(head, r) + begin, count);
+          const Row w(weights.row(block.kv_head * block.heads + head).data() + begin, count);
+          totals[static_cast<size_t>(first + r)] += (a.cast<double>() * w.cast<double>()).sum();
+        }
+      });
+    });
+    return std::make_unique<ShareRows>(weights, segment.positions, std::move(totals));
   }
 };
 const Register<Indicator, ImportanceShare> importance_share;
