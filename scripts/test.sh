@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds and runs every test, of the program that users run. Groups, their
+# Installs what is missing, builds and runs every test, of the program that users run: a group that
+# cannot run has failed. Groups, their
 # labels and times are ctest's: `ctest --preset release -L capture` runs those of a label, `ctest
 # --preset unit` kvsim_tests alone. Groups run side by side, one for each core, but for those that
 # change what others use.
@@ -10,16 +11,19 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # shellcheck disable=SC2086  # lists of names
 ensure_packages $PACKAGES $TEST_PACKAGES
 ensure_venv plots "$KVSIM_ROOT/plots/requirements.txt"
-ensure_venv lint "$KVSIM_ROOT/scripts/lint_requirements.txt"
-ensure_venv cluster "$KVSIM_ROOT/scripts/cluster/requirements.txt"
+if [ "${1:-}" != --sanitizers ]; then
+  ensure_venv lint "$KVSIM_ROOT/scripts/lint_requirements.txt"
+  ensure_venv cluster "$KVSIM_ROOT/scripts/cluster/requirements.txt"
+  ensure_venv docs "$KVSIM_ROOT/docs/requirements.txt"
+  ensure_venv wheel "$KVSIM_ROOT/scripts/wheel_requirements.txt"
+  ensure_model "$KVSIM_ROOT/tests/python/requirements.txt"
+  ensure_nvcc
+fi
 presets=(release)
 [ "${1:-}" != --sanitizers ] || presets=(asan tsan)
 
 cd "$KVSIM_ROOT"
 failed=()
-KVSIM_SKIPPED=$(mktemp "${TMPDIR:-/tmp}/kvsim-skipped.XXXXXX")
-export KVSIM_SKIPPED
-trap 'rm -f "$LOG" "$KVSIM_SKIPPED"' EXIT
 
 # run_groups PRESET: one line with its time for each group, and what a failing one printed; then the
 # slowest cases of kvsim_tests.
@@ -37,10 +41,6 @@ for preset in "${presets[@]}"; do
   run_groups "$preset"
 done
 
-if [ -s "$KVSIM_SKIPPED" ]; then
-  say "not run for want of a package, and what installs it:"
-  sed 's/^/  /' "$KVSIM_SKIPPED" >&2
-fi
 if [ ${#failed[@]} -gt 0 ]; then
   say "failed: ${failed[*]}; the groups are named above"
   exit 1

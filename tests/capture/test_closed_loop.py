@@ -14,24 +14,22 @@ import sys
 import unittest
 from pathlib import Path
 
-try:
-    import h5netcdf
-    import h5py
-    import numpy as np
-    import torch
-    import transformers
-    import xxhash
-except ImportError as error:
-    print(f"skipped: closed-loop tests need data/requirements.txt ({error})")
-    sys.exit(0)
+import h5netcdf
+import h5py
+import numpy as np
+import torch
+import transformers
+import xxhash
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / name) for name in ("python", "data")]
 
-from kvsim.kvtrace import closed_loop_command as closed_loop  # noqa: E402
-import tiny_models  # noqa: E402
-from kvsim.kvtrace import closed_loop as loop_module  # noqa: E402
-from test_capture import WithFolder  # noqa: E402
+from kvsim.kvtrace import closed_loop_command as closed_loop
+import tiny_models
+from kvsim.kvtrace import closed_loop as loop_module
+from test_capture import WithFolder
+
+BUILT = Path(__file__).resolve().parents[2] / "build" / "kvsim"
 
 PLAIN = {"schedule": "prefill", "merge": "drop", "quantize": "none", "positions": "absolute"}
 
@@ -210,9 +208,7 @@ class DroppedEntries(WithLoop):
             self.assertEqual(found["top1_agreement"].min(), 1)
 
     def test_as_kvsim_itself_saves_them(self):
-        binary = os.environ.get("KVSIM_BIN")
-        if not binary:
-            self.skipTest("KVSIM_BIN is not set")
+        binary = os.environ.get("KVSIM_BIN", BUILT)
         trace, results = self.trace_of("llama"), self.folder / "real.nc"
         for policy, variable in (("snapkv,window=8", "kept_mask"),
                                  ("snapkv:official,window=8", "kept_mask_query")):
@@ -253,9 +249,7 @@ class ProbesInThePlaceOfTheLaterTokens(WithLoop):
         np.testing.assert_array_equal(found["step"], np.arange(n, len(ids)))
 
     def test_live_caches_take_the_probes_tokens_too(self):
-        binary = os.environ.get("KVSIM_BIN")
-        if not binary:
-            self.skipTest("KVSIM_BIN is not set")
+        binary = os.environ.get("KVSIM_BIN", BUILT)
         results = self.folder / "real.nc"
         live = "snapkv,window=8,schedule=periodic,period=1000"   # never compresses again
         subprocess.run([binary, "replay", self.trace, "--later", "question1", "--policy",

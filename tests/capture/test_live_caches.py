@@ -12,14 +12,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from test_closed_loop import WithLoop, loop_module, masked_pass  # noqa: E402  skips without torch
+from test_closed_loop import WithLoop, loop_module, masked_pass  # skips without torch
 
-import h5py  # noqa: E402
-import naive_caches as naive  # noqa: E402
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
+import h5py
+import naive_caches as naive
+import numpy as np
+import torch
 
-PROGRAM = os.environ.get("KVSIM_BIN", "")
+PROGRAM = os.environ.get("KVSIM_BIN", Path(__file__).resolve().parents[2] / "build" / "kvsim")
 
 
 def with_kinds(cache: naive.Cache, **kinds) -> naive.Cache:
@@ -29,7 +29,6 @@ def with_kinds(cache: naive.Cache, **kinds) -> naive.Cache:
     return cache
 
 
-@unittest.skipUnless(PROGRAM, "KVSIM_BIN is not set")
 class ChangedCaches(WithLoop):
     """Merged, rounded and moved entries, and sets that change while the model runs."""
 

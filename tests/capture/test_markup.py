@@ -10,8 +10,8 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / name) for name in ("python", "data")]
 
-from kvsim.kvtrace.errors import CaptureError  # noqa: E402
-from kvsim.kvtrace.markup import parse_chat_json, parse_text, plain_text  # noqa: E402
+from kvsim.kvtrace.errors import CaptureError
+from kvsim.kvtrace.markup import parse_chat_json, parse_text, plain_text
 
 
 class ParseText(unittest.TestCase):

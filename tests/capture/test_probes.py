@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from test_capture import WithFolder, h5py, np, relative_error, untouched_run  # noqa: E402
+from test_capture import WithFolder, h5py, np, relative_error, untouched_run
 
 QUESTIONS = "What does it ask for?\tTwo sentences.\nWho carried the oil?\n"
 

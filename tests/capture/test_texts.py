@@ -14,12 +14,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "support")]
 
-from contributing import example  # noqa: E402
-from kvsim import texts  # noqa: E402
-from kvsim.kvtrace.errors import CaptureError  # noqa: E402
-from kvsim.kvtrace.markup import parse_text  # noqa: E402
-from kvsim.texts import found, program, world  # noqa: E402
-from kvsim.texts.desks import DESKS, RULE_NAMES  # noqa: E402
+from contributing import example
+from kvsim import texts
+from kvsim.kvtrace.errors import CaptureError
+from kvsim.kvtrace.markup import parse_text
+from kvsim.texts import found, program, world
+from kvsim.texts.desks import DESKS, RULE_NAMES
 
 
 def build(name: str, seed: int = 0, units: int = 12) -> texts.Text:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-import prose  # noqa: E402
+import prose
 
 LONG = " ".join(["word"] * 31)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "python"))
-from kvsim.plots.study import drawn  # noqa: E402
+from kvsim.plots.study import drawn
 
 KVSIM = str(Path(sys.argv.pop(1)).resolve())
 TRACES = {

@@ -14,7 +14,7 @@ import time
 import unittest
 from pathlib import Path
 
-from test_workflow import KVSIM, Workflow, kvsim, needs_model
+from test_workflow import KVSIM, Workflow, kvsim
 
 ADDRESS = "10.0.0.1"   # of the loopback interface here: Slurm resolves nothing with 127.0.0.1 alone
 PORTS = {"left": 7001, "right": 7002}
@@ -164,7 +164,6 @@ class SlurmTest(Workflow):
         self.assertIn("SLURM status is: 'CANCELLED'", self.finish(run))
         self.check_sweep()
 
-    @needs_model
     def test_a_study(self):
         """A job is killed by a signal, and a node is lost with all that runs there. Slurm starts nothing
         again by itself: Snakemake does."""

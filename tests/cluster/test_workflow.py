@@ -38,7 +38,6 @@ tokenizer = tiny_models.make_tokenizer()
 model = transformers.AutoModelForCausalLM.from_config(tiny_models.configs(len(tokenizer))["llama"])
 model.save_pretrained(sys.argv[1]), tokenizer.save_pretrained(sys.argv[1])
 """
-needs_model = unittest.skipUnless(TORCH.is_file(), f"no PyTorch at {TORCH} (data/requirements.txt)")
 
 
 def kvsim(*arguments):
@@ -162,7 +161,6 @@ class WorkflowTest(Workflow):
         self.assertIn("Trying to restart job", self.finish(run))
         self.check_sweep()
 
-    @needs_model
     def test_a_study_in_shards_has_the_numbers_of_one(self):
         self.finish(self.start(self.study(2), "--cores", "2"))
         self.check_study()

@@ -11,12 +11,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "scripts")]
 
-from test_plots import PlotTest  # noqa: E402  (skips when matplotlib is missing)
+from test_plots import PlotTest  # (skips when matplotlib is missing)
 
-import numpy as np  # noqa: E402
-import merging_numbers  # noqa: E402
-from kvsim.plots import load, statistics  # noqa: E402
-from kvsim.plots.figures import attention_sag, memory_error, merging_budget, periodic  # noqa: E402
+import numpy as np
+import merging_numbers
+from kvsim.plots import load, statistics
+from kvsim.plots.figures import attention_sag, memory_error, merging_budget, periodic
 
 RECORDS = {"snapkv": {}, "snapkv,merge=convex": {"merge": "convex"},
            "snapkv,schedule=periodic,period=4": {"schedule": "periodic", "period": "4"},

@@ -24,21 +24,16 @@ ROOT = HERE.parent.parent
 DRAW = ROOT / "plots" / "draw.py"
 sys.path[:0] = [str(ROOT / "python"), str(HERE)]
 
-try:
-    import h5netcdf  # noqa: F401
-    import matplotlib.image
-    import numpy as np
-    import xarray
+import h5netcdf  # noqa: F401
+import matplotlib.image
+import numpy as np
+import xarray
 
-    import fake_results
-    from kvsim.plots import draw, load, measures, style
-    from kvsim.plots.figures import best_settings, explain, fragility, retained_importance
-    from kvsim.plots.figures import bytes as figures_bytes
-    from kvsim.plots.figures import worst_case
-except ModuleNotFoundError as error:
-    print(f"tests/plots skipped: Python has no module {error.name} "
-          "(plots/requirements.txt lists what the figures need)")
-    raise unittest.SkipTest(f"no module {error.name}") if __name__ != "__main__" else SystemExit(0)
+import fake_results
+from kvsim.plots import draw, load, measures, style
+from kvsim.plots.figures import best_settings, explain, fragility, retained_importance
+from kvsim.plots.figures import bytes as figures_bytes
+from kvsim.plots.figures import worst_case
 
 SMALL = {"policies": ("full", "random", "snapkv,window=16"), "budgets": (0.2, 0.5),
          "layers": (0, 5), "steps": 20}

@@ -17,19 +17,14 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path[:0] = [str(ROOT / "python"), str(HERE)]
 
-try:
-    import h5netcdf  # noqa: F401
-    import numpy as np
-    import xarray
+import h5netcdf  # noqa: F401
+import numpy as np
+import xarray
 
-    import fake_results
-    import loop_file
-    from kvsim.plots import statistics
-    from kvsim.plots.report import detail, write
-except ModuleNotFoundError as error:
-    print(f"tests/plots skipped: Python has no module {error.name} "
-          "(plots/requirements.txt lists what the figures need)")
-    raise unittest.SkipTest(f"no module {error.name}") if __name__ != "__main__" else SystemExit(0)
+import fake_results
+import loop_file
+from kvsim.plots import statistics
+from kvsim.plots.report import detail, write
 
 SMALL = {"policies": ("full", "snapkv,window=16", "h2o"), "budgets": (0.2, 0.5), "layers": (0, 5),
          "steps": 20}

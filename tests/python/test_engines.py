@@ -11,9 +11,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "data")]
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-import kvsim  # noqa: E402
+import kvsim
 
 try:
     import torch

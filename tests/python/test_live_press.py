@@ -14,22 +14,17 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "capture"), str(ROOT / "data")]
 
-try:
-    import kvpress  # noqa: F401  (its import patches attention and registers its pipeline)
-    import numpy as np
-    import tiny_models
-    import torch
-    import transformers
-    import xarray  # noqa: F401
-    from rehearsal_press import RehearsalPress
+import kvpress  # noqa: F401  (its import patches attention and registers its pipeline)
+import numpy as np
+import tiny_models
+import torch
+import transformers
+import xarray  # noqa: F401
+from rehearsal_press import RehearsalPress
 
-    import kvsim
-    from kvsim.kvtrace.closed_loop import ClosedLoop
-    from kvsim.kvtrace.kept_sets import KeptSets
-except Exception as error:   # kvpress's own imports fail in many ways
-    print(f"skipped: live presses need kvpress==0.5.5 ({type(error).__name__}: {error}); "
-          "pip install -r tests/python/requirements.txt")
-    sys.exit(0)
+import kvsim
+from kvsim.kvtrace.closed_loop import ClosedLoop
+from kvsim.kvtrace.kept_sets import KeptSets
 
 torch.set_num_threads(1)
 RATIO, BUDGET = 0.7, 0.3

@@ -21,19 +21,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "plots")]
 
-try:
-    import numpy as np
-    import xarray
+import numpy as np
+import xarray
 
-    import loop_file
-    import kvsim
-    import kvsim.results
-    from kvsim.program import find_program
+import loop_file
+import kvsim
+import kvsim.results
+from kvsim.program import find_program
 
-    PROGRAM = find_program()
-except (ModuleNotFoundError, kvsim.Error) as error:
-    print(f"tests/python skipped: {error} (plots/requirements.txt, scripts/quickstart.sh)")
-    sys.exit(0)
+PROGRAM = find_program()
 
 SAMPLE = kvsim.sample()
 LAYERS = [0, 15]

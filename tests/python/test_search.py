@@ -21,22 +21,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 
-try:
-    import h5py
-    import numpy as np
-    import optuna
+import h5py
+import numpy as np
+import optuna
 
-    import kvsim
-    from kvsim.program import find_program
-    from kvsim.searches import config as configuration
-    from kvsim.searches import report as reports
-    from kvsim.searches import space, storage, summary, texts
-    from kvsim.searches.study import Study
+import kvsim
+from kvsim.program import find_program
+from kvsim.searches import config as configuration
+from kvsim.searches import report as reports
+from kvsim.searches import space, storage, summary, texts
+from kvsim.searches.study import Study
 
-    PROGRAM = find_program()
-except (ModuleNotFoundError, kvsim.Error) as error:
-    print(f"tests/python/test_search.py skipped: {error} (plots/requirements.txt)")
-    sys.exit(0)
+PROGRAM = find_program()
 
 TEXTS = {"alpha_96_0": (96, 0), "beta_96_0": (96, 10), "gamma_128_1": (128, 1),
          "delta_160_2": (160, 2)}

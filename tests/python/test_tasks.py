@@ -14,26 +14,22 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "capture")]
 
-try:
-    import numpy as np
-    import pandas
-    import rouge_score  # noqa: F401
-    import tiny_models
-    import torch
-    import transformers
+import numpy as np
+import pandas
+import rouge_score  # noqa: F401
+import tiny_models
+import torch
+import transformers
 
-    import kvsim
-    from kvsim import tasks
-    from kvsim.kvtrace.closed_loop import ClosedLoop
-    from kvsim.kvtrace.kept_sets import KeptSets
-    from kvsim.kvtrace.markup import parse_text
-    from kvsim.studies import api, plan, run, task_table
-    from kvsim.studies import tasks as runs
-    from kvsim.studies.folder import Folder
-    from kvsim.tasks.kinds import Instance, Task, alike, holds, names_all, names_first
-except ImportError as error:
-    print(f"skipped: {error} (data/requirements.txt, plots/requirements.txt)")
-    sys.exit(0)
+import kvsim
+from kvsim import tasks
+from kvsim.kvtrace.closed_loop import ClosedLoop
+from kvsim.kvtrace.kept_sets import KeptSets
+from kvsim.kvtrace.markup import parse_text
+from kvsim.studies import api, plan, run, task_table
+from kvsim.studies import tasks as runs
+from kvsim.studies.folder import Folder
+from kvsim.tasks.kinds import Instance, Task, alike, holds, names_all, names_first
 
 TALE = "The keeper carried the oil up the steps and trimmed the wick, and {} boats came home."
 SHORT = Task("short", "for tests", lambda rng, number: Instance(

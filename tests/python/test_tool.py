@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 
-from kvsim.tool import Parser  # noqa: E402
+from kvsim.tool import Parser
 
 
 class Options(unittest.TestCase):

@@ -18,18 +18,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 
-try:
-    import h5py
-    import numpy as np
+import h5py
+import numpy as np
 
-    import kvsim
-    import kvsim.program
-    from kvsim.plain import csv_cell, printable
+import kvsim
+import kvsim.program
+from kvsim.plain import csv_cell, printable
 
-    PROGRAM = kvsim.program.find_program()
-except (ModuleNotFoundError, kvsim.Error) as error:
-    print(f"tests/python skipped: {error} (plots/requirements.txt, scripts/quickstart.sh)")
-    sys.exit(0)
+PROGRAM = kvsim.program.find_program()
 
 ESCAPE, C1, OVERRIDE = "\x1b[2J\x1b]0;owned\x07", "\x9b31m", "\u202e"
 WORDS = [ESCAPE, C1, OVERRIDE + "gnp.exe", "\rover", "a\bb", "<script>alert(1)</script>", "$x^2$",
