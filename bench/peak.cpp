@@ -24,9 +24,9 @@ double now() {
 
 double peak_gflops() {
   const std::string isa = choose_kernels().isa;
-  const PeakLoop loop = isa.starts_with("v4") || isa.starts_with("amx") ? peak_v4()
-                        : isa == "v3"                                   ? peak_v3()
-                                                                        : peak_portable();
+  const PeakLoop loop = isa.starts_with("v4") ? peak_v4()
+                        : isa == "v3"         ? peak_v3()
+                                              : peak_portable();
   constexpr long kRounds = 4'000'000;
   const int64_t tasks = 4 * threads();
   volatile float keep = 0;

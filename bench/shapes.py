@@ -7,7 +7,7 @@ import os
 import subprocess
 
 STEPS, GROUP = 144, 4
-ALL = ["amx", "v4-bf16", "v4", "v3", "v2"]   # instruction sets, widest first
+ALL = ["v4-bf16", "v4", "v3", "v2"]   # instruction sets, widest first
 NOISE = 0.03
 TOLERANCE = 5e-6    # of bench/main.cpp
 

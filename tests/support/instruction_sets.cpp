@@ -23,7 +23,7 @@ ForcedIsa::~ForcedIsa() {
 
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> result;
-  for (const std::string isa : {"amx", "v4-bf16", "v4", "v3", "v2", "amx-emulated", "portable"}) {
+  for (const std::string isa : {"v4-bf16", "v4", "v3", "v2", "portable"}) {
     const ForcedIsa forced(isa);
     try {
       make_cpu_backend();

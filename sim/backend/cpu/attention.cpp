@@ -170,7 +170,7 @@ class AttentionTile {
       kernels_.exponentiate(scores_.data(), count, ld_, shift.data(), nullptr, mass.data(),
                             nullptr);
       ProductTask product{};
-      set_values(kernels_, layer_.v, block_.kv_head, {key, key + count}, value_buffer, product);
+      set_values(layer_.v, block_.kv_head, {key, key + count}, value_buffer, product);
       product.count = count;
       product.e = scores_.data();
       product.lde = ld_;

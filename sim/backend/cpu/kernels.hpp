@@ -26,13 +26,7 @@ constexpr int64_t spread_stride(int64_t columns) {
 
 // Operands marked `pairs` hold two neighbouring bfloat16 of the depth in the place of each float32,
 // the first in the lower half, so that the depth counts pairs. Their products are exact and summed
-// in float32, in half the time or less. Only where Kernels::has_pairs() says so; their depth is a
-// multiple of Kernels::pair_step. Float16 is the sum of two bfloat16, its terms: where there are
-// matrix tiles, Kernels::has_tiles(), products of such rows are those of every term of the one with
-// every term of the other, and values need not be widened to float32.
-
-/// Terms of bfloat16 at most whose sum is a number of a 16-bit trace.
-constexpr int kMostTerms = 2;
+// in float32, in half the time or less. Only where Kernels::has_pairs() says so.
 
 /// Scores of a tile: s[key][row] = scale * k[key] . q[row], then softcap, then -inf where unseen.
 struct ScoreTask {
@@ -72,9 +66,7 @@ struct SumTask {
 };
 
 /// acc[r][c] += sum over keys e[key][r] * v[key][c] for r < rows (rounded up to kRowStep: acc and e
-/// must have room). The sums of each block of keys start from zero: two-level summation. With
-/// `parts` in the place of v, e is taken as two terms of bfloat16, right to 2^-18, rows of e are
-/// read up to a multiple of kPad, and acc has its exact rows.
+/// must have room). The sums of each block of keys start from zero: two-level summation.
 struct ProductTask {
   const uint16_t* index;  ///< [count] keys, or null for 0..count-1
   int64_t count;          ///< > 0
@@ -90,14 +82,6 @@ struct ProductTask {
   int64_t columns;  ///< multiple of kPad
   float* acc;       ///< [rows][lda]
   int64_t lda;
-  /// [keys][terms][ldv] bfloat16 whose sums over the terms are the values; null: `v` holds them.
-  /// Only where Kernels::has_tiles().
-  const uint16_t* parts;
-  int terms;
-  /// `parts` lie as tiles take them: [keys / 2][terms][ldv] words of two bfloat16, that of the
-  /// first key in the lower half, zeros up to a multiple of 2 * Kernels::pair_step keys. Without
-  /// index.
-  bool paired;
 };
 
 /// One output of the replay: current += previous, out = current * inverse[row] - z. Without
@@ -123,7 +107,7 @@ struct NormTask {
   int64_t first;
   int64_t part;
   int64_t stride;
-  int64_t rows;    ///< pairs: rounded up to kPad: `a` and `sums` must have room
+  int64_t rows;    ///< pairs: rounded up to kRowStep: `a` and `sums` must have room
   const float* b;  ///< [depth][ldb]
   int64_t ldb;
   int64_t depth;
@@ -163,8 +147,7 @@ struct ReflectTask {
 /// long sums are two-level or float64.
 struct Kernels {
   const char* isa;
-  int width;      ///< floats per vector
-  int pair_step;  ///< the depth of pairs is a multiple of this
+  int width;  ///< floats per vector
   void (*scores)(const ScoreTask&);
   /// s = exp(s - shift[row]) in place (0 below 2e-38); sums over all keys as SumTask does.
   void (*exponentiate)(float* s, int64_t keys, int64_t ld, const float* shift,
@@ -176,7 +159,7 @@ struct Kernels {
   /// c[r][c] = sum_k a[k][r] * b[k][c]; rows rounded up to kRowStep, columns multiple of kPad.
   void (*multiply)(const float* a, int64_t lda, int64_t rows, const float* b, int64_t ldb,
                    int64_t depth, int64_t columns, float* c, int64_t ldc);
-  /// The same of pairs, rows rounded up to kPad; null where there is no such instruction.
+  /// The same of pairs; null where there is no such instruction.
   void (*multiply_pairs)(const float* a, int64_t lda, int64_t rows, const float* b, int64_t ldb,
                          int64_t depth, int64_t columns, float* c, int64_t ldc);
   /// The same in float64.
@@ -209,7 +192,6 @@ struct Kernels {
   double (*row_sum)(const float* x, int64_t count, bool squares);
 
   bool has_pairs() const { return multiply_pairs != nullptr; }
-  bool has_tiles() const { return pair_step > 1; }
 };
 
 // Null where the compiler or the architecture has no such instruction set.
@@ -218,12 +200,10 @@ const Kernels* kernels_v2();
 const Kernels* kernels_v3();
 const Kernels* kernels_v4();
 const Kernels* kernels_v4_bf16();
-const Kernels* kernels_amx();
-const Kernels* kernels_amx_emulated();
 
 /// The kernels to use: the widest that this processor runs and its system lets this program use, or
-/// the one that the environment variable KVSIM_ISA names (v2, v3, v4, v4-bf16, amx, portable,
-/// amx-emulated); a usage error if it cannot run here.
+/// the one that the environment variable KVSIM_ISA names (v2, v3, v4, v4-bf16, portable); a usage
+/// error if it cannot run here.
 const Kernels& choose_kernels();
 
 }  // namespace kvsim

@@ -17,33 +17,25 @@ constexpr int64_t kNormColumns = 512;  // columns of W^h in float32 at a time
 
 /// Values of entries of one KV head as pairs, transposed: tiles vt[tile][pairs][kTileRows].
 void load_value_pairs(const Kernels& kernels, const LayerTrace& layer, int64_t kv_head,
-                      Range entries, const PairOperands& pairs, Scratch<float>& buffer, float* vt) {
-  const int64_t depth = pairs.depth();
+                      Range entries, float* vt) {
+  const int64_t depth = layer.value_dim() / 2;
   std::fill_n(vt, padded(entries.size(), kTileRows) * depth, 0.0f);
   for (int64_t at = 0; at < entries.size(); at += kTileRows) {
-    const int64_t count = std::min(kTileRows, entries.size() - at), begin = entries.begin + at;
-    const float* const v = pairs.load(PairOperands::Side::left, layer.v, kv_head, begin,
-                                      begin + count, buffer);
-    kernels.transpose(v, count, depth, depth, vt + at * depth, kTileRows);
+    const int64_t count = std::min(kTileRows, entries.size() - at);
+    kernels.transpose(stored_pairs(layer.v, kv_head, entries.begin + at), count, depth, depth,
+                      vt + at * depth, kTileRows);
   }
 }
 
-/// Columns c.. of W^h as pairs of rows, the right operand of `pairs`: [pairs][ld]; zero beyond.
-void load_output_pairs(const LayerTrace& layer, const PairOperands& pairs, int64_t head, int64_t c,
-                       int64_t columns, int64_t ld, float* out) {
-  const int64_t dv = layer.value_dim();
-  const int terms = pairs.terms(PairOperands::Side::right);
-  const auto offset = static_cast<size_t>(c) * element_size(layer.wo.type());
-  std::vector<uint16_t> rows(static_cast<size_t>(2 * terms * columns));  // [2][terms][columns]
-  uint16_t* const second = rows.data() + terms * columns;
-  std::fill_n(out, pairs.depth() * ld, 0.0f);
-  for (int64_t k = 0; k < dv; k += 2) {
-    split(layer.wo.type(), layer.wo.row(head, k) + offset, columns, rows.data(), columns);
-    split(layer.wo.type(), layer.wo.row(head, k + 1) + offset, columns, second, columns);
-    for (int product = 0; product < pairs.products(); ++product) {
-      const int64_t term = product % terms;
-      pair_up(rows.data() + term * columns, second + term * columns, columns,
-              reinterpret_cast<uint32_t*>(out + (product * dv + k) / 2 * ld));
+/// Columns c.. of W^h, of bfloat16, as pairs of rows: [pairs][ld]; zero beyond.
+void load_output_pairs(const LayerTrace& layer, int64_t head, int64_t c, int64_t columns,
+                       int64_t ld, float* out) {
+  std::fill_n(out, layer.value_dim() / 2 * ld, 0.0f);
+  for (int64_t k = 0; k < layer.value_dim(); k += 2, out += ld) {
+    auto* const words = reinterpret_cast<uint16_t*>(out);
+    for (int64_t member = 0; member < 2; ++member) {
+      const auto* const row = reinterpret_cast<const uint16_t*>(layer.wo.row(head, k + member)) + c;
+      for (int64_t i = 0; i < columns; ++i) words[2 * i + member] = row[i];
     }
   }
 }
@@ -51,16 +43,16 @@ void load_output_pairs(const LayerTrace& layer, const PairOperands& pairs, int64
 /// Adds |v_i W^h|_1 of every entry, a block of columns of W^h at a time. `v`: pairs as above, or
 /// the values.
 void add_projected_l1(const Kernels& kernels, const LayerTrace& layer, int64_t head,
-                      int64_t entries, const PairOperands& pairs, const float* v, Scratch<float>& w,
+                      int64_t entries, bool pairs, const float* v, Scratch<float>& w,
                       double* sums) {
-  const int64_t depth = pairs.usable() ? pairs.depth() : layer.value_dim();
+  const int64_t depth = pairs ? layer.value_dim() / 2 : layer.value_dim();
   const int64_t width = layer.wo.dim(2);
   for (int64_t c = 0; c < width; c += kNormColumns) {
     const int64_t columns = std::min(kNormColumns, width - c);
     const int64_t ld = spread_stride<float>(columns);
     w.reserve(depth * ld);
-    pairs.usable() ? load_output_pairs(layer, pairs, head, c, columns, ld, w.data())
-                   : load_output_columns(layer, head, c, columns, ld, w.data());
+    pairs ? load_output_pairs(layer, head, c, columns, ld, w.data())
+          : load_output_columns(layer, head, c, columns, ld, w.data());
     for (int64_t at = 0; at < entries; at += kTileRows) {
       NormTask task{};
       task.rows = std::min(kTileRows, entries - at);
@@ -73,7 +65,7 @@ void add_projected_l1(const Kernels& kernels, const LayerTrace& layer, int64_t h
       task.ldb = ld;
       task.columns = padded(columns, kPad);
       task.depth = depth;
-      task.pairs = pairs.usable();
+      task.pairs = pairs;
       task.sums = sums + at;
       kernels.norms(task);
     }
@@ -105,20 +97,17 @@ void cpu_projected_norms(const Kernels& kernels, const LayerTrace& layer, Norm n
   const int64_t dv = layer.value_dim(), group = layer.info->group_size();
   const int64_t run = kTilesPerTask * kTileRows;
   const int64_t runs = (entries.size() + run - 1) / run;
-  const PairOperands pairs = norm == Norm::l1 ? PairOperands(kernels, layer.v, layer.wo, dv)
-                                              : PairOperands();
-  const int64_t depth = pairs.usable() ? pairs.depth() : dv;
+  const bool pairs = norm == Norm::l1 && multiplies_pairs(kernels, layer.v, layer.wo, dv);
   const OutputFactors factors = norm == Norm::l2 ? OutputFactors(kernels, layer) : OutputFactors();
   parallel_for(runs * layer.info->num_kv_heads, [&](int64_t task) {
     const int64_t kv_head = task / runs;
     const int64_t begin = entries.begin + task % runs * run;
     const Range part{begin, std::min(entries.end, begin + run)};
     Scratch<float> buffer, w;
-    Scratch<float> vt(pairs.usable() ? padded(part.size(), kTileRows) * depth : 0);
-    if (pairs.usable()) load_value_pairs(kernels, layer, kv_head, part, pairs, buffer, vt.data());
-    const float* const v = pairs.usable()
-                               ? vt.data()
-                               : load_rows(layer.v, kv_head, part.begin, part.end, dv, buffer);
+    Scratch<float> vt(pairs ? padded(part.size(), kTileRows) * dv / 2 : 0);
+    if (pairs) load_value_pairs(kernels, layer, kv_head, part, vt.data());
+    const float* const v = pairs ? vt.data()
+                                 : load_rows(layer.v, kv_head, part.begin, part.end, dv, buffer);
     std::vector<double> sums(static_cast<size_t>(padded(part.size(), kTileRows)));
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       std::fill(sums.begin(), sums.end(), 0.0);

@@ -22,8 +22,7 @@ struct ReplayMemory {
   std::vector<ReplayBlock> blocks;      ///< in flight together
   std::vector<Scratch<float>> outputs;  ///< `delta` of all sets, per block
   std::vector<TileMemory> tiles;        ///< one per thread
-  Scratch<float> projected;  ///< W_O, which becomes its factor; with matrix tiles outputs on
-                             ///< their way through W_O
+  Scratch<float> projected;             ///< W_O, which becomes its factor
 };
 
 }  // namespace kvsim

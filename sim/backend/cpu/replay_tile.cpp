@@ -116,8 +116,7 @@ void ReplayTile::raise_shift() {
 void ReplayTile::add_all(int64_t slot, int64_t first_key, int64_t keys) {
   if (!has_outputs()) return;
   values_ = {};
-  set_values(job_.kernels, job_.layer.v, kv_head_, {first_key, first_key + keys}, memory_.values,
-             values_);
+  set_values(job_.layer.v, kv_head_, {first_key, first_key + keys}, memory_.values, values_);
   ProductTask task = values_;
   task.count = keys;
   task.rows = rows_;

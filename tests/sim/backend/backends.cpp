@@ -13,9 +13,7 @@ ForcedThreads::ForcedThreads(int count) : before_(threads()) { set_threads(count
 ForcedThreads::~ForcedThreads() { set_threads(before_); }
 
 double output_tolerance(const Backend& backend, const LayerTrace& layer) {
-  const bool tiles = backend.name() == "cuda" || backend.device().ends_with(", amx") ||
-                     backend.device().ends_with(", amx-emulated");
-  return tiles && layer.v.type() != ElementType::float32 ? 1e-5 : 5e-6;
+  return backend.name() == "cuda" && layer.v.type() != ElementType::float32 ? 1e-5 : 5e-6;
 }
 
 std::vector<NamedShapes> all_shapes() {
