@@ -1,4 +1,3 @@
-#include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
