@@ -21,7 +21,7 @@ struct Criterion {
 };
 
 /// The criteria that settings can be judged by: the measure that predicts best what a model loses
-/// (docs/prediction.md) first.
+/// (studies/prediction.md) first.
 const std::vector<Criterion>& criteria();
 /// Their measures, each once: what `kvsim sweep --metric` takes.
 std::vector<std::string> judged_measures();

@@ -6,7 +6,7 @@ namespace kvsim {
 
 /// What compression does to the residual stream at each step, all layers together: the root of the
 /// summed squares of the layers' errors, relative to the stream that enters the last layer. The
-/// predictor of docs/prediction.md.
+/// predictor of studies/prediction.md.
 class StreamError {
  public:
   /// Absolute errors [T] of one layer (norm of its output's change); NaN: not evaluated.

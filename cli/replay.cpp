@@ -328,11 +328,11 @@ const bool registered = register_command(
          "came later, and writes one results file (netCDF-4) per trace. Without --policy and\n"
          "--budget a useful set runs, as far as the trace holds what it needs.\n"
          "`stream error`, of all layers together against the residual stream, is among the best\n"
-         "predictors of what a model would lose (docs/prediction.md). `retained importance`, the\n"
-         "papers' measure, is the share of attention times ||v W|| that falls on kept entries;\n"
-         "`outliers` counts pairs of layer and step below 0.5; errors are relative to the layer's\n"
-         "own output, or to the residual stream. Queries come from the run with the full cache,\n"
-         "so that errors do not feed back into later layers or steps.",
+         "predictors of what a model would lose (studies/prediction.md). `retained\n"
+         "importance`, the papers' measure, is the share of attention times ||v W|| that falls\n"
+         "on kept entries; `outliers` counts pairs of layer and step below 0.5; errors are\n"
+         "relative to the layer's own output, or to the residual stream. Queries come from the\n"
+         "run with the full cache, so that errors do not feed back into later layers or steps.",
      .describe = describe,
      .examples = {"kvsim replay data/sample.h5",
                   "kvsim replay data/sample.h5 --policy snapkv --policy snapkv,window=64 "

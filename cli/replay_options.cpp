@@ -17,7 +17,7 @@ namespace kvsim::cli {
 namespace {
 
 /// What answers "which policy loses least on this trace?" without being asked further: baselines,
-/// the papers' policies, KVzip and the two found here (docs/reread.md), hindsight.
+/// the papers' policies, KVzip and the two found here (studies/reread.md), hindsight.
 constexpr const char* kDefaultPolicies[] = {
     "random",           "streaming",   "knorm",  "tova",  "h2o",
     "snapkv",           "defensivekv", "restkv", "kvzip", "rehearsal:recent",

@@ -319,7 +319,7 @@ const bool registered = register_command(
          "run again, only what is missing is done.\n"
          "Shards may run on different machines. Ends with the best setting of each preset per\n"
          "budget, with intervals: by stream error, the best predictor of what a model\n"
-         "loses (docs/prediction.md), and by retained importance, the papers' measure.",
+         "loses (studies/prediction.md), and by retained importance, the papers' measure.",
      .describe = describe,
      .examples = {"kvsim sweep data/sweeps/restkv_smoothing.toml -o smoothing --plan",
                   "kvsim sweep data/sweeps/restkv_smoothing.toml -o smoothing --shard 1/2"},

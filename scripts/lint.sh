@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Looks at changed files, or those that are named: clang-format and clang-tidy for C++ (which needs
-# build/dev configured), ruff for Python, shellcheck for shell scripts, prose.py for pages. Changes nothing.
+# build/dev configured), ruff for Python, shellcheck for shell scripts. Changes nothing.
 #   scripts/lint.sh            what differs from main, committed or not
 #   scripts/lint.sh FILE...    these
 #   scripts/lint.sh --all      every file, without clang-tidy, which takes a minute for each
@@ -25,13 +25,12 @@ else
                          git ls-files --others --exclude-standard; } | sort -u)
 fi
 
-cpp=() units=() python=() shell=() pages=()
+cpp=() units=() python=() shell=()
 for file in "${files[@]}"; do
   case $file in
     *.cpp | *.hpp | *.inc | *.cu | *.cuh) cpp+=("$file") ;;
     *.py) python+=("$file") ;;
     *.sh | .ci/run) shell+=("$file") ;;
-    README.md | CONTRIBUTING.md | CHANGELOG.md | docs/*.md | data/README.md) pages+=("$file") ;;
   esac
   [[ $file != *.cpp ]] || units+=("$file")
 done
@@ -46,6 +45,5 @@ if [ $tidy = yes ] && [ ${#units[@]} -gt 0 ]; then
 fi
 [ ${#python[@]} -eq 0 ] || "$KVSIM_CACHE/lint/bin/ruff" check --quiet "${python[@]}" || found=1
 [ ${#shell[@]} -eq 0 ] || shellcheck -x -S error "${shell[@]}" || found=1
-[ ${#pages[@]} -eq 0 ] || /usr/bin/python3 scripts/prose.py "${pages[@]}" || found=1
 [ $found = 0 ] && say "nothing found in ${#files[@]} files"
 exit $found

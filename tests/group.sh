@@ -28,8 +28,7 @@ group_lint() {   # label: lint
   ensure_venv lint scripts/lint_requirements.txt
   "$bin/ruff" check .
   git ls-files '*.cpp' '*.hpp' '*.inc' '*.cu' '*.cuh' | xargs "$bin/clang-format" --dry-run --Werror
-  "$system_python" tests/cli/test_prose.py
-  git ls-files README.md CONTRIBUTING.md CHANGELOG.md 'docs/*.md' data/README.md scripts/cluster/README.md tests/golden/README.md bench/README.md | xargs "$system_python" scripts/prose.py
+  "$system_python" tests/python/test_direction.py
 }
 group_memory() {   # label: program
   "$system_python" tests/cli/test_memory.py "$kvsim"
@@ -74,7 +73,6 @@ group_capture() {   # label: capture
 }
 group_closed_loop() {   # label: capture
   torch tests/capture/test_closed_loop.py
-  torch tests/capture/test_reproduce.py
 }
 group_live_caches() {   # label: capture
   torch tests/capture/test_live_caches.py
@@ -135,8 +133,17 @@ group_sample() {   # label: program
 group_goldens() {   # label: program
   "$system_python" tests/golden/check_golden.py "$kvsim"
 }
-group_reproduce() {   # label: program
-  plots tests/cli/test_reproduce.py "$kvsim"
+# Pages of findings: their tables and figures from the CSV files; their scripts on tiny traces; what needs
+# PyTorch and kvpress.
+studies_path=python:studies:tests/plots:tests/python:tests/capture
+group_studies() {   # label: studies
+  PYTHONPATH=$studies_path plots -m unittest discover -s studies/tests
+}
+group_studies_scripts() {   # label: studies
+  PYTHONPATH=$studies_path plots -m unittest discover -s studies/tests/scripts
+}
+group_studies_model() {   # label: studies
+  PYTHONPATH=$studies_path torch -m unittest discover -s studies/tests/model
 }
 group_install() {   # label: program
   "$system_python" tests/cli/test_install.py

@@ -1,4 +1,4 @@
-// What compression does to the residual stream, all layers together (docs/prediction.md).
+// What compression does to the residual stream, all layers together (studies/prediction.md).
 #include "analysis/stream_error.hpp"
 
 #include <map>
@@ -24,7 +24,7 @@ const MeasureVariable stream_error_rms = measure.variable(
      .dims = "policy budget",
      .long_name = "stream error, over steps",
      .definition = "root mean square over the evaluated steps; among the best predictors of the "
-                   "loss of a model that runs with the kept sets (docs/prediction.md)",
+                   "loss of a model that runs with the kept sets (studies/prediction.md)",
      .needs = {&kResidualNorm}});
 
 class StreamErrorMeasure : public Measure {

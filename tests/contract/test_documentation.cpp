@@ -42,13 +42,15 @@ std::string page(const std::string& name) { return text_of(kRoot / "docs" / name
 std::vector<fs::path> source_files() {
   std::vector<fs::path> files;
   for (const char* folder : {"sim", "analysis", "io", "run", "cli", "tests", "bench", "plots",
-                             "data", "python", "scripts", "cmake"})
+                             "data", "python", "scripts", "cmake", "studies"})
     for (fs::path& file : files_below(kRoot / folder, kSources)) files.push_back(std::move(file));
   return files;
 }
 
 std::vector<fs::path> pages() {
   std::vector<fs::path> all = files_below(kRoot / "docs", {".md"});
+  for (fs::path& finding : files_below(kRoot / "studies", {".md"}))
+    all.push_back(std::move(finding));
   for (const char* name : {"README.md", "CONTRIBUTING.md", "CHANGELOG.md"})
     all.push_back(kRoot / name);
   return all;
@@ -222,7 +224,7 @@ TEST_CASE("every section of a page that a comment cites exists", "[docs]") {
 TEST_CASE("links and files that the pages name exist", "[docs]") {
   static const std::regex link(R"(\]\(([^)\s#]*)(?:#([^)\s]*))?\))");
   static const std::regex named(
-      R"(`((?:sim|analysis|io|run|cli|plots|data|scripts|tests|bench|cmake|docs)/[\w./-]+\.\w+)`)");
+      R"(`((?:sim|analysis|io|run|cli|plots|data|scripts|tests|bench|cmake|docs|studies)/[\w./-]+\.\w+)`)");
   int links = 0, files = 0;
   for (const fs::path& path : pages()) {
     const std::string text = text_of(path);

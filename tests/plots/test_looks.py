@@ -1,6 +1,5 @@
 """Tests of how policies are drawn: the same everywhere, and told apart. See test_plots.py."""
 
-import csv
 import os
 import signal
 import subprocess
@@ -21,7 +20,6 @@ import numpy as np
 from contributing import example
 from kvsim.plots import draw, load, looks, style
 from kvsim.plots.figures import bias_index, retained_importance
-from kvsim.plots.study import layers, losses, rehearsal
 
 POLICIES = ("full", "random", "streaming", "knorm", "snapkv", "snapkv,window=16",
             "snapkv,merge=convex", "h2o", "oracle-mean")
@@ -43,13 +41,6 @@ class LooksTest(PlotTest):
             self.assertGreaterEqual(contrast(light, "white"), 3, light)
             self.assertGreaterEqual(contrast(dark, "#171b20"), 3, dark)
         self.assertEqual(len(set(looks.COLOURS)), len(looks.COLOURS))
-
-    def test_a_policy_keeps_its_colour_whoever_else_is_there(self):
-        for several in (losses.DRAWN, layers.SHOWN, rehearsal.DRAWN):
-            for policy, look in looks.of(tuple(several)).items():
-                if "=" not in policy:
-                    self.assertEqual(look, looks.of((policy,))[policy],
-                                     f"{policy} gives way to another: choose another SALT")
 
     def test_a_setting_of_a_preset_gives_way_to_the_presets(self):
         for count in range(40):
@@ -185,25 +176,6 @@ class LooksTest(PlotTest):
             self.assertEqual(list(seen[policy]), [expected[policy]["color"]], seen[policy])
             figures |= set().union(*seen[policy].values())
         self.assertGreaterEqual(len(figures), 4, "figures with keys or labels of policies")
-
-    def test_the_picture_of_losses_is_drawn_from_its_table_with_a_name_at_every_line(self):
-        with (ROOT / "docs/losses/losses_summary.csv").open(newline="", encoding="utf-8") as file:
-            rows = list(csv.reader(file))
-        figure = losses.draw(rows)
-        style.say_log(figure)
-        records = {name: record for record, name in losses.NAMES.items()}
-        for ax, length in zip(figure.axes, ("short", "long"), strict=True):
-            names = [records.get(text.get_text(), text.get_text()) for text in ax.texts]
-            self.assertEqual(sorted(names), sorted(set(losses.DRAWN) - {losses.ONE_RULE}))
-            self.assertLessEqual(len(names), 8, "few lines")
-            self.assertEqual(len(ax.collections), len(losses.BANDS))
-            drawn = {line.get_color(): line.get_ydata() for line in ax.lines
-                     if line.get_marker() not in ("", "None")}
-            for text, name in zip(ax.texts, names):
-                own = [float(row[4]) for row in rows if
-                       row[:2] == [length, name] and row[3] == "kl_relative"]
-                self.assertEqual(list(drawn[text.get_color()]), own)
-        self.assertIn("log scale", figure.subfigs[0]._supylabel.get_text())
 
     def test_the_figure_of_contributing_is_drawn(self):
         figure = example("figure", "kvsim.plots.figures.example")

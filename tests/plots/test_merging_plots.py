@@ -1,21 +1,18 @@
 """Tests of the figures about merging, schedules and quantisation, on a small made-up results file.
 Run: python3 tests/plots/test_merging_plots.py"""
 
-import contextlib
-import io
 import json
 import sys
 import unittest
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "scripts")]
+sys.path.insert(0, str(HERE))
 
 from test_plots import PlotTest  # (skips when matplotlib is missing)
 
 import numpy as np
-import merging_numbers
-from kvsim.plots import load, statistics
+from kvsim.plots import load
 from kvsim.plots.figures import attention_sag, memory_error, merging_budget, periodic
 
 RECORDS = {"snapkv": {}, "snapkv,merge=convex": {"merge": "convex"},
@@ -95,22 +92,6 @@ class MergingFiguresTest(PlotTest):
         sag, dropped = ([line.get_ydata() for line in ax.lines[1:]] for ax in fig.axes[:2])
         self.assertTrue(all((line == 0).all() for line in sag))
         self.assertTrue(all((line > 0).all() for line in dropped))
-
-    def test_numbers_over_traces_are_means_with_intervals(self):
-        errors = (0.1, 0.2, 0.6)
-        for name, error in zip("abc", errors):
-            def edit(data, error=error):
-                data = measured(data)
-                data["output_error"][...] = error
-                return data
-            self.file(f"{name}.merges.nc", policies=tuple(RECORDS), edit=edit)
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out):
-            merging_numbers.main(self.folder, ["a", "b", "c"])
-        _, (low, high) = statistics.over_traces(errors)
-        self.assertIn(f"| `snapkv` | 0.300 [{low:.3f}, {high:.3f}] |", out.getvalue())
-        self.assertIn("| `ema 0.9` |", out.getvalue())
-        self.assertIn("| `snapkv` | scale |", out.getvalue())
 
     def test_undefined_values_do_not_stop_a_figure(self):
         def blank(data):

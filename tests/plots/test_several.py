@@ -14,7 +14,6 @@ from test_plots import THEORY, PlotTest  # says so, and stops, where modules are
 import loop_file
 from kvsim.plots import load, losses, statistics
 from kvsim.plots.figures import needles, span_order, traces
-from kvsim.plots.study import drawn
 
 
 class SeveralTracesTest(PlotTest):
@@ -395,10 +394,6 @@ class NeedlesTest(PlotTest):
         self.assertEqual((code, err), (0, []))
         self.assertEqual([Path(path).name for path in out[::2]],
                          ["needles1-kept.png", "needles1-importance.png"])
-        header, table = drawn.needles(self.out)
-        self.assertEqual(header, ["policy", "one fact: kept", "its importance kept"])
-        for row in table:
-            self.assertRegex(row[1], r"^\d\.\d\d \[−?\d+\.\d\d, \d+\.\d\d\]$")
 
     def test_traces_without_needles_have_none(self):
         self.refused(3, "no span whose name begins with needle", self.file(), "-o", self.out,

@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "capture"), str(ROOT / "data")]
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "capture")]
 
 import kvpress  # noqa: F401  (its import patches attention and registers its pipeline)
 import numpy as np
@@ -20,7 +20,6 @@ import tiny_models
 import torch
 import transformers
 import xarray  # noqa: F401
-from rehearsal_press import RehearsalPress
 
 import kvsim
 from kvsim.kvtrace.closed_loop import ClosedLoop
@@ -150,27 +149,6 @@ class Live(unittest.TestCase):
                 self.assertEqual(alone["answer"], answers[0][1])
                 kept.append(press.kept)
         self.assertNotEqual(kept[0][0].shape, kept[1][0].shape)
-
-    def test_rehearsal_in_pytorch_alone_keeps_what_the_program_keeps(self):
-        pieces = {"spread_queries": 40, "rehearsal_steps": 12}
-        cases = [(RehearsalPress(0.5), "rehearsal:recent"),
-                 (RehearsalPress(0.9), "rehearsal:recent"),
-                 (RehearsalPress(0.7, n_queries=40, piece_size=12),
-                  kvsim.Policy("rehearsal:recent", **pieces)),
-                 (RehearsalPress(0.8, 64, 7, 0.8, 0.2, 0.5, 0.5),
-                  kvsim.Policy("rehearsal:recent", spread_queries=64, rehearsal_steps=7,
-                               prior_share=0.8, recent=0.2, first_layer_recent=0.5,
-                               joint_depth=0.5))]
-        for press, policy in cases:
-            program = kvsim.press(policy, press.compression_ratio, dtype="float32", threads=1)
-            self.under(program, transformers.DynamicCache())
-            self.under(press, transformers.DynamicCache())
-            for index, layer in enumerate(self.model.model.layers):
-                found = torch.ones(program.kept[index].shape, dtype=torch.bool)
-                _, heads, entries = layer.self_attn.masked_key_indices
-                found[heads, entries] = False
-                with self.subTest(press=press, layer=index):
-                    np.testing.assert_array_equal(found.numpy(), program.kept[index])
 
     def test_decoding_in_the_block_and_the_models_own_ways_stay_as_they_are(self):
         own = self.model.config._attn_implementation

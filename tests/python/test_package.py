@@ -479,5 +479,16 @@ class Package(unittest.TestCase):
         self.assertEqual(kvsim.policies("snapkv,window=64").loc["window", "value"], "64")
 
 
+class Pages(unittest.TestCase):
+    def test_the_table_of_what_a_study_takes_is_computed(self):
+        from kvsim.studies import cost
+
+        page = (ROOT / "docs/study.md").read_text()
+        header, rows = cost.table()
+        lines = ["| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *rows)]
+        table = page.split("<!-- cost:begin -->\n")[1].split("<!-- cost:end -->")[0]
+        self.assertEqual(table, "\n".join(lines) + "\n")
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -25,7 +25,6 @@ import transformers
 
 import kvsim
 from kvsim.bytes_for_loss import by_policy, least_cost
-from kvsim.plots.study import layers, plan, prediction, runs
 from kvsim.program import find_program
 from kvsim.studies import api, run, sources, table
 from kvsim.studies.folder import COLUMNS, Folder
@@ -228,28 +227,6 @@ class Runs(WithTexts):
         self.assertEqual(table.held(found.losses), "peak")
         page = found.page.read_text("utf-8")   # at 100 entries snapkv holds the whole answer beside them
         self.assertRegex(page, "loses least with .*streaming,schedule=decode.* of the bytes")
-
-    def test_the_pages_of_losses_read_a_study(self):
-        text, policies = plan.SHORT[0], [*layers.SHOWN, "convex", "h2o:official"]
-        found = self.study(plan.study_of(text), texts=[text.name], steps=80, policies=policies,
-                           prompt_tokens=text.prompt_tokens, budgets=[0.2, 0.5],
-                           metrics=plan.METRICS)
-        read = runs.Study(self.folder)
-        self.assertEqual([run.text for run in read.runs], [text])
-        self.assertEqual(read.missing, [one.stem for one in plan.TEXTS if one != text])
-        for row in found.losses.itertuples():
-            for column in ("kl", "kl_worst", "nll", "top1", "stream_error"):
-                self.assertAlmostEqual(read.value(column, text, row.policy, float(row.budget)),
-                                       getattr(row, column), 5)
-        table = self.folder / "losses.csv"
-        runs.write(table, read.rows())
-        self.assertEqual(runs.Study(table).rows(), read.rows())
-        measured = prediction.Text(self.folder, text, policies)
-        at = measured.policies.index("convex"), measured.budgets.index(0.5)
-        self.assertAlmostEqual(measured.mean_kl[at], read.value("kl", text, "convex", 0.5), 6)
-        self.assertIn("importance_pearson, mean over steps, mean over layers", measured.measures)
-        self.assertEqual(layers.by_layer(self.folder, text)[1].shape[:2],
-                         (len(layers.PANELS), len(layers.SHOWN)))
 
     def test_studies_are_joined(self):
         one = self.study("a", texts=[self.texts / "story0.txt"])

@@ -1,4 +1,4 @@
-"""Losses of two spans by which policies are compared (docs/reproduction/pitfalls.md says what they mean).
+"""Losses of two spans by which policies are compared (studies/reproduction/pitfalls.md says what they mean).
 
 A span's class score is the retained importance of its own entries; the loss is 1 - that score, mean
 over layers. It is a proxy: nothing is generated. A single results file gives both losses. Otherwise

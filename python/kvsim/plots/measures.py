@@ -1,6 +1,6 @@
 """The measures that policies and settings are judged by, and which of them a figure shows.
 
-Stream error predicts best what a model loses (docs/prediction.md); retained importance is what the
+Stream error predicts best what a model loses (studies/prediction.md); retained importance is what the
 papers judge by.
 """
 

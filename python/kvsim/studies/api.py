@@ -40,7 +40,7 @@ class StudyResults:
         return task_table.accuracy(self.answers)
 
     def agreement(self) -> pandas.DataFrame:
-        """Does the loss order policies as the tasks do? (docs/tasks.md)"""
+        """Does the loss order policies as the tasks do? (docs/study.md 5)"""
         return task_table.agreement(self.answers, self.losses)
 
     columns = COLUMNS   #: what the columns of `losses` are
@@ -86,7 +86,7 @@ def study(
         seeds: of kinds of text.
         prompt_tokens: longest prompt.
         steps: later tokens, at most.
-        tasks: tasks to answer freely, such as "needle" or "builtin" (docs/tasks.md).
+        tasks: tasks to answer freely, such as "needle" or "builtin" (docs/study.md 5).
         instances: of each task and question, those that the full cache answers right.
         reference: policy that losses are relative to.
         loss: the least bytes are those with a loss of so many nats at most.

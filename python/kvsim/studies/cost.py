@@ -1,6 +1,6 @@
 """What a study takes of memory, disk and work: from a model's shape, and rates that were measured.
 
-`kvsim study --plan` measures the rates of the machine at hand; the table of docs/own_model.md is made
+`kvsim study --plan` measures the rates of the machine at hand; the table of docs/study.md is made
 with those below.
 """
 

@@ -1,1 +1,0 @@
-"""Figures and tables of the study of model losses (plan.py, run by scripts/losses.sh)."""

@@ -1,0 +1,234 @@
+"""Fills the tables and figures of the pages from the runs: studies/make.sh pages [DIR]
+
+DIR holds the runs that studies/losses.sh makes, and DIR/figures what it drew of them. Without it
+the tables are made from the CSV files in studies/. Only the predictors need the runs themselves. Between
+`<!-- table: NAME -->` and `<!-- end -->` of the pages below studies/ stand the tables that TABLES,
+FROM_TABLES and FROM_RUNS name; the CSV files and the figures are written whole.
+"""
+
+import argparse
+import re
+import shutil
+from pathlib import Path
+
+from . import (agnostic, claims, contributed, coverage, decoding, details, drawn, instructions, losses,
+               plan, prediction, readings, replays, reread, runs, second_question, shapes, tasks)
+
+ROOT = Path(__file__).resolve().parents[2]
+FEW = (plan.FLOOR, "oracle-mean", plan.RECENT, "layer-defensivekv:code", "layer-defensivekv",
+       "defensivekv:code", "cake", "h2o", "restkv", "adakv", "streaming")
+MANY = (*FEW[:6], "defensivekv", *FEW[6:8], "criticalkv", "tova", *FEW[8:])
+MERGED = ("keepkv:bias", "snapkv,merge=keepkv-bias", "snapkv,merge=value-fold", "kvmerger", "d2o",
+          "snapkv,merge=d2o", "snapkv,merge=convex", "convex", "keepkv:code", "keepkv",
+          "h2o:official", "tova:official", "streaming:official", "quest", "cam",
+          "cam:expected")
+FIGURES = ("losses.png", "losses_layers.png", "prediction_scatter.png", "prediction_measures.png",
+           "prediction_layers.png")
+
+
+def table(header, rows):
+    """Lines of a Markdown table."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in
+                     ([header] + [["---"] * len(header)] + rows))
+
+
+def relative(study, texts, policies, intervals=True, budgets=plan.BUDGETS[1:]):
+    """Loss relative to the base by policy and budget, and the base's own in nats."""
+    found = {(policy, budget): values for policy, budget, column, *values in losses.summary(
+        study, texts, (*policies, losses.BASE), budgets)
+        if column == ("kl" if policy == losses.BASE else "kl_relative")}
+
+    def cell(policy, budget):
+        if (policy, budget) not in found:
+            return "-"
+        mean, low, high, _ = found[policy, budget]
+        words = losses.number(mean)
+        return f"{words} [{losses.number(low)}, {losses.number(high)}]" if \
+            intervals and policy != losses.BASE and low == low else words   # one text has no interval
+
+    def name(policy):
+        ending = {losses.BASE: ", nats"} | dict.fromkeys(plan.FLOOR_LEAST, " (hindsight of one rule)")
+        return f"**{policy}**" if policy == plan.FLOOR else f"`{policy}`{ending.get(policy, '')}"
+
+    rows = [[name(policy), *(cell(policy, budget) for budget in budgets)]
+            for policy in (*policies, losses.BASE)]
+    return table(["policy", *(f"{budget:g}" for budget in budgets)],
+                 [row for row in rows if set(row[1:]) != {"-"}])
+
+
+def headline(study, studies, paper, texts):
+    return table(*claims.headline(study, paper, texts,
+                                  (studies.parent / "docs/policies.md").read_text(encoding="utf-8")))
+
+
+def predicted(folder):
+    """Rank correlations of the measures shown with the loss, texts set aside."""
+    texts = prediction.read(folder, plan.SET_ASIDE, prediction.POLICIES)
+    rows = []
+    for name, found in prediction.intervals(texts):
+        rows.append([f"**{name}**" if name == prediction.BEST else name,
+                     *(f"{m:.2f} [{low:.2f}, {high:.2f}]" for m, low, high in zip(*found))])
+    return table(["measure", *(f"{b:g}" for b in plan.BUDGETS)], rows)
+
+
+TABLES = {
+    "losses of short texts": lambda study, _: relative(study, plan.SHORT, FEW),
+    "losses of long texts": lambda study, _: relative(study, plan.LONG, MANY),
+    "losses of the longest texts": lambda study, _: relative(
+        study, plan.LONGEST, [one for one in reversed(plan.HEADLINE) if one != losses.BASE],
+        budgets=[budget for budget in plan.LONGEST_BUDGETS
+                 if study.texts((losses.BASE,), (budget,), plan.LONGEST)]),
+    **{f"losses of merged and stepwise caches, {name} texts": (
+        lambda study, _, texts=texts: relative(study, texts, MERGED))
+       for name, texts in (("short", plan.SHORT), ("long", plan.LONG))},
+    **{f"{paper} against its baselines, {length}": (
+        lambda study, studies, paper=paper, texts=texts: headline(study, studies, paper, texts))
+       for paper in claims.PAPERS for length, texts in claims.LENGTHS.items()},
+    **{f"{paper} against its baselines, counted": (
+        lambda study, _, paper=paper: claims.tally(study, paper)) for paper in claims.PAPERS},
+    **{f"{paper} at the same bytes": (lambda study, studies, paper=paper: table(*claims.same_bytes(
+        study, paper, (studies.parent / "docs/policies.md").read_text(encoding="utf-8")))) for paper in claims.PAPERS},
+    **{f"parts of {paper}": lambda study, _, paper=paper: table(*claims.parts_table(study, paper))
+       for paper in claims.PAPERS},
+    "policies below the floor, short texts": lambda study, _: losses.below_floor(study, plan.SHORT),
+    "policies below the floor, long texts": lambda study, _: losses.below_floor(study, plan.LONG),
+    "rules of hindsight, long texts": lambda study, _: table(*losses.rules(study, plan.LONG)),
+    "comparisons": lambda study, _: claims.said(study),
+}
+FROM_RUNS = {"predictors": predicted}
+
+
+def with_floor(studies, *tables):
+    """Runs of tables of losses, and the rules of hindsight on the same texts."""
+    return runs.Study(*(studies / f"losses/{name}.csv" for name in (*tables, "floor")))
+
+
+def instruction_tables(studies, order):
+    return {length: instructions.Table(instructions.file_of(studies / "reproduction", length), order)
+            for length in instructions.LENGTHS}
+
+
+def every_length(studies):
+    """{length: {order: Table}} of the instructions."""
+    return {length: {order: instruction_tables(studies, order)[length] for order in instructions.ORDERS}
+            for length in instructions.LENGTHS}
+
+
+def of_instructions(make, order):
+    return lambda studies: table(*make(instruction_tables(studies, order)["500"]))
+
+
+FROM_TABLES = {
+    f"fair eviction and whitelists by length, {order} first": lambda studies, order=order: table(
+        *instructions.by_length(instruction_tables(studies, order)))
+    for order in instructions.ORDERS
+} | {
+    "fair eviction and whitelists, counted": lambda studies: table(*instructions.counted(every_length(studies)))
+} | {
+    f"{name}, {order} first": of_instructions(make, order)
+    for order in instructions.ORDERS for name, make in {
+        "gains of fair eviction and whitelists": instructions.gains,
+        "Pareto fronts of debiasing": instructions.fronts,
+        **{f"instructions at budget {budget:g}": (
+            lambda own, budget=budget: instructions.at_budget(own, budget))
+           for budget in instructions.LOOP_BUDGETS}}.items()
+} | {
+    "keep rates of instructions": lambda studies: table(*instructions.keep_rates(every_length(studies))),
+    "compressed before the question, by text": lambda studies: table(*agnostic.by_text(studies)),
+    "compressed before the question, mean over texts":
+        lambda studies: table(*agnostic.over_texts(studies)),
+    "intervals over few texts": lambda _: table(*coverage.table()),
+    "policies below the floor, unseen texts":
+        lambda studies: losses.below_floor(with_floor(studies, "unseen"), plan.UNSEEN),
+    "policies below the floor, texts set aside": lambda studies: losses.below_floor(
+        with_floor(studies, "fresh"), plan.FRESH, budgets=reread.BUDGETS),
+    "rules of hindsight": lambda studies: table(*losses.rules(
+        with_floor(studies, "losses", "unseen", "fresh"), plan.STUDIES["floor"].texts)),
+    **{f"fragility, {length}": lambda studies, texts=texts: table(*replays.fragility(studies, texts))
+       for length, texts in (("700", plan.UNSEEN), ("2300", plan.LONG), ("8000", plan.LONGEST))},
+    **{f"aggregation, {form}": lambda studies, form=form: table(*replays.aggregation(
+        studies, replays.FORMS[form])) for form in ("heads compete", "equal budgets")},
+    **{name: lambda studies, make=make: table(*make(studies / "reproduction")) for name, make in {
+        "order of rules": drawn.order_of_rules,
+        "estimates of risk": drawn.risk, "dynamics of attention": drawn.dynamics,
+        "needles kept": drawn.needles}.items()},
+    **{name: lambda studies, make=make: table(*make(studies)) for name, make in {
+        "methods by retained importance": replays.methods, "windows": replays.windows,
+        "smoothing, crossed": replays.smoothing, "what merging does": replays.merges,
+        "the same selection, evicted or merged": replays.selection,
+        "fewer entries or fewer bits, DefensiveKV": details.int4,
+        "fewer entries or fewer bits, ReST-KV": details.kivi,
+        "merging again and again": details.periodic, "merging first": details.merge_first}.items()},
+    **{f"second reading, {name}": (
+        lambda studies, make=make: table(*make(reread.study_of(studies / "losses/fresh.csv"))))
+       for name, make in {
+           "few": lambda study: reread.table(study, reread.FEW),
+           "all": lambda study: reread.table(study, reread.MANY),
+           "worst text": reread.worst, "against KVgrad": reread.against_gradient,
+           "by text": reread.by_text}.items()},
+    "two readings": lambda studies: table(*readings.table(studies)),
+    "studies": lambda studies: table(*contributed.table(studies)),
+    "SmolLM2-135M-Instruct by category":
+        lambda studies: table(*contributed.by_category(studies, "SmolLM2-135M-Instruct")),
+    "decoding, losses": lambda studies: table(*decoding.table(studies)),
+    "second question, losses": lambda studies: table(*second_question.table(studies)),
+    "second question, ratios": lambda studies: table(*second_question.intervals(studies)),
+    **{f"losses with {shape}": (lambda studies, shape=shape: table(*shapes.table(studies, shape)))
+       for shape in shapes.SHAPES},
+    "what a shape costs": lambda studies: table(*shapes.cost(studies)),
+    **{f"tasks, {name}": (lambda studies, make=make: table(*make(studies))) for name, make in {
+        "accuracy": tasks.accuracy, "by task": tasks.by_task, "by question": tasks.by_question,
+        "order": tasks.orders, "tried": tasks.tried}.items()},
+}
+
+
+def filled(text, study, studies, folder=None):
+    """A page with its tables written anew; a page with an unknown name is refused."""
+    def one(match):
+        name = match.group(1)
+        if name in FROM_RUNS:
+            if folder is None:
+                return match.group(0)
+            made = FROM_RUNS[name](folder)
+        elif name in FROM_TABLES:
+            made = FROM_TABLES[name](studies)
+        elif name in TABLES:
+            made = TABLES[name](study, studies)
+        else:
+            raise SystemExit(f"no table is called {name}; there are "
+                             f"{', '.join((*TABLES, *FROM_TABLES, *FROM_RUNS))}")
+        return f"<!-- table: {name} -->\n{made}\n<!-- end -->"
+
+    return re.sub(r"<!-- table: (.*?) -->\n.*?<!-- end -->", one, text, flags=re.S)
+
+
+def with_tables(root):
+    """The pages that have tables."""
+    return [path for path in sorted((root / "studies").rglob("*.md"))
+            if "<!-- table: " in path.read_text(encoding="utf-8")]
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="pages.py", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="DIR", type=Path, nargs="?")
+    parser.add_argument("--root", type=Path, default=ROOT, help="of the repository")
+    options = parser.parse_args()
+    studies = options.root / "studies"
+    study = runs.of_claims(*filter(None, [options.folder]), *runs.tables(studies))
+    for path in with_tables(options.root):
+        text = filled(path.read_text(encoding="utf-8"), study, studies, options.folder)
+        path.write_text(text, encoding="utf-8")
+        print(path)
+    runs.write(studies / "losses/claims.csv", claims.every(study))
+    if options.folder is None:
+        return
+    figures = options.folder / "figures"
+    for name in FIGURES:
+        shutil.copyfile(figures / name, studies / name)
+    for name in ("losses.csv", "losses_summary.csv"):
+        shutil.copyfile(figures / name, studies / "losses" / name)
+
+
+if __name__ == "__main__":
+    main()

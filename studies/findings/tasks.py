@@ -1,0 +1,179 @@
+"""Does KL order policies as tasks do? studies/make.sh tasks DIR [-o STUDIES]
+
+DIR is a study with tasks (kvsim study --tasks). Writes its accuracy.csv, agreement.csv and tried.csv
+to studies/contributed/MODEL/, and studies/tasks.png; `pages` makes the tables of studies/tasks.md of them.
+"""
+
+import argparse
+import shutil
+from pathlib import Path
+
+import pandas
+
+from kvsim.plots import statistics, style
+
+MODEL = "SmolLM2-135M-Instruct"
+FILES = ("accuracy.csv", "agreement.csv", "tried.csv")
+ALL = "all"
+NAMED = ("rehearsal:reread", "rehearsal:recent", "kvzip", "layer-defensivekv:code,window=16",
+         "streaming")
+BY_TASK = (0.2, 0.5)   # budgets of the tables by task
+
+
+class Tables:
+    """What stands in studies/ of a study with tasks."""
+
+    def __init__(self, studies):
+        folder = studies / "contributed" / MODEL
+        self.accuracy, self.agreement, self.tried = (pandas.read_csv(folder / one) for one in FILES)
+
+    @property
+    def budgets(self):
+        return sorted(set(self.accuracy.budget))
+
+    @property
+    def tasks(self):
+        return list(dict.fromkeys(self.tried.task))
+
+    def of(self, task, question=ALL):
+        found = self.accuracy[(self.accuracy.task == task) & (self.accuracy.question == question)]
+        return {(one.policy, one.budget): one for one in found.itertuples()}
+
+    def policies(self):
+        """Best first, over all tasks, questions and budgets."""
+        own = self.accuracy[(self.accuracy.task == ALL) & (self.accuracy.question == ALL)]
+        return list(own.groupby("policy", sort=False).accuracy.mean().sort_values(
+            ascending=False, kind="stable").index)
+
+    def order(self, task, budget, by, question=ALL):
+        own = self.agreement
+        found = own[(own.task == task) & (own.question == question) & (own.budget == budget)
+                    & (own.by == by)]
+        return next(found.itertuples(), None)
+
+
+def shown(value):
+    return "-" if value != value else f"{value:.2f}"
+
+
+def accuracy(studies):
+    """Header and rows: accuracy of all tasks by policy and budget."""
+    tables = Tables(studies)
+    cells = tables.of(ALL)
+
+    def cell(policy, budget):
+        one = cells[policy, budget]
+        return f"{one.accuracy:.2f} [{one.low:.2f}, {one.high:.2f}]"
+
+    return (["policy", *(f"{budget:g}" for budget in tables.budgets)],
+            [[f"`{policy}`", *(cell(policy, budget) for budget in tables.budgets)]
+             for policy in tables.policies()])
+
+
+def by_task(studies):
+    """Header and rows: accuracy by task, at two budgets."""
+    tables = Tables(studies)
+    cells = {task: tables.of(task) for task in tables.tasks}
+
+    def cell(policy, task):
+        return ", ".join(shown(cells[task][policy, budget].accuracy)
+                         if (policy, budget) in cells[task] else "-" for budget in BY_TASK)
+
+    return (["policy", *(f"`{task}`" for task in tables.tasks)],
+            [[f"`{policy}`", *(cell(policy, task) for task in tables.tasks)]
+             for policy in tables.policies()])
+
+
+def by_question(studies):
+    """Header and rows: accuracy with the question known and unknown, at two budgets."""
+    tables = Tables(studies)
+    forms = ("known", "unknown")
+    cells = {form: tables.of(ALL, form) for form in forms}
+    return (["policy", *(f"{form}, {budget:g}" for form in forms for budget in BY_TASK)],
+            [[f"`{policy}`", *(shown(cells[form][policy, budget].accuracy)
+                               for form in forms for budget in BY_TASK)]
+             for policy in tables.policies()])
+
+
+def said(one):
+    if one is None:
+        return "-"
+    alike = "" if one.alike != one.alike else f" ({100 * one.alike:.0f} % of {one.told_apart})"
+    return shown(one.spearman) + alike
+
+
+def orders(studies):
+    """Header and rows: rank correlation by task and budget, and pairs ordered alike."""
+    tables = Tables(studies)
+    rows = [[f"**all tasks, KL over {by}**",
+             *(said(tables.order(ALL, budget, by)) for budget in tables.budgets)]
+            for by in ("answers", "texts")]
+    rows += [[f"`{task}`", *(said(tables.order(task, budget, "answers"))
+                             for budget in tables.budgets)] for task in tables.tasks]
+    return ["task", *(f"{budget:g}" for budget in tables.budgets)], rows
+
+
+def tried(studies):
+    """Header and rows: instances tried and answered right by the full cache."""
+    tables = Tables(studies)
+    rows = {}
+    for one in tables.tried.itertuples():
+        rows.setdefault(one.task, {})[one.question] = f"{one.solved} of {one.tried}"
+    return (["task", "question known", "question unknown"],
+            [[f"`{task}`", own.get("known", "-"), own.get("unknown", "-")]
+             for task, own in rows.items()])
+
+
+def draw(studies):
+    """Accuracy by budget, and accuracy by KL of every policy and budget."""
+    tables = Tables(studies)
+    policies = tables.policies()
+    cells = tables.of(ALL)
+    named = tuple(one for one in NAMED if one in policies)
+    looks = style.policy_looks(named)
+    grey = {"color": "0.75", "linewidth": 0.9, "marker": "o", "markersize": 2}
+    count = max(one.instances for one in cells.values())
+    fig, axes = style.frame(
+        "Does KL order policies as tasks do?", f"Free answers of {tables.tried.model[0]} to "
+        f"{count} instances of nine tasks that it answers right with the full cache. Bars: 95 % "
+        "intervals. Right: a point is a policy at a budget.", 1, 2, 3.0, (), ("", "right answers"))
+    left, right = axes.flat
+    ends = []
+    for policy in [*(one for one in policies if one not in named), *named]:
+        own = [cells[policy, budget] for budget in tables.budgets]
+        mean = [one.accuracy for one in own]
+        look = {**grey, **({**looks[policy], "linewidth": 1.3} if policy in named else {})}
+        left.plot(tables.budgets, mean, **look)
+        right.plot([one.kl for one in own], mean, **{**look, "linestyle": "none", "markersize": 3})
+        if policy in named:
+            left.errorbar(tables.budgets, mean, [[one.accuracy - one.low for one in own],
+                                                 [one.high - one.accuracy for one in own]],
+                          color=looks[policy]["color"], linestyle="none", linewidth=0.8)
+            ends.append((tables.budgets[-1], mean[-1], policy, looks[policy]["color"]))
+    left.set(xscale="log", xlabel="budget (share of the prompt kept)")
+    left.set_xticks(tables.budgets, [f"{one:g}" for one in tables.budgets])
+    left.minorticks_off()
+    style.end_labels(left, ends)
+    right.set(xscale="log", xlabel="KL over the full cache's answer, nats (log scale)")
+    style.log_ticks(right.xaxis)
+    rank = statistics.spearman(*(pandas.Series([getattr(one, name) for one in cells.values()])
+                                 .to_numpy() for name in ("accuracy", "kl")))
+    right.set_title(f"rank correlation over all points: {rank:.2f}")
+    return fig
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="tasks.py", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.add_argument("-o", "--out", default=Path("studies"), type=Path, metavar="STUDIES")
+    options = parser.parse_args()
+    for name in FILES:
+        shutil.copyfile(options.folder / name, options.out / "contributed" / MODEL / name)
+    style.use()
+    style.save(draw(options.out), options.out / "tasks.png")
+    print(options.out / "tasks.png")
+
+
+if __name__ == "__main__":
+    main()
