@@ -393,7 +393,7 @@ class PagesTest(unittest.TestCase):
         studies = pages.ROOT / "studies"
         study = runs.of_claims(*runs.tables(studies))
         listed = pages.with_tables(pages.ROOT)
-        self.assertIn(studies / "claims.md", listed)
+        self.assertIn(pages.ROOT / "studies/claims.md", listed)
         for path in listed:
             text = path.read_text(encoding="utf-8")
             self.assertTrue(pages.filled(text, study, studies) == text,
