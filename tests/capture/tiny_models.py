@@ -19,6 +19,14 @@ TEMPLATE = (
 )
 
 
+# Families with a norm, a gate or a multiplier between the heads and the residual stream.
+BETWEEN = {
+    "gemma2": "a norm or a multiplier behind it", "gemma3": "a norm or a multiplier behind it",
+    "olmo2": "a norm or a multiplier behind it", "granite": "a norm or a multiplier behind it",
+    "bitnet": "a gate or a norm between them", "qwen3_next": "a gate or a norm between them",
+}  # fmt: skip
+
+
 def make_tokenizer():
     """A byte-level BPE of a few hundred entries, so that words are several tokens long."""
     tokenizer = Tokenizer(models.BPE())
@@ -67,6 +75,13 @@ def configs(vocabulary: int) -> dict:
         ),
         "gemma3": transformers.Gemma3TextConfig(
             **wide, query_pre_attn_scalar=20, sliding_window=16, layer_types=mixed
+        ),
+        "olmo2": transformers.Olmo2Config(**grouped, hidden_size=32),
+        "granite": transformers.GraniteConfig(**grouped, hidden_size=32, residual_multiplier=0.22),
+        "bitnet": transformers.BitNetConfig(**grouped, hidden_size=32),
+        "qwen3_next": transformers.Qwen3NextConfig(
+            **wide, layer_types=["full_attention"] * 4, num_experts=4, num_experts_per_tok=2,
+            moe_intermediate_size=16, shared_expert_intermediate_size=16,
         ),
         "gpt_oss": transformers.GptOssConfig(
             **wide, num_local_experts=4, num_experts_per_tok=2, sliding_window=16,

@@ -184,7 +184,7 @@ class Runs(WithTexts):
         self.assertEqual(set(found.losses.text), {"story0", "story1"})
 
     def test_every_family_is_studied(self):
-        for family in tiny_models.configs(len(self.tokenizer)):
+        for family in sorted(set(tiny_models.configs(len(self.tokenizer))) - set(tiny_models.BETWEEN)):
             with self.subTest(family=family):
                 found = self.study(family, load(family, self.tokenizer),
                                    [self.texts / "story0.txt"], budgets=[0.3],

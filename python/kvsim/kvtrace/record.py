@@ -171,10 +171,14 @@ class Recorder:
             raise CaptureError(f"layer {missing[0]}: the model has layers {known}")
         self.wanted = set(layers)
         self.residual_norms: dict[int, np.ndarray] = {}
+        self.calls: dict[int, LayerCall] = {}   # of the layer whose block is at work
         self.done: list[int] = []
         # Numbers of a low-precision model are themselves only this exact.
         dtype = next(model.parameters()).dtype
-        self.tolerance = 1e-3 if str(dtype) in ("torch.float32", "torch.float64") else 5e-2
+        exact = str(dtype) in ("torch.float32", "torch.float64")
+        self.tolerance = 1e-3 if exact else 5e-2
+        # One product, whose result is rounded once.
+        self.stream_tolerance = 1e-3 if exact else 1e-2
 
     def run(self, ids: list[int]) -> None:
         """One teacher-forced pass over `ids`. Leaves the model as it was."""
@@ -207,11 +211,39 @@ class Recorder:
 
     def hooks(self) -> list:
         """What listens in beside the attention itself."""
+        from .stream import StreamWatch
+
+        # A part of a probe may have no check position; its last token then stands for them.
+        checks = self.checks if len(self.checks) else self.positions[-1:]
+        self.watch = StreamWatch(checks)
+        return [hook for layer in sorted(self.wanted) for hook in self.hooks_of(layer)]
+
+    def hooks_of(self, layer: int) -> list:
+        """From what enters the block to what leaves it."""
+        parts = self.modules[layer]
+
+        def enter(module, args, kwargs):
+            if layer not in self.done:
+                self.watch.enter(args[0] if args else kwargs["hidden_states"])
+
+        def projected(module, args, output):
+            self.watch.projected(args[0], output)
+
+        def leave(module, args, output):
+            trail, call = self.watch.leave(), self.calls.pop(layer, None)
+            if trail is not None and call is not None and output is not None:
+                self.refuse_other_stream(layer, call, trail, output)
+                self._write(layer, call)
+                self.done.append(layer)
+                self.progress(len(self.done), len(self.wanted))
+
         return [
-            self.modules[layer].block.register_forward_pre_hook(
+            parts.block.register_forward_pre_hook(
                 self.norm_hook(layer, self.residual_norms), with_kwargs=True
-            )
-            for layer in sorted(self.wanted)
+            ),
+            parts.block.register_forward_pre_hook(enter, with_kwargs=True),
+            parts.projection.register_forward_hook(projected),
+            parts.block.register_forward_hook(leave, always_call=True),
         ]
 
     def norm_hook(self, layer: int, norms: dict[int, np.ndarray]):
@@ -230,9 +262,8 @@ class Recorder:
         )
         layer = getattr(module, "layer_idx", None)
         if layer in self.wanted and layer not in self.done:
-            self._write(layer, self._describe(module, query, key, value, output, kwargs))
-            self.done.append(layer)
-            self.progress(len(self.done), len(self.wanted))
+            self.watch.heads(output)
+            self.calls[layer] = self._describe(module, query, key, value, output, kwargs)
         return output, weights
 
     def _describe(self, module, query, key, value, output, kwargs) -> LayerCall:
@@ -263,6 +294,40 @@ class Recorder:
                 "over a causal or sliding window, which is all that a trace can describe",
                 EXIT_FAILURE,
             )
+
+    def refuse_other_stream(self, layer: int, call: LayerCall, trail, output) -> None:
+        """What the trace says that the layer adds to the residual stream must be what is added."""
+        from .stream import relative
+
+        parts = self.modules[layer]
+        names = {id(module): name for name, module in self.model.named_modules()}
+        block, projection = names[id(parts.block)], names[id(parts.projection)]
+        try:
+            real = self.watch.contribution(trail, output)
+        except CaptureError as error:
+            raise CaptureError(f"layer {layer}: {block} ({type(parts.block).__name__}): {error}, "
+                               "which a trace cannot describe", EXIT_FAILURE) from None
+        weight = parts.projection.weight.detach().float().cpu().numpy()
+        bias = getattr(parts.projection, "bias", None)
+        if weight.shape[1] != real.heads.shape[1]:
+            return   # _write() names its shape
+        found = real.heads @ weight.T
+        if bias is not None:
+            found = found + bias.detach().float().cpu().numpy()
+        for error, what in (
+            (relative(real.projection_input, real.heads),
+             f"{projection} is given something else than what the heads put out, as of a gate or a "
+             "norm between them; it"),
+            (relative(found, real.projected),
+             f"{projection}: the heads' outputs times its weight"),
+            (relative(real.added, real.projected),
+             f"{block}: what it adds to the residual stream is not the output of {projection}, as of "
+             "a norm or a multiplier behind it; it"),
+        ):
+            if not error < self.stream_tolerance:
+                raise CaptureError(
+                    f"layer {layer}: {what} differs by {error:.2g} (tolerance "
+                    f"{self.stream_tolerance:.0e}), which a trace cannot describe", EXIT_FAILURE)
 
     def _write(self, layer: int, call: LayerCall) -> None:
         self.refuse_other_attention(layer, check_rows(call, self.checks))

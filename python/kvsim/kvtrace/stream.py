@@ -1,0 +1,157 @@
+"""Follows what a layer's attention puts out, operation by operation, into the residual stream.
+
+A trace's errors are those of the residual stream. So a capture must know what the model really
+adds to it, which no configuration says: there may be a norm, a gate or a multiplier on the way.
+Every operation of a block passes a StreamWatch. It knows the tensors that stem from the heads'
+outputs and those that are the stream itself, and compares numbers where the two meet.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from .errors import EXIT_FAILURE, CaptureError
+
+ADDITIONS = (torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)
+
+
+def relative(found: np.ndarray, expected: np.ndarray) -> float:
+    """|found - expected| / |expected|; 0 of nothing."""
+    size = float(np.linalg.norm(expected))
+    off = float(np.linalg.norm(np.asarray(found, np.float64) - expected))
+    return off / size if size > 0 else off
+
+
+@dataclass
+class Contribution:
+    """What one layer adds to the stream; rows [R] are those of the check positions.
+
+    heads [R, Hq * dv] is what the heads put out, projection_input what the output projection was
+    given, projected [R, D] what it made of it (with its bias), added [R, D] what came to the
+    stream.
+    """
+
+    heads: np.ndarray
+    projection_input: np.ndarray
+    projected: np.ndarray
+    added: np.ndarray
+
+
+class Trail:
+    """The tensors of one layer that are followed, by id; kept, so that no id is used twice."""
+
+    def __init__(self, entering):
+        self.entering = entering        # what enters the block, [1, N, D]
+        self.ours = {}                  # what stems from the heads
+        self.stream = {id(entering): entering}   # the stream, before and after
+        self.rows = {}                  # parts of the Contribution, as they appear
+        self.elsewhere = None           # how far from the stream what it is added to is
+        self.added = False
+
+
+class StreamWatch(TorchDispatchMode):
+    """Follows one block at a time: enter(), heads(), projected() and leave() are called where its
+    modules are. `positions` [R] are the rows that are compared."""
+
+    def __init__(self, positions):
+        super().__init__()
+        self.positions = [int(p) for p in positions]
+        self.trail: Trail | None = None
+
+    def enter(self, entering) -> None:
+        """A block begins; until leave() every operation is seen."""
+        self.trail = Trail(entering)
+        self.__enter__()
+
+    def heads(self, output) -> None:
+        """What the heads put out, [1, N, Hq, dv]."""
+        if self.trail:
+            self.trail.ours = {id(output): output}
+            self.trail.rows = {"heads": self.rows_of(output)}
+
+    def projected(self, given, output) -> None:
+        """What the output projection was given, and what it gives."""
+        if self.trail and "heads" in self.trail.rows:
+            self.trail.ours = {id(output): output}
+            self.trail.rows |= {"projection_input": self.rows_of(given),
+                                "projected": self.rows_of(output)}
+
+    def leave(self) -> Trail | None:
+        """The block ends, well or not; the caller asks contribution() of what was followed."""
+        trail, self.trail = self.trail, None
+        if trail is not None:
+            self.__exit__(None, None, None)
+        return trail
+
+    def contribution(self, trail: Trail, output) -> Contribution:
+        """What the layer added, as its block gives `output`."""
+        output = output[0] if isinstance(output, tuple) else output
+        if "projected" not in trail.rows:
+            raise CaptureError("what its heads put out does not reach the output projection",
+                               EXIT_FAILURE)
+        if not trail.added:
+            raise CaptureError(
+                "what the output projection gives is "
+                + ("not added to the residual stream" if trail.elsewhere is None else
+                   "added to a vector that differs from the residual stream by "
+                   f"{trail.elsewhere:.2g}"), EXIT_FAILURE)
+        if id(output) not in trail.stream:
+            last = self.rows_of(next(reversed(trail.stream.values())))
+            raise CaptureError(
+                "what leaves it differs from the residual stream and all that was added to it by "
+                f"{relative(self.rows_of(output), last):.2g}", EXIT_FAILURE)
+        return Contribution(**trail.rows)
+
+    def rows_of(self, tensor) -> np.ndarray:
+        """[R, width] of a tensor [1, N, ...] or [N, width], as float32."""
+        whole = tensor.detach() if tensor.dim() == 2 else tensor.detach()[0]
+        return whole[self.positions].reshape(len(self.positions), -1).float().cpu().numpy()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        trail = self.trail
+        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        ours = [one for one in given if id(one) in trail.ours]
+        stream = [one for one in given if id(one) in trail.stream]
+        if not ours and not stream:
+            return func(*args, **kwargs)
+        if func in ADDITIONS and len(given) == 2 and given[0].numel() == given[1].numel():
+            return self.add(func, args, kwargs, ours, stream)
+        result = func(*args, **kwargs)
+        for made in tree_leaves(result):
+            if not isinstance(made, torch.Tensor):
+                continue
+            if ours and not trail.added:
+                trail.ours[id(made)] = made
+            if id(made) in trail.stream:
+                if func._schema.is_mutable:
+                    del trail.stream[id(made)]   # other numbers in the same place
+            elif stream and len(given) == 1 and self.same(made, stream[0]):
+                trail.stream[id(made)] = made
+        return result
+
+    def same(self, made, before) -> bool:
+        """Is it the same numbers in another shape or type?"""
+        return made.numel() == before.numel() and made.is_floating_point() and bool(
+            (made.reshape(before.shape) == before).all())
+
+    def add(self, func, args, kwargs, ours: list, stream: list):
+        """Two tensors of one size are added, one of them at least known."""
+        trail = self.trail
+        shared = len(ours) == 1 and "projected" in trail.rows and not trail.added
+        if shared:
+            factor = kwargs.get("alpha", 1) if args[1] is ours[0] else 1
+            trail.rows.setdefault("added", self.rows_of(ours[0]) * factor)
+            if not stream:
+                other = args[0] if args[1] is ours[0] else args[1]
+                trail.elsewhere = relative(self.rows_of(other), self.rows_of(trail.entering))
+        result = func(*args, **kwargs)
+        if stream:
+            trail.stream[id(result)] = result
+            trail.added = trail.added or shared
+        elif shared:
+            trail.ours[id(result)] = result
+        return result
