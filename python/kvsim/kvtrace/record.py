@@ -250,7 +250,7 @@ class Recorder:
         """Keeps the norm of what enters a module, at the stored positions."""
         def hook(module, args, kwargs):
             hidden = args[0] if args else kwargs["hidden_states"]
-            rows = hidden[0, self.positions].float()
+            rows = hidden.detach()[0, self.positions].float()
             norms[layer] = rows.norm(dim=-1).cpu().numpy()
 
         return hook
