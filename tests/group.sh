@@ -103,6 +103,7 @@ group_presses() {   # label: capture
 group_study() {   # label: capture
   torch tests/python/test_study.py
   torch tests/python/test_tasks.py
+  torch tests/python/test_benchmarks.py
 }
 group_notebooks() {   # label: python
   ensure_model tests/python/requirements.txt

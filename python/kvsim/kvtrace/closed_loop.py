@@ -308,9 +308,11 @@ class ClosedLoop:
         kl = expected(spread.expm1()).log1p().clamp(min=0)
         return kl, kl + mean, logits.argmax(-1) == self.full_top[rows]
 
-    def answers(self, sets: list[KeptSets], begin: int, ends: frozenset[int]) -> list["Answer"]:
+    def answers(self, sets: list[KeptSets], begin: int, ends: frozenset[int],
+                longest: int | None = None) -> list["Answer"]:
         """What each cache answers greedily where the tokens from `begin` on, at least one after the
-        prompt, are the full cache's greedy answer; as long as that at most, or to one of `ends`.
+        prompt, are the full cache's greedy answer; to one of `ends`, or `longest` tokens at most, by
+        default as many as the full cache's answer has.
 
         Tokens between prompt and answer run once; then the full cache's answer, token by token, and
         where a cache would have written another one, its own answer.
@@ -331,17 +333,18 @@ class ClosedLoop:
                 kl = [self._compare_rows(one, rows)[0].mean().item() for one in logits]
                 same = (logits.argmax(-1) == own).all(-1).tolist()
                 differ = [i for i, one in enumerate(same) if not one]
-                written = own.repeat(len(sets), 1)
+                written = own.repeat(len(sets), 1).tolist()
                 if differ:
                     self.later = {layer: tuple(one[differ] for one in kept)
                                   for layer, kept in read.items()}
                     self.keeps_later = True
                     free = self._write(logits[differ, 0].argmax(-1)[:, None],
-                                       [sets[i] for i in differ], begin, own.shape[1], ends)
-                    written[differ, : free.shape[1]] = free
+                                       [sets[i] for i in differ], begin, longest or own.shape[1], ends)
+                    for i, tokens in zip(differ, free.tolist()):
+                        written[i] = tokens
         finally:
             self.later, self.keeps_later = {}, False
-        return [Answer(tokens, *rest) for tokens, *rest in zip(written.tolist(), kl, same)]
+        return [Answer(tokens, *rest) for tokens, *rest in zip(written, kl, same)]
 
     def _write(self, written, sets: list[KeptSets | None], start: int, count: int,
                ends: frozenset[int] = frozenset()):

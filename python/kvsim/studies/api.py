@@ -11,7 +11,7 @@ import pandas
 from ..errors import Error, UsageError, error_of
 from ..bytes_for_loss import by_policy
 from ..program import Bar
-from . import command, table, task_table
+from . import benchmarks, command, table, task_table
 from .folder import COLUMNS, Folder, merge
 from .tasks import answers
 
@@ -39,6 +39,10 @@ class StudyResults:
         """By model, task, question, budget and policy: share of right answers, with 95 % intervals."""
         return task_table.accuracy(self.answers)
 
+    def scores(self) -> pandas.DataFrame:
+        """By model, benchmark, task, question, budget and policy: mean score, with 95 % intervals."""
+        return benchmarks.scores(benchmarks.outcomes(Folder(self.folder)))
+
     def agreement(self) -> pandas.DataFrame:
         """Does the loss order policies as the tasks do? (docs/study.md 5)"""
         return task_table.agreement(self.answers, self.losses)
@@ -59,6 +63,9 @@ def study(
     steps: int = 128,
     tasks: str | Iterable[str] = (),
     instances: int = 50,
+    question: str | Iterable[str] | None = None,
+    scorer: str | None = None,
+    fraction: float = 1.0,
     reference: str | None = None,
     loss: float = 0.02,
     title: str | None = None,
@@ -86,8 +93,11 @@ def study(
         seeds: of kinds of text.
         prompt_tokens: longest prompt.
         steps: later tokens, at most.
-        tasks: tasks to answer freely, such as "needle" or "builtin" (docs/study.md 5).
+        tasks: tasks to answer freely, such as "needle" or "builtin", or files of questions (docs/study.md 5).
         instances: of each task and question, those that the full cache answers right.
+        question: of files: "known" when the cache is compressed, "unknown", or both; None: unknown.
+        scorer: of files whose tasks are of no known benchmark: a name, or FILE.py:FUNCTION.
+        fraction: of the rows of files, chosen with the first of `seeds`.
         reference: policy that losses are relative to.
         loss: the least bytes are those with a loss of so many nats at most.
         title: of the page.
@@ -102,6 +112,8 @@ def study(
     args = command.parser().parse_args([])
     args.tasks = [[tasks] if isinstance(tasks, str) else list(tasks)]
     args.instances = instances
+    args.question = [question] if isinstance(question, str) else question and list(question)
+    args.scorer, args.fraction = scorer, fraction
     texts = "none" if texts is None else texts
     args.texts = [[str(texts)] if isinstance(texts, (str, PathLike)) else list(map(str, texts))]
     args.policy = [policies] if isinstance(policies, str) else list(policies or ()) or None

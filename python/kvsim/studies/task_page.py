@@ -31,24 +31,54 @@ def about_tasks(right: pandas.DataFrame, agreement: pandas.DataFrame,
     return [*body, orders(agreement), counted(solved)]
 
 
+def about_benchmarks(scores: pandas.DataFrame, tests: pandas.DataFrame) -> list[str]:
+    body = ["<h2>Benchmarks: scores of the answers</h2><p>The model answers every question of a file "
+            "with every compressed cache, greedily, and the benchmark's own rule judges. In brackets: "
+            "95 % interval (Wilson, questions of one prompt counted together).</p>"]
+    keys = ["model", "benchmark", "question"]
+    for (model, name, way), own in scores.groupby(keys, sort=False):
+        every = own[own.task == ALL]
+        body.append(f"<h2>{html.escape(model)}, {html.escape(name)}, question {way}</h2><p>"
+                    f"{every.questions.max()} questions about {every.prompts.max()} prompts; the full "
+                    f"cache has {every.full.max():.3f}.</p>{grid(every, 'score', 3)}")
+        body += [f"<details><summary>{html.escape(task)}; full cache {rows.full.max():.3f}</summary>"
+                 f"{grid(rows, 'score', 3)}</details>"
+                 for task, rows in own.groupby("task", sort=False) if task != ALL]
+        pairs = tests[(tests[keys] == (model, name, way)).all(axis=1)]
+        apart = pairs[pairs.told_apart]
+        lines = "".join(f"<tr><td><code>{html.escape(one.policy)}</code></td>"
+                        f"<td><code>{html.escape(one.other)}</code></td><td>{html.escape(one.budget)}"
+                        f"</td><td>{one.difference:+.3f}</td><td>{one.p:.2g}</td></tr>"
+                        for one in apart.itertuples())
+        body.append(f"<details><summary>{len(apart)} of {len(pairs)} pairs of policies differ (paired "
+                    "over prompts, Holm's correction)</summary><div class=\"scroll\"><table><tr>"
+                    "<th>policy</th><th>other</th><th>budget</th><th>difference</th><th>p</th></tr>"
+                    f"{lines}</table></div></details>")
+    return body
+
+
 def accuracy_table(rows: pandas.DataFrame) -> str:
+    return f"<p>{rows.instances.max()} instances.</p>{grid(rows, 'accuracy', 2)}"
+
+
+def grid(rows: pandas.DataFrame, value: str, digits: int) -> str:
+    """Policies by budgets: a value with its interval, the best of each budget in bold."""
     budgets = list(dict.fromkeys(rows.budget))
     cells = {(one.policy, one.budget): one for one in rows.itertuples()}
-    best = rows.groupby("budget").accuracy.max()
-    order = rows.groupby("policy").accuracy.mean().sort_values(ascending=False, kind="stable").index
+    best = rows.groupby("budget")[value].max()
+    order = rows.groupby("policy")[value].mean().sort_values(ascending=False, kind="stable").index
     lines = []
     for policy in order:
         line = f"<td><code>{html.escape(policy)}</code></td>"
         for budget in budgets:
             one = cells.get((policy, budget))
-            mark = ' class="best"' if one and one.accuracy == best[budget] else ""
-            line += f"<td{mark}>" + (f"{one.accuracy:.2f} [{one.low:.2f}, {one.high:.2f}]"
-                                     if one else "–") + "</td>"
+            mark = ' class="best"' if one and getattr(one, value) == best[budget] else ""
+            line += f"<td{mark}>" + (f"{getattr(one, value):.{digits}f} [{one.low:.2f}, "
+                                     f"{one.high:.2f}]" if one else "–") + "</td>"
         lines.append(f"<tr>{line}</tr>")
     head = "".join(f"<th>{html.escape(one)}</th>" for one in budgets)
-    return (f"<p>{rows.instances.max()} instances.</p>"
-            f'<div class="scroll"><table><tr><th>policy \\ budget</th>{head}</tr>'
-            f"{''.join(lines)}</table></div>")
+    return ('<div class="scroll"><table><tr><th>policy \\ budget</th>'
+            f"{head}</tr>{''.join(lines)}</table></div>")
 
 
 def orders(agreement: pandas.DataFrame) -> str:

@@ -8,7 +8,7 @@ An instance is tried with the full cache first. Only where that answer is right 
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,21 +34,19 @@ COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """A task, asked with the question known or unknown, and its file."""
+class Lines:
+    """A file of JSON lines that grows."""
 
-    task: Task
-    question: str
     path: Path
 
-    @property
-    def name(self) -> str:
-        return f"{self.task.name}-{self.question}"
-
-    def lines(self) -> list[dict]:
+    def read(self) -> list[dict]:
         """What is known; a line that a stop cut in two counts for nothing."""
         found = []
-        for line in self.path.read_text(encoding="utf-8").splitlines() if self.path.is_file() else ():
+        if not self.path.is_file():
+            return found
+        for line in self.path.read_text(encoding="utf-8").split("\n"):
+            if not line:
+                continue
             try:
                 found.append(json.loads(line))
             except ValueError:
@@ -56,7 +54,7 @@ class Sheet:
         return found
 
     def add(self, line: dict) -> None:
-        self.path.parent.mkdir(exist_ok=True)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a+b") as file:
             if file.tell() > 0:
                 file.seek(-1, 2)
@@ -64,11 +62,24 @@ class Sheet:
                     file.write(b"\n")
             file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
+
+@dataclass(frozen=True)
+class Sheet:
+    """A task, asked with the question known or unknown, and its file."""
+
+    task: Task
+    question: str
+    lines: Lines
+
+    @property
+    def name(self) -> str:
+        return f"{self.task.name}-{self.question}"
+
     def tried(self) -> dict[int, set[str]]:
         """By number of an instance that the full cache answers right, the records that have run;
         of the others None."""
         found: dict[int, set[str] | None] = {}
-        for line in self.lines():
+        for line in self.lines.read():
             known = found.setdefault(line["number"], set() if line["solved"] else None)
             if known is not None:
                 known.update(one["policy"] for one in line["outcomes"])
@@ -85,7 +96,7 @@ def sheets(folder: Folder, names: list[str]) -> list[Sheet]:
             raise CaptureError(f"--tasks: found {name}, expected builtin, one of {', '.join(TASKS)}, "
                                "or one of them with -known or -unknown behind it", EXIT_USAGE)
         chosen.update(dict.fromkeys(own))
-    return [Sheet(TASKS[every[one][0]], every[one][1], folder.tasks / f"{one}.jsonl")
+    return [Sheet(TASKS[every[one][0]], every[one][1], Lines(folder.tasks / f"{one}.jsonl"))
             for one in chosen]
 
 
@@ -135,41 +146,57 @@ def run_tasks(folder: Folder, chosen: list[Sheet], load, settings, tell) -> None
                  spent / done - spent if done > 0 else float("nan"))
             line = run_instance(folder, sheet, load(), settings, number,
                                 [settings.policies[i] for i in lacks])
-            sheet.add(line)
+            sheet.lines.add(line)
             solved += line["solved"]
 
 
 def run_instance(folder: Folder, sheet: Sheet, loaded, settings, number: int,
                  policies: list[str]) -> dict:
-    """The line of an instance: the full cache's answer, and those of every policy and budget."""
-    from ..kvtrace.capture import CaptureOptions, capture_trace, later_tokens, no_progress
+    """The line of an instance: the full cache's answer, and those of every policy and budget where
+    it is right."""
     from ..kvtrace.markup import parse_text
-    from ..kvtrace.record import choose_attention
 
     one = instance(sheet.task, settings.task_seed, number)
+    found = answers_of(folder, sheet.name, parse_text(one.prompt(sheet.question),
+                                                      f"{sheet.name} {number}"),
+                       one.raw, sheet.task.tokens, loaded, settings, policies,
+                       lambda text: sheet.task.judge(text, one.expected), only_right=True)
+    for outcome in found["outcomes"]:
+        outcome["right"] = bool(outcome.pop("score"))
+    return {"model": loaded.name, "number": number, "expected": one.expected,
+            "solved": bool(found.pop("score")), **found}
+
+
+def answers_of(folder: Folder, name: str, conversation, raw: bool, tokens: int, loaded, settings,
+               policies: list[str], judge: Callable[[str], float], only_right: bool = False) -> dict:
+    """What the full cache answers (`full`, its `score`), and what every policy and budget does
+    (`outcomes`), greedily, `tokens` at most; with `only_right` none where the full cache scores 0.
+
+    Answers of builtin tasks that differ from the full cache's end where that one ends: what is right
+    stands there. Elsewhere they go on to `tokens`, or to their own end.
+    """
+    from ..kvtrace.capture import CaptureOptions, capture_trace, later_tokens, no_progress
+    from ..kvtrace.record import choose_attention
+
     choose_attention(loaded.model)
-    asked = parse_text(one.prompt(sheet.question), f"{sheet.name} {number}")
-    how = CaptureOptions(steps=sheet.task.tokens, raw=one.raw, stored_type=settings.dtype,
-                         probes=settings.probes)
-    tokens = later_tokens(loaded, asked, how, no_progress)
-    ids, prompt, count = tokens
+    how = CaptureOptions(steps=tokens, raw=raw, stored_type=settings.dtype, probes=settings.probes)
+    written = later_tokens(loaded, conversation, how, no_progress)
+    ids, prompt, count = written
     full = answer_text(loaded, ids[len(ids) - count :])
-    line = {"model": loaded.name, "number": number, "prompt_tokens": prompt.prompt_len,
-            "expected": one.expected, "full": full,
-            "solved": sheet.task.judge(full, one.expected), "outcomes": []}
-    if not line["solved"]:
+    line = {"prompt_tokens": prompt.prompt_len, "full": full, "score": judge(full), "outcomes": []}
+    if only_right and not line["score"]:
         return line
     folder.traces.mkdir(exist_ok=True)
-    trace, results = (folder.traces / f"{sheet.name}.{end}" for end in ("h5", "nc"))
+    trace, results = (folder.traces / f"{name}.{end}" for end in ("h5", "nc"))
     for left in (trace, results):
         left.unlink(missing_ok=True)   # of an interrupted run
     try:
-        capture_trace(loaded, asked, how, trace, tokens=tokens)
+        capture_trace(loaded, conversation, how, trace, tokens=written)
         run(["replay", trace, "-o", results, "--save-keep", "-q", *options(
             policy=policies, budget=",".join(settings.budgets),
             threads=settings.threads or None)], False)
-        line["outcomes"] = outcomes(results, loaded, ids, prompt.prompt_len, count,
-                                    lambda text: sheet.task.judge(text, one.expected))
+        line["outcomes"] = outcomes(results, loaded, ids, prompt.prompt_len, count, judge,
+                                    count if only_right else tokens)
     finally:
         for left in (trace, results):
             left.unlink(missing_ok=True)
@@ -185,9 +212,10 @@ def answer_text(loaded, ids: list[int]) -> str:
     return loaded.tokenizer.decode([int(one) for one in ids[:stop]])
 
 
-def outcomes(results: Path, loaded, ids: list[int], prompt_len: int, count: int, judge) -> list[dict]:
-    """What every pair of policy and budget of a results file answers instead of the last `count`
-    tokens, which are the full cache's answer. Equal caches run once."""
+def outcomes(results: Path, loaded, ids: list[int], prompt_len: int, count: int, judge,
+             longest: int) -> list[dict]:
+    """What every pair of policy and budget of a results file answers, in `longest` tokens at most,
+    instead of the last `count` tokens, which are the full cache's answer. Equal caches run once."""
     from ..kvtrace.closed_loop import ClosedLoop
     from ..kvtrace.generate import end_tokens
     from ..kvtrace.kept_sets import ResultsFile
@@ -199,13 +227,13 @@ def outcomes(results: Path, loaded, ids: list[int], prompt_len: int, count: int,
     found, ends = {}, frozenset(end_tokens(loaded))
     with ClosedLoop(loaded.model, ids, prompt_len) as loop:
         for part in batches(list(sets), CACHES_AT_ONCE):
-            answers = loop.answers([sets[one] for one in part], len(ids) - count, ends)
+            answers = loop.answers([sets[one] for one in part], len(ids) - count, ends, longest)
             found.update(zip(part, answers))
     told = []
     for policy, budget, one in cells:
         answer = found[one.digest()]
         text = answer_text(loaded, answer.tokens)
-        told.append({"policy": policy, "budget": budget, "right": judge(text), "same": answer.same,
+        told.append({"policy": policy, "budget": budget, "score": judge(text), "same": answer.same,
                      "kl": answer.kl} | ({} if answer.same else {"text": text}))
     return told
 
@@ -221,7 +249,7 @@ def answers(folder: Folder) -> pandas.DataFrame:
              "number": line["number"], "prompt_tokens": line["prompt_tokens"], **{
                  name: one[name] for name in ("policy", "budget", "right", "same", "kl")}}
             for sheet in sheets(folder, ["builtin"])
-            for line in sheet.lines() for one in line["outcomes"]]
+            for line in sheet.lines.read() for one in line["outcomes"]]
     return pandas.DataFrame(rows, columns=list(COLUMNS)).drop_duplicates(
         ["model", "task", "question", "number", "policy", "budget"], keep="last")
 
@@ -230,7 +258,7 @@ def solved(folder: Folder) -> pandas.DataFrame:
     """Of each task how many instances were tried, and how many the full cache answers right."""
     rows = []
     for sheet in sheets(folder, ["builtin"]):
-        tried = {(line["model"], line["number"]): line["solved"] for line in sheet.lines()}
+        tried = {(line["model"], line["number"]): line["solved"] for line in sheet.lines.read()}
         for model in dict.fromkeys(one for one, _ in tried):
             own = [right for (of, _), right in tried.items() if of == model]
             rows.append({"model": model, "task": sheet.task.name, "question": sheet.question,

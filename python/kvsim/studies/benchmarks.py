@@ -1,0 +1,220 @@
+"""Benchmarks in a study: every question of a file is answered with the full cache and with every
+policy's, and a scorer judges.
+
+    DIR/benchmarks/NAME-QUESTION.jsonl   its first line says which file, scorer and sample; then a line
+                                         for each question with the answers of all policies
+
+Unlike the built-in tasks every question counts, also those that the full cache answers wrong.
+"""
+
+import itertools
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pandas
+
+from ..kvtrace.errors import EXIT_USAGE, CaptureError
+from ..plots import statistics
+from ..tasks.benchmark import Benchmark, Row, read_benchmark, said, sampled
+from ..tasks.scorers import SCORERS, load_scorer, scorer_of
+from .folder import Folder
+from .table import budget_key
+from .tasks import Lines, answers_of
+
+ALL = "all"   # tasks of a benchmark together
+#: Column of scores.csv -> what it is.
+COLUMNS = {
+    "model": "model", "benchmark": "file", "task": "task, or all",
+    "question": "known when the cache is compressed, or unknown", "budget": "budget",
+    "policy": "record", "score": "mean score of the answers, 0 to 1",
+    "low": "its 95 % interval (Wilson, prompts as clusters)", "high": "its 95 % interval",
+    "full": "mean score of the full cache's answers", "same": "share of answers that are the full "
+    "cache's word for word", "questions": "how many questions", "prompts": "how many contexts",
+}
+#: Column of score_tests.csv -> what it is.
+TEST_COLUMNS = {
+    "model": "model", "benchmark": "file", "question": "known or unknown", "budget": "budget",
+    "policy": "record", "other": "record that it is compared with",
+    "difference": "score of policy less that of other, mean over questions",
+    "p": "chance of such a difference without one (paired, Student's t over prompts)",
+    "told_apart": "still a difference after Holm's correction over all pairs of the budget",
+    "prompts": "how many contexts",
+}
+
+
+@dataclass
+class Sheet:
+    """A benchmark, asked with the question known or unknown, and its file."""
+
+    benchmark: Benchmark
+    question: str
+    scorers: dict[str, str]   # task -> scorer
+    head: dict                # first line of the file
+    lines: Lines
+
+    @property
+    def name(self) -> str:
+        return f"{self.benchmark.name}-{self.question}"
+
+
+def sheets(folder: Folder, paths: list[str], question: list[str] | None, fraction: float, seed: int,
+           scorer: str | None) -> list[Sheet]:
+    """The sheets of files, each with each way to ask. Tasks without a known scorer need --scorer."""
+    found: dict[str, Sheet] = {}
+    for path in paths:
+        one = read_benchmark(path)
+        one.rows = sampled(one.rows, fraction, seed)
+        if not one.rows:
+            raise CaptureError(f"--fraction {fraction:g}: no row of {path} is left", EXIT_USAGE)
+        names = {row.task: scorer or scorer_of(row.task) or scorer_of(one.name) for row in one.rows}
+        unknown = [task for task, name in names.items() if name is None]
+        if unknown:
+            raise CaptureError(f"{path}: no scorer is known for {', '.join(unknown)}: name one by "
+                               f"--scorer: {', '.join(SCORERS)}, or FILE.py:FUNCTION", EXIT_USAGE)
+        for name in dict.fromkeys(names.values()):
+            load_scorer(name)
+        for way in question or ["unknown"]:
+            head = {"benchmark": one.name, "question": way, "digest": one.digest,
+                    "fraction": fraction, "seed": seed, "scorers": names}
+            sheet = Sheet(one, way, names, head, Lines(folder.benchmarks / f"{one.name}-{way}.jsonl"))
+            if sheet.name in found:
+                raise CaptureError(f"--tasks: two files are called {one.name}", EXIT_USAGE)
+            known = sheet.lines.read()[:1]
+            if known and known[0] != head:
+                differs = next(key for key in head if known[0].get(key) != head[key])
+                raise CaptureError(f"{sheet.lines.path}: made with another {differs}; another folder "
+                                   "takes another study", EXIT_USAGE)
+            found[sheet.name] = sheet
+    return list(found.values())
+
+
+def run_benchmarks(folder: Folder, chosen: list[Sheet], load, settings, tell, warn) -> None:
+    """Asks what is missing. `tell(what, share, seconds left)`; `warn(line)` says what is left out."""
+    from .run import canonical_records
+
+    records, begin = canonical_records(settings.policies), time.monotonic()
+    for i, sheet in enumerate(chosen):
+        if not sheet.lines.read():
+            sheet.lines.add(sheet.head)
+        have: dict[str, set[str]] = {}
+        for line in sheet.lines.read()[1:]:
+            have.setdefault(line["row"], set()).update(one["policy"] for one in line["outcomes"])
+        left_out = {why: list(rows) for why, rows in sheet.benchmark.left_out.items()}
+        for r, row in enumerate(sheet.benchmark.rows):
+            lacks = [typed for typed, record in zip(settings.policies, records)
+                     if record not in have.get(row.name, set())]
+            if not lacks:
+                continue
+            done = (i + r / len(sheet.benchmark.rows)) / len(chosen)
+            spent = time.monotonic() - begin
+            tell(f"[{i + 1}/{len(chosen)}] {sheet.name}: {r} of {len(sheet.benchmark.rows)}", done,
+                 spent / done - spent if done > 0 else math.nan)
+            try:
+                sheet.lines.add(ask(folder, sheet, row, load(), settings, lacks))
+            except TooLong as error:
+                left_out.setdefault(str(error), []).append(row.number)
+        if left_out:
+            warn(f"{sheet.name}: left out of {len(sheet.benchmark.rows)} questions: {said(left_out)}")
+
+
+class TooLong(Exception):
+    """A question that the model has no place for."""
+
+
+def ask(folder: Folder, sheet: Sheet, row: Row, loaded, settings, policies: list[str]) -> dict:
+    """The line of a question: the full cache's answer, and those of every policy and budget."""
+    from ..kvtrace.prompt import render, tokenize
+
+    if getattr(loaded.tokenizer, "chat_template", None) is None:
+        conversation, raw = plain(row, sheet.question), True
+    else:
+        conversation, raw = row.conversation(sheet.question), False
+    longest = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)
+    length = len(tokenize(loaded.tokenizer, render(loaded.tokenizer, conversation, raw)).ids)
+    if longest and length + row.tokens > longest:
+        raise TooLong(f"longer than the model's {longest} tokens")
+    judge = load_scorer(sheet.scorers[row.task])
+    found = answers_of(folder, sheet.name, conversation, raw, row.tokens, loaded, settings, policies,
+                       lambda answer: judge(answer, row.asked()))
+    return {"model": loaded.name, "row": row.name, "prompt": row.prompt, "task": row.task,
+            "answers": list(row.answers), **found}
+
+
+def plain(row: Row, question: str):
+    """The same for a model without a chat template: the texts one after the other."""
+    from ..kvtrace.markup import Conversation, Turn
+
+    turns = row.conversation(question).turns
+    return Conversation([Turn(None, "".join(one.text for one in turns), [], turns[0].compress_at)])
+
+
+def outcomes(folder: Folder) -> pandas.DataFrame:
+    """A row for every question, policy and budget that has run."""
+    rows = []
+    for path in sorted(folder.benchmarks.glob("*.jsonl")):
+        lines = Lines(path).read()
+        if not lines or "benchmark" not in lines[0]:
+            continue
+        head = lines[0]
+        rows += [[line["model"], head["benchmark"], line["task"], head["question"], line["row"],
+                  line["prompt"], one["policy"], one["budget"], float(one["score"]),
+                  float(line["score"]), one["same"]]
+                 for line in lines[1:] if "outcomes" in line for one in line["outcomes"]]
+    found = pandas.DataFrame(rows, columns=["model", "benchmark", "task", "question", "row", "prompt",
+                                            "policy", "budget", "score", "full", "same"])
+    return found.drop_duplicates(["model", "benchmark", "question", "row", "policy", "budget"],
+                                 keep="last")
+
+
+def wilson(score: np.ndarray, prompt: np.ndarray) -> tuple[float, float]:
+    """95 % interval of a mean score in [0, 1] whose questions come in clusters, the prompts: Wilson's,
+    with as many questions as would have the variance between clusters (n_eff = m(1 - m)/V, at most
+    the number of questions where scores are 0 or 1)."""
+    mean, count = score.mean(), len(set(prompt))
+    sums = pandas.Series(score - mean).groupby(prompt).sum().to_numpy()
+    variance = count / max(count - 1, 1) * (sums ** 2).sum() / len(score) ** 2
+    n = mean * (1 - mean) / variance if variance > 0 else float(count)
+    if np.isin(score, (0, 1)).all():
+        n = min(n, len(score))
+    z = statistics.student(math.inf, (1 + statistics.LEVEL) / 2)
+    centre, half = mean + z * z / (2 * n), z * math.sqrt(mean * (1 - mean) / n + z * z / (4 * n * n))
+    return max(0.0, (centre - half) / (1 + z * z / n)), min(1.0, (centre + half) / (1 + z * z / n))
+
+
+def scores(found: pandas.DataFrame) -> pandas.DataFrame:
+    """A row per model, benchmark, task, way to ask, budget and policy (COLUMNS)."""
+    every = pandas.concat([found, found.assign(task=ALL)]) if len(found) else found
+    rows = []
+    for keys, own in every.groupby(["model", "benchmark", "task", "question", "budget", "policy"],
+                                   sort=False):
+        low, high = wilson(own.score.to_numpy(), own.prompt.to_numpy())
+        rows.append([*keys, own.score.mean(), low, high, own.full.mean(), own.same.mean(), len(own),
+                     own.prompt.nunique()])
+    table = pandas.DataFrame(rows, columns=list(COLUMNS))
+    return table.sort_values(
+        ["model", "benchmark", "task", "question", "budget", "score"], kind="stable",
+        ascending=[True, True, True, True, True, False],
+        key=lambda one: one.map(budget_key) if one.name == "budget" else one).reset_index(drop=True)
+
+
+def score_tests(found: pandas.DataFrame) -> pandas.DataFrame:
+    """All pairs of policies at each budget, over the questions that both answered (TEST_COLUMNS)."""
+    rows = []
+    for keys, own in found.groupby(["model", "benchmark", "question", "budget"], sort=False):
+        by_row = own.pivot(index="row", columns="policy", values="score")
+        prompt = own.drop_duplicates("row").set_index("row").prompt
+        pairs = []
+        for a, b in itertools.combinations(by_row.columns, 2):
+            both = (by_row[a] - by_row[b]).dropna()
+            of_prompt = both.groupby(prompt[both.index]).mean()
+            pairs.append([*keys, a, b, both.mean(), statistics.chance(of_prompt.to_numpy()),
+                          False, len(of_prompt)])
+        tested = [i for i, one in enumerate(pairs) if one[7] == one[7]]
+        for i, apart in zip(tested, statistics.holm([pairs[i][7] for i in tested])):
+            pairs[i][8] = bool(apart)
+        rows += pairs
+    return pandas.DataFrame(rows, columns=list(TEST_COLUMNS))
+
+

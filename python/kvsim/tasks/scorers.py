@@ -1,0 +1,162 @@
+"""Scorers of free answers: score(answer, row) in [0, 1], and which benchmark is judged by which.
+
+Rules are those of the benchmarks' own evaluation; normalising and F1 are SQuAD's of transformers,
+ROUGE-L is that of rouge-score. A new scorer is a function here and a name in SCORERS.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..kvtrace.errors import EXIT_USAGE, CaptureError
+
+Scorer = Callable[[str, Mapping[str, Any]], float]
+
+_CONTROL = re.compile(r"[\x00-\x1f]")
+_CHOICE = re.compile(r"answer is:? ?\(?([A-Z])\)?")
+
+
+def best_of(one: Callable[[str, str], float]) -> Scorer:
+    """The best score over the accepted answers."""
+    return lambda answer, row: max(float(one(answer, wanted)) for wanted in row["answers"])
+
+
+def exact_match(answer: str, wanted: str) -> float:
+    """Equal without case, articles and punctuation (SQuAD)."""
+    from transformers.data.metrics.squad_metrics import compute_exact
+
+    return compute_exact(wanted, answer)
+
+
+def token_f1(answer: str, wanted: str) -> float:
+    """F1 over words without case, articles and punctuation (SQuAD, LongBench's question answering)."""
+    from transformers.data.metrics.squad_metrics import compute_f1
+
+    return compute_f1(wanted, answer)
+
+
+def rouge_l(answer: str, wanted: str) -> float:
+    """ROUGE-L (Lin, 2004), F measure."""
+    from rouge_score import rouge_scorer
+
+    return rouge_scorer.RougeScorer(["rougeL"]).score(wanted, answer)["rougeL"].fmeasure
+
+
+def named(answer: str, row: Mapping[str, Any]) -> list[bool]:
+    """Which accepted answers the answer holds, whatever their case (RULER)."""
+    said = _CONTROL.sub("", answer.strip()).strip().lower()
+    return [one.lower() in said for one in row["answers"]]
+
+
+def share_named(answer: str, row: Mapping[str, Any]) -> float:
+    found = named(answer, row)
+    return sum(found) / len(found)
+
+
+def any_named(answer: str, row: Mapping[str, Any]) -> float:
+    return float(any(named(answer, row)))
+
+
+def classification(answer: str, row: Mapping[str, Any]) -> float:
+    """One over the number of classes that the first line names, where the right one is among them
+    (LongBench); names that are parts of the right one do not count against it."""
+    classes = row.get("all_classes")
+    if classes is None or not len(classes):
+        raise CaptureError("--scorer classification: expected a column all_classes with the names of "
+                           "the classes", EXIT_USAGE)
+    line = (answer.strip().splitlines() or [""])[0]
+
+    def one(wanted: str) -> float:
+        found = [name for name in classes
+                 if name in line and not (name in wanted and name != wanted)]
+        return 1 / len(found) if wanted in found else 0.0
+
+    return max(one(wanted) for wanted in row["answers"])
+
+
+def multiple_choice(answer: str, row: Mapping[str, Any]) -> float:
+    """The letter after "answer is" (LongBench v2), else the answer's first letter that stands alone."""
+    said = answer.replace("*", "")
+    found = _CHOICE.search(said) or re.search(r"\b([A-Z])\b", said)
+    return float(bool(found) and found[1] in row["answers"])
+
+
+def right_number(answer: str, wanted: str) -> float:
+    """Share of the numbers of the answer that are the right one (LongBench: counting, retrieval)."""
+    right, said = re.findall(r"\d+", wanted), re.findall(r"\d+", answer)
+    return said.count(right[0]) / len(said) if right and said else 0.0
+
+
+def boxed(answer: str, wanted: str) -> float:
+    """What stands in the last \\boxed{} (AIME, MATH)."""
+    found = re.findall(r"boxed\{([^}]*)\}", answer)
+    return float(bool(found) and found[-1].strip() == wanted.strip())
+
+
+def code_line(answer: str, wanted: str) -> float:
+    """Similarity of the first line of code to the right one (LongBench: completion of code)."""
+    lines = (one for one in answer.lstrip("\n").split("\n")
+             if one and not any(mark in one for mark in ("`", "#", "//")))
+    return difflib.SequenceMatcher(None, next(lines, ""), wanted).ratio()
+
+
+SCORERS: dict[str, Scorer] = {
+    "exact": best_of(exact_match), "f1": best_of(token_f1), "rouge-l": best_of(rouge_l),
+    "string-all": share_named, "string-any": any_named, "classification": classification,
+    "choice": multiple_choice, "number": best_of(right_number), "boxed": best_of(boxed),
+    "code": best_of(code_line),
+}
+#: Scorer -> names of tasks that are judged by it: as a whole, or how they begin where they end in *.
+BENCHMARKS = {
+    "string-all": "niah* vt cwe fwe passkey number_string kv_retrieval scbench_kv "
+                  "scbench_prefix_suffix scbench_vt needle_in_haystack*",   # RULER, InfiniteBench
+    "string-any": "qa_1 qa_2",   # RULER
+    "f1": "narrativeqa qasper multifieldqa_en hotpotqa 2wikimqa musique triviaqa longbook_qa_eng "
+          "longdialogue_qa_eng scbench_qa_eng",   # LongBench, InfiniteBench, SCBench
+    "rouge-l": "gov_report qmsum multi_news samsum longbook_sum_eng shortdep_qa longdep_qa "
+               "longdep_summarization scbench_summary*",   # LongBench, LooGLE
+    "classification": "trec lsht",   # LongBench
+    "number": "passage_retrieval_en passage_count",   # LongBench
+    "code": "lcc repobench-p",   # LongBench
+    "choice": "longbench-v2* longbenchv2* longbook_choice_eng code_debug scbench_choice_eng",
+    "boxed": "aime* math500* math-500*",
+}
+
+
+def scorer_of(task: str) -> str | None:
+    """Name of the scorer by which a known benchmark judges a task, or None. The suffix -e is that of
+    LongBench-E."""
+    name = task.lower().removesuffix("-e").removesuffix("_e")
+    for scorer, names in BENCHMARKS.items():
+        for one in names.split():
+            if name == one or (one.endswith("*") and name.startswith(one[:-1])):
+                return scorer
+    return None
+
+
+def load_scorer(name: str) -> Scorer:
+    """A scorer by name, or a function of the user's as FILE.py:FUNCTION."""
+    if name in SCORERS:
+        return SCORERS[name]
+    if not name.rpartition(":")[0].endswith(".py"):
+        raise CaptureError(f"--scorer: found {name}, expected one of {', '.join(SCORERS)}, or "
+                           "FILE.py:FUNCTION", EXIT_USAGE)
+    from ..scoring import SCHEME, load_function, where
+
+    own = load_function(SCHEME + name)
+
+    def score(answer: str, row: Mapping[str, Any]) -> float:
+        try:
+            found = own(answer, dict(row))
+        except Exception as error:
+            raise CaptureError(f"{where(error, own)}: {name}: {type(error).__name__}: {error}") from error
+        try:
+            value = float(found)
+        except (TypeError, ValueError):
+            value = -1.0
+        if not 0 <= value <= 1:
+            raise CaptureError(f"{name}: found {found!r}, expected a score from 0 to 1")
+        return value
+
+    return score
