@@ -10,10 +10,7 @@ import sys
 import tempfile
 import time
 
-from decode_growth import decode_growth
 from long_sweep import long_sweep
-from policies import policies
-from shapes import shapes
 from whole_command import whole_command
 
 POLICIES, LARGEST = 8, 0.5   # of bench/problem.cpp
@@ -177,8 +174,7 @@ def main():
                         help="for a busy machine: one thread, timed by its processor time")
     parser.add_argument("--shapes", help="e.g. 4096x128,32768x64 instead of all four")
     parser.add_argument("--only",
-                        choices=["ratios", "growth", "scaling", "command", "decode", "policies",
-                                 "shapes", "long"])
+                        choices=["ratios", "growth", "scaling", "command", "long"])
     parser.add_argument("--backend", choices=["cpu", "cuda"], default="cpu",
                         help="of the long sweep, which runs only by `--only long`")
     parser.add_argument("--prompt", type=int, default=131072, help="of the long sweep")
@@ -205,12 +201,6 @@ def main():
         scaling(options)
     if options.only in (None, "command") and not options.processor_time:
         whole_command(options, Program, alternate, spread, paired)
-    if options.only in (None, "decode"):
-        decode_growth(options, alternate)
-    if options.only in (None, "policies"):
-        policies(options, alternate, spread, paired)
-    if options.only == "shapes":
-        shapes(options, problems, Program, alternate, spread, paired)
     if options.only == "long":
         long_sweep(options, Program, alternate, spread, paired)
 

@@ -159,7 +159,7 @@ const bool registered = register_command(
          "For `kvsim closed-loop`, which starts it: a model that runs on the trace's tokens hands\n"
          "over each layer's own queries, keys and values on standard input and gets, on standard\n"
          "output, what attention over the cache of that policy and budget gives for every later\n"
-         "token. The numbers that go back and forth are described in docs/closed_loop.md.",
+         "token. The numbers that go back and forth are described in docs/study.md 8.",
      .describe = describe,
      .examples = {"kvsim attend data/sample.h5 --policy keepkv --budget 0.3 < requests > answers",
                   "kvsim attend data/sample.h5 --policy h2o:official --policy tova:official "

@@ -53,7 +53,7 @@ const bool registered = register_command(
          "processes may work on one study. --report measures the best on texts set aside, which\n"
          "must differ in kind, seed and length, and says how many candidates were tried. Python "
          "is\n"
-         "that of KVSIM_PYTHON, of scripts/quickstart.sh, or python3 (docs/search.md).",
+         "that of KVSIM_PYTHON, of scripts/quickstart.sh, or python3 (docs/cli.md 7).",
      .describe = describe,
      .examples = {"kvsim search data/searches/sample.toml -o study",
                   "kvsim search data/searches/sample.toml -o study --trials 64"},

@@ -77,9 +77,6 @@ group_closed_loop() {   # label: capture
 group_live_caches() {   # label: capture
   torch tests/capture/test_live_caches.py
 }
-group_press() {   # label: capture
-  torch tests/capture/test_press.py
-}
 group_package() {   # label: python
   plots tests/python/test_tool.py
   plots tests/python/test_package.py

@@ -6,7 +6,7 @@
 namespace kvsim {
 
 /// The version of results files that this program writes, and the latest that it reads:
-/// results-format.md 5.
+/// results.md 5.
 inline constexpr int64_t kResultsVersion = 1;
 inline constexpr const char* kResultsVersionAttribute = "results_version";
 

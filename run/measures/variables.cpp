@@ -155,7 +155,7 @@ Variable make_variable(const VariableDeclaration& declaration, const Dataset& da
 
 std::string variables_markdown() {
   std::string text =
-      "# Variables of a results file\n\n"
+      "## 6. Variables\n\n"
       "Generated from the declarations in `run/measures/`; after a change there, run\n"
       "`KVSIM_UPDATE_DOCS=1 kvsim_tests \"[docs]\"`. Undefined values are NaN (255 in `uint8`).\n"
       "n is the number of prompt entries, t a later step, A attention of the full cache, z a "

@@ -124,8 +124,6 @@ class Case:
                       "-q"],
             "synth": ["synth", "-o", f / "out.h5", "--prompt", 24, "--steps", 4, "--overwrite",
                       *common],
-            "export": ["export", f / "in.nc", "--policy", "snapkv", "-o", f / "out.h5",
-                       "--overwrite", "-q"],
             "search": ["search", f / "search.toml", "-o", f / "out", *common],
             "closed-loop": ["closed-loop", f / "model.h5", f / "kept.nc", "-o", f / "out.nc",
                             *common],
@@ -346,7 +344,7 @@ def main():
     parser.add_argument("--kills", type=int)
     parser.add_argument("--only", default="")
     options = parser.parse_args()
-    names = ["replay", "sweep", "merge", "synth", "export", "search", *WRITERS]
+    names = ["replay", "sweep", "merge", "synth", "search", *WRITERS]
     names += MODELS if TORCH.is_file() else ()
     names = [one for one in options.only.split(",") if one] or names
     with tempfile.TemporaryDirectory(prefix="kvsim-fail-") as folder:

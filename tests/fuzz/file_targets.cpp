@@ -81,7 +81,7 @@ void replay(Bytes input) {
   const InputOnDisk file(input);
   const std::string out = file.path() + ".nc";
   const char* const policies[] = {"snapkv,window=2", "restkv,window=2", "keepkv,window=2"};
-  const size_t use = one_of(input, 6);
+  const size_t use = one_of(input, 5);
   command({"replay", file.path(), "--policy", policies[use % 3], "--budget", "0.5,3", "--threads",
            "1", "--save-keep", "-o", out});
   if (use < 3) command({"explain", out, "--trace", file.path()});
@@ -92,7 +92,7 @@ void replay(Bytes input) {
 void results(Bytes input) {
   const InputOnDisk file(input);
   const std::string &path = file.path(), out = path + ".out";
-  switch (one_of(input, 6)) {
+  switch (one_of(input, 5)) {
     case 0: {
       const Dataset read = read_results(path);
       tidy_csv({{"a", &read}, {"b", &read}});
@@ -101,8 +101,7 @@ void results(Bytes input) {
     }
     case 1: command({"merge", path, "-o", out, "--overwrite"}); break;
     case 2: command({"merge", path, path, "-o", out, "--overwrite"}); break;
-    case 3: command({"export", path, "-o", out, "--overwrite"}); break;
-    case 4: command({"explain", path}); break;
+    case 3: command({"explain", path}); break;
     default: command({"explain", path, "--trace", small_trace_file(), "--json"});
   }
   std::filesystem::remove(out);

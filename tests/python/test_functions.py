@@ -158,7 +158,6 @@ class CommandLine(WithFiles):
             explained = kvsim.explain("out.nc", "one.h5", policy="python:mine.py:newest")
         self.assertEqual(explained.policy, "python:mine.py:newest")
         self.kvsim("report", "out.nc", "-o", "page.html")
-        self.kvsim("export", "out.nc", "-o", "kept.h5")
         changed = MINE.replace("np.tile(layer.positions", "np.tile(-layer.positions")
         (self.folder / "mine.py").write_text(changed)
         line = self.kvsim("explain", "out.nc", named, code=3).stderr

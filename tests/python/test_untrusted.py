@@ -86,9 +86,7 @@ class Untrusted(unittest.TestCase):
         for words in (("inspect", "$trace$.h5"), ("inspect", "$trace$.h5", "--json"),
                       ("verify", "$trace$.h5"), ("explain", "=out.nc"),
                       ("explain", "=out.nc", "--json"),
-                      ("report", "=out.nc", "-o", "page.html", "--overwrite"),
-                      ("export", "=out.nc", "--policy", "snapkv", "--budget", "0.25",
-                       "--overwrite")):
+                      ("report", "=out.nc", "-o", "page.html", "--overwrite")):
             with self.subTest(words[0]):
                 self.kvsim(*words)
 

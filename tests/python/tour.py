@@ -116,7 +116,6 @@ def by_command(folder):
     run("plot", "kept.nc", "loop.nc", "-o", "figs", "--formats", "png,csv")
     assert (folder / "figs" / "loss.png").is_file()
     assert "sorted by lost" in run("explain", "kept.nc", "--policy", "snapkv,window=4")
-    run("export", "kept.nc", "--policy", "snapkv,window=4", "--budget", "0.2", "-o", "sets.h5")
     # What Python saved.
     run("report", "saved.nc", "saved.loop.nc", "-o", "saved.html")
     (folder / "grid.toml").write_text(SWEEP)
@@ -144,7 +143,7 @@ def main():
         model.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")
         by_command(folder)
-    print("tour: capture, replay, closed loop, report, plot, explain, export, sweep, search work")
+    print("tour: capture, replay, closed loop, report, plot, explain, sweep, search work")
 
 
 if __name__ == "__main__":

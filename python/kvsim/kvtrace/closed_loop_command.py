@@ -26,7 +26,7 @@ results (LOOP.nc, netCDF-4, dimensions policy, budget, step as in results files)
 
 The kept sets come from `kvsim replay --save-keep`; layers that the results lack keep everything.
 Policies that merge, quantise, move positions or compress at later steps need the program itself
-(--kvsim), but no kept sets: their caches are made while the model runs (docs/closed_loop.md).
+(--kvsim), but no kept sets: their caches are made while the model runs (docs/study.md 8).
 Finished pairs are kept in LOOP.nc.unfinished: an interrupted run is simply started again.
 
 exit codes: 0 done, 1 failed while running, 2 usage, 3 bad data, 130 interrupted

@@ -1,6 +1,6 @@
 """The grids in results files: which keys of a preset vary, and what lies along each.
 
-Axes are those that the program wrote into the file (attribute `axes`, docs/results-format.md 3).
+Axes are those that the program wrote into the file (attribute `axes`, docs/results.md 3).
 Files with the same policies are traces (or seeds) of one sweep.
 """
 

@@ -251,7 +251,7 @@ def open_results(path, layers=None, policies=None):
 
 
 def _check_version(path, data):
-    """Files of before there were versions are as those of the first (results-format.md 5)."""
+    """Files of before there were versions are as those of the first (results.md 5)."""
     version = data.attrs.get("results_version", 1)
     if not isinstance(version, (int, np.integer)) or not 1 <= version <= VERSION:
         raise data_error(f"{path}: results of another version: found version {version}, of kvsim "

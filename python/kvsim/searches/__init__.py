@@ -1,1 +1,1 @@
-"""Searches over records of policies, driven by Optuna (docs/search.md)."""
+"""Searches over records of policies, driven by Optuna (docs/cli.md 7)."""

@@ -52,7 +52,7 @@ def search(
     ['layer-defensivekv,smooth=none']
 
     Args:
-        config: a file as docs/search.md describes it, or the same as a dictionary.
+        config: a file as docs/cli.md 7 describes it, or the same as a dictionary.
         out: folder of the study, made when absent; one that is there goes on.
         trials: candidates in all, instead of the number in `config`.
         report: then measure the best on the texts set aside.

@@ -166,7 +166,7 @@ LOOP_COMMAND = ("import sys; from kvsim.kvtrace.closed_loop_command import main;
 
 def run_closed_loop(trace: str, results: Path, target: Path, model: str | None,
                     threads: int | None) -> None:
-    """Runs the model with what was kept (docs/closed_loop.md), in an interpreter that has torch."""
+    """Runs the model with what was kept (docs/study.md 8), in an interpreter that has torch."""
     package = Path(__file__).resolve().parents[2]
     words = [torch_python(), "-c", LOOP_COMMAND, str(trace), str(results), f"--out={target}",
              "--quiet", "--overwrite", f"--kvsim={find_program()}",

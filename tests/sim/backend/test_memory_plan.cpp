@@ -68,8 +68,8 @@ TEST_CASE("parts of a layer fit their shares of the device", "[backend]") {
   CHECK(steps_together(1, kReplay, 10) == 1);
 }
 
-TEST_CASE("the plan for three devices is the one that bench/README.md shows", "[backend]") {
-  std::ifstream file(std::string(kSourceDir) + "/bench/README.md");
+TEST_CASE("the plan for three devices is the one that docs/speed.md shows", "[backend]") {
+  std::ifstream file(std::string(kSourceDir) + "/docs/speed.md");
   std::stringstream page;
   page << file.rdbuf();
   for (const int64_t device : {8, 24, 80}) {
