@@ -1,4 +1,4 @@
-// The exact statements about merging (policies.md 11, metrics.md 3, studies/claims.md), on random pairs.
+// The exact statements about merging (policies.md 11, metrics.md 3), on random pairs.
 #include <catch2/catch.hpp>
 
 #include "sim/core/log_sum.hpp"
