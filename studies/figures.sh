@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Remakes figures of the pages here in place: losses.png and rehearsal.png from the tables in losses/, and in
 # reproduction/ what reproduce.sh has drawn in build/reproduction/ (of the sample alone, or of the larger
-# traces, too). Then the tables of all pages are filled.
+# traces, too). Then the tables of all pages are filled, and
+# the maps of the claims drawn.
 #   studies/figures.sh
 # losses.sh makes the tables and losses_layers.png. Look at every figure before you commit it.
 set -euo pipefail
@@ -53,3 +54,4 @@ needles4-kept needles-0.5/needles4-kept alone
 needles4-importance needles-0.5/needles4-importance table
 FIGURES
 finding pages
+finding claims_drawn

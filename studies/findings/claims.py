@@ -2,7 +2,7 @@
 
 DIR holds the runs that studies/losses.sh makes, or the tables studies/losses/*.csv of them. A claim
 compares a policy with another: a baseline of the paper, or itself without the part that the claim is
-about. The tables of studies/claims.md and all numbers of them, studies/losses/claims.csv, are made here.
+about. Numbers of studies/claims.md, studies/losses/claims.csv and claims_bytes.csv, are made here.
 Numbers are ratios of the paper's own measure (turned so that less is better), of the stream error
 and of the model's loss: geometric means over texts with 95 % intervals. Below 1 the policy is
 better. `*` marks an interval without 1 around a mean that is an effect (statistics.SMALLEST_EFFECT),
@@ -31,7 +31,6 @@ OWN = {
 }
 COMMON = {"stream_error": "stream error", "kl": "loss"}
 BUDGETS = (0.05, 0.1, 0.2, 0.35, 0.5)
-SHORT_BUDGETS = BUDGETS[2:]   # of the measures that stand behind the loss, and of verdicts
 
 
 @dataclass(frozen=True)
@@ -141,14 +140,7 @@ def finite(logs):
     return logs[np.isfinite(logs)]
 
 
-def cell(logs, clear):
-    """Geometric mean with its interval; `clear`: also after correction for many comparisons."""
-    logs = finite(logs)
-    if not logs.size:
-        return "-"
-    mean, (low, high) = statistics.over_traces(logs)
-    star = "" if not statistics.effect(logs) else "**" if clear else "*"
-    return f"{np.exp(mean):.2f} [{np.exp(low):.2f}, {np.exp(high):.2f}]{star}"
+EFFECTS = {-1: "less", 1: "more", 0: "level", None: "undecided"}
 
 
 # Prompts of about so many tokens: texts and budgets.
@@ -188,25 +180,6 @@ def said(study):
             "says more, though budgets share their texts.").replace("%", " %")
 
 
-WORDS = {-1: "helps", 1: "harms", 0: "level"}
-
-
-def verdict(study, claim, texts):
-    """What the loss says at SHORT_BUDGETS, in words (statistics.effect)."""
-    logs = [finite(ratios(study, claim, "kl", budget, texts)) for budget in SHORT_BUDGETS]
-    if not any(one.size for one in logs):
-        return "not run"
-    effects = [statistics.effect(one) if one.size else None for one in logs]
-    parts = []
-    for effect, word in WORDS.items():
-        at = [f"{budget:g}" for budget, one in zip(SHORT_BUDGETS, effects) if one == effect]
-        if len(at) == len(SHORT_BUDGETS):
-            return word
-        if at:
-            parts.append(f"{word} at {', '.join(at)}")
-    return "; ".join(parts) or "undecided"
-
-
 def sets(policy, specification):
     """Who owns a kept set, and when it is chosen: what docs/policies.md says of the preset, and the
     record of its own changes."""
@@ -227,27 +200,6 @@ def uneven(study, claim, budget, texts, column="entries"):
               for one in (claim.policy, claim.without)]
     kept = np.nanmean(shares, axis=1) if np.isfinite(shares).any(axis=1).all() else np.ones(2)
     return "‡" if abs(np.log(kept[0] / kept[1])) > np.log1p(UNEVEN) else ""
-
-
-def headline(study, paper, texts, specification):
-    """Header and rows: loss of a paper's methods relative to its baselines, at every budget that was
-    run, and the two other measures at the last three of these."""
-    found = comparisons(study, "kl")
-    listed = [claim for claim in CLAIMS if claim.paper == paper and not claim.part]
-    run = [budget for budget in BUDGETS_OF[texts]
-           if any((claim, budget, texts) in found for claim in listed)]
-    rows = [[f"`{claim.policy}`", f"`{claim.without}`",
-             " / ".join(dict.fromkeys(sets(one, specification)
-                                      for one in (claim.policy, claim.without))),
-             *(cell(*found[claim, budget, texts]) + uneven(study, claim, budget, texts)
-               if (claim, budget, texts) in found else "-" for budget in run),
-             *(means(study, claim, column, texts, run[-3:])
-               for column in ("stream_error", claim.own))]
-            for claim in listed]
-    own = " / ".join(dict.fromkeys(OWN[claim.own][0] for claim in listed))
-    return (["method", "against", "a set per", *(f"{budget:g}" for budget in run),
-             "stream error", own],
-            [row for row in rows if set("".join(row[3:])) - set("-, ")])
 
 
 SHARES = (0.1, 0.2, 0.35, 0.5, 0.7)   # of the full cache's bytes
@@ -282,13 +234,17 @@ def at_same_bytes(study, specification):
     return found
 
 
-def same_bytes(study, paper, specification):
-    """Header and rows: loss of a paper's methods relative to its baselines at the same bytes held."""
-    rows = [[f"`{claim.policy}`", f"`{claim.without}`", length, {"bytes": "prompt"}.get(held, held),
-             *(cell(logs[share], False) if share in logs else "-" for share in SHARES)]
-            for (claim, length, held), logs in at_same_bytes(study, specification).items()
-            if claim.paper == paper and logs]
-    return ["method", "against", "tokens", "bytes", *(f"{share:g}" for share in SHARES)], rows
+def same_bytes(study, specification):
+    """Header and rows of studies/losses/claims_bytes.csv."""
+    yield ["paper", "policy", "without", "prompt_tokens", "bytes", "share", "ratio", "low", "high", "effect"]
+    for (claim, length, held), logs in at_same_bytes(study, specification).items():
+        for share, ratios_there in logs.items():
+            own = finite(ratios_there)
+            if own.size:
+                mean, (low, high) = statistics.over_traces(own)
+                yield [claim.paper, claim.policy, claim.without, LENGTHS[length][0].prompt_tokens,
+                       {"bytes": "prompt"}.get(held, held), f"{share:g}",
+                       *(f"{np.exp(one):.4g}" for one in (mean, low, high)), EFFECTS[statistics.effect(own)]]
 
 
 def tally(study, paper):
@@ -304,26 +260,6 @@ def tally(study, paper):
         f"{own.count(None)} undecided." for policy, own in counts.items() if own)
 
 
-def parts_table(study, paper):
-    """Header and rows: the parts of a method, three measures on the short texts, the loss on both."""
-    listed = [claim for claim in CLAIMS if claim.paper == paper and claim.part]
-    short, long, _ = LENGTHS.values()
-    rows = []
-    for claim in listed:
-        columns = [means(study, claim, column, short) for column in (claim.own, *COMMON)]
-        rows.append([claim.part, *columns, verdict(study, claim, short),
-                     means(study, claim, "kl", long), verdict(study, claim, long)])
-    own = " / ".join(dict.fromkeys(OWN[claim.own][0] for claim in listed))
-    return (["part", own, "stream error", "loss, 700", "verdict, 700", "loss, 2300",
-             "verdict, 2300"], [row for row in rows if set(row[3]) - set("-, ")])
-
-
-def means(study, claim, column, texts, budgets=SHORT_BUDGETS):
-    """Geometric means over texts."""
-    logs = [finite(ratios(study, claim, column, budget, texts)) for budget in budgets]
-    return ", ".join(f"{np.exp(one.mean()):.2f}" if one.size else "-" for one in logs)
-
-
 def every(study):
     """Header and rows of studies/losses/claims.csv: every comparison by every measure."""
     yield ["paper", "part", "policy", "without", "prompt_tokens", "measure", "budget", "ratio", "low",
@@ -334,7 +270,7 @@ def every(study):
             yield [claim.paper, claim.part or "against a baseline", claim.policy, claim.without,
                    texts[0].prompt_tokens, column or claim.own, f"{budget:g}",
                    *(f"{np.exp(one):.4g}" for one in (mean, low, high)), logs.size,
-                   {-1: "less", 1: "more", 0: "level"}.get(statistics.effect(logs), "undecided"),
+                   EFFECTS[statistics.effect(logs)],
                    "yes" if clear else "no"]
 
 

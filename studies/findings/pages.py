@@ -56,11 +56,6 @@ def relative(study, texts, policies, intervals=True, budgets=plan.BUDGETS[1:]):
                  [row for row in rows if set(row[1:]) != {"-"}])
 
 
-def headline(study, studies, paper, texts):
-    return table(*claims.headline(study, paper, texts,
-                                  (studies.parent / "docs/policies.md").read_text(encoding="utf-8")))
-
-
 def predicted(folder):
     """Rank correlations of the measures shown with the loss, texts set aside."""
     texts = prediction.read(folder, plan.SET_ASIDE, prediction.POLICIES)
@@ -81,15 +76,8 @@ TABLES = {
     **{f"losses of merged and stepwise caches, {name} texts": (
         lambda study, _, texts=texts: relative(study, texts, MERGED))
        for name, texts in (("short", plan.SHORT), ("long", plan.LONG))},
-    **{f"{paper} against its baselines, {length}": (
-        lambda study, studies, paper=paper, texts=texts: headline(study, studies, paper, texts))
-       for paper in claims.PAPERS for length, texts in claims.LENGTHS.items()},
     **{f"{paper} against its baselines, counted": (
         lambda study, _, paper=paper: claims.tally(study, paper)) for paper in claims.PAPERS},
-    **{f"{paper} at the same bytes": (lambda study, studies, paper=paper: table(*claims.same_bytes(
-        study, paper, (studies.parent / "docs/policies.md").read_text(encoding="utf-8")))) for paper in claims.PAPERS},
-    **{f"parts of {paper}": lambda study, _, paper=paper: table(*claims.parts_table(study, paper))
-       for paper in claims.PAPERS},
     "policies below the floor, short texts": lambda study, _: losses.below_floor(study, plan.SHORT),
     "policies below the floor, long texts": lambda study, _: losses.below_floor(study, plan.LONG),
     "rules of hindsight, long texts": lambda study, _: table(*losses.rules(study, plan.LONG)),
@@ -139,11 +127,11 @@ FROM_TABLES = {
         lambda studies: table(*agnostic.over_texts(studies)),
     "intervals over few texts": lambda _: table(*coverage.table()),
     "policies below the floor, unseen texts":
-        lambda studies: losses.below_floor(with_floor(studies, "unseen"), plan.UNSEEN),
+        lambda studies: losses.below_floor(with_floor(studies, "unseen"), plan.UNSEEN_ALONE),
     "policies below the floor, texts set aside": lambda studies: losses.below_floor(
         with_floor(studies, "fresh"), plan.FRESH, budgets=reread.BUDGETS),
     "rules of hindsight": lambda studies: table(*losses.rules(
-        with_floor(studies, "losses", "unseen", "fresh"), plan.STUDIES["floor"].texts)),
+        with_floor(studies, "losses", "unseen", "fresh"), plan.SHORT + plan.UNSEEN_ALONE + plan.FRESH)),
     **{f"fragility, {length}": lambda studies, texts=texts: table(*replays.fragility(studies, texts))
        for length, texts in (("700", plan.UNSEEN), ("2300", plan.LONG), ("8000", plan.LONGEST))},
     **{f"aggregation, {form}": lambda studies, form=form: table(*replays.aggregation(
@@ -221,6 +209,8 @@ def main():
         path.write_text(text, encoding="utf-8")
         print(path)
     runs.write(studies / "losses/claims.csv", claims.every(study))
+    specification = (options.root / "docs/policies.md").read_text(encoding="utf-8")
+    runs.write(studies / "losses/claims_bytes.csv", claims.same_bytes(study, specification))
     if options.folder is None:
         return
     figures = options.folder / "figures"

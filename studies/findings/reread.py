@@ -31,13 +31,17 @@ def study_of(source):
 
 
 def relative(study, policy, budget, rival=plan.RIVAL):
-    """Geometric mean of the loss relative to a rival's, its interval over texts, the largest of a
-    text, the number of texts, and the smallest of a text; None where it has run on fewer than two."""
+    """Geometric mean of the loss relative to a rival's and its interval, over documents: a document with
+    its question known and unknown counts once. Then the largest of a text, the number of texts, and
+    the smallest of a text. None where it has run on fewer than two."""
     texts = study.texts((policy, rival), (budget,), plan.FRESH)
     if len(texts) < 2:
         return None
     logs = study.relative(policy, budget, texts, rival)
-    mean, (low, high) = statistics.over_traces(logs)
+    documents = {}
+    for text, log in zip(texts, logs):
+        documents.setdefault(text.document, []).append(log)
+    mean, (low, high) = statistics.over_traces([np.mean(of) for of in documents.values()])
     return *np.exp([mean, low, high, logs.max()]), len(texts), np.exp(logs.min())
 
 
@@ -69,7 +73,7 @@ def table(study, policies, cell=interval):
     """Header and rows; KVzip's own losses in nats at the end."""
     texts = study.texts((plan.RIVAL,), BUDGETS, plan.FRESH)
     nats = [np.exp(np.mean([np.log(study.value("kl", text, plan.RIVAL, budget))
-                            for text in texts])) for budget in BUDGETS]
+                            for text in texts])) for budget in BUDGETS]   # of texts
     return (["policy", *(f"{budget:g}" for budget in BUDGETS)],
             [row(study, policy, cell) for policy in policies if policy != plan.RIVAL]
             + [[f"`{plan.RIVAL}`, nats", *map(losses.number, nats)]])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from findings import claims, coverage, plan, runs
+from findings import claims, claims_drawn, coverage, plan, runs
 
 
 class CoverageTest(unittest.TestCase):
@@ -61,15 +61,6 @@ class VerdictTest(unittest.TestCase):
                                        budget, *values.values()])
         return runs.Study(path)
 
-    def test_a_verdict_needs_a_direction_and_a_size(self):
-        study = self.study({0.2: (0.5, 0.6), 0.35: (1.01, 1.02), 0.5: (0.2, 3)})
-        self.assertEqual(claims.verdict(study, self.CLAIM, plan.SHORT),
-                         "helps at 0.2; level at 0.35")
-        study = self.study({0.2: (1.4, 1.5), 0.35: (1.3, 1.4), 0.5: (1.2, 1.3)})
-        self.assertEqual(claims.verdict(study, self.CLAIM, plan.SHORT), "harms")
-        study = self.study({0.2: (0.2, 3), 0.35: (0.3, 3), 0.5: (0.4, 3)})
-        self.assertEqual(claims.verdict(study, self.CLAIM, plan.SHORT), "undecided")
-
     def test_comparisons_are_counted_and_corrected_for(self):
         study = self.study({0.2: (0.5, 0.5001), 0.35: (0.7, 1.2), 0.5: (1.01, 1.02)})
         found = claims.comparisons(study, "kl")
@@ -82,17 +73,9 @@ class VerdictTest(unittest.TestCase):
         self.assertEqual(listed["0.2"][7:], ["0.5", "0.5", "0.5001", len(plan.SHORT), "less", "yes"])
         self.assertEqual(listed["0.5"][-2:], ["level", "yes"])   # without 1, and too small to count
 
-    def test_a_method_stands_beside_its_baseline_with_the_sets_of_both(self):
+    def test_sets_are_told_and_verdicts_counted(self):
         study = self.study({0.2: (0.5, 0.5001), 0.35: (0.7, 1.2), 0.5: (1.01, 1.02)})
         specification = "| `snapkv` | `smooth=avg` | x |\n| `h2o:official` | `schedule=decode` | x |"
-        header, rows = claims.headline(study, self.CLAIM.paper, plan.SHORT, specification)
-        self.assertEqual(len(rows), 1)   # nobody ran the others
-        self.assertEqual(dict(zip(header, rows[0])), {
-            "method": f"`{self.CLAIM.policy}`", "against": f"`{self.CLAIM.without}`",
-            "a set per": "KV head", "0.2": "0.50 [0.50, 0.50]**",
-            "0.35": "0.92 [0.72, 1.17]", "0.5": "1.01 [1.01, 1.02]",
-            **dict.fromkeys(("stream error", claims.OWN[self.CLAIM.own][0]), "1.00, 1.00, 1.00")})
-        self.assertEqual(claims.headline(study, self.CLAIM.paper, plan.LONG, specification)[1], [])
         self.assertEqual(claims.sets("h2o:official,granularity=query", specification),
                          "query head, each step")
         self.assertEqual(
@@ -111,14 +94,12 @@ class VerdictTest(unittest.TestCase):
             run.table["bytes"][p] *= 2   # three sets of which many entries are the same
             run.table["kl"][:] = 0.01 / run.table["bytes"]
             run.table["kl"][p] *= 0.5
-        header, rows = claims.same_bytes(study, self.CLAIM.paper, specification)
-        self.assertEqual([dict(zip(header, row)) for row in rows], [{
-            "method": f"`{self.CLAIM.policy}`", "against": f"`{self.CLAIM.without}`", "tokens": "700",
-            "bytes": "prompt", "0.1": "-", "0.2": "0.50 [0.50, 0.50]*", "0.35": "0.50 [0.50, 0.50]*",
-            "0.5": "-", "0.7": "-"}])
+        rows = list(claims.same_bytes(study, specification))[1:]
+        self.assertEqual(rows, [[self.CLAIM.paper, self.CLAIM.policy, self.CLAIM.without, 704, "prompt",
+                                 share, "0.5", "0.5", "0.5", "less"] for share in ("0.2", "0.35")])
         for run in study.runs:   # as many bytes: the other table has it already
             run.table["bytes"][:] = np.array(run.budgets)
-        self.assertEqual(claims.same_bytes(study, self.CLAIM.paper, specification)[1], [])
+        self.assertEqual(list(claims.same_bytes(study, specification))[1:], [])
 
     def test_where_later_entries_leave_the_most_bytes_count(self):
         specification = f"| `{self.CLAIM.without}` | `schedule=decode` | x |"
@@ -126,16 +107,18 @@ class VerdictTest(unittest.TestCase):
         for run in study.runs:
             run.table["peak"][:] = run.table["bytes"][:] = np.array(run.budgets)
             run.table["peak"][run.policies.index(self.CLAIM.policy)] += 0.1   # later entries stay
-        row = claims.same_bytes(study, self.CLAIM.paper, specification)[1][0]
-        self.assertEqual(row[3:], ["peak", "-", "1.00 [1.00, 1.00]", "1.00 [1.00, 1.00]", "-", "-"])
+        rows = list(claims.same_bytes(study, specification))[1:]
+        self.assertEqual([row[4:] for row in rows],
+                         [["peak", share, "1", "1", "1", "level"] for share in ("0.2", "0.35")])
 
-    def test_a_part_has_three_measures_and_a_verdict(self):
-        part = next(one for one in claims.CLAIMS if one.part)
-        with unittest.mock.patch.object(self, "CLAIM", part):
-            study = self.study({0.2: (0.5, 0.6), 0.35: (0.5, 0.6), 0.5: (0.5, 0.6)})
-        _, rows = claims.parts_table(study, part.paper)
-        self.assertEqual(rows, [[part.part, *["1.00, 1.00, 1.00"] * 2, "0.55, 0.55, 0.55", "helps",
-                                 "-, -, -", "not run"]])
+    def test_the_map_shows_what_the_table_says(self):
+        study = self.study({0.2: (0.5, 0.5001), 0.35: (0.7, 1.2), 0.5: (1.01, 1.02)})
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "losses").mkdir()
+            runs.write(Path(folder) / "losses/claims.csv", claims.every(study))
+            rows = claims_drawn.read(Path(folder))
+        figure = claims_drawn.draw(rows, self.CLAIM.paper, "told")
+        self.assertEqual([text.get_text() for text in figure.axes[0].texts], ["0.50**", "0.92", "1.01"])
 
     def test_the_table_of_losses_is_read_as_it_was_written(self):
         study = self.study({0.2: (0.5, 0.6)})
