@@ -224,7 +224,8 @@ TEST_CASE("every section of a page that a comment cites exists", "[docs]") {
 TEST_CASE("links and files that the pages name exist", "[docs]") {
   static const std::regex link(R"(\]\(([^)\s#]*)(?:#([^)\s]*))?\))");
   static const std::regex named(
-      R"(`((?:sim|analysis|io|run|cli|plots|data|scripts|tests|bench|cmake|docs|studies)/[\w./-]+\.\w+)`)");
+      R"(`((?:sim|analysis|io|run|cli|plots|data|scripts|tests|bench|cmake|docs|studies)/)"
+      R"([\w./-]+\.\w+)`)");
   int links = 0, files = 0;
   for (const fs::path& path : pages()) {
     const std::string text = text_of(path);
