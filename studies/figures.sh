@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Remakes figures of the pages here in place: losses.png and rehearsal.png from the tables in losses/, and in
+# Remakes figures of the pages here in place: those of the tables in losses/ and of the instructions, and in
 # reproduction/ what reproduce.sh has drawn in build/reproduction/ (of the sample alone, or of the larger
 # traces, too). Then the tables of all pages are filled, and
 # the maps of the claims drawn.
@@ -13,10 +13,16 @@ ensure_venv plots plots/requirements.txt
 out=build/figures
 finding losses studies/losses/losses_summary.csv -o "$out" >/dev/null
 finding rehearsal studies/losses/losses.csv studies/losses/rehearsal.csv -o "$out" >/dev/null
-for name in losses rehearsal; do
+finding reread studies/losses/fresh.csv -o "$out" >/dev/null
+finding prediction -o "$out" >/dev/null
+for name in losses rehearsal reread prediction_scatter; do
   cp "$out/$name.png" "studies/$name.png"
   say "studies/$name.png"
 done
+for name in shapes second_question decoding; do
+  finding "$name" -o studies
+done
+finding instructions studies/reproduction/instructions.csv -o studies/reproduction
 
 # FIGURE is the name in studies/reproduction, DRAWN the place in build/reproduction; TABLE: its numbers,
 # of which the pages are made, too; or these alone.

@@ -67,27 +67,23 @@ def table(studies):
 
 
 def draw(studies):
-    """A panel per text and a row per budget: the loss along the answer."""
+    """A map per text and budget: policies by eighth of the answer, and the whole answer in bold."""
     found = read(studies)
     budgets = sorted({budget for _, _, budget in found})
-    panels = itertools.product(budgets, NAMES)
-    looks = style.policy_looks(list(POLICIES))
-    keys = [style.key(one.split(",schedule")[0], {**looks[one], "linewidth": 1.0})
-            for one in POLICIES]
     fig, axes = style.frame(
-        "What is lost while an answer grows", "KL divergence of the next-token distribution from "
-        "the full cache's, mean over eighths of an answer of 2048 tokens. Lower is better.",
-        len(budgets), len(NAMES), 2.3, keys, ("eighth of the answer", "loss, nats (log scale)"),
+        "What is lost while an answer grows", "KL divergence of the next-token distribution from the full cache's, "
+        "nats, mean over eighths of an answer of 2048 tokens; in bold the whole answer. Lower is better. "
+        f"{plan.MODEL}.", len(budgets), len(NAMES), 1.75, (), ("eighth of the answer", ""),
         sharex=True, sharey=True)
-    for ax, (budget, text) in zip(np.ravel(axes), panels):
-        for policy in POLICIES:
-            of = found.get((text, policy, budget))
-            if of is None:
-                continue
-            at = [k for k in range(1, PARTS + 1) if of[str(k)] > 1e-4]
-            ax.plot(at, [of[str(k)] for k in at], **{**looks[policy], "linewidth": 1.0})
-        ax.set(yscale="log", title=f"{text.split('-')[0]}, {budget} slots a head")
-        style.log_ticks(ax.yaxis)
+    parts = [*map(str, range(1, PARTS + 1)), "all"]
+    for ax, (budget, text) in zip(np.ravel(axes), itertools.product(budgets, NAMES)):
+        values = np.array([[found.get((text, policy, budget), {}).get(part, np.nan) for part in parts]
+                           for policy in POLICIES])
+        shades = 3 + np.log10(np.maximum(values[:, :PARTS], 1e-3))   # 0 at a thousandth of a nat
+        style.number_map(ax, values, shades, 4, "{:.2f}", "–")
+        ax.set_title(f"{text.split('-')[0]}, {budget} slots a head")
+        ax.set_xticks(range(len(parts)), parts)
+        ax.set_yticks(range(len(POLICIES)), [one.split(",schedule")[0] for one in POLICIES], fontsize=5)
     return fig
 
 

@@ -15,10 +15,11 @@ import csv
 import re
 from itertools import chain
 
+import matplotlib
 import numpy as np
 
 from kvsim.plots import load, losses, statistics, style
-from . import output, runs
+from . import output, plan, runs
 
 MEASURES = {
     "loss_directive": "what is missing of the directive's own importance, its own request",
@@ -325,29 +326,42 @@ def draw(tables):
     return fig
 
 
+MAPPED = (0.1, 0.3, 0.5, 0.7, 0.9)   # budgets that ran at every length
+CLEAR = 0.05   # nats; a smaller change is none
+
+
 def draw_changes(tables, change):
-    """`tables`: by length and order. Change of the loss by budget, a row per order and request, a
-    column per policy, a line per length."""
-    looks = {length: style.line_style(k) for k, length in enumerate(tables)}
+    """`tables`: by length and order. A map per policy: change of the loss by budget, a row per order,
+    request and length; a star where the interval is without 0 and the change is CLEAR at least."""
+    rows = [(order, *one, length) for order in ORDERS for one in REQUESTS.items() for length in tables]
     fig, axes = style.frame(
         f"What {CONSTRAINTS[change]} changes, by length of the prompt",
-        "Change of the KL divergence from the full cache on the written answer, paired by text. Below 0 "
-        "the model loses less. Wrecked caches are left out; bars: 95 % intervals (t).",
-        len(ORDERS) * len(REQUESTS), len(BASES), 1.35,
-        [style.key(f"{length} tokens", look) for length, look in looks.items()],
-        (style.BUDGET, "change of the loss, nats"), sharex=True, sharey=True)
-    rows = [(order, *one) for order in ORDERS for one in REQUESTS.items()]
-    for i, (order, measure, request) in enumerate(rows):
-        axes[i][0].set_ylabel(f"{order} first,\n{request}", fontsize=6)
-        for ax, base in zip(axes[i], BASES):
-            ax.axhline(0, color=style.REFERENCE, linewidth=0.8)
-            for length, look in looks.items():
-                own = changed(tables[length][order], measure, base, change)
-                if own:
-                    told = [statistics.over_traces(one) for one in own.values()]
-                    means, bands = np.array([one[0] for one in told]), np.array([one[1] for one in told]).T
-                    ax.errorbar(list(own), means, np.abs(bands - means), **look)
-            ax.set_title(base.split(":")[0] if i == 0 else "", fontsize=7)
+        "Change of the KL divergence from the full cache on the written answer, nats, paired by text. Blue, below 0: "
+        f"the model loses less. *: the interval (95 %, t) is without 0, and the change is {CLEAR} at least. Grey: "
+        f"a wrecked cache, or not run. {plan.MODEL}.", 1, len(BASES), 0.5 + 0.16 * len(rows), (),
+        (style.BUDGET, ""), sharey=True)
+    colours = matplotlib.colormaps["RdBu_r"]
+    for ax, base in zip(axes.flat, BASES):
+        image = np.full((len(rows), len(MAPPED), 4), (0.93, 0.93, 0.93, 1.0))
+        for i, (order, measure, _, length) in enumerate(rows):
+            own = changed(tables[length][order], measure, base, change)
+            for k, budget in enumerate(MAPPED):
+                if budget not in own:
+                    continue
+                mean, (low, high) = statistics.over_traces(own[budget])
+                image[i, k] = colours(np.clip(0.5 + mean / 4, 0.08, 0.92))
+                told = "*" if not low <= 0 <= high and abs(mean) >= CLEAR else ""
+                ax.text(k, i, f"{mean:+.2f}{told}".replace("-", "−"), ha="center", va="center", fontsize=4.4,
+                        color="white" if np.dot(image[i, k, :3], (0.299, 0.587, 0.114)) < 0.5 else "black")
+        ax.imshow(image, aspect="auto", interpolation="nearest")
+        ax.set(title=base.split(":")[0])
+        ax.set_xticks(range(len(MAPPED)), [f"{budget:g}" for budget in MAPPED])
+        ax.set_yticks(range(len(rows)), [f"{order} first, {request}, {length}"
+                                         for order, _, request, length in rows], fontsize=5.5)
+        ax.grid(False)
+        ax.tick_params(length=0)
+        for edge in range(len(tables), len(rows), len(tables)):
+            ax.axhline(edge - 0.5, color="white", linewidth=2)
     return fig
 
 

@@ -17,9 +17,9 @@ from . import plan, runs
 BUDGET = 0.35
 SHOWN = ("snapkv", "defensivekv", "layer-defensivekv", "layer-defensivekv:code", "oracle-mean")
 PANELS = (
-    ("entries kept", "share of the prompt"),
-    ("outliers", "share of steps\nbelow 0.5"),
-    ("output error", "relative to the\nresidual stream"),
+    ("entries kept", "entries kept, share\nof the prompt"),
+    ("outliers", "retained importance\nbelow 0.5, share of steps"),
+    ("output error", "output error, relative\nto the residual stream"),
 )
 
 
@@ -50,7 +50,7 @@ def main():
     keys = [style.key(policy, look) for policy, look in style.policy_looks(SHOWN).items()]
     fig, axes = style.frame(
         "Outliers by layer are not where the error is",
-        f"{len(texts)} texts of about 700 tokens, budget {BUDGET:g}, means over texts",
+        f"{len(texts)} texts of about 700 tokens, budget {BUDGET:g}, means over texts. {plan.MODEL}.",
         len(PANELS), 1, 1.35, keys, ("layer", ""), sharex=True)
     rows = []
     for ax, (name, label), panel in zip(axes[:, 0], PANELS, values):

@@ -30,12 +30,13 @@ def save(folder: Path, name: str, draw: Callable[[], Figure], endings=("png", "p
 
 
 def write_page(about: str, name: str, header, rows, draw) -> None:
-    """The command `DIR -o STUDIES`: writes STUDIES/losses/NAME.csv of rows(DIR), and STUDIES/NAME.png, which
-    draw(STUDIES) makes of that table."""
-    arguments = parser(about, name, "DIR", "STUDIES")
+    """The command `[DIR] -o STUDIES`: writes STUDIES/losses/NAME.csv of rows(DIR), and STUDIES/NAME.png, which
+    draw(STUDIES) makes of that table; without DIR of the table as it stands."""
+    arguments = parser(about, name, "DIR", "STUDIES", "?")
     options = arguments.parse_args()
-    listed = list(rows(options.source))
-    if not listed:
-        arguments.error(f"{options.source}: found no closed loop of this study")
-    runs.write(options.out / f"losses/{name}.csv", [header, *listed])
+    if options.source is not None:
+        listed = list(rows(options.source))
+        if not listed:
+            arguments.error(f"{options.source}: found no closed loop of this study")
+        runs.write(options.out / f"losses/{name}.csv", [header, *listed])
     save(options.out, name, lambda: draw(options.out), ("png",))

@@ -22,8 +22,7 @@ MERGED = ("keepkv:bias", "snapkv,merge=keepkv-bias", "snapkv,merge=value-fold", 
           "snapkv,merge=d2o", "snapkv,merge=convex", "convex", "keepkv:code", "keepkv",
           "h2o:official", "tova:official", "streaming:official", "quest", "cam",
           "cam:expected")
-FIGURES = ("losses.png", "losses_layers.png", "prediction_scatter.png", "prediction_measures.png",
-           "prediction_layers.png")
+FIGURES = ("losses.png", "losses_layers.png", "prediction_measures.png", "prediction_layers.png")
 
 
 def table(header, rows):
@@ -155,6 +154,7 @@ FROM_TABLES = {
            "worst text": reread.worst, "against KVgrad": reread.against_gradient,
            "by text": reread.by_text}.items()},
     "two readings": lambda studies: table(*readings.table(studies)),
+    "stream error among the best": lambda studies: table(*prediction.among_best(studies)),
     "studies": lambda studies: table(*contributed.table(studies)),
     "SmolLM2-135M-Instruct by category":
         lambda studies: table(*contributed.by_category(studies, "SmolLM2-135M-Instruct")),

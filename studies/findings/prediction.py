@@ -5,13 +5,14 @@ every summary measure with the mean KL divergence, and draws the figures of stud
 """
 
 import sys
+from pathlib import Path
 
 import matplotlib.ticker
 import numpy as np
 import xarray
 
-from kvsim.plots import looks, style
-from kvsim.plots.statistics import spearman
+from kvsim.plots import style
+from kvsim.plots.statistics import over_traces, spearman
 from . import output, plan, runs
 
 RESAMPLES = 500
@@ -197,31 +198,65 @@ def layer_shares(text):
     return (squares / np.maximum(squares.sum(-1, keepdims=True), 1e-30)).mean((0, 1))
 
 
-def draw_scatter(texts):
-    """Best measure, residual error and mean retained importance against KL, a row per text."""
-    names = (SHOWN[0], SHOWN[1], SHOWN[4])
-    keys = [style.Line2D([], [], label=f"budget {b:g}", color=style.COLOURS[i], linestyle="",
-                         marker=looks.MARKERS[i]) for i, b in enumerate(texts[0].budgets)]
+HERE = Path(__file__).resolve().parents[1]   # where the tables are
+SCATTERED = (0.1, 0.2, 0.5)   # budgets of the figure
+FEW_BEST = 11
+
+
+def draw_scatter(studies):
+    """Stream error and mean retained importance against the loss, a column per budget; a dot per policy
+    and text, both relative to the text's own geometric mean."""
+    study = runs.Study(studies / "losses/losses.csv")
+    texts = [text for text in plan.TEXTS if text.kind in plan.SET_ASIDE]
+    policies = [one for one in POLICIES   # that ran on all of them
+                if all(np.isfinite(study.value("kl", text, one, SCATTERED[0])) for text in texts)]
+    measures = (("stream_error", "stream error (rms over steps)"),
+                ("retained_mean", "1 − retained importance (mean)"))
     fig, axes = style.frame(
         "What the replay says and what the model lost",
-        "Texts set aside, one dot per policy and budget; above each panel the rank correlation "
-        "over policies, mean over budgets",
-        len(texts), len(names), 1.5, keys, ("", "mean KL divergence (nats)"))
-    for place, text in enumerate(texts):
-        for ax, name in zip(axes[place], names):
-            for b in range(len(text.budgets)):
-                ax.plot(text.measures[name][:, b], text.mean_kl[:, b], linestyle="", markersize=2.6,
-                        color=style.COLOURS[b], marker=looks.MARKERS[b], markeredgewidth=0)
-            ax.set_yscale("log")
-            if "error" in name:
-                ax.set_xscale("log")
+        f"{len(texts)} texts set aside, a dot per policy and text; both axes relative to the geometric mean of "
+        "the text. Above each panel Spearman's correlation over policies, mean over texts. Lower is "
+        f"better. {plan.MODEL}.", len(measures), len(SCATTERED), 1.9, (),
+        ("", "loss relative to the text's mean"), sharey=True, sharex="row")
+    for across, (column, label) in zip(axes, measures):
+        for ax, budget in zip(across, SCATTERED):
+            found = []
+            for text in texts:
+                pairs = np.array([[study.value(one, text, policy, budget) for one in (column, "kl")]
+                                  for policy in policies])
+                if column == "retained_mean":
+                    pairs[:, 0] = 1 - pairs[:, 0]
+                pairs = pairs[np.isfinite(pairs).all(axis=1)]
+                found.append(spearman(*pairs.T))
+                ax.plot(*np.exp(np.log(pairs) - np.log(pairs).mean(axis=0)).T, **style.DOTS)
+            ax.set(xscale="log", yscale="log", title=f"budget {budget:g}: {np.mean(found):.2f}")
             plain_ticks(ax.yaxis)
             plain_ticks(ax.xaxis)
-            ax.set_title(f"{text.kind}: {np.mean(text.correlations(name)):.2f}")
-            if place == len(texts) - 1:
-                label = name.replace(", mean over layers", "").replace("ret", "1 − ret")
-                ax.set_xlabel(label.replace(", ", ",\n"))
+        across[len(SCATTERED) // 2].set_xlabel(label)
     return fig
+
+
+def among_best(studies):
+    """Header and rows: Spearman's correlation of stream error and loss over the policies that lose least,
+    where a user chooses: mean and interval over documents."""
+    study = runs.Study(studies / "losses/fresh.csv", texts=plan.FRESH)
+    known = sorted({policy for run in study.runs for policy in run.policies
+                    if not policy.startswith("oracle-")})
+    cells = []
+    for budget in plan.FEW_BUDGETS:
+        kl = {policy: np.array([study.value("kl", text, policy, budget) for text in plan.FRESH])
+              for policy in known}
+        best = sorted((one for one in known if np.isfinite(kl[one]).all()),
+                      key=lambda one: np.log(kl[one]).mean())[:FEW_BEST]
+        by_document = {}
+        for k, text in enumerate(plan.FRESH):
+            by_document.setdefault(text.document, []).append(spearman(
+                np.array([study.value("stream_error", text, one, budget) for one in best]),
+                np.array([kl[one][k] for one in best])))
+        mean, (low, high) = over_traces([np.mean(of) for of in by_document.values()])
+        cells.append(f"{mean:.2f} [{low:.2f}, {high:.2f}]")
+    return (["policies", *(f"{budget:g}" for budget in plan.FEW_BUDGETS)],
+            [[f"the {FEW_BEST} that lose least", *cells]])
 
 
 def plain_ticks(axis):
@@ -265,7 +300,10 @@ def draw_layers(texts):
 
 
 def main():
-    options = output.parser(__doc__, "prediction", "DIR", "FIGS").parse_args()
+    options = output.parser(__doc__, "prediction", "DIR", "FIGS", "?").parse_args()
+    output.save(options.out, "prediction_scatter", lambda: draw_scatter(HERE))
+    if options.source is None:
+        return
     halves = [read(options.source, kinds, POLICIES)
               for kinds in (plan.SEARCHED, plan.SET_ASIDE)]
     table(halves[0], "searched half")
@@ -276,8 +314,7 @@ def main():
     calibration(*halves)
     hindsight = read(options.source, plan.SET_ASIDE, POLICIES + plan.HINDSIGHT)
     table(hindsight, "half set aside, with hindsight presets", 1)
-    for name, draw in (("prediction_scatter", lambda: draw_scatter(halves[1])),
-                       ("prediction_measures", lambda: draw_measures(halves[1][0].budgets, rows)),
+    for name, draw in (("prediction_measures", lambda: draw_measures(halves[1][0].budgets, rows)),
                        ("prediction_layers", lambda: draw_layers(halves[0] + halves[1]))):
         output.save(options.out, name, draw)
 

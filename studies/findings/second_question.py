@@ -149,25 +149,27 @@ def intervals(studies):
 
 
 def draw(studies):
-    """A panel per budget: the loss of every policy drawn, by what its set was chosen for."""
+    """A panel per budget, a row per policy, a mark for each way to choose the set."""
     losses = Losses(studies / "losses/second_question.csv")
-    looks = style.policy_looks(DRAWN)
+    ways = {form: {**style.line_style(k), "linestyle": ""} for k, form in enumerate(FORMS)}
     fig, axes = style.frame(
         "Who survives the second question?", "KL divergence of the next-token distribution from "
         "the full cache's, on the answer. Lower is better. Geometric mean over "
-        f"{QUESTIONS} questions to one text; bars: 95 % intervals over questions.", 1,
-        len(BUDGETS), 3.0, (), ("the set was chosen", "loss, nats (log scale)"), sharey=True)
+        f"{QUESTIONS} questions to one text; bars: 95 % intervals over questions. {plan.MODEL}.", 1,
+        len(BUDGETS), 1.9, [style.key(f"set chosen {FORMS[form]}", look) for form, look in ways.items()],
+        ("loss, nats", ""), sharey=True)
     for ax, budget in zip(axes.flat, BUDGETS):
-        for k, policy in enumerate(DRAWN):
-            points = [(x + 0.08 * (k - len(DRAWN) / 2), one) for x, form in enumerate(
-                ("same", "before", "other")) if (one := losses.over_questions(policy, form, budget))]
-            at, (mean, low, high) = [x for x, _ in points], np.array([one for _, one in points]).T
-            ax.errorbar(at, mean, (mean - low, high - mean),
-                        **{**looks[policy], "linewidth": 1.0}, label=policy)
-        ax.set(yscale="log", title=f"budget {budget:g}")
-        style.log_ticks(ax.yaxis)
-        ax.set_xticks(range(3), ["for this\nquestion", "before\nany", "for\nanother"])
-    axes.flat[0].legend(fontsize=6)
+        for row, policy in enumerate(DRAWN):
+            for k, (form, look) in enumerate(ways.items()):
+                one = losses.over_questions(policy, form, budget)
+                if one is not None:
+                    mean, low, high = one
+                    ax.errorbar(mean, row + 0.2 * (k - 1), xerr=[[mean - low], [high - mean]],
+                                **{**look, "linewidth": 0.8})
+        ax.set(xscale="log", title=f"budget {budget:g}")
+        style.log_ticks(ax.xaxis)
+        ax.set_yticks(range(len(DRAWN)), DRAWN)
+    axes.flat[0].invert_yaxis()
     return fig
 
 

@@ -220,8 +220,8 @@ class ContributedTest(unittest.TestCase):
 class ShapesTest(unittest.TestCase):
     """Two texts, on which every policy of a shape has losses of its own."""
 
-    LOSSES = {shapes.PUBLISHED: (0.4, 0.1), shapes.ONCE: (0.2, 0.1), shapes.TWICE: (0.1, 0.025),
-              shapes.HINDSIGHT: (0.04, 0.01)}
+    LOSSES = {shapes.PUBLISHED: (0.4, 0.1), shapes.RESHAPED: (0.4, 0.1), shapes.ONCE: (0.2, 0.1),
+              shapes.TWICE: (0.1, 0.025), shapes.HINDSIGHT: (0.04, 0.01)}
 
     def studies(self):
         folder = tempfile.TemporaryDirectory()
@@ -305,8 +305,9 @@ class InstructionsTest(unittest.TestCase):
             self.assertEqual(instructions.changed(table, measure, self.BASE, "whitelist=defense"), {})
         tables = {length: {order: table for order in instructions.ORDERS} for length in ("500", "8000")}
         figure = instructions.draw_changes(tables, "constrain=fair")
-        self.assertEqual(len(figure.axes[0].containers), 2)   # snapkv, a line per length
-        self.assertEqual(len(figure.axes[1].containers), 0)   # nobody ran h2o
+        drawn = [text.get_text() for text in figure.axes[0].texts]
+        self.assertEqual(drawn, ["+0.50*", "+0.50*", "−1.50", "−1.50"] * 2)   # in both orders
+        self.assertEqual(len(figure.axes[1].texts), 0)   # nobody ran h2o
 
     def test_lengths_stand_side_by_side_and_verdicts_are_counted(self):
         def losses(change, error=0.1):

@@ -13,6 +13,7 @@ from .report import LOOP_LOSS, Report
 from .study import Study
 from .summary import counts_text, importances, number_of, shown
 
+AXIS = 24   # characters of a name that fit beside a panel
 KEYS = 8          # panels of the figure of keys
 FORMATS = ("png", "pdf")
 DOT = {"linestyle": "", "marker": "o", "markersize": 2.4, "markeredgewidth": 0}
@@ -50,7 +51,8 @@ def label(objective: Objective) -> str:
 
 def axis_label(objective: Objective) -> str:
     """Beside a subtitle that says the rest."""
-    return f"relative to {objective.reference}" if objective.reference else objective.name
+    what = objective.name if len(objective.name) <= AXIS else "objective"
+    return f"{what},\nrelative to {objective.reference}" if objective.reference else objective.name
 
 
 def scaled(ax, objective: Objective, axis: str = "y") -> None:
