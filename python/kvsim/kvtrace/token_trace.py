@@ -4,6 +4,7 @@ from pathlib import Path
 
 from ..errors import reads_file
 from ..trace import Trace
+from .built_in import built_in_of
 from .errors import EXIT_USAGE, CaptureError
 
 # A cache that differs by more than this from the trace's is another model's. A bfloat16 trace
@@ -68,11 +69,9 @@ class TokenTrace(Trace):
                                f"(its digest is {results.trace_digest})")
 
     def model_name(self) -> str:
-        from .model import PIP_MODEL
-
         source = str(self.source.get("model_source", ""))
-        if source.startswith(f"pip {PIP_MODEL} "):
-            return PIP_MODEL
+        if known := built_in_of(source):
+            return known
         if source.endswith(" of the caller") and not self._can_be_loaded():
             raise CaptureError(
                 f"{self.path}: captured in Python from a model that has no name to load it by "

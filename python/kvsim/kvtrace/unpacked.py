@@ -1,5 +1,5 @@
-"""Small models in GGUF form, unpacked once, since reading their header takes transformers longer
-than all that a short run does: four times, name by name of the vocabulary."""
+"""Small models in GGUF form, unpacked once: weights in float32 and a tokenizer, in a folder that
+transformers loads in a second."""
 
 import contextlib
 import hashlib
@@ -12,8 +12,12 @@ from importlib import metadata
 from pathlib import Path
 
 from ..program import cache_folder
+from .gguf_file import GgufFile
+from .gguf_tokenizer import make_tokenizer
 
-LARGEST = 128 << 20   # bytes of a GGUF file; unpacked, in float32, it is four to eight times that
+LARGEST = 512 << 20   # bytes of a GGUF file; unpacked, in float32, it is four to eight times that
+LAYOUT = 2            # of these folders; another number makes them anew
+DIGEST = "xxh3"       # of all files, in one of this name
 
 
 def home() -> Path:
@@ -21,32 +25,65 @@ def home() -> Path:
     return cache_folder() / "models"
 
 
-def unpacked(gguf: Path, load: Callable[[], tuple]) -> Path | None:
-    """The folder of a GGUF file's model, made with `load`, which returns (model in float32,
-    tokenizer), where it is missing. None for a large file, or where nothing can be written."""
-    if not gguf.is_file() or gguf.stat().st_size > LARGEST:
+def unpacked(gguf: GgufFile, called: str, load: Callable[[Path], object]) -> Path | None:
+    """The folder of a GGUF file's model, made where it is missing or torn: `load` reads the model,
+    in float32, from a file without vocabulary. None for a large file, or where nothing can be
+    written. `called` is how errors name the file.
+    """
+    if gguf.size > LARGEST:
         return None
     # Another transformers may read the same bytes in another way.
-    digest = hashlib.sha256(json.dumps([metadata.version(one) for one in ("transformers", "gguf")])
-                            .encode())
-    digest.update(gguf.read_bytes())
-    target = home() / f"{gguf.stem}-{digest.hexdigest()[:16]}"
-    return target if target.is_dir() or _made(target, *load()) else None
+    digest = hashlib.sha256(json.dumps(
+        [LAYOUT, *map(metadata.version, ("transformers", "tokenizers", "gguf"))]).encode())
+    for block in gguf.blocks():
+        digest.update(block)
+    stem = gguf.parts[0].name.partition(".gguf")[0]
+    target = home() / f"{stem}-{digest.hexdigest()[:16]}"
+    return target if _whole(target) or _made(target, gguf, called, load) else None
 
 
-def _made(target: Path, model, tokenizer) -> bool:
+def _digest(folder: Path) -> str:
+    import xxhash
+
+    digest = xxhash.xxh3_128()
+    for one in sorted(folder.iterdir()):
+        if one.name != DIGEST:
+            digest.update(one.name.encode())
+            with one.open("rb") as file:
+                while block := file.read(1 << 22):
+                    digest.update(block)
+    return digest.hexdigest()
+
+
+def _whole(folder: Path) -> bool:
+    """Is all there as it was written? Nobody waits until a gigabyte is on the disk."""
+    try:
+        return (folder / DIGEST).read_text() == _digest(folder)
+    except OSError:
+        return False
+
+
+def _made(target: Path, gguf: GgufFile, called: str, load: Callable[[Path], object]) -> bool:
     """Saves both under a temporary name; true when the folder is there, whoever made it."""
     with contextlib.ExitStack() as stack:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            temporary = tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent)
+            temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
             stack.callback(shutil.rmtree, temporary, ignore_errors=True)
+            slim = temporary / "slim.gguf"
+            gguf.write_without_vocabulary(slim)
+        except OSError:   # a full disk, a home that is read only
+            return False
+        make_tokenizer(gguf, called, temporary, lambda: gguf.whole(stack))
+        try:
+            model = load(slim)
+        except (KeyError, TypeError):   # of a transformers that wants the vocabulary itself
+            model = load(gguf.whole(stack))
+        with contextlib.suppress(OSError):   # another run may be first
+            slim.unlink()
             model.save_pretrained(temporary)
-            tokenizer.save_pretrained(temporary)
-            for one in Path(temporary).iterdir():
-                with one.open("rb") as file:
-                    os.fsync(file.fileno())
+            (temporary / DIGEST).write_text(_digest(temporary))
+            if target.is_dir() and not _whole(target):
+                shutil.rmtree(target)
             os.rename(temporary, target)
-        except OSError:   # a full disk, a home that is read only; or another run was first
-            pass
-    return target.is_dir()
+    return _whole(target)

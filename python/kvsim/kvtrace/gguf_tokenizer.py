@@ -1,0 +1,185 @@
+"""The tokenizer of a GGUF file, from its own tokens, scores, kinds and merges, by `tokenizers`.
+
+A vocabulary of SentencePiece is read here: of such a file without merges transformers makes, by its
+version, a tokenizer that reads another language, or takes minutes. Byte-level ones are transformers',
+compared with the file.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from .errors import CaptureError
+from .gguf_file import GgufFile
+
+NORMAL, CONTROL, USER_DEFINED = 1, 3, 4   # of tokenizer.ggml.token_type
+SPACE = "\u2581"
+BEGIN = "add_bos_token"
+TOKENIZER = "tokenizer.json"
+TEXTS = ("The capital of France is Paris.", "  if (x[10] >= 2048):\n\treturn \"caf\u00e9\"\n\n",
+         "\u6f22\u5b57 \u00e9\u0301 \U0001f642 12345, don't  WE'LL\u00a0go")
+# How text is split, by one expression after the other, before byte pairs are merged inside its
+# pieces: by the names of tokenizer.ggml.pre.
+SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+WORDS = rf"{SHORT}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}%s| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*" \
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+CASED = rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+%s|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*%s" \
+    r"|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+SPLITS = {
+    ("gpt-2", "phi-2", "olmo", "mpt", "jais"): [GPT2],
+    ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"): [r"\p{N}", GPT2],
+    ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "smaug-bpe", "dbrx",
+     "lfm2"): [WORDS % "{1,3}"],
+    ("qwen2", "deepseek-r1-qwen", "megrez"): [WORDS % ""],
+    ("tekken",): [CASED % ("", "", "")],
+    ("gpt-4o", "llama4"): [CASED % (SHORT + "?", SHORT + "?", "{1,3}")],
+}
+KNOWN = {name: splits for names, splits in SPLITS.items() for name in names}
+
+
+def make_tokenizer(file: GgufFile, called: str, folder: Path, whole: Callable[[], Path]):
+    """Makes the file's tokenizer in `folder` and returns it as `read_tokenizer` does. `called` is
+    how errors name the file; `whole` gives the path of all its parts in one."""
+    import transformers
+
+    tokens = _tokens(file, called)
+    kind = file.text("tokenizer.ggml.model", "none")
+    if kind == "llama":
+        _sentencepiece(file, called, tokens).save(str(folder / TOKENIZER))
+        made = read_tokenizer(file, folder)
+        if len(made) != len(tokens) or made.convert_ids_to_tokens(list(range(len(made)))) != tokens:
+            raise refused(called, f"{len(made)} tokens came out of {len(tokens)}")
+    else:
+        path = whole()
+        made = transformers.AutoTokenizer.from_pretrained(
+            path.parent, gguf_file=path.name, trust_remote_code=False)
+        if kind == "gpt2":
+            _compare(made, file, called, tokens)
+        made.save_pretrained(folder)
+    for text in TEXTS:
+        back = made.decode(made(text, add_special_tokens=False)["input_ids"])
+        if back != text:
+            raise refused(called, f"{text!r} came back as {back!r:.80}")
+    return made
+
+
+def read_tokenizer(file: GgufFile, folder: Path):
+    """A fast tokenizer of transformers from what `make_tokenizer` wrote."""
+    import transformers
+
+    if (folder / "tokenizer_config.json").is_file():
+        return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    made = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / TOKENIZER), clean_up_tokenization_spaces=False,
+        **_special(file))
+    made.chat_template = file.text("tokenizer.chat_template")
+    return made
+
+
+def _tokens(file: GgufFile, called: str) -> list[str]:
+    try:
+        tokens = [one.decode() for one in file.array("tokens")]
+    except (UnicodeDecodeError, AttributeError):
+        raise refused(called, "a token is no text in UTF-8") from None
+    if not tokens or len(set(tokens)) != len(tokens):
+        raise refused(called, f"found {len(tokens)} tokens, {len(set(tokens))} of them different")
+    return tokens
+
+
+def _special(file: GgufFile) -> dict[str, str]:
+    """The tokens that the file gives a part to: bos_token, eos_token, unk_token, pad_token."""
+    tokens = file.array("tokens")
+    found = {f"{name}_token": file.number(f"tokenizer.ggml.{key}_token_id") for name, key in (
+        ("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))}
+    return {name: tokens[number].decode() for name, number in found.items()
+            if isinstance(number, int) and 0 <= number < len(tokens)}
+
+
+def refused(called: str, why: str) -> CaptureError:
+    return CaptureError(f"{called}: no right tokenizer can be made from this GGUF file: {why}; give "
+                        "the model as a folder with config.json, model.safetensors and "
+                        "tokenizer.json, or try a newer transformers")
+
+
+def _sentencepiece(file: GgufFile, called: str, tokens: list[str]):
+    """Byte pairs merged by the scores of what they make, characters without a token as bytes."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
+
+    scores = file.array("scores")
+    kinds = file.array("token_type") or [NORMAL] * len(tokens)
+    if not len(tokens) == len(scores) == len(kinds):
+        raise refused(called, f"found {len(tokens)} tokens, {len(scores)} scores and {len(kinds)} "
+                      "token types")
+    tokenizer = Tokenizer(models.BPE(
+        {token: number for number, token in enumerate(tokens)}, merges_of(tokens, scores, kinds),
+        unk_token=_special(file).get("unk_token"), fuse_unk=True, byte_fallback=True))
+    prefix = bool(file.number("tokenizer.ggml.add_space_prefix", True))
+    spaces = normalizers.Replace(" ", SPACE)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spaces]) if prefix \
+        else spaces
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(),
+         *([decoders.Strip(" ", 1, 0)] if prefix else [])])
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True)
+                                  for token, one in zip(tokens, kinds) if one == CONTROL])
+    tokenizer.add_tokens([AddedToken(token, normalized=False, special=False)
+                          for token, one in zip(tokens, kinds) if one == USER_DEFINED])
+    _add_ends(file, tokenizer)
+    return tokenizer
+
+
+def merges_of(tokens: list[str], scores: list[float], kinds: list[int]) -> list[tuple[str, str]]:
+    """Pairs of tokens that make a normal token, the highest score first; of equal scores the lower
+    number. Tokens that a user defined are matched whole before anything is merged."""
+    place = {token: number for number, token in enumerate(tokens) if kinds[number] == NORMAL}
+    ordered = sorted(place, key=lambda token: (-scores[place[token]], place[token]))
+    merges = []
+    for token in ordered:
+        parts = [(left, right) for cut in range(1, len(token))
+                 if (left := token[:cut]) in place and (right := token[cut:]) in place]
+        if len(parts) > 1:
+            parts.sort(key=lambda one: (place[one[0]], place[one[1]]))
+        merges += parts
+    return merges
+
+
+def _compare(made, file: GgufFile, called: str, tokens: list[str]) -> None:
+    """Refuses a byte-level tokenizer with other tokens than the file's, or that splits and merges
+    texts in another way than the file's merges behind the split that it names."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
+    found = made.convert_ids_to_tokens(list(range(len(tokens))))
+    if wrong := [number for number, one in enumerate(tokens) if found[number] != one]:
+        raise refused(called, f"token {wrong[0]} is {found[wrong[0]]!r:.40}, in the file "
+                      f"{tokens[wrong[0]]!r:.40}")
+    merges = [tuple(one.decode().split(" ", 1)) for one in file.array("merges")]
+    try:
+        own = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, merges))
+    except Exception as error:   # whatever the library raises of a part that is no token
+        raise refused(called, str(error).splitlines()[0][:200]) from None
+    splits = KNOWN.get(file.text("tokenizer.ggml.pre", ""))
+    own.pre_tokenizer = made.backend_tokenizer.pre_tokenizer if splits is None else \
+        pre_tokenizers.Sequence(
+            [*(pre_tokenizers.Split(Regex(split), behavior="isolated") for split in splits),
+             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    for text in TEXTS:
+        found = made(text, add_special_tokens=False)["input_ids"]
+        expected = own.encode(text, add_special_tokens=False).ids
+        if found != expected:
+            raise refused(called, f"{text!r} becomes {made.convert_ids_to_tokens(found)!r:.200}, by "
+                          f"the file's merges {made.convert_ids_to_tokens(expected)!r:.200}")
+
+
+def _add_ends(file: GgufFile, tokenizer) -> None:
+    """Tokens that begin and end a text, as far as the file asks for them."""
+    from tokenizers import processors
+
+    special = _special(file)
+    ends = [[special[name]] if name in special and file.number(f"tokenizer.ggml.{key}", key == BEGIN)
+            else [] for name, key in (("bos_token", BEGIN), ("eos_token", "add_eos_token"))]
+    if first_and_last := sum(ends, []):
+        first, last = ends
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=[*first, "$A", *last], pair=[*first, "$A", *last, *first, "$B:1", *last],
+            special_tokens=[(one, tokenizer.token_to_id(one)) for one in set(first_and_last)])
