@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "cli/command.hpp"
-#include "cli/functions.hpp"
 #include "cli/progress.hpp"
 #include "cli/terminal.hpp"
 #include "io/trace_reader.hpp"
@@ -45,10 +44,8 @@ Norm importance(const Values& values) {
 
 std::vector<Record> records(const Values& values) {
   std::vector<Record> records;
-  for (const std::string& policy : texts(values, "policy")) {
-    refuse_function(policy);
+  for (const std::string& policy : texts(values, "policy"))
     records.push_back(Record::parse(policy));
-  }
   if (records.empty())
     usage_error({.what = "no policy", .where = "--policy", .expected = "at least one"});
   return records;

@@ -4,13 +4,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <map>
 #include <new>
 #include <sstream>
 
 #include "cli/options.hpp"
+#include "cli/package.hpp"
 #include "cli/parse.hpp"
 #include "cli/progress.hpp"
-#include "cli/python.hpp"
+#include "cli/shipped.hpp"
 #include "cli/terminal.hpp"
 #include "kvsim_version.hpp"
 #include "sim/core/error.hpp"
@@ -25,6 +27,7 @@ std::vector<Command>& table() {
   return commands;
 }
 
+std::vector<std::string> typed;
 std::string typed_line;
 
 std::string shell_quoted(const std::string& word) {
@@ -58,8 +61,10 @@ void print_program_help(std::FILE* stream) {
                "Usage: kvsim COMMAND [options]\n\n"
                "If this KV cache had been compressed this way, what would each later token have "
                "lost?\n\nCommands:\n");
-  for (const Command& command : commands())
-    std::fprintf(stream, "  %-11s %s\n", command.name.c_str(), command.summary.c_str());
+  std::map<std::string, std::string> summaries = package_commands();
+  for (const Command& command : commands()) summaries[command.name] = command.summary;
+  for (const auto& [name, summary] : summaries)
+    if (!summary.empty()) std::fprintf(stream, "  %-11s %s\n", name.c_str(), summary.c_str());
   std::fprintf(stream, "\n`kvsim COMMAND --help` explains a command and shows two examples; "
                        "`kvsim --version` prints the version.\n");
 }
@@ -195,7 +200,6 @@ std::vector<std::string> with_shipped_files(std::vector<std::string> words) {
 }
 
 int run_command(const Command& command, const std::vector<std::string>& words) {
-  if (command.pass_on != nullptr) return command.pass_on(words);
   po::options_description options("Options", 100, 60);
   if (command.describe != nullptr) command.describe(options);
   add_general_options(options);
@@ -233,6 +237,10 @@ int dispatch(const std::vector<std::string>& words) {
       return run_command(command, with_shipped_files({words.begin() + 1, words.end()}));
     names.push_back(command.name);
   }
+  for (const auto& [handed_over, summary] : package_commands()) {
+    if (handed_over == name) hand_over(words);
+    names.push_back(handed_over);
+  }
   const bool option = name.starts_with('-');
   const std::string near = did_you_mean(name, names);
   usage_error({.what = option ? "unknown option" : "unknown command",
@@ -267,12 +275,15 @@ const std::vector<Command>& commands() { return table(); }
 
 const std::string& command_line() { return typed_line; }
 
+const std::vector<std::string>& typed_words() { return typed; }
+
 int run_command_line(int argc, const char* const* argv) {
-  const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  typed.assign(argv + std::min(argc, 1), argv + argc);
   typed_line = "kvsim";
-  for (const std::string& word : words) typed_line += " " + shell_quoted(word);
+  for (const std::string& word : typed)  // --scores=FOLDER is the package's own
+    if (!word.starts_with("--scores=")) typed_line += " " + shell_quoted(word);
   try {
-    return flushed(dispatch(words));
+    return flushed(dispatch(typed));
   } catch (const Error& error) {
     print_error(error.what());
     return static_cast<int>(error.fault());

@@ -33,9 +33,6 @@ struct Command {
   void (*describe)(po::options_description& options) = nullptr;
   std::vector<std::string> examples = {};  ///< two, that work as typed from the repository's root
   int (*run)(const Values& values) = nullptr;
-  /// Instead of `describe` and `run`, where somebody else reads the options: all words after the
-  /// command's name, --help among them.
-  int (*pass_on)(const std::vector<std::string>& words) = nullptr;
 };
 
 /// Puts a command in the table; a name used twice is a programmer's mistake and aborts.
@@ -48,6 +45,8 @@ int run_command_line(int argc, const char* const* argv);
 
 /// The line as typed, quoted where a shell needs it; for the `history` of results files.
 const std::string& command_line();
+/// The words as typed, behind the program's name.
+const std::vector<std::string>& typed_words();
 
 }  // namespace kvsim::cli
 

@@ -8,10 +8,11 @@
 
 #include "cli/command.hpp"
 #include "cli/expected_loss.hpp"
-#include "cli/functions.hpp"
+#include "cli/package.hpp"
 #include "cli/parse.hpp"
 #include "cli/results_choice.hpp"
 #include "cli/terminal.hpp"
+#include "io/side_files.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim::cli::explain_command {
@@ -31,6 +32,7 @@ void describe(po::options_description& options) {
       "layer", one("L"), "layer (default: of the least importance retained)")(
       "step", one("T"), "position of the later query (default: of the largest stream error)")(
       "top", one("N"), "tokens to list (default: 20)");
+  add_scores_option(options);
   add_json_option(options);
 }
 
@@ -77,6 +79,35 @@ Context context_of(const Dataset& results, const TraceReader& reader, const Expl
   if (reader.has_token_text()) context.words = reader.token_text();
   context.expected = expected_losses(results, cell.policy, cell.budget, kExpectedSteps);
   return context;
+}
+
+/// Scores of a policy that is a function in Python. It is called only when the user named it, and
+/// must be what it was; nothing else that a results file names is run.
+void serve_function(const Values& values, const Dataset& results, const std::string& policy,
+                    const std::string& trace) {
+  const Record record = Record::parse(policy);
+  const std::string& function = record.settings.text("scores");
+  if (is_function(function) && !has(values, "policy") && !has(values, "scores"))
+    usage_error({.what = "a function in Python is run only when it is named",
+                 .where = policy,
+                 .hint = "--policy " + policy});
+  const auto& layers = std::get<std::vector<int32_t>>(results.at("layer").values);
+  serve_functions(values, {record}, {trace}, {layers.begin(), layers.end()});
+  if (!is_function(function)) return;
+  const auto digest = [](const std::string& described) {
+    const Json json = Json::parse(described, nullptr, false);
+    return json.is_object() ? json.value("sha256", Json()) : Json();
+  };
+  const Json config = Json::parse(attribute(results, "config"), nullptr, false);
+  Json was;
+  for (const Json& one : config.is_object() ? config.value("policies", Json::array()) : Json())
+    if (one.is_object() && one.value("record", Json()) == policy)
+      was = digest(one.value("function", Json()).dump());
+  if (!was.is_null() && was != digest(described_function(scores_file(function, trace))))
+    bad_data({.what = "the function is not what it was",
+              .where = policy,
+              .found = "another source",
+              .expected = "the one that the results' record has"});
 }
 
 Json json_of(const Explanation& found, const Context& context, const TraceInfo& info,
@@ -169,8 +200,7 @@ int run(const Values& values) {
               .expected = digest});
   }
   const Context context = context_of(results, reader, cell);
-  FunctionScores scores;
-  restore_function(results, cell.policy, has(values, "policy"), trace, scores);
+  serve_function(values, results, context.policy, trace);
   const std::unique_ptr<Backend> backend = make_cpu_backend();
   const Explanation found = explain(results, reader, cell, *backend);
   // float32 sums in another order differ by less than this.

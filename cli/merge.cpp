@@ -1,5 +1,4 @@
 #include "cli/command.hpp"
-#include "cli/functions.hpp"
 #include "cli/terminal.hpp"
 #include "io/results_writer.hpp"
 #include "io/temporary_file.hpp"
@@ -21,9 +20,7 @@ int run(const Values& values) {
         {.what = "missing -o", .where = "merge", .expected = "kvsim merge PART... -o OUT.nc"});
   }
   check_target(out, has(values, "overwrite"), parts);
-  Dataset whole = merge_parts(parts, command_line());
-  name_functions(whole);
-  write_results(whole, out);
+  write_results(merge_parts(parts, command_line()), out);
   note(out + " written");
   return kDone;
 }

@@ -54,6 +54,11 @@ void add_policy_option(po::options_description& options, bool functions) {
                         (meaning + (functions ? function : "")).c_str());
 }
 
+void add_scores_option(po::options_description& options) {
+  options.add_options()("scores", one("FOLDER"),
+                        "scores of functions in Python, computed already (the package gives this)");
+}
+
 void add_metric_option(po::options_description& options) {
   const std::string meaning = fmt::format("further metrics to compute, repeatable: {}",
                                           fmt::join(metrics_on_request(), ", "));

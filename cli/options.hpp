@@ -26,6 +26,7 @@ void add_later_option(po::options_description& options);   ///< --later PROBE
 void add_budget_option(po::options_description& options);  ///< --budget LIST, repeatable
 /// --policy RECORD, repeatable; without `functions` for commands that call none of them.
 void add_policy_option(po::options_description& options, bool functions = true);
+void add_scores_option(po::options_description& options);   ///< --scores FOLDER
 void add_metric_option(po::options_description& options);   ///< --metric LIST
 void add_backend_option(po::options_description& options);  ///< --backend auto|cpu|cuda
 void add_json_option(po::options_description& options);     ///< --json

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cli/command.hpp"
+#include "io/side_files.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/nearest.hpp"
 #include "sim/policy/presets.hpp"
@@ -270,7 +271,7 @@ struct Meanings {
 
 Meanings meanings_of(const std::string& name) {
   Meanings found;
-  if (name.find(',') != std::string::npos) {  // a record with changes
+  if (name.find(',') != std::string::npos || is_function(name)) {  // a record with changes
     const Record record = Record::parse(name);
     found.preset = find_preset(record.preset, record.variant);
     found.settings = record.settings;

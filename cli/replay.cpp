@@ -13,8 +13,8 @@
 #include "cli/check.hpp"
 #include "cli/command.hpp"
 #include "cli/expected_loss.hpp"
-#include "cli/functions.hpp"
 #include "cli/least_bytes.hpp"
+#include "cli/package.hpp"
 #include "cli/parse.hpp"
 #include "cli/progress.hpp"
 #include "cli/replay_options.hpp"
@@ -39,6 +39,7 @@ void describe(po::options_description& options) {
                      "results file (default: the trace's name with .nc, in this folder); with "
                      "several traces their folder");
   add_policy_option(options);
+  add_scores_option(options);
   add_budget_option(options);
   add_layers_option(options);
   add_later_option(options);
@@ -137,7 +138,7 @@ struct Job {
 };
 
 Job prepare(const Values& values, const Request& request, std::unique_ptr<TraceReader> reader,
-            Backend& backend, FunctionScores& scores) {
+            Backend& backend) {
   Job job;
   job.reader = std::move(reader);
   const std::string& trace = job.reader->info().path;
@@ -148,7 +149,6 @@ Job prepare(const Values& values, const Request& request, std::unique_ptr<TraceR
   if (options.records.empty()) {
     bad_data({.what = "the trace can serve none of the default policies", .where = trace});
   }
-  scores.compute(options.records, trace, options.layers);
   if (!request.fragility.empty()) add_risk(*job.reader, options);
   check_study(*job.reader, options);
   for (const std::string& line : make_bytes_equal(*job.reader, backend, options)) note(line);
@@ -169,7 +169,6 @@ Dataset replay(Job& job, Backend& backend, const std::string& target) {
   const auto begin = std::chrono::steady_clock::now();
   Dataset dataset = job.study->run(backend);
   job.progress->clear();
-  name_functions(dataset);
   const auto write_begin = std::chrono::steady_clock::now();
   write_results(dataset, target);
   const double write = seconds_since(write_begin);
@@ -296,11 +295,13 @@ int run(const Values& values) {
   for (const std::string& trace : traces)
     readers.push_back(std::make_unique<TraceReader>(trace, text(values, "later")));
   check_targets(values, targets, traces);
-  FunctionScores scores;
+  serve_functions(
+      values, request.options.records, traces,
+      has(values, "layers") ? chosen_layers(values, readers.front()->info()) : std::vector<int>());
   std::vector<Job> jobs;
   jobs.reserve(traces.size());
   for (std::unique_ptr<TraceReader>& reader : readers)
-    jobs.push_back(prepare(values, request, std::move(reader), *backend, scores));
+    jobs.push_back(prepare(values, request, std::move(reader), *backend));
   std::vector<Dataset> datasets;
   for (size_t t = 0; t < traces.size(); ++t) {
     datasets.push_back(replay(jobs[t], *backend, targets[t]));

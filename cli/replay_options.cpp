@@ -6,7 +6,6 @@
 #include "analysis/keep_rate.hpp"
 #include "cli/chosen_names.hpp"
 #include "cli/command.hpp"
-#include "cli/functions.hpp"
 #include "cli/parse.hpp"
 #include "cli/terminal.hpp"
 #include "run/measures/variables.hpp"
@@ -117,8 +116,7 @@ Request read_request(const Values& values) {
     policies.assign(std::begin(kFragilePolicies), std::end(kFragilePolicies));
   }
   if (policies.empty()) policies.assign(std::begin(kDefaultPolicies), std::end(kDefaultPolicies));
-  for (const std::string& policy : policies)
-    options.records.push_back(Record::parse(with_functions(policy)));
+  for (const std::string& policy : policies) options.records.push_back(Record::parse(policy));
   std::vector<std::string> budgets = budget_items(values);
   if (budgets.empty() && fragility) budgets = {"0.5"};
   if (budgets.empty()) budgets.assign(std::begin(kDefaultBudgets), std::end(kDefaultBudgets));

@@ -3,21 +3,17 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <regex>
-#include <sstream>
 
 #include "cli/best_table.hpp"
 #include "cli/chosen_names.hpp"
 #include "cli/command.hpp"
-#include "cli/functions.hpp"
+#include "cli/package.hpp"
 #include "cli/parse.hpp"
 #include "cli/progress.hpp"
 #include "cli/terminal.hpp"
-#include "io/results_reader.hpp"
-#include "io/results_writer.hpp"
+#include "io/side_files.hpp"
 #include "io/temporary_file.hpp"
 #include "run/measures/conditions.hpp"
 #include "run/measures/variables.hpp"
@@ -43,6 +39,7 @@ void describe(po::options_description& options) {
       "measures that settings are judged by, repeatable: stream_error, retained_importance, "
       "output_error, residual_error (default: the first two; --csv and --json have all)")(
       "csv", one("FILE"), "also write the best settings as a table");
+  add_scores_option(options);
   add_json_option(options);
 }
 
@@ -72,21 +69,19 @@ std::string duration(double seconds) {
   return fmt::format("{:.1f} h", seconds / 3600);
 }
 
-/// What would be done and what it costs, added to that of other traces.
-void add_to_plan(const SweepPlan& plan, const SweepRun& run, const FunctionNames& names,
-                 Json& all) {
-  double seconds = all.value("seconds", 0.0);
-  int64_t memory = all.value("memory_bytes", int64_t{0});
+/// What would be done and what it costs.
+Json planned(const SweepPlan& plan, const SweepRun& run) {
+  Json all = {{"units", Json::array()}, {"files", Json::array()}};
+  double seconds = 0;
+  int64_t memory = 0;
   for (const SweepGroup& group : run.groups()) {
     const SweepJob& job = plan.jobs()[group.job];
     size_t missing = 0;
     for (const size_t unit : group.units) {
       const bool done = run.is_there(group, unit);
       missing += done ? 0 : 1;
-      const std::string record = job.options.records[job.units[unit].record].canonical();
-      const auto name = names.find(record);
       all["units"].push_back({{"results", job.name},
-                              {"policy", name == names.end() ? record : name->second},
+                              {"policy", job.options.records[job.units[unit].record].canonical()},
                               {"done", done},
                               {"seconds", job.units[unit].cost.seconds / threads()}});
     }
@@ -95,11 +90,12 @@ void add_to_plan(const SweepPlan& plan, const SweepRun& run, const FunctionNames
                static_cast<double>(group.units.size());
     memory = std::max(memory, plan.memory(group));
   }
-  all["groups"] = all.value("groups", size_t{0}) + run.groups().size();
+  all["groups"] = run.groups().size();
   for (const size_t job : run.jobs()) all["files"].push_back(run.target(plan.jobs()[job]));
   all["seconds"] = seconds;
   all["threads"] = threads();
   all["memory_bytes"] = memory;
+  return all;
 }
 
 void print_plan(const Json& all, bool json) {
@@ -144,12 +140,10 @@ class Reporter {
 
 /// What the whole sweep says in the end; of shards, only the merged files can say it.
 void print_best(const Values& values, const SweepPlan& plan, const SweepRun& sweep,
-                const std::vector<std::string>& asked, const FunctionNames& names) {
+                const std::vector<std::string>& asked) {
   const bool printed = has(values, "json") || verbosity() != Verbosity::quiet;
   if (!printed && !has(values, "csv")) return;
-  BestTable table = best_settings(plan, sweep, asked.empty() ? judged_measures() : asked);
-  for (BestRow& row : table.rows)
-    if (const auto found = names.find(row.record); found != names.end()) row.record = found->second;
+  const BestTable table = best_settings(plan, sweep, asked.empty() ? judged_measures() : asked);
   if (has(values, "csv")) write_file(best_csv(table), text(values, "csv"));
   if (!printed) return;
   const auto shown = asked.empty() ? usual_measures(table.measured) : asked;
@@ -174,25 +168,15 @@ std::vector<std::string> asked_measures(const Values& values, const SweepPlan& p
   return asked;
 }
 
-/// The sweep file. A function may stand where a preset does, as the record that it stands for.
-SweepConfig read_config(const std::string& path) {
-  std::error_code fault;
-  std::ifstream file(path, std::ios::binary);
-  if (!file || !std::filesystem::is_regular_file(path, fault)) return read_sweep_config(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  static const std::regex function(R"((["'])(python:))");
-  return parse_sweep_config(std::regex_replace(text.str(), function, "$1external,scores=$2"), path);
-}
-
 /// A sweep file may come from somebody else: what it runs must have been asked for by name.
 void check_functions(const Values& values, const SweepConfig& config) {
   const std::vector<std::string> allowed = has(values, "allow") ? texts(values, "allow")
                                                                 : std::vector<std::string>();
   for (const Record& record : config.options.records) {
-    if (!is_function(record)) continue;
-    const std::string function = record.settings.text("scores");
-    const std::string file = file_of_function(function);
+    const std::string& function = record.settings.text("scores");
+    if (!is_function(function)) continue;
+    const size_t begin = function.find(':') + 1;
+    const std::string file = function.substr(begin, function.rfind(':') - begin);
     std::error_code fault;
     if (std::ranges::any_of(allowed, [&](const std::string& one) {
           return one == file || std::filesystem::equivalent(one, file, fault);
@@ -202,39 +186,6 @@ void check_functions(const Values& values, const SweepConfig& config) {
                  .where = config.path,
                  .found = function,
                  .hint = "--allow " + file});
-  }
-}
-
-/// Functions score every trace by itself, so that their sweeps go trace by trace; other sweeps go
-/// over all traces at once.
-std::vector<SweepConfig> parts_of(const SweepConfig& config) {
-  const bool functions = std::ranges::any_of(config.options.records, is_function);
-  if (!functions || config.traces.size() < 2) return {config};
-  std::vector<SweepConfig> parts;
-  for (const std::string& trace : config.traces) {
-    parts.push_back(config);
-    parts.back().traces = {trace};
-  }
-  return parts;
-}
-
-/// Gives the records of functions their scores; returns what results call these records.
-FunctionNames compute_scores(SweepConfig& part, FunctionScores& scores) {
-  if (part.traces.empty() || std::ranges::none_of(part.options.records, is_function)) return {};
-  const TraceReader reader(part.traces.front());
-  return scores.compute(part.options.records, part.traces.front(),
-                        part.layers.empty() ? reader.info().layers : part.layers);
-}
-
-/// Finished files name functions; those of shards do when they are merged.
-void name_functions_in_files(const SweepPlan& plan, const SweepRun& sweep) {
-  for (const SweepJob& job : plan.jobs()) {
-    if (std::ranges::none_of(job.options.records, [](const Record& record) {
-          return record.settings.text("scores") != "none";
-        }))
-      continue;
-    Dataset results = read_results(sweep.target(job));
-    if (!name_functions(results).empty()) write_results(results, sweep.target(job));
   }
 }
 
@@ -248,9 +199,9 @@ void check_shard(const Values& values, const Shard& shard) {
 }
 
 /// The units of this share that are missing.
-void work(const Values& values, const SweepConfig& part, SweepRun& sweep, Backend& backend) {
-  std::vector<std::string> inputs = part.traces;
-  inputs.push_back(part.path);
+void work(const Values& values, const SweepConfig& config, SweepRun& sweep, Backend& backend) {
+  std::vector<std::string> inputs = config.traces;
+  inputs.push_back(config.path);
   sweep.prepare(has(values, "overwrite"), inputs);
   if (has(values, "csv")) check_target(text(values, "csv"), has(values, "overwrite"), inputs);
   if (sweep.groups().empty()) note("nothing to do in this share");
@@ -268,44 +219,31 @@ void work(const Values& values, const SweepConfig& part, SweepRun& sweep, Backen
 }
 
 int run(const Values& values) {
-  SweepConfig config = read_config(text(values, "config"));
+  SweepConfig config = read_sweep_config(text(values, "config"));
   if (has(values, "trace")) config.traces = texts(values, "trace");
-  check_functions(values, config);
+  if (!has(values, "scores")) check_functions(values, config);
   const Shard shard = chosen_shard(values);
   if (!has(values, "out")) {
     usage_error(
         {.what = "missing -o", .where = "sweep", .expected = "kvsim sweep CONFIG.toml -o DIR"});
   }
+  const std::string folder = text(values, "out");
+  const bool plans = has(values, "plan");
   const std::unique_ptr<Backend> backend = chosen_backend(values);
   check_shard(values, shard);
+  serve_functions(values, config.options.records, config.traces, config.layers,
+                  plans ? "" : folder + "/scores");
   StudyHooks hooks;
   hooks.message = note;
-  const std::string folder = text(values, "out");
-  FunctionScores scores(folder, !has(values, "plan"));
-  std::unique_ptr<SweepPlan> plan;
-  std::vector<std::string> asked;
-  FunctionNames names;
-  Json planned = {{"units", Json::array()}, {"files", Json::array()}};
-  std::vector<SweepConfig> parts = parts_of(config);
-  for (SweepConfig& part : parts) {
-    names = compute_scores(part, scores);
-    plan = std::make_unique<SweepPlan>(part, hooks);
-    asked = asked_measures(values, *plan);
-    SweepRun sweep(*plan, folder, shard.index, shard.count);
-    if (has(values, "plan")) {
-      add_to_plan(*plan, sweep, names, planned);
-      continue;
-    }
-    work(values, part, sweep, *backend);
-    if (shard.count == 1) name_functions_in_files(*plan, sweep);
+  const SweepPlan plan(config, hooks);
+  const std::vector<std::string> asked = asked_measures(values, plan);
+  SweepRun sweep(plan, folder, shard.index, shard.count);
+  if (plans) {
+    print_plan(planned(plan, sweep), has(values, "json"));
+    return kDone;
   }
-  if (has(values, "plan")) print_plan(planned, has(values, "json"));
-  if (has(values, "plan") || shard.count > 1) return kDone;
-  if (parts.size() > 1) {  // of all traces, with the records of the last
-    config.options.records = parts.back().options.records;
-    plan = std::make_unique<SweepPlan>(config, StudyHooks{});
-  }
-  print_best(values, *plan, SweepRun(*plan, folder, 1, 1), asked, names);
+  work(values, config, sweep, *backend);
+  if (shard.count == 1) print_best(values, plan, sweep, asked);
   return kDone;
 }
 

@@ -6,8 +6,10 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 #include "io/hdf5.hpp"
 #include "sim/core/decimal.hpp"
@@ -15,6 +17,10 @@
 
 namespace kvsim {
 namespace {
+
+constexpr std::string_view kFunction = "python:";
+
+std::string scores_folder;
 
 /// A token of the file as it may be shown: no control characters, not too long.
 std::string shown(const std::string& word) {
@@ -44,6 +50,32 @@ double parse_number(const std::string& word, const std::string& where) {
 }
 
 }  // namespace
+
+void set_scores_folder(const std::string& folder) { scores_folder = folder; }
+
+bool is_function(const std::string& scores) { return scores.starts_with(kFunction); }
+
+std::string scores_file(const std::string& scores, const std::string& trace) {
+  if (!is_function(scores)) return scores;
+  if (scores_folder.empty())
+    usage_error({.what = "this command calls no function",
+                 .where = "--policy",
+                 .found = scores,
+                 .expected = "a preset; replay, sweep and explain take functions"});
+  std::string name;  // of a folder: as python/kvsim/scoring.py writes it
+  for (const char c : scores.substr(kFunction.size()))
+    name += c == '/' ? "%2F" : c == '%' ? "%25" : std::string(1, c);
+  const std::filesystem::path file = std::filesystem::path(trace).stem().string() + ".h5";
+  return (std::filesystem::path(scores_folder) / name / file).string();
+}
+
+std::string described_function(const std::string& file) {
+  const h5::InputFile opened(file, "file of scores");
+  if (!opened.exists("function")) return "";
+  const auto dataset = opened.dataset("function");
+  dataset.expect_shape({1}, "[1]");
+  return dataset.read_text().front();
+}
 
 Table<double> read_scores(const std::string& path, int layer, int64_t owners, int64_t entries) {
   const h5::InputFile file(path, "file of scores");

@@ -1,21 +1,27 @@
-"""`kvsim` of an installed package, and `python -m kvsim`: becomes the program."""
+"""`kvsim` of an installed package, and `python -m kvsim`: the commands that Python serves, and the
+program's own, which take this process over."""
 
 import os
 import sys
 
+from kvsim.commands import COMMANDS, run
 from kvsim.errors import Error
+from kvsim.plain import printable
 from kvsim.program import find_program
 
 
 def main() -> None:
-    """Hands the words of the command line to the program, which takes this process over."""
-    # Figures and functions in Python run where the package is installed.
-    os.environ.setdefault("KVSIM_PYTHON", sys.executable)
+    """Runs the command line."""
+    words = sys.argv[1:]
     try:
-        program = find_program()
+        if words and words[0] in COMMANDS:
+            sys.exit(run(words[0], words[1:]))
+        # Functions in Python run where the package is installed.
+        os.environ.setdefault("KVSIM_PYTHON", sys.executable)
+        os.execv(find_program(), ["kvsim", *words])
     except Error as error:
-        sys.exit(f"kvsim: {error}")
-    os.execv(program, ["kvsim", *sys.argv[1:]])
+        print(printable(f"kvsim: {error}"), file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":

@@ -117,14 +117,12 @@ def replay(
     opened = trace if isinstance(trace, Trace) else None
     with exchange() as folder:
         words: list[str | PathLike] = ["replay", trace]
-        files: dict[str, Path] = {}
         if any(one.function for one in chosen):
-            opened = opened or Trace(trace)
-            files = _scores(chosen, opened, Path(folder), layers, progress)
+            _scores(chosen, opened or Trace(trace), folder, layers, progress)
+            words.append(f"--scores={folder}")
         target = Path(out) if out is not None else Path(folder) / "results.nc"
         words += ["-o", target, *options(
-            policy=[one.with_scores(files[one.title]) if one.function else one.record
-                    for one in chosen], budget=_budgets(budgets),
+            policy=[one.record for one in chosen], budget=_budgets(budgets),
             layers=_layers(layers), later=later, metric=_names(metrics), save_keep=save_keep,
             per_head=per_head, fragility=fragility, importance=importance, scope=scope,
             outlier=outlier, wo_steps=wo_steps, horizon=horizon,
@@ -137,14 +135,14 @@ def replay(
 def _scores(
     policies: Sequence[Policy],
     trace: Trace,
-    folder: Path,
+    folder: str | PathLike,
     layers: Layers | None,
     progress: bool | None,
-) -> dict[str, Path]:
-    """Files with the scores of the functions among `policies`, by title."""
+) -> None:
+    """Scores the functions among `policies` with a bar."""
     bar = Bar(progress)
     try:
-        return score_files(policies, trace, folder, _numbers(layers), bar.show)
+        score_files(policies, trace, folder, _numbers(layers), bar.show)
     finally:
         bar.close()
 
@@ -182,20 +180,16 @@ def sweep(
     words = ["-o", out, "-q", *options(backend=backend, threads=threads, overwrite=overwrite)]
     chosen = [str(Path(one)) for one in traces]
     with exchange() as folder:
-        if not isinstance(config, Mapping):
-            run(["sweep", Path(config), *words, *options(trace=chosen)], progress)
-        elif not (functions := _functions_of(config)):
-            run(["sweep", _write_config(config, Path(folder)), *words, *options(trace=chosen)],
-                progress)
-        else:
-            # Scores are those of one trace, so that each is a sweep of its own, into one folder.
+        file = Path(config) if not isinstance(config, Mapping) else None
+        if file is None and (functions := _functions_of(config)):
+            scores = Path(out) / "scores"
             for one in chosen or _several(config.get("traces", ())):
-                place = Path(out) / "scores" / Path(one).stem
-                place.mkdir(parents=True, exist_ok=True)
                 with Trace(one) as trace:
-                    files = _scores(functions, trace, place, config.get("layers"), progress)
-                file = _write_config(_with_scores(config, files), Path(folder))
-                run(["sweep", file, *words, f"--trace={one}"], progress)
+                    _scores(functions, trace, scores, config.get("layers"), progress)
+            words.append(f"--scores={scores}")
+            config = _with_titles(config)
+        run(["sweep", file or _write_config(config, Path(folder)), *words, *options(trace=chosen)],
+            progress)
     return [open_results(one) for one in sorted(Path(out).glob("*.nc"))]
 
 
@@ -210,10 +204,10 @@ def _functions_of(config: Mapping[str, Any]) -> list[Policy]:
     return as_policies([one for one in presets if callable(one)])
 
 
-def _with_scores(config: Mapping[str, Any], files: Mapping[str, Path]) -> dict[str, Any]:
-    """The sweep with the preset `external` and a file of scores for every function."""
+def _with_titles(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The sweep with the names of functions in the place of functions."""
     def record(preset: Any) -> Any:
-        return f"external,scores={files[Policy(preset).title]}" if callable(preset) else preset
+        return Policy(preset).title if callable(preset) else preset
 
     tables = [{**table, "preset": [record(one) for one in _several(table.get("preset"))]}
               for table in _several(config["policy"])]

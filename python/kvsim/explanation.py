@@ -13,7 +13,7 @@ from .errors import UsageError
 from .figures import Figures, plot
 from .policy import Policy, known_function, score_files
 from .program import exchange, options, run
-from .results_file import as_file, records, renamed, trace_of
+from .results_file import as_file, records, trace_of
 from .trace import Trace
 
 
@@ -70,19 +70,15 @@ def explain(
         top: tokens to list.
     """
     with exchange() as folder:
-        names: dict[str, str] = {}
+        words = ["explain", as_file(results, folder), "--json", *options(
+            policy=policy or None, budget=budget, layer=layer, step=step, top=top)]
         if isinstance(results, xarray.Dataset):
             trace = trace_of(results, trace)
-            names = _files_of_functions(results, Path(trace), Path(folder))
-            results = renamed(results, names) if names else results
-        words = ["explain", as_file(results, folder), "--json", *options(
-            policy=names.get(policy, policy) if policy else None, budget=budget, layer=layer,
-            step=step, top=top)]
+            if _score_functions(results, Path(trace), Path(folder), policy):
+                words.append(f"--scores={folder}")
         if trace is not None:
             words.append(f"--trace={Path(trace)}")
         found = json.loads(run(words))
-        known = {record: name for name, record in names.items()}
-        found["policy"] = known.get(found["policy"], found["policy"])
     return Explanation(
         **{name: found[name] for name in ("policy", "budget", "layer", "step", "step_text",
                                           "retained_importance")},
@@ -92,23 +88,26 @@ def explain(
     )
 
 
-def _files_of_functions(results: xarray.Dataset, trace: Path, folder: Path) -> dict[str, str]:
-    """For every policy that is a function the record that reads its scores, computed again."""
-    names: dict[str, str] = {}
-    with Trace(trace) as opened:
-        for record, keys in records(results).items():
-            told = keys.get("function")
-            if not told or record not in results["policy"].values:
-                continue
-            title, comma, rest = record.partition(",")
-            function = known_function(title, told["sha256"])
-            if function is None and title.count(":") > 1:
-                continue   # of a file, which the program reads itself
-            if function is None:
-                raise UsageError(f"{record}: its function is not known to this process; replay it "
-                                 "here, or choose other policies with results.sel(policy=...)")
+def _score_functions(results: xarray.Dataset, trace: Path, folder: Path,
+                     chosen: str | None) -> bool:
+    """Scores the functions of this process among the policies, or the chosen one, again; true if
+    there are any. The program itself calls functions of files, by name."""
+    functions: dict[str, Policy] = {}
+    for record, keys in records(results).items():
+        told = keys.get("function")
+        if not told or record not in results["policy"].values or chosen not in (None, record):
+            continue
+        title = record.partition(",")[0]
+        function = known_function(title, told["sha256"])
+        if function is None and title.count(":") > 1:
+            continue
+        if function is None:
+            raise UsageError(f"{record}: its function is not known to this process; replay it "
+                             "here, or choose other policies with results.sel(policy=...)")
+        functions[title] = Policy(function, name=told["name"])
+    own = [one for title, one in functions.items() if title == one.title]
+    if own:
+        with Trace(trace) as opened:
             layers = [int(one) for one in results["layer"].values.reshape(-1)]
-            policy = Policy(function, name=told["name"])
-            file = score_files([policy], opened, folder, layers)[title]
-            names[record] = policy.with_scores(file) + comma + rest
-    return names
+            score_files(own, opened, folder, layers)
+    return bool(own)

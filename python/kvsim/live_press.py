@@ -43,8 +43,7 @@ LATER_QUERIES = re.compile(r"positions >= n|\.\.N-1")
 
 def _described(policy: Policy) -> dict:
     """What `kvsim policies` says of a record: its needs, and the value of every key."""
-    record = policy.record if policy.function is None else policy.with_scores("scores.h5")
-    found = json.loads(run(["policies", record, "--json"], progress=False))
+    found = json.loads(run(["policies", policy.record, "--json"], progress=False))
     if "preset" not in found:
         raise UsageError(f"{policy.record}: not a preset; kvsim.policies() lists them")
     cells = {cell["key"]: cell["value"] for cell in found["preset"]["record"]}
@@ -140,13 +139,12 @@ class _Prefill:
             self.model, self.writer.sizes["head_dim"]))
         self.writing.close()
         with Trace(self.path) as trace:
-            files = score_files([press.policy], trace, self.path.parent)
-        record = press.policy.record if not files else press.policy.with_scores(*files.values())
+            score_files([press.policy], trace, self.path.parent)
         target = self.path.with_name("kept.nc")
         # 1 - 0.8 is not 0.2 in binary, and counts are rounded from exact ratios. Nobody reads the
         # measures, and those with l2 are the cheapest.
         run(["replay", self.path, "-o", target, *options(
-            policy=record, budget=round(1 - press.compression_ratio, 10), save_keep=True,
+            policy=press.policy.record, scores=self.path.parent, budget=round(1 - press.compression_ratio, 10), save_keep=True,
             wo_steps=1, importance="l2", seed=press.seed, threads=press.threads)], progress=False)
         with ResultsFile(target) as results:
             return results.sets(0, 0).masks

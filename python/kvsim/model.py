@@ -124,7 +124,7 @@ def capture(
     from .kvtrace.capture import CaptureOptions, capture_trace
     from .kvtrace.generate import Sampling
     from .kvtrace.model import LoadedModel
-    from .kvtrace.writer import check_target
+    from .whole import check_target
 
     if out is None:
         _folders.append(tempfile.TemporaryDirectory(prefix="kvsim-trace-"))

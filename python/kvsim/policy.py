@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
-from pathlib import Path
 
 from . import scoring
 from .errors import UsageError
@@ -45,10 +44,6 @@ class Policy:
         self.title = title
         self.keys = "".join(f",{key}={_text(value)}" for key, value in keys.items())
         self.record = title + self.keys
-
-    def with_scores(self, file: str | PathLike) -> str:
-        """The record that the program runs for a function: the preset `external` on its scores."""
-        return f"external,scores={Path(file)}{self.keys}"
 
     def __repr__(self) -> str:
         return f"<kvsim.Policy {self.record}>"
@@ -94,24 +89,28 @@ def as_policies(given: "str | ScoreFunction | Policy | Iterable | None") -> list
 def score_files(
     policies: Sequence[Policy],
     trace: Trace,
-    folder: Path,
+    folder: str | PathLike,
     layers: Sequence[int] | None = None,
     progress: Callable[[float, str], None] | None = None,
-) -> dict[str, Path]:
-    """Scores every function among `policies` on a trace, into files of `folder`, by title."""
-    functions = {one.title: one for one in policies if one.function is not None}
-    files: dict[str, Path] = {}
-    for number, (title, policy) in enumerate(functions.items()):
-        target = folder / f"{policy.name}.h5"
+) -> None:
+    """Scores every function among `policies`, those of files, too, on a trace: into the folder where
+    the program finds them (its option --scores)."""
+    functions: dict[str, ScoreFunction] = {}
+    for one in policies:
+        title = one.record.partition(",")[0]
+        if one.function is not None:
+            functions[title] = one.function
+        elif title.startswith(SCHEME):
+            functions[title] = scoring.load_function(title)
+    for number, (title, function) in enumerate(functions.items()):
+        name = title.rpartition(":")[2]
+        target = scoring.scores_file(folder, title, trace.path)
+        target.parent.mkdir(parents=True, exist_ok=True)
 
-        def tell(done: int, all_: int, at: int = number, name: str = policy.name) -> None:
+        def tell(done: int, all_: int, at: int = number, name: str = name) -> None:
             if progress:
                 progress((at + done / all_) / len(functions), f"{name}: layer {done} of {all_}")
 
-        scoring.write_scores(policy.function, title, trace, target, layers, tell)
-        digest = scoring.describe(policy.function, title)["sha256"]
-        _known[(title, digest)] = policy.function
-        files[title] = target
-        call(f"external,scores={target}", title)
-        call(target, f"the scores of {policy.name}")
-    return files
+        scoring.write_scores(function, title, trace, target, layers, tell)
+        _known[(title, scoring.describe(function, title)["sha256"])] = function
+        call(target, f"the scores of {name}")

@@ -17,18 +17,12 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
+from .commands import COMMANDS, HERE, environment
 from .errors import Error, UsageError, error_of
 
-HERE = Path(__file__).resolve().parent
 # What the program says of its progress with --progress json: {"progress": 0.37, "what": "..."}.
 PROGRESS = '{"progress":'
-
-
-def cache_folder() -> Path:
-    """Where the scripts install and the package keeps what can be made again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvsim"
 
 
 class KvsimWarning(UserWarning):
@@ -68,7 +62,8 @@ def readable(line: str) -> str:
 def find_program() -> str:
     """The program of this package, or of the clone it is in. KVSIM_BIN names another."""
     named = os.environ.get("KVSIM_BIN")
-    for one in (named,) if named else (HERE / "bin" / "kvsim", HERE.parents[1] / "build" / "kvsim"):
+    places = (HERE / "bin", HERE.parents[1] / "build", *(one / "bin" for one in HERE.parents[3:4]))
+    for one in (named,) if named else (place / "kvsim" for place in places):
         found = shutil.which(one)
         if found:
             return found
@@ -147,6 +142,24 @@ def _word(given: object) -> str:
         raise UsageError(f"found {given!r:.60}, expected the path of a file") from None
 
 
+def command(arguments: Sequence[str | os.PathLike]) -> list[str]:
+    """The words that start a command, of the program or of the package."""
+    words = list(map(_word, arguments))
+    if words[0] in COMMANDS:
+        return [sys.executable, "-P", "-m", __package__, *words]
+    return [find_program(), *words]
+
+
+def pass_through(arguments: Sequence[str | os.PathLike]) -> int:
+    """Runs a command that speaks for itself, and returns its exit status. An interrupt goes to it."""
+    with subprocess.Popen(command(arguments)) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            return process.wait()
+
+
 def run(arguments: Sequence[str | os.PathLike], progress: bool | None = None) -> str:
     """Runs a command to its end and returns what it printed.
 
@@ -154,13 +167,13 @@ def run(arguments: Sequence[str | os.PathLike], progress: bool | None = None) ->
     with the program's line; notes become warnings of the kind KvsimWarning.
     """
     bar = Bar(progress)
-    words = [find_program(), *map(_word, arguments)]
+    words = command(arguments)
     if bar.wanted:
         words.append("--progress=json")
-    environment = {"KVSIM_PYTHON": sys.executable, **os.environ}
+    variables = {"KVSIM_PYTHON": sys.executable, **environment()}
     printed: list[str] = []
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, env=environment, text=True,
+                          stderr=subprocess.PIPE, env=variables, text=True,
                           encoding="utf-8", errors="replace") as process:
         reader = threading.Thread(target=lambda: printed.append(process.stdout.read()))
         reader.start()

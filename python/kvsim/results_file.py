@@ -66,18 +66,6 @@ def write_results(dataset: xarray.Dataset, path: str | PathLike) -> None:
     write_bytes(path, written.getbuffer())
 
 
-def renamed(dataset: xarray.Dataset, names: dict[str, str]) -> xarray.Dataset:
-    """Other names for policies, in the coordinate and in the record of the run."""
-    config = json.loads(dataset.attrs["config"])
-    for one in config["policies"]:
-        one["record"] = names.get(one["record"], one["record"])
-    policies = [names.get(str(one), str(one)) for one in dataset["policy"].values]
-    attributes = dataset["policy"].attrs
-    dataset = dataset.assign_coords(policy=np.array(policies, dtype=object))
-    dataset["policy"].attrs = attributes
-    return dataset.assign_attrs(config=json.dumps(config))
-
-
 def is_replay(dataset: xarray.Dataset) -> bool:
     """Did `kvsim replay` make this?"""
     return "kvsim_version" in dataset.attrs and "retained_importance_mean" in dataset.variables

@@ -1,31 +1,32 @@
 """Scores of a Python function on every layer of a trace, as the file that the program reads.
 
 They take the way of the preset `external`: every other stage of the policy, every budget and every
-measure is the program's own. The program runs this file for `--policy python:FILE.py:FUNCTION`;
-`kvsim.replay` calls what is here for functions that it is given. Either way the file of scores says
-what computed them, and the program names its results after that.
+measure is the program's own, which finds the scores in the folder of its option --scores. For
+`--policy python:FILE.py:FUNCTION` it hands over to the command `score` here; `kvsim.replay` does the
+same for functions that it is given. The file of scores says what computed them.
 """
 
+import argparse
+import contextlib
 import hashlib
 import importlib.util
 import inspect
 import json
 import os
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 
-if __name__ == "__main__":
-    # Run by its path: the package is the folder that this file is in.
-    sys.path[0] = str(Path(__file__).absolute().parents[1])
-
 import numpy as np
 
-from kvsim.errors import DataError, Error, UsageError
-from kvsim.trace import Layer, Trace
-from kvsim.whole import create_hdf5
+from .errors import DataError, Error, UsageError
+from .program import pass_through
+from .tool import Parser, Progress, run_tool
+from .trace import Layer, Trace
+from .whole import create_hdf5, whole_file
 
 #: A policy's own part: the prompt's layer to scores [Hkv, n], higher is kept; [Hq, n] with
 #: granularity=query.
@@ -124,7 +125,7 @@ def write_scores(
 
     name = title.rpartition(":")[2]
     chosen = trace.layers if layers is None else list(layers)
-    with create_hdf5(target) as file:
+    with whole_file(target) as temporary, create_hdf5(temporary) as file:
         for done, index in enumerate(chosen):
             file[f"layers/{index}/score"] = score_layer(function, name, trace.layer(index).prompt())
             if progress:
@@ -163,31 +164,80 @@ def load_function(title: str) -> ScoreFunction:
     return found
 
 
-def main(arguments: list[str]) -> int:
-    """scoring.py TRACE python:FILE.py:NAME TARGET LAYERS, as the program runs it.
+def scores_file(folder: str | PathLike, title: str, trace: str | PathLike) -> Path:
+    """Where the program looks for the scores of a function on a trace (its option --scores)."""
+    name = title.removeprefix(SCHEME).replace("%", "%25").replace("/", "%2F")
+    return Path(folder) / name / f"{Path(trace).stem}.h5"
 
-    Standard output is for the program: "progress SHARE WHAT" lines, and "error TEXT" in the end.
-    What the function prints goes to standard error.
-    """
-    trace, title, target, layers = arguments
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+
+def check_title(title: str) -> None:
+    """The title must name a function of a file."""
+    rest = title.removeprefix(SCHEME)
+    file, colon, name = rest.rpartition(":")
+    if not colon and rest.endswith(".py"):
+        found = "a file without the name of a function"
+    elif not colon and rest:
+        found = ("no file with this function: only the Python process that replayed it knows one by "
+                 "its name alone")
+    elif not name:
+        found = "no function is named"
+    elif not name.isidentifier():
+        found = f"no name of a function: found {name}"
+    else:
+        return
+    raise UsageError(f"{title}: {found}, expected {SCHEME}FILE.py:FUNCTION")
+
+
+@contextlib.contextmanager
+def printing_aside() -> Iterator[None]:
+    """What a function prints goes to standard error: standard output is the command's."""
+    output = os.dup(1)
     os.dup2(2, 1)
-
-    def tell(done: int, all_: int) -> None:
-        print(f"progress {done / all_:.4f} {title}: layer {done} of {all_}", file=channel)
-
     try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(output, 1)
+        os.close(output)
+
+
+def parser() -> Parser:
+    p = Parser(prog="kvsim score", description="Scores functions on traces, then runs a command of "
+               "the program with them: kvsim score [options] -- WORDS. The program asks for it.")
+    add = p.add_argument
+    add("--function", action="append", required=True, metavar="python:FILE.py:NAME")
+    add("--trace", action="append", default=[], metavar="FILE")
+    add("--layers", metavar="LIST", type=lambda text: [int(one) for one in text.split(",")],
+        help="the model's numbers by comma (all of the trace)")
+    add("--into", metavar="FOLDER", help="keep the scores there")
+    return p
+
+
+def main(arguments: list[str]) -> int:
+    """The scores of every function on every trace, and then the command."""
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    options, words = parser().parse_args(arguments[:split]), arguments[split + 1:]
+
+    def work() -> int:
+        for title in options.function:
+            check_title(title)
+        with tempfile.TemporaryDirectory(prefix="kvsim-") as temporary:
+            folder = Path(options.into or temporary)
+            with printing_aside():
+                score_all(options, folder, Progress(words))
+            return pass_through([*words, f"--scores={folder}"])
+
+    return run_tool("kvsim", work)
+
+
+def score_all(options: argparse.Namespace, folder: Path, progress: Progress) -> None:
+    functions = {title: load_function(title) for title in options.function}
+    for trace in options.trace:
         with Trace(trace) as opened:
-            write_scores(load_function(title), title, opened, target,
-                         [int(one) for one in layers.split(",")], tell)
-    except KeyboardInterrupt:
-        return 130
-    except (Error, OSError, MemoryError) as error:
-        print(f"error {error}" if isinstance(error, Error) else f"error {title}: {_said(error)}",
-              file=channel)
-        return getattr(error, "exit_code", 1)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+            for title, function in functions.items():
+                target = scores_file(folder, title, trace)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                write_scores(function, title, opened, target, options.layers,
+                             lambda done, all_, title=title, name=Path(trace).name: progress.show(
+                                 done / all_, f"{name}: {title}: layer {done} of {all_}"))
+    progress.close()

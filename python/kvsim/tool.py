@@ -2,11 +2,13 @@
 program do."""
 
 import argparse
+import difflib
+import json
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, Error, line_of
@@ -14,7 +16,21 @@ from .plain import printable
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong. An option without a value in its place is wrong."""
+    """Says in one line what is wrong. An option without a value in its place is wrong, and so is the
+    beginning of an option's name."""
+
+    def __init__(self, *given, **named):
+        super().__init__(*given, **{"allow_abbrev": False, **named})
+
+    def add_general_options(self) -> None:
+        """What every command of the program takes, too."""
+        add = self.add_argument
+        add("--threads", metavar="N", type=int, help="threads of the program (all cores)")
+        add("--progress", choices=("auto", "json"), default="auto",
+            help="a bar or a line now and then, or lines of JSON for programs (auto)")
+        add("-q", "--quiet", action="store_true", help="no progress, no notes")
+        add("-v", "--verbose", action="store_true", help="say more on standard error")
+        add("--version", action=_Version, nargs=0, help="print the version")
 
     def parse_known_args(self, args=None, namespace=None):
         words = list(sys.argv[1:] if args is None else args)
@@ -25,10 +41,29 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(words, namespace)
 
     def error(self, message: str):
+        unknown = re.match(r"unrecognized arguments: (-\S*)", message)
+        if unknown:
+            near = difflib.get_close_matches(unknown[1], self._option_string_actions, 1)
+            message = f"unknown option: found {unknown[1]}" + (
+                f" (did you mean {near[0]}?)" if near else "")
         self.exit(EXIT_USAGE, printable(f"{self.prog}: {message}; see --help") + "\n")
 
     def format_help(self) -> str:
         return super().format_help().replace("usage: ", "Usage: ", 1)
+
+
+class _Version(argparse.Action):
+    """The program's version, which is the package's, too."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        from .program import find_program
+
+        os.execv(find_program(), ["kvsim", "--version"])
+
+
+def say(line: str) -> None:
+    """A note on standard error."""
+    print(printable(f"kvsim: {line}"), file=sys.stderr, flush=True)
 
 
 def put_line(line: object) -> None:
@@ -40,6 +75,29 @@ def put_line(line: object) -> None:
     except OSError as error:
         _drop_output()
         raise Error(f"standard output: cannot be written: {error.strerror}") from None
+
+
+class Progress:
+    """How far a command is: on a terminal a line rewritten in place, with --progress json lines for
+    programs, else nothing. `words` are those of the command."""
+
+    def __init__(self, words: Sequence[str]):
+        self.json = any(one in ("--progress=json", ("--progress", "json"))
+                        for one in (*words, *pairwise(words)))
+        quiet = "-q" in words or "--quiet" in words
+        self.line = sys.stderr.isatty() and not quiet and not self.json
+
+    def show(self, share: float, what: str) -> None:
+        """`share` in [0, 1] is done."""
+        if self.json:
+            print(json.dumps({"progress": share, "what": what}), file=sys.stderr, flush=True)
+        elif self.line:
+            print(f"\r\033[K{share:4.0%} {printable(what)}"[:99], end="", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Takes the line away."""
+        if self.line:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def _drop_output() -> None:

@@ -2,9 +2,11 @@
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from .errors import UsageError
 
 
 @contextmanager
@@ -26,6 +28,22 @@ def whole_file(target: str | os.PathLike) -> Iterator[Path]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_target(path: Path, overwrite: bool, inputs: Iterable[Path]) -> None:
+    """Refuses, before any work, a target that must not be replaced."""
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: folder {path.parent} does not exist")
+    if not path.exists():
+        return
+    if path.is_dir():
+        raise UsageError(f"{path}: a folder stands where a file is to be written")
+    if not path.is_file():
+        raise UsageError(f"{path}: exists and is not a regular file")
+    if any(other.exists() and path.samefile(other) for other in inputs):
+        raise UsageError(f"{path}: is one of the inputs")
+    if not overwrite:
+        raise UsageError(f"{path}: exists; --overwrite replaces it")
 
 
 def write_bytes(target: str | os.PathLike, data: bytes | memoryview) -> None:

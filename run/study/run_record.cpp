@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/stream_layers.hpp"
+#include "io/side_files.hpp"
 #include "kvsim_version.hpp"
 #include "run/measures/known_results.hpp"
 #include "run/study/equal_bytes.hpp"
@@ -28,8 +29,16 @@ std::string time_now() {
   return text;
 }
 
+/// What the scores of a function say of it; nothing where the record is no function.
+nlohmann::ordered_json function_json(const Record& record, const std::string& trace) {
+  const std::string& scores = record.settings.text("scores");
+  if (!is_function(scores)) return nullptr;
+  return nlohmann::ordered_json::parse(described_function(scores_file(scores, trace)), nullptr,
+                                       false);
+}
+
 std::string config_json(const StudyOptions& options, const std::vector<Record>& records,
-                        int64_t wo_steps) {
+                        const std::string& trace, int64_t wo_steps) {
   nlohmann::ordered_json config;
   config["policies"] = nlohmann::ordered_json::array();
   for (const Record& record : records) {
@@ -38,6 +47,8 @@ std::string config_json(const StudyOptions& options, const std::vector<Record>& 
     entry["preset"] = record.preset;
     entry["variant"] = record.variant;
     entry["parameters"] = record.settings.values();
+    if (const auto function = function_json(record, trace); function.is_object())
+      entry["function"] = function;
     config["policies"].push_back(std::move(entry));
   }
   for (const Budget& budget : options.budgets) config["budgets"].push_back(budget.label);
@@ -73,7 +84,7 @@ void describe_run(Dataset& dataset, const TraceReader& reader, const StudyOption
   dataset.set_attribute("backend", backend.name());
   dataset.set_attribute("device", backend.device());
   if (!options.equal_bytes.empty()) dataset.set_attribute(kEqualBytes, options.equal_bytes);
-  dataset.set_attribute("config", config_json(options, records, wo_steps));
+  dataset.set_attribute("config", config_json(options, records, info.path, wo_steps));
   dataset.set_attribute("axes", grid_axes_json(options.records));
   dataset.set_attribute("open_loop_note", kOpenLoopNote);
   if (const std::string idle = idle_settings(dataset, options.records); !idle.empty())

@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "io/side_files.hpp"
 #include "kvsim_version.hpp"
 #include "run/measures/variables.hpp"
 #include "run/study/option_table.hpp"
@@ -114,12 +115,12 @@ nlohmann::ordered_json job_description(const SweepJob& job) {
 }
 
 /// A record with every parameter, and what its side files hold.
-nlohmann::ordered_json record_description(const Record& record) {
+nlohmann::ordered_json record_description(const Record& record, const std::string& trace) {
   nlohmann::ordered_json text;
   text["record"] = record.canonical();
   text["parameters"] = record.settings.values();
   for (const std::string& key : file_keys(record.settings))
-    text["files"].push_back(file_digest(record.settings.text(key)));
+    text["files"].push_back(file_digest(scores_file(record.settings.text(key), trace)));
   return text;
 }
 
@@ -167,7 +168,8 @@ void check_records(const TraceReader& reader, const StudyOptions& options,
 void name_units(SweepJob& job, const SweepGroup& group) {
   nlohmann::ordered_json text = job_description(job);
   for (const size_t unit : group.units) {
-    text["group"].push_back(record_description(job.options.records[job.units[unit].record]));
+    text["group"].push_back(
+        record_description(job.options.records[job.units[unit].record], job.reader->info().path));
   }
   for (const size_t unit : group.units) {
     text["policy"] = job.options.records[job.units[unit].record].canonical();
@@ -249,7 +251,7 @@ void SweepPlan::add_job(const SweepConfig& config, const TraceReader& reader, ui
                 jobs_.empty() || jobs_.back().reader != &reader ? hooks : StudyHooks{});
   nlohmann::ordered_json whole = job_description(job);
   for (size_t r = 0; r < options.records.size(); ++r) {
-    whole["policies"].push_back(record_description(options.records[r]));
+    whole["policies"].push_back(record_description(options.records[r], reader.info().path));
     job.units.push_back({r, "", unit_cost(shapes, options, options.records[r])});
   }
   job.id = text_digest(whole.dump());

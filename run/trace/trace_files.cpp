@@ -12,7 +12,7 @@ LayerTrace TraceFiles::layer(int layer) const {
 Table<double> TraceFiles::scores(const std::string& path, int layer, int64_t owners,
                                  int64_t entries) const {
   const std::lock_guard lock(access_);
-  return read_scores(path, layer, owners, entries);
+  return read_scores(scores_file(path, trace_.info().path), layer, owners, entries);
 }
 
 Table<double> TraceFiles::table(const std::string& path, int64_t rows, int64_t columns) const {

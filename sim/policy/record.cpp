@@ -13,6 +13,12 @@
 namespace kvsim {
 namespace {
 
+/// A function in the place of a preset, `python:FILE.py:FUNCTION`: the preset `external` with what
+/// the function scores (policies.md 2).
+constexpr std::string_view kFunction = "python:";
+constexpr const char* kScored = "external";
+constexpr const char* kScores = "scores";
+
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   while (true) {
@@ -59,10 +65,15 @@ std::vector<std::string> all_keys() {
 
 Record Record::parse(std::string_view text) {
   const auto parts = split(text, ',');
-  const Preset& preset = preset_named(parts[0]);
+  const bool function = parts[0].starts_with(kFunction);
+  const Preset& preset = preset_named(function ? kScored : parts[0]);
   Record record{preset.name, preset.variant, preset_settings(preset)};
   const Settings original = record.settings;
   std::set<std::string> typed;
+  if (function) {
+    record.settings.set(kScores, std::string(parts[0]));
+    typed.insert(kScores);
+  }
   for (size_t at = 1; at < parts.size(); ++at) {
     const size_t equals = parts[at].find('=');
     const std::string key(parts[at].substr(0, equals));
@@ -93,12 +104,15 @@ Record Record::parse(std::string_view text) {
 std::string Record::canonical() const {
   const Preset& row = *find_preset(preset, variant);
   const Settings original = preset_settings(row);
-  std::string text = preset_title(row);
+  const std::string& scores = settings.text(kScores);
+  const bool function = preset == kScored && scores.starts_with(kFunction);
+  std::string text = function ? scores : preset_title(row);
   for (const Parameter* p : parameters()) {
     const std::string& value = settings.text(Key(p->number));
     const bool implied = (p->key == "group" && per_query_head(settings) &&
                           !per_query_head(original)) ||
-                         (p->key == "votes" && value == usual_votes(settings));
+                         (p->key == "votes" && value == usual_votes(settings)) ||
+                         (function && p->key == kScores);
     if (value != original.text(Key(p->number)) && !implied) text += "," + p->key + "=" + value;
   }
   return text;

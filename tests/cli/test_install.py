@@ -49,12 +49,13 @@ class Installed(unittest.TestCase):
         done = self.kvsim("verify", str(self.share / "data" / "sample.h5"), "--layers", "0")
         self.assertEqual(done.returncode, 0, done.stderr)
 
-    def test_plot_runs_the_installed_figures_and_not_those_of_the_source_tree(self):
+    def test_plot_is_that_of_the_installed_package_and_not_that_of_the_source_tree(self):
         python = pathlib.Path(self.folder.name) / "python"
-        python.write_text('#!/bin/sh\n[ "$1" = -c ] || echo "$1"\n')
+        python.write_text('#!/bin/sh\necho "${PYTHONPATH%%:*} $*"\n')
         python.chmod(python.stat().st_mode | stat.S_IXUSR)
         done = self.kvsim("plot", self.results(), "-o", "figs", KVSIM_PYTHON=str(python))
-        self.assertEqual(done.stdout.strip(), str((self.share / "python/kvsim/plots/draw.py").resolve()))
+        self.assertEqual(done.stdout.strip(), f"{(self.share / 'python').resolve()} -P -m kvsim plot "
+                                              "one.nc -o figs")
 
     def test_plot_draws(self):
         done = self.kvsim("plot", self.results(), "-o", "figs", "--only", "retained_importance",

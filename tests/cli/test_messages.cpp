@@ -30,11 +30,8 @@ TEST_CASE("a folder as -o, results as a trace and a trace as results are named",
   REQUIRE(joints.replay("--policy snapkv,window=8 --budget 0.5").status == 0);
   check_refused(run_kvsim("replay " + joints.results + " -o " + (joints.folder / "x.nc")), 3,
                 "results of kvsim stand where a trace is expected");
-  for (const std::string command : {"plot ", "explain "}) {
-    check_refused(run_kvsim(command + joints.trace +
-                            (command == "plot " ? " -o " + (joints.folder / "figs") : "")),
-                  3, "a trace stands where results are expected");
-  }
+  check_refused(run_kvsim("explain " + joints.trace), 3,
+                "a trace stands where results are expected");
 }
 
 TEST_CASE("settings without effect are named, in the file, too", "[cli][messages]") {

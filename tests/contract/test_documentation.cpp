@@ -15,6 +15,7 @@
 #include <string>
 
 #include "cli/command.hpp"
+#include "cli/package.hpp"
 #include "run/measures/variables.hpp"
 #include "sim/policy/presets.hpp"
 #include "sim/stages/kind.hpp"
@@ -362,6 +363,10 @@ TEST_CASE("cli.md has every command and every option", "[docs]") {
       const std::regex word("--" + option->long_name() + R"((?![\w-]))");
       CHECK(std::regex_search(text, word));
     }
+  }
+  for (const auto& [name, summary] : cli::package_commands()) {
+    INFO(name);
+    CHECK((summary.empty() || text.find("| `" + name + " ") != std::string::npos));
   }
 }
 

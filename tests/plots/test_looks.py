@@ -180,7 +180,7 @@ class LooksTest(PlotTest):
     def test_the_figure_of_contributing_is_drawn(self):
         figure = example("figure", "kvsim.plots.figures.example")
         path = fake_results.write(self.folder / "results.nc", **SMALL)
-        with unittest.mock.patch.object(draw, "find_figures", lambda: {"example": figure}):
+        with unittest.mock.patch.object(draw, "load_figures", lambda titles: {"example": figure}):
             code = draw.main([str(path), "-o", str(self.out), "--formats", "png"])
         self.assertEqual(code, 0)
         self.assertGreater((self.out / "example_layers.png").stat().st_size, 2000)

@@ -63,7 +63,7 @@ class ReportTest(unittest.TestCase):
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
-                got = write.main([str(one) for one in arguments])
+                got = write.main(["--no-trace", *map(str, arguments)])
             except SystemExit as stop:
                 got = stop.code
         self.assertEqual((got, out.getvalue(), len(err.getvalue().splitlines())), (code, "", 1),

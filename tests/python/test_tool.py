@@ -31,8 +31,8 @@ class Options(unittest.TestCase):
                              f"kvsim tell: {option}: its value is empty; see --help\n")
 
     def test_an_unknown_one_is_one_line(self):
-        self.assertEqual(self.refused("--ou\x1b[2J"), "kvsim tell: unrecognized arguments: "
-                         "--ou\\x1b[2J; see --help\n")
+        self.assertEqual(self.refused("--ou\x1b[2J"), "kvsim tell: unknown option: found "
+                         "--ou\\x1b[2J (did you mean --out?); see --help\n")
 
     def test_others_are_taken(self):
         found = self.parser.parse_args(["", "a=", "-", "-q", "--out=b="])

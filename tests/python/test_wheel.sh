@@ -34,7 +34,7 @@ if [ -n "$missing" ]; then
   exit 1
 fi
 
-use="cd '$work' && env -u KVSIM_BIN -u KVSIM_HOME -u KVSIM_PYTHON -u PYTHONPATH PATH='$work/venv/bin:/usr/bin:/bin' \
+use="cd '$work' && env -u KVSIM_BIN -u KVSIM_PYTHON -u PYTHONPATH PATH='$work/venv/bin:/usr/bin:/bin' \
   python '$here/use_wheel.py'"
 if [ "$(id -u)" = 0 ] && unshare -m true 2>/dev/null; then
   # Nothing of the build is left: headers, libraries, the clone's own program and modules.
@@ -55,7 +55,7 @@ if "$torch/bin/python" -c 'import torch, transformers, optuna, xxhash' 2>/dev/nu
     >"$("$work/venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/torch.pth"
   mkdir "$work/tour"
   cp "$here/tour.py" "$here/../capture/tiny_models.py" "$work/tour/"
-  (cd "$work/tour" && env -u KVSIM_HOME -u KVSIM_PYTHON -u KVSIM_TORCH -u PYTHONPATH \
+  (cd "$work/tour" && env -u KVSIM_PYTHON -u PYTHONPATH \
     XDG_CACHE_HOME="$work/cache" PATH="$work/venv/bin:/usr/bin:/bin" python tour.py)
 else
   echo "tour skipped: no PyTorch with transformers and optuna in $torch"

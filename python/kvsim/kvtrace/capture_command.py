@@ -166,7 +166,7 @@ def summary(target: Path, result: dict) -> str:
 def run(args: argparse.Namespace, command: list[str]) -> None:
     """Reads the inputs, loads the model, captures. Cheap checks come before torch is imported."""
     from .markup import parse_chat_json, parse_text, plain_text
-    from .writer import check_target
+    from ..whole import check_target
 
     inputs = [path for path in (args.prompt, args.answer) if path]
     check_target(args.out, args.overwrite, inputs)

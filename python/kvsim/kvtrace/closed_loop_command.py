@@ -189,7 +189,7 @@ def run_pairs(loop, results, pairs: list[tuple[int, int]], journal, args) -> int
 
 def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
     """`loaded`: the model, when somebody holds it already."""
-    from .writer import check_target
+    from ..whole import check_target
 
     try:
         import h5netcdf  # noqa: F401

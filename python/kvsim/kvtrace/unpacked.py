@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from ..program import cache_folder
+from ..commands import cache_folder
 from .gguf_file import GgufFile
 from .gguf_tokenizer import make_tokenizer
 

@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..whole import create_hdf5, whole_file
+from ..whole import check_target, create_hdf5, whole_file
 from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError
 
 # Arguments of probe_rows that are stored in the trace's own type.
@@ -25,20 +25,6 @@ def bfloat16_bits(values: np.ndarray) -> np.ndarray:
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     rounding = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
     return ((bits + rounding) >> np.uint32(16)).astype(np.uint16)
-
-
-def check_target(path: Path, overwrite: bool, inputs: list[Path]) -> None:
-    """Refuses, before any work, a target that must not be replaced."""
-    if not path.parent.is_dir():
-        raise CaptureError(f"{path}: folder {path.parent} does not exist", EXIT_USAGE)
-    if not path.exists():
-        return
-    if not path.is_file():
-        raise CaptureError(f"{path}: exists and is not a regular file", EXIT_USAGE)
-    if any(other.exists() and path.samefile(other) for other in inputs):
-        raise CaptureError(f"{path}: is one of the inputs", EXIT_USAGE)
-    if not overwrite:
-        raise CaptureError(f"{path}: exists; --overwrite replaces it", EXIT_USAGE)
 
 
 def check_room(path: Path, size: int) -> None:

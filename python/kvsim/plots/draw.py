@@ -1,4 +1,4 @@
-"""Draws the figures of results files: draw.py RESULTS.nc [MORE.nc ...] -o figs/
+"""`kvsim plot`: draws the figures of results files. draw.py RESULTS.nc [MORE.nc ...] -o figs/
 
 Also of the JSON that `kvsim theory --json` and `kvsim explain --json` print (FILE.json). A file of
 kvsim closed-loop adds what the model itself lost to the figures of its trace that show it.
@@ -13,6 +13,7 @@ import argparse
 import difflib
 import importlib
 import pkgutil
+import re
 import sys
 from pathlib import Path
 
@@ -29,16 +30,24 @@ FORMATS = ("pdf", "png", "csv")
 DEFAULT_FORMATS = ("pdf", "png")
 
 
-def parse(arguments, figures):
+EXAMPLES = """
+Examples:
+  kvsim plot sample.nc -o figures
+  kvsim plot sample.nc -o figures --only retained_importance --budget 0.2"""
+
+
+def parse(arguments, titles):
     from . import measures
-    listing = "\n".join(f"  {name:22}{module.TITLE}" for name, module in figures.items())
-    parser = Parser(prog="kvsim plot", description="Draws the figures of results files.",
-                    epilog=f"figures:\n{listing}",
+    listing = "\n".join(f"  {name:22}{title}".rstrip() for name, title in titles.items())
+    parser = Parser(prog="kvsim plot", description=(
+                        "Draws the figures of results files: PDF and PNG per figure, a folder per file when there\n"
+                        "are several. Also what `kvsim theory --json` and `kvsim explain --json` print (FILE.json)."),
+                    epilog=f"figures:\n{listing}\n{EXAMPLES}",
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", nargs="+", metavar="RESULTS.nc", type=Path)
     parser.add_argument("-o", "--out", required=True, metavar="DIR", type=Path,
                         help="folder of the figures, made when absent")
-    parser.add_argument("--only", metavar="LIST", type=names(figures, "figure"),
+    parser.add_argument("--only", metavar="LIST", type=names(titles, "figure"),
                         help="figures to draw, by comma (all that the file is enough for)")
     parser.add_argument("--formats", metavar="LIST", default=list(DEFAULT_FORMATS),
                         type=names(FORMATS, "format"),
@@ -55,6 +64,7 @@ def parse(arguments, figures):
     parser.add_argument("--policy", action="append", metavar="RECORD",
                         help="policy to draw, as the file names it; repeatable (all)")
     parser.add_argument("--overwrite", action="store_true", help="replace existing figures")
+    parser.add_general_options()
     return parser.parse_args(arguments)
 
 
@@ -84,11 +94,22 @@ def layer_list(text):
     return layers
 
 
-def find_figures():
-    """Every module of the folder figures/, by name: a new figure is a new file."""
+def figure_titles():
+    """Every module of the folder figures/ with its title, by name: a new figure is a new file."""
     from . import figures
-    return {module.name: importlib.import_module(f"{figures.__name__}.{module.name}")
+    return {module.name: _title(Path(module.module_finder.path) / f"{module.name}.py")
             for module in pkgutil.iter_modules(figures.__path__)}
+
+
+def _title(file):
+    """TITLE as it is written: to list figures needs no package that draws them."""
+    found = re.search(r'^TITLE = "(.*)"$', file.read_text(encoding="utf-8"), re.MULTILINE)
+    return found[1] if found else ""
+
+
+def load_figures(titles):
+    from . import figures
+    return {name: importlib.import_module(f"{figures.__name__}.{name}") for name in titles}
 
 
 def folders(paths, out):
@@ -199,13 +220,16 @@ def run(options, figures):
 
 
 def main(arguments=None):
+    titles = figure_titles()
+    options = parse(arguments, titles)
+
     def work():
         try:
-            figures = find_figures()
+            figures = load_figures(titles)
         except ModuleNotFoundError as error:
             raise Error(f"{sys.executable} has no module {error.name}; install what "
                         "plots/requirements.txt lists") from None
-        run(parse(arguments, figures), figures)
+        run(options, figures)
 
     return run_tool("kvsim plot", work)
 

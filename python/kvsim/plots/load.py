@@ -36,10 +36,15 @@ def read_dataset(source, path):
     """`source`: the path, or a file in memory that was read from there."""
     try:
         with h5py.File(source, "r") as file:
+            if file.attrs.get("format") == "kvtrace":
+                raise data_error(f"{path}: a trace stands where results are expected (kvsim replay "
+                                 "makes results of a trace)")
             refuse_links(file)
         # Units such as "s" must stay numbers, hence no decoding of times.
         return xarray.open_dataset(source, engine="h5netcdf", decode_times=False,
                                    phony_dims="access")   # of a file of something else: no warning
+    except DataError:
+        raise
     except LinkedElsewhere as error:
         raise data_error(f"{path}: {error}") from error
     except Exception as error:  # h5py, h5netcdf and xarray each have their own kinds

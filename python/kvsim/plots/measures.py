@@ -4,8 +4,6 @@ Stream error predicts best what a model loses (studies/prediction.md); retained 
 papers judge by.
 """
 
-from . import load
-
 NAMES = ("stream_error", "retained_importance", "output_error", "residual_error")
 # Its summary over steps in a results file, which is there when the measure is.
 SUMMARIES = {"stream_error": "stream_error_rms",
@@ -29,6 +27,7 @@ def of_files(files, options):
     for results in files:
         for name in asked or ():
             if not results.has(SUMMARIES[name]):
+                from . import load   # to name the measures takes no package
                 raise load.Missing(f"{results.path}: no variable {SUMMARIES[name]}")
     return chosen(asked, [name for name in NAMES
                           if all(results.has(SUMMARIES[name]) for results in files)])

@@ -2,19 +2,17 @@
 
 import json
 import math
-import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 import h5py
 import numpy as np
 
 from ..errors import DataError, Error, UsageError, error_of
-from ..program import cache_folder, find_program, options, run
+from ..commands import environment, python_with
+from ..program import find_program, options, run
 from .config import LOOP, Objective, SearchConfig
 
 # Variable -> value per budget, of one record on one text.
@@ -148,31 +146,17 @@ def log_ratio(value: float, reference: float) -> float:
 
 # ---- the model itself ----
 
-def torch_python() -> str:
-    """An interpreter with PyTorch: this one, that of KVSIM_TORCH, or of the scripts' venv."""
-    if find_spec("torch") is not None:
-        return sys.executable
-    named = os.environ.get("KVSIM_TORCH")
-    found = Path(named) if named else cache_folder() / "torch" / "bin" / "python"
-    if not found.exists():
-        raise Error("the closed loop needs PyTorch: KVSIM_TORCH names a Python that has what "
-                    "data/requirements.txt lists")
-    return str(found)
-
-
-LOOP_COMMAND = ("import sys; from kvsim.kvtrace.closed_loop_command import main; "
-                "sys.exit(main())")
-
-
 def run_closed_loop(trace: str, results: Path, target: Path, model: str | None,
                     threads: int | None) -> None:
     """Runs the model with what was kept (docs/study.md 8), in an interpreter that has torch."""
-    package = Path(__file__).resolve().parents[2]
-    words = [torch_python(), "-c", LOOP_COMMAND, str(trace), str(results), f"--out={target}",
-             "--quiet", "--overwrite", f"--kvsim={find_program()}",
+    python = python_with(["torch", "transformers"])
+    if python is None:
+        raise Error("the closed loop needs PyTorch: KVSIM_PYTHON names a Python that has what "
+                    "data/requirements.txt lists")
+    words = [python, "-P", "-m", "kvsim", "closed-loop", str(trace), str(results),
+             f"--out={target}", "--quiet", "--overwrite", f"--kvsim={find_program()}",
              *options(model=model, threads=threads)]
-    environment = {**os.environ, "PYTHONPATH": str(package)}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         raise error_of(1, lines[-1] if lines else f"closed loop: status {done.returncode}")

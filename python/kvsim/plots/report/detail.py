@@ -4,7 +4,6 @@ Nothing is of size entries x steps. Bounds, in numbers before compression, are b
 them is averaged or left out, and the page says so (docs/report.md).
 """
 
-import json
 import re
 from dataclasses import dataclass, field
 
@@ -348,9 +347,5 @@ def span_rates(detail):
 
 
 def sources_of(presets):
-    """{preset title: {summary, source}} of what `kvsim policies --json` prints; {} without."""
-    try:
-        return {str(one["preset"]): {"summary": str(one["summary"]), "source": str(one["source"])}
-                for one in json.loads(presets)}
-    except (KeyError, TypeError, ValueError):
-        return {}
+    """{preset title: {summary, source}} of the presets that `kvsim policies --json` prints."""
+    return {one["preset"]: {"summary": one["summary"], "source": one["source"]} for one in presets}

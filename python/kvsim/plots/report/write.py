@@ -1,12 +1,14 @@
-"""Writes the page of results files: write.py RESULTS.nc [MORE.nc ...] -o page.html
+"""`kvsim report`: writes the page of results files. write.py RESULTS.nc [MORE.nc ...] -o page.html
 
-Closed loops (kvsim closed-loop) may be among the files. `--details` names, per file and in their
-order, what `kvsim report` found in the trace, or `-`. Exit codes are those of kvsim: 0 done,
-1 failed, 2 usage, 3 bad data.
+Closed loops (kvsim closed-loop) may be among the files. What the traces add to them `kvsim details`
+finds. Exit codes are those of kvsim: 0 done, 1 failed, 2 usage, 3 bad data.
 """
 
+import argparse
 import json
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -14,28 +16,42 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[3])
     __package__ = "kvsim.plots.report"
 
-from ...errors import Error  # noqa: E402  (the package is known only now)
+from ...errors import Error, UsageError  # noqa: E402  (the package is known only now)
+from ...program import find_program, pass_through  # noqa: E402
 from ...tool import Parser, put_line, run_tool  # noqa: E402
-from ...whole import write_text  # noqa: E402
+from ...whole import check_target, write_text  # noqa: E402
 
-NONE = "-"
+EXAMPLES = """
+Examples:
+  kvsim report sample.nc -o page.html
+  kvsim report sample.nc --trace data/sample.h5 -o page.html --overwrite"""
 
 
 def parse(arguments):
-    parser = Parser(prog="kvsim report", description="Writes a page to explore results on.")
-    parser.add_argument("results", nargs="+", metavar="RESULTS.nc", type=Path)
-    parser.add_argument("-o", "--out", required=True, metavar="PAGE.html", type=Path)
-    parser.add_argument("--title", default="", help="title of the page (the traces' names)")
-    parser.add_argument("--details", action="append", metavar="FILE",
-                        help="what the trace adds to a file, or -; once per file")
-    parser.add_argument("--presets", default="[]", metavar="JSON",
-                        help="name, summary and source of every preset")
-    parser.add_argument("--hindsight", default="[]", metavar="JSON",
-                        help="[stage, kind] of every kind that sees later queries")
+    parser = Parser(prog="kvsim report", epilog=EXAMPLES,
+                    formatter_class=argparse.RawDescriptionHelpFormatter, description="""\
+Writes one HTML file that opens in any browser, without a network: policies by budget, the prompt
+coloured by what was kept, steps, layers and heads, spans, and the record. From the trace that the
+results name come texts, what the worst steps looked for, and kept sets where the results lack them
+(the record is replayed for them).""")
+    add = parser.add_argument
+    add("results", nargs="+", metavar="RESULTS.nc", type=Path,
+        help="results files, and what closed loops found")
+    add("-o", "--out", metavar="PAGE.html", type=Path,
+        help="the page (the first file's name with .html, in this folder)")
+    add("--overwrite", action="store_true", help="replace an existing file")
+    add("--trace", action="append", metavar="FILE", default=[],
+        help="a trace of the results; repeatable (the one that each file names, beside it, in this "
+             "folder or in data/)")
+    add("--no-trace", action="store_true",
+        help="read no traces: kept sets only where --save-keep wrote them, no texts")
+    add("--title", default="", metavar="TEXT", help="title of the page (the traces' names)")
+    add("--details", action="append", metavar="FILE", help=argparse.SUPPRESS)
+    parser.add_general_options()
     return parser.parse_args(arguments)
 
 
-def build(paths, details=None, title="", presets="[]", hindsight="[]"):
+def build(paths, details=None, title="", presets=(), hindsight=()):
     """The HTML of the page. `details`: a path or None per file."""
     from . import detail, pack, verdict
     from . import sources as inputs
@@ -44,7 +60,7 @@ def build(paths, details=None, title="", presets="[]", hindsight="[]"):
     title = title or "kvsim: " + ", ".join(source.name for source in sources)
     content = {
         "title": title,
-        "verdict": verdict.table(sources, json.loads(hindsight)),
+        "verdict": verdict.table(sources, hindsight),
         "traces": [detail.describe(source, blocks, k) for k, source in enumerate(sources)],
         "presets": detail.sources_of(presets),
         "notes": verdict.check_same_model(sources),
@@ -53,18 +69,45 @@ def build(paths, details=None, title="", presets="[]", hindsight="[]"):
     return pack.page(title, content, blocks)
 
 
+def known_policies():
+    """Every preset with summary and source, and [stage, kind] of every kind that sees later
+    queries: policies with one of them rank no one (docs/report.md)."""
+    told = json.loads(subprocess.run([find_program(), "policies", "--json"], check=True,
+                                     stdout=subprocess.PIPE).stdout)
+    return told["presets"], [[kind["stage"], kind["kind"]] for stage in told["stages"]
+                             for kind in stage["kinds"] if kind["only_in_presets"]]
+
+
+def find_details(options, folder):
+    """What the program finds in the traces: a path or None per file."""
+    if options.no_trace:
+        return None
+    status = pass_through([
+        "details", *map(str, options.results), f"--out={folder}",
+        *(f"--trace={one}" for one in options.trace), f"--progress={options.progress}",
+        *(["--quiet"] if options.quiet else ["--verbose"] if options.verbose else []),
+        *([f"--threads={options.threads}"] if options.threads else [])])
+    if status:
+        sys.exit(status)
+    found = [Path(folder) / f"{number}.nc" for number, _ in enumerate(options.results, 1)]
+    return [one if one.exists() else None for one in found]
+
+
 def run(options):
     try:
-        from .. import load
+        from .. import load  # noqa: F401
     except ModuleNotFoundError as error:
         raise Error(f"{sys.executable} has no module {error.name}; install what "
                     "plots/requirements.txt lists") from None
-    details = [None if one == NONE else one for one in options.details or []]
-    if details and len(details) != len(options.results):
-        raise load.usage_error(f"{len(details)} --details for {len(options.results)} files")
-    text = build(options.results, details, options.title, options.presets, options.hindsight)
-    write_text(options.out, text)
-    put_line(options.out)
+    if options.no_trace and options.trace:
+        raise UsageError("report: --trace and --no-trace exclude each other")
+    target = options.out or Path(options.results[0].stem + ".html")
+    check_target(target, options.overwrite, [*options.results, *map(Path, options.trace)])
+    with tempfile.TemporaryDirectory(prefix="kvsim-report-") as folder:
+        details = options.details or find_details(options, folder)
+        text = build(options.results, details, options.title, *known_policies())
+    write_text(target, text)
+    put_line(target)
 
 
 def main(arguments=None):
