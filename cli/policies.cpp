@@ -415,8 +415,9 @@ const bool registered = register_command(
     {.name = "policies",
      .summary = "presets and stages with every parameter, what they need, and the paper",
      .arguments = {{.name = "name",
-                    .meaning = "a preset (snapkv:kvpress), a record (snapkv,kernel=7), a stage, a\n"
-                               "        kind or a key; without it: all of them",
+                    .meaning =
+                        "a preset (snapkv:official), a record (snapkv,kernel=7), a stage, a\n"
+                        "        kind or a key; without it: all of them",
                     .required = false}},
      .describe = describe,
      .examples = {"kvsim policies defensivekv", "kvsim policies aggregate"},

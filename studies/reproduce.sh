@@ -33,7 +33,7 @@ name() { basename "$1" .h5; }
 says() { local text; text=$("$kvsim" inspect "$1"); grep -q "$2" <<<"$text"; }
 has_span() { says "$1" "^span  *$2"; }
 # Paths of figures are noise here; they stand in a list.
-draw() { "$kvsim" plot "$@" --overwrite >>"$out/figures.txt"; }
+draw() { finding plot "$@" --overwrite >>"$out/figures.txt"; }
 fresh() { [[ $1 -nt $2 && $1 -nt $kvsim && $1 -nt studies/reproduce.sh ]]; }
 
 # replay TRACE GROUP OPTION...: results in $out/NAME.GROUP.nc; true when there are new ones.
@@ -154,11 +154,11 @@ some_layers() {
 # Eviction bias in kvpress's forms: as they are, fair, the defense whitelisted, the same with what
 # protects the first tokens; then debiased.
 bias() {
-  local one lambda forms=(snapkv:kvpress tova:kvpress knorm:kvpress streaming:kvpress)
-  if says "$1" 'stored: 0-'; then forms+=(h2o:kvpress); fi
+  local one lambda forms=(snapkv,rounding=kvpress,window=64 tova,rounding=kvpress knorm,rounding=kvpress streaming,rounding=kvpress)
+  if says "$1" 'stored: 0-'; then forms+=(h2o,rounding=kvpress); fi
   local both=("${forms[@]}" "${forms[@]/%/,constrain=fair}") grid=(random) plain
-  local guarded=("snapkv:kvpress,constrain=fair,sinks=4" "snapkv:kvpress,whitelist=defense,sinks=4"
-    "snapkv:kvpress,constrain=fair,fair_scores=default")
+  local guarded=("snapkv,rounding=kvpress,window=64,constrain=fair,sinks=4" "snapkv,rounding=kvpress,window=64,whitelist=defense,sinks=4"
+    "snapkv,rounding=kvpress,window=64,constrain=fair,fair_scores=default")
   for one in "${debiased[@]}"; do
     grid+=("$one")
     for lambda in 0 0.2 0.4 0.6 0.8 1; do
@@ -194,8 +194,8 @@ bias() {
 # What the model loses with constraints: of the kinds that are compared at every ratio, a whitelist
 # where it fits; longer texts at every other ratio. Of the short ones at two budgets a whitelist of one
 # sentence of the defense, λ of $debiased where the defense is first, and what else is given.
-debiased=(snapkv:kvpress tova:kvpress streaming:kvpress)
-looped=("${debiased[@]}" h2o:kvpress knorm:kvpress)
+debiased=(snapkv,rounding=kvpress,window=64 tova,rounding=kvpress streaming,rounding=kvpress)
+looped=("${debiased[@]}" h2o,rounding=kvpress knorm,rounding=kvpress)
 loops() {
   local trace=$1 one lambda lambdas=() phrase sets=()
   shift
@@ -229,8 +229,8 @@ loop() {
 }
 
 rules() {
-  compare "$1" rules 0.1:0.9:0.1 snapkv:kvpress tova:kvpress knorm:kvpress streaming:kvpress \
-    snapkv:kvpress,constrain=fair importance defensivekv
+  compare "$1" rules 0.1:0.9:0.1 snapkv,rounding=kvpress,window=64 tova,rounding=kvpress knorm,rounding=kvpress streaming,rounding=kvpress \
+    snapkv,rounding=kvpress,window=64,constrain=fair importance defensivekv
 }
 
 needle() {
@@ -271,7 +271,7 @@ with_loops() {
     for file in "${debiased[@]}"; do
       only+=(--policy "$file,constrain=fair" --policy "$file,whitelist=defense")
     done
-    only+=(--policy "snapkv:kvpress,constrain=fair,fair_scores=default")
+    only+=(--policy "snapkv,rounding=kvpress,window=64,constrain=fair,fair_scores=default")
   else
     for file in "${debiased[@]}"; do
       for lambda in 0 0.2 0.4 0.6 0.8 1; do
@@ -308,7 +308,7 @@ instructions() {
   [ ${#wishes[@]} -gt 0 ] || return 0
   mapfile -t file < <(printf "$out/%s.bias.nc\n" "${wishes[@]}")
   draw "${file[@]}" -o "$out/instructions-$length" --only bias_traces --formats pdf,png,csv
-  mapfile -t plain < <(records "${looped[@]}" snapkv:kvpress,constrain=fair)
+  mapfile -t plain < <(records "${looped[@]}" snapkv,rounding=kvpress,window=64,constrain=fair)
   draw "${file[@]}" -o "$out/instructions-$length" --only keep_rate_traces "${plain[@]}" \
     --formats pdf,png,csv
   mapfile -t file < <(printf "$out/%s.whitelist.nc\n" "${wishes[@]}")

@@ -154,7 +154,7 @@ def from_kvpress(press: Any, *, name: str | None = None, **keys: object) -> Poli
     """A press of kvpress as a policy: its scores, every other stage by keys of the record.
 
     >>> from kvpress import ExpectedAttentionPress
-    >>> replay(trace, ["snapkv:kvpress", from_kvpress(ExpectedAttentionPress())], 0.3)
+    >>> replay(trace, ["snapkv", from_kvpress(ExpectedAttentionPress())], 0.3)
 
     Counts are rounded as kvpress does. Of wrappers give the inner press and the stage that the
     wrapper adds: ``from_kvpress(SnapKVPress(), allocate="ada")``. A press whose scores depend on

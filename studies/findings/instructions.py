@@ -31,17 +31,17 @@ MEASURES = {
     "keep_defense": "the same of the defense",
 }
 REQUESTS = {"kl_directive": "asked to obey", "kl_leak": "asked to leak"}
-BASES = ("snapkv:kvpress", "h2o:kvpress", "tova:kvpress", "knorm:kvpress", "streaming:kvpress")
+BASES = ("snapkv,rounding=kvpress,window=64", "h2o,rounding=kvpress", "tova,rounding=kvpress", "knorm,rounding=kvpress", "streaming,rounding=kvpress")
 CHANGES = {"constrain=fair": "fair", "whitelist=defense": "whitelist"}
 CONSTRAINTS = {"constrain=fair": "fair eviction", "whitelist=defense": "keeping the defense whole"}
 SENTENCE = "whitelist=a-b"   # of the defense, as findings/phrase.py finds it
 ORDERS = ("defense", "directive")   # which comes first
 # Record, what it is a constraint on: in the order of the table.
-GUARDED = tuple(("snapkv:kvpress," + one, "snapkv:kvpress") for one in (
+GUARDED = tuple(("snapkv,rounding=kvpress,window=64," + one, "snapkv,rounding=kvpress,window=64") for one in (
     "sinks=4,constrain=fair", "constrain=fair,fair_scores=default", "whitelist=defense,sinks=4"))
 RANDOM = "random"
 LAMBDAS = ("0", "0.2", "0.4", "0.6", "0.8", "1")
-DEBIASED = ("snapkv:kvpress", "tova:kvpress", "streaming:kvpress")
+DEBIASED = ("snapkv,rounding=kvpress,window=64", "tova,rounding=kvpress", "streaming,rounding=kvpress")
 GAIN_BUDGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 ALL_BUDGETS = (0.1, 0.2, *GAIN_BUDGETS)
 LOOP_BUDGETS = (0.3, 0.5)                # of every record
@@ -322,40 +322,36 @@ def draw(tables):
                     means, bands = statistics.over_traces(
                         np.stack([found[k] for k in known]))
                     ax.errorbar(np.array(ALL_BUDGETS)[known], means, np.abs(bands - means), **look)
-            ax.set_title(base.split(":")[0] if i == 0 else "", fontsize=7)
+            ax.set_title(base.split(",")[0] if i == 0 else "", fontsize=7)
     return fig
-
-
-MAPPED = (0.1, 0.3, 0.5, 0.7, 0.9)   # budgets that ran at every length
-CLEAR = 0.05   # nats; a smaller change is none
 
 
 def draw_changes(tables, change):
     """`tables`: by length and order. A map per policy: change of the loss by budget, a row per order,
-    request and length; a star where the interval is without 0 and the change is CLEAR at least."""
+    request and length; a star where the interval is without 0 and the change is LEAST at least."""
     rows = [(order, *one, length) for order in ORDERS for one in REQUESTS.items() for length in tables]
     fig, axes = style.frame(
         f"What {CONSTRAINTS[change]} changes, by length of the prompt",
         "Change of the KL divergence from the full cache on the written answer, nats, paired by text. Blue, below 0: "
-        f"the model loses less. *: the interval (95 %, t) is without 0, and the change is {CLEAR} at least. Grey: "
+        f"the model loses less. *: the interval (95 %, t) is without 0, and the change is {LEAST} at least. Grey: "
         f"a wrecked cache, or not run. {plan.MODEL}.", 1, len(BASES), 0.5 + 0.16 * len(rows), (),
         (style.BUDGET, ""), sharey=True)
     colours = matplotlib.colormaps["RdBu_r"]
     for ax, base in zip(axes.flat, BASES):
-        image = np.full((len(rows), len(MAPPED), 4), (0.93, 0.93, 0.93, 1.0))
+        image = np.full((len(rows), len(TABLED), 4), (0.93, 0.93, 0.93, 1.0))
         for i, (order, measure, _, length) in enumerate(rows):
             own = changed(tables[length][order], measure, base, change)
-            for k, budget in enumerate(MAPPED):
+            for k, budget in enumerate(TABLED):
                 if budget not in own:
                     continue
                 mean, (low, high) = statistics.over_traces(own[budget])
                 image[i, k] = colours(np.clip(0.5 + mean / 4, 0.08, 0.92))
-                told = "*" if not low <= 0 <= high and abs(mean) >= CLEAR else ""
+                told = "*" if not low <= 0 <= high and abs(mean) >= LEAST else ""
                 ax.text(k, i, f"{mean:+.2f}{told}".replace("-", "−"), ha="center", va="center", fontsize=4.4,
                         color="white" if np.dot(image[i, k, :3], (0.299, 0.587, 0.114)) < 0.5 else "black")
         ax.imshow(image, aspect="auto", interpolation="nearest")
-        ax.set(title=base.split(":")[0])
-        ax.set_xticks(range(len(MAPPED)), [f"{budget:g}" for budget in MAPPED])
+        ax.set(title=base.split(",")[0])
+        ax.set_xticks(range(len(TABLED)), [f"{budget:g}" for budget in TABLED])
         ax.set_yticks(range(len(rows)), [f"{order} first, {request}, {length}"
                                          for order, _, request, length in rows], fontsize=5.5)
         ax.grid(False)

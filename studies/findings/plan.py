@@ -89,9 +89,9 @@ PRESETS = (
     "layer-defensivekv", "layer-defensivekv:code", "restkv",
 )
 VARIANTS = (
-    "streaming:kvpress", "lm-infinite", "knorm:official", "knorm:kvpress", "lagkv", "h2o:kvpress",
-    "tova:kvpress", "snapkv:official", "snapkv:kvpress", "pyramidkv:kvpress", "pyramidinfer",
-    "adakv:official", "adakv:kvpress", "criticalkv:ada", "criticalkv:kvpress", "vatp:official",
+    "streaming,rounding=kvpress", "lm-infinite", "knorm:official", "knorm,rounding=kvpress", "lagkv", "h2o,rounding=kvpress",
+    "tova,rounding=kvpress", "snapkv:official", "snapkv,rounding=kvpress,window=64", "pyramidkv,rounding=kvpress,window=64,allocate=pyramid-kvpress", "pyramidinfer",
+    "adakv:official", "adakv,rounding=kvpress,window=64", "criticalkv:ada", "criticalkv,rounding=kvpress,window=64", "vatp:official",
     "cake:official", "scissorhands", "roco", "restkv:code", "restkv:joint",
 )
 EVICTION = PRESETS + VARIANTS

@@ -262,7 +262,7 @@ class ShapesTest(unittest.TestCase):
 class InstructionsTest(unittest.TestCase):
     """Two texts, one policy of the table, one budget at which its constraint wrecks the cache."""
 
-    BASE, FAIR = "snapkv:kvpress", "snapkv:kvpress,constrain=fair"
+    BASE, FAIR = "snapkv,rounding=kvpress,window=64", "snapkv,rounding=kvpress,window=64,constrain=fair"
 
     def table(self, rows):
         folder = tempfile.TemporaryDirectory()
@@ -288,7 +288,7 @@ class InstructionsTest(unittest.TestCase):
         self.assertEqual((fair["gain"], fair["texts wrecked"]), ("+0.150 [−0.485, +0.785]", "1 of 2"))
         self.assertEqual(fair["stream error"], "0.220 [−0.161, 0.601]")
         self.assertEqual(fair["loss, leak"], "4.00 (1)")   # random has it of both; one text has no interval
-        self.assertNotIn("`tova:kvpress`", found)   # nobody replayed it
+        self.assertNotIn("`tova,rounding=kvpress`", found)   # nobody replayed it
 
     def test_changes_are_paired_by_text_and_those_of_wrecked_caches_left_out(self):
         rows = [[text, policy, budget, 0.5, 0.5, error, *kl]

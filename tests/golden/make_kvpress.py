@@ -159,45 +159,45 @@ def expected_ada(**settings):
 
 # form, record of kvsim, how to run it, whether scores are the same at every budget
 FORMS = [
-    ("StreamingLLMPress()", "streaming:kvpress", plain(StreamingLLMPress), False),
-    ("KnormPress()", "knorm:kvpress", plain(KnormPress), True),
-    ("ObservedAttentionPress()", "h2o:kvpress", plain(ObservedAttentionPress), True),
-    ("TOVAPress()", "tova:kvpress", plain(TOVAPress), True),
-    ("SnapKVPress()", "snapkv:kvpress", plain(SnapKVPress), True),
+    ("StreamingLLMPress()", "streaming,rounding=kvpress", plain(StreamingLLMPress), False),
+    ("KnormPress()", "knorm,rounding=kvpress", plain(KnormPress), True),
+    ("ObservedAttentionPress()", "h2o,rounding=kvpress", plain(ObservedAttentionPress), True),
+    ("TOVAPress()", "tova,rounding=kvpress", plain(TOVAPress), True),
+    ("SnapKVPress()", "snapkv,rounding=kvpress,window=64", plain(SnapKVPress), True),
     ("SnapKVPress(window_size=32)", "snapkv,rounding=kvpress",
      plain(lambda **x: SnapKVPress(window_size=32, **x)), True),
-    ("SnapKVPress(window_size=16, kernel_size=7)", "snapkv:kvpress,window=16,kernel=7",
+    ("SnapKVPress(window_size=16, kernel_size=7)", "snapkv,rounding=kvpress,window=16,kernel=7",
      plain(lambda **x: SnapKVPress(window_size=16, kernel_size=7, **x)), True),
-    ("PyramidKVPress()", "pyramidkv:kvpress", plain(PyramidKVPress), False),
-    ("PyramidKVPress(window_size=8, beta=4)", "pyramidkv:kvpress,window=8,pyramid_beta=4",
+    ("PyramidKVPress()", "pyramidkv,rounding=kvpress,window=64,allocate=pyramid-kvpress", plain(PyramidKVPress), False),
+    ("PyramidKVPress(window_size=8, beta=4)", "pyramidkv,rounding=kvpress,window=8,allocate=pyramid-kvpress,pyramid_beta=4",
      plain(lambda **x: PyramidKVPress(window_size=8, beta=4, **x)), False),
-    ("AdaKVPress(SnapKVPress())", "adakv:kvpress", ada(), False),
+    ("AdaKVPress(SnapKVPress())", "adakv,rounding=kvpress,window=64", ada(), False),
     ("AdaKVPress(SnapKVPress(window_size=32))", "adakv,rounding=kvpress",
      ada(window_size=32), False),
-    ("CriticalKVPress(SnapKVPress())", "criticalkv:kvpress", critical(), False),
+    ("CriticalKVPress(SnapKVPress())", "criticalkv,rounding=kvpress,window=64", critical(), False),
     ("CriticalKVPress(SnapKVPress(window_size=32))", "criticalkv,rounding=kvpress",
      critical(window_size=32), False),
     ("CriticalAdaKVPress(SnapKVPress())",
-     "criticalkv:kvpress,allocate=ada,allocate_score=unweighted", critical_ada(), False),
+     "criticalkv,rounding=kvpress,window=64,allocate=ada,allocate_score=unweighted", critical_ada(), False),
     ("CriticalAdaKVPress(SnapKVPress(window_size=32))", "criticalkv:ada,rounding=kvpress",
      critical_ada(window_size=32), False),
     ("KeyDiffPress()", "keydiff,rounding=kvpress", plain(KeyDiffPress), True),
     ("LagKVPress()", "lagkv,rounding=kvpress", plain(LagKVPress), True),
-    ("ExpectedAttentionPress()", "expected-attention:kvpress", expected(), True),
+    ("ExpectedAttentionPress()", "expected-attention,rounding=kvpress", expected(), True),
     ("ExpectedAttentionPress(n_future_positions=64, n_sink=0, epsilon=0.01)",
-     "expected-attention:kvpress,expected_steps=64,sinks=0,weight_epsilon=0.01",
+     "expected-attention,rounding=kvpress,expected_steps=64,sinks=0,weight_epsilon=0.01",
      expected(n_future_positions=64, n_sink=0, epsilon=0.01), True),
     ("ExpectedAttentionPress(use_covariance=False, use_vnorm=False)",
-     "expected-attention:kvpress,expected_variance=no,weight=none",
+     "expected-attention,rounding=kvpress,expected_variance=no,weight=none",
      expected(use_covariance=False, use_vnorm=False), True),
     ("AdaKVPress(ExpectedAttentionPress(epsilon=0.01))", "expected-attention:ada,rounding=kvpress",
      expected_ada(epsilon=0.01), False),
     ("CompactorPress(sketch_dimension=head_dim), directions its own",
-     "compactor:kvpress,compactor_sketch=0", compactor(), False),
+     "compactor,rounding=kvpress,compactor_sketch=0", compactor(), False),
     ("CompactorPress(chunk_size=64, blending=0.35), directions its own",
-     "compactor:kvpress,compactor_sketch=0,compactor_chunk=64,compactor_blend=0.35",
+     "compactor,rounding=kvpress,compactor_sketch=0,compactor_chunk=64,compactor_blend=0.35",
      compactor(chunk_size=64, blending=0.35), True),
-    ("CURPress()", "cur:kvpress", plain(CURPress), True),
+    ("CURPress()", "cur,rounding=kvpress", plain(CURPress), True),
     ("LagKVPress(lag_size=32)", "lagkv,rounding=kvpress,lag_block=32",
      plain(lambda **x: LagKVPress(lag_size=32, **x)), True),
 ]
@@ -206,8 +206,8 @@ FORMS = [
 # the heads of a layer where heads compete; kvsim keeps the newest of each head.
 WINDOW = 64
 BELOW_WINDOW = "budget below the window: kvpress leaves the heads' shares to topk"
-DIFFERS = {("adakv:kvpress", "0.1"),
-           ("criticalkv:kvpress,allocate=ada,allocate_score=unweighted", "0.1")}
+DIFFERS = {("adakv,rounding=kvpress,window=64", "0.1"),
+           ("criticalkv,rounding=kvpress,window=64,allocate=ada,allocate_score=unweighted", "0.1")}
 
 
 def main():

@@ -27,12 +27,12 @@ def main():
 
     fair = ",constrain=fair"
     forms = [   # class, settings, record of kvsim, whether counts per segment are rounded as ours
-        (StreamingLLMFairEvictionPress, {}, "streaming:kvpress" + fair, "off by one"),
-        (KnormFairEvictionPress, {}, "knorm:kvpress" + fair, "equal"),
-        (ObservedAttentionFairEvictionPress, {}, "h2o:kvpress" + fair, "equal"),
-        (TOVAFairEvictionPress, {}, "tova:kvpress" + fair, "equal"),
-        (SnapKVFairEvictionPress, {}, "snapkv:kvpress" + fair, "equal"),
-        (SnapKVFairEvictionPress, {"window_size": 16}, "snapkv:kvpress,window=16" + fair, "equal"),
+        (StreamingLLMFairEvictionPress, {}, "streaming,rounding=kvpress" + fair, "off by one"),
+        (KnormFairEvictionPress, {}, "knorm,rounding=kvpress" + fair, "equal"),
+        (ObservedAttentionFairEvictionPress, {}, "h2o,rounding=kvpress" + fair, "equal"),
+        (TOVAFairEvictionPress, {}, "tova,rounding=kvpress" + fair, "equal"),
+        (SnapKVFairEvictionPress, {}, "snapkv,rounding=kvpress,window=64" + fair, "equal"),
+        (SnapKVFairEvictionPress, {"window_size": 16}, "snapkv,rounding=kvpress,window=16" + fair, "equal"),
     ]
     layers = trace.read_layers(args.trace, args.layers)
     with h5py.File(args.trace) as file:

@@ -66,55 +66,5 @@ class AttentionTest(PlotTest):
         for name, value in zip(("single", "max_prior", "defensivekv"), wanted):
             self.assertAlmostEqual(float(rows[name]["risk_spearman"]), value)
 
-    def traces(self, *files):
-        code, out, err = self.draw(*files, "-o", self.out, "--formats", "png,csv", "--overwrite",
-                                   "--only", "attention_traces", "--budget", "0.2")
-        self.assertEqual((code, err), (0, []))
-        self.assertEqual([Path(path).name for path in out],
-                         ["risk_traces.png", "risk_traces.csv",
-                          "attention_traces.png", "attention_traces.csv"])
-        rows = {}
-        for page in ("risk_traces.csv", "attention_traces.csv"):
-            with (self.out / page).open() as file:
-                rows.update({(row["measure"], row["row"]): row for row in csv.DictReader(file)})
-        return rows
-
-    def of_trace(self, name, part, drop=()):
-        def edit(data):
-            data = fake_results.add_attention(data, seed=ord(name))
-            return data.drop_vars(drop).assign_attrs(trace=f"/data/{name}.h5")
-        return self.file(f"{name}.{part}.nc", edit=edit)
-
-    def test_several_traces_are_summed_up_from_one_or_more_files_each(self):
-        risks = [name for name in fake_results.add_attention(
-            load.open_results(self.file()).data.load()).data_vars if name.startswith("risk")]
-        first = self.of_trace("a", "attention", risks), self.of_trace("a", "risk", ["late_share"])
-        rows = self.traces(*first, self.of_trace("b", "both"))
-        one, two = (load.open_results(self.folder / name).data
-                    for name in ("a.attention.nc", "b.both.nc"))
-        late = [data["late_share"].values[1, 0].mean() for data in (one, two)]
-        row = rows["evicted share of a query's top 20 %", "random"]
-        for name, value in zip("ab", late):
-            self.assertAlmostEqual(float(row[name]), value)
-        self.assertAlmostEqual(float(row["mean"]), np.mean(late))
-        self.assertTrue(float(row["low"]) <= np.mean(late) <= float(row["high"]))
-        chance = [data["late_share_chance"].values[1, 0].mean() for data in (one, two)]
-        self.assertAlmostEqual(np.mean(np.divide(late, chance)), float(
-            rows["evicted share of the top 20 % over chance", "random"]["mean"]))
-        row = rows["Spearman with true risk", "defensivekv"]
-        self.assertAlmostEqual(float(row["b"]), two["risk_spearman"].values[:, 2].mean())
-        drift = two["drift"].values[1, 0]
-        row = rows["drift of the best entries, either way", "attention: median head"]
-        self.assertAlmostEqual(float(row["b"]), np.median(np.abs(drift)))
-        row = rows["locality in time (0: white noise)", "heads above 0.05"]
-        self.assertAlmostEqual(float(row["b"]), (two["locality"].values > 0.05).mean())
-        self.assertNotIn(("prior above true risk", "one query"), rows)  # it has no prior
-
-    def test_a_single_trace_has_no_interval_and_a_file_without_measures_is_refused(self):
-        self.traces(self.of_trace("a", "both"))
-        self.refused(3, "cannot draw attention_traces: .*--metric", self.of_trace("a", "both"),
-                     self.file("plain.nc"), "-o", self.out, "--only", "attention_traces")
-
-
 if __name__ == "__main__":
     unittest.main()

@@ -4,7 +4,6 @@ Needs the modules of plots/requirements.txt; without them one line says so and n
 """
 
 import contextlib
-import csv
 import hashlib
 import io
 import json
@@ -37,11 +36,10 @@ from kvsim.plots.figures import worst_case
 
 SMALL = {"policies": ("full", "random", "snapkv,window=16"), "budgets": (0.2, 0.5),
          "layers": (0, 5), "steps": 20}
-ALL = {"bias_index", "budget", "keep_rate", "keep_rate_layers", "keep_rate_ratios",
+ALL = {"bias_index", "budget", "keep_rate", "keep_rate_layers",
        "retained_importance", "span_scores", "stream_error", "worst_case"}
 THREE = ("defense", "middle", "directive")   # of two spans, span_order is left out and says why
-SPANS = {"bias_index", "keep_rate", "keep_rate_layers", "keep_rate_ratios",
-         "span_scores"}
+SPANS = {"bias_index", "keep_rate", "keep_rate_layers", "span_scores"}
 
 
 class PlotTest(unittest.TestCase):
@@ -168,28 +166,6 @@ class FiguresTest(PlotTest):
     def test_one_layer_one_budget_one_policy_one_step(self):
         results = self.file(policies=("h2o",), budgets=(0.5,), layers=(7,), steps=1)
         self.assertEqual(self.draw(results, "-o", self.out, "--formats", "png")[0], 0)
-
-    def test_maps_of_keep_rates_hold_every_layer_and_budget_and_end_with_all_entries(self):
-        path = self.file()
-        results = load.open_results(path)
-        code, _, _ = self.draw(path, "-o", self.out, "--only", "keep_rate_ratios",
-                               "--formats", "csv")
-        self.assertEqual(code, 0)
-        with open(self.out / "keep_rate_ratios.csv", encoding="utf-8", newline="") as file:
-            head, *rows = csv.reader(file)
-        self.assertEqual(head, ["policy", "span", "layer", "budget 0.2", "budget 0.5"])
-        rates = results.variable("keep_rate", "policy", "span", "layer", "budget")
-        bias = results.variable("bias_index", "policy", "span", "layer", "budget")
-        spans = [str(span) for span in results.data["span"].values]
-        dropping = [one for one in results.policies if one != "full"]
-        self.assertEqual(len(rows), len(dropping) * (len(spans) + 1) * len(results.layers))
-        for policy, span, layer, *line in rows:
-            at = results.policies.index(policy), results.layers.index(int(layer))
-            if span in spans:
-                expected = rates[at[0], spans.index(span), at[1]]
-            else:   # keep rate less bias is the layer's own share, whatever the span
-                expected = (rates - bias)[at[0], 0, at[1]]
-            np.testing.assert_allclose([float(one) for one in line], expected, rtol=1e-5)
 
     def test_worst_cases_are_those_of_the_metrics_asked_for(self):
         results = load.open_results(self.file())

@@ -5,7 +5,6 @@ test_plots.py.
 import csv
 import json
 import unittest
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from test_plots import THEORY, PlotTest  # says so, and stops, where modules are missing
 import loop_file
 from kvsim.plots import load, losses, statistics
-from kvsim.plots.figures import needles, span_order, traces
+from kvsim.plots.figures import span_order, traces
 
 
 class SeveralTracesTest(PlotTest):
@@ -26,11 +25,9 @@ class SeveralTracesTest(PlotTest):
 
     def test_they_stand_beside_the_folders_of_the_files(self):
         code, out, err = self.planned(*self.files(), "-o", self.out, "--formats", "png")
-        self.assertEqual((code, [line for line in err if "span_order left out" not in line]),
-                         (0, []))
+        self.assertEqual((code, [line for line in err if "span_order left out" not in line]), (0, []))
         together = {path.stem for path in self.out.iterdir() if path.is_file()}
-        self.assertEqual(together, {"traces", "traces-table", "keep_rate_traces",
-                                    "bias_traces"})
+        self.assertEqual(together, {"traces", "traces-table"})
         self.assertEqual({path.name for path in self.out.iterdir() if path.is_dir()}, {"a", "b"})
 
     def test_the_numbers_of_traces_are_those_of_the_files(self):
@@ -122,8 +119,8 @@ class SeveralTracesTest(PlotTest):
             data["retained_importance"][1] = np.nan
             return data
         files = self.files(11) + [self.file("blank.nc", edit=blank)]
-        code, _, err = self.draw(*files, "-o", self.out, "--only", "traces,keep_rate_traces",
-                                 "--formats", "png")
+        code, _, err = self.draw(*files, "-o", self.out, "--only", "traces", "--formats",
+                                 "png")
         self.assertEqual((code, err), (0, []))
 
 
@@ -314,90 +311,6 @@ class SpanOrderTest(PlotTest):
                          (0, [str(self.out / "span_order.png")], []))
         self.assertEqual(reference, 0.8)
         np.testing.assert_allclose(values.sel(policy="h2o"), [np.nan, -1, 0.5, np.nan, np.nan])
-
-
-    def test_several_traces_have_circles_means_and_intervals(self):
-        files = [self.file(f"{name}.nc", seed=seed, spans=("a", "b", "c"))
-                 for seed, name in enumerate("xyz")]
-        code, _, err = self.draw(*files, "-o", self.out, "--only", "span_order_traces", "--formats",
-                                 "csv,png")
-        self.assertEqual((code, err), (0, []))
-        several = [load.open_results(path) for path in files]
-        each = [span_order.correlations(results)[0] for results in several]
-        with (self.out / "span_order_traces.csv").open() as file:
-            for row in csv.DictReader(file):
-                at = {"policy": row["policy"], "budget": float(row["budget"])}
-                values = [one.sel(at) for one in each if one.sel(at).notnull()]
-                self.assertEqual(int(row["traces"]), len(values))
-                if values:
-                    self.assertAlmostEqual(float(row["mean"]), np.mean(values))
-        self.refused(3, "fewer than 3 labelled spans", self.file("two.nc"), *files, "-o", self.out,
-                     "--only", "span_order_traces")
-
-
-class OrdersTest(PlotTest):
-    """Keep rates of traces whose spans come in one order stand together."""
-
-    def test_rows_are_orders_and_lines_are_means(self):
-        orders = ("defense", "directive"), ("directive", "defense"), ("defense", "directive")
-        files = [self.file(f"{seed}.nc", seed=seed, spans=spans, policies=("full", "random", "h2o"))
-                 for seed, spans in enumerate(orders)]
-        code, _, err = self.draw(*files, "-o", self.out, "--only", "keep_rate_traces,bias_traces",
-                                 "--formats", "csv,png", "--budget", "0.2")
-        self.assertEqual((code, err), (0, []))
-        with (self.out / "keep_rate_traces.csv").open() as file:
-            rows = [row for row in csv.DictReader(file)
-                    if (row["policy"], row["budget"], row["span"]) == ("random", "0.2", "defense")]
-        self.assertEqual([row["count"] for row in rows], ["2", "1"])
-        data = [load.open_results(path).data for path in files]
-        rates = [one.keep_rate.values[1, 0, :, list(one.span.values).index("defense")].mean()
-                 for one in data]
-        self.assertAlmostEqual(float(rows[0]["keep_rate"]), (rates[0] + rates[2]) / 2)
-        self.assertAlmostEqual(float(rows[1]["keep_rate"]), rates[1])
-        bias = [one.bias_index.values[1, 0, :, 0].mean() for one in data]
-        self.assertAlmostEqual(float(rows[0]["bias_index"]), (bias[0] + bias[2]) / 2)
-        with (self.out / "bias_traces.csv").open() as file:
-            first = next(row for row in csv.DictReader(file) if row["policy"] == "random")
-        self.assertAlmostEqual(float(first["mean"]), (bias[0] + bias[2]) / 2)
-
-
-class NeedlesTest(PlotTest):
-    def needle(self, name, length, spans=("needle",)):
-        return self.file(name, prompt_len=length, spans=spans)
-
-    def test_needles_stand_at_their_depth_and_length(self):
-        files = [self.needle("a.nc", 400), self.needle("b.nc", 410),
-                 self.needle("c.nc", 800, ("needle1", "x", "needle2"))]
-        several = [load.open_results(path) for path in files]
-        found = needles.needles(several)
-        self.assertEqual(list(found), [1, 2])
-        self.assertEqual([(f, s, length) for f, s, _, length in found[1][1]],
-                         [(0, "needle", 400), (1, "needle", 410)])
-        self.assertEqual([(f, s, length) for f, s, _, length in found[2][1]],
-                         [(0, "needle1", 800), (0, "needle2", 800)])
-
-        class Options:
-            budget = "0.2"
-        one, two = (needles.cells(files, Options, places, "keep_rate", ["random"])
-                    for files, places in found.values())
-        self.assertEqual((one[2], one[3], two[2], two[3]), ([405], [10], [800], [10, 90]))
-        rates = [results.data.keep_rate.values[1, 0].mean(axis=0) for results in several]
-        np.testing.assert_allclose(one[0][0], [[(rates[0][0] + rates[1][0]) / 2]])
-        np.testing.assert_allclose(two[0][0], [[rates[2][0], rates[2][2]]])
-        self.assertEqual((one[1].tolist(), two[1].tolist()), ([[2]], [[1, 1]]))
-        np.testing.assert_allclose(one[4][0], [rates[0][0], rates[1][0]])
-        np.testing.assert_allclose(two[4][0], [(rates[2][0] + rates[2][2]) / 2])
-
-    def test_both_maps_are_drawn(self):
-        files = [self.needle("a.nc", 400), self.needle("b.nc", 800)]
-        code, out, err = self.draw(*files, "-o", self.out, "--only", "needles", "--formats", "png,csv")
-        self.assertEqual((code, err), (0, []))
-        self.assertEqual([Path(path).name for path in out[::2]],
-                         ["needles1-kept.png", "needles1-importance.png"])
-
-    def test_traces_without_needles_have_none(self):
-        self.refused(3, "no span whose name begins with needle", self.file(), "-o", self.out,
-                     "--only", "needles")
 
 
 class StatisticsTest(unittest.TestCase):

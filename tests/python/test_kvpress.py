@@ -30,17 +30,17 @@ BUDGET = 0.3
 RATIO = 1 - BUDGET
 # Press, preset of the same method.
 PAIRS = [
-    (kvpress.KnormPress(), "knorm:kvpress"),
+    (kvpress.KnormPress(), "knorm,rounding=kvpress"),
     (kvpress.KeyDiffPress(), "keydiff,rounding=kvpress"),
     (kvpress.LagKVPress(), "lagkv,rounding=kvpress"),
-    (kvpress.SnapKVPress(), "snapkv:kvpress"),
-    (kvpress.SnapKVPress(window_size=16, kernel_size=7), "snapkv:kvpress,window=16,kernel=7"),
-    (kvpress.TOVAPress(), "tova:kvpress"),
-    (kvpress.CURPress(), "cur:kvpress"),
-    (kvpress.ExpectedAttentionPress(), "expected-attention:kvpress"),
-    (kvpress.ObservedAttentionPress(), "h2o:kvpress"),
-    (kvpress.StreamingLLMPress(compression_ratio=RATIO), "streaming:kvpress"),
-    (kvpress.CriticalKVPress(kvpress.SnapKVPress(compression_ratio=RATIO)), "criticalkv:kvpress"),
+    (kvpress.SnapKVPress(), "snapkv,rounding=kvpress,window=64"),
+    (kvpress.SnapKVPress(window_size=16, kernel_size=7), "snapkv,rounding=kvpress,window=16,kernel=7"),
+    (kvpress.TOVAPress(), "tova,rounding=kvpress"),
+    (kvpress.CURPress(), "cur,rounding=kvpress"),
+    (kvpress.ExpectedAttentionPress(), "expected-attention,rounding=kvpress"),
+    (kvpress.ObservedAttentionPress(), "h2o,rounding=kvpress"),
+    (kvpress.StreamingLLMPress(compression_ratio=RATIO), "streaming,rounding=kvpress"),
+    (kvpress.CriticalKVPress(kvpress.SnapKVPress(compression_ratio=RATIO)), "criticalkv,rounding=kvpress,window=64"),
 ]
 # Presses without a preset that score from what a trace holds.
 OTHERS = [kvpress.CapPress, kvpress.CompactorPress,
@@ -204,7 +204,8 @@ class SecondReadings(unittest.TestCase):
                 "--threads", "1"]))  # fmt: skip
             # Of all heads together kvpress rounds up, the program down: here neither does.
             budgets = [0.25, 0.5]
-            forms = ("kvzip:kvpress", "kvzip-plus:kvpress", "kvgrad:kvpress")
+            forms = tuple(f"{one},ada_total=product,rounding=kvpress"
+                          for one in ("kvzip", "kvzip-plus,reread_norm=input", "kvgrad"))
             results = kvsim.replay(path, [f"{form},probe=repeat-text" for form in forms], budgets,
                                    save_keep=True)
             with kvsim.Trace(path) as trace:

@@ -40,11 +40,11 @@ def by_value(layer):
 # their own budgets; chunks; protected entries; the model's rotation; the prompt read again; shapes
 # that engines hold.
 RECORDS = [
-    "random", "streaming", "streaming:kvpress", "lm-infinite", "knorm", "keydiff", "lagkv", "h2o",
-    "tova", "snapkv,window=8", "snapkv:kvpress,window=8", "pyramidkv,window=8", "adakv,window=8",
-    "cake,window=8", "criticalkv:kvpress,window=8", "vatp", "defensivekv,window=8",
+    "random", "streaming", "streaming,rounding=kvpress", "lm-infinite", "knorm", "keydiff", "lagkv", "h2o",
+    "tova", "snapkv,window=8", "snapkv,rounding=kvpress,window=8", "pyramidkv,window=8", "adakv,window=8",
+    "cake,window=8", "criticalkv,rounding=kvpress,window=8", "vatp", "defensivekv,window=8",
     "layer-defensivekv,window=8", "expected-attention", "expected-attention:joint", "rehearsal",
-    "rehearsal:recent", "rehearsal:reread", "kvzip", "kvzip:uniform", "kvzip-plus", "cur:kvpress",
+    "rehearsal:recent", "rehearsal:reread", "kvzip", "kvzip:uniform", "kvzip-plus", "cur,rounding=kvpress",
     "kvcompose", "rehearsal:reread-count", "kvzip:set", "rehearsal:recent-set,block=4",
     by_value, kvsim.Policy(by_value, allocate="joint", sinks=2),
 ]

@@ -475,7 +475,7 @@ class Package(unittest.TestCase):
         self.assertLessEqual(set(project["dependencies"]), listed("docs/requirements.txt"))
 
     def test_policies_are_tables(self):
-        self.assertIn("snapkv:kvpress", kvsim.policies().index)
+        self.assertIn("snapkv:official", kvsim.policies().index)
         self.assertEqual(kvsim.policies("snapkv,window=64").loc["window", "value"], "64")
 
 

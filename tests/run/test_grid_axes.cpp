@@ -19,13 +19,13 @@ nlohmann::json axis(std::vector<std::string> keys, std::vector<std::vector<std::
 }
 
 TEST_CASE("crossed keys are axes with their values as typed and the preset's own", "[sweep]") {
-  const auto axes = axes_of("[[policy]]\npreset = [\"snapkv\", \"snapkv:kvpress\"]\n"
+  const auto axes = axes_of("[[policy]]\npreset = [\"snapkv\", \"snapkv:official\"]\n"
                             "window = [128, 8]\nkernel = [5, 7]\n");
   REQUIRE(axes.size() == 2);
   const auto own = [](const char* name, const char* key) {
     return Record::parse(name).settings.text(key);
   };
-  for (const char* name : {"snapkv", "snapkv:kvpress"}) {
+  for (const char* name : {"snapkv", "snapkv:official"}) {
     CHECK(axes[name] == nlohmann::json{axis({"kernel"}, {{"5"}, {"7"}}, {own(name, "kernel")}),
                                        axis({"window"}, {{"128"}, {"8"}}, {own(name, "window")})});
   }

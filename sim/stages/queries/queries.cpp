@@ -86,7 +86,7 @@ const DeclareNote by_window_note_1{
      .source = "ReST-KV; DefensiveKV; Pitfalls",
      .point = "the size of the window differs from paper to paper",
      .reading = "32, as in ReST-KV and DefensiveKV; the Pitfalls follow kvpress, "
-                "whose forms (`:kvpress`) have 64"}};
+                "whose presses have 64 (`window=64`)"}};
 const DeclareNote by_window_note_2{{.of = "queries=window",
                                     .source = "ReST-KV Eq. 8",
                                     .point = "t-S_w:t are S_w + 1 queries",

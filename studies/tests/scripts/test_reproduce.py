@@ -78,7 +78,7 @@ class ReproduceTest(unittest.TestCase):
                               "instructions-512/defense-first/pareto.png"}, figures)
         number = r"^(−?\d\.\d\d \[nan, nan\]|undefined)$"   # one trace has no interval
         _, rows = drawn.order_of_rules(self.out / "rules")
-        self.assertIn("`snapkv:kvpress,constrain=fair`", [row[0] for row in rows])
+        self.assertIn("`snapkv,rounding=kvpress,window=64,constrain=fair`", [row[0] for row in rows])
         for row in rows:
             for one in row[1:]:
                 self.assertRegex(one, number)
