@@ -10,7 +10,7 @@ ABOUT = """\
 Asks for candidates in groups, replays each group at once over the texts to search on, and keeps
 everything in the folder STUDY: run again after a stop it goes on, and several processes may work on
 one study. --report measures the best on texts set aside, which must differ in kind, seed and length,
-and says how many candidates were tried (docs/search.md)."""
+and says how many candidates were tried (docs/cli.md 7)."""
 
 EXAMPLES = """
 Examples:
