@@ -61,6 +61,14 @@ class _Version(argparse.Action):
         os.execv(find_program(), ["kvsim", "--version"])
 
 
+def shard(text: str) -> tuple[int, int]:
+    """I/N as numbers."""
+    own, _, count = text.partition("/")
+    if not (own.isdecimal() and count.isdecimal() and 1 <= int(own) <= int(count)):
+        raise argparse.ArgumentTypeError(f"found {text}, expected I/N with 1 <= I <= N, such as 2/8")
+    return int(own), int(count)
+
+
 def say(line: str) -> None:
     """A note on standard error."""
     print(printable(f"kvsim: {line}"), file=sys.stderr, flush=True)

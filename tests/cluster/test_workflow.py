@@ -28,6 +28,18 @@ preset = "restkv"
 ema_alpha = [0.1, 0.2, 0.3, 0.5, 0.7, 0.9]
 aws_beta = [5, 20, 100, 500, 2000, 8000]
 """
+SEARCH = """base = "snapkv,window=4"
+budgets = [0.5]
+trials = 12
+group = 2
+[traces]
+search = ["{folder}/one.h5"]
+[vary]
+window = [2, 4, 8, 16]
+smooth = ["none", "avg", "max"]
+[sampler]
+kind = "random"
+"""
 SHARDS = 4
 FIGURES = "sensitivity,sensitivity_map,tornado"
 MODEL = """
@@ -72,10 +84,10 @@ class Workflow(unittest.TestCase):
         sweep = self.folder / "sweep.toml"
         sweep.write_text(SWEEP.format(folder=self.folder))
         kvsim("sweep", sweep, "-o", self.folder / "whole")
-        return ["run.sh", sweep, self.folder / "out", SHARDS, f"figures={FIGURES}"]
+        return ["sweep", sweep, self.folder / "out", SHARDS, f"figures={FIGURES}"]
 
     def study(self, shards):
-        """What study.sh takes; the same study is then in `whole`."""
+        """What run.sh takes; the same study is then in `whole`."""
         subprocess.run([TORCH, "-c", MODEL, self.folder / "model"], check=True, cwd=ROOT,
                        stderr=subprocess.DEVNULL)
         (self.folder / "stories").mkdir()
@@ -85,15 +97,21 @@ class Workflow(unittest.TestCase):
         options = (f"--model {self.folder}/model --texts {self.folder}/stories --prompt-tokens 96 "
                    "--steps 12 --policy snapkv,window=4 --policy streaming --budget 0.3 --probe none")
         kvsim("study", *options.split(), "--threads", 1, "-o", self.folder / "whole")
-        return ["study.sh", options, self.folder / "out", shards]
+        return ["study", options, self.folder / "out", shards]
+
+    def search(self, shards):
+        """What run.sh takes."""
+        kvsim("synth", "-o", self.folder / "one.h5", "--prompt", 256, "--steps", 16)
+        file = self.folder / "search.toml"
+        file.write_text(SEARCH.format(folder=self.folder))
+        return ["search", file, self.folder / "out", shards]
 
     def start(self, workflow, *options):
         """The process of a workflow, with the options of Snakemake; it writes into `log`."""
-        script, *rest = map(str, workflow)
         with self.log.open("w") as log:
             return subprocess.Popen(
-                [ROOT / "scripts" / "cluster" / script, *rest, "threads=1", "mem_mb=1000", f"kvsim={KVSIM}", "--",
-                 *options], cwd=self.folder, stdout=log, stderr=subprocess.STDOUT)
+                [ROOT / "scripts" / "cluster" / "run.sh", *map(str, workflow), "threads=1", "mem_mb=1000",
+                 f"kvsim={KVSIM}", "--", *options], cwd=self.folder, stdout=log, stderr=subprocess.STDOUT)
 
     def shards_at_work(self):
         """By shard of this folder, the ids of its jobs' processes: kvsim, then the Python that it becomes.
@@ -160,6 +178,14 @@ class WorkflowTest(Workflow):
         os.kill(process[0], signal.SIGKILL)
         self.assertIn("Trying to restart job", self.finish(run))
         self.check_sweep()
+
+    def test_a_search_in_shards_has_every_candidate_once(self):
+        self.finish(self.start(self.search(2), "--cores", "2"))
+        out = self.folder / "out"
+        rows = (out / "candidates.csv").read_text().splitlines()
+        self.assertEqual(len(rows), 1 + 12)
+        self.assertIn("12", (out / "summary.txt").read_text())
+        self.assertTrue(list((out / "figures").glob("*.png")))
 
     def test_a_study_in_shards_has_the_numbers_of_one(self):
         self.finish(self.start(self.study(2), "--cores", "2"))

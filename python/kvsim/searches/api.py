@@ -43,6 +43,7 @@ def search(
     closed_loop: bool = False,
     model: str | None = None,
     threads: int | None = None,
+    shard: tuple[int, int] | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> SearchResults:
     """Looks for policies that lose less, among records whose keys vary; goes on where it stopped.
@@ -59,6 +60,8 @@ def search(
         closed_loop: with `report`, also run the model with what is kept; needs PyTorch.
         model: of the closed loop; without it that of the traces.
         threads: of every replay; all cores without.
+        shard: (I, N) as one of N processes at work on the study at once: tables and figures are left
+            to a call without it.
         tell: is called with a line after every group.
 
     Returns:
@@ -85,9 +88,11 @@ def search(
     made = Report(study, closed_loop=closed_loop, model=model, threads=threads) if report else None
     told = made.run() if made else ""
     text = summary.summary_text(study)
-    with study.folder.turn.held():   # of several processes that end together
-        write_text(study.folder.path / "candidates.csv", table.map(csv_cell).to_csv(index=False))
-        write_text(study.folder.path / "summary.txt", text + "\n")
-        figures.write(study, made)
+    if shard is None:
+        with study.folder.turn.held():   # of several processes that end together
+            write_text(study.folder.path / "candidates.csv",
+                       table.map(csv_cell).to_csv(index=False))
+            write_text(study.folder.path / "summary.txt", text + "\n")
+            figures.write(study, made)
     return SearchResults([one.user_attrs["record"] for one in study.best()],
                          summary.counts(study)["tried"], table, text, told, study.folder.path)

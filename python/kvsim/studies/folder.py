@@ -79,26 +79,35 @@ class Folder:
         self.traces = self.path / "traces"
 
     @contextlib.contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Makes the folder, and keeps others out while this process works in it. What a run that was
+    def at_work(self, shard: tuple[int, int] | None = None) -> Iterator[None]:
+        """Makes the folder, and keeps others out while this process works in it: all others, or with
+        a shard those of the same shard and who works on the whole. What a run of the whole that was
         killed left half-written is removed."""
-        try:
-            for one in (self.path, self.texts):
-                one.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / ".lock").open("a")
-        except OSError as error:
-            raise UsageError(f"-o {self.path}: no folder that can be written: {error.strerror}") from None
-        with lock:
+        names = [".lock", *([f".lock-{shard[0]}-of-{shard[1]}"] if shard else [])]
+        with contextlib.ExitStack() as stack:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(f"{self.path}: another kvsim study works here; wait for it, or take "
-                                 "another folder and join them with kvsim study merge") from None
-            except OSError:
-                pass   # a file system without locks
-            for left in [*self.texts.glob(".*.partial"), *self.traces.glob(".*.partial")]:
-                left.unlink(missing_ok=True)
+                for one in (self.path, self.texts):
+                    one.mkdir(parents=True, exist_ok=True)
+                locks = [stack.enter_context((self.path / name).open("a")) for name in names]
+            except OSError as error:
+                raise UsageError(f"-o {self.path}: no folder that can be written: "
+                                 f"{error.strerror}") from None
+            self._take(locks[0], fcntl.LOCK_SH if shard else fcntl.LOCK_EX)
+            self._take(locks[-1], fcntl.LOCK_EX)
+            if not shard:
+                for left in [*self.texts.glob(".*.partial"), *self.traces.glob(".*.partial"),
+                             *self.path.glob(".lock-*")]:
+                    left.unlink(missing_ok=True)
             yield
+
+    def _take(self, lock, kind: int) -> None:
+        try:
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"{self.path}: another kvsim study works here; wait for it, or take "
+                             "another folder and join them with kvsim study merge") from None
+        except OSError:
+            pass   # a file system without locks
 
     def settle(self, settings: dict) -> None:
         """Writes the settings, or compares them with those of the study that is here."""
