@@ -174,6 +174,18 @@ class Runs(WithTexts):
             with self.assertRaisesRegex(kvsim.UsageError, "out: another kvsim study works here"):
                 self.study()
 
+    def test_shards_work_beside_each_other_and_the_whole_alone(self):
+        folder = Folder(self.folder / "shared")
+        with folder.at_work((1, 2)), folder.at_work((2, 2)):
+            for shard in ((2, 2), None):
+                with self.assertRaisesRegex(kvsim.UsageError, "shared: another kvsim study works here"):
+                    with folder.at_work(shard):
+                        pass
+        with folder.at_work():
+            with self.assertRaisesRegex(kvsim.UsageError, "shared: another kvsim study works here"):
+                with folder.at_work((1, 2)):
+                    pass
+
     def test_a_text_that_cannot_be_run_is_named_and_the_others_are_not_lost(self):
         (self.texts / "short.txt").write_text("Too short.")
         with mock.patch("sys.stderr", io.StringIO()) as said:
