@@ -57,6 +57,30 @@ void describe(po::options_description& options) {
 }
 
 /// One results file per trace: -o itself for one trace, else named after the traces in its folder.
+/// The traces of a folder, by name, where one is given instead of a file.
+std::vector<std::string> traces_of(const std::vector<std::string>& given) {
+  std::vector<std::string> traces;
+  for (const std::string& one : given) {
+    std::error_code fault;
+    if (!fs::is_directory(one, fault)) {
+      traces.push_back(one);
+      continue;
+    }
+    std::vector<std::string> found;
+    for (const fs::directory_entry& entry : fs::directory_iterator(one, fault))
+      if (entry.path().extension() == ".h5") found.push_back(entry.path().string());
+    if (found.empty()) {
+      usage_error({.what = "no trace in the folder",
+                   .where = one,
+                   .found = fault ? fault.message() : "",
+                   .expected = "files that end in .h5"});
+    }
+    std::ranges::sort(found);
+    traces.insert(traces.end(), found.begin(), found.end());
+  }
+  return traces;
+}
+
 std::vector<std::string> targets_of(const Values& values, const std::vector<std::string>& traces) {
   const std::string out = text(values, "out");
   if (traces.size() == 1 && !out.empty()) return {out};
@@ -286,7 +310,7 @@ void print_results(const Values& values, const std::vector<FragilityGroup>& frag
 }
 
 int run(const Values& values) {
-  const auto traces = values["trace"].as<std::vector<std::string>>();
+  const auto traces = traces_of(values["trace"].as<std::vector<std::string>>());
   const Request request = read_request(values);
   if (has(values, "stream-error")) wanted_error(values);  // refused before any work
   const std::unique_ptr<Backend> backend = chosen_backend(values);
@@ -322,7 +346,7 @@ int run(const Values& values) {
 const bool registered = register_command(
     {.name = "replay",
      .summary = "replay policies at several budgets and measure what later tokens lose",
-     .arguments = {{.name = "trace", .meaning = "trace files", .many = true}},
+     .arguments = {{.name = "trace", .meaning = "trace files, or folders of them", .many = true}},
      .description =
          "Compresses the prompt's cache with every policy at every budget, replays the queries "
          "that\n"

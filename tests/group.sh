@@ -80,6 +80,7 @@ group_live_caches() {   # label: capture
 }
 group_package() {   # label: python
   plots tests/python/test_tool.py
+  plots tests/python/test_card.py
   plots tests/python/test_package.py
   plots tests/python/test_functions.py
   plots tests/python/test_head_gates.py

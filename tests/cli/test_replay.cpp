@@ -164,6 +164,20 @@ TEST_CASE("several traces give a results file each, named after them", "[cli][re
   CHECK(run_kvsim("replay " + a + " " + a + kSmall + "-o " + (folder / "twice")).status == 2);
 }
 
+TEST_CASE("a folder stands for the traces in it, by name", "[cli][replay]") {
+  const TemporaryFolder folder;
+  const Synthesized made;
+  for (const char* name : {"b.h5", "a.h5", "README.md"})
+    std::filesystem::copy_file(made.trace, folder / name);
+  const std::string out = folder / "results";
+  CHECK(run_kvsim("replay " + (folder / "") + kSmall + "-q -o " + out).status == 0);
+  CHECK(std::filesystem::exists(out + "/a.nc"));
+  CHECK(std::filesystem::exists(out + "/b.nc"));
+  const Outcome none = run_kvsim("replay " + out + kSmall);
+  CHECK(none.status == 2);
+  CHECK_THAT(none.err, Catch::Contains("no trace in the folder"));
+}
+
 TEST_CASE("--json prints rows and nothing else on standard output", "[cli][replay]") {
   const Synthesized made;
   const Outcome outcome = made.replay(kSmall + "--json");
