@@ -19,7 +19,7 @@ from .whole import write_text
 EXAMPLES = """\
 Examples:
   kvsim card data/sample.h5 --license cc-by-4.0 -o README.md
-  kvsim card traces/ --license other --text-license "manuals of Debian packages" -o traces/README.md
+  kvsim card traces/ --license other --text-license "manuals of Debian packages" -o README.md
   kvsim card study --license apache-2.0
 """
 #: Dataset of a trace, `<l>` for a layer's number -> what it is (docs/trace-format.md).

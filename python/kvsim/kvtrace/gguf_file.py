@@ -2,7 +2,7 @@
 
 The reader of the package gguf makes several arrays for every token: half a minute for a vocabulary
 of 262144, and transformers calls it four times. The copy is what transformers reads in a second.
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+Format: github.com/ggml-org/ggml, docs/gguf.
 """
 
 import contextlib
