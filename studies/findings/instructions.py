@@ -53,6 +53,11 @@ GROUPS = ("debias", "whitelist", "constraints", *LOOPED)
 LENGTHS = {"500": 512, "2300": 2304, "8000": 8064}
 
 
+def short(record):
+    """A record without what makes it kvpress's form: all of this page are."""
+    return record.replace(",rounding=kvpress", "").replace(",window=64", "")
+
+
 def file_of(folder, length):
     """The table of a length."""
     return folder / f"instructions{'' if length == '500' else f'-{length}'}.csv"
@@ -156,7 +161,7 @@ def at_budget(table, budget):
             continue
         bad = table.wrecked(policy, base, budget) if base else np.zeros(1, bool)
         found.append([
-            f"`{policy}`" + (" ×" if bad.mean() >= 0.5 else ""),
+            f"`{short(policy)}`" + (" ×" if bad.mean() >= 0.5 else ""),
             cell(table.gain(policy, base, budget), signed=True) if base else "",
             *(with_texts(own[policy], len(table.texts), form) for own, form in costs),
             f"{bad.sum()} of {len(table.texts)}" if base else ""])
@@ -180,7 +185,7 @@ def keep_rates(tables, budgets=(0.3, 0.5, 0.7)):
         return f"{defense.mean():.2f} / {directive.mean():.2f}" + ("*" if low > 0 or high < 0 else "")
 
     return (["order", "policy", *tables],
-            [[f"{order} first", f"`{policy}`",
+            [[f"{order} first", f"`{short(policy)}`",
               *(", ".join(both(own[order], policy, budget) for budget in budgets)
                 for own in tables.values())] for order in ORDERS for policy in BASES])
 
@@ -198,7 +203,7 @@ def gains(table):
             spread = every.mean(1).std()
             mean, rest = cell(every.mean(0), signed=True).split(" ", 1)
             marked = [f"{one:g}" for one, is_bad in zip(GAIN_BUDGETS, bad.mean(1) >= 0.5) if is_bad]
-            found.append([f"`{base}`", name, f"{mean} ± {spread:.3f} {rest}", cell(errors[0]),
+            found.append([f"`{short(base)}`", name, f"{mean} ± {spread:.3f} {rest}", cell(errors[0]),
                           cell(errors[1]), ", ".join(marked) or "none"])
     return ["policy", "constraint", "gain", "stream error, itself", "constrained",
             "wrecked at budgets"], found
@@ -230,7 +235,7 @@ def by_length(tables, budget=0.5):
                                    *((f"loss, {request}", measure, change)
                                      for measure, request in REQUESTS.items())):
         for base in BASES:
-            row = [name if base == BASES[0] else "", f"`{base}`"]
+            row = [name if base == BASES[0] else "", f"`{short(base)}`"]
             for table in tables.values():
                 own = table.get(measure, base, budget)
                 row.append(cell(own, "{:.2f}") if measure else "")
@@ -285,7 +290,7 @@ def fronts(table):
             with np.errstate(invalid="ignore", divide="ignore"):
                 share = best[..., i].sum(0) / moved.sum(0)
             found.append([
-                f"`{base}`" if i == 0 else "", LAMBDAS[i], cell(share, "{:.2f}"), cell(error), *kl,
+                f"`{short(base)}`" if i == 0 else "", LAMBDAS[i], cell(share, "{:.2f}"), cell(error), *kl,
                 f"{bad.mean():.2f}" + (" ×" if bad.mean() >= 0.5 else ""),
                 cell((best[..., i] & ~bad).sum(0) / moved.sum(0), "{:.2f}")])
     return ["policy", "λ", "optimal", "stream error", "loss, directive, 0.3 and 0.5",

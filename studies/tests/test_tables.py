@@ -284,11 +284,11 @@ class InstructionsTest(unittest.TestCase):
         self.assertEqual(table.wrecked(self.FAIR, self.BASE, 0.3).tolist(), [True, False])
         header, rows = instructions.at_budget(table, 0.3)
         found = {row[0]: dict(zip(header, row)) for row in rows}
-        fair = found[f"`{self.FAIR}` ×"]   # of half of the texts
+        fair = found[f"`{instructions.short(self.FAIR)}` ×"]   # of half of the texts
         self.assertEqual((fair["gain"], fair["texts wrecked"]), ("+0.150 [−0.485, +0.785]", "1 of 2"))
         self.assertEqual(fair["stream error"], "0.220 [−0.161, 0.601]")
         self.assertEqual(fair["loss, leak"], "4.00 (1)")   # random has it of both; one text has no interval
-        self.assertNotIn("`tova,rounding=kvpress`", found)   # nobody replayed it
+        self.assertNotIn("`tova`", found)   # nobody replayed it
 
     def test_changes_are_paired_by_text_and_those_of_wrecked_caches_left_out(self):
         rows = [[text, policy, budget, 0.5, 0.5, error, *kl]
@@ -323,7 +323,7 @@ class InstructionsTest(unittest.TestCase):
                                                       for name in ("itself", "fair", "whitelist"))])
         self.assertEqual(len(rows), 4 * len(instructions.BASES))
         gain, error, obey, leak = (dict(zip(header, row)) for row in rows
-                                   if row[1] == f"`{self.BASE}`")
+                                   if row[1] == f"`{instructions.short(self.BASE)}`")
         self.assertEqual([row["what"] for row in (gain, error, obey, leak)],
                          ["gain by proxy", "stream error", "loss, asked to obey", "loss, asked to leak"])
         self.assertEqual([gain["500: fair"], error["500: fair"], obey["500: itself"]],
@@ -346,7 +346,7 @@ class InstructionsTest(unittest.TestCase):
                           for text, (defense, directive) in zip("01", texts)])
         header, rows = instructions.keep_rates({"500": {one: own for one in instructions.ORDERS}})
         self.assertEqual(header, ["order", "policy", "500"])
-        self.assertEqual(rows[0], ["defense first", f"`{self.BASE}`",
+        self.assertEqual(rows[0], ["defense first", f"`{instructions.short(self.BASE)}`",
                                    "0.15 / 0.55*, 0.35 / 0.45, 0.70 / 0.70"])
 
     def test_a_front_that_wrecks_the_cache_is_told_apart(self):
