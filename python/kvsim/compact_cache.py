@@ -13,6 +13,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from .errors import UsageError
+from .kvtrace.cache_names import cache_in
 from .kvtrace.record import find_attention_layers
 
 Masks = Mapping[int, torch.Tensor]   # layer -> bool [Hkv, n]: kept
@@ -43,7 +44,7 @@ class CompactCache(DynamicCache):
             """transformers makes one mask [.., queries, entries] for layers of all lengths. All
             prompt entries are visible, so that columns may come and go at its left."""
             cache, mask = own(), kwargs.get("attention_mask")
-            if cache is None or kwargs.get("past_key_values") is not cache or mask is None:
+            if cache is None or cache_in(kwargs) is not cache or mask is None:
                 return None
             if module.layer_idx not in cache.cut:
                 return None

@@ -19,6 +19,7 @@ import torch
 from .api import PolicyLike
 from .compact_cache import compress
 from .errors import Error, UsageError, error_of
+from .kvtrace.cache_names import cache_in
 from .kvtrace.capture import no_progress
 from .kvtrace.kept_sets import PLAIN_STAGES, ResultsFile, has_static_sets
 from .kvtrace.model import LoadedModel
@@ -223,7 +224,7 @@ class LivePress(BasePress):
             prefill.close()
 
     def _begin(self, model: Any, args: tuple, kwargs: dict) -> None:
-        cache = kwargs.get("past_key_values")
+        cache = cache_in(kwargs)
         if self._choosing or (cache is not None and cache.get_seq_length() > 0):
             return
         self._forget()   # of a forward that failed
@@ -249,7 +250,7 @@ class LivePress(BasePress):
         prefill = self._prefill
         if prefill is None or self._choosing:
             return
-        cache = getattr(output, "past_key_values", None)
+        cache = cache_in(output)
         self._choosing = True
         try:
             prefill.rest()

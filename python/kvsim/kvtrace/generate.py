@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from .cache_names import cache_in, with_cache
 from .model import LoadedModel
 
 
@@ -59,9 +60,9 @@ def generate(loaded: LoadedModel, ids: list[int], steps: int, sampling: Sampling
     with torch.inference_mode():
         while len(new) < steps:
             out = loaded.model(
-                input_ids=tokens, past_key_values=past, use_cache=True, logits_to_keep=1
+                input_ids=tokens, use_cache=True, logits_to_keep=1, **with_cache(loaded.model, past)
             )
-            past = out.past_key_values
+            past = cache_in(out)
             logits = out.logits[0, -1].float().cpu()
             if sampling.repetition_penalty != 1:
                 seen = torch.tensor(sorted(set(ids + new)))

@@ -6,6 +6,7 @@ the norm of its gradient with respect to what a layer's attention adds at each t
 
 import numpy as np
 
+from .cache_names import cache_in, with_cache
 from .record import find_attention_layers
 
 
@@ -30,8 +31,8 @@ def gradient_norms(model, layers: list[int], prompt: list[int], part: list[int])
     frozen = [one for one in model.parameters() if one.requires_grad]
     device = model.device
     with torch.inference_mode(False), torch.no_grad():
-        cache = model(input_ids=torch.tensor([prompt], device=device), use_cache=True,
-                      logits_to_keep=1).past_key_values
+        cache = cache_in(model(input_ids=torch.tensor([prompt], device=device), use_cache=True,
+                               logits_to_keep=1))
     hooks = [modules[layer].attention.register_forward_hook(keep(layer), with_kwargs=True)
              for layer in layers]
     hooks.append(modules[max(modules)].block.register_forward_hook(keep_last))
@@ -41,7 +42,8 @@ def gradient_norms(model, layers: list[int], prompt: list[int], part: list[int])
         with torch.inference_mode(False), torch.enable_grad():
             ids = torch.tensor([part], device=device)
             embedded = model.get_input_embeddings()(ids).detach().requires_grad_(True)
-            model(inputs_embeds=embedded, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            model(inputs_embeds=embedded, use_cache=True, logits_to_keep=1,
+                  **with_cache(model, cache))
             last["hidden"].float().square().sum().backward()
         return {layer: added[layer].grad[0].float().norm(dim=-1).cpu().numpy().astype(np.float32)
                 for layer in layers}

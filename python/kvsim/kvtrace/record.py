@@ -5,6 +5,7 @@ the model's own function and stores what went in and came out, so the model comp
 it computes without it. One layer's tensors are alive at a time: each is written as it appears.
 """
 
+import contextlib
 import sys
 from dataclasses import dataclass
 
@@ -99,6 +100,10 @@ def replace_attention(model, name: str, attend, own: str | None = None):
     own_function = None if own == "eager" else ALL_ATTENTION_FUNCTIONS[own]
     # Without a mask function of the same name the model would be given no mask at all.
     ALL_MASK_ATTENTION_FUNCTIONS.register(name, ALL_MASK_ATTENTION_FUNCTIONS[own])
+    # kvpress wraps every function that it finds when it is imported, one of an earlier run among
+    # them, and a wrapper would stand before what is registered now.
+    with contextlib.suppress(KeyError):
+        del ALL_ATTENTION_FUNCTIONS[name]
     ALL_ATTENTION_FUNCTIONS.register(name, attend)
     model.set_attn_implementation(name)
     return own, own_function

@@ -2,6 +2,7 @@
 
 import time
 
+from ..kvtrace.cache_names import cache_in, with_cache
 from ..kvtrace.closed_loop import rows_at_once
 from .cost import GB, kept_bytes, memory_bytes, shape_of, trace_bytes, words
 from .folder import Folder
@@ -77,9 +78,9 @@ def measured(loaded, settings: Settings) -> tuple[float, float]:
     with torch.inference_mode():
         model(input_ids=ids[:, :16])
         begin = time.monotonic()
-        cache = model(input_ids=ids[:, :limit], use_cache=True).past_key_values
+        cache = cache_in(model(input_ids=ids[:, :limit], use_cache=True))
         prompt = time.monotonic() - begin
         begin = time.monotonic()
-        model(input_ids=ids[:, limit:], past_key_values=cache)
+        model(input_ids=ids[:, limit:], **with_cache(model, cache))
         later = time.monotonic() - begin
     return prompt * settings.prompt_tokens / limit, later
