@@ -8,11 +8,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .capture import spread
 from .errors import EXIT_USAGE, CaptureError
 from .writer import TraceWriter
 
 NPZ = re.compile(r"layer-(\d+)\.npz")
 RAW = re.compile(r"Qcur-(\d+)\.f32")
+CHECKS = 8   # positions whose outputs a trace keeps
+ARRAYS = {"q", "k", "v", "wo", "check_position", "check_output"}
+SAID = ("scale", "window", "softcap", "sinks")
 
 
 def numbered(folder: Path, name: re.Pattern) -> list[int]:
@@ -25,9 +29,9 @@ def npz_layers(folder: Path, indices: list[int]) -> Iterator[tuple[int, dict]]:
     for index in indices:
         with np.load(folder / f"layer-{index}.npz", allow_pickle=False) as file:
             layer = dict(file)
-        if missing := {"q", "k", "v", "wo"} - set(layer):
-            raise CaptureError(f"{folder}/layer-{index}.npz: no array {min(missing)}; "
-                               "expected q, k, v and wo")  # fmt: skip
+        if missing := sorted(ARRAYS - set(layer)):
+            raise CaptureError(f"{folder}/layer-{index}.npz: no array {missing[0]}; expected "
+                               + ", ".join(sorted(ARRAYS)))
         yield index, layer
 
 
@@ -40,16 +44,42 @@ def raw_layers(folder: Path, indices: list[int], heads: int, kv_heads: int,
         if odd:
             raise CaptureError(f"wo of layer {index}: {layer['wo'].shape[1]} columns, expected a "
                                f"multiple of {heads} heads", EXIT_USAGE)  # fmt: skip
-        for name, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
-            path = folder / f"{name.upper()}cur-{index}.f32"
+        for name, file, count in (("q", "Qcur", heads), ("k", "Kcur", kv_heads),
+                                  ("v", "Vcur", kv_heads), ("out", "kqv_out", heads)):
+            path = folder / f"{file}-{index}.f32"
             if not path.is_file():
-                raise CaptureError(f"{path}: no such file; the callback writes Qcur, Kcur and Vcur")
+                raise CaptureError(f"{path}: no such file; the callback writes Qcur, Kcur, Vcur "
+                                   "and kqv_out")
             numbers = np.fromfile(path, dtype="<f4")
             if numbers.size % (count * size):
                 raise CaptureError(f"{path}: {numbers.size} numbers, expected a multiple of "
                                    f"{count} heads of {size}")  # fmt: skip
             layer[name] = numbers.reshape(-1, count, size)
+        layer["check_position"] = spread(np.arange(len(layer["q"])), CHECKS)
+        layer["check_output"] = layer.pop("out")[layer["check_position"]]
         yield index, layer
+
+
+def said_of(index: int, layer: dict, attention: Mapping | None) -> dict[str, Any]:
+    """What a layer's attention does with its logits, from the file or from who calls; none of it is
+    guessed. 0, None and an empty array say that there is none."""
+    given = dict(attention or {})
+    if given and not set(given) <= set(SAID):   # by layer
+        given = dict(given.get(index, {}))
+    found = {name: layer[name] for name in SAID if name in layer} | given
+    if unsaid := [name for name in SAID if name not in found]:
+        raise CaptureError(
+            f"layer {index}: {', '.join(unsaid)} not said: give attention={{\"scale\": ..., "
+            '"window": ..., "softcap": ..., "sinks": ...}, None where there is none, or by layer '
+            "{0: {...}, ...}", EXIT_USAGE)
+    scale = found["scale"]
+    if scale is None or not np.isfinite(scale) or scale <= 0:
+        raise CaptureError(f"layer {index}: scale: found {scale!r:.40}, expected a number above 0",
+                           EXIT_USAGE)
+    window, softcap = (0 if found[name] is None else found[name] for name in ("window", "softcap"))
+    sinks = np.asarray([] if found["sinks"] is None else found["sinks"], dtype=np.float32)
+    return {"scale": float(scale), "sliding_window": int(window) if window > 0 else None,
+            "softcap": float(softcap) if softcap > 0 else None, "sink": sinks if sinks.size else None}
 
 
 def from_engine(
@@ -60,6 +90,7 @@ def from_engine(
     prompt_len: int,
     tokens: Sequence[int] | None = None,
     num_layers: int | None = None,
+    attention: Mapping | None = None,
     rope_theta: float | None = None,
     rope_pairs: Literal["halves", "neighbours"] = "halves",
     heads: int | None = None,
@@ -76,6 +107,10 @@ def from_engine(
         prompt_len: n, tokens in the cache when it is compressed.
         tokens: ids of all positions.
         num_layers: of the model; without it as many as there are files.
+        attention: of llama.cpp's files, whose callback cannot see it: ``scale`` of q . k,
+            ``window`` (entries that a position sees, itself among them), ``softcap`` c of
+            c tanh(logit / c), ``sinks`` [Hq], logits without a value; None where there is none.
+            One for all layers, or by layer. The hook for vLLM writes them.
         rope_theta: base of the rotation, where it is the plain one: policies that move queries
             need it.
         rope_pairs: which dimensions rotate together: i and i + d/2, or 2i and 2i + 1 as llama.cpp
@@ -85,7 +120,8 @@ def from_engine(
         stored_type: as :class:`TraceWriter` takes it.
 
     Returns:
-        The path of the trace.
+        The path of the trace. It holds the engine's own outputs at eight positions, for
+        :func:`kvsim.verify`.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -99,22 +135,30 @@ def from_engine(
         layers = raw_layers(folder, indices, heads, kv_heads, wo)
     else:
         raise CaptureError(f"{folder}: neither layer-0.npz nor Qcur-0.f32 or the like")
+    checks = None
     with TraceWriter(path, stored_type) as writer:
         for index, layer in layers:
-            q, k, v = (np.swapaxes(layer[name], 0, 1) for name in ("q", "k", "v"))
+            said = said_of(index, layer, attention)
+            q, k, v, out = (np.swapaxes(layer[name], 0, 1)
+                            for name in ("q", "k", "v", "check_output"))
             total, size = q.shape[1:]
             if rope_pairs == "neighbours":
                 order = [*range(0, size, 2), *range(1, size, 2)]
                 q, k = q[..., order], k[..., order]
             if writer.positions is None:
+                checks = layer["check_position"]
                 inv_freq = None if rope_theta is None else \
                     rope_theta ** (-np.arange(0, size, 2) / size)
                 writer.describe(model=model, num_layers=num_layers or indices[-1] + 1,
                                 prompt_len=prompt_len, query_positions=range(total),
-                                tokens=tokens, inv_freq=inv_freq,
+                                tokens=tokens, inv_freq=inv_freq, check_positions=checks,
                                 source={"engine": str(folder.name)})  # fmt: skip
+            if not np.array_equal(checks, layer["check_position"]) or \
+                    out.shape != (len(q), len(checks), v.shape[2]):
+                raise CaptureError(f"layer {index}: outputs {list(out.shape)} at "
+                                   f"{list(layer['check_position'])}, expected "
+                                   f"{[len(q), len(checks), v.shape[2]]} at {list(checks)}")
             writer.layer(index, queries=q, keys=k, values=v,
                          wo=layer["wo"].T.reshape(len(q), v.shape[2], -1),
-                         scale=float(layer["scale"]) if "scale" in layer else None,
-                         residual_norm=layer.get("norm"))  # fmt: skip
+                         residual_norm=layer.get("norm"), check_output=out, **said)  # fmt: skip
     return Path(path)
