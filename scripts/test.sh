@@ -16,7 +16,8 @@ if [ "${1:-}" != --sanitizers ]; then
   ensure_venv cluster "$KVSIM_ROOT/scripts/cluster/requirements.txt"
   ensure_venv docs "$KVSIM_ROOT/docs/requirements.txt"
   ensure_venv wheel "$KVSIM_ROOT/scripts/wheel_requirements.txt"
-  ensure_model "$KVSIM_ROOT/tests/python/requirements.txt"
+  ensure_transformers oldest
+  ensure_transformers newest
   ensure_nvcc
 fi
 presets=(release)

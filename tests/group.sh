@@ -23,6 +23,16 @@ torch() {
   "$KVSIM_TORCH" "$@"
 }
 
+# With transformers in its oldest and its newest version that serves; `torch` has the one of kvpress.
+oldest() {
+  ensure_transformers oldest
+  "$cache/oldest/bin/python" "$@"
+}
+newest() {
+  ensure_transformers newest
+  "$cache/newest/bin/python" "$@"
+}
+
 group_lint() {   # label: lint
   local bin=$cache/lint/bin
   ensure_venv lint scripts/lint_requirements.txt
@@ -67,16 +77,25 @@ group_texts() {   # label: capture
   "$system_python" tests/capture/test_texts.py
 }
 group_capture() {   # label: capture
-  torch tests/capture/test_unpacked.py
-  torch tests/capture/test_gguf.py
-  torch tests/capture/test_capture.py
-  torch tests/capture/test_probes.py
+  newest tests/capture/test_unpacked.py
+  newest tests/capture/test_gguf.py
+  newest tests/capture/test_capture.py
+  newest tests/capture/test_probes.py
+}
+group_capture_oldest() {   # label: capture
+  oldest tests/capture/test_unpacked.py
+  oldest tests/capture/test_gguf.py
+  oldest tests/capture/test_capture.py
+  oldest tests/capture/test_probes.py
 }
 group_closed_loop() {   # label: capture
-  torch tests/capture/test_closed_loop.py
+  newest tests/capture/test_closed_loop.py
+}
+group_closed_loop_oldest() {   # label: capture
+  oldest tests/capture/test_closed_loop.py
 }
 group_live_caches() {   # label: capture
-  torch tests/capture/test_live_caches.py
+  newest tests/capture/test_live_caches.py
 }
 group_package() {   # label: python
   plots tests/python/test_tool.py
@@ -92,8 +111,11 @@ group_search() {   # label: python
   plots tests/python/test_search.py
 }
 group_models() {   # label: capture
-  torch tests/python/test_model.py
-  torch tests/python/test_engines.py
+  newest tests/python/test_model.py
+  newest tests/python/test_engines.py
+}
+group_models_oldest() {   # label: capture
+  oldest tests/python/test_model.py
 }
 group_presses() {   # label: capture
   torch tests/python/test_kvpress.py

@@ -23,8 +23,10 @@ TEMPLATE = (
 BETWEEN = {
     "gemma2": "a norm or a multiplier behind it", "gemma3": "a norm or a multiplier behind it",
     "olmo2": "a norm or a multiplier behind it", "granite": "a norm or a multiplier behind it",
-    "bitnet": "a gate or a norm between them", "qwen3_next": "a gate or a norm between them",
+    "bitnet": "a gate or a norm between them",
 }  # fmt: skip
+if hasattr(transformers, "Qwen3NextConfig"):   # from 4.57 on
+    BETWEEN["qwen3_next"] = "a gate or a norm between them"
 
 
 def make_tokenizer():
@@ -84,7 +86,7 @@ def configs(vocabulary: int) -> dict:
             layer_types=mixed,
         ),
     }  # fmt: skip
-    if hasattr(transformers, "Qwen3NextConfig"):   # from 4.57 on
+    if "qwen3_next" in BETWEEN:
         found["qwen3_next"] = transformers.Qwen3NextConfig(
             **wide, layer_types=["full_attention"] * 4, num_experts=4, num_experts_per_tok=2,
             moe_intermediate_size=16, shared_expert_intermediate_size=16)

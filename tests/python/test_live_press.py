@@ -5,6 +5,7 @@ Needs kvpress, and what tests/python/test_model.py needs; else one line says so.
 
 import gc
 import os
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -48,6 +49,38 @@ RECORDS = [
     "kvcompose", "rehearsal:reread-count", "kvzip:set", "rehearsal:recent-set,block=4",
     by_value, kvsim.Policy(by_value, allocate="joint", sinks=2),
 ]
+
+
+# Captures, closed loops and presses of one process, before kvpress is imported and after.
+ANY_ORDER = """
+import sys
+import tiny_models, torch, transformers
+import kvsim
+tokenizer = tiny_models.make_tokenizer()
+model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+    vocab_size=len(tokenizer), intermediate_size=48, num_hidden_layers=4, hidden_size=48,
+    num_attention_heads=4, num_key_value_heads=2, head_dim=128, pad_token_id=0, bos_token_id=None,
+    eos_token_id=2)).eval()
+text = "What did the keeper carry up the steps? " * 6
+prompt = tokenizer(text, return_tensors="pt").input_ids
+def loss():
+    trace = kvsim.capture(model, tokenizer, text, steps=6, ignore_end=True, dtype="float32")
+    kept = kvsim.replay(trace, "knorm", 0.4, save_keep=True, threads=1)
+    return float(kvsim.closed_loop(model, kept).kl_divergence_mean.values.ravel()[0])
+found = [loss()]
+assert "kvpress" not in sys.modules
+import kvpress
+found.append(loss())
+for cache in (None, kvsim.CompactCache(model)):
+    press = kvsim.press("knorm", 0.6, dtype="float32", threads=1)
+    with press(model):
+        given = {} if cache is None else kvsim.kvtrace.cache_names.with_cache(model, cache)
+        written = model.generate(prompt, max_new_tokens=6, do_sample=False, **given)
+    assert len(press.kept) == 4 and all(one.any() and not one.all() for one in press.kept.values())
+    assert written.shape[1] > prompt.shape[1]
+    found.append(loss())
+assert max(found) - min(found) < 1e-9 and found[0] > 0, found
+"""
 
 
 class Live(unittest.TestCase):
@@ -175,6 +208,13 @@ class Live(unittest.TestCase):
         self.model.model.layers[1].mlp._forward_pre_hooks.clear()
         self.assertEqual(self.model.config._attn_implementation, own)
         self.assertEqual(os.listdir(folder.name), [])
+
+    def test_kvpress_may_be_imported_at_any_time_and_nothing_warns_of_names(self):
+        paths = os.pathsep.join(sys.path[:2])
+        done = subprocess.run([sys.executable, "-c", ANY_ORDER], capture_output=True, text=True,
+                              env={**os.environ, "PYTHONPATH": paths})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("deprecated", done.stderr)
 
     def test_other_policies_and_prompts_are_refused_in_one_line(self):
         for record, pattern in {"h2o:official": "schedule=decode", "keepkv": "merge=",
