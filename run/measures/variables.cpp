@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "run/measures/conditions.hpp"
@@ -151,6 +152,23 @@ Variable make_variable(const VariableDeclaration& declaration, const Dataset& da
   variable.values = undefined_values(declaration.type,
                                      static_cast<size_t>(dataset.count(variable.dims)));
   return variable;
+}
+
+std::string variables_json() {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const VariableDeclaration& variable : declared_variables()) {
+    nlohmann::ordered_json one = {{"name", variable.name},
+                                  {"dimensions", variable.dim_names()},
+                                  {"type", type_text(variable.type)},
+                                  {"units", variable.units},
+                                  {"long_name", variable.long_name},
+                                  {"definition", variable.definition},
+                                  {"written_when", occasion_text(variable)},
+                                  {"metrics", variable.measures}};
+    for (const FlagMeaning& flag : variable.flags) one["flags"][flag.meaning] = flag.value;
+    all.push_back(std::move(one));
+  }
+  return all.dump(2);
 }
 
 std::string variables_markdown() {

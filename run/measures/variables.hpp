@@ -30,6 +30,8 @@ std::set<std::string> variables_brought(const RunShape& run);
 /// reals, 255 for flags, 0 for integers.
 Variable make_variable(const VariableDeclaration& declaration, const Dataset& dataset);
 
+/// Every variable with name, dimensions, type, unit, meaning, definition and when it is written.
+std::string variables_json();
 /// The text of docs/results.md.
 std::string variables_markdown();
 

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
@@ -38,6 +39,27 @@ TEST_CASE("docs/results.md says what the declarations say", "[analysis][docs]") 
   }
   INFO("KVSIM_UPDATE_DOCS=1 kvsim_tests \"[docs]\" writes it anew");
   CHECK((page.substr(from, to - from) == declared_text));  // without printing two pages
+}
+
+TEST_CASE("kvsim variables --json says what the declarations say", "[analysis][cli]") {
+  const test::Outcome told = test::run_kvsim("variables --json");
+  REQUIRE(told.status == 0);
+  const auto all = nlohmann::json::parse(told.out);
+  size_t at = 0;
+  for (const VariableDeclaration& variable : declared_variables()) {
+    if (std::string(variable.name).starts_with("example_")) continue;  // of the tests alone
+    const auto& one = all.at(at++);
+    CHECK(one.at("name") == variable.name);
+    CHECK(one.at("dimensions") == variable.dim_names());
+    CHECK(one.at("units") == variable.units);
+    CHECK(one.at("definition") == variable.definition);
+    CHECK(one.at("type") != "");
+    CHECK(one.at("written_when") != "");
+    CHECK(one.contains("flags") == !variable.flags.empty());
+  }
+  CHECK(at == all.size());
+  CHECK_THAT(test::run_kvsim("variables stream_error").out, Catch::Contains("residual stream"));
+  CHECK_THAT(test::run_kvsim("variables stream_eror").err, Catch::Contains("stream_error"));
 }
 
 TEST_CASE("every declared variable stands over dimensions that have a coordinate", "[analysis]") {
