@@ -3,93 +3,115 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <optional>
 
+#include "analysis/ranking.hpp"
 #include "analysis/summary.hpp"
 #include "analysis/undefined.hpp"
 
 namespace kvsim {
 namespace {
 
-/// Settings with equal kept sets differ by the rounding of sums that share partial results.
-constexpr double kEqual = 1e-7;
-
-/// Values of all settings on a resample of traces or steps.
+/// Values of all settings, and on resamples of traces or steps.
 class Resamples {
  public:
-  Resamples(const std::vector<SettingSeries>& settings, const Criterion& criterion, uint64_t seed)
-      : criterion_(criterion), seed_(seed), over_traces_(settings.front().size() > 1) {
+  Resamples(const std::vector<SettingSeries>& settings, const Criterion& criterion, uint64_t seed,
+            const std::vector<bool>& ranked)
+      : criterion_(criterion), seed_(seed), ranked_(ranked),
+        units_(settings.front().size() > 1 ? Units::traces : Units::steps) {
     for (const SettingSeries& setting : settings) {
       std::vector<double> values;
       for (const std::vector<double>& trace : setting) values.push_back(criterion.fold(trace));
-      units_.push_back(over_traces_ ? values : setting.front());
+      series_.push_back(units_ == Units::traces ? values : setting.front());
+      if (units_ == Units::steps) block_ = std::max(block_, block_length(series_.back()));
     }
-    all_.resize(units_.front().size());
-    std::iota(all_.begin(), all_.end(), 0.0);
+    all_.resize(series_.front().size());
+    std::iota(all_.begin(), all_.end(), int64_t{0});
   }
 
-  /// Of the traces or steps that `drawn` names.
-  double value(size_t setting, std::span<const double> drawn) const {
-    std::vector<double> values;
-    for (const double unit : drawn) {
-      values.push_back(units_[setting][static_cast<size_t>(unit)]);
-    }
-    return over_traces_ ? mean(values) : criterion_.fold(values);
-  }
   double value(size_t setting) const { return value(setting, all_); }
-
-  size_t best(std::span<const double> drawn, int usual) const {
-    std::vector<double> values;
-    for (size_t s = 0; s < units_.size(); ++s) {
-      const double sign = criterion_.more_is_better ? 1 : -1;
-      values.push_back(sign * value(s, drawn));
-    }
-    const double most = maximum(values);
-    const auto equal = [&](double x) { return x >= most - kEqual * std::abs(most); };
-    if (usual >= 0 && equal(values[static_cast<size_t>(usual)])) return static_cast<size_t>(usual);
-    const auto found = std::ranges::find_if(values, equal);
-    return found == values.end() ? 0 : static_cast<size_t>(found - values.begin());
-  }
   size_t best(int usual) const { return best(all_, usual); }
 
-  /// Of the value of a setting, less that of `other` if there is one: over traces, or over steps.
-  Interval interval(size_t setting, std::optional<size_t> other, double sign) const {
-    if (!over_traces_) {
-      return bootstrap_steps(all_, seed_, [&](std::span<const double> drawn) {
-        return other ? sign * (value(setting, drawn) - value(*other, drawn))
-                     : value(setting, drawn);
-      });
-    }
-    std::vector<double> values = units_[setting];
-    for (size_t k = 0; other && k < values.size(); ++k) {
-      values[k] = sign * (values[k] - units_[*other][k]);
-    }
-    return mean_interval(values);
+  Interval interval(size_t setting) const {
+    if (units_ == Units::steps && criterion_.over == Fold::worst)
+      return percentiles([&](std::span<const int64_t> drawn) { return value(setting, drawn); });
+    const bool root = units_ == Units::steps && criterion_.over == Fold::rms;
+    const Interval found = estimate(squared(setting, root), units_, criterion_.scale()).interval;
+    return root ? Interval{std::sqrt(found.low), std::sqrt(found.high)} : found;
   }
 
-  /// Share of the resamples of traces or steps in which `setting` is the best.
+  /// Of the value of a setting less that of another; `sign` turns it.
+  Interval gain(size_t setting, size_t other, double sign) const {
+    if (units_ == Units::steps && criterion_.over == Fold::worst)
+      return percentiles([&](std::span<const int64_t> drawn) {
+        return sign * (value(setting, drawn) - value(other, drawn));
+      });
+    const bool root = units_ == Units::steps && criterion_.over == Fold::rms;
+    // A root mean square moves with each square as this share of it does.
+    const auto scaled = [&](size_t s) {
+      std::vector<double> values = squared(s, root);
+      const double slope = root ? 1 / std::max(2 * value(s), 1e-300) : 1;
+      for (double& x : values) x *= sign * slope;
+      return values;
+    };
+    const Bounded found = difference(scaled(setting), scaled(other), units_, Scale::plain);
+    const double moved = sign * (value(setting) - value(other)) - found.value;
+    return {found.interval.low + moved, found.interval.high + moved};
+  }
+
+  /// Share of the resamples in which `setting` is the best.
   double chosen(size_t setting, int usual) const {
     int64_t times = 0;
     int64_t won = 0;
-    const auto seen = [&](std::span<const double> drawn) {
+    if (all_.empty()) return kUndefined;
+    resample(std::ssize(all_), units_, block_, seed_, [&](std::span<const int64_t> drawn) {
       ++times;
       won += best(drawn, usual) == setting;
-      return 0.0;
-    };
-    if (over_traces_) {
-      resample_traces(all_, seed_, seen);
-    } else {
-      bootstrap_steps(all_, seed_, seen);
-    }
-    return times == 0 ? kUndefined : static_cast<double>(won) / static_cast<double>(times);
+    });
+    return static_cast<double>(won) / static_cast<double>(times);
   }
 
  private:
+  /// Of the traces or steps that `drawn` names.
+  double value(size_t setting, std::span<const int64_t> drawn) const {
+    std::vector<double> values;
+    for (const int64_t unit : drawn) values.push_back(series_[setting][static_cast<size_t>(unit)]);
+    if (units_ == Units::steps) return criterion_.fold(values);
+    return estimate(values, units_, criterion_.scale()).value;
+  }
+
+  size_t best(std::span<const int64_t> drawn, int usual) const {
+    std::vector<double> values;
+    for (size_t s = 0; s < series_.size(); ++s) values.push_back(value(s, drawn));
+    const std::vector<bool> found = best_of(values, ranked_, criterion_.more_is_better);
+    if (usual >= 0 && found[static_cast<size_t>(usual)]) return static_cast<size_t>(usual);
+    const auto first = std::ranges::find(found, true);
+    const auto in = std::ranges::find(ranked_, true);
+    return static_cast<size_t>(first != found.end() ? first - found.begin() : in - ranked_.begin());
+  }
+
+  std::vector<double> squared(size_t setting, bool root) const {
+    std::vector<double> values;
+    for (const double x : series_[setting])
+      if (!std::isnan(x)) values.push_back(root ? x * x : x);
+    return values;
+  }
+
+  template <class Statistic>
+  Interval percentiles(const Statistic& statistic) const {
+    std::vector<double> found;
+    if (!all_.empty())
+      resample(std::ssize(all_), units_, block_, seed_,
+               [&](std::span<const int64_t> drawn) { found.push_back(statistic(drawn)); });
+    return {percentile(found, 2.5), percentile(found, 97.5)};
+  }
+
   const Criterion& criterion_;
   uint64_t seed_;
-  bool over_traces_;
-  std::vector<std::vector<double>> units_;  ///< [setting][trace or step]
-  std::vector<double> all_;                 ///< 0, 1, ...: what the bootstrap draws from
+  const std::vector<bool>& ranked_;
+  Units units_;
+  int64_t block_ = 1;
+  std::vector<std::vector<double>> series_;  ///< [setting][trace or step]
+  std::vector<int64_t> all_;                 ///< 0, 1, ...
 };
 
 }  // namespace
@@ -134,12 +156,14 @@ std::vector<std::string> usual_measures(const std::vector<std::string>& measured
 }
 
 BestSetting best_setting(const std::vector<SettingSeries>& settings, int usual,
-                         const Criterion& criterion, uint64_t seed) {
-  const Resamples resamples(settings, criterion, seed);
+                         const Criterion& criterion, uint64_t seed,
+                         const std::vector<bool>& ranked) {
+  const std::vector<bool> in = ranked.empty() ? std::vector<bool>(settings.size(), true) : ranked;
+  const Resamples resamples(settings, criterion, seed, in);
   BestSetting result;
   result.best = resamples.best(usual);
   result.value = resamples.value(result.best);
-  result.interval = resamples.interval(result.best, std::nullopt, 1);
+  result.interval = resamples.interval(result.best);
   result.chosen = resamples.chosen(result.best, usual);
   result.usual = result.gain = kUndefined;
   result.gain_interval = {kUndefined, kUndefined};
@@ -148,7 +172,7 @@ BestSetting best_setting(const std::vector<SettingSeries>& settings, int usual,
   const double sign = criterion.more_is_better ? 1 : -1;
   result.usual = resamples.value(other);
   result.gain = sign * (result.value - result.usual);
-  result.gain_interval = resamples.interval(result.best, other, sign);
+  result.gain_interval = resamples.gain(result.best, other, sign);
   return result;
 }
 

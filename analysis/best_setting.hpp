@@ -18,6 +18,8 @@ struct Criterion {
   bool more_is_better = true;
 
   double fold(std::span<const double> values) const;  ///< NaN is left out
+  /// Of the values: errors are on logarithms, importance is a share.
+  Scale scale() const { return more_is_better ? Scale::share : Scale::log; }
 };
 
 /// The criteria that settings can be judged by: the measure that predicts best what a model loses
@@ -32,11 +34,11 @@ std::vector<std::string> usual_measures(const std::vector<std::string>& measured
 /// One setting at one budget: per trace, the values of the steps, folded over the layers.
 using SettingSeries = std::vector<std::vector<double>>;
 
-/// The best of several settings with 95 % intervals (metrics.md 6): Student's t over traces when
-/// there are at least two, else by bootstrap over moving blocks of steps.
+/// The best of several settings with 95 % intervals (metrics.md 6): Student's over traces when
+/// there are at least two, else over circular blocks of steps.
 struct BestSetting {
   size_t best = 0;   ///< index; among equals the default, else the first
-  double value = 0;  ///< mean over traces of the criterion
+  double value = 0;  ///< mean over traces of the criterion; of errors the geometric mean
   Interval interval;
   double usual = 0;        ///< value of the default setting; NaN when there is none
   double gain = 0;         ///< improvement over the default, > 0 is better; NaN when there is none
@@ -45,7 +47,9 @@ struct BestSetting {
 };
 
 /// `settings` is not empty and all have the same traces; `usual`: index of the default, or -1.
+/// `ranked` [setting]: those that may be the best, at least one; empty: all.
 BestSetting best_setting(const std::vector<SettingSeries>& settings, int usual,
-                         const Criterion& criterion, uint64_t seed);
+                         const Criterion& criterion, uint64_t seed,
+                         const std::vector<bool>& ranked = {});
 
 }  // namespace kvsim

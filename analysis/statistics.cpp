@@ -1,6 +1,8 @@
 #include "analysis/statistics.hpp"
 
 #include <algorithm>
+#include <array>
+#include <boost/math/distributions/students_t.hpp>
 #include <cmath>
 #include <numbers>
 #include <numeric>
@@ -12,28 +14,72 @@
 namespace kvsim {
 namespace {
 
+constexpr double kLevel = 0.95;
 constexpr uint64_t kResamples = 1000;
-constexpr int64_t kBlockSteps = 16;
 constexpr uint64_t kBootstrapStream = 1;  // last index of u(seed, a, b, 1)
+constexpr double kLeast = 1e-12;          // of a logarithm: nothing is lost
 
-Interval interval_of(std::vector<double> statistics) {
-  return {percentile(statistics, 2.5), percentile(statistics, 97.5)};
+using Student = boost::math::students_t_distribution<double>;
+
+/// The ends of an interval about `value` on a scale, `error` being the standard error of a mean.
+Interval around(double value, double error, double freedom, Scale scale) {
+  if (!(freedom > 0) || std::isnan(error)) return {kUndefined, kUndefined};
+  const double half = student_quantile(freedom, (1 + kLevel) / 2) * error;
+  if (half == 0) return {value, value};
+  if (scale == Scale::plain) return {value - half, value + half};
+  if (scale == Scale::log) return {value * std::exp(-half / value), value * std::exp(half / value)};
+  // The slope of arcsin(sqrt(x)); where it is infinite nothing varies.
+  const double slope = 0.5 / std::sqrt(std::max(kLeast, value * (1 - value)));
+  const double angle = std::asin(std::sqrt(std::clamp(value, 0.0, 1.0)));
+  const auto share = [&](double at) {
+    const double sine = std::sin(std::clamp(at, 0.0, std::numbers::pi / 2));
+    return sine * sine;
+  };
+  return {share(angle - half * slope), share(angle + half * slope)};
 }
 
-int64_t draw(uint64_t seed, uint64_t resample, uint64_t index, int64_t count) {
-  const double u = uniform(seed, resample, index, kBootstrapStream);
-  return static_cast<int64_t>(std::floor(u * static_cast<double>(count)));
+double chance_of(double distance, double error, double freedom) {
+  if (!(freedom > 0) || std::isnan(error)) return kUndefined;
+  if (error == 0) return distance == 0 ? 1 : 0;
+  return 2 *
+         boost::math::cdf(boost::math::complement(Student(freedom), std::abs(distance) / error));
 }
 
-/// The blocks of steps that a resample consists of.
-template <class Body>
-void for_each_block(int64_t steps, uint64_t seed, uint64_t resample, const Body& body) {
-  const int64_t block = std::min(kBlockSteps, steps);
-  uint64_t index = 0;
-  for (int64_t taken = 0; taken < steps; taken += block) {
-    const int64_t begin = draw(seed, resample, index++, steps - block + 1);
-    body(begin, begin + std::min(block, steps - taken));
+/// Standard error of a mean and its degrees of freedom.
+struct Error {
+  double error, freedom;
+};
+
+Error error_of(std::span<const double> values, Units units) {
+  const auto count = static_cast<double>(values.size());
+  if (units == Units::steps) {
+    const int64_t block = block_length(values);
+    return {block_error(values, block), count / static_cast<double>(block) - 1};
   }
+  const double centre = mean(values);
+  double squares = 0;
+  for (const double value : values) squares += (value - centre) * (value - centre);
+  return {std::sqrt(squares / (count - 1) / count), count - 1};
+}
+
+std::vector<double> logarithms(std::span<const double> values) {
+  std::vector<double> logs;
+  for (const double value : values) logs.push_back(std::log(std::max(kLeast, value)));
+  return logs;
+}
+
+bool none_positive(std::span<const double> values) {
+  return std::ranges::none_of(values, [](double value) { return value > 0; });
+}
+
+/// Geometric mean over traces.
+Bounded over_logs(const std::vector<double>& logs) {
+  const double centre = mean(logs);
+  const auto [error, freedom] = error_of(logs, Units::traces);
+  const Interval ends = around(centre, error, freedom, Scale::plain);
+  return {std::exp(centre),
+          {std::exp(ends.low), std::exp(ends.high)},
+          chance_of(centre, error, freedom)};
 }
 
 }  // namespace
@@ -72,81 +118,120 @@ double spearman(std::span<const double> x, std::span<const double> y) {
   return pearson(average_ranks(x), average_ranks(y));
 }
 
-// The distribution function has a closed form in the angle θ = arctan(t / √ν) (Abramowitz and
-// Stegun 26.7.3 and 26.7.4), and is inverted by halving.
-double student_quantile(int64_t freedom, double share) {
-  const auto between = [&](double angle) {  // P(|t| < √ν tan θ)
-    const double square = std::cos(angle) * std::cos(angle);
-    const bool odd = freedom % 2 == 1;
-    double term = odd ? std::cos(angle) : 1;
-    double sum = 0;
-    for (int64_t k = odd ? 3 : 2; k <= freedom; k += 2) {
-      sum += term;
-      term *= square * static_cast<double>(k - 1) / static_cast<double>(k);
+double student_quantile(double freedom, double share) {
+  return boost::math::quantile(Student(freedom), share);
+}
+
+int64_t block_length(std::span<const double> series) {
+  const int64_t count = std::ssize(series);
+  if (count < 3) return 1;
+  const auto n = static_cast<double>(count);
+  const double centre = mean(series);
+  const auto at = [&](int64_t t) { return series[static_cast<size_t>(t)] - centre; };
+  const auto products = [&](int64_t lag) {  // of what is `lag` steps apart, and of either part
+    std::array<double, 3> sums{};
+    for (int64_t t = lag; t < count; ++t) sums[0] += at(t) * at(t - lag);
+    for (int64_t t = lag + 1; t < count; ++t) {  // as arch has them, one less
+      sums[1] += at(t) * at(t);
+      sums[2] += at(t - lag - 1) * at(t - lag - 1);
     }
-    return odd ? 2 / std::numbers::pi * (angle + std::sin(angle) * sum) : std::sin(angle) * sum;
+    return sums;
   };
-  double low = 0;
-  double high = std::numbers::pi / 2;
-  for (int step = 0; step < 60; ++step) {
-    const double middle = (low + high) / 2;
-    (between(middle) < 2 * share - 1 ? low : high) = middle;
+  // The first lag after which `quiet` correlations in a row are no larger than chance makes them.
+  const int64_t quiet = std::max<int64_t>(5, static_cast<int64_t>(std::log10(n)));
+  const int64_t most = std::min(count - 1, static_cast<int64_t>(std::ceil(std::sqrt(n))) + quiet);
+  const double usual = 2 * std::sqrt(std::log10(n) / n);
+  std::vector<double> covariances;
+  int64_t last = -1;
+  int64_t in_row = 0;
+  for (int64_t lag = 0; lag <= most; ++lag) {
+    const auto [both, first, second] = products(lag);
+    covariances.push_back(both / n);
+    if (lag == 0) continue;
+    const double correlation = first > 0 && second > 0 ? both / std::sqrt(first * second) : 0;
+    in_row = std::abs(correlation) < usual ? in_row + 1 : 0;
+    if (last < 0 && in_row == quiet && lag < most) last = lag - quiet + 1;
   }
-  return std::sqrt(static_cast<double>(freedom)) * std::tan(low);
+  if (!(covariances[0] > 0)) return 1;
+  const int64_t window = last < 0 ? most : std::min(most, 2 * std::max<int64_t>(1, last));
+  // A flat-top window: 1 up to half of it, then down to 0.
+  double slope = 0;
+  double density = covariances[0];
+  for (int64_t lag = 1; lag <= window; ++lag) {
+    const double along = static_cast<double>(lag) / static_cast<double>(window);
+    const double weight = along <= 0.5 ? 1 : 2 * (1 - along);
+    const double part = 2 * weight * covariances[static_cast<size_t>(lag)];
+    slope += part * static_cast<double>(lag);
+    density += part;
+  }
+  const double longest = std::ceil(std::min(3 * std::sqrt(n), n / 3));
+  const double best = std::cbrt(1.5 * slope * slope / (density * density) * n);
+  return static_cast<int64_t>(std::ceil(std::clamp(best, 1.0, longest)));
 }
 
-Interval mean_interval(std::span<const double> values) {
-  if (values.size() < 2) return {kUndefined, kUndefined};
-  const double centre = mean(values);
+double block_error(std::span<const double> series, int64_t block) {
+  const int64_t count = std::ssize(series);
+  const double centre = mean(series);
+  double sum = 0;  // of the block that begins at step t, less the mean
+  for (int64_t t = 0; t < block; ++t) sum += series[static_cast<size_t>(t % count)] - centre;
   double squares = 0;
-  for (const double value : values) squares += (value - centre) * (value - centre);
-  const auto freedom = static_cast<int64_t>(values.size()) - 1;
-  const double error = std::sqrt(squares / static_cast<double>(freedom) /
-                                 static_cast<double>(values.size()));
-  const double half = student_quantile(freedom, 0.975) * error;
-  return {centre - half, centre + half};
+  for (int64_t t = 0; t < count; ++t) {
+    squares += sum * sum;
+    sum += series[static_cast<size_t>((t + block) % count)] - series[static_cast<size_t>(t)];
+  }
+  const auto n = static_cast<double>(count);
+  return std::sqrt(squares / n / static_cast<double>(block) / n);
 }
 
-void resample_traces(std::span<const double> values, uint64_t seed,
-                     const std::function<void(std::span<const double>)>& seen) {
-  const auto count = static_cast<int64_t>(values.size());
-  std::vector<double> resample(values.size());
+Bounded estimate(std::span<const double> values, Units units, Scale scale) {
+  if (values.empty()) return {kUndefined, {kUndefined, kUndefined}, kUndefined};
+  if (scale == Scale::log && none_positive(values)) scale = Scale::plain;
+  if (scale == Scale::log && units == Units::traces) return over_logs(logarithms(values));
+  const double centre = mean(values);
+  const auto [error, freedom] = error_of(values, units);
+  return {centre, around(centre, error, freedom, scale), chance_of(centre, error, freedom)};
+}
+
+Bounded paired(std::span<const double> values, std::span<const double> others, Units units,
+               Scale scale) {
+  if (values.empty()) return {kUndefined, {kUndefined, kUndefined}, kUndefined};
+  std::vector<double> differences(values.size());
+  const auto subtract =
+      [&](std::span<const double> a, double a_share, std::span<const double> b, double b_share) {
+    for (size_t k = 0; k < a.size(); ++k) differences[k] = a[k] * a_share - b[k] * b_share;
+  };
+  if (scale != Scale::log) {
+    subtract(values, 1, others, 1);
+    return estimate(differences, units, Scale::plain);
+  }
+  if (units == Units::traces) {
+    subtract(logarithms(values), 1, logarithms(others), 1);
+    return over_logs(differences);
+  }
+  const double one = std::max(kLeast, mean(values));
+  const double other = std::max(kLeast, mean(others));
+  // The ratio's logarithm moves with each step as these differences do.
+  subtract(values, 1 / one, others, 1 / other);
+  const auto [error, freedom] = error_of(differences, units);
+  const double log = std::log(one / other);
+  const Interval ends = around(log, error, freedom, Scale::plain);
+  return {one / other, {std::exp(ends.low), std::exp(ends.high)}, chance_of(log, error, freedom)};
+}
+
+void resample(int64_t count, Units units, int64_t block, uint64_t seed,
+              const std::function<void(std::span<const int64_t>)>& seen) {
+  if (units == Units::traces) block = 1;
+  std::vector<int64_t> drawn(static_cast<size_t>(count));
   for (uint64_t a = 0; a < kResamples; ++a) {
-    for (size_t b = 0; b < values.size(); ++b) {
-      resample[b] = values[static_cast<size_t>(draw(seed, a, b, count))];
+    uint64_t index = 0;
+    for (int64_t taken = 0; taken < count; taken += block) {
+      const double u = uniform(seed, a, index++, kBootstrapStream);
+      const auto begin = static_cast<int64_t>(std::floor(u * static_cast<double>(count)));
+      for (int64_t t = taken; t < std::min(count, taken + block); ++t)
+        drawn[static_cast<size_t>(t)] = (begin + t - taken) % count;
     }
-    seen(resample);
+    seen(drawn);
   }
-}
-
-Interval bootstrap_steps(std::span<const double> values, uint64_t seed,
-                         const Statistic& statistic) {
-  if (values.empty()) return {kUndefined, kUndefined};
-  std::vector<double> statistics;
-  std::vector<double> resample;
-  for (uint64_t a = 0; a < kResamples; ++a) {
-    resample.clear();
-    for_each_block(std::ssize(values), seed, a, [&](int64_t begin, int64_t end) {
-      resample.insert(resample.end(), values.begin() + begin, values.begin() + end);
-    });
-    statistics.push_back(statistic(resample));
-  }
-  return interval_of(std::move(statistics));
-}
-
-Interval bootstrap_mean(std::span<const double> values, uint64_t seed) {
-  if (values.empty()) return {kUndefined, kUndefined};
-  std::vector<double> sums(values.size() + 1, 0.0);  // of the first values
-  std::partial_sum(values.begin(), values.end(), sums.begin() + 1);
-  std::vector<double> means;
-  for (uint64_t a = 0; a < kResamples; ++a) {
-    double sum = 0;
-    for_each_block(std::ssize(values), seed, a, [&](int64_t begin, int64_t end) {
-      sum += sums[static_cast<size_t>(end)] - sums[static_cast<size_t>(begin)];
-    });
-    means.push_back(sum / static_cast<double>(values.size()));
-  }
-  return interval_of(std::move(means));
 }
 
 }  // namespace kvsim

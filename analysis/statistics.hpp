@@ -21,24 +21,47 @@ struct Interval {
   double low = 0;
   double high = 0;
 };
-using Statistic = std::function<double(std::span<const double>)>;
 
-/// Quantile of Student's distribution with `freedom` >= 1 degrees, share in (0.5, 1).
-double student_quantile(int64_t freedom, double share);
+/// Where intervals are computed, so that they stay where numbers can be: errors and losses on
+/// logarithms, shares of 1 on the arcsine of their square root.
+enum class Scale : uint8_t { plain, log, share };
 
-/// 95 % interval of the mean of one value per trace (Student's t); NaN for fewer than 2 values.
-/// Traces are few: resampling them would cover 80 to 90 % (metrics.md 6).
-Interval mean_interval(std::span<const double> values);
+/// A number with its 95 % interval. `chance`: how likely one as far from no difference (0; 1 of a
+/// ratio) is where there is none, two-sided; NaN where it is not asked.
+struct Bounded {
+  double value = 0;
+  Interval interval;
+  double chance = 0;
+};
 
-/// Calls `seen` with 1000 resamples of the values, drawn with replacement.
-void resample_traces(std::span<const double> values, uint64_t seed,
-                     const std::function<void(std::span<const double>)>& seen);
+/// Quantile of Student's distribution with `freedom` > 0 degrees, share in (0, 1).
+double student_quantile(double freedom, double share);
 
-/// 95 % bootstrap interval (percentiles 2.5 and 97.5 of 1000 resamples) of a statistic over the
-/// steps of one trace: moving blocks of min(16, T) steps.
-Interval bootstrap_steps(std::span<const double> values, uint64_t seed, const Statistic& statistic);
+/// Length, in steps, of the blocks that are drawn from a series: Politis and White (2004) for the
+/// circular bootstrap, with the correction of Patton, Politis and White (2009), rounded up. 1 for
+/// fewer than 3 values and for constant ones.
+int64_t block_length(std::span<const double> series);
 
-/// The same of the mean of values of which none is NaN, from running sums.
-Interval bootstrap_mean(std::span<const double> values, uint64_t seed);
+/// Standard error of the mean of a series, by circular blocks of `block` steps, all starts alike.
+double block_error(std::span<const double> series, int64_t block);
+
+/// Units that repeat: the steps of one trace, or traces.
+enum class Units : uint8_t { steps, traces };
+
+/// Mean over steps or traces of numbers of which none is NaN, with Student's interval (metrics.md
+/// 6): over n traces with n - 1 degrees of freedom (geometric mean on logarithms), over T steps in
+/// blocks of c with T/c - 1. NaN without numbers; an interval of NaN for a single one.
+Bounded estimate(std::span<const double> values, Units units, Scale scale);
+
+/// Of two series over the same units how the first differs from the second: on logarithms the ratio
+/// of their means (of one trace), or the geometric mean of ratios (over traces), else the
+/// difference of means.
+Bounded paired(std::span<const double> values, std::span<const double> others, Units units,
+               Scale scale);
+
+/// Calls `seen` with the numbers of the units of 1000 resamples: traces drawn with replacement, or
+/// circular blocks of `block` steps, cut to their count. u(seed, a, b, 1) draws (metrics.md 6).
+void resample(int64_t count, Units units, int64_t block, uint64_t seed,
+              const std::function<void(std::span<const int64_t>)>& seen);
 
 }  // namespace kvsim

@@ -10,14 +10,6 @@
 namespace kvsim {
 namespace {
 
-std::vector<double> defined(std::span<const double> values) {
-  std::vector<double> kept;
-  kept.reserve(values.size());
-  std::copy_if(values.begin(), values.end(), std::back_inserter(kept),
-               [](double value) { return !std::isnan(value); });
-  return kept;
-}
-
 constexpr int64_t kManyValues = int64_t{1} << 14;
 constexpr int kBucketBits = 14;  // sign, exponent and two bits of the mantissa
 
@@ -44,6 +36,14 @@ int64_t keep_near(std::vector<double>& values, int64_t rank) {
 }
 
 }  // namespace
+
+std::vector<double> defined(std::span<const double> values) {
+  std::vector<double> kept;
+  kept.reserve(values.size());
+  std::copy_if(values.begin(), values.end(), std::back_inserter(kept),
+               [](double value) { return !std::isnan(value); });
+  return kept;
+}
 
 double mean(std::span<const double> values) {
   const std::vector<double> kept = defined(values);

@@ -5,71 +5,121 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
+#include <utility>
 
-#include "analysis/statistics.hpp"
 #include "analysis/summary.hpp"
 #include "sim/core/parallel.hpp"
 
 namespace kvsim {
 namespace {
 
-using Mark = Verdict::Mark;
-
 constexpr double kLeastError = 1e-12;  // of a logarithm: a budget at which nothing is lost
-constexpr double kEqualError = 1e-7;   // equal kept sets, summed in another order
-constexpr uint64_t kSeed = 0;
+
+/// What policies are judged by: a variable per step, what it is over the steps, and its name.
+struct Judged {
+  const char* steps = nullptr;
+  const char* summary = nullptr;
+  bool squares = false;  ///< the summary is a root mean square
+  const char* name = nullptr;
+};
+constexpr Judged kJudged[] = {
+    {"kl_divergence", "kl_divergence_answer", false, "loss (KL divergence of the answer, nats)"},
+    {"kl_divergence", "kl_divergence_mean", false, "loss (KL divergence, nats)"},
+    {"stream_error", "stream_error_rms", true, "stream error"}};
+
+Judged judged(const Dataset& results) {
+  for (const Judged& one : kJudged)
+    if (results.has(one.steps) && results.has(one.summary)) return one;
+  return {};
+}
 
 double summary_of(const Dataset& results, int64_t policy, int64_t budget) {
-  return results.row("stream_error_rms", {policy, budget})[0];
+  return results.row(judged(results).summary, {policy, budget})[0];
 }
 
-/// Mean over budgets of the logarithm of the error.
-double log_mean(const Dataset& results, int64_t policy) {
-  std::vector<double> logs;
-  for (int64_t b = 0; b < results.size("budget"); ++b)
-    logs.push_back(std::log(std::max(kLeastError, summary_of(results, policy, b))));
-  const double found = mean(logs);
-  return std::isnan(found) ? std::numeric_limits<double>::infinity() : found;
+/// The first step that predicts the answer, where the loss is of the answer alone.
+int64_t first_judged(const Dataset& results, const Judged& by) {
+  const AttributeValue* begin = results.attribute("answer_begin");
+  if (std::string_view(by.summary) != "kl_divergence_answer" || begin == nullptr) return 0;
+  const auto* answer = std::get_if<int64_t>(begin);
+  const auto& steps = std::get<std::vector<int64_t>>(results.at("step").values);
+  const auto first = std::ranges::find_if(
+      steps, [&](int64_t step) { return answer == nullptr || step >= *answer - 1; });
+  return first - steps.begin();
 }
 
-bool loses_nothing(const Dataset& results, int64_t policy) {
-  for (int64_t b = 0; b < results.size("budget"); ++b)
-    if (!(summary_of(results, policy, b) <= kLeastError)) return false;
-  return true;
+/// Numbers whose mean over the steps the policies are judged by.
+std::vector<double> series_of(const Dataset& results, int64_t policy, int64_t budget) {
+  const Judged by = judged(results);
+  const auto row = results.row(by.steps, {policy, budget})
+                       .subspan(static_cast<size_t>(first_judged(results, by)));
+  std::vector<double> series(row.begin(), row.end());
+  if (by.squares)
+    for (double& value : series) value *= value;
+  return series;
 }
 
-/// Whether the steps of this trace leave open which of the two has the smaller error.
-bool open_between(const Dataset& results, int64_t policy, int64_t best, int64_t budget) {
-  const auto errors = results.row("stream_error", {policy, budget});
-  const auto least = results.row("stream_error", {best, budget});
-  std::vector<double> differences;
-  for (size_t t = 0; t < errors.size(); ++t) {
-    const double difference = errors[t] * errors[t] - least[t] * least[t];
-    if (!std::isnan(difference)) differences.push_back(difference);
+double log_of(double error) { return std::log(std::max(kLeastError, error)); }
+
+bool always_apart(Unranked why) {
+  return why == Unranked::hindsight || why == Unranked::nothing_lost ||
+         why == Unranked::scores_all_equal;
+}
+
+Standing rank_at(const Dataset& results, int64_t budget) {
+  Contest contest;
+  contest.scale = Scale::log;
+  for (int64_t p = 0; p < results.size("policy"); ++p) {
+    contest.series.push_back(series_of(results, p, budget));
+    contest.unranked.push_back(unranked(results, p, budget));
+    contest.held.push_back(held_of_budget(results, p, budget));
   }
-  if (differences.empty()) return false;
-  return bootstrap_mean(differences, kSeed).low <= 0;
+  return standing(contest);
 }
 
-void mark_budget(const Dataset& results, int64_t budget, Verdict& found) {
-  int64_t best = -1;
-  for (const int64_t p : found.order) {
-    const double error = summary_of(results, p, budget);
-    if (found.apart[static_cast<size_t>(p)] || std::isnan(error)) continue;
-    if (best < 0 || error < summary_of(results, best, budget)) best = p;
+/// The two budgets of a policy between which it holds `share`, and how far along the line between
+/// them; `along` NaN: nowhere.
+struct Between {
+  int64_t low = -1, high = -1;
+  double along = std::numeric_limits<double>::quiet_NaN();
+};
+
+Between between(const Dataset& results, int64_t policy, double share) {
+  Between found;
+  const auto held = [&](int64_t b) { return results.row("held_share", {policy, b})[0]; };
+  for (int64_t b = 0; b < results.size("budget"); ++b) {
+    if (std::isnan(held(b)) || std::isnan(summary_of(results, policy, b))) continue;
+    if (held(b) <= share && (found.low < 0 || held(b) > held(found.low))) found.low = b;
+    if (held(b) >= share && (found.high < 0 || held(b) < held(found.high))) found.high = b;
   }
-  if (best < 0) return;
-  const double least = summary_of(results, best, budget);
-  for (const int64_t p : found.order) {
-    const double error = summary_of(results, p, budget);
-    if (found.apart[static_cast<size_t>(p)] || std::isnan(error)) continue;
-    Mark& mark = found.marks[static_cast<size_t>(p)][static_cast<size_t>(budget)];
-    if (error - least <= kEqualError * least)
-      mark = Mark::best;
-    else if (open_between(results, p, best, budget))
-      mark = Mark::equal;
+  if (found.low < 0 || found.high < 0) return {};
+  const double width = std::log(held(found.high) / held(found.low));
+  found.along = width > 0 ? std::log(share / held(found.low)) / width : 0;
+  return found;
+}
+
+/// A policy that is not ranked at a budget, at the bytes of those that are.
+std::vector<AtEqualBytes> equal_bytes(const Dataset& results, int64_t budget,
+                                      const Standing& ranking) {
+  std::vector<AtEqualBytes> found;
+  if (!results.has("held_share") || !results.has("budget_share") || ranking.best < 0) return found;
+  const std::vector<double> least = series_of(results, ranking.best, budget);
+  for (int64_t p = 0; p < results.size("policy"); ++p) {
+    const Mark mark = ranking.marks[static_cast<size_t>(p)];
+    if (mark != Mark::more && mark != Mark::less) continue;
+    const double share = ranking.held * results.row("budget_share", {p, budget})[0];
+    const Between at = between(results, p, share);
+    if (std::isnan(at.along)) continue;
+    std::vector<double> series = series_of(results, p, at.low);
+    const std::vector<double> above = series_of(results, p, at.high);
+    for (size_t t = 0; t < series.size(); ++t)
+      if (!std::isnan(series[t]))
+        series[t] = std::exp((1 - at.along) * log_of(series[t]) + at.along * log_of(above[t]));
+    const double centre = mean(series);
+    found.push_back({p, budget, judged(results).squares ? std::sqrt(centre) : centre,
+                     difference(series, least, Units::steps, Scale::log)});
   }
+  return found;
 }
 
 const std::vector<std::string>& texts(const Dataset& results, const char* name) {
@@ -121,7 +171,7 @@ std::string what_next(const Dataset& results, const Verdict& verdict) {
     return fmt::format("{} policies cannot be told apart at {}: replay more traces", open, budget);
   double hindsight = std::numeric_limits<double>::infinity();
   for (const int64_t p : verdict.order)
-    if (verdict.apart[static_cast<size_t>(p)] && !loses_nothing(results, p))
+    if (unranked(results, p, static_cast<int64_t>(b)) == Unranked::hindsight)
       hindsight = std::min(hindsight, summary_of(results, p, static_cast<int64_t>(b)));
   const double share = hindsight / summary_of(results, best, static_cast<int64_t>(b));
   const std::string why = share < 1
@@ -132,33 +182,127 @@ std::string what_next(const Dataset& results, const Verdict& verdict) {
                      texts(results, "policy")[static_cast<size_t>(best)], why);
 }
 
+/// "a 1.25 at 0.1, 1.1 at 0.2; b 10 at 0.1" for the cells that `said` has a text for.
+template <class Said>
+std::string by_policy(const Dataset& results, const Verdict& verdict, const Said& said) {
+  std::string text;
+  for (const int64_t p : verdict.order) {
+    std::string own;
+    for (int64_t b = 0; b < results.size("budget"); ++b)
+      if (const std::string cell = said(p, b); !cell.empty())
+        own += fmt::format("{}{} at {}", own.empty() ? " " : ", ", cell,
+                           texts(results, "budget_label")[static_cast<size_t>(b)]);
+    if (!own.empty())
+      text += (text.empty() ? "" : "; ") + texts(results, "policy")[static_cast<size_t>(p)] + own;
+  }
+  return text;
+}
+
+std::string compared(const AtEqualBytes& one) {
+  const bool open = one.ratio.interval.low <= 1 && 1 <= one.ratio.interval.high;
+  return fmt::format("{:.3g} ({})", one.value,
+                     open                  ? "not told apart from the least"
+                     : one.ratio.value < 1 ? "less than the least"
+                                           : "more than the least");
+}
+
+/// Who does not hold what the budgets give, and what that says.
+std::string held_text(const Dataset& results, const Verdict& verdict) {
+  const std::string off = by_policy(results, verdict, [&](int64_t p, int64_t b) -> std::string {
+    const Mark mark = verdict.marks[static_cast<size_t>(p)][static_cast<size_t>(b)];
+    if (mark != Mark::more && mark != Mark::less) return "";
+    return fmt::format("{:.3g} times", held_of_budget(results, p, b));
+  });
+  std::string text;
+  if (!off.empty())
+    text += "> holds over a twentieth more than the budget gives (entries or bytes), < less; not "
+            "ranked there:\n  " +
+            off + "\n";
+  std::string below;
+  for (size_t b = 0; b < verdict.held.size(); ++b)
+    if (verdict.held[b] != 1)
+      below += fmt::format("{}{:.3g} times at {}", below.empty() ? "" : ", ", verdict.held[b],
+                           texts(results, "budget_label")[b]);
+  if (!below.empty())
+    text += "no policy holds what the budget gives; ranked are those that hold less, alike: " +
+            below + "\n";
+  const std::string equal = by_policy(results, verdict, [&](int64_t p, int64_t b) -> std::string {
+    for (const AtEqualBytes& one : verdict.at_equal_bytes)
+      if (one.policy == p && one.budget == b) return compared(one);
+    return "";
+  });
+  if (!equal.empty()) text += "at equal bytes, between its own budgets: " + equal + "\n";
+  return text;
+}
+
 }  // namespace
 
-Verdict verdict(const Dataset& results, const std::vector<bool>& looks_ahead) {
+Verdict verdict(const Dataset& results) {
   Verdict found;
-  if (!results.has("stream_error_rms") || !results.has("stream_error")) return found;
+  if (judged(results).steps == nullptr) return found;
   const auto policies = static_cast<size_t>(results.size("policy"));
-  found.marks.assign(policies, std::vector<Mark>(static_cast<size_t>(results.size("budget"))));
-  std::vector<double> value;
+  const auto budgets = static_cast<size_t>(results.size("budget"));
+  std::vector<Standing> rankings(budgets);
+  std::vector<std::vector<AtEqualBytes>> equal(budgets);
+  parallel_for(std::ssize(rankings), [&](int64_t b) {
+    const auto at = static_cast<size_t>(b);
+    rankings[at] = rank_at(results, b);
+    equal[at] = equal_bytes(results, b, rankings[at]);
+  });
+  for (size_t b = 0; b < budgets; ++b) {
+    found.held.push_back(rankings[b].held);
+    found.at_equal_bytes.insert(found.at_equal_bytes.end(), equal[b].begin(), equal[b].end());
+  }
+  std::vector<std::pair<int, double>> place;  // ranked, ranked nowhere, apart; then the error
   for (size_t p = 0; p < policies; ++p) {
     const auto policy = static_cast<int64_t>(p);
-    found.apart.push_back((p < looks_ahead.size() && looks_ahead[p]) ||
-                          loses_nothing(results, policy));
-    value.push_back(log_mean(results, policy));
+    std::vector<double> ratios, own;
+    found.marks.emplace_back();
+    for (size_t b = 0; b < budgets; ++b) {
+      const Mark mark = rankings[b].marks[p];
+      found.marks.back().push_back(mark);
+      const double error = summary_of(results, policy, static_cast<int64_t>(b));
+      own.push_back(std::isnan(error) ? error : log_of(error));
+      if (rankings[b].best < 0) continue;
+      const double least = log_of(summary_of(results, rankings[b].best, static_cast<int64_t>(b)));
+      if (mark != Mark::more && mark != Mark::less) ratios.push_back(own.back() - least);
+      for (const AtEqualBytes& one : equal[b])
+        if (one.policy == policy) ratios.push_back(log_of(one.value) - least);
+    }
+    found.apart.push_back(budgets > 0 && always_apart(unranked(results, policy, 0)));
+    double value = mean(ratios);
+    const bool nowhere = std::isnan(value);
+    if (nowhere) value = mean(own);
+    if (std::isnan(value)) value = std::numeric_limits<double>::infinity();
+    place.emplace_back(found.apart[p] ? 2 : nowhere ? 1 : 0, value);
     found.order.push_back(policy);
   }
-  std::ranges::stable_sort(found.order, [&](int64_t x, int64_t y) {
-    const auto i = static_cast<size_t>(x);
-    const auto j = static_cast<size_t>(y);
-    return found.apart[i] != found.apart[j] ? found.apart[j] : value[i] < value[j];
-  });
-  parallel_for(results.size("budget"), [&](int64_t b) { mark_budget(results, b, found); });
+  std::ranges::stable_sort(found.order, {},
+                           [&](int64_t p) { return place[static_cast<size_t>(p)]; });
   return found;
+}
+
+std::string verdict_text(const Dataset& results, const Verdict& found) {
+  if (found.order.empty()) return "";
+  std::string apart;
+  for (size_t p = 0; p < found.apart.size(); ++p)
+    if (found.apart[p]) apart += (apart.empty() ? "" : ", ") + texts(results, "policy")[p];
+  std::string text = fmt::format("sorted by {}, geometric mean over budgets; lower is better\n",
+                                 judged(results).name);
+  text += "* least at its budget; ~ not told apart from it (95 % interval over blocks of steps)\n";
+  text += held_text(results, found);
+  if (!apart.empty())
+    text += "last, not ranked (hindsight, nothing lost, or scores all equal): " + apart + "\n";
+  return text;
 }
 
 std::string advice(const Dataset& results, const Verdict& verdict) {
   if (verdict.order.empty()) return "";
-  const auto ranked = std::ranges::count(verdict.apart, false);
+  const auto ranked = std::ranges::count_if(verdict.order, [&](int64_t p) {
+    return !verdict.apart[static_cast<size_t>(p)] &&
+           std::ranges::any_of(verdict.marks[static_cast<size_t>(p)],
+                               [](Mark mark) { return mark != Mark::more && mark != Mark::less; });
+  });
   const std::string best = uses(results, verdict);
   if (ranked < 2 || best.empty()) return "";
   const std::string tried = what_next(results, verdict);

@@ -4,25 +4,38 @@
 #include <vector>
 
 #include "analysis/dataset.hpp"
+#include "analysis/ranking.hpp"
 
 namespace kvsim {
 
-/// How the policies of one results file compare by stream error (metrics.md 6).
-struct Verdict {
-  enum class Mark : uint8_t { none, best, equal };
-
-  /// Policies by their geometric mean over budgets, least first; then those that stand apart.
-  std::vector<int64_t> order;
-  /// [policy]: looks ahead, or loses nothing at any budget. Ranks no one and is ranked by no one.
-  std::vector<bool> apart;
-  /// [policy][budget]: the least error at its budget; or one whose difference from it in mean
-  /// square error has a 95 % interval, by bootstrap over moving blocks of this trace's steps, that
-  /// holds 0.
-  std::vector<std::vector<Mark>> marks;
+/// A policy that does not hold what a budget gives, at what it gives: between its own budgets, on
+/// lines in logarithms of bytes and error.
+struct AtEqualBytes {
+  int64_t policy = 0;
+  int64_t budget = 0;
+  double value = 0;
+  Bounded ratio;  ///< to the least error at this budget
 };
 
-/// `looks_ahead` [policy]; empty `order` when the file has no stream errors.
-Verdict verdict(const Dataset& results, const std::vector<bool>& looks_ahead);
+/// How the policies of one results file compare: by stream error, or, of a closed loop, by what the
+/// model lost (metrics.md 6).
+struct Verdict {
+  /// Policies by their error over the least at each budget, geometric mean; then those that are
+  /// ranked at no budget, then those that stand apart.
+  std::vector<int64_t> order;
+  /// [policy]: sees what comes, loses nothing at any budget, or scores all entries alike. Ranks no
+  /// one and is ranked by no one.
+  std::vector<bool> apart;
+  std::vector<std::vector<Mark>> marks;  ///< [policy][budget]
+  std::vector<double> held;  ///< [budget]: what the ranked hold over what the budget gives
+  std::vector<AtEqualBytes> at_equal_bytes;
+};
+
+/// Empty `order` when the file has neither stream errors nor losses.
+Verdict verdict(const Dataset& results);
+
+/// How to read order and marks, one line each: what they are of, who is not ranked and why.
+std::string verdict_text(const Dataset& results, const Verdict& verdict);
 
 /// What to use at which budget, and what to try next; empty when nothing is ranked.
 std::string advice(const Dataset& results, const Verdict& verdict);

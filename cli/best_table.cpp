@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "analysis/ranking.hpp"
 #include "cli/terminal.hpp"
 #include "io/csv.hpp"
 #include "sim/core/decimal.hpp"
@@ -17,6 +18,7 @@ using Json = nlohmann::ordered_json;
 
 /// What of the record differs from its preset; all of it where it is named otherwise.
 std::string changes(const BestRow& row) {
+  if (row.record.empty()) return "none";
   if (!row.record.starts_with(row.preset)) return row.record;
   return row.record == row.preset ? "as it is" : row.record.substr(row.preset.size() + 1);
 }
@@ -57,6 +59,29 @@ std::string gain_text(double gain, const Interval& interval, int digits) {
                      interval.high, digits);
 }
 
+/// Says which budgets leave settings out, and what the rest hold where that is something else.
+std::string off_budget_text(const std::vector<BestRow>& rows) {
+  std::string left, held;
+  for (const BestRow& row : rows) {
+    if (row.criterion.variable != rows.front().criterion.variable ||
+        row.criterion.over != rows.front().criterion.over)
+      continue;
+    const std::string where = printable(row.preset + " at " + row.budget);
+    if (row.off_budget > 0)
+      left += fmt::format("{}{} of {} settings of {}", left.empty() ? "" : ", ", row.off_budget,
+                          row.settings, where);
+    if (!row.record.empty() && unranked_by(row.held) != Unranked::ranked)
+      held += fmt::format("{}{} ({:.3g} times)", held.empty() ? "" : ", ", where, row.held);
+  }
+  std::string text;
+  if (!left.empty())
+    text += "not ranked, as they hold over a twentieth more or less than the budget gives: " +
+            left + "\n";
+  if (!held.empty())
+    text += "all settings hold alike, but not what the budget gives: " + held + "\n";
+  return text;
+}
+
 /// Columns of the CSV and fields of the JSON.
 Json fields(const BestRow& row) {
   const auto number = [](double value) { return std::isnan(value) ? Json(nullptr) : Json(value); };
@@ -73,7 +98,9 @@ Json fields(const BestRow& row) {
           {"gain", number(row.found.gain)},
           {"gain_low", number(row.found.gain_interval.low)},
           {"gain_high", number(row.found.gain_interval.high)},
-          {"chosen", number(row.found.chosen)}};
+          {"chosen", number(row.found.chosen)},
+          {"held", number(row.held)},
+          {"off_budget", row.off_budget}};
 }
 
 std::string csv_cell(const Json& value) {
@@ -97,11 +124,12 @@ std::string best_text(const BestTable& table, const std::vector<std::string>& me
       "best settings; 95 % intervals over {}; gain is over the preset as it is;\n"
       "chosen: share of resamples in which this setting is the best, too\n",
       table.traces > 1 ? fmt::format("{} traces", table.traces)
-                       : "moving blocks of the steps of one trace");
+                       : "circular blocks of the steps of one trace");
   if (std::ranges::any_of(rows, [](const BestRow& row) { return std::isnan(row.found.gain); }))
     text += "gain -: the preset as it is is not among the settings of this sweep\n";
   if (!table.stream_layers.empty() && rows.front().criterion.variable == "stream_error")
     text += "stream error: of " + table.stream_layers + "\n";
+  if (const std::string off = off_budget_text(rows); !off.empty()) text += off;
   std::string head;
   for (const BestRow& row : rows) {
     const std::string own = fmt::format("\n{}, {} settings: {}\n", row.preset, row.settings,
@@ -110,6 +138,11 @@ std::string best_text(const BestTable& table, const std::vector<std::string>& me
       head = own;
       text += head + fmt::format("  {:<8}{:<{}}  {:<25}{:<28}{}\n", "budget", "best", width,
                                  "value", "gain", "chosen");
+    }
+    if (row.record.empty()) {
+      text += fmt::format("  {:<8}none: no setting holds what the budget gives\n",
+                          printable(row.budget));
+      continue;
     }
     const BestSetting& found = row.found;
     const int shown = digits(row.criterion);

@@ -157,8 +157,7 @@ struct Job {
   std::unique_ptr<TraceReader> reader;
   std::unique_ptr<Study> study;
   std::shared_ptr<Progress> progress;
-  std::vector<bool> looks_ahead;  ///< [policy]
-  StudyOptions options;           ///< what the study was made of
+  StudyOptions options;  ///< what the study was made of
 };
 
 Job prepare(const Values& values, const Request& request, std::unique_ptr<TraceReader> reader,
@@ -176,8 +175,6 @@ Job prepare(const Values& values, const Request& request, std::unique_ptr<TraceR
   if (!request.fragility.empty()) add_risk(*job.reader, options);
   check_study(*job.reader, options);
   for (const std::string& line : make_bytes_equal(*job.reader, backend, options)) note(line);
-  for (const Record& record : options.records)
-    job.looks_ahead.push_back(chosen<Queries>(record.settings).looks_ahead());
   job.progress = std::make_shared<Progress>(fs::path(trace).filename().string());
   StudyHooks hooks;
   hooks.message = note;
@@ -290,7 +287,7 @@ void print_results(const Values& values, const std::vector<FragilityGroup>& frag
   }
   if (verbosity() == Verbosity::quiet) return;
   for (size_t t = 0; t < tables.size(); ++t) {
-    const SummaryStyle style{color_enabled(stdout), terminal_width(stdout), jobs[t].looks_ahead};
+    const SummaryStyle style{color_enabled(stdout), terminal_width(stdout)};
     const std::string name = printable(tables[t].trace);
     fmt::print(
         "{}{}\n{}", t == 0 ? "" : "\n", name,

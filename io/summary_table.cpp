@@ -104,27 +104,12 @@ std::vector<std::string> take_long(std::vector<std::string>& names, size_t longe
   return taken;
 }
 
-/// Behind the stream error of each row: best *, not told apart from it ~.
+/// Behind the error of each row: best *, not told apart from it ~, holds more > or less <.
 void add_marks(const Verdict& found, Column& column) {
   size_t row = 0;
   for (const int64_t p : found.order)
-    for (const Verdict::Mark mark : found.marks[static_cast<size_t>(p)])
-      column.cells[row++] += mark == Verdict::Mark::best    ? "*"
-                             : mark == Verdict::Mark::equal ? "~"
-                                                            : " ";
-}
-
-/// The lines that say how to read order and marks, and what follows.
-std::string verdict_text(const Dataset& dataset, const Verdict& found) {
-  if (found.order.empty()) return "";
-  std::string apart;
-  const auto& policies = std::get<std::vector<std::string>>(dataset.at("policy").values);
-  for (size_t p = 0; p < policies.size(); ++p)
-    if (found.apart[p]) apart += (apart.empty() ? "" : ", ") + policies[p];
-  std::string text = "sorted by stream error, geometric mean over budgets; lower is better\n";
-  text += "* least at its budget; ~ not told apart from it (95 % interval over blocks of steps)\n";
-  if (!apart.empty()) text += "last, not ranked (hindsight, or nothing lost): " + apart + "\n";
-  return text;
+    for (const Mark mark : found.marks[static_cast<size_t>(p)])
+      column.cells[row++] += " *~><"[static_cast<size_t>(mark)];
 }
 
 std::string padded(const std::string& text, size_t width, bool left) {
@@ -142,7 +127,7 @@ std::string line_of(const std::vector<Column>& columns,
 }  // namespace
 
 std::string summary_table(const Dataset& dataset, const SummaryStyle& style) {
-  const Verdict found = verdict(dataset, style.looks_ahead);
+  const Verdict found = verdict(dataset);
   std::vector<int64_t> order = found.order;
   if (order.empty()) {
     order.resize(static_cast<size_t>(dataset.size("policy")));

@@ -25,8 +25,7 @@ std::string tidy_json(const std::vector<TableSource>& sources);
 
 struct SummaryStyle {
   bool color = false;
-  int width = 80;                      ///< columns of the terminal
-  std::vector<bool> looks_ahead = {};  ///< [policy]; empty: none does
+  int width = 80;  ///< columns of the terminal
 };
 
 /// The table a person reads after a run: per policy and budget the stream error (when there is

@@ -6,7 +6,10 @@
 #include <map>
 #include <optional>
 
+#include "analysis/ranking.hpp"
 #include "analysis/stream_layers.hpp"
+#include "analysis/summary.hpp"
+#include "analysis/undefined.hpp"
 #include "run/measures/known_results.hpp"
 #include "sim/core/parallel.hpp"
 
@@ -29,17 +32,20 @@ class Series {
   void add(const SweepJob& job, const Dataset& results) {
     const size_t trace = static_cast<size_t>(std::ranges::find(traces_, job.reader->digest()) -
                                              traces_.begin());
-    const auto& budgets = std::get<std::vector<double>>(results.at("budget").values);
     std::erase_if(measured_, [&](const std::string& name) { return !results.has(name); });
     if (layers_.empty()) layers_ = stream_error_layers(results);
+    for (size_t b = 0; b < options_.budgets.size(); ++b) {
+      const auto column = column_of(job, results, b);
+      for (size_t r = 0; column >= 0 && r < options_.records.size(); ++r)
+        held_[{b, r}].push_back(held_of_budget(results, static_cast<int64_t>(r), column));
+    }
     for (size_t c = 0; c < criteria().size(); ++c) {
       if (!results.has(criteria()[c].variable)) continue;
       for (size_t b = 0; b < options_.budgets.size(); ++b) {
-        const double ratio = options_.budgets[b].ratio(job.reader->info().prompt_len);
-        const auto column = std::ranges::find(budgets, ratio) - budgets.begin();
-        if (ratio >= 1 || column == std::ssize(budgets)) continue;
+        const int64_t column = column_of(job, results, b);
+        if (column < 0) continue;
         for (size_t r = 0; r < options_.records.size(); ++r) {
-          add_one(results, {c, b, r}, trace, static_cast<int64_t>(column));
+          add_one(results, {c, b, r}, trace, column);
         }
       }
     }
@@ -56,6 +62,11 @@ class Series {
     }
     return series;
   }
+  /// What a record holds over what a budget gives, of every trace and seed.
+  std::span<const double> held(size_t budget, size_t record) const {
+    const auto found = held_.find({budget, record});
+    return found == held_.end() ? std::span<const double>() : found->second;
+  }
   size_t traces() const { return traces_.size(); }
   const std::vector<std::string>& measured() const { return measured_; }
   const std::string& stream_layers() const { return layers_; }
@@ -63,6 +74,14 @@ class Series {
  private:
   using Key = std::array<size_t, 3>;
   using Seeds = SettingSeries;  ///< [seed][step] of one trace
+
+  /// Where a budget stands in a results file; -1: nowhere, or it keeps everything.
+  int64_t column_of(const SweepJob& job, const Dataset& results, size_t budget) const {
+    const auto& budgets = std::get<std::vector<double>>(results.at("budget").values);
+    const double ratio = options_.budgets[budget].ratio(job.reader->info().prompt_len);
+    const auto column = std::ranges::find(budgets, ratio) - budgets.begin();
+    return ratio >= 1 || column == std::ssize(budgets) ? -1 : static_cast<int64_t>(column);
+  }
 
   void add_one(const Dataset& results, Key key, size_t trace, int64_t column) {
     const Criterion& criterion = criteria()[key[0]];
@@ -97,7 +116,8 @@ class Series {
   std::vector<std::string> traces_;  ///< digests
   std::vector<std::string> measured_;
   std::string layers_;
-  std::map<Key, std::vector<Seeds>> series_;  ///< [trace]
+  std::map<Key, std::vector<Seeds>> series_;                   ///< [trace]
+  std::map<std::array<size_t, 2>, std::vector<double>> held_;  ///< by budget and record
 };
 
 /// Takes out the steps that no setting measured.
@@ -178,6 +198,30 @@ std::vector<Comparison> comparisons(const StudyOptions& options,
   return all;
 }
 
+/// Which settings may be the best: those that hold what the budget gives on every trace. Where none
+/// does: those that hold as the first, if all do, so that only their own changes are compared.
+std::vector<bool> ranked(const Series& series, const Comparison& of) {
+  std::vector<bool> found;
+  const auto all = [&](size_t record, const auto& holds) {
+    const auto held = series.held(of.budget, record);
+    for (size_t k = 0; k < held.size(); ++k)
+      if (!std::isnan(held[k]) && !holds(k, held[k])) return false;
+    return true;
+  };
+  for (const size_t r : of.records)
+    found.push_back(
+        all(r, [](size_t, double held) { return unranked_by(held) == Unranked::ranked; }));
+  if (std::ranges::find(found, true) != found.end()) return found;
+  const auto first = series.held(of.budget, of.records.front());
+  const auto as_first = [&](size_t r) {
+    return all(r, [&](size_t k, double held) {
+      return k < first.size() && unranked_by(held / first[k]) == Unranked::ranked;
+    });
+  };
+  if (std::ranges::all_of(of.records, as_first)) found.assign(found.size(), true);
+  return found;
+}
+
 std::optional<BestRow> best_row(const Series& series, const StudyOptions& options,
                                 const Comparison& of) {
   const std::vector<SettingSeries> settings = comparable(series, of.criterion, of.budget,
@@ -187,14 +231,21 @@ std::optional<BestRow> best_row(const Series& series, const StudyOptions& option
   for (size_t k = 0; k < of.records.size(); ++k) {
     if (options.records[of.records[k]].canonical() == of.preset) usual = static_cast<int>(k);
   }
-  const Criterion& criterion = criteria()[of.criterion];
-  const BestSetting found = best_setting(settings, usual, criterion, options.seed);
-  return BestRow{of.preset,
-                 of.records.size(),
-                 criterion,
-                 options.budgets[of.budget].label,
-                 options.records[of.records[found.best]].canonical(),
-                 found};
+  const std::vector<bool> in = ranked(series, of);
+  BestRow row{of.preset,
+              of.records.size(),
+              criteria()[of.criterion],
+              options.budgets[of.budget].label,
+              "",
+              static_cast<size_t>(std::ranges::count(in, false)),
+              kUndefined,
+              {}};
+  if (row.off_budget == in.size()) return row;
+  row.found = best_setting(settings, usual, row.criterion, options.seed, in);
+  const size_t best = of.records[row.found.best];
+  row.record = options.records[best].canonical();
+  row.held = mean(series.held(of.budget, best));
+  return row;
 }
 
 }  // namespace

@@ -73,8 +73,7 @@ TEST_CASE("intervals are those of the bootstrap over steps, and gains are paired
     better[0].push_back(usual[0].back() + 0.01);  // always by as much
   }
   const BestSetting found = best_setting({usual, better}, 0, kMean, 7);
-  const Interval direct = bootstrap_steps(
-      better[0], 7, [](std::span<const double> values) { return kMean.fold(values); });
+  const Interval direct = estimate(better[0], Units::steps, Scale::share).interval;
   CHECK(found.interval.low == Approx(direct.low));
   CHECK(found.interval.high == Approx(direct.high));
   CHECK(found.interval.high - found.interval.low > 0.02);
@@ -91,11 +90,29 @@ TEST_CASE("with several traces the interval is over traces", "[statistics]") {
   CHECK(found.best == 1);
   CHECK(found.value == Approx(0.6));
   const std::vector<double> values = {0.8, 0.6, 0.4};
-  const Interval direct = mean_interval(values);
+  const Interval direct = estimate(values, Units::traces, Scale::share).interval;
   CHECK(found.interval.low == Approx(direct.low));
   CHECK(found.interval.high == Approx(direct.high));
   // Gains 0.3, 0.1 and -0.2: mean 0.2 / 3, deviation 0.2517, t of 2 degrees 4.3027.
   CHECK(found.gain_interval.low == Approx(0.2 / 3 - 4.3027 * 0.25166 / std::sqrt(3)).epsilon(1e-4));
   CHECK(found.chosen > 0.5);
   CHECK(found.chosen < 1);
+}
+
+TEST_CASE("a setting that is not ranked is not the best", "[statistics]") {
+  const std::vector<SettingSeries> settings = {
+      {{0.2, 0.4, 0.6}}, {{0.9, 0.9, 0.9}}, {{0.3, 0.5, 0.6}}};
+  const BestSetting found = best_setting(settings, 1, kMean, 0, {true, false, true});
+  CHECK(found.best == 2);
+  CHECK(found.gain == Approx(-0.433333));
+  CHECK(found.chosen > 0.9);
+}
+
+TEST_CASE("over traces errors have their geometric mean and an interval above 0", "[statistics]") {
+  const std::vector<SettingSeries> settings = {{{0.01, 0.01}, {0.02, 0.02}, {0.9, 0.9}},
+                                               {{0.02, 0.02}, {0.03, 0.03}, {0.9, 0.9}}};
+  const BestSetting found = best_setting(settings, -1, criteria().front(), 0);
+  CHECK(found.best == 0);
+  CHECK(found.value == Approx(std::cbrt(0.01 * 0.02 * 0.9)));
+  CHECK(found.interval.low > 0);
 }
