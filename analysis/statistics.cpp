@@ -28,6 +28,11 @@ Interval around(double value, double error, double freedom, Scale scale) {
   if (half == 0) return {value, value};
   if (scale == Scale::plain) return {value - half, value + half};
   if (scale == Scale::log) return {value * std::exp(-half / value), value * std::exp(half / value)};
+  if (scale == Scale::count) {
+    const double root = std::sqrt(std::max(kLeast, value));
+    const double low = std::max(0.0, root - half / (2 * root));
+    return {low * low, std::pow(root + half / (2 * root), 2)};
+  }
   // The slope of arcsin(sqrt(x)); where it is infinite nothing varies.
   const double slope = 0.5 / std::sqrt(std::max(kLeast, value * (1 - value)));
   const double angle = std::asin(std::sqrt(std::clamp(value, 0.0, 1.0)));

@@ -23,8 +23,8 @@ struct Interval {
 };
 
 /// Where intervals are computed, so that they stay where numbers can be: errors and losses on
-/// logarithms, shares of 1 on the arcsine of their square root.
-enum class Scale : uint8_t { plain, log, share };
+/// logarithms, shares of 1 on the arcsine of their square root, counts on their square root.
+enum class Scale : uint8_t { plain, log, share, count };
 
 /// A number with its 95 % interval. `chance`: how likely one as far from no difference (0; 1 of a
 /// ratio) is where there is none, two-sided; NaN where it is not asked.

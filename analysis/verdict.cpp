@@ -237,6 +237,8 @@ std::string held_text(const Dataset& results, const Verdict& verdict) {
 
 }  // namespace
 
+const char* judged_by(const Dataset& results) { return judged(results).summary; }
+
 Verdict verdict(const Dataset& results) {
   Verdict found;
   if (judged(results).steps == nullptr) return found;

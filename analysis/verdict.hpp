@@ -31,6 +31,10 @@ struct Verdict {
   std::vector<AtEqualBytes> at_equal_bytes;
 };
 
+/// The summary that policies are judged by: of the loss where the file has one, else of the stream
+/// error; null without either.
+const char* judged_by(const Dataset& results);
+
 /// Empty `order` when the file has neither stream errors nor losses.
 Verdict verdict(const Dataset& results);
 

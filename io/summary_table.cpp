@@ -141,8 +141,16 @@ std::string summary_table(const Dataset& dataset, const SummaryStyle& style) {
                               bool alarm_when_low = false) {
     add_measure(dataset, order, columns, over, head, variable, fold, shown, alarm_when_low);
   };
-  add_column("stream", "error", "stream_error_rms", itself, error_text);
+  // What the policies are judged by stands first.
+  const char* const lead = judged_by(dataset);
+  const bool losses = lead != nullptr && std::string_view(lead).starts_with("kl");
+  add_column(losses ? "loss," : "stream", losses ? "nats" : "error",
+             lead == nullptr ? "stream_error_rms" : lead, itself, error_text);
   if (!found.order.empty()) add_marks(found, columns.back());
+  add_column("worst", "step", "kl_divergence_max", itself, error_text);
+  add_column("log-likelihood", "lost", "nll_difference_mean", itself, error_text);
+  add_column("same", "token", "top1_agreement_mean", itself, share_text);
+  add_column("tokens", "written", "generated_agreement", itself, count_text);
   add_column("retained", "mean", "retained_importance_mean", mean, share_text, true);
   add_column("importance", "worst", "retained_importance_min", minimum, share_text, true);
   add_column("", "outliers", "outlier_count", sum, count_text);

@@ -262,13 +262,22 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
             attributes["answer_begin"] = trace.answer_begin()
         if results.later:
             attributes["later"] = results.later
-        write_loop(args.out, coordinates, journal.pairs, attributes)
+        write_loop(args.out, coordinates, journal.pairs, attributes,
+                   results.what_is_held(policies, budgets))
         journal.remove()
     if not args.quiet:
         print(f"{args.out}: {len(pairs)} pairs of policy and budget, {ran} runs of the model, "
-              f"{len(coordinates['step'])} steps")
+              f"{len(coordinates['step'])} steps", file=sys.stderr)
+        sys.stdout.write(table_of_losses(args))
         if args.loss:
             print(least_bytes_text(args))
+
+
+def table_of_losses(args: argparse.Namespace) -> str:
+    """What the model lost, sorted and marked as `kvsim replay` does it: by the program."""
+    from ..program import run as run_program
+
+    return run_program(["rank", args.out])
 
 
 def least_bytes_text(args: argparse.Namespace) -> str:

@@ -26,6 +26,8 @@ PLAIN_STAGES = {
     "positions": "absolute",
 }
 REPLAY = "a results file of kvsim replay"
+# Variables over policy and budget that a ranking of losses needs, too (docs/metrics.md 6).
+HELD = ("held_share", "budget_share", "held_of_budget", "unranked")
 
 
 @dataclass
@@ -75,6 +77,14 @@ class ResultsFile:
 
     def __exit__(self, *_) -> None:
         self.file.close()
+
+    @reads_file(REPLAY)
+    def what_is_held(self, policies: list[int], budgets: list[int]) -> dict[str, np.ndarray]:
+        """What policies hold, and why they are not ranked, as the results have it: by name
+        [policy, budget]; nothing of files that do not say."""
+        return {name: self.file[name][()][np.ix_(policies, budgets)] for name in HELD
+                if name in self.file and self.file[name].shape == (len(self.policies),
+                                                                   len(self.budgets))}
 
     @reads_file(REPLAY)
     def _read_header(self) -> None:

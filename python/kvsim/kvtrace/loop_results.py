@@ -35,6 +35,14 @@ VARIABLES = {
     "generated_agreement": (
         ("policy", "budget"), "count",
         "greedy tokens equal to those with the full cache, up to the first that differs"),
+    "held_share": (
+        ("policy", "budget"), "1", "share of the full cache's bytes that is held"),
+    "budget_share": (
+        ("policy", "budget"), "1", "share of the full cache's bytes that the budget gives"),
+    "held_of_budget": (
+        ("policy", "budget"), "1", "what is held over what the budget gives"),
+    "unranked": (
+        ("policy", "budget"), "1", "why a policy is not ranked with the others: as in the results"),
 }  # fmt: skip
 
 
@@ -88,15 +96,17 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
 
-def write_loop(target: Path, coordinates: dict, pairs: dict, attributes: dict) -> None:
+def write_loop(target: Path, coordinates: dict, pairs: dict, attributes: dict,
+               held: dict | None = None) -> None:
     """Writes the netCDF-4 file under a temporary name first.
 
     `coordinates`: policy, budget_label (texts), budget, step (numbers). `pairs` as in a Journal.
+    `held`: what the policies hold, as the results say it, by variable [policy, budget].
     Of `attributes`, answer_begin is the position of the answer's first token, if it is known.
     """
     import h5netcdf
 
-    arrays = _arrays(coordinates, pairs, attributes.get("answer_begin"))
+    arrays = _arrays(coordinates, pairs, attributes.get("answer_begin")) | (held or {})
     check_room(target, sum(values.nbytes for values in arrays.values()))
     written = io.BytesIO()
     try:
@@ -105,7 +115,8 @@ def write_loop(target: Path, coordinates: dict, pairs: dict, attributes: dict) -
             for name, values in arrays.items():
                 dims, unit, meaning = VARIABLES[name]
                 variable = file.create_variable(
-                    name, dims, dtype=values.dtype, data=values, fillvalue=np.float64(np.nan)
+                    name, dims, dtype=values.dtype, data=values,
+                    fillvalue=values.dtype.type(np.nan if values.dtype.kind == "f" else 255),
                 )
                 variable.attrs["units"] = unit
                 variable.attrs["long_name"] = meaning

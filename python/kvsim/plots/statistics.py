@@ -1,9 +1,8 @@
 """Statistics over results (docs/results.md has the variables): intervals, ranks, Pareto fronts.
 
 Over traces, of which there are few, intervals are Student's: resampling 4, 6 or 8 traces covers
-80 to 88 % where 95 are meant (study/coverage.py). Over the steps of one trace blocks are resampled,
-by the hash u(seed, a, b, c) of the whole program, so that the same results give the same intervals
-everywhere.
+80 to 88 % where 95 are meant. They lie on scales that keep them where the numbers can be
+(docs/metrics.md 6). Over the steps of one trace they come from the program (kvsim.ranking).
 """
 
 import numpy as np
@@ -11,55 +10,39 @@ import numpy as np
 LEVEL = 0.95     # of every interval
 # What is smaller is no effect, whatever its interval: a ratio within 1/1.05 to 1.05.
 SMALLEST_EFFECT = 0.05
-RESAMPLES = 1000
-BLOCK = 16       # steps of a block, when there is one trace only
-SEED = 0
+LEAST = 1e-12    # of a logarithm: nothing is lost
 
 
-def uniform(seed, a, b, c):
-    """u(seed, a, b, c) in [0, 1): four rounds of SplitMix64, one per argument; arrays broadcast."""
-    with np.errstate(over="ignore"):
-        x = _splitmix(np.asarray(seed, np.uint64))
-        for part in (a, b, c):
-            x = _splitmix(x + np.asarray(part, np.uint64))
-    return (x >> np.uint64(11)).astype(np.float64) * 2.0 ** -53
-
-
-def _splitmix(y):
-    z = y + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
-def _draws(count):
-    a, b = np.ogrid[:RESAMPLES, :count]
-    return uniform(SEED, a, b, 1)
-
-
-def resampled_steps(count):
-    """[RESAMPLES, count] numbers of steps: moving blocks of 16 steps, cut to `count`."""
-    block = min(BLOCK, count)
-    starts = (_draws(-(-count // block)) * (count - block + 1)).astype(np.int64)
-    return (starts[..., None] + np.arange(block)).reshape(RESAMPLES, -1)[:, :count]
-
-
-def interval(values):
-    """95 % interval of resampled steps along the last axis: (2.5th, 97.5th percentile)."""
-    return np.percentile(values, [2.5, 97.5], axis=-1)
-
-
-def over_traces(values):
+def over_traces(values, scale="plain"):
     """Mean over the last axis, which is traces, with its 95 % interval, Student's t; the interval of
-    a single trace is NaN. What is multiplied (losses, ratios) is to be given as logarithms.
+    a single trace is NaN. `scale`: "log" for positive numbers (geometric mean), "share" for what is
+    in [0, 1], "count", else "plain".
     """
     values = np.asarray(values, np.float64)
+    if scale == "log":
+        mean, ends = over_traces(np.log(np.maximum(values, LEAST)))
+        nothing = (values <= 0).all(axis=-1)
+        return np.where(nothing, 0, np.exp(mean)), np.where(nothing, 0, np.exp(ends))
     count = values.shape[-1]
     mean = values.mean(axis=-1)
     if count < 2:
         return mean, np.stack([np.full_like(mean, np.nan)] * 2)
     half = student(count - 1, (1 + LEVEL) / 2) * values.std(axis=-1, ddof=1) / np.sqrt(count)
-    return mean, np.stack([mean - half, mean + half])
+    return mean, about(mean, half, scale)
+
+
+def about(mean, half, scale):
+    """(low, high): half the width of an interval about a mean, on a scale of its own."""
+    if scale == "plain":
+        return np.stack([mean - half, mean + half])
+    if scale == "count":
+        root = np.sqrt(np.maximum(mean, LEAST))
+        return np.stack([np.maximum(root - half / (2 * root), 0) ** 2, (root + half / (2 * root)) ** 2])
+    # Of the arcsine of the square root, with its slope; where nothing varies the mean stays.
+    slope = 0.5 / np.sqrt(np.maximum(mean * (1 - mean), LEAST))
+    angle = np.arcsin(np.sqrt(np.clip(mean, 0, 1)))
+    ends = np.stack([angle - half * slope, angle + half * slope])
+    return np.where(half == 0, mean, np.sin(np.clip(ends, 0, np.pi / 2)) ** 2)
 
 
 def student(freedom, share):

@@ -1,8 +1,10 @@
-"""The table of policies by budget: all measures of the files, with intervals over traces."""
+"""The table of policies by budget: all measures of the files, ranked by the program (kvsim.ranking),
+with intervals over traces, or over the steps of a single one."""
 
 import numpy as np
 
-from .. import load, looks, statistics
+from ... import ranking
+from .. import load, looks
 from . import sources as inputs
 
 # How the summaries over layers that the table offers are called.
@@ -11,8 +13,9 @@ HIGH = ("retained_", "represented_", "keep_rate", "span_retained", "span_spearma
         "decode_speedup", "top1_", "generated_agreement", "importance_pearson",
         "importance_cosine", "minmax_bound")
 DASH_UNIT = 1.5   # pixels
-NEITHER = ("kept", "entries_", "realised_", "tied_at", "bias_index", "budget", "merge_count",
+NEITHER = ("held_", "budget_share", "kept", "entries_", "realised_", "tied_at", "bias_index", "budget", "merge_count",
            "log_mass", "zip_scale", "attention_sag")
+UNTOLD = ("unranked",)
 FIRST = ("kl_divergence_mean", "stream_error_rms", "kl_divergence_max", "nll_difference_mean",
          "top1_agreement_mean", "generated_agreement", "stream_error:worst",
          "retained_importance_mean:mean", "retained_importance_min:worst",
@@ -37,9 +40,9 @@ def table(sources, hindsight=()):
     ratio = {label: float(value) for source in reversed(sources)
              for label, value in zip(source.results.budget_labels(), source.results.budgets)}
     digests = list(dict.fromkeys(source.digest for source in sources))
-    measures, found = {}, {}
+    measures, found, series = {}, {}, {}
     for source in sources:
-        for measure, values in measures_of(source):
+        for measure, values, steps in measures_of(source):
             measures.setdefault(measure["id"], measure)
             store = found.setdefault(measure["id"], np.full(
                 (len(digests), len(policies), len(labels)), np.nan))
@@ -49,14 +52,76 @@ def table(sources, hindsight=()):
             row = store[digests.index(source.digest)]
             part = row[np.ix_(own, columns)]
             row[np.ix_(own, columns)] = np.where(np.isnan(part), values, part)
+            if steps is not None and len(digests) == 1:
+                whole = series.setdefault(measure["id"], np.full(
+                    (len(policies), len(labels), steps.shape[-1]), np.nan))
+                if whole.shape[-1] == steps.shape[-1]:
+                    part = whole[np.ix_(own, columns)]
+                    whole[np.ix_(own, columns)] = np.where(np.isnan(part), steps, part)
     order = sorted(measures, key=lambda one: FIRST.index(one) if one in FIRST else len(FIRST))
     defined = [one for one in order if not np.isnan(found[one]).all()]
-    rows = [with_interval(measures[one], found[one]) for one in defined or order]
+    unranked, held = who_is_ranked(sources, policies, labels, hindsight)
+    rows = ranked([(measures[one], found[one], series.get(one)) for one in defined or order],
+                  unranked, held)
     return {"policies": policies, "budgets": [{"label": one, "ratio": ratio[one]}
                                               for one in labels],
             "traces": [next(s.name for s in sources if s.digest == one) for one in digests],
-            "measures": rows, "looks": looks_of(policies),
-            "hindsight": with_hindsight(sources, policies, hindsight)}
+            "measures": rows, "looks": looks_of(policies), "held": plain(held),
+            "hindsight": [bool(one) for one in (unranked == ranking.HINDSIGHT).any(axis=1)]}
+
+
+def who_is_ranked(sources, policies, labels, kinds):
+    """([policy, budget]: `unranked`, what is held over what the budget gives, mean over traces)."""
+    shape = len(policies), len(labels)
+    unranked, held = np.zeros(shape, int), []
+    for source in sources:
+        at = np.ix_([policies.index(one) for one in source.results.policies],
+                    [labels.index(one) for one in source.results.budget_labels()])
+        unranked[at] = np.maximum(unranked[at], ranking.why_unranked(source.results.data))
+        held.append(np.full(shape, np.nan))
+        held[-1][at] = ranking.held_of_budget(source.results.data)
+    for policy, sees in enumerate(with_hindsight(sources, policies, kinds)):
+        if sees:
+            unranked[policy] = ranking.HINDSIGHT
+    return unranked, mean(np.stack(held, -1))
+
+
+def ranked(measures, unranked, held):
+    """Every measure with values, intervals and marks by policy and budget. A measure of one trace
+    that is no mean over steps has its values alone."""
+    contests, places = [], []
+    for number, (one, values, steps) in enumerate(measures):
+        by_steps = steps is not None and values.shape[0] == 1
+        for b in range(values.shape[2]):
+            own = steps[:, b] if by_steps else values[:, :, b].T
+            contests.append(ranking.contest(
+                own, units="steps" if by_steps else "traces",
+                scale=ranking.scale_of(one["variable"], one["unit"]),
+                more_is_better=one["better"] == "high", unranked=unranked[:, b], held=held[:, b]))
+            places.append((number, b, by_steps))
+    cells = [{key: np.full(values.shape[1:], np.nan) for key in ("value", "low", "high")}
+             for _, values, _ in measures]
+    marks = [np.full(values.shape[1:], "", dtype="U5") for _, values, _ in measures]
+    for (number, b, by_steps), answer in zip(places, ranking.rank(contests)):
+        root = by_steps and measures[number][0]["variable"] in SQUARED.values()
+        for p, row in enumerate(answer["rows"]):
+            for key, store in cells[number].items():
+                value = row["estimate"][key]
+                if value is not None:
+                    store[p, b] = np.sqrt(value) if root else value
+            if measures[number][0]["better"] != "none":
+                marks[number][p, b] = row["mark"]
+    return [with_marks(one, values, store, mark) for (one, values, _), store, mark
+            in zip(measures, cells, marks)]
+
+
+def with_marks(one, values, cells, marks):
+    several = values.shape[0] > 1
+    intervals = several or not np.isnan(cells["low"]).all()
+    return {**one, "values": plain(cells["value"] if several else values[0]), "marks": marks.tolist(),
+            "low": plain(cells["low"]) if intervals else None,
+            "high": plain(cells["high"]) if intervals else None,
+            "traces": plain(values) if several else None}
 
 
 def with_hindsight(sources, policies, kinds):
@@ -75,25 +140,49 @@ def looks_of(policies):
             for policy, look in found.items()}
 
 
+# Measures that are root mean squares over steps: of which variable.
+SQUARED = {"stream_error": "stream_error_rms", "stream_perturbation": "stream_perturbation_rms"}
+
+
+def steps_of(results, name):
+    """[policy, budget, step] whose mean over steps a summary is; None where there is no such series."""
+    for base, summary in SQUARED.items():
+        if name == summary and results.has(base):
+            return results.variable(base, "policy", "budget", "step").values ** 2
+    base = name.removesuffix("_mean")
+    if base == name or not results.has(base):
+        return None
+    array = results.data[base]
+    if set(array.dims) == {"policy", "budget", "layer", "step"}:
+        return mean(results.variable(base, "policy", "budget", "step", "layer").values)
+    return results.variable(base, "policy", "budget", "step").values \
+        if set(array.dims) == {"policy", "budget", "step"} else None
+
+
 def measures_of(source):
-    """(measure, [policy, budget]) of one results file and its closed loops."""
+    """(measure, [policy, budget], [policy, budget, step] or None) of a results file and its loops."""
     results = source.results
     for loop in source.loops:
         for name in loop.data.variables:
-            if loop.data[name].dims == ("policy", "budget"):
-                yield measure(name, loop.data[name]), inputs.loop_values(source, name)
+            if loop.data[name].dims == ("policy", "budget") and name not in UNTOLD:
+                base = str(name).removesuffix("_mean")
+                steps = inputs.loop_values(source, base) \
+                    if base != name and base in loop.data.variables else None
+                yield measure(name, loop.data[name]), inputs.loop_values(source, name), steps
     for name in map(str, results.data.variables):
         array = results.data[name]
-        if array.dtype.kind != "f" or "policy" not in array.dims:
+        if array.dtype.kind != "f" or "policy" not in array.dims or name in UNTOLD:
             continue
         dims = set(array.dims)
         if dims == {"policy", "budget"}:
-            yield measure(name, array), results.variable(name, "policy", "budget").values
+            yield (measure(name, array), results.variable(name, "policy", "budget").values,
+                   steps_of(results, name))
         elif dims == {"policy", "budget", "step"}:
             values = results.variable(name, "policy", "budget", "step").values
-            yield measure(name, array, "worst", "worst step"), extreme(name, values)
+            yield measure(name, array, "worst", "worst step"), extreme(name, values), None
         elif dims == {"policy", "budget", "layer"}:
-            yield from over_layers(name, array, results)
+            for one, values in over_layers(name, array, results):
+                yield one, values, steps_of(results, name) if one["fold"] == MEAN else None
 
 
 def over_layers(name, array, results):
@@ -126,20 +215,6 @@ def measure(name, array, fold="", fold_text=""):
     return {"id": f"{name}:{fold}" if fold else name, "variable": name, "fold": fold_text,
             "label": f"{text}, {fold_text}" if fold_text else text,
             "unit": str(array.attrs.get("units", "")), "better": better(name)}
-
-
-def with_interval(one, values):
-    """Mean over traces, and its 95 % interval where several have the number."""
-    count = (~np.isnan(values)).sum(axis=0)
-    average = mean(np.moveaxis(values, 0, -1))
-    low, high = np.full(average.shape, np.nan), np.full(average.shape, np.nan)
-    for p, b in zip(*np.nonzero(count > 1)):
-        defined = values[:, p, b][~np.isnan(values[:, p, b])]
-        _, (low[p, b], high[p, b]) = statistics.over_traces(defined)
-    several = values.shape[0] > 1
-    return {**one, "values": plain(average), "low": plain(low) if several else None,
-            "high": plain(high) if several else None,
-            "traces": plain(values) if several else None}
 
 
 def plain(values):

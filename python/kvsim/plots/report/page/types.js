@@ -2,10 +2,11 @@
  * What the page reads: written by plots/report/, specified in docs/report.md.
  * @typedef {{id: string, label: string, unit: string, better: "high"|"low"|"none"}} Named
  * @typedef {Named & {variable: string, fold: string, values: (number|null)[][], low: (number|null)[][]|null,
- *   high: (number|null)[][]|null, traces: (number|null)[][][]|null}} VerdictMeasure
+ *   high: (number|null)[][]|null, traces: (number|null)[][][]|null,
+ *   marks: string[][]}} VerdictMeasure
  * @typedef {{policies: string[], budgets: {label: string, ratio: number}[], traces: string[],
  *   measures: VerdictMeasure[], looks: Record<string, {colour: number, dash: string, marker: string}>,
- *   hindsight: boolean[]}} Verdict
+ *   hindsight: boolean[], held: (number|null)[][]}} Verdict
  * @typedef {Named & {layered: boolean, mean: string, worst: string|null, bounds: number[],
  *   layerBounds?: number[], layerExact?: boolean}} Series
  * @typedef {Named & {heads: number, blocks: string, bounds: number[]|null}} LayerMap

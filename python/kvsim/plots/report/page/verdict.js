@@ -62,8 +62,7 @@ function drawVerdict() {
   const head = make("tr", {}, headCell("policy", "Policy"),
                     ...verdict.budgets.map((one) => headCell(one.label, one.label)));
   const body = make("tbody");
-  const best = verdict.budgets.map((_, b) => bestOf(measure, b));
-  for (const p of order) body.append(verdictRow(measure, p, best));
+  for (const p of order) body.append(verdictRow(measure, p));
   at("verdict").replaceChildren(make("caption", {class: "readout"}, captionText(measure)),
                                 make("thead", {}, head), body);
   showChosenRow();
@@ -103,6 +102,10 @@ function leadText(measure) {
   if (measure.better !== "none") {
     const apart = content.verdict.hindsight.some(Boolean) ? " without hindsight" : "";
     parts.push(`${measure.better === "high" ? "Higher" : "Lower"} is better; a star marks the best${apart}.`);
+    const marks = new Set(measure.marks.flat());
+    if (marks.has("equal")) parts.push("~ cannot be told apart from it.");
+    if (marks.has("more") || marks.has("less"))
+      parts.push("> holds over a twentieth more than the budget gives, < less: these are not ranked there.");
   }
   parts.push("Click a number to look at that policy and budget.");
   return parts.join(" ");
@@ -111,7 +114,9 @@ function leadText(measure) {
 /** @param {VerdictMeasure} measure */
 function captionText(measure) {
   const count = content.verdict.traces.length;
-  return measure.low && count > 1 ? `Means over ${count} traces; below them 95 % intervals over traces (t).` : "";
+  if (!measure.low) return "";
+  return count > 1 ? `Means over ${count} traces, of errors and losses geometric; below them 95 % intervals over traces (t).`
+    : "Below the numbers 95 % intervals over the later steps, in circular blocks.";
 }
 
 /** @param {string} key @param {string} text */
@@ -123,22 +128,8 @@ function headCell(key, text) {
   return make("th", {scope: "col", "aria-sort": sorted, "data-key": key}, button);
 }
 
-/**
- * The index of the best policy at a budget, of those without hindsight; -1 where that means nothing.
- * @param {VerdictMeasure} measure @param {number} b
- */
-function bestOf(measure, b) {
-  if (measure.better === "none") return -1;
-  const sign = measure.better === "high" ? 1 : -1;
-  const ranked = d3.range(measure.values.length).filter((/** @type {number} */ p) =>
-    measure.values[p][b] !== null && !content.verdict.hindsight[p]);
-  const value = (/** @type {number} */ p) => sign * /** @type {number} */ (measure.values[p][b]);
-  return ranked[d3.scan(
-    ranked, (/** @type {number} */ x, /** @type {number} */ y) => value(y) - value(x)) ?? -1] ?? -1;
-}
-
-/** @param {VerdictMeasure} measure @param {number} p @param {number[]} best */
-function verdictRow(measure, p, best) {
+/** @param {VerdictMeasure} measure @param {number} p */
+function verdictRow(measure, p) {
   const policy = content.verdict.policies[p], here = trace(), own = here.policies.indexOf(policy);
   const toggle = make("button", {type: "button", title: `Curve of ${policy} on or off`,
                                  "aria-pressed": String(!isHidden(policy))}, keyOf(policy));
@@ -152,17 +143,19 @@ function verdictRow(measure, p, best) {
   if (own === state.policy) head.append(make("span", {class: "badge a"}, "A"), " ");
   if (own === state.vs && own >= 0) head.append(make("span", {class: "badge b"}, "B"), " ");
   if (content.verdict.hindsight[p]) head.append(make("small", {title: "It sees the later queries."}, "hindsight"));
-  const cells = measure.values[p].map((value, b) => verdictCell(measure, p, b, value, best[b] === p));
+  const cells = measure.values[p].map((value, b) => verdictCell(measure, p, b, value));
   return make("tr", {"data-policy": policy}, head, ...cells);
 }
 
-/** @param {VerdictMeasure} measure @param {number} p @param {number} b @param {number|null} value @param {boolean} best */
-function verdictCell(measure, p, b, value, best) {
-  const verdict = content.verdict, here = trace();
+/** @param {VerdictMeasure} measure @param {number} p @param {number} b @param {number|null} value */
+function verdictCell(measure, p, b, value) {
+  const verdict = content.verdict, here = trace(), mark = measure.marks[p][b];
   const own = here.policies.indexOf(verdict.policies[p]), budget = here.budgets.indexOf(verdict.budgets[b].label);
-  const classes = [best ? "best" : ""];
+  const classes = [mark];
   if (budget === state.budget && own >= 0) classes.push(own === state.policy ? "chosen" : own === state.vs ? "beside" : "");
   const cell = make("td", {class: classes.join(" "), tabindex: "-1"}, number(value));
+  if (mark === "more" || mark === "less")
+    cell.title = `It holds ${number(verdict.held[p][b])} times what the budget gives (entries or bytes), and is not ranked here.`;
   const low = measure.low?.[p][b], high = measure.high?.[p][b];
   if (low !== null && low !== undefined) cell.append(make("small", {}, `${number(low)} – ${number(high)}`));
   cell.addEventListener("click", () => own >= 0 && budget >= 0 && choose({policy: own, budget}));

@@ -1,0 +1,171 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <iterator>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "analysis/ranking.hpp"
+#include "analysis/summary.hpp"
+#include "cli/command.hpp"
+#include "cli/terminal.hpp"
+#include "io/results_reader.hpp"
+#include "io/tables.hpp"
+#include "run/measures/known_results.hpp"
+#include "sim/core/error.hpp"
+
+namespace kvsim::cli::rank_command {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kInput = "standard input";
+
+[[noreturn]] void not_a_contest(const std::string& found) {
+  bad_data({.what = "not a list of contests",
+            .where = kInput,
+            .found = found,
+            .expected = "JSON as docs/cli.md 2.1 has it"});
+}
+
+double number(const Json& value) {
+  return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+}
+
+Json plain(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+/// One of `words` by its place.
+template <class Word>
+Word word_of(const Json& contest, const char* key, const std::vector<std::string>& words) {
+  const auto found = std::ranges::find(words, contest.value(key, words.front()));
+  if (found == words.end()) not_a_contest(fmt::format("{} {}", key, contest.at(key).dump()));
+  return static_cast<Word>(found - words.begin());
+}
+
+Contest contest_of(const Json& json) {
+  Contest contest;
+  for (const Json& row : json.at("series")) {
+    contest.series.emplace_back();
+    for (const Json& value : row) contest.series.back().push_back(number(value));
+    if (contest.series.back().size() != contest.series.front().size())
+      not_a_contest("series of different lengths");
+  }
+  const size_t count = contest.series.size();
+  contest.unranked.assign(count, Unranked::ranked);
+  contest.held.assign(count, std::numeric_limits<double>::quiet_NaN());
+  const Json unranked = json.value("unranked", Json::array());
+  const Json held = json.value("held", Json::array());
+  if ((!unranked.empty() && unranked.size() != count) || (!held.empty() && held.size() != count))
+    not_a_contest("unranked or held of another length than series");
+  for (size_t p = 0; p < unranked.size(); ++p) {
+    const int code = unranked[p].get<int>();
+    if (code < 0 || code > static_cast<int>(Unranked::holds_less))
+      not_a_contest(fmt::format("unranked {}", code));
+    contest.unranked[p] = static_cast<Unranked>(code);
+  }
+  for (size_t p = 0; p < held.size(); ++p) contest.held[p] = number(held[p]);
+  contest.units = word_of<Units>(json, "units", {"steps", "traces"});
+  contest.scale = word_of<Scale>(json, "scale", {"plain", "log", "share", "count"});
+  contest.more_is_better = json.value("more_is_better", false);
+  return contest;
+}
+
+Json bounded(const Bounded& one) {
+  return {{"value", plain(one.value)},
+          {"low", plain(one.interval.low)},
+          {"high", plain(one.interval.high)},
+          {"chance", plain(one.chance)}};
+}
+
+Json answer(const Contest& contest) {
+  static const std::vector<std::string> marks = {"", "best", "equal", "more", "less"};
+  const Standing found = standing(contest);
+  Json rows = Json::array();
+  for (size_t p = 0; p < contest.series.size(); ++p) {
+    Json row = {{"mark", marks[static_cast<size_t>(found.marks[p])]},
+                {"estimate", bounded(found.values[p])},
+                {"difference", bounded(found.differences[p])}};
+    if (contest.units == Units::steps) row["block"] = block_length(defined(contest.series[p]));
+    rows.push_back(row);
+  }
+  return {{"rows", rows},
+          {"best", found.best < 0 ? Json(nullptr) : Json(found.best)},
+          {"held", found.held}};
+}
+
+void rank_input() {
+  const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
+  Json answers = Json::array();
+  try {
+    const Json contests = Json::parse(text);
+    if (!contests.is_array()) not_a_contest("no list");
+    for (const Json& one : contests) answers.push_back(answer(contest_of(one)));
+  } catch (const Json::exception& error) {
+    not_a_contest(error.what());
+  }
+  fmt::print("{}\n", answers.dump());
+}
+
+/// What a closed loop measured, as loop_results.py writes it; anything else is bad data.
+void check_loop(const Dataset& results, const std::string& file) {
+  const std::vector<std::string> cell = {"policy", "budget"};
+  const auto expect =
+      [&](const char* name, VariableType type, const std::vector<std::string>& dims) {
+    const Variable* found = results.find(name);
+    if (found != nullptr && (found->type() != type || found->dims != dims))
+      bad_data({.what = "wrong form", .where = file, .found = std::string("variable ") + name});
+  };
+  expect("policy", VariableType::text, {"policy"});
+  expect("budget_label", VariableType::text, {"budget"});
+  expect("budget", VariableType::float64, {"budget"});
+  expect("step", VariableType::int64, {"step"});
+  expect("kl_divergence", VariableType::float64, {"policy", "budget", "step"});
+  expect("unranked", VariableType::uint8, cell);
+  for (const char* name : {"kl_divergence_mean", "kl_divergence_answer", "kl_divergence_max",
+                           "nll_difference_mean", "top1_agreement_mean", "generated_agreement",
+                           "held_of_budget", "held_share", "budget_share"})
+    expect(name, VariableType::float64, cell);
+}
+
+int run(const Values& values) {
+  const auto files = values["results"].as<std::vector<std::string>>();
+  if (files.size() == 1 && files[0] == "-") {
+    rank_input();
+    return kDone;
+  }
+  for (const std::string& file : files) {
+    refuse_trace_as_results(file);
+    const Dataset results = read_results(file);
+    for (const char* axis : {"policy", "budget", "budget_label", "step"})
+      if (!results.has(axis))
+        bad_data({.what = "missing variable", .where = file, .expected = axis});
+    if (results.has("layer"))
+      check_known_results(results, file);
+    else
+      check_loop(results, file);
+    if (&file != &files.front()) fmt::print("\n");
+    const AttributeValue* trace = results.attribute("trace");
+    const auto* name = trace == nullptr ? nullptr : std::get_if<std::string>(trace);
+    fmt::print("{}\n{}", printable(name == nullptr ? file : *name),
+               summary_table(results, {color_enabled(stdout), terminal_width(stdout)}));
+  }
+  return kDone;
+}
+
+const bool registered = register_command(
+    {.name = "rank",
+     .summary = "the table of a results file: sorted, the best marked, what is not told apart",
+     .arguments = {{.name = "results",
+                    .meaning = "files of replay, sweep or closed-loop; or -",
+                    .many = true}},
+     .description =
+         "Prints what `replay` and `closed-loop` print when they end. With - it reads series of\n"
+         "policies as JSON from standard input and answers with marks, intervals and differences\n"
+         "as JSON: what figures, pages and `kvsim compare` are made with.",
+     .examples = {"kvsim rank sample.nc", "kvsim rank - < contests.json"},
+     .run = run});
+
+}  // namespace
+}  // namespace kvsim::cli::rank_command

@@ -1,0 +1,83 @@
+"""Marks, intervals and differences of policies, as the program computes them (`kvsim rank -`)."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray
+
+from .errors import DataError, error_of
+from .program import find_program, readable
+
+#: Values of the variable `unranked` of results (docs/metrics.md 6).
+RANKED, HINDSIGHT, NOTHING_LOST, SCORES_ALL_EQUAL, HOLDS_MORE, HOLDS_LESS = range(6)
+ALIKE = 0.05     # how far what is held may lie from the budget, as a share of it
+# Shares of 1, and numbers that are neither shares nor above 0 throughout.
+SHARES = ("retained_", "represented_", "keep_rate", "span_retained", "top1_", "minmax_bound",
+          "dropped_attention", "late_", "importance_cosine", "realised_", "effective_share")
+SIGNED = ("nll_difference", "bias_index", "span_spearman", "importance_pearson", "regret",
+          "log_mass", "attention_sag", "zip_scale", "locality", "drift", "key_norm")
+
+
+def scale_of(name: str, unit: str = "1") -> str:
+    """The scale on which intervals of a measure lie: "log", "share", "count" or "plain"."""
+    if name.startswith(SIGNED):
+        return "plain"
+    if name.startswith(SHARES):
+        return "share"
+    return "count" if unit == "count" else "log"
+
+
+def _plain(values: Any) -> list:
+    """Nested lists with None for what JSON has no number for."""
+    values = np.asarray(values, np.float64)
+    if values.ndim > 1:
+        return [_plain(one) for one in values]
+    return [float(one) if np.isfinite(one) else None for one in values]
+
+
+def contest(series: Sequence, *, units: str, scale: str, more_is_better: bool = False,
+            unranked: Sequence[int] = (), held: Sequence[float] = ()) -> dict[str, Any]:
+    """Policies at one budget by one measure: `series` [policy, step or trace]."""
+    return {"series": _plain(series), "units": units, "scale": scale,
+            "more_is_better": more_is_better, "unranked": [int(one) for one in unranked],
+            "held": _plain(held)}
+
+
+def rank(contests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each contest `best`, and `rows` with mark, estimate and difference from the best."""
+    if not contests:
+        return []
+    done = subprocess.run([find_program(), "rank", "-"], input=json.dumps(contests),
+                          capture_output=True, text=True, encoding="utf-8", errors="replace")
+    if done.returncode:
+        lines = done.stderr.splitlines() or [f"status {done.returncode}"]
+        raise error_of(done.returncode, readable(lines[-1]))
+    return json.loads(done.stdout)
+
+
+def why_unranked(dataset: xarray.Dataset) -> np.ndarray:
+    """[policy, budget]: `unranked` of results or losses; 0 where the file does not say."""
+    return _cells(dataset, "unranked", RANKED).astype(int)
+
+
+def held_of_budget(dataset: xarray.Dataset) -> np.ndarray:
+    """[policy, budget]: what is held over what the budget gives; NaN where the file does not say."""
+    return _cells(dataset, "held_of_budget", np.nan)
+
+
+def _cells(dataset: xarray.Dataset, name: str, absent: float) -> np.ndarray:
+    shape = dataset.sizes["policy"], dataset.sizes["budget"]
+    if name not in dataset:
+        return np.full(shape, absent)
+    if set(dataset[name].dims) != {"policy", "budget"}:
+        raise DataError(f"{name} has dimensions ({', '.join(map(str, dataset[name].dims))}), "
+                        "expected (policy, budget)")
+    return dataset[name].transpose("policy", "budget").values
+
+
+def says_what_is_held(dataset: xarray.Dataset) -> bool:
+    """Was the file written by a kvsim that records what policies hold?"""
+    return "unranked" in dataset
