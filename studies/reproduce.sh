@@ -307,12 +307,12 @@ instructions() {
   done
   [ ${#wishes[@]} -gt 0 ] || return 0
   mapfile -t file < <(printf "$out/%s.bias.nc\n" "${wishes[@]}")
-  draw "${file[@]}" -o "$out/instructions-$length" --only bias_traces --formats pdf,png,csv
+  draw "${file[@]}" -o "$out/instructions-$length" --only bias_traces --pool --formats pdf,png,csv
   mapfile -t plain < <(records "${looped[@]}" snapkv,rounding=kvpress,window=64,constrain=fair)
-  draw "${file[@]}" -o "$out/instructions-$length" --only keep_rate_traces "${plain[@]}" \
+  draw "${file[@]}" -o "$out/instructions-$length" --only keep_rate_traces --pool "${plain[@]}" \
     --formats pdf,png,csv
   mapfile -t file < <(printf "$out/%s.whitelist.nc\n" "${wishes[@]}")
-  draw "${file[@]}" -o "$out/instructions-$length/whitelist" --only keep_rate_traces \
+  draw "${file[@]}" -o "$out/instructions-$length/whitelist" --only keep_rate_traces --pool \
     --formats pdf,png,csv
 }
 
@@ -333,19 +333,19 @@ together() {
           {importance,"importance,"{aggregate=single,"$max","$max,prior=head-mean"}}",$competing" \
           "importance,indicator=attention,$max,prior="{constant,head-mean}",weight=projected-l1,$competing" \
           oracle-mean)
-        draw "${files[@]}" -o "$out/traces/$group-$budget" --only traces --budget "$budget" \
+        draw "${files[@]}" -o "$out/traces/$group-$budget" --only traces --pool --budget "$budget" \
           "${only[@]}" --formats pdf,png,csv
       fi
     done
   done
   mapfile -t files < <(of_all fragility; of_all attention)
   if [ ${#files[@]} -gt 0 ]; then
-    draw "${files[@]}" -o "$out/traces" --only attention_traces --formats pdf,png,csv
+    draw "${files[@]}" -o "$out/traces" --only attention_traces --pool --formats pdf,png,csv
   fi
   mapfile -t files < <(of_all rules)
   if [ ${#files[@]} -gt 0 ]; then
     draw "${files[0]}" -o "$out/rules" --only keep_rate,bias_index,span_scores,span_order
-    draw "${files[@]}" -o "$out/rules" --only span_order_traces --formats pdf,png,csv
+    draw "${files[@]}" -o "$out/rules" --only span_order_traces --pool --formats pdf,png,csv
   fi
   for length in $(printf '%s\n' "${traces[@]}" | sed -n 's/.*_wish_\([0-9]*\)_.*/\1/p' | sort -u); do
     instructions "$length"

@@ -102,6 +102,7 @@ group_package() {   # label: python
   plots tests/python/test_card.py
   plots tests/python/test_package.py
   plots tests/python/test_functions.py
+  plots tests/python/test_comparison.py
   plots tests/python/test_head_gates.py
   plots tests/python/test_engines.py
   plots tests/python/test_untrusted.py
@@ -116,6 +117,10 @@ group_models() {   # label: capture
 }
 group_models_oldest() {   # label: capture
   oldest tests/python/test_model.py
+}
+# Intervals over steps beside those of the package arch, which the requirements for models bring.
+group_ranking() {   # label: python
+  torch tests/python/test_ranking.py
 }
 group_presses() {   # label: capture
   torch tests/python/test_kvpress.py

@@ -16,6 +16,7 @@ from .errors import DataError, Error, UsageError, VerificationError
 if TYPE_CHECKING:
     from .api import policies, replay, sample, sweep, synth, verify
     from .compact_cache import CompactCache
+    from .comparison import compare
     from .explanation import Explanation, explain
     from .figures import Figures, figure_names, plot
     from .kvpress import from_kvpress
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "api": ("policies", "replay", "sample", "sweep", "synth", "verify"),
     "compact_cache": ("CompactCache",),
+    "comparison": ("compare",),
     "explanation": ("Explanation", "explain"),
     "figures": ("Figures", "figure_names", "plot"),
     "kvpress": ("from_kvpress",),
@@ -56,7 +58,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "CompactCache", "DataError", "Error", "Explanation", "Figures", "KvsimWarning", "Layer",
     "Policy", "Results", "Span", "Trace", "TraceWriter", "UsageError", "VerificationError",
-    "capture", "closed_loop", "explain", "figure_names", "from_engine", "from_kvpress",
+    "capture", "closed_loop", "compare", "explain", "figure_names", "from_engine", "from_kvpress",
     "least_bytes", "open_results", "plot", "policies", "press", "replay", "report", "sample",
     "search", "study", "sweep", "synth", "verify",
 ]

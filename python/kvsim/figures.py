@@ -33,6 +33,7 @@ def plot(
     budget: str | float | None = None,
     layers: str | None = None,
     policy: str | Iterable[str] | None = None,
+    pool: bool = False,
     overwrite: bool = False,
 ) -> Figures:
     """Draws figures of one dataset or several, all that they are enough for.
@@ -46,6 +47,7 @@ def plot(
         budget: of the figures that show one; a number with a point is a ratio.
         layers: such as "0,5,10-15".
         policy: records, as the dataset names them.
+        pool: draw means over files although their layers or lengths differ.
         overwrite: replace files of `out`.
 
     Returns:
@@ -62,7 +64,7 @@ def plot(
         printed = run(["plot", *files, "-o", out, *options(
             only=_list(only), formats=_list(formats), budget=budget, layers=layers,
             policy=[policy] if isinstance(policy, str) else policy and list(policy),
-            overwrite=overwrite)])
+            pool=pool, overwrite=overwrite)])
     figures += [Path(line) for line in printed.splitlines()]
     return figures
 

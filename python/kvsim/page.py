@@ -17,6 +17,7 @@ def report(
     *,
     trace: str | PathLike | Iterable[str | PathLike] | None = None,
     title: str | None = None,
+    pool: bool = False,
     overwrite: bool = False,
 ) -> Path:
     """Writes one HTML file that opens in any browser, without a network.
@@ -28,6 +29,7 @@ def report(
         trace: traces of the results; by default those that they name. Without one the page has no
             texts.
         title: of the page.
+        pool: means over traces although their layers or lengths differ.
         overwrite: replace `out`.
 
     Returns:
@@ -42,7 +44,7 @@ def report(
     with exchange() as folder:
         files = [as_file(one, folder, number) for number, one in enumerate(given)]
         run(["report", *files, "-o", out,
-             *options(trace=traces or None, title=title, overwrite=overwrite)])
+             *options(trace=traces or None, title=title, pool=pool, overwrite=overwrite)])
     return Path(out)
 
 

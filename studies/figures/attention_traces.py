@@ -15,6 +15,7 @@ from . import risk, traces
 
 TITLE = "estimates of risk and dynamics of attention over several traces, with intervals"
 READS = "several"
+POOLS = True
 RISK = "risk: "   # begins the titles of the first figure
 
 
@@ -123,7 +124,7 @@ MEASURES = (
      ("late_share", "late_share_chance"), over_chance),
     ("evicted entries in any step's top 20 %", "fraction", ("late_recall",),
      of_policies("late_recall")),
-    ("locality in time (0: white noise)", "fraction", ("locality",), locality),
+    ("locality in time (0: white noise)", "of variance", ("locality",), locality),
     ("key norms: rank correlations", "correlation; fraction",
      ("key_norm_attention_spearman", "key_norm_position"), norms),
     ("importance, Pearson with the full cache", "correlation", ("importance_pearson",),
@@ -166,7 +167,7 @@ def draw_panel(ax, unit, rows, looks):
     for p, own in enumerate(rows):
         for look, value in zip(looks, own):
             ax.plot(value, p, zorder=2, **look)
-        mean_value, (low, high) = statistics.over_traces(own)
+        mean_value, (low, high) = statistics.over_traces(own, "share" if unit == "fraction" else "plain")
         text = f"{mean_value:.3f}"
         if len(own) > 1:
             ax.plot([low, high], [p + 0.24] * 2, color="black", linewidth=0.9)

@@ -11,6 +11,7 @@ from .keep_rate_traces import of_files, orders
 
 TITLE = "bias index per span at one budget, every trace and the mean over traces"
 READS = "several"
+POOLS = True
 PAGE = 26
 
 

@@ -14,6 +14,7 @@ from .keep_rate import of_layers
 
 TITLE = "keep rate per span by budget, orders of the spans down, policies across"
 READS = "several"
+POOLS = True
 COLUMNS = 6
 
 
@@ -85,7 +86,7 @@ def draw(several, rows, policies, note):
             ax.plot(at_budgets, unbiased.sel(policy=policy).mean("trace"), zorder=1, **reference)
             for span in files[0].spans:
                 at = {"policy": policy, "span": span}
-                rate, band = statistics.over_traces(keep.sel(at))
+                rate, band = statistics.over_traces(keep.sel(at), "share")
                 ax.plot(at_budgets, rate, zorder=2, **looks[span])
                 style.band(ax, at_budgets, band, looks[span], len(files) > 1)
                 mean, ends = statistics.over_traces(bias.sel(at))

@@ -97,7 +97,7 @@ def grouped(lengths):
 
 def draw(several, options, found, name, title, policies, note):
     values, counts, lengths, depths, traces = cells(several, options, found, name, policies)
-    mean, (low, high) = statistics.over_traces(traces)
+    mean, (low, high) = statistics.over_traces(traces, "share")
     rows, columns = style.panel_grid(len(policies), 4)
     titles = [style.wrapped(policy, 30) for policy in policies]
     lines = max(text.count("\n") + 1 for text in titles)

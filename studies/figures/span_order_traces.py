@@ -11,6 +11,7 @@ from .span_order import LEAST_SPANS, correlations
 
 TITLE = "rank correlation of the order of spans by budget, mean over traces"
 READS = "several"
+POOLS = True
 
 
 def pages(several, options):

@@ -63,6 +63,8 @@ def parse(arguments, titles):
                         help="layers to draw, e.g. 0,5,10-15 (all)")
     parser.add_argument("--policy", action="append", metavar="RECORD",
                         help="policy to draw, as the file names it; repeatable (all)")
+    parser.add_argument("--pool", action="store_true",
+                        help="draw means over files although their layers or lengths differ")
     parser.add_argument("--overwrite", action="store_true", help="replace existing figures")
     parser.add_general_options()
     return parser.parse_args(arguments)
@@ -177,6 +179,8 @@ def pages_of(name, given, suited, folder, options, figures, load):
     try:
         if name not in suited or not given:
             raise load.Missing(f"{getattr(given, 'path', 'this')} is not what {name} is drawn from")
+        if getattr(figures[name], "POOLS", False) and not options.pool:
+            load.check_poolable(given)
         return [(folder / page, draw) for page, draw in figures[name].pages(given, options)]
     except load.Missing as missing:
         if options.only:

@@ -370,6 +370,34 @@ def spans(several):
     return list(dict.fromkeys(span for results in several for span in results.spans))
 
 
+LENGTHS_ALIKE = 0.05   # share by which lengths of traces that are pooled may differ
+
+
+def check_poolable(several):
+    """Missing where means over these files would mix what differs: other layers, or prompts or later
+    steps whose lengths are further apart than a twentieth."""
+    first = several[0]
+    for other in several[1:]:
+        if other.data.attrs.get("trace_digest", other) == first.data.attrs.get("trace_digest", first):
+            continue
+        layers = [(one.layers, one.run_layers or len(one.layers), one.data.attrs.get("num_layers"))
+                  for one in (first, other)]
+        for what, (one, two) in {
+                "layers": [_layers_text(one) for one in (first, other)],
+                "prompt tokens": [int(one.data.attrs.get("prompt_len", 0)) for one in (first, other)],
+                "later steps": [one.steps.size for one in (first, other)]}.items():
+            same = layers[0] == layers[1] if what == "layers" else \
+                max(one, two) <= (1 + LENGTHS_ALIKE) * min(one, two)
+            if not same:
+                raise Missing(f"means over files would mix what differs: {first.path} has {one} {what}, "
+                              f"{other.path} {two}; --pool does so all the same")
+
+
+def _layers_text(results):
+    count = results.data.attrs.get("num_layers")
+    return f"{len(results.layers)}" + (f" of {int(count)}" if count is not None else "")
+
+
 def common_policies(several):
     """Records that all results files have, in the order of the first; Missing without any."""
     common = [one for one in several[0].policies

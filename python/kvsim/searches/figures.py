@@ -9,7 +9,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ..plots import statistics, style
 from .config import Objective
-from .report import LOOP_LOSS, Report
+from .report import LOOP_LOSS, Report, scale
 from .study import Study
 from .summary import counts_text, importances, number_of, shown
 
@@ -207,7 +207,7 @@ def reported(study: Study, report: Report, variable: str):
         keys, ("budget", axis_label(objective)))
     at = range(len(budgets))
     for record in records:
-        mean, interval = statistics.over_traces(table[record].T)
+        mean, interval = statistics.over_traces(table[record].T, scale(objective))
         axes[0, 0].plot(at, shown(objective, mean), **looks[record])
         if len(report.measured) > 1:
             style.band(axes[0, 0], at, shown(objective, interval), looks[record])

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import ranking
 from ..errors import UsageError
 from ..plots import statistics
 from ..program import options, run
@@ -146,7 +147,7 @@ class Report:
     def _table(self, variable: str, objective: Objective) -> list[str]:
         budgets = self.study.config.budgets
         against = f" relative to {objective.reference}" if objective.reference else ""
-        kind = "geometric mean" if objective.reference else "mean"
+        kind = "geometric mean" if objective.reference or scale(objective) == "log" else "mean"
         lines = [f"{variable}{against}: {kind} over "
                  + number_of(self.measured, "text")
                  + (" [95 % interval over texts]" if len(self.measured) > 1 else "")
@@ -154,7 +155,7 @@ class Report:
                  "  " + "".join(f"{b:>22}" for b in [*budgets, "all"])
                  + f"  {'highest':<10}policy"]
         for record, logs in self.table(variable, objective).items():
-            cells = [interval_text(column, bool(objective.reference))
+            cells = [interval_text(column, objective)
                      for column in [*logs.T, logs.mean(axis=1)]]
             per_text = logs.mean(axis=1)
             highest = float(np.max(per_text))
@@ -165,11 +166,16 @@ class Report:
         return lines
 
 
-def interval_text(values: Sequence[float], logarithms: bool) -> str:
+def scale(objective: Objective) -> str:
+    """The scale of its intervals: logarithms of ratios are there already."""
+    return "plain" if objective.reference else ranking.scale_of(objective.variable)
+
+
+def interval_text(values: Sequence[float], objective: Objective) -> str:
     """Mean over texts, with its interval where there are several."""
-    mean, (low, high) = statistics.over_traces(np.asarray(values))
+    mean, (low, high) = statistics.over_traces(np.asarray(values), scale(objective))
     numbers = [float(one) for one in (mean, low, high)]
-    if logarithms:
+    if objective.reference:
         numbers = [math.exp(one) for one in numbers]
     if len(values) < 2:
         return f"{numbers[0]:.3g}"

@@ -111,7 +111,7 @@ def draw_shares(ax, lost, base, grid):
         return cells.sum(["text", "budget"]).values
     counted, of, of_every = front & ~same, int((~same).sum()), same.size
     every, bad, share = count(front), count(wrecked), shares(front, same)
-    mean, (low, high) = statistics.over_traces(share)
+    mean, (low, high) = statistics.over_traces(share, "share")
     x = np.arange(len(grid))
     ax.bar(x, every / of_every, 0.62, color="white", edgecolor="0.4", hatch="////",
            linewidth=0.6, label=f"of all {of_every} budgets")

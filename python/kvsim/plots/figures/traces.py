@@ -3,7 +3,7 @@ retained importance (DefensiveKV, Table 1); `--metric` chooses.
 
 `traces` has a row per policy: small marks are traces, the bar is their mean, the line its 95 %
 interval over traces (t). `traces-table` has the numbers of every trace. With a single trace
-the interval is over blocks of 16 steps.
+the interval is over circular blocks of its steps, of what is a mean over them.
 """
 
 import functools
@@ -11,10 +11,12 @@ from typing import Callable, NamedTuple
 
 import numpy as np
 
+from ... import ranking
 from .. import load, measures, statistics, style
 
 TITLE = "stream error, mean and outliers over several traces, with intervals"
 READS = "several"
+POOLS = True
 
 
 class Column(NamedTuple):
@@ -27,6 +29,8 @@ class Column(NamedTuple):
     beside: bool = True    # stays when other measures are drawn, too
     in_table: bool = True
     short: str = ""        # for titles
+    steps: Callable | None = None   # values per step whose mean, or its root, the column is
+    root: bool = False
 
     @property
     def title(self):
@@ -40,7 +44,8 @@ class Column(NamedTuple):
 
 
 def layered_errors(measure):
-    return (Column(measure, "mean over layers and steps", lambda v: v.mean(PAIRS), "relative"),
+    return (Column(measure, "mean over layers and steps", lambda v: v.mean(PAIRS), "relative",
+                   steps=lambda v: v.mean("layer")),
             Column(measure, "worst step, mean over layers", lambda v: v.max("step").mean("layer"),
                    "relative"))
 
@@ -48,14 +53,16 @@ def layered_errors(measure):
 PAIRS = ["layer", "step"]
 RETAINED = functools.partial(Column, "retained_importance")
 COLUMNS = (
-    Column("stream_error", "rms over steps", lambda v: np.sqrt((v ** 2).mean("step")), "relative"),
+    Column("stream_error", "rms over steps", lambda v: np.sqrt((v ** 2).mean("step")), "relative",
+           steps=lambda v: v ** 2, root=True),
     Column("stream_error", "worst step", lambda v: v.max("step"), "relative"),
     RETAINED("worst step of all layers", lambda v: v.min(PAIRS), "fraction", beside=False),
     RETAINED("worst step, mean over layers", lambda v: v.min("step").mean("layer"), "fraction",
              beside=False, in_table=False),
-    RETAINED("mean over layers and steps", lambda v: v.mean(PAIRS), "fraction"),
+    RETAINED("mean over layers and steps", lambda v: v.mean(PAIRS), "fraction",
+             steps=lambda v: v.mean("layer")),
     RETAINED("below 0.5, of (layer, step) pairs", lambda v: 100 * (v < 0.5).mean(PAIRS), "%",
-             short="steps and layers below 0.5"),
+             short="steps and layers below 0.5", steps=lambda v: (v < 0.5).mean("layer")),
     *layered_errors("output_error"),
     *layered_errors("residual_error"),
 )
@@ -90,10 +97,21 @@ def measured(several, options, columns, policies):
     values = np.array([[one.of(curve) for curve in curves[one.measure]] for one in columns])
     values = values.transpose(0, 2, 1)
     if len(several) > 1:
-        return (values, *statistics.over_traces(values))
-    # One measure at a time over all resamples would need [1000, policy, layer, step] at once.
-    resampled = np.array([over_steps(one, curves[one.measure][0]) for one in columns])
-    return values, values[..., 0], statistics.interval(resampled.transpose(0, 2, 1))
+        own = [over_files(one, cells) for one, cells in zip(columns, values)]
+        return values, np.array([mean for mean, _ in own]), \
+            np.array([ends for _, ends in own]).transpose(1, 0, 2)
+    ends = np.array([over_steps(one, curves[one.measure][0]) for one in columns])
+    return values, values[..., 0], ends.transpose(1, 0, 2)
+
+
+SCALES = {"relative": "log", "fraction": "share", "%": "share"}
+
+
+def over_files(column, cells):
+    """Mean and interval over files of [policy, trace]."""
+    whole = 100 if column.unit == "%" else 1
+    mean, ends = statistics.over_traces(cells / whole, SCALES[column.unit])
+    return whole * mean, whole * ends
 
 
 def values_of(results, name, options, policies):
@@ -104,10 +122,16 @@ def values_of(results, name, options, policies):
 
 
 def over_steps(column, curve):
-    """The column on resampled steps: [1000, policy]. Steps that were not evaluated stay out."""
+    """[2, policy]: the interval over the steps of one trace, by the program; NaN for extremes."""
+    if column.steps is None:
+        return np.full((2, curve.sizes["policy"]), np.nan)
     if curve.notnull().any():
-        curve = curve.dropna("step", how="all")
-    return [column.of(curve.isel(step=one)) for one in statistics.resampled_steps(curve.step.size)]
+        curve = curve.dropna("step", how="all")   # steps that were not evaluated
+    series = column.steps(curve).transpose("policy", "step").values
+    answer, = ranking.rank([ranking.contest(series, units="steps", scale=SCALES[column.unit])])
+    ends = np.array([[row["estimate"][end] for row in answer["rows"]] for end in ("low", "high")],
+                    float)
+    return (100 if column.unit == "%" else 1) * (np.sqrt(ends) if column.root else ends)
 
 
 def titles(several, options, names):
@@ -116,24 +140,28 @@ def titles(several, options, names):
     note = measures.layers_note(several, names)
     if len(several) == 1:
         return ", ".join(sorted(budgets)), several[0].subtitle + note, \
-            "; intervals: 95 % bootstrap over blocks of 16 steps"
+            "; intervals: 95 %, over circular blocks of steps"
     return ", ".join(sorted(budgets)), \
         f"{', '.join(sorted(models))}, {len(several)} traces{note}", \
-        "; bar and line: mean over traces and its 95 % interval (t)"
+        "; bar and line: mean over traces (errors: geometric) and its 95 % interval (t)"
 
 
-def marked(several, options, policies, values):
-    """[measure, policy]: does the interval of the difference from the first policy exclude 0?"""
+def marked(several, columns, values):
+    """[column, policy]: does the interval of the difference from the first policy exclude none?
+    Errors differ by their ratio."""
     if len(several) < 2:
         return np.zeros(values.shape[:2], bool)
-    _, (low, high) = statistics.over_traces(values - values[:, :1])
+    logs = np.array([column.unit == "relative" for column in columns])[:, None, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        own = np.where(logs, np.log(np.maximum(values, statistics.LEAST)), values)
+    _, (low, high) = statistics.over_traces(own - own[:, :1])
     return (low > 0) | (high < 0)
 
 
 def draw(several, options, shown, policies, note):
     columns = shown.drawn + shown.others
     values, means, (low, high) = measured(several, options, columns, policies)
-    differs = marked(several, options, policies, values)
+    differs = marked(several, columns, values)
     labels, size, row = style.row_labels(policies)
     budgets, subtitle, reading = titles(several, options, shown.names)
     looks = [style.mark_style(i) for i in range(len(several))]
@@ -172,6 +200,8 @@ def text(mean, low, high, unit):
     if np.isnan(mean):
         return "undefined"
     digits = 1 if unit == "%" else 3
+    if np.isnan(low):
+        return f"{mean:.{digits}f}"
     return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 

@@ -224,6 +224,14 @@ def plain(values):
     return [plain(one) for one in values]
 
 
+def check_poolable(sources):
+    """The verdict is of means over traces: of what differs it is made only when it is asked for."""
+    try:
+        load.check_poolable([source.results for source in sources])
+    except load.Missing as mixed:
+        raise load.data_error(str(mixed)) from None
+
+
 def check_same_model(sources):
     """One line when the files are of different models: means over them say little."""
     models = list(dict.fromkeys(source.results.model for source in sources))

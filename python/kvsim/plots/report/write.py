@@ -45,17 +45,21 @@ results name come texts, what the worst steps looked for, and kept sets where th
              "folder or in data/)")
     add("--no-trace", action="store_true",
         help="read no traces: kept sets only where --save-keep wrote them, no texts")
+    add("--pool", action="store_true",
+        help="means over traces although their layers or lengths differ")
     add("--title", default="", metavar="TEXT", help="title of the page (the traces' names)")
     add("--details", action="append", metavar="FILE", help=argparse.SUPPRESS)
     parser.add_general_options()
     return parser.parse_args(arguments)
 
 
-def build(paths, details=None, title="", presets=(), hindsight=()):
-    """The HTML of the page. `details`: a path or None per file."""
+def build(paths, details=None, title="", presets=(), hindsight=(), pool=False):
+    """The HTML of the page. `details`: a path or None per file. `pool`: traces may differ in shape."""
     from . import detail, pack, verdict
     from . import sources as inputs
     sources = inputs.open_sources(paths, details or [None] * len(paths))
+    if not pool:
+        verdict.check_poolable(sources)
     blocks = pack.Blocks()
     title = title or "kvsim: " + ", ".join(source.name for source in sources)
     content = {
@@ -105,7 +109,7 @@ def run(options):
     check_target(target, options.overwrite, [*options.results, *map(Path, options.trace)])
     with tempfile.TemporaryDirectory(prefix="kvsim-report-") as folder:
         details = options.details or find_details(options, folder)
-        text = build(options.results, details, options.title, *known_policies())
+        text = build(options.results, details, options.title, *known_policies(), options.pool)
     write_text(target, text)
     put_line(target)
 

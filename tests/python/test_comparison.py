@@ -1,0 +1,109 @@
+"""`kvsim compare` on made-up results whose differences are known."""
+
+import contextlib
+import io
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "plots")]
+import fake_results  # noqa: E402
+import kvsim  # noqa: E402
+from kvsim import comparison, ranking  # noqa: E402
+from kvsim.errors import DataError, UsageError  # noqa: E402
+from kvsim.table_text import table_text  # noqa: E402
+
+
+class CompareTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp())
+
+    def file(self, name, seed=0, factor=1.5, held=None):
+        """Two policies whose stream errors differ by `factor` at every step."""
+        def edit(data):
+            data.attrs.update(trace_digest=name, trace=f"{name}.h5", kvsim_version="0")
+            data["stream_error"][0] = factor * data["stream_error"][1]
+            data["stream_error_rms"][0] = factor * data["stream_error_rms"][1]
+            if held is not None:
+                data["held_of_budget"] = (("policy", "budget"), np.array(held, float))
+                data["unranked"] = (("policy", "budget"), np.zeros((2, 2), np.uint8))
+            return data
+
+        return fake_results.write(self.folder / f"{name}.nc", ["h2o", "snapkv"], [0.2, 0.5], seed=seed,
+                                  edit=edit)
+
+    def test_over_the_steps_of_one_trace_ratios_are_paired(self):
+        table = kvsim.compare("h2o", "snapkv", self.file("one"), metrics="stream_error")
+        self.assertEqual(table.budget.tolist(), ["0.2", "0.5"])
+        for column in ("value", "low", "high"):
+            np.testing.assert_allclose(table[column], 1.5, rtol=1e-6)
+        self.assertEqual(table.over.unique().tolist(), ["steps"])
+        self.assertTrue(table.differs.all())
+        self.assertIn("2 comparisons over", table.attrs["sentences"][-1])
+
+    def test_over_traces_the_interval_is_students_on_logarithms(self):
+        from kvsim.plots import statistics
+
+        factors = [1.1, 1.3, 1.2, 1.25]
+        files = [self.file(f"t{k}", seed=k, factor=one) for k, one in enumerate(factors)]
+        table = kvsim.compare("h2o", "snapkv", files, metrics="stream_error", budgets="0.2")
+        mean, (low, high) = statistics.over_traces(factors, "log")
+        np.testing.assert_allclose(table[["value", "low", "high"]].values, [[mean, low, high]],
+                                   rtol=1e-5)
+        self.assertEqual(table["count"].tolist(), [4])
+        self.assertIn("4 traces", table.attrs["sentences"][-1])
+
+    def test_what_is_not_held_alike_is_said(self):
+        table = kvsim.compare("h2o", "snapkv", self.file("one", held=[[1.25, 1], [1, 1]]),
+                              metrics="stream_error")
+        self.assertEqual(table.held.tolist(), [1.25, 1])
+        self.assertRegex(" ".join(table.attrs["sentences"]), "1.25 times at 0.2; such budgets are no")
+
+    def test_shares_are_compared_by_difference(self):
+        table = kvsim.compare("h2o", "snapkv", self.file("one"), metrics="retained_importance")
+        self.assertEqual(table.by.unique().tolist(), ["difference"])
+        np.testing.assert_allclose(table.value, table.a - table.b, rtol=1e-6)
+
+    def test_odd_questions_are_one_line(self):
+        data = self.file("one")
+        for wanted, said in ((("h2o", "h2o"), "twice"), (("h2o", "snapk"), "did you mean snapkv")):
+            with self.assertRaisesRegex((DataError, UsageError), said):
+                kvsim.compare(*wanted, data)
+        with self.assertRaisesRegex(DataError, "no variable nothing"):
+            kvsim.compare("h2o", "snapkv", data, metrics="nothing")
+        with self.assertRaisesRegex(DataError, "has no steps"):
+            kvsim.compare("h2o", "snapkv", data, metrics="stream_error_rms")
+        with self.assertRaisesRegex(DataError, "no budget 0.7"):
+            kvsim.compare("h2o", "snapkv", data, budgets=0.7)
+
+    def test_the_table_has_four_forms(self):
+        table = kvsim.compare("h2o", "snapkv", self.file("one"), metrics="stream_error")
+        shown = table[["measure", "budget", "value"]]
+        self.assertIn("| stream_error | 0.2 | 1.5 |", table_text(shown, "md"))
+        self.assertIn(r"stream\_error & 0.2 & 1.5 \\", table_text(shown, "tex"))
+        self.assertTrue(table_text(shown, "csv").startswith("measure,budget,value\n"))
+        self.assertEqual(len(set(map(len, table_text(shown).splitlines()))), 1)
+
+    def test_the_command_prints_table_and_sentences(self):
+        self.file("one")
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            status = comparison.main(["h2o", "snapkv", str(self.folder / "one.nc"), "--metric",
+                                      "stream_error", "--table", "tex"])
+        self.assertEqual(status, 0)
+        self.assertIn(r"\bottomrule", out.getvalue())
+        self.assertIn("% The stream error of h2o over that of snapkv is", out.getvalue())
+
+    def test_measures_have_a_scale(self):
+        self.assertEqual([ranking.scale_of(one) for one in
+                          ("kl_divergence", "retained_importance", "nll_difference")],
+                         ["log", "share", "plain"])
+        self.assertEqual(ranking.scale_of("outlier_count", "count"), "count")
+
+
+if __name__ == "__main__":
+    unittest.main()
