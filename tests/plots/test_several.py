@@ -314,20 +314,16 @@ class SpanOrderTest(PlotTest):
 
 
 class StatisticsTest(unittest.TestCase):
-    def test_draws_are_the_hash_of_the_program(self):
-        # f(0) of SplitMix64, as published.
-        self.assertEqual(int(statistics._splitmix(np.zeros(1, np.uint64))[0]), 0xE220A8397B1DCDAF)
-        draws = statistics.uniform(0, *np.ogrid[:50, :40], 1)
-        self.assertEqual(len(np.unique(draws)), draws.size)
-        self.assertTrue(abs(draws.mean() - 0.5) < 0.03 and 0 <= draws.min() < draws.max() < 1)
-
-    def test_resampled_steps_are_blocks_of_sixteen(self):
-        steps = statistics.resampled_steps(40)
-        self.assertEqual(steps.shape, (1000, 40))
-        self.assertTrue(np.all(np.diff(steps[:, :16], axis=1) == 1))
-        self.assertTrue(np.all(np.diff(steps[:, 32:], axis=1) == 1))
-        self.assertEqual((steps.min(), steps.max()), (0, 39))
-        self.assertTrue(np.all(statistics.resampled_steps(3) == np.arange(3)))
+    def test_intervals_stay_where_numbers_can_be(self):
+        mean, (low, high) = statistics.over_traces([0.01, 0.02, 0.9], "log")
+        self.assertAlmostEqual(float(mean), float(np.cbrt(0.01 * 0.02 * 0.9)))
+        self.assertTrue(0 < low < mean < high)
+        self.assertEqual(np.ravel(statistics.over_traces([0, 0], "log")[1]).tolist(), [0, 0])
+        for shares in ([0.99, 1, 0.7], [0, 0, 0.3], [1, 1, 1]):
+            mean, (low, high) = statistics.over_traces(shares, "share")
+            self.assertAlmostEqual(float(mean), np.mean(shares))
+            self.assertTrue(0 <= low <= mean <= high <= 1, shares)
+        self.assertGreaterEqual(float(statistics.over_traces([0, 1, 40], "count")[1][0]), 0)
 
     def test_the_interval_over_traces_is_students(self):
         # Deviation 1/sqrt(2), error 1/2, and 12.706 the quantile of one degree of freedom.
