@@ -248,11 +248,13 @@ def board_text(folder, reference: str | None) -> str:
     chosen = table.reference_of(losses, reference)
     board = table.leaderboard(losses, chosen)
     text = [f"loss (KL divergence) relative to {chosen}: geometric mean over texts [95 % interval]; "
-            "lower is better"]
+            "lower is better; > holds over a twentieth more of the bytes than the budget gives, < less"]
     for model, own in board.groupby("model", sort=False):
         budgets = list(dict.fromkeys(own.budget))
         wide = own.pivot(index="policy", columns="budget", values="relative")
-        order = sorted(wide.index, key=lambda one: (is_hindsight(one), wide.loc[one].mean()))
+        there = set(table.competing(own).policy)
+        order = sorted(wide.index, key=lambda one: (is_hindsight(one), one not in there,
+                                                    wide.loc[one].mean()))
         width = max(map(len, order))
         text += ["", f"{model}, {own.texts.max()} texts",
                  " " * width + "".join(f"{b:>22}" for b in budgets)]
@@ -261,7 +263,7 @@ def board_text(folder, reference: str | None) -> str:
             line = f"{policy:<{width}}"
             for b in budgets:
                 one = cells.loc[(policy, b)] if (policy, b) in cells.index else None
-                said = "–" if one is None else number(one.relative) + (
+                said = "–" if one is None else number(one.relative) + table.off_budget(one.held) + (
                     f" [{number(one.low)}, {number(one.high)}]" if one.low == one.low else "")
                 line += f"{said:>22}"
             text.append(line)

@@ -94,7 +94,8 @@ def about_texts(folder: Folder, tables: dict[str, pandas.DataFrame], reference: 
         texts = len(set(own.text))
         body += [f"<h2>Leaderboard: loss relative to <code>{html.escape(reference)}</code></h2>"
                  f"<p>Geometric mean over texts, 95 % interval over texts (from {table.LEAST_TEXTS} "
-                 "texts on). Oracles know the future and come last. Hold the mouse over a cell for its "
+                 "texts on). Oracles know the future and come last. A policy that holds over a twentieth more "
+                 "of the bytes than the budget gives (&gt;) or less (&lt;) is not compared there. Hold the mouse over a cell for its "
                  "worst text, nats and bytes.</p>",
                  leaderboard(board, reference, "budget"), curves(board, reference, texts),
                  by_bytes(own, held, reference, texts), least_bytes(least), "<h2>Every text</h2>",
@@ -119,7 +120,8 @@ def number(value: float) -> str:
 def verdict(losses: pandas.DataFrame, board: pandas.DataFrame, reference: str, of: str = "") -> str:
     """What to use at which budget, in one sentence for each model. `of`: what budgets are shares of."""
     said = []
-    for model, own in board[~board.policy.map(is_hindsight)].groupby("model", sort=False):
+    for model, own in table.competing(board[~board.policy.map(is_hindsight)]).groupby(
+            "model", sort=False):
         best = own.loc[own.groupby("budget", sort=False).relative.idxmin()]
         words = "; ".join(
             f"<b><code>{html.escape(policy)}</code></b> at "
@@ -138,8 +140,9 @@ def leaderboard(board: pandas.DataFrame, reference: str, across: str) -> str:
     budgets = sorted(set(board.budget), key=table.budget_key)
     cells = board.set_index(["policy", "budget"])
     order = board.assign(log=board.relative.map(math.log)).groupby("policy").log.mean()
-    ranked = sorted(order.index, key=lambda one: (is_hindsight(one), order[one]))
-    competing = board[~board.policy.map(is_hindsight)]
+    competing = table.competing(board[~board.policy.map(is_hindsight)])
+    there = set(competing.policy)
+    ranked = sorted(order.index, key=lambda one: (is_hindsight(one), one not in there, order[one]))
     best = {b: competing[competing.budget == b].relative.min() for b in budgets}
     head = "".join(f"<th>{html.escape(b)}</th>" for b in budgets)
     rows = []
@@ -150,11 +153,13 @@ def leaderboard(board: pandas.DataFrame, reference: str, across: str) -> str:
                 line += "<td>–</td>"
                 continue
             one = cells.loc[(policy, b)]
-            mark = ' class="best"' if one.relative == best[b] else ""
+            off = table.off_budget(one.held)
+            mark = ' class="best"' if not off and one.relative == best[b] else ""
             spread = f" [{number(one.low)}, {number(one.high)}]" if math.isfinite(one.low) else ""
             line += (f'<td{mark} title="worst text {html.escape(str(one.worst_text))}: '
                      f'{number(one.worst)}; {number(one.kl)} nats; {number(one.bytes)} of the '
-                     f'bytes">{number(one.relative)}{spread}</td>')
+                     f'bytes, {number(one.held)} times what the budget gives">'
+                     f'{number(one.relative)}{html.escape(off)}{spread}</td>')
         kind = ' class="reference"' if policy == reference else ""
         rows.append(f"<tr{kind}>{line}</tr>")
     return (f'<div class="scroll"><table><tr><th>policy \\ {across}</th>{head}</tr>'

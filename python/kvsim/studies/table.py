@@ -3,6 +3,7 @@
 import numpy as np
 import pandas
 
+from .. import ranking
 from ..plain import csv_cell
 from ..plots import statistics
 
@@ -37,7 +38,8 @@ def relative(losses: pandas.DataFrame, reference: str, column: str = "kl") -> pa
 def leaderboard(losses: pandas.DataFrame, reference: str) -> pandas.DataFrame:
     """A row per model, budget and policy, best first: geometric mean over texts of the loss relative
     to the reference with its 95 % interval (Student's t on logarithms; from LEAST_TEXTS on), the
-    worst text, the loss in nats (geometric mean), the share of bytes held, and how many texts."""
+    worst text, the loss in nats (geometric mean), the share of bytes held, what that is over what the
+    budget gives (`held`), and how many texts."""
     rows = []
     for (model, budget, policy), own in relative(losses, reference).groupby(
             ["model", "budget", "policy"], sort=False):
@@ -49,10 +51,31 @@ def leaderboard(losses: pandas.DataFrame, reference: str) -> pandas.DataFrame:
                      "relative": np.exp(mean), "low": np.exp(low), "high": np.exp(high),
                      "worst": np.exp(worst.log), "worst_text": worst.text,
                      "kl": np.exp(np.log(own.kl.clip(lower=LEAST)).mean()),
-                     "top1": own.top1.mean(), "bytes": own.bytes.mean(), "texts": len(own)})
+                     "top1": own.top1.mean(), "bytes": own.bytes.mean(),
+                     "held": (own.bytes / share_of(own, budget)).mean(), "texts": len(own)})
     table = pandas.DataFrame(rows)
     return table.sort_values(["model", "budget", "relative"], key=lambda one: one.map(budget_key)
                              if one.name == "budget" else one).reset_index(drop=True)
+
+
+def share_of(losses: pandas.DataFrame, budget: str) -> pandas.Series:
+    """The share of the full cache's bytes that a budget gives on each text: whole entries."""
+    if "prompt_tokens" not in losses:   # of `at_bytes`: the budget is a share of bytes
+        return pandas.Series(budget_key(budget), losses.index)
+    n = losses.prompt_tokens
+    if str(budget).isdigit():
+        return np.minimum(int(budget), n) / n
+    return np.maximum(1, np.floor(budget_key(budget) * n + 1e-9)) / n
+
+
+def off_budget(held: float) -> str:
+    """">" for what holds over a twentieth more than the budget gives, "<" for less, else nothing."""
+    return ">" if held > 1 + ranking.ALIKE else "<" if held < 1 - ranking.ALIKE else ""
+
+
+def competing(board: pandas.DataFrame) -> pandas.DataFrame:
+    """The rows that are compared: of policies that hold what the budget gives."""
+    return board[board.held.map(off_budget) == ""]
 
 
 def held(losses: pandas.DataFrame) -> str:
