@@ -54,6 +54,18 @@ class SeveralTracesTest(PlotTest):
         self.assertTrue(float(row["low"]) <= mean <= float(row["high"]))
         self.assertNotIn(("full", "mean over layers and steps"), rows)
 
+    def test_what_differs_in_layers_or_length_is_pooled_only_when_told(self):
+        one = self.file("one.nc")
+        for k, (other, said) in enumerate((
+                ({"layers": range(2, 3)}, "layers"), ({"prompt_len": 800}, "prompt tokens"),
+                ({"steps": 90}, "later steps"))):
+            two = self.file(f"two{k}.nc", **other)
+            self.refused(3, f"would mix what differs.*{said}.*--pool", one, two, "-o", self.out,
+                         "--only", "traces")
+            code, out, _ = self.draw(one, two, "-o", self.out / str(k), "--only", "traces", "--pool",
+                                     "--formats", "csv", "--budget", "0.2")
+            self.assertEqual((code, len(out)), (0, 1))
+
     def test_one_trace_has_an_interval_over_blocks_of_steps(self):
         results = load.open_results(self.file(steps=40))
         class Options:

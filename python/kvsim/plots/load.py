@@ -378,7 +378,8 @@ def check_poolable(several):
     steps whose lengths are further apart than a twentieth."""
     first = several[0]
     for other in several[1:]:
-        if other.data.attrs.get("trace_digest", other) == first.data.attrs.get("trace_digest", first):
+        if other.data.attrs.get("trace_digest", str(other.path)) == \
+                first.data.attrs.get("trace_digest", str(first.path)):
             continue
         layers = [(one.layers, one.run_layers or len(one.layers), one.data.attrs.get("num_layers"))
                   for one in (first, other)]
