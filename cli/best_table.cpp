@@ -84,7 +84,11 @@ std::string off_budget_text(const std::vector<BestRow>& rows) {
 
 /// Columns of the CSV and fields of the JSON.
 Json fields(const BestRow& row) {
-  const auto number = [](double value) { return std::isnan(value) ? Json(nullptr) : Json(value); };
+  // Where no setting is ranked there are no numbers.
+  const auto number = [&](double value) {
+    return std::isnan(value) || (row.record.empty() && row.settings > 0) ? Json(nullptr)
+                                                                         : Json(value);
+  };
   return {{"preset", row.preset},
           {"settings", row.settings},
           {"measure", row.criterion.variable},

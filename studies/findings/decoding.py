@@ -9,7 +9,8 @@ import itertools
 
 import numpy as np
 
-from kvsim.plots import statistics, style
+from kvsim import ranking
+from kvsim.plots import style
 from . import output, plan, runs
 from .losses import number
 
@@ -30,10 +31,10 @@ def rows(folder):
                 found = loop.kl_divergence.values
                 names, budgets = ([str(label) for label in axis.values]
                                   for axis in (loop.policy, loop.budget_label))
-            drawn = statistics.resampled_steps(found.shape[-1])
             for (p, name), (b, budget) in itertools.product(enumerate(names), enumerate(budgets)):
                 steps = found[p, b]
-                low, high = statistics.interval(steps[drawn].mean(axis=1))
+                answer, = ranking.rank([ranking.contest([steps], units="steps", scale="log")])
+                low, high = (answer["rows"][0]["estimate"][end] for end in ("low", "high"))
                 parts = np.array_split(steps, PARTS)
                 for part, value in (("all", steps.mean()), ("low", low), ("high", high),
                                     *((k + 1, one.mean()) for k, one in enumerate(parts))):

@@ -5,7 +5,8 @@ import numpy as np
 from kvsim.kvtrace import loop_results
 
 
-def write(path, losses, steps, digest, *, trace="one.h5", budgets=(0.2, 0.5), answer_begin=None):
+def write(path, losses, steps, digest, *, trace="one.h5", budgets=(0.2, 0.5), answer_begin=None,
+          held=None):
     """`losses`: {record: [budgets, steps]}, the KL divergence. Returns `path`."""
     labels = [f"{one:g}" for one in budgets]
     pairs = {(record, label): {"kl_divergence": list(row), "nll_difference": [0.0] * len(steps),
@@ -17,5 +18,5 @@ def write(path, losses, steps, digest, *, trace="one.h5", budgets=(0.2, 0.5), an
         attributes["answer_begin"] = answer_begin
     loop_results.write_loop(
         path, {"policy": list(losses), "budget": list(budgets), "budget_label": labels,
-               "step": list(map(int, steps))}, pairs, attributes)
+               "step": list(map(int, steps))}, pairs, attributes, held)
     return path

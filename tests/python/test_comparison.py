@@ -105,6 +105,25 @@ class CompareTest(unittest.TestCase):
         self.assertEqual(ranking.scale_of("outlier_count", "count"), "count")
 
 
+class LossesTest(unittest.TestCase):
+    def test_losses_have_a_table_as_results_have(self):
+        import loop_file
+        from kvsim.program import run
+
+        rng = np.random.default_rng(0)
+        losses = {name: rng.gamma(1, mean, (2, 60)) for name, mean in
+                  (("snapkv", 0.2), ("h2o", 0.1), ("duo", 0.01))}
+        cells = {"held_of_budget": np.array([[1, 1], [1, 1], [4, 1.6]]),
+                 "unranked": np.array([[0, 0], [0, 0], [4, 4]], np.uint8)}
+        path = loop_file.write(Path(tempfile.mkdtemp()) / "loop.nc", losses, range(400, 460), "d",
+                               held=cells)
+        lines = run(["rank", path]).splitlines()
+        self.assertRegex(lines[3], r"^h2o +0\.2 +0\.1\d\d\*")
+        self.assertRegex(lines[7], r"^duo +0\.2 +0\.01\d>")
+        self.assertIn("  duo 4 times at 0.2, 1.6 times at 0.5", lines)
+        self.assertTrue(lines[-1].startswith("on this text use h2o at 0.2, 0.5"), lines[-1])
+
+
 class StudyTest(unittest.TestCase):
     def test_a_study_recommends_nobody_who_holds_more(self):
         import pandas

@@ -14,7 +14,8 @@ LOOKS = ({"color": style.COLOURS[0], "marker": "o", "linestyle": ""},
 
 
 def pages(document, options):
-    rows = document.data.get("rows", [])
+    # Without those at which no setting holds what the budget gives.
+    rows = [row for row in document.data.get("rows", []) if row["value"] is not None]
     if not rows:
         raise load.Missing(f"{document.path}: no preset with several settings")
     shown = measures.chosen(options.metric, {row["measure"] for row in rows})
@@ -38,7 +39,7 @@ def measure(row):
 
 def draw(data, rows, note):
     panels = list(dict.fromkeys((row["measure"], row["over"]) for row in rows))
-    over = f"{data['traces']} traces" if data["traces"] > 1 else "blocks of steps of one trace"
+    over = f"{data['traces']} traces" if data["traces"] > 1 else "circular blocks of steps of one trace"
     across, columns = style.panel_grid(len(panels), 2)
     deepest = max(sum((row["measure"], row["over"]) == panel for row in rows) for panel in panels)
     keys = [style.key(text, look)
