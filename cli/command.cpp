@@ -65,7 +65,7 @@ void print_program_help(std::FILE* stream) {
   for (const Command& command : commands()) summaries[command.name] = command.summary;
   for (const auto& [name, summary] : summaries)
     if (!summary.empty()) std::fprintf(stream, "  %-11s %s\n", name.c_str(), summary.c_str());
-  std::fprintf(stream, "\n`kvsim COMMAND --help` explains a command and shows two examples; "
+  std::fprintf(stream, "\n`kvsim help COMMAND` explains a command and shows two examples; "
                        "`kvsim --version` prints the version.\n");
 }
 
@@ -227,7 +227,10 @@ int dispatch(const std::vector<std::string>& words) {
     print_version();
     return kDone;
   }
-  if (name == "--help" || name == "-h" || name == "help") {
+  const bool help = name == "--help" || name == "-h" || name == "help";
+  if (help && words.size() == 2 && !words[1].starts_with('-'))
+    return dispatch({words[1], "--help"});
+  if (help) {
     print_program_help(stdout);
     return kDone;
   }

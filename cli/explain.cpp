@@ -28,7 +28,7 @@ void describe(po::options_description& options) {
                         "the trace (default: the one named in the results, beside them, in "
                         "this folder or in data/)")(
       "policy", one("RECORD"), "policy, as the results name it (default: the worst)")(
-      "budget", one("B"), "budget, as it was typed (default: the worst)")(
+      "budget", one("B"), "a budget of the results (default: the worst)")(
       "layer", one("L"), "layer (default: of the least importance retained)")(
       "step", one("T"), "position of the later query (default: of the largest stream error)")(
       "top", one("N"), "tokens to list (default: 20)");

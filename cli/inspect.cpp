@@ -1,12 +1,19 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
 
 #include "cli/command.hpp"
 #include "cli/terminal.hpp"
+#include "io/hdf5.hpp"
+#include "io/results_reader.hpp"
 #include "io/side_files.hpp"
 #include "io/trace_reader.hpp"
+#include "run/measures/known_results.hpp"
+#include "run/study/idle_settings.hpp"
 #include "run/study/study_plan.hpp"
 #include "run/trace/trace_uses.hpp"
 #include "sim/core/error.hpp"
@@ -58,8 +65,9 @@ void print_run(const TraceReader& trace) {
                                    info.num_query_heads, info.num_kv_heads, info.group_size()));
   print_field("sizes", fmt::format("head_dim {}, hidden_size {}", info.head_dim, info.hidden_size));
   print_field("prompt", fmt::format("{} entries (n)", info.prompt_len));
-  print_field("later", fmt::format("{} tokens, {} in all (N)", info.total_len - info.prompt_len,
-                                   info.total_len));
+  print_field("later",
+              fmt::format("{}, {} in all (N)", counted(info.total_len - info.prompt_len, "token"),
+                          info.total_len));
   print_field("queries", fmt::format("{} stored: {}", info.query_position.size(),
                                      runs_text(info.query_position)));
   print_field("checks", info.check_position.empty()
@@ -74,8 +82,8 @@ void print_run(const TraceReader& trace) {
                                         info.rope_interleaved ? "interleaved" : "half"));
   for (const ProbeInfo& probe : info.probes) print_field("probe", probe_text(probe));
   for (const Span& span : info.spans)
-    print_field("span", fmt::format("{} [{}, {}), {} tokens", span.name, span.begin, span.end,
-                                    span.end - span.begin));
+    print_field("span", fmt::format("{} [{}, {}), {}", span.name, span.begin, span.end,
+                                    counted(span.end - span.begin, "token")));
 }
 
 std::string types_text(const LayerHeader& layer) {
@@ -243,8 +251,108 @@ void print_json(const TraceReader& trace, const std::vector<PolicyAnswer>& answe
   fmt::print("{}\n", printable_json(document.dump(2)));
 }
 
+/// An attribute as text; empty when absent.
+std::string attribute_text(const Dataset& results, const char* name) {
+  const AttributeValue* found = results.attribute(name);
+  if (found == nullptr) return "";
+  return std::visit([](const auto& value) { return fmt::format("{}", value); }, *found);
+}
+
+const std::vector<std::string>& names(const Dataset& results, const char* variable) {
+  static const std::vector<std::string> none;
+  const Variable* found = results.find(variable);
+  const auto* texts = found == nullptr ? nullptr
+                                       : std::get_if<std::vector<std::string>>(&found->values);
+  return texts == nullptr ? none : *texts;
+}
+
+/// Of a file of results: program, command, trace, policies, budgets and what was measured.
+void print_results(const std::string& path, int64_t bytes, const Dataset& results) {
+  const auto at = [&](const char* name) { return attribute_text(results, name); };
+  const auto field = [](const char* name, const std::string& value) {
+    if (!value.empty()) print_field(name, value);
+  };
+  field("results", path);
+  field("size", size_text(bytes));
+  field("what", at("title"));
+  std::string program = "kvsim " + at("kvsim_version");
+  if (!at("git_commit").empty()) program += " (commit " + at("git_commit") + ")";
+  field("program", program);
+  field("format",
+        "version " + (at(kResultsVersionAttribute).empty() ? std::string("1")
+                                                           : at(kResultsVersionAttribute)));
+  field("command", at("history"));
+  field("trace", at("trace"));
+  field("digest", at("trace_digest"));
+  field("later", at("later"));
+  field("model", at("model"));
+  if (!at("prompt_len").empty()) field("prompt", at("prompt_len") + " entries (n)");
+  if (results.has_dimension("step")) field("steps", counted(results.size("step"), "later token"));
+  if (results.has_dimension("layer"))
+    field("layers", fmt::format("{} of {}", results.size("layer"), at("num_layers")));
+  field("budgets", fmt::format("{}", fmt::join(names(results, "budget_label"), ", ")));
+  field("equal bytes", at("equal_bytes"));
+  fmt::print("\npolicies\n");
+  for (const std::string& policy : names(results, "policy"))
+    fmt::print("  {}\n", printable(policy));
+  fmt::print("\nmeasures\n");
+  std::vector<std::string> measures;
+  for (const Variable& variable : results.variables())
+    if (!variable.is_coordinate()) measures.push_back(printable(variable.name));
+  print_wrapped("  ", measures);
+  std::istringstream idle(at(kIdleSettings));
+  if (!idle.str().empty()) fmt::print("\nwithout effect\n");
+  for (std::string line; std::getline(idle, line);) fmt::print("  {}\n", printable(line));
+}
+
+void print_results_json(const std::string& path, int64_t bytes, const Dataset& results) {
+  Json document = {{"results", h5::repaired_utf8(path)},
+                   {"bytes", bytes},
+                   {"attributes", Json::object()},
+                   {"policies", names(results, "policy")},
+                   {"budgets", names(results, "budget_label")},
+                   {"dimensions", Json::object()},
+                   {"variables", Json::array()}};
+  for (const Attribute& attribute : results.attributes())
+    std::visit([&](const auto& value) { document["attributes"][attribute.name] = value; },
+               attribute.value);
+  for (const Dimension& dimension : results.dimensions())
+    document["dimensions"][dimension.name] = dimension.size;
+  for (const Variable& variable : results.variables())
+    document["variables"].push_back({{"name", variable.name},
+                                     {"dims", variable.dims},
+                                     {"units", variable.units},
+                                     {"long_name", variable.long_name}});
+  fmt::print("{}\n", printable_json(document.dump(2)));
+}
+
+/// Bytes of a file of results of kvsim; nothing when the file is something else.
+std::optional<int64_t> results_size(const std::string& path) {
+  const h5::InputFile file(path, "trace or results file");
+  if (file.text_attribute("/", "format") || !file.text_attribute("/", "kvsim_version")) return {};
+  return file.size();
+}
+
+int inspect_results(const Values& values, const std::string& path, int64_t bytes) {
+  if (has(values, "policy") || has(values, "budget"))
+    usage_error({.what = "a replay reads traces",
+                 .where = path,
+                 .found = "results of kvsim with --policy or --budget",
+                 .expected = "a trace"});
+  const Dataset results = read_results(path);
+  if (has(values, "json")) {
+    print_results_json(path, bytes, results);
+  } else {
+    print_results(path, bytes, results);
+  }
+  return kDone;
+}
+
 int run(const Values& values) {
-  const TraceReader trace(text(values, "trace"));
+  const std::string path = text(values, "file");
+  if (const std::optional<int64_t> bytes = results_size(path))
+    return inspect_results(values, path, *bytes);
+  const TraceReader trace(path);
   for (const std::string& warning : trace.warnings()) note(warning);
   const std::vector<PolicyAnswer> answers = policy_answers(trace, values);
   if (has(values, "json")) {
@@ -260,10 +368,11 @@ int run(const Values& values) {
 
 const bool registered = register_command(
     {.name = "inspect",
-     .summary = "show what a trace holds and what it is enough for",
-     .arguments = {{.name = "trace", .meaning = "the trace file"}},
-     .description = "With --policy also whether a replay would take each of them, at the budgets "
-                    "given (0.5),\nand if not, why.",
+     .summary = "show what a trace or a results file holds",
+     .arguments = {{.name = "file", .meaning = "a trace, or results of kvsim"}},
+     .description = "Of a trace also what it is enough for, and with --policy whether a replay "
+                    "would take each of\nthem, at the budgets given (0.5), and if not, why. Of "
+                    "results the program, the command, trace,\npolicies, budgets and measures.",
      .describe = describe,
      .examples = {"kvsim inspect data/sample.h5",
                   "kvsim inspect data/sample.h5 --policy snapkv,window=600 --json"},

@@ -13,6 +13,7 @@
 #include "io/results_reader.hpp"
 #include "run/measures/known_results.hpp"
 #include "sim/core/error.hpp"
+#include "sim/policy/record.hpp"
 
 namespace kvsim::cli {
 namespace {
@@ -76,6 +77,17 @@ std::optional<std::string> head_of(const std::string& path) {
   return head;
 }
 
+/// One text for all ways to type a budget (.2, 20%) or a record (`snapkv,window=064`); a text that
+/// is neither, as that of a function in Python, stays.
+std::string one_text(std::string_view variable, const std::string& typed) {
+  try {
+    if (variable == "budget_label") return Budget::parse(typed).label;
+    if (variable == "policy") return Record::parse(typed).canonical();
+  } catch (const Error&) {  // the caller says what is wrong with it
+  }
+  return typed;
+}
+
 }  // namespace
 
 void refuse_trace(const std::string& path) {
@@ -123,7 +135,10 @@ int64_t choice(const Values& values, const Dataset& results, const char* option,
   if (!has(values, option)) return -1;
   const std::vector<std::string> known = names_of(results.at(variable));
   const std::string typed = text(values, option);
-  const auto found = std::ranges::find(known, typed);
+  auto found = std::ranges::find(known, typed);
+  if (found == known.end())
+    found = std::ranges::find(known, one_text(variable, typed),
+                              [&](const std::string& name) { return one_text(variable, name); });
   if (found != known.end()) return found - known.begin();
   bad_data({.what = std::string("the results do not have this ") + option,
             .where = std::string("--") + option,

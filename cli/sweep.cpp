@@ -124,7 +124,8 @@ class Reporter {
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
     const double share = progress.all_cost > 0 ? progress.cost / progress.all_cost : 1;
-    std::string line = fmt::format("{:.0f} of {} units", progress.units, progress.all_units);
+    std::string line = fmt::format("{:.0f} of {}", progress.units,
+                                   counted(static_cast<int64_t>(progress.all_units), "unit"));
     if (share > 0 && seconds > 0) {
       line += fmt::format(", {:.1f} per minute, {} left", 60 * progress.units / seconds,
                           duration(seconds * (1 - share) / share));

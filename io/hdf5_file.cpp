@@ -1,3 +1,5 @@
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -40,6 +42,66 @@ std::string attribute_place(const std::string& object, const char* name) {
   return (is_root(object) ? std::string() : object + " ") + "attribute " + name;
 }
 
+/// Does another process hold the file open for writing? HDF5's writers lock what they write.
+bool locked(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  const bool held = flock(file, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(file);
+  return held;
+}
+
+/// The reasons that the library gave when it last failed, from the first to the last.
+struct Reasons {
+  bool truncated = false;
+  bool being_written = false;
+  bool no_locks = false;
+};
+
+herr_t collect_reason(unsigned, const H5E_error2_t* error, void* reasons) {
+  auto& found = *static_cast<Reasons*>(reasons);
+  const std::string_view said = error->desc != nullptr ? error->desc : "";
+  found.truncated = found.truncated || error->min_num == H5E_TRUNCATED;
+  found.being_written = found.being_written || said.find("already open for") != said.npos;
+  found.no_locks = found.no_locks || said.find("unable to lock file") != said.npos;
+  return 0;
+}
+
+constexpr int64_t kLeastHeader =
+    96;  ///< bytes of the first superblock, the root group's entry in it
+
+/// Why H5Fopen has just failed on a file of `size` bytes that can be read.
+Error::Parts why_not_opened(const std::string& path, int64_t size, const char* expected) {
+  Reasons reasons;
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, collect_reason, &reasons);
+  const std::string complete = std::string("a complete ") + expected + " (HDF5)";
+  const std::string bytes = std::to_string(size) + " bytes";
+  if (locked(path))
+    return {.what = "locked: another program has it open for writing",
+            .where = path,
+            .expected = std::string("a ") + expected + " that nobody is writing",
+            .hint = "wait until it is closed"};
+  if (reasons.no_locks)
+    return {.what = "its file system cannot lock files",
+            .where = path,
+            .hint = "HDF5_USE_FILE_LOCKING=FALSE in the environment reads without locks"};
+  if (size == 0) return {.what = "an empty file", .where = path, .expected = complete};
+  if (reasons.being_written)
+    return {.what = "its writer has not closed it",
+            .where = path,
+            .expected = complete,
+            .hint = "wait for the writer; if it was killed, write the file again"};
+  const bool signature = H5Fis_hdf5(path.c_str()) > 0;
+  if (reasons.truncated || (signature && size < kLeastHeader))
+    return {.what = "truncated", .where = path, .found = bytes, .expected = complete};
+  if (signature)
+    return {.what = "damaged: the HDF5 library cannot open it",
+            .where = path,
+            .found = bytes,
+            .expected = complete};
+  return {.what = "not an HDF5 file", .where = path, .found = bytes, .expected = complete};
+}
+
 }  // namespace
 
 Handle::~Handle() { close(); }
@@ -80,14 +142,7 @@ InputFile::InputFile(const std::string& path, const char* expected) : path_(path
   const Handle properties(H5Pcreate(H5P_FILE_ACCESS));
   H5Pset_cache(properties.get(), 0, 1, 0, 1.0);  // no chunk cache: every chunk is read once
   file_ = Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, properties.get()));
-  if (!file_.valid()) {
-    const bool hdf5 = H5Fis_hdf5(path.c_str()) > 0;
-    bad_data({.what = hdf5 ? "the HDF5 library cannot open the file; it is truncated or damaged"
-                           : "not an HDF5 file",
-              .where = path,
-              .found = std::to_string(size_) + " bytes",
-              .expected = std::string("a complete ") + expected + " (HDF5)"});
-  }
+  if (!file_.valid()) bad_data(why_not_opened(path, size_, expected));
   const Handle driver(H5Fget_access_plist(file_.get()));
   void* descriptor = nullptr;
   if (H5Pget_driver(driver.get()) == H5FD_SEC2 &&

@@ -34,8 +34,10 @@ std::ifstream open_text(const std::string& path) {
   if (stat(path.c_str(), &status) != 0)
     bad_data({.what = errno == ENOENT ? "no such file" : std::strerror(errno), .where = path});
   if (!S_ISREG(status.st_mode)) bad_data({.what = "not a regular file", .where = path});
+  errno = 0;
   std::ifstream file(path);
-  if (!file) bad_data({.what = "cannot be read", .where = path});
+  if (!file)
+    bad_data({.what = errno != 0 ? std::strerror(errno) : "cannot be read", .where = path});
   return file;
 }
 

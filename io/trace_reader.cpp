@@ -124,7 +124,7 @@ void TraceReader::read_root() {
          .where = info_.path,
          .found = "a results file of " + file_.text_attribute("/", "trace").value_or("a trace"),
          .expected = "a trace",
-         .hint = "kvsim plot, report and explain read results"});
+         .hint = "kvsim inspect, plot, report and explain read results"});
   if (format != "kvtrace")
     file_.fail("attribute format", format ? "not a trace" : "missing",
                format ? "\"" + *format + "\"" : "", "\"kvtrace\"");

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
+from transformers import DynamicCache, StaticCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from .errors import UsageError
 from .kvtrace.cache_names import cache_in
@@ -88,6 +88,48 @@ def _widths(cache: Any, masks: Masks) -> dict[int, int]:
     return {layer: int(counts[0]) if alike else kept.shape[1] for layer, kept in masks.items()}
 
 
+def check_cache(cache: Any) -> None:
+    """Refuses, before a prompt runs, a cache whose entries cannot be dropped."""
+    if cache is not None and not isinstance(cache, DynamicCache):
+        raise UsageError(f"past_key_values: found a {type(cache).__name__}, whose size is fixed, "
+                         "expected a transformers.DynamicCache or a kvsim.CompactCache(model)"
+                         if isinstance(cache, StaticCache) else
+                         f"past_key_values: found a {type(cache).__name__}, expected a "
+                         "transformers.DynamicCache or a kvsim.CompactCache(model)")
+
+
+def _check_layer(cache: Any, index: int, n: int) -> None:
+    layer = cache.layers[index]
+    if isinstance(layer, DynamicSlidingWindowLayer):
+        raise UsageError(f"layer {index}: its window of {layer.sliding_window} tokens holds the whole "
+                         f"prompt of {n}, so that it is compressed, too, which the cache cannot do "
+                         f"(found a {type(layer).__name__}): give "
+                         "past_key_values=transformers.DynamicCache(), without config")
+    if type(layer) is not DynamicLayer or layer.keys.shape[2] != n:
+        held = 0 if layer.keys is None else layer.keys.shape[2]
+        raise UsageError(f"layer {index}: found a {type(layer).__name__} that holds {held} entries, "
+                         "expected a layer of DynamicCache or kvsim.CompactCache that holds "
+                         f"{n}")
+
+
+def _check_masking(cache: Any, masks: Masks, model: Any) -> None:
+    """Eager attention cannot mask what is dropped: says what does not fit, and what does."""
+    if model.config.get_text_config()._attn_implementation != "eager":
+        return
+    ragged = any(bool((kept.sum(dim=1) != kept[0].sum()).any()) for kept in masks.values())
+    found = ("heads that keep different counts" if ragged else
+             "layers that keep different counts" if len(masks) == len(cache.layers) else
+             f"{len(cache.layers) - len(masks)} of {len(cache.layers)} layers that keep everything, "
+             "as those with a sliding window do")
+    ways = [] if ragged or isinstance(cache, CompactCache) else [
+        "past_key_values=kvsim.CompactCache(model)"]
+    if getattr(model, "_supports_sdpa", True):
+        ways.append('model.set_attn_implementation("sdpa")')
+    raise UsageError(f"attention eager: found {found}, which kvpress masks in registered attention "
+                     "functions alone; give "
+                     + (" or ".join(ways) or "a policy whose heads keep alike, such as snapkv"))
+
+
 def compress(cache: Any, masks: Masks, model: Any) -> None:
     """Drops what `masks` do not keep: cut away where the cache can hold that, else masked.
 
@@ -99,13 +141,11 @@ def compress(cache: Any, masks: Masks, model: Any) -> None:
     modules = find_attention_layers(model)
     for one in modules.values():
         one.attention.masked_key_indices = None
+    for index, kept in masks.items():
+        _check_layer(cache, index, kept.shape[1])
     widths = _widths(cache, masks)
     for index, kept in masks.items():
         layer = cache.layers[index]
-        if type(layer) is not DynamicLayer or tuple(layer.keys.shape[1:3]) != tuple(kept.shape):
-            raise UsageError(f"layer {index}: found a {type(layer).__name__}, expected a layer of "
-                             f"DynamicCache or kvsim.CompactCache that holds {kept.shape[1]} "
-                             "entries")
         if widths[index] < kept.shape[1]:
             padding = _cut(layer, kept, widths[index])
         else:
@@ -113,9 +153,6 @@ def compress(cache: Any, masks: Masks, model: Any) -> None:
         if isinstance(cache, CompactCache):
             cache.cut.add(index)
         if padding.any():
-            if model.config.get_text_config()._attn_implementation == "eager":
-                raise UsageError("attention eager: found heads that keep different counts, which "
-                                 "kvpress masks in registered attention functions alone; "
-                                 'model.set_attn_implementation("sdpa")')
+            _check_masking(cache, masks, model)
             heads, slots = padding.nonzero(as_tuple=True)
             modules[index].attention.masked_key_indices = (torch.zeros_like(heads), heads, slots)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import weakref
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 
 from .api import PolicyLike
-from .compact_cache import compress
+from .compact_cache import check_cache, compress
 from .errors import Error, UsageError, error_of
 from .kvtrace.cache_names import cache_in
 from .kvtrace.capture import no_progress
@@ -177,6 +178,7 @@ class LivePress(BasePress):
         self.probe = None if probe == "none" else probe
         self.kept: dict[int, np.ndarray] = {}
         self._prefill: _Prefill | None = None
+        self._compressed: tuple[weakref.ref, int] | None = None   # a cache, the prompt's tokens
         self._choosing = False
 
     @property
@@ -198,7 +200,8 @@ class LivePress(BasePress):
     def __call__(self, model: Any) -> Generator:
         """While the block lasts, every prompt that the model runs is compressed after its prefill.
 
-        A prompt is a forward over an empty cache. Later tokens run as they are.
+        A prompt is a forward over an empty cache. Later tokens run as they are, one by one; several
+        at once, as of a prompt in chunks, are refused.
         """
         body = getattr(model, "model", model)
         body = getattr(body, "language_model", body)
@@ -216,6 +219,7 @@ class LivePress(BasePress):
         finally:
             for hook in hooks:
                 hook.remove()
+            self._compressed = None
             self._forget()
 
     def _forget(self) -> None:
@@ -225,7 +229,10 @@ class LivePress(BasePress):
 
     def _begin(self, model: Any, args: tuple, kwargs: dict) -> None:
         cache = cache_in(kwargs)
-        if self._choosing or (cache is not None and cache.get_seq_length() > 0):
+        if self._choosing:
+            return
+        if cache is not None and cache.get_seq_length() > 0:
+            self._check_later(cache, args, kwargs)
             return
         self._forget()   # of a forward that failed
         self.kept = {}
@@ -242,9 +249,19 @@ class LivePress(BasePress):
                              "was given inputs_embeds")
         if self.compression_ratio == 0:
             return
+        check_cache(cache)
         self._prefill = _Prefill(self, model, None if ids is None else ids[0], shape[1])
         with _in_words_of_python():
             self._prefill.listen()
+
+    def _check_later(self, cache: Any, args: tuple, kwargs: dict) -> None:
+        """A prompt in chunks would be compressed in its first one alone, and nobody would know."""
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        more = (ids if ids is not None else kwargs["inputs_embeds"]).shape[1]
+        if more > 1 and self._compressed is not None and self._compressed[0]() is cache:
+            raise UsageError(f"found {more} more tokens in one forward over a cache that was compressed "
+                             f"after {self._compressed[1]}, expected the whole prompt in one forward: "
+                             "no prefill_chunk_size; a question after the prompt comes after the block")
 
     def _end(self, model: Any, output: Any) -> None:
         prefill = self._prefill
@@ -262,6 +279,7 @@ class LivePress(BasePress):
             device = cache.layers[0].keys.device
             compress(cache, {layer: torch.from_numpy(kept).to(device)
                              for layer, kept in self.kept.items()}, model)
+            self._compressed = weakref.ref(cache), prefill.n
         finally:
             self._choosing = False
             self._forget()

@@ -1,11 +1,36 @@
 """Texts of files that somebody else wrote, on a terminal and in CSV (docs/security.md)."""
 
+import os
 import unicodedata
+from pathlib import Path
+
+from .errors import DataError
 
 #: Right-to-left marks and overrides, line and paragraph separators: they reorder what stands beside.
 _REORDER = frozenset("\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e"
                      "\u2066\u2067\u2068\u2069")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+#: Some editors begin files with it; it is no part of the text.
+BYTE_ORDER_MARK = "\ufeff"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+def read_text(path: str | os.PathLike) -> str:
+    """A file in UTF-8 as text, without the byte order mark that it may begin with."""
+    try:
+        return Path(path).read_text(encoding="utf-8").removeprefix(BYTE_ORDER_MARK)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        found = "; it looks like UTF-16" if Path(path).read_bytes().startswith(_UTF16) else ""
+        raise DataError(f"{path}: not UTF-8 at byte {error.start}{found}: save it as UTF-8") from None
+
+
+def counted(count: int, noun: str, several: str = "") -> str:
+    """ "1 text", "2 texts"; `several` where it is not the noun with an s."""
+    return f"{count} {noun if count == 1 else several or noun + 's'}"
 
 
 def printable(text: object) -> str:

@@ -199,6 +199,11 @@ def run(arguments: Sequence[str | os.PathLike], progress: bool | None = None) ->
     raise error_of(process.returncode, said[-1] if said else f"status {process.returncode}")
 
 
+def version() -> str:
+    """Of the program, "0.1.0"."""
+    return run(["--version"], progress=False).split()[1]
+
+
 def options(**given: object) -> list[str]:
     """Keyword arguments as options of a command: None and False are left out, lists repeat.
 

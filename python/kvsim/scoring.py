@@ -14,6 +14,7 @@ import inspect
 import json
 import os
 import sys
+import sysconfig
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -71,14 +72,37 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}{': ' if reason else ''}{reason}"
 
 
+#: Where nobody's own functions lie: this package, Python and what is installed.
+_LIBRARIES = tuple(str(Path(one).resolve()) + os.sep for one in (
+    Path(__file__).parent, *(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))))
+
+
+def _is_own(file: str) -> bool:
+    """Is a file of a traceback the user's? Cells of a notebook and what was typed are, too."""
+    if file.startswith("<"):
+        return file.startswith(("<stdin", "<string", "<ipython"))
+    return not str(Path(file).resolve()).startswith(_LIBRARIES)
+
+
+def _place(file: str, line: int) -> str:
+    """ "my_file.py:12"; a cell of a notebook lies in a temporary file that nobody knows."""
+    cell = "ipykernel_" in file or file.startswith("<ipython")
+    return f"notebook cell, line {line}" if cell else f"{Path(file).name}:{line}"
+
+
+def definition(function: ScoreFunction) -> str:
+    """File and line of a function, of what it wraps, or of the class of a callable object."""
+    inner = inspect.unwrap(getattr(function, "func", function))
+    code = getattr(inner, "__code__", None) or getattr(
+        type(inner).__call__, "__code__", None)
+    return _place(code.co_filename, code.co_firstlineno) if code else function_name(function)
+
+
 def where(error: BaseException, function: ScoreFunction) -> str:
-    """File and line of the innermost frame that is the user's, "my_file.py:12"."""
-    code = getattr(function, "__code__", None)
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [one for one in frames if code is not None and one.filename == code.co_filename]
-    if not own:
-        own = [one for one in frames if Path(one.filename) != Path(__file__)] or frames
-    return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else function_name(function)
+    """File and line of the innermost frame that is the user's, "my_file.py:12"; of the function
+    itself where it could not be called."""
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if _is_own(one.filename)]
+    return _place(frames[-1].filename, frames[-1].lineno) if frames else definition(function)
 
 
 def score_layer(function: ScoreFunction, name: str, layer: Layer) -> np.ndarray:
@@ -87,28 +111,28 @@ def score_layer(function: ScoreFunction, name: str, layer: Layer) -> np.ndarray:
         scores = function(layer)
         if hasattr(scores, "detach"):
             scores = scores.detach().cpu().float().numpy()
-        scores = np.asarray(scores)
+        given, scores = scores, np.asarray(scores)
     except Error:
         raise
     except Exception as error:
         raise Error(f"{where(error, function)}: {name}(layer {layer.index}): "
                     f"{_said(error)}") from error
     entries = layer.keys.shape[1]
+    called = f"{definition(function)}: {name}(layer {layer.index})"
     shapes = dict.fromkeys(((layer.keys.shape[0], entries), (layer.queries.shape[0], entries)))
     if scores.shape not in shapes:
         expected = ", or with granularity=query ".join(f"[{heads}, {n}]" for heads, n in shapes)
-        raise DataError(f"{name}(layer {layer.index}): wrong shape: found {list(scores.shape)}, "
-                        f"expected {expected}")
+        found = list(scores.shape) if scores.dtype != object else f"a {type(given).__name__}"
+        raise DataError(f"{called}: wrong shape: found {found}, expected {expected}")
     if scores.dtype.kind not in "fiub":
-        raise DataError(f"{name}(layer {layer.index}): not numbers: found {scores.dtype}")
+        raise DataError(f"{called}: not numbers: found {scores.dtype}")
     if scores.dtype not in (np.float32, np.float64):
         scores = scores.astype(np.float32 if scores.dtype == np.float16 else np.float64)
     finite = np.isfinite(scores)
     if not finite.all():
         head, entry = np.argwhere(~finite)[0]
         found = "NaN" if np.isnan(scores[head, entry]) else "infinity"
-        raise DataError(f"{name}(layer {layer.index}): {found} at [{head}, {entry}], expected "
-                        "finite scores")
+        raise DataError(f"{called}: {found} at [{head}, {entry}], expected finite scores")
     return scores
 
 

@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(words, namespace)
 
     def error(self, message: str):
-        unknown = re.match(r"unrecognized arguments: (-\S*)", message)
+        unknown = re.match(r"unrecognized arguments: (-[^\s=]*)", message)
         if unknown:
             near = difflib.get_close_matches(unknown[1], self._option_string_actions, 1)
             message = f"unknown option: found {unknown[1]}" + (

@@ -8,11 +8,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import h5py
 import numpy as np
 
 from .errors import DataError, reads_file
-from .links import refuse_links
+from .hdf5_file import open_hdf5, refuse_links, scalar
 
 SIZES = ("prompt_len", "total_len", "num_layers", "num_query_heads", "num_kv_heads", "head_dim",
          "hidden_size")
@@ -131,24 +130,22 @@ class Trace:
 
     def __init__(self, path: str | PathLike):
         self.path = Path(path)
-        if not self.path.is_file():
-            raise DataError(f"{self.path}: no such file")
-        try:
-            self._file = h5py.File(self.path, "r")
-        except OSError:
-            raise DataError(f"{self.path}: not an HDF5 file") from None
+        self._file = open_hdf5(self.path, "kvtrace file")
         self._read_header()
 
     @reads_file("a trace")
     def _read_header(self) -> None:
         refuse_links(self._file)
         attributes = self._file.attrs
-        if str(attributes.get("format")) not in ("kvtrace", "b'kvtrace'"):
+        if "format" not in attributes and "kl_divergence" in self._file or "config" in attributes:
+            raise DataError(f"{self.path}: results of kvsim stand where a trace is expected "
+                            "(kvsim.open_results reads results)")
+        if "format" not in attributes or scalar(attributes, "format") != "kvtrace":
             raise DataError(f"{self.path}: not a trace: no attribute format = kvtrace")
-        self.model = str(attributes["model"])
+        self.model = str(scalar(attributes, "model"))
         for name in SIZES:
-            setattr(self, name, int(attributes[name]))
-        self.scale = float(attributes["attention_scale"])
+            setattr(self, name, int(scalar(attributes, name)))
+        self.scale = float(scalar(attributes, "attention_scale"))
         self.layers = sorted(int(name) for name in self._file["layers"])
         if not self.layers:
             raise DataError(f"{self.path}: not a trace: no layers")
@@ -206,8 +203,10 @@ class Trace:
         def optional(name: str, shape: tuple) -> np.ndarray | None:
             return self._array(f"{group.name}/{name}", shape) if name in group else None
 
-        window = group.attrs.get("sliding_window")
-        softcap = group.attrs.get("softcap")
+        def own(name: str, otherwise: float | None = None) -> float | None:
+            return scalar(group.attrs, name) if name in group.attrs else otherwise
+
+        window, softcap = own("sliding_window"), own("softcap")
         values = self._array(f"{group.name}/v", (self.num_kv_heads, self.total_len, None))
         return Layer(
             index=index,
@@ -216,7 +215,7 @@ class Trace:
             keys=self._array(f"{group.name}/k", (self.num_kv_heads, self.total_len, self.head_dim)),
             values=values,
             wo=self._array(f"{group.name}/wo", (heads, values.shape[2], self.hidden_size)),
-            scale=float(group.attrs.get("attention_scale", self.scale)),
+            scale=float(own("attention_scale", self.scale)),
             prompt_len=self.prompt_len,
             spans=self.spans,
             softcap=None if softcap is None else float(softcap),

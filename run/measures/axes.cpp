@@ -133,8 +133,8 @@ const MeasureAxis all[] = {
      {.name = "budget_label",
       .dims = "budget",
       .type = VariableType::text,
-      .long_name = "budget as typed",
-      .definition = "e.g. `20%` or `512`"},
+      .long_name = "budget as a text",
+      .definition = "`0.2` (.2, 0.20 and 20% are the same), or a count: `512`"},
      budget_labels},
 };
 

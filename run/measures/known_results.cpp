@@ -48,6 +48,10 @@ void check_program(const Dataset& results, const std::string& path) {
 
 void check_known_results(const Dataset& results, const std::string& path) {
   check_program(results, path);
+  if (results.has("kl_divergence") && !results.has("layer"))
+    bad_data({.what = "losses of a closed loop stand where results of a replay are expected",
+              .where = path,
+              .expected = "a results file of kvsim replay or sweep"});
   for (const char* axis : {"policy", "budget", "budget_label", "layer", "step"})
     if (!results.has(axis)) bad_data({.what = "missing variable", .where = path, .expected = axis});
   for (const VariableDeclaration& declared : declared_variables()) {

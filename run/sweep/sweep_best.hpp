@@ -12,7 +12,7 @@ struct BestRow {
   std::string preset;
   size_t settings = 0;
   Criterion criterion;
-  std::string budget;  ///< as it was typed
+  std::string budget;  ///< its label
   std::string record;  ///< the best; empty: no setting holds what the budget gives
   size_t off_budget;   ///< settings that hold over a twentieth more or less, and are not ranked
   double held;         ///< what the best holds over what the budget gives, mean over traces

@@ -1,6 +1,7 @@
 #include "sim/core/nearest.hpp"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 namespace kvsim {
@@ -24,6 +25,20 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
+/// Words of the field for one thing, each group by spaces.
+constexpr std::string_view kSameMeaning[] = {
+    " mean avg average ",    " max maximum peak ", " min minimum ", " none off no disabled null ",
+    " sum total ",           " overwrite force ",  " out output ",  " budget budgets ratio ",
+    " policy press method ", " quantize quant "};
+
+bool same_meaning(std::string_view a, std::string_view b) {
+  const auto among = [](std::string_view group, std::string_view word) {
+    return group.find(" " + std::string(word) + " ") != group.npos;
+  };
+  return std::ranges::any_of(
+      kSameMeaning, [&](std::string_view group) { return among(group, a) && among(group, b); });
+}
+
 }  // namespace
 
 std::vector<std::string> nearest_names(std::string_view text, const std::vector<std::string>& names,
@@ -31,13 +46,15 @@ std::vector<std::string> nearest_names(std::string_view text, const std::vector<
   std::vector<std::pair<size_t, std::string>> near;
   for (const std::string& name : names) {
     const bool begins = text.size() >= 2 && name.starts_with(text);
-    const size_t distance = begins ? 1 : edit_distance(text, name);
+    const size_t distance = same_meaning(text, name) ? 0 : begins ? 1 : edit_distance(text, name);
     if (distance <= std::max<size_t>(1, std::min(text.size(), name.size()) / 3 + 1) &&
         distance < name.size())
       near.emplace_back(distance, name);
   }
   std::stable_sort(near.begin(), near.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
+  if (!near.empty() && near[0].first == 0)  // of one meaning: the others only look alike
+    std::erase_if(near, [](const auto& one) { return one.first > 0; });
   std::vector<std::string> result;
   for (size_t i = 0; i < near.size() && i < most; ++i) result.push_back(near[i].second);
   return result;

@@ -6,7 +6,8 @@
 namespace kvsim {
 
 /// The names most like `text` by edit distance (a swap of neighbours counts once), nearest first,
-/// at most `most`; only those close enough to be what was meant. May be empty.
+/// at most `most`; only those close enough to be what was meant. Words of one meaning (mean, avg)
+/// are nearest of all. May be empty.
 std::vector<std::string> nearest_names(std::string_view text, const std::vector<std::string>& names,
                                        size_t most = 3);
 

@@ -120,7 +120,6 @@ std::string Record::canonical() const {
 
 Budget Budget::parse(std::string_view text) {
   Budget budget;
-  budget.label = std::string(text);
   const auto amount = Decimal::parse(text);
   const bool fraction = text.find_first_of(".%") != std::string_view::npos;
   const bool integer = !text.empty() &&
@@ -135,6 +134,8 @@ Budget Budget::parse(std::string_view text) {
                  .hint = "1.0 keeps everything, 1 keeps one entry"});
   budget.is_ratio = fraction;
   budget.amount = *amount;
+  budget.label = amount->text();
+  if (fraction && budget.label.find('.') == std::string::npos) budget.label += ".0";
   return budget;
 }
 

@@ -10,11 +10,12 @@ namespace kvsim {
 
 /// A budget as typed: `0.2` and `20%` are ratios in (0, 1], an integer is a count >= 1.
 struct Budget {
-  std::string label;  ///< as typed
+  std::string label;  ///< one text per value: "0.2" for .2, 0.20 and 20%, "1.0" for 100%, "512"
   bool is_ratio = false;
   Decimal amount;
 
   static Budget parse(std::string_view text);
+  bool operator==(const Budget&) const = default;
   int64_t entries(int64_t n) const;  ///< B with rounding=exact; B > n is cut to n
   double ratio(int64_t n) const;     ///< the typed ratio, or min(c, n)/n
 };

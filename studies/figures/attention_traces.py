@@ -10,6 +10,7 @@ import functools
 
 import numpy as np
 
+from ...plain import counted
 from .. import load, statistics, style
 from . import risk, traces
 
@@ -145,7 +146,7 @@ def draw(first, names, options, panels):
         "Estimates of the true risk over traces" if panels[0][0].startswith(RISK) else
         f"Dynamics of attention over traces, policies at budget {budget}",
         f"{first.model}, {len(names)} trace{'s' if len(names) > 1 else ''}, "
-        f"means over {len(first.layers)} layers"
+        f"means over {counted(len(first.layers), 'layer')}"
         + ("; bar and line: mean over traces, 95 % interval (t)" if len(names) > 1 else ""),
         rows, columns, 0.4 + max(height, 0.26) * most,
         [style.key(name, look) for name, look in zip(names, looks)])

@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 
+from ...plain import counted
 from .. import load, statistics, style
 from .keep_rate_traces import of_files, orders
 
@@ -35,7 +36,7 @@ def draw(several, rows, options, policies, note):
     lines = max(title.count("\n") for title, _ in panels)
     fig, axes = style.frame(
         f"Bias index of each span at budget {', '.join(sorted(budgets))}, mean over layers{note}",
-        f"{models}, {len(several)} traces; circles: traces; bar and line: mean over traces and its "
+        f"{models}, {counted(len(several), 'trace')}; circles: traces; bar and line: mean over traces and its "
         "95 % interval (t)\nbias index: keep rate of the span − share of all entries kept; "
         "0 is unbiased", grid_rows, columns, 0.35 + 0.1 * lines + max(row, 0.26) * len(policies),
         (), ("bias index (fraction of the span)", ""), sharex=True, sharey=True)

@@ -9,6 +9,7 @@ import functools
 
 import numpy as np
 
+from ...plain import counted
 from .. import load, statistics, style
 from .keep_rate import of_layers
 
@@ -46,7 +47,7 @@ def orders(several):
 def label(first, files, several):
     if len(files) == 1:
         return load.names(several)[several.index(files[0])]
-    return f"{first} first, {len(files)} traces"
+    return f"{first} first, {counted(len(files), 'trace')}"
 
 
 def of_files(files, policies):

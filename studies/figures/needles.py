@@ -10,6 +10,7 @@ import functools
 
 import numpy as np
 
+from ...plain import counted
 from .. import load, statistics, style
 
 TITLE = "keep rate and importance of needles, depth by length, one panel per policy"
@@ -104,7 +105,7 @@ def draw(several, options, found, name, title, policies, note):
     budgets = {results.budget_text(results.nearest_budget(options.budget)) for results in several}
     fig, axes = style.frame(
         f"{title} at budget {', '.join(sorted(budgets))}{note}",
-        f"{several[0].model}, {len(several)} traces, {len(found)} needles, "
+        f"{several[0].model}, {counted(len(several), 'trace')}, {counted(len(found), 'needle')}, "
         f"{counts[counts > 0].min():g} to {counts.max():g} in a cell; mean over layers; darker is "
         "worse; white without number: no needle there\nin brackets: mean over traces and its 95 % "
         "interval (t)", rows, columns,

@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 
+from ...plain import counted
 from .. import load, statistics, style
 from .span_order import LEAST_SPANS, correlations
 
@@ -38,8 +39,8 @@ def draw(several, spans, policies, note):
     rows, columns = style.panel_grid(len(policies), 4)
     fig, axes = style.frame(
         f"Order of the spans by class score, over traces{note}",
-        f"{several[0].model}, {len(several)} traces; Spearman's rank correlation over {len(spans)} "
-        f"spans with the order at budget {several[0].budget_text(reference)}\ncircles: traces "
+        f"{several[0].model}, {counted(len(several), 'trace')}; Spearman's rank correlation "
+        f"over {counted(len(spans), 'span')} with the order at budget {several[0].budget_text(reference)}\ncircles: traces "
         "(none where all scores are equal); line and bars: mean over them and its 95 % "
         "interval (t)",
         rows, columns, 1.45, (), (style.BUDGET, "rank correlation"),

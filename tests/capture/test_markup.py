@@ -31,6 +31,26 @@ class ParseText(unittest.TestCase):
         self.assertEqual(turn.text, "a bc de")
         self.assertEqual(turn.spans, [("x", 2, 4), ("y", 6, 7)])
 
+    def test_misspelt_markers_are_refused(self):
+        for marker, meant in {'<spam name="x">': '<span name="...">', '<Span name="x">': '<span name="...">',
+                              '< span name="x">': '<span name="...">', "<sapn name='x'>": '<span name="...">',
+                              '<turm role="user">': '<turn role="...">', "<compres/>": "<compress/>",
+                              "<Compress />": "<compress/>", "<compression/>": "<compress/>"}.items():
+            with self.subTest(marker):
+                self.refused(f"a\n{marker}b", f"p.txt:2: {marker}: unknown marker (did you mean {meant}?)")
+        for text in ('<a name="top">', '<map name="m">', '<param name="p">', '<input name="i">', "<b>",
+                     "x < span and y > turn", '<div role="main">', "<spam>", "<stdio.h>"):
+            self.assertEqual(parse_text(text, "p.txt").turns[0].text, text)
+        self.assertEqual(plain_text('<spam name="x">').turns[0].text, '<spam name="x">')
+
+    def test_a_byte_order_mark_is_no_part_of_the_text(self):
+        mark = "\ufeff"
+        self.assertEqual(parse_text(mark + "Hello", "p.txt").turns[0].text, "Hello")
+        self.assertEqual(parse_text(mark + '<turn role="user">Hi</turn>', "p.txt").turns[0].text, "Hi")
+        self.assertEqual(plain_text(mark + "Hello").turns[0].text, "Hello")
+        chat = json.dumps([{"role": "user", "content": "Hi"}])
+        self.assertEqual(parse_chat_json(mark + chat, "p.json").turns[0].text, "Hi")
+
     def test_no_two_spans_share_a_name(self):
         self.refused('<span name="n">a</span> <span name="n">b</span>',
                      'span "n" comes twice; expected distinct names')

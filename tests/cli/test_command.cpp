@@ -23,7 +23,7 @@ void require_usage(const std::string& arguments, const std::string& message) {
 TEST_CASE("usage errors are one line that helps, with status 2", "[cli]") {
   require_usage("inspct x", "unknown command: found inspct (did you mean inspect?)");
   require_usage("--fast", "unknown option: found --fast");
-  require_usage("inspect", "inspect: missing TRACE: expected kvsim inspect TRACE [options]");
+  require_usage("inspect", "inspect: missing FILE: expected kvsim inspect FILE [options]");
   require_usage("inspect a b", "too many arguments");
   require_usage("inspect a --jsom", "unknown option: found --jsom (did you mean --json?)");
   require_usage("inspect a --js", "unknown option");  // no abbreviations: they break later
@@ -44,6 +44,9 @@ TEST_CASE("without a command the help goes to standard error, with --help to sta
   CHECK_THAT(help.out, Catch::Contains("inspect") && Catch::Contains("verify"));
   CHECK(help.err.empty());
   CHECK_THAT(run_kvsim("--version").out, Catch::StartsWith("kvsim "));
+  CHECK(run_kvsim("help inspect").out == run_kvsim("inspect --help").out);
+  CHECK(run_kvsim("help").out == help.out);
+  require_usage("help inspct", "unknown command: found inspct (did you mean inspect?)");
 }
 
 TEST_CASE("the help of every command ends with two examples of that command", "[cli]") {

@@ -1,3 +1,7 @@
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 
 #include "tests/io/bad_trace.hpp"
@@ -17,11 +21,30 @@ TEST_CASE("files that are no complete HDF5 file are refused", "[io][bad]") {
   write_bytes(folder / "text.h5", "hello\n");
   CHECK_THAT(message(folder / "text.h5"), Catch::Contains("not an HDF5 file"));
   write_bytes(folder / "empty.h5", "");
-  CHECK_THAT(message(folder / "empty.h5"), Catch::Contains("not an HDF5 file"));
+  CHECK_THAT(message(folder / "empty.h5"), Catch::Contains("an empty file"));
   write_small_trace(folder / "whole.h5");
   const std::string bytes = read_bytes(folder / "whole.h5");
   write_bytes(folder / "cut.h5", bytes.substr(0, bytes.size() / 2));
-  CHECK_THAT(message(folder / "cut.h5"), Catch::Contains("truncated"));
+  CHECK_THAT(message(folder / "cut.h5"),
+             Catch::Contains("truncated") && !Catch::Contains("damaged"));
+  write_bytes(folder / "head.h5", bytes.substr(0, 40));
+  CHECK_THAT(message(folder / "head.h5"), Catch::Contains("truncated"));
+  std::string odd = bytes;
+  odd[8] = 77;  // the version of the superblock
+  write_bytes(folder / "odd.h5", odd);
+  CHECK_THAT(message(folder / "odd.h5"),
+             Catch::Contains("damaged") && !Catch::Contains("truncated"));
+}
+
+TEST_CASE("a file that somebody writes is locked, not damaged", "[io][bad]") {
+  const SmallTrace trace;
+  const int writer = open(trace.path.c_str(), O_RDWR | O_CLOEXEC);
+  REQUIRE(flock(writer, LOCK_EX | LOCK_NB) == 0);
+  const Thrown thrown = error_of([&] { read_all(trace.path); });
+  close(writer);
+  CHECK(thrown.fault == Fault::bad_data);
+  CHECK_THAT(thrown.message, Catch::Contains("t.h5: locked: another program has it open"));
+  CHECK_NOTHROW(read_all(trace.path));
 }
 
 TEST_CASE("a damaged chunk is refused: checksum, compressed stream and size", "[io][bad]") {

@@ -5,6 +5,7 @@ so and nothing is tested.
 """
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -137,6 +138,42 @@ class CommandLine(WithFiles):
             self.assertIn(line, said[0])
             self.assertTrue(said[0].startswith("kvsim: "))
             self.assertFalse((self.folder / "out.nc").exists())
+
+    def test_a_function_that_says_nothing_is_without_effect(self):
+        def constant(layer):
+            return np.ones((len(layer.keys), len(layer.positions)))
+
+        for changes in ({}, {"sinks": 4}, {"allocate": "ada"}):
+            results = kvsim.replay(self.folder / "one.h5", ["snapkv", kvsim.Policy(constant, **changes)],
+                                   [0.25, 0.5])
+            said = [line for line in results.attrs["without_effect"].splitlines() if "constant" in line]
+            self.assertEqual(len(said), 1, changes)
+            self.assertRegex(said[0], "^python:constant.* at 0.25, 0.5: no score chooses, all are equal$")
+            self.assertNotIn("snapkv at", results.attrs["without_effect"])
+
+    def test_errors_name_the_users_own_line(self):
+        def nothing(layer):
+            pass
+
+        def two(layer, more):
+            return more
+
+        class Scorer:
+            def __call__(self, layer):
+                return np.linalg.inv(layer.keys[0][:, :3].astype("float32"))
+
+        def line_of(function):
+            return f"test_functions.py:{function.__code__.co_firstlineno}"
+
+        for policy, place, reason in (
+                (nothing, line_of(nothing), "wrong shape: found a NoneType"),
+                (two, line_of(two), "TypeError: .*missing 1 required positional argument"),
+                (functools.partial(two, more=1), line_of(two), r"wrong shape: found \[\]"),
+                (Scorer(), f"test_functions.py:{Scorer.__call__.__code__.co_firstlineno + 1}", "LinAlgError")):
+            with self.assertRaisesRegex(kvsim.Error, f"^{place}: mine\\(layer 0\\): {reason}"):
+                kvsim.replay(self.folder / "one.h5", kvsim.Policy(policy, name="mine"), 0.5)
+        with self.assertRaisesRegex(kvsim.UsageError, r"Scorer: a class, .*: Scorer\(\.\.\.\)"):
+            kvsim.replay(self.folder / "one.h5", Scorer, 0.5)
 
     def test_commands_that_call_no_function_refuse_it(self):
         for command in (["inspect", "one.h5"], ["attend", "one.h5", "--budget", "0.25"]):

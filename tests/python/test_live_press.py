@@ -241,6 +241,38 @@ class Live(unittest.TestCase):
                     self.model(**given)
 
 
+    def test_a_prompt_in_chunks_is_refused_and_not_compressed_by_half(self):
+        press = self.press("snapkv,window=8")
+        ids = self.prompt()
+        with self.assertRaisesRegex(kvsim.UsageError, "more tokens in one forward.*prefill_chunk_size"), \
+                torch.inference_mode(), press(self.model):
+            self.model.generate(ids, prefill_chunk_size=self.n // 2, max_new_tokens=2)
+        with torch.inference_mode(), press(self.model):
+            found = self.model.generate(ids, max_new_tokens=2, min_new_tokens=2)
+        self.assertEqual(found.shape[1], self.n + 2)
+
+    def test_caches_that_cannot_be_cut_say_what_can(self):
+        press = self.press("snapkv,window=8")
+        static = transformers.StaticCache(config=self.model.config, max_cache_len=2 * self.n)
+        with self.assertRaisesRegex(kvsim.UsageError, "found a StaticCache.*expected a .*DynamicCache"):
+            self.under(press, static)
+        config = transformers.Gemma2Config(
+            vocab_size=len(self.tokenizer), intermediate_size=48, num_hidden_layers=2,
+            hidden_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=128,
+            sliding_window=self.n // 2, attn_implementation="eager", pad_token_id=0)
+        model = transformers.Gemma2ForCausalLM(config).eval()
+        ways = ((self.n, None, "1 of 2 layers that keep everything, as those with a sliding window do.*"
+                 "kvsim.CompactCache.model.", lambda: kvsim.CompactCache(model)),
+                (self.n // 3, None, f"window of {self.n // 2} tokens holds the whole prompt.*"
+                 r"DynamicCache\(\), without config", transformers.DynamicCache))
+        for count, cache, line, works in ways:
+            with self.assertRaisesRegex(kvsim.UsageError, line), torch.inference_mode(), press(model):
+                model(self.prompt()[:, :count], past_key_values=cache)
+            with torch.inference_mode(), press(model):
+                model(self.prompt()[:, :count], past_key_values=works())
+            self.assertTrue(press.kept)
+
+
 def _fail(*_):
     raise RuntimeError("a module that fails")
 

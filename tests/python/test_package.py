@@ -398,6 +398,8 @@ class Traces(WithFolder):
         self.assertEqual(kvsim.Trace(path).spans, (kvsim.Span("rule", 2, 9),))
         results = kvsim.replay(path, ["h2o", newest], 0.5)
         self.assertEqual(results.sizes["policy"], 2)
+        with self.assertRaisesRegex(kvsim.UsageError, "mine.h5: exists; overwrite=True replaces it"):
+            kvsim.TraceWriter(path, "float32")
         with self.assertRaisesRegex(kvsim.Error, r"keys: found shape \[2, 51, 8\].*axis 1 \(tokens\)"):
             with kvsim.TraceWriter(self.folder / "short.h5") as writer:
                 writer.describe(model="mine", num_layers=2, prompt_len=n,

@@ -34,6 +34,11 @@ class Options(unittest.TestCase):
         self.assertEqual(self.refused("--ou\x1b[2J"), "kvsim tell: unknown option: found "
                          "--ou\\x1b[2J (did you mean --out?); see --help\n")
 
+    def test_a_near_one_is_named(self):
+        for typed in ("--outs", "--oout=x"):
+            self.assertEqual(self.refused(typed), f"kvsim tell: unknown option: found "
+                             f"{typed.partition('=')[0]} (did you mean --out?); see --help\n")
+
     def test_others_are_taken(self):
         found = self.parser.parse_args(["", "a=", "-", "-q", "--out=b="])
         self.assertEqual((found.words, found.q, found.out), (["", "a=", "-"], True, "b="))

@@ -5,10 +5,12 @@ so and nothing is tested.
 """
 
 import csv
+import fcntl
 import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -185,6 +187,90 @@ class Untrusted(unittest.TestCase):
     def test_json_of_inspect_is_json(self):
         told = json.loads(self.kvsim("inspect", "$trace$.h5", "--json"))
         self.assertEqual(len(told["spans"]), len(SPANS))
+
+
+#: State of a file -> what every reader must say of it.
+STATES = {"locked": ": locked: another program has it open for writing",
+          "forbidden": ": Permission denied",
+          "empty": ": an empty file|: not a results file: found an empty file",
+          "text": ": not an HDF5 file|: not a results file: found text",
+          "truncated": ": truncated: found",
+          "damaged": ": damaged: the HDF5 library cannot open it"}
+
+
+class Unreadable(unittest.TestCase):
+    """A file that cannot be opened: every reader says the true reason, in the same words."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.holder = tempfile.TemporaryDirectory()
+        cls.folder = Path(cls.holder.name)
+        cls.folder.chmod(0o755)
+        kvsim.synth(cls.folder / "t.h5", prompt=64, steps=8)
+        subprocess.run([PROGRAM, "replay", "t.h5", "-q", "-o", "r.nc", "--policy", "snapkv",
+                        "--save-keep"], cwd=cls.folder, check=True)
+        for name in ("t.h5", "r.nc"):
+            whole = (cls.folder / name).read_bytes()
+            odd = bytearray(whole)
+            odd[8] = 77   # the version of the superblock
+            for state, data in (("locked", whole), ("forbidden", whole), ("empty", b""),
+                                ("text", b"hello\n"), ("truncated", whole[:len(whole) // 2]),
+                                ("damaged", bytes(odd))):
+                (cls.folder / f"{state}-{name}").write_bytes(data)
+            (cls.folder / f"forbidden-{name}").chmod(0)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.holder.cleanup()
+
+    def said(self, words, user=None):
+        done = subprocess.run(words, cwd=self.folder, capture_output=True, text=True, user=user,
+                              env={**os.environ, "KVSIM_PYTHON": sys.executable, "HOME": "/tmp"})
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        return done.stderr
+
+    def states(self, name):
+        """Each state with its file, and what must be said; one is held as HDF5's writers hold theirs."""
+        with open(self.folder / f"locked-{name}", "r+b") as writer:
+            fcntl.flock(writer, fcntl.LOCK_EX)
+            for state, message in STATES.items():
+                yield state, f"{state}-{name}", f"{state}-{name}({message})"
+
+    def test_commands(self):
+        for name, commands in (("t.h5", ("inspect", "verify", "replay")),
+                               ("r.nc", ("inspect", "explain", "export", "report", "plot"))):
+            for state, file, message in self.states(name):
+                if state == "forbidden" and os.geteuid() == 0:
+                    continue   # root may read all; below as somebody else
+                for command in commands:
+                    out = [] if command in ("inspect", "verify", "explain") else ["-o", "out"]
+                    self.assertRegex(self.said([PROGRAM, command, file, *out]), message)
+
+    def test_python(self):
+        from kvsim.kvtrace.kept_sets import ResultsFile
+
+        for name, readers in (("t.h5", (kvsim.Trace,)),
+                              ("r.nc", (kvsim.open_results, ResultsFile))):
+            for state, file, message in self.states(name):
+                if state == "forbidden" and os.geteuid() == 0:
+                    continue
+                for reader in readers:
+                    with self.assertRaisesRegex(kvsim.DataError, message):
+                        reader(self.folder / file)
+
+    @unittest.skipUnless(os.geteuid() == 0, "becomes somebody else, as root can")
+    def test_missing_rights(self):
+        try:   # the program must be where everybody may look
+            shown = Path(shutil.copy(PROGRAM, self.folder / "kvsim"))
+            shown.chmod(0o755)
+            subprocess.run([shown, "--version"], user="nobody", check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            self.skipTest(f"nobody cannot run it: {error}")
+        for command, name in (("inspect", "t.h5"), ("verify", "t.h5"), ("inspect", "r.nc"),
+                              ("explain", "r.nc")):
+            self.assertIn(f"forbidden-{name}: Permission denied",
+                          self.said([shown, command, f"forbidden-{name}"], user="nobody"))
 
 
 if __name__ == "__main__":

@@ -220,7 +220,7 @@ TEST_CASE("equal records and budgets collapse, in the order they were typed", "[
   CHECK(std::get<std::vector<double>>(study.results().at("budget").values) ==
         std::vector<double>{0.5, 0.25});
   CHECK(std::get<std::vector<std::string>>(study.results().at("budget_label").values) ==
-        std::vector<std::string>{"50%", "12"});
+        std::vector<std::string>{"0.5", "12"});
 }
 
 TEST_CASE("the default number of projected steps follows the shapes of the trace", "[study]") {

@@ -140,7 +140,7 @@ def capture_trace(
     before = ids[: prompt.prompt_len]
     probes = make_probes(loaded, options.probes, before, options.raw, progress)
 
-    with TraceWriter(target, options.stored_type) as writer:
+    with TraceWriter(target, options.stored_type, overwrite=True) as writer:
         writer.wider = options.wider
         recorder = Recorder(
             loaded.model, layers, positions, checks, writer,

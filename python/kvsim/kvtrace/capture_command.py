@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from ..plain import printable
+from ..plain import counted, printable, read_text
 from ..tool import Parser, run_tool
 from .errors import EXIT_USAGE, CaptureError
 
@@ -143,23 +143,14 @@ def show_progress(stage: str, done: int, total: int) -> None:
     print(f"\r{stage} {done}/{total}  ", end=end, file=sys.stderr, flush=True)
 
 
-def read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise CaptureError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise CaptureError(f"{path}: not UTF-8 at byte {error.start}") from None
-
-
 def summary(target: Path, result: dict) -> str:
     later = result["total_len"] - result["prompt_len"]
     spans = ", ".join(f"{name} {begin}..{end - 1}" for name, begin, end in result["spans"])
     return (
-        f"{target}: {result['prompt_len']} + {later} tokens, {result['queries']} queries, "
-        f"{len(result['layers'])} layers, {result['bytes'] / 1e6:.1f} MB"
+        f"{target}: {result['prompt_len']} + {counted(later, 'token')}, {counted(result['queries'], 'query', 'queries')}, "
+        f"{counted(len(result['layers']), 'layer')}, {result['bytes'] / 1e6:.1f} MB"
         + (f"; spans {spans}" if spans else "")
-        + "".join(f"; probe {name}, {count} tokens" for name, count in result["probes"])
+        + "".join(f"; probe {name}, {counted(count, 'token')}" for name, count in result["probes"])
     )
 
 

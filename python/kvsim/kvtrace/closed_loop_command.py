@@ -12,6 +12,8 @@ import sys
 import time
 from pathlib import Path
 
+from ..plain import counted
+from ..program import version
 from ..tool import Parser, run_tool
 from .capture_command import number, show_progress
 from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError
@@ -60,7 +62,7 @@ def parser() -> Parser:
         help="the kvsim program, for policies that change the cache (the one that runs)")
     add("--policy", action="append", metavar="RECORD",
         help="policy, as the results name it; repeatable (all)")
-    add("--budget", action="append", metavar="B", help="budget, as it was typed; repeatable (all)")
+    add("--budget", action="append", metavar="B", help="a budget of the results; repeatable (all)")
     add("--generate", type=number(int, 1), metavar="K",
         help="also write K tokens greedily and count how many agree with the full cache's")
     add("--loss", type=positive, metavar="X",
@@ -244,6 +246,7 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
         }
         attributes = {
             "history": shlex.join(["kvsim", "closed-loop", *command]),
+            "kvsim_version": version(),
             "trace": args.trace.name,
             "trace_path": os.path.relpath(args.trace.resolve(), args.out.resolve().parent),
             "trace_digest": results.trace_digest,
@@ -266,8 +269,8 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
                    results.what_is_held(policies, budgets))
         journal.remove()
     if not args.quiet:
-        print(f"{args.out}: {len(pairs)} pairs of policy and budget, {ran} runs of the model, "
-              f"{len(coordinates['step'])} steps", file=sys.stderr)
+        print(f"{args.out}: {counted(len(pairs), 'pair')} of policy and budget, {counted(ran, 'run')} of the model, "
+              f"{counted(len(coordinates['step']), 'step')}", file=sys.stderr)
         sys.stdout.write(table_of_losses(args))
         if args.loss:
             print(least_bytes_text(args))

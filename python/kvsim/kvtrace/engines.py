@@ -97,6 +97,7 @@ def from_engine(
     kv_heads: int | None = None,
     wo: Mapping[int, Any] | None = None,
     stored_type: str = "float16",
+    overwrite: bool = False,
 ) -> Path:
     """Makes a trace of what a hook in vLLM, or a callback of llama.cpp, wrote into a folder.
 
@@ -118,6 +119,7 @@ def from_engine(
         heads, kv_heads, wo: of llama.cpp's files alone: query heads, KV heads, and by layer the
             output projection [D, Hq * d] (``blk.N.attn_output.weight``).
         stored_type: as :class:`TraceWriter` takes it.
+        overwrite: replace an existing file.
 
     Returns:
         The path of the trace. It holds the engine's own outputs at eight positions, for
@@ -136,7 +138,7 @@ def from_engine(
     else:
         raise CaptureError(f"{folder}: neither layer-0.npz nor Qcur-0.f32 or the like")
     checks = None
-    with TraceWriter(path, stored_type) as writer:
+    with TraceWriter(path, stored_type, overwrite=overwrite) as writer:
         for index, layer in layers:
             said = said_of(index, layer, attention)
             q, k, v, out = (np.swapaxes(layer[name], 0, 1)

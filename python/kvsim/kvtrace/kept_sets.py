@@ -11,11 +11,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import h5py
 import numpy as np
 
+from ..budgets import find_budget
 from ..errors import reads_file
-from ..links import refuse_links
+from ..hdf5_file import open_hdf5, refuse_links, scalar
 from .errors import EXIT_USAGE, CaptureError
 
 # What a record must say of these stages; anything else is not a set of untouched entries.
@@ -65,11 +65,7 @@ class ResultsFile:
 
     def __init__(self, path: Path):
         self.path = path
-        try:
-            self.file = h5py.File(path)
-        except OSError:
-            what = "not a results file" if path.is_file() else "no such file"
-            raise CaptureError(f"{path}: {what}") from None
+        self.file = open_hdf5(path, "results file of kvsim")
         self._read_header()
 
     def __enter__(self) -> "ResultsFile":
@@ -89,7 +85,10 @@ class ResultsFile:
     @reads_file(REPLAY)
     def _read_header(self) -> None:
         refuse_links(self.file)
-        attributes = self.file.attrs
+        attributes = {name: scalar(self.file.attrs, name) for name in (
+            "prompt_len", "trace_digest", "config", "history", "seed", "later", "format")
+            if name in self.file.attrs}
+        self._refuse_other(attributes)
         self.prompt_len = int(attributes["prompt_len"])
         self.trace_digest = str(attributes["trace_digest"])
         self.config = str(attributes["config"])
@@ -105,6 +104,13 @@ class ResultsFile:
             entry["record"]: entry["parameters"] for entry in json.loads(self.config)["policies"]
         }
 
+    def _refuse_other(self, attributes: dict) -> None:
+        """Other files of kvsim than results of a replay, by their name."""
+        found = "a trace" if attributes.get("format") == "kvtrace" else (
+            "losses of a closed loop" if "kl_divergence" in self.file else "")
+        if found:
+            raise CaptureError(f"{self.path}: {found}, expected {REPLAY} (with --save-keep)")
+
     @property
     @reads_file(REPLAY)
     def trace(self) -> Path:
@@ -118,6 +124,9 @@ class ResultsFile:
 
     def choose(self, wanted: list[str] | None, known: list[str], what: str) -> list[int]:
         """Indices of the wanted names, all of them without a choice."""
+        if what == "budget":
+            wanted = [known[at] if (at := find_budget(one, known)) is not None else one
+                      for one in wanted or []]
         for name in wanted or []:
             if name not in known:
                 raise CaptureError(

@@ -137,7 +137,7 @@ def _write_coordinates(file, coordinates: dict) -> None:
     described = {
         "policy": ("policy", "", "canonical policy record"),
         "budget": ("budget", "1", "share of the prompt's entries kept"),
-        "budget_label": ("budget", "", "budget as typed"),
+        "budget_label": ("budget", "", "budget as a text"),
         "step": ("step", "1", "position of the query whose next token is predicted"),
     }
     for name in ("policy", "budget", "step"):

@@ -9,14 +9,31 @@ into the text without markers. A chat in JSON, [{"role": ..., "content": ...}, .
 <span> and <compress/> inside its contents.
 """
 
+import difflib
 import json
 import re
 from dataclasses import dataclass, field
 
+from ..plain import BYTE_ORDER_MARK
 from .errors import CaptureError
 
 MARKER = re.compile(r"<(?P<end>/?)(?P<kind>span|turn|compress)\b(?P<rest>[^<>\n]*)>")
 ATTRIBUTE = {"span": "name", "turn": "role"}
+# What may be meant for a marker: another word, other letters, a blank after the bracket.
+LIKE_MARKER = re.compile(r"<\s*(?P<kind>[A-Za-z][\w-]*)(?P<rest>[^<>\n]*)>")
+
+
+def marker_meant(kind: str, rest: str) -> str:
+    """The marker that a tag which is none was meant for, "<span name=...>"; "" for other text, such
+    as HTML."""
+    word = kind.lower()
+    for known, attribute in ATTRIBUTE.items():
+        if re.match(rf"\s+{attribute}\s*=", rest, re.IGNORECASE) and \
+                difflib.get_close_matches(word, [known], 1, 0.75):
+            return f'<{known} {attribute}="...">'
+    closed = rest.strip() == "/"
+    near = word.startswith("compress") or difflib.get_close_matches(word, ["compress"], 1, 0.85)
+    return "<compress/>" if near and (closed or not rest.strip()) else ""
 
 
 @dataclass
@@ -140,7 +157,17 @@ class _Parser:
         if self.open_spans:
             self.fail(f'span "{self.open_spans[-1][0]}" is not closed by </span>')
 
+    def refuse_misspelt(self) -> None:
+        """A marker with a slip of the keyboard would be text of the prompt, and nobody would know."""
+        for tag in LIKE_MARKER.finditer(self.text):
+            meant = "" if MARKER.match(tag.group()) else marker_meant(tag["kind"], tag["rest"])
+            if meant:
+                self.line = 1 + self.text.count("\n", 0, tag.start())
+                self.fail(f"{tag.group()}: unknown marker (did you mean {meant}?), or --no-markup if "
+                          "this is text")
+
     def run(self) -> None:
+        self.refuse_misspelt()
         markers = list(MARKER.finditer(self.text))
         uses_turns = any(marker["kind"] == "turn" for marker in markers)
         if not uses_turns:
@@ -181,7 +208,7 @@ def _check(conversation: Conversation, where: str) -> Conversation:
 
 def parse_text(text: str, where: str) -> Conversation:
     """Parses a text file. Without <turn> markers it is one turn whose role is None."""
-    parser = _Parser(text, where)
+    parser = _Parser(text.removeprefix(BYTE_ORDER_MARK), where)
     parser.run()
     return _check(Conversation([_trim(t) for t in parser.turns], parser.compress_after), where)
 
@@ -189,7 +216,7 @@ def parse_text(text: str, where: str) -> Conversation:
 def parse_chat_json(text: str, where: str) -> Conversation:
     """Parses [{"role": ..., "content": ...}, ...]; contents may hold <span> and <compress/>."""
     try:
-        messages = json.loads(text)
+        messages = json.loads(text.removeprefix(BYTE_ORDER_MARK))
     except ValueError as error:
         raise CaptureError(f"{where}: not valid JSON: {error}") from None
     if not isinstance(messages, list):
@@ -214,4 +241,4 @@ def parse_chat_json(text: str, where: str) -> Conversation:
 
 def plain_text(text: str) -> Conversation:
     """A text taken as it is: nothing in it is a marker."""
-    return _check(Conversation([_trim(Turn(None, text))]), "the prompt")
+    return _check(Conversation([_trim(Turn(None, text.removeprefix(BYTE_ORDER_MARK)))]), "the prompt")

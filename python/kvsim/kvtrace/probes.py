@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..plain import read_text
 from .errors import EXIT_USAGE, CaptureError
 from .generate import Sampling, generate
 from .gradients import gradient_norms
@@ -93,11 +94,7 @@ def _repeat(loaded: LoadedModel, prompt: list[int], chunk: int, raw: bool, text_
 
 def _questions(loaded: LoadedModel, prompt: list[int], file: Path, raw: bool, progress) -> list:
     """A probe per line: a question and, after a tab, its answer; else the model's own answer."""
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CaptureError(f"{file}: {error}") from None
-    lines = [line for line in lines if line.strip()]
+    lines = [line for line in read_text(file).splitlines() if line.strip()]
     if not lines:
         raise CaptureError(f"{file}: no questions; expected one a line")
     suffix = _encode(loaded.tokenizer, _around_user_text(loaded.tokenizer, raw)[1])

@@ -11,6 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from ..errors import UsageError
 from ..whole import check_target, create_hdf5, whole_file
 from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError
 
@@ -105,12 +106,15 @@ class TraceWriter:
     """
 
     def __init__(self, path: str | os.PathLike, stored_type: str = "float16", *,
-                 overwrite: bool = True):
+                 overwrite: bool = False):
         if stored_type not in STORED_TYPES:
             raise CaptureError(f"stored_type {stored_type}: expected one of "
                                + ", ".join(STORED_TYPES), EXIT_USAGE)  # fmt: skip
         self.path = Path(path)
-        check_target(self.path, overwrite, [])
+        try:
+            check_target(self.path, overwrite, [])
+        except UsageError as error:
+            raise UsageError(str(error).replace("--overwrite", "overwrite=True")) from None
         self.stored_type = stored_type
         self.wider = 'stored_type="float32"'   # what to do when numbers do not fit
         self.sizes: dict[str, int] = {}      # of the first layer

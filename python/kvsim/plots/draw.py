@@ -22,6 +22,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[2])
     __package__ = "kvsim.plots"
 
+from ..budgets import parse_budget  # noqa: E402
 from ..errors import Error  # noqa: E402  (the package is known only now)
 from ..plain import printable  # noqa: E402
 from ..tool import Parser, put_line, run_tool  # noqa: E402
@@ -204,7 +205,7 @@ def check_targets(targets, overwrite, load):
 def run(options, figures):
     from . import load, style
     if options.budget is not None:
-        load.parse_budget(options.budget)
+        parse_budget(options.budget)
     planned = plan(options, figures, load)
     check_targets([Path(f"{stem}.{ending}") for stem, _ in planned for ending in options.formats],
                   options.overwrite, load)

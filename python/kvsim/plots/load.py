@@ -8,9 +8,10 @@ import h5py
 import numpy as np
 import xarray
 
+from ..budgets import find_budget, parse_budget
 from ..errors import DataError, UsageError, line_of
-from ..links import LinkedElsewhere, refuse_links
-from ..plain import printable
+from ..hdf5_file import LinkedElsewhere, check_regular, open_hdf5, refuse_links
+from ..plain import printable, read_text
 
 VERSION = 1   # of results files, the latest that is read
 DIMENSIONS = ("policy", "budget", "layer", "step")
@@ -19,36 +20,31 @@ DIMENSIONS = ("policy", "budget", "layer", "step")
 usage_error, data_error = UsageError, DataError
 
 
-def _check_file(path):
-    if not path.exists():
-        raise data_error(f"{path}: no such file")
-    if not path.is_file():
-        raise data_error(f"{path}: not a regular file")
-
-
-def not_results(path, error):
-    """The file cannot be opened as results are."""
-    return data_error(f"{path}: not a netCDF-4 file: {line_of(error)}; "
-                      "expected a results file of kvsim")
+#: What messages call it.
+RESULTS_FILE = "results file of kvsim"
 
 
 def read_dataset(source, path):
     """`source`: the path, or a file in memory that was read from there."""
     try:
-        with h5py.File(source, "r") as file:
-            if file.attrs.get("format") == "kvtrace":
-                raise data_error(f"{path}: a trace stands where results are expected (kvsim replay "
-                                 "makes results of a trace)")
+        with (open_hdf5(path, RESULTS_FILE) if source is path else h5py.File(source, "r")) as file:
+            if str(file.attrs.get("format")) in ("kvtrace", "b'kvtrace'"):
+                raise data_error(f"{path}: a trace stands where results are expected: expected a "
+                                 f"{RESULTS_FILE} (kvsim replay makes results of a trace)")
             refuse_links(file)
         # Units such as "s" must stay numbers, hence no decoding of times.
-        return xarray.open_dataset(source, engine="h5netcdf", decode_times=False,
+        data = xarray.open_dataset(source, engine="h5netcdf", decode_times=False,
                                    phony_dims="access")   # of a file of something else: no warning
-    except DataError:
-        raise
+        # Other writers of netCDF know no scalars among attributes.
+        return data.assign_attrs({name: value.reshape(-1)[0] for name, value in data.attrs.items()
+                                  if isinstance(value, np.ndarray) and value.size == 1})
     except LinkedElsewhere as error:
         raise data_error(f"{path}: {error}") from error
+    except DataError:
+        raise
     except Exception as error:  # h5py, h5netcdf and xarray each have their own kinds
-        raise not_results(path, error) from error
+        raise data_error(f"{path}: not a netCDF-4 file: {line_of(error)}; expected a "
+                         f"{RESULTS_FILE}") from error
 
 
 class Missing(Exception):
@@ -190,9 +186,9 @@ class Results:
 
     def ratio_of(self, wanted):
         """The ratio of a budget as it is typed: that of the file where it has this text."""
-        labels = self.budget_labels()
-        if wanted in labels:
-            return self.budgets[labels.index(wanted)]
+        at = find_budget(wanted, self.budget_labels())
+        if at is not None:
+            return self.budgets[at]
         value, is_count = parse_budget(wanted)
         if not is_count:
             return value
@@ -203,7 +199,7 @@ class Results:
                              f"give --budget as a ratio instead of {wanted}") from None
 
     def budget_labels(self):
-        """What the user typed for each budget, or the ratio where the file does not say."""
+        """The text of each budget, or the ratio where the file does not say."""
         if "budget_label" in self.data.variables:
             return [str(label) for label in self.data["budget_label"].values]
         return [f"{ratio:g}" for ratio in self.budgets]
@@ -217,25 +213,12 @@ class Results:
         return all(label.isdigit() for label in self.budget_labels())
 
 
-def parse_budget(text):
-    """(value, is it a count?) of a budget as kvsim reads it: with `.` or `%` it is a ratio."""
-    try:
-        value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise usage_error(f"--budget {text}: expected a ratio such as 0.5 or 50%, "
-                          "or a count of tokens")
-    return value, text.isdigit()
-
-
 def open_results(path, layers=None, policies=None):
     """Opens one results file; `layers` (numbers) and `policies` (records) choose a part of it.
 
     A file of kvsim closed-loop comes back as a Loop, whole.
     """
     path = Path(path)
-    _check_file(path)
     data = read_dataset(path, path)
     _check_version(path, data)
     if is_loop(data):
@@ -412,9 +395,9 @@ def common_policies(several):
 def open_document(path):
     """Opens the JSON of a command; its field `kvsim` names the command."""
     path = Path(path)
-    _check_file(path)
+    check_regular(path)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_text(path))
     except ValueError as error:
         raise data_error(f"{path}: not JSON: {line_of(error)}") from error
     if not isinstance(data, dict) or not isinstance(data.get("kvsim"), str):

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray
 
+from ..plain import counted
 from . import load
 
 SCORE = "span_retained_importance"
@@ -79,7 +80,7 @@ class Losses:
     def described(self):
         """The texts by name, or their number where there are many."""
         if len(self.texts) > 1:
-            return f"{len(self.texts)} texts, means over them"
+            return f"{counted(len(self.texts), 'text')}, means over them"
         return ", ".join(self.texts[0])
 
 

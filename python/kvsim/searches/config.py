@@ -8,7 +8,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from ..budgets import budget_text
 from ..errors import DataError, UsageError
+from ..plain import read_text
 
 SAMPLERS = ("tpe", "random", "nsga2")
 PRUNERS = ("none", "median", "percentile", "halving")
@@ -25,7 +27,7 @@ class Objective:
     variables: tuple[str, ...] = ("stream_error_rms",)   # several: the geometric mean of them
     reference: str = ""             # a record; empty: the value itself
     direction: str = "minimize"
-    budgets: tuple[str, ...] = ()   # as typed; empty: all of the search
+    budgets: tuple[str, ...] = ()   # empty: all of the search
 
     @property
     def title(self) -> str:
@@ -143,7 +145,7 @@ def budget_list(table: Table, key: str) -> tuple[str, ...]:
 
     found = table.take(key, list, [], "a list such as [0.1, 0.5, 512]",
                        lambda all_: bool(all_) and all(map(good, all_)))
-    return tuple(str(one) for one in found)
+    return tuple(budget_text(one, f"{table.where}: {key}:") for one in found)
 
 
 def traces_of(table: Table, key: str, folder: Path) -> tuple[Mapping[str, Any], ...]:
@@ -210,15 +212,9 @@ def read(given: str | PathLike | Mapping[str, Any]) -> SearchConfig:
         return config_of(given, "search", Path())
     path = Path(given)
     try:
-        with path.open("rb") as file:
-            document = tomllib.load(file)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not text (byte {error.start}); expected the TOML file of a "
-                         "search") from None
-    except OSError as error:
-        raise DataError(f"{path}: not readable: {error}") from None
+        if not path.exists():
+            raise DataError(f"{path}: no such file")
+        document = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path}: not TOML: {error}") from None
     return config_of(document, str(path), path.parent)

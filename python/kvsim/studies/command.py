@@ -10,10 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+from ..budgets import budget_text
 from ..kvtrace.capture_command import number, whole_numbers
 from ..kvtrace.closed_loop_command import positive
 from ..kvtrace.errors import EXIT_USAGE, CaptureError
-from ..plain import printable, printable_lines
+from ..plain import counted, printable, printable_lines
 from ..tasks import QUESTIONS, TASKS
 from ..tasks.benchmark import is_benchmark
 from ..tasks.scorers import SCORERS
@@ -159,7 +160,7 @@ def flat(given: list[list[str]] | None, default: list[str]) -> list[str]:
 def settings_of(args: argparse.Namespace):
     from .run import Settings
 
-    return Settings(policies=args.policy or list(POLICIES), budgets=flat(args.budget, list(BUDGETS)),
+    return Settings(policies=args.policy or list(POLICIES), budgets=[budget_text(one) for one in flat(args.budget, list(BUDGETS))],
                     prompt_tokens=args.prompt_tokens, steps=args.steps, dtype=args.dtype,
                     probe="" if args.probe == "none" else args.probe, threads=args.threads,
                     metrics=flat(args.metric, []), keep_traces=args.keep_traces, instances=args.instances)
@@ -217,6 +218,11 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
         progress.end()
         if not settings.keep_traces and not args.shard:
             shutil.rmtree(folder.traces, ignore_errors=True)
+        outcome.count_left_out((line.get("unserved", {}) for sheet in chosen
+                                for line in sheet.lines()), canonical_records(settings.policies))
+        for record, (why, count) in outcome.left_out.items():
+            print(printable(f"kvsim study: {record} left out of {counted(count, 'text')}: {why}"),
+                  file=sys.stderr)
         for name, why in outcome.failed.items():
             print(printable(f"kvsim study: {name} left out: {why}"), file=sys.stderr)
         for line in left_out:

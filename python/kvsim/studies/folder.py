@@ -23,6 +23,7 @@ import pandas
 import xarray
 
 from ..errors import DataError, UsageError
+from ..hdf5_file import open_hdf5
 from ..whole import whole_file, write_text
 
 WORST_SHARE = 5   # of 100 steps: the loss's own worst case
@@ -30,7 +31,7 @@ WORST_SHARE = 5   # of 100 steps: the loss's own worst case
 COLUMNS = {
     "model": "model", "text": "text", "category": "category of the text",
     "prompt_tokens": "n, tokens of the prompt", "later_tokens": "T, later tokens",
-    "policy": "record", "budget": "budget, as it was typed",
+    "policy": "record", "budget": "budget: 0.2, 512",
     "bytes": "bytes held of the prompt, share of the full cache's",
     "peak": "most bytes held while the later tokens come, share of the full cache's at the end",
     "kl": "KL divergence from the full cache, mean over the later tokens, nats",
@@ -62,9 +63,7 @@ class Part:
         return self.loop.is_file()
 
     def policies(self) -> list[str]:
-        import h5py
-
-        with h5py.File(self.results) as file:
+        with open_hdf5(self.results, "results file of kvsim") as file:
             return [str(one) for one in file["policy"].asstr()[:]]
 
 
@@ -158,6 +157,17 @@ class Folder:
             except ValueError as error:
                 raise DataError(f"{path}: not JSON: {error}") from None
         return found
+
+    def unserved(self, name: str) -> dict[str, str]:
+        """Records that the trace of a text cannot serve, and why."""
+        file = self.facts_file(name)
+        return json.loads(file.read_text(encoding="utf-8")).get("unserved", {}) if file.is_file() else {}
+
+    def leave_out(self, name: str, refused: dict[str, str]) -> None:
+        """Notes further records that the trace of a text cannot serve."""
+        facts = json.loads(self.facts_file(name).read_text(encoding="utf-8"))
+        facts["unserved"] = facts.get("unserved", {}) | refused
+        write_text(self.facts_file(name), json.dumps(facts))
 
     def losses(self) -> pandas.DataFrame:
         """A row for every text, policy and budget that has been run (COLUMNS)."""

@@ -1,13 +1,16 @@
 """What a study will take, before it runs: pairs, time, disk. Rates are measured on the machine."""
 
+import tempfile
 import time
+from pathlib import Path
 
 from ..kvtrace.cache_names import cache_in, with_cache
 from ..kvtrace.closed_loop import rows_at_once
+from ..plain import counted
 from .cost import GB, kept_bytes, memory_bytes, shape_of, trace_bytes, words
 from .folder import Folder
-from .run import Settings, canonical_records, missing
-from .sources import Source
+from .run import Settings, canonical_records, missing, record_text, unserved
+from .sources import Source, passage
 from .tasks import Sheet
 
 QUESTION_TOKENS = 16   # of a task, about
@@ -28,27 +31,41 @@ def plan_text(found: list[Source], chosen: list[Sheet], files: list, loaded, set
     trace = trace_bytes(shape, *sizes, len(settings.probes))
     kept = runs * kept_bytes(shape, *sizes)
     memory = memory_bytes(shape, *sizes, loaded.model.dtype.itemsize, rows_at_once(loaded.model.device))
-    lines = [f"{len(found)} texts, {len(settings.policies)} policies, {len(settings.budgets)} "
-             f"budgets: {pairs} runs of the model, {runs} of them left"]
+    lines = [f"{counted(len(found), 'text')}, {counted(len(settings.policies), 'policy', 'policies')}, "
+             f"{counted(len(settings.budgets), 'budget')}: {counted(pairs, 'run')} of the model, {runs} "
+             "of them left"]
     if chosen:
         records = canonical_records(settings.policies)
         instances, answers, tokens = answers_left(chosen, records, settings)
         # The full cache answers first; then a capture and a closed loop as of a text.
         seconds += instances * 4 * prompt + tokens * later / settings.steps
-        lines.append(f"{len(chosen)} tasks, {settings.instances} instances each: at least {answers} "
-                     "answers left")
+        lines.append(f"{counted(len(chosen), 'task')}, {counted(settings.instances, 'instance')} "
+                     f"each: at least {counted(answers, 'answer')} left")
     for sheet in files:
         rows = len(sheet.benchmark.rows)
-        lines.append(f"{sheet.name}: {rows} questions, "
-                     f"{rows * len(settings.policies) * len(settings.budgets)} answers; their time is "
-                     "not in the next line")
+        count = rows * len(settings.policies) * len(settings.budgets)
+        lines.append(f"{sheet.name}: {counted(rows, 'question')}, {counted(count, 'answer')}; their time "
+                     "is not in the next line")
     lines += [f"about {words(seconds)} on {loaded.model.device} (a prompt {prompt:.2f} s, later "
               f"tokens {later:.2f} s per policy and budget, measured now; replay comes on top)",
               f"disk: {trace / 1e6:.0f} MB for a trace" + (
                   f", {texts} of them kept" if settings.keep_traces else ", one at a time")
               + f"; at most {kept / 1e6:.0f} MB of results",
               f"memory: about {memory / GB:.1f} GB, and one for the libraries"]
+    lines += left_out(found, loaded, settings)
     return "\n".join(lines)
+
+
+def left_out(found: list[Source], loaded, settings: Settings) -> list[str]:
+    """Policies that the first text cannot serve, each with the reason: its trace is made and asked."""
+    if not found:
+        return []
+    text = passage(found[0], loaded.tokenizer, settings.prompt_tokens, settings.steps)
+    with tempfile.TemporaryDirectory(prefix="kvsim-plan-") as place:
+        trace = Path(place) / f"{found[0].name}.h5"
+        record_text(text, found[0].name, loaded, settings, trace)
+        refused = unserved(trace, settings.policies, settings.budgets)
+    return [f"{one} will be left out: {why}" for one, why in refused.items()]
 
 
 def answers_left(chosen: list[Sheet], records: list[str], settings: Settings) -> tuple[int, int, int]:

@@ -3,7 +3,7 @@
 import functools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,6 +56,7 @@ def missing(folder: Folder, name: str, policies: list[str]) -> list[str]:
     """The policies that have not been run on a text, as they were typed."""
     canonical = canonical_records(policies)
     have = {one for part in folder.parts(name) if part.finished for one in part.policies()}
+    have.update(folder.unserved(name))
     return [typed for typed, record in zip(policies, canonical) if record not in have]
 
 
@@ -75,8 +76,19 @@ def canonical_records(policies: list[str]) -> list[str]:
     return [one if one.startswith("python:") else described(one)["canonical"] for one in policies]
 
 
+def unserved(trace: Path, policies: list[str], budgets: list[str]) -> dict[str, str]:
+    """Of these policies, as they are typed, those that a replay of the trace would refuse, and why.
+    Functions in Python show it only at work."""
+    asked = [one for one in policies if not one.startswith("python:")]
+    if not asked:
+        return {}
+    told = json.loads(run(["inspect", trace, "--json", "-q", *options(
+        policy=asked, budget=",".join(budgets))], False))
+    return {one["policy"]: one["fault"] for one in told["policies"] if one["fault"]}
+
+
 def run_text(folder: Folder, source: Source, loaded, settings: Settings, tell: Tell) -> None:
-    """What is missing of one text."""
+    """What is missing of one text. Policies that its trace cannot serve are noted, and left out."""
     wanted = missing(folder, source.name, settings.policies)
     if not wanted:
         return
@@ -84,6 +96,15 @@ def run_text(folder: Folder, source: Source, loaded, settings: Settings, tell: T
     begun = next((one for one in folder.parts(source.name) if not one.finished), None)
     if not (trace.is_file() and folder.facts_file(source.name).is_file()):
         capture(folder, source, loaded, settings, trace, tell)
+    refused = unserved(trace, wanted, settings.budgets)
+    if refused:
+        folder.leave_out(source.name, {described(one)["canonical"]: why
+                                       for one, why in refused.items()})
+        wanted = [one for one in wanted if one not in refused]
+    if not wanted:
+        if not settings.keep_traces:
+            trace.unlink()
+        return
     if begun is not None and set(begun.policies()) != set(canonical_records(wanted)):
         begun.results.unlink()   # of an interrupted run with other policies
         begun = None
@@ -103,8 +124,6 @@ def run_text(folder: Folder, source: Source, loaded, settings: Settings, tell: T
 def capture(folder: Folder, source: Source, loaded, settings: Settings, trace: Path,
             tell: Tell) -> None:
     """The trace of a text, and what is known of it."""
-    from ..kvtrace.capture import CaptureOptions, capture_trace
-    from ..kvtrace.record import choose_attention
     from ..trace import Trace
 
     tell(f"{source.name}: capture", 0)
@@ -113,17 +132,24 @@ def capture(folder: Folder, source: Source, loaded, settings: Settings, trace: P
     known = folder.facts().get(source.name)
     if known is not None and known["digest"] != text.digest:
         raise CaptureError(f"{source.name}: another text than the study has under this name")
-    choose_attention(loaded.model)
-    capture_trace(loaded, text.conversation, CaptureOptions(
-        steps=text.steps, answer=text.answer, raw=text.raw, stored_type=settings.dtype,
-        probes=settings.probes,
-        record={"tool": "kvsim study", "text": source.name}), trace)
+    record_text(text, source.name, loaded, settings, trace)
     with Trace(trace) as made:
         facts = {"category": source.category, "kind": source.kind, "seed": source.seed,
                  "origin": source.origin, "digest": text.digest,
                  "model": loaded.name, "prompt_len": made.prompt_len, "total_len": made.total_len,
                  "later_text": list(made.text[made.prompt_len :])}
     write_text(folder.facts_file(source.name), json.dumps(facts))
+
+
+def record_text(text, name: str, loaded, settings: Settings, trace: Path) -> None:
+    """The trace of a passage."""
+    from ..kvtrace.capture import CaptureOptions, capture_trace
+    from ..kvtrace.record import choose_attention
+
+    choose_attention(loaded.model)
+    capture_trace(loaded, text.conversation, CaptureOptions(
+        steps=text.steps, answer=text.answer, raw=text.raw, stored_type=settings.dtype,
+        probes=settings.probes, record={"tool": "kvsim study", "text": name}), trace)
 
 
 def close_loop(trace: Path, part: Part, loaded, settings: Settings,
@@ -143,6 +169,16 @@ class Outcome:
 
     finished: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)   # name -> why, in one line
+    # Of policies that texts could not serve: record -> why, and of how many texts.
+    left_out: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    def count_left_out(self, refused: Iterable[dict[str, str]], records: list[str]) -> None:
+        """`refused`: of each text or instance, record -> why."""
+        for one in refused:
+            for record in one:
+                if record in records:
+                    why, texts = self.left_out.get(record, (one[record], 0))
+                    self.left_out[record] = why, texts + 1
 
 
 def run_all(folder: Folder, found: list[Source], load: Callable[[], object], settings: Settings,
@@ -165,4 +201,6 @@ def run_all(folder: Folder, found: list[Source], load: Callable[[], object], set
             outcome.finished.append(source.name)
         except (Error, RuntimeError, MemoryError) as error:
             outcome.failed[source.name] = (str(error).splitlines() or [type(error).__name__])[0]
+    outcome.count_left_out((folder.unserved(one.name) for one in found),
+                           canonical_records(settings.policies))
     return outcome

@@ -149,7 +149,7 @@ def _of_file(path: Path, tokenizer, prompt_tokens: int, steps: int) -> Passage:
     """`NAME.prompt.txt` is a prompt with the marks of kvsim capture, and NAME.answer.txt beside it
     its answer, else the model writes one. Any other file is continued: its first tokens are the
     prompt, the next ones the later steps."""
-    from ..kvtrace.capture_command import read_text
+    from ..plain import read_text
     from ..kvtrace.markup import parse_text, plain_text
     from ..kvtrace.model import sha256
 

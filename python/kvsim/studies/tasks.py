@@ -26,7 +26,7 @@ CACHES_AT_ONCE = 64
 COLUMNS = {
     "model": "model", "task": "task", "question": "known when the cache is compressed, or unknown",
     "number": "number of the instance", "prompt_tokens": "n, tokens of the prompt",
-    "policy": "record", "budget": "budget, as it was typed",
+    "policy": "record", "budget": "budget: 0.2, 512",
     "right": "1 where the answer is right; the full cache's is for every row",
     "same": "1 where the answer is the full cache's word for word",
     "kl": "KL divergence from the full cache over the tokens of its answer, mean, nats",
@@ -83,6 +83,7 @@ class Sheet:
             known = found.setdefault(line["number"], set() if line["solved"] else None)
             if known is not None:
                 known.update(one["policy"] for one in line["outcomes"])
+                known.update(line.get("unserved", ()))
         return found
 
 
@@ -177,6 +178,7 @@ def answers_of(folder: Folder, name: str, conversation, raw: bool, tokens: int, 
     """
     from ..kvtrace.capture import CaptureOptions, capture_trace, later_tokens, no_progress
     from ..kvtrace.record import choose_attention
+    from .run import described, unserved
 
     choose_attention(loaded.model)
     how = CaptureOptions(steps=tokens, raw=raw, stored_type=settings.dtype, probes=settings.probes)
@@ -192,6 +194,12 @@ def answers_of(folder: Folder, name: str, conversation, raw: bool, tokens: int, 
         left.unlink(missing_ok=True)   # of an interrupted run
     try:
         capture_trace(loaded, conversation, how, trace, tokens=written)
+        refused = unserved(trace, policies, settings.budgets)
+        if refused:
+            line["unserved"] = {described(one)["canonical"]: why for one, why in refused.items()}
+            policies = [one for one in policies if one not in refused]
+        if not policies:
+            return line
         run(["replay", trace, "-o", results, "--save-keep", "-q", *options(
             policy=policies, budget=",".join(settings.budgets),
             threads=settings.threads or None)], False)

@@ -12,6 +12,9 @@ TEST_CASE("a mistyped name finds its neighbours, nearest first", "[core]") {
   CHECK(nearest_names("stream", names).at(0) == "streaming");
   CHECK(nearest_names("completely-else", names).empty());
   CHECK(did_you_mean("tovq", names) == "did you mean tova?");
+  const std::vector<std::string> pools = {"avg", "max", "none"};
+  CHECK(nearest_names("mean", pools) == std::vector<std::string>{"avg"});
+  CHECK(nearest_names("off", pools).at(0) == "none");
   CHECK(did_you_mean("xyzxyz", names).empty());
 }
 

@@ -167,6 +167,18 @@ TEST_CASE("budgets are ratios with a point or a percent sign, else counts", "[po
   }
 }
 
+TEST_CASE("a budget has one text, however it is typed", "[policy]") {
+  for (const char* text : {"0.2", ".2", "0.20", "20%", "20.0%", "2.0e-1"}) {
+    CAPTURE(text);
+    CHECK(Budget::parse(text).label == "0.2");
+    CHECK(Budget::parse(text) == Budget::parse("0.2"));
+  }
+  CHECK(Budget::parse("100%").label == "1.0");
+  CHECK(Budget::parse("2.5%").label == "0.025");
+  CHECK(Budget::parse("0512").label == "512");
+  CHECK_FALSE(Budget::parse("1") == Budget::parse("1.0"));
+}
+
 TEST_CASE("kvpress's rounding computes in double and keeps at least one entry", "[policy]") {
   // policies.md 3: n = 100, rho = 0.1: 1.0 - 0.9 is below 0.1: 9 instead of 10; n = 5, rho = 0.01:
   // 1 instead of 0; a count is not affected.

@@ -6,6 +6,7 @@ and stay where it is a count, and so does the time.
 
 import numpy as np
 
+from ...plain import counted
 from .. import load, style
 
 TITLE = "roofline time of a decode step against the context length"
@@ -33,7 +34,7 @@ def draw(results):
              for policy, label in lines]
     fig, axes = style.frame(
         "One decode step of attention by the roofline model",
-        f"{results.subtitle}\n{len(results.layers)} layers of the file; no weights, launch or "
+        f"{results.subtitle}\n{counted(len(results.layers), 'layer')} of the file; no weights, launch or "
         "scoring cost: an upper bound of what compression saves", 1, 2, 2.6,
         [style.key("full cache", grey)] +
         [style.key(f"{policy} at {label}", look) for (policy, label), look in zip(lines, drawn)],

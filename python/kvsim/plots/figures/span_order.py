@@ -8,6 +8,7 @@ import functools
 import numpy as np
 import xarray
 
+from ...plain import counted
 from .. import load, losses, statistics, style
 
 TITLE = "rank correlation of the order of spans by budget"
@@ -40,7 +41,7 @@ def draw(results, policies, note):
     values, reference = correlations(results)
     fig, axes = style.frame(
         f"Order of the spans by class score{note}",
-        f"{results.subtitle}\nSpearman's rank correlation over {len(results.spans)} spans with the "
+        f"{results.subtitle}\nSpearman's rank correlation over {counted(len(results.spans), 'span')} with the "
         f"order at budget {results.budget_text(reference)}; a budget whose scores are all equal "
         "has none",
         1, 1, 2.6,

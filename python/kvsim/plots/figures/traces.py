@@ -12,6 +12,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 
 from ... import ranking
+from ...plain import counted
 from .. import load, measures, statistics, style
 
 TITLE = "stream error, mean and outliers over several traces, with intervals"
@@ -142,7 +143,7 @@ def titles(several, options, names):
         return ", ".join(sorted(budgets)), several[0].subtitle + note, \
             "; intervals: 95 %, over circular blocks of steps"
     return ", ".join(sorted(budgets)), \
-        f"{', '.join(sorted(models))}, {len(several)} traces{note}", \
+        f"{', '.join(sorted(models))}, {counted(len(several), 'trace')}{note}", \
         "; bar and line: mean over traces (errors: geometric) and its 95 % interval (t)"
 
 

@@ -68,5 +68,5 @@ function missingStep() {
     Math.abs(step - state.step) < Math.abs(best - state.step) ? step : best);
   const button = make("button", {type: "button"}, `step ${nearest}`);
   button.addEventListener("click", () => choose({step: nearest}));
-  return [`The page has this for the ${looked.steps.length} worst steps only; the nearest is `, button, "."];
+  return [`The page has this for the worst ${looked.steps.length === 1 ? "step" : `${looked.steps.length} steps`} only; the nearest is `, button, "."];
 }

@@ -57,7 +57,7 @@ function drawHeader() {
   const here = trace(), several = content.traces.length;
   at("title").textContent = content.title;
   at("subtitle").textContent = `${here.model}; n = ${here.prompt} prompt tokens, T = ${here.steps.length} later steps, ` +
-    `${here.layers.length} layers${several > 1 ? `; ${several} results files` : ""}`;
+    `${here.layers.length} layer${here.layers.length === 1 ? "" : "s"}${several > 1 ? `; ${several} results files` : ""}`;
 }
 
 function drawChoice() {
