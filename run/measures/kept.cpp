@@ -1,4 +1,6 @@
 // What was kept, by number and by name.
+#include <algorithm>
+
 #include "run/measures/conditions.hpp"
 
 namespace kvsim::measures::kept {
@@ -56,14 +58,19 @@ class Kept : public Measure {
 
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     layer.for_each_cell([&](ReplayCell cell, size_t o) {
-      const KeptSets& sets = *layer.replay.outcome(o).kept;
+      const ReplayOutcome& outcome = layer.replay.outcome(o);
+      const KeptSets& sets = *outcome.kept;
+      const auto place = static_cast<size_t>(std::ranges::find(outcome.cells, cell) -
+                                             outcome.cells.begin());
+      const std::vector<int64_t>& tied = place < outcome.tied.size() ? outcome.tied[place]
+                                                                     : sets.tied;
       const bool query = sets.per_query_head;
       for (size_t owner = 0; owner < sets.owners.size(); ++owner) {
         const std::initializer_list<int64_t> at = {cell.record, cell.budget, layer.index,
                                                    static_cast<int64_t>(owner)};
         results.set(query ? kept_query : kept, at, static_cast<double>(sets.owners[owner].size()));
         results.set(query ? tied_at_threshold_query : tied_at_threshold, at,
-                    sets.tied.empty() ? 0.0 : static_cast<double>(sets.tied[owner]));
+                    tied.empty() ? 0.0 : static_cast<double>(tied[owner]));
         const MeasureVariable mask = query ? kept_mask_query : kept_mask;
         if (results.has(mask)) fill_mask(sets, owner, results.row<uint8_t>(mask, at));
       }

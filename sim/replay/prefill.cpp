@@ -130,6 +130,7 @@ void PrefillReplay::add_cell(ReplayCell cell, const std::shared_ptr<const KeptSe
   ReplayOutcome fresh;
   fresh.cells = {cell};
   fresh.kept = kept;
+  fresh.tied = {kept->tied};
   fresh.settings = &settings;
   fresh.changed = !kept->chosen_per_step && changes_entries(work_, *kept, settings);
   fresh.shares_defined = !moves_positions(settings);
@@ -144,6 +145,7 @@ void PrefillReplay::add_cell(ReplayCell cell, const std::shared_ptr<const KeptSe
     }
     if (fresh.changed && !same_change(*known.settings, settings)) continue;
     known.cells.push_back(cell);
+    known.tied.push_back(kept->tied);
     return;
   }
   outcomes_.push_back(std::move(fresh));

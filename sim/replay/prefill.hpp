@@ -35,7 +35,8 @@ struct ReplayCell {
 /// A distinct outcome of replaying one layer: cells whose caches are equal share it.
 struct ReplayOutcome {
   std::vector<ReplayCell> cells;
-  std::shared_ptr<const KeptSets> kept;
+  std::shared_ptr<const KeptSets> kept;         ///< equal for all cells, but for what tied
+  std::vector<std::vector<int64_t>> tied = {};  ///< KeptSets::tied of each cell; empty: of `kept`
   const Settings* settings = nullptr;
   bool changed = false;  ///< keys or values differ from the trace's: replayed as slots
   bool merging = false;  ///< entries were merged

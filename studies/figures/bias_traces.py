@@ -13,12 +13,11 @@ from .keep_rate_traces import of_files, orders
 TITLE = "bias index per span at one budget, every trace and the mean over traces"
 READS = "several"
 POOLS = True
-PAGE = 26
 
 
 def pages(several, options):
     rows = orders(several)
-    groups = style.groups(load.competitors(load.common_policies(several)), PAGE)
+    groups = [load.competitors(load.common_policies(several))]
     return style.pages("bias_traces", groups, functools.partial(draw, several, rows, options))
 
 

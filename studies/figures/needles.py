@@ -17,13 +17,12 @@ TITLE = "keep rate and importance of needles, depth by length, one panel per pol
 READS = "several"
 MEASURES = (("keep_rate", "kept", "Keep rate of needles"),
             ("span_retained_importance", "importance", "Retained importance of needles"))
-PAGE_PANELS = 20
 FIFTHS = (10, 30, 50, 70, 90)   # percent: the middle of each fifth of the prompt
 
 
 def pages(several, options):
     found = needles(several)
-    groups = style.groups(load.competitors(load.common_policies(several)), PAGE_PANELS)
+    groups = [load.competitors(load.common_policies(several))]
     listed = []
     for count, (files, places) in found.items():
         for name, stem, title in MEASURES:

@@ -28,7 +28,7 @@ def pages(several, options):
             raise load.Missing(f"{several[0].path} and {results.path} have different budgets")
     if np.sum(several[0].budgets < 1) < 2:
         raise load.NotMeasured("fewer than two budgets below 1")
-    groups = style.groups(load.competitors(load.common_policies(several)))
+    groups = [load.competitors(load.common_policies(several))]
     return style.pages("span_order_traces", groups, functools.partial(draw, several, spans))
 
 

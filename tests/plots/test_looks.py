@@ -50,6 +50,27 @@ class LooksTest(PlotTest):
             few = [look.colour for look in list(found.values())[:len(looks.COLOURS)]]
             self.assertEqual(len(set(few)), len(few))
 
+    def test_the_presets_of_a_default_run_differ_in_colour(self):
+        default = ("random", "streaming", "knorm", "tova", "h2o", "snapkv", "defensivekv", "restkv",
+                   "kvzip", "rehearsal:recent", "rehearsal:reread", "oracle-mean")
+        for several in (default, ("rehearsal:recent", "h2o", "snapkv", "defensivekv", "oracle-stream")):
+            self.assertEqual(len({looks.own_place(one) for one in several}), len(several),
+                             "choose another SALT")
+
+    def test_a_preset_has_its_colour_in_every_run(self):
+        for others in (("adakv", "cake", "duo"), tuple(f"p{i}" for i in range(60))):
+            for one in ("snapkv", "h2o", "rehearsal:recent", "kvzip", *others):
+                self.assertEqual(looks.of((one, *others))[one].colour, looks.own_place(one))
+
+    def test_many_policies_are_one_figure_with_one_scale(self):
+        results = self.file(policies=("full", *(f"p{i}" for i in range(14))), spans=(), layers=(0, 1),
+                            budgets=(0.2, 0.5))
+        code, _, err = self.draw(results, "-o", self.out, "--formats", "png")
+        self.assertEqual((code, err), (0, []))
+        names = [one.stem for one in self.out.rglob("*.png")]
+        self.assertIn("stream_error", names)
+        self.assertEqual([one for one in names if one[-2] == "-" and one[-1].isdigit()], [])
+
     def drawn(self, *arguments):
         """Every figure that is drawn, complete, by its name."""
         found, save = {}, style.save

@@ -429,17 +429,22 @@ class PartsTest(PlotTest):
                          "example/tiny-360M, n = 400 prompt tokens, T = 20 later steps, "
                          "trace example.h5")
 
-    def test_no_two_lines_of_one_figure_look_alike(self):
+    def test_at_most_ten_lines_have_looks_of_their_own_and_no_two_are_alike(self):
         for count in (1, 9, 10, 11, 19, 21, 30, 31):
             policies = ("full", *(f"p{i}" for i in range(count)))
             results = load.open_results(self.file(f"{count}.nc", policies=policies, spans=(),
                                                   layers=(0,), budgets=(0.5,), steps=2))
-            groups = style.policy_pages(results)
-            self.assertEqual([one for group in groups for one in group if one != "full"],
-                             list(policies[1:]))
-            for group in groups:
-                looks = {str(style.policy_style(results, policy)) for policy in group}
-                self.assertEqual(len(looks), len(group))
+            looks = style.line_looks(results, policies)
+            own = [str(look) for policy, look in looks.items() if look is not style.OTHERS]
+            self.assertEqual(len(own), 1 + min(count, 10))   # `full` beside them
+            self.assertEqual(len(set(own)), len(own))
+            keys = [one.get_label() for one in style.policy_keys(results, policies)]
+            self.assertEqual(keys[len(own):], [f"{count - 10} other{'s' * (count > 11)}"] * (count > 10))
+            error = results.variable("stream_error_rms", "policy", "budget").values[1:, 0]
+            if count > 10:
+                lost = [policies[1 + at] for at in np.argsort(error)[:10]]
+                self.assertEqual(set(lost), {one for one in looks if looks[one] is not style.OTHERS}
+                                 - {"full"})
 
     def test_the_running_median_ignores_what_is_undefined(self):
         line = np.full(40, 0.8)

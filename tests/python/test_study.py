@@ -195,6 +195,16 @@ class Runs(WithTexts):
         self.assertIn("expected at least 76 (a prompt of 64 and --steps)", said.getvalue())
         self.assertEqual(set(found.losses.text), {"story0", "story1"})
 
+    def test_a_policy_that_the_model_cannot_serve_is_named_and_the_texts_run(self):
+        with mock.patch("sys.stderr", io.StringIO()) as said:
+            found = self.study(policies=["snapkv,window=4", "laq"])
+        self.assertEqual(found.failed, 0)
+        self.assertRegex(said.getvalue(), "(?m)^kvsim study: laq left out of 2 texts: .*probe")
+        self.assertEqual(set(found.losses.policy), {"snapkv,window=4"})
+        self.assertEqual(set(found.losses.text), {"story0", "story1"})
+        with mock.patch("kvsim.studies.run.capture", side_effect=AssertionError):   # nothing is left
+            self.assertEqual(self.study(policies=["snapkv,window=4", "laq"]).failed, 0)
+
     def test_every_family_is_studied(self):
         for family in sorted(set(tiny_models.configs(len(self.tokenizer))) - set(tiny_models.BETWEEN)):
             with self.subTest(family=family):

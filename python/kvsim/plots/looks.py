@@ -1,9 +1,11 @@
 """How a policy is drawn: one colour, dash pattern and marker, the same in every figure and page.
 
-The look follows from the policy's name alone, so that a policy keeps it from run to run. Where two
-policies of one run would have the same colour, the one of the longer name takes the next free one.
+The colour of a preset follows from its name alone, so that it is the same in every run and on every
+page. Where two presets of one run have one colour, the one of the longer name gets another dash
+pattern and marker; a preset with changed settings takes the next colour that is free.
 """
 
+import collections
 import functools
 import hashlib
 from typing import NamedTuple
@@ -17,9 +19,9 @@ COLOURS = (("#C45A97", "#F0A3CE"), ("#2B2F9A", "#9AA8FF"), ("#8C54D0", "#B99AF0"
 DASHES = ((), (5, 1.2), (1.2, 1), (5, 1.2, 1.2, 1.2), (8, 1.5),
           (3, 1), (3, 1, 1, 1, 1, 1), (2.5, 1), (8, 1.5, 1.2, 1.5), (1, 2))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", ">")
-# Chosen so that the policies of a default run, and those of the study of losses, differ in colour
-# without stepping aside; tests/plots/test_looks.py says when another is needed.
-SALT = 518362
+# Chosen so that the policies of a default run, and those drawn together in the studies, differ in
+# colour; tests/plots/test_looks.py says when another is needed.
+SALT = 2374236
 
 
 class Look(NamedTuple):
@@ -45,11 +47,12 @@ def own_place(record):
 @functools.lru_cache(maxsize=64)
 def of(records):
     """{record: Look} of a tuple of records, all different while there are looks left."""
-    found, taken = {}, set()
+    found, taken = {}, collections.Counter()
     for record in sorted(records, key=lambda one: (one.count("="), len(one), one)):
-        first, again = own_place(record), len(taken) // len(COLOURS)
-        place = next(at for step in range(len(COLOURS))
-                     if (at := (first + step) % len(COLOURS) + again * len(COLOURS)) not in taken)
-        taken.add(place)
-        found[record] = numbered(place)
+        place = own_place(record)
+        if "=" in record:
+            free = ((place + step) % len(COLOURS) for step in range(len(COLOURS)))
+            place = next((at for at in free if not taken[at]), place)
+        found[record] = numbered(place + taken[place] * len(COLOURS))
+        taken[place] += 1
     return found

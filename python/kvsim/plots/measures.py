@@ -46,5 +46,10 @@ def title(names):
 
 def layers_note(files, names):
     """Says so when stream error is drawn and is not of all layers of the model, else nothing."""
-    counts = {results.stream_layers for results in files} if "stream_error" in names else set()
-    return "".join(f"; stream error: of {count}" for count in sorted(counts - {""}))
+    counts = [results.stream_layers for results in files] if "stream_error" in names else []
+    if len(set(counts)) < 2:
+        return "".join(f"; stream error: of {count}" for count in set(counts) - {""})
+    told = {}   # of several files: which
+    for name, count in zip(load.names(files), counts):
+        told.setdefault(count or "all layers", []).append(name)
+    return "; stream error: " + ", ".join(f"of {count} ({', '.join(of)})" for count, of in told.items())

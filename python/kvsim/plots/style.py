@@ -19,16 +19,15 @@ import matplotlib.pyplot as plt  # noqa: E402  (the backend must be chosen first
 from matplotlib.layout_engine import ConstrainedLayoutEngine  # noqa: E402
 from matplotlib.lines import Line2D  # noqa: E402
 
-from ..plain import csv_cell  # noqa: E402
+from ..plain import counted, csv_cell  # noqa: E402
 from ..whole import whole_file  # noqa: E402
 from . import load, looks  # noqa: E402
 
 WIDTH = 7.2          # inches
 PAD = 0.04           # inches around everything that the layout places
-PAGE_POLICIES = 10   # more lines than this in one panel cannot be told apart
+MOST_LINES = 10      # more lines than this in one panel cannot be told apart
 LOG = "log scale"
 BUDGET = "budget (fraction of the prompt kept)"
-WIDE = 20            # times the least value: no linear axis shows both
 REFERENCE = "0.45"   # grey of reference lines
 DOTS = {"color": "0.55", "linestyle": "", "marker": ".", "markersize": 2.5}   # one of many
 
@@ -110,26 +109,69 @@ def policy_style(results, record):
     return policy_looks(results.run_policies)[record]
 
 
-def groups(listed, size=PAGE_POLICIES):
-    """Groups of nearly equal size and at most `size`, so that no style comes twice in one group."""
+#: Of a policy that is one of many, and named by none.
+OTHERS = {"color": "0.82", "linestyle": "-", "linewidth": 0.6, "marker": "", "zorder": 0.8}
+
+
+def leaders(results, policies):
+    """The policies that get lines of their own: all, or the MOST_LINES with the least stream error,
+    geometric mean over budgets, without stream errors the first; `full` is none of them."""
+    rivals = [one for one in policies if not load.is_full(one)]
+    if len(rivals) <= MOST_LINES:
+        return rivals
+    if results.has("stream_error_rms"):
+        error = results.variable("stream_error_rms", "policy", "budget").sel(policy=rivals)
+        means = np.log(error.where(error > 0)).mean("budget").fillna(np.inf).values
+        first = set(np.argsort(means, kind="stable")[:MOST_LINES])
+        return [one for place, one in enumerate(rivals) if place in first]
+    return rivals[:MOST_LINES]
+
+
+def line_looks(results, policies):
+    """{policy: look} of lines in one panel: leaders in their own, `full` as a reference, others grey."""
+    own = {*leaders(results, policies), *filter(load.is_full, policies)}
+    return {one: policy_style(results, one) if one in own else OTHERS for one in policies}
+
+
+def groups(listed, size):
+    """Groups of nearly equal size and at most `size`."""
     count = max(1, math.ceil(len(listed) / size))
     bounds = [round(k * len(listed) / count) for k in range(count + 1)]
     return [listed[a:b] for a, b in zip(bounds, bounds[1:])]
 
 
-def policy_pages(results, size=PAGE_POLICIES):
-    """Groups of at most `size` policies; `full` joins every group, as a reference."""
-    full = [record for record in results.policies if load.is_full(record)]
-    others = [record for record in results.policies if record not in full]
-    return [full + group for group in groups(others, size)]
-
-
-def pages(figure, groups, draw):
-    """(file name, function that draws it) per group; calls draw(group, note for the title)."""
+def pages(figure, groups, draw, alike="row"):
+    """(file name, function that draws it) per group; calls draw(group, note for the title). A measure
+    has one scale on all pages: panels of one row (`alike`), or of one column, get the same limits."""
     if len(groups) == 1:
         return [(figure, functools.partial(draw, groups[0], ""))]
-    return [(f"{figure}-{i}", functools.partial(draw, group, f" ({i} of {len(groups)})"))
-            for i, group in enumerate(groups, start=1)]
+    drawn = {}
+
+    def page(i):
+        if not drawn:
+            drawn.update({k: draw(group, f" ({k} of {len(groups)})")
+                          for k, group in enumerate(groups, start=1)})
+            one_scale(list(drawn.values()), alike)
+        return drawn.pop(i)
+
+    return [(f"{figure}-{i}", functools.partial(page, i)) for i in range(1, len(groups) + 1)]
+
+
+def one_scale(figures, alike):
+    """The same limits for the panels of a row (y), or of a column (x and y), of several figures."""
+    together = {}
+    for fig in figures:
+        for ax in fig.axes:
+            place = ax.get_subplotspec()
+            if place is not None and not ax.images:
+                at = place.rowspan.start if alike == "row" else place.colspan.start
+                together.setdefault(at, []).append(ax)
+    for axes in together.values():
+        for name in ("y",) if alike == "row" else ("x", "y"):
+            limits = np.array([getattr(ax, f"get_{name}lim")() for ax in axes])
+            if (limits[:, 0] <= limits[:, 1]).all():
+                for ax in axes:
+                    getattr(ax, f"set_{name}lim")(limits[:, 0].min(), limits[:, 1].max())
 
 
 def wrapped(record, width=34):
@@ -261,14 +303,12 @@ def log_ticks(axis, most=4):
 
 
 def budget_axis(ax, results):
-    """Scale and ticks for budgets: logarithmic when they are spaced by factors."""
+    """Scale and ticks for budgets: logarithmic, as halving a budget is the same step everywhere."""
     budgets, labels = results.budgets, results.budget_labels()
     ticks, first = np.unique(budgets, return_index=True)
-    if ticks.size > 2 and ticks[0] > 0:
-        linear, factors = np.diff(ticks), np.diff(np.log(ticks))
-        if np.std(factors) / np.mean(factors) < np.std(linear) / np.mean(linear):
-            ax.set_xscale("log")
-            ax.minorticks_off()
+    if ticks[0] > 0:
+        ax.set_xscale("log")
+        ax.minorticks_off()
     counts = results.budgets_are_counts
     shown = first[legible(ticks if ax.get_xscale() == "linear" else np.log(ticks))]
     ax.set_xticks(budgets[shown], [labels[i] if counts else f"{budgets[i]:.3g}" for i in shown])
@@ -286,9 +326,9 @@ def legible(places, most=5):
 def budget_lines(ax, results, policies, values):
     """A line per policy of `values` [policy, budget] over the budget."""
     values = values.sortby("budget")   # the file has them as they were typed
+    looks = line_looks(results, policies)
     for policy in policies:
-        ax.plot(values.budget, values.sel(policy=policy),
-                **{"zorder": 2, **policy_style(results, policy)})
+        ax.plot(values.budget, values.sel(policy=policy), **{"zorder": 2, **looks[policy]})
     if values.isnull().all():
         note_undefined(ax)
     budget_axis(ax, results)
@@ -296,19 +336,19 @@ def budget_lines(ax, results, policies, values):
 
 def name_lines(ax, results, policies, values):
     """The names of `budget_lines` at their right ends, once all axes have their limits."""
-    lines = {policy: values.sel(policy=policy).dropna("budget") for policy in policies}
+    own = leaders(results, policies)
+    lines = {policy: values.sel(policy=policy).dropna("budget") for policy in own}
     end_labels(ax, [(float(line.budget[-1]), float(line[-1]), policy,
                      policy_style(results, policy)["color"])
                     for policy, line in lines.items() if line.size])
 
 
-def error_axis(ax, values):
-    """From 0; logarithmic where `values` differ by more than a factor of WIDE."""
-    if values.min() > 0 and values.max() > WIDE * values.min():
-        ax.set_yscale("log")
-        log_ticks(ax.yaxis, 6)
-    else:
-        ax.set_ylim(bottom=0)
+def error_axis(ax, values, axis="y"):
+    """Errors and losses have a logarithmic axis in every figure, whatever the numbers: half an error
+    is the same step everywhere. An error of 0 has no place on it. Linear where all are 0."""
+    if (values > 0).any():
+        ax.set(**{f"{axis}scale": "log"})
+        log_ticks(getattr(ax, f"{axis}axis"), 6 if axis == "y" else 4)
 
 
 def colour_rows(ax, results, policies, labels, size):
@@ -319,9 +359,14 @@ def colour_rows(ax, results, policies, labels, size):
 
 
 def policy_keys(results, policies, values=None):
-    """Legend entries; a policy whose `values` [policy, ...] are all NaN is said to be undefined."""
-    return [key(policy, policy_style(results, policy),
-                0.0 if values is None else values.sel(policy=policy)) for policy in policies]
+    """Legend entries; a policy whose `values` [policy, ...] are all NaN is said to be undefined. Grey
+    lines have one for all."""
+    looks = line_looks(results, policies)
+    own = [one for one in policies if looks[one] is not OTHERS]
+    keys = [key(policy, looks[policy], 0.0 if values is None else values.sel(policy=policy))
+            for policy in own]
+    left = len(policies) - len(own)
+    return keys + ([key(counted(left, "other"), OTHERS)] if left else [])
 
 
 def dots_by_layer(ax, values, look):

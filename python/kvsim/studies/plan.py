@@ -52,19 +52,25 @@ def plan_text(found: list[Source], chosen: list[Sheet], files: list, loaded, set
                   f", {texts} of them kept" if settings.keep_traces else ", one at a time")
               + f"; at most {kept / 1e6:.0f} MB of results",
               f"memory: about {memory / GB:.1f} GB, and one for the libraries"]
-    lines += left_out(found, loaded, settings)
+    lines += left_out(found, loaded, settings, folder)
     return "\n".join(lines)
 
 
-def left_out(found: list[Source], loaded, settings: Settings) -> list[str]:
-    """Policies that the first text cannot serve, each with the reason: its trace is made and asked."""
-    if not found:
-        return []
-    text = passage(found[0], loaded.tokenizer, settings.prompt_tokens, settings.steps)
-    with tempfile.TemporaryDirectory(prefix="kvsim-plan-") as place:
-        trace = Path(place) / f"{found[0].name}.h5"
-        record_text(text, found[0].name, loaded, settings, trace)
-        refused = unserved(trace, settings.policies, settings.budgets)
+def left_out(found: list[Source], loaded, settings: Settings, folder: Folder) -> list[str]:
+    """Policies that the first text with work left cannot serve, each with the reason: its trace is
+    made, asked and removed."""
+    refused = {}
+    for one in found:
+        wanted = missing(folder, one.name, settings.policies)
+        if not wanted:
+            refused |= folder.unserved(one.name)
+            continue
+        text = passage(one, loaded.tokenizer, settings.prompt_tokens, settings.steps)
+        with tempfile.TemporaryDirectory(prefix="kvsim-plan-") as place:
+            trace = Path(place) / f"{one.name}.h5"
+            record_text(text, one.name, loaded, settings, trace)
+            refused |= unserved(trace, wanted, settings.budgets)
+        break
     return [f"{one} will be left out: {why}" for one, why in refused.items()]
 
 

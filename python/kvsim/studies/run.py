@@ -84,7 +84,8 @@ def unserved(trace: Path, policies: list[str], budgets: list[str]) -> dict[str, 
         return {}
     told = json.loads(run(["inspect", trace, "--json", "-q", *options(
         policy=asked, budget=",".join(budgets))], False))
-    return {one["policy"]: one["fault"] for one in told["policies"] if one["fault"]}
+    return {one["policy"]: one["fault"].removeprefix(f"{trace}: ") for one in told["policies"]
+            if one["fault"]}
 
 
 def run_text(folder: Folder, source: Source, loaded, settings: Settings, tell: Tell) -> None:

@@ -22,7 +22,7 @@ def pages(results, options):
     merging = merging_policies(results)
     if not merging:
         raise load.NotMeasured(f"{results.path}: no policy of those chosen merges")
-    return style.pages("attention_sag", style.groups(merging),
+    return style.pages("attention_sag", [merging],
                        lambda policies, note: draw(results, budget, policies, note))
 
 

@@ -34,9 +34,8 @@ def pages(results, options):
     if not panels:
         raise load.Missing(f"{results.path}: none of the variables "
                            + ", ".join(panel.variable for panel in PANELS))
-    size, draw = (30, draw_dots) if results.budgets.size == 1 else (10, draw_curves)
-    return style.pages("budget", style.policy_pages(results, size),
-                       functools.partial(draw, results, panels))
+    draw = draw_dots if results.budgets.size == 1 else draw_curves
+    return style.pages("budget", [results.policies], functools.partial(draw, results, panels))
 
 
 def table(results, panel):
@@ -97,9 +96,10 @@ def draw_dots(results, panels, policies, note):
             ax.plot(table(results, panel).sel(policy=policy), [y], color=look["color"],
                     marker=look["marker"] or "o")
         ax.set_title(title(results, panel))
-        ax.set_xlim(left=-0.03 * ax.get_xlim()[1])
         if panel.variable.startswith("retained"):
             ax.set_xlim(-0.03, 1.03)
+        else:
+            style.error_axis(ax, table(results, panel).sel(policy=policies), "x")
     for ax in axes.flat[:len(panels)]:
         style.colour_rows(ax, results, policies, labels, size)
     axes[0, 0].set_ylim(len(policies) - 0.5, -0.5)

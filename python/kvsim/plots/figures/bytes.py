@@ -20,7 +20,7 @@ LABEL = "stream error (root mean square over steps)"
 def pages(results, options):
     if not results.has("stream_error_rms", *FORMS):
         raise load.NotMeasured(f"{results.path}: no stream error, or no bytes held")
-    return style.pages("bytes", style.policy_pages(results, 8), functools.partial(draw, results))
+    return style.pages("bytes", [results.policies], functools.partial(draw, results))
 
 
 def draw(results, policies, note):
@@ -35,11 +35,13 @@ def draw(results, policies, note):
         style.policy_keys(results, policies), ("bytes held (MiB)", LABEL), sharex=True, sharey=True)
     for ax, (variable, title) in zip(axes.flat, FORMS.items()):
         held = results.variable(variable, "policy", "budget") / MEBIBYTE
+        looks = style.line_looks(results, policies)
         for policy in policies:
             points = xarray.Dataset({"held": held, "error": error.where(error > 0)})
             own = points.sel(policy=policy).dropna("budget").sortby("held")
-            look = style.policy_style(results, policy)
-            ax.plot(own.held, own.error, **{**look, "marker": look["marker"] or "o"})
+            look = looks[policy]
+            marker = "" if look is style.OTHERS else look["marker"] or "o"
+            ax.plot(own.held, own.error, **{**look, "marker": marker})
         ax.set(xscale="log", yscale="log", title=title)
         for axis in (ax.xaxis, ax.yaxis):
             style.log_ticks(axis)

@@ -16,7 +16,7 @@ def pages(results, options):
     if not shown:
         raise load.NotMeasured(f"{results.path}: no importance_pearson or importance_cosine; "
                                "kvsim replay --metric importance_pearson measures it")
-    return style.pages("importance_correlation", style.policy_pages(results),
+    return style.pages("importance_correlation", [results.policies],
                        functools.partial(draw, results, shown))
 
 

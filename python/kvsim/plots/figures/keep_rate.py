@@ -11,7 +11,6 @@ import numpy as np
 from .. import load, style
 
 TITLE = "keep rate per span by budget, one panel per policy"
-PAGE_PANELS = 30
 
 
 def pages(results, options):
@@ -19,7 +18,7 @@ def pages(results, options):
         raise load.Missing(f"{results.path}: no labelled spans")
     # The full cache keeps everything at every budget: a panel of it would show nothing.
     policies = [one for one in results.policies if not load.is_full(one)] or results.policies
-    return style.pages("keep_rate", style.groups(policies, PAGE_PANELS),
+    return style.pages("keep_rate", [policies],
                        functools.partial(draw, results))
 
 

@@ -11,13 +11,12 @@ import numpy as np
 from .. import load, style
 
 TITLE = "bias index per layer and span at one budget, one panel per policy"
-PAGE_PANELS = 24
 
 
 def pages(results, options):
     if not results.has("bias_index") or not results.spans:
         raise load.NotMeasured(f"{results.path}: no labelled spans")
-    groups = style.groups(load.competitors(results.policies), PAGE_PANELS)
+    groups = [load.competitors(results.policies)]
     return style.pages("keep_rate_layers", groups, functools.partial(draw, results, options))
 
 

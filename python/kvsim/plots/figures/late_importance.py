@@ -17,7 +17,7 @@ def pages(results, options):
     if not results.has("late_share", "late_share_chance", "late_recall"):
         raise load.NotMeasured(f"{results.path}: no late_share; "
                                "kvsim replay --metric late_importance measures it")
-    return style.pages("late_importance", style.groups(load.competitors(results.policies)),
+    return style.pages("late_importance", [load.competitors(results.policies)],
                        functools.partial(draw, results))
 
 

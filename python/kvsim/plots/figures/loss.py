@@ -19,7 +19,7 @@ def pages(results, options):
            if not load.is_full(policy) and lost.sel(policy=policy).notnull().any()]
     if not run:
         raise load.NotMeasured(f"{results.path}: no closed loop beside it; kvsim closed-loop runs it")
-    return style.pages("loss", style.groups(run), functools.partial(draw, results))
+    return style.pages("loss", [run], functools.partial(draw, results))
 
 
 def draw(results, policies, note):
@@ -35,7 +35,7 @@ def draw(results, policies, note):
     fig, axes = style.frame(f"What the model lost{note}", f"{about}\n{said}. Lower is better.", 1,
                             len(tables), 2.9, (), (style.budget_label(results), ""))
     for ax, (label, values) in zip(axes.flat, tables):
-        values = values.where(values > 0) if wide(values) else values
+        values = values.where(values > 0)
         style.budget_lines(ax, results, policies, values)
         style.error_axis(ax, values)
         ax.set_ylabel(label)
@@ -46,9 +46,3 @@ def draw(results, policies, note):
                                              for _, values in tables)]
                    for policy in policies for budget in np.sort(lost.budget)])
     return fig
-
-
-def wide(values):
-    """Is a logarithmic axis wanted although a policy that keeps everything loses nothing?"""
-    positive = values.where(values > 0)
-    return bool(positive.max() > style.WIDE * positive.min())

@@ -24,7 +24,7 @@ def pages(results, options):
                            f"correlation of two is 1 or -1); it takes {LEAST_SPANS} or more")
     if np.sum(results.budgets < 1) < 2:
         raise load.NotMeasured(f"{results.path}: fewer than two budgets below 1")
-    groups = style.groups(load.competitors(results.policies))
+    groups = [load.competitors(results.policies)]
     return style.pages("span_order", groups, functools.partial(draw, results))
 
 

@@ -7,13 +7,12 @@ import functools
 from .. import load, losses, style
 
 TITLE = "class score per span by budget"
-PAGE_PANELS = 20
 
 
 def pages(results, options):
     if not results.has(losses.SCORE) or not results.spans:
         raise load.NotMeasured(f"{results.path}: no labelled spans")
-    groups = style.groups(load.competitors(results.policies), PAGE_PANELS)
+    groups = [load.competitors(results.policies)]
     return style.pages("span_scores", groups, functools.partial(draw, results))
 
 

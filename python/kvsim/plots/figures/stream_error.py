@@ -15,9 +15,7 @@ def pages(results, options):
     if not results.has("stream_error_rms"):
         raise load.NotMeasured(f"{results.path}: no variable stream_error_rms")
     draw = draw_dots if results.budgets.size == 1 else draw_curves
-    size = 30 if results.budgets.size == 1 else 10
-    return style.pages("stream_error", style.policy_pages(results, size),
-                       functools.partial(draw, results))
+    return style.pages("stream_error", [results.policies], functools.partial(draw, results))
 
 
 def subtitle(results):
@@ -49,6 +47,6 @@ def draw_dots(results, policies, note):
         ax.plot(values.sel(policy=policy), [y], color=look["color"], marker=look["marker"] or "o")
     style.colour_rows(ax, results, policies, labels, size)
     ax.set_ylim(len(policies) - 0.5, -0.5)
-    ax.set_xlim(left=0)
+    style.error_axis(ax, values, "x")
     ax.set_xlabel(LABEL)
     return fig

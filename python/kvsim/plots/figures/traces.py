@@ -78,7 +78,7 @@ def pages(several, options):
         raise load.NotMeasured(f"{several[0].path}: no variable "
                                f"{names[0] if names else measures.BESIDE}")
     shown = Shown(names, drawn, [one for one in there if one not in drawn])
-    groups = style.groups(load.competitors(load.common_policies(several)), 26)
+    groups = [load.competitors(load.common_policies(several))]
     return style.pages("traces", groups, functools.partial(draw, several, options, shown)) + \
         style.pages("traces-table", groups, functools.partial(draw_table, several, options, shown))
 
@@ -147,6 +147,10 @@ def titles(several, options, names):
         "; bar and line: mean over traces (errors: geometric) and its 95 % interval (t)"
 
 
+def over(several):
+    return " over traces" if len(several) > 1 else ""
+
+
 def marked(several, columns, values):
     """[column, policy]: does the interval of the difference from the first policy exclude none?
     Errors differ by their ratio."""
@@ -170,7 +174,7 @@ def draw(several, options, shown, policies, note):
         if differs.any() else ""
     rows, across = style.panel_grid(len(shown.drawn), 4)
     fig, axes = style.frame(
-        f"{measures.title(shown.names)} over traces at budget {budgets}{note}",
+        f"{measures.title(shown.names)}{over(several)} at budget {budgets}{note}",
         subtitle + reading + star, rows, across, 0.75 + max(row, 0.29) * len(policies),
         [style.key(name, look) for name, look in zip(load.names(several), looks)], sharey=True)
     for m, (ax, column) in enumerate(zip(axes.flat, shown.drawn)):
@@ -184,7 +188,10 @@ def draw(several, options, shown, policies, note):
                         (0.5, p + 0.24), xycoords=("axes fraction", "data"), fontsize=5,
                         xytext=(0, -2.6), textcoords="offset points", ha="center", va="top")
         ax.set(title=column.title, xlabel=column.unit)
-        ax.set_xlim(0, 1.0 if column.unit == "fraction" else None)
+        if column.unit == "relative":
+            style.error_axis(ax, values[m], "x")
+        else:
+            ax.set_xlim(0, 1.0 if column.unit == "fraction" else None)
         ax.grid(axis="y", visible=False)
     style.hide_unused(axes, len(shown.drawn))
     axes[0, 0].set_yticks(range(len(policies)), labels, fontsize=size)

@@ -34,8 +34,7 @@ def pages(results, options):
     for name in sorted({variable for one in names for variable in NEEDED[one]}):
         if not results.has(name):
             raise load.Missing(f"{results.path}: no variable {name}")
-    size = 30 if len(results.layers) <= BESIDE else 10
-    return style.pages("worst_case", style.policy_pages(results, size),
+    return style.pages("worst_case", [results.policies],
                        functools.partial(draw, results, options, names))
 
 
