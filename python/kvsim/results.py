@@ -1,6 +1,7 @@
 """What can be done with a dataset of results: `dataset.kvsim`, and its summary table."""
 
 import functools
+import itertools
 from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
@@ -14,6 +15,7 @@ from .explanation import Explanation, explain
 from .figures import Figures, plot
 from .page import report
 from .results_file import check, is_results, open_results, records, write_results
+from .whole import write_text
 
 __all__ = ["Results", "is_results", "open_results", "show_in_notebooks", "summary"]
 
@@ -37,7 +39,78 @@ COLUMNS = {
 }
 
 
-def summary(dataset: xarray.Dataset) -> pandas.DataFrame:
+#: How a column is written where people read it, by its last name.
+FORMATS = {"outliers": "{:.0f}", "smaller": "{:.1f}x"}
+
+
+class Summary(pandas.DataFrame):
+    """The table of results; like every other, but for `to_latex`, which needs no further package."""
+
+    @property
+    def _constructor(self):
+        return Summary
+
+    def to_latex(self, buf: str | PathLike | None = None, *, caption: str | None = None,
+                 label: str | None = None, digits: int = 3) -> str | None:
+        """The table for a paper that loads the package booktabs.
+
+        Args:
+            buf: a file to write; without it the text is returned.
+            caption, label: with either of them the table floats.
+            digits: after the point.
+        """
+        text = latex_table(self, digits)
+        if caption or label:
+            told = "".join(f"\\{name}{{{value}}}\n" for name, value in (
+                ("caption", caption and _escaped(caption)), ("label", label)) if value)
+            text = f"\\begin{{table}}\n\\centering\n{told}{text}\\end{{table}}\n"
+        if buf is None:
+            return text
+        write_text(buf, text)
+        return None
+
+
+_LATEX = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}",
+          **{one: "\\" + one for one in "&%$#_{}"}}
+
+
+def _escaped(text: object) -> str:
+    return "".join(_LATEX.get(one, one) for one in str(text))
+
+
+def _cell(value: object, column: object, digits: int) -> str:
+    if not isinstance(value, (int, float, np.number)):
+        return _escaped(value)
+    if np.isnan(value):
+        return "--"
+    name = column[-1] if isinstance(column, tuple) else column
+    return FORMATS.get(name, f"{{:.{digits}f}}").format(value)
+
+
+def latex_table(frame: pandas.DataFrame, digits: int) -> str:
+    """A tabular: columns of one group below its name, a name of the index once where it repeats."""
+    levels, columns = frame.index.nlevels, list(frame.columns)
+    grouped = frame.columns.nlevels == 2
+    lines = [f"\\begin{{tabular}}{{{'l' * levels}{'r' * len(columns)}}}", "\\toprule"]
+    if grouped:
+        groups = [(name, len(list(own))) for name, own in itertools.groupby(c[0] for c in columns)]
+        lines.append(" & ".join([*[""] * levels, *(
+            f"\\multicolumn{{{count}}}{{c}}{{{_escaped(name)}}}" for name, count in groups)]) + " \\\\")
+    names = [_escaped(one or "") for one in frame.index.names]
+    lines += [" & ".join([*names, *(_escaped(c[-1] if grouped else c) for c in columns)]) + " \\\\",
+              "\\midrule"]
+    before = None
+    for key, row in zip(frame.index, frame.itertuples(index=False, name=None)):
+        key = key if isinstance(key, tuple) else (key,)
+        shown = ["" if before is not None and levels > 1 and key[:i + 1] == before[:i + 1] else
+                 _escaped(one) for i, one in enumerate(key)]
+        before = key
+        lines.append(" & ".join([*shown, *(_cell(one, c, digits) for one, c in zip(row, columns))])
+                     + " \\\\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+
+
+def summary(dataset: xarray.Dataset) -> Summary:
     """One row per policy and budget: what `kvsim replay` prints, or what the model lost."""
     check(dataset)
     labels = ("budget_label" if "budget_label" in dataset else "budget")
@@ -54,7 +127,7 @@ def summary(dataset: xarray.Dataset) -> pandas.DataFrame:
         over = [one for one in values.dims if one not in ("policy", "budget")]
         table[column] = getattr(values, fold)(over).values.reshape(-1) if over else (
             values.values.reshape(-1))
-    frame = pandas.DataFrame(table, index=rows)
+    frame = Summary(table, index=rows)
     frame.columns = pandas.MultiIndex.from_tuples(list(table))
     return frame
 
@@ -63,8 +136,7 @@ def summary_html(dataset: xarray.Dataset) -> str:
     """The summary table, with xarray's own view of the dataset to unfold."""
     import html
 
-    formats = {column: ("{:.0f}" if column[1] == "outliers" else "{:.1f}x"
-                        if column[1] == "smaller" else "{:.3f}") for column in COLUMNS}
+    formats = {column: FORMATS.get(column[1], "{:.3f}") for column in COLUMNS}
     frame = summary(dataset)
     shown = frame.apply(lambda values: values.map(
         lambda one: "-" if np.isnan(one) else formats[values.name].format(one)))
@@ -94,8 +166,9 @@ class Results:
         self._dataset = dataset
 
     @property
-    def summary(self) -> pandas.DataFrame:
-        """One row per policy and budget: what `kvsim replay` prints, or what the model lost."""
+    def summary(self) -> Summary:
+        """One row per policy and budget: what `kvsim replay` prints, or what the model lost. A
+        `pandas.DataFrame`; its `to_latex()` is a table for a paper."""
         return summary(self._dataset)
 
     @functools.cached_property

@@ -63,13 +63,15 @@ class LooksTest(PlotTest):
                 self.assertEqual(looks.of((one, *others))[one].colour, looks.own_place(one))
 
     def test_many_policies_are_one_figure_with_one_scale(self):
-        results = self.file(policies=("full", *(f"p{i}" for i in range(14))), spans=(), layers=(0, 1),
+        results = self.file(policies=("full", *(f"p{i}" for i in range(14))), layers=(0, 1),
                             budgets=(0.2, 0.5))
         code, _, err = self.draw(results, "-o", self.out, "--formats", "png")
-        self.assertEqual((code, err), (0, []))
+        self.assertEqual(code, 0, err)
         names = [one.stem for one in self.out.rglob("*.png")]
         self.assertIn("stream_error", names)
-        self.assertEqual([one for one in names if one[-2] == "-" and one[-1].isdigit()], [])
+        # Maps have a colour for a number, the same on every page.
+        self.assertEqual({one.rstrip("-123456789") for one in names if one[-1].isdigit()},
+                         {"keep_rate_ratios"})
 
     def drawn(self, *arguments):
         """Every figure that is drawn, complete, by its name."""

@@ -1,12 +1,14 @@
 """Loads model and tokenizer, and describes them so that a trace can be told from another's."""
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -138,6 +140,24 @@ def import_torch(threads: int):
     return torch, transformers
 
 
+@contextlib.contextmanager
+def no_bars() -> Iterator[None]:
+    """Bars of Hugging Face and of its reader of GGUF stay off: where ours stands theirs would cut
+    its line. Afterwards they are as they were."""
+    import huggingface_hub.utils as hub
+    from transformers import modeling_gguf_pytorch_utils as gguf_utils
+
+    own, shown = gguf_utils.tqdm, not hub.are_progress_bars_disabled()
+    gguf_utils.tqdm = functools.partial(own, disable=True)
+    hub.disable_progress_bars()
+    try:
+        yield
+    finally:
+        gguf_utils.tqdm = own
+        if shown:
+            hub.enable_progress_bars()
+
+
 def check_tokenizer(tokenizer, model: str) -> None:
     """Where its files are missing transformers makes a tokenizer that knows no words."""
     words = tokenizer("Which words are known?", add_special_tokens=False)["input_ids"]
@@ -166,7 +186,9 @@ def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: i
 
     said = "cannot load" if Path(model).exists() or model in BUILT_IN else \
         "no such file or folder here, and as a name on Hugging Face it cannot be loaded"
+    quiet = contextlib.ExitStack()
     try:
+        quiet.enter_context(no_bars())
         found = find_model(model, gguf)
         if found.gguf:
             tokenizer, loaded = _load_gguf(GgufFile(found.gguf), model, dtype, layers)
@@ -177,6 +199,8 @@ def load_model(model: str, gguf: str | None, dtype: str, device: str, threads: i
             loaded = _read_model(found.target, dtype)
     except (OSError, ValueError, ImportError, KeyError, SafetensorError) as error:
         raise CaptureError(f"{model}: {said}: {line_of(error)[:300]}") from None
+    finally:
+        quiet.close()
     check_tokenizer(tokenizer, model)
     loaded = loaded.to(device).eval()
     return LoadedModel(loaded, tokenizer, found.name, found.source)

@@ -100,7 +100,8 @@ def run_benchmarks(folder: Folder, chosen: list[Sheet], load, settings, tell, wa
             sheet.lines.add(sheet.head)
         have: dict[str, set[str]] = {}
         for line in sheet.lines.read()[1:]:
-            have.setdefault(line["row"], set()).update(one["policy"] for one in line["outcomes"])
+            have.setdefault(line["row"], set()).update(
+                [*(one["policy"] for one in line["outcomes"]), *line.get("unserved", ())])
         left_out = {why: list(rows) for why, rows in sheet.benchmark.left_out.items()}
         for r, row in enumerate(sheet.benchmark.rows):
             lacks = [typed for typed, record in zip(settings.policies, records)
