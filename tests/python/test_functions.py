@@ -144,12 +144,12 @@ class CommandLine(WithFiles):
             return np.ones((len(layer.keys), len(layer.positions)))
 
         for changes in ({}, {"sinks": 4}, {"allocate": "ada"}):
-            results = kvsim.replay(self.folder / "one.h5", ["snapkv", kvsim.Policy(constant, **changes)],
+            results = kvsim.replay(self.folder / "one.h5", ["knorm", kvsim.Policy(constant, **changes)],
                                    [0.25, 0.5])
             said = [line for line in results.attrs["without_effect"].splitlines() if "constant" in line]
             self.assertEqual(len(said), 1, changes)
             self.assertRegex(said[0], "^python:constant.* at 0.25, 0.5: no score chooses, all are equal$")
-            self.assertNotIn("snapkv at", results.attrs["without_effect"])
+            self.assertNotIn("knorm", results.attrs["without_effect"])
 
     def test_errors_name_the_users_own_line(self):
         def nothing(layer):
