@@ -147,8 +147,8 @@ def no_bars() -> Iterator[None]:
     import huggingface_hub.utils as hub
     from transformers import modeling_gguf_pytorch_utils as gguf_utils
 
-    own, shown = gguf_utils.tqdm, not hub.are_progress_bars_disabled()
-    gguf_utils.tqdm = functools.partial(own, disable=True)
+    own, shown = getattr(gguf_utils, "tqdm", None), not hub.are_progress_bars_disabled()
+    gguf_utils.tqdm = functools.partial(own, disable=True) if own else None
     hub.disable_progress_bars()
     try:
         yield
