@@ -194,7 +194,7 @@ class EveryFamily(WithFolder):
             loaded = model.load_model(str(self.model_folder(family)), None, "float32", "cpu", 2)
             steps = np.arange(40)
             target = self.folder / "rope.h5"
-            with writer.TraceWriter(target, "float32") as out:
+            with writer.TraceWriter(target, "float32", overwrite=True) as out:
                 out.describe(model=family, num_layers=4, prompt_len=20, query_positions=steps,
                              check_positions=steps[-1:])
                 record.Recorder(

@@ -256,11 +256,12 @@ class Live(unittest.TestCase):
         static = transformers.StaticCache(config=self.model.config, max_cache_len=2 * self.n)
         with self.assertRaisesRegex(kvsim.UsageError, "found a StaticCache.*expected a .*DynamicCache"):
             self.under(press, static)
-        config = transformers.Gemma2Config(
+        config = transformers.GptOssConfig(
             vocab_size=len(self.tokenizer), intermediate_size=48, num_hidden_layers=2,
             hidden_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=128,
-            sliding_window=self.n // 2, attn_implementation="eager", pad_token_id=0)
-        model = transformers.Gemma2ForCausalLM(config).eval()
+            sliding_window=self.n // 2, num_local_experts=2, num_experts_per_tok=1,
+            attn_implementation="eager", pad_token_id=0)
+        model = transformers.GptOssForCausalLM(config).eval()
         ways = ((self.n, None, "1 of 2 layers that keep everything, as those with a sliding window do.*"
                  "kvsim.CompactCache.model.", lambda: kvsim.CompactCache(model)),
                 (self.n // 3, None, f"window of {self.n // 2} tokens holds the whole prompt.*"
