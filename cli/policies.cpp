@@ -12,6 +12,7 @@
 #include "sim/policy/presets.hpp"
 #include "sim/policy/record.hpp"
 #include "sim/policy/record_rules.hpp"
+#include "sim/policy/sources.hpp"
 #include "sim/policy/trace_check.hpp"
 #include "sim/stages/common_keys.hpp"
 #include "sim/stages/join/join.hpp"
@@ -26,7 +27,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 void describe(po::options_description& options) {
-  options.add_options()("markdown", "the table of presets as in docs/presets.md");
+  options.add_options()("markdown", "the table of presets as in docs/presets.md")(
+      "cite", "BibTeX of what NAME comes from, or of every source");
   add_json_option(options);
 }
 
@@ -304,6 +306,45 @@ Meanings meanings_of(const std::string& name) {
                .hint = did_you_mean(name, {names.begin(), names.end()})});
 }
 
+/// Sources of a preset, of the kinds that it chooses, or of a kind; each once, in order of names.
+std::vector<const Source*> sources_of(const Meanings& found) {
+  std::string text;
+  if (found.preset) {
+    const Preset* bare = find_preset(found.preset->name, "");
+    text += found.preset->source + "; " + (bare ? bare->source : "");
+    const std::set<std::string> used = used_keys(found.settings);
+    for (const std::string& stage : stages()) {
+      const KindInfo* kind = chosen_kind(found.settings, used, stage);
+      if (kind && kind->name != find_parameter(stage)->fallback) text += "; " + kind->source;
+    }
+  }
+  for (const KindInfo* kind : found.kinds) text += "; " + kind->source;
+  std::vector<const Source*> named = sources_named(text);
+  for (const Source& source : sources())  // e.g. vatp, whose cells are those of another paper
+    if (found.preset && bibtex_key(source) == found.preset->name &&
+        std::ranges::find(named, &source) == named.end())
+      named.push_back(&source);
+  return named;
+}
+
+int print_citations(const std::string& name) {
+  if (name.empty()) {
+    for (const Source& source : sources()) fmt::print("{}", bibtex(source));
+    return kDone;
+  }
+  const Meanings found = meanings_of(name);
+  if (found.empty()) unknown(name);
+  const std::vector<const Source*> named = sources_of(found);
+  if (named.empty())
+    usage_error(
+        {.what = "nothing to cite",
+         .where = "policies",
+         .found = name,
+         .expected = "a preset, a stage or a kind that comes from a paper or a repository"});
+  for (const Source* source : named) fmt::print("{}", bibtex(*source));
+  return kDone;
+}
+
 void print_meanings(const std::string& name, const Meanings& found) {
   bool first = true;
   const auto gap = [&] {
@@ -389,6 +430,11 @@ Json all_json() {
 int run(const Values& values) {
   const std::string name = text(values, "name");
   const bool json = has(values, "json");
+  if (has(values, "cite") && (json || has(values, "markdown")))
+    usage_error({.what = "--cite prints BibTeX",
+                 .where = "policies",
+                 .expected = "no --json and no --markdown"});
+  if (has(values, "cite")) return print_citations(name);
   if (has(values, "markdown") && (json || !name.empty()))
     usage_error({.what = "--markdown prints the whole table",
                  .where = "policies",
@@ -420,7 +466,7 @@ const bool registered = register_command(
                         "        kind or a key; without it: all of them",
                     .required = false}},
      .describe = describe,
-     .examples = {"kvsim policies defensivekv", "kvsim policies aggregate"},
+     .examples = {"kvsim policies defensivekv", "kvsim policies defensivekv --cite"},
      .run = run});
 
 }  // namespace

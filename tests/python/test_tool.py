@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import subprocess
 import sys
 import unittest
 from pathlib import Path
@@ -42,6 +43,14 @@ class Options(unittest.TestCase):
     def test_others_are_taken(self):
         found = self.parser.parse_args(["", "a=", "-", "-q", "--out=b="])
         self.assertEqual((found.words, found.q, found.out), (["", "a=", "-"], True, "b="))
+
+
+class Reference(unittest.TestCase):
+    def test_the_page_says_what_the_docstrings_say(self):
+        root = Path(__file__).resolve().parents[2]
+        done = subprocess.run([sys.executable, root / "scripts" / "reference.py", "--check"],
+                              capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
 
 
 if __name__ == "__main__":
