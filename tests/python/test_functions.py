@@ -93,6 +93,47 @@ class WithFiles(unittest.TestCase):
                           "0.25", "--save-keep", "-o", "out.nc", "--overwrite", code=code)
 
 
+class Results(WithFiles):
+    def test_the_summary_is_a_table_for_a_paper(self):
+        results = kvsim.replay(self.folder / "one.h5", "snapkv,window=4", [0.25, 0.5])
+        text = results.kvsim.summary.to_latex(caption="Losses & more", label="tab:losses")
+        lines = text.splitlines()
+        self.assertEqual(lines[:4], ["\\begin{table}", "\\centering", "\\caption{Losses \\& more}",
+                                     "\\label{tab:losses}"])
+        rows = [line for line in lines if line.startswith(("snapkv", " & 0.5"))]
+        self.assertEqual([row.split(" & ")[:2] for row in rows],
+                         [["snapkv,window=4", "0.25"], ["", "0.5"]])
+        error = float(results.stream_error_rms.values[0, 0])
+        self.assertEqual(rows[0].split(" & ")[2], f"{error:.3f}")
+        self.assertEqual({line.count(" & ") for line in lines if line.endswith("\\\\") and
+                          "multicolumn" not in line}, {rows[0].count(" & ")})
+        results.kvsim.summary.round(2).to_latex(self.folder / "table.tex")
+        self.assertTrue((self.folder / "table.tex").read_text().startswith("\\begin{tabular}"))
+
+    def test_budgets_are_found_however_they_are_typed(self):
+        self.kvsim("replay", "one.h5", "--policy=snapkv,window=4", "--budget", ".25,50%,0.50",
+                   "--save-keep", "-o", "out.nc")
+        results = kvsim.open_results(self.folder / "out.nc")
+        self.assertEqual(results.budget_label.values.tolist(), ["0.25", "0.5"])
+        told = {typed: self.kvsim("explain", "out.nc", "--budget", typed, "--json").stdout
+                for typed in ("0.25", ".25", "25%", "0.250")}
+        self.assertEqual(len(set(told.values())), 1)
+        self.assertEqual(self.kvsim("explain", "out.nc", "--policy", "snapkv,window=04", "--budget",
+                                    "25%", "--json").stdout, told["0.25"])
+        self.kvsim("explain", "out.nc", "--budget", "30%", code=3)
+
+    def test_inspect_says_what_results_hold(self):
+        self.kvsim("replay", "one.h5", "--policy=snapkv,window=4", "--budget", "0.25", "-o", "out.nc")
+        said = self.kvsim("inspect", "out.nc").stdout
+        for line in ("program        kvsim ", "trace          one.h5", "budgets        0.25",
+                     "policies\n  snapkv,window=4", "stream_error_rms"):
+            self.assertIn(line, said)
+        told = json.loads(self.kvsim("inspect", "out.nc", "--json").stdout)
+        self.assertEqual((told["budgets"], told["policies"]), (["0.25"], ["snapkv,window=4"]))
+        self.assertIn({"name": "budget", "dims": ["budget"], "units": "1",
+                       "long_name": "budget as a share of the prompt"}, told["variables"])
+
+
 class CommandLine(WithFiles):
     def test_a_function_stands_where_a_preset_does(self):
         self.replay("streaming,sinks=0", "python:mine.py:newest", "python:mine.py:scaled,sinks=4",
