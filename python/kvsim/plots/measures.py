@@ -49,6 +49,8 @@ def layers_note(files, names):
     counts = [results.stream_layers for results in files] if "stream_error" in names else []
     if len(set(counts)) < 2:
         return "".join(f"; stream error: of {count}" for count in set(counts) - {""})
+    from . import load
+
     told = {}   # of several files: which
     for name, count in zip(load.names(files), counts):
         told.setdefault(count or "all layers", []).append(name)
