@@ -239,7 +239,7 @@ class Unreadable(unittest.TestCase):
 
     def test_commands(self):
         for name, commands in (("t.h5", ("inspect", "verify", "replay")),
-                               ("r.nc", ("inspect", "explain", "export", "report", "plot"))):
+                               ("r.nc", ("inspect", "explain", "report", "plot"))):
             for state, file, message in self.states(name):
                 if state == "forbidden" and os.geteuid() == 0:
                     continue   # root may read all; below as somebody else
