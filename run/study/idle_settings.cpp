@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <functional>
-#include <utility>
 
+#include "analysis/ranking.hpp"
 #include "sim/policy/prepared_record.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/common_keys.hpp"
@@ -41,50 +41,26 @@ bool rounds_nothing(const Dataset& results, int64_t policy, int64_t budget) {
   return std::ranges::all_of(errors, [](double error) { return error == 0; });  // NaN: unknown
 }
 
-/// Entries that each head keeps whatever their scores: the last ones (window) and the first
-/// (sinks).
-std::pair<int64_t, int64_t> window_and_sinks(const Dataset& results, const Record& record,
-                                             int64_t budget, int64_t n) {
-  const auto& queries = chosen<Queries>(record.settings);
-  const auto& labels = std::get<std::vector<std::string>>(results.at("budget_label").values);
-  const auto at = static_cast<size_t>(budget);
-  const Budget asked = record.own_budgets.empty() ? Budget::parse(labels[at])
-                                                  : record.own_budgets[at];
-  const int64_t entries = budget_entries(record.settings, asked, n);
-  return {queries.has_window() ? queries.window(record.settings, entries, n) : 0,
-          record.settings.count(keys::sinks)};
-}
-
-/// In no head that loses entries does a score choose: all that may be chosen tie with the last one
-/// that is kept by its score, in at least one head, and in the others none is kept by it.
-bool all_alike(const Dataset& results, const Record& record, int64_t policy, int64_t budget) {
-  const bool query = record.settings.is("granularity", "query");
-  const char* kept_name = query ? "kept_query" : "kept";
-  const char* tied_name = query ? "tied_at_threshold_query" : "tied_at_threshold";
-  const AttributeValue* prompt = results.attribute("prompt_len");
-  if (prompt == nullptr || !results.has(kept_name) || !results.has(tied_name)) return false;
-  const int64_t n = std::get<int64_t>(*prompt);
-  const auto [window, sinks] = window_and_sinks(results, record, budget, n);
-  bool found = false;
-  for (int64_t layer = 0; layer < results.size("layer"); ++layer) {
-    const auto kept = results.row(kept_name, {policy, budget, layer});
-    const auto tied = results.row(tied_name, {policy, budget, layer});
-    for (size_t head = 0; head < kept.size(); ++head) {
-      if (!(kept[head] < static_cast<double>(n)) || tied[head] == 0) continue;
-      if (tied[head] != static_cast<double>(n - window - sinks)) return false;
-      found = true;
-    }
-  }
-  return found;
+/// All scores of all heads are equal, as the variable `unranked` says.
+bool all_alike(const Dataset& results, int64_t policy, int64_t budget) {
+  return results.has("unranked") && results.row<uint8_t>("unranked", {policy, budget})[0] ==
+                                        static_cast<uint8_t>(Unranked::scores_all_equal);
 }
 
 /// What is kept whatever its score takes all places of every head that loses entries: what that is.
 std::string filled_by(const Dataset& results, const Record& record, int64_t policy,
                       int64_t budget) {
+  const auto& queries = chosen<Queries>(record.settings);
   const AttributeValue* prompt = results.attribute("prompt_len");
   if (prompt == nullptr || !results.has("kept")) return "";
   const int64_t n = std::get<int64_t>(*prompt);
-  const auto [window, sinks] = window_and_sinks(results, record, budget, n);
+  const auto& labels = std::get<std::vector<std::string>>(results.at("budget_label").values);
+  const auto at = static_cast<size_t>(budget);
+  const Budget asked = record.own_budgets.empty() ? Budget::parse(labels[at])
+                                                  : record.own_budgets[at];
+  const int64_t entries = budget_entries(record.settings, asked, n);
+  const int64_t window = queries.has_window() ? queries.window(record.settings, entries, n) : 0;
+  const int64_t sinks = record.settings.count(keys::sinks);
   int64_t most = 0;
   for (int64_t layer = 0; layer < results.size("layer"); ++layer)
     for (const double kept : results.row("kept", {policy, budget, layer}))
@@ -131,10 +107,8 @@ std::string idle_settings(const Dataset& results, const std::vector<Record>& rec
                 results,
                 [&](int64_t b) { return filled_by(results, records[p], policy, b) == what; }),
             fmt::format("no score chooses, {} the whole budget", what));
-    if (!schedule.decodes())
-      say(budgets_where(results,
-                        [&](int64_t b) { return all_alike(results, records[p], policy, b); }),
-          "no score chooses, all are equal");
+    say(budgets_where(results, [&](int64_t b) { return all_alike(results, policy, b); }),
+        "no score chooses, all are equal");
     say(budgets_where(results, [&](int64_t b) { return keeps(results, policy, b, 0.0); }),
         "no entry of the prompt is kept");
     if (quantizer(settings).changes_entries())
