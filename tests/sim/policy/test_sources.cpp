@@ -47,7 +47,7 @@ TEST_CASE("kvsim policies NAME --cite prints BibTeX", "[policy][cli]") {
                         Contains("  eprint = {2404.14469},\n  archivePrefix = {arXiv},\n"));
   CHECK_THAT(run_kvsim("policies vatp --cite").out, Contains("{2406.12335}"));
   CHECK_THAT(run_kvsim("policies snapkv,allocate=ada --cite").out, Contains("@misc{adakv,"));
-  CHECK(run_kvsim("policies full --cite").status == 2);
+  CHECK(run_kvsim("policies sinks --cite").status == 2);
   CHECK_THAT(run_kvsim("policies snpkv --cite").err, Contains("did you mean snapkv"));
   CHECK_THAT(run_kvsim("policies --cite").out, Contains("@misc{kvsim,") && Contains("@misc{cake,"));
 }
