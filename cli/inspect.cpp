@@ -94,17 +94,29 @@ std::string types_text(const LayerHeader& layer) {
   return text;
 }
 
+/// "  gate, norm behind W_O": what else stands between heads and stream; empty: nothing.
+std::string path_text(const LayerHeader& layer) {
+  std::string text;
+  const auto add = [&](bool there, const char* what) {
+    if (there) text += (text.empty() ? "  " : ", ") + std::string(what);
+  };
+  add(layer.gate_width > 0, "gate");
+  add(layer.has_inner_gain, layer.inner_eps ? "norm before W_O" : "gain before W_O");
+  add(layer.has_outer_gain, layer.outer_eps ? "norm behind W_O" : "gain behind W_O");
+  return text;
+}
+
 void print_layers(const TraceReader& trace) {
   const TraceInfo& info = trace.info();
   fmt::print("\nlayers         {} of {}\n", info.layers.size(), info.num_layers);
   fmt::print("layer  type       value_dim     scale  softcap  window  sink\n");
   const auto or_dash = [](bool there, const std::string& text) { return there ? text : "-"; };
   for (const LayerHeader& layer : trace.headers())
-    fmt::print("{:5}  {:<9}  {:>9}  {:8.5g}  {:>7}  {:>6}  {:>4}{}\n", layer.layer,
+    fmt::print("{:5}  {:<9}  {:>9}  {:8.5g}  {:>7}  {:>6}  {:>4}{}{}\n", layer.layer,
                types_text(layer), layer.value_dim, layer.scale,
                or_dash(layer.softcap > 0, fmt::format("{:g}", layer.softcap)),
                or_dash(layer.sliding_window > 0, std::to_string(layer.sliding_window)),
-               layer.has_sink ? "yes" : "-",
+               layer.has_sink ? "yes" : "-", path_text(layer),
                layer.sliding_window > 0 && layer.sliding_window < info.total_len
                    ? "  not compressed, not measured: its window is shorter than the trace"
                    : "");
@@ -193,7 +205,13 @@ Json layer_json(const LayerHeader& layer) {
           {"softcap", layer.softcap > 0 ? Json(layer.softcap) : Json()},
           {"sliding_window", layer.sliding_window > 0 ? Json(layer.sliding_window) : Json()},
           {"attention_sink", layer.has_sink},
-          {"check_output", layer.has_check}};
+          {"check_output", layer.has_check},
+          {"check_added", layer.has_added},
+          {"gate", layer.gate_width > 0 ? Json(layer.gate_width) : Json()},
+          {"inner_gain", layer.has_inner_gain},
+          {"inner_eps", layer.inner_eps ? Json(*layer.inner_eps) : Json()},
+          {"outer_gain", layer.has_outer_gain},
+          {"outer_eps", layer.outer_eps ? Json(*layer.outer_eps) : Json()}};
 }
 
 void print_json(const TraceReader& trace, const std::vector<PolicyAnswer>& answers) {

@@ -36,7 +36,12 @@ void print_json(const std::vector<LayerCheck>& checks, double limit) {
   for (const LayerCheck& check : checks) {
     nlohmann::ordered_json one = {{"layer", check.layer}};
     if (!check.probe.empty()) one["probe"] = check.probe;
-    one.update({{"error", check.error}, {"head", check.head}, {"passed", check.error <= limit}});
+    one["error"] = check.error;
+    if (check.head == LayerCheck::kAdded)
+      one["added"] = true;
+    else
+      one["head"] = check.head;
+    one["passed"] = check.error <= limit;
     document["layers"].push_back(one);
   }
   fmt::print("{}\n", printable_json(document.dump(2)));
@@ -47,17 +52,19 @@ std::vector<LayerCheck> checks_of(const TraceReader& trace, int layer) {
   std::set<int> probes;
   for (size_t p = 0; p < trace.info().probes.size(); ++p)
     if (!trace.info().probes[p].check_token.empty()) probes.insert(static_cast<int>(p));
-  const bool own = trace.header(layer).has_check;
-  if (!own && probes.empty()) return {};
+  const bool own = trace.header(layer).has_check, added = trace.header(layer).has_added;
+  if (!own && !added && probes.empty()) return {};
   const LayerTrace tensors = trace.read_layer(layer, true, probes);
   std::vector<LayerCheck> checks;
   if (own) checks.push_back(check_layer(tensors));
+  if (added) checks.push_back(check_added(tensors));
   for (const int probe : probes) checks.push_back(check_probe(tensors, probe));
   return checks;
 }
 
 void print_check(const LayerCheck& check, bool passed) {
-  fmt::print("{:5}  {:10.3e}  {:4}  {}{}\n", check.layer, check.error, check.head,
+  const std::string head = check.head == LayerCheck::kAdded ? "added" : fmt::to_string(check.head);
+  fmt::print("{:5}  {:10.3e}  {:>5}  {}{}\n", check.layer, check.error, head,
              passed ? "ok" : "FAILED", check.probe.empty() ? "" : "  probe " + check.probe);
 }
 
@@ -70,7 +77,7 @@ int run(const Values& values) {
   std::set<int> layers, failed;
   for (const int layer : chosen_layers(values, trace.info()))
     for (const LayerCheck& check : checks_of(trace, layer)) {
-      if (checks.empty() && !json) fmt::print("layer       error  head\n");
+      if (checks.empty() && !json) fmt::print("layer       error   head\n");
       layers.insert(layer);
       if (check.error > limit) failed.insert(layer);
       if (!json) print_check(check, check.error <= limit);
@@ -98,7 +105,9 @@ const bool registered = register_command(
      .description =
          "Computes the attention outputs at the recorded positions in float64 from the stored\n"
          "queries, keys and values, and prints for each layer the largest relative error over its\n"
-         "query heads; then the same of each probe. Exit status 4 when a layer is above the\n"
+         "query heads; then that of what the layer adds to the residual stream, and of each "
+         "probe.\n"
+         "Exit status 4 when a layer is above the\n"
          "tolerance, 3 when the trace has no recorded outputs. A wrong head order, scale or rotary "
          "embedding gives errors near 1.",
      .describe = describe,

@@ -138,6 +138,7 @@ void TraceReader::check_probe(const std::string& layer_path, const LayerHeader& 
   check("q", true, {heads, tokens, info_.head_dim}, "[Hq, P, d]");
   check("k", known.has_keys, {kv_heads, tokens, info_.head_dim}, "[Hkv, P, d]");
   check("v", known.has_keys, {kv_heads, tokens, header.value_dim}, "[Hkv, P, dv]");
+  check("gate", header.gate_width > 0, {heads, tokens, header.gate_width}, "[Hq, P, dv or 1]");
   check("residual_norm", known.has_residual_norm, {tokens}, "[P]");
   check("input_norm", known.has_input_norm, {tokens}, "[P]");
   check("output_gradient", known.has_output_gradient, {tokens}, "[P]");
@@ -152,6 +153,7 @@ ProbeLayer TraceReader::read_probe(const std::string& path, bool with_check,
     layer.k = read_tensor(path + "k");
     layer.v = read_tensor(path + "v");
   }
+  if (file_.exists(path + "gate")) layer.gate = read_tensor(path + "gate");
   if (probe.has_residual_norm) layer.residual_norm = read_vector(path + "residual_norm");
   if (probe.has_input_norm) layer.input_norm = read_vector(path + "input_norm");
   if (probe.has_output_gradient) layer.output_gradient = read_vector(path + "output_gradient");

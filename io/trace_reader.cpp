@@ -334,8 +334,62 @@ LayerHeader TraceReader::read_header(int layer) {
   const auto checked = static_cast<int64_t>(info_.check_position.size());
   header.has_check = checked > 0 && file_.exists(path + "/check_output");
   if (header.has_check) check("check_output", {heads, checked, header.value_dim}, "[Hq, R, dv]");
+  header.has_added = checked > 0 && file_.exists(path + "/check_added");
+  if (header.has_added) check("check_added", {checked, info_.hidden_size}, "[R, D]");
+  check_path(path, header);
   for (const ProbeInfo& probe : info_.probes) check_probe(path, header, probe);
   return header;
+}
+
+/// What stands between heads and stream: gains of the right shape, a root for every norm.
+void TraceReader::check_path(const std::string& path, LayerHeader& header) const {
+  const int64_t heads = info_.num_query_heads;
+  const auto queries = static_cast<int64_t>(info_.query_position.size());
+  if (file_.exists(path + "/gate")) {
+    const auto gate = file_.dataset(path + "/gate");
+    gate.expect_shape({heads, queries, -1}, "[Hq, M, dv] or [Hq, M, 1]");
+    if (gate.shape()[2] != header.value_dim && gate.shape()[2] != 1)
+      gate.fail("wrong shape", h5::shape_text(gate.shape()), "[Hq, M, dv] or [Hq, M, 1]");
+    gate.float_type();
+    header.gate_width = gate.shape()[2];
+  }
+  const auto norm = [&](const std::string& name, const h5::Shape& shape, const char* letters,
+                        bool& has_gain, std::optional<double>& eps) {
+    has_gain = file_.exists(path + "/" + name + "_gain");
+    eps = file_.real_attribute(path, (name + "_eps").c_str());
+    if (eps && (!std::isfinite(*eps) || *eps < 0))
+      file_.fail(path + " attribute " + name + "_eps", "out of range", std::to_string(*eps),
+                 "0 or a positive number");
+    const auto floats = [&](const std::string& what, const h5::Shape& of, const char* as) {
+      const auto data = file_.dataset(path + "/" + name + what);
+      data.expect_shape(of, as);
+      data.float_type();
+    };
+    if (has_gain || eps) floats("_gain", shape, letters);
+    if (eps) floats("_rms", {queries}, "[M]");
+  };
+  norm("inner", {heads, header.value_dim}, "[Hq, dv]", header.has_inner_gain, header.inner_eps);
+  norm("outer", {info_.hidden_size}, "[D]", header.has_outer_gain, header.outer_eps);
+}
+
+OutputPath TraceReader::read_path(const std::string& path, const LayerHeader& header) const {
+  OutputPath read;
+  if (header.gate_width > 0) read.gate = read_tensor(path + "gate");
+  const auto norm = [&](const std::string& name, const std::optional<double>& eps, PathNorm& to) {
+    to.gain = read_vector(path + name + "_gain");
+    if (!eps) return;
+    to.divides = true;
+    to.eps = *eps;
+    to.rms = read_vector(path + name + "_rms");
+    const auto bad = std::ranges::find_if(to.rms, [](float root) { return root <= 0; });
+    if (bad != to.rms.end())
+      file_.fail(path + name + "_rms", "out of range",
+                 std::to_string(*bad) + " at index " + std::to_string(bad - to.rms.begin()),
+                 "positive numbers");
+  };
+  if (header.has_inner_gain) norm("inner", header.inner_eps, read.inner);
+  if (header.has_outer_gain) norm("outer", header.outer_eps, read.outer);
+  return read;
 }
 
 const LayerHeader& TraceReader::header(int layer) const {
@@ -377,6 +431,9 @@ LayerTrace TraceReader::read_layer(int layer, bool with_check, const std::set<in
   if (info_.has_residual_norm) trace.residual_norm = read_vector(path + "residual_norm");
   if (known.has_sink) trace.attention_sink = read_vector(path + "attention_sink");
   if (with_check && known.has_check) trace.check_output = read_vector(path + "check_output");
+  if (with_check && known.has_added) trace.check_added = read_vector(path + "check_added");
+  trace.path = read_path(path, known);
+  set_usual_output(trace);
   trace.probes.resize(info_.probes.size());
   std::set<int> probes = asked;
   if (later_ >= 0) probes.insert(later_);

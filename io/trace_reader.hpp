@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -19,6 +20,10 @@ struct LayerHeader {
   int64_t value_dim = 0;       ///< dv
   bool has_sink = false;
   bool has_check = false;  ///< recorded outputs are stored
+  bool has_added = false;  ///< what was added to the stream is stored
+  int64_t gate_width = 0;  ///< dv or 1; 0: no gate. This and the next: trace-format.md 8
+  bool has_inner_gain = false, has_outer_gain = false;
+  std::optional<double> inner_eps, outer_eps;  ///< of the norms; none: no norm
   ElementType q = ElementType::float32;
   ElementType k = ElementType::float32;
   ElementType v = ElementType::float32;
@@ -70,6 +75,8 @@ class TraceReader {
                    const ProbeInfo& probe);
   void read_layer_list();
   LayerHeader read_header(int layer);
+  void check_path(const std::string& layer_path, LayerHeader& header) const;
+  OutputPath read_path(const std::string& layer_path, const LayerHeader& header) const;
   void note_compression(const h5::InputDataset& dataset);
   Tensor read_tensor(const std::string& object) const;
   std::vector<float> read_vector(const std::string& object) const;

@@ -95,6 +95,7 @@ void TraceWriter::write_probe(const std::string& path, const ProbeInfo& probe,
   write_tensor(path + "q", layer.q);
   if (!layer.k.empty()) write_tensor(path + "k", layer.k);
   if (!layer.v.empty()) write_tensor(path + "v", layer.v);
+  if (!layer.gate.empty()) write_tensor(path + "gate", layer.gate);
   const auto vector = [&](const char* name, const std::vector<float>& values, h5::Shape shape) {
     if (!values.empty()) file_.write(path + name, H5T_IEEE_F32LE, shape, values.data());
   };
@@ -119,7 +120,8 @@ void TraceWriter::write_layer(const LayerTrace& layer) {
   write_tensor(path + "/q", layer.q);
   write_tensor(path + "/k", layer.k);
   write_tensor(path + "/v", layer.v);
-  write_tensor(path + "/wo", layer.wo);
+  write_tensor(path + "/wo", layer.path.wo.empty() ? layer.wo : layer.path.wo);
+  if (!layer.path.gate.empty()) write_tensor(path + "/gate", layer.path.gate);
   const auto vector = [&](const char* name, const std::vector<float>& values, h5::Shape shape) {
     if (!values.empty()) file_.write(path + "/" + name, H5T_IEEE_F32LE, shape, values.data());
   };
@@ -127,6 +129,14 @@ void TraceWriter::write_layer(const LayerTrace& layer) {
   vector("attention_sink", layer.attention_sink, {layer.q.dim(0)});
   vector("check_output", layer.check_output,
          {layer.q.dim(0), static_cast<int64_t>(info_.check_position.size()), layer.value_dim()});
+  vector("check_added", layer.check_added,
+         {static_cast<int64_t>(info_.check_position.size()), info_.hidden_size});
+  vector("inner_gain", layer.path.inner.gain, {layer.q.dim(0), layer.value_dim()});
+  vector("outer_gain", layer.path.outer.gain, {info_.hidden_size});
+  vector("inner_rms", layer.path.inner.rms, {layer.q.dim(1)});
+  vector("outer_rms", layer.path.outer.rms, {layer.q.dim(1)});
+  if (layer.path.inner.divides) file_.attribute(path, "inner_eps", layer.path.inner.eps);
+  if (layer.path.outer.divides) file_.attribute(path, "outer_eps", layer.path.outer.eps);
   for (size_t p = 0; p < layer.probes.size(); ++p)
     write_probe(path + "/probes/" + info_.probes[p].name + "/", info_.probes[p], layer.probes[p],
                 layer.value_dim());

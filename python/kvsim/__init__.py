@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .figures import Figures, figure_names, plot
     from .kvpress import from_kvpress
     from .kvtrace.engines import from_engine
-    from .kvtrace.writer import TraceWriter
+    from .kvtrace.writer import PathNorm, TraceWriter
     from .bytes_for_loss import least_bytes
     from .live_press import press
     from .model import capture, closed_loop, demo_model
@@ -41,7 +41,7 @@ _HOMES = {
     "figures": ("Figures", "figure_names", "plot"),
     "kvpress": ("from_kvpress",),
     "kvtrace.engines": ("from_engine",),
-    "kvtrace.writer": ("TraceWriter",),
+    "kvtrace.writer": ("PathNorm", "TraceWriter"),
     "bytes_for_loss": ("least_bytes",),
     "live_press": ("press",),
     "model": ("capture", "closed_loop", "demo_model"),
@@ -57,7 +57,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "CompactCache", "DataError", "Error", "Explanation", "Figures", "KvsimWarning", "Layer",
-    "Policy", "Results", "Span", "Trace", "TraceWriter", "UsageError", "VerificationError",
+    "PathNorm", "Policy", "Results", "Span", "Trace", "TraceWriter", "UsageError",
+    "VerificationError",
     "capture", "closed_loop", "compare", "demo_model", "explain", "figure_names", "from_engine",
     "from_kvpress",
     "least_bytes", "open_results", "plot", "policies", "press", "replay", "report", "sample",

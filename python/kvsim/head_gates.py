@@ -31,13 +31,13 @@ def streaming(attention: np.ndarray, ages: np.ndarray, sinks: int, recent: int) 
 
 def changes(layer: Layer, sinks: int, recent: int) -> np.ndarray:
     """Root mean square over the prompt's stored queries j >= sinks + recent of what the output of each
-    KV head changes by, |sum over its query heads of (Z - Z') W_O| [Hkv]."""
+    KV head changes by, |sum over its query heads of (Z - Z') W*| [Hkv]."""
     prompt = layer.prompt()
     at = np.flatnonzero(prompt.query_positions >= sinks + recent)
     if not at.size:
         raise DataError(f"layer {layer.index}: no stored query behind {sinks} + {recent} entries; take "
                         "a longer prompt, or smaller --sinks and --recent")
-    values, wo = prompt.values.astype(np.float32), prompt.wo.astype(np.float32)
+    values, wo = prompt.values.astype(np.float32), prompt.usual_wo.astype(np.float32)
     total = np.zeros(len(values))
     for chosen in np.array_split(at, -(-at.size // CHUNK)):
         part = replace(prompt, queries=prompt.queries[:, chosen],

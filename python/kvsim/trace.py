@@ -12,6 +12,7 @@ import numpy as np
 
 from .errors import DataError, reads_file
 from .hdf5_file import open_hdf5, refuse_links, scalar
+from .kvtrace.writer import PathNorm
 
 SIZES = ("prompt_len", "total_len", "num_layers", "num_query_heads", "num_kv_heads", "head_dim",
          "hidden_size")
@@ -50,6 +51,9 @@ class Layer:
     text: tuple[str, ...] | None = None  #: [N]
     num_layers: int = 0  #: of the model
     inv_freq: np.ndarray | None = None  #: [d/2] of the rotation, where halves of a head are paired
+    gate: np.ndarray | None = None  #: [Hq, M, dv or 1], factors of the heads' outputs before W_O
+    inner: PathNorm | None = None  #: norm before W_O
+    outer: PathNorm | None = None  #: norm behind W_O, or a multiplier
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name} {list(getattr(self, name).shape)}"
@@ -67,6 +71,24 @@ class Layer:
         """Query heads that read one KV head."""
         return self.queries.shape[0] // self.keys.shape[0]
 
+    @functools.cached_property
+    def usual_wo(self) -> np.ndarray:
+        """[Hq, dv, D], W*: W_O with gate, norms and multiplier at their usual size, which scores take
+        (docs/trace-format.md 8). It is `wo` where there are none."""
+        if self.gate is None and self.inner is None and self.outer is None:
+            return self.wo
+        stored = int(np.searchsorted(self.query_positions, self.prompt_len)) or None
+        result = self.wo.astype(np.float64)
+        if self.gate is not None:
+            size = np.sqrt(np.square(self.gate[:, :stored].astype(np.float64)).mean(1))
+            result = result * np.where(size > 0, size, 1)[..., None]
+        for norm, shape in ((self.inner, (*self.wo.shape[:2], 1)), (self.outer, (1, 1, -1))):
+            if norm is not None:
+                result = result * np.asarray(norm.gain, np.float64).reshape(shape)
+                if norm.eps is not None:
+                    result /= np.quantile(norm.rms[:stored], 0.5, method="lower")
+        return result.astype(np.float32)
+
     def prompt(self) -> "Layer":
         """The prompt alone: what a policy may see when it compresses."""
         n = self.prompt_len
@@ -78,6 +100,10 @@ class Layer:
             keys=self.keys[:, :n],
             values=self.values[:, :n],
             residual_norm=None if self.residual_norm is None else self.residual_norm[:stored],
+            gate=None if self.gate is None else self.gate[:, :stored],
+            **{name: norm if norm is None or norm.eps is None
+               else replace(norm, rms=norm.rms[:stored])
+               for name, norm in (("inner", self.inner), ("outer", self.outer))},
             tokens=None if self.tokens is None else self.tokens[:n],
             text=None if self.text is None else self.text[:n],
         )
@@ -206,6 +232,12 @@ class Trace:
         def own(name: str, otherwise: float | None = None) -> float | None:
             return scalar(group.attrs, name) if name in group.attrs else otherwise
 
+        def norm(name: str, shape: tuple) -> PathNorm | None:
+            gain, eps = optional(f"{name}_gain", shape), own(f"{name}_eps")
+            if gain is None or eps is None:
+                return None if gain is None else PathNorm(gain)
+            return PathNorm(gain, float(eps), self._array(f"{group.name}/{name}_rms", (stored,)))
+
         window, softcap = own("sliding_window"), own("softcap")
         values = self._array(f"{group.name}/v", (self.num_kv_heads, self.total_len, None))
         return Layer(
@@ -226,6 +258,9 @@ class Trace:
             text=self.text,
             num_layers=self.num_layers,
             inv_freq=self.inv_freq,
+            gate=optional("gate", (heads, stored, None)),
+            inner=norm("inner", (heads, values.shape[2])),
+            outer=norm("outer", (self.hidden_size,)),
         )
 
     def __getitem__(self, index: int) -> Layer:

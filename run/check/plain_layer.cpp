@@ -91,9 +91,8 @@ void PlainLayer::add_projected(int head, const std::vector<double>& x,
 
 PlainMeasures PlainLayer::of_row(const PlainSets& kept, size_t r) const {
   const auto n = static_cast<size_t>(layer_.info->prompt_len);
-  const auto hidden = static_cast<size_t>(layer_.info->hidden_size);
   double attended = 0, attended_kept = 0, important = 0, important_kept = 0;
-  std::vector<double> whole(hidden, 0.0), changed(hidden, 0.0);
+  std::vector<double> outputs, moved_outputs;  // [Hq][dv]
   for (size_t h = 0; h < heads_.size(); ++h) {
     const std::vector<double>& full = heads_[h].attention[r];
     std::vector<double> left = full;
@@ -111,12 +110,14 @@ PlainMeasures PlainLayer::of_row(const PlainSets& kept, size_t r) const {
       }
     }
     for (double& weight : left) weight /= 1 - dropped;
-    std::vector<double> z = output(static_cast<int>(h), full);
-    std::vector<double> moved = output(static_cast<int>(h), left);
-    for (size_t c = 0; c < z.size(); ++c) moved[c] -= z[c];
-    add_projected(static_cast<int>(h), z, whole);
-    add_projected(static_cast<int>(h), moved, changed);
+    const std::vector<double> z = output(static_cast<int>(h), full);
+    const std::vector<double> moved = output(static_cast<int>(h), left);
+    outputs.insert(outputs.end(), z.begin(), z.end());
+    moved_outputs.insert(moved_outputs.end(), moved.begin(), moved.end());
   }
+  const std::vector<double> whole = added_to_stream(layer_, rows_[r], outputs);
+  std::vector<double> changed = added_to_stream(layer_, rows_[r], moved_outputs);
+  for (size_t c = 0; c < changed.size(); ++c) changed[c] -= whole[c];
   const double error = norm(changed, true), output = norm(whole, true);
   const double undefined = std::numeric_limits<double>::quiet_NaN();
   return {{share(attended_kept, attended)},

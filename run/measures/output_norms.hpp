@@ -3,12 +3,14 @@
 #include <memory>
 #include <vector>
 
+#include "run/measures/stream_change.hpp"
 #include "sim/replay/prefill.hpp"
 
 namespace kvsim {
 
-/// Norms after W_O of what each outcome of a layer's replay changes of the layer's output, at some
-/// of the T later steps: NaN elsewhere. All vectors of a block of steps are projected at once.
+/// Norms of what each outcome of a layer's replay changes of what the layer adds to the residual
+/// stream, at some of the T later steps: NaN elsewhere. All vectors of a block of steps are
+/// projected at once; where more than W_O stands before the stream, StreamChange makes them.
 class OutputNorms {
  public:
   /// `steps`: indices of those that are wanted, ascending. `heads`: every query head by itself,
@@ -31,19 +33,21 @@ class OutputNorms {
     Table<double> heads;           ///< [Hq][T], or empty
     std::vector<double> rounding;  ///< [T], or empty
   };
-  struct Projected {
-    int64_t stride = 0;          ///< outputs that the block holds of each head
-    std::vector<int64_t> rows;   ///< numbers among them
-    std::vector<int64_t> steps;  ///< 0..T-1
-  };
-  Projected projected(const StepBlock& block) const;
+  OutputRows projected(const StepBlock& block) const;
   void add_errors(const StepBlock& block, const std::vector<const float*>& inputs,
-                  const Projected& there);
-  void add_rounding(const StepBlock& block, const Projected& there);
-  void add_heads(const StepBlock& block, const std::vector<const float*>& inputs);
+                  const OutputRows& there);
+  void add_rounding(const StepBlock& block, const OutputRows& there);
+  void add_heads(const StepBlock& block, std::vector<const float*> inputs);
+  std::vector<double> norms_of_rows(const std::vector<const float*>& inputs,
+                                    const OutputRows& there);
+  std::vector<double> norms_of(const std::vector<std::vector<float>>& vectors,
+                               const OutputRows& there);
+  std::vector<double> changed_norms(const StepBlock& block, const OutputRows& there);
+  std::vector<double> rounding_norms(const OutcomeBlock& view, const OutputRows& there);
   Outcome& of(const OutcomeBlock& view) { return outcomes_[static_cast<size_t>(view.outcome)]; }
 
   LayerWork& work_;
+  std::unique_ptr<StreamChange> change_;  ///< null: a product with W_O is all there is
   std::vector<int64_t> steps_;
   bool heads_;
   bool rounding_;

@@ -191,6 +191,47 @@ LayerCheck check_layer(const LayerTrace& layer) {
   return compared(layer, attention_outputs(layer, layer.info->check_position), layer.check_output);
 }
 
+LayerCheck check_added(const LayerTrace& layer) {
+  const std::vector<int64_t>& positions = layer.info->check_position;
+  const std::vector<double> outputs = attention_outputs(layer, positions);
+  const int64_t heads = layer.q.dim(0), dv = layer.value_dim(), count = std::ssize(positions);
+  struct Sums {
+    double difference = 0, size = 0;
+    void add(double found, double recorded) {
+      difference += (found - recorded) * (found - recorded);
+      size += recorded * recorded;
+    }
+    double error() const {
+      const double relative = difference == 0 ? 0 : std::sqrt(difference / size);
+      return std::isnan(relative) ? std::numeric_limits<double>::infinity() : relative;
+    }
+  };
+  Sums added, inner, outer;
+  for (int64_t r = 0; r < count; ++r) {
+    std::vector<double> z;
+    for (int64_t h = 0; h < heads; ++h) {
+      const auto from = outputs.begin() + (h * count + r) * dv;
+      z.insert(z.end(), from, from + dv);
+    }
+    const std::vector<int64_t>& stored = layer.info->query_position;
+    const auto query = std::ranges::lower_bound(stored, positions[static_cast<size_t>(r)]) -
+                       stored.begin();
+    double inner_root = 0, outer_root = 0;
+    const std::vector<double> y = added_to_stream(layer, query, z, &inner_root, &outer_root);
+    for (size_t c = 0; c < y.size(); ++c)
+      added.add(y[c],
+                static_cast<double>(layer.check_added[static_cast<size_t>(r) * y.size() + c]));
+    const auto at = static_cast<size_t>(query);
+    if (layer.path.inner.divides) inner.add(inner_root, layer.path.inner.rms[at]);
+    if (layer.path.outer.divides) outer.add(outer_root, layer.path.outer.rms[at]);
+  }
+  LayerCheck result;
+  result.layer = layer.layer;
+  result.error = std::max({added.error(), inner.error(), outer.error()});
+  result.head = LayerCheck::kAdded;
+  return result;
+}
+
 std::vector<double> probe_outputs(const LayerTrace& layer, int probe) {
   const ProbeInfo& info = layer.info->probes[static_cast<size_t>(probe)];
   const int64_t heads = layer.q.dim(0), dv = layer.value_dim();

@@ -20,14 +20,18 @@ std::vector<double> probe_outputs(const LayerTrace& layer, int probe);
 
 /// How far recorded outputs are from recomputed ones in one layer.
 struct LayerCheck {
+  static constexpr int kAdded = -1;  ///< of what the layer adds to the residual stream
   int layer = 0;
   double error = 0;        ///< largest over heads of |Z - Z_check|_F / |Z_check|_F, Z = [R, dv]
-  int head = 0;            ///< where it is largest
+  int head = 0;            ///< where it is largest; kAdded: not of a head
   std::string probe = {};  ///< whose queries; empty: those of the trace itself
 };
 
 /// Needs a layer read with its recorded outputs.
 LayerCheck check_layer(const LayerTrace& layer);
+/// The same of what it adds to the residual stream, and of the roots of its norms (trace-format.md
+/// 8): the largest of the relative errors.
+LayerCheck check_added(const LayerTrace& layer);
 /// The same of a probe.
 LayerCheck check_probe(const LayerTrace& layer, int probe);
 

@@ -190,7 +190,7 @@ class Backend {
   virtual void replay(const LayerTrace& layer, const ReplayRequest& request,
                       const std::function<void(const ReplayBlock&)>& sink) = 0;
 
-  /// Copies `count` floats of a `delta` of the ReplayBlock in work to the host.
+  /// Copies `count` floats of a `delta` of the ReplayBlock in work, or of the host, to the host.
   virtual void read_outputs(const float* delta, int64_t count, float* out) = 0;
 
   /// W_O of a layer, prepared for many projections. The layer must outlive it.

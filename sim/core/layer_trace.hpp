@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "sim/core/array.hpp"
+#include "sim/core/output_path.hpp"
 #include "sim/core/tensor.hpp"
 
 namespace kvsim {
@@ -76,6 +77,7 @@ struct ProbeLayer {
   Tensor q;                            ///< [Hq][P][d]
   Tensor k;                            ///< [Hkv][P][d] or empty
   Tensor v;                            ///< [Hkv][P][dv] or empty
+  Tensor gate;                         ///< [Hq][P][dv or 1] or empty
   std::vector<float> residual_norm;    ///< [P] or empty
   std::vector<float> input_norm;       ///< [P] or empty: norm of what enters the attention
   std::vector<float> output_gradient;  ///< [P] or empty: norm of the gradient at what it adds
@@ -92,10 +94,12 @@ struct LayerTrace {
   Tensor q;                           ///< [Hq][M][d]
   Tensor k;                           ///< [Hkv][N][d]
   Tensor v;                           ///< [Hkv][N][dv]
-  Tensor wo;                          ///< [Hq][dv][D]
+  Tensor wo;                          ///< [Hq][dv][D]; W* where `path` is not empty
+  OutputPath path;                    ///< what else stands between heads and stream
   std::vector<float> residual_norm;   ///< [M] or empty
   std::vector<float> attention_sink;  ///< [Hq] or empty
   std::vector<float> check_output;    ///< [Hq][R][dv] or empty; read for `verify` only
+  std::vector<float> check_added;     ///< [R][D] or empty; read for `verify` only
   std::vector<ProbeLayer> probes;     ///< by number; q is empty of those that nobody asked for
 
   int64_t value_dim() const { return v.dim(2); }

@@ -60,6 +60,8 @@ LayerTrace probe_layer(const LayerTrace& layer, const TraceInfo& info, int probe
     view.k = joined({layer.k, prompt}, {tensors.k, tokens});
     view.v = joined({layer.v, prompt}, {tensors.v, tokens});
   }
+  if (!tensors.gate.empty())
+    view.path.gate = joined({layer.path.gate, before}, {tensors.gate, tokens});
   view.residual_norm.clear();
   if (info.has_residual_norm) {
     view.residual_norm.assign(layer.residual_norm.begin(),
@@ -69,6 +71,7 @@ LayerTrace probe_layer(const LayerTrace& layer, const TraceInfo& info, int probe
                               tensors.residual_norm.begin() + tokens.end);
   }
   view.check_output.clear();
+  view.check_added.clear();
   return view;
 }
 

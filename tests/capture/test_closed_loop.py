@@ -166,26 +166,28 @@ class DroppedEntries(WithLoop):
         self.check_against_pass("llama", layers, kept)
 
     def test_beside_sliding_layers_that_stay_untouched(self):
-        # Sink logits; windows of 16 in layers 0 and 2.
-        kept = random_sets(self.trace_of("gpt_oss"), [1, 3], 3)
-        self.check_against_pass("gpt_oss", [1, 3], kept)
+        # Softcap, two kinds of RoPE, sink logits; windows of 16 in layers 0 and 2.
+        for family in ("gemma2", "gemma3", "gpt_oss"):
+            with self.subTest(family):
+                kept = random_sets(self.trace_of(family), [1, 3], 3)
+                self.check_against_pass(family, [1, 3], kept)
 
     def test_of_sliding_layers_too(self):
         layers = [0, 1, 2, 3]
         for per_query_head in (False, True):
-            kept = random_sets(self.trace_of("gpt_oss"), layers, 4, per_query_head)
-            self.check_against_pass("gpt_oss", layers, kept)
+            kept = random_sets(self.trace_of("gemma2"), layers, 4, per_query_head)
+            self.check_against_pass("gemma2", layers, kept)
 
     def test_of_several_caches_in_one_pass(self):
-        layers, trace = [0, 1, 2, 3], self.trace_of("gpt_oss")
+        layers, trace = [0, 1, 2, 3], self.trace_of("gemma2")
         sets = [random_sets(trace, layers, seed, share=share)
                 for seed, share in ((7, 0.1), (8, 0.9), (9, 0))]
         together = self.values(self.run_loop(
-            "gpt_oss", trace, write_results(self.folder / "three.nc", trace, layers, {"x": sets}),
+            "gemma2", trace, write_results(self.folder / "three.nc", trace, layers, {"x": sets}),
             "--overwrite"))  # fmt: skip
         for i, one in enumerate(sets):
             results = write_results(self.folder / "one.nc", trace, layers, {"x": [one]})
-            alone = self.values(self.run_loop("gpt_oss", trace, results, "--overwrite"))
+            alone = self.values(self.run_loop("gemma2", trace, results, "--overwrite"))
             np.testing.assert_allclose(together["kl_divergence"][0, i],
                                        alone["kl_divergence"][0, 0], rtol=1e-3, atol=2e-5)
 
@@ -196,7 +198,7 @@ class DroppedEntries(WithLoop):
         self.check_against_pass("llama", [2], kept)
 
     def test_none_gives_no_loss_at_all(self):
-        for family in ("llama", "gpt_oss"):
+        for family in ("llama", "gemma2", "gpt_oss"):
             trace = self.trace_of(family)
             kept = np.ones_like(random_sets(trace, [1, 3], 0))
             results = write_results(self.folder / "all.nc", trace, [1, 3], {"full": [kept]})

@@ -73,10 +73,12 @@ class ChangedCaches(WithLoop):
             with self.subTest(kind):
                 self.check("knorm,merge=" + kind, lambda b: with_kinds(naive.Cache(b), merge=merge))
 
-    def test_merged_slots_beside_sliding_layers_and_sinks(self):
-        merge = naive.convex(0.1)
-        self.check("knorm,merge=convex,merge_threshold=0.1",
-                   lambda b: with_kinds(naive.Cache(b), merge=merge), "gpt_oss")
+    def test_merged_slots_beside_sliding_layers_softcap_and_sinks(self):
+        for family in ("gemma2", "gpt_oss"):
+            with self.subTest(family):
+                merge = naive.convex(0.1)
+                self.check("knorm,merge=convex,merge_threshold=0.1",
+                           lambda b: with_kinds(naive.Cache(b), merge=merge), family)
 
     def test_rounded_entries(self):
         self.check("knorm,quantize=kivi,quant_bits=2,quant_group=4,quant_residual=8",

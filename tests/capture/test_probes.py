@@ -32,23 +32,23 @@ def outputs(layer, probe, tokens, root, n):
     return np.stack(found)
 
 
-def gradients(folder, ids, n):
+def gradients(folder, ids, n, adding="self_attn.o_proj", factor=1):
     """{layer: [part]}: norms of the gradient of the squared outputs of the last block, over the tokens
-    from n on, with respect to what the output projections give."""
+    from n on, with respect to what the attention adds: `factor` times the output of `adding`."""
     import torch
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     added, blocks = {}, model.model.layers
     for index, block in enumerate(blocks):
-        block.self_attn.o_proj.register_forward_hook(
+        block.get_submodule(adding).register_forward_hook(
             lambda module, args, output, index=index: added.setdefault(index, output).retain_grad())
     last = []
     blocks[-1].register_forward_hook(
         lambda module, args, output: last.append(output[0] if isinstance(output, tuple) else output))
     model(torch.tensor([ids.tolist()]))
     last[0][0, n:].square().sum().backward()
-    return {index: one.grad[0, n:].norm(dim=-1).numpy() for index, one in added.items()}
+    return {index: one.grad[0, n:].norm(dim=-1).numpy() / factor for index, one in added.items()}
 
 
 class Probes(WithFolder):
@@ -122,15 +122,26 @@ class Probes(WithFolder):
     def test_qwen3_with_normed_queries(self):
         self.check("qwen3")
 
+    def test_qwen3_next_whose_gate_comes_with_the_queries_of_a_probe(self):
+        with h5py.File(self.capture("qwen3_next", "repeat:20")) as f:
+            for layer in f["layers"].values():
+                for probe in layer["probes"].values():
+                    self.assertEqual(probe["gate"].shape, (*probe["q"].shape[:2], 16))
+
     def test_gradients_are_those_of_an_untouched_run_without_a_cache(self):
-        trace = self.capture("llama", "repeat:20:gradient")
+        self.check_gradients("llama")
+        self.check_gradients("gemma3", "post_attention_layernorm")
+        self.check_gradients("granite", factor=0.22)
+
+    def check_gradients(self, family, *adding, **factor):
+        trace = self.capture(family, "repeat:20:gradient")
         with h5py.File(trace) as f:
             n, ids, probe = int(f.attrs["prompt_len"]), f["tokens/id"][:], f["probes/repeat"]
             own, begins = probe["token_id"][:], probe["part_begin"][:]
             self.assertGreater(len(begins), 1)
             for begin, end in zip(begins, [*begins[1:], len(own)], strict=True):
-                found = gradients(self.model_folder("llama"), np.concatenate([ids[:n], own[begin:end]]),
-                                  n)  # fmt: skip
+                found = gradients(self.model_folder(family), np.concatenate([ids[:n], own[begin:end]]),
+                                  n, *adding, **factor)  # fmt: skip
                 for index in f["layers"]:
                     stored = f[f"layers/{index}/probes/repeat/output_gradient"][begin:end]
                     self.assertGreater(stored.min(), 0)

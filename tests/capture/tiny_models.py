@@ -19,14 +19,17 @@ TEMPLATE = (
 )
 
 
-# Families with a norm, a gate or a multiplier between the heads and the residual stream.
+# Families with more than W_O between the heads and the residual stream: how the trace says so, and
+# the first module of a block that is given the stream with what the attention added.
 BETWEEN = {
-    "gemma2": "a norm or a multiplier behind it", "gemma3": "a norm or a multiplier behind it",
-    "olmo2": "a norm or a multiplier behind it", "granite": "a norm or a multiplier behind it",
-    "bitnet": "a gate or a norm between them",
-}  # fmt: skip
+    "gemma2": ({"outer_gain", "outer_eps"}, "pre_feedforward_layernorm"),
+    "gemma3": ({"outer_gain", "outer_eps"}, "pre_feedforward_layernorm"),
+    "olmo2": ({"outer_gain", "outer_eps"}, "mlp"),
+    "granite": ({"outer_gain"}, "post_attention_layernorm"),
+    "bitnet": ({"inner_gain", "inner_eps"}, "post_attention_layernorm"),
+}
 if hasattr(transformers, "Qwen3NextConfig"):   # from 4.57 on
-    BETWEEN["qwen3_next"] = "a gate or a norm between them"
+    BETWEEN["qwen3_next"] = ({"gate"}, "post_attention_layernorm")
 
 
 def make_tokenizer():

@@ -206,7 +206,9 @@ class Runs(WithTexts):
             self.assertEqual(self.study(policies=["snapkv,window=4", "laq"]).failed, 0)
 
     def test_every_family_is_studied(self):
-        for family in sorted(set(tiny_models.configs(len(self.tokenizer))) - set(tiny_models.BETWEEN)):
+        for family in tiny_models.configs(len(self.tokenizer)):
+            if family == "qwen3_next":   # its cache wants a layer of linear attention
+                continue
             with self.subTest(family=family):
                 found = self.study(family, load(family, self.tokenizer),
                                    [self.texts / "story0.txt"], budgets=[0.3],

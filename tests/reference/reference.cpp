@@ -84,6 +84,35 @@ std::vector<double> project(const LayerTrace& layer, int head, const std::vector
   return result;
 }
 
+std::vector<double> added(const LayerTrace& layer, int64_t row,
+                          const std::vector<std::vector<double>>& z) {
+  const OutputPath& path = layer.path;
+  const Tensor& wo = path.wo.empty() ? layer.wo : path.wo;
+  std::vector<std::vector<double>> u = z;
+  double inner = 0, outer = 0, count = 0;
+  for (int64_t h = 0; h < wo.dim(0); ++h)
+    for (int64_t k = 0; k < wo.dim(1); ++k) {
+      double& one = u[static_cast<size_t>(h)][static_cast<size_t>(k)];
+      if (!path.gate.empty()) one *= at(path.gate, h, row, path.gate.dim(2) == 1 ? 0 : k);
+      inner += one * one;
+      ++count;
+    }
+  inner = path.inner.divides ? std::sqrt(inner / count + path.inner.eps) : 1;
+  std::vector<double> y(static_cast<size_t>(wo.dim(2)), 0.0);
+  for (int64_t h = 0; h < wo.dim(0); ++h)
+    for (int64_t k = 0; k < wo.dim(1); ++k) {
+      double x = u[static_cast<size_t>(h)][static_cast<size_t>(k)] / inner;
+      if (!path.inner.gain.empty()) x *= path.inner.gain[static_cast<size_t>(h * wo.dim(1) + k)];
+      for (size_t c = 0; c < y.size(); ++c) y[c] += x * at(wo, h, k, static_cast<int64_t>(c));
+    }
+  for (const double one : y) outer += one * one;
+  outer = path.outer.divides ? std::sqrt(outer / static_cast<double>(y.size()) + path.outer.eps)
+                             : 1;
+  for (size_t c = 0; c < y.size(); ++c)
+    y[c] *= (path.outer.gain.empty() ? 1.0 : path.outer.gain[c]) / outer;
+  return y;
+}
+
 double l1(const std::vector<double>& x) {
   double sum = 0;
   for (const double value : x) sum += std::fabs(value);

@@ -29,6 +29,11 @@ std::vector<double> output(const LayerTrace& layer, int head, const std::vector<
 /// x W^h, [D]; x is [dv].
 std::vector<double> project(const LayerTrace& layer, int head, const std::vector<double>& x);
 
+/// What the layer adds to the residual stream, [D], where its heads put out z [Hq][dv] at stored
+/// query `row` (trace-format.md 8).
+std::vector<double> added(const LayerTrace& layer, int64_t row,
+                          const std::vector<std::vector<double>>& z);
+
 /// v_i of the KV head that query head `head` reads, [dv].
 std::vector<double> value(const LayerTrace& layer, int head, int64_t entry);
 /// Key of an entry as a query head reads it.

@@ -42,6 +42,39 @@ void add_probe(const RandomTraceShape& shape, ProbeInfo probe, uint64_t stream,
   trace.layer.probes.push_back(std::move(layer));
 }
 
+/// `count` numbers between 0.5 and 2.
+std::vector<float> sizes(uint64_t seed, uint64_t stream, int64_t count) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < count; ++i)
+    values.push_back(
+        static_cast<float>(0.5 + 1.5 * uniform(seed, stream, static_cast<uint64_t>(i), 3)));
+  return values;
+}
+
+/// Roots of the norms are those of no model: what is measured does not depend on them.
+void add_between(const RandomTraceShape& shape, RandomTrace& trace) {
+  LayerTrace& layer = trace.layer;
+  const int64_t heads = shape.query_heads, stored = std::ssize(trace.info.query_position);
+  const auto has = [&](char letter) { return shape.between.find(letter) != std::string::npos; };
+  const auto gate = [&](uint64_t stream, int64_t rows) {
+    RandomTraceShape real = shape;
+    real.integers = false;
+    return random_tensor(real, stream, {heads, rows, has('h') ? 1 : shape.dv}, 1.0);
+  };
+  if (has('g') || has('h')) layer.path.gate = gate(51, stored);
+  for (size_t p = 0; p < layer.probes.size() && !layer.path.gate.empty(); ++p)
+    layer.probes[p].gate = gate(60 + p, trace.info.probes[p].tokens());
+  const auto norm = [&](PathNorm& to, uint64_t stream, int64_t width) {
+    to.gain = sizes(shape.seed, stream, width);
+    to.divides = true;
+    to.eps = 0.1;
+    to.rms = sizes(shape.seed, stream + 1, stored);
+  };
+  if (has('i')) norm(layer.path.inner, 52, heads * shape.dv);
+  if (has('o')) norm(layer.path.outer, 54, shape.hidden);
+  if (has('m')) layer.path.outer.gain.assign(static_cast<size_t>(shape.hidden), 0.25f);
+}
+
 /// Seven tokens in parts of four and three.
 ProbeInfo repeat_probe(int64_t n) {
   ProbeInfo probe;
@@ -120,6 +153,7 @@ std::unique_ptr<RandomTrace> random_trace(const RandomTraceShape& shape) {
         static_cast<float>(normal(shape.seed, 5, static_cast<uint64_t>(h))));
   if (shape.probe) add_probe(shape, repeat_probe(shape.prompt), 11, *trace);
   if (shape.draft) add_probe(shape, draft_probe(shape.prompt), 31, *trace);
+  add_between(shape, *trace);
   return trace;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "sim/core/layer_trace.hpp"
@@ -27,6 +28,9 @@ struct RandomTraceShape {
   bool probe = false;     ///< a probe "repeat" of two parts, which read a half of the prompt each
   bool draft = false;     ///< beside it a probe "draft" of one part; its last token answers
   uint64_t seed = 1;
+  /// What stands between heads and stream, letters of: g a gate per channel, h one per head, i a
+  /// norm before W_O, o one behind it, m a multiplier behind it.
+  std::string between = {};
 };
 
 /// A layer in memory with the trace it belongs to.

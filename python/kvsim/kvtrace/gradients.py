@@ -17,13 +17,25 @@ def gradient_norms(model, layers: list[int], prompt: list[int], part: list[int])
     """
     import torch
 
+    from .stream import StreamWatch
+
     modules, added, last = find_attention_layers(model), {}, {}
+    watch = StreamWatch([0])
+
+    def enter(module, args, kwargs):
+        watch.enter(args[0] if args else kwargs["hidden_states"])
+
+    def projected(module, args, output):
+        watch.heads(args[0][:, :, None])
+        watch.projected(args[0], output)
 
     def keep(layer):
-        def hook(module, args, kwargs, output):
-            added[layer] = output[0] if isinstance(output, tuple) else output
-            added[layer].retain_grad()
-        return hook
+        def leave(module, args, output):
+            trail = watch.leave()
+            if trail is not None and trail.added:
+                added[layer] = trail.share
+                added[layer].retain_grad()
+        return leave
 
     def keep_last(module, args, output):
         last["hidden"] = output[0] if isinstance(output, tuple) else output
@@ -33,8 +45,10 @@ def gradient_norms(model, layers: list[int], prompt: list[int], part: list[int])
     with torch.inference_mode(False), torch.no_grad():
         cache = cache_in(model(input_ids=torch.tensor([prompt], device=device), use_cache=True,
                                logits_to_keep=1))
-    hooks = [modules[layer].attention.register_forward_hook(keep(layer), with_kwargs=True)
-             for layer in layers]
+    hooks = [hook for layer in layers for hook in (
+        modules[layer].block.register_forward_pre_hook(enter, with_kwargs=True),
+        modules[layer].projection.register_forward_hook(projected),
+        modules[layer].block.register_forward_hook(keep(layer), always_call=True))]
     hooks.append(modules[max(modules)].block.register_forward_hook(keep_last))
     try:
         for one in frozen:

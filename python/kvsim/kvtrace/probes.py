@@ -172,6 +172,7 @@ class ProbeRecorder(Recorder):
             residual_norm=self.residual_norms.pop(layer),
             input_norm=self.input_norms.pop(layer),
             check_output=call.check_output,
+            gate=call.between.gate,
         )
 
 

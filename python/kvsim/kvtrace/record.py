@@ -52,6 +52,7 @@ class LayerCall:
     softcap: float | None
     sliding_window: int | None
     sink: np.ndarray | None
+    between: object = None   # between.Between, known when the layer's block has run
 
 
 def find_attention_layers(model) -> dict[int, AttentionLayer]:
@@ -237,7 +238,7 @@ class Recorder:
         def leave(module, args, output):
             trail, call = self.watch.leave(), self.calls.pop(layer, None)
             if trail is not None and call is not None and output is not None:
-                self.refuse_other_stream(layer, call, trail, output)
+                call.between = self.between(layer, trail, output)
                 self._write(layer, call)
                 self.done.append(layer)
                 self.progress(len(self.done), len(self.wanted))
@@ -300,50 +301,32 @@ class Recorder:
                 EXIT_FAILURE,
             )
 
-    def refuse_other_stream(self, layer: int, call: LayerCall, trail, output) -> None:
-        """What the trace says that the layer adds to the residual stream must be what is added."""
-        from .stream import relative
+    def between(self, layer: int, trail, output):
+        """What stands between heads and stream. What a trace cannot describe is refused: all that
+        it would say the layer adds must be what is added."""
+        from .between import Finder
 
         parts = self.modules[layer]
         names = {id(module): name for name, module in self.model.named_modules()}
         block, projection = names[id(parts.block)], names[id(parts.projection)]
         try:
             real = self.watch.contribution(trail, output)
+            weight = parts.projection.weight
+            if weight.ndim != 2 or weight.shape[1] != real.heads.shape[1]:
+                raise CaptureError(
+                    f"{projection}: found a weight of shape {list(weight.shape)}, expected "
+                    f"[D, {real.heads.shape[1]}]; quantised weights must be loaded unquantised",
+                    EXIT_FAILURE)
+            return Finder(real, parts.projection, (block, projection), self.positions,
+                          self.watch.positions, self.stream_tolerance).find()
         except CaptureError as error:
             raise CaptureError(f"layer {layer}: {block} ({type(parts.block).__name__}): {error}, "
                                "which a trace cannot describe", EXIT_FAILURE) from None
-        weight = parts.projection.weight.detach().float().cpu().numpy()
-        bias = getattr(parts.projection, "bias", None)
-        if weight.shape[1] != real.heads.shape[1]:
-            return   # _write() names its shape
-        found = real.heads @ weight.T
-        if bias is not None:
-            found = found + bias.detach().float().cpu().numpy()
-        for error, what in (
-            (relative(real.projection_input, real.heads),
-             f"{projection} is given something else than what the heads put out, as of a gate or a "
-             "norm between them; it"),
-            (relative(found, real.projected),
-             f"{projection}: the heads' outputs times its weight"),
-            (relative(real.added, real.projected),
-             f"{block}: what it adds to the residual stream is not the output of {projection}, as of "
-             "a norm or a multiplier behind it; it"),
-        ):
-            if not error < self.stream_tolerance:
-                raise CaptureError(
-                    f"layer {layer}: {what} differs by {error:.2g} (tolerance "
-                    f"{self.stream_tolerance:.0e}), which a trace cannot describe", EXIT_FAILURE)
 
     def _write(self, layer: int, call: LayerCall) -> None:
         self.refuse_other_attention(layer, check_rows(call, self.checks))
         weight = self.modules[layer].projection.weight.detach().float().cpu().numpy()
         heads, width = call.query.shape[0], call.value.shape[2]
-        if weight.ndim != 2 or weight.shape[1] != heads * width:
-            raise CaptureError(
-                f"layer {layer}: output projection of shape {list(weight.shape)}, expected "
-                f"[D, {heads * width}]; quantised weights must be loaded unquantised",
-                EXIT_FAILURE,
-            )
         self.writer.layer(
             layer,
             queries=call.query,
@@ -358,6 +341,10 @@ class Recorder:
             sink=call.sink,
             residual_norm=self.residual_norms.pop(layer),
             check_output=call.check_output,
+            check_added=call.between.added,
+            gate=call.between.gate,
+            inner=call.between.inner,
+            outer=call.between.outer,
         )
 
 

@@ -3,7 +3,8 @@
 A trace's errors are those of the residual stream. So a capture must know what the model really
 adds to it, which no configuration says: there may be a norm, a gate or a multiplier on the way.
 Every operation of a block passes a StreamWatch. It knows the tensors that stem from the heads'
-outputs and those that are the stream itself, and compares numbers where the two meet.
+outputs and those that are the stream itself, and compares numbers where the two meet. What stands
+between is found by asking the modules on the way (trace-format.md 8), and proved by those numbers.
 """
 
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from .errors import EXIT_FAILURE, CaptureError
 
+MULTIPLICATIONS = (torch.ops.aten.mul.Tensor, torch.ops.aten.mul_.Tensor)
 ADDITIONS = (torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)
 
 
@@ -29,15 +31,21 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
 class Contribution:
     """What one layer adds to the stream; rows [R] are those of the check positions.
 
-    heads [R, Hq * dv] is what the heads put out, projection_input what the output projection was
-    given, projected [R, D] what it made of it (with its bias), added [R, D] what came to the
-    stream.
+    heads [R, Hq * dv] is what the heads put out, given what the output projection was given,
+    projected [R, D] what it made of it (with its bias), added [R, D] what came to the stream.
+    gates: factors [N, Hq, dv or 1] on the way. inner, outer: modules on the way before and behind
+    the projection. head_outputs [N, Hq, dv]; mean_squares [N] of `projected`.
     """
 
     heads: np.ndarray
-    projection_input: np.ndarray
+    given: np.ndarray
     projected: np.ndarray
     added: np.ndarray
+    gates: list
+    inner: list
+    outer: list
+    head_outputs: torch.Tensor
+    mean_squares: torch.Tensor
 
 
 class Trail:
@@ -47,8 +55,9 @@ class Trail:
         self.entering = entering        # what enters the block, [1, N, D]
         self.ours = {}                  # what stems from the heads
         self.stream = {id(entering): entering}   # the stream, before and after
-        self.rows = {}                  # parts of the Contribution, as they appear
+        self.found = {}                 # parts of the Contribution, as they appear
         self.elsewhere = None           # how far from the stream what it is added to is
+        self.share = None               # the tensor that is added
         self.added = False
 
 
@@ -64,32 +73,36 @@ class StreamWatch(TorchDispatchMode):
     def enter(self, entering) -> None:
         """A block begins; until leave() every operation is seen."""
         self.trail = Trail(entering)
+        self.modules = torch.nn.modules.module.register_module_forward_pre_hook(self._passed)
         self.__enter__()
 
     def heads(self, output) -> None:
         """What the heads put out, [1, N, Hq, dv]."""
         if self.trail:
             self.trail.ours = {id(output): output}
-            self.trail.rows = {"heads": self.rows_of(output)}
+            self.trail.found = {"heads": self.rows_of(output), "head_outputs": output.detach()[0],
+                                "gates": [], "inner": [], "outer": []}
 
     def projected(self, given, output) -> None:
         """What the output projection was given, and what it gives."""
-        if self.trail and "heads" in self.trail.rows:
+        if self.trail and "heads" in self.trail.found:
             self.trail.ours = {id(output): output}
-            self.trail.rows |= {"projection_input": self.rows_of(given),
-                                "projected": self.rows_of(output)}
+            flat = output.detach().reshape(-1, output.shape[-1])
+            self.trail.found |= {"given": self.rows_of(given), "projected": self.rows_of(output),
+                                 "mean_squares": flat.float().square().mean(-1)}
 
     def leave(self) -> Trail | None:
         """The block ends, well or not; the caller asks contribution() of what was followed."""
         trail, self.trail = self.trail, None
         if trail is not None:
             self.__exit__(None, None, None)
+            self.modules.remove()
         return trail
 
     def contribution(self, trail: Trail, output) -> Contribution:
         """What the layer added, as its block gives `output`."""
         output = output[0] if isinstance(output, tuple) else output
-        if "projected" not in trail.rows:
+        if "projected" not in trail.found:
             raise CaptureError("what its heads put out does not reach the output projection",
                                EXIT_FAILURE)
         if not trail.added:
@@ -103,7 +116,13 @@ class StreamWatch(TorchDispatchMode):
             raise CaptureError(
                 "what leaves it differs from the residual stream and all that was added to it by "
                 f"{relative(self.rows_of(output), last):.2g}", EXIT_FAILURE)
-        return Contribution(**trail.rows)
+        return Contribution(**trail.found)
+
+    def _passed(self, module, args) -> None:
+        """A module is called; is it given what we follow?"""
+        trail = self.trail
+        if trail and not trail.added and args and id(args[0]) in trail.ours:
+            trail.found["outer" if "projected" in trail.found else "inner"].append(module)
 
     def rows_of(self, tensor) -> np.ndarray:
         """[R, width] of a tensor [1, N, ...] or [N, width], as float32."""
@@ -118,6 +137,8 @@ class StreamWatch(TorchDispatchMode):
         stream = [one for one in given if id(one) in trail.stream]
         if not ours and not stream:
             return func(*args, **kwargs)
+        if func in MULTIPLICATIONS and ours and "projected" not in trail.found:
+            self.multiply(given, ours)
         if func in ADDITIONS and len(given) == 2 and given[0].numel() == given[1].numel():
             return self.add(func, args, kwargs, ours, stream)
         result = func(*args, **kwargs)
@@ -138,13 +159,26 @@ class StreamWatch(TorchDispatchMode):
         return made.numel() == before.numel() and made.is_floating_point() and bool(
             (made.reshape(before.shape) == before).all())
 
+    def multiply(self, given: list, ours: list) -> None:
+        """Keeps a factor that is another one for every token, as [N, Hq, dv or 1]."""
+        tokens, heads, width = self.trail.found["head_outputs"].shape
+        other = next((one for one in given if id(one) not in self.trail.ours), None)
+        if len(ours) != 1 or other is None or other.dim() < 2 or other.shape[1] != tokens:
+            return
+        if other.numel() == tokens * heads * width:
+            self.trail.found["gates"].append(other.detach().reshape(tokens, heads, width))
+        elif ours[0].dim() == 4 and other.numel() in (tokens * heads, tokens):
+            whole = other.detach().reshape(tokens, -1, 1)
+            self.trail.found["gates"].append(whole.expand(tokens, heads, 1))
+
     def add(self, func, args, kwargs, ours: list, stream: list):
         """Two tensors of one size are added, one of them at least known."""
         trail = self.trail
-        shared = len(ours) == 1 and "projected" in trail.rows and not trail.added
+        shared = len(ours) == 1 and "projected" in trail.found and not trail.added
         if shared:
             factor = kwargs.get("alpha", 1) if args[1] is ours[0] else 1
-            trail.rows.setdefault("added", self.rows_of(ours[0]) * factor)
+            trail.share = ours[0] if trail.share is None else trail.share
+            trail.found.setdefault("added", self.rows_of(ours[0]) * factor)
             if not stream:
                 other = args[0] if args[1] is ours[0] else args[1]
                 trail.elsewhere = relative(self.rows_of(other), self.rows_of(trail.entering))
@@ -155,3 +189,4 @@ class StreamWatch(TorchDispatchMode):
         elif shared:
             trail.ours[id(result)] = result
         return result
+

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ..whole import check_target, create_hdf5, whole_file
 from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError
 
 # Arguments of probe_rows that are stored in the trace's own type.
-STORED_PROBE_NAMES = {"queries": "q", "keys": "k", "values": "v"}
+STORED_PROBE_NAMES = {"queries": "q", "keys": "k", "values": "v", "gate": "gate"}
 STORED_TYPES = ("float16", "float32", "bfloat16")
 SPARE = 1 << 20   # bytes that stay free: for what HDF5 writes of its own
 
@@ -78,6 +79,22 @@ def check_axes(index: int, name: str, array: np.ndarray, sizes: tuple[int | None
         elif name == "queries" and axis == 1 and found[1] > sizes[1]:
             cause = "query_positions names fewer: give queries[:, query_positions]"
     raise CaptureError(said + (f"; {cause}" if cause else ""), EXIT_USAGE)
+
+
+@dataclass
+class PathNorm:
+    """A norm between a layer's heads and the residual stream, before or behind W_O.
+
+    Attributes:
+        gain: what is multiplied with, [Hq * dv] or [Hq, dv] before W_O and [D] behind it; Gemma's
+            is 1 + weight. A multiplier is D equal numbers.
+        eps: of the root of the mean square that is divided by; None where the gain is all.
+        rms: [M], that root (with eps) at the stored queries; with an eps.
+    """
+
+    gain: Any
+    eps: float | None = None
+    rms: Any = None
 
 
 def place_of(wrong: np.ndarray) -> str:
@@ -236,6 +253,10 @@ class TraceWriter:
         sink: Any = None,
         residual_norm: Any = None,
         check_output: Any = None,
+        check_added: Any = None,
+        gate: Any = None,
+        inner: PathNorm | None = None,
+        outer: PathNorm | None = None,
     ) -> None:
         """Writes one layer; arrays of NumPy or torch, queries and keys rotated and normalised as
         they enter the softmax.
@@ -253,26 +274,60 @@ class TraceWriter:
             sink: [Hq], a logit without a value.
             residual_norm: [M], norm of the residual stream that enters the layer.
             check_output: [Hq, R, dv], the model's own outputs before W_O, for `kvsim verify`.
+            check_added: [R, D], what the model's attention added to the residual stream there,
+                without the projection's bias.
+            gate: [Hq, M, dv] or [Hq, M, 1], what a head's outputs are multiplied with before W_O.
+            inner, outer: norms before and behind W_O.
         """
         if self.positions is None:
             raise CaptureError("layer() before describe()", EXIT_USAGE)
         queries, keys, values, wo = map(as_array, (queries, keys, values, wo))
         scale = float(queries.shape[-1] ** -0.5 if scale is None else scale)
         self._keep_sizes(index, queries, keys, values, wo, scale)
+        self.value_dim = values.shape[2]
         group = f"layers/{index}"
         for name, tensor, called in (("q", queries, "queries"), ("k", keys, "keys"),
                                      ("v", values, "values"), ("wo", wo, "wo")):  # fmt: skip
             self.tensor(f"{group}/{name}", np.asarray(tensor, dtype=np.float32),
                         f"layer {index}: {called}")  # fmt: skip
         for name, given in (("residual_norm", residual_norm), ("check_output", check_output),
+                            ("check_added", check_added),
                             ("attention_sink", sink)):  # fmt: skip
             if given is not None:
                 self.array(f"{group}/{name}", np.asarray(as_array(given), dtype=np.float32))
+        self._write_path(index, gate, {"inner": (inner, wo.shape[:2]),
+                                       "outer": (outer, wo.shape[2:])}, len(queries))  # fmt: skip
         own = scale if scale != self.scale else None
         for name, value in (("attention_scale", own), ("softcap", softcap),
                             ("sliding_window", sliding_window)):  # fmt: skip
             if value is not None:
                 self.attribute(name, value, group)
+
+    def _write_path(self, index: int, gate: Any, norms: dict, heads: int) -> None:
+        """What stands between heads and stream."""
+        group, stored = f"layers/{index}", len(self.positions)
+        if gate is not None:
+            gate = np.asarray(as_array(gate), dtype=np.float32)
+            if gate.ndim != 3 or gate.shape[:2] != (heads, stored) or \
+                    gate.shape[2] not in (1, self.value_dim):
+                raise CaptureError(f"layer {index}: gate: found shape {list(gate.shape)}, expected "
+                                   f"[{heads}, {stored}, {self.value_dim}], or 1 as the last",
+                                   EXIT_USAGE)  # fmt: skip
+            self.tensor(f"{group}/gate", gate, f"layer {index}: gate")
+        for name, (norm, shape) in norms.items():
+            if norm is None:
+                continue
+            for what, given, wanted in (("gain", norm.gain, shape), ("rms", norm.rms, (stored,))):
+                if what == "rms" and norm.eps is None:
+                    continue
+                array = np.asarray(as_array(given), dtype=np.float32)
+                if array.size != np.prod(wanted) or not np.isfinite(array).all():
+                    raise CaptureError(f"layer {index}: {name}.{what}: found shape "
+                                       f"{list(array.shape)}, expected {list(wanted)} finite "
+                                       "numbers", EXIT_USAGE)  # fmt: skip
+                self.array(f"{group}/{name}_{what}", array.reshape(wanted))
+            if norm.eps is not None:
+                self.attribute(f"{name}_eps", float(norm.eps), group)
 
     def probe(self, name: str, *, positions: Any, part_begin: Any = (0,), reads: Any = None,
               tokens: Any = None, text: Any = None, answer_begin: int | None = None,
@@ -314,12 +369,15 @@ class TraceWriter:
             name: of the probe, which :meth:`probe` has described.
             first: the first of these tokens.
             arrays: queries [Hq, tokens, d]; where wanted keys [Hkv, tokens, d], values
-                [Hkv, tokens, dv], residual_norm, input_norm and output_gradient [tokens],
+                [Hkv, tokens, dv], residual_norm, input_norm and output_gradient [tokens], gate
+                [Hq, tokens, dv or 1] (of layers that have one),
                 check_output [Hq, checks among these tokens, dv].
         """
         about, group = f"probes/{name}", f"layers/{index}/probes/{name}"
         total = len(self.file[f"{about}/position"])
         for argument, given in arrays.items():
+            if given is None:
+                continue
             values = np.asarray(as_array(given), dtype=np.float32)
             dataset = f"{group}/{STORED_PROBE_NAMES.get(argument, argument)}"
             if argument in STORED_PROBE_NAMES:

@@ -1,6 +1,8 @@
 // The CUDA backend: finds the device, and hands every verb to its file.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "sim/backend/cuda/verbs.hpp"
 #include "sim/backend/cuda_backend.hpp"
 #include "sim/core/error.hpp"
@@ -108,6 +110,10 @@ class CudaBackend : public PrefetchingBackend {
   }
   void read_outputs(const float* delta, int64_t count, float* out) override {
     const std::lock_guard lock(context_.verb);
+    if (!context_.replay.holds(delta)) {
+      std::copy_n(delta, count, out);
+      return;
+    }
     download(out, delta, count, context_.compute);
     context_.compute.wait();
   }
