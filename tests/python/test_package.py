@@ -440,7 +440,8 @@ class Traces(WithFolder):
         for wrong, said in (({"gate": gate[:, :5]}, "gate: found shape"),
                             ({"outer": kvsim.PathNorm(gains[0])}, r"outer.gain: found shape \[8\]"),
                             ({"inner": kvsim.PathNorm(gains[0], 0.1)}, "inner.rms")):
-            with self.assertRaisesRegex(kvsim.Error, said), kvsim.TraceWriter(path) as writer:
+            with self.assertRaisesRegex(kvsim.Error, said), \
+                    kvsim.TraceWriter(self.folder / "wrong.h5") as writer:
                 writer.describe(model="mine", num_layers=1, prompt_len=15,
                                 query_positions=range(total))
                 writer.layer(0, queries=q, keys=k, values=v, wo=wo, **wrong)
