@@ -80,12 +80,14 @@ group_capture() {   # label: capture
   newest tests/capture/test_unpacked.py
   newest tests/capture/test_gguf.py
   newest tests/capture/test_capture.py
+  newest tests/capture/test_between.py
   newest tests/capture/test_probes.py
 }
 group_capture_oldest() {   # label: capture
   oldest tests/capture/test_unpacked.py
   oldest tests/capture/test_gguf.py
   oldest tests/capture/test_capture.py
+  oldest tests/capture/test_between.py
   oldest tests/capture/test_probes.py
 }
 group_closed_loop() {   # label: capture
@@ -104,6 +106,7 @@ group_package() {   # label: python
   plots tests/python/test_functions.py
   plots tests/python/test_comparison.py
   plots tests/python/test_head_gates.py
+  plots tests/python/test_writer_path.py
   plots tests/python/test_engines.py
   plots tests/python/test_untrusted.py
   plots tests/python/test_fuzz.py
