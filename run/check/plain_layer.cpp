@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "sim/core/parallel.hpp"
+#include "sim/core/stream_share.hpp"
 
 namespace kvsim {
 namespace {

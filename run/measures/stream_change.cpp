@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "sim/core/parallel.hpp"
+#include "sim/core/stream_share.hpp"
 
 namespace kvsim {
 

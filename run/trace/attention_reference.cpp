@@ -8,6 +8,7 @@
 #include "sim/core/error.hpp"
 #include "sim/core/parallel.hpp"
 #include "sim/core/probe_view.hpp"
+#include "sim/core/stream_share.hpp"
 
 namespace kvsim {
 namespace {

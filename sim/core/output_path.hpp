@@ -5,8 +5,6 @@
 
 namespace kvsim {
 
-struct LayerTrace;
-
 /// A root-mean-square norm, or a gain alone.
 struct PathNorm {
   std::vector<float> gain;  ///< [Hq * dv] or [D]; empty: there is none
@@ -32,16 +30,5 @@ struct OutputPath {
   /// Gate of a head at a stored query: out[dv].
   void read_gate(int64_t head, int64_t query, std::vector<float>& out) const;
 };
-
-/// Puts W* in the place of `layer.wo`, which `layer.path.wo` then holds as it was stored. Nothing
-/// happens to a layer whose path is empty. A W* that is not finite is bad data.
-void set_usual_output(LayerTrace& layer);
-
-/// What a layer adds to the stream [D] by definition, in float64, from its heads' outputs z
-/// [Hq][dv] at a stored query. `inner_root`, `outer_root`: where not null, the roots that were
-/// divided by.
-std::vector<double> added_to_stream(const LayerTrace& layer, int64_t query,
-                                    const std::vector<double>& z, double* inner_root = nullptr,
-                                    double* outer_root = nullptr);
 
 }  // namespace kvsim

@@ -6,6 +6,7 @@
 
 #include "run/check/plain_layer.hpp"
 #include "run/trace/attention_reference.hpp"
+#include "sim/core/stream_share.hpp"
 #include "tests/reference/reference.hpp"
 #include "tests/support/study_case.hpp"
 
