@@ -92,7 +92,7 @@ void serve_function(const Values& values, const Dataset& results, const std::str
                  .where = policy,
                  .hint = "--policy " + policy});
   const auto& layers = std::get<std::vector<int32_t>>(results.at("layer").values);
-  serve_functions(values, {record}, {trace}, {layers.begin(), layers.end()});
+  serve_functions(values, typed_words(), {record}, {trace}, {layers.begin(), layers.end()});
   if (!is_function(function)) return;
   const auto digest = [](const std::string& described) {
     const Json json = Json::parse(described, nullptr, false);

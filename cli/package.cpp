@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "cli/command.hpp"
 #include "cli/shipped.hpp"
 #include "io/side_files.hpp"
 #include "sim/core/error.hpp"
@@ -58,9 +57,9 @@ void hand_over(std::vector<std::string> words, bool users) {
                .hint = "scripts/quickstart.sh sets one up; KVSIM_PYTHON names another"});
 }
 
-void serve_functions(const Values& values, const std::vector<Record>& records,
-                     const std::vector<std::string>& traces, const std::vector<int>& layers,
-                     const std::string& folder) {
+void serve_functions(const Values& values, const std::vector<std::string>& typed,
+                     const std::vector<Record>& records, const std::vector<std::string>& traces,
+                     const std::vector<int>& layers, const std::string& folder) {
   std::set<std::string> functions;
   for (const Record& record : records)
     if (const std::string& one = record.settings.text("scores"); is_function(one))
@@ -73,7 +72,7 @@ void serve_functions(const Values& values, const std::vector<Record>& records,
   if (!layers.empty()) words.push_back(fmt::format("--layers={}", fmt::join(layers, ",")));
   if (!folder.empty()) words.push_back("--into=" + folder);
   words.emplace_back("--");
-  words.insert(words.end(), typed_words().begin(), typed_words().end());
+  words.insert(words.end(), typed.begin(), typed.end());
   hand_over(std::move(words), true);
 }
 

@@ -21,9 +21,10 @@ std::map<std::string, std::string> package_commands();
 
 /// Where a record names a function, `python:FILE.py:FUNCTION`: makes its scores known, which lie in
 /// the folder of --scores. Without that this process becomes the package, which computes them on
-/// `layers` (empty: all) of the traces, into `folder` if one is given, and runs the command again.
-void serve_functions(const Values& values, const std::vector<Record>& records,
-                     const std::vector<std::string>& traces, const std::vector<int>& layers,
-                     const std::string& folder = "");
+/// `layers` (empty: all) of the traces, into `folder` if one is given, and runs the command again,
+/// as it was `typed`.
+void serve_functions(const Values& values, const std::vector<std::string>& typed,
+                     const std::vector<Record>& records, const std::vector<std::string>& traces,
+                     const std::vector<int>& layers, const std::string& folder = "");
 
 }  // namespace kvsim::cli

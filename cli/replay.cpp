@@ -317,7 +317,7 @@ int run(const Values& values) {
     readers.push_back(std::make_unique<TraceReader>(trace, text(values, "later")));
   check_targets(values, targets, traces);
   serve_functions(
-      values, request.options.records, traces,
+      values, typed_words(), request.options.records, traces,
       has(values, "layers") ? chosen_layers(values, readers.front()->info()) : std::vector<int>());
   std::vector<Job> jobs;
   jobs.reserve(traces.size());

@@ -232,7 +232,7 @@ int run(const Values& values) {
   const bool plans = has(values, "plan");
   const std::unique_ptr<Backend> backend = chosen_backend(values);
   check_shard(values, shard);
-  serve_functions(values, config.options.records, config.traces, config.layers,
+  serve_functions(values, typed_words(), config.options.records, config.traces, config.layers,
                   plans ? "" : folder + "/scores");
   StudyHooks hooks;
   hooks.message = note;
