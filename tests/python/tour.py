@@ -121,7 +121,7 @@ def by_command(folder):
     (folder / "grid.toml").write_text(SWEEP)
     swept = interrupted_sweep(folder)
     assert kvsim.open_results(swept).sizes["policy"] == 9
-    run("plot", swept, "-o", "sweep-figs", "--formats", "csv")
+    run("plot", swept, "-o", "sweep-figs", "--formats", "png")
     run("study", "--model", "model", "--texts", "a.txt,b.txt", "--prompt-tokens", "64", "--steps", "8",
         "--policy", "snapkv,window=4", "--policy", "kvzip", "--budget", "0.2", "--threads", "1",
         "-o", "studied")

@@ -93,8 +93,10 @@ class FilesTest(PageTest):
             own = [one[k] for one in values]
             self.assertAlmostEqual(value, np.mean(own), delta=1e-3)
             reach = 4.3027 * np.std(own, ddof=1) / np.sqrt(3)   # Student's t of two degrees
-            self.assertAlmostEqual(low, np.mean(own) - reach, delta=1e-3)
-            self.assertAlmostEqual(high, np.mean(own) + reach, delta=1e-3)
+            mean = np.mean(own)   # of a share: on the arcsine of its root (metrics.md)
+            ends = np.arcsin(np.sqrt(mean)) + np.array([-1, 1]) * reach / (2 * np.sqrt(mean * (1 - mean)))
+            for shown, end in zip((low, high), np.sin(np.clip(ends, 0, np.pi / 2)) ** 2):
+                self.assertAlmostEqual(shown, end, delta=1e-3)
         self.assertEqual(self.browser.state()["trace"], "synthetic2")
         worst = files[1].at("retained_importance", "keepkv", "0.5")
         self.browser.choose("policy", "keepkv")
