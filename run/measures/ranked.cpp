@@ -16,7 +16,7 @@ constexpr const char* kCell = "policy budget";
 constexpr double kNothing = 1e-12;  // of a stream error
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 // Behind every measure that it reads.
-DeclareMeasure measure({.name = "ranked", .place = 900, .when = &kAlways});
+DeclareMeasure measure({.name = "ranked", .place = 890, .when = &kAlways});
 const MeasureVariable held_share = measure.variable(
     {.name = "held_share",
      .dims = kCell,
