@@ -185,7 +185,11 @@ class EveryFamily(WithFolder):
     def test_gemma3_with_two_kinds_of_rope(self):
         self.check_family("gemma3")
         with h5py.File(self.folder / "gemma3.h5") as f:
+            # Layers with a window turn faster than those without.
             self.assertNotIn("rope", f)
+            turns = [f["layers"][i]["rope_inv_freq"][1] for i in "0123"]
+            self.assertEqual((turns[0], turns[1]), (turns[2], turns[3]))
+            self.assertGreater(turns[0], turns[1])
 
     def test_gpt_oss_with_sink_logits_and_a_projection_bias(self):
         self.check_family("gpt_oss")
