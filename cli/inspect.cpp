@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -55,6 +56,31 @@ std::string probe_text(const ProbeInfo& probe) {
   return text;
 }
 
+/// Of each kind of rotation its layers: "4 pairs, half, from dimension 8: layers 0, 2".
+std::string rope_text(const TraceInfo& info) {
+  std::map<std::string, std::string> layers;
+  for (const int layer : info.layers) {
+    const Rotation& rope = info.rotation(layer);
+    const bool turns = std::ranges::any_of(rope.inv_freq, [](double x) { return x != 0; });
+    std::string text = fmt::format("{} frequencies, {}", rope.pairs(),
+                                   rope.interleaved ? "interleaved" : "half");
+    if (rope.first > 0) text += fmt::format(", from dimension {}", rope.first);
+    if (rope.attention_factor != 1) text += fmt::format(", factor {:.4g}", rope.attention_factor);
+    if (rope.pairs() == 0) text = "no frequencies";
+    if (rope.pairs() > 0 && !turns) text = "no positions";
+    std::string& list = layers[text];
+    list += (list.empty() ? "" : ", ") + std::to_string(layer);
+  }
+  if (layers.size() == 1) {
+    const std::string& only = layers.begin()->first;
+    return only + (info.rope_missing.empty() ? "" : ": " + info.rope_missing);
+  }
+  std::string text;
+  for (const auto& [kind, list] : layers)
+    text += (text.empty() ? "" : "; ") + kind + ": layers " + list;
+  return text;
+}
+
 void print_run(const TraceReader& trace) {
   const TraceInfo& info = trace.info();
   print_field("trace", info.path);
@@ -76,10 +102,7 @@ void print_run(const TraceReader& trace) {
   print_field("residual norm", info.has_residual_norm ? "yes" : "no");
   print_field("tokens", trace.has_token_text() ? (trace.has_token_ids() ? "ids and text" : "text")
                                                : (trace.has_token_ids() ? "ids" : "none"));
-  print_field("rope", info.rope_inv_freq.empty()
-                          ? "no frequencies"
-                          : fmt::format("{} frequencies, {}", info.rope_inv_freq.size(),
-                                        info.rope_interleaved ? "interleaved" : "half"));
+  print_field("rope", rope_text(info));
   for (const ProbeInfo& probe : info.probes) print_field("probe", probe_text(probe));
   for (const Span& span : info.spans)
     print_field("span", fmt::format("{} [{}, {}), {}", span.name, span.begin, span.end,

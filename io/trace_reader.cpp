@@ -214,21 +214,63 @@ void TraceReader::read_spans() {
   }
 }
 
+namespace {
+
+/// Whether pairs are of neighbours; the layout stands in `object`'s attribute `name`.
+bool read_layout(const h5::InputFile& file, const std::string& object, const char* name) {
+  const auto layout = file.text_attribute(object, name);
+  if (layout == "half" || layout == "interleaved") return layout == "interleaved";
+  const std::string place = (object == "/" ? "" : object + " ") + "attribute " + name;
+  file.fail(place, layout ? "unknown layout" : "missing", layout ? "\"" + *layout + "\"" : "",
+            "\"half\" or \"interleaved\"");
+}
+
+}  // namespace
+
+/// The frequencies alone.
+Rotation TraceReader::read_rotation(const std::string& object) const {
+  const auto data = file_.dataset(object);
+  Rotation rotation;
+  rotation.inv_freq = data.read_doubles();
+  for (const double frequency : rotation.inv_freq)
+    if (!std::isfinite(frequency))
+      data.fail("not a finite number", "NaN or infinity", "finite numbers");
+  return rotation;
+}
+
 void TraceReader::read_rope() {
+  info_.rope_missing = file_.text_attribute("/", "rope_missing").value_or("");
   if (!file_.exists("rope/inv_freq")) return;
   const auto data = file_.dataset("rope/inv_freq");
   if (info_.head_dim % 2 != 0)
     data.fail("rotary frequencies need an even head_dim", std::to_string(info_.head_dim));
   data.expect_shape({info_.head_dim / 2}, "[d/2]");
-  info_.rope_inv_freq = data.read_doubles();
-  for (const double frequency : info_.rope_inv_freq)
-    if (!std::isfinite(frequency))
-      data.fail("not a finite number", "NaN or infinity", "finite numbers");
-  const auto layout = file_.text_attribute("/", "rope_layout");
-  if (layout != "half" && layout != "interleaved")
-    file_.fail("attribute rope_layout", layout ? "unknown layout" : "missing",
-               layout ? "\"" + *layout + "\"" : "", "\"half\" or \"interleaved\"");
-  info_.rope_interleaved = layout == "interleaved";
+  info_.rope = read_rotation("rope/inv_freq");
+  info_.rope.interleaved = read_layout(file_, "/", "rope_layout");
+}
+
+void TraceReader::read_layer_rope(int layer) {
+  const std::string object = layer_path(layer) + "/rope_inv_freq";
+  if (!file_.exists(object)) return;
+  const auto data = file_.dataset(object);
+  const int64_t most = info_.head_dim / 2;
+  data.expect_shape({-1}, "[r]");
+  if (data.shape()[0] > most)
+    data.fail("more pairs than a head has", std::to_string(data.shape()[0]),
+              "at most " + std::to_string(most));
+  Rotation rotation = read_rotation(object);
+  rotation.interleaved = read_layout(file_, object, "layout");
+  rotation.first = file_.integer_attribute(object, "first").value_or(0);
+  const int64_t room = info_.head_dim - 2 * data.shape()[0];
+  if (rotation.first < 0 || rotation.first > room)
+    file_.fail(object + " attribute first", "out of range", std::to_string(rotation.first),
+               "0 to " + std::to_string(room));
+  const double factor = file_.real_attribute(object, "attention_factor").value_or(1);
+  if (!std::isfinite(factor) || factor <= 0)
+    file_.fail(object + " attribute attention_factor", "out of range", std::to_string(factor),
+               "a positive number");
+  rotation.attention_factor = factor;
+  info_.layer_rope.emplace(layer, std::move(rotation));
 }
 
 void TraceReader::read_tokens() {
@@ -284,7 +326,10 @@ void TraceReader::read_layer_list() {
     file_.fail("layers", "no layers", "an empty group", "at least one layer");
   std::sort(info_.layers.begin(), info_.layers.end());
   info_.has_residual_norm = file_.exists(layer_path(info_.layers[0]) + "/residual_norm");
-  for (const int layer : info_.layers) headers_.push_back(read_header(layer));
+  for (const int layer : info_.layers) {
+    headers_.push_back(read_header(layer));
+    read_layer_rope(layer);
+  }
 }
 
 void TraceReader::note_compression(const h5::InputDataset& dataset) {

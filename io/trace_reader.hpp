@@ -68,6 +68,8 @@ class TraceReader {
   void read_positions();
   void read_spans();
   void read_rope();
+  Rotation read_rotation(const std::string& object) const;
+  void read_layer_rope(int layer);
   void read_tokens();
   void read_probes();
   void put_later(const std::string& name);

@@ -14,6 +14,10 @@ h5::Handle file_type(ElementType type) {
   }
 }
 
+std::string layout_of(const Rotation& rotation) {
+  return rotation.interleaved ? "interleaved" : "half";
+}
+
 }  // namespace
 
 TraceWriter::TraceWriter(const std::string& path, const TraceInfo& info)
@@ -47,10 +51,19 @@ void TraceWriter::write_root() {
   if (!info_.check_position.empty())
     file_.write("check/query_position", H5T_STD_I64LE,
                 {static_cast<int64_t>(info_.check_position.size())}, info_.check_position.data());
-  if (info_.rope_inv_freq.empty()) return;
-  file_.write("rope/inv_freq", H5T_IEEE_F64LE, {static_cast<int64_t>(info_.rope_inv_freq.size())},
-              info_.rope_inv_freq.data());
-  file_.attribute("/", "rope_layout", std::string(info_.rope_interleaved ? "interleaved" : "half"));
+  if (!info_.rope_missing.empty()) file_.attribute("/", "rope_missing", info_.rope_missing);
+  if (info_.rope.pairs() == 0) return;
+  file_.write("rope/inv_freq", H5T_IEEE_F64LE, {static_cast<int64_t>(info_.rope.pairs())},
+              info_.rope.inv_freq.data());
+  file_.attribute("/", "rope_layout", layout_of(info_.rope));
+}
+
+void TraceWriter::write_rotation(const std::string& path, const Rotation& rotation) {
+  file_.write(path, H5T_IEEE_F64LE, {static_cast<int64_t>(rotation.pairs())},
+              rotation.inv_freq.data());
+  file_.attribute(path, "layout", layout_of(rotation));
+  file_.attribute(path, "first", rotation.first);
+  file_.attribute(path, "attention_factor", rotation.attention_factor);
 }
 
 void TraceWriter::write_spans() {
@@ -140,6 +153,8 @@ void TraceWriter::write_layer(const LayerTrace& layer) {
   for (size_t p = 0; p < layer.probes.size(); ++p)
     write_probe(path + "/probes/" + info_.probes[p].name + "/", info_.probes[p], layer.probes[p],
                 layer.value_dim());
+  if (const auto own = info_.layer_rope.find(layer.layer); own != info_.layer_rope.end())
+    write_rotation(path + "/rope_inv_freq", own->second);
   if (layer.scale != info_.attention_scale) file_.attribute(path, "attention_scale", layer.scale);
   if (layer.softcap > 0) file_.attribute(path, "softcap", layer.softcap);
   if (layer.sliding_window > 0) file_.attribute(path, "sliding_window", layer.sliding_window);

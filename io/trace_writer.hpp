@@ -25,6 +25,7 @@ class TraceWriter {
 
  private:
   void write_root();
+  void write_rotation(const std::string& path, const Rotation& rotation);
   void write_spans();
   void write_probes();
   void write_probe(const std::string& path, const ProbeInfo& probe, const ProbeLayer& layer,

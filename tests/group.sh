@@ -82,6 +82,7 @@ group_capture() {   # label: capture
   newest tests/capture/test_capture.py
   newest tests/capture/test_between.py
   newest tests/capture/test_probes.py
+  newest tests/capture/test_rope.py
 }
 group_capture_oldest() {   # label: capture
   oldest tests/capture/test_unpacked.py
@@ -116,6 +117,7 @@ group_search() {   # label: python
 }
 group_models() {   # label: capture
   newest tests/python/test_model.py
+  newest tests/capture/test_models.py
   newest tests/python/test_engines.py
 }
 group_models_oldest() {   # label: capture

@@ -52,6 +52,8 @@ class _Stage:
         else:
             self.embeddings = self.angles
             cos, sin = self.angles
+            squared = self.layer.attention_factor ** 2
+            cos, sin = cos / squared, sin / squared
             queries, keys = _rotated(queries, cos, -sin), _rotated(self.keys[0], cos, -sin)
         self.hidden = torch.cat([self._flat(one) for one in (queries, keys, self.values[0])], 1)[
             None]
@@ -66,7 +68,8 @@ class _Stage:
             return None
         frequencies = torch.from_numpy(np.array(self.layer.inv_freq, dtype=np.float64))
         angles = torch.cat([positions[..., None].double() * frequencies] * 2, dim=-1)
-        return angles.cos().float(), angles.sin().float()
+        factor = self.layer.attention_factor
+        return (factor * angles.cos()).float(), (factor * angles.sin()).float()
 
     def _rotary(self, _: Any, positions: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
         found = self._angles(positions)

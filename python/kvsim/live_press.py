@@ -26,7 +26,8 @@ from .kvtrace.kept_sets import PLAIN_STAGES, ResultsFile, has_static_sets
 from .kvtrace.model import LoadedModel
 from .kvtrace.probes import make_probes, record_probes
 from .kvtrace.prompt import token_texts
-from .kvtrace.record import Recorder, find_attention_layers, replace_attention, rope_frequencies
+from .kvtrace.record import Recorder, find_attention_layers, replace_attention
+from .kvtrace.rope import find_rotations
 from .kvtrace.writer import TraceWriter
 from .policy import Policy, as_policies, score_files
 from .program import call, exchange, options, readable, run
@@ -137,8 +138,8 @@ class _Prefill:
                               self.writer, no_progress)
             finally:
                 self.model.set_attn_implementation(self.own_name)
-        self.writer.amend(source={"tool": "kvsim.press"}, inv_freq=rope_frequencies(
-            self.model, self.writer.sizes["head_dim"]))
+        self.writer.amend(source={"tool": "kvsim.press"}, rotations=find_rotations(
+            self.model, self.ids or [0] * self.n, sorted(self.recorder.wanted), self.own_name))
         self.writing.close()
         with Trace(self.path) as trace:
             score_files([press.policy], trace, self.path.parent)

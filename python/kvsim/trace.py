@@ -54,6 +54,7 @@ class Layer:
     gate: np.ndarray | None = None  #: [Hq, M, dv or 1], factors of the heads' outputs before W_O
     inner: PathNorm | None = None  #: norm before W_O
     outer: PathNorm | None = None  #: norm behind W_O, or a multiplier
+    attention_factor: float = 1.0       #: of the rotation: the model multiplies what it rotates by it
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name} {list(getattr(self, name).shape)}"
@@ -201,13 +202,17 @@ class Trace:
             return None
         return tuple(self._file["tokens/text"].asstr(errors="replace")[()])
 
-    @functools.cached_property
     @reads_file("a trace")
-    def inv_freq(self) -> np.ndarray | None:
-        """Frequencies of the rotation [d/2], where halves of a head are paired; else None."""
-        if self._file.attrs.get("rope_layout") not in ("half", b"half"):
-            return None
-        return self._array("rope/inv_freq", (self.head_dim // 2,))
+    def _rotation(self, index: int) -> tuple[np.ndarray | None, float]:
+        """A layer's frequencies [d/2], None where it pairs other dimensions than the halves of a
+        head, and the factor of what it rotates."""
+        own = f"layers/{index}/rope_inv_freq"
+        name, layout = (own, self._file[own].attrs.get("layout")) if own in self._file else \
+            ("rope/inv_freq", self._file.attrs.get("rope_layout"))
+        if layout not in ("half", b"half") or len(self._file[name]) != self.head_dim // 2:
+            return None, 1.0
+        factor = float(self._file[name].attrs.get("attention_factor", 1))
+        return self._array(name, (self.head_dim // 2,)), factor
 
     @functools.cached_property
     def source(self) -> dict[str, Any]:
@@ -239,6 +244,7 @@ class Trace:
             return PathNorm(gain, float(eps), self._array(f"{group.name}/{name}_rms", (stored,)))
 
         window, softcap = own("sliding_window"), own("softcap")
+        inv_freq, factor = self._rotation(index)
         values = self._array(f"{group.name}/v", (self.num_kv_heads, self.total_len, None))
         return Layer(
             index=index,
@@ -257,7 +263,8 @@ class Trace:
             tokens=self.tokens,
             text=self.text,
             num_layers=self.num_layers,
-            inv_freq=self.inv_freq,
+            inv_freq=inv_freq,
+            attention_factor=factor,
             gate=optional("gate", (heads, stored, None)),
             inner=norm("inner", (heads, values.shape[2])),
             outer=norm("outer", (self.hidden_size,)),

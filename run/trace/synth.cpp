@@ -271,7 +271,7 @@ TraceInfo make_info(const SynthConfig& config, const SynthPlan& plan) {
   if (config.probe_chunk > 0) info.probes.push_back(make_probe_info(config));
   if (config.head_dim % 2 == 0)
     for (int64_t f = 0; f < config.head_dim / 2; ++f)
-      info.rope_inv_freq.push_back(
+      info.rope.inv_freq.push_back(
           std::pow(10000.0, -2.0 * static_cast<double>(f) / static_cast<double>(config.head_dim)));
   return info;
 }

@@ -84,6 +84,11 @@ std::string indicators_that_move_queries() {
   return names;
 }
 
+bool every_layer_rotates(const TraceInfo& info) {
+  return std::ranges::all_of(info.layers,
+                             [&](int layer) { return info.rotation(layer).pairs() > 0; });
+}
+
 /// What the optional datasets are enough for.
 std::vector<TraceUse> optional_uses(const TraceReader& trace) {
   const TraceInfo& info = trace.info();
@@ -92,7 +97,7 @@ std::vector<TraceUse> optional_uses(const TraceReader& trace) {
   };
   return {use("keep rates and bias", !info.spans.empty(), "spans"),
           use("residual error", info.has_residual_norm, "residual_norm"),
-          use("positions=cache" + indicators_that_move_queries(), !info.rope_inv_freq.empty(),
+          use("positions=cache" + indicators_that_move_queries(), every_layer_rotates(info),
               "rope/inv_freq"),
           use("verify", !info.check_position.empty(), "recorded outputs")};
 }

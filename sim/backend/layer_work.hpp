@@ -33,6 +33,7 @@ class LayerWork {
   const TraceInfo& info() const { return *trace_.info; }
   Backend& backend() const { return backend_; }
   int layer() const { return trace_.layer; }
+  const Rotation& rotation() const { return info().rotation(layer()); }
   int64_t entries() const { return info().prompt_len; }       ///< n
   int query_heads() const { return info().num_query_heads; }  ///< Hq
   int kv_heads() const { return info().num_kv_heads; }        ///< Hkv

@@ -1,5 +1,7 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +43,19 @@ struct ProbeInfo {
   int64_t observing() const { return answer_begin > 0 ? answer_begin : tokens(); }
 };
 
+/// How a layer rotates keys and queries: pair j of dimensions turns by position * inv_freq[j], the
+/// other dimensions stay.
+struct Rotation {
+  std::vector<double> inv_freq;  ///< [r], r <= d/2; empty: not known; zeros: no positions
+  bool interleaved = false;      ///< pairs of neighbours, else of halves of the rotated part
+  int64_t first = 0;             ///< dimension with which the rotated part begins
+  double attention_factor = 1;   ///< by which the model multiplies the rotated part
+
+  size_t pairs() const { return inv_freq.size(); }  ///< r
+  size_t first_of(size_t j) const { return static_cast<size_t>(first) + (interleaved ? 2 * j : j); }
+  size_t second_of(size_t j) const { return first_of(j) + (interleaved ? 1 : pairs()); }
+};
+
 /// What a trace says about the whole run: the shapes of trace-format "Root attributes".
 struct TraceInfo {
   std::string path;
@@ -57,8 +72,9 @@ struct TraceInfo {
   std::vector<int64_t> query_position;  ///< [M] ascending positions with a stored query
   std::vector<int> layers;              ///< layers in the file, ascending
   std::vector<Span> spans;
-  std::vector<double> rope_inv_freq;  ///< [d/2], empty when absent
-  bool rope_interleaved = false;
+  Rotation rope;                       ///< of all layers but these
+  std::map<int, Rotation> layer_rope;  ///< by layer
+  std::string rope_missing;            ///< why layers have none, where the trace says so
   bool has_residual_norm = false;
   std::vector<int64_t> check_position;  ///< [R], empty when absent
   std::vector<ProbeInfo> probes;        ///< by name
@@ -68,6 +84,10 @@ struct TraceInfo {
   int64_t first_step() const;
   /// T: number of stored queries at positions >= n.
   int64_t steps() const { return static_cast<int64_t>(query_position.size()) - first_step(); }
+  const Rotation& rotation(int layer) const {
+    const auto own = layer_rope.find(layer);
+    return own == layer_rope.end() ? rope : own->second;
+  }
   /// Number of the probe of that name; -1 if there is none.
   int find_probe(std::string_view name) const;
 };

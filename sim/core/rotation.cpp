@@ -4,21 +4,22 @@
 
 namespace kvsim {
 
-void RotationMemory::rotate(const TraceInfo& info, int64_t positions, std::span<float> row) {
-  const size_t half = info.rope_inv_freq.size();
-  if (positions != positions_ || cosine_.size() != half) {
+void RotationMemory::rotate(const Rotation& rotation, int64_t positions, std::span<float> row) {
+  const size_t pairs = rotation.pairs();
+  if (&rotation != rotation_ || positions != positions_) {
+    rotation_ = &rotation;
     positions_ = positions;
-    cosine_.resize(half);
-    sine_.resize(half);
-    for (size_t j = 0; j < half; ++j) {
-      const double angle = static_cast<double>(positions) * info.rope_inv_freq[j];
+    cosine_.resize(pairs);
+    sine_.resize(pairs);
+    for (size_t j = 0; j < pairs; ++j) {
+      const double angle = static_cast<double>(positions) * rotation.inv_freq[j];
       cosine_[j] = std::cos(angle);
       sine_[j] = std::sin(angle);
     }
   }
-  for (size_t j = 0; j < half; ++j) {
-    float& a = row[info.rope_interleaved ? 2 * j : j];
-    float& b = row[info.rope_interleaved ? 2 * j + 1 : j + half];
+  for (size_t j = 0; j < pairs; ++j) {
+    float& a = row[rotation.first_of(j)];
+    float& b = row[rotation.second_of(j)];
     const double x = a;
     const double y = b;
     a = static_cast<float>(x * cosine_[j] - y * sine_[j]);

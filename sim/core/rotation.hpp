@@ -7,16 +7,16 @@
 
 namespace kvsim {
 
-/// Rotates keys and queries by numbers of positions: pairs (x_j, x_{j+d/2}), or (x_2j, x_2j+1) when
-/// interleaved, turn by positions * inv_freq[j]. Angles are kept: most of many keys turn by as much
-/// as the one before.
+/// Rotates keys and queries by numbers of positions. Angles are kept: most of many keys turn by as
+/// much as the one before.
 class RotationMemory {
  public:
-  void rotate(const TraceInfo& info, int64_t positions, std::span<float> row);
+  void rotate(const Rotation& rotation, int64_t positions, std::span<float> row);
 
  private:
+  const Rotation* rotation_ = nullptr;
   int64_t positions_ = 0;
-  std::vector<double> cosine_, sine_;  ///< [d / 2] of `positions_`, or empty
+  std::vector<double> cosine_, sine_;  ///< [r] of `positions_`, or empty
 };
 
 }  // namespace kvsim

@@ -179,11 +179,16 @@ void RecordCheck::probes() const {
 void RecordCheck::rotations() const {
   const bool turns = moves_positions(record_.settings) ||
                      record_.stage<Indicator>().moves_queries();
-  if (turns && info_.rope_inv_freq.empty())
+  if (!turns) return;
+  for (const int layer : record_.layers) {
+    if (info_.rotation(layer).pairs() > 0) continue;
     bad_data({.what = "policy " + record_.title + " moves positions",
               .where = info_.path,
-              .found = "no rope/inv_freq",
+              .found = info_.rope_missing.empty()
+                           ? fmt::format("no rope/inv_freq for layer {}", layer)
+                           : info_.rope_missing,
               .expected = "a trace with rope/inv_freq"});
+  }
 }
 
 void RecordCheck::stream() const {

@@ -207,7 +207,7 @@ const float* DecodeRun::keys_in_place(size_t owner, int64_t position) {
     const int64_t by = (r - cache.position(r)) + (position - (cache.size() - 1));
     if (by == 0) continue;
     scratch.rotation.rotate(
-        work_.info(), by,
+        work_.rotation(), by,
         std::span(moved).subspan(static_cast<size_t>(cache.row(r) * cache.key_dim()),
                                  static_cast<size_t>(cache.key_dim())));
   }

@@ -349,8 +349,7 @@ LayerSlots PrefillReplay::changed_slots(ReplayOutcome& outcome, FirstEstimates& 
 
 /// positions=cache comes after everything else.
 void PrefillReplay::place(const ReplayOutcome& outcome, LayerSlots& slots) const {
-  if (moves_positions(*outcome.settings))
-    rotate_to_cache_positions(work_.info(), *outcome.kept, slots);
+  if (moves_positions(*outcome.settings)) rotate_to_cache_positions(work_, *outcome.kept, slots);
 }
 
 /// Outputs of slots at all later steps, with a look at merged ones.

@@ -65,14 +65,15 @@ LayerSlots as_slots(const std::vector<SlotCache>& owners, bool per_query_head,
   return slots;
 }
 
-void rotate_to_cache_positions(const TraceInfo& info, const KeptSets& kept, LayerSlots& slots) {
+void rotate_to_cache_positions(const LayerWork& work, const KeptSets& kept, LayerSlots& slots) {
   RotationMemory rotation;
   for (size_t o = 0; o < kept.owners.size(); ++o) {
     const auto& entries = kept.owners[o];
-    const int64_t shift = info.prompt_len - static_cast<int64_t>(entries.size());
+    const int64_t shift = work.entries() - static_cast<int64_t>(entries.size());
     for (size_t r = 0; r < entries.size(); ++r) {
       const int64_t moved = static_cast<int64_t>(r) + shift - static_cast<int64_t>(entries[r]);
-      if (moved != 0) rotation.rotate(info, moved, slots.owners[o].k.row(static_cast<int64_t>(r)));
+      if (moved == 0) continue;
+      rotation.rotate(work.rotation(), moved, slots.owners[o].k.row(static_cast<int64_t>(r)));
     }
   }
 }

@@ -34,8 +34,8 @@ LayerSlots as_slots(const std::vector<SlotCache>& owners, bool per_query_head,
 /// positions=cache (policies.md 2): slot r is re-rotated to position r and query t to its own slot
 /// number. Rotary attention sees differences of positions only, so the same logits result when
 /// queries and later keys stay and slot r moves to r + n - (slots of its owner), which is what is
-/// done. Needs info().rope_inv_freq.
-void rotate_to_cache_positions(const TraceInfo& info, const KeptSets& kept, LayerSlots& slots);
+/// done. Needs work.rotation().
+void rotate_to_cache_positions(const LayerWork& work, const KeptSets& kept, LayerSlots& slots);
 
 /// The softmax behind the outputs of attention over slots: logits with log-weights, and
 /// log-sum-exp.

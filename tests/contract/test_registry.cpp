@@ -41,7 +41,7 @@ std::vector<std::string> many_records(size_t random) {
 std::unique_ptr<test::RandomRun> run_of(int64_t n, uint64_t seed = 1) {
   auto run = test::random_run(
       {.d = 8, .dv = 6, .hidden = 10, .prompt = n, .later = 6, .seed = seed}, {0, 1, 3}, 4);
-  run->info.rope_inv_freq.assign(4, 1.0);
+  run->info.rope.inv_freq.assign(4, 1.0);
   if (n >= 20) run->info.spans = {{"head", 0, n / 4}, {"middle", n / 4, n / 2}, {"tail", n - 5, n}};
   return run;
 }

@@ -51,8 +51,13 @@ TEST_CASE("a written trace reads back the same in every element type", "[io]") {
   CHECK(info.query_position == expected.query_position);
   CHECK(info.check_position == expected.check_position);
   CHECK(info.layers == expected.layers);
-  CHECK(info.rope_inv_freq == expected.rope_inv_freq);
-  CHECK(info.rope_interleaved);
+  CHECK(info.rope.inv_freq == expected.rope.inv_freq);
+  CHECK(info.rope.interleaved);
+  CHECK(&info.rotation(0) == &info.rope);
+  const Rotation& own = info.rotation(2);
+  CHECK(own.inv_freq == std::vector<double>{0.5, -0.25});
+  CHECK(own.second_of(1) == 6);
+  CHECK(own.attention_factor == 1.25);
   CHECK(info.has_residual_norm);
   CHECK(info.first_step() == 10);
   CHECK(info.steps() == 6);

@@ -78,8 +78,9 @@ TraceInfo small_info() {
   for (int64_t p = 0; p < 16; ++p) info.query_position.push_back(p);
   info.layers = {0, 2};
   info.spans = {{"defense", 1, 4}, {"directive", 4, 9}};
-  info.rope_inv_freq = {1, 0.1, 0.01, 0.001};
-  info.rope_interleaved = true;
+  info.rope.inv_freq = {1, 0.1, 0.01, 0.001};
+  info.rope.interleaved = true;
+  info.layer_rope[2] = {{0.5, -0.25}, false, 3, 1.25};
   info.has_residual_norm = true;
   info.check_position = {3, 15};
   return info;

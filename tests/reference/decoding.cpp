@@ -168,13 +168,18 @@ std::vector<double> Decoding::scores(size_t owner, const std::vector<size_t>& sl
 /// pairs' lengths exceed the mean's by; over open slots less their mean, over their deviation. The
 /// largest of the heads.
 std::vector<double> Decoding::by_centre(size_t owner, const std::vector<size_t>& slots) const {
-  const size_t half = info_.rope_inv_freq.size();
+  const Rotation& rope = info_.rotation(layer_.layer);
+  const size_t half = rope.inv_freq.size();
   using Complex = std::complex<double>;
   const auto pairs = [&](const std::vector<double>& row, int64_t position) {
     std::vector<Complex> z;
     for (size_t f = 0; f < half; ++f)
-      z.push_back(Complex(row[f], row[f + half]) *
-                  std::polar(1.0, -static_cast<double>(position) * info_.rope_inv_freq[f]));
+      z.push_back(Complex(row[rope.first_of(f)], row[rope.second_of(f)]) *
+                  std::polar(1.0, -static_cast<double>(position) * rope.inv_freq[f]));
+    std::vector<bool> turns(row.size(), false);
+    for (size_t f = 0; f < half; ++f) turns[rope.first_of(f)] = turns[rope.second_of(f)] = true;
+    for (size_t c = 0; c < row.size(); ++c)
+      if (!turns[c]) z.emplace_back(row[c]);
     return z;
   };
   const auto safe = [&](size_t i) {
@@ -183,15 +188,15 @@ std::vector<double> Decoding::by_centre(size_t owner, const std::vector<size_t>&
   std::vector<double> best(slots.size(), -INFINITY);
   for (int x = 0; x < heads_; ++x) {
     const int head = static_cast<int>(owner) * heads_ + x;
-    std::vector<Complex> mean(half);
+    std::vector<Complex> mean(static_cast<size_t>(info_.head_dim) - half);
     std::vector<double> length(half, 0.0);
     for (const int64_t j : seen_) {
       std::vector<double> query;
       for (int64_t c = 0; c < info_.head_dim; ++c)
         query.push_back(static_cast<double>(test::element(layer_.q, head, j, c)));
       const auto z = pairs(query, j);
+      for (size_t f = 0; f < z.size(); ++f) mean[f] += z[f] / static_cast<double>(seen_.size());
       for (size_t f = 0; f < half; ++f) {
-        mean[f] += z[f] / static_cast<double>(seen_.size());
         length[f] += std::abs(z[f]) / static_cast<double>(seen_.size());
       }
     }
@@ -206,11 +211,12 @@ std::vector<double> Decoding::by_centre(size_t owner, const std::vector<size_t>&
         for (int64_t ahead = 1; ahead <= rule_.reach; ahead *= 2)
           score[s] += (mean[f] * std::conj(key[f]) *
                        std::polar(1.0, static_cast<double>(seen_.back() + 1 + ahead - position) *
-                                           info_.rope_inv_freq[f]))
+                                           rope.inv_freq[f]))
                           .real() /
                       steps;
         score[s] += (length[f] - std::abs(mean[f])) * std::abs(key[f]);
       }
+      for (size_t c = half; c < key.size(); ++c) score[s] += mean[c].real() * key[c].real();
       sum += score[s];
       ++open;
     }

@@ -67,15 +67,15 @@ Row LayerFacts::moved_logits(int h, int64_t query, int64_t to) const {
   const int64_t row = of_probe ? query - kProbeQuery
                                : std::find(stored.begin(), stored.end(), position) - stored.begin();
   const Tensor& queries = of_probe ? layer_.probes[c_.probe()].q : layer_.q;
-  const auto half = static_cast<int64_t>(info.rope_inv_freq.size());
+  const Rotation& rope = info.rotation(layer_.layer);
+  const auto half = static_cast<int64_t>(rope.inv_freq.size());
   Row q(static_cast<size_t>(info.head_dim));
   for (int64_t x = 0; x < info.head_dim; ++x)
     q[static_cast<size_t>(x)] = static_cast<double>(test::element(queries, h, row, x));
   for (int64_t x = 0; x < half; ++x) {
-    const double angle = static_cast<double>(to - position) *
-                         info.rope_inv_freq[static_cast<size_t>(x)];
-    double& a = q[static_cast<size_t>(info.rope_interleaved ? 2 * x : x)];
-    double& b = q[static_cast<size_t>(info.rope_interleaved ? 2 * x + 1 : x + half)];
+    const double angle = static_cast<double>(to - position) * rope.inv_freq[static_cast<size_t>(x)];
+    double& a = q[static_cast<size_t>(rope.first + (rope.interleaved ? 2 * x : x))];
+    double& b = q[static_cast<size_t>(rope.first + (rope.interleaved ? 2 * x + 1 : x + half))];
     const double first = a * std::cos(angle) - b * std::sin(angle);
     b = a * std::sin(angle) + b * std::cos(angle);
     a = first;

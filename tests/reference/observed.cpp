@@ -25,11 +25,26 @@ struct Observed {
 
   int heads() const { return c.info->num_query_heads; }
   int64_t size() const { return c.info->head_dim; }
-  size_t pairs() const { return c.info->rope_inv_freq.size(); }
-  double frequency(size_t f) const { return c.info->rope_inv_freq[f]; }
-  size_t first_of(size_t f) const { return c.info->rope_interleaved ? 2 * f : f; }
-  size_t second_of(size_t f) const { return c.info->rope_interleaved ? 2 * f + 1 : f + pairs(); }
+  const Rotation& rope() const { return c.info->rotation(layer.layer); }
+  size_t pairs() const { return rope().inv_freq.size(); }
+  double frequency(size_t f) const { return rope().inv_freq[f]; }
+  size_t first_of(size_t f) const {
+    return static_cast<size_t>(rope().first) + (rope().interleaved ? 2 * f : f);
+  }
+  size_t second_of(size_t f) const {
+    return static_cast<size_t>(rope().first) + (rope().interleaved ? 2 * f + 1 : f + pairs());
+  }
 
+  /// Dimensions that no rotation touches.
+  std::vector<size_t> still() const {
+    std::vector<size_t> rest;
+    for (size_t x = 0; x < static_cast<size_t>(size()); ++x) rest.push_back(x);
+    for (size_t f = 0; f < pairs(); ++f) {
+      std::erase(rest, first_of(f));
+      std::erase(rest, second_of(f));
+    }
+    return rest;
+  }
   /// x with its pairs turned by `positions`.
   Row turned(const Row& x, double positions) const {
     Row y = x;
@@ -113,7 +128,7 @@ Row expected_attention(const Observed& o, int h) {
 Row trigonometric(const Observed& o, int h) {
   const auto count = static_cast<double>(o.part.queries.size());
   std::vector<Complex> centre(o.pairs());
-  Row length(o.pairs(), 0.0), rest(static_cast<size_t>(o.size()), 0.0);
+  Row length(o.pairs(), 0.0), still(static_cast<size_t>(o.size()), 0.0);
   for (const int64_t j : o.part.queries) {
     const Row q = o.turned(o.query(h, j), static_cast<double>(-j));
     for (size_t f = 0; f < o.pairs(); ++f) {
@@ -121,6 +136,7 @@ Row trigonometric(const Observed& o, int h) {
       centre[f] += z / count;
       length[f] += std::abs(z) / count;
     }
+    for (const size_t x : o.still()) still[x] += q[x] / count;
   }
   Row score;
   for (const int64_t i : o.part.candidates) {
@@ -135,6 +151,7 @@ Row trigonometric(const Observed& o, int h) {
                std::cos(o.frequency(f) * static_cast<double>(o.c.n() + d - i) + phase);
       sum += (length[f] - std::abs(centre[f])) * std::abs(z);
     }
+    for (const size_t x : o.still()) sum += still[x] * k[x];
     score.push_back(sum);
   }
   double mean = 0, squares = 0;
@@ -168,7 +185,14 @@ Row leverage(const Observed& o, int kv_head, const std::vector<int64_t>& entries
   const int64_t sketch = o.c.settings.count("compactor_sketch");
   std::vector<Row> x;
   Row mean(static_cast<size_t>(o.size()), 0.0);
-  for (const int64_t i : entries) x.push_back(o.turned(o.key(kv_head, i), static_cast<double>(-i)));
+  for (const int64_t i : entries) {
+    Row k = o.turned(o.key(kv_head, i), static_cast<double>(-i));
+    for (size_t f = 0; f < o.pairs(); ++f) {
+      k[o.first_of(f)] /= o.rope().attention_factor;
+      k[o.second_of(f)] /= o.rope().attention_factor;
+    }
+    x.push_back(k);
+  }
   for (const Row& k : x)
     for (size_t a = 0; a < mean.size(); ++a) mean[a] += k[a] / count;
   const auto draw = [&](int64_t at) {

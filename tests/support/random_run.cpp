@@ -25,6 +25,14 @@ std::unique_ptr<RandomRun> random_run(const RandomTraceShape& shape, const std::
   for (size_t at = 0; at < layers.size(); ++at) {
     run->layers[at].info = &run->info;
     run->layers[at].layer = layers[at];
+    if (at % 2 == 1 && shape.d >= 4) {  // turns neighbours, in half of a head, in its own way
+      Rotation& own = run->info.layer_rope[layers[at]];
+      own.interleaved = true;
+      own.first = 1;
+      own.attention_factor = 1.25;
+      for (int64_t j = 0; j < shape.d / 4; ++j)
+        own.inv_freq.push_back(0.9 / static_cast<double>(1 + j));
+    }
     for (size_t r = 0; r < run->info.query_position.size();
          ++r)  // deeper layers have longer streams
       run->layers[at].residual_norm.push_back(

@@ -136,7 +136,7 @@ std::unique_ptr<RandomTrace> random_trace(const RandomTraceShape& shape) {
   }
   const double d = static_cast<double>(shape.d);
   for (int64_t j = 0; j < shape.d / 2; ++j)
-    info.rope_inv_freq.push_back(std::pow(1000.0, -2 * static_cast<double>(j) / d));
+    info.rope.inv_freq.push_back(std::pow(1000.0, -2 * static_cast<double>(j) / d));
   LayerTrace& layer = trace->layer;
   layer.info = &info;
   layer.scale = info.attention_scale = shape.integers ? 0.25 : 1.0 / std::sqrt(d);

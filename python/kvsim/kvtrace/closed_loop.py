@@ -1,25 +1,35 @@
 """Runs a model whose later queries see only what compression left of the cache.
 
-The prompt runs once, with the full cache; its keys and values serve every run. Only the later
-tokens are run again, several caches at a time: each layer sees the entries that its heads keep,
-or its attention comes from the program that holds the compressed cache (live_cache.py). As in a
-capture, the model's attention function is replaced in transformers' registry by one that calls it.
+All tokens run once, with the full cache; the prompt's keys and values serve every run. Only the
+later tokens are run again, several caches at a time: each layer sees the entries that its heads
+keep, or its attention comes from the program that holds the compressed cache (live_cache.py).
+A model that carries more than keys and values from the prompt on (a convolution's or a recurrent
+layer's state), or that counts positions by itself, gives other logits in that way even with
+everything kept. There prompt and later tokens run together each time, and only later queries miss
+what is dropped. As in a capture, the model's attention function is replaced in transformers'
+registry by one that calls it.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from .errors import CaptureError
+from .errors import EXIT_FAILURE, CaptureError
 from .kept_sets import KeptSets
 from .live_cache import LiveAttention, LiveCache
-from .record import call_own_attention, find_attention_layers, replace_attention
+from .record import call_own_attention, find_attention_layers, replace_attention, running
+from .rope import takes_positions
 
 REGISTERED_NAME = "kvtrace_closed_loop"
 # Rows (sets times tokens) of one forward pass: on a CPU what its caches hold, else what keeps the
 # device busy.
 ROWS_AT_ONCE = {"cpu": 128}
 ROWS_AT_ONCE_ELSEWHERE = 2048
+# Logits that two ways through one model may differ by, of their norm: rounding, in 16 bits of all
+# layers.
+SAME_MODEL, SAME_MODEL_LOW_PRECISION = 1e-3, 0.1
+# The tokens so far beside the keys and values that later tokens added.
+TOKENS = "tokens"
 # Rows whose distributions over the vocabulary are compared at once.
 COMPARED_ROWS = 8
 
@@ -74,9 +84,13 @@ class ClosedLoop:
         self.prompt_len = prompt_len
         self.live = live
         self.layers = find_attention_layers(model)
-        # [1, Hkv, n, d] by layer; what later tokens added, [B, Hkv, t, d]; sets by layer, or None.
+        # Whether the prompt runs again with every cache.
+        self.whole = not takes_positions(model)
+        # [1, Hkv, n, d] by layer; what later tokens added, [B, Hkv, t, d], or their tokens [B, t];
+        # sets by layer, or None.
         self.prompt: dict[int, tuple] = {}
-        self.later: dict[int, tuple] = {}
+        self.heads: dict[int, int] = {}
+        self.later: dict[int | str, tuple] = {}
         self.kept: dict[int, object] = {}
         # Queries of the prompt by layer, as far as the live caches need them; the caches by row.
         self.prompt_queries: dict[int, np.ndarray] = {}
@@ -91,7 +105,7 @@ class ClosedLoop:
             self.model, REGISTERED_NAME, self._attend
         )
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), running(self.model):
                 self._run_prompt()
         except BaseException:
             self.model.set_attn_implementation(self.own)
@@ -104,38 +118,57 @@ class ClosedLoop:
     def _run_prompt(self) -> None:
         import torch
 
-        prompt = self.ids[None, : self.prompt_len]
-        result = self.model(input_ids=prompt, use_cache=False, logits_to_keep=1)
-        missing = set(self.layers) - set(self.prompt)
-        if missing:
+        later = len(self.ids) - self.prompt_len
+        result = self.model(input_ids=self.ids[None], use_cache=False, logits_to_keep=later + 1)
+        own = result.logits[0, -later - 1 :].float()
+        self.first_token = int(own[0].argmax())
+        self.full_logits = self._full_logits()
+        if self._difference(own[1:]) > 0 and not self.whole:
+            self.whole = True
+            self.full_logits = self._full_logits()
+        if off := self._difference(own[1:]):
             raise CaptureError(
-                f"layer {min(missing)}: {type(self.model).__name__} does not go through "
-                "transformers' ALL_ATTENTION_FUNCTIONS"
-            )
-        self.first_token = int(result.logits[0, -1].argmax())
-        logits = self._forward(self.ids[None, self.prompt_len :], [None], self.prompt_len)[0]
-        self.full_logits = logits.float()
+                f"{type(self.model).__name__}: with everything kept the next-token logits of a "
+                f"closed loop differ from the model's own by {off:.2g} of their norm", EXIT_FAILURE)
         self.full = self.full_logits.softmax(-1)
         self.full_sum = self.full.sum(-1, dtype=torch.float64)
         self.full_top = self.full_logits.argmax(-1)
+
+    def _full_logits(self):
+        """[T, vocabulary] of the later tokens, everything kept."""
+        return self._forward(self.ids[None, self.prompt_len :], [None], self.prompt_len)[0].float()
+
+    def _difference(self, own) -> float:
+        """How far the full run is from the model's own logits [T, vocabulary], of their norm; 0
+        where rounding may be the cause."""
+        exact = str(self.model.dtype) in ("torch.float32", "torch.float64")
+        off = float((self.full_logits - own).norm() / own.norm())
+        return 0 if off < (SAME_MODEL if exact else SAME_MODEL_LOW_PRECISION) else off
 
     def prompt_tensors(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values of the prompt, [Hkv, n, d] float32."""
         return tuple(t[0].float().cpu().numpy() for t in self.prompt[layer])
 
     def _attend(self, module, query, key, value, attention_mask, **kwargs):
-        """query [B, Hq, m, d], key [B, Hkv, m, d]: the prompt's own pass, or m later tokens."""
+        """query [B, Hq, m, d], key [B, Hkv, m, d]: the first pass, or m later tokens."""
         import torch
 
-        layer = module.layer_idx
+        layer = getattr(module, "layer_idx", None)
+        if self.layers.get(layer) is None or self.layers[layer].attention is not module:
+            return call_own_attention(
+                self.own_function, module, query, key, value, attention_mask, kwargs
+            )
         if self.start is None:
-            self.prompt[layer] = (key, value)
+            self.prompt[layer] = tuple(t[:, :, : self.prompt_len].clone() for t in (key, value))
+            self.heads[layer] = query.shape[1]
             if self.live is not None and layer in self.live.served.layers:
                 stored = query[0][:, self.live.served.prompt_queries]
                 self.prompt_queries[layer] = _on_host(stored)
             return call_own_attention(
                 self.own_function, module, query, key, value, attention_mask, kwargs
             )
+        if self.whole:
+            return self._attend_whole(module, query, key, value, attention_mask, kwargs)
         later = (key, value)
         if layer in self.later:
             later = tuple(torch.cat(both, dim=2) for both in zip(self.later[layer], later))
@@ -153,6 +186,33 @@ class ClosedLoop:
         )
         for row, own in served.items():
             output[row] = own
+        return output, weights
+
+    def _attend_whole(self, module, query, key, value, attention_mask, kwargs):
+        """Prompt and later tokens together; only later queries miss what is dropped."""
+        import torch
+
+        layer, n = module.layer_idx, self.prompt_len
+        kept = self.kept.get(layer)
+        if kept is not None:
+            hidden = torch.zeros(*query.shape[:3], key.shape[2], dtype=torch.bool,
+                                 device=self.device)
+            hidden[:, :, n:, :n] = ~kept[:, :, None]
+            mask = torch.zeros(hidden.shape, dtype=query.dtype, device=self.device)
+            if attention_mask is None:   # causal, as transformers leaves it to the function
+                hidden |= torch.ones(hidden.shape[2:], dtype=torch.bool,
+                                     device=self.device).triu(1)
+            elif attention_mask.dtype == torch.bool:
+                hidden |= ~attention_mask
+            else:
+                mask += attention_mask
+            attention_mask = mask.masked_fill_(hidden, torch.finfo(query.dtype).min)
+        output, weights = call_own_attention(
+            self.own_function, module, query, key, value, attention_mask, kwargs
+        )
+        served = self._served(layer, query[:, :, n:], (key[:, :, n:], value[:, :, n:]))
+        for row, own in served.items():
+            output[row, n:] = own
         return output, weights
 
     def _served(self, layer: int, query, later: tuple) -> dict[int, object]:
@@ -225,10 +285,10 @@ class ClosedLoop:
         self.kept = {}
         self.live_rows = {i: one for i, one in enumerate(caches) if isinstance(one, LiveCache)}
         sets = [one if isinstance(one, KeptSets) else None for one in caches]
-        heads = self.model.config.get_text_config().num_attention_heads
         for layer in {layer for one in sets if one is not None for layer in one.masks}:
-            if layer not in self.layers:
-                raise CaptureError(f"layer {layer}: the model has no such layer")
+            if layer not in self.prompt:
+                raise CaptureError(f"layer {layer}: the model has no such attention layer")
+            heads = self.heads[layer]
             rows = []
             for one in sets:
                 mask = None if one is None else one.masks.get(layer)
@@ -247,6 +307,8 @@ class ClosedLoop:
 
         self._choose(caches)
         self.start = start
+        if self.whole:
+            return self._forward_whole(tokens.expand(len(caches), -1), last or tokens.shape[1])
         positions = torch.arange(start, start + tokens.shape[1], device=self.device)
         return self.model(
             input_ids=tokens.expand(len(caches), -1),
@@ -255,11 +317,22 @@ class ClosedLoop:
             logits_to_keep=last,
         ).logits
 
+    def _forward_whole(self, tokens, last: int):
+        """Logits [B, last, vocabulary] of tokens [B, m] behind the prompt and what was written."""
+        import torch
+
+        later = torch.cat([*self.later.get(TOKENS, ()), tokens], dim=1)
+        if self.keeps_later:
+            self.later[TOKENS] = (later,)
+        prompt = self.ids[None, : self.prompt_len].expand(len(tokens), -1)
+        return self.model(input_ids=torch.cat([prompt, later], dim=1), use_cache=False,
+                          logits_to_keep=last).logits[:, -last:]
+
     @property
     def batch(self) -> int:
         """How many caches one forward pass takes."""
-        rows = rows_at_once(self.device)
-        return max(1, rows // (len(self.ids) - self.prompt_len))
+        tokens = len(self.ids) - (0 if self.whole else self.prompt_len)
+        return max(1, rows_at_once(self.device) // tokens)
 
     def logits(self, caches: list[Cache]):
         """Teacher-forced logits [B, T, vocabulary] of the later tokens, one cache a row."""

@@ -6,11 +6,13 @@ it computes without it. One layer's tensors are alive at a time: each is written
 """
 
 import contextlib
+import inspect
 import sys
 from dataclasses import dataclass
 
 import numpy as np
 
+from ..errors import Error, line_of
 from .errors import EXIT_FAILURE, CaptureError
 from .writer import TraceWriter
 
@@ -18,12 +20,6 @@ REGISTERED_NAME = "kvtrace_recorder"
 OUTPUT_PROJECTIONS = ("o_proj", "out_proj", "wo", "dense")
 # Rows of eager attention are computed in blocks whose logits take at most this much memory.
 EAGER_BLOCK_BYTES = 256 << 20
-# Families whose queries and keys are rotated by position * inv_freq, halves of a head paired.
-HALF_ROPE_FAMILIES = (
-    "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
-    "gemma", "gemma2", "gpt_oss",
-)  # fmt: skip
-STATIC_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 
 @dataclass
@@ -55,22 +51,80 @@ class LayerCall:
     between: object = None   # between.Between, known when the layer's block has run
 
 
-def find_attention_layers(model) -> dict[int, AttentionLayer]:
-    """The model's self-attention modules by layer index."""
-    modules = dict(model.named_modules())
-    layers = {}
-    for name, module in modules.items():
+def layer_modules(model) -> dict[int, list[str]]:
+    """Names of the decoder's modules that say which layer they are of, in the model's order."""
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
+    own = set((decoder if hasattr(decoder, "modules") else model).modules())
+    found: dict[int, list[str]] = {}
+    for name, module in model.named_modules():
         index = getattr(module, "layer_idx", None)
-        projection = next(
-            (getattr(module, p) for p in OUTPUT_PROJECTIONS if hasattr(module, p)), None
-        )
-        if isinstance(index, int) and projection is not None and hasattr(projection, "weight"):
-            layers[index] = AttentionLayer(module, projection, modules[name.rpartition(".")[0]])
+        if module in own and isinstance(index, int) and index >= 0:
+            found.setdefault(index, []).append(name)
+    return found
+
+
+def is_listened_to(module) -> bool:
+    """Does it call what transformers' ALL_ATTENTION_FUNCTIONS names?"""
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
+
+
+def find_attention_layers(model) -> dict[int, AttentionLayer]:
+    """The model's self-attention modules by layer index: those that can be listened to.
+
+    Of two modules of one layer the causal one is meant: the other attends to an encoder.
+    """
+    modules, name = dict(model.named_modules()), type(model).__name__
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise CaptureError(f"{name}: is an encoder and a decoder; expected a model whose tokens all "
+                           "go through one causal decoder", EXIT_FAILURE)
+    config = model.config.get_text_config()
+    if shared := getattr(config, "num_kv_shared_layers", 0):
+        raise CaptureError(f"{name}: its last {shared} layers read the cache of others; a trace holds "
+                           "keys and values of each layer", EXIT_FAILURE)
+    count = getattr(config, "num_hidden_layers", None)
+    layers, unlike = {}, {}
+    for index, names in layer_modules(model).items():
+        heard = [one for one in names if is_listened_to(modules[one])]
+        if heard and isinstance(count, int) and index >= count:
+            raise CaptureError(f"{name}: {heard[0]} says that it is of layer {index}, but the model "
+                               f"has {count} layers: there are several attentions in one, and a "
+                               "trace holds one a layer", EXIT_FAILURE)
+        if len(heard) > 1:
+            heard = [one for one in heard if getattr(modules[one], "is_causal", True)]
+        if len(heard) > 1:
+            raise CaptureError(f"layer {index} of {name}: has {len(heard)} attentions, "
+                               f"{' and '.join(heard)}; a trace holds one a layer", EXIT_FAILURE)
+        if not heard:
+            unlike[index] = modules[names[-1]]
+            continue
+        attention = modules[heard[0]]
+        projection = next((getattr(attention, one) for one in OUTPUT_PROJECTIONS
+                           if hasattr(getattr(attention, one, None), "weight")), None)
+        if projection is None:
+            raise CaptureError(
+                f"layer {index} of {name}: {heard[0]} ({type(attention).__name__}) has no output "
+                f"projection: found none of {', '.join(OUTPUT_PROJECTIONS)}", EXIT_FAILURE)
+        block = modules[heard[0].rpartition(".")[0]]
+        if type(block).__name__ == "ModuleList":
+            raise CaptureError(f"layer {index} of {name}: {heard[0]} is one of several attentions in a "
+                               "layer, and a trace holds one a layer", EXIT_FAILURE)
+        layers[index] = AttentionLayer(attention, projection, block)
     if not layers:
+        kinds = sorted({type(one).__name__ for one in unlike.values()})
         raise CaptureError(
-            f"{type(model).__name__}: no attention layers with an output projection found"
-        )
+            f"{name}: no attention that can be listened to: "
+            + (f"{', '.join(kinds)} {'goes' if len(kinds) == 1 else 'go'} past transformers' "
+               "ALL_ATTENTION_FUNCTIONS" if kinds else "no module of it says which layer it is of"),
+            EXIT_FAILURE)
     return layers
+
+
+def other_layers(model) -> dict[int, str]:
+    """Of layers without attention that can be listened to: the class that stands there instead."""
+    modules, known = dict(model.named_modules()), find_attention_layers(model)
+    return {index: type(modules[names[-1]]).__name__
+            for index, names in layer_modules(model).items() if index not in known}
 
 
 def choose_attention(model) -> str:
@@ -86,6 +140,34 @@ def choose_attention(model) -> str:
         chosen = "eager"
     model.set_attn_implementation(chosen)
     return chosen
+
+
+ATTENTION_NAMES = {"eager", "sdpa", "flash_attention_2", "flex_attention"}
+
+
+def asks_for_name(model) -> bool:
+    """Does the model's code name attention functions, so that it may do something else under another
+    name than its own?"""
+    def names(code) -> set:
+        constants = {one for value in code.co_consts
+                     for one in (value if isinstance(value, (tuple, frozenset)) else (value,))
+                     if isinstance(one, str)}
+        return constants & ATTENTION_NAMES
+
+    functions = {inspect.unwrap(type(module).forward) for module in model.modules()}
+    return any(names(one.__code__) for one in functions if hasattr(one, "__code__"))
+
+
+@contextlib.contextmanager
+def running(model):
+    """What a model's own code raises, in one line."""
+    try:
+        yield
+    except (Error, MemoryError):
+        raise
+    except Exception as error:
+        raise CaptureError(f"{type(model).__name__}: its forward ends in {type(error).__name__}: "
+                           f"{line_of(error)[:200]}", EXIT_FAILURE) from None
 
 
 def replace_attention(model, name: str, attend, own: str | None = None):
@@ -186,8 +268,9 @@ class Recorder:
         # One product, whose result is rounded once.
         self.stream_tolerance = 1e-3 if exact else 1e-2
 
-    def run(self, ids: list[int]) -> None:
-        """One teacher-forced pass over `ids`. Leaves the model as it was."""
+    def run(self, ids: list[int], leave_out: bool = False) -> dict[int, str]:
+        """One teacher-forced pass over `ids`. Leaves the model as it was. Layers that do not run are
+        refused, or, with `leave_out`, returned with what they are."""
         import torch
 
         self.own_name, self.own_function = replace_attention(
@@ -196,14 +279,36 @@ class Recorder:
         hooks = self.hooks()
         try:
             tokens = torch.tensor([ids], device=self.model.device)
-            with torch.inference_mode():
+            with torch.inference_mode(), running(self.model):
                 # One row of logits is enough: all of them would take N x vocabulary floats.
-                self.model(input_ids=tokens, use_cache=False, logits_to_keep=1)
+                own = self.model(input_ids=tokens, use_cache=False, logits_to_keep=1)
+                self.last_logits = own.logits[0, -1].float()
         finally:
             for hook in hooks:
                 hook.remove()
             self.model.set_attn_implementation(self.own_name)
+        if 0 < len(self.done) < len(self.wanted) and leave_out:
+            return {layer: f"{type(self.modules[layer].attention).__name__}, which does not run on "
+                           "text alone" for layer in sorted(self.wanted - set(self.done))}
         self.check_complete()
+        return {}
+
+    def refuse_other_model(self, ids: list[int]) -> None:
+        """Where the model asks for the name of its attention: without the recorder it must give the
+        same logits."""
+        import torch
+
+        if not asks_for_name(self.model):
+            return
+        with torch.inference_mode(), running(self.model):
+            own = self.model(input_ids=torch.tensor([ids], device=self.model.device),
+                             use_cache=False, logits_to_keep=1).logits[0, -1].float()
+        off = float((own - self.last_logits).norm() / own.norm())
+        if not off < 2 * self.tolerance:
+            raise CaptureError(
+                f"{type(self.model).__name__}: asks for the name of its attention function and does "
+                f"something else under that of a recorder: logits differ by {off:.2g}, as where "
+                "attention is sparse", EXIT_FAILURE)
 
     def check_complete(self) -> None:
         """Refuses a model that went past the recorder in a wanted layer."""
@@ -346,15 +451,3 @@ class Recorder:
             inner=call.between.inner,
             outer=call.between.outer,
         )
-
-
-def rope_frequencies(model, head_dim: int) -> np.ndarray | None:
-    """inv_freq [d/2] where rotation is the same in all layers and for every length, else None."""
-    config = model.config.get_text_config()
-    if config.model_type not in HALF_ROPE_FAMILIES:
-        return None
-    rotary = [m for m in model.modules() if getattr(m, "inv_freq", None) is not None]
-    if len(rotary) != 1 or getattr(rotary[0], "rope_type", "default") not in STATIC_ROPE_TYPES:
-        return None
-    frequencies = rotary[0].inv_freq.detach().double().cpu().numpy()
-    return frequencies if 2 * len(frequencies) == head_dim else None

@@ -207,9 +207,11 @@ class TraceWriter:
                      "spans": sorted(spans, key=lambda span: (span[1], -span[2]))}  # fmt: skip
         self.amend(source=source, inv_freq=inv_freq)
 
-    def amend(self, *, source: Mapping[str, Any] | str | None = None, inv_freq: Any = None) -> None:
-        """What is known only after the layers: arguments as those of :meth:`describe`."""
-        self.root |= {"source": source, "inv_freq": inv_freq}
+    def amend(self, *, source: Mapping[str, Any] | str | None = None, inv_freq: Any = None,
+              rotations: Any = None) -> None:
+        """What is known only after the layers: arguments as those of :meth:`describe`.
+        `rotations`: a Rotations (rope.py) in the place of inv_freq."""
+        self.root |= {"source": source, "inv_freq": inv_freq, "rotations": rotations}
 
     def _write_root(self) -> None:
         """After the layers, the first of which says how large everything is."""
@@ -238,6 +240,29 @@ class TraceWriter:
         if root["inv_freq"] is not None:
             self.attribute("rope_layout", "half")
             self.array("rope/inv_freq", np.asarray(as_array(root["inv_freq"]), dtype=np.float64))
+        if root["rotations"] is not None:
+            self._write_rotations(root["rotations"])
+
+    def _write_rotations(self, rotations: Any) -> None:
+        """Once for the whole file where all layers turn whole heads alike, else layer by layer."""
+        if rotations.missing:
+            self.attribute("rope_missing", rotations.missing)
+        kinds = set(rotations.layers.values())
+        if len(kinds) == 1 and not rotations.missing and all(
+                one.attention_factor == 1 and 2 * len(one.inv_freq) == self.sizes["head_dim"]
+                for one in kinds):
+            only, = kinds
+            self.attribute("rope_layout", only.layout)
+            self.attribute("rope_scaling", only.scaling)
+            self.array("rope/inv_freq", np.asarray(only.inv_freq, dtype=np.float64))
+            return
+        for layer, one in sorted(rotations.layers.items()):
+            dataset = f"layers/{layer}/rope_inv_freq"
+            self.array(dataset, np.asarray(one.inv_freq, dtype=np.float64))
+            attributes = self.file[dataset].attrs
+            attributes["layout"], attributes["scaling"] = one.layout, one.scaling
+            attributes["first"] = np.int64(one.first)
+            attributes["attention_factor"] = float(one.attention_factor)
 
     def layer(
         self,

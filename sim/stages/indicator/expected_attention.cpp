@@ -99,7 +99,7 @@ class ExpectedAttention : public Indicator {
     const auto positions = observing_from(segment, sinks);
     std::vector<int64_t> later(static_cast<size_t>(request.settings.count(expected_steps)));
     std::iota(later.begin(), later.end(), work.entries());
-    const MeanRotation rotation(work.info(), later);
+    const MeanRotation rotation(work.rotation(), later);
     const Range candidates = segment.candidates;
     const int64_t unscored = std::clamp<int64_t>(sinks - candidates.begin, 0, candidates.size());
     Table<double> scores(work.query_heads(), candidates.size());

@@ -84,7 +84,7 @@ class RehearsalRows : public StoredRows {
       for (int x = 0; x < block.heads; ++x) {
         const auto row = moved.row(x * block.rows + r);
         queries.read(block.kv_head * block.heads + x, query, query + 1, row.data());
-        rotation.rotate(work_.info(), to - stood_at(block, r), row);
+        rotation.rotate(work_.rotation(), to - stood_at(block, r), row);
       }
     }
     return moved;

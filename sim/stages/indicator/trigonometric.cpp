@@ -24,37 +24,36 @@ const Declare trigonometric_reach{{.key = "trigonometric_reach",
 /// length of each pair of dimensions exceeds the length of the mean.
 struct QueryCentre {
   std::vector<double> mean;    ///< [d], turned
-  std::vector<double> excess;  ///< [d / 2] E|q_f| - |E q_f|
+  std::vector<double> excess;  ///< [r] E|q_f| - |E q_f|
 };
 
 /// The two numbers of pair j.
 template <class Row>
-std::pair<double, double> pair_of(const TraceInfo& info, const Row& row, size_t j) {
-  const size_t half = info.rope_inv_freq.size();
-  return {static_cast<double>(row[info.rope_interleaved ? 2 * j : j]),
-          static_cast<double>(row[info.rope_interleaved ? 2 * j + 1 : j + half])};
+std::pair<double, double> pair_of(const Rotation& rotation, const Row& row, size_t j) {
+  return {static_cast<double>(row[rotation.first_of(j)]),
+          static_cast<double>(row[rotation.second_of(j)])};
 }
 
 template <class Row>
-double pair_length(const TraceInfo& info, const Row& row, size_t j) {
-  const auto [a, b] = pair_of(info, row, j);
+double pair_length(const Rotation& rotation, const Row& row, size_t j) {
+  const auto [a, b] = pair_of(rotation, row, j);
   return std::hypot(a, b);
 }
 
-QueryCentre centre_of(const TraceInfo& info, const Table<float>& queries,
-                      const MeanRotation& rotation) {
+QueryCentre centre_of(const Rotation& rotation, const Table<float>& queries,
+                      const MeanRotation& mean_rotation) {
   QueryCentre centre{std::vector<double>(static_cast<size_t>(queries.columns()), 0.0),
-                     std::vector<double>(info.rope_inv_freq.size(), 0.0)};
+                     std::vector<double>(rotation.pairs(), 0.0)};
   const double share = 1 / static_cast<double>(queries.rows());
   for (int64_t r = 0; r < queries.rows(); ++r) {
     const auto q = queries.row(r);
     for (size_t c = 0; c < q.size(); ++c) centre.mean[c] += share * static_cast<double>(q[c]);
     for (size_t j = 0; j < centre.excess.size(); ++j)
-      centre.excess[j] += share * pair_length(info, q, j);
+      centre.excess[j] += share * pair_length(rotation, q, j);
   }
   for (size_t j = 0; j < centre.excess.size(); ++j)
-    centre.excess[j] -= pair_length(info, centre.mean, j);
-  rotation.turn(centre.mean);
+    centre.excess[j] -= pair_length(rotation, centre.mean, j);
+  mean_rotation.turn(centre.mean);
   return centre;
 }
 
@@ -77,7 +76,7 @@ std::vector<int64_t> positions_ahead(const Settings& settings, int64_t end) {
 }
 
 /// Scores of these keys [slots][d], before they are standardised.
-void score_keys(const TraceInfo& info, const QueryCentre& centre, std::span<const float> keys,
+void score_keys(const Rotation& rotation, const QueryCentre& centre, std::span<const float> keys,
                 std::span<double> out) {
   const size_t dim = centre.mean.size();
   for (size_t s = 0; s < out.size(); ++s) {
@@ -85,7 +84,7 @@ void score_keys(const TraceInfo& info, const QueryCentre& centre, std::span<cons
     out[s] = 0;
     for (size_t c = 0; c < dim; ++c) out[s] += centre.mean[c] * static_cast<double>(key[c]);
     for (size_t j = 0; j < centre.excess.size(); ++j)
-      out[s] += centre.excess[j] * pair_length(info, key, j);
+      out[s] += centre.excess[j] * pair_length(rotation, key, j);
   }
 }
 
@@ -93,17 +92,18 @@ void score_keys(const TraceInfo& info, const QueryCentre& centre, std::span<cons
 class RunningCentres : public SlotScorer {
  public:
   RunningCentres(const LayerWork& work, const Settings& settings, int heads)
-      : info_(work.info()), settings_(settings), heads_(static_cast<size_t>(heads)) {}
+      : rotation_(work.rotation()), settings_(settings), heads_(static_cast<size_t>(heads)) {}
 
   void see(int x, std::span<const float> query, int64_t position) override {
     Sums& sums = heads_[static_cast<size_t>(x)];
     std::vector<float> turned(query.begin(), query.end());
     RotationMemory memory;
-    memory.rotate(info_, -position, turned);
+    memory.rotate(rotation_, -position, turned);
     sums.query.resize(turned.size(), 0.0);
-    sums.length.resize(info_.rope_inv_freq.size(), 0.0);
+    sums.length.resize(rotation_.pairs(), 0.0);
     for (size_t c = 0; c < turned.size(); ++c) sums.query[c] += static_cast<double>(turned[c]);
-    for (size_t j = 0; j < sums.length.size(); ++j) sums.length[j] += pair_length(info_, turned, j);
+    for (size_t j = 0; j < sums.length.size(); ++j)
+      sums.length[j] += pair_length(rotation_, turned, j);
     ++sums.count;
   }
 
@@ -113,19 +113,19 @@ class RunningCentres : public SlotScorer {
     for (double& value : centre.mean) value /= static_cast<double>(sums.count);
     for (size_t j = 0; j < centre.excess.size(); ++j)
       centre.excess[j] = centre.excess[j] / static_cast<double>(sums.count) -
-                         pair_length(info_, centre.mean, j);
-    MeanRotation(info_, positions_ahead(settings_, slots.now + 1)).turn(centre.mean);
-    score_keys(info_, centre, slots.keys, out);
+                         pair_length(rotation_, centre.mean, j);
+    MeanRotation(rotation_, positions_ahead(settings_, slots.now + 1)).turn(centre.mean);
+    score_keys(rotation_, centre, slots.keys, out);
     standardize(out);
   }
 
  private:
   struct Sums {
     std::vector<double> query;   // [d], before rotation
-    std::vector<double> length;  // [d / 2] of its pairs
+    std::vector<double> length;  // [r] of its pairs
     int64_t count = 0;
   };
-  const TraceInfo& info_;
+  const Rotation& rotation_;
   const Settings& settings_;
   std::vector<Sums> heads_;
 };
@@ -149,16 +149,16 @@ class Trigonometric : public Indicator {
 
   Table<double> observed(const EntryRequest& request, const Segment& segment) const override {
     LayerWork& work = request.work;
-    const MeanRotation rotation(work.info(), positions_ahead(request.settings, work.entries()));
+    const MeanRotation rotation(work.rotation(), positions_ahead(request.settings, work.entries()));
     const Range candidates = segment.candidates;
     Table<double> scores(work.query_heads(), candidates.size());
     parallel_for(work.query_heads(), [&](int64_t head) {
       const QueryCentre centre = centre_of(
-          work.info(), unrotated_queries(work, static_cast<int>(head), segment.positions),
+          work.rotation(), unrotated_queries(work, static_cast<int>(head), segment.positions),
           rotation);
       std::vector<float> keys(static_cast<size_t>(candidates.size()) * centre.mean.size());
       work.trace().k.read(head / work.group_size(), candidates.begin, candidates.end, keys.data());
-      score_keys(work.info(), centre, keys, scores.row(head));
+      score_keys(work.rotation(), centre, keys, scores.row(head));
       standardize(scores.row(head));
     });
     return scores;

@@ -21,7 +21,7 @@ Table<float> unrotated_queries(const LayerWork& work, int head,
   for (int64_t r = 0; r < queries.rows(); ++r) {
     const int64_t query = stored[static_cast<size_t>(r)];
     work.trace().q.read(head, query, query + 1, queries.row(r).data());
-    rotation.rotate(work.info(), -positions[static_cast<size_t>(r)], queries.row(r));
+    rotation.rotate(work.rotation(), -positions[static_cast<size_t>(r)], queries.row(r));
   }
   return queries;
 }
@@ -30,14 +30,22 @@ Table<float> unrotated_keys(const LayerWork& work, int kv_head, Range entries) {
   Table<float> keys(entries.size(), work.trace().k.dim(2));
   work.trace().k.read(kv_head, entries.begin, entries.end, keys.data());
   RotationMemory rotation;
-  for (int64_t r = 0; r < keys.rows(); ++r)
-    rotation.rotate(work.info(), -(entries.begin + r), keys.row(r));
+  const Rotation& own = work.rotation();
+  for (int64_t r = 0; r < keys.rows(); ++r) {
+    rotation.rotate(own, -(entries.begin + r), keys.row(r));
+    if (own.attention_factor == 1) continue;
+    const auto factor = static_cast<float>(own.attention_factor);
+    for (size_t j = 0; j < own.pairs(); ++j) {
+      keys.row(r)[own.first_of(j)] /= factor;
+      keys.row(r)[own.second_of(j)] /= factor;
+    }
+  }
   return keys;
 }
 
-MeanRotation::MeanRotation(const TraceInfo& info, std::span<const int64_t> positions)
-    : info_(info) {
-  for (const double frequency : info.rope_inv_freq) {
+MeanRotation::MeanRotation(const Rotation& rotation, std::span<const int64_t> positions)
+    : rotation_(rotation) {
+  for (const double frequency : rotation.inv_freq) {
     double cosine = 0, sine = 0;
     for (const int64_t position : positions) {
       cosine += std::cos(static_cast<double>(position) * frequency);
@@ -49,10 +57,9 @@ MeanRotation::MeanRotation(const TraceInfo& info, std::span<const int64_t> posit
 }
 
 void MeanRotation::turn(std::span<double> row) const {
-  const size_t half = cosine_.size();
-  for (size_t j = 0; j < half; ++j) {
-    double& a = row[info_.rope_interleaved ? 2 * j : j];
-    double& b = row[info_.rope_interleaved ? 2 * j + 1 : j + half];
+  for (size_t j = 0; j < cosine_.size(); ++j) {
+    double& a = row[rotation_.first_of(j)];
+    double& b = row[rotation_.second_of(j)];
     const double x = a, y = b;
     a = x * cosine_[j] - y * sine_[j];
     b = x * sine_[j] + y * cosine_[j];

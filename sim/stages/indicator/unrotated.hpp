@@ -9,7 +9,8 @@ namespace kvsim {
 /// The observing queries of a segment from position `first` on; all of them where there are none.
 std::span<const int64_t> observing_from(const Segment& segment, int64_t first);
 
-/// Queries of a head at these positions as they were before their rotation: [positions][d].
+/// Queries of a head at these positions as they were before their rotation, but for its factor:
+/// [positions][d].
 Table<float> unrotated_queries(const LayerWork& work, int head, std::span<const int64_t> positions);
 
 /// Keys of a KV head as they were before their rotation: [entries][d].
@@ -18,12 +19,12 @@ Table<float> unrotated_keys(const LayerWork& work, int kv_head, Range entries);
 /// The mean of rotations by several numbers of positions. It is linear, but no rotation itself.
 class MeanRotation {
  public:
-  MeanRotation(const TraceInfo& info, std::span<const int64_t> positions);
+  MeanRotation(const Rotation& rotation, std::span<const int64_t> positions);
   void turn(std::span<double> row) const;
 
  private:
-  const TraceInfo& info_;
-  std::vector<double> cosine_, sine_;  // [d / 2], means over the positions
+  const Rotation& rotation_;
+  std::vector<double> cosine_, sine_;  // [r], means over the positions
 };
 
 }  // namespace kvsim

@@ -10,12 +10,12 @@ using namespace kvsim::test;
 namespace {
 
 /// x rotated by `steps` positions, pair by pair, in float64.
-std::vector<double> rotated(const TraceInfo& info, std::vector<double> x, int64_t steps) {
-  const size_t half = info.rope_inv_freq.size();
+std::vector<double> rotated(const Rotation& rope, std::vector<double> x, int64_t steps) {
+  const size_t half = rope.inv_freq.size(), first = static_cast<size_t>(rope.first);
   for (size_t j = 0; j < half; ++j) {
-    const size_t a = info.rope_interleaved ? 2 * j : j;
-    const size_t b = info.rope_interleaved ? 2 * j + 1 : j + half;
-    const double angle = static_cast<double>(steps) * info.rope_inv_freq[j];
+    const size_t a = first + (rope.interleaved ? 2 * j : j);
+    const size_t b = first + (rope.interleaved ? 2 * j + 1 : j + half);
+    const double angle = static_cast<double>(steps) * rope.inv_freq[j];
     const double xa = x[a];
     const double xb = x[b];
     x[a] = xa * std::cos(angle) - xb * std::sin(angle);
@@ -35,9 +35,14 @@ std::vector<double> row_of(const Tensor& tensor, int64_t a, int64_t b) {
 TEST_CASE("with positions=cache keys and queries rotate to their slot numbers", "[replay]") {
   // one query head each
   const auto trace = random_trace({.kv_heads = 4, .d = 8});
-  trace->info.rope_inv_freq = {1, 0.3, 0.1, 0.03};
-  trace->info.rope_interleaved = GENERATE(false, true);
+  trace->info.rope.inv_freq = {1, 0.3, 0.1, 0.03};
+  trace->info.rope.interleaved = GENERATE(false, true);
+  // This layer's own, of a part of a head, in the place of the trace's.
+  if (const int64_t first = GENERATE(-1, 0, 3, 4); first >= 0)
+    trace->info.layer_rope[trace->layer.layer] = {
+        {0.7, 0.02}, trace->info.rope.interleaved, first, 1.3};
   const TraceInfo& info = trace->info;
+  const Rotation& rope = info.rotation(trace->layer.layer);
   KeptSets kept;
   kept.owners.assign(4, {3, 4, 17, 30});
   kept.owners[1] = {0};
@@ -45,7 +50,7 @@ TEST_CASE("with positions=cache keys and queries rotate to their slot numbers", 
   const auto backend = make_cpu_backend();
   LayerWork work(trace->layer, *backend);
   LayerSlots slots = slots_of(work, kept);
-  rotate_to_cache_positions(info, kept, slots);
+  rotate_to_cache_positions(work, kept, slots);
   const int64_t steps = info.steps();
   std::vector<float> z_hat(static_cast<size_t>(info.num_query_heads * steps * work.value_dim()));
   SlotAttention(work).run(slots, 0, steps, z_hat.data());
@@ -57,12 +62,12 @@ TEST_CASE("with positions=cache keys and queries rotate to their slot numbers", 
       const int64_t t = info.query_position[static_cast<size_t>(row)];
       std::vector<int64_t> present(entries.begin(), entries.end());
       for (int64_t i = info.prompt_len; i <= t; ++i) present.push_back(i);
-      const auto query = rotated(info, row_of(trace->layer.q, head, row),
+      const auto query = rotated(rope, row_of(trace->layer.q, head, row),
                                  static_cast<int64_t>(present.size()) - 1 - t);
       double sum = 0;
       std::vector<double> output(static_cast<size_t>(work.value_dim()), 0.0);
       for (size_t r = 0; r < present.size(); ++r) {
-        const auto key = rotated(info, row_of(trace->layer.k, head, present[r]),
+        const auto key = rotated(rope, row_of(trace->layer.k, head, present[r]),
                                  static_cast<int64_t>(r) - present[r]);
         double logit = 0;
         for (size_t c = 0; c < key.size(); ++c) logit += query[c] * key[c];

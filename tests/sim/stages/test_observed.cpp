@@ -22,7 +22,7 @@ std::unique_ptr<test::RandomRun> two_dimensional(const test::Vectors& keys,
   small.keys = {keys};
   for (int64_t j = 0; j <= small.prompt; ++j) small.positions.push_back(j);
   auto run = small.build();
-  run->info.rope_inv_freq = {frequency};
+  run->info.rope.inv_freq = {frequency};
   for (int64_t j = 0; j < std::ssize(queries); ++j)
     for (int64_t x = 0; x < 2; ++x)
       test::set_element(

@@ -23,7 +23,7 @@ TEST_CASE("the piece of a rehearsed query stands beside the prompt", "[stages]")
   test::SmallRun small;
   small.weights = {{{1, 2, 4, 8}}};
   const auto run = small.build();
-  run->info.rope_inv_freq = {0, 0};
+  run->info.rope.inv_freq = {0, 0};
   const std::string last = "queries=last,last_queries=1,rehearsal_steps=";
   CHECK_THAT(scores(*run, last + "2"), near({1.0 / 27, 2.0 / 27, 4.0 / 27, 8.0 / 27}));
   CHECK_THAT(scores(*run, last + "1"), near({1.0 / 23, 2.0 / 23, 4.0 / 23, 8.0 / 23}));
@@ -38,7 +38,7 @@ TEST_CASE("an early query sees the entries after it", "[stages]") {
   small.positions = {0, 1, 2};
   small.weights = {{{6, 3}, {0, 0}}};
   const auto run = small.build();
-  run->info.rope_inv_freq = {0};
+  run->info.rope.inv_freq = {0};
   const std::string both = "queries=spread,spread_queries=2,aggregate=power-mean,power=1,";
   const std::vector<double> mean = scores(*run, both + "rehearsal_steps=1");
   CHECK(2 * mean[0] == Approx(6.0 / 15 + 1.0 / 3));
@@ -52,11 +52,11 @@ TEST_CASE("a rehearsed query is turned by as many positions as it moves", "[stag
   small.prompt = 2;
   small.keys = {{{1, 0}, {0, 1}}};
   const auto run = small.build();
-  run->info.rope_inv_freq = {std::acos(0.0)};
+  run->info.rope.inv_freq = {std::acos(0.0)};
   test::set_element(run->layers[0].q, 0, 0, 0, std::log(3.0f));
   CHECK_THAT(scores(*run, "queries=last,last_queries=1,rehearsal_steps=1"),
              near({1.0 / 5, 3.0 / 5}));
-  run->info.rope_interleaved = true;  // the same of two numbers
+  run->info.rope.interleaved = true;  // the same of two numbers
   CHECK_THAT(scores(*run, "queries=last,last_queries=1,rehearsal_steps=1"),
              near({1.0 / 5, 3.0 / 5}));
 }

@@ -1,0 +1,258 @@
+"""Compares a capture, a replay and a closed loop of a model with the model itself.
+
+The judge is the model's own eager attention, masked by the kept sets, in one pass over all tokens:
+nothing of the capture's listening, of the trace or of the closed loop's caches takes part in it.
+"""
+
+import contextlib
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from ..errors import Error
+from ..program import call, exchange, readable
+from ..program import run as run_program
+from .capture import CaptureOptions, capture_trace
+from .closed_loop import ClosedLoop
+from .kept_sets import KeptSets
+from .model import LoadedModel
+from .prompt import TokenizedPrompt
+from .record import find_attention_layers
+
+POLICY, BUDGET = "snapkv", "0.3"
+JUDGED_LAYERS = 4   # whose residual error is compared, spread over the model
+TEXT = """The harbour master of a small port kept a book in which every boat had a line: her name, \
+the hour at which she came in, what she carried, and who paid for the berth. In 1871 the book was \
+copied by a clerk who could not read the older hand. He wrote 92 where 29 had stood, and for forty \
+years the town believed that its harbour had once been three times as large. Nobody counted the \
+rings in the wall. When at last a schoolteacher did, with her class, on a wet Tuesday in March, \
+they found thirty-one. Two had been added since. What follows from that for the other numbers in \
+the book? Most of them were copied on the same afternoon, by the same clerk, and by lamplight."""
+MOVES_POSITIONS = ("rehearsal:recent", "expected-attention", "streaming,positions=cache")
+# Replay sums in float64 what a float32 model computed: its rounding, over the layers of a model.
+TOLERANCE = {"float32": 2e-3, "float64": 2e-3}
+LOW_PRECISION = 0.1
+
+
+@dataclass
+class Verdict:
+    """`parts`: {what was compared: largest relative difference}; `lacks`: {part: why it is
+    refused}; `left_out`: {layer: why it has no attention in the trace}."""
+
+    tolerance: float
+    refused: str = ""
+    left_out: dict[int, str] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)
+    lacks: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def wrong(self) -> dict[str, float]:
+        return {part: size for part, size in self.parts.items() if not size < self.tolerance}
+
+    @property
+    def word(self) -> str:
+        if self.refused:
+            return "refused"
+        if self.wrong:
+            return "wrong"
+        return "in part" if self.lacks or self.left_out else "right"
+
+    def why(self) -> str:
+        """What is missing, or wrong, in one line."""
+        if self.refused:
+            return self.refused
+        said = [f"{part} differs by {size:.2g}" for part, size in self.wrong.items()]
+        by_reason: dict[str, list[str]] = {}
+        for layer, reason in self.left_out.items():
+            by_reason.setdefault(reason, []).append(str(layer))
+        said += [f"layers {', '.join(layers)} left out: {reason}"
+                 for reason, layers in by_reason.items()]
+        return "; ".join(said + [f"{part}: {reason}" for part, reason in self.lacks.items()])
+
+
+class _BlockDone(Exception):
+    """Ends a forward behind the block that is looked at."""
+
+
+class Judge:
+    """The model itself, its later queries masked by kept sets. A context manager."""
+
+    def __init__(self, model, ids: list[int], prompt_len: int):
+        import torch
+
+        self.model, self.prompt_len = model, prompt_len
+        self.ids = torch.tensor([ids], device=model.device)
+        self.layers = find_attention_layers(model)
+        self.masks: dict[int, np.ndarray] = {}
+
+    def __enter__(self) -> "Judge":
+        self.own = getattr(self.model.config, "_attn_implementation", None)
+        self.patched = {}
+        for layer in self.layers.values():
+            module = sys.modules[type(layer.attention).__module__]
+            if module not in self.patched and hasattr(module, "eager_attention_forward"):
+                self.patched[module] = module.eager_attention_forward
+                module.eager_attention_forward = self._masked(module.eager_attention_forward)
+        self.model.set_attn_implementation("eager")
+        return self
+
+    def __exit__(self, *_) -> None:
+        for module, own in self.patched.items():
+            module.eager_attention_forward = own
+        self.model.set_attn_implementation(self.own)
+
+    def _masked(self, eager):
+        import torch
+
+        def attend(module, query, key, value, attention_mask, *args, **kwargs):
+            mask = self.masks.get(getattr(module, "layer_idx", None))
+            if mask is not None and self.layers[module.layer_idx].attention is module:
+                heads, entries = query.shape[1], key.shape[2]
+                kept = torch.from_numpy(np.repeat(mask, heads // len(mask), 0)).to(query.device)
+                hidden = torch.zeros(1, heads, query.shape[2], entries, dtype=query.dtype,
+                                     device=query.device)
+                hidden[0, :, self.prompt_len:, : self.prompt_len].masked_fill_(
+                    ~kept[:, None], torch.finfo(query.dtype).min)
+                attention_mask = hidden if attention_mask is None else \
+                    (attention_mask + hidden).clamp(min=torch.finfo(query.dtype).min)
+            return eager(module, query, key, value, attention_mask, *args, **kwargs)
+
+        return attend
+
+    def logits(self, masks: dict[int, np.ndarray]):
+        """[N - n, vocabulary] float64 of the later tokens."""
+        import torch
+
+        self.masks = masks
+        with torch.inference_mode():
+            out = self.model(input_ids=self.ids, use_cache=False)
+        return out.logits[0, self.prompt_len:].double().cpu().numpy()
+
+    def block_change(self, layer: int, mask: np.ndarray) -> np.ndarray:
+        """[N - n]: what masking this layer alone changes of its block's output where all but the
+        attention and norms of the block adds nothing, over what enters the block, both as norms."""
+        entering, leaving = {}, {}
+        found = self.layers[layer]
+
+        def first(value):
+            return value[0] if isinstance(value, tuple) else value
+
+        def keep_input(module, args, kwargs):
+            entering["x"] = (args[0] if args else kwargs["hidden_states"])[0].double()
+
+        def keep_output(module, args, output):
+            leaving["x"] = first(output)[0].double()
+            raise _BlockDone
+
+        def silence(module, args, output):
+            nothing = first(output) * 0
+            return (nothing, *output[1:]) if isinstance(output, tuple) else nothing
+
+        # What comes behind the block is not looked at.
+        hooks = [found.block.register_forward_pre_hook(keep_input, with_kwargs=True),
+                 found.block.register_forward_hook(keep_output)]
+        for child in found.block.children():
+            apart = all(one is not found.attention for one in child.modules())
+            if apart and "norm" not in type(child).__name__.lower() and \
+                    "drop" not in type(child).__name__.lower():
+                hooks.append(child.register_forward_hook(silence))
+        try:
+            outputs = []
+            for masks in ({}, {layer: mask}):
+                with contextlib.suppress(_BlockDone):
+                    self.logits(masks)
+                outputs.append(leaving["x"])
+            changed = (outputs[1] - outputs[0]).norm(dim=-1) / entering["x"].norm(dim=-1)
+            return changed[self.prompt_len:].cpu().numpy()
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def difference(found, expected) -> float:
+    """Norm of the difference over that of what is expected."""
+    scale = float(np.linalg.norm(expected))
+    size = float(np.linalg.norm(np.asarray(found) - np.asarray(expected)))
+    return size / scale if scale > 0 else size
+
+
+@contextlib.contextmanager
+def lacking(verdict: Verdict, part: str):
+    """A part that is refused in words."""
+    try:
+        yield
+    except Error as error:
+        verdict.lacks[part] = readable(str(error))
+
+
+def check_tokens(tokenizer) -> tuple[list[int], int]:
+    """The text of a check and how much of it is the prompt."""
+    ids = tokenizer.encode(TEXT)
+    return ids, 4 * len(ids) // 5
+
+
+def check_model(loaded: LoadedModel, ids: list[int], prompt_len: int) -> Verdict:
+    """One text of a model, captured, replayed and run again; nothing stays of it."""
+    with exchange() as folder:
+        return _check(loaded, ids, prompt_len, Path(folder))
+
+
+def _check(loaded: LoadedModel, ids: list[int], prompt_len: int, folder: Path) -> Verdict:
+    dtype = str(loaded.model.dtype).removeprefix("torch.")
+    verdict = Verdict(TOLERANCE.get(dtype, LOW_PRECISION))
+    trace, results = folder / "trace.h5", folder / "results.nc"
+    prompt = TokenizedPrompt(ids, prompt_len, [], prompt_len)
+    try:
+        captured = capture_trace(loaded, None, CaptureOptions(stored_type="float32"), trace,
+                                 tokens=(ids, prompt, 0))
+    except Error as error:
+        verdict.refused = str(error)
+        return verdict
+    verdict.left_out = captured.get("left_out", {})
+    sets = None
+    call(trace, "the trace")
+    with lacking(verdict, "replay"):
+        sets, residual = _replayed(trace, results)
+    with lacking(verdict, "moving positions"):
+        _replay_moved(trace, results)
+    with Judge(loaded.model, ids, prompt_len) as judge:
+        full = judge.logits({})
+        kept = judge.logits(sets.masks) if sets else None
+        if sets:
+            measured = sorted(sets.masks)
+            step = max(1, len(measured) // JUDGED_LAYERS)
+            for layer in measured[::-step][:JUDGED_LAYERS]:
+                mask = sets.masks[layer]
+                real = judge.block_change(layer, mask)
+                size = difference(residual[layer], real)
+                verdict.parts["residual error"] = max(size, verdict.parts.get("residual error", 0))
+    with lacking(verdict, "closed loop"):
+        with ClosedLoop(loaded.model, ids, prompt_len) as loop:
+            found = [one.double().cpu().numpy()
+                     for one in loop.logits([None] + ([sets] if sets else []))]
+        verdict.parts["closed loop"] = max(
+            difference(one, own) for one, own in zip(found, [full, kept]))
+    return verdict
+
+
+def _replay(trace: Path, results: Path, policies) -> None:
+    run_program(["replay", str(trace), "-o", str(results), "--overwrite", "--budget", BUDGET,
+                 "--save-keep", "--threads", "1", "-q",
+                 *(word for one in policies for word in ("--policy", one))], progress=False)
+
+
+def _replayed(trace: Path, results: Path) -> tuple[KeptSets, dict[int, np.ndarray]]:
+    """The kept sets of a policy, and its residual error [steps] by layer."""
+    _replay(trace, results, [POLICY])
+    with h5py.File(results) as f:
+        layers = [int(layer) for layer in f["layer"][:]]
+        masks = f["kept_mask"][0, 0] == 1
+        errors = f["residual_error"][0, 0]
+    return (KeptSets(POLICY, BUDGET, dict(zip(layers, masks))), dict(zip(layers, errors)))
+
+
+def _replay_moved(trace: Path, results: Path) -> None:
+    _replay(trace, results, MOVES_POSITIONS)

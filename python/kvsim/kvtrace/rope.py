@@ -1,0 +1,186 @@
+"""Finds how each layer of a model rotates its keys and queries, and proves it by the model.
+
+A few tokens run twice, the second time at positions that are `shift` further on. A layer whose
+second keys and queries are its first ones rotated by `shift` is described by that rotation; one
+for which no frequencies of the model's rotary modules give that is not.
+"""
+
+import inspect
+from dataclasses import dataclass
+
+import numpy as np
+
+from .record import call_own_attention, find_attention_layers, replace_attention, running
+
+REGISTERED_NAME = "kvtrace_rotations"
+TOKENS = 24         # that run twice
+LARGEST_SHIFT = 1024   # float32 angles of larger ones are too coarse to compare
+TOLERANCE, LOW_PRECISION = 1e-3, 5e-2
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Pairs of dimensions turn by position * inv_freq [r], r <= d/2. A pair is (first + j,
+    first + j + r), layout half, or (first + 2j, first + 2j + 1), interleaved; the other dimensions
+    stay. Zeros are layers without positions, negative numbers turn the other way. The model multiplies what it rotates by
+    `attention_factor`; `scaling` is what it calls its way to these frequencies.
+    """
+
+    inv_freq: tuple[float, ...]
+    layout: str = "half"
+    first: int = 0
+    attention_factor: float = 1.0
+    scaling: str = "default"
+
+    def turn(self, rows: np.ndarray, by: float) -> np.ndarray:
+        """Rows [..., d] by a number of positions, in float64."""
+        turned = np.array(rows, dtype=np.float64)
+        count = len(self.inv_freq)
+        if self.layout == "half":
+            pairs = np.arange(count) + self.first, np.arange(count) + self.first + count
+        else:
+            pairs = self.first + 2 * np.arange(count), self.first + 2 * np.arange(count) + 1
+        cosine, sine = (f(by * np.array(self.inv_freq)) for f in (np.cos, np.sin))
+        a, b = turned[..., pairs[0]], turned[..., pairs[1]]
+        turned[..., pairs[0]], turned[..., pairs[1]] = a * cosine - b * sine, b * cosine + a * sine
+        return turned
+
+
+@dataclass
+class Rotations:
+    """By layer, of those that are proved; `missing`: why the others are not, in one line."""
+
+    layers: dict[int, Rotation]
+    missing: str = ""
+
+
+def _asked(model) -> list[Rotation]:
+    """What the model's rotary modules hold now."""
+    found = []
+    for module in model.modules():
+        for name, values in {**vars(module), **module._buffers}.items():
+            if (one := _of_table(values)) is not None and one not in found:
+                found.append(one)
+            if not name.endswith("inv_freq") or "original" in name or \
+                    getattr(values, "ndim", 0) != 1:
+                continue
+            kind = name.removesuffix("inv_freq").removesuffix("_")
+            factor = getattr(module, f"{kind}_attention_scaling",
+                             getattr(module, "attention_scaling", 1))
+            scaling = getattr(module, "rope_type", "default")
+            if isinstance(scaling, dict):
+                scaling = scaling.get(kind, "default")
+            frequencies = tuple(values.detach().double().cpu().tolist())
+            one = Rotation(frequencies, attention_factor=float(factor or 1), scaling=str(scaling))
+            if one not in found:
+                found.append(one)
+    return found
+
+
+def _of_table(values) -> Rotation | None:
+    """The frequencies of a table of sines, then cosines, by position, as CodeGen and GPT-J have it."""
+    if getattr(values, "ndim", 0) != 2 or not getattr(values, "is_floating_point", bool)() or \
+            len(values) < 2 or values.shape[1] % 2:
+        return None
+    first, second = values[:2].detach().double().cpu().numpy()
+    half = len(first) // 2
+    if first[:half].any() or (first[half:] != 1).any():
+        return None
+    return Rotation(tuple(np.arctan2(second[:half], second[half:]).tolist()), scaling="table")
+
+
+def _candidates(asked: list[Rotation], size: int) -> list[Rotation]:
+    """Every layout and place that a head of `size` dimensions has for these frequencies."""
+    found = [Rotation((0.0,) * (size // 2))]
+    for one in asked:
+        rotated = 2 * len(one.inv_freq)
+        if rotated <= size:
+            other_way = tuple(-frequency for frequency in one.inv_freq)
+            found += [Rotation(frequencies, layout, first, one.attention_factor, one.scaling)
+                      for frequencies in (one.inv_freq, other_way)
+                      for first in dict.fromkeys((0, size - rotated))
+                      for layout in ("half", "interleaved")]
+    return found
+
+
+class _Listener:
+    """Keys and queries of all layers, as they enter the softmax, at chosen positions."""
+
+    def __init__(self, model, own_name: str | None):
+        self.model = model
+        self.modules = {layer.attention: index
+                        for index, layer in find_attention_layers(model).items()}
+        self.own_name = own_name
+        self.seen: dict[int, tuple] = {}
+
+    def _attend(self, module, query, key, value, attention_mask, **kwargs):
+        layer = self.modules.get(module)
+        if layer is not None and layer not in self.seen:
+            self.seen[layer] = tuple(one[0].detach().double().cpu().numpy()
+                                     for one in (query, key))
+        return call_own_attention(self.own_function, module, query, key, value, attention_mask,
+                                  kwargs)
+
+    def run(self, ids: list[int], positions: list[int]) -> dict[int, tuple]:
+        import torch
+
+        own, self.own_function = replace_attention(
+            self.model, REGISTERED_NAME, self._attend, self.own_name)
+        self.seen = {}
+        try:
+            with torch.inference_mode(), running(self.model):
+                self.model(input_ids=torch.tensor([ids], device=self.model.device),
+                           position_ids=torch.tensor([positions], device=self.model.device),
+                           use_cache=False)
+        finally:
+            self.model.set_attn_implementation(own)
+        return self.seen
+
+
+def takes_positions(model) -> bool:
+    return "position_ids" in inspect.signature(model.forward).parameters
+
+
+def find_rotations(model, ids: list[int], layers, own_name: str | None = None) -> Rotations:
+    """The rotations with which the model runs a text of tokens `ids` [N].
+
+    Scalings that depend on the length (dynamic, longrope) are those of N tokens: the last token
+    of the runs stands at N - 1, where it changes nothing of those before it.
+    """
+    asked, name = _asked(model), type(model).__name__
+    if not asked and not takes_positions(model):
+        return Rotations({}, f"{name} rotates no keys: it has no rotary module, and its forward "
+                             "takes no position_ids")
+    if not takes_positions(model):
+        return Rotations({}, f"{name}: its forward takes no position_ids, so that its rotation "
+                             "cannot be told")
+    count = max(1, min(TOKENS, (len(ids) - 1) // 2))
+    shift = max(1, min(LARGEST_SHIFT, len(ids) - 1 - count))
+    listener = _Listener(model, own_name)
+    tokens = [*ids[:count], ids[-1]]
+    last = max(len(ids) - 1, count + shift)
+    runs = [listener.run(tokens, [*range(begin, begin + count), last]) for begin in (0, shift)]
+    tolerance = TOLERANCE if str(model.dtype) in ("torch.float32", "torch.float64") else \
+        LOW_PRECISION
+    asked = _asked(model)   # dynamic scalings have changed them
+    found, missing = {}, ""
+    for layer in layers:
+        if layer not in runs[0]:
+            missing = missing or f"layer {layer} of {name} did not run"
+            continue
+        before, after = ([one[:, :count] for one in run[layer]] for run in runs)
+
+        def error(rotation, before=before, after=after):
+            return max(float(np.linalg.norm(rotation.turn(one, shift) - moved)
+                             / max(np.linalg.norm(moved), 1e-30))
+                       for one, moved in zip(before, after))
+
+        candidates = _candidates(asked, before[1].shape[-1])
+        best = min(candidates, key=error)
+        if error(best) < tolerance:
+            found[layer] = best
+        elif not missing:
+            tried = "rotated" if asked else "though it has no rotary module (learned positions?)"
+            missing = (f"layer {layer} of {name}: its keys at positions moved by {shift} are not "
+                       f"those before, {tried}: they differ by {error(best):.2g}")
+    return Rotations(found, missing)
