@@ -8,21 +8,10 @@
 namespace kvsim::stages::aggregate::linear_kinds {
 namespace {
 
-const Declare single_row{{.key = "single_row",
-                          .place = 542,
-                          .type = ValueType::count,
-                          .fallback = "15",
-                          .meaning = "the one row of J that counts, 0 = oldest",
-                          .unit = "row",
-                          .test_values = {"0", "1"}}};
-const Declare linear_newest{{.key = "linear_newest",
-                             .place = 544,
-                             .type = ValueType::real,
-                             .fallback = "1.2",
-                             .meaning = "weight of the newest row; the oldest has 1",
-                             .low = 0,
-                             .low_open = true,
-                             .test_values = {"0.3", "2.5"}}};
+const Declare single_row("single_row", "count >= 0 row", "15",
+                         "the one row of J that counts, 0 = oldest", tested("0 1"));
+const Declare linear_newest("linear_newest", "number > 0", "1.2",
+                            "weight of the newest row; the oldest has 1", tested("0.3 2.5"));
 
 using Weights = std::vector<double>;
 using Started = std::unique_ptr<Aggregation>;

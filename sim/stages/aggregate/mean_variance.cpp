@@ -6,13 +6,8 @@
 namespace kvsim::stages::aggregate::mean_variance {
 namespace {
 
-const Declare variance_weight{{.key = "variance_weight",
-                               .place = 545,
-                               .type = ValueType::real,
-                               .fallback = "200",
-                               .meaning = "gamma: how much the variance over queries counts",
-                               .low = 0,
-                               .test_values = {"0", "3"}}};
+const Declare variance_weight("variance_weight", "number >= 0", "200",
+                              "gamma: how much the variance over queries counts", tested("0 3"));
 
 /// Running mean and squared deviations (Welford), stable for rows that hardly differ.
 class MeanAndVariance : public Aggregation {

@@ -6,13 +6,9 @@
 #include "sim/stages/parameter.hpp"
 
 namespace kvsim::keys {
-const Declare power{{.key = "power",
-                     .place = 546,
-                     .type = ValueType::real,
-                     .fallback = "4",
-                     .meaning = "exponent of power means: 1 is the mean, large ones the maximum",
-                     .low = 1,
-                     .test_values = {"1", "1.5", "2", "5"}}};
+const Declare power("power", "number >= 1", "4",
+                    "exponent of power means: 1 is the mean, large ones the maximum",
+                    tested("1 1.5 2 5"));
 }  // namespace kvsim::keys
 
 namespace kvsim::stages::aggregate::power_mean {

@@ -10,17 +10,13 @@
 namespace kvsim {
 namespace keys {
 
-const Declare nested{{.key = "nested",
-                      .place = 711,
-                      .type = ValueType::flag,
-                      .fallback = "no",
-                      .meaning = "a layer chooses among what the layer before kept",
-                      .always = true,
-                      .only_with = {{"group",
-                                     [](const Kind& kind) {
+const Declare nested("nested", "flag", "no", "a layer chooses among what the layer before kept",
+                     always,
+                     only_with({"group",
+                                [](const Kind& kind) {
   return dynamic_cast<const Group&>(kind).span() == GroupSpan::layer;
-                                     }}},
-                      .nests = nests_at_default}};
+                                }}),
+                     lets_nest_if(nests_at_default));
 
 }  // namespace keys
 
@@ -29,25 +25,11 @@ const Declare nested{{.key = "nested",
 namespace kvsim::stages::allocate::by_layer {
 namespace {
 
-const Declare allocate{{.key = "allocate",
-                        .place = 701,
-                        .type = ValueType::kind,
-                        .fallback = "uniform",
-                        .meaning = "how many entries each head may keep"}};
-const Declare pyramid_beta{{.key = "pyramid_beta",
-                            .place = 704,
-                            .type = ValueType::real,
-                            .fallback = "20",
-                            .meaning = "the last layer keeps 1/beta of the mean",
-                            .low = 1,
-                            .test_values = {"1", "3.5"}}};
-const Declare cosine_floor{{.key = "cosine_floor",
-                            .place = 705,
-                            .type = ValueType::real,
-                            .fallback = "0.8",
-                            .meaning = "least value of the cosine profile",
-                            .high = 1,
-                            .test_values = {"0", "0.3"}}};
+const Declare allocate("allocate", "kind", "uniform", "how many entries each head may keep");
+const Declare pyramid_beta("pyramid_beta", "number >= 1", "20",
+                           "the last layer keeps 1/beta of the mean", tested("1 3.5"));
+const Declare cosine_floor("cosine_floor", "number [0, 1]", "0.8",
+                           "least value of the cosine profile", tested("0 0.3"));
 
 Table<int64_t> same_for_owners(const AllocationRequest& request,
                                const std::vector<int64_t>& per_layer) {

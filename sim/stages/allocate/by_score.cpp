@@ -7,22 +7,18 @@
 #include "sim/stages/notes.hpp"
 #include "sim/stages/protect/protect.hpp"
 
+namespace kvsim::keys {
+const Declare allocate_score("allocate_score", "final | unweighted", "final",
+                             "the score that heads compete with");
+}  // namespace kvsim::keys
+
 namespace kvsim::stages::allocate::by_score {
 namespace {
 
-const Declare ada_floor{{.key = "ada_floor",
-                         .place = 702,
-                         .type = ValueType::real,
-                         .fallback = "0.2",
-                         .meaning = "share of B that every head gets for sure",
-                         .high = 1,
-                         .test_values = {"0", "0.35", "1"}}};
-const Declare ada_total{{.key = "ada_total",
-                         .place = 703,
-                         .type = ValueType::word,
-                         .fallback = "per-head",
-                         .meaning = "total of a layer: heads * B, or floor(n * rho * heads)",
-                         .words = {"per-head", "product"}}};
+const Declare ada_floor("ada_floor", "number [0, 1]", "0.2",
+                        "share of B that every head gets for sure", tested("0 0.35 1"));
+const Declare ada_total("ada_total", "per-head | product", "per-head",
+                        "total of a layer: heads * B, or floor(n * rho * heads)");
 enum class AdaTotal { per_head, product };  // its words
 
 /// One head's entries in the order in which it would keep them: that of their offers.

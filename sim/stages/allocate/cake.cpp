@@ -11,22 +11,10 @@
 namespace kvsim::stages::allocate::cake {
 namespace {
 
-const Declare cake_tau1{{.key = "cake_tau1",
-                         .place = 706,
-                         .type = ValueType::real,
-                         .fallback = "1.6",
-                         .meaning = "temperature of the attention's entropy",
-                         .low = 0,
-                         .low_open = true,
-                         .test_values = {"0.7"}}};
-const Declare cake_tau2{{.key = "cake_tau2",
-                         .place = 707,
-                         .type = ValueType::real,
-                         .fallback = "0.6",
-                         .meaning = "temperature of the attention's variance over time",
-                         .low = 0,
-                         .low_open = true,
-                         .test_values = {"2"}}};
+const Declare cake_tau1("cake_tau1", "number > 0", "1.6", "temperature of the attention's entropy",
+                        tested("0.7"));
+const Declare cake_tau2("cake_tau2", "number > 0", "0.6",
+                        "temperature of the attention's variance over time", tested("2"));
 
 /// Entropy of the attention on the candidates and its variance over the observing queries.
 class Preference : public RowStatistic {

@@ -8,13 +8,9 @@
 namespace kvsim::stages::allocate::composite {
 namespace {
 
-const Declare composite_first{
-    {.key = "composite_first",
-     .place = 715,
-     .type = ValueType::word,
-     .fallback = "lifted",
-     .meaning = "composites of the first layer are worth the best of any layer, or their own",
-     .words = {"lifted", "own"}}};
+const Declare composite_first(
+    "composite_first", "lifted | own", "lifted",
+    "composites of the first layer are worth the best of any layer, or their own");
 enum class First { lifted, own };  // its words
 
 /// One rank of a layer: the entries that its heads have there, one of each, go or stay together.

@@ -11,15 +11,10 @@
 namespace kvsim::stages::allocate::fastgen {
 namespace {
 
-const Declare class_recovery{{.key = "class_recovery",
-                              .place = 712,
-                              .type = ValueType::real,
-                              .fallback = "none",
-                              .meaning = "share of its attention that a head's classes recover at "
-                                         "least; none: as the budget asks",
-                              .high = 1,
-                              .may_be_none = true,
-                              .test_values = {"0.5", "0.95"}}};
+const Declare class_recovery(
+    "class_recovery", "number [0, 1] or none", "none",
+    "share of its attention that a head's classes recover at least; none: as the budget asks",
+    tested("0.5 0.95"));
 
 constexpr size_t kSets = 5;      // special, + punctuation, + frequent, + local, everything
 constexpr double kEqual = 1e-9;  // shares closer than this are one

@@ -9,22 +9,11 @@
 namespace kvsim::stages::allocate::from_table {
 namespace {
 
-const Declare table{{.key = "table",
-                     .place = 708,
-                     .type = ValueType::text,
-                     .fallback = "none",
-                     .meaning = "text file, one row per model layer, one number per head",
-                     .unit = "path",
-                     .may_be_none = true,
-                     .is_file = true}};
-const Declare streaming_share{{.key = "streaming_share",
-                               .place = 709,
-                               .type = ValueType::real,
-                               .fallback = "none",
-                               .meaning = "share of heads that stream; none: as the budget asks",
-                               .high = 1,
-                               .may_be_none = true,
-                               .test_values = {"0.3"}}};
+const Declare table("table", "file or none", "none",
+                    "text file, one row per model layer, one number per head");
+const Declare streaming_share("streaming_share", "number [0, 1] or none", "none",
+                              "share of heads that stream; none: as the budget asks",
+                              tested("0.3"));
 
 Table<double> read(const AllocationRequest& request) {
   return request.files->table(request.settings->text(table), request.model_layers, request.owners);

@@ -6,21 +6,12 @@
 namespace kvsim {
 namespace keys {
 
-const Declare joint_depth{{.key = "joint_depth",
-                           .place = 713,
-                           .type = ValueType::real,
-                           .fallback = "0",
-                           .meaning = "scores of layer l of L count exp(-joint_depth l/L) times",
-                           .low = 0,
-                           .test_values = {"0.5", "2"}}};
-const Declare joint_stream{
-    {.key = "joint_stream",
-     .place = 714,
-     .type = ValueType::real,
-     .fallback = "0",
-     .meaning = "scores of a layer are divided by this power of the stream there",
-     .low = 0,
-     .test_values = {"0.5", "1"}}};
+const Declare joint_depth("joint_depth", "number >= 0", "0",
+                          "scores of layer l of L count exp(-joint_depth l/L) times",
+                          tested("0.5 2"));
+const Declare joint_stream("joint_stream", "number >= 0", "0",
+                           "scores of a layer are divided by this power of the stream there",
+                           tested("0.5 1"));
 
 }  // namespace keys
 

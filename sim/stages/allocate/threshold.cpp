@@ -5,21 +5,11 @@
 namespace kvsim::stages::allocate::threshold {
 namespace {
 
-const Declare threshold{{.key = "threshold",
-                         .place = 716,
-                         .type = ValueType::real,
-                         .fallback = "0.0001",
-                         .meaning = "entries of a larger score are kept",
-                         .unit = "score",
-                         .low = 0,
-                         .test_values = {"0", "0.01", "0.5", "1.5"}}};
-const Declare threshold_of{
-    {.key = "threshold_of",
-     .place = 717,
-     .type = ValueType::word,
-     .fallback = "score",
-     .meaning = "the threshold as it is, or times the mean or the largest score of the head",
-     .words = {"score", "mean", "max"}}};
+const Declare threshold("threshold", "number >= 0 score", "0.0001",
+                        "entries of a larger score are kept", tested("0 0.01 0.5 1.5"));
+const Declare threshold_of(
+    "threshold_of", "score | mean | max", "score",
+    "the threshold as it is, or times the mean or the largest score of the head");
 enum class Of { score, mean, max };  // its words
 
 /// What `threshold` multiplies, of one head's candidates.

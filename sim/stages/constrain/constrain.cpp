@@ -12,12 +12,8 @@
 namespace kvsim {
 namespace keys {
 
-const Declare fair_scores{{.key = "fair_scores",
-                           .place = 804,
-                           .type = ValueType::word,
-                           .fallback = "local",
-                           .meaning = "scores are computed anew inside each segment, or not",
-                           .words = {"local", "default"}}};
+const Declare fair_scores("fair_scores", "local | default", "local",
+                          "scores are computed anew inside each segment, or not");
 
 }  // namespace keys
 
@@ -26,32 +22,15 @@ const Declare fair_scores{{.key = "fair_scores",
 namespace kvsim::stages::constrain::constrain {
 namespace {
 
-const Declare constrain{{.key = "constrain",
-                         .place = 801,
-                         .type = ValueType::kind,
-                         .fallback = "none",
-                         .meaning = "division of the budget over spans"}};
-const Declare fair_spans{{.key = "fair_spans",
-                          .place = 802,
-                          .type = ValueType::text,
-                          .fallback = "all",
-                          .meaning = "spans that cut the prompt into segments, joined by +",
-                          .unit = "spans",
-                          .fault = span_list_fault,
-                          .test_values = {"head+tail", "middle+tail"}}};
-const Declare fair_rounding{{.key = "fair_rounding",
-                             .place = 803,
-                             .type = ValueType::word,
-                             .fallback = "floor",
-                             .meaning = "how shares become whole numbers",
-                             .words = {"floor", "remainder"}}};
-const Declare debias_lambda{{.key = "debias_lambda",
-                             .place = 805,
-                             .type = ValueType::real,
-                             .fallback = "0.5",
-                             .meaning = "0: shares of the unconstrained record, 1: fair shares",
-                             .high = 1,
-                             .test_values = {"0", "0.3", "1"}}};
+const Declare constrain("constrain", "kind", "none", "division of the budget over spans");
+const Declare fair_spans("fair_spans", "text spans", "all",
+                         "spans that cut the prompt into segments, joined by +",
+                         checked_by(span_list_fault), tested("head+tail middle+tail"));
+const Declare fair_rounding("fair_rounding", "floor | remainder", "floor",
+                            "how shares become whole numbers");
+const Declare debias_lambda("debias_lambda", "number [0, 1]", "0.5",
+                            "0: shares of the unconstrained record, 1: fair shares",
+                            tested("0 0.3 1"));
 
 enum class FairRounding { floor, remainder };  // words of fair_rounding
 

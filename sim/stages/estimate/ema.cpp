@@ -11,14 +11,8 @@
 namespace kvsim::stages::estimate::ema {
 namespace {
 
-const Declare estimate_decay{{.key = "estimate_decay",
-                              .place = 906,
-                              .type = ValueType::real,
-                              .fallback = "0.9",
-                              .meaning = "weight of the past in a moving average of scores",
-                              .low = 0,
-                              .high = 1,
-                              .high_open = true}};
+const Declare estimate_decay("estimate_decay", "number [0, 1)", "0.9",
+                             "weight of the past in a moving average of scores");
 
 /// S <- a S + (1-a) s, and the same with s = 1 over the queries that saw the slot; both in logs.
 /// The latter depends on their number alone.

@@ -3,13 +3,8 @@
 namespace kvsim {
 namespace keys {
 
-const Declare estimate_window{{.key = "estimate_window",
-                               .place = 907,
-                               .type = ValueType::share,
-                               .fallback = "32",
-                               .meaning = "newest queries that an estimate starts from",
-                               .unit = "queries",
-                               .low = 1}};
+const Declare estimate_window("estimate_window", "share >= 1 queries", "32",
+                              "newest queries that an estimate starts from");
 
 }  // namespace keys
 

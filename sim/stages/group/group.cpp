@@ -10,15 +10,11 @@
 namespace kvsim::stages::group::group {
 namespace {
 
-const Declare group{{.key = "group",
-                     .place = 561,
-                     .type = ValueType::kind,
-                     .fallback = "mean",
-                     .meaning = "how the query heads of a KV head become one",
-                     .only_with = {{"indicator", [](const Kind& kind) {
-                                      return has_query_heads(
-                                          dynamic_cast<const Indicator&>(kind).axes());
-                                    }}}}};
+const Declare group("group", "kind", "mean", "how the query heads of a KV head become one",
+                    only_with({"indicator", [](const Kind& kind) {
+                                 return has_query_heads(
+                                     dynamic_cast<const Indicator&>(kind).axes());
+                               }}));
 
 void add_sum(int index, std::span<const double> head, std::span<double> out) {
   for (size_t c = 0; c < out.size(); ++c) out[c] = index == 0 ? head[c] : out[c] + head[c];

@@ -14,31 +14,15 @@
 namespace kvsim::stages::indicator::compactor {
 namespace {
 
-const Declare compactor_chunk{{.key = "compactor_chunk",
-                               .place = 527.4,
-                               .type = ValueType::count,
-                               .fallback = "256",
-                               .meaning = "entries among which attention without a mask runs",
-                               .unit = "entries",
-                               .low = 1,
-                               .test_values = {"1", "5", "100"}}};
-const Declare compactor_sketch{{.key = "compactor_sketch",
-                                .place = 527.5,
-                                .type = ValueType::count,
-                                .fallback = "48",
-                                .meaning = "random directions that leverage is computed in; 0: "
-                                           "the keys' own",
-                                .unit = "dimensions",
-                                .test_values = {"0", "3"}}};
-const Declare compactor_blend{{.key = "compactor_blend",
-                               .place = 527.6,
-                               .type = ValueType::real,
-                               .fallback = "none",
-                               .meaning = "weight of leverage beside attention; none: the share "
-                                          "that is dropped",
-                               .low = 0,
-                               .may_be_none = true,
-                               .test_values = {"0", "0.4"}}};
+const Declare compactor_chunk("compactor_chunk", "count >= 1 entries", "256",
+                              "entries among which attention without a mask runs",
+                              tested("1 5 100"));
+const Declare compactor_sketch("compactor_sketch", "count >= 0 dimensions", "48",
+                               "random directions that leverage is computed in; 0: the keys' own",
+                               tested("0 3"));
+const Declare compactor_blend(
+    "compactor_blend", "number >= 0 or none", "none",
+    "weight of leverage beside attention; none: the share that is dropped", tested("0 0.4"));
 
 constexpr double kRidge = 0.01;  // added to the Gram matrix, as coded
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;

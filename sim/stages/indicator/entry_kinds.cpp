@@ -8,19 +8,8 @@
 namespace kvsim::stages::indicator::entry_kinds {
 namespace {
 
-const Declare indicator{{.key = "indicator",
-                         .place = 521,
-                         .type = ValueType::kind,
-                         .fallback = "attention",
-                         .meaning = "what is measured of an entry"}};
-const Declare scores{{.key = "scores",
-                      .place = 523,
-                      .type = ValueType::text,
-                      .fallback = "none",
-                      .meaning = "HDF5 file with layers/<l>/score",
-                      .unit = "path",
-                      .may_be_none = true,
-                      .is_file = true}};
+const Declare indicator("indicator", "kind", "attention", "what is measured of an entry");
+const Declare scores("scores", "file or none", "none", "HDF5 file with layers/<l>/score");
 
 /// An indicator that scores entries without any query.
 class EntryIndicator : public Indicator {

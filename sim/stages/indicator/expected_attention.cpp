@@ -13,19 +13,10 @@
 namespace kvsim::stages::indicator::expected_attention {
 namespace {
 
-const Declare expected_steps{{.key = "expected_steps",
-                              .place = 527.1,
-                              .type = ValueType::count,
-                              .fallback = "512",
-                              .meaning = "later positions over which the rotation is averaged",
-                              .unit = "tokens",
-                              .low = 1,
-                              .test_values = {"1", "9"}}};
-const Declare expected_variance{{.key = "expected_variance",
-                                 .place = 527.2,
-                                 .type = ValueType::flag,
-                                 .fallback = "yes",
-                                 .meaning = "the covariance of the queries counts, too"}};
+const Declare expected_steps("expected_steps", "count >= 1 tokens", "512",
+                             "later positions over which the rotation is averaged", tested("1 9"));
+const Declare expected_variance("expected_variance", "flag", "yes",
+                                "the covariance of the queries counts, too");
 
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 

@@ -11,14 +11,8 @@
 namespace kvsim::stages::indicator::lag {
 namespace {
 
-const Declare lag_block{{.key = "lag_block",
-                         .place = 522,
-                         .type = ValueType::count,
-                         .fallback = "128",
-                         .meaning = "tokens of a block that is compared with the next one",
-                         .unit = "entries",
-                         .low = 2,
-                         .test_values = {"2", "5", "7"}}};
+const Declare lag_block("lag_block", "count >= 2 entries", "128",
+                        "tokens of a block that is compared with the next one", tested("2 5 7"));
 
 /// Softmax over the tokens of a block of the standard deviation over channels, after each channel
 /// was scaled by its minimum and maximum in the following block (LagKV Eq. 2-6).

@@ -13,22 +13,13 @@ namespace kvsim::stages::indicator::reread {
 namespace {
 
 enum class RereadNorm { none, input, residual, gradient };  // in the order of the words
-const Declare reread_norm{
-    {.key = "reread_norm",
-     .place = 525,
-     .type = ValueType::word,
-     .fallback = "none",
-     .meaning = "X times ||v_i W^h||_2 over the norm of the query's own input, or residual stream, "
-                "or times that of its gradient",
-     .words = {"none", "input", "residual", "gradient"}}};
+const Declare reread_norm("reread_norm", "none | input | residual | gradient", "none",
+                          "X times ||v_i W^h||_2 over the norm of the query's own input, or "
+                          "residual stream, or times that of its gradient");
 
 enum class Unread { last, first };
-const Declare unread{{.key = "unread",
-                      .place = 526,
-                      .type = ValueType::word,
-                      .fallback = "last",
-                      .meaning = "entries that no part reads again rank last, or first",
-                      .words = {"last", "first"}}};
+const Declare unread("unread", "last | first", "last",
+                     "entries that no part reads again rank last, or first");
 
 /// Softmax of a query that reads a stretch of the prompt again, over the sinks before it, that
 /// stretch and the keys of its own part up to itself (KVzip 3.2).

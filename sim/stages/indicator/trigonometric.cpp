@@ -10,15 +10,9 @@
 namespace kvsim::stages::indicator::trigonometric {
 namespace {
 
-const Declare trigonometric_reach{{.key = "trigonometric_reach",
-                                   .place = 527.3,
-                                   .type = ValueType::count,
-                                   .fallback = "65536",
-                                   .meaning = "largest of the distances 1, 2, 4, ... ahead at "
-                                              "which a key is looked at",
-                                   .unit = "tokens",
-                                   .low = 1,
-                                   .test_values = {"1", "20"}}};
+const Declare trigonometric_reach(
+    "trigonometric_reach", "count >= 1 tokens", "65536",
+    "largest of the distances 1, 2, 4, ... ahead at which a key is looked at", tested("1 20"));
 
 /// Centre of a head's queries: their mean, turned to the later positions, and by how much the mean
 /// length of each pair of dimensions exceeds the length of the mean.

@@ -17,12 +17,9 @@ constexpr KindCondition prompt_observes = {"queries",
   const auto& queries = dynamic_cast<const Queries&>(kind);
   return queries.observes() && !queries.looks_ahead() && !queries.of_probe();
                                            }};
-const Declare join{{.key = "join",
-                    .place = 547,
-                    .type = ValueType::kind,
-                    .fallback = "none",
-                    .meaning = "how a probe's queries observe beside those of `queries`",
-                    .only_with = {scores_rows_if, prompt_observes}}};
+const Declare join("join", "kind", "none",
+                   "how a probe's queries observe beside those of `queries`",
+                   only_with(scores_rows_if, prompt_observes));
 
 class NoJoin : public Join {
  public:

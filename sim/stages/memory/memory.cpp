@@ -7,19 +7,9 @@
 namespace kvsim::stages::memory::memory {
 namespace {
 
-const Declare memory{{.key = "memory",
-                      .place = 564,
-                      .type = ValueType::kind,
-                      .fallback = "none",
-                      .meaning = "what earlier compressions said of a slot"}};
-const Declare memory_decay{{.key = "memory_decay",
-                            .place = 564.5,
-                            .type = ValueType::real,
-                            .fallback = "0.8",
-                            .meaning = "what a remembered score is multiplied with",
-                            .low = 0,
-                            .high = 1,
-                            .test_values = {"0", "0.5"}}};
+const Declare memory("memory", "kind", "none", "what earlier compressions said of a slot");
+const Declare memory_decay("memory_decay", "number [0, 1]", "0.8",
+                           "what a remembered score is multiplied with", tested("0 0.5"));
 
 class NoMemory : public Memory {
  public:

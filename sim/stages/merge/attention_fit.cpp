@@ -10,15 +10,9 @@
 namespace kvsim::stages::merge::attention_fit {
 namespace {
 
-const Declare fit_ridge{{.key = "fit_ridge",
-                         .place = 909,
-                         .type = ValueType::real,
-                         .fallback = "0.000001",
-                         .meaning = "ridge of both fits, over the mean of the normal equations' "
-                                    "diagonal",
-                         .low = 0,
-                         .low_open = true,
-                         .test_values = {"0.001"}}};
+const Declare fit_ridge("fit_ridge", "number > 0", "0.000001",
+                        "ridge of both fits, over the mean of the normal equations' diagonal",
+                        tested("0.001"));
 
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Floats = Eigen::Map<const Eigen::Matrix<float, -1, -1, Eigen::RowMajor>>;

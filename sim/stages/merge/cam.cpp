@@ -8,13 +8,8 @@
 namespace kvsim::stages::merge::cam {
 namespace {
 
-const Declare cam_targets{{.key = "cam_targets",
-                           .place = 903,
-                           .type = ValueType::count,
-                           .fallback = "32",
-                           .meaning = "later slots among which a value is spread",
-                           .unit = "slots",
-                           .low = 1}};
+const Declare cam_targets("cam_targets", "count >= 1 slots", "32",
+                          "later slots among which a value is spread");
 
 /// Spreads the value of an evicted slot over the next kept ones, in proportion to how its
 /// attention compares with theirs. Keys stay, so entries count as dropped.

@@ -5,13 +5,8 @@
 namespace kvsim {
 namespace keys {
 
-const Declare merge_threshold{{.key = "merge_threshold",
-                               .place = 902,
-                               .type = ValueType::real,
-                               .fallback = "0.8",
-                               .meaning = "cosine of keys above which an entry is merged",
-                               .low = -1,
-                               .high = 1}};
+const Declare merge_threshold("merge_threshold", "number [-1, 1]", "0.8",
+                              "cosine of keys above which an entry is merged");
 
 }  // namespace keys
 
@@ -20,20 +15,13 @@ const Declare merge_threshold{{.key = "merge_threshold",
 namespace kvsim::stages::merge::merge {
 namespace {
 
-const Declare merge{{.key = "merge",
-                     .place = 901,
-                     .type = ValueType::kind,
-                     .fallback = "drop",
-                     .meaning = "what becomes of entries that lose their place"}};
-const Declare score_estimate{
-    {.key = "score_estimate",
-     .place = 905,
-     .type = ValueType::kind,
-     .fallback = "ema",
-     .meaning = "how the scores of the next queries are predicted",
-     .only_with = {{"merge", [](const Kind& kind) {
-                      return dynamic_cast<const Merge&>(kind).estimates() != EstimateLines::none;
-                    }}}}};
+const Declare merge("merge", "kind", "drop", "what becomes of entries that lose their place");
+const Declare score_estimate("score_estimate", "kind", "ema",
+                             "how the scores of the next queries are predicted",
+                             only_with({"merge", [](const Kind& kind) {
+                                          return dynamic_cast<const Merge&>(kind).estimates() !=
+                                                 EstimateLines::none;
+                                        }}));
 
 }  // namespace
 }  // namespace kvsim::stages::merge::merge

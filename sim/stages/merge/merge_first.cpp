@@ -10,14 +10,10 @@
 namespace kvsim {
 namespace keys {
 
-const Declare merge_order{{.key = "merge_order",
-                           .place = 908,
-                           .type = ValueType::word,
-                           .fallback = "evict-first",
-                           .meaning = "evicted entries join kept ones, or entries alike join each "
-                                      "other before any is evicted",
-                           .words = {"evict-first", "merge-first"},
-                           .nests = nests_at_default}};
+const Declare merge_order(
+    "merge_order", "evict-first | merge-first", "evict-first",
+    "evicted entries join kept ones, or entries alike join each other before any is evicted",
+    lets_nest_if(nests_at_default));
 
 }  // namespace keys
 

@@ -9,11 +9,8 @@ namespace {
 
 constexpr double kWordBytes = 4;
 
-const Declare votes{{.key = "votes",
-                     .place = 904,
-                     .type = ValueType::kind,
-                     .fallback = "none",
-                     .meaning = "what attention knows of the entries in a slot; follows `merge`"}};
+const Declare votes("votes", "kind", "none",
+                    "what attention knows of the entries in a slot; follows `merge`");
 
 class NoVotes : public Votes {
  public:

@@ -6,11 +6,8 @@
 namespace kvsim::stages::normalize::normalize {
 namespace {
 
-const Declare normalize{{.key = "normalize",
-                         .place = 583,
-                         .type = ValueType::kind,
-                         .fallback = "none",
-                         .meaning = "which sum of weights the scores are divided by"}};
+const Declare normalize("normalize", "kind", "none",
+                        "which sum of weights the scores are divided by");
 
 void divide(std::span<double> scores, Range candidates, double divisor) {
   if (divisor == 0) return;

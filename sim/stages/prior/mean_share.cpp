@@ -6,13 +6,8 @@
 namespace kvsim::stages::prior::mean_share {
 namespace {
 
-const Declare prior_share{{.key = "prior_share",
-                           .place = 573,
-                           .type = ValueType::real,
-                           .fallback = "0.5",
-                           .meaning = "the floor as a share of the head's mean score",
-                           .low = 0,
-                           .test_values = {"0", "0.3", "2"}}};
+const Declare prior_share("prior_share", "number >= 0", "0.5",
+                          "the floor as a share of the head's mean score", tested("0 0.3 2"));
 
 class MeanShare : public Prior {
  public:

@@ -8,19 +8,9 @@
 namespace kvsim::stages::prior::prior {
 namespace {
 
-const Declare prior{{.key = "prior",
-                     .place = 571,
-                     .type = ValueType::kind,
-                     .fallback = "none",
-                     .meaning = "a floor under the scores"}};
-const Declare prior_value{{.key = "prior_value",
-                           .place = 572,
-                           .type = ValueType::real,
-                           .fallback = "0.0001",
-                           .meaning = "the constant floor",
-                           .unit = "score",
-                           .low = 0,
-                           .test_values = {"0", "0.01", "0.1"}}};
+const Declare prior("prior", "kind", "none", "a floor under the scores");
+const Declare prior_value("prior_value", "number >= 0 score", "0.0001", "the constant floor",
+                          tested("0 0.01 0.1"));
 
 class NoPrior : public Prior {
  public:

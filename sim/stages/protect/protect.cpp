@@ -10,45 +10,25 @@
 namespace kvsim {
 namespace keys {
 
-const Declare whitelist{{.key = "whitelist",
-                         .place = 600,
-                         .type = ValueType::text,
-                         .fallback = "none",
-                         .meaning = "spans or ranges a-b joined by + that every head keeps",
-                         .unit = "spans",
-                         .fault = span_list_fault,
-                         .may_be_none = true,
-                         .always = true,
-                         .only_with = {selects_entries_if},
-                         .test_values = {"13-15", "middle"},
-                         .nests = nests_always}};
-const Declare first_layer_recent{{.key = "first_layer_recent",
-                                  .place = 603,
-                                  .type = ValueType::share,
-                                  .fallback = "0",
-                                  .meaning = "newest entries that the model's first layer "
-                                             "protects, where more than `recent`",
-                                  .unit = "entries",
-                                  .always = true,
-                                  .only_with = {selects_entries_if},
-                                  .test_values = {"4", "0.6"}}};
-const Declare std_keep{{.key = "std_keep",
-                        .place = 604,
-                        .type = ValueType::real,
-                        .fallback = "0",
-                        .meaning = "share of B for entries of largest deviation (RoCo)",
-                        .high = 1,
-                        .always = true,
-                        .only_with = {scores_rows_if, selects_entries_if},
-                        .test_values = {"0.4"},
-                        .nests = nests_at_default}};
-const Declare protected_rank{{.key = "protected_rank",
-                              .place = 609,
-                              .type = ValueType::word,
-                              .fallback = "guaranteed",
-                              .meaning = "protected entries are kept, or compete at the layer's "
-                                         "largest score",
-                              .words = {"guaranteed", "layer-max"}}};
+const Declare sinks("sinks", "count >= 0 entries", "0", "first entries that are protected", always,
+                    only_with(selects_entries_if), lets_nest, tested("1 3"));
+const Declare recent("recent", "share >= 0 entries", "0",
+                     "newest entries that are protected, but scored all the same", always,
+                     only_with(selects_entries_if), tested("2 0.3"));
+const Declare whitelist("whitelist", "text spans or none", "none",
+                        "spans or ranges a-b joined by + that every head keeps", always,
+                        only_with(selects_entries_if), checked_by(span_list_fault), lets_nest,
+                        tested("13-15 middle"));
+const Declare first_layer_recent(
+    "first_layer_recent", "share >= 0 entries", "0",
+    "newest entries that the model's first layer protects, where more than `recent`", always,
+    only_with(selects_entries_if), tested("4 0.6"));
+const Declare std_keep("std_keep", "number [0, 1]", "0",
+                       "share of B for entries of largest deviation (RoCo)", always,
+                       only_with(scores_rows_if, selects_entries_if),
+                       lets_nest_if(nests_at_default), tested("0.4"));
+const Declare protected_rank("protected_rank", "guaranteed | layer-max", "guaranteed",
+                             "protected entries are kept, or compete at the layer's largest score");
 
 }  // namespace keys
 

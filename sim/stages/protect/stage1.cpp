@@ -7,33 +7,17 @@
 namespace kvsim::stages::protect::stage1 {
 namespace {
 
-const Declare stage1{{.key = "stage1",
-                      .place = 605,
-                      .type = ValueType::kind,
-                      .fallback = "none",
-                      .meaning = "entries forced before the ranking by score",
-                      .only_with = {selects_entries_if}}};
-const Declare stage1_ratio{{.key = "stage1_ratio",
-                            .place = 606,
-                            .type = ValueType::real,
-                            .fallback = "0.5",
-                            .meaning = "share of the head's budget forced by the unweighted score",
-                            .high = 1,
-                            .test_values = {"0", "0.25", "0.8"}}};
-const Declare stage1_mass{{.key = "stage1_mass",
-                           .place = 607,
-                           .type = ValueType::real,
-                           .fallback = "0.9",
-                           .meaning = "share of the head's attention that the forced entries hold",
-                           .high = 1,
-                           .test_values = {"0.5", "0.99"}}};
-const Declare stage1_bias{{.key = "stage1_bias",
-                           .place = 608,
-                           .type = ValueType::word,
-                           .fallback = "shifted",
-                           .meaning = "what is taken off stage1_mass: attention on the last "
-                                      "candidates, or on the window",
-                           .words = {"shifted", "window"}}};
+const Declare stage1("stage1", "kind", "none", "entries forced before the ranking by score",
+                     only_with(selects_entries_if));
+const Declare stage1_ratio("stage1_ratio", "number [0, 1]", "0.5",
+                           "share of the head's budget forced by the unweighted score",
+                           tested("0 0.25 0.8"));
+const Declare stage1_mass("stage1_mass", "number [0, 1]", "0.9",
+                          "share of the head's attention that the forced entries hold",
+                          tested("0.5 0.99"));
+const Declare stage1_bias(
+    "stage1_bias", "shifted | window", "shifted",
+    "what is taken off stage1_mass: attention on the last candidates, or on the window");
 
 enum class Bias { shifted, window };  // words of stage1_bias
 

@@ -10,20 +10,10 @@
 namespace kvsim {
 namespace {
 
-const Declare class_frequent{{.key = "class_frequent",
-                              .place = 610,
-                              .type = ValueType::real,
-                              .fallback = "0.3",
-                              .meaning = "share of n: entries of most attention (FastGen)",
-                              .high = 1,
-                              .test_values = {"0", "0.1"}}};
-const Declare class_local{{.key = "class_local",
-                           .place = 611,
-                           .type = ValueType::real,
-                           .fallback = "0.3",
-                           .meaning = "share of n: newest entries (FastGen)",
-                           .high = 1,
-                           .test_values = {"0", "0.15"}}};
+const Declare class_frequent("class_frequent", "number [0, 1]", "0.3",
+                             "share of n: entries of most attention (FastGen)", tested("0 0.1"));
+const Declare class_local("class_local", "number [0, 1]", "0.3",
+                          "share of n: newest entries (FastGen)", tested("0 0.15"));
 
 bool is_blank(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
 

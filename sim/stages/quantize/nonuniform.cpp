@@ -9,13 +9,8 @@
 namespace kvsim::stages::quantize::nonuniform {
 namespace {
 
-const Declare quant_outliers{
-    {.key = "quant_outliers",
-     .place = 1105,
-     .type = ValueType::real,
-     .fallback = "0.01",
-     .meaning = "share of a channel's or entry's numbers stored as they are",
-     .high = 0.5}};
+const Declare quant_outliers("quant_outliers", "number [0, 0.5]", "0.01",
+                             "share of a channel's or entry's numbers stored as they are");
 
 constexpr int kSteps = 50;  // of Lloyd's iteration at most
 

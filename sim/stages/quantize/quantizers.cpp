@@ -7,20 +7,9 @@
 namespace kvsim {
 namespace keys {
 
-const Declare quant_bits{{.key = "quant_bits",
-                          .place = 1102,
-                          .type = ValueType::count,
-                          .fallback = "4",
-                          .meaning = "bits of a quantised number",
-                          .unit = "bits",
-                          .low = 1,
-                          .high = 8}};
-const Declare quant_residual{{.key = "quant_residual",
-                              .place = 1104,
-                              .type = ValueType::count,
-                              .fallback = "128",
-                              .meaning = "newest kept entries that stay as they are; 0: none",
-                              .unit = "entries"}};
+const Declare quant_bits("quant_bits", "count [1, 8] bits", "4", "bits of a quantised number");
+const Declare quant_residual("quant_residual", "count >= 0 entries", "128",
+                             "newest kept entries that stay as they are; 0: none");
 
 }  // namespace keys
 
@@ -29,18 +18,9 @@ const Declare quant_residual{{.key = "quant_residual",
 namespace kvsim::stages::quantize::quantizers {
 namespace {
 
-const Declare quantize{{.key = "quantize",
-                        .place = 1101,
-                        .type = ValueType::kind,
-                        .fallback = "none",
-                        .meaning = "how kept entries are rounded"}};
-const Declare quant_group{{.key = "quant_group",
-                           .place = 1103,
-                           .type = ValueType::count,
-                           .fallback = "32",
-                           .meaning = "numbers that share a step and a lowest value",
-                           .unit = "numbers",
-                           .low = 1}};
+const Declare quantize("quantize", "kind", "none", "how kept entries are rounded");
+const Declare quant_group("quant_group", "count >= 1 numbers", "32",
+                          "numbers that share a step and a lowest value");
 
 /// Rounds `count` numbers at values[0], values[stride], ... as one group.
 void round_group(float* values, int64_t count, int64_t stride, int64_t bits) {

@@ -8,26 +8,12 @@
 namespace kvsim::stages::queries::probe {
 namespace {
 
-const Declare probe_key{{.key = "probe",
-                         .place = 515,
-                         .type = ValueType::text,
-                         .fallback = "repeat",
-                         .meaning = "name of the probe whose queries observe",
-                         .test_values = {"repeat"}}};
-const Declare probe_first{{.key = "probe_first",
-                           .place = 517,
-                           .type = ValueType::count,
-                           .fallback = "0",
-                           .meaning = "only so many of its first tokens observe; 0: all",
-                           .unit = "tokens",
-                           .test_values = {"2"}}};
-const Declare probe_queries{{.key = "probe_queries",
-                             .place = 516,
-                             .type = ValueType::count,
-                             .fallback = "0",
-                             .meaning = "how many of its queries, evenly spaced; 0: all",
-                             .unit = "queries",
-                             .test_values = {"1", "3"}}};
+const Declare probe_key("probe", "text", "repeat", "name of the probe whose queries observe",
+                        tested("repeat"));
+const Declare probe_first("probe_first", "count >= 0 tokens", "0",
+                          "only so many of its first tokens observe; 0: all", tested("2"));
+const Declare probe_queries("probe_queries", "count >= 0 queries", "0",
+                            "how many of its queries, evenly spaced; 0: all", tested("1 3"));
 
 class ProbeQueries : public Queries {
  public:

@@ -9,27 +9,12 @@
 namespace kvsim::stages::queries::queries {
 namespace {
 
-const Declare queries{{.key = "queries",
-                       .place = 511,
-                       .type = ValueType::kind,
-                       .fallback = "window",
-                       .meaning = "which queries observe"}};
-const Declare window_key{{.key = "window",
-                          .place = 512,
-                          .type = ValueType::share,
-                          .fallback = "32",
-                          .meaning = "newest entries that observe and are protected",
-                          .unit = "entries",
-                          .low = 1,
-                          .test_values = {"1", "2", "5", "9", "0.25", "0.5"}}};
-const Declare last_queries{{.key = "last_queries",
-                            .place = 513,
-                            .type = ValueType::count,
-                            .fallback = "400",
-                            .meaning = "how many of the last queries observe",
-                            .unit = "queries",
-                            .low = 1,
-                            .test_values = {"1", "3", "11", "100"}}};
+const Declare queries("queries", "kind", "window", "which queries observe");
+const Declare window_key("window", "share >= 1 entries", "32",
+                         "newest entries that observe and are protected",
+                         tested("1 2 5 9 0.25 0.5"));
+const Declare last_queries("last_queries", "count >= 1 queries", "400",
+                           "how many of the last queries observe", tested("1 3 11 100"));
 
 std::vector<int64_t> positions_of(Range range) {
   std::vector<int64_t> positions(static_cast<size_t>(range.size()));

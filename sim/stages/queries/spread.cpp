@@ -6,14 +6,8 @@
 namespace kvsim::stages::queries::spread {
 namespace {
 
-const Declare spread_queries{{.key = "spread_queries",
-                              .place = 514,
-                              .type = ValueType::count,
-                              .fallback = "256",
-                              .meaning = "how many queries observe, evenly over the prompt",
-                              .unit = "queries",
-                              .low = 1,
-                              .test_values = {"1", "7", "100"}}};
+const Declare spread_queries("spread_queries", "count >= 1 queries", "256",
+                             "how many queries observe, evenly over the prompt", tested("1 7 100"));
 
 class SpreadQueries : public Queries {
  public:

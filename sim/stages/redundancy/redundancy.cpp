@@ -10,27 +10,13 @@
 namespace kvsim::stages::redundancy::redundancy {
 namespace {
 
-const Declare redundancy{{.key = "redundancy",
-                          .place = 565,
-                          .type = ValueType::kind,
-                          .fallback = "none",
-                          .meaning = "what other entries say, too, lowers a score"}};
-const Declare redundancy_mix{{.key = "redundancy_mix",
-                              .place = 566,
-                              .type = ValueType::real,
-                              .fallback = "0.1",
-                              .meaning = "share of the score beside redundancy",
-                              .low = 0,
-                              .high = 1,
-                              .test_values = {"0", "0.5", "1"}}};
-const Declare redundancy_threshold{{.key = "redundancy_threshold",
-                                    .place = 567,
-                                    .type = ValueType::real,
-                                    .fallback = "0.5",
-                                    .meaning = "cosine above which a key says what another says",
-                                    .low = 0,
-                                    .high = 1,
-                                    .test_values = {"0", "0.2"}}};
+const Declare redundancy("redundancy", "kind", "none",
+                         "what other entries say, too, lowers a score");
+const Declare redundancy_mix("redundancy_mix", "number [0, 1]", "0.1",
+                             "share of the score beside redundancy", tested("0 0.5 1"));
+const Declare redundancy_threshold("redundancy_threshold", "number [0, 1]", "0.5",
+                                   "cosine above which a key says what another says",
+                                   tested("0 0.2"));
 
 class NoRedundancy : public Redundancy {
  public:

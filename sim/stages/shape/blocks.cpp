@@ -8,26 +8,12 @@
 namespace kvsim {
 namespace keys {
 
-const Declare block{{.key = "block",
-                     .place = 592,
-                     .type = ValueType::count,
-                     .fallback = "1",
-                     .meaning = "entries of a block, which stays or goes as a whole",
-                     .unit = "entries",
-                     .low = 1,
-                     .always = true,
-                     .only_with = {selects_entries_if},
-                     .test_values = {"2", "4"},
-                     .nests = nests_always}};
-const Declare block_score{{.key = "block_score",
-                           .place = 593,
-                           .type = ValueType::word,
-                           .fallback = "mean",
-                           .meaning = "a block's score, of those of its entries",
-                           .words = {"mean", "max", "root-mean-square"},
-                           .always = true,
-                           .only_with = {selects_entries_if},
-                           .nests = nests_always}};
+const Declare block("block", "count >= 1 entries", "1",
+                    "entries of a block, which stays or goes as a whole", always,
+                    only_with(selects_entries_if), lets_nest, tested("2 4"));
+const Declare block_score("block_score", "mean | max | root-mean-square", "mean",
+                          "a block's score, of those of its entries", always,
+                          only_with(selects_entries_if), lets_nest);
 
 }  // namespace keys
 

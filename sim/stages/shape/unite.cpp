@@ -10,11 +10,7 @@
 namespace kvsim::stages::shape::unite {
 namespace {
 
-const Declare key{{.key = "union",
-                   .place = 591,
-                   .type = ValueType::kind,
-                   .fallback = "none",
-                   .meaning = "one set for all heads of a layer"}};
+const Declare key("union", "kind", "none", "one set for all heads of a layer");
 
 class NoUnion : public Union {
  public:

@@ -8,24 +8,11 @@
 namespace kvsim::stages::smooth::adaptive_window {
 namespace {
 
-const Declare aws_beta{{.key = "aws_beta",
-                        .place = 553,
-                        .type = ValueType::real,
-                        .fallback = "2000",
-                        .meaning = "drift per step of the adaptive window's width and shift",
-                        .unit = "tokens",
-                        .low = 0,
-                        .low_open = true,
-                        .test_values = {"0.25", "0.93", "1", "2", "2.71", "7.3"}}};
-const Declare aws_min{{.key = "aws_min",
-                       .place = 554,
-                       .type = ValueType::count,
-                       .fallback = "5",
-                       .meaning = "least width of the adaptive window",
-                       .unit = "entries",
-                       .low = 1,
-                       .odd = true,
-                       .test_values = {"1", "3"}}};
+const Declare aws_beta("aws_beta", "number > 0 tokens", "2000",
+                       "drift per step of the adaptive window's width and shift",
+                       tested("0.25 0.93 1 2 2.71 7.3"));
+const Declare aws_min("aws_min", "odd >= 1 entries", "5", "least width of the adaptive window",
+                      tested("1 3"));
 
 /// A window that reaches further than this beyond the edges adds them as products: adding each
 /// column by itself would take as long as the window is wide, which no drift bounds.

@@ -9,20 +9,8 @@
 namespace kvsim::stages::smooth::pooling {
 namespace {
 
-const Declare smooth{{.key = "smooth",
-                      .place = 551,
-                      .type = ValueType::kind,
-                      .fallback = "none",
-                      .meaning = "pooling over neighbouring candidates"}};
-const Declare kernel{{.key = "kernel",
-                      .place = 552,
-                      .type = ValueType::count,
-                      .fallback = "5",
-                      .meaning = "width of the pooling",
-                      .unit = "entries",
-                      .low = 1,
-                      .odd = true,
-                      .test_values = {"1", "3", "7"}}};
+const Declare smooth("smooth", "kind", "none", "pooling over neighbouring candidates");
+const Declare kernel("kernel", "odd >= 1 entries", "5", "width of the pooling", tested("1 3 7"));
 
 class NoSmoothing : public Smooth {
  public:

@@ -10,14 +10,8 @@
 namespace kvsim {
 namespace keys {
 
-const Declare weight_epsilon{{.key = "weight_epsilon",
-                              .place = 582,
-                              .type = ValueType::real,
-                              .fallback = "0",
-                              .meaning = "added to the score before it is multiplied",
-                              .unit = "score",
-                              .low = 0,
-                              .test_values = {"0.05"}}};
+const Declare weight_epsilon("weight_epsilon", "number >= 0 score", "0",
+                             "added to the score before it is multiplied", tested("0.05"));
 
 }  // namespace keys
 
@@ -26,11 +20,7 @@ const Declare weight_epsilon{{.key = "weight_epsilon",
 namespace kvsim::stages::weight::weight {
 namespace {
 
-const Declare weight{{.key = "weight",
-                      .place = 581,
-                      .type = ValueType::kind,
-                      .fallback = "none",
-                      .meaning = "what scores are multiplied with"}};
+const Declare weight("weight", "kind", "none", "what scores are multiplied with");
 
 class NoWeight : public Weight {
  public:

@@ -14,12 +14,8 @@ namespace kvsim {
 namespace {
 
 /// A parameter of scoring that stands outside the sections of scoring: what a newcomer may add.
-const Declare example_newest{{.key = "example_newest",
-                              .place = 1298,
-                              .type = ValueType::count,
-                              .fallback = "1",
-                              .meaning = "how many of the newest rows count",
-                              .low = 1}};
+const Declare example_newest("example_newest", "count >= 1", "1",
+                             "how many of the newest rows count");
 
 class NewestRows : public Aggregation {
  public:
