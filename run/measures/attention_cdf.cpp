@@ -15,23 +15,15 @@ VariableValues shares(const RunShape& /*run*/) {
   return values;
 }
 
-DeclareMeasure measure({.name = "attention_cdf", .place = 520, .whole = true});
-const MeasureAxis share(measure,
-                        {.name = "share",
-                         .long_name = "share of the visible entries",
-                         .definition = "rounded up to whole entries"},
-                        shares);
-const MeasureVariable average = measure.variable(
-    {.name = "attention_cdf_mean",
-     .dims = "layer share",
-     .long_name = "attention held by the largest entries",
-     .definition = "share of a query's attention on its ceil(share * visible) largest entries, "
-                   "mean over heads and steps"});
-const MeasureVariable low = measure.variable(
-    {.name = "attention_cdf_p05",
-     .dims = "layer share",
-     .long_name = "attention held by the largest entries, percentile 5",
-     .definition = "percentile 5 over heads and steps"});
+const DeclareMeasure measure(
+    {.name = "attention_cdf", .place = 520, .whole = true},
+    {{"share", "share", "1", "share of the visible entries", "rounded up to whole entries",
+      Known{shares}},
+     {"attention_cdf_mean", "layer share", "1", "attention held by the largest entries",
+      "share of a query's attention on its ceil(share * visible) largest entries, mean over heads "
+      "and steps"},
+     {"attention_cdf_p05", "layer share", "1",
+      "attention held by the largest entries, percentile 5", "percentile 5 over heads and steps"}});
 
 class CdfMeasure : public Measure {
  public:
@@ -47,8 +39,8 @@ class CdfMeasure : public Measure {
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     for (size_t s = 0; s < AttentionCdf::kPercents.size(); ++s) {
       const auto at = static_cast<int64_t>(s);
-      results.set(average, {layer.index, at}, cdf_->mean_of(s));
-      results.set(low, {layer.index, at}, cdf_->p05_of(s));
+      results.set("attention_cdf_mean", {layer.index, at}, cdf_->mean_of(s));
+      results.set("attention_cdf_p05", {layer.index, at}, cdf_->p05_of(s));
     }
   }
 

@@ -16,50 +16,24 @@ VariableValues rows_of_window(const RunShape& run) {
   return DriftRows(run.info, run.info.layers, {}, {}).positions();
 }
 
-DeclareMeasure measure(
-    {.name = "drift", .place = 550, .whole = true, .observes = DriftRows::records});
-const MeasureAxis indicator(measure,
-                            {.name = "indicator",
-                             .type = VariableType::text,
-                             .long_name = "what the rows of the window hold",
-                             .definition = "see `kvsim policies`"},
-                            indicators);
-const MeasureAxis row(measure,
-                      {.name = "row",
-                       .type = VariableType::int64,
-                       .long_name = "position of an observing query",
-                       .definition = "the window of `restkv`, n-32..n-1"},
-                      rows_of_window);
-const MeasureVariable best_drift = measure.variable(
-    {.name = "drift",
-     .dims = kDrift,
-     .units = "tokens",
-     .long_name = "drift of the best entries",
-     .definition = "mean position of the B - m best candidates, rear half of the window minus "
-                   "front half (ReST-KV Eq. 10)"});
-const MeasureVariable width = measure.variable(
-    {.name = "drift_width",
-     .dims = kDrift,
-     .units = "count",
-     .long_name = "width of the adaptive window",
-     .definition = "what follows from the drift with beta = 2000 and a least width of 5"});
-const MeasureVariable shift = measure.variable(
-    {.name = "drift_shift",
-     .dims = kDrift,
-     .units = "count",
-     .long_name = "shift of the adaptive window",
-     .definition = "what follows from the drift with beta = 2000"});
-const MeasureVariable position = measure.variable(
-    {.name = "drift_position",
-     .dims = "indicator budget layer head row",
-     .long_name = "mean position of the best entries",
-     .definition = "of one observing query; NaN if B <= m"});
-const MeasureVariable map = measure.variable(
-    {.name = "output_change_map",
-     .dims = "layer row part",
-     .units = "model units",
-     .long_name = "output change over queries and positions",
-     .definition = "indicator output-change, mean over query heads and the part's candidates"});
+const DeclareMeasure measure(
+    {.name = "drift", .place = 550, .whole = true, .observes = DriftRows::records},
+    {{"indicator", "indicator", "1", "what the rows of the window hold", "see `kvsim policies`",
+      VariableType::text, Known{indicators}},
+     {"row", "row", "1", "position of an observing query", "the window of `restkv`, n-32..n-1",
+      VariableType::int64, Known{rows_of_window}},
+     {"drift", kDrift, "tokens", "drift of the best entries",
+      "mean position of the B - m best candidates, rear half of the window minus front half "
+      "(ReST-KV Eq. 10)"},
+     {"drift_width", kDrift, "count", "width of the adaptive window",
+      "what follows from the drift with beta = 2000 and a least width of 5"},
+     {"drift_shift", kDrift, "count", "shift of the adaptive window",
+      "what follows from the drift with beta = 2000"},
+     {"drift_position", "indicator budget layer head row", "1", "mean position of the best entries",
+      "of one observing query; NaN if B <= m"},
+     {"output_change_map", "layer row part", "model units",
+      "output change over queries and positions",
+      "indicator output-change, mean over query heads and the part's candidates"}});
 
 class DriftMeasure : public Measure {
  public:
@@ -69,17 +43,17 @@ class DriftMeasure : public Measure {
 
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     const WindowDynamics seen = rows_.of_layer(layer.work);
-    std::ranges::copy(seen.map.values(), results.row(map, {layer.index}).begin());
+    std::ranges::copy(seen.map.values(), results.row("output_change_map", {layer.index}).begin());
     for (size_t k = 0; k < seen.drift.size(); ++k)
       for (size_t b = 0; b < run().options.budgets.size(); ++b)
         for (int h = 0; h < layer.work.query_heads(); ++h) {
           const std::initializer_list<int64_t> at = {static_cast<int64_t>(k),
                                                      static_cast<int64_t>(b), layer.index, h};
           const PositionDrift drift = seen.drift[k].drift(b, h);
-          results.set(best_drift, at, 0 - drift.value());  // positive: towards later tokens
-          results.set(width, at, static_cast<double>(adaptive_width(drift, kBeta)));
-          results.set(shift, at, static_cast<double>(adaptive_shift(drift, kBeta)));
-          const auto positions = results.row(position, at);
+          results.set("drift", at, 0 - drift.value());  // positive: towards later tokens
+          results.set("drift_width", at, static_cast<double>(adaptive_width(drift, kBeta)));
+          results.set("drift_shift", at, static_cast<double>(adaptive_shift(drift, kBeta)));
+          const auto positions = results.row("drift_position", at);
           for (size_t r = 0; r < positions.size(); ++r)
             positions[r] = seen.drift[k].mean_position(b, h, static_cast<int64_t>(r));
         }

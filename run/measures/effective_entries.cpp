@@ -11,21 +11,15 @@
 namespace kvsim::measures::effective_entries {
 namespace {
 
-DeclareMeasure measure({.name = "effective_entries", .place = 525, .whole = true});
-const MeasureVariable full = measure.variable(
-    {.name = "effective_entries",
-     .dims = "layer head",
-     .units = "count",
-     .long_name = "entries that attention is spread over",
-     .definition = "exp(-sum of p ln p), p = a query's attention on each prompt entry over that on "
-                   "all of them; mean over steps"});
-const MeasureVariable within_kept = measure.variable(
-    {.name = "effective_entries_kept",
-     .dims = "policy budget layer head",
-     .units = "count",
-     .long_name = "entries that attention is spread over within the kept ones",
-     .definition = "the same with p over the entries that are kept as slots of their own; NaN for "
-                   "policies that do not choose once (`per-step`, `reads`, `periodic`, `decode`)"});
+const DeclareMeasure measure(
+    {.name = "effective_entries", .place = 525, .whole = true},
+    {{"effective_entries", "layer head", "count", "entries that attention is spread over",
+      "exp(-sum of p ln p), p = a query's attention on each prompt entry over that on all of them; "
+      "mean over steps"},
+     {"effective_entries_kept", "policy budget layer head", "count",
+      "entries that attention is spread over within the kept ones",
+      "the same with p over the entries that are kept as slots of their own; NaN for policies that "
+      "do not choose once (`per-step`, `reads`, `periodic`, `decode`)"}});
 
 class EffectiveEntries : public Measure {
  public:
@@ -51,10 +45,11 @@ class EffectiveEntries : public Measure {
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     for (int h = 0; h < layer.work.query_heads(); ++h)
-      results.set(full, {layer.index, h}, mean(full_.row(h)));
+      results.set("effective_entries", {layer.index, h}, mean(full_.row(h)));
     layer.for_each_cell([&](ReplayCell cell, size_t o) {
       for (int h = 0; h < layer.work.query_heads(); ++h)
-        results.set(within_kept, {cell.record, cell.budget, layer.index, h}, mean(kept_[o].row(h)));
+        results.set("effective_entries_kept", {cell.record, cell.budget, layer.index, h},
+                    mean(kept_[o].row(h)));
     });
   }
 

@@ -9,17 +9,12 @@ namespace kvsim::measures::importance_correlation {
 namespace {
 
 constexpr const char* kStep = "policy budget layer step";
-DeclareMeasure measure({.name = "importance_correlation", .place = 501});
-const MeasureVariable importance_pearson = measure.variable(
-    {.name = "importance_pearson",
-     .dims = kStep,
-     .long_name = "correlation with the full cache",
-     .definition = "Pearson of I and I * [kept] over all heads and entries that could be dropped"});
-const MeasureVariable importance_cosine = measure.variable(
-    {.name = "importance_cosine",
-     .dims = kStep,
-     .long_name = "cosine with the full cache",
-     .definition = "sqrt(sum of squares kept / sum of squares)"});
+const DeclareMeasure measure(
+    {.name = "importance_correlation", .place = 501},
+    {{"importance_pearson", kStep, "1", "correlation with the full cache",
+      "Pearson of I and I * [kept] over all heads and entries that could be dropped"},
+     {"importance_cosine", kStep, "1", "cosine with the full cache",
+      "sqrt(sum of squares kept / sum of squares)"}});
 
 /// Replay plan of one set: every entry, for every KV head.
 ReplayPlan everything(const LayerWork& work) {
@@ -156,8 +151,8 @@ class ImportanceCorrelation : public Measure {
           kvsim::importance_pearson(moments.all[t], moments.kept[t], moments.pairs[t]));
       cosine.push_back(kvsim::importance_cosine(moments.all[t], moments.kept[t]));
     }
-    results.copy(importance_pearson, {cell.record, cell.budget, layer}, pearson, first);
-    results.copy(importance_cosine, {cell.record, cell.budget, layer}, cosine, first);
+    results.copy("importance_pearson", {cell.record, cell.budget, layer}, pearson, first);
+    results.copy("importance_cosine", {cell.record, cell.budget, layer}, cosine, first);
   }
 
   std::vector<SeenMoments> seen_;  ///< [outcome] of those that are chosen per step or decode

@@ -6,31 +6,18 @@
 namespace kvsim::measures::keep_rate {
 namespace {
 
-DeclareMeasure measure({.name = "keep_rate", .place = 310, .when = &kAlways});
-const MeasureVariable keep_rate = measure.variable(
-    {.name = "keep_rate",
-     .dims = "policy budget layer span",
-     .long_name = "kept share of a span",
-     .definition = "mean over the span's tokens and the heads of [kept]",
-     .needs = {&kSpans}});
-const MeasureVariable bias_index = measure.variable(
-    {.name = "bias_index",
-     .dims = "policy budget layer span",
-     .long_name = "keep rate above the unbiased line",
-     .definition = "keep_rate minus the share of all entries that the layer keeps; 0 is unbiased",
-     .needs = {&kSpans}});
-const MeasureVariable bias_spread = measure.variable(
-    {.name = "bias_spread",
-     .dims = "policy budget layer",
-     .long_name = "spread of keep rates",
-     .definition = "largest minus smallest keep_rate over the spans of the trace",
-     .needs = {&kSpans}});
-const MeasureVariable keep_rate_head = measure.variable(
-    {.name = "keep_rate_head",
-     .dims = "policy budget layer kv_head span",
-     .long_name = "kept share of a span in one KV head",
-     .definition = "NaN for policies with granularity=query",
-     .needs = {&kSpans, &kPerHead}});
+const DeclareMeasure measure(
+    {.name = "keep_rate", .place = 310, .when = &kAlways},
+    {{"keep_rate", "policy budget layer span", "1", "kept share of a span",
+      "mean over the span's tokens and the heads of [kept]", Needs{&kSpans}},
+     {"bias_index", "policy budget layer span", "1", "keep rate above the unbiased line",
+      "keep_rate minus the share of all entries that the layer keeps; 0 is unbiased",
+      Needs{&kSpans}},
+     {"bias_spread", "policy budget layer", "1", "spread of keep rates",
+      "largest minus smallest keep_rate over the spans of the trace", Needs{&kSpans}},
+     {"keep_rate_head", "policy budget layer kv_head span", "1",
+      "kept share of a span in one KV head", "NaN for policies with granularity=query",
+      Needs{&kSpans, &kPerHead}}});
 
 class KeepRate : public Measure {
  public:
@@ -45,13 +32,13 @@ class KeepRate : public Measure {
       for (const SpanTokens& span : run().spans) {
         const auto s = static_cast<int64_t>(rates.size());
         rates.push_back(kvsim::keep_rate(sets.owners, span));
-        results.set(keep_rate, {p, b, layer.index, s}, rates.back());
-        results.set(bias_index, {p, b, layer.index, s}, rates.back() - line);
+        results.set("keep_rate", {p, b, layer.index, s}, rates.back());
+        results.set("bias_index", {p, b, layer.index, s}, rates.back() - line);
         for (size_t h = 0; !sets.per_query_head && h < sets.owners.size(); ++h)
-          results.set(keep_rate_head, {p, b, layer.index, static_cast<int64_t>(h), s},
+          results.set("keep_rate_head", {p, b, layer.index, static_cast<int64_t>(h), s},
                       keep_rate_of_head(sets.owners[h], span));
       }
-      results.set(bias_spread, {p, b, layer.index}, kvsim::bias_spread(rates, run().spans));
+      results.set("bias_spread", {p, b, layer.index}, kvsim::bias_spread(rates, run().spans));
     });
   }
 };

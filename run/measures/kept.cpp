@@ -6,51 +6,26 @@
 namespace kvsim::measures::kept {
 namespace {
 
-DeclareMeasure measure({.name = "kept", .place = 300, .when = &kAlways});
-const MeasureVariable kept = measure.variable(
-    {.name = "kept",
-     .dims = "policy budget layer kv_head",
-     .units = "count",
-     .long_name = "kept prompt entries of a KV head",
-     .definition = "prompt entries that are their own slot; NaN for policies with "
-                   "granularity=query"});
-const MeasureVariable kept_query = measure.variable(
-    {.name = "kept_query",
-     .dims = "policy budget layer head",
-     .units = "count",
-     .long_name = "kept prompt entries of a query head",
-     .definition = "the same for policies with granularity=query",
-     .needs = {&kQueryHeads}});
-const MeasureVariable tied_at_threshold = measure.variable(
-    {.name = "tied_at_threshold",
-     .dims = "policy budget layer kv_head",
-     .units = "count",
-     .long_name = "candidates tied with the last one kept",
-     .definition = "candidates whose score equals that of the last one kept by score, itself "
-                   "included; 0 if none was kept by score"});
-const MeasureVariable tied_at_threshold_query = measure.variable(
-    {.name = "tied_at_threshold_query",
-     .dims = "policy budget layer head",
-     .units = "count",
-     .long_name = "candidates tied with the last one kept",
-     .definition = "the same for policies with granularity=query",
-     .needs = {&kQueryHeads}});
-const MeasureVariable kept_mask = measure.variable(
-    {.name = "kept_mask",
-     .dims = "policy budget layer kv_head position",
-     .type = VariableType::uint8,
-     .long_name = "what became of each prompt entry",
-     .definition = "255 for policies with granularity=query",
-     .needs = {&kSaveKeep},
-     .flags = {{0, "dropped"}, {1, "kept"}, {2, "merged"}}});
-const MeasureVariable kept_mask_query = measure.variable(
-    {.name = "kept_mask_query",
-     .dims = "policy budget layer head position",
-     .type = VariableType::uint8,
-     .long_name = "what became of each prompt entry",
-     .definition = "the same for policies with granularity=query",
-     .needs = {&kSaveKeep, &kQueryHeads},
-     .flags = {{0, "dropped"}, {1, "kept"}, {2, "merged"}}});
+const DeclareMeasure measure(
+    {.name = "kept", .place = 300, .when = &kAlways},
+    {{"kept", "policy budget layer kv_head", "count", "kept prompt entries of a KV head",
+      "prompt entries that are their own slot; NaN for policies with granularity=query"},
+     {"kept_query", "policy budget layer head", "count", "kept prompt entries of a query head",
+      "the same for policies with granularity=query", Needs{&kQueryHeads}},
+     {"tied_at_threshold", "policy budget layer kv_head", "count",
+      "candidates tied with the last one kept",
+      "candidates whose score equals that of the last one kept by score, itself included; 0 if "
+      "none was kept by score"},
+     {"tied_at_threshold_query", "policy budget layer head", "count",
+      "candidates tied with the last one kept", "the same for policies with granularity=query",
+      Needs{&kQueryHeads}},
+     {"kept_mask", "policy budget layer kv_head position", "1", "what became of each prompt entry",
+      "255 for policies with granularity=query", VariableType::uint8, Needs{&kSaveKeep},
+      Flags{{0, "dropped"}, {1, "kept"}, {2, "merged"}}},
+     {"kept_mask_query", "policy budget layer head position", "1",
+      "what became of each prompt entry", "the same for policies with granularity=query",
+      VariableType::uint8, Needs{&kSaveKeep, &kQueryHeads},
+      Flags{{0, "dropped"}, {1, "kept"}, {2, "merged"}}}});
 
 class Kept : public Measure {
  public:
@@ -68,10 +43,11 @@ class Kept : public Measure {
       for (size_t owner = 0; owner < sets.owners.size(); ++owner) {
         const std::initializer_list<int64_t> at = {cell.record, cell.budget, layer.index,
                                                    static_cast<int64_t>(owner)};
-        results.set(query ? kept_query : kept, at, static_cast<double>(sets.owners[owner].size()));
-        results.set(query ? tied_at_threshold_query : tied_at_threshold, at,
+        results.set(query ? "kept_query" : "kept", at,
+                    static_cast<double>(sets.owners[owner].size()));
+        results.set(query ? "tied_at_threshold_query" : "tied_at_threshold", at,
                     tied.empty() ? 0.0 : static_cast<double>(tied[owner]));
-        const MeasureVariable mask = query ? kept_mask_query : kept_mask;
+        const char* const mask = query ? "kept_mask_query" : "kept_mask";
         if (results.has(mask)) fill_mask(sets, owner, results.row<uint8_t>(mask, at));
       }
     });

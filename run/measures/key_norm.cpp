@@ -10,28 +10,17 @@
 namespace kvsim::measures::key_norm {
 namespace {
 
-DeclareMeasure measure({.name = "key_norm", .place = 560, .whole = true});
-const MeasureVariable by_part = measure.variable(
-    {.name = "key_norm",
-     .dims = "layer kv_head part",
-     .units = "model units",
-     .long_name = "norm of the keys",
-     .definition = "L2 norm, mean over the part's entries"});
-const MeasureVariable with_position = measure.variable(
-    {.name = "key_norm_position",
-     .dims = "layer kv_head",
-     .long_name = "rank correlation of key norm and position",
-     .definition = "Spearman over prompt entries; positive: early keys are the short ones"});
-const MeasureVariable pearson = measure.variable(
-    {.name = "key_norm_attention_pearson",
-     .dims = "layer head",
-     .long_name = "correlation of key norm and later attention",
-     .definition = "Pearson of the norm and the mean attention over steps, over prompt entries"});
-const MeasureVariable spearman = measure.variable(
-    {.name = "key_norm_attention_spearman",
-     .dims = "layer head",
-     .long_name = "rank correlation of key norm and later attention",
-     .definition = "the same by ranks"});
+const DeclareMeasure measure(
+    {.name = "key_norm", .place = 560, .whole = true},
+    {{"key_norm", "layer kv_head part", "model units", "norm of the keys",
+      "L2 norm, mean over the part's entries"},
+     {"key_norm_position", "layer kv_head", "1", "rank correlation of key norm and position",
+      "Spearman over prompt entries; positive: early keys are the short ones"},
+     {"key_norm_attention_pearson", "layer head", "1",
+      "correlation of key norm and later attention",
+      "Pearson of the norm and the mean attention over steps, over prompt entries"},
+     {"key_norm_attention_spearman", "layer head", "1",
+      "rank correlation of key norm and later attention", "the same by ranks"}});
 
 class KeyNormMeasure : public Measure {
  public:
@@ -50,14 +39,14 @@ class KeyNormMeasure : public Measure {
     for (int kv = 0; kv < layer.work.kv_heads(); ++kv) {
       const std::vector<double> norms = key_norms(layer.work.trace(), kv);
       for (size_t p = 0; p < parts.size(); ++p)
-        results.set(by_part, {layer.index, kv, static_cast<int64_t>(p)},
+        results.set("key_norm", {layer.index, kv, static_cast<int64_t>(p)},
                     mean(std::span(norms).subspan(static_cast<size_t>(parts[p].begin),
                                                   static_cast<size_t>(parts[p].size()))));
-      results.set(with_position, {layer.index, kv}, norm_with_position(norms));
+      results.set("key_norm_position", {layer.index, kv}, norm_with_position(norms));
       for (int h = kv * group; h < (kv + 1) * group; ++h) {
         const KeyNorm::WithAttention found = attention_->with_attention(h, norms);
-        results.set(pearson, {layer.index, h}, found.pearson);
-        results.set(spearman, {layer.index, h}, found.spearman);
+        results.set("key_norm_attention_pearson", {layer.index, h}, found.pearson);
+        results.set("key_norm_attention_spearman", {layer.index, h}, found.spearman);
       }
     }
   }

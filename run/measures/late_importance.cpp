@@ -9,24 +9,15 @@ namespace kvsim::measures::late_importance {
 namespace {
 
 constexpr const char* kLayer = "policy budget layer";
-DeclareMeasure measure({.name = "late_importance", .place = 530, .whole = true});
-const MeasureVariable share = measure.variable(
-    {.name = "late_share",
-     .dims = kLayer,
-     .long_name = "dropped share of what later queries attend to most",
-     .definition = "share of a query's max(1, floor(0.2 n)) prompt entries of largest attention "
-                   "that were dropped, mean over heads and steps"});
-const MeasureVariable chance = measure.variable(
-    {.name = "late_share_chance",
-     .dims = kLayer,
-     .long_name = "late_share of random eviction",
-     .definition = "dropped entries / n, mean over heads"});
-const MeasureVariable recall = measure.variable(
-    {.name = "late_recall",
-     .dims = kLayer,
-     .long_name = "share of dropped entries that some later query attends to most",
-     .definition = "dropped entries that are among those of any step / dropped entries, mean over "
-                   "heads"});
+const DeclareMeasure measure(
+    {.name = "late_importance", .place = 530, .whole = true},
+    {{"late_share", kLayer, "1", "dropped share of what later queries attend to most",
+      "share of a query's max(1, floor(0.2 n)) prompt entries of largest attention that were "
+      "dropped, mean over heads and steps"},
+     {"late_share_chance", kLayer, "1", "late_share of random eviction",
+      "dropped entries / n, mean over heads"},
+     {"late_recall", kLayer, "1", "share of dropped entries that some later query attends to most",
+      "dropped entries that are among those of any step / dropped entries, mean over heads"}});
 
 std::vector<DroppedEntries> dropped_entries(const LayerReplay& replay, int64_t entries) {
   std::vector<DroppedEntries> outcomes;
@@ -61,9 +52,9 @@ class LateMeasure : public Measure {
     std::vector<LateImportance::Result> late;
     for (size_t o = 0; o < layer.replay.count(); ++o) late.push_back(late_->result(o));
     layer.for_each_cell([&](ReplayCell cell, size_t o) {
-      results.set(share, {cell.record, cell.budget, layer.index}, late[o].share);
-      results.set(chance, {cell.record, cell.budget, layer.index}, late[o].chance);
-      results.set(recall, {cell.record, cell.budget, layer.index}, late[o].recall);
+      results.set("late_share", {cell.record, cell.budget, layer.index}, late[o].share);
+      results.set("late_share_chance", {cell.record, cell.budget, layer.index}, late[o].chance);
+      results.set("late_recall", {cell.record, cell.budget, layer.index}, late[o].recall);
     });
   }
 

@@ -9,23 +9,15 @@ namespace kvsim::measures::locality {
 namespace {
 
 constexpr const char* kHead = "layer head";
-DeclareMeasure measure({.name = "locality", .place = 540, .whole = true});
-const MeasureVariable locality = measure.variable(
-    {.name = "locality",
-     .dims = kHead,
-     .long_name = "locality of attention in time",
-     .definition = "1 - locality_within / locality_permuted: 0 for white noise, near 1 for slow "
-                   "change; NaN for fewer than 32 steps"});
-const MeasureVariable within = measure.variable(
-    {.name = "locality_within",
-     .dims = kHead,
-     .long_name = "variance within windows over total variance",
-     .definition = "mean over windows of 16 steps, summed over prompt entries"});
-const MeasureVariable permuted = measure.variable(
-    {.name = "locality_permuted",
-     .dims = kHead,
-     .long_name = "the same for random orders of the steps",
-     .definition = "mean of 20 orders"});
+const DeclareMeasure measure(
+    {.name = "locality", .place = 540, .whole = true},
+    {{"locality", kHead, "1", "locality of attention in time",
+      "1 - locality_within / locality_permuted: 0 for white noise, near 1 for "
+      "slow change; NaN for fewer than 32 steps"},
+     {"locality_within", kHead, "1", "variance within windows over total variance",
+      "mean over windows of 16 steps, summed over prompt entries"},
+     {"locality_permuted", kHead, "1", "the same for random orders of the steps",
+      "mean of 20 orders"}});
 
 class LocalityMeasure : public Measure {
  public:
@@ -42,9 +34,9 @@ class LocalityMeasure : public Measure {
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     for (int h = 0; h < layer.work.query_heads(); ++h) {
       const Locality::Result& head = heads_->result(h);
-      results.set(locality, {layer.index, h}, head.locality);
-      results.set(within, {layer.index, h}, head.within);
-      results.set(permuted, {layer.index, h}, head.permuted);
+      results.set("locality", {layer.index, h}, head.locality);
+      results.set("locality_within", {layer.index, h}, head.within);
+      results.set("locality_permuted", {layer.index, h}, head.permuted);
     }
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <span>
 #include <sstream>
 #include <stdexcept>
@@ -50,23 +51,25 @@ std::vector<double> MeasuredLayer::stream_norms() const {
   return {later.begin(), later.end()};
 }
 
-DeclareMeasure::DeclareMeasure(MeasureInfo info) : info_(info) {
+bool MeasureResults::has(const char* variable) const {
+  static const auto names = [] {
+    std::set<std::string_view> all;
+    for (const DeclareMeasure* measure : declared_measures())
+      for (const VariableDeclaration& one : measure->variables()) all.insert(one.name);
+    return all;
+  }();
+  if (!names.contains(variable))
+    throw std::logic_error("no measure declares a variable " + std::string(variable));
+  return dataset_.has(variable);
+}
+
+DeclareMeasure::DeclareMeasure(MeasureInfo info, std::vector<VariableDeclaration> variables)
+    : info_(info), variables_(std::move(variables)) {
+  for (VariableDeclaration& variable : variables_) {
+    if (info_.whole && variable.known == nullptr) variable.measures = {info_.name};
+    if (info_.when != nullptr) variable.when = info_.when;
+  }
   announced_declarations().push_back(this);
-}
-
-MeasureVariable DeclareMeasure::variable(VariableDeclaration declaration) {
-  if (info_.whole) declaration.measures = {info_.name};
-  if (info_.when != nullptr) declaration.when = info_.when;
-  variables_.push_back(std::move(declaration));
-  return {variables_.back().name};
-}
-
-MeasureAxis::MeasureAxis(DeclareMeasure& measure, VariableDeclaration coordinate,
-                         VariableValues (*values)(const RunShape& run)) {
-  if (std::string_view(coordinate.dims).empty()) coordinate.dims = coordinate.name;
-  coordinate.known = values;
-  if (measure.info_.when != nullptr) coordinate.when = measure.info_.when;
-  measure.variables_.push_back(std::move(coordinate));
 }
 
 void announce_measure(MeasureKind kind) { announced_kinds().push_back(kind); }

@@ -21,11 +21,6 @@ namespace kvsim {
 /// the study reads and replays, and writes rows of the results. It registers itself; nothing else
 /// is edited. CONTRIBUTING.md has one in full.
 
-/// A variable of a measure, to write it by.
-struct MeasureVariable {
-  const char* name;
-};
-
 /// What decides which variables a run writes, and over which dimensions.
 struct RunShape {
   const TraceInfo& info;
@@ -40,29 +35,64 @@ struct Condition {
   bool (*holds)(const RunShape& run);
 };
 
-/// One variable of a results file, as its measure declares it. Files, docs/results.md, joins and
-/// `--metric` read the declarations and nothing else.
+// Notes of a variable behind name, dimensions, unit, name in words and definition.
+
+/// All must hold, or the variable is not written even when it is asked for.
+struct Needs : std::vector<const Condition*> {
+  using vector::vector;
+};
+/// Makes the run write it unasked; without it a variable is written on request only.
+struct When {
+  const Condition* condition;
+};
+struct Flags : std::vector<FlagMeaning> {
+  using vector::vector;
+};
+/// A record that is replayed beside the run's, but not shown.
+struct Beside {
+  const char* record;
+};
+/// Values that are known before anything is measured: of coordinates, and what describes them.
+struct Known {
+  VariableValues (*values)(const RunShape& run);
+};
+
+/// One variable of a results file, a row of its measure's table. Files, docs/results.md, joins and
+/// `--metric` read the declarations and nothing else. Dimensions are separated by blanks; one that
+/// is the variable's own name makes it a coordinate, which is written when some variable stands
+/// over it, of the same file or another's.
 struct VariableDeclaration {
   const char* name;
-  const char* dims = "";  ///< separated by blanks
+  const char* dims;
+  const char* units;
+  const char* long_name;
+  const char* definition;  ///< how the number is computed; Markdown
   VariableType type = VariableType::float64;
-  const char* units = "1";
-  const char* long_name = "";
-  const char* definition = "";  ///< how the number is computed; Markdown
-  /// All must hold, or the variable is not written even when it is asked for.
-  std::vector<const Condition*> needs = {};
-  /// What makes the run write it unasked; null: it is written on request only.
+  Needs needs = {};
   const Condition* when = nullptr;
-  std::vector<FlagMeaning> flags = {};
-  const char* beside = "";  ///< a record that is replayed beside the run's, but not shown
-  /// Values that are known before anything is measured: of coordinates, and what describes them.
+  Flags flags = {};
+  const char* beside = "";
   VariableValues (*known)(const RunShape& run) = nullptr;
   /// Names that `--metric` takes for all variables of a measure; any of them asks for all. Filled
   /// in by the measure.
   std::vector<std::string> measures = {};
 
+  template <class... Notes>
+  VariableDeclaration(const char* variable, const char* over, const char* unit, const char* words,
+                      const char* meaning, Notes... notes)
+      : name(variable), dims(over), units(unit), long_name(words), definition(meaning) {
+    (note(std::move(notes)), ...);
+  }
   std::vector<std::string> dim_names() const;
   bool is_coordinate() const { return std::string_view(dims) == name; }
+
+ private:
+  void note(VariableType is) { type = is; }
+  void note(Needs all) { needs = std::move(all); }
+  void note(When is) { when = is.condition; }
+  void note(Flags all) { flags = std::move(all); }
+  void note(Beside is) { beside = is.record; }
+  void note(Known is) { known = is.values; }
 };
 
 /// What a measure may know of a run before any layer is read. All of it outlives the measure.
@@ -116,27 +146,27 @@ struct MeasuredEpoch {
   int64_t first_step = 0;       ///< the first of the T later steps that it serves
 };
 
-/// Where measures write. What a run does not write is passed over by set() and copy().
+/// Where measures write, by the names of their variables. What a run does not write is passed over
+/// by set() and copy(); a name that nobody declares throws.
 class MeasureResults {
  public:
   explicit MeasureResults(Dataset& dataset) : dataset_(dataset) {}
 
-  bool has(MeasureVariable variable) const { return dataset_.has(variable.name); }
+  bool has(const char* variable) const;
   int64_t size(const char* dimension) const { return dataset_.size(dimension); }
-  void set(MeasureVariable variable, std::initializer_list<int64_t> index, double value) {
-    if (has(variable)) dataset_.row(variable.name, index)[0] = value;
+  void set(const char* variable, std::initializer_list<int64_t> index, double value) {
+    if (has(variable)) row(variable, index)[0] = value;
   }
   /// Fills the values at fixed indices of the leading dimensions, from the `first` one on.
-  void copy(MeasureVariable variable, std::initializer_list<int64_t> leading,
+  void copy(const char* variable, std::initializer_list<int64_t> leading,
             std::span<const double> values, int64_t first = 0) {
     if (!has(variable)) return;
-    const auto out = row(variable, leading).subspan(static_cast<size_t>(first));
-    std::copy(values.begin(), values.end(), out.begin());
+    std::ranges::copy(values, row(variable, leading).subspan(static_cast<size_t>(first)).begin());
   }
   /// The values at fixed indices of the leading dimensions; of a variable that is written.
   template <class T = double>
-  std::span<T> row(MeasureVariable variable, std::initializer_list<int64_t> leading) {
-    return dataset_.row<T>(variable.name, leading);
+  std::span<T> row(const char* variable, std::initializer_list<int64_t> leading) {
+    return dataset_.row<T>(variable, leading);
   }
 
  private:
@@ -188,30 +218,20 @@ struct MeasureInfo {
 };
 
 /// Declares a measure and its variables, in the order of the results file:
-///     DeclareMeasure measure({.name = "locality", .place = 540, .whole = true});
-///     const MeasureVariable within = measure.variable({.name = ...});
+///     const DeclareMeasure measure({.name = "locality", .place = 540, .whole = true}, {{...},
+///     ...});
 class DeclareMeasure {
  public:
-  explicit DeclareMeasure(MeasureInfo info);
+  DeclareMeasure(MeasureInfo info, std::vector<VariableDeclaration> variables);
   DeclareMeasure(const DeclareMeasure&) = delete;
   DeclareMeasure& operator=(const DeclareMeasure&) = delete;
-
-  MeasureVariable variable(VariableDeclaration declaration);
 
   const MeasureInfo& info() const { return info_; }
   const std::vector<VariableDeclaration>& variables() const { return variables_; }
 
  private:
-  friend struct MeasureAxis;
   MeasureInfo info_;
   std::vector<VariableDeclaration> variables_;
-};
-
-/// Declares a dimension by its coordinate, which is written when some variable stands over it; of
-/// the same file or another's.
-struct MeasureAxis {
-  MeasureAxis(DeclareMeasure& measure, VariableDeclaration coordinate,
-              VariableValues (*values)(const RunShape& run));
 };
 
 /// A measure that makes itself known from its own file and namespace, after its declarations:

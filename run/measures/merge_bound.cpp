@@ -16,57 +16,28 @@ VariableValues bounds(const RunShape& /*run*/) {
 VariableValues delays(const RunShape& /*run*/) { return bound_delays(); }
 
 constexpr const char* kBound = "policy budget layer bound delay";
-DeclareMeasure measure({.name = "bound", .place = 580, .whole = true});
-const MeasureVariable bound_pairs = measure.variable(
-    {.name = "bound_pairs",
-     .dims = kBound,
-     .units = "count",
-     .long_name = "merged pairs that were looked at",
-     .definition = "slots of exactly two entries whose query at that delay is stored; by KV head "
-                   "at the mean query of its heads. NaN where the bound is not about the policy's "
-                   "merge"});
-const MeasureVariable bound_share_applicable = measure.variable(
-    {.name = "bound_share_applicable",
-     .dims = kBound,
-     .long_name = "share of pairs that the bound applies to",
-     .definition = "share with epsilon < 1"});
-const MeasureVariable bound_share_violated = measure.variable(
-    {.name = "bound_share_violated",
-     .dims = kBound,
-     .long_name = "share of pairs beyond the bound",
-     .definition = "of the applicable ones, with Theta > bound + 1e-5 gamma"});
-const MeasureVariable bound_median_ratio = measure.variable(
-    {.name = "bound_median_ratio",
-     .dims = kBound,
-     .long_name = "perturbation by bound",
-     .definition = "median of Theta / bound over the applicable ones whose bound is above 0"});
-const MeasureVariable bound_median = measure.variable(
-    {.name = "bound_median",
-     .dims = kBound,
-     .units = "model units",
-     .long_name = "bound of the perturbation",
-     .definition = "median over the applicable ones"});
-const MeasureVariable bound_perturbation = measure.variable(
-    {.name = "bound_perturbation",
-     .dims = kBound,
-     .units = "model units",
-     .long_name = "measured perturbation",
-     .definition = "median of Theta = ‖o' - o‖ over all pairs, before W_O"});
-const MeasureAxis axes[] = {
-    {measure,
-     {.name = "bound",
-      .type = VariableType::text,
-      .long_name = "bound of what a merged pair changes",
-      .definition = "`paper`: KeepKV Theorem 5 as printed; `scale`: with the factor of Eq. 7; "
-                    "`bias`: for `keepkv-bias`"},
-     bounds},
-    {measure,
-     {.name = "delay",
-      .type = VariableType::int64,
-      .long_name = "steps since the merge",
-      .definition = "position of the query minus that of the newest one when the pair was merged"},
-     delays},
-};
+const DeclareMeasure measure(
+    {.name = "bound", .place = 580, .whole = true},
+    {{"bound", "bound", "1", "bound of what a merged pair changes",
+      "`paper`: KeepKV Theorem 5 as printed; `scale`: with the factor of Eq. 7; `bias`: for "
+      "`keepkv-bias`",
+      VariableType::text, Known{bounds}},
+     {"delay", "delay", "1", "steps since the merge",
+      "position of the query minus that of the newest one when the pair was merged",
+      VariableType::int64, Known{delays}},
+     {"bound_pairs", kBound, "count", "merged pairs that were looked at",
+      "slots of exactly two entries whose query at that delay is stored; by KV head at the mean "
+      "query of its heads. NaN where the bound is not about the policy's merge"},
+     {"bound_share_applicable", kBound, "1", "share of pairs that the bound applies to",
+      "share with epsilon < 1"},
+     {"bound_share_violated", kBound, "1", "share of pairs beyond the bound",
+      "of the applicable ones, with Theta > bound + 1e-5 gamma"},
+     {"bound_median_ratio", kBound, "1", "perturbation by bound",
+      "median of Theta / bound over the applicable ones whose bound is above 0"},
+     {"bound_median", kBound, "model units", "bound of the perturbation",
+      "median over the applicable ones"},
+     {"bound_perturbation", kBound, "model units", "measured perturbation",
+      "median of Theta = ‖o' - o‖ over all pairs, before W_O"}});
 
 /// Bounds that are about the merge of a record, where its slots are read by that many heads.
 std::vector<std::string> bounds_of(const Settings& settings, int heads) {
@@ -102,12 +73,12 @@ class MergeBounds : public Measure {
         const BoundSummary summary = summarize(merge_bounds()[k], samples[d]);
         const std::initializer_list<int64_t> at = {
             cell.record, cell.budget, layer, static_cast<int64_t>(k), static_cast<int64_t>(d)};
-        results.set(bound_pairs, at, static_cast<double>(summary.pairs));
-        results.set(bound_share_applicable, at, summary.applicable);
-        results.set(bound_share_violated, at, summary.violated);
-        results.set(bound_median_ratio, at, summary.ratio);
-        results.set(bound_median, at, summary.bound);
-        results.set(bound_perturbation, at, summary.perturbation);
+        results.set("bound_pairs", at, static_cast<double>(summary.pairs));
+        results.set("bound_share_applicable", at, summary.applicable);
+        results.set("bound_share_violated", at, summary.violated);
+        results.set("bound_median_ratio", at, summary.ratio);
+        results.set("bound_median", at, summary.bound);
+        results.set("bound_perturbation", at, summary.perturbation);
       }
     }
   }

@@ -11,72 +11,32 @@ namespace {
 
 constexpr const char* kStep = "policy budget layer step";
 constexpr const char* kLayer = "policy budget layer";
-DeclareMeasure measure({.name = "merging", .place = 420, .when = &kMerges});
-const MeasureVariable represented_importance = measure.variable(
-    {.name = "represented_importance",
-     .dims = kStep,
-     .long_name = "importance of kept and merged entries",
-     .definition = "retained_importance with the entries counted in that are part of another's "
-                   "slot"});
-const MeasureVariable attention_sag = measure.variable(
-    {.name = "attention_sag",
-     .dims = kStep,
-     .long_name = "attention sag",
-     .definition = "sum over merged slots of (attention of their entries in the full cache - "
-                   "attention of the slot), mean over query heads; positive: the slots lost "
-                   "attention; 0 without merged slots"});
-const MeasureVariable attention_shift = measure.variable(
-    {.name = "attention_shift",
-     .dims = kStep,
-     .long_name = "attention shift",
-     .definition = "the same with absolute values of the brackets"});
-const MeasureVariable dropped_attention = measure.variable(
-    {.name = "dropped_attention",
-     .dims = kStep,
-     .long_name = "attention on dropped entries",
-     .definition = "attention of the full cache on entries that no slot holds, mean over query "
-                   "heads"});
-const MeasureVariable log_mass_defect = measure.variable(
-    {.name = "log_mass_defect",
-     .dims = kStep,
-     .units = "nat",
-     .long_name = "log-mass defect",
-     .definition = "log-weight + logit of a merged slot - log-sum-exp of its entries' logits, "
-                   "mean over heads and merged slots; NaN without any"});
-const MeasureVariable log_mass_defect_p01 = measure.variable(
-    {.name = "log_mass_defect_p01",
-     .dims = kLayer,
-     .units = "nat",
-     .long_name = "log-mass defect, percentile 1",
-     .definition = "percentile 1 over heads, merged slots and steps"});
-const MeasureVariable log_mass_defect_p99 = measure.variable(
-    {.name = "log_mass_defect_p99",
-     .dims = kLayer,
-     .units = "nat",
-     .long_name = "log-mass defect, percentile 99",
-     .definition = "percentile 99 over heads, merged slots and steps"});
-const MeasureVariable merge_count = measure.variable(
-    {.name = "merge_count",
-     .dims = kLayer,
-     .units = "count",
-     .long_name = "merged slots",
-     .definition = "slots that hold two or more entries, after the last compression"});
-const MeasureVariable zip_undefined = measure.variable(
-    {.name = "zip_undefined",
-     .dims = kLayer,
-     .units = "count",
-     .long_name = "merges with an undefined scale",
-     .definition = "merges at which KeepKV Eq. 7 divides by nothing; its scale is 1 there"});
-const MeasureVariable zip_scale_p01 = measure.variable(
-    {.name = "zip_scale_p01",
-     .dims = kLayer,
-     .long_name = "scale of a merged key, percentile 1",
-     .definition = "percentile 1 of f in KeepKV Eq. 7; NaN for other merges"});
-const MeasureVariable zip_scale_p99 = measure.variable(
-    {.name = "zip_scale_p99",
-     .dims = kLayer,
-     .long_name = "scale of a merged key, percentile 99",
-     .definition = "percentile 99 of f in KeepKV Eq. 7; NaN for other merges"});
+const DeclareMeasure measure(
+    {.name = "merging", .place = 420, .when = &kMerges},
+    {{"represented_importance", kStep, "1", "importance of kept and merged entries",
+      "retained_importance with the entries counted in that are part of another's slot"},
+     {"attention_sag", kStep, "1", "attention sag",
+      "sum over merged slots of (attention of their entries in the full cache - attention of the "
+      "slot), mean over query heads; positive: the slots lost attention; 0 without merged slots"},
+     {"attention_shift", kStep, "1", "attention shift",
+      "the same with absolute values of the brackets"},
+     {"dropped_attention", kStep, "1", "attention on dropped entries",
+      "attention of the full cache on entries that no slot holds, mean over query heads"},
+     {"log_mass_defect", kStep, "nat", "log-mass defect",
+      "log-weight + logit of a merged slot - log-sum-exp of its entries' logits, mean over heads "
+      "and merged slots; NaN without any"},
+     {"log_mass_defect_p01", kLayer, "nat", "log-mass defect, percentile 1",
+      "percentile 1 over heads, merged slots and steps"},
+     {"log_mass_defect_p99", kLayer, "nat", "log-mass defect, percentile 99",
+      "percentile 99 over heads, merged slots and steps"},
+     {"merge_count", kLayer, "count", "merged slots",
+      "slots that hold two or more entries, after the last compression"},
+     {"zip_undefined", kLayer, "count", "merges with an undefined scale",
+      "merges at which KeepKV Eq. 7 divides by nothing; its scale is 1 there"},
+     {"zip_scale_p01", kLayer, "1", "scale of a merged key, percentile 1",
+      "percentile 1 of f in KeepKV Eq. 7; NaN for other merges"},
+     {"zip_scale_p99", kLayer, "1", "scale of a merged key, percentile 99",
+      "percentile 99 of f in KeepKV Eq. 7; NaN for other merges"}});
 
 class Merging : public Measure {
  public:
@@ -105,17 +65,17 @@ class Merging : public Measure {
     layer.for_each_cell([&](ReplayCell cell, size_t o) {
       const std::initializer_list<int64_t> at = {cell.record, cell.budget, layer.index};
       const ReplayOutcome& outcome = layer.replay.outcome(o);
-      results.copy(represented_importance, at, represented_[o]);
-      results.copy(dropped_attention, at, dropped_[o]);
-      results.copy(attention_sag, at, sag_[o]);
-      results.copy(attention_shift, at, shift_[o]);
-      results.copy(log_mass_defect, at, defect_[o]);
-      results.set(log_mass_defect_p01, at, percentile(defects_[o], 1));
-      results.set(log_mass_defect_p99, at, percentile(defects_[o], 99));
-      results.set(merge_count, at, static_cast<double>(outcome.merge_count));
-      results.set(zip_undefined, at, static_cast<double>(outcome.undefined_scales));
-      results.set(zip_scale_p01, at, percentile(outcome.scales, 1));
-      results.set(zip_scale_p99, at, percentile(outcome.scales, 99));
+      results.copy("represented_importance", at, represented_[o]);
+      results.copy("dropped_attention", at, dropped_[o]);
+      results.copy("attention_sag", at, sag_[o]);
+      results.copy("attention_shift", at, shift_[o]);
+      results.copy("log_mass_defect", at, defect_[o]);
+      results.set("log_mass_defect_p01", at, percentile(defects_[o], 1));
+      results.set("log_mass_defect_p99", at, percentile(defects_[o], 99));
+      results.set("merge_count", at, static_cast<double>(outcome.merge_count));
+      results.set("zip_undefined", at, static_cast<double>(outcome.undefined_scales));
+      results.set("zip_scale_p01", at, percentile(outcome.scales, 1));
+      results.set("zip_scale_p99", at, percentile(outcome.scales, 99));
     });
   }
 

@@ -8,13 +8,11 @@
 namespace kvsim::measures::minmax_bound {
 namespace {
 
-DeclareMeasure measure({.name = "minmax_bound", .place = 503});
-const MeasureVariable minmax_bound = measure.variable(
-    {.name = "minmax_bound",
-     .dims = "policy budget layer",
-     .long_name = "upper bound of the worst retained importance",
-     .definition = "no static choice of B entries per head is better than this at its worst step; "
-                   "NaN for `periodic` and `decode`, which do not choose once"});
+const DeclareMeasure measure(
+    {.name = "minmax_bound", .place = 503},
+    {{"minmax_bound", "policy budget layer", "1", "upper bound of the worst retained importance",
+      "no static choice of B entries per head is better than this at its worst "
+      "step; NaN for `periodic` and `decode`, which do not choose once"}});
 
 /// The bound belongs to a budget and to who owns a set (KV heads or query heads), not to a policy.
 /// It is about static sets of the prompt: what periodic or decoding records keep has none.
@@ -48,7 +46,7 @@ class MinmaxBound : public Measure {
         const double bound = kvsim::minmax_bound(gains, budgets[b].entries(layer.work.entries()));
         for (const ReplayCell cell : cells)
           if (cell.budget == static_cast<int>(b))
-            results.set(minmax_bound, {cell.record, cell.budget, layer.index}, bound);
+            results.set("minmax_bound", {cell.record, cell.budget, layer.index}, bound);
       }
     }
   }

@@ -10,81 +10,34 @@ namespace {
 
 constexpr const char* kStep = "policy budget layer step";
 constexpr const char* kLayer = "policy budget layer";
-DeclareMeasure measure({.name = "output_error", .place = 200});
-const MeasureVariable output_error = measure.variable(
-    {.name = "output_error",
-     .dims = kStep,
-     .long_name = "relative error of the layer's output",
-     .definition = "‖sum over heads of (z^ - z) W‖ / ‖sum over heads of z W‖; NaN at steps that "
-                   "--wo-steps leaves out",
-     .when = &kAlways});
-const MeasureVariable output_error_mean = measure.variable(
-    {.name = "output_error_mean",
-     .dims = kLayer,
-     .long_name = "mean output error",
-     .definition = "mean over the evaluated steps",
-     .when = &kAlways});
-const MeasureVariable output_error_max = measure.variable(
-    {.name = "output_error_max",
-     .dims = kLayer,
-     .long_name = "worst output error",
-     .definition = "maximum over the evaluated steps",
-     .when = &kAlways});
-const MeasureVariable output_error_p99 = measure.variable(
-    {.name = "output_error_p99",
-     .dims = kLayer,
-     .long_name = "output error, percentile 99",
-     .definition = "percentile 99 over the evaluated steps",
-     .when = &kAlways});
-const MeasureVariable output_error_undefined = measure.variable(
-    {.name = "output_error_undefined",
-     .dims = kLayer,
-     .units = "count",
-     .long_name = "steps with undefined output error",
-     .definition = "evaluated steps with an error although the full cache's output is 0",
-     .when = &kAlways});
-const MeasureVariable residual_error = measure.variable(
-    {.name = "residual_error",
-     .dims = kStep,
-     .long_name = "error relative to the residual stream",
-     .definition = "‖sum over heads of (z^ - z) W‖ / norm of the residual stream that enters the "
-                   "layer",
-     .needs = {&kResidualNorm},
-     .when = &kAlways});
-const MeasureVariable residual_error_mean = measure.variable(
-    {.name = "residual_error_mean",
-     .dims = kLayer,
-     .long_name = "mean residual error",
-     .definition = "mean over the evaluated steps",
-     .needs = {&kResidualNorm},
-     .when = &kAlways});
-const MeasureVariable residual_error_max = measure.variable(
-    {.name = "residual_error_max",
-     .dims = kLayer,
-     .long_name = "worst residual error",
-     .definition = "maximum over the evaluated steps",
-     .needs = {&kResidualNorm},
-     .when = &kAlways});
-const MeasureVariable residual_error_p99 = measure.variable(
-    {.name = "residual_error_p99",
-     .dims = kLayer,
-     .long_name = "residual error, percentile 99",
-     .definition = "percentile 99 over the evaluated steps",
-     .needs = {&kResidualNorm},
-     .when = &kAlways});
-const MeasureVariable output_error_absolute = measure.variable(
-    {.name = "output_error_absolute",
-     .dims = kStep,
-     .units = "model units",
-     .long_name = "error of the layer's output",
-     .definition = "the numerator of output_error"});
-const MeasureVariable output_error_head = measure.variable(
-    {.name = "output_error_head",
-     .dims = "policy budget layer head step",
-     .long_name = "relative error of a head's output",
-     .definition = "‖(z^ - z) W‖ / ‖z W‖ of one head, every step",
-     .needs = {&kPerHead},
-     .when = &kAlways});
+const DeclareMeasure measure(
+    {.name = "output_error", .place = 200},
+    {{"output_error", kStep, "1", "relative error of the layer's output",
+      "‖sum over heads of (z^ - z) W‖ / ‖sum over heads of z W‖; NaN at steps that --wo-steps "
+      "leaves out",
+      When{&kAlways}},
+     {"output_error_mean", kLayer, "1", "mean output error", "mean over the evaluated steps",
+      When{&kAlways}},
+     {"output_error_max", kLayer, "1", "worst output error", "maximum over the evaluated steps",
+      When{&kAlways}},
+     {"output_error_p99", kLayer, "1", "output error, percentile 99",
+      "percentile 99 over the evaluated steps", When{&kAlways}},
+     {"output_error_undefined", kLayer, "count", "steps with undefined output error",
+      "evaluated steps with an error although the full cache's output is 0", When{&kAlways}},
+     {"residual_error", kStep, "1", "error relative to the residual stream",
+      "‖sum over heads of (z^ - z) W‖ / norm of the residual stream that enters the layer",
+      Needs{&kResidualNorm}, When{&kAlways}},
+     {"residual_error_mean", kLayer, "1", "mean residual error", "mean over the evaluated steps",
+      Needs{&kResidualNorm}, When{&kAlways}},
+     {"residual_error_max", kLayer, "1", "worst residual error", "maximum over the evaluated steps",
+      Needs{&kResidualNorm}, When{&kAlways}},
+     {"residual_error_p99", kLayer, "1", "residual error, percentile 99",
+      "percentile 99 over the evaluated steps", Needs{&kResidualNorm}, When{&kAlways}},
+     {"output_error_absolute", kStep, "model units", "error of the layer's output",
+      "the numerator of output_error"},
+     {"output_error_head", "policy budget layer head step", "1",
+      "relative error of a head's output", "‖(z^ - z) W‖ / ‖z W‖ of one head, every step",
+      Needs{&kPerHead}, When{&kAlways}}});
 
 class OutputError : public Measure {
  public:
@@ -98,13 +51,13 @@ class OutputError : public Measure {
       const std::vector<double>& full = layer.norms.full();
       std::vector<double> relative(error.size());
       relative_errors(error, full, relative);
-      results.copy(output_error, at, relative);
-      results.copy(output_error_absolute, at, error);
-      results.set(output_error_mean, at, mean(relative));
-      results.set(output_error_max, at, maximum(relative));
-      results.set(output_error_p99, at, percentile(relative, 99));
-      results.set(output_error_undefined, at, static_cast<double>(undefined_errors(error, full)));
-      if (results.has(residual_error)) write_residual(layer, at, error, results);
+      results.copy("output_error", at, relative);
+      results.copy("output_error_absolute", at, error);
+      results.set("output_error_mean", at, mean(relative));
+      results.set("output_error_max", at, maximum(relative));
+      results.set("output_error_p99", at, percentile(relative, 99));
+      results.set("output_error_undefined", at, static_cast<double>(undefined_errors(error, full)));
+      if (results.has("residual_error")) write_residual(layer, at, error, results);
       if (run().options.per_head) write_heads(layer, cell, o, results);
     });
   }
@@ -114,10 +67,10 @@ class OutputError : public Measure {
                       const std::vector<double>& error, MeasureResults& results) const {
     std::vector<double> relative(error.size());
     relative_errors(error, layer.stream_norms(), relative);
-    results.copy(residual_error, at, relative);
-    results.set(residual_error_mean, at, mean(relative));
-    results.set(residual_error_max, at, maximum(relative));
-    results.set(residual_error_p99, at, percentile(relative, 99));
+    results.copy("residual_error", at, relative);
+    results.set("residual_error_mean", at, mean(relative));
+    results.set("residual_error_max", at, maximum(relative));
+    results.set("residual_error_p99", at, percentile(relative, 99));
   }
   void write_heads(const MeasuredLayer& layer, ReplayCell cell, size_t outcome,
                    MeasureResults& results) const {
@@ -125,7 +78,7 @@ class OutputError : public Measure {
     std::vector<double> relative(static_cast<size_t>(error.columns()));
     for (int64_t h = 0; h < error.rows(); ++h) {
       relative_errors(error.row(h), layer.norms.full_heads().row(h), relative);
-      results.copy(output_error_head, {cell.record, cell.budget, layer.index, h}, relative);
+      results.copy("output_error_head", {cell.record, cell.budget, layer.index, h}, relative);
     }
   }
 };

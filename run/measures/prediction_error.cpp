@@ -10,38 +10,21 @@ VariableValues scores(const RunShape& /*run*/) { return predicted_scores(); }
 VariableValues predictors(const RunShape& /*run*/) { return score_predictors(); }
 
 constexpr const char* kPrediction = "layer score predictor";
-DeclareMeasure measure({.name = "prediction_error", .place = 590, .whole = true});
-const MeasureVariable prediction_error_median = measure.variable(
-    {.name = "prediction_error_median",
-     .dims = kPrediction,
-     .long_name = "error of predicted scores, median",
-     .definition = "median of |s^(t) / s(t+d) - 1| over query heads, prompt entries and steps, d "
-                   "= --horizon; from a histogram, within 1e-3"});
-const MeasureVariable prediction_error_trimmed_mean = measure.variable(
-    {.name = "prediction_error_trimmed_mean",
-     .dims = kPrediction,
-     .long_name = "error of predicted scores, trimmed mean",
-     .definition = "mean without the lowest and the highest tenth; within 1e-3"});
-const MeasureVariable prediction_error_weighted_mean = measure.variable(
-    {.name = "prediction_error_weighted_mean",
-     .dims = kPrediction,
-     .long_name = "error of predicted scores, weighted mean",
-     .definition = "mean weighted by A at t+d"});
-const MeasureAxis axes[] = {
-    {measure,
-     {.name = "score",
-      .type = VariableType::text,
-      .long_name = "score that is predicted",
-      .definition = "`exp-logit`: s = exp(logit); `attention`: s = A"},
-     scores},
-    {measure,
-     {.name = "predictor",
-      .type = VariableType::text,
-      .long_name = "predictor of scores",
-      .definition = "moving averages by decay (the past's weight), mean of all rows since n, of "
-                    "the last 32, the last row"},
-     predictors},
-};
+const DeclareMeasure measure(
+    {.name = "prediction_error", .place = 590, .whole = true},
+    {{"score", "score", "1", "score that is predicted",
+      "`exp-logit`: s = exp(logit); `attention`: s = A", VariableType::text, Known{scores}},
+     {"predictor", "predictor", "1", "predictor of scores",
+      "moving averages by decay (the past's weight), mean of all rows since n, of the last 32, the "
+      "last row",
+      VariableType::text, Known{predictors}},
+     {"prediction_error_median", kPrediction, "1", "error of predicted scores, median",
+      "median of |s^(t) / s(t+d) - 1| over query heads, prompt entries and steps, d = --horizon; "
+      "from a histogram, within 1e-3"},
+     {"prediction_error_trimmed_mean", kPrediction, "1", "error of predicted scores, trimmed mean",
+      "mean without the lowest and the highest tenth; within 1e-3"},
+     {"prediction_error_weighted_mean", kPrediction, "1",
+      "error of predicted scores, weighted mean", "mean weighted by A at t+d"}});
 
 class PredictionErrors : public Measure {
  public:
@@ -53,9 +36,9 @@ class PredictionErrors : public Measure {
     for (size_t x = 0; x < errors.size(); ++x) {
       const std::initializer_list<int64_t> at = {layer.index, static_cast<int64_t>(x / count),
                                                  static_cast<int64_t>(x % count)};
-      results.set(prediction_error_median, at, errors[x].median);
-      results.set(prediction_error_trimmed_mean, at, errors[x].trimmed_mean);
-      results.set(prediction_error_weighted_mean, at, errors[x].weighted_mean);
+      results.set("prediction_error_median", at, errors[x].median);
+      results.set("prediction_error_trimmed_mean", at, errors[x].trimmed_mean);
+      results.set("prediction_error_weighted_mean", at, errors[x].weighted_mean);
     }
   }
 };

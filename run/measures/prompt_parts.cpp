@@ -15,12 +15,10 @@ VariableValues middles(const RunShape& run) {
   return values;
 }
 
-DeclareMeasure declaration({.name = "parts", .place = 500});
-const MeasureAxis part_axis(declaration,
-                            {.name = "part",
-                             .long_name = "middle of a part of the prompt",
-                             .definition = "position; at most 128 parts of nearly equal length"},
-                            middles);
+const DeclareMeasure declaration({.name = "parts", .place = 500},
+                                 {{"part", "part", "1", "middle of a part of the prompt",
+                                   "position; at most 128 parts of nearly equal length",
+                                   Known{middles}}});
 
 }  // namespace
 

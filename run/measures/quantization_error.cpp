@@ -6,21 +6,15 @@
 namespace kvsim::measures::quantization_error {
 namespace {
 
-DeclareMeasure measure({.name = "quantization_error", .place = 410, .when = &kAlways});
-const MeasureVariable quantization_error = measure.variable(
-    {.name = "quantization_error",
-     .dims = "policy budget layer step",
-     .long_name = "quantisation's part of the output error",
-     .definition = "‖sum over heads of (z^ - z^ without quantising) W‖ / ‖sum over heads of z W‖: "
-                   "what is added to the error of the same slots unrounded; NaN for policies that "
-                   "do not quantise",
-     .needs = {&kQuantizes}});
-const MeasureVariable quantization_error_mean = measure.variable(
-    {.name = "quantization_error_mean",
-     .dims = "policy budget layer",
-     .long_name = "mean quantisation error",
-     .definition = "mean over the evaluated steps",
-     .needs = {&kQuantizes}});
+const DeclareMeasure measure(
+    {.name = "quantization_error", .place = 410, .when = &kAlways},
+    {{"quantization_error", "policy budget layer step", "1",
+      "quantisation's part of the output error",
+      "‖sum over heads of (z^ - z^ without quantising) W‖ / ‖sum over heads of z W‖: what is added "
+      "to the error of the same slots unrounded; NaN for policies that do not quantise",
+      Needs{&kQuantizes}},
+     {"quantization_error_mean", "policy budget layer", "1", "mean quantisation error",
+      "mean over the evaluated steps", Needs{&kQuantizes}}});
 
 class QuantizationError : public Measure {
  public:
@@ -33,8 +27,9 @@ class QuantizationError : public Measure {
       if (!quantizer(record.settings).changes_entries()) return;
       std::vector<double> relative(layer.norms.rounding(o).size());
       relative_errors(layer.norms.rounding(o), layer.norms.full(), relative);
-      results.copy(quantization_error, {cell.record, cell.budget, layer.index}, relative);
-      results.set(quantization_error_mean, {cell.record, cell.budget, layer.index}, mean(relative));
+      results.copy("quantization_error", {cell.record, cell.budget, layer.index}, relative);
+      results.set("quantization_error_mean", {cell.record, cell.budget, layer.index},
+                  mean(relative));
     });
   }
 };

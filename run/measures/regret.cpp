@@ -10,19 +10,12 @@ namespace {
 constexpr const char* kBestStatic = "oracle-mean";
 constexpr const char* kBestPerStep = "oracle-step";
 
-DeclareMeasure measure({.name = "regret", .place = 502});
-const MeasureVariable regret_mean = measure.variable(
-    {.name = "regret_mean",
-     .dims = "policy budget layer",
-     .long_name = "regret against the best static choice",
-     .definition = "retained_importance_mean of oracle-mean minus the policy's",
-     .beside = kBestStatic});
-const MeasureVariable regret_step = measure.variable(
-    {.name = "regret_step",
-     .dims = "policy budget layer step",
-     .long_name = "regret against the best choice of each step",
-     .definition = "retained_importance of oracle-step minus the policy's",
-     .beside = kBestPerStep});
+const DeclareMeasure measure(
+    {.name = "regret", .place = 502},
+    {{"regret_mean", "policy budget layer", "1", "regret against the best static choice",
+      "retained_importance_mean of oracle-mean minus the policy's", Beside{kBestStatic}},
+     {"regret_step", "policy budget layer step", "1", "regret against the best choice of each step",
+      "retained_importance of oracle-step minus the policy's", Beside{kBestPerStep}}});
 
 class Regret : public Measure {
  public:
@@ -38,18 +31,18 @@ class Regret : public Measure {
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     std::map<int, size_t> best_static, best_per_step;  // outcomes by budget
-    if (results.has(regret_mean)) best_static = layer.outcomes_of(best_static_);
-    if (results.has(regret_step)) best_per_step = layer.outcomes_of(best_per_step_);
+    if (results.has("regret_mean")) best_static = layer.outcomes_of(best_static_);
+    if (results.has("regret_step")) best_per_step = layer.outcomes_of(best_per_step_);
     layer.for_each_cell([&](ReplayCell cell, size_t o) {
       const std::initializer_list<int64_t> at = {cell.record, cell.budget, layer.index};
-      if (results.has(regret_mean)) {
+      if (results.has("regret_mean")) {
         const size_t best = best_static.at(cell.budget);
-        results.set(regret_mean, at, mean(importance_[best]) - mean(importance_[o]));
+        results.set("regret_mean", at, mean(importance_[best]) - mean(importance_[o]));
       }
-      if (!results.has(regret_step)) return;
+      if (!results.has("regret_step")) return;
       std::vector<double> regret = importance_[best_per_step.at(cell.budget)];
       for (size_t t = 0; t < regret.size(); ++t) regret[t] -= importance_[o][t];
-      results.copy(regret_step, at, regret);
+      results.copy("regret_step", at, regret);
     });
   }
 

@@ -13,65 +13,25 @@ namespace {
 constexpr const char* kStep = "policy budget layer step";
 constexpr const char* kLayer = "policy budget layer";
 constexpr const char* kHeadStep = "policy budget layer head step";
-DeclareMeasure measure({.name = "retained", .place = 100, .when = &kAlways});
-const MeasureVariable retained_importance = measure.variable(
-    {.name = "retained_importance",
-     .dims = kStep,
-     .long_name = "retained importance",
-     .definition = "share of the importance I = A * ‖v W‖, summed over query heads, that falls on "
-                   "kept entries"});
-const MeasureVariable retained_attention = measure.variable({.name = "retained_attention",
-                                                             .dims = kStep,
-                                                             .long_name = "retained attention",
-                                                             .definition = "the same with I = A"});
-const MeasureVariable retained_importance_mean = measure.variable(
-    {.name = "retained_importance_mean",
-     .dims = kLayer,
-     .long_name = "mean retained importance",
-     .definition = "mean over steps"});
-const MeasureVariable retained_importance_min = measure.variable(
-    {.name = "retained_importance_min",
-     .dims = kLayer,
-     .long_name = "worst retained importance",
-     .definition = "minimum over steps"});
-const MeasureVariable retained_importance_p01 = measure.variable(
-    {.name = "retained_importance_p01",
-     .dims = kLayer,
-     .long_name = "retained importance, percentile 1",
-     .definition = "percentile 1 over steps"});
-const MeasureVariable retained_attention_mean = measure.variable(
-    {.name = "retained_attention_mean",
-     .dims = kLayer,
-     .long_name = "mean retained attention",
-     .definition = "mean over steps"});
-const MeasureVariable retained_attention_min = measure.variable(
-    {.name = "retained_attention_min",
-     .dims = kLayer,
-     .long_name = "worst retained attention",
-     .definition = "minimum over steps"});
-const MeasureVariable retained_attention_p01 = measure.variable(
-    {.name = "retained_attention_p01",
-     .dims = kLayer,
-     .long_name = "retained attention, percentile 1",
-     .definition = "percentile 1 over steps"});
-const MeasureVariable outlier_count = measure.variable(
-    {.name = "outlier_count",
-     .dims = kLayer,
-     .units = "count",
-     .long_name = "steps with low retained importance",
-     .definition = "number of steps whose retained importance is below --outlier (0.5)"});
-const MeasureVariable retained_importance_head = measure.variable(
-    {.name = "retained_importance_head",
-     .dims = kHeadStep,
-     .long_name = "retained importance of a query head",
-     .definition = "the ratio of one head",
-     .needs = {&kPerHead}});
-const MeasureVariable retained_attention_head = measure.variable(
-    {.name = "retained_attention_head",
-     .dims = kHeadStep,
-     .long_name = "retained attention of a query head",
-     .definition = "the ratio of one head",
-     .needs = {&kPerHead}});
+const DeclareMeasure measure(
+    {.name = "retained", .place = 100, .when = &kAlways},
+    {{"retained_importance", kStep, "1", "retained importance",
+      "share of the importance I = A * ‖v W‖, summed over query heads, that falls on kept entries"},
+     {"retained_attention", kStep, "1", "retained attention", "the same with I = A"},
+     {"retained_importance_mean", kLayer, "1", "mean retained importance", "mean over steps"},
+     {"retained_importance_min", kLayer, "1", "worst retained importance", "minimum over steps"},
+     {"retained_importance_p01", kLayer, "1", "retained importance, percentile 1",
+      "percentile 1 over steps"},
+     {"retained_attention_mean", kLayer, "1", "mean retained attention", "mean over steps"},
+     {"retained_attention_min", kLayer, "1", "worst retained attention", "minimum over steps"},
+     {"retained_attention_p01", kLayer, "1", "retained attention, percentile 1",
+      "percentile 1 over steps"},
+     {"outlier_count", kLayer, "count", "steps with low retained importance",
+      "number of steps whose retained importance is below --outlier (0.5)"},
+     {"retained_importance_head", kHeadStep, "1", "retained importance of a query head",
+      "the ratio of one head", Needs{&kPerHead}},
+     {"retained_attention_head", kHeadStep, "1", "retained attention of a query head",
+      "the ratio of one head", Needs{&kPerHead}}});
 
 class Retained : public Measure {
  public:
@@ -102,20 +62,20 @@ class Retained : public Measure {
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     layer.for_each_cell([&](ReplayCell cell, size_t o) {
       const std::initializer_list<int64_t> at = {cell.record, cell.budget, layer.index};
-      results.copy(retained_importance, at, importance_[o]);
-      results.copy(retained_attention, at, attention_[o]);
-      results.set(retained_importance_mean, at, mean(importance_[o]));
-      results.set(retained_importance_min, at, minimum(importance_[o]));
-      results.set(retained_importance_p01, at, percentile(importance_[o], 1));
-      results.set(retained_attention_mean, at, mean(attention_[o]));
-      results.set(retained_attention_min, at, minimum(attention_[o]));
-      results.set(retained_attention_p01, at, percentile(attention_[o], 1));
-      results.set(outlier_count, at, outlier_count_of(importance_[o]));
+      results.copy("retained_importance", at, importance_[o]);
+      results.copy("retained_attention", at, attention_[o]);
+      results.set("retained_importance_mean", at, mean(importance_[o]));
+      results.set("retained_importance_min", at, minimum(importance_[o]));
+      results.set("retained_importance_p01", at, percentile(importance_[o], 1));
+      results.set("retained_attention_mean", at, mean(attention_[o]));
+      results.set("retained_attention_min", at, minimum(attention_[o]));
+      results.set("retained_attention_p01", at, percentile(attention_[o], 1));
+      results.set("outlier_count", at, outlier_count_of(importance_[o]));
       for (int h = 0; run().options.per_head && h < run().info.num_query_heads; ++h) {
         const auto head = static_cast<size_t>(h);
         const std::initializer_list<int64_t> of_head = {cell.record, cell.budget, layer.index, h};
-        results.copy(retained_importance_head, of_head, importance_heads_[o][head]);
-        results.copy(retained_attention_head, of_head, attention_heads_[o][head]);
+        results.copy("retained_importance_head", of_head, importance_heads_[o][head]);
+        results.copy("retained_attention_head", of_head, attention_heads_[o][head]);
       }
     });
   }

@@ -35,59 +35,28 @@ VariableValues samples(const RunShape& run) {
   return numbers;
 }
 
-DeclareMeasure measure(
-    {.name = "risk", .place = 510, .whole = true, .observes = records_of_estimators});
-const MeasureAxis estimator(
-    measure,
-    {.name = "estimator",
-     .type = VariableType::text,
-     .long_name = "estimator of the risk",
-     .definition =
-         "`single`, `mean`, `max`: importance of one query (`importance,aggregate=single`), the "
-         "mean (`importance`) or the maximum over window and heads "
-         "(`importance,aggregate=max,group=max`); `max_prior`: the same with `prior=head-mean`; "
-         "`defensivekv`: score of that preset"},
-    estimators);
-const MeasureAxis sample(measure,
-                         {.name = "sample",
-                          .type = VariableType::int64,
-                          .long_name = "number of a sampled entry",
-                          .definition = "evenly spaced over the candidates of all KV heads"},
-                         samples);
-const MeasureVariable spearman = measure.variable(
-    {.name = "risk_spearman",
-     .dims = kEstimator,
-     .long_name = "rank correlation with the true risk",
-     .definition = "Spearman of estimate and true risk over the candidates, mean over KV heads"});
-const MeasureVariable log_ratio = measure.variable(
-    {.name = "risk_log_ratio_median",
-     .dims = kEstimator,
-     .units = "nat",
-     .long_name = "typical error of the estimate",
-     .definition = "median of ln(estimate / true risk), mean over KV heads"});
-const MeasureVariable underestimated = measure.variable(
-    {.name = "risk_underestimated",
-     .dims = kEstimator,
-     .long_name = "share of underestimated entries",
-     .definition = "share of candidates with estimate < true risk, mean over KV heads"});
-const MeasureVariable prior_exceeds = measure.variable(
-    {.name = "risk_prior_exceeds",
-     .dims = kEstimator,
-     .long_name = "share of entries whose prior is too high",
-     .definition = "share of candidates whose prior exceeds the true risk, mean over KV heads; NaN "
-                   "without a prior"});
-const MeasureVariable true_risk = measure.variable(
-    {.name = "risk_true",
-     .dims = "layer sample",
-     .units = "model units",
-     .long_name = "true risk of sampled entries",
-     .definition = "largest importance at any later step for any query head of the group"});
-const MeasureVariable estimated_risk = measure.variable(
-    {.name = "risk_estimate",
-     .dims = "layer estimator sample",
-     .units = "model units",
-     .long_name = "estimated risk of the same entries",
-     .definition = "the score of the estimator's record"});
+const DeclareMeasure measure(
+    {.name = "risk", .place = 510, .whole = true, .observes = records_of_estimators},
+    {{"estimator", "estimator", "1", "estimator of the risk",
+      "`single`, `mean`, `max`: importance of one query (`importance,aggregate=single`), the mean "
+      "(`importance`) or the maximum over window and heads (`importance,aggregate=max,group=max`); "
+      "`max_prior`: the same with `prior=head-mean`; `defensivekv`: score of that preset",
+      VariableType::text, Known{estimators}},
+     {"sample", "sample", "1", "number of a sampled entry",
+      "evenly spaced over the candidates of all KV heads", VariableType::int64, Known{samples}},
+     {"risk_spearman", kEstimator, "1", "rank correlation with the true risk",
+      "Spearman of estimate and true risk over the candidates, mean over KV heads"},
+     {"risk_log_ratio_median", kEstimator, "nat", "typical error of the estimate",
+      "median of ln(estimate / true risk), mean over KV heads"},
+     {"risk_underestimated", kEstimator, "1", "share of underestimated entries",
+      "share of candidates with estimate < true risk, mean over KV heads"},
+     {"risk_prior_exceeds", kEstimator, "1", "share of entries whose prior is too high",
+      "share of candidates whose prior exceeds the true risk, mean over KV heads; NaN without a "
+      "prior"},
+     {"risk_true", "layer sample", "model units", "true risk of sampled entries",
+      "largest importance at any later step for any query head of the group"},
+     {"risk_estimate", "layer estimator sample", "model units",
+      "estimated risk of the same entries", "the score of the estimator's record"}});
 
 class RiskMeasure : public Measure {
  public:
@@ -105,11 +74,11 @@ class RiskMeasure : public Measure {
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     const std::vector<RiskEstimates> estimates = scores_.of_layer(layer.work);
-    take_samples(true_->risk(), results.row(true_risk, {layer.index}));
+    take_samples(true_->risk(), results.row("risk_true", {layer.index}));
     for (size_t e = 0; e < estimates.size(); ++e) {
       const auto at = static_cast<int64_t>(e);
       write_quality(estimates[e], {layer.index, at}, results);
-      take_samples(estimates[e].estimate, results.row(estimated_risk, {layer.index, at}));
+      take_samples(estimates[e].estimate, results.row("risk_estimate", {layer.index, at}));
     }
   }
 
@@ -132,10 +101,10 @@ class RiskMeasure : public Measure {
       under.push_back(quality.underestimated);
       exceeds.push_back(quality.prior_exceeds);
     }
-    results.set(spearman, at, mean(ranks));
-    results.set(log_ratio, at, mean(ratio));
-    results.set(underestimated, at, mean(under));
-    results.set(prior_exceeds, at, mean(exceeds));
+    results.set("risk_spearman", at, mean(ranks));
+    results.set("risk_log_ratio_median", at, mean(ratio));
+    results.set("risk_underestimated", at, mean(under));
+    results.set("risk_prior_exceeds", at, mean(exceeds));
   }
 
   /// Entries evenly spaced over the candidates of all KV heads.

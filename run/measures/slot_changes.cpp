@@ -6,22 +6,15 @@ namespace kvsim::measures::slot_changes {
 namespace {
 
 constexpr const char* kStep = "policy budget layer step";
-DeclareMeasure measure({.name = "slot_changes", .place = 570});
-const MeasureVariable value_part = measure.variable(
-    {.name = "value_part",
-     .dims = kStep,
-     .units = "model units",
-     .long_name = "change by a merged slot's value",
-     .definition = "‖a' (v^ - v_M)‖: a' attention on the slot alone in the place of its entries "
-                   "in the full cache, v^ its value, v_M its entries' mean by exp(logit); before "
-                   "W_O, mean over heads and merged slots; NaN without any"});
-const MeasureVariable mass_part = measure.variable(
-    {.name = "mass_part",
-     .dims = kStep,
-     .units = "model units",
-     .long_name = "change by a merged slot's mass",
-     .definition = "‖(a' - a)(v_M - v_rest)‖: a attention on the slot's entries, v_rest the mean "
-                   "value of everything else (a sink counts as value 0); otherwise as value_part"});
+const DeclareMeasure measure(
+    {.name = "slot_changes", .place = 570},
+    {{"value_part", kStep, "model units", "change by a merged slot's value",
+      "‖a' (v^ - v_M)‖: a' attention on the slot alone in the place of its entries in the full "
+      "cache, v^ its value, v_M its entries' mean by exp(logit); before W_O, mean over heads and "
+      "merged slots; NaN without any"},
+     {"mass_part", kStep, "model units", "change by a merged slot's mass",
+      "‖(a' - a)(v_M - v_rest)‖: a attention on the slot's entries, v_rest the mean value of "
+      "everything else (a sink counts as value 0); otherwise as value_part"}});
 
 class SlotChanges : public Measure {
  public:
@@ -42,8 +35,8 @@ class SlotChanges : public Measure {
   }
   void finish(const MeasuredLayer& layer, MeasureResults& results) override {
     layer.for_each_cell([&](ReplayCell cell, size_t o) {
-      results.copy(value_part, {cell.record, cell.budget, layer.index}, value_[o]);
-      results.copy(mass_part, {cell.record, cell.budget, layer.index}, mass_[o]);
+      results.copy("value_part", {cell.record, cell.budget, layer.index}, value_[o]);
+      results.copy("mass_part", {cell.record, cell.budget, layer.index}, mass_[o]);
     });
   }
 

@@ -11,31 +11,19 @@
 namespace kvsim::measures::span_importance {
 namespace {
 
-DeclareMeasure measure({.name = "span_importance", .place = 320});
-const MeasureVariable span_retained_importance = measure.variable(
-    {.name = "span_retained_importance",
-     .dims = "policy budget layer span",
-     .long_name = "class score: retained importance of a span",
-     .definition = "share of the importance of the span's own entries that falls on kept ones, "
-                   "pooled over query heads, mean over steps; a proxy of how well the instruction "
-                   "survives",
-     .needs = {&kSpans},
-     .when = &kAlways});
-const MeasureVariable span_spearman = measure.variable(
-    {.name = "span_spearman",
-     .dims = "policy budget",
-     .long_name = "order of the spans under compression",
-     .definition = "Spearman over the trace's spans of their class scores (mean over layers) with "
-                   "those at the largest budget below n; NaN for fewer than 2 spans or equal "
-                   "scores",
-     .needs = {&kSpans},
-     .when = &kAlways});
-const MeasureVariable span_retained_importance_step = measure.variable(
-    {.name = "span_retained_importance_step",
-     .dims = "policy budget layer span step",
-     .long_name = "retained importance of a span",
-     .definition = "the same at each step",
-     .needs = {&kSpans}});
+const DeclareMeasure measure(
+    {.name = "span_importance", .place = 320},
+    {{"span_retained_importance", "policy budget layer span", "1",
+      "class score: retained importance of a span",
+      "share of the importance of the span's own entries that falls on kept ones, pooled over "
+      "query heads, mean over steps; a proxy of how well the instruction survives",
+      Needs{&kSpans}, When{&kAlways}},
+     {"span_spearman", "policy budget", "1", "order of the spans under compression",
+      "Spearman over the trace's spans of their class scores (mean over layers) with those at the "
+      "largest budget below n; NaN for fewer than 2 spans or equal scores",
+      Needs{&kSpans}, When{&kAlways}},
+     {"span_retained_importance_step", "policy budget layer span step", "1",
+      "retained importance of a span", "the same at each step", Needs{&kSpans}}});
 
 class SpanImportance : public Measure {
  public:
@@ -61,8 +49,8 @@ class SpanImportance : public Measure {
       for (size_t p = 0; p < run().spans.size(); ++p) {
         const std::initializer_list<int64_t> at = {cell.record, cell.budget, layer.index,
                                                    static_cast<int64_t>(p)};
-        results.set(span_retained_importance, at, mean(spans_[o][p]));
-        results.copy(span_retained_importance_step, at, spans_[o][p]);
+        results.set("span_retained_importance", at, mean(spans_[o][p]));
+        results.copy("span_retained_importance_step", at, spans_[o][p]);
       }
     });
   }
@@ -78,7 +66,7 @@ class SpanImportance : public Measure {
       for (int64_t b = 0; b < budgets; ++b) {
         const std::vector<double> own = scores(p, b, results);
         if (std::ranges::any_of(own, undefined) || std::ranges::any_of(wanted, undefined)) continue;
-        results.set(span_spearman, {p, b}, spearman(own, wanted));
+        results.set("span_spearman", {p, b}, spearman(own, wanted));
       }
     }
   }
@@ -101,7 +89,7 @@ class SpanImportance : public Measure {
     for (size_t s = 0; s < run().spans.size(); ++s) {
       std::vector<double> layers;
       for (int64_t layer = 0; layer < results.size("layer"); ++layer)
-        layers.push_back(results.row(span_retained_importance,
+        layers.push_back(results.row("span_retained_importance",
                                      {policy, budget, layer, static_cast<int64_t>(s)})[0]);
       if (run().spans[s].labelled) classes.push_back(mean(layers));
     }

@@ -9,23 +9,17 @@
 namespace kvsim::measures::stream_error {
 namespace {
 
-DeclareMeasure measure({.name = "stream_error", .place = 210, .when = &kAlways});
-const MeasureVariable stream_error = measure.variable(
-    {.name = "stream_error",
-     .dims = "policy budget step",
-     .long_name = "stream error, all layers together",
-     .definition = "root of the summed squares of the layers' ‖sum over heads of (z^ - z) W‖ / "
-                   "norm of the residual stream that enters the last layer; over the layers of "
-                   "the run, and the attribute stream_error_note says so when these are not all of "
-                   "the model's (num_layers)",
-     .needs = {&kResidualNorm}});
-const MeasureVariable stream_error_rms = measure.variable(
-    {.name = "stream_error_rms",
-     .dims = "policy budget",
-     .long_name = "stream error, over steps",
-     .definition = "root mean square over the evaluated steps; among the best predictors of the "
-                   "loss of a model that runs with the kept sets (studies/prediction.md)",
-     .needs = {&kResidualNorm}});
+const DeclareMeasure measure(
+    {.name = "stream_error", .place = 210, .when = &kAlways},
+    {{"stream_error", "policy budget step", "1", "stream error, all layers together",
+      "root of the summed squares of the layers' ‖sum over heads of (z^ - z) W‖ / norm of the "
+      "residual stream that enters the last layer; over the layers of the run, and the attribute "
+      "stream_error_note says so when these are not all of the model's (num_layers)",
+      Needs{&kResidualNorm}},
+     {"stream_error_rms", "policy budget", "1", "stream error, over steps",
+      "root mean square over the evaluated steps; among the best predictors of the loss of a model "
+      "that runs with the kept sets (studies/prediction.md)",
+      Needs{&kResidualNorm}}});
 
 class StreamErrorMeasure : public Measure {
  public:
@@ -39,8 +33,8 @@ class StreamErrorMeasure : public Measure {
   void finish_run(MeasureResults& results) override {
     for (const auto& [cell, sum] : sums_) {
       const std::vector<double> relative = sum.relative_to(last_norm_);
-      results.copy(stream_error, {cell.record, cell.budget}, relative);
-      results.set(stream_error_rms, {cell.record, cell.budget}, root_mean_square(relative));
+      results.copy("stream_error", {cell.record, cell.budget}, relative);
+      results.set("stream_error_rms", {cell.record, cell.budget}, root_mean_square(relative));
     }
   }
 

@@ -11,21 +11,17 @@
 namespace kvsim::measures::stream_perturbation {
 namespace {
 
-DeclareMeasure measure({.name = "stream_perturbation", .place = 215, .whole = true});
-const MeasureVariable stream_perturbation = measure.variable(
-    {.name = "stream_perturbation",
-     .dims = "policy budget step",
-     .long_name = "stream error against what it is added to, all layers together",
-     .definition = "root of the summed squares of the layers' ‖sum over heads of (z^ - z) W‖ / "
-                   "geometric mean of the norms of the residual stream that enters the layer and "
-                   "the next layer of the run; the last layer's: the norm that enters it",
-     .needs = {&kResidualNorm}});
-const MeasureVariable stream_perturbation_rms = measure.variable(
-    {.name = "stream_perturbation_rms",
-     .dims = "policy budget",
-     .long_name = "stream error against what it is added to, over steps",
-     .definition = "root mean square over the evaluated steps",
-     .needs = {&kResidualNorm}});
+const DeclareMeasure measure(
+    {.name = "stream_perturbation", .place = 215, .whole = true},
+    {{"stream_perturbation", "policy budget step", "1",
+      "stream error against what it is added to, all layers together",
+      "root of the summed squares of the layers' ‖sum over heads of (z^ - z) W‖ / geometric mean "
+      "of the norms of the residual stream that enters the layer and the next layer of the run; "
+      "the last layer's: the norm that enters it",
+      Needs{&kResidualNorm}},
+     {"stream_perturbation_rms", "policy budget", "1",
+      "stream error against what it is added to, over steps",
+      "root mean square over the evaluated steps", Needs{&kResidualNorm}}});
 
 /// Of one policy at one budget. A layer's error waits for the norm that enters the next.
 struct Perturbation {
@@ -59,8 +55,8 @@ class StreamPerturbationMeasure : public Measure {
     for (auto& [cell, one] : cells_) {
       one.settle(norm_);
       const std::vector<double> found = one.sum.relative_to(std::vector(norm_.size(), 1.0));
-      results.copy(stream_perturbation, {cell.record, cell.budget}, found);
-      results.set(stream_perturbation_rms, {cell.record, cell.budget}, root_mean_square(found));
+      results.copy("stream_perturbation", {cell.record, cell.budget}, found);
+      results.set("stream_perturbation_rms", {cell.record, cell.budget}, root_mean_square(found));
     }
   }
 
