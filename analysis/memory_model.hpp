@@ -3,7 +3,9 @@
 #include <optional>
 #include <vector>
 
+#include "sim/backend/layer_work.hpp"
 #include "sim/core/kept_sets.hpp"
+#include "sim/stages/settings.hpp"
 
 namespace kvsim {
 
@@ -93,5 +95,9 @@ class MemoryModel {
 /// Time in s of the attention of one decode step: the larger of reading `bytes` at `bandwidth`
 /// bytes/s and computing `flops` at `peak` flop/s. No weights, launches or scoring.
 double roofline_time(double bytes, double flops, double bandwidth, double peak);
+
+/// Adds what a layer's kept sets hold: rounded as the record says, with its votes and estimates.
+void add_to_memory(const LayerWork& work, const KeptSets& kept, const Settings& settings,
+                   int64_t element_bytes, const Growth& growth, MemoryModel& model);
 
 }  // namespace kvsim

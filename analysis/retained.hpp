@@ -17,4 +17,8 @@ void retained_pooled(const Table<double>& kept, const Table<double>& total, std:
 void retained_of_head(const Table<double>& kept, const Table<double>& total, int head,
                       std::span<double> out);
 
+/// Number of steps whose retained importance is below the threshold (strictly; metrics.md 1), NaN
+/// when no step has a value.
+double outlier_count(std::span<const double> retained_importance, double threshold);
+
 }  // namespace kvsim

@@ -4,11 +4,11 @@
 #include <map>
 
 #include "analysis/keep_rate.hpp"
+#include "analysis/variables.hpp"
 #include "cli/chosen_names.hpp"
 #include "cli/command.hpp"
 #include "cli/parse.hpp"
 #include "cli/terminal.hpp"
-#include "run/measures/variables.hpp"
 #include "run/study/option_table.hpp"
 #include "sim/core/error.hpp"
 

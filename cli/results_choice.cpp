@@ -11,7 +11,7 @@
 
 #include "cli/options.hpp"
 #include "io/results_reader.hpp"
-#include "run/measures/known_results.hpp"
+#include "run/study/known_results.hpp"
 #include "sim/core/error.hpp"
 #include "sim/policy/record.hpp"
 

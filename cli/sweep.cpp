@@ -6,6 +6,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "analysis/measure.hpp"
+#include "analysis/variables.hpp"
 #include "cli/best_table.hpp"
 #include "cli/chosen_names.hpp"
 #include "cli/command.hpp"
@@ -15,8 +17,6 @@
 #include "cli/terminal.hpp"
 #include "io/side_files.hpp"
 #include "io/temporary_file.hpp"
-#include "run/measures/conditions.hpp"
-#include "run/measures/variables.hpp"
 #include "run/sweep/sweep_best.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/parallel.hpp"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "run/measures/held_bytes.hpp"
+#include "analysis/memory_model.hpp"
 #include "run/study/study_plan.hpp"
 #include "run/trace/trace_files.hpp"
 #include "sim/policy/policy_run.hpp"

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "analysis/dataset.hpp"
-#include "run/study_options.hpp"
+#include "analysis/study_options.hpp"
 
 namespace kvsim {
 

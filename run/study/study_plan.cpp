@@ -6,8 +6,8 @@
 #include <set>
 
 #include "analysis/output_error.hpp"
-#include "run/measures/study_measures.hpp"
-#include "run/measures/variables.hpp"
+#include "analysis/variables.hpp"
+#include "run/study/study_measures.hpp"
 #include "run/trace/trace_files.hpp"
 #include "sim/core/error.hpp"
 #include "sim/policy/trace_check.hpp"

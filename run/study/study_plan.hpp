@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "analysis/keep_rate.hpp"
+#include "analysis/measure.hpp"
+#include "analysis/study_options.hpp"
 #include "io/trace_reader.hpp"
-#include "run/measures/measure.hpp"
-#include "run/study_options.hpp"
 #include "sim/stages/side_files.hpp"
 
 namespace kvsim {

@@ -9,9 +9,9 @@
 #include <set>
 #include <utility>
 
+#include "analysis/variables.hpp"
 #include "io/side_files.hpp"
 #include "kvsim_version.hpp"
-#include "run/measures/variables.hpp"
 #include "run/study/option_table.hpp"
 #include "run/study/study_plan.hpp"
 #include "run/trace/trace_files.hpp"

@@ -14,9 +14,9 @@
 #include <sstream>
 #include <string>
 
+#include "analysis/variables.hpp"
 #include "cli/command.hpp"
 #include "cli/package.hpp"
-#include "run/measures/variables.hpp"
 #include "sim/policy/presets.hpp"
 #include "sim/stages/kind.hpp"
 #include "sim/stages/notes.hpp"

@@ -41,7 +41,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"sim/stages", {"sim/core", "sim/backend"}},
     {"sim/policy", {"sim/core", "sim/backend", "sim/stages"}},
     {"sim/replay", {"sim/core", "sim/backend", "sim/stages", "sim/policy"}},
-    {"analysis", {"sim/core", "sim/backend"}},
+    {"analysis", {"sim/core", "sim/backend", "sim/stages", "sim/policy", "sim/replay"}},
     {"io", {"sim/core", "analysis"}},
     {"run",
      {"sim/core", "sim/backend", "sim/stages", "sim/policy", "sim/replay", "analysis", "io"}},

@@ -1,8 +1,7 @@
 // The dimensions of every results file, and what describes them.
 #include <numeric>
 
-#include "run/measures/conditions.hpp"
-#include "run/measures/measure.hpp"
+#include "analysis/measure.hpp"
 
 namespace kvsim {
 namespace {

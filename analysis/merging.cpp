@@ -1,10 +1,9 @@
 // What merging does to the attention (metrics.md 3).
 #include <algorithm>
 
+#include "analysis/measure.hpp"
 #include "analysis/retained.hpp"
 #include "analysis/summary.hpp"
-#include "run/measures/conditions.hpp"
-#include "run/measures/step_series.hpp"
 
 namespace kvsim::measures::merging {
 namespace {

@@ -1,11 +1,11 @@
-#include "run/measures/study_measures.hpp"
+#include "run/study/study_measures.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <set>
 
-#include "run/measures/variables.hpp"
+#include "analysis/variables.hpp"
 #include "sim/core/parallel.hpp"
 #include "sim/policy/trace_check.hpp"
 

@@ -2,11 +2,10 @@
 // changes the order of the spans.
 #include <cmath>
 
+#include "analysis/measure.hpp"
 #include "analysis/retained.hpp"
 #include "analysis/statistics.hpp"
 #include "analysis/summary.hpp"
-#include "run/measures/conditions.hpp"
-#include "run/measures/step_series.hpp"
 
 namespace kvsim::measures::span_importance {
 namespace {

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "run/measures/measure.hpp"
+#include "analysis/measure.hpp"
 
 namespace kvsim {
 

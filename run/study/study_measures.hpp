@@ -2,7 +2,7 @@
 #include <memory>
 #include <vector>
 
-#include "run/measures/measure.hpp"
+#include "analysis/measure.hpp"
 
 namespace kvsim {
 

@@ -1,10 +1,10 @@
-#include "run/measures/known_results.hpp"
+#include "run/study/known_results.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "analysis/variables.hpp"
 #include "io/results_reader.hpp"
-#include "run/measures/variables.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim {

@@ -1,11 +1,16 @@
-#include "run/measures/measure.hpp"
+#include "analysis/measure.hpp"
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <set>
 #include <span>
 #include <sstream>
 #include <stdexcept>
+
+#include "sim/stages/common_keys.hpp"
+#include "sim/stages/merge/merge.hpp"
+#include "sim/stages/quantize/quantize.hpp"
 
 namespace kvsim {
 namespace {
@@ -19,6 +24,12 @@ std::vector<const DeclareMeasure*>& announced_declarations() {
   return declarations;
 }
 
+template <class Test>
+bool any_record(const RunShape& run, Test test) {
+  return std::ranges::any_of(run.options.records,
+                             [&](const Record& record) { return test(record.settings); });
+}
+
 template <class Item, class Info>
 std::vector<Item> by_place(std::vector<Item> items, Info info) {
   std::ranges::sort(items, {}, [&](const Item& item) {
@@ -28,6 +39,26 @@ std::vector<Item> by_place(std::vector<Item> items, Info info) {
 }
 
 }  // namespace
+
+const Condition kAlways{"always", [](const RunShape&) { return true; }};
+const Condition kResidualNorm{"the trace has `residual_norm`",
+                              [](const RunShape& run) { return run.info.has_residual_norm; }};
+const Condition kSpans{"the trace has spans",
+                       [](const RunShape& run) { return !run.spans.empty(); }};
+const Condition kPerHead{"`--per-head`", [](const RunShape& run) { return run.options.per_head; }};
+const Condition kSaveKeep{"`--save-keep`",
+                          [](const RunShape& run) { return run.options.save_keep; }};
+const Condition kQueryHeads{"a policy has `granularity=query`",
+                            [](const RunShape& run) {
+  return any_record(run, [](const Settings& s) { return per_query_head(s); });
+                            }};
+const Condition kQuantizes{"a policy quantises",
+                           [](const RunShape& run) {
+  return any_record(run, [](const Settings& s) { return quantizer(s).changes_entries(); });
+                           }};
+const Condition kMerges{"a policy merges", [](const RunShape& run) {
+                          return any_record(run, [](const Settings& s) { return merges(s); });
+                        }};
 
 std::vector<std::string> VariableDeclaration::dim_names() const {
   std::istringstream words(dims);
@@ -86,6 +117,24 @@ const std::vector<const DeclareMeasure*>& declared_measures() {
       announced_declarations(),
       [](const DeclareMeasure* measure) -> const auto& { return measure->info(); });
   return declarations;
+}
+
+StepSeries::StepSeries(size_t outcomes, int64_t steps)
+    : series_(outcomes, std::vector<double>(static_cast<size_t>(steps),
+                                            std::numeric_limits<double>::quiet_NaN())) {}
+
+std::span<double> StepSeries::part(int outcome, int64_t first, int64_t steps) {
+  return std::span(series_[static_cast<size_t>(outcome)])
+      .subspan(static_cast<size_t>(first), static_cast<size_t>(steps));
+}
+
+std::vector<double> over_heads(const Table<double>& heads) {
+  std::vector<double> sum(static_cast<size_t>(heads.columns()), 0.0);
+  for (int64_t h = 0; h < heads.rows(); ++h) {
+    const auto row = heads.row(h);
+    for (size_t s = 0; s < sum.size(); ++s) sum[s] += row[s];
+  }
+  return sum;
 }
 
 }  // namespace kvsim

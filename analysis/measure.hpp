@@ -11,8 +11,8 @@
 
 #include "analysis/dataset.hpp"
 #include "analysis/keep_rate.hpp"
-#include "run/measures/output_norms.hpp"
-#include "run/study_options.hpp"
+#include "analysis/output_norms.hpp"
+#include "analysis/study_options.hpp"
 #include "sim/replay/layer_replay.hpp"
 
 namespace kvsim {
@@ -28,12 +28,14 @@ struct RunShape {
   std::vector<SpanTokens> spans;  ///< of the results
 };
 
-/// Something that holds for some runs and not for others; run/measures/conditions.hpp has the
-/// common ones.
+/// Something that holds for some runs and not for others.
 struct Condition {
   const char* text;  ///< for docs/results.md
   bool (*holds)(const RunShape& run);
 };
+
+extern const Condition kAlways, kResidualNorm, kSpans, kPerHead, kSaveKeep, kQueryHeads, kQuantizes,
+    kMerges;
 
 // Notes of a variable behind name, dimensions, unit, name in words and definition.
 
@@ -172,6 +174,24 @@ class MeasureResults {
  private:
   Dataset& dataset_;
 };
+
+/// A number per later step and outcome of a layer's replay: NaN where it was not seen.
+class StepSeries {
+ public:
+  StepSeries() = default;
+  StepSeries(size_t outcomes, int64_t steps);
+
+  std::vector<double>& operator[](size_t outcome) { return series_[outcome]; }
+  const std::vector<double>& operator[](size_t outcome) const { return series_[outcome]; }
+  /// Part of one outcome's series, from the step `first` on.
+  std::span<double> part(int outcome, int64_t first, int64_t steps);
+
+ private:
+  std::vector<std::vector<double>> series_;  ///< [outcome][T]
+};
+
+/// Sums over query heads of a table [Hq][steps].
+std::vector<double> over_heads(const Table<double>& heads);
 
 /// Numbers of one study. Made once if any of its variables is written, then called layer by layer:
 /// start, see_full and see and see_epoch while the layer is replayed, start_rows and see_rows while

@@ -1,7 +1,8 @@
 // What quantising adds to the output error.
+#include "analysis/measure.hpp"
 #include "analysis/output_error.hpp"
 #include "analysis/summary.hpp"
-#include "run/measures/conditions.hpp"
+#include "sim/stages/quantize/quantize.hpp"
 
 namespace kvsim::measures::quantization_error {
 namespace {

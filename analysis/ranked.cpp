@@ -3,9 +3,10 @@
 #include <cmath>
 #include <limits>
 
+#include "analysis/measure.hpp"
 #include "analysis/ranking.hpp"
-#include "run/measures/conditions.hpp"
 #include "sim/policy/prepared_record.hpp"
+#include "sim/stages/common_keys.hpp"
 #include "sim/stages/queries/queries.hpp"
 #include "sim/stages/schedule/schedule.hpp"
 
@@ -16,38 +17,27 @@ constexpr const char* kCell = "policy budget";
 constexpr double kNothing = 1e-12;  // of a stream error
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 // Behind every measure that it reads.
-DeclareMeasure measure({.name = "ranked", .place = 900, .when = &kAlways});
-const MeasureVariable held_share = measure.variable(
-    {.name = "held_share",
-     .dims = kCell,
-     .long_name = "share of the full cache's bytes that is held",
-     .definition = "1 / compression; of policies that evict later tokens bytes_peak over that of "
-                   "the full cache; with --equal-bytes that of its form of a cache"});
-const MeasureVariable budget_share = measure.variable(
-    {.name = "budget_share",
-     .dims = kCell,
-     .long_name = "share of the full cache's bytes that the budget gives",
-     .definition = "budget_entries / n, of policies that evict later tokens with all of these; "
-                   "with --equal-bytes the budget as typed"});
-const MeasureVariable held_of_budget = measure.variable(
-    {.name = "held_of_budget",
-     .dims = kCell,
-     .long_name = "what is held over what the budget gives",
-     .definition = "entries (realised_ratio n / budget_entries) or bytes (held_share / "
-                   "budget_share), whichever is further from 1; with --equal-bytes the bytes"});
-const MeasureVariable unranked = measure.variable(
-    {.name = "unranked",
-     .dims = kCell,
-     .type = VariableType::uint8,
-     .long_name = "why a policy is not ranked with the others",
-     .definition = "0 ranked; 1 sees later queries; 2 no stream error at any budget; 3 all scores "
-                   "of all heads equal; held_of_budget 4 above 1.05, 5 below 0.95",
-     .flags = {{0, "ranked"},
-               {1, "hindsight"},
-               {2, "nothing_lost"},
-               {3, "scores_all_equal"},
-               {4, "holds_more"},
-               {5, "holds_less"}}});
+const DeclareMeasure measure(
+    {.name = "ranked", .place = 900, .when = &kAlways},
+    {{"held_share", kCell, "1", "share of the full cache's bytes that is held",
+      "1 / compression; of policies that evict later tokens bytes_peak over that of the full "
+      "cache; with --equal-bytes that of its form of a cache"},
+     {"budget_share", kCell, "1", "share of the full cache's bytes that the budget gives",
+      "budget_entries / n, of policies that evict later tokens with all of these; with "
+      "--equal-bytes the budget as typed"},
+     {"held_of_budget", kCell, "1", "what is held over what the budget gives",
+      "entries (realised_ratio n / budget_entries) or bytes (held_share / budget_share), whichever "
+      "is further from 1; with --equal-bytes the bytes"},
+     {"unranked", kCell, "1", "why a policy is not ranked with the others",
+      "0 ranked; 1 sees later queries; 2 no stream error at any budget; 3 all scores of all heads "
+      "equal; held_of_budget 4 above 1.05, 5 below 0.95",
+      VariableType::uint8,
+      Flags{{0, "ranked"},
+            {1, "hindsight"},
+            {2, "nothing_lost"},
+            {3, "scores_all_equal"},
+            {4, "holds_more"},
+            {5, "holds_less"}}}});
 
 class Ranked : public Measure {
  public:
@@ -58,7 +48,7 @@ class Ranked : public Measure {
       const Unranked apart = stands_apart(results, p);
       for (int64_t b = 0; b < results.size("budget"); ++b) {
         const double held = add_held(results, p, b);
-        results.row<uint8_t>(unranked, {p, b})[0] = static_cast<uint8_t>(
+        results.row<uint8_t>("unranked", {p, b})[0] = static_cast<uint8_t>(
             apart != Unranked::ranked ? apart : unranked_by(held));
       }
     }
@@ -66,8 +56,7 @@ class Ranked : public Measure {
 
  private:
   static double value(MeasureResults& results, const char* name, int64_t p, int64_t b) {
-    const MeasureVariable variable{name};
-    return results.has(variable) ? results.row(variable, {p, b})[0] : kUnknown;
+    return results.has(name) ? results.row(name, {p, b})[0] : kUnknown;
   }
   double n() const { return static_cast<double>(run().info.prompt_len); }
   const Settings& settings(int64_t p) const {
@@ -98,12 +87,12 @@ class Ranked : public Measure {
         given = (of("budget_entries") + later) / (n() + later);
       }
     }
-    results.set(held_share, {p, b}, held);
-    results.set(budget_share, {p, b}, given);
+    results.set("held_share", {p, b}, held);
+    results.set("budget_share", {p, b}, given);
     const double bytes = held / given;
     const auto distance = [](double x) { return std::abs(std::log(x)); };
     if (std::isnan(factor) || distance(bytes) > distance(factor)) factor = bytes;
-    results.set(held_of_budget, {p, b}, factor);
+    results.set("held_of_budget", {p, b}, factor);
     return factor;
   }
 
@@ -132,7 +121,7 @@ class Ranked : public Measure {
   /// All candidates of every head tie with the last one that is kept.
   bool scores_equal(MeasureResults& results, int64_t p, int64_t b) const {
     const bool heads = per_query_head(settings(p));
-    const MeasureVariable ties{heads ? "tied_at_threshold_query" : "tied_at_threshold"};
+    const char* const ties = heads ? "tied_at_threshold_query" : "tied_at_threshold";
     if (!results.has(ties)) return false;
     const auto tied = results.row(ties, {p, b});
     const auto candidates = n() - static_cast<double>(guarded(results, p, b));

@@ -1,7 +1,7 @@
 // What was kept, by number and by name.
 #include <algorithm>
 
-#include "run/measures/conditions.hpp"
+#include "analysis/measure.hpp"
 
 namespace kvsim::measures::kept {
 namespace {

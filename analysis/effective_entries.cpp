@@ -1,11 +1,12 @@
 // How many entries attention is spread over: the perplexity exp(H) of its distribution over prompt
 // entries, with the full cache and within what was kept. A head with far fewer effective entries
 // than its budget has slots to spare for others; one with more must lose some.
+#include "analysis/effective_entries.hpp"
+
 #include <limits>
 
-#include "analysis/spread.hpp"
+#include "analysis/measure.hpp"
 #include "analysis/summary.hpp"
-#include "run/measures/measure.hpp"
 #include "sim/core/parallel.hpp"
 
 namespace kvsim::measures::effective_entries {

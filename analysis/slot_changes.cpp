@@ -1,6 +1,5 @@
 // KeepKV's claim about single slots (metrics.md 3): do values or masses make the error?
-#include "run/measures/conditions.hpp"
-#include "run/measures/step_series.hpp"
+#include "analysis/measure.hpp"
 
 namespace kvsim::measures::slot_changes {
 namespace {

@@ -1,4 +1,4 @@
-#include "run/measures/variables.hpp"
+#include "analysis/variables.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "run/measures/conditions.hpp"
+#include "analysis/measure.hpp"
 
 namespace kvsim {
 namespace {
@@ -174,7 +174,7 @@ std::string variables_json() {
 std::string variables_markdown() {
   std::string text =
       "## 6. Variables\n\n"
-      "Generated from the declarations in `run/measures/`; after a change there, run\n"
+      "Generated from the declarations in `analysis/`; after a change there, run\n"
       "`KVSIM_UPDATE_DOCS=1 kvsim_tests \"[docs]\"`. Undefined values are NaN (255 in `uint8`).\n"
       "n is the number of prompt entries, t a later step, A attention of the full cache, z a "
       "head's\n"

@@ -1,4 +1,4 @@
-#include "run/measures/output_norms.hpp"
+#include "analysis/output_norms.hpp"
 
 #include <algorithm>
 #include <chrono>
