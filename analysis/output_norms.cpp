@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <numeric>
+
+#include "analysis/undefined.hpp"
 
 namespace kvsim {
 namespace {
-
-constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 
 std::span<double> part(Table<double>& table, int64_t row, int64_t first, int64_t steps) {
   return table.row(row).subspan(static_cast<size_t>(first), static_cast<size_t>(steps));
