@@ -6,7 +6,6 @@
 #include "analysis/measure.hpp"
 #include "analysis/summary.hpp"
 #include "sim/core/error.hpp"
-#include "sim/core/nearest.hpp"
 
 namespace kvsim {
 

@@ -8,7 +8,6 @@
 #include "cli/command.hpp"
 #include "io/side_files.hpp"
 #include "sim/core/error.hpp"
-#include "sim/core/nearest.hpp"
 #include "sim/policy/presets.hpp"
 #include "sim/policy/record.hpp"
 #include "sim/policy/record_rules.hpp"

@@ -4,7 +4,7 @@
 
 #include "io/trace_reader.hpp"
 #include "sim/core/error.hpp"
-#include "sim/core/probe_view.hpp"
+#include "sim/core/layer_trace.hpp"
 
 namespace kvsim {
 namespace {

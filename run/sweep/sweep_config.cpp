@@ -23,7 +23,6 @@ namespace kvsim {
 
 #include "run/study/option_table.hpp"
 #include "sim/core/error.hpp"
-#include "sim/core/nearest.hpp"
 #include "sim/stages/parameter.hpp"
 
 namespace kvsim {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "sim/backend/backend.hpp"
-#include "sim/core/probe_view.hpp"
+#include "sim/core/layer_trace.hpp"
 
 namespace kvsim {
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -109,5 +110,23 @@ struct LayerTrace {
 /// query indices begin..end-1: [end - begin][d].
 Table<float> mean_queries(const LayerTrace& layer, int first_head, int heads, int64_t begin,
                           int64_t end);
+
+/// What a trace would say if the tokens of one part of a probe came after its prompt: entries n..
+/// are theirs, in their order. A probe without keys sees the prompt alone; all its queries then
+/// stand at n-1. `with_prompt`: the stored queries of the prompt, too, else those of the part
+/// alone.
+TraceInfo probe_info(const TraceInfo& info, int probe, size_t part, bool with_prompt);
+
+/// The same of a layer whose probe has been read; `info` as above. Elements are shared where no
+/// copy is needed; nothing is known of recorded outputs.
+LayerTrace probe_layer(const LayerTrace& layer, const TraceInfo& info, int probe, size_t part,
+                       bool with_prompt);
+
+/// Both, with the queries of the part alone.
+struct ProbeView {
+  TraceInfo info;
+  LayerTrace layer;
+};
+std::unique_ptr<ProbeView> probe_view(const LayerTrace& layer, int probe, size_t part);
 
 }  // namespace kvsim

@@ -6,8 +6,6 @@
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/join/join.hpp"
 #include "sim/stages/protect/protect.hpp"
-#include "sim/stages/protect/stage1.hpp"
-#include "sim/stages/queries/probe.hpp"
 #include "sim/stages/queries/queries.hpp"
 #include "sim/stages/schedule/schedule.hpp"
 #include "sim/stages/smooth/smooth.hpp"

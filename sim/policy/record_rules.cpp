@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "sim/core/error.hpp"
-#include "sim/core/nearest.hpp"
-#include "sim/policy/scoring_steps.hpp"
+#include "sim/policy/score_plan.hpp"
 #include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/common_keys.hpp"
@@ -16,12 +15,11 @@
 #include "sim/stages/merge/merge_first.hpp"
 #include "sim/stages/parameter.hpp"
 #include "sim/stages/protect/protect.hpp"
-#include "sim/stages/protect/stage1.hpp"
 #include "sim/stages/quantize/quantize.hpp"
 #include "sim/stages/queries/queries.hpp"
 #include "sim/stages/redundancy/redundancy.hpp"
 #include "sim/stages/schedule/schedule.hpp"
-#include "sim/stages/shape/blocks.hpp"
+#include "sim/stages/shape/shape.hpp"
 #include "sim/stages/smooth/smooth.hpp"
 
 namespace kvsim {

@@ -12,8 +12,7 @@
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/join/join.hpp"
 #include "sim/stages/merge/merge.hpp"
-#include "sim/stages/protect/stage1.hpp"
-#include "sim/stages/queries/probe.hpp"
+#include "sim/stages/protect/protect.hpp"
 #include "sim/stages/queries/queries.hpp"
 #include "sim/stages/schedule/schedule.hpp"
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "sim/backend/rest_attention.hpp"
+#include "sim/backend/backend.hpp"
 #include "sim/core/log_sum.hpp"
 #include "sim/replay/decode_run.hpp"
 #include "sim/stages/merge/votes.hpp"

@@ -4,7 +4,7 @@
 
 #include "sim/core/parallel.hpp"
 #include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/shape/blocks.hpp"
+#include "sim/stages/shape/shape.hpp"
 
 namespace kvsim {
 namespace {

@@ -5,7 +5,7 @@
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/trace_check.hpp"
 #include "sim/replay/compression.hpp"
-#include "sim/replay/importance.hpp"
+#include "sim/replay/prompt_statistics.hpp"
 #include "sim/stages/common_keys.hpp"
 #include "sim/stages/schedule/schedule.hpp"
 

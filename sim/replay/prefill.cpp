@@ -4,11 +4,11 @@
 #include <map>
 
 #include "sim/core/parallel.hpp"
-#include "sim/replay/cache_change.hpp"
 #include "sim/replay/compression.hpp"
-#include "sim/replay/importance.hpp"
-#include "sim/replay/merge_watcher.hpp"
+#include "sim/replay/merge_tally.hpp"
 #include "sim/replay/per_step.hpp"
+#include "sim/replay/prompt_statistics.hpp"
+#include "sim/replay/slots.hpp"
 #include "sim/stages/common_keys.hpp"
 #include "sim/stages/quantize/quantize.hpp"
 

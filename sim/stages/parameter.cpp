@@ -14,7 +14,6 @@
 
 #include "sim/core/decimal.hpp"
 #include "sim/core/error.hpp"
-#include "sim/core/nearest.hpp"
 #include "sim/stages/kind.hpp"
 
 namespace kvsim {

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "sim/backend/cpu/attend_memory.hpp"
-#include "sim/backend/cpu/shift.hpp"
+#include "sim/backend/cpu/loader.hpp"
+#include "sim/backend/cpu/scratch.hpp"
 #include "sim/backend/cpu/verbs.hpp"
 #include "sim/core/parallel.hpp"
 

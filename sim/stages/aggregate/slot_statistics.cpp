@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "sim/core/erase_rows.hpp"
+#include "sim/core/array.hpp"
 
 namespace kvsim {
 namespace {

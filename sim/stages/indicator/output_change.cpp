@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/backend/rest_attention.hpp"
+#include "sim/backend/backend.hpp"
 #include "sim/core/parallel.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/notes.hpp"

@@ -1,5 +1,10 @@
 #include "sim/stages/merge/merge.hpp"
 
+#include <map>
+
+#include "sim/core/parallel.hpp"
+#include "sim/stages/merge/targets.hpp"
+#include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
 namespace kvsim {
@@ -40,3 +45,107 @@ MergeOwner::Step& join(MergeOwner& owner, int64_t from, int64_t into) {
 }
 
 }  // namespace kvsim
+
+namespace kvsim::stages::merge::drop {
+namespace {
+
+struct Drop : Merge {
+  Drop() : Merge({"merge", "drop", "nothing remains of them", "", {}}) {}
+  bool merges() const override { return false; }
+  void apply(MergeRequest&) const override {}
+};
+const Register<Merge, Drop> drop;
+
+}  // namespace
+}  // namespace kvsim::stages::merge::drop
+
+namespace kvsim::stages::merge::convex {
+namespace {
+
+/// KeepKV Eq. 5 with equal weights: the slot is the plain mean of all its entries so far.
+class Convex : public Merge {
+ public:
+  Convex()
+      : Merge({"merge",
+               "convex",
+               "the plain mean of the slot's entries",
+               "KeepKV Eq. 5",
+               {"merge_threshold", "merge_order"}}) {}
+  std::vector<std::string> votes() const override { return {"none", "count"}; }
+
+  void apply(MergeRequest& request) const override {
+    const double threshold = request.settings->real(keys::merge_threshold);
+    const auto targets = nearest_kept(request);
+    for (size_t o = 0; o < targets.size(); ++o) {
+      MergeOwner& owner = request.owners[o];
+      SlotCache& cache = *owner.cache;
+      for (size_t x = 0; x < targets[o].size(); ++x) {
+        const auto [into, cosine] = targets[o][x];
+        if (into < 0 || !(cosine > threshold)) continue;
+        const int64_t from = owner.evicted[x];
+        const double all = cache.entries(from) + cache.entries(into);
+        const double share = cache.entries(from) / all;
+        mix(cache.key(into), 1 - share, cache.key(from), share);
+        mix(cache.value(into), 1 - share, cache.value(from), share);
+        join(owner, from, into);
+      }
+    }
+  }
+};
+const Register<Merge, Convex> convex;
+const DeclareNote convex_note{{.of = "merge=convex",
+                               .source = "KeepKV Eq. 5",
+                               .point = "\"existing methods\" have no single rule for weights",
+                               .reading = "plain mean of the members"}};
+
+}  // namespace
+}  // namespace kvsim::stages::merge::convex
+
+namespace kvsim::stages::merge::value_fold {
+namespace {
+
+/// v <- (v_c + sum w_i v_i) / (1 + sum w_i), w_i = u_i |v_i| / (|v_i| + |v_c|) with the values as
+/// they were before; keys stay, so entries count as dropped.
+class ValueFold : public Merge {
+ public:
+  ValueFold()
+      : Merge({"merge",
+               "value-fold",
+               "values join the slot of the nearest key, keys do not",
+               "kvpress",
+               {}}) {}
+
+  void apply(MergeRequest& request) const override {
+    const auto targets = nearest_kept(request);
+    for (size_t o = 0; o < targets.size(); ++o) {
+      std::map<int64_t, std::vector<size_t>> folded;  // by target
+      for (size_t x = 0; x < targets[o].size(); ++x)
+        if (targets[o][x].slot >= 0 && targets[o][x].cosine > 0)
+          folded[targets[o][x].slot].push_back(x);
+      for (const auto& [into, ranks] : folded) fold(request.owners[o], into, ranks, targets[o]);
+    }
+  }
+
+ private:
+  static void fold(MergeOwner& owner, int64_t into, const std::vector<size_t>& ranks,
+                   const std::vector<Target>& targets) {
+    SlotCache& cache = *owner.cache;
+    const double length = norm_of(cache.value(into));
+    std::vector<double> weight;
+    double total = 1;
+    for (const size_t x : ranks) {
+      const double own = norm_of(cache.value(owner.evicted[x]));
+      weight.push_back(own + length > 0 ? targets[x].cosine * own / (own + length) : 0);
+      total += weight.back();
+    }
+    double before = 1 / total;
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      mix(cache.value(into), before, cache.value(owner.evicted[ranks[r]]), weight[r] / total);
+      before = 1;
+    }
+  }
+};
+const Register<Merge, ValueFold> value_fold;
+
+}  // namespace
+}  // namespace kvsim::stages::merge::value_fold

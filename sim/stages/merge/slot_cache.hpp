@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "sim/core/erase_rows.hpp"
+#include "sim/core/array.hpp"
 #include "sim/stages/estimate/estimate.hpp"
 
 namespace kvsim {

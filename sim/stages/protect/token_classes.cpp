@@ -5,7 +5,7 @@
 
 #include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
-#include "sim/stages/protect/stage1.hpp"
+#include "sim/stages/protect/protect.hpp"
 
 namespace kvsim {
 namespace {

@@ -1,4 +1,4 @@
-#include "sim/backend/rest_attention.hpp"
+#include "sim/backend/backend.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -7,6 +7,23 @@
 #include "sim/core/log_sum.hpp"
 
 namespace kvsim {
+
+void AttentionBlock::shape(const LayerTrace& layer, const AttentionRequest& request) {
+  kv_head = request.kv_head;
+  heads = layer.info->group_size();
+  rows = static_cast<int64_t>(request.rows.size());
+  columns = request.columns;
+  positions.clear();
+  for (const int64_t row : request.rows)
+    positions.push_back(layer.info->query_position[static_cast<size_t>(row)]);
+  const auto all = static_cast<size_t>(heads * rows);
+  const size_t cells = all * static_cast<size_t>(columns);
+  attention.resize(cells);
+  logits.resize(request.logits ? cells : 0);
+  log_sum_exp.resize(all);
+  outputs.resize(request.outputs ? all * static_cast<size_t>(layer.value_dim()) : 0);
+}
+
 namespace {
 
 constexpr int64_t kEntries = 4096;  // read at a time: 4 MB of keys and values with d = dv = 128
