@@ -54,7 +54,7 @@ int64_t adaptive_shift(const PositionDrift& drift, const Decimal& beta) {
   return drift.floor_over(beta) + (drift.sign() < 0 ? 1 : 0);
 }
 
-/// What the observing queries of ReST-KV's window see of one layer, row by row.
+/// View of one layer by the observing queries of ReST-KV's window, row by row.
 struct WindowDynamics {
   std::vector<Drift> drift;  ///< per indicator, [budget] inside
   Table<double> map;         ///< [rows][parts of the prompt] output change, mean over heads and

@@ -242,7 +242,7 @@ class ImportanceCorrelation : public Measure {
       write(cell, layer.index, 0, decoded ? seen_[o] : moments.of(outcome, seen_[o].kept), results);
     });
   }
-  /// The same for one stretch of a periodic record, whose prompt is longer.
+  /// Does it for one stretch of a periodic record, whose prompt is longer.
   void see_epoch(const MeasuredEpoch& epoch, MeasureResults& results) override {
     const LayerMoments moments(epoch.prompt, epoch.replay, run().options.scope);
     for (const ReplayOutcome& outcome : epoch.replay.outcomes()) {

@@ -1,4 +1,4 @@
-// What was kept, by number and by name.
+// Kept entries, by number and by name.
 #include <algorithm>
 
 #include "analysis/measure.hpp"

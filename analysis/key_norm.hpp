@@ -35,7 +35,7 @@ std::vector<double> key_norms(const LayerTrace& layer, int kv_head);
 /// Spearman of norm and position: positive when early keys are the short ones.
 double norm_with_position(std::span<const double> norms);
 
-/// What curves over the prompt's positions are drawn from: the dimension `part`.
+/// Parts that curves over the prompt's positions are drawn from: the dimension `part`.
 std::vector<Range> measured_parts(int64_t entries);
 
 }  // namespace kvsim

@@ -21,7 +21,7 @@ namespace kvsim {
 /// the study reads and replays, and writes rows of the results. It registers itself; nothing else
 /// is edited. CONTRIBUTING.md has one in full.
 
-/// What decides which variables a run writes, and over which dimensions.
+/// Facts that decide which variables a run writes, and over which dimensions.
 struct RunShape {
   const TraceInfo& info;
   const StudyOptions& options;    ///< records of the results; the variables that were asked for
@@ -97,13 +97,13 @@ struct VariableDeclaration {
   void note(Known is) { known = is.values; }
 };
 
-/// What a measure may know of a run before any layer is read. All of it outlives the measure.
+/// Facts of a run that a measure may know before any layer is read. All of it outlives the measure.
 struct MeasureRun : RunShape {
   const SideFiles& files;
   std::vector<int64_t> projected_steps;  ///< those of the T later steps whose output is compared
 };
 
-/// What the study has to do for a measure beyond replaying the run's records.
+/// Work that the study does for a measure beyond replaying the run's records.
 struct MeasureNeeds {
   /// Columns of the full cache's attention at the later steps: n for the prompt's entries, N for
   /// everything visible, 0 for no rows at all. Rows may be wider than asked for. Each layer's are

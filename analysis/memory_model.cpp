@@ -165,7 +165,7 @@ double roofline_time(double bytes, double flops, double bandwidth, double peak) 
 
 namespace {
 
-/// What quantisation does to each owner's slots; empty when nothing is quantised.
+/// Effect of quantisation on each owner's slots; empty when nothing is quantised.
 std::vector<QuantizedHead> quantized_heads(const LayerWork& work, const KeptSets& sets,
                                            const Settings& settings) {
   const Quantize& rounding = quantizer(settings);

@@ -19,7 +19,7 @@ struct CacheShape {
   int64_t element_bytes = 2;  ///< e
 };
 
-/// What quantisation made of one head's slots.
+/// Slots of one head as quantisation left them.
 struct QuantizedHead {
   int64_t numbers = 0;   ///< quantised numbers, keys and values
   int64_t groups = 0;    ///< groups with a step and a lowest value each
@@ -63,7 +63,7 @@ struct HeldSlots {
 inline constexpr int64_t kPage = 16;           ///< slots of a page, as vLLM has them
 inline constexpr double kPageNumberBytes = 4;  ///< a page's place in its table
 
-/// What grows while later tokens come, beside what is kept of the prompt.
+/// Growth while later tokens come, beside what is kept of the prompt.
 struct Growth {
   int64_t later = 0;                ///< tokens that every head keeps, where nothing else is known
   std::vector<int64_t> most_slots;  ///< per owner, at the worst step; empty: kept slots + `later`

@@ -1,4 +1,4 @@
-// What merging does to the attention (metrics.md 3).
+// Effect of merging on the attention (metrics.md 3).
 #include <algorithm>
 
 #include "analysis/measure.hpp"

@@ -36,7 +36,7 @@ struct PredictionError {
   double weighted_mean = 0;  ///< by attention at t+d
 };
 
-/// What is predicted: s = exp(logit), or s = A.
+/// Quantity that is predicted: s = exp(logit), or s = A.
 const std::vector<std::string>& predicted_scores();
 /// Moving averages with five decays, the mean of all rows since n, of the last 32, and the last.
 const std::vector<std::string>& score_predictors();

@@ -1,4 +1,4 @@
-// What quantising adds to the output error.
+// Part of the output error that quantising adds.
 #include "analysis/measure.hpp"
 #include "analysis/output_error.hpp"
 #include "analysis/summary.hpp"

@@ -13,7 +13,7 @@ double retained_share(double kept, double total);
 /// `kept` and `total` are [Hq][steps].
 void retained_pooled(const Table<double>& kept, const Table<double>& total, std::span<double> out);
 
-/// The same ratio for one query head.
+/// Ratio of one query head alone.
 void retained_of_head(const Table<double>& kept, const Table<double>& total, int head,
                       std::span<double> out);
 

@@ -10,7 +10,7 @@
 
 namespace kvsim {
 
-/// What to replay and what to measure.
+/// Records to replay, and variables to measure.
 struct StudyOptions {
   std::vector<Record> records;  ///< typed order; equal ones collapse
   std::vector<Budget> budgets;  ///< typed order; equal ones collapse

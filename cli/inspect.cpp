@@ -156,7 +156,7 @@ void print_uses(const TraceReader& trace) {
   }
 }
 
-/// What a replay would say of each policy before any work: the record, or why it is refused.
+/// Answer of a replay about each policy before any work: the record, or why it is refused.
 struct PolicyAnswer {
   std::string typed;
   std::string record;  ///< canonical; empty where the text is none

@@ -19,7 +19,7 @@ struct TableSource {
 /// Comma-separated, quoted where needed; undefined values are `nan`.
 std::string tidy_csv(const std::vector<TableSource>& sources);
 
-/// The same rows as one JSON array of objects, without the columns a row does not have; undefined
+/// Rows as one JSON array of objects, without the columns a row does not have; undefined
 /// values are null.
 std::string tidy_json(const std::vector<TableSource>& sources);
 

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kSteps = 16;
 constexpr const char* kMasks[] = {"kept_mask", "kept_mask_query"};
 
-/// What a record must say for its kept sets to be all that it does.
+/// Conditions under which a record's kept sets are all that it does.
 constexpr std::pair<const char*, const char*> kPlainStages[] = {
     {"schedule", "prefill"}, {"merge", "drop"}, {"quantize", "none"}, {"positions", "absolute"}};
 

@@ -17,7 +17,7 @@ struct CheckedVariable {
   int64_t values = 0;  ///< that were compared
 };
 
-/// What `kvsim replay --check` finds in one layer.
+/// Findings of `kvsim replay --check` in one layer.
 struct LayerCheckResult {
   int layer = 0;
   std::vector<CheckedVariable> plain;  ///< against float64 (run/check/plain_layer.hpp)

@@ -32,7 +32,7 @@ Budget count_of(int64_t entries) {
   return {.label = std::to_string(entries), .is_ratio = false, .amount = Decimal(entries)};
 }
 
-/// What each record holds with each of its own budgets.
+/// Bytes that each record holds with each of its own budgets.
 class Holding {
  public:
   Holding(const TraceReader& trace, const StudyOptions& options, Backend& backend)

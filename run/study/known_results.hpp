@@ -16,7 +16,7 @@ inline constexpr const char* kResultsVersionAttribute = "results_version";
 /// know are kept as they are.
 Dataset read_known_results(const std::string& path);
 
-/// The same for results that were read already.
+/// Does it for results that were read already.
 void check_known_results(const Dataset& results, const std::string& path);
 
 }  // namespace kvsim

@@ -19,7 +19,7 @@ class StudyMeasures {
   StudyMeasures(const RunShape& run, const SideFiles& files, std::vector<int64_t> projected_steps);
 
   const MeasureRun& run() const { return run_; }
-  /// What the replay of a layer has to do for the measures.
+  /// Work of a layer's replay for the measures.
   PrefillOptions replay_options() const;
   bool sees_epochs() const { return needs_.epochs; }
   /// One layer: what is measured is being written when finish_layer() returns.

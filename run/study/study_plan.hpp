@@ -11,7 +11,7 @@
 
 namespace kvsim {
 
-/// What a study will do: options and a trace put together, before any layer is read.
+/// Plan of a study: options and a trace put together, before any layer is read.
 struct StudyPlan {
   StudyOptions options;           ///< no doubles; layers that are replayed; variables for metrics
   std::vector<SpanTokens> spans;  ///< of the results

@@ -9,7 +9,7 @@
 
 namespace kvsim {
 
-/// What a sweep file asks for, with all grids expanded.
+/// Contents of a sweep file, with all grids expanded.
 ///
 ///   traces  = ["data/sample.h5"]       # from the current folder
 ///   budgets = [0.1, 0.2, 512]          # as on the command line: a ratio, or tokens per KV head

@@ -34,7 +34,7 @@ std::string sweep_of_file(const std::string& path) {
   }
 }
 
-/// What a part says of the sweep it belongs to.
+/// Sweep that a part says it belongs to.
 struct PartOf {
   std::string id;
   std::string shard;

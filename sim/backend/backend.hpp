@@ -125,7 +125,7 @@ struct ReplayPlan {
   int64_t boundaries() const { return static_cast<int64_t>(owners.at(0).end.size()); }
 };
 
-/// What a block of later steps looks like with the full cache and with each kept set. A "set" is
+/// Block of later steps with the full cache and with each kept set. A "set" is
 /// one boundary of one plan; sets are numbered plan by plan, boundary by boundary. Attention is
 /// that of the full cache (fractions of the whole softmax); the sums below run over prompt entries
 /// 0..n-1 or over later ones n..t. Importance is attention times `ReplayRequest::importance`.
@@ -234,7 +234,7 @@ class Backend {
 
 std::unique_ptr<Backend> make_cpu_backend();
 
-/// What some queries of one head of the full cache see beside some entries.
+/// Attention of some queries of one head of the full cache beside some entries.
 struct RestAttention {
   std::vector<double> log_mass;  ///< [queries] ln of the sum of exp(logit), sink included; or -inf
   Table<double> mean;            ///< [queries][dv] by exp(logit); a sink has value 0

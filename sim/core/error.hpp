@@ -6,7 +6,7 @@
 
 namespace kvsim {
 
-/// What kind of mistake an Error reports; the command line maps each to an exit code.
+/// Kind of mistake that an Error reports; the command line maps each to an exit code.
 enum class Fault { failure = 1, usage = 2, bad_data = 3, verification = 4 };
 
 /// The one exception for a user's mistake or bad input. `what()` is one line:

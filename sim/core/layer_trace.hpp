@@ -42,7 +42,7 @@ struct ProbeInfo {
   int64_t observing() const { return answer_begin > 0 ? answer_begin : tokens(); }
 };
 
-/// What a trace says about the whole run: the shapes of trace-format "Root attributes".
+/// Facts of the whole run that a trace holds: the shapes of trace-format "Root attributes".
 struct TraceInfo {
   std::string path;
   std::string model;
@@ -73,7 +73,7 @@ struct TraceInfo {
   int find_probe(std::string_view name) const;
 };
 
-/// What one layer says of a probe.
+/// Tensors of a probe in one layer.
 struct ProbeLayer {
   Tensor q;                            ///< [Hq][P][d]
   Tensor k;                            ///< [Hkv][P][d] or empty
@@ -111,13 +111,13 @@ struct LayerTrace {
 Table<float> mean_queries(const LayerTrace& layer, int first_head, int heads, int64_t begin,
                           int64_t end);
 
-/// What a trace would say if the tokens of one part of a probe came after its prompt: entries n..
+/// Facts of a trace as if the tokens of one part of a probe came after its prompt: entries n..
 /// are theirs, in their order. A probe without keys sees the prompt alone; all its queries then
 /// stand at n-1. `with_prompt`: the stored queries of the prompt, too, else those of the part
 /// alone.
 TraceInfo probe_info(const TraceInfo& info, int probe, size_t part, bool with_prompt);
 
-/// The same of a layer whose probe has been read; `info` as above. Elements are shared where no
+/// Does it for a layer whose probe has been read; `info` as above. Elements are shared where no
 /// copy is needed; nothing is known of recorded outputs.
 LayerTrace probe_layer(const LayerTrace& layer, const TraceInfo& info, int probe, size_t part,
                        bool with_prompt);

@@ -1,4 +1,4 @@
-// What was decided for a preset as a whole; decisions about a stage stand beside the stage.
+// Decisions about a preset as a whole; those about a stage stand beside the stage.
 #include "sim/stages/notes.hpp"
 
 namespace kvsim {

@@ -25,7 +25,7 @@
 namespace kvsim {
 namespace {
 
-/// What makes "stage=first, second or third": the kinds of a stage for which `fits` holds.
+/// Writes "stage=first, second or third": the kinds of a stage for which `fits` holds.
 template <class Fits>
 auto kinds_of_stage_that(const std::string& stage, const Fits& fits) {
   return [stage, fits] {
@@ -46,7 +46,7 @@ auto kinds_that(const Fits& fits) {
   });
 }
 
-/// Those that a user may choose.
+/// Kinds that a user may choose.
 std::string observing_queries() {
   return kinds_that<Queries>(
       [](const Queries& kind) { return kind.observes() && !kind.looks_ahead(); })();
@@ -200,7 +200,7 @@ void check_merge(const Complaints& complaints, const Settings& settings) {
                      "schedule=prefill or periodic");
 }
 
-/// What every later step can choose by (policies.md 12).
+/// Checks that every later step can choose by the record (policies.md 12).
 void check_each_step(const Complaints& complaints, const Settings& settings,
                      const std::set<std::string>& used) {
   const auto& schedule = chosen<Schedule>(settings);
@@ -228,7 +228,7 @@ void check_each_step(const Complaints& complaints, const Settings& settings,
   complaints.require(!moves_positions(settings), "positions=cache" + with, "positions=absolute");
 }
 
-/// What can go on from step to step (policies.md 12).
+/// Checks that the record can go on from step to step (policies.md 12).
 void check_decode(const Complaints& complaints, const Settings& settings) {
   if (!chosen<Schedule>(settings).decodes()) return;
   const std::string with = " with schedule=decode";

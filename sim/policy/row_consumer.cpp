@@ -37,7 +37,7 @@ void feed(const std::vector<RowConsumer*>& consumers, const AttentionBlock& bloc
   }
 }
 
-/// What one consumer asks for, and where it finds it in the request of all.
+/// Request of one consumer, and where it finds its parts in the request of all.
 struct WantedSums {
   RowConsumer* consumer;
   AttentionSumRequest request;

@@ -55,7 +55,7 @@ void insert_keys(std::initializer_list<const Kind*> kinds, std::set<std::string>
   }
 }
 
-/// What scores depend on up to `group`. Which queries observe is resolved: in `segments`.
+/// Settings that scores depend on up to `group`. Which queries observe is resolved: in `segments`.
 std::set<std::string> read_by_grouping(const Settings& settings) {
   std::set<std::string> read = {"queries", "granularity", "order", "join"};
   insert_keys({&chosen<Indicator>(settings), &chosen<Aggregate>(settings),

@@ -8,7 +8,7 @@
 
 namespace kvsim {
 
-/// What turns an indicator's rows into one score per owner and entry.
+/// Plan that turns an indicator's rows into one score per owner and entry.
 enum class ScoringStep { smooth, aggregate, group };
 
 /// Smooth, aggregate and group in the order in which a record takes them (its key `order`).

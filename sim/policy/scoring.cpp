@@ -70,7 +70,7 @@ Table<double> group_rows(const HeadGrouping& heads, const LayerWork& work,
   return grouped;
 }
 
-/// What an indicator makes of all observing queries at once; smoothed and grouped: [owners][n].
+/// Scores of an indicator for all observing queries at once; smoothed and grouped: [owners][n].
 Table<double> score_observed(const EntryRequest& request, const PlanAtWork& scoring) {
   const auto& smooth = scoring.stage<Smooth>();
   const HeadGrouping heads(request.work, scoring.settings());
@@ -176,7 +176,7 @@ void check_finite(const Table<double>& scores, int layer, const ScorePlan& plan)
                     .expected = "a number"});
 }
 
-/// What scores are multiplied with: w over the sum that `normalize` names. The quotient is taken
+/// Factors of scores: w over the sum that `normalize` names. The quotient is taken
 /// first, so that w over itself is 1 and scores that a prior made equal stay equal.
 Table<double> factors(LayerWork& work, const PlanAtWork& scoring) {
   const auto& weight = scoring.stage<Weight>();
@@ -298,7 +298,7 @@ std::shared_ptr<ScoredLayer> finish_variant(const LayerWork& work, const PlanAtW
   return layer;
 }
 
-/// What was watched, of all segments together, and the factor of the scores.
+/// Numbers that were watched, of all segments together, and the factor of the scores.
 void finish_statistics(LayerWork& work, PlanAtWork& scoring) {
   for (StatisticConsumer* watcher : scoring.statistics) {
     const std::vector<double> seen = watcher->finish();

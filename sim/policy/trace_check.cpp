@@ -38,7 +38,7 @@ bool asks_probe(const Settings& settings) {
   return chosen<Queries>(settings).of_probe() || chosen<Join>(settings).joins();
 }
 
-/// What a record lacks of its probe in the trace, in words; empty: nothing.
+/// Lack of a record's probe in the trace, in words; empty: nothing.
 std::string probe_fault(const Settings& settings, const TraceInfo& info) {
   const int number = info.find_probe(probe_name(settings));
   if (number < 0) return "it is not there";

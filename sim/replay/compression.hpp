@@ -53,7 +53,7 @@ void append_entry(const LayerTrace& layer, int kv_head, int64_t entry, SlotCache
 /// Does the record change more than which entries there are?
 bool merges(const Settings& settings);
 
-/// What was kept, with the entries that are part of others' slots (mask 2). Of all slots only
+/// Kept sets, with the entries that are part of others' slots (mask 2). Of all slots only
 /// those at positions below `entries` count, and of their members the same.
 std::shared_ptr<KeptSets> kept_after(const std::vector<SlotCache>& owners, const KeptSets& kept,
                                      int64_t entries);

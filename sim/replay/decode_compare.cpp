@@ -1,4 +1,4 @@
-// What decoding measures of one step: slots present against the full cache.
+// Measures of one step of decoding: slots present against the full cache.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -111,7 +111,7 @@ void DecodeRun::start_scorers() {
   }
 }
 
-/// What the compression at n said of the slots that it kept: of all entries on one scale.
+/// Scores that the compression at n gave the slots that it kept: of all entries on one scale.
 void DecodeRun::start_memory(const std::vector<std::vector<int64_t>>& evicted) {
   const auto& memory = chosen<Memory>(settings_);
   if (memory.changes_nothing()) return;

@@ -155,7 +155,7 @@ void MergeWatcher::see_row(const Row& row) {
   tally_.add(row.head, row.step, sums);
 }
 
-/// What merged slot number `slot` of the head's owner changes of its output.
+/// Change of the head's output by merged slot number `slot` of its owner.
 void MergeWatcher::see_change(const Row& row, size_t slot, double together, double defect) {
   const size_t o = owner_of(row.head);
   const Owner& owner = owners_[o];

@@ -30,7 +30,7 @@ class FullAttention {
   std::vector<AttentionBlock> blocks_;
 };
 
-/// What merging did to the attention at some steps (metrics.md 3). Different query heads may be
+/// Effect of merging on the attention at some steps (metrics.md 3). Different query heads may be
 /// added in parallel; each adds its steps in ascending order.
 class MergeTally {
  public:
@@ -71,7 +71,7 @@ class MergeTally {
   };
   Row row_of(int64_t head) { return Row(defects_[static_cast<size_t>(head)].of_head); }
   void add(int64_t head, int64_t step, const Row& row);
-  /// What a slot that was added changes of the head's output.
+  /// Change of the head's output by a slot that was added.
   void add_change(int64_t head, int64_t step, const SlotChange& change) {
     value_part_(head, step) += change.value_part;
     mass_part_(head, step) += change.mass_part;

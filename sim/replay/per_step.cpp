@@ -9,7 +9,7 @@
 namespace kvsim {
 namespace {
 
-/// What one owner has at a step, ascending: `sure` entries, then the best; whole blocks, no more
+/// Entries of one owner at a step, ascending: `sure` ones, then the best; whole blocks, no more
 /// than its places are.
 std::vector<uint32_t> chosen_entries(const Settings& settings, std::span<const double> scores,
                                      const std::vector<uint32_t>& sure, int64_t places) {

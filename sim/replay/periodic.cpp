@@ -190,7 +190,7 @@ void PeriodicReplay::replay_epoch(const PeriodicPolicies::Planned& planned, Epoc
            epoch);
 }
 
-/// What is reported of an outcome is its state after the last compression so far.
+/// Reports the state of an outcome after the last compression so far.
 void PeriodicReplay::note(const ReplayOutcome& seen, ReplayOutcome& outcome,
                           const Epoch& epoch) const {
   if (!epoch.policies) outcome.first_kept = seen.kept;

@@ -36,7 +36,7 @@ std::shared_ptr<const OwnerSets> without(const OwnerSets* from, const OwnerSets&
   return rest;
 }
 
-/// What some ranges hold of each owner's set; of every entry when no set is given.
+/// Entries within some ranges of each owner's set; of every entry when no set is given.
 std::shared_ptr<const OwnerSets> within(const OwnerSets* from, size_t owners,
                                         const std::vector<Range>& ranges) {
   auto part = std::make_shared<OwnerSets>(owners);

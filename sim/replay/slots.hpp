@@ -11,8 +11,8 @@
 
 namespace kvsim {
 
-/// What one owner (a KV head, or a query head) holds of the prompt when keys, values or weights are
-/// no longer those of the trace.
+/// Slots that one owner (a KV head, or a query head) holds of the prompt when keys, values or
+/// weights are no longer those of the trace.
 struct OwnerSlots {
   Table<float> k;           ///< [slots][d]
   Table<float> v;           ///< [slots][dv]

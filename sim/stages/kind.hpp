@@ -10,7 +10,7 @@
 
 namespace kvsim {
 
-/// What a kind of a stage says of itself; printed by `kvsim policies` and used to check records.
+/// Description of a kind of a stage; printed by `kvsim policies` and used to check records.
 struct KindInfo {
   std::string stage;              ///< the record key that selects it, e.g. "aggregate"
   std::string name;               ///< the value, e.g. "mean"

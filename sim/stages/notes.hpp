@@ -20,7 +20,7 @@ struct DeclareNote {
   explicit DeclareNote(Note note);
 };
 
-/// Those of one kind, key or preset, by source; and all, those of presets last.
+/// Notes of one kind, key or preset, by source; and all, those of presets last.
 std::vector<const Note*> notes_of(std::string_view of);
 std::vector<const Note*> all_notes();
 

@@ -32,7 +32,7 @@ class Key {
 class Settings {
  public:
   void set(Key key, std::string text);
-  /// The same values, but of these keys alone: who is given them can read no others.
+  /// Values of these keys alone: code that is given them can read no others.
   Settings only(const std::set<std::string>& keys) const;
   /// All texts, by key.
   std::map<std::string, std::string> values() const;

@@ -228,7 +228,7 @@ class SlotTile {
     return to;
   }
 
-  /// What is wanted of query `row` of the owner, query `r` of the tile.
+  /// Writes the results of query `row` of the owner, query `r` of the tile.
   void finish(int64_t row, int64_t r) {
     const auto shift = static_cast<double>(m_.shift[static_cast<size_t>(r)]);
     double total = m_.mass[static_cast<size_t>(r)];

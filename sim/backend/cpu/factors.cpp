@@ -255,7 +255,7 @@ void UpperFactor::copy_to(int64_t panel, float* out) const {
 }  // namespace
 
 bool JointFactor::pays(const LayerTrace& layer) {
-  // What a run of usual size projects at least (default_wo_steps): the full cache and eight
+  // A run of usual size projects at least (default_wo_steps): the full cache and eight
   // policies at five budgets, at all steps that cost so little.
   constexpr double kSets = 41, kFreeFlops = 1e10;
   constexpr double kCost = 1.7;  // of the factor's flop by those of the projection, measured

@@ -81,7 +81,7 @@ class Scratch {
   int64_t size_ = 0;
 };
 
-/// What one thread needs to work on tiles of the replay. ld, ldv: padded rows of a tile, padded dv.
+/// Memory of one thread for tiles of the replay. ld, ldv: padded rows of a tile, padded dv.
 struct TileMemory {
   Scratch<float> queries;       ///< [d][ld]
   Scratch<float> keys;          ///< [some keys][d]
@@ -100,7 +100,7 @@ struct ReplayMemory {
   Scratch<float> projected;             ///< W_O, which becomes its factor
 };
 
-/// What one thread needs to work on tiles of attention over slots. ld, stride: padded queries of a
+/// Memory of one thread for tiles of attention over slots. ld, stride: padded queries of a
 /// tile, padded dv.
 struct AttendMemory {
   std::vector<int64_t> seen;     ///< [queries] slots that each sees

@@ -20,8 +20,8 @@
 
 namespace kvsim::cuda {
 
-/// What all verbs share: the device, a stream for the kernels, and the layers on the device. Verbs
-/// run one at a time; whoever comes from another thread waits.
+/// Parts that all verbs share: the device, a stream for the kernels, and the layers on the device.
+/// Verbs run one at a time; whoever comes from another thread waits.
 struct Context {
   explicit Context(int64_t bytes) : memory(bytes), store(bytes) {
     KVSIM_BLAS_CHECK(cublasCreate(&blas));

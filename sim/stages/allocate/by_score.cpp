@@ -29,7 +29,7 @@ struct Queue {
   std::vector<uint8_t> rank;      // 0 protected, 1 forced, 2 by score (layer-max only)
 };
 
-/// What an entry of a queue competes with (policies.md 10).
+/// Score by which an entry of a queue competes (policies.md 10).
 struct Offer {
   double score = 0;
   int rank = 2;

@@ -19,7 +19,7 @@ const Declare class_recovery(
 constexpr size_t kSets = 5;      // special, + punctuation, + frequent, + local, everything
 constexpr double kEqual = 1e-9;  // shares closer than this are one
 
-/// What a head would keep and recover with each of the sets, the smallest first.
+/// Entries and share of a head with each of the sets, the smallest first.
 struct Head {
   size_t layer = 0;
   int64_t owner = 0;

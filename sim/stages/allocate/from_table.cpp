@@ -121,7 +121,7 @@ const Declare threshold_of(
     "the threshold as it is, or times the mean or the largest score of the head");
 enum class Of { score, mean, max };  // its words
 
-/// What `threshold` multiplies, of one head's candidates.
+/// Unit that `threshold` multiplies, of one head's candidates.
 double unit(Of of, std::span<const double> scores, const std::vector<uint32_t>& order) {
   if (of == Of::score || order.empty()) return 1;
   if (of == Of::max) return scores[order.front()];

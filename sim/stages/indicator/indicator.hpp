@@ -35,7 +35,7 @@ class RowIndicator {
   virtual void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
                    std::span<double> out) const = 0;
 
-  /// The same row where the indicator holds all of the block's; else empty.
+  /// Row of the block where the indicator holds all of them; else empty.
   virtual std::span<const double> stored_row(const AttentionBlock&, int /*head*/,
                                              int64_t /*row*/) const {
     return {};
@@ -76,7 +76,7 @@ class StoredRows : public RowIndicator {
   Buffer<double> stored_;  ///< [heads, or groups][rows][candidates] of the block at work
 };
 
-/// What an indicator without rows is computed from.
+/// Input of an indicator without rows.
 struct EntryRequest {
   LayerWork& work;
   const Settings& settings;
@@ -126,7 +126,7 @@ class StepScorer {
   virtual void score(const Table<float>& queries, std::span<double> out) const = 0;
 };
 
-/// What is measured per query head, observing query and entry (policies.md 5.2).
+/// Number that is measured per query head, observing query and entry (policies.md 5.2).
 class Indicator : public Kind {
  public:
   using Kind::Kind;
@@ -143,7 +143,7 @@ class Indicator : public Kind {
   /// Rows of a probe's queries mean something; and those of no others do.
   virtual bool takes_probes() const { return has_rows(axes()); }
   virtual bool needs_probe() const { return false; }
-  /// What is missing of a probe for that, or "".
+  /// Names what is missing of a probe for that, or "".
   virtual std::string probe_fault(const Settings&, const ProbeInfo&) const { return {}; }
   virtual bool is_position() const { return false; }  ///< the score is where an entry stands
   /// Work beyond the attention itself: in products of the observing queries with all values.
@@ -155,7 +155,7 @@ class Indicator : public Kind {
   virtual bool scores_slots() const { return false; }
   virtual void slot_row(std::span<const double> /*attention*/, std::span<double>) const {}
   virtual double slot_score(const SlotToScore&) const { return 0; }
-  /// The same from all queries so far, for an owner of so many heads (Axes::head).
+  /// Computes it from all queries so far, for an owner of so many heads (Axes::head).
   virtual std::unique_ptr<SlotScorer> follow_queries(const LayerWork&, const Settings&,
                                                      int /*heads*/) const {
     return nullptr;

@@ -229,7 +229,7 @@ class OutputChangeRows : public StoredRows {
     }
   }
 
-  /// The same for one entry, from the difference itself; infinite when the change is undefined.
+  /// Computes one entry from the difference itself; infinite when the change is undefined.
   double change(const AttentionBlock& block, int first, int64_t row, int64_t i) const {
     std::vector<float> v(static_cast<size_t>(work_.value_dim()));
     work_.trace().v.read(kv_head_, i, i + 1, v.data());

@@ -29,7 +29,7 @@ class NoJoin : public Join {
 };
 const Register<Join, NoJoin> none;
 
-/// What the kinds that need a probe say alike.
+/// Base of the kinds that need a probe.
 class Both : public Join {
  public:
   Both(const char* name, const char* meaning, std::vector<std::string> keys)

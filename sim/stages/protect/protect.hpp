@@ -38,7 +38,7 @@ int64_t newest_protected(const Settings& settings, int layer, int64_t budget);
 /// sinks, lowest first; window and recent, newest first; std_keep, largest first (policies.md 6).
 std::vector<uint32_t> protected_entries(const ProtectRequest& request);
 
-/// What a first selection stage sees of one owner.
+/// View of one owner by a first selection stage.
 struct Stage1Request {
   const Settings* settings = nullptr;
   const ScoredLayer* scored = nullptr;
