@@ -8,7 +8,7 @@
 
 #include "analysis/ranking.hpp"
 #include "cli/terminal.hpp"
-#include "io/csv.hpp"
+#include "io/tables.hpp"
 #include "sim/core/decimal.hpp"
 
 namespace kvsim::cli {
