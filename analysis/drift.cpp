@@ -145,7 +145,7 @@ class WindowReader : public RowConsumer {
   LayerWork& work_;
   const std::vector<Range>& parts_;
   WindowDynamics& seen_;
-  std::vector<std::unique_ptr<RowIndicator>> rows_;
+  std::vector<std::unique_ptr<IndicatorRows>> rows_;
   std::vector<Table<double>> heads_;  ///< [Hq] each [rows][parts]
 };
 

@@ -194,8 +194,9 @@ double side_bytes(const LayerWork& work, const KeptSets& sets, const Settings& s
     case EstimateLines::mean_query: per_slot += kNumberBytes; break;
     case EstimateLines::every_head: per_slot += kNumberBytes * heads; break;
   }
-  return per_slot +
-         chosen<Indicator>(settings).bytes_per_slot(settings, work.trace().k.dim(2), element_bytes);
+  if (const auto* const steps = chosen<Indicator>(settings).as<ScoresSteps>())
+    per_slot += steps->bytes_per_slot(settings, work.trace().k.dim(2), element_bytes);
+  return per_slot;
 }
 
 /// Every entry, where nothing leaves.

@@ -179,7 +179,7 @@ void MassConsumer::run(const AttentionBlock& block, int64_t, int) {
 DeviationConsumer::DeviationConsumer(LayerWork& work, const Settings& settings,
                                      const Segment& segment, Table<double>& deviation)
     : RowConsumer(segment, chosen<Queries>(settings).looks_ahead()), work_(work),
-      indicator_(chosen<Indicator>(settings)), heads_(work, settings),
+      indicator_(row_indicator(settings)), heads_(work, settings),
       rows_(indicator_.rows(work, settings, segment)), deviation_(deviation),
       seen_(static_cast<size_t>(segment.candidates.size()), 0.0) {
   if (indicator_.sees_all()) {  // behind the prompt, where they see all of it

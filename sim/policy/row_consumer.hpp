@@ -89,9 +89,9 @@ class DeviationConsumer : public RowConsumer {
   void make_deviations();
 
   LayerWork& work_;
-  const Indicator& indicator_;
+  const RowIndicator& indicator_;
   HeadGrouping heads_;
-  std::unique_ptr<RowIndicator> rows_;
+  std::unique_ptr<IndicatorRows> rows_;
   Table<double>& deviation_;
   Table<double> combined_;                          // [block rows][candidates], heads so far
   std::vector<std::vector<double>> sum_, squares_;  // per unit of the KV head at work

@@ -73,11 +73,12 @@ Table<double> group_rows(const HeadGrouping& heads, const LayerWork& work,
 /// Scores of an indicator for all observing queries at once; smoothed and grouped: [owners][n].
 Table<double> score_observed(const EntryRequest& request, const PlanAtWork& scoring) {
   const auto& smooth = scoring.stage<Smooth>();
+  const auto& indicator = dynamic_cast<const ObservedIndicator&>(scoring.stage<Indicator>());
   const HeadGrouping heads(request.work, scoring.settings());
   Table<double> scores(request.owners(), request.work.entries());
   for (const Segment& segment : scoring.plan->segments) {
     if (segment.positions.empty() || segment.candidates.size() == 0) continue;
-    Table<double> rows = scoring.stage<Indicator>().observed(request, segment);
+    Table<double> rows = indicator.observed(request, segment);
     for (const ScoringStep step : scoring.plan->steps.all()) {
       if (step == ScoringStep::smooth && !smooth.changes_nothing())
         smooth_rows(smooth, scoring.settings(), rows);
@@ -104,7 +105,8 @@ void score_entries(LayerWork& work, const SideFiles& files, uint64_t seed, PlanA
     scoring.grouped->assign(1, score_observed(request, scoring));
     return;
   }
-  Table<double> scores = scoring.stage<Indicator>().entries(request);
+  Table<double> scores =
+      dynamic_cast<const EntryIndicator&>(scoring.stage<Indicator>()).entries(request);
   for (const Segment& segment : scoring.plan->segments) {
     if (smooth.changes_nothing()) break;
     const auto begin = static_cast<size_t>(segment.candidates.begin);

@@ -19,7 +19,7 @@ void SharedRows::start(const AttentionBlock& block, int64_t first_row) {
 
 std::shared_ptr<SharedRows> RowsOfLayer::rows(const Settings& settings, const Segment& segment,
                                               bool rows_outer) {
-  const auto& indicator = chosen<Indicator>(settings);
+  const auto& indicator = row_indicator(settings);
   // Rows can depend on nothing but what they are given: the values that name them.
   std::set<std::string> keys(indicator.info().keys.begin(), indicator.info().keys.end());
   keys.insert({"indicator", "queries"});

@@ -21,13 +21,13 @@ namespace kvsim {
 /// Rows of an indicator that several records read: each block is prepared once for all of them.
 class SharedRows {
  public:
-  explicit SharedRows(std::unique_ptr<RowIndicator> rows) : rows_(std::move(rows)) {}
+  explicit SharedRows(std::unique_ptr<IndicatorRows> rows) : rows_(std::move(rows)) {}
 
   void start(const AttentionBlock& block, int64_t first_row);
-  const RowIndicator* operator->() const { return rows_.get(); }
+  const IndicatorRows* operator->() const { return rows_.get(); }
 
  private:
-  std::unique_ptr<RowIndicator> rows_;
+  std::unique_ptr<IndicatorRows> rows_;
   std::tuple<int, int64_t, int64_t> prepared_{-1, -1, -1};  ///< KV head, first row, rows
 };
 

@@ -48,7 +48,8 @@ class BlockReplay {
               const std::vector<std::shared_ptr<const KeptSets>>& kept, const PerStepInput& input,
               std::vector<PerStepResult>& results)
       : work_(work), settings_(settings), kept_(kept),
-        scorer_(chosen<Indicator>(settings).step_scorer(work, settings)),
+        scorer_(dynamic_cast<const ScoresSteps&>(chosen<Indicator>(settings))
+                    .step_scorer(work, settings)),
         importance_(input.importance), stride_(input.stride), z_(*input.z),
         leave_out_guarded_(input.leave_out_guarded), parts_(input.parts), results_(results) {}
 

@@ -21,7 +21,7 @@ Segment decode_segment(const Settings& settings, int64_t budget, const TraceInfo
 PromptStatistics::PromptStatistics(LayerWork& work, const Settings& settings,
                                    const Segment& segment)
     : RowConsumer(segment), work_(work), heads_(work, settings),
-      rows_(chosen<Indicator>(settings).rows(work, settings, segment)) {
+      rows_(row_indicator(settings).rows(work, settings, segment)) {
   const auto& aggregate = chosen<Aggregate>(settings);
   const int owners = per_query_head(settings) ? work.query_heads() : work.kv_heads();
   const auto rows = static_cast<int64_t>(segment.positions.size());

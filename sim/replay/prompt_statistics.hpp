@@ -31,7 +31,7 @@ class PromptStatistics : public RowConsumer {
 
   LayerWork& work_;
   HeadGrouping heads_;
-  std::unique_ptr<RowIndicator> rows_;
+  std::unique_ptr<IndicatorRows> rows_;
   std::vector<std::unique_ptr<SlotStatistic>> scores_;
   std::vector<std::unique_ptr<SlotStatistic>> deviations_;  ///< empty unless std_keep > 0
   Table<double> grouped_;                                   ///< [block rows][n]

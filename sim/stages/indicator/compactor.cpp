@@ -109,15 +109,16 @@ void standardize_layer(Table<double>& x) {
   for (double& value : all) value = (value - mean) / std::max(deviation, 1e-6);
 }
 
-class Compactor : public Indicator {
+class Compactor : public ObservedIndicator {
  public:
   Compactor()
-      : Indicator({"indicator",
-                   "compactor",
-                   "leverage of keys before their rotation, and attention in chunks without a mask",
-                   "Compactor; kvpress CompactorPress",
-                   {"compactor_chunk", "compactor_sketch", "compactor_blend", "sinks", "recent"},
-                   "rope/inv_freq"}) {}
+      : ObservedIndicator(
+            {"indicator",
+             "compactor",
+             "leverage of keys before their rotation, and attention in chunks without a mask",
+             "Compactor; kvpress CompactorPress",
+             {"compactor_chunk", "compactor_sketch", "compactor_blend", "sinks", "recent"},
+             "rope/inv_freq"}) {}
   Axes axes() const override { return Axes::group; }
   bool moves_queries() const override { return true; }
   double cost() const override { return 2; }

@@ -219,14 +219,15 @@ class Removal {
   std::vector<Pair> pairs_;      // [g][g]
 };
 
-class Elimination : public Indicator {
+class Elimination : public ObservedIndicator {
  public:
   Elimination()
-      : Indicator({"indicator",
-                   "elimination",
-                   "what the output loses when entries go one after the other, the least first",
-                   "kvsim, after ReST-KV Eq. 7",
-                   {}}) {}
+      : ObservedIndicator(
+            {"indicator",
+             "elimination",
+             "what the output loses when entries go one after the other, the least first",
+             "kvsim, after ReST-KV Eq. 7",
+             {}}) {}
   Axes axes() const override { return Axes::group; }
   bool takes_future() const override { return true; }
   bool needs_outputs() const override { return true; }

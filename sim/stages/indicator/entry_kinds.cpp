@@ -19,14 +19,7 @@ namespace {
 const Declare indicator("indicator", "kind", "attention", "what is measured of an entry");
 const Declare scores("scores", "file or none", "none", "HDF5 file with layers/<l>/score");
 
-/// An indicator that scores entries without any query.
-class EntryIndicator : public Indicator {
- public:
-  using Indicator::Indicator;
-  Axes axes() const override { return Axes::entry; }
-};
-
-class Position : public EntryIndicator {
+class Position : public EntryIndicator, public ScoresSlots {
  public:
   Position()
       : EntryIndicator({"indicator", "position", "i: the newest entries", "StreamingLLM", {}}) {}
@@ -37,14 +30,13 @@ class Position : public EntryIndicator {
       for (int64_t i = 0; i < x.columns(); ++i) x(owner, i) = static_cast<double>(i);
     return x;
   }
-  bool scores_slots() const override { return true; }
   double slot_score(const SlotToScore& slot) const override {
     return static_cast<double>(slot.position);
   }
 };
 const Register<Indicator, Position> position;
 
-class Random : public EntryIndicator {
+class Random : public EntryIndicator, public ScoresSlots {
  public:
   Random()
       : EntryIndicator(
@@ -57,7 +49,6 @@ class Random : public EntryIndicator {
                               static_cast<uint64_t>(owner), static_cast<uint64_t>(i));
     return x;
   }
-  bool scores_slots() const override { return true; }
   double slot_score(const SlotToScore& slot) const override {
     return uniform(slot.seed, static_cast<uint64_t>(slot.layer), static_cast<uint64_t>(slot.owner),
                    static_cast<uint64_t>(slot.position));
@@ -108,7 +99,7 @@ Table<double> per_kv_head(const EntryRequest& request, const Score& score) {
   return x;
 }
 
-class KeyNorm : public EntryIndicator {
+class KeyNorm : public EntryIndicator, public ScoresSlots {
  public:
   KeyNorm() : EntryIndicator({"indicator", "key-norm", "-||k_i||_2", "Knorm", {}}) {}
   Table<double> entries(const EntryRequest& request) const override {
@@ -117,7 +108,6 @@ class KeyNorm : public EntryIndicator {
                    [&](size_t i, std::span<const float> k) { out[i] = -norm(k); });
     });
   }
-  bool scores_slots() const override { return true; }
   double slot_score(const SlotToScore& slot) const override { return -norm(slot.key); }
 };
 const Register<Indicator, KeyNorm> key_norm;
@@ -196,15 +186,14 @@ std::vector<double> block_shares(const Table<float>& vectors) {
   return share;
 }
 
-class Cur : public Indicator {
+class Cur : public EntryIndicator {
  public:
   Cur()
-      : Indicator({"indicator",
-                   "cur",
-                   "product of key's and value's shares in the squared norms of their block",
-                   "CurDKV; kvpress CURPress",
-                   {}}) {}
-  Axes axes() const override { return Axes::entry; }
+      : EntryIndicator({"indicator",
+                        "cur",
+                        "product of key's and value's shares in the squared norms of their block",
+                        "CurDKV; kvpress CURPress",
+                        {}}) {}
   Table<double> entries(const EntryRequest& request) const override {
     Table<double> x(request.owners(), request.work.entries());
     parallel_for(x.rows(), [&](int64_t owner) {
@@ -270,16 +259,15 @@ void write_ranks(const std::vector<double>& score, std::span<double> out) {
     out[order[rank]] = static_cast<double>(rank) / static_cast<double>(order.size());
 }
 
-class Lag : public Indicator {
+class Lag : public EntryIndicator {
  public:
   Lag()
-      : Indicator({"indicator",
-                   "lag",
-                   "rank of the spread of keys and values, scaled by the "
-                   "following block",
-                   "LagKV",
-                   {"lag_block", "sinks"}}) {}
-  Axes axes() const override { return Axes::entry; }
+      : EntryIndicator({"indicator",
+                        "lag",
+                        "rank of the spread of keys and values, scaled by the "
+                        "following block",
+                        "LagKV",
+                        {"lag_block", "sinks"}}) {}
 
   Table<double> entries(const EntryRequest& request) const override {
     const int64_t n = request.work.entries();
@@ -355,19 +343,18 @@ class Pages : public StepScorer {
   Table<float> least_, largest_;  ///< [pages][d] of the KV head at work
 };
 
-class PageBound : public Indicator {
+class PageBound : public EntryIndicator, public ScoresSteps {
  public:
   PageBound()
-      : Indicator({"indicator",
-                   "page-bound",
-                   "the most that q.k can be for a key of the entry's block",
-                   "Quest",
-                   {},
-                   "",
-                   "a step's own query scores (tests/sim/replay/test_per_step.cpp)",
-                   "queries=none,schedule=reads"}) {}
-  Axes axes() const override { return Axes::entry; }
-  bool only_scores_steps() const override { return true; }
+      : EntryIndicator({"indicator",
+                        "page-bound",
+                        "the most that q.k can be for a key of the entry's block",
+                        "Quest",
+                        {},
+                        "",
+                        "a step's own query scores (tests/sim/replay/test_per_step.cpp)",
+                        "queries=none,schedule=reads"}) {}
+  bool nowhere_else() const override { return true; }
   bool at_each_step() const override { return true; }
   std::unique_ptr<StepScorer> step_scorer(const LayerWork& work,
                                           const Settings& settings) const override {

@@ -71,15 +71,16 @@ void softmax_from(size_t first, std::span<double> row) {
   for (double& x : seen) x /= sum;
 }
 
-class ExpectedAttention : public Indicator {
+class ExpectedAttention : public ObservedIndicator {
  public:
   ExpectedAttention()
-      : Indicator({"indicator",
-                   "expected-attention",
-                   "softmax of the expected exp(logit) of normally distributed later queries",
-                   "Expected Attention; kvpress ExpectedAttentionPress",
-                   {"expected_steps", "expected_variance", "sinks"},
-                   "rope/inv_freq"}) {}
+      : ObservedIndicator(
+            {"indicator",
+             "expected-attention",
+             "softmax of the expected exp(logit) of normally distributed later queries",
+             "Expected Attention; kvpress ExpectedAttentionPress",
+             {"expected_steps", "expected_variance", "sinks"},
+             "rope/inv_freq"}) {}
   Axes axes() const override { return Axes::head; }
   bool moves_queries() const override { return true; }
   double cost() const override { return 1; }

@@ -269,14 +269,14 @@ class OutputChangeRows : public StoredRows {
 
 constexpr double kCost = 8;  // see Indicator::cost(); measured
 
-class OutputChangeKind : public Indicator {
+class OutputChangeKind : public RowIndicator {
  public:
-  OutputChangeKind(KindInfo info, bool joint) : Indicator(std::move(info)), joint_(joint) {}
+  OutputChangeKind(KindInfo info, bool joint) : RowIndicator(std::move(info)), joint_(joint) {}
   Axes axes() const override { return joint_ ? Axes::group_row : Axes::head_row; }
   bool needs_outputs() const override { return true; }
   double cost() const override { return kCost; }
-  std::unique_ptr<RowIndicator> rows(LayerWork& work, const Settings& settings,
-                                     const Segment& segment) const override {
+  std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings& settings,
+                                      const Segment& segment) const override {
     return std::make_unique<OutputChangeRows>(work, segment,
                                               chosen<Queries>(settings).looks_ahead(), joint_);
   }

@@ -27,7 +27,7 @@ double square_of_gap(std::span<const double> output, std::span<const float> v,
 }
 
 /// Attention is aggregated first; the change of the output follows from the aggregate.
-class MeanRows : public RowIndicator {
+class MeanRows : public IndicatorRows {
  public:
   explicit MeanRows(LayerWork& work) : work_(work) {}
 
@@ -105,20 +105,19 @@ class MeanRows : public RowIndicator {
   std::vector<const OutputMetric*> metrics_;  // of the block's heads
 };
 
-class OutputChangeMean : public Indicator {
+class OutputChangeMean : public RowIndicator {
  public:
   OutputChangeMean()
-      : Indicator({"indicator",
-                   "output-change-mean",
-                   "the output's change, from attention "
-                   "aggregated over the queries first",
-                   "ReST-KV code",
-                   {}}) {}
-  Axes axes() const override { return Axes::head_row; }
+      : RowIndicator({"indicator",
+                      "output-change-mean",
+                      "the output's change, from attention "
+                      "aggregated over the queries first",
+                      "ReST-KV code",
+                      {}}) {}
   bool aggregates_first() const override { return true; }
   double cost() const override { return 8; }
-  std::unique_ptr<RowIndicator> rows(LayerWork& work, const Settings&,
-                                     const Segment&) const override {
+  std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings&,
+                                      const Segment&) const override {
     return std::make_unique<MeanRows>(work);
   }
 };
@@ -139,7 +138,7 @@ namespace {
 constexpr int64_t kWidenedValues = 256;  // that are widened at a time
 
 /// Attention is aggregated first; the error of the head's output follows from its shares.
-class ValueChangeRows : public RowIndicator {
+class ValueChangeRows : public IndicatorRows {
  public:
   explicit ValueChangeRows(LayerWork& work) : work_(work) {}
 
@@ -190,19 +189,18 @@ class ValueChangeRows : public RowIndicator {
   LayerWork& work_;
 };
 
-class ValueChangeMean : public Indicator {
+class ValueChangeMean : public RowIndicator {
  public:
   ValueChangeMean()
-      : Indicator({"indicator",
-                   "value-change-mean",
-                   "the head's output error when an entry goes, from attention aggregated and "
-                   "normalised first",
-                   "CAOTE",
-                   {}}) {}
-  Axes axes() const override { return Axes::head_row; }
+      : RowIndicator({"indicator",
+                      "value-change-mean",
+                      "the head's output error when an entry goes, from attention aggregated and "
+                      "normalised first",
+                      "CAOTE",
+                      {}}) {}
   bool aggregates_first() const override { return true; }
-  std::unique_ptr<RowIndicator> rows(LayerWork& work, const Settings&,
-                                     const Segment&) const override {
+  std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings&,
+                                      const Segment&) const override {
     return std::make_unique<ValueChangeRows>(work);
   }
 };

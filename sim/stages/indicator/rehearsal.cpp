@@ -122,20 +122,19 @@ class RehearsalRows : public StoredRows {
   Buffer<float> attention_;  // [heads][rows][n] of moved queries
 };
 
-class Rehearsal : public Indicator {
+class Rehearsal : public RowIndicator {
  public:
   Rehearsal()
-      : Indicator({"indicator",
-                   "rehearsal",
-                   "attention of the query moved behind the prompt, with its own piece",
-                   "kvsim",
-                   {"rehearsal_steps", "rehearsal_norm"},
-                   "rope/inv_freq"}) {}
-  Axes axes() const override { return Axes::head_row; }
+      : RowIndicator({"indicator",
+                      "rehearsal",
+                      "attention of the query moved behind the prompt, with its own piece",
+                      "kvsim",
+                      {"rehearsal_steps", "rehearsal_norm"},
+                      "rope/inv_freq"}) {}
   bool needs_logits() const override { return true; }
   bool moves_queries() const override { return true; }
-  std::unique_ptr<RowIndicator> rows(LayerWork& work, const Settings& settings,
-                                     const Segment& segment) const override {
+  std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings& settings,
+                                      const Segment& segment) const override {
     return std::make_unique<RehearsalRows>(work, segment.candidates, settings);
   }
 };

@@ -100,19 +100,18 @@ class RereadRows : public StoredRows {
   const Table<float>* value_norms_ = nullptr;  // [Hq][n]
 };
 
-class Reread : public Indicator {
+class Reread : public RowIndicator {
  public:
   Reread()
-      : Indicator({"indicator",
-                   "reread",
-                   "attention of a probe's query over the sinks, what its part reads again, and "
-                   "its part",
-                   "KVzip 3.2",
-                   {"reread_norm", "unread", "sinks"},
-                   "a probe whose parts read the prompt again",
-                   "",
-                   "queries=probe"}) {}
-  Axes axes() const override { return Axes::head_row; }
+      : RowIndicator({"indicator",
+                      "reread",
+                      "attention of a probe's query over the sinks, what its part reads again, and "
+                      "its part",
+                      "KVzip 3.2",
+                      {"reread_norm", "unread", "sinks"},
+                      "a probe whose parts read the prompt again",
+                      "",
+                      "queries=probe"}) {}
   bool needs_logits() const override { return true; }
   bool needs_probe() const override { return true; }
   std::string probe_fault(const Settings& settings, const ProbeInfo& probe) const override {
@@ -125,8 +124,8 @@ class Reread : public Indicator {
     if (norm == RereadNorm::gradient && !probe.has_output_gradient) return "no output_gradient";
     return {};
   }
-  std::unique_ptr<RowIndicator> rows(LayerWork& work, const Settings& settings,
-                                     const Segment& segment) const override {
+  std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings& settings,
+                                      const Segment& segment) const override {
     return std::make_unique<RereadRows>(work, settings, segment);
   }
 };

@@ -124,18 +124,17 @@ class RunningCentres : public SlotScorer {
   std::vector<Sums> heads_;
 };
 
-class Trigonometric : public Indicator {
+class Trigonometric : public ObservedIndicator, public FollowsQueries {
  public:
   Trigonometric()
-      : Indicator({"indicator",
-                   "trigonometric",
-                   "the mean query's logit at distances ahead, and the pairs' mean lengths",
-                   "TriAttention",
-                   {"trigonometric_reach"},
-                   "rope/inv_freq"}) {}
+      : ObservedIndicator({"indicator",
+                           "trigonometric",
+                           "the mean query's logit at distances ahead, and the pairs' mean lengths",
+                           "TriAttention",
+                           {"trigonometric_reach"},
+                           "rope/inv_freq"}) {}
   Axes axes() const override { return Axes::head; }
   bool moves_queries() const override { return true; }
-  bool scores_slots() const override { return true; }
   std::unique_ptr<SlotScorer> follow_queries(const LayerWork& work, const Settings& settings,
                                              int heads) const override {
     return std::make_unique<RunningCentres>(work, settings, heads);
