@@ -22,7 +22,7 @@ class StudyMeasures {
   /// Work of a layer's replay for the measures.
   PrefillOptions replay_options() const;
   bool sees_epochs() const { return needs_.epochs; }
-  /// One layer: what is measured is being written when finish_layer() returns.
+  /// One layer: its measures are written when Layer::finish() returns.
   class Layer;
 
   /// Adds what is known only at the end, and hands the results over.
