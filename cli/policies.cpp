@@ -172,7 +172,7 @@ Json kind_json(const KindInfo& kind) {
           {"kind", kind.name},
           {"meaning", kind.meaning},
           {"source", kind.source},
-          {"keys", kind.keys},
+          {"keys", std::vector<std::string>(kind.keys)},
           {"needs", kind.needs},
           {"only_in_presets", find_kind(kind.stage, kind.name).looks_ahead()},
           {"notes", notes_json(notes_of(kind.stage + "=" + kind.name))}};

@@ -24,8 +24,9 @@ size_t place_of(const Note& note) {
 
 }  // namespace
 
-DeclareNote::DeclareNote(Note note) {
-  note_table().push_back(std::make_unique<const Note>(std::move(note)));
+DeclareNote::DeclareNote(const char* of, const char* source, const char* point,
+                         const char* reading) {
+  note_table().push_back(std::make_unique<const Note>(Note{of, source, point, reading}));
 }
 
 std::vector<const Note*> all_notes() {

@@ -195,11 +195,6 @@ bool nests_at_default(const Parameter& parameter, const Settings& settings) {
 
 const char* Parameter::section() const { return kStages[stage].section; }
 
-std::vector<std::string> split_words(const char* text) {
-  std::istringstream words(text);
-  return {std::istream_iterator<std::string>(words), {}};
-}
-
 Declare::Declare(Parameter parameter) : Key(declare(std::move(parameter))) {}
 
 Parameter Declare::read(Name name, std::string_view values, const char* fallback,

@@ -47,9 +47,6 @@ struct Parameter {
   const char* section() const;  ///< of docs/policies.md, which describes it
 };
 
-/// "a b  c" -> {a, b, c}.
-std::vector<std::string> split_words(const char* text);
-
 /// Value of Parameter::nests.
 bool nests_at_default(const Parameter& parameter, const Settings& settings);
 

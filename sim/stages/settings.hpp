@@ -12,6 +12,9 @@ namespace kvsim {
 
 class Kind;
 
+/// "a b  c" -> {a, b, c}.
+std::vector<std::string> split_words(const char* text);
+
 /// A declared parameter by its number, which is what values are read by while a policy runs. A
 /// declaration is one (parameter.hpp); a key's name finds it, which takes a look-up of text.
 class Key {

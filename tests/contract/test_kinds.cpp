@@ -95,7 +95,7 @@ class Silent : public Queries {
  public:
   Silent()
       : Queries(
-            {"queries", "example-silent", "a test", "", {}, "", "it scores as the window does"}) {}
+            {"queries", "example-silent", "a test", "", "", "", "it scores as the window does"}) {}
   bool has_window() const override { return true; }
   int64_t window(const Settings&, int64_t budget, int64_t) const override {
     return std::max<int64_t>(1, budget / 4);

@@ -61,7 +61,7 @@ Weights one_row(int64_t rows, int64_t row) {
 
 class Sum : public Aggregate {
  public:
-  Sum() : Aggregate({"aggregate", "sum", "sum over the observing queries", "H2O", {}}) {}
+  Sum() : Aggregate({"aggregate", "sum", "sum over the observing queries", "H2O"}) {}
   bool follows_slots() const override { return true; }
   std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t rows,
                                         int64_t slots) const override {
@@ -87,7 +87,7 @@ class MeanOfRows : public WeightedSum {
 
 class Mean : public Aggregate {
  public:
-  Mean() : Aggregate({"aggregate", "mean", "mean over the observing queries", "SnapKV", {}}) {}
+  Mean() : Aggregate({"aggregate", "mean", "mean over the observing queries", "SnapKV"}) {}
   Started start(const Settings&, int64_t rows, int64_t columns) const override {
     return std::make_unique<MeanOfRows>(rows, columns);
   }
@@ -102,11 +102,8 @@ const Register<Aggregate, Mean> mean;
 class MeanVisible : public Aggregate {
  public:
   MeanVisible()
-      : Aggregate({"aggregate",
-                   "mean-visible",
-                   "sum over J / number of queries that see the entry",
-                   "kvpress ObservedAttention",
-                   {}}) {}
+      : Aggregate({"aggregate", "mean-visible", "sum over J / number of queries that see the entry",
+                   "kvpress ObservedAttention"}) {}
   bool follows_slots() const override { return true; }
   std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t rows,
                                         int64_t slots) const override {
@@ -117,7 +114,7 @@ const Register<Aggregate, MeanVisible> mean_visible;
 
 class Last : public Aggregate {
  public:
-  Last() : Aggregate({"aggregate", "last", "the newest row alone", "TOVA", {}}) {}
+  Last() : Aggregate({"aggregate", "last", "the newest row alone", "TOVA"}) {}
   Started start(const Settings&, int64_t rows, int64_t columns) const override {
     return weighted(one_row(rows, rows - 1), columns);
   }
@@ -131,12 +128,9 @@ const Register<Aggregate, Last> last;
 class Single : public Aggregate {
  public:
   Single()
-      : Aggregate({"aggregate",
-                   "single",
-                   "one row alone (row `single_row`, or the newest if J is "
-                   "shorter)",
-                   "DefensiveKV 3.2",
-                   {"single_row"}}) {}
+      : Aggregate({"aggregate", "single",
+                   "one row alone (row `single_row`, or the newest if J is shorter)",
+                   "DefensiveKV 3.2", "single_row"}) {}
   Started start(const Settings& settings, int64_t rows, int64_t columns) const override {
     return weighted(one_row(rows, settings.count(single_row)), columns);
   }
@@ -146,12 +140,9 @@ const Register<Aggregate, Single> single;
 class Linear : public Aggregate {
  public:
   Linear()
-      : Aggregate({"aggregate",
-                   "linear",
-                   "mean with weights rising linearly from 1 to "
-                   "`linear_newest`",
-                   "PyramidInfer",
-                   {"linear_newest"}}) {}
+      : Aggregate({"aggregate", "linear",
+                   "mean with weights rising linearly from 1 to `linear_newest`", "PyramidInfer",
+                   "linear_newest"}) {}
   Started start(const Settings& settings, int64_t rows, int64_t columns) const override {
     const double newest = settings.real(linear_newest);
     Weights weights = constant(rows, newest);
@@ -172,11 +163,8 @@ const Register<Aggregate, Linear> linear;
 class EmaInverse : public Aggregate {
  public:
   EmaInverse()
-      : Aggregate({"aggregate",
-                   "ema-inverse",
-                   "`ema` run from the newest row to the oldest",
-                   "ReST-KV Table 13",
-                   {"ema_alpha"}}) {}
+      : Aggregate({"aggregate", "ema-inverse", "`ema` run from the newest row to the oldest",
+                   "ReST-KV Table 13", "ema_alpha"}) {}
   Started start(const Settings& settings, int64_t rows, int64_t columns) const override {
     const double alpha = settings.real(keys::ema_alpha);
     Weights weights = constant(rows, 0);
@@ -188,21 +176,12 @@ class EmaInverse : public Aggregate {
 };
 const Register<Aggregate, EmaInverse> ema_inverse;
 
-}  // namespace
-}  // namespace kvsim::stages::aggregate::linear_kinds
-
-namespace kvsim::stages::aggregate::ema {
-namespace {
-
 /// e_1 = X_1; e_k = alpha X_k + (1 - alpha) e_{k-1} (ReST-KV Eq. 9).
 class Ema : public Aggregate {
  public:
   Ema()
-      : Aggregate({"aggregate",
-                   "ema",
-                   "exponential moving average, newest row weighs alpha",
-                   "ReST-KV Eq. 9",
-                   {"ema_alpha"}}) {}
+      : Aggregate({"aggregate", "ema", "exponential moving average, newest row weighs alpha",
+                   "ReST-KV Eq. 9", "ema_alpha"}) {}
   bool follows_slots() const override { return true; }
   std::unique_ptr<SlotStatistic> follow(const Settings& settings, int64_t,
                                         int64_t slots) const override {
@@ -210,40 +189,22 @@ class Ema : public Aggregate {
   }
 };
 const Register<Aggregate, Ema> ema;
-const DeclareNote ema_note{
-    {.of = "aggregate=ema",
-     .source = "ReST-KV Eq. 9",
-     .point = "the average starts with its first row at full weight, without a "
-              "correction",
-     .reading = "as printed: alpha weights the newest row, the oldest keeps (1 - "
-                "alpha)^(S_w - 1)"}};
-
-}  // namespace
-}  // namespace kvsim::stages::aggregate::ema
-
-namespace kvsim::stages::aggregate::max {
-namespace {
+const DeclareNote ema_note(
+    "aggregate=ema", "ReST-KV Eq. 9",
+    "the average starts with its first row at full weight, without a correction",
+    "as printed: alpha weights the newest row, the oldest keeps (1 - alpha)^(S_w - 1)");
 
 class Max : public Aggregate {
  public:
   Max()
-      : Aggregate({"aggregate",
-                   "max",
-                   "largest value over the observing queries",
-                   "DefensiveKV Eq. 5",
-                   {}}) {}
+      : Aggregate({"aggregate", "max", "largest value over the observing queries",
+                   "DefensiveKV Eq. 5"}) {}
   bool follows_slots() const override { return true; }
   std::unique_ptr<SlotStatistic> follow(const Settings&, int64_t, int64_t slots) const override {
     return largest_of_rows(slots);
   }
 };
 const Register<Aggregate, Max> max;
-
-}  // namespace
-}  // namespace kvsim::stages::aggregate::max
-
-namespace kvsim::stages::aggregate::each {
-namespace {
 
 /// Keeps the newest row: with schedule=per-step the replay folds one row at a time.
 class NewestRow : public Aggregation {
@@ -263,11 +224,8 @@ class NewestRow : public Aggregation {
 class Each : public Aggregate {
  public:
   Each()
-      : Aggregate({"aggregate",
-                   "each",
-                   "every step is scored by its own row (oracle-step only)",
-                   "kvsim",
-                   {}}) {}
+      : Aggregate({"aggregate", "each", "every step is scored by its own row (oracle-step only)",
+                   "kvsim"}) {}
   bool per_step() const override { return true; }
   bool looks_ahead() const override { return true; }
   bool at_each_step() const override { return true; }
@@ -276,12 +234,6 @@ class Each : public Aggregate {
   }
 };
 const Register<Aggregate, Each> each;
-
-}  // namespace
-}  // namespace kvsim::stages::aggregate::each
-
-namespace kvsim::stages::aggregate::mean_variance {
-namespace {
 
 const Declare variance_weight("variance_weight", "number >= 0", "200",
                               "gamma: how much the variance over queries counts", tested("0 3"));
@@ -318,11 +270,8 @@ class MeanAndVariance : public Aggregation {
 class MeanVariance : public Aggregate {
  public:
   MeanVariance()
-      : Aggregate({"aggregate",
-                   "mean-variance",
-                   "mean + gamma * variance over the queries",
-                   "CAKE",
-                   {"variance_weight"}}) {}
+      : Aggregate({"aggregate", "mean-variance", "mean + gamma * variance over the queries", "CAKE",
+                   "variance_weight"}) {}
   std::unique_ptr<Aggregation> start(const Settings& settings, int64_t,
                                      int64_t columns) const override {
     return std::make_unique<MeanAndVariance>(settings.real(variance_weight), columns);
@@ -331,7 +280,7 @@ class MeanVariance : public Aggregate {
 const Register<Aggregate, MeanVariance> mean_variance;
 
 }  // namespace
-}  // namespace kvsim::stages::aggregate::mean_variance
+}  // namespace kvsim::stages::aggregate::linear_kinds
 
 namespace kvsim::keys {
 const Declare power("power", "number >= 1", "4",
@@ -376,11 +325,9 @@ class PowerSum : public Aggregation {
 class PowerMean : public Aggregate {
  public:
   PowerMean()
-      : Aggregate({"aggregate",
-                   "power-mean",
+      : Aggregate({"aggregate", "power-mean",
                    "(mean of X^p)^(1/p) over the queries, X below 0 as 0: between mean and max",
-                   "kvsim",
-                   {"power"}}) {}
+                   "kvsim", "power"}) {}
   std::unique_ptr<Aggregation> start(const Settings& settings, int64_t rows,
                                      int64_t columns) const override {
     return std::make_unique<PowerSum>(settings.real(keys::power), rows, columns);

@@ -53,7 +53,7 @@ Table<int64_t> by_layer(const AllocationRequest& request, const Rule& rule) {
 
 class Uniform : public Allocate {
  public:
-  Uniform() : Allocate({"allocate", "uniform", "B for every head", "", {}}) {}
+  Uniform() : Allocate({"allocate", "uniform", "B for every head", ""}) {}
   bool nests(const Settings&) const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     return by_layer(request, [&](int) { return request.budget; });
@@ -64,7 +64,7 @@ const Register<Allocate, Uniform> uniform;
 class Everything : public Allocate {
  public:
   Everything()
-      : Allocate({"allocate", "everything", "n for every head, whatever the budget", "", {}}) {}
+      : Allocate({"allocate", "everything", "n for every head, whatever the budget", ""}) {}
   bool ignores_budget() const override { return true; }
   bool keeps_everything() const override { return true; }
   bool spends_budget() const override { return false; }
@@ -78,11 +78,8 @@ const Register<Allocate, Everything> everything;
 class Pyramid : public Allocate {
  public:
   Pyramid()
-      : Allocate({"allocate",
-                  "pyramid",
-                  "linearly less with depth, window on top",
-                  "PyramidKV",
-                  {"pyramid_beta"}}) {}
+      : Allocate({"allocate", "pyramid", "linearly less with depth, window on top", "PyramidKV",
+                  "pyramid_beta"}) {}
   bool spends_budget() const override { return false; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const int64_t m = request.window;
@@ -102,22 +99,17 @@ class Pyramid : public Allocate {
   }
 };
 const Register<Allocate, Pyramid> pyramid;
-const DeclareNote pyramid_note{
-    {.of = "allocate=pyramid",
-     .source = "PyramidKV repository; kvpress",
-     .point = "kvpress counts the window inside the budget and often falls back "
-              "to uniform; the original adds it on top",
-     .reading = "the original, as in ReST-KV's code base; `pyramid-kvpress` is the "
-                "other"}};
+const DeclareNote pyramid_note(
+    "allocate=pyramid", "PyramidKV repository; kvpress",
+    "kvpress counts the window inside the budget and often falls back to uniform; the original "
+    "adds it on top",
+    "the original, as in ReST-KV's code base; `pyramid-kvpress` is the other");
 
 class PyramidKvpress : public Allocate {
  public:
   PyramidKvpress()
-      : Allocate({"allocate",
-                  "pyramid-kvpress",
-                  "kvpress's pyramid, window inside",
-                  "kvpress PyramidKVPress",
-                  {"pyramid_beta"}}) {}
+      : Allocate({"allocate", "pyramid-kvpress", "kvpress's pyramid, window inside",
+                  "kvpress PyramidKVPress", "pyramid_beta"}) {}
   bool spends_budget() const override { return false; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const bool like_kvpress = rounds_like_kvpress(*request.settings);
@@ -147,11 +139,8 @@ const Register<Allocate, PyramidKvpress> pyramid_kvpress;
 class Cosine : public Allocate {
  public:
   Cosine()
-      : Allocate({"allocate",
-                  "cosine",
-                  "cosine profile over depth with the exact total",
-                  "PyramidInfer; KeepKV code",
-                  {"cosine_floor"}}) {}
+      : Allocate({"allocate", "cosine", "cosine profile over depth with the exact total",
+                  "PyramidInfer; KeepKV code", "cosine_floor"}) {}
   bool across_layers() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const double floor = request.settings->real(cosine_floor);
@@ -165,16 +154,9 @@ class Cosine : public Allocate {
   }
 };
 const Register<Allocate, Cosine> cosine;
-const DeclareNote cosine_note{{.of = "allocate=cosine",
-                               .source = "PyramidInfer; KeepKV repository",
-                               .point = "the profile does not sum to the budget",
-                               .reading = "scaled to the exact total, as KeepKV's code does"}};
-
-}  // namespace
-}  // namespace kvsim::stages::allocate::by_layer
-
-namespace kvsim::stages::allocate::d2o {
-namespace {
+const DeclareNote cosine_note("allocate=cosine", "PyramidInfer; KeepKV repository",
+                              "the profile does not sum to the budget",
+                              "scaled to the exact total, as KeepKV's code does");
 
 /// Variance over entries of the attention that each query head gave them in all (D2O Eq. 4).
 class Concentration : public RowStatistic {
@@ -203,11 +185,8 @@ class Concentration : public RowStatistic {
 class D2o : public Allocate {
  public:
   D2o()
-      : Allocate({"allocate",
-                  "d2o",
-                  "layers by how evenly their attention is spread",
-                  "D2O Eq. 4-5",
-                  {}}) {}
+      : Allocate(
+            {"allocate", "d2o", "layers by how evenly their attention is spread", "D2O Eq. 4-5"}) {}
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
   bool watches() const override { return true; }
@@ -228,20 +207,11 @@ class D2o : public Allocate {
   }
 };
 const Register<Allocate, D2o> d2o;
-const DeclareNote d2o_note{
-    {.of = "allocate=d2o",
-     .source = "D2O repository",
-     .point = "its softmax over layers includes skipped ones and clamps to "
-              "[0.01, 1]; its recent share is of the layer's own size; it "
-              "compresses at the first decode step",
-     .reading = "sizes over the layers of the run, at n; the paper does not fix "
-                "the recent share: 0.5 of B"}};
-
-}  // namespace
-}  // namespace kvsim::stages::allocate::d2o
-
-namespace kvsim::stages::allocate::cake {
-namespace {
+const DeclareNote d2o_note(
+    "allocate=d2o", "D2O repository",
+    "its softmax over layers includes skipped ones and clamps to [0.01, 1]; its recent share is of "
+    "the layer's own size; it compresses at the first decode step",
+    "sizes over the layers of the run, at n; the paper does not fix the recent share: 0.5 of B");
 
 const Declare cake_tau1("cake_tau1", "number > 0", "1.6", "temperature of the attention's entropy",
                         tested("0.7"));
@@ -304,11 +274,8 @@ class Preference : public RowStatistic {
 class Cake : public Allocate {
  public:
   Cake()
-      : Allocate({"allocate",
-                  "cake",
-                  "layers by entropy and variance of their attention",
-                  "CAKE Eq. 5",
-                  {"cake_tau1", "cake_tau2"}}) {}
+      : Allocate({"allocate", "cake", "layers by entropy and variance of their attention",
+                  "CAKE Eq. 5", "cake_tau1 cake_tau2"}) {}
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
   bool watches() const override { return true; }
@@ -335,14 +302,12 @@ class Cake : public Allocate {
   }
 };
 const Register<Allocate, Cake> cake;
-const DeclareNote cake_note{
-    {.of = "allocate=cake",
-     .source = "CAKE Eq. 5 and repository",
-     .point = "temperatures depend on model and size in its repository, "
-              "DefensiveKV's copy fixes 1.6 and 0.6; the code truncates and "
-              "gives what is left, and what exceeds a cap, in equal parts to the "
-              "layers below",
-     .reading = "1.6 and 0.6; rounding and excess by apportion"}};
+const DeclareNote cake_note(
+    "allocate=cake", "CAKE Eq. 5 and repository",
+    "temperatures depend on model and size in its repository, DefensiveKV's copy fixes 1.6 and "
+    "0.6; the code truncates and gives what is left, and what exceeds a cap, in equal parts to the "
+    "layers below",
+    "1.6 and 0.6; rounding and excess by apportion");
 
 }  // namespace
-}  // namespace kvsim::stages::allocate::cake
+}  // namespace kvsim::stages::allocate::by_layer

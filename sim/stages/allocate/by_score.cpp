@@ -181,11 +181,8 @@ int64_t total_of(const AllocationRequest& request, int64_t layers) {
 class Ada : public Allocate {
  public:
   Ada()
-      : Allocate({"allocate",
-                  "ada",
-                  "the heads of a layer compete for its total",
-                  "AdaKV Algorithm 1",
-                  {"ada_floor", "ada_total", "allocate_score"}}) {}
+      : Allocate({"allocate", "ada", "the heads of a layer compete for its total",
+                  "AdaKV Algorithm 1", "ada_floor ada_total allocate_score"}) {}
   bool needs_scores() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const Decimal share = request.settings->decimal(ada_floor);
@@ -214,12 +211,9 @@ const Register<Allocate, Ada> ada;
 class Joint : public Allocate {
  public:
   Joint()
-      : Allocate(
-            {"allocate",
-             "joint",
-             "all heads of all layers compete for one total",
-             "DefensiveKV Algorithm 2",
-             {"ada_total", "allocate_score", "protected_rank", "joint_depth", "joint_stream"}}) {}
+      : Allocate({"allocate", "joint", "all heads of all layers compete for one total",
+                  "DefensiveKV Algorithm 2",
+                  "ada_total allocate_score protected_rank joint_depth joint_stream"}) {}
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
   bool needs_stream(const Settings& settings) const override {
@@ -259,11 +253,8 @@ std::vector<int64_t> interpolate(const AllocationRequest& request, size_t layer,
 class AdaInterpolate : public Allocate {
  public:
   AdaInterpolate()
-      : Allocate({"allocate",
-                  "ada-interpolate",
-                  "between the layer's best entries and a floor",
-                  "AdaKV code",
-                  {"ada_floor", "allocate_score"}}) {}
+      : Allocate({"allocate", "ada-interpolate", "between the layer's best entries and a floor",
+                  "AdaKV code", "ada_floor allocate_score"}) {}
   bool spends_budget() const override { return false; }
   bool needs_scores() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
@@ -280,11 +271,9 @@ const Register<Allocate, AdaInterpolate> ada_interpolate;
 class Lava : public Allocate {
  public:
   Lava()
-      : Allocate({"allocate",
-                  "lava",
+      : Allocate({"allocate", "lava",
                   "layers by the entropy of their scores, heads between the best and a floor",
-                  "LAVa",
-                  {"ada_floor", "allocate_score"}}) {}
+                  "LAVa", "ada_floor allocate_score"}) {}
   bool spends_budget() const override { return false; }
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
@@ -323,12 +312,10 @@ class Lava : public Allocate {
   }
 };
 const Register<Allocate, Lava> lava;
-const DeclareNote lava_note{
-    {.of = "allocate=lava",
-     .source = "LAVa repository",
-     .point = "the code truncates the layers' shares, and multiplies a head's scores by what its "
-              "best entries hold of their sum before heads compete",
-     .reading = "the exact total by apportion; scores compete as the paper has them"}};
+const DeclareNote lava_note("allocate=lava", "LAVa repository",
+                            "the code truncates the layers' shares, and multiplies a head's scores "
+                            "by what its best entries hold of their sum before heads compete",
+                            "the exact total by apportion; scores compete as the paper has them");
 
 }  // namespace
 }  // namespace kvsim::stages::allocate::by_score

@@ -36,12 +36,8 @@ class TableAllocate : public Allocate {
 class Duo : public TableAllocate {
  public:
   Duo()
-      : TableAllocate({"allocate",
-                       "duo",
-                       "heads of low gate keep sinks and recent, the others all",
-                       "DuoAttention",
-                       {"table", "streaming_share"},
-                       "the file `table`"}) {}
+      : TableAllocate({"allocate", "duo", "heads of low gate keep sinks and recent, the others all",
+                       "DuoAttention", "table streaming_share", "the file `table`"}) {}
   bool across_layers() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const Table<double> gates = read(request);
@@ -82,12 +78,8 @@ const Register<Allocate, Duo> duo;
 class FromTable : public TableAllocate {
  public:
   FromTable()
-      : TableAllocate({"allocate",
-                       "table",
-                       "numbers of the file `table`, whatever the budget",
-                       "kvsim",
-                       {"table"},
-                       "the file `table`"}) {}
+      : TableAllocate({"allocate", "table", "numbers of the file `table`, whatever the budget",
+                       "kvsim", "table", "the file `table`"}) {}
   bool ignores_budget() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const Table<double> rows = read(request);
@@ -108,12 +100,6 @@ class FromTable : public TableAllocate {
 };
 const Register<Allocate, FromTable> from_table;
 
-}  // namespace
-}  // namespace kvsim::stages::allocate::from_table
-
-namespace kvsim::stages::allocate::threshold {
-namespace {
-
 const Declare threshold("threshold", "number >= 0 score", "0.0001",
                         "entries of a larger score are kept", tested("0 0.01 0.5 1.5"));
 const Declare threshold_of(
@@ -133,11 +119,8 @@ double unit(Of of, std::span<const double> scores, const std::vector<uint32_t>& 
 class Threshold : public Allocate {
  public:
   Threshold()
-      : Allocate({"allocate",
-                  "threshold",
-                  "what exceeds a threshold, whatever the budget",
-                  "KVzap; kvsim",
-                  {"threshold", "threshold_of", "allocate_score"}}) {}
+      : Allocate({"allocate", "threshold", "what exceeds a threshold, whatever the budget",
+                  "KVzap; kvsim", "threshold threshold_of allocate_score"}) {}
   bool needs_scores() const override { return true; }
   bool ignores_budget() const override { return true; }
   bool spends_budget() const override { return false; }
@@ -165,12 +148,6 @@ class Threshold : public Allocate {
   }
 };
 const Register<Allocate, Threshold> registered;
-
-}  // namespace
-}  // namespace kvsim::stages::allocate::threshold
-
-namespace kvsim::stages::allocate::composite {
-namespace {
 
 const Declare composite_first(
     "composite_first", "lifted | own", "lifted",
@@ -222,12 +199,9 @@ void lift_first(std::vector<LayerRanks>& layers) {
 class CompositeTokens : public Allocate {
  public:
   CompositeTokens()
-      : Allocate(
-            {"allocate",
-             "composite",
-             "layers compete with the mean over heads of the r-th best score",
-             "KVCompose",
-             {"ada_total", "allocate_score", "joint_depth", "joint_stream", "composite_first"}}) {}
+      : Allocate({"allocate", "composite",
+                  "layers compete with the mean over heads of the r-th best score", "KVCompose",
+                  "ada_total allocate_score joint_depth joint_stream composite_first"}) {}
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
   bool needs_stream(const Settings& settings) const override {
@@ -265,13 +239,12 @@ class CompositeTokens : public Allocate {
   }
 };
 const Register<Allocate, CompositeTokens> composite;
-const DeclareNote composite_note{
-    {.of = "allocate=composite",
-     .source = "KVCompose; kvpress KVComposePress",
-     .point = "which composites stay where two have the same score, as the first layer's have with "
-              "those that it was lifted to; what protected entries do",
-     .reading = "those of the lower layer, then of the lower rank; ranks at which some head has a "
-                "protected entry stay in all heads"}};
+const DeclareNote composite_note(
+    "allocate=composite", "KVCompose; kvpress KVComposePress",
+    "which composites stay where two have the same score, as the first layer's have with those "
+    "that it was lifted to; what protected entries do",
+    "those of the lower layer, then of the lower rank; ranks at which some head has a protected "
+    "entry stay in all heads");
 
 }  // namespace
-}  // namespace kvsim::stages::allocate::composite
+}  // namespace kvsim::stages::allocate::from_table

@@ -36,7 +36,7 @@ enum class FairRounding { floor, remainder };  // words of fair_rounding
 
 class NoConstraint : public Constrain {
  public:
-  NoConstraint() : Constrain({"constrain", "none", "one segment: the prompt", "", {}}) {}
+  NoConstraint() : Constrain({"constrain", "none", "one segment: the prompt", ""}) {}
   bool cuts() const override { return false; }
   bool keeps_scores(const Settings&) const override { return false; }
   std::vector<Range> segments(const Settings&, const std::vector<Span>&,
@@ -128,12 +128,8 @@ std::vector<int64_t> fair_shares(const Settings& settings, const ShareRequest& r
 class Fair : public Constrain {
  public:
   Fair()
-      : Constrain({"constrain",
-                   "fair",
-                   "budget by size of each segment, ranking inside it",
-                   "Pitfalls Algorithm 1",
-                   {"fair_spans", "fair_rounding", "fair_scores"},
-                   "spans"}) {}
+      : Constrain({"constrain", "fair", "budget by size of each segment, ranking inside it",
+                   "Pitfalls Algorithm 1", "fair_spans fair_rounding fair_scores", "spans"}) {}
   std::vector<Range> segments(const Settings& settings, const std::vector<Span>& spans,
                               int64_t entries) const override {
     return cut(settings, spans, entries);
@@ -144,26 +140,19 @@ class Fair : public Constrain {
   }
 };
 const Register<Constrain, Fair> fair;
-const DeclareNote fair_note{
-    {.of = "constrain=fair",
-     .source = "Pitfalls Algorithm 1 and Appendix F.3",
-     .point = "shares are not whole numbers; ramps of StreamingLLM's form in the "
-              "published code differ by one",
-     .reading = "floors, the last segment takes the rest (`fair_rounding`); the "
-                "formulas of the appendix"}};
+const DeclareNote fair_note(
+    "constrain=fair", "Pitfalls Algorithm 1 and Appendix F.3",
+    "shares are not whole numbers; ramps of StreamingLLM's form in the published code differ by "
+    "one",
+    "floors, the last segment takes the rest (`fair_rounding`); the formulas of the appendix");
 
 class Debias : public Constrain {
  public:
   Debias()
-      : Constrain({"constrain",
-                   "debias",
-                   "between the unconstrained and the fair division of two "
-                   "segments",
-                   "Pitfalls Appendix G",
-                   {"fair_spans", "fair_rounding", "fair_scores", "debias_lambda"},
-                   "2 spans",
-                   "",
-                   "fair_spans=head+tail"}) {}
+      : Constrain({"constrain", "debias",
+                   "between the unconstrained and the fair division of two segments",
+                   "Pitfalls Appendix G", "fair_spans fair_rounding fair_scores debias_lambda",
+                   "2 spans", "", "fair_spans=head+tail"}) {}
   bool compares_with_unconstrained(const Settings&) const override { return true; }
   bool keeps_scores(const Settings& settings) const override {
     return settings.real(debias_lambda) == 0 || Constrain::keeps_scores(settings);

@@ -73,7 +73,7 @@ class Last : public ScoreEstimate {
  public:
   Last()
       : ScoreEstimate(
-            {"score_estimate", "last", "the newest query's score", "kvsim", {}, "query n-1"}) {}
+            {"score_estimate", "last", "the newest query's score", "kvsim", "", "query n-1"}) {}
   int64_t rows(const Settings&, int64_t) const override { return 1; }
   std::unique_ptr<Estimates> start(const Settings&, int64_t, int lines,
                                    int64_t slots) const override {
@@ -81,12 +81,6 @@ class Last : public ScoreEstimate {
   }
 };
 const Register<ScoreEstimate, Last> last;
-
-}  // namespace
-}  // namespace kvsim::stages::estimate::last
-
-namespace kvsim::stages::estimate::ema {
-namespace {
 
 const Declare estimate_decay("estimate_decay", "number [0, 1)", "0.9",
                              "weight of the past in a moving average of scores");
@@ -142,12 +136,8 @@ class MovingAverage : public Estimates {
 class Ema : public ScoreEstimate {
  public:
   Ema()
-      : ScoreEstimate({"score_estimate",
-                       "ema",
-                       "moving average of scores over its weights",
-                       "KeepKV Eq. 8",
-                       {"estimate_decay", "estimate_window"},
-                       "queries n-1-w..n-1"}) {}
+      : ScoreEstimate({"score_estimate", "ema", "moving average of scores over its weights",
+                       "KeepKV Eq. 8", "estimate_decay estimate_window", "queries n-1-w..n-1"}) {}
   int64_t rows(const Settings& settings, int64_t budget) const override {
     return std::max<int64_t>(1, settings.share(keys::estimate_window, budget)) + 1;
   }
@@ -157,26 +147,15 @@ class Ema : public ScoreEstimate {
   }
 };
 const Register<ScoreEstimate, Ema> ema;
-const DeclareNote ema_note_1{
-    {.of = "score_estimate=ema",
-     .source = "KeepKV Eq. 8",
-     .point = "the correction 1 - a^t, with t the absolute step, does not match "
-              "a start from the w + 1 terms of the window",
-     .reading = "S is divided by the true sum of its weights; of a slot that came "
-                "later, from the first query that saw it"}};
-const DeclareNote ema_note_2{
-    {.of = "score_estimate=ema",
-     .source = "KeepKV Eq. 8",
-     .point = "neither a nor w is given; nor how an estimate goes on after a "
-              "merge",
-     .reading = "a = 0.9, w = 32; the merged slot starts from the score that Eq. 7 "
-                "gives it, and its weights go on"}};
-
-}  // namespace
-}  // namespace kvsim::stages::estimate::ema
-
-namespace kvsim::stages::estimate::window_mean {
-namespace {
+const DeclareNote ema_note_1("score_estimate=ema", "KeepKV Eq. 8",
+                             "the correction 1 - a^t, with t the absolute step, does not match a "
+                             "start from the w + 1 terms of the window",
+                             "S is divided by the true sum of its weights; of a slot that came "
+                             "later, from the first query that saw it");
+const DeclareNote ema_note_2("score_estimate=ema", "KeepKV Eq. 8",
+                             "neither a nor w is given; nor how an estimate goes on after a merge",
+                             "a = 0.9, w = 32; the merged slot starts from the score that Eq. 7 "
+                             "gives it, and its weights go on");
 
 /// The logits of the last queries that saw a slot, overwritten in turn.
 struct Recent {
@@ -228,12 +207,8 @@ int64_t window_of(const Settings& settings, int64_t budget) {
 class WindowMean : public ScoreEstimate {
  public:
   WindowMean()
-      : ScoreEstimate({"score_estimate",
-                       "window-mean",
-                       "mean of the newest scores",
-                       "KeepKV repository",
-                       {"estimate_window"},
-                       "the last w queries"}) {}
+      : ScoreEstimate({"score_estimate", "window-mean", "mean of the newest scores",
+                       "KeepKV repository", "estimate_window", "the last w queries"}) {}
   int64_t rows(const Settings& settings, int64_t budget) const override {
     return window_of(settings, budget);
   }
@@ -246,4 +221,4 @@ class WindowMean : public ScoreEstimate {
 const Register<ScoreEstimate, WindowMean> window_mean;
 
 }  // namespace
-}  // namespace kvsim::stages::estimate::window_mean
+}  // namespace kvsim::stages::estimate::last

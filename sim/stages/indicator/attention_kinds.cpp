@@ -46,7 +46,7 @@ class AttentionRows : public IndicatorRows {
 
 class Attention : public RowIndicator, public ScoresSlotRows {
  public:
-  Attention() : RowIndicator({"indicator", "attention", "softmax attention A", "SnapKV", {}}) {}
+  Attention() : RowIndicator({"indicator", "attention", "softmax attention A", "SnapKV"}) {}
   Rows rows(LayerWork&, const Settings&, const Segment&) const override {
     return std::make_unique<AttentionRows>();
   }
@@ -65,23 +65,21 @@ const Table<float>& importance_weights(LayerWork& work, const Settings& settings
 class Importance : public RowIndicator, public ScoresSteps {
  public:
   Importance()
-      : RowIndicator({"indicator", "importance", "A * ||v_i W^h||_1", "DefensiveKV 3.1", {}}) {}
+      : RowIndicator({"indicator", "importance", "A * ||v_i W^h||_1", "DefensiveKV 3.1"}) {}
   Rows rows(LayerWork& work, const Settings& settings, const Segment&) const override {
     return std::make_unique<AttentionRows>(importance_weights(work, settings));
   }
 };
 const Register<Indicator, Importance> importance;
-const DeclareNote importance_note{
-    {.of = "indicator=importance",
-     .source = "DefensiveKV 3.1",
-     .point = "the norm of v W_O is not named",
-     .reading = "L1, as in the repository; an oracle takes the norm of "
-                "`--importance`, which is what is measured"}};
+const DeclareNote importance_note("indicator=importance", "DefensiveKV 3.1",
+                                  "the norm of v W_O is not named",
+                                  "L1, as in the repository; an oracle takes the norm of "
+                                  "`--importance`, which is what is measured");
 
 class AttentionValue : public RowIndicator {
  public:
   AttentionValue()
-      : RowIndicator({"indicator", "attention-value", "A * ||v_i||_2", "ReST-KV Table 12", {}}) {}
+      : RowIndicator({"indicator", "attention-value", "A * ||v_i||_2", "ReST-KV Table 12"}) {}
   Rows rows(LayerWork& work, const Settings&, const Segment&) const override {
     return std::make_unique<AttentionRows>(work.value_norms(Norm::l2), work.group_size());
   }
@@ -115,11 +113,8 @@ class BelowMeanRows : public IndicatorRows {
 class BelowMean : public RowIndicator, public ScoresSlotRows {
  public:
   BelowMean()
-      : RowIndicator({"indicator",
-                      "below-mean",
-                      "-1 where A < 1/(number of visible entries), else 0",
-                      "Scissorhands",
-                      {}}) {}
+      : RowIndicator({"indicator", "below-mean",
+                      "-1 where A < 1/(number of visible entries), else 0", "Scissorhands"}) {}
   Rows rows(LayerWork&, const Settings&, const Segment& segment) const override {
     return std::make_unique<BelowMeanRows>(segment.range.begin);
   }
@@ -149,11 +144,8 @@ class ExpLogitRows : public IndicatorRows {
 class ExpLogit : public RowIndicator {
  public:
   ExpLogit()
-      : RowIndicator({"indicator",
-                      "exp-logit",
-                      "exp(logit - the head's largest over J x C)",
-                      "KeepKV code",
-                      {}}) {}
+      : RowIndicator({"indicator", "exp-logit", "exp(logit - the head's largest over J x C)",
+                      "KeepKV code"}) {}
   bool needs_logits() const override { return true; }
   bool takes_probes() const override { return false; }
   Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
@@ -208,11 +200,8 @@ class ShareRows : public IndicatorRows {
 class ImportanceShare : public RowIndicator {
  public:
   ImportanceShare()
-      : RowIndicator({"indicator",
-                      "importance-share",
-                      "importance / the layer's total of that query",
-                      "kvsim; DefensiveKV 3.1",
-                      {}}) {}
+      : RowIndicator({"indicator", "importance-share",
+                      "importance / the layer's total of that query", "kvsim; DefensiveKV 3.1"}) {}
   bool takes_probes() const override { return false; }
   Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
     using Row = Eigen::Map<const Eigen::ArrayXf>;

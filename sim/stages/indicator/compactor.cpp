@@ -113,12 +113,10 @@ class Compactor : public ObservedIndicator {
  public:
   Compactor()
       : ObservedIndicator(
-            {"indicator",
-             "compactor",
+            {"indicator", "compactor",
              "leverage of keys before their rotation, and attention in chunks without a mask",
              "Compactor; kvpress CompactorPress",
-             {"compactor_chunk", "compactor_sketch", "compactor_blend", "sinks", "recent"},
-             "rope/inv_freq"}) {}
+             "compactor_chunk compactor_sketch compactor_blend sinks recent", "rope/inv_freq"}) {}
   Axes axes() const override { return Axes::group; }
   bool moves_queries() const override { return true; }
   double cost() const override { return 2; }
@@ -183,16 +181,14 @@ class Compactor : public ObservedIndicator {
   }
 };
 const Register<Indicator, Compactor> compactor;
-const DeclareNote compactor_note_1{
-    {.of = "indicator=compactor",
-     .source = "kvpress CompactorPress",
-     .point = "logits are not scaled, and a short last chunk is padded with zeros that take part",
-     .reading = "as coded"}};
-const DeclareNote compactor_note_2{
-    {.of = "indicator=compactor",
-     .source = "kvpress CompactorPress",
-     .point = "the weight of leverage: a constant in the paper, the compression ratio as coded",
-     .reading = "as coded, 1 - B/n for a count; `compactor_blend` is the constant"}};
+const DeclareNote compactor_note_1(
+    "indicator=compactor", "kvpress CompactorPress",
+    "logits are not scaled, and a short last chunk is padded with zeros that take part",
+    "as coded");
+const DeclareNote compactor_note_2(
+    "indicator=compactor", "kvpress CompactorPress",
+    "the weight of leverage: a constant in the paper, the compression ratio as coded",
+    "as coded, 1 - B/n for a count; `compactor_blend` is the constant");
 
 }  // namespace
 }  // namespace kvsim::stages::indicator::compactor

@@ -223,11 +223,9 @@ class Elimination : public ObservedIndicator {
  public:
   Elimination()
       : ObservedIndicator(
-            {"indicator",
-             "elimination",
+            {"indicator", "elimination",
              "what the output loses when entries go one after the other, the least first",
-             "kvsim, after ReST-KV Eq. 7",
-             {}}) {}
+             "kvsim, after ReST-KV Eq. 7"}) {}
   Axes axes() const override { return Axes::group; }
   bool takes_future() const override { return true; }
   bool needs_outputs() const override { return true; }

@@ -21,8 +21,7 @@ const Declare scores("scores", "file or none", "none", "HDF5 file with layers/<l
 
 class Position : public EntryIndicator, public ScoresSlots {
  public:
-  Position()
-      : EntryIndicator({"indicator", "position", "i: the newest entries", "StreamingLLM", {}}) {}
+  Position() : EntryIndicator({"indicator", "position", "i: the newest entries", "StreamingLLM"}) {}
   bool is_position() const override { return true; }
   Table<double> entries(const EntryRequest& request) const override {
     Table<double> x(request.owners(), request.work.entries());
@@ -39,8 +38,7 @@ const Register<Indicator, Position> position;
 class Random : public EntryIndicator, public ScoresSlots {
  public:
   Random()
-      : EntryIndicator(
-            {"indicator", "random", "uniform draw u(seed, layer, head, i)", "kvsim", {}}) {}
+      : EntryIndicator({"indicator", "random", "uniform draw u(seed, layer, head, i)", "kvsim"}) {}
   Table<double> entries(const EntryRequest& request) const override {
     Table<double> x(request.owners(), request.work.entries());
     for (int64_t owner = 0; owner < x.rows(); ++owner)
@@ -101,7 +99,7 @@ Table<double> per_kv_head(const EntryRequest& request, const Score& score) {
 
 class KeyNorm : public EntryIndicator, public ScoresSlots {
  public:
-  KeyNorm() : EntryIndicator({"indicator", "key-norm", "-||k_i||_2", "Knorm", {}}) {}
+  KeyNorm() : EntryIndicator({"indicator", "key-norm", "-||k_i||_2", "Knorm"}) {}
   Table<double> entries(const EntryRequest& request) const override {
     return per_kv_head(request, [&](int kv, std::span<double> out) {
       for_each_key(request.work, kv,
@@ -115,11 +113,8 @@ const Register<Indicator, KeyNorm> key_norm;
 class KeyDifference : public EntryIndicator {
  public:
   KeyDifference()
-      : EntryIndicator({"indicator",
-                        "key-difference",
-                        "-cos(k_i, mean direction of all prompt keys)",
-                        "KeyDiff",
-                        {}}) {}
+      : EntryIndicator({"indicator", "key-difference",
+                        "-cos(k_i, mean direction of all prompt keys)", "KeyDiff"}) {}
   Table<double> entries(const EntryRequest& request) const override {
     return per_kv_head(request, [&](int kv, std::span<double> out) {
       const auto entries = static_cast<double>(request.work.entries());
@@ -145,12 +140,8 @@ const Register<Indicator, KeyDifference> key_difference;
 class External : public EntryIndicator {
  public:
   External()
-      : EntryIndicator({"indicator",
-                        "external",
-                        "read from the HDF5 file `scores`",
-                        "kvsim",
-                        {"scores"},
-                        "the file `scores`"}) {}
+      : EntryIndicator({"indicator", "external", "read from the HDF5 file `scores`", "kvsim",
+                        "scores", "the file `scores`"}) {}
   void check_files(const Settings& settings, const SideFiles& files, int layer, int64_t owners,
                    int64_t entries) const override {
     if (!settings.is_none(scores)) files.scores(settings.text(scores), layer, owners, entries);
@@ -161,12 +152,6 @@ class External : public EntryIndicator {
   }
 };
 const Register<Indicator, External> external;
-
-}  // namespace
-}  // namespace kvsim::stages::indicator::entry_kinds
-
-namespace kvsim::stages::indicator::cur {
-namespace {
 
 constexpr int64_t kBlock = 16;  // entries over which squared norms are shared out
 
@@ -189,11 +174,9 @@ std::vector<double> block_shares(const Table<float>& vectors) {
 class Cur : public EntryIndicator {
  public:
   Cur()
-      : EntryIndicator({"indicator",
-                        "cur",
+      : EntryIndicator({"indicator", "cur",
                         "product of key's and value's shares in the squared norms of their block",
-                        "CurDKV; kvpress CURPress",
-                        {}}) {}
+                        "CurDKV; kvpress CURPress"}) {}
   Table<double> entries(const EntryRequest& request) const override {
     Table<double> x(request.owners(), request.work.entries());
     parallel_for(x.rows(), [&](int64_t owner) {
@@ -208,12 +191,6 @@ class Cur : public EntryIndicator {
   }
 };
 const Register<Indicator, Cur> cur;
-
-}  // namespace
-}  // namespace kvsim::stages::indicator::cur
-
-namespace kvsim::stages::indicator::lag {
-namespace {
 
 const Declare lag_block("lag_block", "count >= 2 entries", "128",
                         "tokens of a block that is compared with the next one", tested("2 5 7"));
@@ -262,12 +239,9 @@ void write_ranks(const std::vector<double>& score, std::span<double> out) {
 class Lag : public EntryIndicator {
  public:
   Lag()
-      : EntryIndicator({"indicator",
-                        "lag",
-                        "rank of the spread of keys and values, scaled by the "
-                        "following block",
-                        "LagKV",
-                        {"lag_block", "sinks"}}) {}
+      : EntryIndicator({"indicator", "lag",
+                        "rank of the spread of keys and values, scaled by the following block",
+                        "LagKV", "lag_block sinks"}) {}
 
   Table<double> entries(const EntryRequest& request) const override {
     const int64_t n = request.work.entries();
@@ -295,12 +269,6 @@ class Lag : public EntryIndicator {
   }
 };
 const Register<Indicator, Lag> lag;
-
-}  // namespace
-}  // namespace kvsim::stages::indicator::lag
-
-namespace kvsim::stages::indicator::page_bound {
-namespace {
 
 /// The least and the largest number of each channel among the keys of a page.
 class Pages : public StepScorer {
@@ -346,12 +314,8 @@ class Pages : public StepScorer {
 class PageBound : public EntryIndicator, public ScoresSteps {
  public:
   PageBound()
-      : EntryIndicator({"indicator",
-                        "page-bound",
-                        "the most that q.k can be for a key of the entry's block",
-                        "Quest",
-                        {},
-                        "",
+      : EntryIndicator({"indicator", "page-bound",
+                        "the most that q.k can be for a key of the entry's block", "Quest", "", "",
                         "a step's own query scores (tests/sim/replay/test_per_step.cpp)",
                         "queries=none,schedule=reads"}) {}
   bool nowhere_else() const override { return true; }
@@ -372,11 +336,9 @@ class PageBound : public EntryIndicator, public ScoresSteps {
   }
 };
 const Register<Indicator, PageBound> registered;
-const DeclareNote note{{.of = "indicator=page-bound",
-                        .source = "Quest",
-                        .point = "query heads that share keys; the pages of later tokens",
-                        .reading = "with granularity=kv bounds are summed over the group; later "
-                                   "tokens are always read"}};
+const DeclareNote note(
+    "indicator=page-bound", "Quest", "query heads that share keys; the pages of later tokens",
+    "with granularity=kv bounds are summed over the group; later tokens are always read");
 
 }  // namespace
-}  // namespace kvsim::stages::indicator::page_bound
+}  // namespace kvsim::stages::indicator::entry_kinds

@@ -75,12 +75,10 @@ class ExpectedAttention : public ObservedIndicator {
  public:
   ExpectedAttention()
       : ObservedIndicator(
-            {"indicator",
-             "expected-attention",
+            {"indicator", "expected-attention",
              "softmax of the expected exp(logit) of normally distributed later queries",
              "Expected Attention; kvpress ExpectedAttentionPress",
-             {"expected_steps", "expected_variance", "sinks"},
-             "rope/inv_freq"}) {}
+             "expected_steps expected_variance sinks", "rope/inv_freq"}) {}
   Axes axes() const override { return Axes::head; }
   bool moves_queries() const override { return true; }
   double cost() const override { return 1; }
@@ -118,11 +116,10 @@ class ExpectedAttention : public ObservedIndicator {
   }
 };
 const Register<Indicator, ExpectedAttention> expected_attention;
-const DeclareNote expected_attention_note{
-    {.of = "indicator=expected-attention",
-     .source = "kvpress ExpectedAttentionPress",
-     .point = "the softmax runs over the prompt alone, not over what follows it",
-     .reading = "as coded; the first `sinks` entries and queries take no part"}};
+const DeclareNote expected_attention_note(
+    "indicator=expected-attention", "kvpress ExpectedAttentionPress",
+    "the softmax runs over the prompt alone, not over what follows it",
+    "as coded; the first `sinks` entries and queries take no part");
 
 }  // namespace
 }  // namespace kvsim::stages::indicator::expected_attention

@@ -287,34 +287,24 @@ class OutputChangeKind : public RowIndicator {
 
 struct OutputChange : OutputChangeKind {
   OutputChange()
-      : OutputChangeKind({"indicator",
-                          "output-change",
-                          "change of the head's output when the "
-                          "entry alone is removed",
-                          "ReST-KV Eq. 7",
-                          {}},
-                         false) {}
+      : OutputChangeKind(
+            {"indicator", "output-change",
+             "change of the head's output when the entry alone is removed", "ReST-KV Eq. 7"},
+            false) {}
 };
 struct OutputChangeJoint : OutputChangeKind {
   OutputChangeJoint()
-      : OutputChangeKind({"indicator",
-                          "output-change-joint",
-                          "change of the layer's output by all "
-                          "heads that share the entry",
-                          "kvsim, after ReST-KV Eq. 7",
-                          {}},
+      : OutputChangeKind({"indicator", "output-change-joint",
+                          "change of the layer's output by all heads that share the entry",
+                          "kvsim, after ReST-KV Eq. 7"},
                          true) {}
 };
 const Register<Indicator, OutputChange> output_change;
-const DeclareNote output_change_note{
-    {.of = "indicator=output-change",
-     .source = "ReST-KV Eq. 7",
-     .point = "A is of one head, MHA and W_O are of all heads, and no word is of "
-              "heads that share a key",
-     .reading = "every query head for itself: its own output and its own rows of "
-                "W_O; then `group` takes their mean. "
-                "`indicator=output-change-joint` removes the entry from all heads "
-                "that share it"}};
+const DeclareNote output_change_note(
+    "indicator=output-change", "ReST-KV Eq. 7",
+    "A is of one head, MHA and W_O are of all heads, and no word is of heads that share a key",
+    "every query head for itself: its own output and its own rows of W_O; then `group` takes their "
+    "mean. `indicator=output-change-joint` removes the entry from all heads that share it");
 const Register<Indicator, OutputChangeJoint> output_change_joint;
 
 }  // namespace

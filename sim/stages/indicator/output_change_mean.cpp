@@ -108,12 +108,9 @@ class MeanRows : public IndicatorRows {
 class OutputChangeMean : public RowIndicator {
  public:
   OutputChangeMean()
-      : RowIndicator({"indicator",
-                      "output-change-mean",
-                      "the output's change, from attention "
-                      "aggregated over the queries first",
-                      "ReST-KV code",
-                      {}}) {}
+      : RowIndicator({"indicator", "output-change-mean",
+                      "the output's change, from attention aggregated over the queries first",
+                      "ReST-KV code"}) {}
   bool aggregates_first() const override { return true; }
   double cost() const override { return 8; }
   std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings&,
@@ -122,18 +119,10 @@ class OutputChangeMean : public RowIndicator {
   }
 };
 const Register<Indicator, OutputChangeMean> output_change_mean;
-const DeclareNote output_change_mean_note{
-    {.of = "indicator=output-change-mean",
-     .source = "ReST-KV repository",
-     .point = "attention is aggregated over queries first, and the output that "
-              "is compared leaves the window out",
-     .reading = "as coded"}};
-
-}  // namespace
-}  // namespace kvsim::stages::indicator::output_change_mean
-
-namespace kvsim::stages::indicator::value_change_mean {
-namespace {
+const DeclareNote output_change_mean_note("indicator=output-change-mean", "ReST-KV repository",
+                                          "attention is aggregated over queries first, and the "
+                                          "output that is compared leaves the window out",
+                                          "as coded");
 
 constexpr int64_t kWidenedValues = 256;  // that are widened at a time
 
@@ -192,12 +181,10 @@ class ValueChangeRows : public IndicatorRows {
 class ValueChangeMean : public RowIndicator {
  public:
   ValueChangeMean()
-      : RowIndicator({"indicator",
-                      "value-change-mean",
+      : RowIndicator({"indicator", "value-change-mean",
                       "the head's output error when an entry goes, from attention aggregated and "
                       "normalised first",
-                      "CAOTE",
-                      {}}) {}
+                      "CAOTE"}) {}
   bool aggregates_first() const override { return true; }
   std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings&,
                                       const Segment&) const override {
@@ -205,12 +192,11 @@ class ValueChangeMean : public RowIndicator {
   }
 };
 const Register<Indicator, ValueChangeMean> value_change_mean;
-const DeclareNote value_change_mean_note{
-    {.of = "indicator=value-change-mean",
-     .source = "CAOTE",
-     .point = "over which entries a base method's scores are brought to a sum of 1; where its "
-              "pooling stands; what query heads that share an entry do",
-     .reading = "over the candidates; pooling and the group follow the error"}};
+const DeclareNote value_change_mean_note(
+    "indicator=value-change-mean", "CAOTE",
+    "over which entries a base method's scores are brought to a sum of 1; where its pooling "
+    "stands; what query heads that share an entry do",
+    "over the candidates; pooling and the group follow the error");
 
 }  // namespace
-}  // namespace kvsim::stages::indicator::value_change_mean
+}  // namespace kvsim::stages::indicator::output_change_mean

@@ -125,12 +125,9 @@ class RehearsalRows : public StoredRows {
 class Rehearsal : public RowIndicator {
  public:
   Rehearsal()
-      : RowIndicator({"indicator",
-                      "rehearsal",
-                      "attention of the query moved behind the prompt, with its own piece",
-                      "kvsim",
-                      {"rehearsal_steps", "rehearsal_norm"},
-                      "rope/inv_freq"}) {}
+      : RowIndicator({"indicator", "rehearsal",
+                      "attention of the query moved behind the prompt, with its own piece", "kvsim",
+                      "rehearsal_steps rehearsal_norm", "rope/inv_freq"}) {}
   bool needs_logits() const override { return true; }
   bool moves_queries() const override { return true; }
   std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings& settings,

@@ -103,15 +103,11 @@ class RereadRows : public StoredRows {
 class Reread : public RowIndicator {
  public:
   Reread()
-      : RowIndicator({"indicator",
-                      "reread",
-                      "attention of a probe's query over the sinks, what its part reads again, and "
-                      "its part",
-                      "KVzip 3.2",
-                      {"reread_norm", "unread", "sinks"},
-                      "a probe whose parts read the prompt again",
-                      "",
-                      "queries=probe"}) {}
+      : RowIndicator(
+            {"indicator", "reread",
+             "attention of a probe's query over the sinks, what its part reads again, and its part",
+             "KVzip 3.2", "reread_norm unread sinks", "a probe whose parts read the prompt again",
+             "", "queries=probe"}) {}
   bool needs_logits() const override { return true; }
   bool needs_probe() const override { return true; }
   std::string probe_fault(const Settings& settings, const ProbeInfo& probe) const override {
@@ -130,12 +126,11 @@ class Reread : public RowIndicator {
   }
 };
 const Register<Indicator, Reread> reread;
-const DeclareNote reread_note{
-    {.of = "indicator=reread",
-     .source = "KVzip; kvpress KVzipPress",
-     .point = "what the chat template puts before the context is not read again",
-     .reading = "the repository keeps it beside the budget, kvpress evicts it first; here it is "
-                "read again, too, unless capture.py was told not to, and then `unread` decides"}};
+const DeclareNote reread_note(
+    "indicator=reread", "KVzip; kvpress KVzipPress",
+    "what the chat template puts before the context is not read again",
+    "the repository keeps it beside the budget, kvpress evicts it first; here it is read again, "
+    "too, unless capture.py was told not to, and then `unread` decides");
 
 }  // namespace
 }  // namespace kvsim::stages::indicator::reread

@@ -127,12 +127,9 @@ class RunningCentres : public SlotScorer {
 class Trigonometric : public ObservedIndicator, public FollowsQueries {
  public:
   Trigonometric()
-      : ObservedIndicator({"indicator",
-                           "trigonometric",
+      : ObservedIndicator({"indicator", "trigonometric",
                            "the mean query's logit at distances ahead, and the pairs' mean lengths",
-                           "TriAttention",
-                           {"trigonometric_reach"},
-                           "rope/inv_freq"}) {}
+                           "TriAttention", "trigonometric_reach", "rope/inv_freq"}) {}
   Axes axes() const override { return Axes::head; }
   bool moves_queries() const override { return true; }
   std::unique_ptr<SlotScorer> follow_queries(const LayerWork& work, const Settings& settings,
@@ -158,12 +155,11 @@ class Trigonometric : public ObservedIndicator, public FollowsQueries {
   }
 };
 const Register<Indicator, Trigonometric> trigonometric;
-const DeclareNote trigonometric_note{
-    {.of = "indicator=trigonometric",
-     .source = "TriAttention and its repository",
-     .point = "centres of queries come from a calibration text, once for a model",
-     .reading = "from the observing queries of the prompt: the paper says that centres depend "
-                "little on the text"}};
+const DeclareNote trigonometric_note(
+    "indicator=trigonometric", "TriAttention and its repository",
+    "centres of queries come from a calibration text, once for a model",
+    "from the observing queries of the prompt: the paper says that centres depend little on the "
+    "text");
 
 }  // namespace
 }  // namespace kvsim::stages::indicator::trigonometric

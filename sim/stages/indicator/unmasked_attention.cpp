@@ -57,11 +57,9 @@ class UnmaskedRows : public StoredRows {
 class UnmaskedAttention : public RowIndicator {
  public:
   UnmaskedAttention()
-      : RowIndicator({"indicator",
-                      "unmasked-attention",
+      : RowIndicator({"indicator", "unmasked-attention",
                       "attention of the query to the whole prompt, entries after it included",
-                      "Attention Matching repository",
-                      {}}) {}
+                      "Attention Matching repository"}) {}
   bool sees_all() const override { return true; }
   bool takes_probes() const override { return false; }
   double cost() const override { return 1; }
@@ -71,11 +69,10 @@ class UnmaskedAttention : public RowIndicator {
   }
 };
 const Register<Indicator, UnmaskedAttention> unmasked_attention;
-const DeclareNote unmasked_attention_note{
-    {.of = "indicator=unmasked-attention",
-     .source = "Attention Matching repository",
-     .point = "reference queries that come from the context itself see keys after them, too",
-     .reading = "as coded, without any rotation"}};
+const DeclareNote unmasked_attention_note(
+    "indicator=unmasked-attention", "Attention Matching repository",
+    "reference queries that come from the context itself see keys after them, too",
+    "as coded, without any rotation");
 
 }  // namespace
 }  // namespace kvsim::stages::indicator::unmasked_attention

@@ -23,7 +23,7 @@ const Declare join("join", "kind", "none",
 
 class NoJoin : public Join {
  public:
-  NoJoin() : Join({"join", "none", "they do not", "", {}}) {}
+  NoJoin() : Join({"join", "none", "they do not", ""}) {}
   bool joins() const override { return false; }
   double join(const Settings&, double of_prompt, double) const override { return of_prompt; }
 };

@@ -13,7 +13,7 @@ const Declare memory_decay("memory_decay", "number [0, 1]", "0.8",
 
 class NoMemory : public Memory {
  public:
-  NoMemory() : Memory({"memory", "none", "every compression scores anew", "", {}}) {}
+  NoMemory() : Memory({"memory", "none", "every compression scores anew", ""}) {}
   bool changes_nothing() const override { return true; }
   void level(std::span<double>) const override {}
   double join(const Settings&, double, double now) const override { return now; }
@@ -23,11 +23,9 @@ const Register<Memory, NoMemory> none;
 class DecayedMax : public Memory {
  public:
   DecayedMax()
-      : Memory({"memory",
-                "decayed-max",
+      : Memory({"memory", "decayed-max",
                 "scores over the head's largest; the larger of now and of before, decayed",
-                "G-KV repository",
-                {"memory_decay"}}) {}
+                "G-KV repository", "memory_decay"}) {}
   void level(std::span<double> scores) const override {
     const double largest = scores.empty() ? 0 : *std::ranges::max_element(scores);
     if (!(largest > 0)) return;

@@ -86,12 +86,9 @@ void fit(MergeOwner& owner, double ridge) {
 class AttentionFit : public Merge {
  public:
   AttentionFit()
-      : Merge({"merge",
-               "attention-fit",
+      : Merge({"merge", "attention-fit",
                "keys stay; biases and values are fitted to what the reference queries see of all",
-               "Attention Matching",
-               {"fit_ridge"},
-               "a layer without softcap"}) {}
+               "Attention Matching", "fit_ridge", "a layer without softcap"}) {}
   std::vector<std::string> votes() const override { return {"bias"}; }
   bool needs_linear_logits() const override { return true; }
   bool fits_queries() const override { return true; }
@@ -103,13 +100,12 @@ class AttentionFit : public Merge {
   }
 };
 const Register<Merge, AttentionFit> attention_fit;
-const DeclareNote attention_fit_note{
-    {.of = "merge=attention-fit",
-     .source = "Attention Matching repository",
-     .point = "both fits are plain least squares in float32, with a ridge where they fail; biases "
-              "are clamped from below",
-     .reading = "least squares in float64 with the ridge `fit_ridge`; exp(bias) is 1e-12 at least; "
-                "the reference queries are those that observe"}};
+const DeclareNote attention_fit_note(
+    "merge=attention-fit", "Attention Matching repository",
+    "both fits are plain least squares in float32, with a ridge where they fail; biases are "
+    "clamped from below",
+    "least squares in float64 with the ridge `fit_ridge`; exp(bias) is 1e-12 at least; the "
+    "reference queries are those that observe");
 
 }  // namespace
 }  // namespace kvsim::stages::merge::attention_fit

@@ -53,12 +53,8 @@ void merge_into(MergeOwner& owner, int64_t into,
 class D2o : public Merge {
  public:
   D2o()
-      : Merge({"merge",
-               "d2o",
-               "convex weights by cosine, above a threshold that follows the "
-               "cosines",
-               "D2O",
-               {}}) {}
+      : Merge({"merge", "d2o",
+               "convex weights by cosine, above a threshold that follows the cosines", "D2O"}) {}
 
   void apply(MergeRequest& request) const override {
     const auto targets = nearest_kept(request);
@@ -74,29 +70,17 @@ class D2o : public Merge {
   }
 };
 const Register<Merge, D2o> d2o;
-const DeclareNote d2o_note{
-    {.of = "merge=d2o",
-     .source = "D2O repository",
-     .point = "weights of the code do not sum to 1",
-     .reading = "the paper's convex weights; `merge=d2o-code` merges as coded"}};
-
-}  // namespace
-}  // namespace kvsim::stages::merge::d2o
-
-namespace kvsim::stages::merge::d2o_code {
-namespace {
+const DeclareNote d2o_note("merge=d2o", "D2O repository", "weights of the code do not sum to 1",
+                           "the paper's convex weights; `merge=d2o-code` merges as coded");
 
 /// As published: the threshold decides by the mean over heads, for the first, second, ... evicted
 /// entry of all heads at once, and the weights do not sum to 1.
 class D2oCode : public Merge {
  public:
   D2oCode()
-      : Merge({"merge",
-               "d2o-code",
-               "the same rank of all heads merges or none does; weights as "
-               "coded",
-               "D2O repository",
-               {}}) {}
+      : Merge({"merge", "d2o-code",
+               "the same rank of all heads merges or none does; weights as coded",
+               "D2O repository"}) {}
 
   void apply(MergeRequest& request) const override {
     const auto targets = nearest_kept(request);
@@ -146,4 +130,4 @@ class D2oCode : public Merge {
 const Register<Merge, D2oCode> d2o_code;
 
 }  // namespace
-}  // namespace kvsim::stages::merge::d2o_code
+}  // namespace kvsim::stages::merge::d2o

@@ -41,11 +41,8 @@ void merge_pair(MergeOwner& owner, int64_t from, int64_t into) {
 class KeepKv : public Merge {
  public:
   KeepKv()
-      : Merge({"merge",
-               "keepkv",
-               "mean by score and votes, key scaled to keep the mass",
-               "KeepKV Eq. 7",
-               {"merge_threshold", "merge_order", "score_estimate"},
+      : Merge({"merge", "keepkv", "mean by score and votes, key scaled to keep the mass",
+               "KeepKV Eq. 7", "merge_threshold merge_order score_estimate",
                "a layer without softcap"}) {}
   std::vector<std::string> votes() const override { return {"count"}; }
   EstimateLines estimates() const override { return EstimateLines::mean_query; }
@@ -61,28 +58,16 @@ class KeepKv : public Merge {
   }
 };
 const Register<Merge, KeepKv> keepkv;
-const DeclareNote keepkv_note_1{
-    {.of = "merge=keepkv",
-     .source = "KeepKV Eq. 7",
-     .point = "query heads that share a key have scores of their own",
-     .reading = "the logit of the group's mean query is the score of the shared "
-                "slot; `granularity=query` has no such choice to make"}};
-const DeclareNote keepkv_note_2{{.of = "merge=keepkv",
-                                 .source = "KeepKV Eq. 7",
-                                 .point = "the denominator can be 0",
-                                 .reading = "the scale is 1 there, counted in `zip_undefined`"}};
-const DeclareNote keepkv_note_3{
-    {.of = "merge=keepkv",
-     .source = "KeepKV Algorithm 1",
-     .point = "several entries may choose the same slot; the order is not given",
-     .reading = "targets are chosen for all from the keys as they were, then "
-                "merges run in ascending position"}};
-
-}  // namespace
-}  // namespace kvsim::stages::merge::keepkv
-
-namespace kvsim::stages::merge::keepkv_bias {
-namespace {
+const DeclareNote keepkv_note_1("merge=keepkv", "KeepKV Eq. 7",
+                                "query heads that share a key have scores of their own",
+                                "the logit of the group's mean query is the score of the shared "
+                                "slot; `granularity=query` has no such choice to make");
+const DeclareNote keepkv_note_2("merge=keepkv", "KeepKV Eq. 7", "the denominator can be 0",
+                                "the scale is 1 there, counted in `zip_undefined`");
+const DeclareNote keepkv_note_3(
+    "merge=keepkv", "KeepKV Algorithm 1",
+    "several entries may choose the same slot; the order is not given",
+    "targets are chosen for all from the keys as they were, then merges run in ascending position");
 
 /// Merges the pairs of one owner. Every query head keeps the mass of the pair at its own estimate
 /// by a bias of its own; the shared key and value lie where the heads that attend to the pair most
@@ -139,12 +124,8 @@ class BiasMerge {
 class KeepKvBias : public Merge {
  public:
   KeepKvBias()
-      : Merge({"merge",
-               "keepkv-bias",
-               "mean by score, mass kept by a bias per query head",
-               "kvsim",
-               {"merge_threshold", "merge_order", "score_estimate"},
-               "a layer without softcap"}) {}
+      : Merge({"merge", "keepkv-bias", "mean by score, mass kept by a bias per query head", "kvsim",
+               "merge_threshold merge_order score_estimate", "a layer without softcap"}) {}
   std::vector<std::string> votes() const override { return {"bias"}; }
   EstimateLines estimates() const override { return EstimateLines::every_head; }
   std::vector<std::string> bounds(int heads) const override {
@@ -165,12 +146,6 @@ class KeepKvBias : public Merge {
   }
 };
 const Register<Merge, KeepKvBias> keepkv_bias;
-
-}  // namespace
-}  // namespace kvsim::stages::merge::keepkv_bias
-
-namespace kvsim::stages::merge::keepkv_code {
-namespace {
 
 const double kLogGuard = -14 * std::log(2.0);  // what the code adds to scores, 2^-14, in logs
 
@@ -196,11 +171,8 @@ void merge_as_coded(MergeOwner& owner, int64_t from, int64_t into) {
 class KeepKvCode : public Merge {
  public:
   KeepKvCode()
-      : Merge({"merge",
-               "keepkv-code",
-               "mean by score and votes, key not scaled",
-               "KeepKV repository",
-               {"merge_threshold", "merge_order", "score_estimate"},
+      : Merge({"merge", "keepkv-code", "mean by score and votes, key not scaled",
+               "KeepKV repository", "merge_threshold merge_order score_estimate",
                "a layer without softcap"}) {}
   std::vector<std::string> votes() const override { return {"count"}; }
   EstimateLines estimates() const override { return EstimateLines::mean_query; }
@@ -215,13 +187,11 @@ class KeepKvCode : public Merge {
   }
 };
 const Register<Merge, KeepKvCode> keepkv_code;
-const DeclareNote keepkv_code_note{
-    {.of = "merge=keepkv-code",
-     .source = "KeepKV repository",
-     .point = "no moving average, no scale of keys; half precision changes the "
-              "votes of one slot in seventy; estimates keep all rows after a "
-              "merge",
-     .reading = "as coded, in float32; estimates start again after a merge"}};
+const DeclareNote keepkv_code_note(
+    "merge=keepkv-code", "KeepKV repository",
+    "no moving average, no scale of keys; half precision changes the votes of one slot in seventy; "
+    "estimates keep all rows after a merge",
+    "as coded, in float32; estimates start again after a merge");
 
 }  // namespace
-}  // namespace kvsim::stages::merge::keepkv_code
+}  // namespace kvsim::stages::merge::keepkv

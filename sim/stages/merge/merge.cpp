@@ -50,27 +50,18 @@ namespace kvsim::stages::merge::drop {
 namespace {
 
 struct Drop : Merge {
-  Drop() : Merge({"merge", "drop", "nothing remains of them", "", {}}) {}
+  Drop() : Merge({"merge", "drop", "nothing remains of them", ""}) {}
   bool merges() const override { return false; }
   void apply(MergeRequest&) const override {}
 };
 const Register<Merge, Drop> drop;
 
-}  // namespace
-}  // namespace kvsim::stages::merge::drop
-
-namespace kvsim::stages::merge::convex {
-namespace {
-
 /// KeepKV Eq. 5 with equal weights: the slot is the plain mean of all its entries so far.
 class Convex : public Merge {
  public:
   Convex()
-      : Merge({"merge",
-               "convex",
-               "the plain mean of the slot's entries",
-               "KeepKV Eq. 5",
-               {"merge_threshold", "merge_order"}}) {}
+      : Merge({"merge", "convex", "the plain mean of the slot's entries", "KeepKV Eq. 5",
+               "merge_threshold merge_order"}) {}
   std::vector<std::string> votes() const override { return {"none", "count"}; }
 
   void apply(MergeRequest& request) const override {
@@ -93,27 +84,17 @@ class Convex : public Merge {
   }
 };
 const Register<Merge, Convex> convex;
-const DeclareNote convex_note{{.of = "merge=convex",
-                               .source = "KeepKV Eq. 5",
-                               .point = "\"existing methods\" have no single rule for weights",
-                               .reading = "plain mean of the members"}};
-
-}  // namespace
-}  // namespace kvsim::stages::merge::convex
-
-namespace kvsim::stages::merge::value_fold {
-namespace {
+const DeclareNote convex_note("merge=convex", "KeepKV Eq. 5",
+                              "\"existing methods\" have no single rule for weights",
+                              "plain mean of the members");
 
 /// v <- (v_c + sum w_i v_i) / (1 + sum w_i), w_i = u_i |v_i| / (|v_i| + |v_c|) with the values as
 /// they were before; keys stay, so entries count as dropped.
 class ValueFold : public Merge {
  public:
   ValueFold()
-      : Merge({"merge",
-               "value-fold",
-               "values join the slot of the nearest key, keys do not",
-               "kvpress",
-               {}}) {}
+      : Merge({"merge", "value-fold", "values join the slot of the nearest key, keys do not",
+               "kvpress"}) {}
 
   void apply(MergeRequest& request) const override {
     const auto targets = nearest_kept(request);
@@ -148,4 +129,4 @@ class ValueFold : public Merge {
 const Register<Merge, ValueFold> value_fold;
 
 }  // namespace
-}  // namespace kvsim::stages::merge::value_fold
+}  // namespace kvsim::stages::merge::drop

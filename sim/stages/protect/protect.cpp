@@ -98,7 +98,7 @@ enum class Bias { shifted, window };  // words of stage1_bias
 
 class NoStage1 : public Stage1 {
  public:
-  NoStage1() : Stage1({"stage1", "none", "nothing is forced", "", {}}) {}
+  NoStage1() : Stage1({"stage1", "none", "nothing is forced", ""}) {}
   bool forces_nothing() const override { return true; }
 };
 const Register<Stage1, NoStage1> none;
@@ -107,12 +107,9 @@ const Register<Stage1, NoStage1> none;
 class Ratio : public Stage1 {
  public:
   Ratio()
-      : Stage1({"stage1",
-                "ratio",
-                "the best by the score before `weight`, protected ones counted "
-                "in",
-                "CriticalKV",
-                {"stage1_ratio"}}) {}
+      : Stage1({"stage1", "ratio",
+                "the best by the score before `weight`, protected ones counted in", "CriticalKV",
+                "stage1_ratio"}) {}
   bool uses_unweighted() const override { return true; }
   std::vector<uint32_t> after_allocate(const Stage1Request& r) const override {
     const Settings& settings = *r.settings;
@@ -140,11 +137,8 @@ const Register<Stage1, Ratio> ratio;
 class Mass : public Stage1 {
  public:
   Mass()
-      : Stage1({"stage1",
-                "mass",
-                "the entries that hold stage1_mass of the head's attention",
-                "DefensiveKV code",
-                {"stage1_mass", "stage1_bias"}}) {}
+      : Stage1({"stage1", "mass", "the entries that hold stage1_mass of the head's attention",
+                "DefensiveKV code", "stage1_mass stage1_bias"}) {}
   bool uses_mass() const override { return true; }
   std::vector<uint32_t> before_allocate(const Stage1Request& r) const override {
     const ScoredLayer& scored = *r.scored;
@@ -176,19 +170,15 @@ class Mass : public Stage1 {
   }
 };
 const Register<Stage1, Mass> mass;
-const DeclareNote mass_note_1{
-    {.of = "stage1=mass",
-     .source = "DefensiveKV Algorithm 1",
-     .point = "the repository forces the entries that hold most attention before "
-              "anything is scored; the algorithm as printed has no such step",
-     .reading = "the bare presets are as printed; `:code` forces them. Its cap, "
-                "negative in Python slicing at small budgets, is clamped at 0"}};
-const DeclareNote mass_note_2{
-    {.of = "stage1_bias",
-     .source = "DefensiveKV repository",
-     .point = "a comment says attention on the window, the code takes that on "
-              "the last candidates",
-     .reading = "`shifted` is the code, `window` the comment"}};
+const DeclareNote mass_note_1("stage1=mass", "DefensiveKV Algorithm 1",
+                              "the repository forces the entries that hold most attention before "
+                              "anything is scored; the algorithm as printed has no such step",
+                              "the bare presets are as printed; `:code` forces them. Its cap, "
+                              "negative in Python slicing at small budgets, is clamped at 0");
+const DeclareNote mass_note_2(
+    "stage1_bias", "DefensiveKV repository",
+    "a comment says attention on the window, the code takes that on the last candidates",
+    "`shifted` is the code, `window` the comment");
 
 }  // namespace
 }  // namespace kvsim::stages::protect::stage1

@@ -101,7 +101,7 @@ const std::vector<std::string> kKeys = {"quant_bits", "quant_group", "quant_resi
 
 class NoQuantize : public Quantize {
  public:
-  NoQuantize() : Quantize({"quantize", "none", "kept entries stay as they are", "", {}}) {}
+  NoQuantize() : Quantize({"quantize", "none", "kept entries stay as they are", ""}) {}
   bool changes_entries() const override { return false; }
   void apply(const Settings&, Table<float>&, Table<float>&) const override {}
   QuantizedCount count(const Settings&, int64_t, int64_t, int64_t) const override { return {}; }
@@ -286,11 +286,9 @@ int64_t rounded_entries(const Settings& settings, int64_t slots) {
 class KvQuant : public Quantize {
  public:
   KvQuant()
-      : Quantize({"quantize",
-                  "kvquant",
-                  "keys per channel, values per entry, to fitted levels, outliers apart",
-                  "KVQuant",
-                  {"quant_bits", "quant_residual", "quant_outliers"}}) {}
+      : Quantize({"quantize", "kvquant",
+                  "keys per channel, values per entry, to fitted levels, outliers apart", "KVQuant",
+                  "quant_bits quant_residual quant_outliers"}) {}
   void apply(const Settings& settings, Table<float>& k, Table<float>& v) const override {
     const int64_t entries = rounded_entries(settings, k.rows());
     if (entries == 0) return;
@@ -314,19 +312,17 @@ class KvQuant : public Quantize {
   }
 };
 const Register<Quantize, KvQuant> kvquant;
-const DeclareNote kvquant_note_1{
-    {.of = "quantize=kvquant",
-     .source = "KVQuant; ReST-KV Figure 11",
-     .point = "keys are rounded before their rotation, levels are fitted offline and weighted by "
-              "the sensitivity of the loss",
-     .reading = "keys as the trace holds them, after rotation; levels are fitted to the head's own "
-                "numbers, unweighted: a trace holds neither gradients nor a calibration set"}};
-const DeclareNote kvquant_note_2{
-    {.of = "quantize=kvquant",
-     .source = "KVQuant",
-     .point = "1 % of the numbers of a vector are outliers, by percentiles from calibration",
-     .reading = "the share of `quant_outliers` furthest from the vector's mean, a vector being a "
-                "channel's or an entry's numbers in one head"}};
+const DeclareNote kvquant_note_1(
+    "quantize=kvquant", "KVQuant; ReST-KV Figure 11",
+    "keys are rounded before their rotation, levels are fitted offline and weighted by the "
+    "sensitivity of the loss",
+    "keys as the trace holds them, after rotation; levels are fitted to the head's own numbers, "
+    "unweighted: a trace holds neither gradients nor a calibration set");
+const DeclareNote kvquant_note_2(
+    "quantize=kvquant", "KVQuant",
+    "1 % of the numbers of a vector are outliers, by percentiles from calibration",
+    "the share of `quant_outliers` furthest from the vector's mean, a vector being a channel's or "
+    "an entry's numbers in one head");
 
 }  // namespace
 }  // namespace kvsim::stages::quantize::nonuniform

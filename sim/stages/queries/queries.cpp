@@ -35,7 +35,7 @@ void observe_part(Range all, Segment& segment) {
 class NoQueries : public Queries {
  public:
   NoQueries()
-      : Queries({"queries", "none", "no query observes", "", {}, "", "", "indicator=position"}) {}
+      : Queries({"queries", "none", "no query observes", "", "", "", "", "indicator=position"}) {}
   bool observes() const override { return false; }
   bool at_each_step() const override { return true; }
   void observe(const Settings&, int64_t, const TraceInfo&, Segment& segment) const override {
@@ -47,12 +47,8 @@ const Register<Queries, NoQueries> none;
 class WindowQueries : public Queries {
  public:
   WindowQueries()
-      : Queries({"queries",
-                 "window",
-                 "the newest m, whose own entries are protected",
-                 "SnapKV; DefensiveKV 2",
-                 {"window"},
-                 "queries n-m..n-1"}) {}
+      : Queries({"queries", "window", "the newest m, whose own entries are protected",
+                 "SnapKV; DefensiveKV 2", "window", "queries n-m..n-1"}) {}
   bool has_window() const override { return true; }
   bool nests(const Settings& settings) const override { return !settings.is_fraction(window_key); }
   int64_t window(const Settings& settings, int64_t budget, int64_t entries) const override {
@@ -66,30 +62,20 @@ class WindowQueries : public Queries {
   }
 };
 const Register<Queries, WindowQueries> by_window;
-const DeclareNote by_window_note_1{
-    {.of = "window",
-     .source = "ReST-KV; DefensiveKV; Pitfalls",
-     .point = "the size of the window differs from paper to paper",
-     .reading = "32, as in ReST-KV and DefensiveKV; the Pitfalls follow kvpress, "
-                "whose presses have 64 (`window=64`)"}};
-const DeclareNote by_window_note_2{{.of = "queries=window",
-                                    .source = "ReST-KV Eq. 8",
-                                    .point = "t-S_w:t are S_w + 1 queries",
-                                    .reading = "S_w queries"}};
-const DeclareNote by_window_note_3{
-    {.of = "queries=window",
-     .source = "kvpress",
-     .point = "with a budget below the window, topk chooses inside the window",
-     .reading = "the newest B"}};
+const DeclareNote by_window_note_1("window", "ReST-KV; DefensiveKV; Pitfalls",
+                                   "the size of the window differs from paper to paper",
+                                   "32, as in ReST-KV and DefensiveKV; the Pitfalls follow "
+                                   "kvpress, whose presses have 64 (`window=64`)");
+const DeclareNote by_window_note_2("queries=window", "ReST-KV Eq. 8", "t-S_w:t are S_w + 1 queries",
+                                   "S_w queries");
+const DeclareNote by_window_note_3("queries=window", "kvpress",
+                                   "with a budget below the window, topk chooses inside the window",
+                                   "the newest B");
 
 class LastQueries : public Queries {
  public:
   LastQueries()
-      : Queries({"queries",
-                 "last",
-                 "the newest `last_queries`",
-                 "Scissorhands",
-                 {"last_queries"},
+      : Queries({"queries", "last", "the newest `last_queries`", "Scissorhands", "last_queries",
                  "the last `last_queries` prompt queries"}) {}
   void observe(const Settings& settings, int64_t, const TraceInfo& info,
                Segment& segment) const override {
@@ -101,7 +87,7 @@ const Register<Queries, LastQueries> last;
 
 class AllQueries : public Queries {
  public:
-  AllQueries() : Queries({"queries", "all", "every prompt query", "H2O", {}, "queries 0..n-1"}) {}
+  AllQueries() : Queries({"queries", "all", "every prompt query", "H2O", "", "queries 0..n-1"}) {}
   bool observes_all() const override { return true; }
   void observe(const Settings&, int64_t, const TraceInfo& info, Segment& segment) const override {
     observe_part({0, info.prompt_len}, segment);
@@ -112,11 +98,7 @@ const Register<Queries, AllQueries> all;
 class FutureQueries : public Queries {
  public:
   FutureQueries()
-      : Queries({"queries",
-                 "future",
-                 "the later steps themselves (oracles only)",
-                 "kvsim",
-                 {},
+      : Queries({"queries", "future", "the later steps themselves (oracles only)", "kvsim", "",
                  "queries at positions >= n"}) {}
   bool looks_ahead() const override { return true; }
   bool at_each_step() const override { return true; }
@@ -128,12 +110,6 @@ class FutureQueries : public Queries {
 };
 const Register<Queries, FutureQueries> future;
 
-}  // namespace
-}  // namespace kvsim::stages::queries::queries
-
-namespace kvsim::stages::queries::probe {
-namespace {
-
 const Declare probe_key("probe", "text", "repeat", "name of the probe whose queries observe",
                         tested("repeat"));
 const Declare probe_first("probe_first", "count >= 0 tokens", "0",
@@ -144,12 +120,9 @@ const Declare probe_queries("probe_queries", "count >= 0 queries", "0",
 class ProbeQueries : public Queries {
  public:
   ProbeQueries()
-      : Queries({"queries",
-                 "probe",
+      : Queries({"queries", "probe",
                  "those of the probe `probe`, which stand behind the prompt, without its answer",
-                 "kvsim",
-                 {"probe", "probe_queries", "probe_first"},
-                 "a probe of that name"}) {}
+                 "kvsim", "probe probe_queries probe_first", "a probe of that name"}) {}
   bool goes_on() const override { return false; }
   bool nests(const Settings&) const override { return true; }
   bool of_probe() const override { return true; }
@@ -163,13 +136,13 @@ class ProbeQueries : public Queries {
 const Register<Queries, ProbeQueries> probe;
 
 }  // namespace
-}  // namespace kvsim::stages::queries::probe
+}  // namespace kvsim::stages::queries::queries
 
 namespace kvsim {
 
-using stages::queries::probe::probe_first;
-using stages::queries::probe::probe_key;
-using stages::queries::probe::probe_queries;
+using stages::queries::queries::probe_first;
+using stages::queries::queries::probe_key;
+using stages::queries::queries::probe_queries;
 
 void observe_with_probe(const Settings& settings, const TraceInfo& info, Segment& segment) {
   segment.probe = info.find_probe(probe_name(settings));
@@ -196,12 +169,9 @@ const Declare spread_queries("spread_queries", "count >= 1 queries", "256",
 class SpreadQueries : public Queries {
  public:
   SpreadQueries()
-      : Queries({"queries",
-                 "spread",
-                 "`spread_queries` of the prompt, evenly spaced; the last is the newest",
-                 "kvsim",
-                 {"spread_queries"},
-                 "evenly spaced prompt queries"}) {}
+      : Queries({"queries", "spread",
+                 "`spread_queries` of the prompt, evenly spaced; the last is the newest", "kvsim",
+                 "spread_queries", "evenly spaced prompt queries"}) {}
   /// A segment sees those of them that stand in it.
   void observe(const Settings& settings, int64_t, const TraceInfo& info,
                Segment& segment) const override {

@@ -25,18 +25,15 @@ namespace {
 const Declare schedule("schedule", "kind", "prefill", "when compression runs");
 
 struct Prefill : Schedule {
-  Prefill() : Schedule({"schedule", "prefill", "once, when the prompt is complete", "", {}}) {}
+  Prefill() : Schedule({"schedule", "prefill", "once, when the prompt is complete", ""}) {}
   bool once() const override { return true; }
 };
 const Register<Schedule, Prefill> prefill;
 
 struct PerStep : Schedule {
   PerStep()
-      : Schedule({"schedule",
-                  "per-step",
-                  "anew for each later step, in hindsight (oracle-step)",
-                  "kvsim",
-                  {}}) {}
+      : Schedule({"schedule", "per-step", "anew for each later step, in hindsight (oracle-step)",
+                  "kvsim"}) {}
   bool per_step() const override { return true; }
   bool looks_ahead() const override { return true; }
   bool at_each_step() const override { return true; }
@@ -45,11 +42,9 @@ const Register<Schedule, PerStep> per_step;
 
 struct Reads : Schedule {
   Reads()
-      : Schedule({"schedule",
-                  "reads",
+      : Schedule({"schedule", "reads",
                   "nothing leaves; every later step reads the set that its own query chooses",
-                  "Quest",
-                  {}}) {}
+                  "Quest"}) {}
   bool per_step() const override { return true; }
   bool evicts() const override { return false; }
   bool at_each_step() const override { return true; }
@@ -58,24 +53,16 @@ const Register<Schedule, Reads> reads;
 
 struct Decode : Schedule {
   Decode()
-      : Schedule({"schedule",
-                  "decode",
-                  "the budget is held at every step",
-                  "H2O; KeepKV",
-                  {"evict_batch", "keep_prompt", "buffer"},
-                  "all queries n..N-1"}) {}
+      : Schedule({"schedule", "decode", "the budget is held at every step", "H2O; KeepKV",
+                  "evict_batch keep_prompt buffer", "all queries n..N-1"}) {}
   bool decodes() const override { return true; }
 };
 const Register<Schedule, Decode> decode;
 
 struct Periodic : Schedule {
   Periodic()
-      : Schedule({"schedule",
-                  "periodic",
-                  "the full cache is compressed anew every `period`",
-                  "KeepKV",
-                  {"period"},
-                  "the observing queries before each compression"}) {}
+      : Schedule({"schedule", "periodic", "the full cache is compressed anew every `period`",
+                  "KeepKV", "period", "the observing queries before each compression"}) {}
   bool repeats() const override { return true; }
 };
 const Register<Schedule, Periodic> periodic;

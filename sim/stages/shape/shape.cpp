@@ -61,7 +61,7 @@ const Declare key("union", "kind", "none", "one set for all heads of a layer");
 
 class NoUnion : public Union {
  public:
-  NoUnion() : Union({"union", "none", "every head has its own set", "", {}}) {}
+  NoUnion() : Union({"union", "none", "every head has its own set", ""}) {}
   bool unites() const override { return false; }
   void apply(Range, Table<double>&) const override {}
 };
@@ -85,7 +85,7 @@ class Fold : public Union {
 
 class Mean : public Fold {
  public:
-  Mean() : Fold({"union", "mean", "by the mean over heads", "OpenVINO; KVCompose", {}}) {}
+  Mean() : Fold({"union", "mean", "by the mean over heads", "OpenVINO; KVCompose"}) {}
   double of(const std::vector<double>& heads) const override {
     return std::accumulate(heads.begin(), heads.end(), 0.0) / static_cast<double>(heads.size());
   }
@@ -94,7 +94,7 @@ const Register<Union, Mean> mean;
 
 class Max : public Fold {
  public:
-  Max() : Fold({"union", "max", "by the largest over heads", "kvsim", {}}) {}
+  Max() : Fold({"union", "max", "by the largest over heads", "kvsim"}) {}
   double of(const std::vector<double>& heads) const override {
     return *std::ranges::max_element(heads);
   }
@@ -104,11 +104,7 @@ const Register<Union, Max> max;
 class RootMeanSquare : public Fold {
  public:
   RootMeanSquare()
-      : Fold({"union",
-              "root-mean-square",
-              "by the root of the mean square over heads",
-              "kvsim",
-              {}}) {}
+      : Fold({"union", "root-mean-square", "by the root of the mean square over heads", "kvsim"}) {}
   double of(const std::vector<double>& heads) const override {
     double squares = 0;
     for (const double s : heads) squares += s * s;
@@ -121,11 +117,8 @@ const Register<Union, RootMeanSquare> root_mean_square;
 class BestRank : public Union {
  public:
   BestRank()
-      : Union({"union",
-               "best-rank",
-               "the best entries of every head, then the second best ones",
-               "kvsim",
-               {}}) {}
+      : Union({"union", "best-rank", "the best entries of every head, then the second best ones",
+               "kvsim"}) {}
   void apply(Range candidates, Table<double>& scores) const override {
     std::vector<double> best(static_cast<size_t>(candidates.size()),
                              -static_cast<double>(candidates.size()));

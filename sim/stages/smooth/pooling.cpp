@@ -42,7 +42,7 @@ const Declare kernel("kernel", "odd >= 1 entries", "5", "width of the pooling", 
 
 class NoSmoothing : public Smooth {
  public:
-  NoSmoothing() : Smooth({"smooth", "none", "scores as they are", "", {}}) {}
+  NoSmoothing() : Smooth({"smooth", "none", "scores as they are", ""}) {}
   bool changes_nothing() const override { return true; }
   void apply(const Settings&, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
@@ -70,11 +70,8 @@ void average(int64_t k, std::span<const double> in, std::span<double> out) {
 class Average : public Smooth {
  public:
   Average()
-      : Smooth({"smooth",
-                "avg",
-                "average pooling; columns outside are 0 and still counted",
-                "SnapKV",
-                {"kernel"}}) {}
+      : Smooth({"smooth", "avg", "average pooling; columns outside are 0 and still counted",
+                "SnapKV", "kernel"}) {}
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
     average(settings.count(kernel), in, out);
@@ -85,11 +82,8 @@ const Register<Smooth, Average> avg;
 class AverageReplicate : public Smooth {
  public:
   AverageReplicate()
-      : Smooth({"smooth",
-                "avg-replicate",
-                "average pooling; the edge columns repeat outside",
-                "",
-                {"kernel"}}) {}
+      : Smooth({"smooth", "avg-replicate", "average pooling; the edge columns repeat outside", "",
+                "kernel"}) {}
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
     const int64_t k = settings.count(kernel);
@@ -107,14 +101,8 @@ const Register<Smooth, AverageReplicate> avg_replicate;
 class AverageRenormalized : public Smooth {
  public:
   AverageRenormalized()
-      : Smooth({"smooth",
-                "avg-renormalized",
-                "`avg`, each row scaled back to its sum before",
-                "DefensiveKV code",
-                {"kernel"},
-                "",
-                "",
-                "order=sag"}) {}
+      : Smooth({"smooth", "avg-renormalized", "`avg`, each row scaled back to its sum before",
+                "DefensiveKV code", "kernel", "", "", "order=sag"}) {}
   bool only_before_aggregate() const override { return true; }
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
@@ -130,7 +118,7 @@ const Register<Smooth, AverageRenormalized> avg_renormalized;
 class MaxPooling : public Smooth {
  public:
   MaxPooling()
-      : Smooth({"smooth", "max", "maximum over the columns that exist", "AdaKV", {"kernel"}}) {}
+      : Smooth({"smooth", "max", "maximum over the columns that exist", "AdaKV", "kernel"}) {}
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
     const int64_t half = settings.count(kernel) / 2;
@@ -145,12 +133,6 @@ class MaxPooling : public Smooth {
   }
 };
 const Register<Smooth, MaxPooling> max;
-
-}  // namespace
-}  // namespace kvsim::stages::smooth::pooling
-
-namespace kvsim::stages::smooth::adaptive_window {
-namespace {
 
 const Declare aws_beta("aws_beta", "number > 0 tokens", "2000",
                        "drift per step of the adaptive window's width and shift",
@@ -204,11 +186,8 @@ int64_t window_width(const Settings& settings, const PositionDrift& drift) {
 class AdaptiveWindow : public Smooth {
  public:
   AdaptiveWindow()
-      : Smooth({"smooth",
-                "aws",
-                "window as wide and as shifted as the best entries' drift asks",
-                "ReST-KV Eq. 10-13",
-                {"aws_beta", "aws_min"}}) {}
+      : Smooth({"smooth", "aws", "window as wide and as shifted as the best entries' drift asks",
+                "ReST-KV Eq. 10-13", "aws_beta aws_min"}) {}
   Drift drift() const override { return Drift::indicator; }
   void apply(const Settings& settings, const PositionDrift& drift, std::span<const double> in,
              std::span<double> out) const override {
@@ -218,44 +197,32 @@ class AdaptiveWindow : public Smooth {
   }
 };
 const Register<Smooth, AdaptiveWindow> aws;
-const DeclareNote aws_note_1{
-    {.of = "smooth=aws",
-     .source = "ReST-KV Eq. 10",
-     .point = "argmax gives a set of entries, and top B of what is not said",
-     .reading = "the mean of their indices; the best of the candidates for the B - "
-                "S_w places that the window leaves free"}};
-const DeclareNote aws_note_2{
-    {.of = "smooth=aws",
-     .source = "ReST-KV Eq. 11",
-     .point = "there is no least width: with a drift below beta nothing would be "
-              "smoothed",
-     .reading = "the kernel of 5 of appendix B is the least width, as in the "
-                "repository (`aws_min`; 21 for RULER and InfiniteBench); "
-                "`aws_min=1` is the equation alone"}};
-const DeclareNote aws_note_3{
-    {.of = "smooth=aws",
-     .source = "ReST-KV Eq. 12",
-     .point = "sign: the second branch, for a drift to the rear, is never below "
-              "1 as printed, and moves scores against the drift",
-     .reading = "floor(D/beta) + 1 with D = D_front - D_rear below 0, which is 0 "
-                "or negative; 0 where there is no drift"}};
-const DeclareNote aws_note_4{
-    {.of = "smooth=aws",
-     .source = "ReST-KV Eq. 13",
-     .point = "the sum runs over k from -W/2 + shift, not over neighbours of n; "
-              "edges are not mentioned",
-     .reading = "neighbours of n; the edge is replicated; the window is protected "
-                "after smoothing; every query head for itself, then the mean of "
-                "the group"}};
+const DeclareNote aws_note_1("smooth=aws", "ReST-KV Eq. 10",
+                             "argmax gives a set of entries, and top B of what is not said",
+                             "the mean of their indices; the best of the candidates for the B - "
+                             "S_w places that the window leaves free");
+const DeclareNote aws_note_2(
+    "smooth=aws", "ReST-KV Eq. 11",
+    "there is no least width: with a drift below beta nothing would be smoothed",
+    "the kernel of 5 of appendix B is the least width, as in the repository (`aws_min`; 21 for "
+    "RULER and InfiniteBench); `aws_min=1` is the equation alone");
+const DeclareNote aws_note_3("smooth=aws", "ReST-KV Eq. 12",
+                             "sign: the second branch, for a drift to the rear, is never below 1 "
+                             "as printed, and moves scores against the drift",
+                             "floor(D/beta) + 1 with D = D_front - D_rear below 0, which is 0 or "
+                             "negative; 0 where there is no drift");
+const DeclareNote aws_note_4(
+    "smooth=aws", "ReST-KV Eq. 13",
+    "the sum runs over k from -W/2 + shift, not over neighbours of n; edges are not mentioned",
+    "neighbours of n; the edge is replicated; the window is protected after smoothing; every query "
+    "head for itself, then the mean of the group");
 
 class AdaptiveWindowPrinted : public Smooth {
  public:
   AdaptiveWindowPrinted()
-      : Smooth({"smooth",
-                "aws-printed",
+      : Smooth({"smooth", "aws-printed",
                 "`aws` with the shift of Eq. 12 as printed, forward where entries drift back",
-                "ReST-KV Eq. 12",
-                {"aws_beta", "aws_min"}}) {}
+                "ReST-KV Eq. 12", "aws_beta aws_min"}) {}
   Drift drift() const override { return Drift::indicator; }
   void apply(const Settings& settings, const PositionDrift& drift, std::span<const double> in,
              std::span<double> out) const override {
@@ -268,12 +235,10 @@ const Register<Smooth, AdaptiveWindowPrinted> aws_printed;
 class AdaptiveWindowCode : public Smooth {
  public:
   AdaptiveWindowCode()
-      : Smooth({"smooth",
-                "aws-code",
-                "`aws` with the published code's choices (drift of the "
-                "attention, shift 1 without drift)",
-                "ReST-KV code",
-                {"aws_beta", "aws_min"}}) {}
+      : Smooth({"smooth", "aws-code",
+                "`aws` with the published code's choices (drift of the attention, shift 1 without "
+                "drift)",
+                "ReST-KV code", "aws_beta aws_min"}) {}
   Drift drift() const override { return Drift::attention; }
   void apply(const Settings& settings, const PositionDrift& drift, std::span<const double> in,
              std::span<double> out) const override {
@@ -282,12 +247,9 @@ class AdaptiveWindowCode : public Smooth {
   }
 };
 const Register<Smooth, AdaptiveWindowCode> aws_code;
-const DeclareNote aws_code_note{
-    {.of = "smooth=aws-code",
-     .source = "ReST-KV repository",
-     .point = "the drift is of attention, window included, and the shift is 1 "
-              "without any drift",
-     .reading = "as coded"}};
+const DeclareNote aws_code_note(
+    "smooth=aws-code", "ReST-KV repository",
+    "the drift is of attention, window included, and the shift is 1 without any drift", "as coded");
 
 }  // namespace
-}  // namespace kvsim::stages::smooth::adaptive_window
+}  // namespace kvsim::stages::smooth::pooling
