@@ -61,7 +61,7 @@ struct CheckedVariable {
 /// Findings of `kvsim replay --check` in one layer.
 struct LayerCheckResult {
   int layer = 0;
-  std::vector<CheckedVariable> plain;  ///< against float64 (run/check/plain_layer.hpp)
+  std::vector<CheckedVariable> plain;  ///< against float64 (PlainLayer)
   std::vector<std::string> left_out;   ///< records that do more than drop: no plain form here
   std::vector<CheckedVariable> other;  ///< against another backend or instruction set
   int64_t moved = 0;                   ///< kept entries that are not the same there

@@ -316,7 +316,7 @@ TEST_CASE("policies.md has a row with its source for every kind of a stage", "[d
   const auto sections = sections_of(page("policies.md"));
   for (const KindInfo* kind : all_kinds()) {
     if (is_example(kind->name)) continue;
-    const std::string where = section_of(*find_parameter(kind->stage));
+    const std::string where = find_parameter(kind->stage)->section();
     INFO("docs/policies.md, section " << where << ": a row of " << kind->stage << "="
                                       << kind->name);
     REQUIRE(sections.contains(where));
