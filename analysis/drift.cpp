@@ -95,7 +95,8 @@ class WindowReader : public RowConsumer {
                const std::vector<Range>& parts, WindowDynamics& seen)
       : RowConsumer(part), work_(work), parts_(parts), seen_(seen) {
     for (const std::string& name : DriftRows::indicators())
-      rows_.push_back(Kinds<Indicator>::find(name).rows(work, settings, part));
+      rows_.push_back(dynamic_cast<const RowIndicator&>(Kinds<Indicator>::find(name))
+                          .rows(work, settings, part));
     heads_.assign(static_cast<size_t>(work.query_heads()),
                   Table<double>(part.rows(), static_cast<int64_t>(parts.size())));
   }
