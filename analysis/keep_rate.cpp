@@ -1,9 +1,8 @@
-#include "analysis/keep_rate.hpp"
-
 #include <algorithm>
 #include <limits>
 
 #include "analysis/measure.hpp"
+#include "analysis/span_tokens.hpp"
 #include "analysis/summary.hpp"
 #include "sim/core/error.hpp"
 

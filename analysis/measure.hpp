@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "analysis/dataset.hpp"
-#include "analysis/keep_rate.hpp"
 #include "analysis/output_norms.hpp"
+#include "analysis/span_tokens.hpp"
 #include "analysis/study_options.hpp"
 #include "sim/replay/layer_replay.hpp"
 

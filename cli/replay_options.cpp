@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "analysis/keep_rate.hpp"
+#include "analysis/span_tokens.hpp"
 #include "analysis/variables.hpp"
 #include "cli/chosen_names.hpp"
 #include "cli/command.hpp"

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "analysis/keep_rate.hpp"
 #include "analysis/measure.hpp"
+#include "analysis/span_tokens.hpp"
 #include "analysis/study_options.hpp"
 #include "io/trace_reader.hpp"
 #include "sim/stages/side_files.hpp"

@@ -135,7 +135,7 @@ TEST_CASE("subfolders do not include each other in circles", "[sources]") {
   const Includes stages = below("sim/stages"), run = below("run");
   CHECK(stages.size() > 12);
   CHECK(reached(stages, "allocate").contains("protect"));  // the scan sees includes at all
-  CHECK(reached(run, "sweep").contains("measures"));
+  CHECK(reached(run, "sweep").contains("study"));
   check_no_circles(stages);
   check_no_circles(run);
 }

@@ -36,7 +36,7 @@ class WeightedSum : public Aggregation {
 
 }  // namespace kvsim
 
-namespace kvsim::stages::aggregate::linear_kinds {
+namespace kvsim::stages::aggregate::kinds {
 namespace {
 
 const Declare single_row("single_row", "count >= 0 row", "15",
@@ -280,7 +280,7 @@ class MeanVariance : public Aggregate {
 const Register<Aggregate, MeanVariance> mean_variance;
 
 }  // namespace
-}  // namespace kvsim::stages::aggregate::linear_kinds
+}  // namespace kvsim::stages::aggregate::kinds
 
 namespace kvsim::keys {
 const Declare power("power", "number >= 1", "4",
@@ -288,7 +288,7 @@ const Declare power("power", "number >= 1", "4",
                     tested("1 1.5 2 5"));
 }  // namespace kvsim::keys
 
-namespace kvsim::stages::aggregate::power_mean {
+namespace kvsim::stages::aggregate::kinds {
 namespace {
 
 /// Sum of powers of what is positive.
@@ -336,4 +336,4 @@ class PowerMean : public Aggregate {
 const Register<Aggregate, PowerMean> power_mean;
 
 }  // namespace
-}  // namespace kvsim::stages::aggregate::power_mean
+}  // namespace kvsim::stages::aggregate::kinds

@@ -47,7 +47,7 @@ const Declare estimate_window("estimate_window", "share >= 1 queries", "32",
 
 }  // namespace kvsim
 
-namespace kvsim::stages::estimate::last {
+namespace kvsim::stages::estimate::estimate {
 namespace {
 
 class Newest : public Estimates {
@@ -221,4 +221,4 @@ class WindowMean : public ScoreEstimate {
 const Register<ScoreEstimate, WindowMean> window_mean;
 
 }  // namespace
-}  // namespace kvsim::stages::estimate::last
+}  // namespace kvsim::stages::estimate::estimate

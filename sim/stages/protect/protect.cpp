@@ -79,7 +79,7 @@ std::vector<uint32_t> protected_entries(const ProtectRequest& request) {
 
 }  // namespace kvsim
 
-namespace kvsim::stages::protect::stage1 {
+namespace kvsim::stages::protect::protect {
 namespace {
 
 const Declare stage1("stage1", "kind", "none", "entries forced before the ranking by score",
@@ -181,4 +181,4 @@ const DeclareNote mass_note_2(
     "`shifted` is the code, `window` the comment");
 
 }  // namespace
-}  // namespace kvsim::stages::protect::stage1
+}  // namespace kvsim::stages::protect::protect

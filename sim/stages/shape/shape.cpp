@@ -54,7 +54,7 @@ void score_blocks(const Settings& settings, Range candidates, Table<double>& sco
 
 }  // namespace kvsim
 
-namespace kvsim::stages::shape::unite {
+namespace kvsim::stages::shape::shape {
 namespace {
 
 const Declare key("union", "kind", "none", "one set for all heads of a layer");
@@ -140,4 +140,4 @@ class BestRank : public Union {
 const Register<Union, BestRank> best_rank;
 
 }  // namespace
-}  // namespace kvsim::stages::shape::unite
+}  // namespace kvsim::stages::shape::shape
