@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "run/measures/stream_change.hpp"
+#include "analysis/stream_change.hpp"
 #include "sim/replay/prefill.hpp"
 
 namespace kvsim {

@@ -1,4 +1,4 @@
-#include "run/measures/stream_change.hpp"
+#include "analysis/stream_change.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -29,7 +29,7 @@ struct LayerCheck {
 
 /// Needs a layer read with its recorded outputs.
 LayerCheck check_layer(const LayerTrace& layer);
-/// Does it for what the layer adds to the residual stream, and of the roots of its norms (trace-format.md
+/// Checks what the layer adds to the residual stream, and the roots of its norms (trace-format.md
 /// 8): the largest of the relative errors.
 LayerCheck check_added(const LayerTrace& layer);
 /// Does it for a probe.
