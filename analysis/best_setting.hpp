@@ -10,7 +10,7 @@ namespace kvsim {
 /// How several values of a measure become one; worst: the least, or the most where less is better.
 enum class Fold { mean, worst, rms };
 
-/// What makes one setting better than another: a measure per step, or per layer and step, folded
+/// Criterion by which one setting beats another: a measure per step, or per layer and step, folded
 /// over the layers and then over the steps.
 struct Criterion {
   std::string variable;
@@ -27,7 +27,7 @@ struct Criterion {
 const std::vector<Criterion>& criteria();
 /// Their measures, each once: what `kvsim sweep --metric` takes.
 std::vector<std::string> judged_measures();
-/// What the table of best settings shows unless it is told otherwise, of those in `measured`:
+/// Columns of the table of best settings unless others are asked for, of those in `measured`:
 /// stream error, or output error where there is none, and the papers' retained importance.
 std::vector<std::string> usual_measures(const std::vector<std::string>& measured);
 

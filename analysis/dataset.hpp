@@ -50,7 +50,7 @@ struct Attribute {
 /// so that both can be moved together and no file names folders of the machine it was made on.
 inline constexpr const char* kTracePath = "trace_path";
 
-/// What one results file holds: dimensions, variables over them, and attributes of the run. Plain
+/// Contents of one results file: dimensions, variables over them, and attributes of the run. Plain
 /// data; writing, reading and printing are elsewhere (io/).
 class Dataset {
  public:

@@ -3,6 +3,15 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <string>
+#include <vector>
+
+#include "analysis/key_norm.hpp"
+#include "analysis/measure.hpp"
+#include "sim/backend/layer_work.hpp"
+#include "sim/policy/prepared_record.hpp"
+#include "sim/policy/row_consumer.hpp"
+#include "sim/stages/indicator/indicator.hpp"
 
 namespace kvsim {
 
@@ -45,4 +54,198 @@ int64_t adaptive_shift(const PositionDrift& drift, const Decimal& beta) {
   return drift.floor_over(beta) + (drift.sign() < 0 ? 1 : 0);
 }
 
+/// View of one layer by the observing queries of ReST-KV's window, row by row.
+struct WindowDynamics {
+  std::vector<Drift> drift;  ///< per indicator, [budget] inside
+  Table<double> map;         ///< [rows][parts of the prompt] output change, mean over heads and
+                             ///< the part's candidates; NaN where it has none
+};
+
+/// Reads the window of `restkv` (policies.md 5.5) for the measure of drift.
+class DriftRows {
+ public:
+  static const std::vector<std::string>& indicators();  ///< names, in the order of the results
+  static std::vector<std::string> records();            ///< whose window is read
+
+  DriftRows(const TraceInfo& info, std::vector<int> layers, const std::vector<Budget>& budgets,
+            std::vector<Range> parts);
+  const std::vector<int64_t>& positions() const;  ///< of the window's queries
+  WindowDynamics of_layer(LayerWork& work) const;
+
+ private:
+  const Segment& segment() const;
+
+  const TraceInfo& info_;
+  std::vector<int> layers_;
+  std::vector<Budget> budget_;  ///< one at which something is evicted
+  Preparation preparation_;
+  PreparedRecord record_;
+  std::vector<int64_t> best_;  ///< K of each budget
+  std::vector<Range> parts_;
+};
+
+namespace {
+
+constexpr const char* kRecord = "restkv";
+
+/// Feeds the rows of every query head to the drifts of the indicators, and adds them to the map.
+class WindowReader : public RowConsumer {
+ public:
+  WindowReader(LayerWork& work, const Settings& settings, const Segment& part,
+               const std::vector<Range>& parts, WindowDynamics& seen)
+      : RowConsumer(part), work_(work), parts_(parts), seen_(seen) {
+    for (const std::string& name : DriftRows::indicators())
+      rows_.push_back(dynamic_cast<const RowIndicator&>(Kinds<Indicator>::find(name))
+                          .rows(work, settings, part));
+    heads_.assign(static_cast<size_t>(work.query_heads()),
+                  Table<double>(part.rows(), static_cast<int64_t>(parts.size())));
+  }
+
+  AttentionPass wanted() const override {
+    AttentionPass pass{.positions = segment().positions};
+    pass.logits = pass.outputs = true;
+    return pass;
+  }
+  void start(const AttentionBlock& block, int64_t) override {
+    for (const auto& rows : rows_) rows->start(block);
+  }
+  int tasks(const AttentionBlock& block) const override { return block.heads; }
+  void run(const AttentionBlock& block, int64_t first_row, int task) override {
+    const int head = block.kv_head * block.heads + task;
+    std::vector<double> row(static_cast<size_t>(segment().candidates.size()));
+    for (int64_t r = 0; r < block.rows; ++r) {
+      for (size_t k = 0; k < rows_.size(); ++k) {
+        rows_[k]->row(block, task, r, segment().candidates, row);
+        seen_.drift[k].add(head, first_row + r, row);
+        if (k == 0) add_parts(row, heads_[static_cast<size_t>(head)].row(first_row + r));
+      }
+    }
+  }
+  /// Heads are added in their order, whatever thread they were read by.
+  void finish() {
+    for (int64_t r = 0; r < seen_.map.rows(); ++r)
+      for (int64_t p = 0; p < seen_.map.columns(); ++p) {
+        double sum = 0;
+        for (const Table<double>& head : heads_) sum += head(r, p);
+        seen_.map(r, p) = sum / static_cast<double>(heads_.size());
+      }
+  }
+
+ private:
+  void add_parts(std::span<const double> row, std::span<double> parts) const {
+    for (size_t p = 0; p < parts.size(); ++p) {
+      const int64_t end = std::min(parts_[p].end, segment().candidates.end);
+      double sum = 0;
+      for (int64_t i = parts_[p].begin; i < end; ++i) sum += row[static_cast<size_t>(i)];
+      const int64_t size = end - parts_[p].begin;
+      parts[p] = size > 0 ? sum / static_cast<double>(size)
+                          : std::numeric_limits<double>::quiet_NaN();
+    }
+  }
+
+  LayerWork& work_;
+  const std::vector<Range>& parts_;
+  WindowDynamics& seen_;
+  std::vector<std::unique_ptr<IndicatorRows>> rows_;
+  std::vector<Table<double>> heads_;  ///< [Hq] each [rows][parts]
+};
+
+}  // namespace
+
+const std::vector<std::string>& DriftRows::indicators() {
+  static const std::vector<std::string> names = {"output-change", "attention"};
+  return names;
+}
+
+std::vector<std::string> DriftRows::records() { return {kRecord}; }
+
+DriftRows::DriftRows(const TraceInfo& info, std::vector<int> layers,
+                     const std::vector<Budget>& budgets, std::vector<Range> parts)
+    : info_(info), layers_(std::move(layers)), budget_{Budget::parse("0.5")},
+      preparation_(info_, layers_, budget_), record_(preparation_.prepare(Record::parse(kRecord))),
+      parts_(std::move(parts)) {
+  const auto window = static_cast<int64_t>(segment().positions.size());
+  for (const Budget& budget : budgets)
+    best_.push_back(std::max<int64_t>(budget.entries(info.prompt_len) - window, 0));
+}
+
+const Segment& DriftRows::segment() const {
+  return preparation_.plans()[record_.budgets.front().plan].segments.front();
+}
+
+const std::vector<int64_t>& DriftRows::positions() const { return segment().positions; }
+
+WindowDynamics DriftRows::of_layer(LayerWork& work) const {
+  const int64_t rows = segment().rows();
+  WindowDynamics seen;
+  seen.drift.assign(indicators().size(), Drift(best_, work.query_heads(), rows));
+  seen.map = Table<double>(rows, static_cast<int64_t>(parts_.size()));
+  WindowReader reader(work, record_.settings, segment(), parts_, seen);
+  run_consumers(work, {&reader});
+  reader.finish();
+  return seen;
+}
+
 }  // namespace kvsim
+
+namespace kvsim::measures::drift {
+namespace {
+
+const Decimal kBeta(2000);  // tokens, the paper's
+constexpr const char* kDrift = "indicator budget layer head";
+
+VariableValues indicators(const RunShape& /*run*/) { return DriftRows::indicators(); }
+VariableValues rows_of_window(const RunShape& run) {
+  return DriftRows(run.info, run.info.layers, {}, {}).positions();
+}
+
+const DeclareMeasure measure(
+    {.name = "drift", .place = 550, .whole = true, .observes = DriftRows::records},
+    {{"indicator", "indicator", "1", "what the rows of the window hold", "see `kvsim policies`",
+      VariableType::text, Known{indicators}},
+     {"row", "row", "1", "position of an observing query", "the window of `restkv`, n-32..n-1",
+      VariableType::int64, Known{rows_of_window}},
+     {"drift", kDrift, "tokens", "drift of the best entries",
+      "mean position of the B - m best candidates, rear half of the window minus front half "
+      "(ReST-KV Eq. 10)"},
+     {"drift_width", kDrift, "count", "width of the adaptive window",
+      "what follows from the drift with beta = 2000 and a least width of 5"},
+     {"drift_shift", kDrift, "count", "shift of the adaptive window",
+      "what follows from the drift with beta = 2000"},
+     {"drift_position", "indicator budget layer head row", "1", "mean position of the best entries",
+      "of one observing query; NaN if B <= m"},
+     {"output_change_map", "layer row part", "model units",
+      "output change over queries and positions",
+      "indicator output-change, mean over query heads and the part's candidates"}});
+
+class DriftMeasure : public Measure {
+ public:
+  explicit DriftMeasure(const MeasureRun& run)
+      : Measure(run), rows_(run.info, run.options.layers, run.options.budgets,
+                            measured_parts(run.info.prompt_len)) {}
+
+  void finish(const MeasuredLayer& layer, MeasureResults& results) override {
+    const WindowDynamics seen = rows_.of_layer(layer.work);
+    std::ranges::copy(seen.map.values(), results.row("output_change_map", {layer.index}).begin());
+    for (size_t k = 0; k < seen.drift.size(); ++k)
+      for (size_t b = 0; b < run().options.budgets.size(); ++b)
+        for (int h = 0; h < layer.work.query_heads(); ++h) {
+          const std::initializer_list<int64_t> at = {static_cast<int64_t>(k),
+                                                     static_cast<int64_t>(b), layer.index, h};
+          const PositionDrift drift = seen.drift[k].drift(b, h);
+          results.set("drift", at, 0 - drift.value());  // positive: towards later tokens
+          results.set("drift_width", at, static_cast<double>(adaptive_width(drift, kBeta)));
+          results.set("drift_shift", at, static_cast<double>(adaptive_shift(drift, kBeta)));
+          const auto positions = results.row("drift_position", at);
+          for (size_t r = 0; r < positions.size(); ++r)
+            positions[r] = seen.drift[k].mean_position(b, h, static_cast<int64_t>(r));
+        }
+  }
+
+ private:
+  DriftRows rows_;
+};
+const RegisterMeasure<DriftMeasure> registered(measure);
+
+}  // namespace
+}  // namespace kvsim::measures::drift

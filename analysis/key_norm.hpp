@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "sim/backend/backend.hpp"
+#include "sim/core/array.hpp"
 
 namespace kvsim {
 
@@ -33,5 +34,8 @@ std::vector<double> key_norms(const LayerTrace& layer, int kv_head);
 
 /// Spearman of norm and position: positive when early keys are the short ones.
 double norm_with_position(std::span<const double> norms);
+
+/// Parts that curves over the prompt's positions are drawn from: the dimension `part`.
+std::vector<Range> measured_parts(int64_t entries);
 
 }  // namespace kvsim

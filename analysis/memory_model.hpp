@@ -3,7 +3,9 @@
 #include <optional>
 #include <vector>
 
+#include "sim/backend/layer_work.hpp"
 #include "sim/core/kept_sets.hpp"
+#include "sim/stages/settings.hpp"
 
 namespace kvsim {
 
@@ -17,7 +19,7 @@ struct CacheShape {
   int64_t element_bytes = 2;  ///< e
 };
 
-/// What quantisation made of one head's slots.
+/// Slots of one head as quantisation left them.
 struct QuantizedHead {
   int64_t numbers = 0;   ///< quantised numbers, keys and values
   int64_t groups = 0;    ///< groups with a step and a lowest value each
@@ -61,7 +63,7 @@ struct HeldSlots {
 inline constexpr int64_t kPage = 16;           ///< slots of a page, as vLLM has them
 inline constexpr double kPageNumberBytes = 4;  ///< a page's place in its table
 
-/// What grows while later tokens come, beside what is kept of the prompt.
+/// Growth while later tokens come, beside what is kept of the prompt.
 struct Growth {
   int64_t later = 0;                ///< tokens that every head keeps, where nothing else is known
   std::vector<int64_t> most_slots;  ///< per owner, at the worst step; empty: kept slots + `later`
@@ -93,5 +95,9 @@ class MemoryModel {
 /// Time in s of the attention of one decode step: the larger of reading `bytes` at `bandwidth`
 /// bytes/s and computing `flops` at `peak` flop/s. No weights, launches or scoring.
 double roofline_time(double bytes, double flops, double bandwidth, double peak);
+
+/// Adds what a layer's kept sets hold: rounded as the record says, with its votes and estimates.
+void add_to_memory(const LayerWork& work, const KeptSets& kept, const Settings& settings,
+                   int64_t element_bytes, const Growth& growth, MemoryModel& model);
 
 }  // namespace kvsim

@@ -13,7 +13,7 @@ namespace kvsim {
 /// Steps after a merge at which KeepKV's bound is looked at.
 const std::vector<int64_t>& bound_delays();
 
-/// What one merged pair changes of one head's output at one query, and what Theorem 5 is made of
+/// Change of one head's output at one query by one merged pair, and what Theorem 5 is made of
 /// (metrics.md 3). Vectors are measured before W_O.
 struct BoundSample {
   double perturbation = 0;  ///< Theta = ||o' - o||, only this pair replaced in the full cache

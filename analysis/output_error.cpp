@@ -4,6 +4,9 @@
 #include <limits>
 #include <numeric>
 
+#include "analysis/measure.hpp"
+#include "analysis/summary.hpp"
+
 namespace kvsim {
 
 double relative_error(double error, double reference) {
@@ -32,3 +35,85 @@ std::vector<int64_t> evaluated_steps(int64_t steps, int64_t count) {
 }
 
 }  // namespace kvsim
+
+namespace kvsim::measures::output_error {
+namespace {
+
+constexpr const char* kStep = "policy budget layer step";
+constexpr const char* kLayer = "policy budget layer";
+const DeclareMeasure measure(
+    {.name = "output_error", .place = 200},
+    {{"output_error", kStep, "1", "relative error of the layer's output",
+      "‖sum over heads of (z^ - z) W‖ / ‖sum over heads of z W‖; NaN at steps that --wo-steps "
+      "leaves out",
+      When{&kAlways}},
+     {"output_error_mean", kLayer, "1", "mean output error", "mean over the evaluated steps",
+      When{&kAlways}},
+     {"output_error_max", kLayer, "1", "worst output error", "maximum over the evaluated steps",
+      When{&kAlways}},
+     {"output_error_p99", kLayer, "1", "output error, percentile 99",
+      "percentile 99 over the evaluated steps", When{&kAlways}},
+     {"output_error_undefined", kLayer, "count", "steps with undefined output error",
+      "evaluated steps with an error although the full cache's output is 0", When{&kAlways}},
+     {"residual_error", kStep, "1", "error relative to the residual stream",
+      "‖sum over heads of (z^ - z) W‖ / norm of the residual stream that enters the layer",
+      Needs{&kResidualNorm}, When{&kAlways}},
+     {"residual_error_mean", kLayer, "1", "mean residual error", "mean over the evaluated steps",
+      Needs{&kResidualNorm}, When{&kAlways}},
+     {"residual_error_max", kLayer, "1", "worst residual error", "maximum over the evaluated steps",
+      Needs{&kResidualNorm}, When{&kAlways}},
+     {"residual_error_p99", kLayer, "1", "residual error, percentile 99",
+      "percentile 99 over the evaluated steps", Needs{&kResidualNorm}, When{&kAlways}},
+     {"output_error_absolute", kStep, "model units", "error of the layer's output",
+      "the numerator of output_error"},
+     {"output_error_head", "policy budget layer head step", "1",
+      "relative error of a head's output", "‖(z^ - z) W‖ / ‖z W‖ of one head, every step",
+      Needs{&kPerHead}, When{&kAlways}}});
+
+class OutputError : public Measure {
+ public:
+  using Measure::Measure;
+
+  MeasureNeeds needs() const override { return {.head_norms = run().options.per_head}; }
+  void finish(const MeasuredLayer& layer, MeasureResults& results) override {
+    layer.for_each_cell([&](ReplayCell cell, size_t o) {
+      const std::initializer_list<int64_t> at = {cell.record, cell.budget, layer.index};
+      const std::vector<double>& error = layer.norms.error(o);
+      const std::vector<double>& full = layer.norms.full();
+      std::vector<double> relative(error.size());
+      relative_errors(error, full, relative);
+      results.copy("output_error", at, relative);
+      results.copy("output_error_absolute", at, error);
+      results.set("output_error_mean", at, mean(relative));
+      results.set("output_error_max", at, maximum(relative));
+      results.set("output_error_p99", at, percentile(relative, 99));
+      results.set("output_error_undefined", at, static_cast<double>(undefined_errors(error, full)));
+      if (results.has("residual_error")) write_residual(layer, at, error, results);
+      if (run().options.per_head) write_heads(layer, cell, o, results);
+    });
+  }
+
+ private:
+  void write_residual(const MeasuredLayer& layer, std::initializer_list<int64_t> at,
+                      const std::vector<double>& error, MeasureResults& results) const {
+    std::vector<double> relative(error.size());
+    relative_errors(error, layer.stream_norms(), relative);
+    results.copy("residual_error", at, relative);
+    results.set("residual_error_mean", at, mean(relative));
+    results.set("residual_error_max", at, maximum(relative));
+    results.set("residual_error_p99", at, percentile(relative, 99));
+  }
+  void write_heads(const MeasuredLayer& layer, ReplayCell cell, size_t outcome,
+                   MeasureResults& results) const {
+    const Table<double>& error = layer.norms.error_heads(outcome);
+    std::vector<double> relative(static_cast<size_t>(error.columns()));
+    for (int64_t h = 0; h < error.rows(); ++h) {
+      relative_errors(error.row(h), layer.norms.full_heads().row(h), relative);
+      results.copy("output_error_head", {cell.record, cell.budget, layer.index, h}, relative);
+    }
+  }
+};
+const RegisterMeasure<OutputError> registered(measure);
+
+}  // namespace
+}  // namespace kvsim::measures::output_error

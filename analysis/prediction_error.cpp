@@ -1,15 +1,72 @@
 #include "analysis/prediction_error.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <deque>
 #include <memory>
 
-#include "analysis/fine_histogram.hpp"
+#include "analysis/measure.hpp"
 #include "analysis/undefined.hpp"
 #include "sim/core/parallel.hpp"
 
 namespace kvsim {
+namespace {
+
+constexpr int kMantissaBits = 10;
+constexpr int kShift = 52 - kMantissaBits;
+constexpr int64_t kLowest = int64_t{1023 - 40} << kMantissaBits;  // the bits of 2^-40
+constexpr int64_t kHighest = int64_t{1023 + 60} << kMantissaBits;
+
+/// Bits of a value >= 0 are in the order of the values.
+size_t bin_of(double value) {
+  const auto bits = static_cast<int64_t>(std::bit_cast<uint64_t>(value) >> kShift);
+  return static_cast<size_t>(std::clamp(bits, kLowest, kHighest) - kLowest);
+}
+
+}  // namespace
+
+FineHistogram::FineHistogram()
+    : counts_(static_cast<size_t>(kHighest - kLowest) + 1), sums_(counts_.size(), 0.0) {}
+
+void FineHistogram::add(double value) {
+  const size_t bin = bin_of(value);
+  ++counts_[bin];
+  sums_[bin] += value;
+  ++count_;
+}
+
+double FineHistogram::at_rank(int64_t rank) const {
+  size_t bin = 0;
+  for (int64_t below = counts_[0]; below <= rank; below += counts_[++bin]) {
+  }
+  return sums_[bin] / static_cast<double>(counts_[bin]);
+}
+
+double FineHistogram::percentile(double p) const {
+  if (count_ == 0) return kUndefined;
+  const double rank = p / 100 * static_cast<double>(count_ - 1);
+  const double low = at_rank(static_cast<int64_t>(std::floor(rank)));
+  const double high = at_rank(static_cast<int64_t>(std::ceil(rank)));
+  return low + (rank - std::floor(rank)) * (high - low);
+}
+
+double FineHistogram::trimmed_mean(double share) const {
+  const auto cut = static_cast<int64_t>(std::floor(static_cast<double>(count_) * share));
+  const int64_t left = count_ - 2 * cut;
+  if (left <= 0) return kUndefined;
+  double sum = 0;
+  int64_t below = 0;
+  for (size_t bin = 0; bin < counts_.size(); ++bin) {
+    const int64_t in_bin = counts_[bin];
+    if (in_bin == 0) continue;
+    const int64_t taken = std::min(below + in_bin, count_ - cut) - std::max(below, cut);
+    if (taken > 0) sum += sums_[bin] * static_cast<double>(taken) / static_cast<double>(in_bin);
+    below += in_bin;
+  }
+  return sum / static_cast<double>(left);
+}
+
 namespace {
 
 constexpr double kDecays[] = {0.5, 0.8, 0.9, 0.95, 0.99};
@@ -239,3 +296,47 @@ std::vector<PredictionError> prediction_errors(LayerWork& work, int64_t horizon)
 }
 
 }  // namespace kvsim
+
+namespace kvsim::measures::prediction_error {
+namespace {
+
+VariableValues scores(const RunShape& /*run*/) { return predicted_scores(); }
+VariableValues predictors(const RunShape& /*run*/) { return score_predictors(); }
+
+constexpr const char* kPrediction = "layer score predictor";
+const DeclareMeasure measure(
+    {.name = "prediction_error", .place = 590, .whole = true},
+    {{"score", "score", "1", "score that is predicted",
+      "`exp-logit`: s = exp(logit); `attention`: s = A", VariableType::text, Known{scores}},
+     {"predictor", "predictor", "1", "predictor of scores",
+      "moving averages by decay (the past's weight), mean of all rows since n, of the last 32, the "
+      "last row",
+      VariableType::text, Known{predictors}},
+     {"prediction_error_median", kPrediction, "1", "error of predicted scores, median",
+      "median of |s^(t) / s(t+d) - 1| over query heads, prompt entries and steps, d = --horizon; "
+      "from a histogram, within 1e-3"},
+     {"prediction_error_trimmed_mean", kPrediction, "1", "error of predicted scores, trimmed mean",
+      "mean without the lowest and the highest tenth; within 1e-3"},
+     {"prediction_error_weighted_mean", kPrediction, "1",
+      "error of predicted scores, weighted mean", "mean weighted by A at t+d"}});
+
+class PredictionErrors : public Measure {
+ public:
+  using Measure::Measure;
+
+  void finish(const MeasuredLayer& layer, MeasureResults& results) override {
+    const auto errors = prediction_errors(layer.work, run().options.horizon);
+    const size_t count = score_predictors().size();
+    for (size_t x = 0; x < errors.size(); ++x) {
+      const std::initializer_list<int64_t> at = {layer.index, static_cast<int64_t>(x / count),
+                                                 static_cast<int64_t>(x % count)};
+      results.set("prediction_error_median", at, errors[x].median);
+      results.set("prediction_error_trimmed_mean", at, errors[x].trimmed_mean);
+      results.set("prediction_error_weighted_mean", at, errors[x].weighted_mean);
+    }
+  }
+};
+const RegisterMeasure<PredictionErrors> registered(measure);
+
+}  // namespace
+}  // namespace kvsim::measures::prediction_error

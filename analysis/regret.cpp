@@ -5,6 +5,9 @@
 #include <limits>
 #include <numeric>
 
+#include "analysis/measure.hpp"
+#include "analysis/retained.hpp"
+#include "analysis/summary.hpp"
 #include "sim/core/parallel.hpp"
 
 namespace kvsim {
@@ -101,3 +104,121 @@ double minmax_bound(const ImportanceGains& gains, int64_t budget) {
 }
 
 }  // namespace kvsim
+
+namespace kvsim::measures::regret {
+namespace {
+
+constexpr const char* kBestStatic = "oracle-mean";
+constexpr const char* kBestPerStep = "oracle-step";
+
+const DeclareMeasure measure(
+    {.name = "regret", .place = 502},
+    {{"regret_mean", "policy budget layer", "1", "regret against the best static choice",
+      "retained_importance_mean of oracle-mean minus the policy's", Beside{kBestStatic}},
+     {"regret_step", "policy budget layer step", "1", "regret against the best choice of each step",
+      "retained_importance of oracle-step minus the policy's", Beside{kBestPerStep}}});
+
+class Regret : public Measure {
+ public:
+  using Measure::Measure;
+
+  void start(const MeasuredLayer& layer) override {
+    importance_ = StepSeries(layer.replay.count(), run().info.steps());
+  }
+  void see(const StepBlock& block, const OutcomeBlock& view) override {
+    if (view.sums == nullptr) return;
+    retained_pooled(view.sums->kept_importance, view.sums->total_importance,
+                    importance_.part(view.outcome, block.first_step, block.steps));
+  }
+  void finish(const MeasuredLayer& layer, MeasureResults& results) override {
+    std::map<int, size_t> best_static, best_per_step;  // outcomes by budget
+    if (results.has("regret_mean")) best_static = layer.outcomes_of(best_static_);
+    if (results.has("regret_step")) best_per_step = layer.outcomes_of(best_per_step_);
+    layer.for_each_cell([&](ReplayCell cell, size_t o) {
+      const std::initializer_list<int64_t> at = {cell.record, cell.budget, layer.index};
+      if (results.has("regret_mean")) {
+        const size_t best = best_static.at(cell.budget);
+        results.set("regret_mean", at, mean(importance_[best]) - mean(importance_[o]));
+      }
+      if (!results.has("regret_step")) return;
+      std::vector<double> regret = importance_[best_per_step.at(cell.budget)];
+      for (size_t t = 0; t < regret.size(); ++t) regret[t] -= importance_[o][t];
+      results.copy("regret_step", at, regret);
+    });
+  }
+
+ private:
+  const Record best_static_ = Record::parse(kBestStatic);
+  const Record best_per_step_ = Record::parse(kBestPerStep);
+  StepSeries importance_;  ///< retained, of every outcome
+};
+const RegisterMeasure<Regret> registered(measure);
+
+}  // namespace
+}  // namespace kvsim::measures::regret
+
+namespace kvsim::measures::minmax_bound {
+namespace {
+
+const DeclareMeasure measure(
+    {.name = "minmax_bound", .place = 503},
+    {{"minmax_bound", "policy budget layer", "1", "upper bound of the worst retained importance",
+      "no static choice of B entries per head is better than this at its worst "
+      "step; NaN for `periodic` and `decode`, which do not choose once"}});
+
+/// The bound belongs to a budget and to who owns a set (KV heads or query heads), not to a policy.
+/// It is about static sets of the prompt: what periodic or decoding records keep has none.
+class MinmaxBound : public Measure {
+ public:
+  using Measure::Measure;
+
+  void start(const MeasuredLayer& /*layer*/) override {
+    total_.clear();
+    later_share_.clear();
+  }
+  void see_full(const ReplayBlock& block) override {
+    const std::vector<double> prompt = over_heads(block.prompt_importance);
+    const std::vector<double> later = over_heads(block.later_importance);
+    for (size_t s = 0; s < prompt.size(); ++s) {
+      const double counted = run().options.scope == Scope::all ? later[s] : 0.0;
+      total_.push_back(prompt[s] + counted);
+      later_share_.push_back(counted == 0 ? 0.0 : counted / total_.back());
+    }
+  }
+  void finish(const MeasuredLayer& layer, MeasureResults& results) override {
+    const Table<float>& importance = layer.replay.prefill().importance();
+    for (const bool per_query_head : {false, true}) {
+      const std::vector<ReplayCell> cells = static_cells(layer, per_query_head);
+      if (cells.empty()) continue;
+      const ImportanceGains gains = importance_gains(layer.work, importance.data(),
+                                                     importance.columns(), total_, later_share_,
+                                                     per_query_head);
+      const std::vector<Budget>& budgets = run().options.budgets;
+      for (size_t b = 0; b < budgets.size(); ++b) {
+        const double bound = kvsim::minmax_bound(gains, budgets[b].entries(layer.work.entries()));
+        for (const ReplayCell cell : cells)
+          if (cell.budget == static_cast<int>(b))
+            results.set("minmax_bound", {cell.record, cell.budget, layer.index}, bound);
+      }
+    }
+  }
+
+ private:
+  static std::vector<ReplayCell> static_cells(const MeasuredLayer& layer, bool per_query_head) {
+    std::vector<ReplayCell> cells;
+    for (const ReplayOutcome& outcome : layer.replay.prefill().outcomes()) {
+      if (outcome.kept->per_query_head != per_query_head || !outcome.shares_defined) continue;
+      std::ranges::copy_if(outcome.cells, std::back_inserter(cells), [&](ReplayCell cell) {
+        return cell.record < static_cast<int>(layer.shown);
+      });
+    }
+    return cells;
+  }
+
+  std::vector<double> total_;        ///< [T] importance of all entries in the scope prompt or all
+  std::vector<double> later_share_;  ///< [T] share of it on later entries; 0 in scope prompt
+};
+const RegisterMeasure<MinmaxBound> registered(measure);
+
+}  // namespace
+}  // namespace kvsim::measures::minmax_bound

@@ -7,7 +7,7 @@
 
 namespace kvsim {
 
-/// What each entry contributes to retained importance: gain[owner](t, i) is the importance of
+/// Contributions of entries to retained importance: gain[owner](t, i) is the importance of
 /// entry i at step t, summed over the query heads that share the owner's set, divided by the
 /// layer's denominator at t. Then rho_t(S) = base[t] + sum over owners and i in S of the gain.
 struct ImportanceGains {

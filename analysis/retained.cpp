@@ -1,7 +1,12 @@
 #include "analysis/retained.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <vector>
+
+#include "analysis/measure.hpp"
+#include "analysis/summary.hpp"
 
 namespace kvsim {
 
@@ -32,4 +37,99 @@ void retained_of_head(const Table<double>& kept, const Table<double>& total, int
   }
 }
 
+double outlier_count(std::span<const double> retained_importance, double threshold) {
+  const auto undefined = [](double value) { return std::isnan(value); };
+  if (std::all_of(retained_importance.begin(), retained_importance.end(), undefined)) {
+    return std::numeric_limits<double>::quiet_NaN();
+  }
+  return static_cast<double>(std::count_if(retained_importance.begin(), retained_importance.end(),
+                                           [&](double value) { return value < threshold; }));
+}
+
 }  // namespace kvsim
+
+namespace kvsim::measures::retained {
+namespace {
+
+constexpr const char* kStep = "policy budget layer step";
+constexpr const char* kLayer = "policy budget layer";
+constexpr const char* kHeadStep = "policy budget layer head step";
+const DeclareMeasure measure(
+    {.name = "retained", .place = 100, .when = &kAlways},
+    {{"retained_importance", kStep, "1", "retained importance",
+      "share of the importance I = A * ‖v W‖, summed over query heads, that falls on kept entries"},
+     {"retained_attention", kStep, "1", "retained attention", "the same with I = A"},
+     {"retained_importance_mean", kLayer, "1", "mean retained importance", "mean over steps"},
+     {"retained_importance_min", kLayer, "1", "worst retained importance", "minimum over steps"},
+     {"retained_importance_p01", kLayer, "1", "retained importance, percentile 1",
+      "percentile 1 over steps"},
+     {"retained_attention_mean", kLayer, "1", "mean retained attention", "mean over steps"},
+     {"retained_attention_min", kLayer, "1", "worst retained attention", "minimum over steps"},
+     {"retained_attention_p01", kLayer, "1", "retained attention, percentile 1",
+      "percentile 1 over steps"},
+     {"outlier_count", kLayer, "count", "steps with low retained importance",
+      "number of steps whose retained importance is below --outlier (0.5)"},
+     {"retained_importance_head", kHeadStep, "1", "retained importance of a query head",
+      "the ratio of one head", Needs{&kPerHead}},
+     {"retained_attention_head", kHeadStep, "1", "retained attention of a query head",
+      "the ratio of one head", Needs{&kPerHead}}});
+
+class Retained : public Measure {
+ public:
+  using Measure::Measure;
+
+  void start(const MeasuredLayer& layer) override {
+    const size_t outcomes = layer.replay.count();
+    importance_ = attention_ = StepSeries(outcomes, run().info.steps());
+    if (!run().options.per_head) return;
+    const StepSeries heads(static_cast<size_t>(run().info.num_query_heads), run().info.steps());
+    importance_heads_.assign(outcomes, heads);
+    attention_heads_.assign(outcomes, heads);
+  }
+  void see(const StepBlock& block, const OutcomeBlock& view) override {
+    if (view.sums == nullptr) return;
+    const auto o = static_cast<size_t>(view.outcome);
+    retained_pooled(view.sums->kept_importance, view.sums->total_importance,
+                    importance_.part(view.outcome, block.first_step, block.steps));
+    retained_pooled(view.sums->kept_attention, view.sums->total_attention,
+                    attention_.part(view.outcome, block.first_step, block.steps));
+    for (int h = 0; run().options.per_head && h < run().info.num_query_heads; ++h) {
+      retained_of_head(view.sums->kept_importance, view.sums->total_importance, h,
+                       importance_heads_[o].part(h, block.first_step, block.steps));
+      retained_of_head(view.sums->kept_attention, view.sums->total_attention, h,
+                       attention_heads_[o].part(h, block.first_step, block.steps));
+    }
+  }
+  void finish(const MeasuredLayer& layer, MeasureResults& results) override {
+    layer.for_each_cell([&](ReplayCell cell, size_t o) {
+      const std::initializer_list<int64_t> at = {cell.record, cell.budget, layer.index};
+      results.copy("retained_importance", at, importance_[o]);
+      results.copy("retained_attention", at, attention_[o]);
+      results.set("retained_importance_mean", at, mean(importance_[o]));
+      results.set("retained_importance_min", at, minimum(importance_[o]));
+      results.set("retained_importance_p01", at, percentile(importance_[o], 1));
+      results.set("retained_attention_mean", at, mean(attention_[o]));
+      results.set("retained_attention_min", at, minimum(attention_[o]));
+      results.set("retained_attention_p01", at, percentile(attention_[o], 1));
+      results.set("outlier_count", at, outlier_count_of(importance_[o]));
+      for (int h = 0; run().options.per_head && h < run().info.num_query_heads; ++h) {
+        const auto head = static_cast<size_t>(h);
+        const std::initializer_list<int64_t> of_head = {cell.record, cell.budget, layer.index, h};
+        results.copy("retained_importance_head", of_head, importance_heads_[o][head]);
+        results.copy("retained_attention_head", of_head, attention_heads_[o][head]);
+      }
+    });
+  }
+
+ private:
+  double outlier_count_of(const std::vector<double>& series) const {
+    return kvsim::outlier_count(series, run().options.outlier);
+  }
+
+  StepSeries importance_, attention_;
+  std::vector<StepSeries> importance_heads_, attention_heads_;  ///< [outcome] each [Hq][T]
+};
+const RegisterMeasure<Retained> registered(measure);
+
+}  // namespace
+}  // namespace kvsim::measures::retained

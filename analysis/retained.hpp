@@ -13,8 +13,12 @@ double retained_share(double kept, double total);
 /// `kept` and `total` are [Hq][steps].
 void retained_pooled(const Table<double>& kept, const Table<double>& total, std::span<double> out);
 
-/// The same ratio for one query head.
+/// Ratio of one query head alone.
 void retained_of_head(const Table<double>& kept, const Table<double>& total, int head,
                       std::span<double> out);
+
+/// Number of steps whose retained importance is below the threshold (strictly; metrics.md 1), NaN
+/// when no step has a value.
+double outlier_count(std::span<const double> retained_importance, double threshold);
 
 }  // namespace kvsim

@@ -4,7 +4,7 @@
 
 namespace kvsim {
 
-/// What compression does to the residual stream at each step, all layers together: the root of the
+/// Effect of compression on the residual stream at each step, all layers together: the root of the
 /// summed squares of the layers' errors, relative to the stream that enters the last layer. The
 /// predictor of studies/prediction.md.
 class StreamError {

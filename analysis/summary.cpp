@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "analysis/undefined.hpp"
-#include "sim/core/sortable_bits.hpp"
+#include "sim/core/array.hpp"
 
 namespace kvsim {
 namespace {

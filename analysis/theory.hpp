@@ -36,7 +36,7 @@ double mean_of_max_with_prior(const RiskModel& model);
 
 /// P(k of the m observations are high), k = 0..m, of the chain (of the binomial without one).
 std::vector<double> high_counts(const RiskModel& model);
-/// The same quantities when k high observations come with probability counts[k].
+/// Gives these quantities when k high observations come with probability counts[k].
 double max_distribution(const RiskModel& model, const std::vector<double>& counts, double x);
 double mean_of_max_with_prior(const RiskModel& model, const std::vector<double>& counts);
 
@@ -46,7 +46,7 @@ struct Estimate {
   double standard_error = 0;
 };
 
-/// What `samples` windows of m draws say about their first `m` observations.
+/// Findings of `samples` windows of m draws about their first `m` observations.
 struct RiskSample {
   int64_t m = 0;
   Estimate no_high;

@@ -158,7 +158,7 @@ std::string uses(const Dataset& results, const Verdict& verdict) {
   return text;
 }
 
-/// What would tell more, at the smallest budget.
+/// Next step that would tell more, at the smallest budget.
 std::string what_next(const Dataset& results, const Verdict& verdict) {
   const auto& ratios = std::get<std::vector<double>>(results.at("budget").values);
   const auto b = static_cast<size_t>(std::ranges::min_element(ratios) - ratios.begin());

@@ -8,7 +8,7 @@
 
 #include "analysis/ranking.hpp"
 #include "cli/terminal.hpp"
-#include "io/csv.hpp"
+#include "io/tables.hpp"
 #include "sim/core/decimal.hpp"
 
 namespace kvsim::cli {
@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// What of the record differs from its preset; all of it where it is named otherwise.
+/// Cells of the record that differ from its preset; all of it where it is named otherwise.
 std::string changes(const BestRow& row) {
   if (row.record.empty()) return "none";
   if (!row.record.starts_with(row.preset)) return row.record;

@@ -6,7 +6,6 @@
 
 #include "cli/parse.hpp"
 #include "sim/core/error.hpp"
-#include "sim/core/nearest.hpp"
 
 namespace kvsim::cli {
 

@@ -16,7 +16,6 @@
 #include "cli/terminal.hpp"
 #include "kvsim_version.hpp"
 #include "sim/core/error.hpp"
-#include "sim/core/nearest.hpp"
 #include "sim/core/parallel.hpp"
 
 namespace kvsim::cli {

@@ -8,7 +8,7 @@
 #include "cli/terminal.hpp"
 #include "io/results_writer.hpp"
 #include "run/explain/looked_for.hpp"
-#include "run/measures/known_results.hpp"
+#include "run/study/known_results.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim::cli::details_command {

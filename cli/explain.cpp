@@ -53,7 +53,7 @@ std::string span_of(const TraceInfo& info, int64_t position) {
   return "";
 }
 
-/// What a report needs besides the numbers.
+/// Texts that a report needs besides the numbers.
 struct Context {
   std::string policy;
   std::string budget;

@@ -13,8 +13,8 @@
 #include "io/results_reader.hpp"
 #include "io/side_files.hpp"
 #include "io/trace_reader.hpp"
-#include "run/measures/known_results.hpp"
 #include "run/study/idle_settings.hpp"
+#include "run/study/known_results.hpp"
 #include "run/study/study_plan.hpp"
 #include "run/trace/trace_uses.hpp"
 #include "sim/core/error.hpp"
@@ -179,7 +179,7 @@ void print_uses(const TraceReader& trace) {
   }
 }
 
-/// What a replay would say of each policy before any work: the record, or why it is refused.
+/// Answer of a replay about each policy before any work: the record, or why it is refused.
 struct PolicyAnswer {
   std::string typed;
   std::string record;  ///< canonical; empty where the text is none

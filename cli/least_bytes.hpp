@@ -5,7 +5,7 @@
 
 namespace kvsim::cli {
 
-/// What --equal-bytes chose: entries per owner and the bytes held, per policy and budget.
+/// Choice of --equal-bytes: entries per owner and the bytes held, per policy and budget.
 std::string equal_bytes_table(const Dataset& results);
 
 /// The least bytes of each policy at which its stream error is at most `error`, in every form of a

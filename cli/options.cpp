@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "analysis/variables.hpp"
 #include "cli/parse.hpp"
 #include "cli/terminal.hpp"
-#include "run/measures/variables.hpp"
 #include "sim/backend/cuda_backend.hpp"
 #include "sim/core/error.hpp"
 

@@ -8,7 +8,6 @@
 #include "cli/command.hpp"
 #include "io/side_files.hpp"
 #include "sim/core/error.hpp"
-#include "sim/core/nearest.hpp"
 #include "sim/policy/presets.hpp"
 #include "sim/policy/record.hpp"
 #include "sim/policy/record_rules.hpp"
@@ -50,14 +49,14 @@ std::vector<std::string> stages() {
   return names;
 }
 
-/// What a chosen kind needs; a probe as a capture makes it.
+/// Needs of a chosen kind; a probe as a capture makes it.
 std::string need_of(const Settings& settings, const std::string& stage, const KindInfo& kind) {
   const bool of_probe = (stage == "queries" && chosen<Queries>(settings).of_probe()) ||
                         (stage == "join" && chosen<Join>(settings).joins());
   return of_probe ? "a probe " + probe_spec(settings) : kind.needs;
 }
 
-/// What the chosen kinds need from a trace beyond keys, without repetitions, in order of stages.
+/// Needs of the chosen kinds from a trace beyond keys, without repetitions, in order of stages.
 std::vector<std::string> needs_of(const Settings& settings) {
   const std::set<std::string> used = used_keys(settings);
   std::vector<std::string> needs;
@@ -145,7 +144,7 @@ std::vector<std::string> values_of(const Parameter& p) {
   return values;
 }
 
-/// What a key takes, for programs; docs/cli.md lists the fields.
+/// Values that a key takes, for programs; docs/cli.md lists the fields.
 Json parameter_json(const Parameter& p) {
   Json row = {{"key", p.key},   {"default", p.fallback}, {"range", p.range()},
               {"unit", p.unit}, {"meaning", p.meaning},  {"type", type_name(p.type)}};
@@ -173,7 +172,7 @@ Json kind_json(const KindInfo& kind) {
           {"kind", kind.name},
           {"meaning", kind.meaning},
           {"source", kind.source},
-          {"keys", kind.keys},
+          {"keys", std::vector<std::string>(kind.keys)},
           {"needs", kind.needs},
           {"only_in_presets", find_kind(kind.stage, kind.name).looks_ahead()},
           {"notes", notes_json(notes_of(kind.stage + "=" + kind.name))}};

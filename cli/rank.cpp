@@ -13,7 +13,7 @@
 #include "cli/terminal.hpp"
 #include "io/results_reader.hpp"
 #include "io/tables.hpp"
-#include "run/measures/known_results.hpp"
+#include "run/study/known_results.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim::cli::rank_command {

@@ -3,27 +3,27 @@
 #include <algorithm>
 #include <map>
 
-#include "analysis/keep_rate.hpp"
+#include "analysis/span_tokens.hpp"
+#include "analysis/variables.hpp"
 #include "cli/chosen_names.hpp"
 #include "cli/command.hpp"
 #include "cli/parse.hpp"
 #include "cli/terminal.hpp"
-#include "run/measures/variables.hpp"
 #include "run/study/option_table.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim::cli {
 namespace {
 
-/// What answers "which policy loses least on this trace?" without being asked further: baselines,
-/// the papers' policies, KVzip and the two found here (studies/reread.md), hindsight.
+/// Records that answer "which policy loses least on this trace?" without being asked further:
+/// baselines, the papers' policies, KVzip and the two found here (studies/reread.md), hindsight.
 constexpr const char* kDefaultPolicies[] = {
     "random",           "streaming",   "knorm",  "tova",  "h2o",
     "snapkv",           "defensivekv", "restkv", "kvzip", "rehearsal:recent",
     "rehearsal:reread", "oracle-mean"};
 constexpr const char* kDefaultBudgets[] = {"0.1", "0.2", "0.3", "0.5", "0.7"};
-/// What --fragility takes apart: the heads of a layer compete, as Algorithm 2 of DefensiveKV has
-/// it, and as many entries for each head beside it; and hindsight.
+/// Parts that --fragility takes apart: the heads of a layer compete, as Algorithm 2 of DefensiveKV
+/// has it, and as many entries for each head beside it; and hindsight.
 constexpr const char* kFragilePolicies[] = {"importance,allocate=ada,ada_floor=0", "importance",
                                             "oracle-mean"};
 

@@ -11,7 +11,7 @@
 
 #include "cli/options.hpp"
 #include "io/results_reader.hpp"
-#include "run/measures/known_results.hpp"
+#include "run/study/known_results.hpp"
 #include "sim/core/error.hpp"
 #include "sim/policy/record.hpp"
 
@@ -52,7 +52,7 @@ constexpr Signature kSignatures[] = {
     {"\x1F\x8B", "gzip data"},       {"GGUF", "a GGUF model"},
     {"<", "an HTML or XML page"},    {"{", "JSON"}};
 
-/// What a file that begins with these bytes is, in words.
+/// Names in words what a file is that begins with these bytes.
 std::string kind_of(std::string_view head) {
   if (head.empty()) return "an empty file";
   for (const Signature& known : kSignatures)

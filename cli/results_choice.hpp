@@ -5,8 +5,8 @@
 #include "analysis/dataset.hpp"
 #include "cli/command.hpp"
 
-/// What commands that read results files share: attributes, a choice of one policy, budget, layer
-/// or step by what it is called, and the trace that the results were made from.
+/// Parts that commands share which read results files: attributes, a choice of one policy, budget,
+/// layer or step by what it is called, and the trace that the results were made from.
 namespace kvsim::cli {
 
 /// A file of a replay or of a closed loop; one that is no HDF5 file at all is bad data that says

@@ -6,6 +6,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "analysis/measure.hpp"
+#include "analysis/variables.hpp"
 #include "cli/best_table.hpp"
 #include "cli/chosen_names.hpp"
 #include "cli/command.hpp"
@@ -15,8 +17,6 @@
 #include "cli/terminal.hpp"
 #include "io/side_files.hpp"
 #include "io/temporary_file.hpp"
-#include "run/measures/conditions.hpp"
-#include "run/measures/variables.hpp"
 #include "run/sweep/sweep_best.hpp"
 #include "sim/core/error.hpp"
 #include "sim/core/parallel.hpp"
@@ -69,7 +69,7 @@ std::string duration(double seconds) {
   return fmt::format("{:.1f} h", seconds / 3600);
 }
 
-/// What would be done and what it costs.
+/// Work to be done and its cost.
 Json planned(const SweepPlan& plan, const SweepRun& run) {
   Json all = {{"units", Json::array()}, {"files", Json::array()}};
   double seconds = 0;
@@ -139,7 +139,7 @@ class Reporter {
   Progress bar_{"sweep", std::chrono::seconds(60)};
 };
 
-/// What the whole sweep says in the end; of shards, only the merged files can say it.
+/// Summary of the whole sweep; of shards, only the merged files can say it.
 void print_best(const Values& values, const SweepPlan& plan, const SweepRun& sweep,
                 const std::vector<std::string>& asked) {
   const bool printed = has(values, "json") || verbosity() != Verbosity::quiet;

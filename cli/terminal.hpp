@@ -25,7 +25,7 @@ int terminal_width(std::FILE* stream);
 /// Control characters (from files or arguments) and bytes that are not UTF-8 shown as \xNN, what
 /// reorders a line (U+202E and its kin) as \uNNNN, so that no text can drive the terminal.
 std::string printable(const std::string& text);
-/// The same of a JSON document, which stays one: in its strings these characters are escaped.
+/// Makes a JSON document safe, which stays one: in its strings these characters are escaped.
 std::string printable_json(const std::string& document);
 
 /// "1 layer", "2 layers".

@@ -1,4 +1,4 @@
-#include "run/measures/variables.hpp"
+#include "analysis/variables.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,7 +7,6 @@
 
 #include "cli/command.hpp"
 #include "sim/core/error.hpp"
-#include "sim/core/nearest.hpp"
 
 namespace kvsim::cli::variables_command {
 namespace {

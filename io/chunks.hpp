@@ -10,7 +10,7 @@
 
 namespace kvsim::h5 {
 
-/// What is needed to undo the filters of a chunked dataset.
+/// Facts that undoing the filters of a chunked dataset takes.
 struct ChunkedData {
   hid_t dataset = H5I_INVALID_HID;
   Shape shape;

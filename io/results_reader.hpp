@@ -5,7 +5,7 @@
 
 namespace kvsim {
 
-/// What messages call it.
+/// Name of it in messages.
 inline constexpr const char* kResultsFile = "results file of kvsim";
 
 /// Reads a results file back into a Dataset: dimensions with their coordinates, variables with

@@ -6,6 +6,11 @@
 
 namespace kvsim {
 
+/// One line of a CSV file as RFC 4180 has it, with a plain line end: cells with commas, semicolons,
+/// tabs, quotes or line ends are quoted, quotes doubled. A text that a spreadsheet would take for a
+/// formula (it begins with = + - @ or white space and is no number) gets a ' before it.
+std::string csv_line(const std::vector<std::string>& cells);
+
 /// A results file in a table, with the name of its trace.
 struct TableSource {
   std::string trace;
@@ -19,7 +24,7 @@ struct TableSource {
 /// Comma-separated, quoted where needed; undefined values are `nan`.
 std::string tidy_csv(const std::vector<TableSource>& sources);
 
-/// The same rows as one JSON array of objects, without the columns a row does not have; undefined
+/// Rows as one JSON array of objects, without the columns a row does not have; undefined
 /// values are null.
 std::string tidy_json(const std::vector<TableSource>& sources);
 

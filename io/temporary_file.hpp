@@ -40,7 +40,7 @@ void remove_temporary_files();
 /// From now on SIGINT and SIGTERM remove all temporary files and end the program with status 130.
 void remove_temporary_files_on_signals();
 
-/// What the line "interrupted" says, too, from now on; a text that lives as long as the program.
+/// Adds to the line "interrupted" from now on; a text that lives as long as the program.
 void hint_when_interrupted(const char* hint);
 
 }  // namespace kvsim

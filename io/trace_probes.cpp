@@ -1,10 +1,10 @@
-// What a trace file says of probes: trace-format.md 7.
+// Probes in a trace file: trace-format.md 7.
 #include <algorithm>
 #include <iterator>
 
 #include "io/trace_reader.hpp"
 #include "sim/core/error.hpp"
-#include "sim/core/probe_view.hpp"
+#include "sim/core/layer_trace.hpp"
 
 namespace kvsim {
 namespace {
@@ -111,7 +111,8 @@ void TraceReader::read_probes() {
   std::ranges::sort(info_.probes, {}, &ProbeInfo::name);
 }
 
-/// What a layer must hold of a probe: the first layer says which of the optional tensors there are.
+/// Tensors that a layer must hold of a probe: the first layer says which of the optional ones there
+/// are.
 void TraceReader::check_probe(const std::string& layer_path, const LayerHeader& header,
                               const ProbeInfo& probe) {
   const std::string path = layer_path + "/probes/" + probe.name;

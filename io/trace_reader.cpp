@@ -7,8 +7,8 @@
 #include <set>
 
 #include "sim/core/error.hpp"
+#include "sim/core/layer_trace.hpp"
 #include "sim/core/parallel.hpp"
-#include "sim/core/probe_view.hpp"
 #include "sim/core/stream_share.hpp"
 
 namespace kvsim {

@@ -11,7 +11,7 @@
 
 namespace kvsim {
 
-/// What is known of a layer without reading its tensors.
+/// Facts of a layer that are known without reading its tensors.
 struct LayerHeader {
   int layer = 0;
   double scale = 0;            ///< logits are scale * q.k
@@ -44,7 +44,7 @@ class TraceReader {
   /// One per layer of the file, in the order of info().layers.
   const std::vector<LayerHeader>& headers() const { return headers_; }
   const LayerHeader& header(int layer) const;
-  /// What a user should know about a file that reads (slow compression); each a whole sentence.
+  /// Advice about a file that reads (slow compression); each a whole sentence.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
   /// Everything stored of one layer but its probes; NaN or infinity in a tensor is an error. The

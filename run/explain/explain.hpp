@@ -24,7 +24,7 @@ struct ExplainedCell {
 ExplainedCell worst_cell(const Dataset& results, const std::string& path,
                          const ExplainedCell& fixed);
 
-/// What one prompt entry meant at one step. Shares are of the importance of all prompt entries,
+/// Meaning of one prompt entry at one step. Shares are of the importance of all prompt entries,
 /// pooled over query heads (metrics.md 1).
 struct ExplainedToken {
   int64_t position = 0;

@@ -45,7 +45,7 @@ struct FragilityRow {
   std::string base;
   std::string budget;
   FragilityMeasures<Band> single;  ///< over the single rows
-  /// What the record is compared as, by name.
+  /// Name under which the record is compared.
   std::vector<std::pair<std::string, FragilityMeasures<double>>> others;
 };
 

@@ -10,7 +10,7 @@
 
 namespace kvsim {
 
-/// What a page about results needs besides them, all of it from the trace.
+/// Parts of a page about results beside the results, all of them from the trace.
 struct DetailHooks {
   std::function<void(const std::string&)> message;                ///< whole sentences
   std::function<void(double done, const std::string&)> progress;  ///< done in [0, 1]

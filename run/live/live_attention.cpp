@@ -4,8 +4,8 @@
 
 #include "sim/core/error.hpp"
 #include "sim/policy/trace_check.hpp"
-#include "sim/replay/cache_change.hpp"
 #include "sim/replay/layer_replay.hpp"
+#include "sim/replay/slots.hpp"
 
 namespace kvsim {
 namespace {

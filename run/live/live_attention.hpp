@@ -19,9 +19,9 @@ namespace kvsim {
 /// hands over its own queries, keys and values, of the prompt and of all later tokens, and gets the
 /// attention outputs z^ of the later ones, by the loops that replay a trace.
 ///
-/// What a policy keeps of the prompt is chosen from the trace, as a replay of it does; what it
-/// merges, rounds or moves then, and what it chooses at later steps, comes from the tensors of the
-/// call. Output projections are the trace's.
+/// Entries of the prompt that a policy keeps are chosen from the trace, as a replay of it does;
+/// what it merges, rounds or moves then, and what it chooses at later steps, comes from the tensors
+/// of the call. Output projections are the trace's.
 class LiveAttention {
  public:
   /// `norm`: of v W in the importance. Throws (usage) for policies that would have to know later

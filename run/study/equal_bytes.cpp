@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "run/measures/held_bytes.hpp"
+#include "analysis/memory_model.hpp"
 #include "run/study/study_plan.hpp"
 #include "run/trace/trace_files.hpp"
 #include "sim/policy/policy_run.hpp"
@@ -32,7 +32,7 @@ Budget count_of(int64_t entries) {
   return {.label = std::to_string(entries), .is_ratio = false, .amount = Decimal(entries)};
 }
 
-/// What each record holds with each of its own budgets.
+/// Bytes that each record holds with each of its own budgets.
 class Holding {
  public:
   Holding(const TraceReader& trace, const StudyOptions& options, Backend& backend)

@@ -2,8 +2,8 @@
 #include <string>
 #include <vector>
 
+#include "analysis/study_options.hpp"
 #include "io/trace_reader.hpp"
-#include "run/study_options.hpp"
 #include "sim/backend/backend.hpp"
 
 namespace kvsim {

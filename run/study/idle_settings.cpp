@@ -47,7 +47,7 @@ bool all_alike(const Dataset& results, int64_t policy, int64_t budget) {
                                         static_cast<uint8_t>(Unranked::scores_all_equal);
 }
 
-/// What is kept whatever its score takes all places of every head that loses entries: what that is.
+/// Names what is kept whatever its score and takes all places of every head that loses entries.
 std::string filled_by(const Dataset& results, const Record& record, int64_t policy,
                       int64_t budget) {
   const auto& queries = chosen<Queries>(record.settings);

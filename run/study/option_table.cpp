@@ -7,7 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "run/measures/variables.hpp"
+#include "analysis/variables.hpp"
 #include "run/study/equal_bytes.hpp"
 #include "sim/core/error.hpp"
 

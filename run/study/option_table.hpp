@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "analysis/dataset.hpp"
-#include "run/study_options.hpp"
+#include "analysis/study_options.hpp"
 
 namespace kvsim {
 
@@ -37,7 +37,7 @@ struct StudyOption {
 /// All of them, in the order of --help.
 const std::vector<StudyOption>& study_options();
 
-/// What the options are set to, by key: all that a result depends on beside the records, in a form
+/// Values of the options, by key: all that a result depends on beside the records, in a form
 /// that does not change with the order of typing. Those that are not set are left out.
 nlohmann::ordered_json options_text(const StudyOptions& options);
 

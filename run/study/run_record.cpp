@@ -8,10 +8,10 @@
 #include "analysis/stream_layers.hpp"
 #include "io/side_files.hpp"
 #include "kvsim_version.hpp"
-#include "run/measures/known_results.hpp"
 #include "run/study/equal_bytes.hpp"
 #include "run/study/grid_axes.hpp"
 #include "run/study/idle_settings.hpp"
+#include "run/study/known_results.hpp"
 #include "run/study/option_table.hpp"
 #include "sim/core/parallel.hpp"
 

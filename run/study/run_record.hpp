@@ -2,8 +2,8 @@
 #include <vector>
 
 #include "analysis/dataset.hpp"
+#include "analysis/study_options.hpp"
 #include "io/trace_reader.hpp"
-#include "run/study_options.hpp"
 
 namespace kvsim {
 

@@ -8,9 +8,9 @@
 #include <malloc.h>
 #endif
 
-#include "run/measures/study_measures.hpp"
 #include "run/study/layers_ahead.hpp"
 #include "run/study/run_record.hpp"
+#include "run/study/study_measures.hpp"
 #include "sim/policy/trace_check.hpp"
 
 namespace kvsim {

@@ -6,8 +6,8 @@
 #include <set>
 
 #include "analysis/output_error.hpp"
-#include "run/measures/study_measures.hpp"
-#include "run/measures/variables.hpp"
+#include "analysis/variables.hpp"
+#include "run/study/study_measures.hpp"
 #include "run/trace/trace_files.hpp"
 #include "sim/core/error.hpp"
 #include "sim/policy/trace_check.hpp"
@@ -73,7 +73,7 @@ void check_logits(const TraceReader& trace, const StudyPlan& plan) {
 }  // namespace
 
 int64_t default_wo_steps(const TraceInfo& info, int64_t value_dim) {
-  // What a run of usual size would spend: eight policies at five budgets up to 0.7.
+  // A run of usual size has eight policies at five budgets up to 0.7.
   constexpr double kPolicies = 8, kBudgets = 5, kLargest = 0.7;
   constexpr double kFreeFlops = 1e10;  // a fifth of a second on two cores
   constexpr int64_t kFewest = 16;

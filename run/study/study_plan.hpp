@@ -3,15 +3,15 @@
 #include <string>
 #include <vector>
 
-#include "analysis/keep_rate.hpp"
+#include "analysis/measure.hpp"
+#include "analysis/span_tokens.hpp"
+#include "analysis/study_options.hpp"
 #include "io/trace_reader.hpp"
-#include "run/measures/measure.hpp"
-#include "run/study_options.hpp"
 #include "sim/stages/side_files.hpp"
 
 namespace kvsim {
 
-/// What a study will do: options and a trace put together, before any layer is read.
+/// Plan of a study: options and a trace put together, before any layer is read.
 struct StudyPlan {
   StudyOptions options;           ///< no doubles; layers that are replayed; variables for metrics
   std::vector<SpanTokens> spans;  ///< of the results

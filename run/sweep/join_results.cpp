@@ -4,7 +4,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "run/measures/variables.hpp"
+#include "analysis/variables.hpp"
 #include "run/study/idle_settings.hpp"
 #include "sim/core/error.hpp"
 

@@ -10,7 +10,7 @@
 #include "analysis/stream_layers.hpp"
 #include "analysis/summary.hpp"
 #include "analysis/undefined.hpp"
-#include "run/measures/known_results.hpp"
+#include "run/study/known_results.hpp"
 #include "sim/core/parallel.hpp"
 
 namespace kvsim {

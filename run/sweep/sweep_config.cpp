@@ -23,7 +23,6 @@ namespace kvsim {
 
 #include "run/study/option_table.hpp"
 #include "sim/core/error.hpp"
-#include "sim/core/nearest.hpp"
 #include "sim/stages/parameter.hpp"
 
 namespace kvsim {
@@ -175,7 +174,7 @@ class Parser {
     for (const Item& one : items(node)) reader->second(one);
   }
 
-  /// What each key of the top level that says what to replay does with each of its values.
+  /// Effect of each key of the top level that says what to replay, by value.
   std::map<std::string, std::function<void(const Item&)>> keys() {
     StudyOptions& o = config_.options;
     return {

@@ -9,9 +9,9 @@
 
 namespace kvsim {
 
-/// What a sweep file asks for, with all grids expanded.
+/// Contents of a sweep file, with all grids expanded.
 ///
-///   traces  = ["data/sample.h5"]       # from the current folder
+///   traces  = ["../sample.h5"]         # from the folder of this file
 ///   budgets = [0.1, 0.2, 512]          # as on the command line: a ratio, or tokens per KV head
 ///   seeds   = [0, 1]                   # default 0
 ///   [[policy]]

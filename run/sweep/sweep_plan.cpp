@@ -9,9 +9,9 @@
 #include <set>
 #include <utility>
 
+#include "analysis/variables.hpp"
 #include "io/side_files.hpp"
 #include "kvsim_version.hpp"
-#include "run/measures/variables.hpp"
 #include "run/study/option_table.hpp"
 #include "run/study/study_plan.hpp"
 #include "run/trace/trace_files.hpp"
@@ -39,7 +39,7 @@ constexpr double kPerCell = 3e-4;            // seconds per budget and layer: th
 constexpr double kMerging = 40;
 constexpr double kQuantizing = 14;
 constexpr double kDecoding = 15;
-/// What is left of a unit's own work: units of a group share scores and kept sets that are equal.
+/// Rest of a unit's own work: units of a group share scores and kept sets that are equal.
 constexpr double kUnshared = 0.4;
 constexpr double kFullCache = 2;  // of the group, against its products and reading
 constexpr int kFormat = 2;        // of unit files; part of every key
@@ -100,7 +100,7 @@ SweepCost unit_cost(const Shapes& s, const StudyOptions& options, const Record& 
           static_cast<int64_t>(s.budgets * s.layers * (8 * series * s.steps + masks))};
 }
 
-/// What the numbers of every unit of a job depend on.
+/// Settings that the numbers of every unit of a job depend on.
 nlohmann::ordered_json job_description(const SweepJob& job) {
   const StudyOptions& o = job.options;
   nlohmann::ordered_json text;

@@ -8,7 +8,7 @@
 
 namespace kvsim {
 
-/// What work costs, guessed from shapes alone, so that all machines agree on the shares; good to a
+/// Cost of work, guessed from shapes alone, so that all machines agree on the shares; good to a
 /// factor of about two.
 struct SweepCost {
   double seconds = 0;  ///< on one thread

@@ -13,8 +13,8 @@
 #include "io/results_reader.hpp"
 #include "io/results_writer.hpp"
 #include "io/temporary_file.hpp"
-#include "run/measures/known_results.hpp"
 #include "run/study/equal_bytes.hpp"
+#include "run/study/known_results.hpp"
 #include "run/study/run_record.hpp"
 #include "run/sweep/join_results.hpp"
 #include "sim/core/error.hpp"
@@ -34,7 +34,7 @@ std::string sweep_of_file(const std::string& path) {
   }
 }
 
-/// What a part says of the sweep it belongs to.
+/// Sweep that a part says it belongs to.
 struct PartOf {
   std::string id;
   std::string shard;

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "io/results_writer.hpp"
-#include "run/measures/known_results.hpp"
+#include "run/study/known_results.hpp"
 #include "sim/core/error.hpp"
 
 namespace kvsim {

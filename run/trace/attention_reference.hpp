@@ -13,7 +13,7 @@ namespace kvsim {
 std::vector<double> attention_outputs(const LayerTrace& layer,
                                       const std::vector<int64_t>& positions);
 
-/// The same of stored queries by their index.
+/// Takes stored queries by their index.
 std::vector<double> outputs_of_rows(const LayerTrace& layer, const std::vector<int64_t>& rows);
 /// [Hq][R][dv] of the tokens of a probe that was read, at its `check_token`.
 std::vector<double> probe_outputs(const LayerTrace& layer, int probe);
@@ -29,10 +29,10 @@ struct LayerCheck {
 
 /// Needs a layer read with its recorded outputs.
 LayerCheck check_layer(const LayerTrace& layer);
-/// The same of what it adds to the residual stream, and of the roots of its norms (trace-format.md
+/// Checks what the layer adds to the residual stream, and the roots of its norms (trace-format.md
 /// 8): the largest of the relative errors.
 LayerCheck check_added(const LayerTrace& layer);
-/// The same of a probe.
+/// Does it for a probe.
 LayerCheck check_probe(const LayerTrace& layer, int probe);
 
 }  // namespace kvsim

@@ -7,7 +7,7 @@
 
 namespace kvsim {
 
-/// What a synthetic trace should look like.
+/// Shape and contents of a synthetic trace.
 struct SynthConfig {
   int64_t prompt = 1024;  ///< n
   int64_t steps = 128;    ///< N - n
@@ -33,7 +33,7 @@ struct Spike {
   int64_t position = 0;  ///< of the entry, < n
 };
 
-/// What is planted, the same in all layers and heads; recorded in the trace's `source`.
+/// Structure that is planted, alike in all layers and heads; recorded in the trace's `source`.
 struct SynthPlan {
   std::vector<int64_t> heavy_hitters;  ///< ascending; entry 0 is one of them
   std::vector<Spike> spikes;           ///< ascending by step

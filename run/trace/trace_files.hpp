@@ -10,7 +10,7 @@
 
 namespace kvsim {
 
-/// What a run reads of its trace and of files that records name, by one thread at a time, as the
+/// Reader of a run's trace and of files that records name, by one thread at a time, as the
 /// HDF5 library wants it: layers are read ahead while records ask for their files.
 class TraceFiles : public SideFiles {
  public:

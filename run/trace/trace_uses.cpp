@@ -36,7 +36,7 @@ std::string presets_that(const Fits& fits) {
   return names;
 }
 
-/// What the stored query positions are enough for ("What a policy or metric needs").
+/// Uses that the stored query positions are enough for ("What a policy or metric needs").
 std::vector<TraceUse> position_uses(const TraceReader& trace) {
   const TraceInfo& info = trace.info();
   const int64_t n = info.prompt_len, later = info.total_len - n;
@@ -89,7 +89,7 @@ bool every_layer_rotates(const TraceInfo& info) {
                              [&](int layer) { return info.rotation(layer).pairs() > 0; });
 }
 
-/// What the optional datasets are enough for.
+/// Uses that the optional datasets are enough for.
 std::vector<TraceUse> optional_uses(const TraceReader& trace) {
   const TraceInfo& info = trace.info();
   const auto use = [](const std::string& name, bool there, const char* dataset) {

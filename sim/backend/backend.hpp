@@ -7,11 +7,46 @@
 #include <string>
 #include <vector>
 
-#include "sim/backend/slot_attention.hpp"
 #include "sim/core/array.hpp"
 #include "sim/core/layer_trace.hpp"
 
 namespace kvsim {
+
+/// Keys and values that are attended to: entries of a trace or what became of them. Row-major.
+struct SlotSegment {
+  const float* keys = nullptr;    ///< [count][d]
+  const float* values = nullptr;  ///< [count][dv]; null where no outputs are wanted
+  int64_t count = 0;
+  /// [heads][count] lambda, added to the logits; -inf: not seen; null: all 0.
+  const float* log_weight = nullptr;
+};
+
+/// Queries of neighbouring query heads that attend to the same slots: those of all segments, in
+/// their order. Arrays are row-major, and null where something is not wanted.
+struct SlotRows {
+  int heads = 0;
+  int64_t rows = 0;                ///< queries of each head
+  const float* queries = nullptr;  ///< [heads][rows][d]
+  std::vector<SlotSegment> segments;
+  const int64_t* seen = nullptr;  ///< [rows] how many slots a row sees, the first ones; null: all
+  const float* sinks = nullptr;   ///< [heads] logits of the sinks, whose value is 0; null: none
+
+  float* logits = nullptr;        ///< out [heads][rows][slots], weights included; unseen ones -inf
+  float* attention = nullptr;     ///< out [heads][rows][slots]
+  double* log_sum_exp = nullptr;  ///< out [heads][rows] over what is seen, sink included; or -inf
+  float* outputs = nullptr;       ///< out [heads][rows][dv]; 0 where nothing is seen
+
+  int64_t slots() const {
+    int64_t sum = 0;
+    for (const SlotSegment& segment : segments) sum += segment.count;
+    return sum;
+  }
+};
+
+/// For SlotRows::sinks: those of a layer's query heads from `first_head` on.
+inline const float* sinks_from(const LayerTrace& layer, int first_head) {
+  return layer.attention_sink.empty() ? nullptr : layer.attention_sink.data() + first_head;
+}
 
 enum class Norm { l1, l2 };
 
@@ -90,7 +125,7 @@ struct ReplayPlan {
   int64_t boundaries() const { return static_cast<int64_t>(owners.at(0).end.size()); }
 };
 
-/// What a block of later steps looks like with the full cache and with each kept set. A "set" is
+/// Block of later steps with the full cache and with each kept set. A "set" is
 /// one boundary of one plan; sets are numbered plan by plan, boundary by boundary. Attention is
 /// that of the full cache (fractions of the whole softmax); the sums below run over prompt entries
 /// 0..n-1 or over later ones n..t. Importance is attention times `ReplayRequest::importance`.
@@ -198,5 +233,17 @@ class Backend {
 };
 
 std::unique_ptr<Backend> make_cpu_backend();
+
+/// Attention of some queries of one head of the full cache beside some entries.
+struct RestAttention {
+  std::vector<double> log_mass;  ///< [queries] ln of the sum of exp(logit), sink included; or -inf
+  Table<double> mean;            ///< [queries][dv] by exp(logit); a sink has value 0
+};
+
+/// Summed over the entries themselves, so exact however little attention they have; 1 - a from
+/// float32 attention is not, once a is near 1. `queries`: indices into the stored queries;
+/// `without`: entries to leave out.
+RestAttention rest_attention(Backend& backend, const LayerTrace& layer, int head,
+                             std::span<const int64_t> queries, std::span<const uint32_t> without);
 
 }  // namespace kvsim

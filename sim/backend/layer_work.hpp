@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "sim/backend/backend.hpp"
-#include "sim/core/probe_view.hpp"
+#include "sim/core/layer_trace.hpp"
 
 namespace kvsim {
 
@@ -71,7 +71,7 @@ class LayerWork {
   std::map<std::pair<int, size_t>, std::unique_ptr<ProbeView>> probe_parts_;
 };
 
-/// What a walk over blocks of attention rows asks for.
+/// Request of a walk over blocks of attention rows.
 struct AttentionPass {
   std::span<const int64_t> positions;  ///< queries, ascending; every one must be stored
   bool look_ahead = false;             ///< positions >= n are allowed

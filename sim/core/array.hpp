@@ -1,8 +1,10 @@
 #pragma once
+#include <bit>
 #include <cassert>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace kvsim {
@@ -70,5 +72,27 @@ struct Range {
   bool contains(int64_t i) const { return i >= begin && i < end; }
   friend bool operator==(const Range&, const Range&) = default;
 };
+
+/// Removes elements of a row-major array [rows][width] by ascending row numbers, in one
+/// pass over those that follow.
+template <class T>
+void erase_rows(std::vector<T>& values, int64_t width, std::span<const int64_t> rows) {
+  if (rows.empty()) return;
+  const auto begin = values.begin();
+  auto to = begin + rows.front() * width;
+  for (size_t k = 0; k < rows.size(); ++k) {
+    const auto from = begin + (rows[k] + 1) * width;
+    const auto end = k + 1 < rows.size() ? begin + rows[k + 1] * width : values.end();
+    to = std::move(from, end, to);
+  }
+  values.erase(to, values.end());
+}
+
+/// A number that is larger for larger values; -0 is 0. Not for NaN.
+inline uint64_t sortable_bits(double value) {
+  constexpr uint64_t kSign = uint64_t{1} << 63;
+  const uint64_t bits = std::bit_cast<uint64_t>(value + 0.0);
+  return (bits & kSign) != 0 ? ~bits : bits | kSign;
+}
 
 }  // namespace kvsim

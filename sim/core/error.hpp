@@ -1,10 +1,12 @@
 #pragma once
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace kvsim {
 
-/// What kind of mistake an Error reports; the command line maps each to an exit code.
+/// Kind of mistake that an Error reports; the command line maps each to an exit code.
 enum class Fault { failure = 1, usage = 2, bad_data = 3, verification = 4 };
 
 /// The one exception for a user's mistake or bad input. `what()` is one line:
@@ -30,5 +32,14 @@ class Error : public std::runtime_error {
 
 [[noreturn]] void usage_error(Error::Parts parts);
 [[noreturn]] void bad_data(Error::Parts parts);
+
+/// The names most like `text` by edit distance (a swap of neighbours counts once), nearest first,
+/// at most `most`; only those close enough to be what was meant. Words of one meaning (mean, avg)
+/// are nearest of all. May be empty.
+std::vector<std::string> nearest_names(std::string_view text, const std::vector<std::string>& names,
+                                       size_t most = 3);
+
+/// "did you mean A, B or C?", or nothing when no name is near. For Error::Parts::hint.
+std::string did_you_mean(std::string_view text, const std::vector<std::string>& names);
 
 }  // namespace kvsim

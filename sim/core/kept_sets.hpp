@@ -5,7 +5,7 @@
 
 namespace kvsim {
 
-/// What one policy keeps of one layer's prompt at one budget.
+/// Entries that one policy keeps of one layer's prompt at one budget.
 struct KeptSets {
   bool per_query_head = false;                ///< owners are query heads (granularity=query)
   std::vector<std::vector<uint32_t>> owners;  ///< kept prompt entries, ascending, per owner

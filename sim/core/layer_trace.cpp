@@ -1,6 +1,7 @@
 #include "sim/core/layer_trace.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 namespace kvsim {
 
@@ -27,6 +28,85 @@ Table<float> mean_queries(const LayerTrace& layer, int first_head, int heads, in
   }
   for (size_t c = 0; c < sum.size(); ++c) one.values()[c] = static_cast<float>(sum[c] / heads);
   return one;
+}
+
+namespace {
+
+/// Rows of a [a][rows][c] tensor.
+struct TensorRows {
+  const Tensor& tensor;
+  Range rows;
+};
+
+/// [a][first rows, then second ones][c]: in their type where they have the same one, else float32.
+Tensor joined(const TensorRows& first, const TensorRows& second) {
+  const ElementType type = first.tensor.type() == second.tensor.type() ? first.tensor.type()
+                                                                       : ElementType::float32;
+  const int64_t slices = second.tensor.dim(0), width = second.tensor.dim(2);
+  const int64_t rows = first.rows.size() + second.rows.size();
+  Tensor out(type, {slices, rows, width});
+  std::byte* to = out.data();
+  for (int64_t a = 0; a < slices; ++a)
+    for (const TensorRows& from : {first, second}) {
+      const size_t bytes = static_cast<size_t>(from.rows.size() * width) * element_size(type);
+      if (from.rows.size() > 0 && from.tensor.type() == type)
+        std::memcpy(to, from.tensor.row(a, from.rows.begin), bytes);
+      else if (from.rows.size() > 0)
+        from.tensor.read(a, from.rows.begin, from.rows.end, reinterpret_cast<float*>(to));
+      to += bytes;
+    }
+  return out;
+}
+
+}  // namespace
+
+TraceInfo probe_info(const TraceInfo& info, int probe, size_t part, bool with_prompt) {
+  const ProbeInfo& own = info.probes[static_cast<size_t>(probe)];
+  const Range tokens = own.parts[part].tokens;
+  TraceInfo view = info;
+  view.total_len = info.prompt_len + (own.has_keys ? tokens.size() : 0);
+  view.query_position.resize(with_prompt ? static_cast<size_t>(info.first_step()) : 0);
+  for (int64_t t = 0; t < tokens.size(); ++t)
+    view.query_position.push_back(info.prompt_len + (own.has_keys ? t : -1));
+  view.has_residual_norm = with_prompt ? info.has_residual_norm && own.has_residual_norm
+                                       : own.has_residual_norm;
+  view.check_position.clear();
+  return view;
+}
+
+LayerTrace probe_layer(const LayerTrace& layer, const TraceInfo& info, int probe, size_t part,
+                       bool with_prompt) {
+  const ProbeInfo& own = layer.info->probes[static_cast<size_t>(probe)];
+  const ProbeLayer& tensors = layer.probes[static_cast<size_t>(probe)];
+  const Range tokens = own.parts[part].tokens, prompt{0, info.prompt_len};
+  const Range before{0, with_prompt ? layer.info->first_step() : 0};
+  LayerTrace view = layer;
+  view.info = &info;
+  view.q = joined({layer.q, before}, {tensors.q, tokens});
+  if (own.has_keys) {
+    view.k = joined({layer.k, prompt}, {tensors.k, tokens});
+    view.v = joined({layer.v, prompt}, {tensors.v, tokens});
+  }
+  if (!tensors.gate.empty())
+    view.path.gate = joined({layer.path.gate, before}, {tensors.gate, tokens});
+  view.residual_norm.clear();
+  if (info.has_residual_norm) {
+    view.residual_norm.assign(layer.residual_norm.begin(),
+                              layer.residual_norm.begin() + before.size());
+    view.residual_norm.insert(view.residual_norm.end(),
+                              tensors.residual_norm.begin() + tokens.begin,
+                              tensors.residual_norm.begin() + tokens.end);
+  }
+  view.check_output.clear();
+  view.check_added.clear();
+  return view;
+}
+
+std::unique_ptr<ProbeView> probe_view(const LayerTrace& layer, int probe, size_t part) {
+  auto view = std::make_unique<ProbeView>();
+  view->info = probe_info(*layer.info, probe, part, false);
+  view->layer = probe_layer(layer, view->info, probe, part, false);
+  return view;
 }
 
 }  // namespace kvsim

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,7 +57,7 @@ struct Rotation {
   size_t second_of(size_t j) const { return first_of(j) + (interleaved ? 1 : pairs()); }
 };
 
-/// What a trace says about the whole run: the shapes of trace-format "Root attributes".
+/// Facts of the whole run that a trace holds: the shapes of trace-format "Root attributes".
 struct TraceInfo {
   std::string path;
   std::string model;
@@ -92,7 +93,7 @@ struct TraceInfo {
   int find_probe(std::string_view name) const;
 };
 
-/// What one layer says of a probe.
+/// Tensors of a probe in one layer.
 struct ProbeLayer {
   Tensor q;                            ///< [Hq][P][d]
   Tensor k;                            ///< [Hkv][P][d] or empty
@@ -129,5 +130,23 @@ struct LayerTrace {
 /// query indices begin..end-1: [end - begin][d].
 Table<float> mean_queries(const LayerTrace& layer, int first_head, int heads, int64_t begin,
                           int64_t end);
+
+/// Facts of a trace as if the tokens of one part of a probe came after its prompt: entries n..
+/// are theirs, in their order. A probe without keys sees the prompt alone; all its queries then
+/// stand at n-1. `with_prompt`: the stored queries of the prompt, too, else those of the part
+/// alone.
+TraceInfo probe_info(const TraceInfo& info, int probe, size_t part, bool with_prompt);
+
+/// Does it for a layer whose probe has been read; `info` as above. Elements are shared where no
+/// copy is needed; nothing is known of recorded outputs.
+LayerTrace probe_layer(const LayerTrace& layer, const TraceInfo& info, int probe, size_t part,
+                       bool with_prompt);
+
+/// Both, with the queries of the part alone.
+struct ProbeView {
+  TraceInfo info;
+  LayerTrace layer;
+};
+std::unique_ptr<ProbeView> probe_view(const LayerTrace& layer, int probe, size_t part);
 
 }  // namespace kvsim

@@ -5,7 +5,7 @@
 
 namespace kvsim {
 
-/// What putting one slot in the place of its members changes of a head's output o, all else left as
+/// Change of a head's output o when one slot takes the place of its members, all else left as
 /// in the full cache (metrics.md 3, parts of the error), as L2 norms before W_O:
 ///   o' - o = a' (v^ - v_M) + (a' - a) (v_M - v_rest),
 /// a and a' the attention on the members and on the slot, v_M the members' mean value, v^ the
@@ -44,7 +44,7 @@ SlotChange slot_change(double attention, double defect, std::span<const double> 
 /// float32 (relative error 1e-7 / (1 - a)): slot_change_beside() is for those.
 constexpr double kNearlyAll = 0.99;
 
-/// The same from ln(mass of the members / mass of everything else) and v_rest itself.
+/// Computes it from ln(mass of the members / mass of everything else) and v_rest itself.
 template <class Value>
 SlotChange slot_change_beside(double log_odds, double defect, std::span<const double> member_mean,
                               std::span<const Value> slot_value, std::span<const double> rest) {

@@ -144,7 +144,7 @@ SpareMemory& spare_memory() {
   return *spare;
 }
 
-/// What a tensor of so many bytes takes: whole pages if it is big.
+/// Memory that a tensor of so many bytes takes: whole pages if it is big.
 size_t rounded(size_t bytes) {
   const size_t unit = bytes >= kHugePage ? kPage : kCacheLine;
   return (bytes + unit - 1) / unit * unit;

@@ -127,7 +127,7 @@ class PolicyRun::Impl {
   LayerKept previous;  // [prepared][budget] what the layer before kept, as far as records ask
 };
 
-/// Those that are scored in the survey of a layer, or else when it is replayed.
+/// Records that are scored in the survey of a layer, or else when it is replayed.
 std::vector<size_t> PolicyRun::Impl::plans_of(int layer, bool for_survey) const {
   std::vector<size_t> found;
   for (size_t plan = 0; plan < preparation.plans().size(); ++plan) {

@@ -6,8 +6,6 @@
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/join/join.hpp"
 #include "sim/stages/protect/protect.hpp"
-#include "sim/stages/protect/stage1.hpp"
-#include "sim/stages/queries/probe.hpp"
 #include "sim/stages/queries/queries.hpp"
 #include "sim/stages/schedule/schedule.hpp"
 #include "sim/stages/smooth/smooth.hpp"
@@ -79,7 +77,8 @@ PreparedRecord Preparation::prepare(const Record& record) {
     if (b.keeps_all) continue;
     ScorePlan plan = plan_of(p, b.window);
     plan.free_slots = slots_of_window[b.window];
-    if (p.stage<Indicator>().follows_budget(p.settings)) plan.dropped = b.dropped;
+    const auto* const observed = p.stage<Indicator>().as<ObservedIndicator>();
+    if (observed && observed->follows_budget(p.settings)) plan.dropped = b.dropped;
     b.variant = static_cast<size_t>(std::ranges::find(plan.free_slots, free_slots(b)) -
                                     plan.free_slots.begin());
     b.plan = share_plan(std::move(plan));

@@ -4,7 +4,6 @@
 #include <set>
 
 #include "sim/core/error.hpp"
-#include "sim/core/nearest.hpp"
 #include "sim/policy/presets.hpp"
 #include "sim/policy/record_rules.hpp"
 #include "sim/stages/common_keys.hpp"

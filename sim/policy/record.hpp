@@ -25,7 +25,7 @@ struct Record {
   std::string preset;
   std::string variant;  ///< empty for a bare preset
   Settings settings;
-  /// What it has in the place of the run's budgets, one for each; empty: these (--equal-bytes).
+  /// Budgets in the place of the run's, one for each; empty: these (--equal-bytes).
   std::vector<Budget> own_budgets = {};
 
   /// Parses and checks a typed record; a mistake is a usage error naming the nearest valid words.
@@ -35,8 +35,8 @@ struct Record {
   std::string canonical() const;
 };
 
-/// The same for these records together: c/n of a count above n, where a record fills its places
-/// while decoding.
+/// Ratio of a budget for these records together: c/n of a count above n, where a record fills its
+/// places while decoding.
 double budget_ratio(const Budget& budget, const std::vector<Record>& records, int64_t n);
 
 }  // namespace kvsim

@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "sim/core/error.hpp"
-#include "sim/core/nearest.hpp"
-#include "sim/policy/scoring_steps.hpp"
+#include "sim/policy/score_plan.hpp"
 #include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/common_keys.hpp"
@@ -16,18 +15,17 @@
 #include "sim/stages/merge/merge_first.hpp"
 #include "sim/stages/parameter.hpp"
 #include "sim/stages/protect/protect.hpp"
-#include "sim/stages/protect/stage1.hpp"
 #include "sim/stages/quantize/quantize.hpp"
 #include "sim/stages/queries/queries.hpp"
 #include "sim/stages/redundancy/redundancy.hpp"
 #include "sim/stages/schedule/schedule.hpp"
-#include "sim/stages/shape/blocks.hpp"
+#include "sim/stages/shape/shape.hpp"
 #include "sim/stages/smooth/smooth.hpp"
 
 namespace kvsim {
 namespace {
 
-/// What makes "stage=first, second or third": the kinds of a stage for which `fits` holds.
+/// Writes "stage=first, second or third": the kinds of a stage for which `fits` holds.
 template <class Fits>
 auto kinds_of_stage_that(const std::string& stage, const Fits& fits) {
   return [stage, fits] {
@@ -48,7 +46,7 @@ auto kinds_that(const Fits& fits) {
   });
 }
 
-/// Those that a user may choose.
+/// Kinds that a user may choose.
 std::string observing_queries() {
   return kinds_that<Queries>(
       [](const Queries& kind) { return kind.observes() && !kind.looks_ahead(); })();
@@ -90,10 +88,11 @@ void check_scoring(const Complaints& complaints, const Settings& settings) {
   const std::string name = "indicator=" + settings.text("indicator");
   const ScoringSteps steps(settings);
   const bool rows = has_rows(indicator.axes()), observes = indicator.axes() != Axes::entry;
+  const auto* const own = indicator.as<RowIndicator>();
   const bool of_query_heads = per_query_head(settings);
   complaints.require(!observes || chosen<Queries>(settings).observes(),
                      name + " needs observing queries", observing_queries);
-  complaints.require(!indicator.aggregates_first() || steps.starts_with(ScoringStep::aggregate),
+  complaints.require(!own || !own->aggregates_first() || steps.starts_with(ScoringStep::aggregate),
                      name + " aggregates first", "order=asg or ags");
   complaints.require(!indicator.moves_queries() || !chosen<Queries>(settings).looks_ahead(),
                      name + " takes the prompt's queries for later ones", observing_queries);
@@ -101,11 +100,14 @@ void check_scoring(const Complaints& complaints, const Settings& settings) {
       !observes || !chosen<Queries>(settings).looks_ahead() || indicator.takes_future(),
       name + " looks at the prompt", observing_queries);
   const bool probed = chosen<Queries>(settings).of_probe() || chosen<Join>(settings).joins();
-  complaints.require(
-      !observes || !probed || indicator.takes_probes(),
-      name + " does not take the queries of a probe",
-      kinds_that<Indicator>([](const Indicator& kind) { return kind.takes_probes(); }));
-  complaints.require(!indicator.needs_probe() || chosen<Queries>(settings).of_probe(),
+  const auto takes_probes = [](const Indicator& kind) {
+    const auto* const rows_of = kind.as<RowIndicator>();
+    return rows_of && rows_of->takes_probes();
+  };
+  complaints.require(!observes || !probed || takes_probes(indicator),
+                     name + " does not take the queries of a probe",
+                     kinds_that<Indicator>(takes_probes));
+  complaints.require(!own || !own->needs_probe() || chosen<Queries>(settings).of_probe(),
                      name + " takes what a probe reads again", "queries=probe");
   complaints.require(!probed || !chosen<Schedule>(settings).repeats(),
                      "a probe follows the whole prompt", "schedule=prefill");
@@ -202,7 +204,7 @@ void check_merge(const Complaints& complaints, const Settings& settings) {
                      "schedule=prefill or periodic");
 }
 
-/// What every later step can choose by (policies.md 12).
+/// Checks that every later step can choose by the record (policies.md 12).
 void check_each_step(const Complaints& complaints, const Settings& settings,
                      const std::set<std::string>& used) {
   const auto& schedule = chosen<Schedule>(settings);
@@ -211,11 +213,13 @@ void check_each_step(const Complaints& complaints, const Settings& settings,
   complaints.require(
       (schedule.per_step() && schedule.looks_ahead()) == chosen<Aggregate>(settings).per_step(),
       "aggregate=" + settings.text("aggregate") + with, "per-step with each, or neither");
-  complaints.require(schedule.per_step() || !indicator.only_scores_steps(),
+  const auto* const of_steps = indicator.as<ScoresSteps>();
+  complaints.require(schedule.per_step() || !of_steps || !of_steps->nowhere_else(),
                      "indicator=" + settings.text("indicator") + with, "schedule=reads");
   if (!schedule.per_step()) return;
   const auto fits = [&](const Indicator& kind) {
-    return kind.scores_steps() && kind.only_scores_steps() != schedule.looks_ahead();
+    const auto* const steps = kind.as<ScoresSteps>();
+    return steps && steps->nowhere_else() != schedule.looks_ahead();
   };
   complaints.require(fits(indicator), "indicator=" + settings.text("indicator") + with,
                      kinds_that<Indicator>(fits));
@@ -230,7 +234,7 @@ void check_each_step(const Complaints& complaints, const Settings& settings,
   complaints.require(!moves_positions(settings), "positions=cache" + with, "positions=absolute");
 }
 
-/// What can go on from step to step (policies.md 12).
+/// Checks that the record can go on from step to step (policies.md 12).
 void check_decode(const Complaints& complaints, const Settings& settings) {
   if (!chosen<Schedule>(settings).decodes()) return;
   const std::string with = " with schedule=decode";
@@ -245,9 +249,8 @@ void check_decode(const Complaints& complaints, const Settings& settings) {
                      "smooth=" + settings.text("smooth") + with,
                      "smooth=none, or redundancy=key-cosine");
   const auto& indicator = chosen<Indicator>(settings);
-  complaints.require(
-      indicator.scores_slots(), "indicator=" + settings.text("indicator") + with,
-      kinds_that<Indicator>([](const Indicator& kind) { return kind.scores_slots(); }));
+  complaints.require(scores_slots(indicator), "indicator=" + settings.text("indicator") + with,
+                     kinds_that<Indicator>(scores_slots));
   complaints.require(
       !has_rows(indicator.axes()) || chosen<Aggregate>(settings).follows_slots(),
       "aggregate=" + settings.text("aggregate") + with,

@@ -25,7 +25,7 @@ const std::map<std::string, KeyUse>& key_uses();
 /// Keys that the chosen kinds read; others may not be typed, so that no setting is ignored.
 std::set<std::string> used_keys(const Settings& settings);
 
-/// Those of them that name a file, in order of their names.
+/// Keys of them that name a file, in order of their names.
 std::vector<std::string> file_keys(const Settings& settings);
 
 /// Is what is kept at a budget part of what is kept at every larger one, whatever the trace? Asked

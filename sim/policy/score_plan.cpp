@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <initializer_list>
 
 #include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/allocate/allocate.hpp"
+#include "sim/stages/common_keys.hpp"
 #include "sim/stages/group/group.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/join/join.hpp"
@@ -14,11 +16,36 @@
 #include "sim/stages/prior/prior.hpp"
 #include "sim/stages/queries/queries.hpp"
 #include "sim/stages/redundancy/redundancy.hpp"
-#include "sim/stages/shape/unite.hpp"
+#include "sim/stages/shape/shape.hpp"
 #include "sim/stages/smooth/smooth.hpp"
 #include "sim/stages/weight/weight.hpp"
 
 namespace kvsim {
+
+ScoringSteps::ScoringSteps(const Settings& settings) {
+  for (const char letter : settings.text(keys::order))
+    steps_.push_back(letter == 's'   ? ScoringStep::smooth
+                     : letter == 'a' ? ScoringStep::aggregate
+                                     : ScoringStep::group);
+}
+
+std::vector<ScoringStep>::const_iterator ScoringSteps::aggregate() const {
+  return std::ranges::find(steps_, ScoringStep::aggregate);
+}
+
+bool ScoringSteps::before_aggregate(ScoringStep step) const {
+  return std::ranges::find(steps_, step) < aggregate();
+}
+
+bool ScoringSteps::directly_after_aggregate(ScoringStep step) const {
+  const auto next = aggregate() + 1;
+  return next != steps_.end() && *next == step;
+}
+
+std::vector<ScoringStep> ScoringSteps::after_aggregate() const {
+  return {aggregate() + 1, steps_.end()};
+}
+
 namespace {
 
 void insert_keys(std::initializer_list<const Kind*> kinds, std::set<std::string>& keys) {
@@ -28,7 +55,7 @@ void insert_keys(std::initializer_list<const Kind*> kinds, std::set<std::string>
   }
 }
 
-/// What scores depend on up to `group`. Which queries observe is resolved: in `segments`.
+/// Settings that scores depend on up to `group`. Which queries observe is resolved: in `segments`.
 std::set<std::string> read_by_grouping(const Settings& settings) {
   std::set<std::string> read = {"queries", "granularity", "order", "join"};
   insert_keys({&chosen<Indicator>(settings), &chosen<Aggregate>(settings),

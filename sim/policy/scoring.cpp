@@ -11,19 +11,18 @@
 #include "sim/core/error.hpp"
 #include "sim/core/parallel.hpp"
 #include "sim/policy/head_grouping.hpp"
+#include "sim/policy/row_consumer.hpp"
 #include "sim/policy/segment_scorer.hpp"
-#include "sim/policy/statistics_consumers.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/common_keys.hpp"
 #include "sim/stages/memory/memory.hpp"
 #include "sim/stages/normalize/normalize.hpp"
 #include "sim/stages/prior/prior.hpp"
-#include "sim/stages/protect/stage1.hpp"
+#include "sim/stages/protect/protect.hpp"
 #include "sim/stages/protect/token_classes.hpp"
 #include "sim/stages/queries/queries.hpp"
 #include "sim/stages/redundancy/redundancy.hpp"
-#include "sim/stages/shape/blocks.hpp"
-#include "sim/stages/shape/unite.hpp"
+#include "sim/stages/shape/shape.hpp"
 #include "sim/stages/weight/weight.hpp"
 
 namespace kvsim {
@@ -71,14 +70,15 @@ Table<double> group_rows(const HeadGrouping& heads, const LayerWork& work,
   return grouped;
 }
 
-/// What an indicator makes of all observing queries at once; smoothed and grouped: [owners][n].
+/// Scores of an indicator for all observing queries at once; smoothed and grouped: [owners][n].
 Table<double> score_observed(const EntryRequest& request, const PlanAtWork& scoring) {
   const auto& smooth = scoring.stage<Smooth>();
+  const auto& indicator = dynamic_cast<const ObservedIndicator&>(scoring.stage<Indicator>());
   const HeadGrouping heads(request.work, scoring.settings());
   Table<double> scores(request.owners(), request.work.entries());
   for (const Segment& segment : scoring.plan->segments) {
     if (segment.positions.empty() || segment.candidates.size() == 0) continue;
-    Table<double> rows = scoring.stage<Indicator>().observed(request, segment);
+    Table<double> rows = indicator.observed(request, segment);
     for (const ScoringStep step : scoring.plan->steps.all()) {
       if (step == ScoringStep::smooth && !smooth.changes_nothing())
         smooth_rows(smooth, scoring.settings(), rows);
@@ -105,7 +105,8 @@ void score_entries(LayerWork& work, const SideFiles& files, uint64_t seed, PlanA
     scoring.grouped->assign(1, score_observed(request, scoring));
     return;
   }
-  Table<double> scores = scoring.stage<Indicator>().entries(request);
+  Table<double> scores =
+      dynamic_cast<const EntryIndicator&>(scoring.stage<Indicator>()).entries(request);
   for (const Segment& segment : scoring.plan->segments) {
     if (smooth.changes_nothing()) break;
     const auto begin = static_cast<size_t>(segment.candidates.begin);
@@ -177,7 +178,7 @@ void check_finite(const Table<double>& scores, int layer, const ScorePlan& plan)
                     .expected = "a number"});
 }
 
-/// What scores are multiplied with: w over the sum that `normalize` names. The quotient is taken
+/// Factors of scores: w over the sum that `normalize` names. The quotient is taken
 /// first, so that w over itself is 1 and scores that a prior made equal stay equal.
 Table<double> factors(LayerWork& work, const PlanAtWork& scoring) {
   const auto& weight = scoring.stage<Weight>();
@@ -299,7 +300,7 @@ std::shared_ptr<ScoredLayer> finish_variant(const LayerWork& work, const PlanAtW
   return layer;
 }
 
-/// What was watched, of all segments together, and the factor of the scores.
+/// Numbers that were watched, of all segments together, and the factor of the scores.
 void finish_statistics(LayerWork& work, PlanAtWork& scoring) {
   for (StatisticConsumer* watcher : scoring.statistics) {
     const std::vector<double> seen = watcher->finish();

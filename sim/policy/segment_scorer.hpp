@@ -1,17 +1,69 @@
 #pragma once
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <span>
+#include <string>
+#include <tuple>
 #include <vector>
 
-#include "sim/policy/drift_tracker.hpp"
+#include "sim/core/array.hpp"
+#include "sim/core/position_drift.hpp"
 #include "sim/policy/head_grouping.hpp"
 #include "sim/policy/row_consumer.hpp"
 #include "sim/policy/score_plan.hpp"
-#include "sim/policy/shared_rows.hpp"
 #include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/smooth/smooth.hpp"
 
 namespace kvsim {
+
+/// Rows of an indicator that several records read: each block is prepared once for all of them.
+class SharedRows {
+ public:
+  explicit SharedRows(std::unique_ptr<IndicatorRows> rows) : rows_(std::move(rows)) {}
+
+  void start(const AttentionBlock& block, int64_t first_row);
+  const IndicatorRows* operator->() const { return rows_.get(); }
+
+ private:
+  std::unique_ptr<IndicatorRows> rows_;
+  std::tuple<int, int64_t, int64_t> prepared_{-1, -1, -1};  ///< KV head, first row, rows
+};
+
+/// The rows of one layer by all that they depend on.
+class RowsOfLayer {
+ public:
+  explicit RowsOfLayer(LayerWork& work) : work_(work) {}
+  /// Null for indicators without rows. `rows_outer`: of the pass that shows the blocks.
+  std::shared_ptr<SharedRows> rows(const Settings& settings, const Segment& segment,
+                                   bool rows_outer);
+  /// Memory for whoever works on a block, until the next one does.
+  std::shared_ptr<Buffer<double>> memory() { return memory_; }
+
+ private:
+  using Name = std::tuple<std::map<std::string, std::string>, int64_t, int64_t,
+                          std::vector<int64_t>, int, std::vector<int64_t>, bool>;
+  LayerWork& work_;
+  std::shared_ptr<Buffer<double>> memory_ = std::make_shared<Buffer<double>>();
+  std::map<Name, std::shared_ptr<SharedRows>> rows_;
+};
+
+/// Where the K best entries of the observing rows stand, early against late (ReST-KV Eq. 10).
+class DriftTracker {
+ public:
+  /// `best`: the values of K to follow, one result each.
+  DriftTracker(std::vector<int64_t> best, int64_t rows);
+  /// Rows may come side by side, each once.
+  void add(int64_t j, std::span<const double> row);
+  PositionDrift drift(size_t variant) const;  ///< Delta; 0 if K = 0 or there is one row
+
+ private:
+  std::vector<int64_t> best_;
+  std::vector<size_t> ascending_;  // variants by K
+  Table<int64_t> counts_;          // [rows][variants] how many best a row has
+  Table<int64_t> sums_;            // [rows][variants] sum of their positions
+};
 
 /// indicator -> {smooth, aggregate, group in the order of `order`} over one segment, for
 /// indicators that have queries. Writes [owners][n] per variant.

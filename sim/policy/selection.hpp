@@ -11,7 +11,7 @@ namespace kvsim {
 Ranking rank(const Table<double>& score, const Table<double>& raw, bool tie_by_raw,
              const std::vector<uint8_t>& candidate);
 
-/// What is kept for sure, before budgets are allocated: protected entries in the order of their
+/// Entries kept for sure, before budgets are allocated: protected ones in the order of their
 /// grant, then those that stage 1 forces.
 struct Guaranteed {
   std::vector<uint32_t> entries;

@@ -12,8 +12,7 @@
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/join/join.hpp"
 #include "sim/stages/merge/merge.hpp"
-#include "sim/stages/protect/stage1.hpp"
-#include "sim/stages/queries/probe.hpp"
+#include "sim/stages/protect/protect.hpp"
 #include "sim/stages/queries/queries.hpp"
 #include "sim/stages/schedule/schedule.hpp"
 
@@ -39,12 +38,16 @@ bool asks_probe(const Settings& settings) {
   return chosen<Queries>(settings).of_probe() || chosen<Join>(settings).joins();
 }
 
-/// What a record lacks of its probe in the trace, in words; empty: nothing.
+std::string fault_of(const Settings& settings, const ProbeInfo& probe) {
+  const auto* const rows = chosen<Indicator>(settings).as<RowIndicator>();
+  return rows ? rows->probe_fault(settings, probe) : "";
+}
+
+/// Lack of a record's probe in the trace, in words; empty: nothing.
 std::string probe_fault(const Settings& settings, const TraceInfo& info) {
   const int number = info.find_probe(probe_name(settings));
   if (number < 0) return "it is not there";
-  return chosen<Indicator>(settings).probe_fault(settings,
-                                                 info.probes[static_cast<size_t>(number)]);
+  return fault_of(settings, info.probes[static_cast<size_t>(number)]);
 }
 
 /// The options of a capture after which the trace serves all these records.
@@ -201,9 +204,10 @@ void RecordCheck::stream() const {
 
 void RecordCheck::side_files() const {
   record_.stage<Allocate>().check_files(record_.settings, files_, info_.num_layers, record_.owners);
-  for (const int layer : record_.layers)
-    record_.stage<Indicator>().check_files(record_.settings, files_, layer, record_.owners,
-                                           info_.prompt_len);
+  const auto* const indicator = record_.stage<Indicator>().as<EntryIndicator>();
+  for (size_t l = 0; indicator && l < record_.layers.size(); ++l)
+    indicator->check_files(record_.settings, files_, record_.layers[l], record_.owners,
+                           info_.prompt_len);
 }
 
 void RecordCheck::token_texts() const {
@@ -225,8 +229,7 @@ std::string probe_spec(const Settings& settings) {
   ProbeInfo without_gradient;
   without_gradient.parts = {{.tokens = {0, 1}, .reads = {0, 1}}};
   without_gradient.has_input_norm = without_gradient.has_residual_norm = true;
-  const bool gradient =
-      !chosen<Indicator>(settings).probe_fault(settings, without_gradient).empty();
+  const bool gradient = !fault_of(settings, without_gradient).empty();
   return name + (gradient ? ":gradient" : "");
 }
 

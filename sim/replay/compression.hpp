@@ -6,10 +6,24 @@
 #include "sim/backend/layer_work.hpp"
 #include "sim/core/kept_sets.hpp"
 #include "sim/core/pair_merge.hpp"
-#include "sim/replay/first_estimates.hpp"
 #include "sim/stages/merge/merge.hpp"
 
 namespace kvsim {
+
+/// Estimates that the owners of a layer start from: the same for all budgets of a record that look
+/// at as many queries.
+class FirstEstimates {
+ public:
+  /// Forgets what was made of other settings, rows or owners.
+  void prepare(const KeptSets& kept, const Settings& settings);
+  /// A copy of the owner's, whose cache holds every prompt entry. Owners side by side.
+  std::unique_ptr<Estimates> of(const LayerWork& work, const SlotCache& cache);
+
+ private:
+  const Settings* settings_ = nullptr;
+  int64_t rows_ = 0, budget_ = 0;
+  std::vector<std::unique_ptr<Estimates>> owners_;
+};
 
 /// The prompt of one layer after selection and merging (policies.md 9).
 struct Compressed {
@@ -39,7 +53,7 @@ void append_entry(const LayerTrace& layer, int kv_head, int64_t entry, SlotCache
 /// Does the record change more than which entries there are?
 bool merges(const Settings& settings);
 
-/// What was kept, with the entries that are part of others' slots (mask 2). Of all slots only
+/// Kept sets, with the entries that are part of others' slots (mask 2). Of all slots only
 /// those at positions below `entries` count, and of their members the same.
 std::shared_ptr<KeptSets> kept_after(const std::vector<SlotCache>& owners, const KeptSets& kept,
                                      int64_t entries);

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "sim/core/parallel.hpp"
-#include "sim/replay/importance.hpp"
+#include "sim/replay/prompt_statistics.hpp"
 #include "sim/stages/common_keys.hpp"
 
 namespace kvsim {

@@ -1,11 +1,11 @@
-// What decoding measures of one step: slots present against the full cache.
+// Measures of one step of decoding: slots present against the full cache.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <span>
 #include <vector>
 
-#include "sim/backend/rest_attention.hpp"
+#include "sim/backend/backend.hpp"
 #include "sim/core/log_sum.hpp"
 #include "sim/replay/decode_run.hpp"
 #include "sim/stages/merge/votes.hpp"

@@ -19,7 +19,7 @@ namespace kvsim {
 /// mean.
 Table<double> DecodeRun::grouped_rows(size_t owner) const {
   const Group& group = chosen<Group>(settings_);
-  const Indicator& indicator = chosen<Indicator>(settings_);
+  const auto& indicator = dynamic_cast<const ScoresSlotRows&>(chosen<Indicator>(settings_));
   const SlotCache& cache = owners_[owner];
   const bool layer = group.span() == GroupSpan::layer;
   Table<double> grouped(layer ? cache.heads() : 1, cache.size());
@@ -95,13 +95,13 @@ bool DecodeRun::is_protected(size_t owner, int64_t slot) const {
 
 /// One for each owner, where the indicator looks at queries; they see those of the prompt.
 void DecodeRun::start_scorers() {
-  const auto& indicator = chosen<Indicator>(settings_);
-  if (indicator.axes() != Axes::head) return;
+  const auto* const indicator = chosen<Indicator>(settings_).as<FollowsQueries>();
+  if (!indicator) return;
   const LayerTrace& layer = work_.trace();
   const Segment segment = decode_segment(settings_, kept_.budget, work_.info());
   const std::vector<int64_t> stored = stored_queries(work_, segment.positions, false);
   for (const SlotCache& cache : owners_) {
-    scorers_.push_back(indicator.follow_queries(work_, settings_, cache.heads()));
+    scorers_.push_back(indicator->follow_queries(work_, settings_, cache.heads()));
     std::vector<float> query(static_cast<size_t>(cache.key_dim()));
     for (size_t j = 0; j < stored.size(); ++j)
       for (int x = 0; x < cache.heads(); ++x) {
@@ -111,7 +111,7 @@ void DecodeRun::start_scorers() {
   }
 }
 
-/// What the compression at n said of the slots that it kept: of all entries on one scale.
+/// Scores that the compression at n gave the slots that it kept: of all entries on one scale.
 void DecodeRun::start_memory(const std::vector<std::vector<int64_t>>& evicted) {
   const auto& memory = chosen<Memory>(settings_);
   if (memory.changes_nothing()) return;
@@ -195,7 +195,7 @@ const std::vector<double>& DecodeRun::slot_scores(size_t owner) {
   } else if (!scorers_.empty()) {
     score_by_queries(owner, all);
   } else {
-    const auto& indicator = chosen<Indicator>(settings_);
+    const auto& indicator = dynamic_cast<const ScoresSlots&>(chosen<Indicator>(settings_));
     for (int64_t s = 0; s < cache.size(); ++s)
       all[static_cast<size_t>(s)] = indicator.slot_score(
           {seed_, work_.layer(), cache.owner(), cache.position(s), cache.key(s)});

@@ -34,7 +34,7 @@ struct DecodeBlock {
   const float* z(int head, int64_t step, int64_t width) const;
 };
 
-/// What one record at one budget gives over a block of steps.
+/// Numbers of one record at one budget over a block of steps.
 struct DecodeSeries {
   DecodeSeries(int64_t heads, int64_t steps, int64_t width, size_t parts);
   Table<double> kept_attention;  ///< [Hq][steps]
@@ -57,7 +57,7 @@ class DecodeRun {
   DecodeRun(LayerWork& work, const KeptSets& kept, const Settings& settings, uint64_t seed);
   ~DecodeRun();
 
-  /// What has to see the prompt's rows before start(); null when no statistic is kept.
+  /// Statistic that has to see the prompt's rows before start(); null when none is kept.
   PromptStatistics* prompt() const { return prompt_.get(); }
   /// Slots of exactly two entries are noted; to be asked for before start().
   void note_pairs() { note_pairs_ = true; }

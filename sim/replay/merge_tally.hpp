@@ -4,12 +4,33 @@
 #include <span>
 #include <vector>
 
+#include "sim/backend/layer_work.hpp"
 #include "sim/core/array.hpp"
 #include "sim/core/slot_change.hpp"
+#include "sim/replay/slots.hpp"
+#include "sim/stages/merge/slot_cache.hpp"
 
 namespace kvsim {
 
-/// What merging did to the attention at some steps (metrics.md 3). Different query heads may be
+/// Attention of the full cache at later steps, for what is compared with it: one set of slots after
+/// the other asks for the same rows, which are computed once where they take little memory.
+class FullAttention {
+ public:
+  /// `work` must outlive it.
+  explicit FullAttention(LayerWork& work) : work_(work) {}
+
+  /// How many steps rows() takes at a time.
+  int64_t most_steps() const;
+  /// Later steps first..first+steps-1, logits included, per KV head; valid until the next call.
+  const std::vector<AttentionBlock>& rows(int64_t first, int64_t steps);
+
+ private:
+  LayerWork& work_;
+  Range steps_;  ///< those in `blocks_`
+  std::vector<AttentionBlock> blocks_;
+};
+
+/// Effect of merging on the attention at some steps (metrics.md 3). Different query heads may be
 /// added in parallel; each adds its steps in ascending order.
 class MergeTally {
  public:
@@ -50,7 +71,7 @@ class MergeTally {
   };
   Row row_of(int64_t head) { return Row(defects_[static_cast<size_t>(head)].of_head); }
   void add(int64_t head, int64_t step, const Row& row);
-  /// What a slot that was added changes of the head's output.
+  /// Change of the head's output by a slot that was added.
   void add_change(int64_t head, int64_t step, const SlotChange& change) {
     value_part_(head, step) += change.value_part;
     mass_part_(head, step) += change.mass_part;
@@ -82,6 +103,51 @@ class MergeTally {
     std::vector<float> of_head;
   };
   std::vector<Defects> defects_;
+};
+
+/// Compares merged slots with their members in the full cache. Everything given must outlive it.
+class MergeWatcher {
+ public:
+  /// `slots`: what is attended to, made of `owners`; `importance`: [Hq][>= n] weight of each
+  /// entry; `z`: [Hq][T][dv] of the full cache.
+  MergeWatcher(LayerWork& work, const std::vector<SlotCache>& owners, const LayerSlots& slots,
+               const Table<float>& importance, const std::vector<float>& z, FullAttention& full,
+               MergeTally& tally);
+
+  /// Later steps first..first+steps-1, in ascending order from call to call.
+  void see(int64_t first, int64_t steps, const SlotSoftmax& softmax);
+
+ private:
+  struct Owner {
+    std::vector<int64_t> slot;     ///< merged slots
+    std::vector<size_t> end;       ///< of each one's members in `member`
+    std::vector<uint32_t> member;  ///< entries
+    std::vector<uint8_t> own;      ///< 1: the entry at whose position the slot sits
+  };
+  /// One query of one head: the full cache's attention and logits, and its own on the slots.
+  struct Row {
+    int head = 0;
+    int64_t step = 0;
+    const float* attention = nullptr;  ///< [n]
+    const float* full_logits = nullptr;
+    double full_log_sum_exp = 0;
+    const float* logits = nullptr;  ///< of the slots
+    double log_sum_exp = 0;
+  };
+  std::span<const uint32_t> members(const Owner& owner, size_t slot) const;
+  void see_row(const Row& row);
+  void see_change(const Row& row, size_t slot, double together, double defect);
+  size_t owner_of(int head) const { return static_cast<size_t>(head / heads_per_owner_); }
+
+  LayerWork& work_;
+  const LayerSlots& slots_;
+  const Table<float>& importance_;
+  const std::vector<float>& z_;
+  FullAttention& full_;
+  MergeTally& tally_;
+  int heads_per_owner_;
+  std::vector<Owner> owners_;
+  std::vector<Table<float>> values_;  ///< per KV head [n][dv], only where changes are wanted
 };
 
 }  // namespace kvsim

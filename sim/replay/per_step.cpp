@@ -4,12 +4,12 @@
 
 #include "sim/core/parallel.hpp"
 #include "sim/stages/indicator/indicator.hpp"
-#include "sim/stages/shape/blocks.hpp"
+#include "sim/stages/shape/shape.hpp"
 
 namespace kvsim {
 namespace {
 
-/// What one owner has at a step, ascending: `sure` entries, then the best; whole blocks, no more
+/// Entries of one owner at a step, ascending: `sure` ones, then the best; whole blocks, no more
 /// than its places are.
 std::vector<uint32_t> chosen_entries(const Settings& settings, std::span<const double> scores,
                                      const std::vector<uint32_t>& sure, int64_t places) {
@@ -48,7 +48,8 @@ class BlockReplay {
               const std::vector<std::shared_ptr<const KeptSets>>& kept, const PerStepInput& input,
               std::vector<PerStepResult>& results)
       : work_(work), settings_(settings), kept_(kept),
-        scorer_(chosen<Indicator>(settings).step_scorer(work, settings)),
+        scorer_(dynamic_cast<const ScoresSteps&>(chosen<Indicator>(settings))
+                    .step_scorer(work, settings)),
         importance_(input.importance), stride_(input.stride), z_(*input.z),
         leave_out_guarded_(input.leave_out_guarded), parts_(input.parts), results_(results) {}
 

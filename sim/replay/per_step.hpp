@@ -9,7 +9,7 @@
 
 namespace kvsim {
 
-/// What per-step choice gives for one record and budget over all T later steps.
+/// Numbers of per-step choice for one record and budget over all T later steps.
 struct PerStepResult {
   Table<double> kept_attention;   ///< [Hq][T]
   Table<double> kept_importance;  ///< [Hq][T]

@@ -5,7 +5,7 @@
 #include "sim/policy/prepared_record.hpp"
 #include "sim/policy/trace_check.hpp"
 #include "sim/replay/compression.hpp"
-#include "sim/replay/importance.hpp"
+#include "sim/replay/prompt_statistics.hpp"
 #include "sim/stages/common_keys.hpp"
 #include "sim/stages/schedule/schedule.hpp"
 
@@ -190,7 +190,7 @@ void PeriodicReplay::replay_epoch(const PeriodicPolicies::Planned& planned, Epoc
            epoch);
 }
 
-/// What is reported of an outcome is its state after the last compression so far.
+/// Reports the state of an outcome after the last compression so far.
 void PeriodicReplay::note(const ReplayOutcome& seen, ReplayOutcome& outcome,
                           const Epoch& epoch) const {
   if (!epoch.policies) outcome.first_kept = seen.kept;

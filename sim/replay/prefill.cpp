@@ -4,11 +4,11 @@
 #include <map>
 
 #include "sim/core/parallel.hpp"
-#include "sim/replay/cache_change.hpp"
 #include "sim/replay/compression.hpp"
-#include "sim/replay/importance.hpp"
-#include "sim/replay/merge_watcher.hpp"
+#include "sim/replay/merge_tally.hpp"
 #include "sim/replay/per_step.hpp"
+#include "sim/replay/prompt_statistics.hpp"
+#include "sim/replay/slots.hpp"
 #include "sim/stages/common_keys.hpp"
 #include "sim/stages/quantize/quantize.hpp"
 
@@ -36,7 +36,7 @@ std::shared_ptr<const OwnerSets> without(const OwnerSets* from, const OwnerSets&
   return rest;
 }
 
-/// What some ranges hold of each owner's set; of every entry when no set is given.
+/// Entries within some ranges of each owner's set; of every entry when no set is given.
 std::shared_ptr<const OwnerSets> within(const OwnerSets* from, size_t owners,
                                         const std::vector<Range>& ranges) {
   auto part = std::make_shared<OwnerSets>(owners);

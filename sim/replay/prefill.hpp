@@ -55,7 +55,7 @@ struct ReplayOutcome {
   std::vector<int> part_total_handles;
 };
 
-/// What an outcome keeps of the attention over some steps, and all there is, [Hq][steps] in the
+/// Attention that an outcome keeps over some steps, and all there is, [Hq][steps] in the
 /// scope of the run. What is empty was not summed.
 struct RetainedSums {
   Table<double> kept_attention, kept_importance;

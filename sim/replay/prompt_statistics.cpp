@@ -21,7 +21,7 @@ Segment decode_segment(const Settings& settings, int64_t budget, const TraceInfo
 PromptStatistics::PromptStatistics(LayerWork& work, const Settings& settings,
                                    const Segment& segment)
     : RowConsumer(segment), work_(work), heads_(work, settings),
-      rows_(chosen<Indicator>(settings).rows(work, settings, segment)) {
+      rows_(row_indicator(settings).rows(work, settings, segment)) {
   const auto& aggregate = chosen<Aggregate>(settings);
   const int owners = per_query_head(settings) ? work.query_heads() : work.kv_heads();
   const auto rows = static_cast<int64_t>(segment.positions.size());
@@ -101,6 +101,18 @@ void PromptStatistics::run(const AttentionBlock& block, int64_t, int) {
     if (heads_.combines() && heads_.complete(block.kv_head))
       add(heads_.owners(block.kv_head, 0), grouped_.row(r), visible);
   }
+}
+
+Table<float> norms_of_all(LayerWork& work, Norm norm) {
+  const int64_t n = work.entries(), all = work.info().total_len;
+  const Table<float>& prompt = work.projected_norms(norm);
+  Table<float> later(work.query_heads(), all - n), whole(work.query_heads(), all);
+  if (n < all) work.backend().projected_norms(work.trace(), norm, {n, all}, later.data());
+  for (int64_t h = 0; h < whole.rows(); ++h) {
+    std::ranges::copy(prompt.row(h), whole.row(h).begin());
+    std::ranges::copy(later.row(h), whole.row(h).begin() + n);
+  }
+  return whole;
 }
 
 }  // namespace kvsim

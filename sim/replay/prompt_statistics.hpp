@@ -3,6 +3,7 @@
 #include <optional>
 #include <vector>
 
+#include "sim/backend/layer_work.hpp"
 #include "sim/policy/head_grouping.hpp"
 #include "sim/policy/row_consumer.hpp"
 #include "sim/stages/aggregate/aggregate.hpp"
@@ -30,7 +31,7 @@ class PromptStatistics : public RowConsumer {
 
   LayerWork& work_;
   HeadGrouping heads_;
-  std::unique_ptr<RowIndicator> rows_;
+  std::unique_ptr<IndicatorRows> rows_;
   std::vector<std::unique_ptr<SlotStatistic>> scores_;
   std::vector<std::unique_ptr<SlotStatistic>> deviations_;  ///< empty unless std_keep > 0
   Table<double> grouped_;                                   ///< [block rows][n]
@@ -38,5 +39,8 @@ class PromptStatistics : public RowConsumer {
 
 /// J of a record at budget B, with every prompt entry as a candidate.
 Segment decode_segment(const Settings& settings, int64_t budget, const TraceInfo& info);
+
+/// [Hq][N] norm of v_i W^h of prompt and later entries; of the prompt's the layer's own are used.
+Table<float> norms_of_all(LayerWork& work, Norm norm);
 
 }  // namespace kvsim

@@ -11,8 +11,8 @@
 
 namespace kvsim {
 
-/// What one owner (a KV head, or a query head) holds of the prompt when keys, values or weights are
-/// no longer those of the trace.
+/// Slots that one owner (a KV head, or a query head) holds of the prompt when keys, values or
+/// weights are no longer those of the trace.
 struct OwnerSlots {
   Table<float> k;           ///< [slots][d]
   Table<float> v;           ///< [slots][dv]
@@ -69,5 +69,15 @@ class SlotAttention {
   Range steps_;                                  ///< whose queries are here
   Table<float> queries_;                         ///< [Hq * steps][d]
 };
+
+/// Does some owner keep less than the prompt?
+bool leaves_out_entries(const LayerWork& work, const KeptSets& kept);
+
+/// Does the record change keys or values of what it kept of this layer?
+bool changes_entries(const LayerWork& work, const KeptSets& kept, const Settings& settings);
+
+/// Does the layer keep every entry as it is, at every later step? Then attention is that of the
+/// full cache. (With everything kept, positions=cache moves nothing.)
+bool leaves_cache_alone(const LayerWork& work, const KeptSets& kept, const Settings& settings);
 
 }  // namespace kvsim

@@ -25,85 +25,19 @@ std::string layer_list_fault(std::string_view text) {
 
 namespace keys {
 
-const Declare granularity{{.key = "granularity",
-                           .place = 201,
-                           .type = ValueType::word,
-                           .fallback = "kv",
-                           .meaning = "who owns a kept set: a KV head or a query head",
-                           .words = {"kv", "query"},
-                           .always = true,
-                           .nests = nests_always}};
-const Declare rounding{{.key = "rounding",
-                        .place = 202,
-                        .type = ValueType::word,
-                        .fallback = "exact",
-                        .meaning = "how a ratio becomes a count: exactly, or as kvpress does",
-                        .words = {"exact", "kvpress"},
-                        .always = true,
-                        .nests = nests_always}};
-const Declare tie{{.key = "tie",
-                   .place = 203,
-                   .type = ValueType::word,
-                   .fallback = "raw",
-                   .meaning = "equal scores: by the score without its prior, or by recency alone",
-                   .words = {"raw", "recent"},
-                   .always = true,
-                   .only_with = {selects_entries_if},
-                   .nests = nests_always}};
-const Declare skip_layers{{.key = "skip_layers",
-                           .place = 204,
-                           .type = ValueType::text,
-                           .fallback = "none",
-                           .meaning = "layers that keep everything, joined by +; -1 is the last",
-                           .unit = "layers",
-                           .fault = layer_list_fault,
-                           .may_be_none = true,
-                           .always = true,
-                           .test_values = {"2"},
-                           .nests = nests_always}};
-const Declare positions{{.key = "positions",
-                         .place = 205,
-                         .type = ValueType::word,
-                         .fallback = "absolute",
-                         .meaning = "where kept keys stand: where they were, or closed up",
-                         .words = {"absolute", "cache"},
-                         .always = true,
-                         .nests = nests_always}};
-const Declare order{{.key = "order",
-                     .place = 531,
-                     .type = ValueType::word,
-                     .fallback = "asg",
-                     .meaning = "order of smooth (s), aggregate (a) and group (g)",
-                     .words = {"asg", "ags", "sag", "sga", "gas", "gsa"},
-                     .always = true,
-                     .only_with = {observes_if},
-                     .nests = nests_always}};
-
-const Declare sinks{{.key = "sinks",
-                     .place = 601,
-                     .type = ValueType::count,
-                     .fallback = "0",
-                     .meaning = "first entries that are protected",
-                     .unit = "entries",
-                     .always = true,
-                     .only_with = {selects_entries_if},
-                     .test_values = {"1", "3"},
-                     .nests = nests_always}};
-const Declare recent{{.key = "recent",
-                      .place = 602,
-                      .type = ValueType::share,
-                      .fallback = "0",
-                      .meaning = "newest entries that are protected, but scored all the same",
-                      .unit = "entries",
-                      .always = true,
-                      .only_with = {selects_entries_if},
-                      .test_values = {"2", "0.3"}}};
-const Declare allocate_score{{.key = "allocate_score",
-                              .place = 710,
-                              .type = ValueType::word,
-                              .fallback = "final",
-                              .meaning = "the score that heads compete with",
-                              .words = {"final", "unweighted"}}};
+const Declare granularity("granularity", "kv | query", "kv",
+                          "who owns a kept set: a KV head or a query head", always, lets_nest);
+const Declare rounding("rounding", "exact | kvpress", "exact",
+                       "how a ratio becomes a count: exactly, or as kvpress does", always,
+                       lets_nest);
+const Declare tie("tie", "raw | recent", "raw",
+                  "equal scores: by the score without its prior, or by recency alone", always,
+                  only_with(selects_entries_if), lets_nest);
+const Declare skip_layers("skip_layers", "text layers or none", "none",
+                          "layers that keep everything, joined by +; -1 is the last", always,
+                          checked_by(layer_list_fault), lets_nest, tested("2"));
+const Declare positions("positions", "absolute | cache", "absolute",
+                        "where kept keys stand: where they were, or closed up", always, lets_nest);
 
 }  // namespace keys
 

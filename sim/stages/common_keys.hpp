@@ -4,9 +4,9 @@
 /// Parameters that no single stage owns (policies.md 2).
 namespace kvsim {
 namespace keys {
-extern const Declare granularity, rounding, tie, skip_layers, positions, order, sinks, recent,
-    allocate_score;
-}
+extern const Declare granularity, rounding, tie, skip_layers, positions;
+extern const Declare order, sinks, recent, allocate_score;  // in the files of their stages
+}  // namespace keys
 
 // Words in the order of the declarations.
 enum class Granularity { kv, query };

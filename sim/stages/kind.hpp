@@ -10,14 +10,20 @@
 
 namespace kvsim {
 
-/// What a kind of a stage says of itself; printed by `kvsim policies` and used to check records.
+/// Names of keys, written apart by blanks: "kernel recent".
+struct KeyNames : std::vector<std::string> {
+  KeyNames(const char* names) : vector(split_words(names)) {}
+  KeyNames(std::vector<std::string> names) : vector(std::move(names)) {}
+};
+
+/// Description of a kind of a stage; printed by `kvsim policies` and used to check records.
 struct KindInfo {
-  std::string stage;              ///< the record key that selects it, e.g. "aggregate"
-  std::string name;               ///< the value, e.g. "mean"
-  std::string meaning;            ///< one line
-  std::string source;             ///< paper and equation, or repository
-  std::vector<std::string> keys;  ///< parameters that this kind reads
-  std::string needs = "";         ///< what it needs from a trace beyond keys, in words
+  std::string stage;       ///< the record key that selects it, e.g. "aggregate"
+  std::string name;        ///< the value, e.g. "mean"
+  std::string meaning;     ///< one line
+  std::string source;      ///< paper and equation, or repository
+  KeyNames keys = "";      ///< parameters that this kind reads
+  std::string needs = "";  ///< what it needs from a trace beyond keys, in words
   /// Why tests/reference has no twin of it; empty where it has one, or where no kind of its stage
   /// has.
   std::string no_reference = "";

@@ -15,18 +15,18 @@ std::vector<std::unique_ptr<const Note>>& note_table() {
   return notes;
 }
 
-constexpr int kAfterKeys = 10000;
-
 /// Where it stands: the place of its key or stage, presets after all of them.
-double place_of(const Note& note) {
+size_t place_of(const Note& note) {
+  const std::vector<const Parameter*> all = parameters();
   const Parameter* key = find_parameter(note.of.substr(0, note.of.find('=')));
-  return key != nullptr ? key->place : kAfterKeys;
+  return static_cast<size_t>(std::ranges::find(all, key) - all.begin());
 }
 
 }  // namespace
 
-DeclareNote::DeclareNote(Note note) {
-  note_table().push_back(std::make_unique<const Note>(std::move(note)));
+DeclareNote::DeclareNote(const char* of, const char* source, const char* point,
+                         const char* reading) {
+  note_table().push_back(std::make_unique<const Note>(Note{of, source, point, reading}));
 }
 
 std::vector<const Note*> all_notes() {

@@ -15,12 +15,12 @@ struct Note {
 };
 
 /// Declares a note beside what it is about:
-///     const DeclareNote shift{{.of = "smooth=aws", .source = "ReST-KV Eq. 12", ...}};
+///     const DeclareNote shift("smooth=aws", "ReST-KV Eq. 12", "what is open", "how it is read");
 struct DeclareNote {
-  explicit DeclareNote(Note note);
+  DeclareNote(const char* of, const char* source, const char* point, const char* reading);
 };
 
-/// Those of one kind, key or preset, by source; and all, those of presets last.
+/// Notes of one kind, key or preset, by source; and all, those of presets last.
 std::vector<const Note*> notes_of(std::string_view of);
 std::vector<const Note*> all_notes();
 

@@ -5,21 +5,46 @@
 
 #include <algorithm>
 #include <deque>
+#include <filesystem>
+#include <iterator>
 #include <map>
+#include <sstream>
 #include <stdexcept>
+#include <tuple>
 
 #include "sim/core/decimal.hpp"
 #include "sim/core/error.hpp"
-#include "sim/core/nearest.hpp"
 #include "sim/stages/kind.hpp"
 
 namespace kvsim {
 namespace {
 
-/// All declared parameters, by number, by place and by key.
+/// Folders of stages in the order in which a policy runs them, and the sections of docs/policies.md
+/// that describe their keys. Keys declared elsewhere come last.
+struct StagePlace {
+  std::string_view folder;
+  const char* section;
+};
+constexpr StagePlace kStages[] = {{"stages", "2"},      {"queries", "5.1"}, {"indicator", "5.2"},
+                                  {"aggregate", "5.4"}, {"join", "5.4"},    {"smooth", "5.5"},
+                                  {"group", "5.6"},     {"memory", "5.6"},  {"redundancy", "5.6"},
+                                  {"prior", "5.7"},     {"weight", "5.8"},  {"normalize", "5.8"},
+                                  {"shape", "5.9"},     {"protect", "6"},   {"allocate", "7"},
+                                  {"constrain", "8"},   {"merge", "9"},     {"estimate", "9"},
+                                  {"quantize", "11"},   {"schedule", "12"}, {"", ""}};
+
+size_t stage_of(std::string_view file) {
+  const std::string folder = std::filesystem::path(file).parent_path().filename().string();
+  size_t at = 0;
+  while (at + 1 < std::size(kStages) && kStages[at].folder != folder) ++at;
+  return at;
+}
+
+/// All declared parameters, by number, in canonical order and by key. A stage's own key comes
+/// before those of its kinds.
 struct Declared {
   std::deque<Parameter> all;
-  std::vector<const Parameter*> by_place;
+  std::vector<const Parameter*> in_order;
   std::map<std::string, Parameter*, std::less<>> by_key;
 };
 
@@ -32,18 +57,56 @@ size_t declare(Parameter parameter) {
   Declared& known = declared();
   if (known.by_key.contains(parameter.key))
     throw std::logic_error("parameter declared twice: " + parameter.key);
-  if (parameter.place <= 0)
-    throw std::logic_error("parameter " + parameter.key + " has no .place in canonical records");
-  const auto at = std::ranges::lower_bound(known.by_place, parameter.place, {}, &Parameter::place);
-  if (at != known.by_place.end() && (*at)->place == parameter.place)
-    throw std::logic_error(fmt::format("parameters {} and {} have the same .place in canonical "
-                                       "records, {}: give one of them another",
-                                       (*at)->key, parameter.key, parameter.place));
+  const auto place = [](const Parameter* p) {
+    return std::tuple(p->stage, p->type != ValueType::kind, std::string_view(p->key));
+  };
   parameter.number = known.all.size();
   Parameter& kept = known.all.emplace_back(std::move(parameter));
-  known.by_place.insert(at, &kept);
+  known.in_order.insert(std::ranges::lower_bound(known.in_order, place(&kept), {}, place), &kept);
   known.by_key.emplace(kept.key, &kept);
   return kept.number;
+}
+
+/// Reads what a key takes off its declaration.
+void read_values(Parameter& p, std::string_view values) {
+  static const std::map<std::string_view, ValueType> kTypes = {
+      {"count", ValueType::count}, {"odd", ValueType::count}, {"number", ValueType::real},
+      {"share", ValueType::share}, {"flag", ValueType::flag}, {"kind", ValueType::kind},
+      {"text", ValueType::text},   {"file", ValueType::text}};
+  std::vector<std::string> words = split_words(std::string(values).c_str());
+  if (std::ranges::count(words, "|") > 0) {
+    p.type = ValueType::word;
+    std::ranges::remove_copy(words, std::back_inserter(p.words), "|");
+    return;
+  }
+  const std::string_view none = " or none";
+  p.may_be_none = values.ends_with(none);
+  if (p.may_be_none) values.remove_suffix(none.size());
+  std::istringstream text{std::string(values)};
+  std::string type, sign;
+  text >> type;
+  const auto known = kTypes.find(type);
+  if (known == kTypes.end())
+    throw std::logic_error("parameter " + p.key + ": not a type of values: " + type);
+  p.type = known->second;
+  p.odd = type == "odd";
+  p.is_file = type == "file";
+  if (p.type == ValueType::count || p.type == ValueType::real || p.type == ValueType::share) {
+    char mark = 0;
+    text >> mark;
+    if (mark == '>') {
+      p.low_open = text.peek() != '=';
+      if (!p.low_open) text.get();
+      text >> p.low;
+    } else {  // [0, 1)
+      p.low_open = mark == '(';
+      text >> p.low >> mark >> p.high >> mark;
+      p.high_open = mark == ')';
+    }
+    if (!text) throw std::logic_error("parameter " + p.key + ": no range: " + std::string(values));
+  }
+  if (p.is_file) p.unit = "path";
+  text >> p.unit;
 }
 
 std::vector<std::string> allowed_words(const Parameter& p) {
@@ -130,7 +193,20 @@ bool nests_at_default(const Parameter& parameter, const Settings& settings) {
   return settings.is(Key(parameter.number), parameter.fallback);
 }
 
+const char* Parameter::section() const { return kStages[stage].section; }
+
 Declare::Declare(Parameter parameter) : Key(declare(std::move(parameter))) {}
+
+Parameter Declare::read(Name name, std::string_view values, const char* fallback,
+                        const char* meaning) {
+  Parameter parameter;
+  parameter.key = name.key;
+  parameter.fallback = fallback;
+  parameter.meaning = meaning;
+  parameter.stage = stage_of(name.file);
+  read_values(parameter, values);
+  return parameter;
+}
 
 const Parameter& parameter_of(Key key) { return declared().all.at(key.number()); }
 
@@ -139,7 +215,7 @@ const Parameter* find_parameter(std::string_view key) {
   return found == declared().by_key.end() ? nullptr : found->second;
 }
 
-std::vector<const Parameter*> parameters() { return declared().by_place; }
+std::vector<const Parameter*> parameters() { return declared().in_order; }
 
 std::string canonical_value(const Parameter& p, std::string_view typed) {
   if (p.may_be_none && typed == "none") return "none";

@@ -1,6 +1,8 @@
 #include "sim/stages/settings.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <sstream>
 #include <stdexcept>
 
 #include "sim/stages/kind.hpp"
@@ -74,6 +76,11 @@ std::vector<std::string> Settings::list(Key key) const {
     begin = end + 1;
   }
   return items;
+}
+
+std::vector<std::string> split_words(const char* text) {
+  std::istringstream words(text);
+  return {std::istream_iterator<std::string>(words), {}};
 }
 
 }  // namespace kvsim

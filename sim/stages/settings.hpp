@@ -12,6 +12,9 @@ namespace kvsim {
 
 class Kind;
 
+/// "a b  c" -> {a, b, c}.
+std::vector<std::string> split_words(const char* text);
+
 /// A declared parameter by its number, which is what values are read by while a policy runs. A
 /// declaration is one (parameter.hpp); a key's name finds it, which takes a look-up of text.
 class Key {
@@ -32,7 +35,7 @@ class Key {
 class Settings {
  public:
   void set(Key key, std::string text);
-  /// The same values, but of these keys alone: who is given them can read no others.
+  /// Values of these keys alone: code that is given them can read no others.
   Settings only(const std::set<std::string>& keys) const;
   /// All texts, by key.
   std::map<std::string, std::string> values() const;

@@ -6,7 +6,7 @@
 
 namespace kvsim {
 
-/// What a record needs beside the tensors of a layer: files that it names (`scores=`, `table=`) and
+/// Needs of a record beside the tensors of a layer: files that it names (`scores=`, `table=`) and
 /// the texts of the tokens, read by whoever runs the record: stages never touch a file. Errors are
 /// bad data, one line.
 class SideFiles {

@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "sim/core/error.hpp"
-#include "sim/core/nearest.hpp"
 
 namespace kvsim {
 namespace {

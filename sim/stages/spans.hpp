@@ -8,7 +8,7 @@
 
 namespace kvsim {
 
-/// What is wrong with a list of span names and ranges a-b joined by '+', or "".
+/// Fault of a list of span names and ranges a-b joined by '+', or "".
 std::string span_list_fault(std::string_view text);
 
 /// Ranges of a whitelist: names of the trace's spans, or half-open ranges a-b cut to [0, n).

@@ -6,7 +6,7 @@
 #include <set>
 #include <sstream>
 
-#include "run/measures/variables.hpp"
+#include "analysis/variables.hpp"
 #include "tests/io/trace_fixture.hpp"
 #include "tests/support/paths.hpp"
 

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "analysis/keep_rate.hpp"
+#include "analysis/span_tokens.hpp"
 
 using namespace kvsim;
 

@@ -2,7 +2,6 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "analysis/fine_histogram.hpp"
 #include "analysis/prediction_error.hpp"
 #include "analysis/summary.hpp"
 #include "tests/reference/reference.hpp"

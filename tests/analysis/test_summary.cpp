@@ -5,7 +5,6 @@
 #include <random>
 #include <vector>
 
-#include "analysis/outliers.hpp"
 #include "analysis/output_error.hpp"
 #include "analysis/retained.hpp"
 #include "analysis/summary.hpp"

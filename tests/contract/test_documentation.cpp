@@ -14,9 +14,9 @@
 #include <sstream>
 #include <string>
 
+#include "analysis/variables.hpp"
 #include "cli/command.hpp"
 #include "cli/package.hpp"
-#include "run/measures/variables.hpp"
 #include "sim/policy/presets.hpp"
 #include "sim/stages/kind.hpp"
 #include "sim/stages/notes.hpp"
@@ -127,12 +127,6 @@ std::set<std::string> anchors_of(const fs::path& path) {
   return anchors;
 }
 
-/// "5.4" of a parameter's place 541, "7" of 701.
-std::string section_of(const Parameter& p) {
-  const int place = static_cast<int>(p.place), chapter = place / 100;
-  return chapter == 5 ? fmt::format("5.{}", place / 10 % 10) : std::to_string(chapter);
-}
-
 /// The tests hold the example of CONTRIBUTING.md, too.
 bool is_example(const std::string& name) { return name.starts_with("example"); }
 
@@ -162,7 +156,7 @@ std::string keys_table() {
   for (const Parameter* p : parameters()) {
     if (is_example(p->key)) continue;
     const std::string values = p->type == ValueType::kind ? "a kind" : p->range();
-    table += fmt::format("| `{}` | {} | {} | `{}` | {} | {} |\n", p->key, section_of(*p),
+    table += fmt::format("| `{}` | {} | {} | `{}` | {} | {} |\n", p->key, p->section(),
                          cell(values), p->fallback, p->unit, cell(p->meaning));
   }
   return table;
@@ -288,9 +282,9 @@ TEST_CASE("policies.md explains every key in its section", "[docs]") {
   const auto sections = sections_of(page("policies.md"));
   for (const Parameter* p : parameters()) {
     if (is_example(p->key)) continue;
-    INFO(p->key << " in section " << section_of(*p));
-    REQUIRE(sections.contains(section_of(*p)));
-    const std::string& text = sections.at(section_of(*p));
+    INFO(p->key << " in section " << p->section());
+    REQUIRE(sections.contains(p->section()));
+    const std::string& text = sections.at(p->section());
     CHECK((text.find("`" + p->key + "`") != std::string::npos ||
            text.find("`" + p->key + "=") != std::string::npos));
   }
@@ -322,7 +316,7 @@ TEST_CASE("policies.md has a row with its source for every kind of a stage", "[d
   const auto sections = sections_of(page("policies.md"));
   for (const KindInfo* kind : all_kinds()) {
     if (is_example(kind->name)) continue;
-    const std::string where = section_of(*find_parameter(kind->stage));
+    const std::string where = find_parameter(kind->stage)->section();
     INFO("docs/policies.md, section " << where << ": a row of " << kind->stage << "="
                                       << kind->name);
     REQUIRE(sections.contains(where));

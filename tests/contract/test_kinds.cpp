@@ -95,7 +95,7 @@ class Silent : public Queries {
  public:
   Silent()
       : Queries(
-            {"queries", "example-silent", "a test", "", {}, "", "it scores as the window does"}) {}
+            {"queries", "example-silent", "a test", "", "", "", "it scores as the window does"}) {}
   bool has_window() const override { return true; }
   int64_t window(const Settings&, int64_t budget, int64_t) const override {
     return std::max<int64_t>(1, budget / 4);
@@ -114,18 +114,51 @@ TEST_CASE("a kind that sees the budget and says nothing does not let budgets nes
   CHECK(nest("snapkv,aggregate=example-power-mean,example_power=3"));
 }
 
-TEST_CASE("two keys cannot stand at the same place of canonical records", "[kinds]") {
+TEST_CASE("a key is declared once, with values that can be read", "[kinds]") {
   const size_t before = parameters().size();
-  const double taken = find_parameter("power")->place;
-  CHECK_THROWS_WITH(
-      (Declare{{.key = "example_second", .place = taken, .fallback = "1", .meaning = "a test"}}),
-      Catch::Contains("power and example_second have the same .place"));
-  CHECK_THROWS_WITH((Declare{{.key = "example_nowhere", .fallback = "1", .meaning = "a test"}}),
-                    Catch::Contains("example_nowhere has no .place"));
-  CHECK_THROWS_WITH((Declare{{.key = "power", .place = 1, .fallback = "1", .meaning = "a test"}}),
+  CHECK_THROWS_WITH(Declare("power", "count >= 1", "1", "a test"),
                     Catch::Contains("declared twice: power"));
+  CHECK_THROWS_WITH(Declare("example_second", "counts >= 1", "1", "a test"),
+                    Catch::Contains("example_second: not a type of values: counts"));
+  CHECK_THROWS_WITH(Declare("example_second", "count", "1", "a test"),
+                    Catch::Contains("example_second: no range: count"));
   CHECK(parameters().size() == before);
   CHECK_FALSE(find_parameter("example_second"));
+}
+
+TEST_CASE("keys stand in the order of stages, a stage before what its kinds read", "[kinds]") {
+  std::vector<std::string> keys;
+  for (const Parameter* p : parameters()) keys.push_back(p->key);
+  const auto at = [&](const char* key) { return std::ranges::find(keys, key) - keys.begin(); };
+  for (const auto& [first, then] : std::vector<std::pair<const char*, const char*>>{
+           {"granularity", "tie"},
+           {"tie", "queries"},
+           {"queries", "last_queries"},
+           {"last_queries", "window"},
+           {"window", "indicator"},
+           {"aggregate", "ema_alpha"},
+           {"ema_alpha", "order"},
+           {"order", "smooth"},
+           {"sinks", "allocate"},
+           {"schedule", "buffer"},
+           {"period", "example_newest"}}) {  // of the tests' own folder
+    CAPTURE(first, then);
+    CHECK(at(first) < at(then));
+    CHECK(at(then) < std::ssize(keys));
+  }
+}
+
+TEST_CASE("a declaration says type, range, unit and whether a key may be unset", "[kinds]") {
+  const Parameter& rate = *find_parameter("estimate_decay");
+  CHECK(rate.type == ValueType::real);
+  CHECK(rate.range() == "a number in [0, 1)");
+  CHECK(find_parameter("aws_min")->range() == "an odd integer >= 1");
+  CHECK(find_parameter("aws_min")->unit == "entries");
+  CHECK(find_parameter("evict_batch")->low_open);
+  CHECK(find_parameter("scores")->is_file);
+  CHECK(find_parameter("scores")->unit == "path");
+  CHECK(find_parameter("class_recovery")->range() == "a number in [0, 1], or none");
+  CHECK(find_parameter("ada_total")->words == std::vector<std::string>{"per-head", "product"});
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <set>
 
-#include "run/measures/measure.hpp"
-#include "run/measures/variables.hpp"
+#include "analysis/measure.hpp"
+#include "analysis/variables.hpp"
 #include "tests/support/study_case.hpp"
 
 using namespace kvsim;

@@ -1,9 +1,9 @@
 // Inputs that are text: policies, budgets, sweep files, tables, names and tokens.
 #include "cli/parse.hpp"
 #include "cli/terminal.hpp"
-#include "io/csv.hpp"
 #include "io/hdf5.hpp"
 #include "io/side_files.hpp"
+#include "io/tables.hpp"
 #include "io/trace_reader.hpp"
 #include "run/sweep/sweep_config.hpp"
 #include "sim/core/error.hpp"

@@ -4,7 +4,7 @@
 
 #include "io/results_writer.hpp"
 #include "io/trace_reader.hpp"
-#include "run/measures/known_results.hpp"
+#include "run/study/known_results.hpp"
 #include "tests/support/paths.hpp"
 #include "tests/support/study_case.hpp"
 

@@ -5,7 +5,7 @@
 #include "io/trace_writer.hpp"
 #include "run/trace/attention_reference.hpp"
 #include "run/trace/synth.hpp"
-#include "sim/core/probe_view.hpp"
+#include "sim/core/layer_trace.hpp"
 #include "tests/io/trace_fixture.hpp"
 #include "tests/support/random_trace.hpp"
 

@@ -1,7 +1,6 @@
 #include <catch2/catch.hpp>
 
 #include "run/check/check_layer.hpp"
-#include "run/check/plain_layer.hpp"
 #include "tests/reference/reference.hpp"
 #include "tests/sim/backend/backends.hpp"
 #include "tests/support/study_case.hpp"

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "analysis/spread.hpp"
+#include "analysis/effective_entries.hpp"
 #include "tests/support/study_case.hpp"
 
 using namespace kvsim;

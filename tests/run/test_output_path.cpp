@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "run/check/plain_layer.hpp"
+#include "run/check/check_layer.hpp"
 #include "run/trace/attention_reference.hpp"
 #include "sim/core/stream_share.hpp"
 #include "tests/reference/reference.hpp"

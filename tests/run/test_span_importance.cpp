@@ -12,7 +12,7 @@ using namespace kvsim::test;
 
 namespace {
 
-const std::vector<Span> kSpans = {{"a", 2, 15}, {"b", 20, 31}};
+const std::vector<Span> kLabels = {{"a", 2, 15}, {"b", 20, 31}};
 using Present = std::function<bool(int64_t step, int head, int64_t entry)>;
 
 RandomTraceShape shape_of(int heads, int kv_heads) {
@@ -28,13 +28,13 @@ void check(
     const StudyCase& study, int64_t record, const Present& present,
     const Present& counts = [](int64_t, int, int64_t) { return true; }) {
   const TraceInfo& info = study.info();
-  for (size_t s = 0; s < kSpans.size(); ++s) {
+  for (size_t s = 0; s < kLabels.size(); ++s) {
     double sum = 0;
     for (int64_t step = 0; step < info.steps(); ++step) {
       double kept = 0, all = 0;
       for (int head = 0; head < info.num_query_heads; ++head) {
         const std::vector<double> gain = study.importance(head, step);
-        for (int64_t i = kSpans[s].begin; i < kSpans[s].end; ++i) {
+        for (int64_t i = kLabels[s].begin; i < kLabels[s].end; ++i) {
           if (!counts(step, head, i)) continue;
           all += gain[static_cast<size_t>(i)];
           if (present(step, head, i)) kept += gain[static_cast<size_t>(i)];
@@ -57,7 +57,7 @@ void ask(StudyOptions& options) { options.metrics = {"span_retained_importance_s
 
 TEST_CASE("class scores are the importance kept of a span's own entries", "[classes]") {
   for (const auto& [heads, kv_heads] : {std::pair{4, 2}, {16, 1}, {3, 3}}) {
-    const StudyCase study(shape_of(heads, kv_heads), kSpans,
+    const StudyCase study(shape_of(heads, kv_heads), kLabels,
                           {"snapkv,window=4", "snapkv:official,window=4,tie=recent", "streaming",
                            "snapkv,window=4,merge=convex,merge_threshold=-1"},
                           ask);
@@ -70,7 +70,7 @@ TEST_CASE("class scores are the importance kept of a span's own entries", "[clas
 }
 
 TEST_CASE("class scores leave out protected entries with the scope evictable", "[classes]") {
-  const StudyCase study(shape_of(4, 2), kSpans, {"snapkv,window=4,sinks=5"}, [](StudyOptions& o) {
+  const StudyCase study(shape_of(4, 2), kLabels, {"snapkv,window=4,sinks=5"}, [](StudyOptions& o) {
     ask(o);
     o.scope = Scope::evictable;
   });
@@ -82,7 +82,7 @@ TEST_CASE("class scores leave out protected entries with the scope evictable", "
 TEST_CASE("class scores follow what is present at each step of other schedules", "[classes]") {
   constexpr int64_t kBudget = 20, kSinks = 4, kPrompt = 40, kPeriod = 3;
   const StudyCase study(
-      shape_of(4, 2), kSpans,
+      shape_of(4, 2), kLabels,
       {"streaming,schedule=decode", "streaming,schedule=periodic,period=3", "oracle-step"}, ask);
   check(study, 0, [&](int64_t step, int, int64_t entry) {
     return entry < kSinks || entry >= kPrompt + step - (kBudget - kSinks);
@@ -107,7 +107,7 @@ TEST_CASE("a span without importance keeps all of it, and a run without spans ha
   const StudyCase none(shape_of(4, 2), {}, {"streaming"}, ask);
   CHECK_FALSE(none.results().has("span_retained_importance"));
   CHECK_FALSE(none.results().has("span_retained_importance_step"));
-  const StudyCase full(shape_of(4, 2), kSpans, {"full"});
+  const StudyCase full(shape_of(4, 2), kLabels, {"full"});
   CHECK(full.value("span_retained_importance", {0, 0, 0, 1}) == 1);
   CHECK_FALSE(full.results().has("span_retained_importance_step"));
 }

@@ -5,7 +5,7 @@
 #include "analysis/stream_error.hpp"
 #include "analysis/stream_layers.hpp"
 #include "analysis/summary.hpp"
-#include "run/measures/variables.hpp"
+#include "analysis/variables.hpp"
 #include "tests/support/study_case.hpp"
 
 using namespace kvsim;

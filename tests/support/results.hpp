@@ -4,7 +4,7 @@
 #include <cstring>
 #include <span>
 
-#include "run/measures/variables.hpp"
+#include "analysis/variables.hpp"
 
 namespace kvsim::test {
 

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "sim/backend/cpu/attend_memory.hpp"
-#include "sim/backend/cpu/shift.hpp"
+#include "sim/backend/cpu/loader.hpp"
+#include "sim/backend/cpu/scratch.hpp"
 #include "sim/backend/cpu/verbs.hpp"
 #include "sim/core/parallel.hpp"
 
@@ -228,7 +228,7 @@ class SlotTile {
     return to;
   }
 
-  /// What is wanted of query `row` of the owner, query `r` of the tile.
+  /// Writes the results of query `row` of the owner, query `r` of the tile.
   void finish(int64_t row, int64_t r) {
     const auto shift = static_cast<double>(m_.shift[static_cast<size_t>(r)]);
     double total = m_.mass[static_cast<size_t>(r)];

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "sim/backend/cpu/loader.hpp"
-#include "sim/backend/cpu/shift.hpp"
 #include "sim/backend/cpu/verbs.hpp"
 #include "sim/core/parallel.hpp"
 

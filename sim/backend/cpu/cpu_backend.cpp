@@ -75,7 +75,7 @@ std::unique_ptr<Backend> make_cpu_backend(const Shapes& shapes) {
   return std::make_unique<CpuBackend>(shapes);
 }
 
-/// The same shapes everywhere: where others were tried (bench/README.md) none was faster. A
+/// Takes equal shapes everywhere: where others were tried (bench/README.md) none was faster. A
 /// processor on which one is gets it here.
 std::unique_ptr<Backend> make_cpu_backend() { return make_cpu_backend(Shapes{}); }
 

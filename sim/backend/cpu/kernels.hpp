@@ -8,7 +8,7 @@ namespace kvsim {
 constexpr int64_t kTileRows = 96;
 /// Rows of a tile are padded to a multiple of this, so that no product kernel has a remainder.
 constexpr int64_t kRowStep = 6;
-/// The same of rows that are read in place, by 6 or by 8.
+/// Step of rows that are read in place, by 6 or by 8.
 constexpr int64_t kPlaceStep = 24;
 /// Columns of values and row strides of scores are padded to a multiple of this, the widest vector.
 constexpr int64_t kPad = 16;
@@ -159,10 +159,10 @@ struct Kernels {
   /// c[r][c] = sum_k a[k][r] * b[k][c]; rows rounded up to kRowStep, columns multiple of kPad.
   void (*multiply)(const float* a, int64_t lda, int64_t rows, const float* b, int64_t ldb,
                    int64_t depth, int64_t columns, float* c, int64_t ldc);
-  /// The same of pairs; null where there is no such instruction.
+  /// Multiplies pairs; null where there is no such instruction.
   void (*multiply_pairs)(const float* a, int64_t lda, int64_t rows, const float* b, int64_t ldb,
                          int64_t depth, int64_t columns, float* c, int64_t ldc);
-  /// The same in float64.
+  /// Multiplies in float64.
   void (*multiply64)(const double* a, int64_t lda, int64_t rows, const double* b, int64_t ldb,
                      int64_t depth, int64_t columns, double* c, int64_t ldc);
   /// c[r][c] += sum_k a[k][r] * b[k][c], in float32; rows and columns as for `multiply`.

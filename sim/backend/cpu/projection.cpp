@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "sim/backend/cpu/factors.hpp"
-#include "sim/backend/cpu/joint_factor.hpp"
 #include "sim/backend/cpu/loader.hpp"
 #include "sim/backend/cpu/verbs.hpp"
 #include "sim/core/parallel.hpp"

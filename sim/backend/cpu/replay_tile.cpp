@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "sim/backend/cpu/shift.hpp"
+#include "sim/backend/cpu/loader.hpp"
 
 namespace kvsim {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "sim/backend/cpu/loader.hpp"
 #include "sim/backend/cpu/replay_job.hpp"
-#include "sim/backend/cpu/replay_memory.hpp"
+#include "sim/backend/cpu/scratch.hpp"
 
 namespace kvsim {
 

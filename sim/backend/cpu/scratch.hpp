@@ -1,12 +1,18 @@
 #pragma once
+#include <sys/mman.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <new>
+#include <utility>
+#include <vector>
+
+#include "sim/backend/backend.hpp"
 
 #ifdef __linux__
-#include <sys/mman.h>
 #endif
 
 namespace kvsim {
@@ -73,6 +79,61 @@ class Scratch {
   };
   std::unique_ptr<T, Free> memory_;
   int64_t size_ = 0;
+};
+
+/// Memory of one thread for tiles of the replay. ld, ldv: padded rows of a tile, padded dv.
+struct TileMemory {
+  Scratch<float> queries;       ///< [d][ld]
+  Scratch<float> keys;          ///< [some keys][d]
+  Scratch<float> values;        ///< [chunk][ldv]
+  Scratch<float> scores;        ///< [chunk][ld]; after a block, columns of W_O
+  Scratch<float> weights;       ///< [chunk][heads + kPad]
+  Scratch<float> accumulators;  ///< full prompt, later positions, then the slots of the plans
+};
+
+/// Large memory of the replay and its projections. The backend keeps it from layer to layer:
+/// touching new pages would cost several percent of a short replay.
+struct ReplayMemory {
+  std::vector<ReplayBlock> blocks;      ///< in flight together
+  std::vector<Scratch<float>> outputs;  ///< `delta` of all sets, per block
+  std::vector<TileMemory> tiles;        ///< one per thread
+  Scratch<float> projected;             ///< W_O, which becomes its factor
+};
+
+/// Memory of one thread for tiles of attention over slots. ld, stride: padded queries of a
+/// tile, padded dv.
+struct AttendMemory {
+  std::vector<int64_t> seen;     ///< [queries] slots that each sees
+  std::vector<int32_t> last;     ///< [ld] last slot of the block that a query sees
+  std::vector<float> maximum;    ///< [ld] of the block
+  std::vector<float> shift;      ///< [ld]
+  std::vector<double> mass;      ///< [ld] sum of exp(logit - shift)
+  std::vector<double> products;  ///< [slots of a segment], one by one
+  Scratch<float> queries;        ///< [d][ld], scaled; [d] one by one
+  Scratch<float> scores;         ///< [slots of the block][ld]; [slots] one by one
+  Scratch<float> exponentials;   ///< [slots][queries], one by one
+  Scratch<float> sums;           ///< [queries][stride]
+  Scratch<float> values;         ///< [slots of the block][stride]
+};
+
+/// Memory that is kept from call to call: a step of decoding takes less time than to find it anew.
+class AttendMemories {
+ public:
+  std::unique_ptr<AttendMemory> take() {
+    const std::lock_guard lock(access_);
+    if (free_.empty()) return std::make_unique<AttendMemory>();
+    std::unique_ptr<AttendMemory> one = std::move(free_.back());
+    free_.pop_back();
+    return one;
+  }
+  void give(std::unique_ptr<AttendMemory> one) {
+    const std::lock_guard lock(access_);
+    free_.push_back(std::move(one));
+  }
+
+ private:
+  std::mutex access_;  // calls run side by side
+  std::vector<std::unique_ptr<AttendMemory>> free_;
 };
 
 }  // namespace kvsim

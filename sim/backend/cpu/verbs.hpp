@@ -1,8 +1,7 @@
 #pragma once
 #include "sim/backend/backend.hpp"
-#include "sim/backend/cpu/attend_memory.hpp"
 #include "sim/backend/cpu/kernels.hpp"
-#include "sim/backend/cpu/replay_memory.hpp"
+#include "sim/backend/cpu/scratch.hpp"
 #include "sim/backend/cpu/shapes.hpp"
 
 namespace kvsim {

@@ -1,13 +1,177 @@
 #pragma once
 #include <cublas_v2.h>
 
+#include <functional>
 #include <mutex>
 #include <string>
 
-#include "sim/backend/cuda/downloads.hpp"
-#include "sim/backend/cuda/layer.hpp"
-#include "sim/backend/cuda/replay_memory.hpp"
-#include "sim/backend/cuda/verb_memory.hpp"
+#include "sim/backend/backend.hpp"
+#include "sim/backend/cuda/finish.hpp"
+#include "sim/backend/cuda/memory.hpp"
+#include "sim/backend/cuda/rows.hpp"
+#include "sim/core/array.hpp"
+#include "sim/core/layer_trace.hpp"
+
+namespace kvsim::cuda {
+
+/// Brings results to memory of the host that is not pinned, through pieces that are: while one
+/// piece is on its way, all threads copy the one before to its place.
+class Downloads {
+ public:
+  /// There when it returns.
+  template <class T>
+  void bring(T* to, const T* from, int64_t count, const Stream& stream) {
+    bring_bytes(reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from),
+                count * static_cast<int64_t>(sizeof(T)), stream);
+  }
+
+ private:
+  void bring_bytes(std::byte* to, const std::byte* from, int64_t bytes, const Stream& stream);
+
+  static constexpr int kPieces = 2;
+  PinnedBuffer<std::byte> pieces_[kPieces];
+  Event there_[kPieces];
+};
+
+/// Memory of the replay, kept from layer to layer.
+struct ReplayMemory {
+  Rows rows;
+  DeviceBuffer<uint32_t> list;
+  DeviceBuffer<WalkItem> items;
+  DeviceBuffer<float> importance, sinks;
+  DeviceBuffer<FinishPlan> plans;
+  DeviceBuffer<uint8_t> everything;
+  DeviceBuffer<RowSums> sums;
+  DeviceBuffer<float> outputs, z, delta;
+  DeviceBuffer<double> full, kept;
+  PinnedBuffer<uint32_t> list_here;
+  PinnedBuffer<double> sums_here;  ///< of the host: `full`, then `kept`
+  PinnedBuffer<float> z_here;
+  ReplayBlock block;
+
+  /// Whether these are outputs that stayed on the device.
+  bool holds(const float* x) const {
+    return std::less_equal<>()(delta.data(), x) && std::less<>()(x, delta.data() + delta.size());
+  }
+};
+
+}  // namespace kvsim::cuda
+
+// Device memory of verbs that are called many times per layer, kept from call to call: to allocate
+// it anew would take longer than many a call, and wait for all that runs.
+#include "sim/backend/cuda/rows.hpp"
+
+namespace kvsim::cuda {
+
+/// Of attention() and attention_sums().
+struct RowMemory {
+  Rows rows;
+  DeviceBuffer<float> logits;     ///< [rows][positions that any row sees]
+  DeviceBuffer<float> attention;  ///< [rows][columns]
+  DeviceBuffer<float> maximum;
+  DeviceBuffer<double> inverse, log_sum_exp;
+  DeviceBuffer<float> sinks;
+  DeviceBuffer<uint32_t> list;  ///< 0, 1, 2, ...
+  DeviceBuffer<WalkItem> items;
+  DeviceBuffer<RowSums> states;
+  DeviceBuffer<float> outputs, z;
+  DeviceBuffer<double> weights, bounds, sums;
+};
+
+/// Of attend().
+struct SlotMemory {
+  Rows rows;
+  DeviceBuffer<float> keys, values, queries;  ///< of one owner
+  DeviceBuffer<float> weights, sinks;
+  DeviceBuffer<float> logits, attention;  ///< [rows][slots]
+  DeviceBuffer<float> maximum, outputs;
+  DeviceBuffer<double> inverse, log_sum_exp;
+};
+
+/// Of value_products() and output_metrics().
+struct ValueMemory {
+  DeviceBuffer<double> wide, factor, products, forms;
+};
+
+/// Of value_norms() and projected_norms().
+struct NormMemory {
+  DeviceBuffer<float> factors, norms;
+  DeviceBuffer<double> sums;
+};
+
+/// Of the Projections, of which the weights and factors are that were asked for last.
+struct ProjectionMemory {
+  int64_t projections = 0;  ///< made so far: each has its number
+  int64_t weights_of = 0, factors_of = 0;
+  DeviceBuffer<float> weights;  ///< [Hq * columns][width] float32
+  DeviceBuffer<float> factors;
+  DeviceBuffer<float> rows, products;
+  DeviceBuffer<double> sums;
+  DeviceBuffer<int64_t> steps;
+  PinnedBuffer<float> staged;
+};
+
+/// Rows on the device are whole steps of the tensor cores long, zeros beyond the tensor's columns.
+constexpr int64_t kRowMultiple = 16;
+constexpr int64_t padded(int64_t count) {
+  return (count + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
+}
+
+/// A layer in device memory. All tensors have one element type: that of the trace, or float32 if
+/// the trace mixes types.
+struct DeviceLayer {
+  Tensor q, k, v, wo;  ///< the host's, which say whose layer this is
+  ElementType type = ElementType::float32;
+  int64_t depth = 0;                      ///< d, padded
+  int64_t columns = 0;                    ///< dv, padded
+  int64_t width = 0;                      ///< D, padded
+  int64_t most_keys = 0;                  ///< positions whose keys and values fit at a time
+  Range keys;                             ///< positions whose keys and values are there
+  DeviceBuffer<std::byte> queries;        ///< [Hq][M][depth]
+  DeviceBuffer<std::byte> device_keys;    ///< [Hkv][keys][depth]
+  DeviceBuffer<std::byte> device_values;  ///< [Hkv][keys][columns]
+  DeviceBuffer<std::byte> output;         ///< [Hq][columns][width]
+  Event ready;
+
+  bool is(const LayerTrace& layer) const {
+    return !k.empty() && k.data() == layer.k.data() && q.data() == layer.q.data() &&
+           v.data() == layer.v.data() && wo.data() == layer.wo.data();
+  }
+  void forget() { q = k = v = wo = Tensor(); }  ///< lets go of the host's memory
+};
+
+/// Brings layers to the device: the one in work, and the next one while that is worked on.
+class LayerStore {
+ public:
+  /// `memory`: bytes of the device that may be used.
+  explicit LayerStore(int64_t memory) : memory_(memory) {}
+
+  /// The layer, brought now unless it is there. What is added to `compute` later finds it there.
+  DeviceLayer& get(const LayerTrace& layer, const Stream& compute);
+  /// Makes the keys and values of some positions be there, at most `most_keys` of them.
+  void show_keys(DeviceLayer& layer, Range keys, const Stream& compute);
+  /// Starts to bring a layer that `get` will ask for next. May run beside the verbs.
+  void prefetch(const LayerTrace& layer);
+
+ private:
+  void bring(DeviceLayer& to, const LayerTrace& layer);
+  void bring_keys(DeviceLayer& to, Range keys);
+  void copy(const Tensor& tensor, ElementType type, Range rows, int64_t padded_rows,
+            int64_t columns, DeviceBuffer<std::byte>& to);
+
+  static constexpr int kPieces = 2;
+  int64_t memory_;
+  std::mutex access_;
+  DeviceLayer layers_[2];
+  int current_ = 0;
+  bool waiting_ = false;  ///< the other one was brought ahead and not yet asked for
+  Stream copies_;
+  PinnedBuffer<std::byte> pieces_[kPieces];  ///< on their way
+  Event sent_[kPieces];
+  int next_piece_ = 0;
+};
+
+}  // namespace kvsim::cuda
 
 /// Every call of cuBLAS goes through this.
 #define KVSIM_BLAS_CHECK(call)                                                                   \
@@ -20,8 +184,8 @@
 
 namespace kvsim::cuda {
 
-/// What all verbs share: the device, a stream for the kernels, and the layers on the device. Verbs
-/// run one at a time; whoever comes from another thread waits.
+/// Parts that all verbs share: the device, a stream for the kernels, and the layers on the device.
+/// Verbs run one at a time; whoever comes from another thread waits.
 struct Context {
   explicit Context(int64_t bytes) : memory(bytes), store(bytes) {
     KVSIM_BLAS_CHECK(cublasCreate(&blas));

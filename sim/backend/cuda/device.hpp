@@ -1,6 +1,6 @@
 #pragma once
-// What kernels are written with, and the only place that knows nvcc: qualifiers, the launch, and
-// thin wrappers of the few instructions that C++ has no name for. The same kernel sources also
+// Words that kernels are written with, and the only place that knows nvcc: qualifiers, the launch,
+// and thin wrappers of the few instructions that C++ has no name for. The same kernel sources also
 // compile as plain C++ against a host runtime (tests/support/cuda_on_host), which has these
 // wrappers too.
 #include <cuda_runtime.h>

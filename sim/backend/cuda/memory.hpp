@@ -31,7 +31,7 @@ class Event {
 
   void record(cudaStream_t stream) { KVSIM_CUDA_CHECK(cudaEventRecord(event_, stream)); }
   void wait() const { KVSIM_CUDA_CHECK(cudaEventSynchronize(event_)); }
-  /// What is added to `stream` from now on waits for the event.
+  /// Makes work that is added to `stream` from now on wait for the event.
   void hold(cudaStream_t stream) const { KVSIM_CUDA_CHECK(cudaStreamWaitEvent(stream, event_, 0)); }
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// What may take how much of the device's memory, and so in how many parts a layer is worked on.
+// Shares of the device's memory, and so in how many parts a layer is worked on.
 #include <algorithm>
 #include <cstdint>
 
@@ -28,7 +28,7 @@ constexpr int64_t rows_together(int64_t memory, int64_t keys) {
   return std::clamp<int64_t>(rows_share(memory) / row_bytes(keys), 1, kMostRows);
 }
 
-/// What a replay walks and keeps, whatever its steps.
+/// Amounts that a replay walks and keeps, whatever its steps.
 struct ReplayCounts {
   int64_t heads = 0;                       ///< Hq
   int64_t value_size = 0;                  ///< dv

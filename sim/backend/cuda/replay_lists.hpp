@@ -14,7 +14,7 @@ struct KeyRun {
   int64_t count = 0;
 };
 
-/// What is walked in one replay, whatever its rows: later positions, segments of the prompt, bands
+/// Lists that one replay walks, whatever its rows: later positions, segments of the prompt, bands
 /// of the plans; each in chunks of positions, with its keys ascending. See finish.hpp for the
 /// slots; those of plans whose outputs are wanted come first.
 class ReplayLists {

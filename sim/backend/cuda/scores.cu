@@ -98,7 +98,7 @@ __global__ void softmax_rows(Softmax p) {
     p.attention[row * p.columns + i] = i < p.visible ? expf(x[i] - maximum) * inverse : 0.0f;
 }
 
-// What one row adds to one column.
+// Term of one row in the sum of one column.
 __device__ double term(const ColumnSums& p, int64_t row, int64_t column) {
   if (p.of == AttentionSum::Of::attention)
     return p.inverse[row] *

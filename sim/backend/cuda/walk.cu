@@ -276,7 +276,7 @@ class Tile {
 template <class Type>
 __global__ void __launch_bounds__(Type::kRows * 2, 2) walk_keys(Walk walk, int64_t first_item) {
   const WalkItem item = walk.items[first_item + blockIdx.y];
-  // The same for all threads of a block: nobody waits at a barrier for others.
+  // Equal for all threads of a block: nobody waits at a barrier for others.
   if (static_cast<int64_t>(blockIdx.x) * Type::kRows >= item.rows) return;
   if (blockIdx.z > 0 && !item.outputs) return;
   Tile<Type> tile(walk, item);

@@ -5,7 +5,7 @@
 
 namespace kvsim::cuda {
 
-/// What all walks over rows of a layer have in common; keys are those there when it runs.
+/// Arguments that all walks over rows of a layer have in common; keys are those there when it runs.
 inline Walk walk_of(const DeviceLayer& layer, const LayerTrace& trace, const RowTable& rows,
                     int64_t all_rows) {
   Walk walk{};

@@ -1,19 +1,16 @@
 #include "sim/stages/aggregate/aggregate.hpp"
 
+#include "sim/stages/common_keys.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 
 namespace kvsim {
 namespace keys {
 
-const Declare ema_alpha{{.key = "ema_alpha",
-                         .place = 543,
-                         .type = ValueType::real,
-                         .fallback = "0.3",
-                         .meaning = "weight of the newest row (ReST-KV Eq. 9)",
-                         .low = 0,
-                         .high = 1,
-                         .low_open = true,
-                         .test_values = {"0.1", "0.55", "1"}}};
+const Declare order("order", "asg | ags | sag | sga | gas | gsa", "asg",
+                    "order of smooth (s), aggregate (a) and group (g)", always,
+                    only_with(observes_if), lets_nest);
+const Declare ema_alpha("ema_alpha", "number (0, 1]", "0.3",
+                        "weight of the newest row (ReST-KV Eq. 9)", tested("0.1 0.55 1"));
 
 }  // namespace keys
 
@@ -22,12 +19,8 @@ const Declare ema_alpha{{.key = "ema_alpha",
 namespace kvsim::stages::aggregate::aggregate {
 namespace {
 
-const Declare aggregate{{.key = "aggregate",
-                         .place = 541,
-                         .type = ValueType::kind,
-                         .fallback = "mean",
-                         .meaning = "how the observing queries' rows become one",
-                         .only_with = {scores_rows_if}}};
+const Declare aggregate("aggregate", "kind", "mean", "how the observing queries' rows become one",
+                        only_with(scores_rows_if));
 
 }  // namespace
 }  // namespace kvsim::stages::aggregate::aggregate

@@ -29,7 +29,7 @@ class Aggregation {
   virtual void add_sum(std::span<const double> /*sum*/, std::span<const int64_t> /*visible*/) {}
 };
 
-/// The same for slots that come and go while decoding (policies.md 12): columns are slots. It
+/// Aggregation of slots that come and go while decoding (policies.md 12): columns are slots. It
 /// starts from the prompt rows of J and goes on with one row per step.
 class SlotStatistic : public Aggregation {
  public:

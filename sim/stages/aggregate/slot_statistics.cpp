@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "sim/core/erase_rows.hpp"
+#include "sim/core/array.hpp"
 
 namespace kvsim {
 namespace {
@@ -14,7 +14,7 @@ void average_into(double from, double& into, double weight_from, double weight_i
   into = (weight_from * from + weight_into * into) / (weight_from + weight_into);
 }
 
-/// What counts through the sum of the rows alone: all have weight 1.
+/// Statistic through the sum of the rows alone: all have weight 1.
 class Summed : public SlotStatistic {
  public:
   Summed(int64_t rows, int64_t slots)
@@ -125,7 +125,7 @@ class DeviationOfSeen : public SlotStatistic {
   MeanOfSeen squares_;
 };
 
-/// What starts with a slot's first row and is then updated from row to row.
+/// Statistic that starts with a slot's first row and is then updated from row to row.
 template <class Update>
 class Recursive : public SlotStatistic {
  public:

@@ -28,7 +28,7 @@ struct AllocationLayer {
   std::vector<int64_t> guarded;                   ///< per owner: how many of them are protected
 };
 
-/// What one allocation is made from. B = budget entries per owner.
+/// Input of one allocation. B = budget entries per owner.
 struct AllocationRequest {
   const Settings* settings = nullptr;
   const SideFiles* files = nullptr;
@@ -87,16 +87,16 @@ class Allocate : public Kind {
 
 /// apportion(T, x, cap) of policies.md 3: whole numbers by largest remainder.
 std::vector<int64_t> apportion(int64_t total, std::vector<double> weights, int64_t cap);
-/// The same with integer weights: quotas are exact.
+/// Takes integer weights: quotas are exact.
 std::vector<int64_t> apportion_exact(int64_t total, const std::vector<int64_t>& weights,
                                      const std::vector<int64_t>& caps);
 
-/// What scores of each layer count times where layers compete: joint_depth, joint_stream.
+/// Factors of the layers' scores where layers compete: joint_depth, joint_stream.
 std::vector<double> layer_factors(const AllocationRequest& request);
 
 /// floor(entries * rho * heads), the total of `ada_total=product`.
 int64_t product_total(const AllocationRequest& request, int64_t heads);
-/// What `heads` of them have to share: what `ada_total` says.
+/// Entries that `heads` of them share, as `ada_total` says.
 int64_t shared_total(const AllocationRequest& request, int64_t heads);
 
 }  // namespace kvsim

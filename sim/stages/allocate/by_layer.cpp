@@ -1,26 +1,26 @@
+#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
+#include "sim/core/parallel.hpp"
+#include "sim/stages/aggregate/aggregate.hpp"
 #include "sim/stages/allocate/allocate.hpp"
 #include "sim/stages/common_keys.hpp"
 #include "sim/stages/group/group.hpp"
 #include "sim/stages/notes.hpp"
+#include "sim/stages/parameter.hpp"
 
 namespace kvsim {
 namespace keys {
 
-const Declare nested{{.key = "nested",
-                      .place = 711,
-                      .type = ValueType::flag,
-                      .fallback = "no",
-                      .meaning = "a layer chooses among what the layer before kept",
-                      .always = true,
-                      .only_with = {{"group",
-                                     [](const Kind& kind) {
+const Declare nested("nested", "flag", "no", "a layer chooses among what the layer before kept",
+                     always,
+                     only_with({"group",
+                                [](const Kind& kind) {
   return dynamic_cast<const Group&>(kind).span() == GroupSpan::layer;
-                                     }}},
-                      .nests = nests_at_default}};
+                                }}),
+                     lets_nest_if(nests_at_default));
 
 }  // namespace keys
 
@@ -29,25 +29,11 @@ const Declare nested{{.key = "nested",
 namespace kvsim::stages::allocate::by_layer {
 namespace {
 
-const Declare allocate{{.key = "allocate",
-                        .place = 701,
-                        .type = ValueType::kind,
-                        .fallback = "uniform",
-                        .meaning = "how many entries each head may keep"}};
-const Declare pyramid_beta{{.key = "pyramid_beta",
-                            .place = 704,
-                            .type = ValueType::real,
-                            .fallback = "20",
-                            .meaning = "the last layer keeps 1/beta of the mean",
-                            .low = 1,
-                            .test_values = {"1", "3.5"}}};
-const Declare cosine_floor{{.key = "cosine_floor",
-                            .place = 705,
-                            .type = ValueType::real,
-                            .fallback = "0.8",
-                            .meaning = "least value of the cosine profile",
-                            .high = 1,
-                            .test_values = {"0", "0.3"}}};
+const Declare allocate("allocate", "kind", "uniform", "how many entries each head may keep");
+const Declare pyramid_beta("pyramid_beta", "number >= 1", "20",
+                           "the last layer keeps 1/beta of the mean", tested("1 3.5"));
+const Declare cosine_floor("cosine_floor", "number [0, 1]", "0.8",
+                           "least value of the cosine profile", tested("0 0.3"));
 
 Table<int64_t> same_for_owners(const AllocationRequest& request,
                                const std::vector<int64_t>& per_layer) {
@@ -67,7 +53,7 @@ Table<int64_t> by_layer(const AllocationRequest& request, const Rule& rule) {
 
 class Uniform : public Allocate {
  public:
-  Uniform() : Allocate({"allocate", "uniform", "B for every head", "", {}}) {}
+  Uniform() : Allocate({"allocate", "uniform", "B for every head", ""}) {}
   bool nests(const Settings&) const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     return by_layer(request, [&](int) { return request.budget; });
@@ -78,7 +64,7 @@ const Register<Allocate, Uniform> uniform;
 class Everything : public Allocate {
  public:
   Everything()
-      : Allocate({"allocate", "everything", "n for every head, whatever the budget", "", {}}) {}
+      : Allocate({"allocate", "everything", "n for every head, whatever the budget", ""}) {}
   bool ignores_budget() const override { return true; }
   bool keeps_everything() const override { return true; }
   bool spends_budget() const override { return false; }
@@ -92,11 +78,8 @@ const Register<Allocate, Everything> everything;
 class Pyramid : public Allocate {
  public:
   Pyramid()
-      : Allocate({"allocate",
-                  "pyramid",
-                  "linearly less with depth, window on top",
-                  "PyramidKV",
-                  {"pyramid_beta"}}) {}
+      : Allocate({"allocate", "pyramid", "linearly less with depth, window on top", "PyramidKV",
+                  "pyramid_beta"}) {}
   bool spends_budget() const override { return false; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const int64_t m = request.window;
@@ -116,22 +99,17 @@ class Pyramid : public Allocate {
   }
 };
 const Register<Allocate, Pyramid> pyramid;
-const DeclareNote pyramid_note{
-    {.of = "allocate=pyramid",
-     .source = "PyramidKV repository; kvpress",
-     .point = "kvpress counts the window inside the budget and often falls back "
-              "to uniform; the original adds it on top",
-     .reading = "the original, as in ReST-KV's code base; `pyramid-kvpress` is the "
-                "other"}};
+const DeclareNote pyramid_note(
+    "allocate=pyramid", "PyramidKV repository; kvpress",
+    "kvpress counts the window inside the budget and often falls back to uniform; the original "
+    "adds it on top",
+    "the original, as in ReST-KV's code base; `pyramid-kvpress` is the other");
 
 class PyramidKvpress : public Allocate {
  public:
   PyramidKvpress()
-      : Allocate({"allocate",
-                  "pyramid-kvpress",
-                  "kvpress's pyramid, window inside",
-                  "kvpress PyramidKVPress",
-                  {"pyramid_beta"}}) {}
+      : Allocate({"allocate", "pyramid-kvpress", "kvpress's pyramid, window inside",
+                  "kvpress PyramidKVPress", "pyramid_beta"}) {}
   bool spends_budget() const override { return false; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const bool like_kvpress = rounds_like_kvpress(*request.settings);
@@ -161,11 +139,8 @@ const Register<Allocate, PyramidKvpress> pyramid_kvpress;
 class Cosine : public Allocate {
  public:
   Cosine()
-      : Allocate({"allocate",
-                  "cosine",
-                  "cosine profile over depth with the exact total",
-                  "PyramidInfer; KeepKV code",
-                  {"cosine_floor"}}) {}
+      : Allocate({"allocate", "cosine", "cosine profile over depth with the exact total",
+                  "PyramidInfer; KeepKV code", "cosine_floor"}) {}
   bool across_layers() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const double floor = request.settings->real(cosine_floor);
@@ -179,10 +154,160 @@ class Cosine : public Allocate {
   }
 };
 const Register<Allocate, Cosine> cosine;
-const DeclareNote cosine_note{{.of = "allocate=cosine",
-                               .source = "PyramidInfer; KeepKV repository",
-                               .point = "the profile does not sum to the budget",
-                               .reading = "scaled to the exact total, as KeepKV's code does"}};
+const DeclareNote cosine_note("allocate=cosine", "PyramidInfer; KeepKV repository",
+                              "the profile does not sum to the budget",
+                              "scaled to the exact total, as KeepKV's code does");
+
+/// Variance over entries of the attention that each query head gave them in all (D2O Eq. 4).
+class Concentration : public RowStatistic {
+ public:
+  bool takes_sums() const override { return true; }
+  void add_sum(std::span<const double> sum) override {
+    const auto columns = static_cast<double>(sum.size());
+    double mean = 0;
+    for (const double x : sum) mean += x / columns;
+    double squares = 0;
+    for (const double x : sum) squares += (x - mean) * (x - mean);
+    variance_.push_back(columns > 1 ? squares / (columns - 1) : 0);
+  }
+  std::vector<double> finish() override {
+    const auto [low, high] = std::minmax_element(variance_.begin(), variance_.end());
+    double mean = 0;
+    for (double v : variance_)
+      mean += (v - *low) / (*high - *low + 1e-6) / static_cast<double>(variance_.size());
+    return {mean};
+  }
+
+ private:
+  std::vector<double> variance_;  // per query head
+};
+
+class D2o : public Allocate {
+ public:
+  D2o()
+      : Allocate(
+            {"allocate", "d2o", "layers by how evenly their attention is spread", "D2O Eq. 4-5"}) {}
+  bool needs_scores() const override { return true; }
+  bool across_layers() const override { return true; }
+  bool watches() const override { return true; }
+  std::unique_ptr<RowStatistic> statistic(const Settings&, const TraceInfo&, int64_t,
+                                          Range) const override {
+    return std::make_unique<Concentration>();
+  }
+  Table<int64_t> budgets(const AllocationRequest& request) const override {
+    std::vector<double> weights;
+    for (const AllocationLayer& layer : request.layers)
+      weights.push_back(std::exp(-layer.scored->statistic.at(0)));
+    const auto layers = static_cast<int64_t>(weights.size());
+    const auto shares = apportion(layers * request.budget, weights, request.entries);
+    Table<int64_t> b(layers, request.owners);
+    for (int64_t l = 0; l < layers; ++l)
+      for (int64_t& entry : b.row(l)) entry = shares[static_cast<size_t>(l)];
+    return b;
+  }
+};
+const Register<Allocate, D2o> d2o;
+const DeclareNote d2o_note(
+    "allocate=d2o", "D2O repository",
+    "its softmax over layers includes skipped ones and clamps to [0.01, 1]; its recent share is of "
+    "the layer's own size; it compresses at the first decode step",
+    "sizes over the layers of the run, at n; the paper does not fix the recent share: 0.5 of B");
+
+const Declare cake_tau1("cake_tau1", "number > 0", "1.6", "temperature of the attention's entropy",
+                        tested("0.7"));
+const Declare cake_tau2("cake_tau2", "number > 0", "0.6",
+                        "temperature of the attention's variance over time", tested("2"));
+
+/// Entropy of the attention on the candidates and its variance over the observing queries.
+class Preference : public RowStatistic {
+ public:
+  void add(const AttentionBlock& block, int64_t row_begin, Range candidates) override {
+    if (block.kv_head != kv_head_) {
+      close();
+      kv_head_ = block.kv_head;
+      const auto columns = static_cast<size_t>(block.heads * candidates.size());
+      mean_.assign(columns, 0.0);
+      squares_.assign(columns, 0.0);
+    }
+    rows_ = row_begin + block.rows;
+    std::vector<double> entropy(static_cast<size_t>(block.heads), 0.0);
+    parallel_for(block.heads, [&](int64_t head) {
+      for (int64_t r = 0; r < block.rows; ++r)
+        entropy[static_cast<size_t>(head)] += add_row(
+            block.attention_row(static_cast<int>(head), r) + candidates.begin, head,
+            row_begin + r + 1, candidates.size());
+    });
+    for (const double of_head : entropy) entropy_ += of_head;
+  }
+  std::vector<double> finish() override {
+    close();
+    return {entropy_, variance_};
+  }
+
+ private:
+  /// Row number `count` of a head, from 1; returns its entropy.
+  double add_row(const float* a, int64_t head, int64_t count, int64_t columns) {
+    double* const mean = mean_.data() + head * columns;
+    double* const squares = squares_.data() + head * columns;
+    for (int64_t c = 0; c < columns; ++c) {
+      const auto x = static_cast<double>(a[c]);
+      const double change = x - mean[c];
+      mean[c] += change / static_cast<double>(count);
+      squares[c] += change * (x - mean[c]);
+    }
+    const auto x = Eigen::Map<const Eigen::ArrayXf>(a, columns).cast<double>();
+    return -(x * (x + 1e-10).log()).sum();
+  }
+  void close() {
+    if (kv_head_ >= 0 && rows_ > 1)
+      for (double s : squares_) variance_ += s / static_cast<double>(rows_ - 1);
+    kv_head_ = -1;
+  }
+  int kv_head_ = -1;
+  int64_t rows_ = 0;
+  double entropy_ = 0;
+  double variance_ = 0;
+  std::vector<double> mean_;  // [heads][candidates] of the KV head at work
+  std::vector<double> squares_;
+};
+
+class Cake : public Allocate {
+ public:
+  Cake()
+      : Allocate({"allocate", "cake", "layers by entropy and variance of their attention",
+                  "CAKE Eq. 5", "cake_tau1 cake_tau2"}) {}
+  bool needs_scores() const override { return true; }
+  bool across_layers() const override { return true; }
+  bool watches() const override { return true; }
+  std::unique_ptr<RowStatistic> statistic(const Settings&, const TraceInfo&, int64_t,
+                                          Range) const override {
+    return std::make_unique<Preference>();
+  }
+  Table<int64_t> budgets(const AllocationRequest& request) const override {
+    const int64_t m = request.window;
+    const auto layers = static_cast<int64_t>(request.layers.size());
+    Table<int64_t> b(layers, request.owners, request.budget);
+    if (request.budget <= m) return b;
+    std::vector<double> preference;
+    for (const AllocationLayer& layer : request.layers) {
+      const std::vector<double>& seen = layer.scored->statistic;
+      preference.push_back(
+          std::pow(std::max(0.0, seen.at(0)), 1 / request.settings->real(cake_tau1)) *
+          std::pow(seen.at(1), 1 / request.settings->real(cake_tau2)));
+    }
+    const auto shares = apportion(layers * (request.budget - m), preference, request.entries - m);
+    for (int64_t l = 0; l < layers; ++l)
+      for (int64_t& entry : b.row(l)) entry = m + shares[static_cast<size_t>(l)];
+    return b;
+  }
+};
+const Register<Allocate, Cake> cake;
+const DeclareNote cake_note(
+    "allocate=cake", "CAKE Eq. 5 and repository",
+    "temperatures depend on model and size in its repository, DefensiveKV's copy fixes 1.6 and "
+    "0.6; the code truncates and gives what is left, and what exceeds a cap, in equal parts to the "
+    "layers below",
+    "1.6 and 0.6; rounding and excess by apportion");
 
 }  // namespace
 }  // namespace kvsim::stages::allocate::by_layer

@@ -7,22 +7,18 @@
 #include "sim/stages/notes.hpp"
 #include "sim/stages/protect/protect.hpp"
 
+namespace kvsim::keys {
+const Declare allocate_score("allocate_score", "final | unweighted", "final",
+                             "the score that heads compete with");
+}  // namespace kvsim::keys
+
 namespace kvsim::stages::allocate::by_score {
 namespace {
 
-const Declare ada_floor{{.key = "ada_floor",
-                         .place = 702,
-                         .type = ValueType::real,
-                         .fallback = "0.2",
-                         .meaning = "share of B that every head gets for sure",
-                         .high = 1,
-                         .test_values = {"0", "0.35", "1"}}};
-const Declare ada_total{{.key = "ada_total",
-                         .place = 703,
-                         .type = ValueType::word,
-                         .fallback = "per-head",
-                         .meaning = "total of a layer: heads * B, or floor(n * rho * heads)",
-                         .words = {"per-head", "product"}}};
+const Declare ada_floor("ada_floor", "number [0, 1]", "0.2",
+                        "share of B that every head gets for sure", tested("0 0.35 1"));
+const Declare ada_total("ada_total", "per-head | product", "per-head",
+                        "total of a layer: heads * B, or floor(n * rho * heads)");
 enum class AdaTotal { per_head, product };  // its words
 
 /// One head's entries in the order in which it would keep them: that of their offers.
@@ -33,7 +29,7 @@ struct Queue {
   std::vector<uint8_t> rank;      // 0 protected, 1 forced, 2 by score (layer-max only)
 };
 
-/// What an entry of a queue competes with (policies.md 10).
+/// Score by which an entry of a queue competes (policies.md 10).
 struct Offer {
   double score = 0;
   int rank = 2;
@@ -185,11 +181,8 @@ int64_t total_of(const AllocationRequest& request, int64_t layers) {
 class Ada : public Allocate {
  public:
   Ada()
-      : Allocate({"allocate",
-                  "ada",
-                  "the heads of a layer compete for its total",
-                  "AdaKV Algorithm 1",
-                  {"ada_floor", "ada_total", "allocate_score"}}) {}
+      : Allocate({"allocate", "ada", "the heads of a layer compete for its total",
+                  "AdaKV Algorithm 1", "ada_floor ada_total allocate_score"}) {}
   bool needs_scores() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
     const Decimal share = request.settings->decimal(ada_floor);
@@ -218,12 +211,9 @@ const Register<Allocate, Ada> ada;
 class Joint : public Allocate {
  public:
   Joint()
-      : Allocate(
-            {"allocate",
-             "joint",
-             "all heads of all layers compete for one total",
-             "DefensiveKV Algorithm 2",
-             {"ada_total", "allocate_score", "protected_rank", "joint_depth", "joint_stream"}}) {}
+      : Allocate({"allocate", "joint", "all heads of all layers compete for one total",
+                  "DefensiveKV Algorithm 2",
+                  "ada_total allocate_score protected_rank joint_depth joint_stream"}) {}
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
   bool needs_stream(const Settings& settings) const override {
@@ -263,11 +253,8 @@ std::vector<int64_t> interpolate(const AllocationRequest& request, size_t layer,
 class AdaInterpolate : public Allocate {
  public:
   AdaInterpolate()
-      : Allocate({"allocate",
-                  "ada-interpolate",
-                  "between the layer's best entries and a floor",
-                  "AdaKV code",
-                  {"ada_floor", "allocate_score"}}) {}
+      : Allocate({"allocate", "ada-interpolate", "between the layer's best entries and a floor",
+                  "AdaKV code", "ada_floor allocate_score"}) {}
   bool spends_budget() const override { return false; }
   bool needs_scores() const override { return true; }
   Table<int64_t> budgets(const AllocationRequest& request) const override {
@@ -284,11 +271,9 @@ const Register<Allocate, AdaInterpolate> ada_interpolate;
 class Lava : public Allocate {
  public:
   Lava()
-      : Allocate({"allocate",
-                  "lava",
+      : Allocate({"allocate", "lava",
                   "layers by the entropy of their scores, heads between the best and a floor",
-                  "LAVa",
-                  {"ada_floor", "allocate_score"}}) {}
+                  "LAVa", "ada_floor allocate_score"}) {}
   bool spends_budget() const override { return false; }
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
@@ -327,12 +312,10 @@ class Lava : public Allocate {
   }
 };
 const Register<Allocate, Lava> lava;
-const DeclareNote lava_note{
-    {.of = "allocate=lava",
-     .source = "LAVa repository",
-     .point = "the code truncates the layers' shares, and multiplies a head's scores by what its "
-              "best entries hold of their sum before heads compete",
-     .reading = "the exact total by apportion; scores compete as the paper has them"}};
+const DeclareNote lava_note("allocate=lava", "LAVa repository",
+                            "the code truncates the layers' shares, and multiplies a head's scores "
+                            "by what its best entries hold of their sum before heads compete",
+                            "the exact total by apportion; scores compete as the paper has them");
 
 }  // namespace
 }  // namespace kvsim::stages::allocate::by_score
@@ -344,6 +327,35 @@ int64_t shared_total(const AllocationRequest& request, int64_t heads) {
   return request.settings->word<AdaTotal>(ada_total) == AdaTotal::product
              ? product_total(request, heads)
              : request.budget * heads;
+}
+
+namespace keys {
+
+const Declare joint_depth("joint_depth", "number >= 0", "0",
+                          "scores of layer l of L count exp(-joint_depth l/L) times",
+                          tested("0.5 2"));
+const Declare joint_stream("joint_stream", "number >= 0", "0",
+                           "scores of a layer are divided by this power of the stream there",
+                           tested("0.5 1"));
+
+}  // namespace keys
+
+/// Less in deeper layers, and less where the residual stream is long, since an error counts by the
+/// stream it is added to. The stream is the geometric mean of what enters the layer and what enters
+/// the next one of the run.
+std::vector<double> layer_factors(const AllocationRequest& request) {
+  const double depth = request.settings->real(keys::joint_depth);
+  const double power = request.settings->real(keys::joint_stream);
+  std::vector<double> factors;
+  for (size_t l = 0; l < request.layers.size(); ++l) {
+    const AllocationLayer& one = request.layers[l];
+    factors.push_back(std::exp(-depth * one.layer / request.model_layers));
+    if (power == 0) continue;
+    const size_t next = std::min(l + 1, request.layers.size() - 1);
+    const double stream = one.scored->stream_norm * request.layers[next].scored->stream_norm;
+    factors.back() *= std::pow(stream, -power / 2);
+  }
+  return factors;
 }
 
 }  // namespace kvsim

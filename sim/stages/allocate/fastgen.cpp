@@ -11,20 +11,15 @@
 namespace kvsim::stages::allocate::fastgen {
 namespace {
 
-const Declare class_recovery{{.key = "class_recovery",
-                              .place = 712,
-                              .type = ValueType::real,
-                              .fallback = "none",
-                              .meaning = "share of its attention that a head's classes recover at "
-                                         "least; none: as the budget asks",
-                              .high = 1,
-                              .may_be_none = true,
-                              .test_values = {"0.5", "0.95"}}};
+const Declare class_recovery(
+    "class_recovery", "number [0, 1] or none", "none",
+    "share of its attention that a head's classes recover at least; none: as the budget asks",
+    tested("0.5 0.95"));
 
 constexpr size_t kSets = 5;      // special, + punctuation, + frequent, + local, everything
 constexpr double kEqual = 1e-9;  // shares closer than this are one
 
-/// What a head would keep and recover with each of the sets, the smallest first.
+/// Entries and share of a head with each of the sets, the smallest first.
 struct Head {
   size_t layer = 0;
   int64_t owner = 0;
@@ -117,12 +112,9 @@ std::vector<size_t> as_budget_asks(const std::vector<Head>& heads, int64_t total
 class FastGen : public Allocate {
  public:
   FastGen()
-      : Allocate({"allocate",
-                  "fastgen",
+      : Allocate({"allocate", "fastgen",
                   "the smallest set of token classes that recovers enough of a head's attention",
-                  "FastGen Eq. 1",
-                  {"class_recovery", "class_frequent", "class_local"},
-                  "tokens/text"}) {}
+                  "FastGen Eq. 1", "class_recovery class_frequent class_local", "tokens/text"}) {}
   bool needs_scores() const override { return true; }
   bool across_layers() const override { return true; }
   bool uses_token_classes() const override { return true; }
@@ -146,18 +138,14 @@ class FastGen : public Allocate {
   }
 };
 const Register<Allocate, FastGen> fastgen;
-const DeclareNote fastgen_note_1{
-    {.of = "allocate=fastgen",
-     .source = "FastGen Eq. 1",
-     .point = "the threshold bounds the difference of the attention map and that of the kept keys",
-     .reading = "the share of the head's attention, over all prompt queries, that lies on the kept "
-                "entries"}};
-const DeclareNote fastgen_note_2{
-    {.of = "allocate=fastgen",
-     .source = "FastGen",
-     .point = "the method has a threshold, no budget",
-     .reading = "the largest threshold whose sets fit the budget, so that it can be compared; "
-                "`class_recovery=0.95` is the method with that threshold at any budget"}};
+const DeclareNote fastgen_note_1(
+    "allocate=fastgen", "FastGen Eq. 1",
+    "the threshold bounds the difference of the attention map and that of the kept keys",
+    "the share of the head's attention, over all prompt queries, that lies on the kept entries");
+const DeclareNote fastgen_note_2(
+    "allocate=fastgen", "FastGen", "the method has a threshold, no budget",
+    "the largest threshold whose sets fit the budget, so that it can be compared; "
+    "`class_recovery=0.95` is the method with that threshold at any budget");
 
 }  // namespace
 }  // namespace kvsim::stages::allocate::fastgen

@@ -12,12 +12,8 @@
 namespace kvsim {
 namespace keys {
 
-const Declare fair_scores{{.key = "fair_scores",
-                           .place = 804,
-                           .type = ValueType::word,
-                           .fallback = "local",
-                           .meaning = "scores are computed anew inside each segment, or not",
-                           .words = {"local", "default"}}};
+const Declare fair_scores("fair_scores", "local | default", "local",
+                          "scores are computed anew inside each segment, or not");
 
 }  // namespace keys
 
@@ -26,38 +22,21 @@ const Declare fair_scores{{.key = "fair_scores",
 namespace kvsim::stages::constrain::constrain {
 namespace {
 
-const Declare constrain{{.key = "constrain",
-                         .place = 801,
-                         .type = ValueType::kind,
-                         .fallback = "none",
-                         .meaning = "division of the budget over spans"}};
-const Declare fair_spans{{.key = "fair_spans",
-                          .place = 802,
-                          .type = ValueType::text,
-                          .fallback = "all",
-                          .meaning = "spans that cut the prompt into segments, joined by +",
-                          .unit = "spans",
-                          .fault = span_list_fault,
-                          .test_values = {"head+tail", "middle+tail"}}};
-const Declare fair_rounding{{.key = "fair_rounding",
-                             .place = 803,
-                             .type = ValueType::word,
-                             .fallback = "floor",
-                             .meaning = "how shares become whole numbers",
-                             .words = {"floor", "remainder"}}};
-const Declare debias_lambda{{.key = "debias_lambda",
-                             .place = 805,
-                             .type = ValueType::real,
-                             .fallback = "0.5",
-                             .meaning = "0: shares of the unconstrained record, 1: fair shares",
-                             .high = 1,
-                             .test_values = {"0", "0.3", "1"}}};
+const Declare constrain("constrain", "kind", "none", "division of the budget over spans");
+const Declare fair_spans("fair_spans", "text spans", "all",
+                         "spans that cut the prompt into segments, joined by +",
+                         checked_by(span_list_fault), tested("head+tail middle+tail"));
+const Declare fair_rounding("fair_rounding", "floor | remainder", "floor",
+                            "how shares become whole numbers");
+const Declare debias_lambda("debias_lambda", "number [0, 1]", "0.5",
+                            "0: shares of the unconstrained record, 1: fair shares",
+                            tested("0 0.3 1"));
 
 enum class FairRounding { floor, remainder };  // words of fair_rounding
 
 class NoConstraint : public Constrain {
  public:
-  NoConstraint() : Constrain({"constrain", "none", "one segment: the prompt", "", {}}) {}
+  NoConstraint() : Constrain({"constrain", "none", "one segment: the prompt", ""}) {}
   bool cuts() const override { return false; }
   bool keeps_scores(const Settings&) const override { return false; }
   std::vector<Range> segments(const Settings&, const std::vector<Span>&,
@@ -149,12 +128,8 @@ std::vector<int64_t> fair_shares(const Settings& settings, const ShareRequest& r
 class Fair : public Constrain {
  public:
   Fair()
-      : Constrain({"constrain",
-                   "fair",
-                   "budget by size of each segment, ranking inside it",
-                   "Pitfalls Algorithm 1",
-                   {"fair_spans", "fair_rounding", "fair_scores"},
-                   "spans"}) {}
+      : Constrain({"constrain", "fair", "budget by size of each segment, ranking inside it",
+                   "Pitfalls Algorithm 1", "fair_spans fair_rounding fair_scores", "spans"}) {}
   std::vector<Range> segments(const Settings& settings, const std::vector<Span>& spans,
                               int64_t entries) const override {
     return cut(settings, spans, entries);
@@ -165,26 +140,19 @@ class Fair : public Constrain {
   }
 };
 const Register<Constrain, Fair> fair;
-const DeclareNote fair_note{
-    {.of = "constrain=fair",
-     .source = "Pitfalls Algorithm 1 and Appendix F.3",
-     .point = "shares are not whole numbers; ramps of StreamingLLM's form in the "
-              "published code differ by one",
-     .reading = "floors, the last segment takes the rest (`fair_rounding`); the "
-                "formulas of the appendix"}};
+const DeclareNote fair_note(
+    "constrain=fair", "Pitfalls Algorithm 1 and Appendix F.3",
+    "shares are not whole numbers; ramps of StreamingLLM's form in the published code differ by "
+    "one",
+    "floors, the last segment takes the rest (`fair_rounding`); the formulas of the appendix");
 
 class Debias : public Constrain {
  public:
   Debias()
-      : Constrain({"constrain",
-                   "debias",
-                   "between the unconstrained and the fair division of two "
-                   "segments",
-                   "Pitfalls Appendix G",
-                   {"fair_spans", "fair_rounding", "fair_scores", "debias_lambda"},
-                   "2 spans",
-                   "",
-                   "fair_spans=head+tail"}) {}
+      : Constrain({"constrain", "debias",
+                   "between the unconstrained and the fair division of two segments",
+                   "Pitfalls Appendix G", "fair_spans fair_rounding fair_scores debias_lambda",
+                   "2 spans", "", "fair_spans=head+tail"}) {}
   bool compares_with_unconstrained(const Settings&) const override { return true; }
   bool keeps_scores(const Settings& settings) const override {
     return settings.real(debias_lambda) == 0 || Constrain::keeps_scores(settings);

@@ -14,7 +14,7 @@ extern const Declare fair_scores;
 }
 enum class FairScores { local, unconstrained };  // words of fair_scores
 
-/// What `constrain` divides among the segments of one owner.
+/// Entries that `constrain` divides among the segments of one owner.
 struct ShareRequest {
   int64_t budget = 0;                  ///< b of the owner
   int64_t sinks = 0;                   ///< kept in the first segment before dividing

@@ -1,16 +1,224 @@
 #include "sim/stages/estimate/estimate.hpp"
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sim/core/array.hpp"
+#include "sim/core/log_sum.hpp"
+#include "sim/stages/notes.hpp"
+#include "sim/stages/parameter.hpp"
+
 namespace kvsim {
+
+/// One value per line and slot, [lines][slots], with slots that come and go.
+template <class T>
+class LineTable {
+ public:
+  LineTable(int lines, int64_t slots, T value)
+      : fill_(value),
+        lines_(static_cast<size_t>(lines), std::vector<T>(static_cast<size_t>(slots), value)) {}
+
+  std::vector<T>& line(int l) { return lines_[static_cast<size_t>(l)]; }
+  T& at(int64_t slot, int l) { return lines_[static_cast<size_t>(l)][static_cast<size_t>(slot)]; }
+  const T& at(int64_t slot, int l) const {
+    return lines_[static_cast<size_t>(l)][static_cast<size_t>(slot)];
+  }
+  void append() {
+    for (auto& line : lines_) line.push_back(fill_);
+  }
+  void erase(std::span<const int64_t> slots) {
+    for (auto& line : lines_) erase_rows(line, 1, slots);
+  }
+
+ private:
+  T fill_;
+  std::vector<std::vector<T>> lines_;
+};
+
 namespace keys {
 
-const Declare estimate_window{{.key = "estimate_window",
-                               .place = 907,
-                               .type = ValueType::share,
-                               .fallback = "32",
-                               .meaning = "newest queries that an estimate starts from",
-                               .unit = "queries",
-                               .low = 1}};
+const Declare estimate_window("estimate_window", "share >= 1 queries", "32",
+                              "newest queries that an estimate starts from");
 
 }  // namespace keys
 
 }  // namespace kvsim
+
+namespace kvsim::stages::estimate::estimate {
+namespace {
+
+class Newest : public Estimates {
+ public:
+  Newest(int lines, int64_t slots) : newest_(lines, slots, kNothing) {}
+  std::unique_ptr<Estimates> copy() const override { return std::make_unique<Newest>(*this); }
+  void see(int line, std::span<const double> logits) override {
+    for (size_t s = 0; s < logits.size(); ++s)
+      if (logits[s] != kNothing) newest_.at(static_cast<int64_t>(s), line) = logits[s];
+  }
+  double log_score(int64_t slot, int line) const override { return newest_.at(slot, line); }
+  void append() override { newest_.append(); }
+  void erase(std::span<const int64_t> slots) override { newest_.erase(slots); }
+  void restart(int64_t slot, int line, double log_score) override {
+    newest_.at(slot, line) = log_score;
+  }
+
+ private:
+  LineTable<double> newest_;
+};
+
+class Last : public ScoreEstimate {
+ public:
+  Last()
+      : ScoreEstimate(
+            {"score_estimate", "last", "the newest query's score", "kvsim", "", "query n-1"}) {}
+  int64_t rows(const Settings&, int64_t) const override { return 1; }
+  std::unique_ptr<Estimates> start(const Settings&, int64_t, int lines,
+                                   int64_t slots) const override {
+    return std::make_unique<Newest>(lines, slots);
+  }
+};
+const Register<ScoreEstimate, Last> last;
+
+const Declare estimate_decay("estimate_decay", "number [0, 1)", "0.9",
+                             "weight of the past in a moving average of scores");
+
+/// S <- a S + (1-a) s, and the same with s = 1 over the queries that saw the slot; both in logs.
+/// The latter depends on their number alone.
+class MovingAverage : public Estimates {
+ public:
+  MovingAverage(double decay, int lines, int64_t slots)
+      : log_past_(decay > 0 ? std::log(decay) : kNothing), log_new_(std::log1p(-decay)),
+        log_sum_(lines, slots, kNothing), seen_(lines, slots, 0) {}
+
+  std::unique_ptr<Estimates> copy() const override {
+    return std::make_unique<MovingAverage>(*this);
+  }
+  void see(int line, std::span<const double> logits) override {
+    std::vector<double>& sum = log_sum_.line(line);
+    std::vector<size_t>& seen = seen_.line(line);
+    for (size_t s = 0; s < logits.size(); ++s) {
+      if (logits[s] == kNothing) continue;  // weights count from the first query that sees it
+      sum[s] = log_add(log_past_ + sum[s], log_new_ + logits[s]);
+      if (++seen[s] == log_weight_.size())
+        log_weight_.push_back(log_add(log_past_ + log_weight_.back(), log_new_));
+    }
+  }
+  double log_score(int64_t slot, int line) const override {
+    return log_sum_.at(slot, line) - weight(slot, line);
+  }
+  void append() override {
+    log_sum_.append();
+    seen_.append();
+  }
+  void erase(std::span<const int64_t> slots) override {
+    log_sum_.erase(slots);
+    seen_.erase(slots);
+  }
+  void restart(int64_t slot, int line, double log_score) override {  // the weight goes on
+    log_sum_.at(slot, line) = log_score + weight(slot, line);
+  }
+
+ private:
+  double weight(int64_t slot, int line) const { return log_weight_[seen_.at(slot, line)]; }
+
+  double log_past_;
+  double log_new_;
+  LineTable<double> log_sum_;
+  LineTable<size_t> seen_;                       // queries that saw the slot
+  std::vector<double> log_weight_ = {kNothing};  // by their number
+};
+
+/// KeepKV Eq. 8. Its printed correction 1 - a^t does not match a start from a window of w+1
+/// queries; the true sum of the weights does.
+class Ema : public ScoreEstimate {
+ public:
+  Ema()
+      : ScoreEstimate({"score_estimate", "ema", "moving average of scores over its weights",
+                       "KeepKV Eq. 8", "estimate_decay estimate_window", "queries n-1-w..n-1"}) {}
+  int64_t rows(const Settings& settings, int64_t budget) const override {
+    return std::max<int64_t>(1, settings.share(keys::estimate_window, budget)) + 1;
+  }
+  std::unique_ptr<Estimates> start(const Settings& settings, int64_t, int lines,
+                                   int64_t slots) const override {
+    return std::make_unique<MovingAverage>(settings.real(estimate_decay), lines, slots);
+  }
+};
+const Register<ScoreEstimate, Ema> ema;
+const DeclareNote ema_note_1("score_estimate=ema", "KeepKV Eq. 8",
+                             "the correction 1 - a^t, with t the absolute step, does not match a "
+                             "start from the w + 1 terms of the window",
+                             "S is divided by the true sum of its weights; of a slot that came "
+                             "later, from the first query that saw it");
+const DeclareNote ema_note_2("score_estimate=ema", "KeepKV Eq. 8",
+                             "neither a nor w is given; nor how an estimate goes on after a merge",
+                             "a = 0.9, w = 32; the merged slot starts from the score that Eq. 7 "
+                             "gives it, and its weights go on");
+
+/// The logits of the last queries that saw a slot, overwritten in turn.
+struct Recent {
+  std::vector<double> logits;
+  size_t oldest = 0;
+
+  void add(double logit, size_t most) {
+    if (logits.size() < most) {
+      logits.push_back(logit);
+    } else {
+      logits[oldest] = logit;
+      oldest = (oldest + 1) % most;
+    }
+  }
+};
+
+class WindowAverage : public Estimates {
+ public:
+  WindowAverage(size_t window, int lines, int64_t slots)
+      : window_(window), recent_(lines, slots, {}) {}
+  std::unique_ptr<Estimates> copy() const override {
+    return std::make_unique<WindowAverage>(*this);
+  }
+  void see(int line, std::span<const double> logits) override {
+    for (size_t s = 0; s < logits.size(); ++s)
+      if (logits[s] != kNothing) recent_.at(static_cast<int64_t>(s), line).add(logits[s], window_);
+  }
+  double log_score(int64_t slot, int line) const override {
+    const Recent& recent = recent_.at(slot, line);
+    double sum = kNothing;
+    for (const double logit : recent.logits) sum = log_add(sum, logit);
+    return sum - std::log(static_cast<double>(recent.logits.size()));
+  }
+  void append() override { recent_.append(); }
+  void erase(std::span<const int64_t> slots) override { recent_.erase(slots); }
+  void restart(int64_t slot, int line, double log_score) override {
+    recent_.at(slot, line) = {{log_score}, 0};
+  }
+
+ private:
+  size_t window_;
+  LineTable<Recent> recent_;
+};
+
+int64_t window_of(const Settings& settings, int64_t budget) {
+  return std::max<int64_t>(1, settings.share(keys::estimate_window, budget));
+}
+
+class WindowMean : public ScoreEstimate {
+ public:
+  WindowMean()
+      : ScoreEstimate({"score_estimate", "window-mean", "mean of the newest scores",
+                       "KeepKV repository", "estimate_window", "the last w queries"}) {}
+  int64_t rows(const Settings& settings, int64_t budget) const override {
+    return window_of(settings, budget);
+  }
+  std::unique_ptr<Estimates> start(const Settings& settings, int64_t budget, int lines,
+                                   int64_t slots) const override {
+    return std::make_unique<WindowAverage>(static_cast<size_t>(window_of(settings, budget)), lines,
+                                           slots);
+  }
+};
+const Register<ScoreEstimate, WindowMean> window_mean;
+
+}  // namespace
+}  // namespace kvsim::stages::estimate::estimate

@@ -10,15 +10,11 @@
 namespace kvsim::stages::group::group {
 namespace {
 
-const Declare group{{.key = "group",
-                     .place = 561,
-                     .type = ValueType::kind,
-                     .fallback = "mean",
-                     .meaning = "how the query heads of a KV head become one",
-                     .only_with = {{"indicator", [](const Kind& kind) {
-                                      return has_query_heads(
-                                          dynamic_cast<const Indicator&>(kind).axes());
-                                    }}}}};
+const Declare group("group", "kind", "mean", "how the query heads of a KV head become one",
+                    only_with({"indicator", [](const Kind& kind) {
+                                 return has_query_heads(
+                                     dynamic_cast<const Indicator&>(kind).axes());
+                               }}));
 
 void add_sum(int index, std::span<const double> head, std::span<double> out) {
   for (size_t c = 0; c < out.size(); ++c) out[c] = index == 0 ? head[c] : out[c] + head[c];
@@ -32,13 +28,7 @@ void add_mean(int index, int count, std::span<const double> head, std::span<doub
 class NoGroup : public Group {
  public:
   NoGroup()
-      : Group({"group",
-               "none",
-               "every query head for itself (granularity=query)",
-               "",
-               {},
-               "",
-               "",
+      : Group({"group", "none", "every query head for itself (granularity=query)", "", "", "", "",
                "granularity=query"}) {}
   GroupSpan span() const override { return GroupSpan::head; }
   bool at_each_step() const override { return true; }
@@ -50,7 +40,7 @@ const Register<Group, NoGroup> none;
 
 class GroupMean : public Group {
  public:
-  GroupMean() : Group({"group", "mean", "mean over the group", "SnapKV in kvpress", {}}) {}
+  GroupMean() : Group({"group", "mean", "mean over the group", "SnapKV in kvpress"}) {}
   void add(int index, int count, std::span<const double> head,
            std::span<double> out) const override {
     add_mean(index, count, head, out);
@@ -60,7 +50,7 @@ const Register<Group, GroupMean> mean;
 
 class GroupMax : public Group {
  public:
-  GroupMax() : Group({"group", "max", "maximum over the group", "DefensiveKV footnote 1", {}}) {}
+  GroupMax() : Group({"group", "max", "maximum over the group", "DefensiveKV footnote 1"}) {}
   bool linear() const override { return false; }
   void add(int index, int, std::span<const double> head, std::span<double> out) const override {
     for (size_t c = 0; c < out.size(); ++c)
@@ -68,14 +58,13 @@ class GroupMax : public Group {
   }
 };
 const Register<Group, GroupMax> max;
-const DeclareNote max_note{{.of = "group=max",
-                            .source = "DefensiveKV footnote 1",
-                            .point = "what becomes of query heads that share a key",
-                            .reading = "their maximum, as the footnote says of aggregation"}};
+const DeclareNote max_note("group=max", "DefensiveKV footnote 1",
+                           "what becomes of query heads that share a key",
+                           "their maximum, as the footnote says of aggregation");
 
 class GroupSum : public Group {
  public:
-  GroupSum() : Group({"group", "sum", "sum over the group", "", {}}) {}
+  GroupSum() : Group({"group", "sum", "sum over the group", ""}) {}
   bool at_each_step() const override { return true; }
   void add(int index, int, std::span<const double> head, std::span<double> out) const override {
     add_sum(index, head, out);
@@ -86,11 +75,8 @@ const Register<Group, GroupSum> sum;
 class GroupRms : public Group {
  public:
   GroupRms()
-      : Group({"group",
-               "root-mean-square",
-               "root of the mean square over the group",
-               "Attention Matching",
-               {}}) {}
+      : Group({"group", "root-mean-square", "root of the mean square over the group",
+               "Attention Matching"}) {}
   bool linear() const override { return false; }
   void add(int index, int count, std::span<const double> head,
            std::span<double> out) const override {
@@ -103,8 +89,7 @@ const Register<Group, GroupRms> root_mean_square;
 
 class LayerMean : public Group {
  public:
-  LayerMean()
-      : Group({"group", "layer-mean", "mean over all query heads of the layer", "TOVA", {}}) {}
+  LayerMean() : Group({"group", "layer-mean", "mean over all query heads of the layer", "TOVA"}) {}
   GroupSpan span() const override { return GroupSpan::layer; }
   void add(int index, int count, std::span<const double> head,
            std::span<double> out) const override {

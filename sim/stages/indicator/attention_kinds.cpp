@@ -11,10 +11,10 @@
 namespace kvsim::stages::indicator::attention_kinds {
 namespace {
 
-using Rows = std::unique_ptr<RowIndicator>;
+using Rows = std::unique_ptr<IndicatorRows>;
 
 /// A_{h,j,i}, times a weight per query head (or KV head) and entry if there is one.
-class AttentionRows : public RowIndicator {
+class AttentionRows : public IndicatorRows {
  public:
   AttentionRows() = default;
   explicit AttentionRows(const Table<float>& per_query_head) : weights_(&per_query_head) {}
@@ -44,19 +44,12 @@ class AttentionRows : public RowIndicator {
   int group_size_ = 1;
 };
 
-class HeadRows : public Indicator {
+class Attention : public RowIndicator, public ScoresSlotRows {
  public:
-  using Indicator::Indicator;
-  Axes axes() const override { return Axes::head_row; }
-};
-
-class Attention : public HeadRows {
- public:
-  Attention() : HeadRows({"indicator", "attention", "softmax attention A", "SnapKV", {}}) {}
+  Attention() : RowIndicator({"indicator", "attention", "softmax attention A", "SnapKV"}) {}
   Rows rows(LayerWork&, const Settings&, const Segment&) const override {
     return std::make_unique<AttentionRows>();
   }
-  bool scores_slots() const override { return true; }
   void slot_row(std::span<const double> a, std::span<double> out) const override {
     std::copy(a.begin(), a.end(), out.begin());
   }
@@ -69,27 +62,24 @@ const Table<float>& importance_weights(LayerWork& work, const Settings& settings
                                                                       : Norm::l1);
 }
 
-class Importance : public HeadRows {
+class Importance : public RowIndicator, public ScoresSteps {
  public:
   Importance()
-      : HeadRows({"indicator", "importance", "A * ||v_i W^h||_1", "DefensiveKV 3.1", {}}) {}
+      : RowIndicator({"indicator", "importance", "A * ||v_i W^h||_1", "DefensiveKV 3.1"}) {}
   Rows rows(LayerWork& work, const Settings& settings, const Segment&) const override {
     return std::make_unique<AttentionRows>(importance_weights(work, settings));
   }
-  bool scores_steps() const override { return true; }
 };
 const Register<Indicator, Importance> importance;
-const DeclareNote importance_note{
-    {.of = "indicator=importance",
-     .source = "DefensiveKV 3.1",
-     .point = "the norm of v W_O is not named",
-     .reading = "L1, as in the repository; an oracle takes the norm of "
-                "`--importance`, which is what is measured"}};
+const DeclareNote importance_note("indicator=importance", "DefensiveKV 3.1",
+                                  "the norm of v W_O is not named",
+                                  "L1, as in the repository; an oracle takes the norm of "
+                                  "`--importance`, which is what is measured");
 
-class AttentionValue : public HeadRows {
+class AttentionValue : public RowIndicator {
  public:
   AttentionValue()
-      : HeadRows({"indicator", "attention-value", "A * ||v_i||_2", "ReST-KV Table 12", {}}) {}
+      : RowIndicator({"indicator", "attention-value", "A * ||v_i||_2", "ReST-KV Table 12"}) {}
   Rows rows(LayerWork& work, const Settings&, const Segment&) const override {
     return std::make_unique<AttentionRows>(work.value_norms(Norm::l2), work.group_size());
   }
@@ -97,7 +87,7 @@ class AttentionValue : public HeadRows {
 const Register<Indicator, AttentionValue> attention_value;
 
 /// -1 where an entry gets less than its even share of what the query sees, else 0.
-class BelowMeanRows : public RowIndicator {
+class BelowMeanRows : public IndicatorRows {
  public:
   explicit BelowMeanRows(int64_t first_visible) : first_visible_(first_visible) {}
   void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
@@ -120,18 +110,14 @@ class BelowMeanRows : public RowIndicator {
   int64_t first_visible_;  // 0, or the start of a segment that scores on its own
 };
 
-class BelowMean : public HeadRows {
+class BelowMean : public RowIndicator, public ScoresSlotRows {
  public:
   BelowMean()
-      : HeadRows({"indicator",
-                  "below-mean",
-                  "-1 where A < 1/(number of visible entries), else 0",
-                  "Scissorhands",
-                  {}}) {}
+      : RowIndicator({"indicator", "below-mean",
+                      "-1 where A < 1/(number of visible entries), else 0", "Scissorhands"}) {}
   Rows rows(LayerWork&, const Settings&, const Segment& segment) const override {
     return std::make_unique<BelowMeanRows>(segment.range.begin);
   }
-  bool scores_slots() const override { return true; }
   void slot_row(std::span<const double> a, std::span<double> out) const override {
     const double share = 1.0 / static_cast<double>(a.size());
     for (size_t s = 0; s < out.size(); ++s) out[s] = a[s] < share ? -1 : 0;
@@ -140,7 +126,7 @@ class BelowMean : public HeadRows {
 const Register<Indicator, BelowMean> below_mean;
 
 /// The largest logit of each head over J x candidates; fixed before any row is scored.
-class ExpLogitRows : public RowIndicator {
+class ExpLogitRows : public IndicatorRows {
  public:
   explicit ExpLogitRows(std::vector<double> largest) : largest_(std::move(largest)) {}
   void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
@@ -155,14 +141,11 @@ class ExpLogitRows : public RowIndicator {
   std::vector<double> largest_;  // [Hq]
 };
 
-class ExpLogit : public HeadRows {
+class ExpLogit : public RowIndicator {
  public:
   ExpLogit()
-      : HeadRows({"indicator",
-                  "exp-logit",
-                  "exp(logit - the head's largest over J x C)",
-                  "KeepKV code",
-                  {}}) {}
+      : RowIndicator({"indicator", "exp-logit", "exp(logit - the head's largest over J x C)",
+                      "KeepKV code"}) {}
   bool needs_logits() const override { return true; }
   bool takes_probes() const override { return false; }
   Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
@@ -184,7 +167,7 @@ class ExpLogit : public HeadRows {
 const Register<Indicator, ExpLogit> exp_logit;
 
 /// Importance divided by the layer's total of the same query.
-class ShareRows : public RowIndicator {
+class ShareRows : public IndicatorRows {
  public:
   ShareRows(const Table<float>& weights, std::vector<int64_t> positions, std::vector<double> totals)
       : importance_(weights), positions_(std::move(positions)), totals_(std::move(totals)) {}
@@ -214,14 +197,11 @@ class ShareRows : public RowIndicator {
   std::vector<double> totals_;  // [M] over all heads and candidates
 };
 
-class ImportanceShare : public HeadRows {
+class ImportanceShare : public RowIndicator {
  public:
   ImportanceShare()
-      : HeadRows({"indicator",
-                  "importance-share",
-                  "importance / the layer's total of that query",
-                  "kvsim; DefensiveKV 3.1",
-                  {}}) {}
+      : RowIndicator({"indicator", "importance-share",
+                      "importance / the layer's total of that query", "kvsim; DefensiveKV 3.1"}) {}
   bool takes_probes() const override { return false; }
   Rows rows(LayerWork& work, const Settings& settings, const Segment& segment) const override {
     using Row = Eigen::Map<const Eigen::ArrayXf>;

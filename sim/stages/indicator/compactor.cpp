@@ -14,31 +14,15 @@
 namespace kvsim::stages::indicator::compactor {
 namespace {
 
-const Declare compactor_chunk{{.key = "compactor_chunk",
-                               .place = 527.4,
-                               .type = ValueType::count,
-                               .fallback = "256",
-                               .meaning = "entries among which attention without a mask runs",
-                               .unit = "entries",
-                               .low = 1,
-                               .test_values = {"1", "5", "100"}}};
-const Declare compactor_sketch{{.key = "compactor_sketch",
-                                .place = 527.5,
-                                .type = ValueType::count,
-                                .fallback = "48",
-                                .meaning = "random directions that leverage is computed in; 0: "
-                                           "the keys' own",
-                                .unit = "dimensions",
-                                .test_values = {"0", "3"}}};
-const Declare compactor_blend{{.key = "compactor_blend",
-                               .place = 527.6,
-                               .type = ValueType::real,
-                               .fallback = "none",
-                               .meaning = "weight of leverage beside attention; none: the share "
-                                          "that is dropped",
-                               .low = 0,
-                               .may_be_none = true,
-                               .test_values = {"0", "0.4"}}};
+const Declare compactor_chunk("compactor_chunk", "count >= 1 entries", "256",
+                              "entries among which attention without a mask runs",
+                              tested("1 5 100"));
+const Declare compactor_sketch("compactor_sketch", "count >= 0 dimensions", "48",
+                               "random directions that leverage is computed in; 0: the keys' own",
+                               tested("0 3"));
+const Declare compactor_blend(
+    "compactor_blend", "number >= 0 or none", "none",
+    "weight of leverage beside attention; none: the share that is dropped", tested("0 0.4"));
 
 constexpr double kRidge = 0.01;  // added to the Gram matrix, as coded
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -125,15 +109,14 @@ void standardize_layer(Table<double>& x) {
   for (double& value : all) value = (value - mean) / std::max(deviation, 1e-6);
 }
 
-class Compactor : public Indicator {
+class Compactor : public ObservedIndicator {
  public:
   Compactor()
-      : Indicator({"indicator",
-                   "compactor",
-                   "leverage of keys before their rotation, and attention in chunks without a mask",
-                   "Compactor; kvpress CompactorPress",
-                   {"compactor_chunk", "compactor_sketch", "compactor_blend", "sinks", "recent"},
-                   "rope/inv_freq"}) {}
+      : ObservedIndicator(
+            {"indicator", "compactor",
+             "leverage of keys before their rotation, and attention in chunks without a mask",
+             "Compactor; kvpress CompactorPress",
+             "compactor_chunk compactor_sketch compactor_blend sinks recent", "rope/inv_freq"}) {}
   Axes axes() const override { return Axes::group; }
   bool moves_queries() const override { return true; }
   double cost() const override { return 2; }
@@ -198,16 +181,14 @@ class Compactor : public Indicator {
   }
 };
 const Register<Indicator, Compactor> compactor;
-const DeclareNote compactor_note_1{
-    {.of = "indicator=compactor",
-     .source = "kvpress CompactorPress",
-     .point = "logits are not scaled, and a short last chunk is padded with zeros that take part",
-     .reading = "as coded"}};
-const DeclareNote compactor_note_2{
-    {.of = "indicator=compactor",
-     .source = "kvpress CompactorPress",
-     .point = "the weight of leverage: a constant in the paper, the compression ratio as coded",
-     .reading = "as coded, 1 - B/n for a count; `compactor_blend` is the constant"}};
+const DeclareNote compactor_note_1(
+    "indicator=compactor", "kvpress CompactorPress",
+    "logits are not scaled, and a short last chunk is padded with zeros that take part",
+    "as coded");
+const DeclareNote compactor_note_2(
+    "indicator=compactor", "kvpress CompactorPress",
+    "the weight of leverage: a constant in the paper, the compression ratio as coded",
+    "as coded, 1 - B/n for a count; `compactor_blend` is the constant");
 
 }  // namespace
 }  // namespace kvsim::stages::indicator::compactor

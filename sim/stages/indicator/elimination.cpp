@@ -19,7 +19,7 @@ constexpr int64_t kFewest = 8;      // but no fewer
 constexpr double kRise = 1 + 1e-6;  // of scores over that of the entry that went before
 constexpr double kLeastMass = 1e-6;  // of a query's attention: with less the output is undefined
 
-/// What the queries saw, of the query heads of one KV head.
+/// Attention of the queries, for the query heads of one KV head.
 struct Seen {
   std::vector<Rows> attention;  ///< [g] of [M][C]
   std::vector<Rows> outputs;    ///< [g] of [M][dv]
@@ -91,7 +91,7 @@ class Removal {
   };
   Removal() = default;
 
-  /// The same with some of the candidates that are left; columns in ascending order.
+  /// Takes some of the candidates that are left; columns in ascending order.
   Removal of(const std::vector<int64_t>& columns) const {
     Removal some;
     some.heads_ = heads_;
@@ -219,14 +219,13 @@ class Removal {
   std::vector<Pair> pairs_;      // [g][g]
 };
 
-class Elimination : public Indicator {
+class Elimination : public ObservedIndicator {
  public:
   Elimination()
-      : Indicator({"indicator",
-                   "elimination",
-                   "what the output loses when entries go one after the other, the least first",
-                   "kvsim, after ReST-KV Eq. 7",
-                   {}}) {}
+      : ObservedIndicator(
+            {"indicator", "elimination",
+             "what the output loses when entries go one after the other, the least first",
+             "kvsim, after ReST-KV Eq. 7"}) {}
   Axes axes() const override { return Axes::group; }
   bool takes_future() const override { return true; }
   bool needs_outputs() const override { return true; }

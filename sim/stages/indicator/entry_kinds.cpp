@@ -1,38 +1,27 @@
+#include <Eigen/Core>
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
 
 #include "sim/core/parallel.hpp"
 #include "sim/core/random.hpp"
+#include "sim/stages/common_keys.hpp"
 #include "sim/stages/indicator/indicator.hpp"
+#include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
+#include "sim/stages/shape/shape.hpp"
 
 namespace kvsim::stages::indicator::entry_kinds {
 namespace {
 
-const Declare indicator{{.key = "indicator",
-                         .place = 521,
-                         .type = ValueType::kind,
-                         .fallback = "attention",
-                         .meaning = "what is measured of an entry"}};
-const Declare scores{{.key = "scores",
-                      .place = 523,
-                      .type = ValueType::text,
-                      .fallback = "none",
-                      .meaning = "HDF5 file with layers/<l>/score",
-                      .unit = "path",
-                      .may_be_none = true,
-                      .is_file = true}};
+const Declare indicator("indicator", "kind", "attention", "what is measured of an entry");
+const Declare scores("scores", "file or none", "none", "HDF5 file with layers/<l>/score");
 
-/// An indicator that scores entries without any query.
-class EntryIndicator : public Indicator {
+class Position : public EntryIndicator, public ScoresSlots {
  public:
-  using Indicator::Indicator;
-  Axes axes() const override { return Axes::entry; }
-};
-
-class Position : public EntryIndicator {
- public:
-  Position()
-      : EntryIndicator({"indicator", "position", "i: the newest entries", "StreamingLLM", {}}) {}
+  Position() : EntryIndicator({"indicator", "position", "i: the newest entries", "StreamingLLM"}) {}
   bool is_position() const override { return true; }
   Table<double> entries(const EntryRequest& request) const override {
     Table<double> x(request.owners(), request.work.entries());
@@ -40,18 +29,16 @@ class Position : public EntryIndicator {
       for (int64_t i = 0; i < x.columns(); ++i) x(owner, i) = static_cast<double>(i);
     return x;
   }
-  bool scores_slots() const override { return true; }
   double slot_score(const SlotToScore& slot) const override {
     return static_cast<double>(slot.position);
   }
 };
 const Register<Indicator, Position> position;
 
-class Random : public EntryIndicator {
+class Random : public EntryIndicator, public ScoresSlots {
  public:
   Random()
-      : EntryIndicator(
-            {"indicator", "random", "uniform draw u(seed, layer, head, i)", "kvsim", {}}) {}
+      : EntryIndicator({"indicator", "random", "uniform draw u(seed, layer, head, i)", "kvsim"}) {}
   Table<double> entries(const EntryRequest& request) const override {
     Table<double> x(request.owners(), request.work.entries());
     for (int64_t owner = 0; owner < x.rows(); ++owner)
@@ -60,7 +47,6 @@ class Random : public EntryIndicator {
                               static_cast<uint64_t>(owner), static_cast<uint64_t>(i));
     return x;
   }
-  bool scores_slots() const override { return true; }
   double slot_score(const SlotToScore& slot) const override {
     return uniform(slot.seed, static_cast<uint64_t>(slot.layer), static_cast<uint64_t>(slot.owner),
                    static_cast<uint64_t>(slot.position));
@@ -111,16 +97,15 @@ Table<double> per_kv_head(const EntryRequest& request, const Score& score) {
   return x;
 }
 
-class KeyNorm : public EntryIndicator {
+class KeyNorm : public EntryIndicator, public ScoresSlots {
  public:
-  KeyNorm() : EntryIndicator({"indicator", "key-norm", "-||k_i||_2", "Knorm", {}}) {}
+  KeyNorm() : EntryIndicator({"indicator", "key-norm", "-||k_i||_2", "Knorm"}) {}
   Table<double> entries(const EntryRequest& request) const override {
     return per_kv_head(request, [&](int kv, std::span<double> out) {
       for_each_key(request.work, kv,
                    [&](size_t i, std::span<const float> k) { out[i] = -norm(k); });
     });
   }
-  bool scores_slots() const override { return true; }
   double slot_score(const SlotToScore& slot) const override { return -norm(slot.key); }
 };
 const Register<Indicator, KeyNorm> key_norm;
@@ -128,11 +113,8 @@ const Register<Indicator, KeyNorm> key_norm;
 class KeyDifference : public EntryIndicator {
  public:
   KeyDifference()
-      : EntryIndicator({"indicator",
-                        "key-difference",
-                        "-cos(k_i, mean direction of all prompt keys)",
-                        "KeyDiff",
-                        {}}) {}
+      : EntryIndicator({"indicator", "key-difference",
+                        "-cos(k_i, mean direction of all prompt keys)", "KeyDiff"}) {}
   Table<double> entries(const EntryRequest& request) const override {
     return per_kv_head(request, [&](int kv, std::span<double> out) {
       const auto entries = static_cast<double>(request.work.entries());
@@ -158,12 +140,8 @@ const Register<Indicator, KeyDifference> key_difference;
 class External : public EntryIndicator {
  public:
   External()
-      : EntryIndicator({"indicator",
-                        "external",
-                        "read from the HDF5 file `scores`",
-                        "kvsim",
-                        {"scores"},
-                        "the file `scores`"}) {}
+      : EntryIndicator({"indicator", "external", "read from the HDF5 file `scores`", "kvsim",
+                        "scores", "the file `scores`"}) {}
   void check_files(const Settings& settings, const SideFiles& files, int layer, int64_t owners,
                    int64_t entries) const override {
     if (!settings.is_none(scores)) files.scores(settings.text(scores), layer, owners, entries);
@@ -174,6 +152,193 @@ class External : public EntryIndicator {
   }
 };
 const Register<Indicator, External> external;
+
+constexpr int64_t kBlock = 16;  // entries over which squared norms are shared out
+
+/// Share of an entry in the squared norms of its block; 0 where all of it are 0.
+std::vector<double> block_shares(const Table<float>& vectors) {
+  std::vector<double> share(static_cast<size_t>(vectors.rows()), 0.0);
+  for (int64_t begin = 0; begin < vectors.rows(); begin += kBlock) {
+    const int64_t end = std::min(vectors.rows(), begin + kBlock);
+    double sum = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      double& square = share[static_cast<size_t>(i)];
+      for (const float x : vectors.row(i)) square += static_cast<double>(x) * x;
+      sum += square;
+    }
+    for (int64_t i = begin; i < end && sum > 0; ++i) share[static_cast<size_t>(i)] /= sum;
+  }
+  return share;
+}
+
+class Cur : public EntryIndicator {
+ public:
+  Cur()
+      : EntryIndicator({"indicator", "cur",
+                        "product of key's and value's shares in the squared norms of their block",
+                        "CurDKV; kvpress CURPress"}) {}
+  Table<double> entries(const EntryRequest& request) const override {
+    Table<double> x(request.owners(), request.work.entries());
+    parallel_for(x.rows(), [&](int64_t owner) {
+      const int kv_head = request.kv_head(owner);
+      const std::vector<double> keys = block_shares(request.work.keys(kv_head));
+      const std::vector<double> values = block_shares(request.work.values(kv_head));
+      double sum = 0;
+      for (size_t i = 0; i < keys.size(); ++i) sum += x.row(owner)[i] = keys[i] * values[i];
+      for (double& score : x.row(owner)) score = sum > 0 ? score / sum : 0;
+    });
+    return x;
+  }
+};
+const Register<Indicator, Cur> cur;
+
+const Declare lag_block("lag_block", "count >= 2 entries", "128",
+                        "tokens of a block that is compared with the next one", tested("2 5 7"));
+
+/// Softmax over the tokens of a block of the standard deviation over channels, after each channel
+/// was scaled by its minimum and maximum in the following block (LagKV Eq. 2-6).
+std::vector<double> block_scores(const Tensor& tensor, int kv_head, int64_t begin, int64_t size) {
+  const int64_t channels = tensor.dim(2);
+  Table<float> x(2 * size, channels);
+  tensor.read(kv_head, begin, begin + 2 * size, x.data());
+  const auto token = [&](int64_t t) {
+    return Eigen::Map<const Eigen::ArrayXf>(x.row(t).data(), channels).cast<double>();
+  };
+  Eigen::ArrayXd low = token(size), high = token(size);
+  for (int64_t t = size + 1; t < 2 * size; ++t) {
+    low = low.min(token(t));
+    high = high.max(token(t));
+  }
+  const Eigen::ArrayXd divisor = (high == low).select(INFINITY, high - low);
+  Eigen::ArrayXd scaled(channels);
+  std::vector<double> score(static_cast<size_t>(size));
+  for (int64_t t = 0; t < size; ++t) {
+    scaled = (token(t) - low) / divisor;
+    const double squares = (scaled - scaled.mean()).square().sum();
+    score[static_cast<size_t>(t)] = channels > 1
+                                        ? std::sqrt(squares / static_cast<double>(channels - 1))
+                                        : 0;
+  }
+  const double top = *std::max_element(score.begin(), score.end());
+  double sum = 0;
+  for (double& s : score) sum += s = std::exp(s - top);
+  for (double& s : score) s /= sum;
+  return score;
+}
+
+/// (rank within the block, 0 = lowest, the more recent higher on a tie) / size.
+void write_ranks(const std::vector<double>& score, std::span<double> out) {
+  std::vector<size_t> order(score.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return score[a] < score[b]; });
+  for (size_t rank = 0; rank < order.size(); ++rank)
+    out[order[rank]] = static_cast<double>(rank) / static_cast<double>(order.size());
+}
+
+class Lag : public EntryIndicator {
+ public:
+  Lag()
+      : EntryIndicator({"indicator", "lag",
+                        "rank of the spread of keys and values, scaled by the following block",
+                        "LagKV", "lag_block sinks"}) {}
+
+  Table<double> entries(const EntryRequest& request) const override {
+    const int64_t n = request.work.entries();
+    const int64_t sinks = request.settings.count(keys::sinks);
+    const int64_t size = request.settings.count(lag_block);
+    Table<double> x(request.owners(), n, 1.0);
+    for (int64_t owner = 0; owner < x.rows(); ++owner) {
+      auto out = x.row(owner);
+      if (n < sinks + 2 * size) {
+        std::iota(out.begin(), out.end(), 0.0);
+        continue;
+      }
+      const LayerTrace& trace = request.work.trace();
+      const int kv_head = request.kv_head(owner);
+      const int64_t blocks = (n - sinks) / size;
+      parallel_for(blocks - 1, [&](int64_t p) {
+        const int64_t begin = sinks + p * size;
+        std::vector<double> score = block_scores(trace.k, kv_head, begin, size);
+        const std::vector<double> of_values = block_scores(trace.v, kv_head, begin, size);
+        for (size_t t = 0; t < score.size(); ++t) score[t] = (score[t] + of_values[t]) / 2;
+        write_ranks(score, out.subspan(static_cast<size_t>(begin), static_cast<size_t>(size)));
+      });
+    }
+    return x;
+  }
+};
+const Register<Indicator, Lag> lag;
+
+/// The least and the largest number of each channel among the keys of a page.
+class Pages : public StepScorer {
+ public:
+  Pages(const LayerWork& work, const Settings& settings)
+      : keys_(work.trace().k), entries_(work.entries()), size_(settings.count(keys::block)),
+        least_((entries_ + size_ - 1) / size_, keys_.dim(2)), largest_(least_) {}
+
+  void start(int kv_head) override {
+    parallel_for(least_.rows(), [&](int64_t page) {
+      const int64_t begin = page * size_, end = std::min(begin + size_, entries_);
+      Table<float> own(end - begin, keys_.dim(2));
+      keys_.read(kv_head, begin, end, own.data());
+      std::ranges::copy(own.row(0), least_.row(page).begin());
+      std::ranges::copy(own.row(0), largest_.row(page).begin());
+      for (int64_t r = 1; r < own.rows(); ++r)
+        for (int64_t c = 0; c < own.columns(); ++c) {
+          least_(page, c) = std::min(least_(page, c), own(r, c));
+          largest_(page, c) = std::max(largest_(page, c), own(r, c));
+        }
+    });
+  }
+
+  void score(const Table<float>& queries, std::span<double> out) const override {
+    for (int64_t page = 0; page < least_.rows(); ++page) {
+      double bound = 0;
+      for (int64_t h = 0; h < queries.rows(); ++h)
+        for (int64_t c = 0; c < queries.columns(); ++c) {
+          const auto q = static_cast<double>(queries(h, c));
+          bound += q * static_cast<double>(q > 0 ? largest_(page, c) : least_(page, c));
+        }
+      for (int64_t i = page * size_; i < std::min((page + 1) * size_, entries_); ++i)
+        out[static_cast<size_t>(i)] = bound;
+    }
+  }
+
+ private:
+  const Tensor& keys_;
+  int64_t entries_, size_;
+  Table<float> least_, largest_;  ///< [pages][d] of the KV head at work
+};
+
+class PageBound : public EntryIndicator, public ScoresSteps {
+ public:
+  PageBound()
+      : EntryIndicator({"indicator", "page-bound",
+                        "the most that q.k can be for a key of the entry's block", "Quest", "", "",
+                        "a step's own query scores (tests/sim/replay/test_per_step.cpp)",
+                        "queries=none,schedule=reads"}) {}
+  bool nowhere_else() const override { return true; }
+  bool at_each_step() const override { return true; }
+  std::unique_ptr<StepScorer> step_scorer(const LayerWork& work,
+                                          const Settings& settings) const override {
+    return std::make_unique<Pages>(work, settings);
+  }
+  /// Nothing is known of an entry before a step asks.
+  Table<double> entries(const EntryRequest& request) const override {
+    return {request.owners(), request.work.entries()};
+  }
+  double bytes_per_slot(const Settings& settings, int64_t key_dim,
+                        int64_t element_bytes) const override {
+    const int64_t size = settings.count(keys::block);
+    return size == 1 ? 0
+                     : static_cast<double>(2 * key_dim * element_bytes) / static_cast<double>(size);
+  }
+};
+const Register<Indicator, PageBound> registered;
+const DeclareNote note(
+    "indicator=page-bound", "Quest", "query heads that share keys; the pages of later tokens",
+    "with granularity=kv bounds are summed over the group; later tokens are always read");
 
 }  // namespace
 }  // namespace kvsim::stages::indicator::entry_kinds

@@ -13,19 +13,10 @@
 namespace kvsim::stages::indicator::expected_attention {
 namespace {
 
-const Declare expected_steps{{.key = "expected_steps",
-                              .place = 527.1,
-                              .type = ValueType::count,
-                              .fallback = "512",
-                              .meaning = "later positions over which the rotation is averaged",
-                              .unit = "tokens",
-                              .low = 1,
-                              .test_values = {"1", "9"}}};
-const Declare expected_variance{{.key = "expected_variance",
-                                 .place = 527.2,
-                                 .type = ValueType::flag,
-                                 .fallback = "yes",
-                                 .meaning = "the covariance of the queries counts, too"}};
+const Declare expected_steps("expected_steps", "count >= 1 tokens", "512",
+                             "later positions over which the rotation is averaged", tested("1 9"));
+const Declare expected_variance("expected_variance", "flag", "yes",
+                                "the covariance of the queries counts, too");
 
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
@@ -80,15 +71,14 @@ void softmax_from(size_t first, std::span<double> row) {
   for (double& x : seen) x /= sum;
 }
 
-class ExpectedAttention : public Indicator {
+class ExpectedAttention : public ObservedIndicator {
  public:
   ExpectedAttention()
-      : Indicator({"indicator",
-                   "expected-attention",
-                   "softmax of the expected exp(logit) of normally distributed later queries",
-                   "Expected Attention; kvpress ExpectedAttentionPress",
-                   {"expected_steps", "expected_variance", "sinks"},
-                   "rope/inv_freq"}) {}
+      : ObservedIndicator(
+            {"indicator", "expected-attention",
+             "softmax of the expected exp(logit) of normally distributed later queries",
+             "Expected Attention; kvpress ExpectedAttentionPress",
+             "expected_steps expected_variance sinks", "rope/inv_freq"}) {}
   Axes axes() const override { return Axes::head; }
   bool moves_queries() const override { return true; }
   double cost() const override { return 1; }
@@ -126,11 +116,10 @@ class ExpectedAttention : public Indicator {
   }
 };
 const Register<Indicator, ExpectedAttention> expected_attention;
-const DeclareNote expected_attention_note{
-    {.of = "indicator=expected-attention",
-     .source = "kvpress ExpectedAttentionPress",
-     .point = "the softmax runs over the prompt alone, not over what follows it",
-     .reading = "as coded; the first `sinks` entries and queries take no part"}};
+const DeclareNote expected_attention_note(
+    "indicator=expected-attention", "kvpress ExpectedAttentionPress",
+    "the softmax runs over the prompt alone, not over what follows it",
+    "as coded; the first `sinks` entries and queries take no part");
 
 }  // namespace
 }  // namespace kvsim::stages::indicator::expected_attention

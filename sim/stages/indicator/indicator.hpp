@@ -25,9 +25,9 @@ inline bool has_rows(Axes axes) { return axes == Axes::head_row || axes == Axes:
 inline bool has_query_heads(Axes axes) { return axes == Axes::head || axes == Axes::head_row; }
 
 /// Turns rows of attention into rows of the indicator, for one layer and one segment.
-class RowIndicator {
+class IndicatorRows {
  public:
-  virtual ~RowIndicator() = default;
+  virtual ~IndicatorRows() = default;
   /// Called once per attention block, before any row() of it; not in parallel with row().
   virtual void start(const AttentionBlock&) {}
   /// Row of `head` of the block (0 for group rows): out[c] for the candidates c, all of the segment
@@ -35,7 +35,7 @@ class RowIndicator {
   virtual void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
                    std::span<double> out) const = 0;
 
-  /// The same row where the indicator holds all of the block's; else empty.
+  /// Row of the block where the indicator holds all of them; else empty.
   virtual std::span<const double> stored_row(const AttentionBlock&, int /*head*/,
                                              int64_t /*row*/) const {
     return {};
@@ -57,7 +57,7 @@ class RowIndicator {
 };
 
 /// One that makes all rows of a block in start().
-class StoredRows : public RowIndicator {
+class StoredRows : public IndicatorRows {
  public:
   explicit StoredRows(Range candidates) : candidates_(candidates) {}
   void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
@@ -76,7 +76,7 @@ class StoredRows : public RowIndicator {
   Buffer<double> stored_;  ///< [heads, or groups][rows][candidates] of the block at work
 };
 
-/// What an indicator without rows is computed from.
+/// Input of an indicator without rows.
 struct EntryRequest {
   LayerWork& work;
   const Settings& settings;
@@ -126,7 +126,9 @@ class StepScorer {
   virtual void score(const Table<float>& queries, std::span<double> out) const = 0;
 };
 
-/// What is measured per query head, observing query and entry (policies.md 5.2).
+/// Number that is measured per query head, observing query and entry (policies.md 5.2). A kind is
+/// an EntryIndicator, an ObservedIndicator or a RowIndicator; beside that it may score slots or
+/// steps.
 class Indicator : public Kind {
  public:
   using Kind::Kind;
@@ -140,30 +142,82 @@ class Indicator : public Kind {
   virtual bool sees_all() const { return moves_queries(); }
   /// The future's queries mean something.
   virtual bool takes_future() const { return has_rows(axes()); }
-  /// Rows of a probe's queries mean something; and those of no others do.
-  virtual bool takes_probes() const { return has_rows(axes()); }
-  virtual bool needs_probe() const { return false; }
-  /// What is missing of a probe for that, or "".
-  virtual std::string probe_fault(const Settings&, const ProbeInfo&) const { return {}; }
   virtual bool is_position() const { return false; }  ///< the score is where an entry stands
   /// Work beyond the attention itself: in products of the observing queries with all values.
   virtual double cost() const { return 0; }
-  virtual bool aggregates_first() const { return false; }  ///< needs order=asg or ags
-
-  /// schedule=decode: can score slots. Row indicators turn one query's attention over the slots
-  /// present into X; the others score a slot from what it is.
-  virtual bool scores_slots() const { return false; }
-  virtual void slot_row(std::span<const double> /*attention*/, std::span<double>) const {}
-  virtual double slot_score(const SlotToScore&) const { return 0; }
-  /// The same from all queries so far, for an owner of so many heads (Axes::head).
-  virtual std::unique_ptr<SlotScorer> follow_queries(const LayerWork&, const Settings&,
-                                                     int /*heads*/) const {
-    return nullptr;
+  /// Something that not all kinds can do; null where this one cannot.
+  template <class Capability>
+  const Capability* as() const {
+    return dynamic_cast<const Capability*>(this);
   }
+};
 
-  /// Where every later step chooses its set: means something; and nowhere else.
-  virtual bool scores_steps() const { return only_scores_steps(); }
-  virtual bool only_scores_steps() const { return false; }
+/// Scores entries by what they are, without any query.
+class EntryIndicator : public Indicator {
+ public:
+  using Indicator::Indicator;
+  Axes axes() const override { return Axes::entry; }
+  /// Scores [owners][n], equal for every segment.
+  virtual Table<double> entries(const EntryRequest&) const = 0;
+  /// Reads the files that it names, so that what is wrong with them is said before any work.
+  virtual void check_files(const Settings&, const SideFiles&, int /*layer*/, int64_t /*owners*/,
+                           int64_t /*entries*/) const {}
+};
+
+/// Scores entries by all observing queries at once: Axes::head or Axes::group.
+class ObservedIndicator : public Indicator {
+ public:
+  using Indicator::Indicator;
+  /// Scores [heads or groups][candidates] of one segment.
+  virtual Table<double> observed(const EntryRequest&, const Segment&) const = 0;
+  /// Do these scores depend on the share that is dropped?
+  virtual bool follows_budget(const Settings&) const { return false; }
+};
+
+/// Has a row of numbers for every observing query: Axes::head_row or Axes::group_row.
+class RowIndicator : public Indicator {
+ public:
+  using Indicator::Indicator;
+  Axes axes() const override { return Axes::head_row; }
+  /// Transformation of rows of attention.
+  virtual std::unique_ptr<IndicatorRows> rows(LayerWork&, const Settings&,
+                                              const Segment&) const = 0;
+  virtual bool aggregates_first() const { return false; }  ///< needs order=asg or ags
+  /// Rows of a probe's queries mean something; and those of no others do.
+  virtual bool takes_probes() const { return true; }
+  virtual bool needs_probe() const { return false; }
+  /// Names what is missing of a probe for that, or "".
+  virtual std::string probe_fault(const Settings&, const ProbeInfo&) const { return {}; }
+};
+
+/// schedule=decode: turns one query's attention over the slots present into a row.
+class ScoresSlotRows {
+ public:
+  virtual ~ScoresSlotRows() = default;
+  virtual void slot_row(std::span<const double> attention, std::span<double> out) const = 0;
+};
+/// schedule=decode: scores a slot by what it is.
+class ScoresSlots {
+ public:
+  virtual ~ScoresSlots() = default;
+  virtual double slot_score(const SlotToScore& slot) const = 0;
+};
+/// schedule=decode: scores slots by all queries so far, for an owner of so many heads (Axes::head).
+class FollowsQueries {
+ public:
+  virtual ~FollowsQueries() = default;
+  virtual std::unique_ptr<SlotScorer> follow_queries(const LayerWork&, const Settings&,
+                                                     int heads) const = 0;
+};
+inline bool scores_slots(const Indicator& kind) {
+  return kind.as<ScoresSlotRows>() || kind.as<ScoresSlots>() || kind.as<FollowsQueries>();
+}
+
+/// Means something where every later step chooses its set.
+class ScoresSteps {
+ public:
+  virtual ~ScoresSteps() = default;
+  virtual bool nowhere_else() const { return false; }
   /// Null: a step chooses by the importance that is measured.
   virtual std::unique_ptr<StepScorer> step_scorer(const LayerWork&, const Settings&) const {
     return nullptr;
@@ -173,21 +227,6 @@ class Indicator : public Kind {
                                 int64_t /*element_bytes*/) const {
     return 0;
   }
-
-  /// Reads the files that it names, so that what is wrong with them is said before any work.
-  virtual void check_files(const Settings&, const SideFiles&, int /*layer*/, int64_t /*owners*/,
-                           int64_t /*entries*/) const {}
-  /// Axes::entry only: scores [owners][n], the same for every segment.
-  virtual Table<double> entries(const EntryRequest&) const { return {}; }
-  /// Axes::head and group only: scores [heads or groups][candidates] of one segment, made from its
-  /// observing queries.
-  virtual Table<double> observed(const EntryRequest&, const Segment&) const { return {}; }
-  /// Do these scores depend on the share that is dropped?
-  virtual bool follows_budget(const Settings&) const { return false; }
-  /// Other axes: the transformation of rows.
-  virtual std::unique_ptr<RowIndicator> rows(LayerWork&, const Settings&, const Segment&) const {
-    return nullptr;
-  }
 };
 
 inline constexpr KindCondition scores_rows_if = {
@@ -196,6 +235,10 @@ inline constexpr KindCondition scores_rows_if = {
 inline constexpr KindCondition observes_if = {
     "indicator",
     [](const Kind& kind) { return dynamic_cast<const Indicator&>(kind).axes() != Axes::entry; }};
+/// The record's indicator, which has rows.
+inline const RowIndicator& row_indicator(const Settings& settings) {
+  return dynamic_cast<const RowIndicator&>(chosen<Indicator>(settings));
+}
 /// Does the record's indicator have rows, one for every observing query?
 inline bool scores_rows(const Settings& settings) {
   return has_rows(chosen<Indicator>(settings).axes());

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/backend/rest_attention.hpp"
+#include "sim/backend/backend.hpp"
 #include "sim/core/parallel.hpp"
 #include "sim/stages/indicator/indicator.hpp"
 #include "sim/stages/notes.hpp"
@@ -229,7 +229,7 @@ class OutputChangeRows : public StoredRows {
     }
   }
 
-  /// The same for one entry, from the difference itself; infinite when the change is undefined.
+  /// Computes one entry from the difference itself; infinite when the change is undefined.
   double change(const AttentionBlock& block, int first, int64_t row, int64_t i) const {
     std::vector<float> v(static_cast<size_t>(work_.value_dim()));
     work_.trace().v.read(kv_head_, i, i + 1, v.data());
@@ -269,14 +269,14 @@ class OutputChangeRows : public StoredRows {
 
 constexpr double kCost = 8;  // see Indicator::cost(); measured
 
-class OutputChangeKind : public Indicator {
+class OutputChangeKind : public RowIndicator {
  public:
-  OutputChangeKind(KindInfo info, bool joint) : Indicator(std::move(info)), joint_(joint) {}
+  OutputChangeKind(KindInfo info, bool joint) : RowIndicator(std::move(info)), joint_(joint) {}
   Axes axes() const override { return joint_ ? Axes::group_row : Axes::head_row; }
   bool needs_outputs() const override { return true; }
   double cost() const override { return kCost; }
-  std::unique_ptr<RowIndicator> rows(LayerWork& work, const Settings& settings,
-                                     const Segment& segment) const override {
+  std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings& settings,
+                                      const Segment& segment) const override {
     return std::make_unique<OutputChangeRows>(work, segment,
                                               chosen<Queries>(settings).looks_ahead(), joint_);
   }
@@ -287,34 +287,24 @@ class OutputChangeKind : public Indicator {
 
 struct OutputChange : OutputChangeKind {
   OutputChange()
-      : OutputChangeKind({"indicator",
-                          "output-change",
-                          "change of the head's output when the "
-                          "entry alone is removed",
-                          "ReST-KV Eq. 7",
-                          {}},
-                         false) {}
+      : OutputChangeKind(
+            {"indicator", "output-change",
+             "change of the head's output when the entry alone is removed", "ReST-KV Eq. 7"},
+            false) {}
 };
 struct OutputChangeJoint : OutputChangeKind {
   OutputChangeJoint()
-      : OutputChangeKind({"indicator",
-                          "output-change-joint",
-                          "change of the layer's output by all "
-                          "heads that share the entry",
-                          "kvsim, after ReST-KV Eq. 7",
-                          {}},
+      : OutputChangeKind({"indicator", "output-change-joint",
+                          "change of the layer's output by all heads that share the entry",
+                          "kvsim, after ReST-KV Eq. 7"},
                          true) {}
 };
 const Register<Indicator, OutputChange> output_change;
-const DeclareNote output_change_note{
-    {.of = "indicator=output-change",
-     .source = "ReST-KV Eq. 7",
-     .point = "A is of one head, MHA and W_O are of all heads, and no word is of "
-              "heads that share a key",
-     .reading = "every query head for itself: its own output and its own rows of "
-                "W_O; then `group` takes their mean. "
-                "`indicator=output-change-joint` removes the entry from all heads "
-                "that share it"}};
+const DeclareNote output_change_note(
+    "indicator=output-change", "ReST-KV Eq. 7",
+    "A is of one head, MHA and W_O are of all heads, and no word is of heads that share a key",
+    "every query head for itself: its own output and its own rows of W_O; then `group` takes their "
+    "mean. `indicator=output-change-joint` removes the entry from all heads that share it");
 const Register<Indicator, OutputChangeJoint> output_change_joint;
 
 }  // namespace

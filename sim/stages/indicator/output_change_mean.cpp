@@ -27,7 +27,7 @@ double square_of_gap(std::span<const double> output, std::span<const float> v,
 }
 
 /// Attention is aggregated first; the change of the output follows from the aggregate.
-class MeanRows : public RowIndicator {
+class MeanRows : public IndicatorRows {
  public:
   explicit MeanRows(LayerWork& work) : work_(work) {}
 
@@ -105,30 +105,98 @@ class MeanRows : public RowIndicator {
   std::vector<const OutputMetric*> metrics_;  // of the block's heads
 };
 
-class OutputChangeMean : public Indicator {
+class OutputChangeMean : public RowIndicator {
  public:
   OutputChangeMean()
-      : Indicator({"indicator",
-                   "output-change-mean",
-                   "the output's change, from attention "
-                   "aggregated over the queries first",
-                   "ReST-KV code",
-                   {}}) {}
-  Axes axes() const override { return Axes::head_row; }
+      : RowIndicator({"indicator", "output-change-mean",
+                      "the output's change, from attention aggregated over the queries first",
+                      "ReST-KV code"}) {}
   bool aggregates_first() const override { return true; }
   double cost() const override { return 8; }
-  std::unique_ptr<RowIndicator> rows(LayerWork& work, const Settings&,
-                                     const Segment&) const override {
+  std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings&,
+                                      const Segment&) const override {
     return std::make_unique<MeanRows>(work);
   }
 };
 const Register<Indicator, OutputChangeMean> output_change_mean;
-const DeclareNote output_change_mean_note{
-    {.of = "indicator=output-change-mean",
-     .source = "ReST-KV repository",
-     .point = "attention is aggregated over queries first, and the output that "
-              "is compared leaves the window out",
-     .reading = "as coded"}};
+const DeclareNote output_change_mean_note("indicator=output-change-mean", "ReST-KV repository",
+                                          "attention is aggregated over queries first, and the "
+                                          "output that is compared leaves the window out",
+                                          "as coded");
+
+constexpr int64_t kWidenedValues = 256;  // that are widened at a time
+
+/// Attention is aggregated first; the error of the head's output follows from its shares.
+class ValueChangeRows : public IndicatorRows {
+ public:
+  explicit ValueChangeRows(LayerWork& work) : work_(work) {}
+
+  void row(const AttentionBlock& block, int head, int64_t row, Range candidates,
+           std::span<double> out) const override {
+    const float* a = block.attention_row(head, row) + candidates.begin;
+    for (size_t c = 0; c < out.size(); ++c) out[c] = static_cast<double>(a[c]);
+  }
+
+  /// a / (1 - a) |sum a v - v_i|, a brought to a sum of 1 over the candidates.
+  void finish(int first_head, Range candidates,
+              std::span<std::vector<double>> rows) const override {
+    const int kv_head = first_head / work_.group_size();
+    parallel_for(std::ssize(rows), [&](int64_t head) {
+      std::vector<double>& share = rows[static_cast<size_t>(head)];
+      double sum = 0;
+      for (const double a : share) sum += a;
+      for (double& a : share) a = sum > 0 ? a / sum : 0;
+      std::vector<double> output(static_cast<size_t>(work_.value_dim()), 0.0);
+      for_each_value(kv_head, candidates, [&](size_t at, std::span<const float> v) {
+        for (size_t c = 0; c < v.size(); ++c) output[c] += share[at] * static_cast<double>(v[c]);
+      });
+      for_each_value(kv_head, candidates, [&](size_t at, std::span<const float> v) {
+        double squares = 0;
+        for (size_t c = 0; c < v.size(); ++c) {
+          const double gap = output[c] - static_cast<double>(v[c]);
+          squares += gap * gap;
+        }
+        double& a = share[at];
+        a = a < 1 ? a / (1 - a) * std::sqrt(squares) : INFINITY;
+      });
+    });
+  }
+
+ private:
+  /// visit(place among the candidates, v_i).
+  template <class Visit>
+  void for_each_value(int kv_head, Range candidates, const Visit& visit) const {
+    Table<float> values(std::min(kWidenedValues, candidates.size()), work_.value_dim());
+    for (int64_t first = candidates.begin; first < candidates.end; first += kWidenedValues) {
+      const int64_t last = std::min(candidates.end, first + kWidenedValues);
+      work_.trace().v.read(kv_head, first, last, values.data());
+      for (int64_t i = first; i < last; ++i)
+        visit(static_cast<size_t>(i - candidates.begin), values.row(i - first));
+    }
+  }
+
+  LayerWork& work_;
+};
+
+class ValueChangeMean : public RowIndicator {
+ public:
+  ValueChangeMean()
+      : RowIndicator({"indicator", "value-change-mean",
+                      "the head's output error when an entry goes, from attention aggregated and "
+                      "normalised first",
+                      "CAOTE"}) {}
+  bool aggregates_first() const override { return true; }
+  std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings&,
+                                      const Segment&) const override {
+    return std::make_unique<ValueChangeRows>(work);
+  }
+};
+const Register<Indicator, ValueChangeMean> value_change_mean;
+const DeclareNote value_change_mean_note(
+    "indicator=value-change-mean", "CAOTE",
+    "over which entries a base method's scores are brought to a sum of 1; where its pooling "
+    "stands; what query heads that share an entry do",
+    "over the candidates; pooling and the group follow the error");
 
 }  // namespace
 }  // namespace kvsim::stages::indicator::output_change_mean

@@ -11,22 +11,13 @@
 namespace kvsim::stages::indicator::rehearsal {
 namespace {
 
-const Declare rehearsal_steps{{.key = "rehearsal_steps",
-                               .place = 524,
-                               .type = ValueType::count,
-                               .fallback = "128",
-                               .meaning = "length of the pieces that stand in for what follows",
-                               .unit = "tokens",
-                               .low = 1,
-                               .test_values = {"1", "6", "100"}}};
+const Declare rehearsal_steps("rehearsal_steps", "count >= 1 tokens", "128",
+                              "length of the pieces that stand in for what follows",
+                              tested("1 6 100"));
 
 enum class RehearsalNorm { none, projected };  // in the order of the words
-const Declare rehearsal_norm{{.key = "rehearsal_norm",
-                              .place = 527,
-                              .type = ValueType::word,
-                              .fallback = "none",
-                              .meaning = "X times ||v_i W^h||_2: what the entry adds",
-                              .words = {"none", "projected"}}};
+const Declare rehearsal_norm("rehearsal_norm", "none | projected", "none",
+                             "X times ||v_i W^h||_2: what the entry adds");
 
 /// Attention on the prompt if pieces of the prompt were written once more after it: the query at j
 /// stands at n + j mod H and sees the prompt's keys from there, and beside them, as near as they
@@ -131,20 +122,16 @@ class RehearsalRows : public StoredRows {
   Buffer<float> attention_;  // [heads][rows][n] of moved queries
 };
 
-class Rehearsal : public Indicator {
+class Rehearsal : public RowIndicator {
  public:
   Rehearsal()
-      : Indicator({"indicator",
-                   "rehearsal",
-                   "attention of the query moved behind the prompt, with its own piece",
-                   "kvsim",
-                   {"rehearsal_steps", "rehearsal_norm"},
-                   "rope/inv_freq"}) {}
-  Axes axes() const override { return Axes::head_row; }
+      : RowIndicator({"indicator", "rehearsal",
+                      "attention of the query moved behind the prompt, with its own piece", "kvsim",
+                      "rehearsal_steps rehearsal_norm", "rope/inv_freq"}) {}
   bool needs_logits() const override { return true; }
   bool moves_queries() const override { return true; }
-  std::unique_ptr<RowIndicator> rows(LayerWork& work, const Settings& settings,
-                                     const Segment& segment) const override {
+  std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings& settings,
+                                      const Segment& segment) const override {
     return std::make_unique<RehearsalRows>(work, segment.candidates, settings);
   }
 };

@@ -13,22 +13,13 @@ namespace kvsim::stages::indicator::reread {
 namespace {
 
 enum class RereadNorm { none, input, residual, gradient };  // in the order of the words
-const Declare reread_norm{
-    {.key = "reread_norm",
-     .place = 525,
-     .type = ValueType::word,
-     .fallback = "none",
-     .meaning = "X times ||v_i W^h||_2 over the norm of the query's own input, or residual stream, "
-                "or times that of its gradient",
-     .words = {"none", "input", "residual", "gradient"}}};
+const Declare reread_norm("reread_norm", "none | input | residual | gradient", "none",
+                          "X times ||v_i W^h||_2 over the norm of the query's own input, or "
+                          "residual stream, or times that of its gradient");
 
 enum class Unread { last, first };
-const Declare unread{{.key = "unread",
-                      .place = 526,
-                      .type = ValueType::word,
-                      .fallback = "last",
-                      .meaning = "entries that no part reads again rank last, or first",
-                      .words = {"last", "first"}}};
+const Declare unread("unread", "last | first", "last",
+                     "entries that no part reads again rank last, or first");
 
 /// Softmax of a query that reads a stretch of the prompt again, over the sinks before it, that
 /// stretch and the keys of its own part up to itself (KVzip 3.2).
@@ -109,19 +100,14 @@ class RereadRows : public StoredRows {
   const Table<float>* value_norms_ = nullptr;  // [Hq][n]
 };
 
-class Reread : public Indicator {
+class Reread : public RowIndicator {
  public:
   Reread()
-      : Indicator({"indicator",
-                   "reread",
-                   "attention of a probe's query over the sinks, what its part reads again, and "
-                   "its part",
-                   "KVzip 3.2",
-                   {"reread_norm", "unread", "sinks"},
-                   "a probe whose parts read the prompt again",
-                   "",
-                   "queries=probe"}) {}
-  Axes axes() const override { return Axes::head_row; }
+      : RowIndicator(
+            {"indicator", "reread",
+             "attention of a probe's query over the sinks, what its part reads again, and its part",
+             "KVzip 3.2", "reread_norm unread sinks", "a probe whose parts read the prompt again",
+             "", "queries=probe"}) {}
   bool needs_logits() const override { return true; }
   bool needs_probe() const override { return true; }
   std::string probe_fault(const Settings& settings, const ProbeInfo& probe) const override {
@@ -134,18 +120,17 @@ class Reread : public Indicator {
     if (norm == RereadNorm::gradient && !probe.has_output_gradient) return "no output_gradient";
     return {};
   }
-  std::unique_ptr<RowIndicator> rows(LayerWork& work, const Settings& settings,
-                                     const Segment& segment) const override {
+  std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings& settings,
+                                      const Segment& segment) const override {
     return std::make_unique<RereadRows>(work, settings, segment);
   }
 };
 const Register<Indicator, Reread> reread;
-const DeclareNote reread_note{
-    {.of = "indicator=reread",
-     .source = "KVzip; kvpress KVzipPress",
-     .point = "what the chat template puts before the context is not read again",
-     .reading = "the repository keeps it beside the budget, kvpress evicts it first; here it is "
-                "read again, too, unless capture.py was told not to, and then `unread` decides"}};
+const DeclareNote reread_note(
+    "indicator=reread", "KVzip; kvpress KVzipPress",
+    "what the chat template puts before the context is not read again",
+    "the repository keeps it beside the budget, kvpress evicts it first; here it is read again, "
+    "too, unless capture.py was told not to, and then `unread` decides");
 
 }  // namespace
 }  // namespace kvsim::stages::indicator::reread

@@ -10,15 +10,9 @@
 namespace kvsim::stages::indicator::trigonometric {
 namespace {
 
-const Declare trigonometric_reach{{.key = "trigonometric_reach",
-                                   .place = 527.3,
-                                   .type = ValueType::count,
-                                   .fallback = "65536",
-                                   .meaning = "largest of the distances 1, 2, 4, ... ahead at "
-                                              "which a key is looked at",
-                                   .unit = "tokens",
-                                   .low = 1,
-                                   .test_values = {"1", "20"}}};
+const Declare trigonometric_reach(
+    "trigonometric_reach", "count >= 1 tokens", "65536",
+    "largest of the distances 1, 2, 4, ... ahead at which a key is looked at", tested("1 20"));
 
 /// Centre of a head's queries: their mean, turned to the later positions, and by how much the mean
 /// length of each pair of dimensions exceeds the length of the mean.
@@ -130,18 +124,14 @@ class RunningCentres : public SlotScorer {
   std::vector<Sums> heads_;
 };
 
-class Trigonometric : public Indicator {
+class Trigonometric : public ObservedIndicator, public FollowsQueries {
  public:
   Trigonometric()
-      : Indicator({"indicator",
-                   "trigonometric",
-                   "the mean query's logit at distances ahead, and the pairs' mean lengths",
-                   "TriAttention",
-                   {"trigonometric_reach"},
-                   "rope/inv_freq"}) {}
+      : ObservedIndicator({"indicator", "trigonometric",
+                           "the mean query's logit at distances ahead, and the pairs' mean lengths",
+                           "TriAttention", "trigonometric_reach", "rope/inv_freq"}) {}
   Axes axes() const override { return Axes::head; }
   bool moves_queries() const override { return true; }
-  bool scores_slots() const override { return true; }
   std::unique_ptr<SlotScorer> follow_queries(const LayerWork& work, const Settings& settings,
                                              int heads) const override {
     return std::make_unique<RunningCentres>(work, settings, heads);
@@ -165,12 +155,11 @@ class Trigonometric : public Indicator {
   }
 };
 const Register<Indicator, Trigonometric> trigonometric;
-const DeclareNote trigonometric_note{
-    {.of = "indicator=trigonometric",
-     .source = "TriAttention and its repository",
-     .point = "centres of queries come from a calibration text, once for a model",
-     .reading = "from the observing queries of the prompt: the paper says that centres depend "
-                "little on the text"}};
+const DeclareNote trigonometric_note(
+    "indicator=trigonometric", "TriAttention and its repository",
+    "centres of queries come from a calibration text, once for a model",
+    "from the observing queries of the prompt: the paper says that centres depend little on the "
+    "text");
 
 }  // namespace
 }  // namespace kvsim::stages::indicator::trigonometric

@@ -54,29 +54,25 @@ class UnmaskedRows : public StoredRows {
   Buffer<float> attention_;  // [heads][rows][n]
 };
 
-class UnmaskedAttention : public Indicator {
+class UnmaskedAttention : public RowIndicator {
  public:
   UnmaskedAttention()
-      : Indicator({"indicator",
-                   "unmasked-attention",
-                   "attention of the query to the whole prompt, entries after it included",
-                   "Attention Matching repository",
-                   {}}) {}
-  Axes axes() const override { return Axes::head_row; }
+      : RowIndicator({"indicator", "unmasked-attention",
+                      "attention of the query to the whole prompt, entries after it included",
+                      "Attention Matching repository"}) {}
   bool sees_all() const override { return true; }
   bool takes_probes() const override { return false; }
   double cost() const override { return 1; }
-  std::unique_ptr<RowIndicator> rows(LayerWork& work, const Settings&,
-                                     const Segment& segment) const override {
+  std::unique_ptr<IndicatorRows> rows(LayerWork& work, const Settings&,
+                                      const Segment& segment) const override {
     return std::make_unique<UnmaskedRows>(work, segment.candidates);
   }
 };
 const Register<Indicator, UnmaskedAttention> unmasked_attention;
-const DeclareNote unmasked_attention_note{
-    {.of = "indicator=unmasked-attention",
-     .source = "Attention Matching repository",
-     .point = "reference queries that come from the context itself see keys after them, too",
-     .reading = "as coded, without any rotation"}};
+const DeclareNote unmasked_attention_note(
+    "indicator=unmasked-attention", "Attention Matching repository",
+    "reference queries that come from the context itself see keys after them, too",
+    "as coded, without any rotation");
 
 }  // namespace
 }  // namespace kvsim::stages::indicator::unmasked_attention

@@ -17,22 +17,19 @@ constexpr KindCondition prompt_observes = {"queries",
   const auto& queries = dynamic_cast<const Queries&>(kind);
   return queries.observes() && !queries.looks_ahead() && !queries.of_probe();
                                            }};
-const Declare join{{.key = "join",
-                    .place = 547,
-                    .type = ValueType::kind,
-                    .fallback = "none",
-                    .meaning = "how a probe's queries observe beside those of `queries`",
-                    .only_with = {scores_rows_if, prompt_observes}}};
+const Declare join("join", "kind", "none",
+                   "how a probe's queries observe beside those of `queries`",
+                   only_with(scores_rows_if, prompt_observes));
 
 class NoJoin : public Join {
  public:
-  NoJoin() : Join({"join", "none", "they do not", "", {}}) {}
+  NoJoin() : Join({"join", "none", "they do not", ""}) {}
   bool joins() const override { return false; }
   double join(const Settings&, double of_prompt, double) const override { return of_prompt; }
 };
 const Register<Join, NoJoin> none;
 
-/// What the kinds that need a probe say alike.
+/// Base of the kinds that need a probe.
 class Both : public Join {
  public:
   Both(const char* name, const char* meaning, std::vector<std::string> keys)

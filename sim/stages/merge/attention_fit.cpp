@@ -10,15 +10,9 @@
 namespace kvsim::stages::merge::attention_fit {
 namespace {
 
-const Declare fit_ridge{{.key = "fit_ridge",
-                         .place = 909,
-                         .type = ValueType::real,
-                         .fallback = "0.000001",
-                         .meaning = "ridge of both fits, over the mean of the normal equations' "
-                                    "diagonal",
-                         .low = 0,
-                         .low_open = true,
-                         .test_values = {"0.001"}}};
+const Declare fit_ridge("fit_ridge", "number > 0", "0.000001",
+                        "ridge of both fits, over the mean of the normal equations' diagonal",
+                        tested("0.001"));
 
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Floats = Eigen::Map<const Eigen::Matrix<float, -1, -1, Eigen::RowMajor>>;
@@ -92,12 +86,9 @@ void fit(MergeOwner& owner, double ridge) {
 class AttentionFit : public Merge {
  public:
   AttentionFit()
-      : Merge({"merge",
-               "attention-fit",
+      : Merge({"merge", "attention-fit",
                "keys stay; biases and values are fitted to what the reference queries see of all",
-               "Attention Matching",
-               {"fit_ridge"},
-               "a layer without softcap"}) {}
+               "Attention Matching", "fit_ridge", "a layer without softcap"}) {}
   std::vector<std::string> votes() const override { return {"bias"}; }
   bool needs_linear_logits() const override { return true; }
   bool fits_queries() const override { return true; }
@@ -109,13 +100,12 @@ class AttentionFit : public Merge {
   }
 };
 const Register<Merge, AttentionFit> attention_fit;
-const DeclareNote attention_fit_note{
-    {.of = "merge=attention-fit",
-     .source = "Attention Matching repository",
-     .point = "both fits are plain least squares in float32, with a ridge where they fail; biases "
-              "are clamped from below",
-     .reading = "least squares in float64 with the ridge `fit_ridge`; exp(bias) is 1e-12 at least; "
-                "the reference queries are those that observe"}};
+const DeclareNote attention_fit_note(
+    "merge=attention-fit", "Attention Matching repository",
+    "both fits are plain least squares in float32, with a ridge where they fail; biases are "
+    "clamped from below",
+    "least squares in float64 with the ridge `fit_ridge`; exp(bias) is 1e-12 at least; the "
+    "reference queries are those that observe");
 
 }  // namespace
 }  // namespace kvsim::stages::merge::attention_fit

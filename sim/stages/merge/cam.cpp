@@ -8,13 +8,8 @@
 namespace kvsim::stages::merge::cam {
 namespace {
 
-const Declare cam_targets{{.key = "cam_targets",
-                           .place = 903,
-                           .type = ValueType::count,
-                           .fallback = "32",
-                           .meaning = "later slots among which a value is spread",
-                           .unit = "slots",
-                           .low = 1}};
+const Declare cam_targets("cam_targets", "count >= 1 slots", "32",
+                          "later slots among which a value is spread");
 
 /// Spreads the value of an evicted slot over the next kept ones, in proportion to how its
 /// attention compares with theirs. Keys stay, so entries count as dropped.
@@ -62,32 +57,22 @@ class CamBase : public Merge {
 class Cam : public CamBase {
  public:
   Cam()
-      : CamBase({"merge",
-                 "cam",
-                 "values are spread over later slots, by a draw",
-                 "CaM repository",
-                 {"cam_targets"},
-                 "query n-1"}) {}
+      : CamBase({"merge", "cam", "values are spread over later slots, by a draw", "CaM repository",
+                 "cam_targets", "query n-1"}) {}
   double amount(double chance, double draw) const override { return draw < chance ? 1 : 0; }
 };
 const Register<Merge, Cam> cam;
-const DeclareNote cam_note{
-    {.of = "merge=cam",
-     .source = "CaM; CaM repository",
-     .point = "the paper's ratio is cumulative over the merge window, the code "
-              "uses this step's attention over everything later",
-     .reading = "as coded"}};
+const DeclareNote cam_note("merge=cam", "CaM; CaM repository",
+                           "the paper's ratio is cumulative over the merge window, the code uses "
+                           "this step's attention over everything later",
+                           "as coded");
 
 /// The expectation of the draw.
 class CamExpected : public CamBase {
  public:
   CamExpected()
-      : CamBase({"merge",
-                 "cam-expected",
-                 "values are spread over later slots, by the probability",
-                 "kvsim",
-                 {"cam_targets"},
-                 "query n-1"}) {}
+      : CamBase({"merge", "cam-expected", "values are spread over later slots, by the probability",
+                 "kvsim", "cam_targets", "query n-1"}) {}
   double amount(double chance, double) const override { return chance; }
 };
 const Register<Merge, CamExpected> cam_expected;

@@ -1,11 +1,15 @@
-#include "sim/stages/merge/d2o.hpp"
-
 #include <cmath>
 #include <map>
+#include <vector>
 
+#include "sim/stages/merge/targets.hpp"
 #include "sim/stages/notes.hpp"
 
 namespace kvsim {
+
+/// D2O's threshold tau of one compression: the mean best cosine over heads and evicted entries at
+/// the first one of a layer, from then on the mean of that and the tau before.
+double d2o_threshold(const std::vector<std::vector<Target>>& targets, MergeMemory& memory);
 
 double d2o_threshold(const std::vector<std::vector<Target>>& targets, MergeMemory& memory) {
   double sum = 0;
@@ -49,12 +53,8 @@ void merge_into(MergeOwner& owner, int64_t into,
 class D2o : public Merge {
  public:
   D2o()
-      : Merge({"merge",
-               "d2o",
-               "convex weights by cosine, above a threshold that follows the "
-               "cosines",
-               "D2O",
-               {}}) {}
+      : Merge({"merge", "d2o",
+               "convex weights by cosine, above a threshold that follows the cosines", "D2O"}) {}
 
   void apply(MergeRequest& request) const override {
     const auto targets = nearest_kept(request);
@@ -70,11 +70,64 @@ class D2o : public Merge {
   }
 };
 const Register<Merge, D2o> d2o;
-const DeclareNote d2o_note{
-    {.of = "merge=d2o",
-     .source = "D2O repository",
-     .point = "weights of the code do not sum to 1",
-     .reading = "the paper's convex weights; `merge=d2o-code` merges as coded"}};
+const DeclareNote d2o_note("merge=d2o", "D2O repository", "weights of the code do not sum to 1",
+                           "the paper's convex weights; `merge=d2o-code` merges as coded");
+
+/// As published: the threshold decides by the mean over heads, for the first, second, ... evicted
+/// entry of all heads at once, and the weights do not sum to 1.
+class D2oCode : public Merge {
+ public:
+  D2oCode()
+      : Merge({"merge", "d2o-code",
+               "the same rank of all heads merges or none does; weights as coded",
+               "D2O repository"}) {}
+
+  void apply(MergeRequest& request) const override {
+    const auto targets = nearest_kept(request);
+    const double threshold = d2o_threshold(targets, *request.memory);
+    const std::vector<uint8_t> merges = merging_ranks(targets, threshold);
+    for (size_t o = 0; o < targets.size(); ++o) {
+      std::map<int64_t, std::vector<size_t>> merged;  // by target: ranks
+      for (size_t x = 0; x < targets[o].size(); ++x)
+        if (targets[o][x].slot >= 0 && merges[x]) merged[targets[o][x].slot].push_back(x);
+      for (const auto& [into, ranks] : merged)
+        merge_into(request.owners[o], into, ranks, targets[o]);
+    }
+  }
+
+ private:
+  static std::vector<uint8_t> merging_ranks(const std::vector<std::vector<Target>>& targets,
+                                            double threshold) {
+    std::vector<double> sum, count;
+    for (const auto& owner : targets) {
+      if (owner.size() > sum.size()) sum.resize(owner.size(), 0);
+      count.resize(sum.size(), 0);
+      for (size_t x = 0; x < owner.size(); ++x) {
+        sum[x] += owner[x].cosine;
+        ++count[x];
+      }
+    }
+    std::vector<uint8_t> merges(sum.size());
+    for (size_t x = 0; x < sum.size(); ++x) merges[x] = sum[x] / count[x] >= threshold;
+    return merges;
+  }
+
+  /// k <- (k + sum u_i k_i) / (1 + number of them), values alike.
+  static void merge_into(MergeOwner& owner, int64_t into, const std::vector<size_t>& ranks,
+                         const std::vector<Target>& targets) {
+    SlotCache& cache = *owner.cache;
+    const double part = 1.0 / static_cast<double>(1 + ranks.size());
+    double before = part;
+    for (const size_t x : ranks) {
+      const int64_t from = owner.evicted[x];
+      mix(cache.key(into), before, cache.key(from), targets[x].cosine * part);
+      mix(cache.value(into), before, cache.value(from), targets[x].cosine * part);
+      before = 1;
+      join(owner, from, into);
+    }
+  }
+};
+const Register<Merge, D2oCode> d2o_code;
 
 }  // namespace
 }  // namespace kvsim::stages::merge::d2o

@@ -133,12 +133,9 @@ class Clustering {
 class KvMerger : public Merge {
  public:
   KvMerger()
-      : Merge({"merge",
-               "kvmerger",
-               "neighbours of similar keys become one slot, weighted by a "
-               "Gaussian around the best",
-               "KVMerger",
-               {}}) {}
+      : Merge({"merge", "kvmerger",
+               "neighbours of similar keys become one slot, weighted by a Gaussian around the best",
+               "KVMerger"}) {}
   bool replaces_selection() const override { return true; }
   Clusters cluster(const ClusterRequest& request) const override {
     return Clustering(request).run();
@@ -179,11 +176,9 @@ class KvMerger : public Merge {
   }
 };
 const Register<Merge, KvMerger> kvmerger;
-const DeclareNote kvmerger_note{
-    {.of = "merge=kvmerger",
-     .source = "KVMerger",
-     .point = "the width of the kernel is defined by weights that it defines",
-     .reading = "its first step, with equal weights"}};
+const DeclareNote kvmerger_note("merge=kvmerger", "KVMerger",
+                                "the width of the kernel is defined by weights that it defines",
+                                "its first step, with equal weights");
 
 }  // namespace
 }  // namespace kvsim::stages::merge::kvmerger

@@ -55,7 +55,7 @@ struct MergeOwner {
   std::vector<double> scales;    ///< f of Eq. 7, one per merge
 };
 
-/// What a kind remembers of a layer between compressions.
+/// Memory of a kind about a layer between compressions.
 struct MergeMemory {
   bool started = false;
   double threshold = 0;  ///< d2o's tau
@@ -85,7 +85,7 @@ struct Clusters {
   std::vector<uint32_t> guarded;            ///< entries kept for sure, ascending
 };
 
-/// What becomes of entries that lose their place (policies.md 9).
+/// Treatment of entries that lose their place (policies.md 9).
 class Merge : public Kind {
  public:
   using Kind::Kind;

@@ -10,29 +10,22 @@
 namespace kvsim {
 namespace keys {
 
-const Declare merge_order{{.key = "merge_order",
-                           .place = 908,
-                           .type = ValueType::word,
-                           .fallback = "evict-first",
-                           .meaning = "evicted entries join kept ones, or entries alike join each "
-                                      "other before any is evicted",
-                           .words = {"evict-first", "merge-first"},
-                           .nests = nests_at_default}};
+const Declare merge_order(
+    "merge_order", "evict-first | merge-first", "evict-first",
+    "evicted entries join kept ones, or entries alike join each other before any is evicted",
+    lets_nest_if(nests_at_default));
 
 }  // namespace keys
 
 namespace {
 
-const DeclareNote merge_order_note{
-    {.of = "merge_order",
-     .source = "KeepKV 3.3",
-     .point =
-         "\"first merging based on key similarity and then applying the eviction strategy\" is "
-         "one sentence: which entries merge, and how far, is not said",
-     .reading =
-         "the lowest-ranked entry joins the one of the most similar key, kept later or not, "
-         "if the cosine is above the threshold; then the next, until the budget is met or all "
-         "were asked; slots left over are evicted by the sum of their entries' scores"}};
+const DeclareNote merge_order_note(
+    "merge_order", "KeepKV 3.3",
+    "\"first merging based on key similarity and then applying the eviction strategy\" is one "
+    "sentence: which entries merge, and how far, is not said",
+    "the lowest-ranked entry joins the one of the most similar key, kept later or not, if the "
+    "cosine is above the threshold; then the next, until the budget is met or all were asked; "
+    "slots left over are evicted by the sum of their entries' scores");
 
 using RowMatrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Floats = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;

@@ -4,12 +4,12 @@
 #include <span>
 #include <vector>
 
-#include "sim/core/erase_rows.hpp"
+#include "sim/core/array.hpp"
 #include "sim/stages/estimate/estimate.hpp"
 
 namespace kvsim {
 
-/// What one owner (a KV head, or a query head with granularity=query) holds: slots in ascending
+/// Cache of one owner (a KV head, or a query head with granularity=query): slots in ascending
 /// position. A slot is one entry until others are merged into it. Keys and values lie in rows, as
 /// many as there are slots, in any order: where slots leave, the last rows fill the gaps.
 class SlotCache {

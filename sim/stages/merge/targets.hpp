@@ -14,7 +14,7 @@ struct Target {
 /// One target per evicted slot of the owner; the more recent of equal ones. The cosine with a key
 /// of length 0 is 0. Where sets were chosen before selection the target is the pivot, at cosine 1.
 std::vector<Target> nearest_kept(const MergeOwner& owner);
-/// The same for all owners, in parallel.
+/// Does it for all owners, in parallel.
 std::vector<std::vector<Target>> nearest_kept(const MergeRequest& request);
 
 /// x <- a x + b y.

@@ -10,11 +10,8 @@ namespace {
 class ValueFold : public Merge {
  public:
   ValueFold()
-      : Merge({"merge",
-               "value-fold",
-               "values join the slot of the nearest key, keys do not",
-               "kvpress",
-               {}}) {}
+      : Merge({"merge", "value-fold", "values join the slot of the nearest key, keys do not",
+               "kvpress"}) {}
 
   void apply(MergeRequest& request) const override {
     const auto targets = nearest_kept(request);

@@ -6,11 +6,8 @@
 namespace kvsim::stages::normalize::normalize {
 namespace {
 
-const Declare normalize{{.key = "normalize",
-                         .place = 583,
-                         .type = ValueType::kind,
-                         .fallback = "none",
-                         .meaning = "which sum of weights the scores are divided by"}};
+const Declare normalize("normalize", "kind", "none",
+                        "which sum of weights the scores are divided by");
 
 void divide(std::span<double> scores, Range candidates, double divisor) {
   if (divisor == 0) return;
@@ -26,7 +23,7 @@ double sum_of(std::span<const double> weights, Range candidates) {
 
 class NoDivision : public Normalize {
  public:
-  NoDivision() : Normalize({"normalize", "none", "no division", "", {}}) {}
+  NoDivision() : Normalize({"normalize", "none", "no division", ""}) {}
   bool changes_nothing() const override { return true; }
   void apply(const Table<double>&, Range, Table<double>&) const override {}
 };
@@ -34,7 +31,7 @@ const Register<Normalize, NoDivision> none;
 
 class HeadSum : public Normalize {
  public:
-  HeadSum() : Normalize({"normalize", "head-sum", "sum of w over the head's candidates", "", {}}) {}
+  HeadSum() : Normalize({"normalize", "head-sum", "sum of w over the head's candidates", ""}) {}
   void apply(const Table<double>& w, Range candidates, Table<double>& scores) const override {
     for (int64_t owner = 0; owner < scores.rows(); ++owner)
       divide(scores.row(owner), candidates, sum_of(w.row(owner), candidates));
@@ -45,11 +42,8 @@ const Register<Normalize, HeadSum> head_sum;
 class LayerSum : public Normalize {
  public:
   LayerSum()
-      : Normalize({"normalize",
-                   "layer-sum",
-                   "sum of w over all heads and candidates",
-                   "DefensiveKV Algorithm 2, line 11",
-                   {}}) {}
+      : Normalize({"normalize", "layer-sum", "sum of w over all heads and candidates",
+                   "DefensiveKV Algorithm 2, line 11"}) {}
   void apply(const Table<double>& w, Range candidates, Table<double>& scores) const override {
     double total = 0;
     for (int64_t owner = 0; owner < w.rows(); ++owner) total += sum_of(w.row(owner), candidates);
@@ -58,21 +52,16 @@ class LayerSum : public Normalize {
   }
 };
 const Register<Normalize, LayerSum> layer_sum;
-const DeclareNote layer_sum_note{
-    {.of = "normalize=layer-sum",
-     .source = "DefensiveKV Algorithm 2, line 11",
-     .point = "the sum over i: of a head, or of a layer",
-     .reading = "of a layer: the text says \"layer-wise\", and it leaves the ranking "
-                "inside a layer as Algorithm 1 has it"}};
+const DeclareNote layer_sum_note("normalize=layer-sum", "DefensiveKV Algorithm 2, line 11",
+                                 "the sum over i: of a head, or of a layer",
+                                 "of a layer: the text says \"layer-wise\", and it leaves the "
+                                 "ranking inside a layer as Algorithm 1 has it");
 
 class TokenHeads : public Normalize {
  public:
   TokenHeads()
-      : Normalize({"normalize",
-                   "token-heads",
-                   "sum of the token's w over the heads",
-                   "DefensiveKV code",
-                   {}}) {}
+      : Normalize({"normalize", "token-heads", "sum of the token's w over the heads",
+                   "DefensiveKV code"}) {}
   bool per_entry() const override { return true; }
   void apply(const Table<double>& w, Range candidates, Table<double>& scores) const override {
     for (int64_t i = candidates.begin; i < candidates.end; ++i) {
@@ -84,12 +73,31 @@ class TokenHeads : public Normalize {
   }
 };
 const Register<Normalize, TokenHeads> token_heads;
-const DeclareNote token_heads_note{
-    {.of = "normalize=token-heads",
-     .source = "DefensiveKV repository",
-     .point = "norms are divided by the sum over heads of the same token, which "
-              "is not in the paper",
-     .reading = "as coded"}};
+const DeclareNote token_heads_note(
+    "normalize=token-heads", "DefensiveKV repository",
+    "norms are divided by the sum over heads of the same token, which is not in the paper",
+    "as coded");
+
+/// KVCompose: what an entry is worth to the other heads counts, too.
+class AddHeadMean : public Normalize {
+ public:
+  AddHeadMean()
+      : Normalize({"normalize", "add-head-mean",
+                   "no division; the mean of the entry's scores over the layer's heads is added",
+                   "KVCompose"}) {}
+  bool goes_on() const override { return false; }
+  bool per_entry() const override { return true; }
+  void apply(const Table<double>&, Range, Table<double>&) const override {}
+  void finish(Range candidates, Table<double>& scores) const override {
+    for (int64_t i = candidates.begin; i < candidates.end; ++i) {
+      double mean = 0;
+      for (int64_t owner = 0; owner < scores.rows(); ++owner) mean += scores(owner, i);
+      mean /= static_cast<double>(scores.rows());
+      for (int64_t owner = 0; owner < scores.rows(); ++owner) scores(owner, i) += mean;
+    }
+  }
+};
+const Register<Normalize, AddHeadMean> add_head_mean;
 
 }  // namespace
 }  // namespace kvsim::stages::normalize::normalize

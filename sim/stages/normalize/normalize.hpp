@@ -16,7 +16,7 @@ class Normalize : public Kind {
   /// Both [owners][n]; only `candidates` count and change.
   virtual void apply(const Table<double>& weights, Range candidates,
                      Table<double>& scores) const = 0;
-  /// What becomes of the weighted scores [owners][n] themselves.
+  /// Changes the weighted scores [owners][n] themselves.
   virtual void finish(Range /*candidates*/, Table<double>& /*scores*/) const {}
 };
 

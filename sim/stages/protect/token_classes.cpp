@@ -5,25 +5,15 @@
 
 #include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
-#include "sim/stages/protect/stage1.hpp"
+#include "sim/stages/protect/protect.hpp"
 
 namespace kvsim {
 namespace {
 
-const Declare class_frequent{{.key = "class_frequent",
-                              .place = 610,
-                              .type = ValueType::real,
-                              .fallback = "0.3",
-                              .meaning = "share of n: entries of most attention (FastGen)",
-                              .high = 1,
-                              .test_values = {"0", "0.1"}}};
-const Declare class_local{{.key = "class_local",
-                           .place = 611,
-                           .type = ValueType::real,
-                           .fallback = "0.3",
-                           .meaning = "share of n: newest entries (FastGen)",
-                           .high = 1,
-                           .test_values = {"0", "0.15"}}};
+const Declare class_frequent("class_frequent", "number [0, 1]", "0.3",
+                             "share of n: entries of most attention (FastGen)", tested("0 0.1"));
+const Declare class_local("class_local", "number [0, 1]", "0.3",
+                          "share of n: newest entries (FastGen)", tested("0 0.15"));
 
 bool is_blank(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
 
@@ -127,12 +117,9 @@ namespace {
 class ByTokenClass : public Stage1 {
  public:
   ByTokenClass()
-      : Stage1({"stage1",
-                "token-class",
-                "special tokens, punctuation, the frequent, the newest, in this order",
-                "FastGen",
-                {"class_frequent", "class_local"},
-                "tokens/text"}) {}
+      : Stage1({"stage1", "token-class",
+                "special tokens, punctuation, the frequent, the newest, in this order", "FastGen",
+                "class_frequent class_local", "tokens/text"}) {}
   bool uses_token_classes() const override { return true; }
   std::vector<uint32_t> after_allocate(const Stage1Request& r) const override {
     std::vector<uint32_t> forced = class_order(*r.settings, *r.scored, r.owner, r.range).entries;
@@ -143,12 +130,11 @@ class ByTokenClass : public Stage1 {
   }
 };
 const Register<Stage1, ByTokenClass> by_token_class;
-const DeclareNote by_token_class_note{
-    {.of = "stage1=token-class",
-     .source = "FastGen",
-     .point = "which tokens are special is the tokenizer's business, which a trace does not hold",
-     .reading = "a token whose text is <|...|>, <name> or [NAME]; the sinks of a prompt without "
-                "such tokens are `sinks`"}};
+const DeclareNote by_token_class_note(
+    "stage1=token-class", "FastGen",
+    "which tokens are special is the tokenizer's business, which a trace does not hold",
+    "a token whose text is <|...|>, <name> or [NAME]; the sinks of a prompt without such tokens "
+    "are `sinks`");
 
 }  // namespace
 }  // namespace kvsim::stages::protect::token_classes

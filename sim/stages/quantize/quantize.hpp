@@ -32,7 +32,7 @@ class Quantize : public Kind {
   virtual void apply(const Settings& settings, Table<float>& k, Table<float>& v) const = 0;
   virtual QuantizedCount count(const Settings& settings, int64_t slots, int64_t head_dim,
                                int64_t value_dim) const = 0;
-  /// What is wrong with the settings for this kind, or nothing.
+  /// Fault of the settings for this kind, or nothing.
   virtual std::string fault(const Settings&) const { return {}; }
 };
 

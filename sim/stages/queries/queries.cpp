@@ -9,27 +9,12 @@
 namespace kvsim::stages::queries::queries {
 namespace {
 
-const Declare queries{{.key = "queries",
-                       .place = 511,
-                       .type = ValueType::kind,
-                       .fallback = "window",
-                       .meaning = "which queries observe"}};
-const Declare window_key{{.key = "window",
-                          .place = 512,
-                          .type = ValueType::share,
-                          .fallback = "32",
-                          .meaning = "newest entries that observe and are protected",
-                          .unit = "entries",
-                          .low = 1,
-                          .test_values = {"1", "2", "5", "9", "0.25", "0.5"}}};
-const Declare last_queries{{.key = "last_queries",
-                            .place = 513,
-                            .type = ValueType::count,
-                            .fallback = "400",
-                            .meaning = "how many of the last queries observe",
-                            .unit = "queries",
-                            .low = 1,
-                            .test_values = {"1", "3", "11", "100"}}};
+const Declare queries("queries", "kind", "window", "which queries observe");
+const Declare window_key("window", "share >= 1 entries", "32",
+                         "newest entries that observe and are protected",
+                         tested("1 2 5 9 0.25 0.5"));
+const Declare last_queries("last_queries", "count >= 1 queries", "400",
+                           "how many of the last queries observe", tested("1 3 11 100"));
 
 std::vector<int64_t> positions_of(Range range) {
   std::vector<int64_t> positions(static_cast<size_t>(range.size()));
@@ -50,7 +35,7 @@ void observe_part(Range all, Segment& segment) {
 class NoQueries : public Queries {
  public:
   NoQueries()
-      : Queries({"queries", "none", "no query observes", "", {}, "", "", "indicator=position"}) {}
+      : Queries({"queries", "none", "no query observes", "", "", "", "", "indicator=position"}) {}
   bool observes() const override { return false; }
   bool at_each_step() const override { return true; }
   void observe(const Settings&, int64_t, const TraceInfo&, Segment& segment) const override {
@@ -62,12 +47,8 @@ const Register<Queries, NoQueries> none;
 class WindowQueries : public Queries {
  public:
   WindowQueries()
-      : Queries({"queries",
-                 "window",
-                 "the newest m, whose own entries are protected",
-                 "SnapKV; DefensiveKV 2",
-                 {"window"},
-                 "queries n-m..n-1"}) {}
+      : Queries({"queries", "window", "the newest m, whose own entries are protected",
+                 "SnapKV; DefensiveKV 2", "window", "queries n-m..n-1"}) {}
   bool has_window() const override { return true; }
   bool nests(const Settings& settings) const override { return !settings.is_fraction(window_key); }
   int64_t window(const Settings& settings, int64_t budget, int64_t entries) const override {
@@ -81,30 +62,20 @@ class WindowQueries : public Queries {
   }
 };
 const Register<Queries, WindowQueries> by_window;
-const DeclareNote by_window_note_1{
-    {.of = "window",
-     .source = "ReST-KV; DefensiveKV; Pitfalls",
-     .point = "the size of the window differs from paper to paper",
-     .reading = "32, as in ReST-KV and DefensiveKV; the Pitfalls follow kvpress, "
-                "whose presses have 64 (`window=64`)"}};
-const DeclareNote by_window_note_2{{.of = "queries=window",
-                                    .source = "ReST-KV Eq. 8",
-                                    .point = "t-S_w:t are S_w + 1 queries",
-                                    .reading = "S_w queries"}};
-const DeclareNote by_window_note_3{
-    {.of = "queries=window",
-     .source = "kvpress",
-     .point = "with a budget below the window, topk chooses inside the window",
-     .reading = "the newest B"}};
+const DeclareNote by_window_note_1("window", "ReST-KV; DefensiveKV; Pitfalls",
+                                   "the size of the window differs from paper to paper",
+                                   "32, as in ReST-KV and DefensiveKV; the Pitfalls follow "
+                                   "kvpress, whose presses have 64 (`window=64`)");
+const DeclareNote by_window_note_2("queries=window", "ReST-KV Eq. 8", "t-S_w:t are S_w + 1 queries",
+                                   "S_w queries");
+const DeclareNote by_window_note_3("queries=window", "kvpress",
+                                   "with a budget below the window, topk chooses inside the window",
+                                   "the newest B");
 
 class LastQueries : public Queries {
  public:
   LastQueries()
-      : Queries({"queries",
-                 "last",
-                 "the newest `last_queries`",
-                 "Scissorhands",
-                 {"last_queries"},
+      : Queries({"queries", "last", "the newest `last_queries`", "Scissorhands", "last_queries",
                  "the last `last_queries` prompt queries"}) {}
   void observe(const Settings& settings, int64_t, const TraceInfo& info,
                Segment& segment) const override {
@@ -116,7 +87,7 @@ const Register<Queries, LastQueries> last;
 
 class AllQueries : public Queries {
  public:
-  AllQueries() : Queries({"queries", "all", "every prompt query", "H2O", {}, "queries 0..n-1"}) {}
+  AllQueries() : Queries({"queries", "all", "every prompt query", "H2O", "", "queries 0..n-1"}) {}
   bool observes_all() const override { return true; }
   void observe(const Settings&, int64_t, const TraceInfo& info, Segment& segment) const override {
     observe_part({0, info.prompt_len}, segment);
@@ -127,11 +98,7 @@ const Register<Queries, AllQueries> all;
 class FutureQueries : public Queries {
  public:
   FutureQueries()
-      : Queries({"queries",
-                 "future",
-                 "the later steps themselves (oracles only)",
-                 "kvsim",
-                 {},
+      : Queries({"queries", "future", "the later steps themselves (oracles only)", "kvsim", "",
                  "queries at positions >= n"}) {}
   bool looks_ahead() const override { return true; }
   bool at_each_step() const override { return true; }
@@ -143,5 +110,86 @@ class FutureQueries : public Queries {
 };
 const Register<Queries, FutureQueries> future;
 
+const Declare probe_key("probe", "text", "repeat", "name of the probe whose queries observe",
+                        tested("repeat"));
+const Declare probe_first("probe_first", "count >= 0 tokens", "0",
+                          "only so many of its first tokens observe; 0: all", tested("2"));
+const Declare probe_queries("probe_queries", "count >= 0 queries", "0",
+                            "how many of its queries, evenly spaced; 0: all", tested("1 3"));
+
+class ProbeQueries : public Queries {
+ public:
+  ProbeQueries()
+      : Queries({"queries", "probe",
+                 "those of the probe `probe`, which stand behind the prompt, without its answer",
+                 "kvsim", "probe probe_queries probe_first", "a probe of that name"}) {}
+  bool goes_on() const override { return false; }
+  bool nests(const Settings&) const override { return true; }
+  bool of_probe() const override { return true; }
+  void observe(const Settings& settings, int64_t, const TraceInfo& info,
+               Segment& segment) const override {
+    segment.candidates = segment.range;
+    segment.positions.clear();
+    observe_with_probe(settings, info, segment);
+  }
+};
+const Register<Queries, ProbeQueries> probe;
+
 }  // namespace
 }  // namespace kvsim::stages::queries::queries
+
+namespace kvsim {
+
+using stages::queries::queries::probe_first;
+using stages::queries::queries::probe_key;
+using stages::queries::queries::probe_queries;
+
+void observe_with_probe(const Settings& settings, const TraceInfo& info, Segment& segment) {
+  segment.probe = info.find_probe(probe_name(settings));
+  segment.probe_tokens.clear();
+  if (segment.probe < 0) return;
+  const int64_t all = info.probes[static_cast<size_t>(segment.probe)].observing();
+  const int64_t first = settings.count(probe_first);
+  const int64_t tokens = first == 0 ? all : std::min(first, all);
+  const int64_t asked = settings.count(probe_queries);
+  const int64_t count = asked == 0 ? tokens : std::min(asked, tokens);
+  for (int64_t r = 1; r <= count; ++r) segment.probe_tokens.push_back(r * tokens / count - 1);
+}
+
+const std::string& probe_name(const Settings& settings) { return settings.text(probe_key); }
+
+}  // namespace kvsim
+
+namespace kvsim::stages::queries::spread {
+namespace {
+
+const Declare spread_queries("spread_queries", "count >= 1 queries", "256",
+                             "how many queries observe, evenly over the prompt", tested("1 7 100"));
+
+class SpreadQueries : public Queries {
+ public:
+  SpreadQueries()
+      : Queries({"queries", "spread",
+                 "`spread_queries` of the prompt, evenly spaced; the last is the newest", "kvsim",
+                 "spread_queries", "evenly spaced prompt queries"}) {}
+  /// A segment sees those of them that stand in it.
+  void observe(const Settings& settings, int64_t, const TraceInfo& info,
+               Segment& segment) const override {
+    const int64_t n = info.prompt_len;
+    const int64_t count = std::min(settings.count(spread_queries), n);
+    segment.candidates = segment.range;
+    segment.positions.clear();
+    segment.rows_before = segment.rows_after = 0;
+    for (int64_t r = 1; r <= count; ++r) {
+      const int64_t position = r * n / count - 1;
+      if (segment.range.contains(position))
+        segment.positions.push_back(position);
+      else
+        ++(position < segment.range.begin ? segment.rows_before : segment.rows_after);
+    }
+  }
+};
+const Register<Queries, SpreadQueries> spread;
+
+}  // namespace
+}  // namespace kvsim::stages::queries::spread

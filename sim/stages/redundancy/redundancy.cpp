@@ -10,31 +10,17 @@
 namespace kvsim::stages::redundancy::redundancy {
 namespace {
 
-const Declare redundancy{{.key = "redundancy",
-                          .place = 565,
-                          .type = ValueType::kind,
-                          .fallback = "none",
-                          .meaning = "what other entries say, too, lowers a score"}};
-const Declare redundancy_mix{{.key = "redundancy_mix",
-                              .place = 566,
-                              .type = ValueType::real,
-                              .fallback = "0.1",
-                              .meaning = "share of the score beside redundancy",
-                              .low = 0,
-                              .high = 1,
-                              .test_values = {"0", "0.5", "1"}}};
-const Declare redundancy_threshold{{.key = "redundancy_threshold",
-                                    .place = 567,
-                                    .type = ValueType::real,
-                                    .fallback = "0.5",
-                                    .meaning = "cosine above which a key says what another says",
-                                    .low = 0,
-                                    .high = 1,
-                                    .test_values = {"0", "0.2"}}};
+const Declare redundancy("redundancy", "kind", "none",
+                         "what other entries say, too, lowers a score");
+const Declare redundancy_mix("redundancy_mix", "number [0, 1]", "0.1",
+                             "share of the score beside redundancy", tested("0 0.5 1"));
+const Declare redundancy_threshold("redundancy_threshold", "number [0, 1]", "0.5",
+                                   "cosine above which a key says what another says",
+                                   tested("0 0.2"));
 
 class NoRedundancy : public Redundancy {
  public:
-  NoRedundancy() : Redundancy({"redundancy", "none", "entries are scored alone", "", {}}) {}
+  NoRedundancy() : Redundancy({"redundancy", "none", "entries are scored alone", ""}) {}
   bool changes_nothing() const override { return true; }
   std::vector<double> of_keys(const Settings&, std::span<const float>, int64_t) const override {
     return {};
@@ -56,12 +42,10 @@ class KeyCosine : public Redundancy {
  public:
   explicit KeyCosine(KindInfo info) : Redundancy(std::move(info)) {}
   KeyCosine()
-      : Redundancy({"redundancy",
-                    "key-cosine",
+      : Redundancy({"redundancy", "key-cosine",
                     "softmax of the mean cosine with the other keys; a key counts not for the "
                     "newest that is like it",
-                    "R-KV repository",
-                    {"redundancy_mix", "redundancy_threshold"}}) {}
+                    "R-KV repository", "redundancy_mix redundancy_threshold"}) {}
 
   std::vector<double> of_keys(const Settings& settings, std::span<const float> keys,
                               int64_t dim) const override {
@@ -102,20 +86,16 @@ class KeyCosine : public Redundancy {
   static constexpr double kTiny = 1e-8;  // a zero key has cosine 0
 };
 const Register<Redundancy, KeyCosine> key_cosine;
-const DeclareNote key_cosine_note{
-    {.of = "redundancy=key-cosine",
-     .source = "R-KV repository",
-     .point = "where no key is like a key, the cosine with the first entry is left out instead",
-     .reading = "as coded"}};
+const DeclareNote key_cosine_note(
+    "redundancy=key-cosine", "R-KV repository",
+    "where no key is like a key, the cosine with the first entry is left out instead", "as coded");
 
 class KeyCosineScaled : public KeyCosine {
  public:
   KeyCosineScaled()
-      : KeyCosine({"redundancy",
-                   "key-cosine-scaled",
+      : KeyCosine({"redundancy", "key-cosine-scaled",
                    "the same over the head's largest; a key that is like no other leaves out none",
-                   "G-KV repository",
-                   {"redundancy_mix", "redundancy_threshold"}}) {}
+                   "G-KV repository", "redundancy_mix redundancy_threshold"}) {}
   void level(std::span<double> of_entries) const override {
     const double largest = of_entries.empty() ? 0 : *std::ranges::max_element(of_entries);
     for (double& one : of_entries) one /= largest;

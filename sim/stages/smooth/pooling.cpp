@@ -1,32 +1,48 @@
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <numeric>
+#include <span>
 
+#include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
-#include "sim/stages/smooth/moving_mean.hpp"
 #include "sim/stages/smooth/smooth.hpp"
+
+namespace kvsim {
+
+/// out[i] = (sum of in[i + first] .. in[i + last], added in this order) / divisor, for the i in
+/// begin..end-1, all of whose columns exist. Several i at a time: one sum would wait for each of
+/// its additions.
+inline void moving_mean(std::span<const double> in, int64_t begin, int64_t end, int64_t first,
+                        int64_t last, double divisor, std::span<double> out) {
+  constexpr int64_t kTogether = 8;
+  int64_t i = begin;
+  for (; i + kTogether <= end; i += kTogether) {
+    double sums[kTogether] = {};
+    for (int64_t c = first; c <= last; ++c) {
+      const double* const from = in.data() + i + c;
+      for (int64_t x = 0; x < kTogether; ++x) sums[x] += from[x];
+    }
+    for (int64_t x = 0; x < kTogether; ++x) out[static_cast<size_t>(i + x)] = sums[x] / divisor;
+  }
+  for (; i < end; ++i) {
+    double sum = 0;
+    for (int64_t c = first; c <= last; ++c) sum += in[static_cast<size_t>(i + c)];
+    out[static_cast<size_t>(i)] = sum / divisor;
+  }
+}
+
+}  // namespace kvsim
 
 namespace kvsim::stages::smooth::pooling {
 namespace {
 
-const Declare smooth{{.key = "smooth",
-                      .place = 551,
-                      .type = ValueType::kind,
-                      .fallback = "none",
-                      .meaning = "pooling over neighbouring candidates"}};
-const Declare kernel{{.key = "kernel",
-                      .place = 552,
-                      .type = ValueType::count,
-                      .fallback = "5",
-                      .meaning = "width of the pooling",
-                      .unit = "entries",
-                      .low = 1,
-                      .odd = true,
-                      .test_values = {"1", "3", "7"}}};
+const Declare smooth("smooth", "kind", "none", "pooling over neighbouring candidates");
+const Declare kernel("kernel", "odd >= 1 entries", "5", "width of the pooling", tested("1 3 7"));
 
 class NoSmoothing : public Smooth {
  public:
-  NoSmoothing() : Smooth({"smooth", "none", "scores as they are", "", {}}) {}
+  NoSmoothing() : Smooth({"smooth", "none", "scores as they are", ""}) {}
   bool changes_nothing() const override { return true; }
   void apply(const Settings&, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
@@ -54,11 +70,8 @@ void average(int64_t k, std::span<const double> in, std::span<double> out) {
 class Average : public Smooth {
  public:
   Average()
-      : Smooth({"smooth",
-                "avg",
-                "average pooling; columns outside are 0 and still counted",
-                "SnapKV",
-                {"kernel"}}) {}
+      : Smooth({"smooth", "avg", "average pooling; columns outside are 0 and still counted",
+                "SnapKV", "kernel"}) {}
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
     average(settings.count(kernel), in, out);
@@ -69,11 +82,8 @@ const Register<Smooth, Average> avg;
 class AverageReplicate : public Smooth {
  public:
   AverageReplicate()
-      : Smooth({"smooth",
-                "avg-replicate",
-                "average pooling; the edge columns repeat outside",
-                "",
-                {"kernel"}}) {}
+      : Smooth({"smooth", "avg-replicate", "average pooling; the edge columns repeat outside", "",
+                "kernel"}) {}
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
     const int64_t k = settings.count(kernel);
@@ -91,14 +101,8 @@ const Register<Smooth, AverageReplicate> avg_replicate;
 class AverageRenormalized : public Smooth {
  public:
   AverageRenormalized()
-      : Smooth({"smooth",
-                "avg-renormalized",
-                "`avg`, each row scaled back to its sum before",
-                "DefensiveKV code",
-                {"kernel"},
-                "",
-                "",
-                "order=sag"}) {}
+      : Smooth({"smooth", "avg-renormalized", "`avg`, each row scaled back to its sum before",
+                "DefensiveKV code", "kernel", "", "", "order=sag"}) {}
   bool only_before_aggregate() const override { return true; }
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
@@ -114,7 +118,7 @@ const Register<Smooth, AverageRenormalized> avg_renormalized;
 class MaxPooling : public Smooth {
  public:
   MaxPooling()
-      : Smooth({"smooth", "max", "maximum over the columns that exist", "AdaKV", {"kernel"}}) {}
+      : Smooth({"smooth", "max", "maximum over the columns that exist", "AdaKV", "kernel"}) {}
   void apply(const Settings& settings, const PositionDrift&, std::span<const double> in,
              std::span<double> out) const override {
     const int64_t half = settings.count(kernel) / 2;
@@ -129,6 +133,123 @@ class MaxPooling : public Smooth {
   }
 };
 const Register<Smooth, MaxPooling> max;
+
+const Declare aws_beta("aws_beta", "number > 0 tokens", "2000",
+                       "drift per step of the adaptive window's width and shift",
+                       tested("0.25 0.93 1 2 2.71 7.3"));
+const Declare aws_min("aws_min", "odd >= 1 entries", "5", "least width of the adaptive window",
+                      tested("1 3"));
+
+/// A window that reaches further than this beyond the edges adds them as products: adding each
+/// column by itself would take as long as the window is wide, which no drift bounds.
+constexpr int64_t kAddedOneByOne = 4096;
+
+/// Sum of in[first] .. in[last], where columns outside are those at the edge.
+double sum_with_edges(int64_t first, int64_t last, std::span<const double> in) {
+  const int64_t end = std::ssize(in) - 1;
+  const int64_t before = std::clamp<int64_t>(-first, 0, last - first + 1);
+  const int64_t after = std::clamp<int64_t>(last - end, 0, last - first + 1);
+  double sum = 0;
+  if (before + after <= kAddedOneByOne) {
+    for (int64_t c = first; c <= last; ++c)
+      sum += in[static_cast<size_t>(std::clamp<int64_t>(c, 0, end))];
+    return sum;
+  }
+  if (before > 0) sum += static_cast<double>(before) * in.front();
+  for (int64_t c = std::max<int64_t>(first, 0); c <= std::min(last, end); ++c)
+    sum += in[static_cast<size_t>(c)];
+  if (after > 0) sum += static_cast<double>(after) * in.back();
+  return sum;
+}
+
+/// Mean over a window of width W, shifted by gamma; edges replicate (ReST-KV Eq. 11-13).
+void shifted_mean(int64_t width, int64_t shift, std::span<const double> in, std::span<double> out) {
+  const int64_t last = static_cast<int64_t>(in.size()) - 1;
+  const int64_t left = shift - width / 2, right = shift + width / 2;
+  const int64_t inner = std::clamp<int64_t>(-left, 0, last + 1);
+  const int64_t outer = std::clamp<int64_t>(last + 1 - right, inner, last + 1);
+  const auto at_edge = [&](int64_t i) {
+    out[static_cast<size_t>(i)] = sum_with_edges(i + left, i + right, in) /
+                                  static_cast<double>(width);
+  };
+  for (int64_t i = 0; i < inner; ++i) at_edge(i);
+  moving_mean(in, inner, outer, left, right, static_cast<double>(width), out);
+  for (int64_t i = outer; i <= last; ++i) at_edge(i);
+}
+
+/// W = max(least, 2 floor(|drift| / beta) + 1).
+int64_t window_width(const Settings& settings, const PositionDrift& drift) {
+  const int64_t steps = drift.floor_size_over(settings.decimal(aws_beta));
+  return std::max<int64_t>(settings.count(aws_min), 2 * steps + 1);
+}
+
+class AdaptiveWindow : public Smooth {
+ public:
+  AdaptiveWindow()
+      : Smooth({"smooth", "aws", "window as wide and as shifted as the best entries' drift asks",
+                "ReST-KV Eq. 10-13", "aws_beta aws_min"}) {}
+  Drift drift() const override { return Drift::indicator; }
+  void apply(const Settings& settings, const PositionDrift& drift, std::span<const double> in,
+             std::span<double> out) const override {
+    const int64_t steps = drift.floor_over(settings.decimal(aws_beta));
+    const int64_t shift = drift.sign() < 0 ? steps + 1 : steps;
+    shifted_mean(window_width(settings, drift), shift, in, out);
+  }
+};
+const Register<Smooth, AdaptiveWindow> aws;
+const DeclareNote aws_note_1("smooth=aws", "ReST-KV Eq. 10",
+                             "argmax gives a set of entries, and top B of what is not said",
+                             "the mean of their indices; the best of the candidates for the B - "
+                             "S_w places that the window leaves free");
+const DeclareNote aws_note_2(
+    "smooth=aws", "ReST-KV Eq. 11",
+    "there is no least width: with a drift below beta nothing would be smoothed",
+    "the kernel of 5 of appendix B is the least width, as in the repository (`aws_min`; 21 for "
+    "RULER and InfiniteBench); `aws_min=1` is the equation alone");
+const DeclareNote aws_note_3("smooth=aws", "ReST-KV Eq. 12",
+                             "sign: the second branch, for a drift to the rear, is never below 1 "
+                             "as printed, and moves scores against the drift",
+                             "floor(D/beta) + 1 with D = D_front - D_rear below 0, which is 0 or "
+                             "negative; 0 where there is no drift");
+const DeclareNote aws_note_4(
+    "smooth=aws", "ReST-KV Eq. 13",
+    "the sum runs over k from -W/2 + shift, not over neighbours of n; edges are not mentioned",
+    "neighbours of n; the edge is replicated; the window is protected after smoothing; every query "
+    "head for itself, then the mean of the group");
+
+class AdaptiveWindowPrinted : public Smooth {
+ public:
+  AdaptiveWindowPrinted()
+      : Smooth({"smooth", "aws-printed",
+                "`aws` with the shift of Eq. 12 as printed, forward where entries drift back",
+                "ReST-KV Eq. 12", "aws_beta aws_min"}) {}
+  Drift drift() const override { return Drift::indicator; }
+  void apply(const Settings& settings, const PositionDrift& drift, std::span<const double> in,
+             std::span<double> out) const override {
+    const int64_t steps = drift.floor_size_over(settings.decimal(aws_beta));
+    shifted_mean(window_width(settings, drift), drift.sign() > 0 ? steps : steps + 1, in, out);
+  }
+};
+const Register<Smooth, AdaptiveWindowPrinted> aws_printed;
+
+class AdaptiveWindowCode : public Smooth {
+ public:
+  AdaptiveWindowCode()
+      : Smooth({"smooth", "aws-code",
+                "`aws` with the published code's choices (drift of the attention, shift 1 without "
+                "drift)",
+                "ReST-KV code", "aws_beta aws_min"}) {}
+  Drift drift() const override { return Drift::attention; }
+  void apply(const Settings& settings, const PositionDrift& drift, std::span<const double> in,
+             std::span<double> out) const override {
+    const int64_t steps = drift.floor_over(settings.decimal(aws_beta));
+    shifted_mean(window_width(settings, drift), drift.sign() > 0 ? steps : steps + 1, in, out);
+  }
+};
+const Register<Smooth, AdaptiveWindowCode> aws_code;
+const DeclareNote aws_code_note(
+    "smooth=aws-code", "ReST-KV repository",
+    "the drift is of attention, window included, and the shift is 1 without any drift", "as coded");
 
 }  // namespace
 }  // namespace kvsim::stages::smooth::pooling

@@ -7,7 +7,7 @@
 
 namespace kvsim {
 
-/// What an adaptive smoothing follows: the movement of the best entries over the observing rows.
+/// Movement of the best entries over the observing rows, which an adaptive smoothing follows.
 enum class Drift {
   none,
   indicator,  ///< of the rows that enter `aggregate`, over the candidates
@@ -20,7 +20,7 @@ class Smooth : public Kind {
   using Kind::Kind;
   virtual bool only_before_aggregate() const { return false; }
   virtual Drift drift() const { return Drift::none; }
-  /// What it follows are the best entries of the budget at hand.
+  /// Budgets nest unless it follows the best entries of the budget at hand.
   bool nests(const Settings&) const override { return drift() == Drift::none; }
   /// `drift` is Delta = D_front - D_rear; of no rows for kinds that do not follow one.
   virtual void apply(const Settings& settings, const PositionDrift& drift,

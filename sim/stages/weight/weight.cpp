@@ -10,14 +10,8 @@
 namespace kvsim {
 namespace keys {
 
-const Declare weight_epsilon{{.key = "weight_epsilon",
-                              .place = 582,
-                              .type = ValueType::real,
-                              .fallback = "0",
-                              .meaning = "added to the score before it is multiplied",
-                              .unit = "score",
-                              .low = 0,
-                              .test_values = {"0.05"}}};
+const Declare weight_epsilon("weight_epsilon", "number >= 0 score", "0",
+                             "added to the score before it is multiplied", tested("0.05"));
 
 }  // namespace keys
 
@@ -26,15 +20,11 @@ const Declare weight_epsilon{{.key = "weight_epsilon",
 namespace kvsim::stages::weight::weight {
 namespace {
 
-const Declare weight{{.key = "weight",
-                      .place = 581,
-                      .type = ValueType::kind,
-                      .fallback = "none",
-                      .meaning = "what scores are multiplied with"}};
+const Declare weight("weight", "kind", "none", "what scores are multiplied with");
 
 class NoWeight : public Weight {
  public:
-  NoWeight() : Weight({"weight", "none", "1", "", {}}) {}
+  NoWeight() : Weight({"weight", "none", "1", ""}) {}
   bool changes_nothing() const override { return true; }
   double of_value(std::span<const float>, std::span<const Table<float>>) const override {
     return 1;
@@ -114,20 +104,17 @@ class NormWeight : public Weight {
 };
 
 struct ValueL1 : NormWeight<false, Norm::l1> {
-  ValueL1() : NormWeight({"weight", "value-l1", "||v_i||_1", "VATP", {"weight_epsilon"}}) {}
+  ValueL1() : NormWeight({"weight", "value-l1", "||v_i||_1", "VATP", "weight_epsilon"}) {}
 };
 struct ValueL2 : NormWeight<false, Norm::l2> {
   ValueL2()
-      : NormWeight({"weight", "value-l2", "||v_i||_2", "ReST-KV Table 12", {"weight_epsilon"}}) {}
+      : NormWeight({"weight", "value-l2", "||v_i||_2", "ReST-KV Table 12", "weight_epsilon"}) {}
 };
 /// One number for all entries of an owner: those of others are compared with it.
 struct ValueL1Max : NormWeight<false, Norm::l1> {
   ValueL1Max()
-      : NormWeight({"weight",
-                    "value-l1-max",
-                    "largest ||v_i||_1 of the owner's candidates",
-                    "LAVa",
-                    {"weight_epsilon"}}) {}
+      : NormWeight({"weight", "value-l1-max", "largest ||v_i||_1 of the owner's candidates", "LAVa",
+                    "weight_epsilon"}) {}
   bool goes_on() const override { return false; }
   void settle(Range candidates, Table<double>& weights) const override {
     for (int64_t owner = 0; owner < weights.rows(); ++owner) {
@@ -139,35 +126,26 @@ struct ValueL1Max : NormWeight<false, Norm::l1> {
 };
 struct ProjectedL1 : NormWeight<true, Norm::l1> {
   ProjectedL1()
-      : NormWeight({"weight",
-                    "projected-l1",
-                    "mean over the group of ||v_i W^h||_1",
-                    "CriticalKV; DefensiveKV 2",
-                    {"weight_epsilon"}}) {}
+      : NormWeight({"weight", "projected-l1", "mean over the group of ||v_i W^h||_1",
+                    "CriticalKV; DefensiveKV 2", "weight_epsilon"}) {}
 };
 struct ProjectedL2 : NormWeight<true, Norm::l2> {
   ProjectedL2()
-      : NormWeight({"weight",
-                    "projected-l2",
-                    "mean over the group of ||v_i W^h||_2",
-                    "kvsim",
-                    {"weight_epsilon"}}) {}
+      : NormWeight({"weight", "projected-l2", "mean over the group of ||v_i W^h||_2", "kvsim",
+                    "weight_epsilon"}) {}
 };
 const Register<Weight, ValueL1> value_l1;
 const Register<Weight, ValueL2> value_l2;
 const Register<Weight, ValueL1Max> value_l1_max;
 const Register<Weight, ProjectedL1> projected_l1;
-const DeclareNote projected_l1_note_1{
-    {.of = "weight=projected-l1",
-     .source = "DefensiveKV 2; CriticalKV",
-     .point = "type of norm; of one or of all query heads that share the value",
-     .reading = "L1 and the mean over the group, as in both repositories"}};
-const DeclareNote projected_l1_note_2{
-    {.of = "weight=value-l2",
-     .source = "ReST-KV Table 12",
-     .point = "VATP itself takes the L1 norm, 20 sinks and H2O below",
-     .reading = "after pooling and group mean, on SnapKV, as the table compares; "
-                "`vatp:official` is the original"}};
+const DeclareNote projected_l1_note_1(
+    "weight=projected-l1", "DefensiveKV 2; CriticalKV",
+    "type of norm; of one or of all query heads that share the value",
+    "L1 and the mean over the group, as in both repositories");
+const DeclareNote projected_l1_note_2("weight=value-l2", "ReST-KV Table 12",
+                                      "VATP itself takes the L1 norm, 20 sinks and H2O below",
+                                      "after pooling and group mean, on SnapKV, as the table "
+                                      "compares; `vatp:official` is the original");
 const Register<Weight, ProjectedL2> projected_l2;
 
 }  // namespace

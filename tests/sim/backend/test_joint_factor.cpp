@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "sim/backend/cpu/joint_factor.hpp"
+#include "sim/backend/cpu/factors.hpp"
 #include "tests/reference/reference.hpp"
 #include "tests/sim/backend/backends.hpp"
 #include "tests/support/random_trace.hpp"

@@ -1,7 +1,6 @@
 #include <catch2/catch.hpp>
 
 #include "sim/core/error.hpp"
-#include "sim/core/nearest.hpp"
 
 using namespace kvsim;
 

@@ -14,12 +14,8 @@ namespace kvsim {
 namespace {
 
 /// A parameter of scoring that stands outside the sections of scoring: what a newcomer may add.
-const Declare example_newest{{.key = "example_newest",
-                              .place = 1298,
-                              .type = ValueType::count,
-                              .fallback = "1",
-                              .meaning = "how many of the newest rows count",
-                              .low = 1}};
+const Declare example_newest("example_newest", "count >= 1", "1",
+                             "how many of the newest rows count");
 
 class NewestRows : public Aggregation {
  public:
@@ -42,13 +38,8 @@ class NewestRows : public Aggregation {
 class SumOfNewest : public Aggregate {
  public:
   SumOfNewest()
-      : Aggregate({"aggregate",
-                   "example-newest",
-                   "sum of the newest rows",
-                   "",
-                   {"example_newest"},
-                   "",
-                   "its score is checked here by hand"}) {}
+      : Aggregate({"aggregate", "example-newest", "sum of the newest rows", "", "example_newest",
+                   "", "its score is checked here by hand"}) {}
   std::unique_ptr<Aggregation> start(const Settings& settings, int64_t rows,
                                      int64_t columns) const override {
     return std::make_unique<NewestRows>(rows - settings.count(example_newest), columns);

@@ -2,10 +2,10 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "analysis/measure.hpp"
 #include "analysis/output_error.hpp"
+#include "analysis/output_norms.hpp"
 #include "analysis/retained.hpp"
-#include "run/measures/output_norms.hpp"
-#include "run/measures/step_series.hpp"
 #include "sim/core/random.hpp"
 #include "sim/replay/slots.hpp"
 #include "tests/reference/reference.hpp"

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <random>
 
-#include "sim/policy/drift_tracker.hpp"
+#include "sim/policy/segment_scorer.hpp"
 #include "sim/stages/aggregate/aggregate.hpp"
 #include "tests/support/near.hpp"
 #include "tests/support/small_run.hpp"

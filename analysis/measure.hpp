@@ -1,0 +1,277 @@
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "analysis/dataset.hpp"
+#include "analysis/output_norms.hpp"
+#include "analysis/span_tokens.hpp"
+#include "analysis/study_options.hpp"
+#include "sim/replay/layer_replay.hpp"
+
+namespace kvsim {
+
+/// A measure is one file in this folder: it declares its variables, says what it needs, sees what
+/// the study reads and replays, and writes rows of the results. It registers itself; nothing else
+/// is edited. CONTRIBUTING.md has one in full.
+
+/// Facts that decide which variables a run writes, and over which dimensions.
+struct RunShape {
+  const TraceInfo& info;
+  const StudyOptions& options;    ///< records of the results; the variables that were asked for
+  std::vector<SpanTokens> spans;  ///< of the results
+};
+
+/// Something that holds for some runs and not for others.
+struct Condition {
+  const char* text;  ///< for docs/results.md
+  bool (*holds)(const RunShape& run);
+};
+
+extern const Condition kAlways, kResidualNorm, kSpans, kPerHead, kSaveKeep, kQueryHeads, kQuantizes,
+    kMerges;
+
+// Notes of a variable behind name, dimensions, unit, name in words and definition.
+
+/// All must hold, or the variable is not written even when it is asked for.
+struct Needs : std::vector<const Condition*> {
+  using vector::vector;
+};
+/// Makes the run write it unasked; without it a variable is written on request only.
+struct When {
+  const Condition* condition;
+};
+struct Flags : std::vector<FlagMeaning> {
+  using vector::vector;
+};
+/// A record that is replayed beside the run's, but not shown.
+struct Beside {
+  const char* record;
+};
+/// Values that are known before anything is measured: of coordinates, and what describes them.
+struct Known {
+  VariableValues (*values)(const RunShape& run);
+};
+
+/// One variable of a results file, a row of its measure's table. Files, docs/results.md, joins and
+/// `--metric` read the declarations and nothing else. Dimensions are separated by blanks; one that
+/// is the variable's own name makes it a coordinate, which is written when some variable stands
+/// over it, of the same file or another's.
+struct VariableDeclaration {
+  const char* name;
+  const char* dims;
+  const char* units;
+  const char* long_name;
+  const char* definition;  ///< how the number is computed; Markdown
+  VariableType type = VariableType::float64;
+  Needs needs = {};
+  const Condition* when = nullptr;
+  Flags flags = {};
+  const char* beside = "";
+  VariableValues (*known)(const RunShape& run) = nullptr;
+  /// Names that `--metric` takes for all variables of a measure; any of them asks for all. Filled
+  /// in by the measure.
+  std::vector<std::string> measures = {};
+
+  template <class... Notes>
+  VariableDeclaration(const char* variable, const char* over, const char* unit, const char* words,
+                      const char* meaning, Notes... notes)
+      : name(variable), dims(over), units(unit), long_name(words), definition(meaning) {
+    (note(std::move(notes)), ...);
+  }
+  std::vector<std::string> dim_names() const;
+  bool is_coordinate() const { return std::string_view(dims) == name; }
+
+ private:
+  void note(VariableType is) { type = is; }
+  void note(Needs all) { needs = std::move(all); }
+  void note(When is) { when = is.condition; }
+  void note(Flags all) { flags = std::move(all); }
+  void note(Beside is) { beside = is.record; }
+  void note(Known is) { known = is.values; }
+};
+
+/// Facts of a run that a measure may know before any layer is read. All of it outlives the measure.
+struct MeasureRun : RunShape {
+  const SideFiles& files;
+  std::vector<int64_t> projected_steps;  ///< those of the T later steps whose output is compared
+};
+
+/// Work that the study does for a measure beyond replaying the run's records.
+struct MeasureNeeds {
+  /// Columns of the full cache's attention at the later steps: n for the prompt's entries, N for
+  /// everything visible, 0 for no rows at all. Rows may be wider than asked for. Each layer's are
+  /// read once for all measures.
+  int64_t attention_columns = 0;
+  bool head_norms = false;      ///< of output errors, every head by itself
+  bool rounding_norms = false;  ///< of what quantising adds to the output
+  bool span_parts = false;      ///< importance within each span of the results
+  bool slot_changes = false;    ///< what merged slots change of the output
+  bool pairs = false;           ///< slots of exactly two entries
+  bool epochs = false;          ///< every stretch of a periodic record: see_epoch()
+};
+
+/// One layer at work.
+struct MeasuredLayer {
+  LayerWork& work;
+  int64_t index = 0;  ///< along the dimension `layer`
+  const LayerReplay& replay;
+  const std::vector<Record>& records;  ///< all that were replayed, those of the results first
+  size_t shown = 0;                    ///< records in the results
+  const OutputNorms& norms;
+
+  /// visit(cell, number of its outcome) for every policy in the results at every budget.
+  template <class Visit>
+  void for_each_cell(Visit visit) const {
+    for (size_t o = 0; o < replay.count(); ++o)
+      for (const ReplayCell cell : replay.outcome(o).cells)
+        if (cell.record < static_cast<int>(shown)) visit(cell, o);
+  }
+  /// Outcomes of a record that was replayed, by budget.
+  std::map<int, size_t> outcomes_of(const Record& record) const;
+  /// Norms [T] of the residual stream that enters the layer at the later steps; the trace has them.
+  std::vector<double> stream_norms() const;
+};
+
+/// One stretch of a periodic record, replayed as a prompt of its own.
+struct MeasuredEpoch {
+  LayerWork& prompt;
+  int64_t index = 0;            ///< of the layer
+  const PrefillReplay& replay;  ///< cells count records from 0
+  int record = 0;               ///< in the results
+  int64_t first_step = 0;       ///< the first of the T later steps that it serves
+};
+
+/// Where measures write, by the names of their variables. What a run does not write is passed over
+/// by set() and copy(); a name that nobody declares throws.
+class MeasureResults {
+ public:
+  explicit MeasureResults(Dataset& dataset) : dataset_(dataset) {}
+
+  bool has(const char* variable) const;
+  int64_t size(const char* dimension) const { return dataset_.size(dimension); }
+  void set(const char* variable, std::initializer_list<int64_t> index, double value) {
+    if (has(variable)) row(variable, index)[0] = value;
+  }
+  /// Fills the values at fixed indices of the leading dimensions, from the `first` one on.
+  void copy(const char* variable, std::initializer_list<int64_t> leading,
+            std::span<const double> values, int64_t first = 0) {
+    if (!has(variable)) return;
+    std::ranges::copy(values, row(variable, leading).subspan(static_cast<size_t>(first)).begin());
+  }
+  /// The values at fixed indices of the leading dimensions; of a variable that is written.
+  template <class T = double>
+  std::span<T> row(const char* variable, std::initializer_list<int64_t> leading) {
+    return dataset_.row<T>(variable, leading);
+  }
+
+ private:
+  Dataset& dataset_;
+};
+
+/// A number per later step and outcome of a layer's replay: NaN where it was not seen.
+class StepSeries {
+ public:
+  StepSeries() = default;
+  StepSeries(size_t outcomes, int64_t steps);
+
+  std::vector<double>& operator[](size_t outcome) { return series_[outcome]; }
+  const std::vector<double>& operator[](size_t outcome) const { return series_[outcome]; }
+  /// Part of one outcome's series, from the step `first` on.
+  std::span<double> part(int outcome, int64_t first, int64_t steps);
+
+ private:
+  std::vector<std::vector<double>> series_;  ///< [outcome][T]
+};
+
+/// Sums over query heads of a table [Hq][steps].
+std::vector<double> over_heads(const Table<double>& heads);
+
+/// Numbers of one study. Made once if any of its variables is written, then called layer by layer:
+/// start, see_full and see and see_epoch while the layer is replayed, start_rows and see_rows while
+/// the full cache's attention is read once more, finish.
+class Measure {
+ public:
+  explicit Measure(const MeasureRun& run) : run_(run) {}
+  virtual ~Measure() = default;
+
+  virtual MeasureNeeds needs() const { return {}; }
+
+  virtual void start(const MeasuredLayer& /*layer*/) {}
+  /// The full cache at some steps; all steps in order, once.
+  virtual void see_full(const ReplayBlock& /*block*/) {}
+  /// One outcome at some steps; all steps of an outcome in order, once. Different outcomes come
+  /// side by side.
+  virtual void see(const StepBlock& /*block*/, const OutcomeBlock& /*outcome*/) {}
+  virtual void see_epoch(const MeasuredEpoch& /*epoch*/, MeasureResults& /*results*/) {}
+
+  virtual void start_rows(const MeasuredLayer& /*layer*/) {}
+  /// Rows of the later steps, every KV head's in order; row r is step `first_step` + r.
+  virtual void see_rows(const AttentionBlock& /*rows*/, int64_t /*first_step*/) {}
+
+  /// The layer is done: writes its rows.
+  virtual void finish(const MeasuredLayer& /*layer*/, MeasureResults& /*results*/) {}
+  /// All layers are done: writes what has no layer.
+  virtual void finish_run(MeasureResults& /*results*/) {}
+
+ protected:
+  const MeasureRun& run() const { return run_; }
+
+ private:
+  const MeasureRun& run_;
+};
+
+struct MeasureInfo {
+  const char* name;
+  int place;           ///< order of measures in results files and in docs/results.md
+  bool whole = false;  ///< `--metric NAME` asks for all of its variables, and so does any of them
+  const Condition* when = nullptr;  ///< of all of its variables
+  /// Records whose observing queries it reads, at half of the cache; a trace that lacks them is
+  /// refused before any work.
+  std::vector<std::string> (*observes)() = nullptr;
+};
+
+/// Declares a measure and its variables, in the order of the results file:
+///     const DeclareMeasure measure({.name = "locality", .place = 540, .whole = true}, {{...},
+///     ...});
+class DeclareMeasure {
+ public:
+  DeclareMeasure(MeasureInfo info, std::vector<VariableDeclaration> variables);
+  DeclareMeasure(const DeclareMeasure&) = delete;
+  DeclareMeasure& operator=(const DeclareMeasure&) = delete;
+
+  const MeasureInfo& info() const { return info_; }
+  const std::vector<VariableDeclaration>& variables() const { return variables_; }
+
+ private:
+  MeasureInfo info_;
+  std::vector<VariableDeclaration> variables_;
+};
+
+/// A measure that makes itself known from its own file and namespace, after its declarations:
+///     const RegisterMeasure<Locality> registered(measure);
+struct MeasureKind {
+  const DeclareMeasure* declaration;
+  std::unique_ptr<Measure> (*make)(const MeasureRun& run);
+};
+void announce_measure(MeasureKind kind);
+/// All measures, and all declarations, by place.
+const std::vector<MeasureKind>& measure_kinds();
+const std::vector<const DeclareMeasure*>& declared_measures();
+
+template <class Implementation>
+struct RegisterMeasure {
+  explicit RegisterMeasure(const DeclareMeasure& declaration) {
+    announce_measure({&declaration, [](const MeasureRun& run) -> std::unique_ptr<Measure> {
+                        return std::make_unique<Implementation>(run);
+                      }});
+  }
+};
+
+}  // namespace kvsim

@@ -1,0 +1,143 @@
+#include "sim/stages/shape/shape.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "sim/stages/merge/merge.hpp"
+#include "sim/stages/parameter.hpp"
+
+namespace kvsim {
+namespace keys {
+
+const Declare block("block", "count >= 1 entries", "1",
+                    "entries of a block, which stays or goes as a whole", always,
+                    only_with(selects_entries_if), lets_nest, tested("2 4"));
+const Declare block_score("block_score", "mean | max | root-mean-square", "mean",
+                          "a block's score, of those of its entries", always,
+                          only_with(selects_entries_if), lets_nest);
+
+}  // namespace keys
+
+namespace {
+
+double score_of(BlockScore kind, std::span<const double> entries) {
+  if (kind == BlockScore::max) return *std::ranges::max_element(entries);
+  const bool squares = kind == BlockScore::root_mean_square;
+  double sum = 0;
+  for (const double s : entries) sum += squares ? s * s : s;
+  sum /= static_cast<double>(entries.size());
+  return squares ? std::sqrt(sum) : sum;
+}
+
+}  // namespace
+
+Range block_of(const Settings& settings, int64_t entry, int64_t entries) {
+  const int64_t size = settings.count(keys::block);
+  const int64_t begin = entry / size * size;
+  return {begin, std::min(begin + size, entries)};
+}
+
+void score_blocks(const Settings& settings, Range candidates, Table<double>& scores) {
+  if (settings.count(keys::block) == 1) return;
+  const auto kind = settings.word<BlockScore>(keys::block_score);
+  for (int64_t owner = 0; owner < scores.rows(); ++owner)
+    for (int64_t begin = candidates.begin; begin < candidates.end;) {
+      const int64_t end = block_of(settings, begin, candidates.end).end;
+      const auto own = scores.row(owner).subspan(static_cast<size_t>(begin),
+                                                 static_cast<size_t>(end - begin));
+      std::ranges::fill(own, score_of(kind, own));
+      begin = end;
+    }
+}
+
+}  // namespace kvsim
+
+namespace kvsim::stages::shape::shape {
+namespace {
+
+const Declare key("union", "kind", "none", "one set for all heads of a layer");
+
+class NoUnion : public Union {
+ public:
+  NoUnion() : Union({"union", "none", "every head has its own set", ""}) {}
+  bool unites() const override { return false; }
+  void apply(Range, Table<double>&) const override {}
+};
+const Register<Union, NoUnion> none;
+
+/// One number of the heads' scores of an entry.
+class Fold : public Union {
+ public:
+  using Union::Union;
+  virtual double of(const std::vector<double>& heads) const = 0;
+  void apply(Range candidates, Table<double>& scores) const override {
+    std::vector<double> heads(static_cast<size_t>(scores.rows()));
+    for (int64_t i = candidates.begin; i < candidates.end; ++i) {
+      for (size_t owner = 0; owner < heads.size(); ++owner)
+        heads[owner] = scores(static_cast<int64_t>(owner), i);
+      const double one = of(heads);
+      for (int64_t owner = 0; owner < scores.rows(); ++owner) scores(owner, i) = one;
+    }
+  }
+};
+
+class Mean : public Fold {
+ public:
+  Mean() : Fold({"union", "mean", "by the mean over heads", "OpenVINO; KVCompose"}) {}
+  double of(const std::vector<double>& heads) const override {
+    return std::accumulate(heads.begin(), heads.end(), 0.0) / static_cast<double>(heads.size());
+  }
+};
+const Register<Union, Mean> mean;
+
+class Max : public Fold {
+ public:
+  Max() : Fold({"union", "max", "by the largest over heads", "kvsim"}) {}
+  double of(const std::vector<double>& heads) const override {
+    return *std::ranges::max_element(heads);
+  }
+};
+const Register<Union, Max> max;
+
+class RootMeanSquare : public Fold {
+ public:
+  RootMeanSquare()
+      : Fold({"union", "root-mean-square", "by the root of the mean square over heads", "kvsim"}) {}
+  double of(const std::vector<double>& heads) const override {
+    double squares = 0;
+    for (const double s : heads) squares += s * s;
+    return std::sqrt(squares / static_cast<double>(heads.size()));
+  }
+};
+const Register<Union, RootMeanSquare> root_mean_square;
+
+/// The union of what heads choose: their best entries, then their second best ones, ...
+class BestRank : public Union {
+ public:
+  BestRank()
+      : Union({"union", "best-rank", "the best entries of every head, then the second best ones",
+               "kvsim"}) {}
+  void apply(Range candidates, Table<double>& scores) const override {
+    std::vector<double> best(static_cast<size_t>(candidates.size()),
+                             -static_cast<double>(candidates.size()));
+    std::vector<int64_t> order(best.size());
+    for (int64_t owner = 0; owner < scores.rows(); ++owner) {
+      std::iota(order.begin(), order.end(), candidates.begin);
+      std::ranges::sort(order, [&](int64_t a, int64_t b) {
+        return scores(owner, a) != scores(owner, b) ? scores(owner, a) > scores(owner, b) : a > b;
+      });
+      for (size_t rank = 0; rank < order.size(); ++rank) {
+        double& mine = best[static_cast<size_t>(order[rank] - candidates.begin)];
+        mine = std::max(mine, -static_cast<double>(rank));
+      }
+    }
+    for (int64_t owner = 0; owner < scores.rows(); ++owner)
+      std::ranges::copy(best, scores.row(owner).begin() + candidates.begin);
+  }
+};
+const Register<Union, BestRank> best_rank;
+
+}  // namespace
+}  // namespace kvsim::stages::shape::shape
