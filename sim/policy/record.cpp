@@ -60,9 +60,35 @@ std::vector<std::string> all_keys() {
   return keys;
 }
 
+/// Settings beside rounding=kvpress with which a press of kvpress differs (docs/presets.md).
+struct Press {
+  std::string_view preset, settings;
+};
+constexpr Press kPresses[] = {
+    {"snapkv", ",window=64"},        {"adakv", ",window=64"},
+    {"criticalkv", ",window=64"},    {"pyramidkv", ",window=64,allocate=pyramid-kvpress"},
+    {"kvzip", ",ada_total=product"}, {"kvzip-plus", ",reread_norm=input,ada_total=product"},
+    {"kvgrad", ",ada_total=product"}};
+
+/// A record that names a press as NAME:kvpress, in the words of today; "" for every other.
+std::string of_press(std::string_view text) {
+  constexpr std::string_view kVariant = ":kvpress";
+  const std::string_view title = text.substr(0, text.find(','));
+  if (!title.ends_with(kVariant)) return "";
+  const std::string_view name = title.substr(0, title.size() - kVariant.size());
+  std::string found = std::string(name) + ",rounding=kvpress";
+  for (const Press& press : kPresses)
+    if (press.preset == name)
+      for (const std::string_view one : split(press.settings.substr(1), ','))
+        if (text.find("," + std::string(one.substr(0, one.find('=') + 1))) == text.npos)
+          found += "," + std::string(one);
+  return found + std::string(text.substr(title.size()));
+}
+
 }  // namespace
 
 Record Record::parse(std::string_view text) {
+  if (const std::string press = of_press(text); !press.empty()) return parse(press);
   const auto parts = split(text, ',');
   const bool function = parts[0].starts_with(kFunction);
   const Preset& preset = preset_named(function ? kScored : parts[0]);

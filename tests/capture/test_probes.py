@@ -11,6 +11,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import tiny_models
 from test_capture import WithFolder, h5py, np, relative_error, untouched_run
 
 QUESTIONS = "What does it ask for?\tTwo sentences.\nWho carried the oil?\n"
@@ -123,6 +124,8 @@ class Probes(WithFolder):
         self.check("qwen3")
 
     def test_qwen3_next_whose_gate_comes_with_the_queries_of_a_probe(self):
+        if "qwen3_next" not in tiny_models.BETWEEN:
+            self.skipTest("transformers of this version describes it otherwise")
         with h5py.File(self.capture("qwen3_next", "repeat:20")) as f:
             for layer in f["layers"].values():
                 for probe in layer["probes"].values():

@@ -159,7 +159,7 @@ class Model(unittest.TestCase):
     def test_mistakes_are_one_line_and_leave_nothing(self):
         with tempfile.TemporaryDirectory() as folder:
             target = Path(folder) / "t.h5"
-            for pattern, options in {"layers 0..3": {"layers": [9]},
+            for pattern, options in {"layers are 0..3": {"layers": [9]},
                                      "exactly once": {"spans": {"a": "not there"}},
                                      "compress_after 5": {"compress_after": 5},
                                      "expected one of": {"dtype": "int8"}}.items():

@@ -282,7 +282,7 @@ class Runs(WithTexts):
             return done.stdout + done.stderr
 
         said = command("--plan")
-        self.assertIn("2 texts, 2 policies, 1 budgets: 4 runs of the model, 4 of them left", said)
+        self.assertIn("2 texts, 2 policies, 1 budget: 4 runs of the model, 4 of them left", said)
         self.assertFalse((self.folder / "study").exists())
         said = command("-o", "study")
         self.assertIn("relative to snapkv,window=4: geometric mean", said)

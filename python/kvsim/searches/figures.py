@@ -197,7 +197,7 @@ def reported(study: Study, report: Report, variable: str):
     objective = report.objective(variable)
     table = report.table(variable, objective)
     budgets = list(study.config.budgets)
-    records = list(table)[:style.PAGE_POLICIES]
+    records = list(table)[:style.MOST_LINES]
     looks = {record: style.line_style(i) for i, record in enumerate(records)}
     keys = [style.key(("found: " if record in report.best else "") + record, looks[record])
             for record in records]

@@ -219,7 +219,7 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
         if not settings.keep_traces and not args.shard:
             shutil.rmtree(folder.traces, ignore_errors=True)
         outcome.count_left_out((line.get("unserved", {}) for sheet in chosen
-                                for line in sheet.lines()), canonical_records(settings.policies))
+                                for line in sheet.lines.read()), canonical_records(settings.policies))
         for record, (why, count) in outcome.left_out.items():
             print(printable(f"kvsim study: {record} left out of {counted(count, 'text')}: {why}"),
                   file=sys.stderr)
