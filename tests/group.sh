@@ -108,7 +108,6 @@ group_package() {   # label: python
   plots tests/python/test_comparison.py
   plots tests/python/test_head_gates.py
   plots tests/python/test_writer_path.py
-  plots tests/python/test_engines.py
   plots tests/python/test_untrusted.py
   plots tests/python/test_fuzz.py
 }

@@ -1,6 +1,6 @@
 """Tests of traces from engines, on files of their layouts. Run: python tests/python/test_engines.py
 
-Modules with the names and calls of vLLM stand for it; without PyTorch these tests are left out.
+Modules with the names and calls of vLLM stand for it.
 """
 
 import sys
@@ -13,13 +13,10 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "data")]
 
 import numpy as np
+import torch
 
 import kvsim
 
-try:
-    import torch
-except ModuleNotFoundError:
-    torch = None
 THETA, HEADS, KV, SIZE, HIDDEN, N, TOTAL = 10000.0, 4, 2, 8, 24, 40, 52
 CHECKS = np.arange(1, 9) * TOTAL // 8 - 1
 # What engines do with logits, one by one and all together; 0 and [] are none.
@@ -74,7 +71,7 @@ class EngineTest(unittest.TestCase):
     def trace(self, folder, **given):
         return kvsim.Trace(kvsim.from_engine(
             self.folder / folder, self.folder / f"{folder}.h5", model="mine", prompt_len=N,
-            rope_theta=THETA, stored_type="float32", **given))
+            rope_theta=THETA, stored_type="float32", overwrite=True, **given))
 
     def kept(self, trace):
         return kvsim.replay(trace.path, "rehearsal:recent-uniform", 0.5,
@@ -167,7 +164,6 @@ class EngineTest(unittest.TestCase):
         with self.assertRaisesRegex(kvsim.Error, "scale: found .*above 0"):
             self.trace("unsaid")
 
-    @unittest.skipIf(torch is None, "no PyTorch")
     def test_the_hook_records_prefill_in_chunks_and_decoding(self):
         import vllm_hook
 
@@ -197,7 +193,6 @@ class EngineTest(unittest.TestCase):
                       for one in (found, expected)] if not number else [0, 0]
             np.testing.assert_allclose(*errors, rtol=1e-4)
 
-    @unittest.skipIf(torch is None, "no PyTorch")
     def test_the_hook_refuses_what_does_not_say_how_it_attends(self):
         import vllm_hook
 

@@ -246,12 +246,12 @@ class MeanAndVariance : public Aggregation {
         squares_(static_cast<size_t>(columns), 0.0) {}
   void add(int64_t j, int64_t first, std::span<const double> part) override {
     const double rows = static_cast<double>(j + 1);
-    double* const mean = mean_.data() + first;
+    double* const means = mean_.data() + first;
     double* const squares = squares_.data() + first;
     for (size_t c = 0; c < part.size(); ++c) {
-      const double change = part[c] - mean[c];
-      mean[c] += change / rows;
-      squares[c] += change * (part[c] - mean[c]);
+      const double change = part[c] - means[c];
+      means[c] += change / rows;
+      squares[c] += change * (part[c] - means[c]);
     }
   }
   void see(int64_t j, int64_t) override { rows_ = static_cast<double>(j + 1); }
