@@ -1,10 +1,18 @@
 """What a generated text is, and the table of kinds that scripts pick from."""
 
 import random
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 ASK = "\0"   # in the prompt of a builder: where the question begins
+
+
+def data_of(module: str) -> dict[str, Any]:
+    """The words of a module: NAME.toml beside NAME.py."""
+    return tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 @dataclass

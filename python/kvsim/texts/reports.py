@@ -4,59 +4,14 @@ import json
 import random
 import re
 
-from .kinds import ASK, Kind, Text, chat
+from .kinds import ASK, Kind, Text, chat, data_of
 from .world import FIRST_NAMES, PLACES, Work, sentence, works
 
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
-OPENINGS = (
-    "In {year} the council was told that {title} could not go on as it was: {fault}.",
-    "Few works of {year} were talked about as much as {title}. The trouble was plain: {fault}.",
-    "{leader} still remembers the first letter about {title}. It said that {fault}.",
-    "By {year} everybody in {place} knew that {fault}, and {title} came before the council.",
-    "The file on {title} opens in {year} with a single sheet, which says that {fault}.",
-)
-FINDINGS = (
-    "A closer look showed that {cause}.",
-    "It took {leader} two visits to see why: {cause}.",
-    "What the first inspector had missed was that {cause}.",
-    "The reason lay deeper, for {cause}.",
-)
-ACTIONS = (
-    "Under {leader}, a crew of {workers} {remedy}.",
-    "{leader} was given {workers} people and {months} months; they {remedy}.",
-    "The plan was simple enough to fit on one page: {workers} workers under {leader} {remedy}.",
-    "So {leader} gathered {workers} workers from the neighbouring villages, and together they "
-    "{remedy}.",
-)
-MONEY = (
-    "The bill came to {cost} crowns, and the work took {months} months.",
-    "It cost {cost} crowns, a little less than had been set aside, and took {months} months.",
-    "After {months} months the last invoice was paid; the sum was {cost} crowns.",
-    "For {cost} crowns and {months} months of patience, the matter was settled.",
-)
-DOUBTS = (
-    "{critic} spoke against it in the council and called it money spent on a nuisance.",
-    "{critic} would rather have seen the sum go to the roads, and said so in the newspaper.",
-    "{critic} asked for a second opinion, which agreed with the first in every point.",
-    "Not everyone was pleased: {critic} complained about the noise until the very last day.",
-    "{critic}, who had opposed the plan, later wrote a friendly letter about it.",
-)
-RESULTS = (
-    "Since then {result}.",
-    "The outcome is easy to tell: {result}.",
-    "Today {result}.",
-    "Two years on, {result}.",
-)
-SUMMARIES = (
-    "{title} was put right in {year} by {leader} for {cost} crowns, because {fault}; since then "
-    "{result}.",
-    "At {place}, where {fault}, {leader} and {workers} workers {remedy}. The bill was {cost} "
-    "crowns.",
-    "The reason for the trouble with {title} was that {cause}, and after {months} months of work "
-    "{result}.",
-    "{leader} led the work on {title} in {year}: the crew {remedy}, although {critic} had doubts.",
-)
+DATA = data_of(__file__)
+PARTS = ("openings", "findings", "actions", "money", "doubts", "results")   # of a section
+SUMMARIES, GENRES, QUESTIONS = DATA["summaries"], DATA["genres"], DATA["questions"]
 
 
 def fill(template: str, work: Work) -> str:
@@ -66,8 +21,7 @@ def fill(template: str, work: Work) -> str:
 
 def section(rng: random.Random, work: Work) -> str:
     """A paragraph of about a hundred words."""
-    parts = [OPENINGS, FINDINGS, ACTIONS, MONEY, DOUBTS, RESULTS]
-    return " ".join(fill(rng.choice(choices), work) for choices in parts)
+    return " ".join(fill(rng.choice(DATA[part]), work) for part in PARTS)
 
 
 def report(rng: random.Random, found: list[Work]) -> list[str]:
@@ -103,47 +57,6 @@ def build_summary(rng: random.Random, units: int) -> Text:
     answer = "\n\n".join([opening, paragraphs(summary_sentences(rng, found)), closing])
     user = f"A county report on public works follows.\n\n{body}\n\n{ASK}{question}"
     return Text(chat(user), answer)
-
-
-LETTER = (
-    "Dear {critic},\n\nyou asked about {title}. When I took it over in {year}, {fault}. I will be "
-    "frank: {cause}. We were {workers} people, and we {remedy}. You feared the cost; it was {cost} "
-    "crowns. You will be glad to hear that {result}.\n\nYours, {leader}"
-)
-MINUTES = (
-    "Present: {leader} in the chair, {critic}, the clerk. Item: {title}. The chair reports that "
-    "{fault}. Inspection found that {cause}. {critic} objects to the sum of {cost} crowns. Carried "
-    "by one vote. Result, entered in {year}: within {months} months {workers} workers {remedy}, "
-    "and {result}."
-)
-NEWS = (
-    "{place}, {year}. It is done: {title} is open again. For a long time {fault}, and only when "
-    "somebody noticed that {cause} was there any hope. {leader}, who led the crew of {workers}, "
-    "said that it had taken {months} months and {cost} crowns. {critic} was not at the opening. "
-    "Our reporter saw for herself that {result}."
-)
-DIARY = (
-    "Walked over to {place} to see {title}. Last time {fault}. {leader} showed me everything and "
-    "told me that {cause}. Then the {workers} of them {remedy}. All that in {months} months of "
-    "{year}, for {cost} crowns! Even {critic} has to admit that {result}."
-)
-GENRES = {
-    "letter": LETTER, "minutes": MINUTES, "newspaper notice": NEWS, "diary page": DIARY,
-}  # fmt: skip
-QUESTIONS = (
-    ("Who led the work on {title}?",
-     "The work on {title} was led by {leader}; document {number} ({genre}) says so."),
-    ("What did {title} cost, and how long did it take?",
-     "{title} cost {cost} crowns and took {months} months, according to document {number}. The "
-     "crew counted {workers} people."),
-    ("What was wrong with {title}?",
-     "About {title}, document {number} tells that {fault}. The cause was that {cause}."),
-    ("What came of the work on {title}?",
-     "According to document {number} ({genre}), the work on {title} had a good end: {result}."),
-    ("Who was against spending money on {title}?",
-     "That was {critic}. Document {number} names nobody else who opposed the {cost} crowns for "
-     "{title}."),
-)  # fmt: skip
 
 
 def build_questions(rng: random.Random, units: int) -> Text:
