@@ -79,9 +79,10 @@ def short(why: str) -> str:
 
 
 def table(runs: list[dict]) -> list[str]:
-    """The page's table: a row a family, a column a version, and why it is not right."""
+    """The page's table: a row for families alike, a column a version, and why they are not right."""
     versions = [run["version"] for run in runs]
     names = sorted({family for run in runs for family in run["families"]})
+    alike: dict[tuple, list[str]] = {}
     lines = ["| family | " + " | ".join(versions) + " | what is not, or why |",
              "|---" * (len(runs) + 2) + "|"]
     for name in names:
@@ -90,9 +91,9 @@ def table(runs: list[dict]) -> list[str]:
         newest = said[-1]
         reason = short(newest[1]) if newest[0] != "right" else \
             next((short(why) for word, why in said if word != "right"), "")
-        lines.append(f"| `{name}` | " + " | ".join(one[0] if one else "" for one in found)
-                     + f" | {reason} |")
-    return lines
+        alike.setdefault((*(one[0] if one else "" for one in found), reason), []).append(f"`{name}`")
+    return lines + [f"| {', '.join(names)} | " + " | ".join(cells) + " |"
+                    for cells, names in alike.items()]
 
 
 def counts(runs: list[dict]) -> list[str]:
@@ -123,10 +124,10 @@ def read_page(page: Path) -> dict[str, dict[str, str]]:
     first = next(i for i, row in enumerate(rows) if row[0] == "family")
     versions = rows[first][1:-1]
     found: dict[str, dict[str, str]] = {version: {} for version in versions}
-    for name, *words, _ in rows[first + 1:]:
+    for names, *words, _ in rows[first + 1:]:
         for version, word in zip(versions, words):
             if word:
-                found[version][name.strip("`")] = word
+                found[version].update((name.strip("`"), word) for name in names.split(", "))
     return found
 
 
