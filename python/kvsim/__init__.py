@@ -65,7 +65,7 @@ __all__ = [
     "search", "study", "sweep", "synth", "verify",
 ]
 
-# What cannot be imported without the packages that run models.
+# Names that cannot be imported without the packages that run models.
 _NEEDS = {"CompactCache": ("torch", "transformers"), "press": ("torch", "transformers", "kvpress")}
 for _name, _modules in _NEEDS.items():
     if not all(map(importlib.util.find_spec, _modules)):
@@ -92,7 +92,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _missing(module: str | None) -> str:
-    """What to do about a module that this Python lacks."""
+    """Advice about a module that this Python lacks."""
     import sys
 
     runs_models = any(module in needs for needs in _NEEDS.values())

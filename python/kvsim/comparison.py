@@ -36,7 +36,7 @@ Examples:
 
 
 class Text:
-    """What files say of one trace: results of a replay, losses of its closed loop, or both."""
+    """One trace's files: results of a replay, losses of its closed loop, or both."""
 
     def __init__(self, name: str):
         self.name = name
@@ -73,7 +73,7 @@ def series_of(dataset: xarray.Dataset, measure: str, policy: str, budget: str) -
 
 
 def one_number(series: np.ndarray, measure: str) -> float:
-    """What a trace's steps come to."""
+    """One number for a trace's steps."""
     mean = float(np.nanmean(series)) if np.isfinite(series).any() else np.nan
     return float(np.sqrt(mean)) if measure in SQUARED else mean
 
@@ -112,7 +112,7 @@ def check_policies(texts: list[Text], measures: list[str], policies: tuple[str, 
 
 
 def held_apart(texts: list[Text], measure: str, policies: tuple[str, str], budget: str) -> float:
-    """What A holds over what B holds, mean over traces; 1 where they hold alike, NaN: unknown."""
+    """A's entries over B's, mean over traces; 1 where they hold alike, NaN: unknown."""
     ratios = []
     for text in texts:
         data = text.with_variable(measure)
@@ -178,7 +178,7 @@ def compare_texts(policies: tuple[str, str], texts: list[Text], asked: Iterable[
 
 
 def sentences(frame: pandas.DataFrame, policies: tuple[str, str], texts: list[Text]) -> list[str]:
-    """What the table says, a sentence a measure and one of how sure it is."""
+    """The table in words, a sentence a measure and one of how sure it is."""
     a, b = policies
     said = []
     for measure, own in frame.groupby("measure", sort=False):

@@ -22,7 +22,7 @@ class Error(Exception):
 
 
 class UsageError(Error):
-    """What was asked for cannot be done: an unknown policy, a wrong value, an existing file."""
+    """A request that cannot be met: an unknown policy, a wrong value, an existing file."""
 
     exit_code = 2
 
@@ -62,7 +62,7 @@ def reads_file(kind: str) -> Callable:
 
 
 def line_of(error: Exception) -> str:
-    """What an exception says, as one line: a file's name and what is wrong with it; else the first
+    """An exception in one line: a file's name and what is wrong with it; else the first
     line that is not empty, since libraries like to print paragraphs."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"

@@ -70,7 +70,7 @@ def plot(
 
 
 def figure_names() -> list[str]:
-    """What `only=` of :func:`plot` takes."""
+    """Names that `only=` of :func:`plot` takes."""
     import pkgutil
 
     from .plots import figures

@@ -29,7 +29,7 @@ def _rotated(x: "torch.Tensor", cos: "torch.Tensor", sin: "torch.Tensor") -> "to
 
 
 class _Stage:
-    """What a press sees of one layer's prompt: module, hidden states and position embeddings."""
+    """A press's view of one layer's prompt: module, hidden states and position embeddings."""
 
     def __init__(self, layer: Layer):
         import torch
@@ -79,7 +79,7 @@ class _Stage:
         return found
 
     def module(self, attentions: bool) -> SimpleNamespace:
-        """What presses read of an attention module of transformers."""
+        """The part that presses read of an attention module of transformers."""
         import torch
 
         layer, width = self.layer, self.layer.values.shape[2]

@@ -40,12 +40,12 @@ except ImportError as error:
                      f"({error}): pip install kvpress==0.5.5") from None
 
 REGISTERED_NAME = "kvsim_press"
-# What `kvsim policies --json` says a policy needs that looks past the prompt.
+# The need, by `kvsim policies --json`, of a policy that looks past the prompt.
 LATER_QUERIES = re.compile(r"positions >= n|\.\.N-1")
 
 
 def _described(policy: Policy) -> dict:
-    """What `kvsim policies` says of a record: its needs, and the value of every key."""
+    """Answer of `kvsim policies` about a record: its needs, and the value of every key."""
     found = json.loads(run(["policies", policy.record, "--json"], progress=False))
     if "preset" not in found:
         raise UsageError(f"{policy.record}: not a preset; kvsim.policies() lists them")
@@ -128,7 +128,7 @@ class _Prefill:
         self.model.set_attn_implementation(self.own_name)
 
     def choose(self) -> dict[int, np.ndarray]:
-        """What the policy keeps: bool [Hkv, n] of every layer that it compresses."""
+        """Entries that the policy keeps: bool [Hkv, n] of every layer that it compresses."""
         press = self.press
         self.recorder.check_complete()
         if press.probe is not None:

@@ -226,7 +226,7 @@ def closed_loop(
     overwrite: bool = False,
     progress: bool | None = None,
 ) -> xarray.Dataset:
-    """What the model really loses: it runs again, once per policy and budget, with what was kept.
+    """Loss of the model itself: it runs again, once per policy and budget, with what was kept.
 
     >>> results = replay(trace, ["snapkv", "restkv"], [0.1, 0.3], save_keep=True)
     >>> loop = closed_loop(model, results)

@@ -21,12 +21,12 @@ from collections.abc import Iterator, Sequence
 from .commands import COMMANDS, HERE, environment
 from .errors import Error, UsageError, error_of
 
-# What the program says of its progress with --progress json: {"progress": 0.37, "what": "..."}.
+# The program's progress with --progress json: {"progress": 0.37, "what": "..."}.
 PROGRESS = '{"progress":'
 
 
 class KvsimWarning(UserWarning):
-    """What the program notes while it works, for instance that it left a policy out."""
+    """A note of the program while it works, for instance that it left a policy out."""
 
 
 #: What messages call files that nobody has named: by path.

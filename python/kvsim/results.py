@@ -1,4 +1,4 @@
-"""What can be done with a dataset of results: `dataset.kvsim`, and its summary table."""
+"""Methods of a dataset of results, `dataset.kvsim`, and its summary table."""
 
 import functools
 import itertools
@@ -160,7 +160,7 @@ def show_in_notebooks() -> None:
 
 @xarray.register_dataset_accessor("kvsim")
 class Results:
-    """What can be done with a dataset of results: ``dataset.kvsim.summary`` and so on."""
+    """Methods of a dataset of results: ``dataset.kvsim.summary`` and so on."""
 
     def __init__(self, dataset: xarray.Dataset):
         self._dataset = dataset

@@ -36,7 +36,7 @@ SCHEME = "python:"
 
 
 def function_name(function: ScoreFunction) -> str:
-    """What records and figures call a function."""
+    """Name of a function in records and figures."""
     name = getattr(function, "__name__", type(function).__name__)
     if not name.isidentifier():
         raise UsageError(f"{name}: a function without a name; give one: "
@@ -53,7 +53,7 @@ def source_of(function: ScoreFunction) -> str:
 
 
 def describe(function: ScoreFunction, title: str) -> dict[str, str]:
-    """What the results' record says of a function; `title` is what they call the policy."""
+    """Description of a function in the results' record; `title` is what they call the policy."""
     source = source_of(function)
     file = getattr(getattr(function, "__code__", None), "co_filename", "")
     return {
@@ -214,7 +214,7 @@ def check_title(title: str) -> None:
 
 @contextlib.contextmanager
 def printing_aside() -> Iterator[None]:
-    """What a function prints goes to standard error: standard output is the command's."""
+    """Prints of a function go to standard error: standard output is the command's."""
     output = os.dup(1)
     os.dup2(2, 1)
     try:

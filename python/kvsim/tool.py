@@ -23,7 +23,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*given, **{"allow_abbrev": False, **named})
 
     def add_general_options(self) -> None:
-        """What every command of the program takes, too."""
+        """Options that every command of the program takes, too."""
         add = self.add_argument
         add("--threads", metavar="N", type=int, help="threads of the program (all cores)")
         add("--progress", choices=("auto", "json"), default="auto",
@@ -109,7 +109,7 @@ class Progress:
 
 
 def _drop_output() -> None:
-    """What is left to print goes nowhere, or Python would complain of it at its end."""
+    """Left-over output goes nowhere, or Python would complain of it at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

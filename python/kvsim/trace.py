@@ -28,7 +28,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Layer:
-    """What went into one attention layer. Arrays are views of the file, in the type it stores.
+    """Inputs of one attention layer. Arrays are views of the file, in the type it stores.
 
     Hq query heads read Hkv KV heads (query head h reads h // group_size); of N positions M have
     their query stored. bfloat16, which NumPy does not know, becomes float32.

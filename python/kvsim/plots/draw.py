@@ -158,7 +158,7 @@ def plan(options, figures, load):
             if name not in together:
                 planned += pages_of(name, results, suited, folder, options, figures, load)
     for name in options.only or together:
-        # What compares files is drawn from a single one only when asked for by name.
+        # A figure that compares files is drawn from a single one only when asked for by name.
         enough = 1 if getattr(figures[name], "ALONE", False) else 2
         if name in together and (options.only or len(opened) >= enough):
             planned += pages_of(name, opened, together, options.out, options, figures, load)

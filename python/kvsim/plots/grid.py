@@ -225,7 +225,7 @@ def spread(listed, most):
 
 
 def left_out(listed, shown):
-    """What a subtitle says of budgets that have no place: nothing where all are shown."""
+    """Words of a subtitle on budgets that have no place: nothing where all are shown."""
     return f"; {len(shown)} of {len(listed)} budgets" if len(shown) < len(listed) else ""
 
 

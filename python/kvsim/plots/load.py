@@ -57,7 +57,7 @@ class NotMeasured(Missing):
 
 @dataclass
 class Document:
-    """What `kvsim theory --json` or `kvsim explain --json` printed."""
+    """Output of `kvsim theory --json` or `kvsim explain --json`."""
 
     path: Path
     kind: str
@@ -66,7 +66,7 @@ class Document:
 
 @dataclass
 class Loop:
-    """What kvsim closed-loop measured on a trace: the model's own loss, without layers."""
+    """Measurements of kvsim closed-loop on a trace: the model's own loss, without layers."""
 
     path: Path
     data: xarray.Dataset

@@ -61,7 +61,7 @@ class Losses:
 
     @property
     def wreck_rule(self):
-        """What the marks of figures mean."""
+        """Meaning of the marks in figures."""
         if STREAM not in self.damage:
             return "stream error was not measured, so that a wrecked cache does not show"
         beside = " and that of random" if self.random is not None else ""
@@ -182,7 +182,7 @@ def variants(results):
 
 
 def change(record, base):
-    """What a variant adds to its base, as it is typed."""
+    """Cells that a variant adds to its base, as typed."""
     return record.removeprefix(base).lstrip(",") or record
 
 

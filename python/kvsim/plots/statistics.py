@@ -8,7 +8,7 @@ Over traces, of which there are few, intervals are Student's: resampling 4, 6 or
 import numpy as np
 
 LEVEL = 0.95     # of every interval
-# What is smaller is no effect, whatever its interval: a ratio within 1/1.05 to 1.05.
+# No effect is smaller than this, whatever its interval: a ratio within 1/1.05 to 1.05.
 SMALLEST_EFFECT = 0.05
 LEAST = 1e-12    # of a logarithm: nothing is lost
 
@@ -76,7 +76,7 @@ def holm(chances, level=1 - LEVEL):
 
 
 def effect(logs):
-    """What the logarithms of a ratio, one per trace, say: -1 less than 1, 1 more, 0 level, None
+    """Verdict of a ratio's logarithms, one per trace: -1 less than 1, 1 more, 0 level, None
     undecided. More or less needs an interval without 1 and a mean beyond SMALLEST_EFFECT; level an
     interval within it.
     """

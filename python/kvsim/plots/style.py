@@ -82,7 +82,7 @@ def line(colour, dash, marker):
 
 
 def line_style(index):
-    """The same for the line with this index, of anything but policies. Colours come again after
+    """Does it for the line with this index, of anything but policies. Colours come again after
     ten, with another dash pattern and marker."""
     again, k = divmod(index, len(COLOURS))
     return line(COLOURS[k], looks.DASHES[(k + 3 * again) % len(looks.DASHES)],
@@ -158,7 +158,7 @@ def pages(figure, groups, draw, alike="row"):
 
 
 def one_scale(figures, alike):
-    """The same limits for the panels of a row (y), or of a column (x and y), of several figures."""
+    """Equal limits for the panels of a row (y), or of a column (x and y), of several figures."""
     together = {}
     for fig in figures:
         for ax in fig.axes:

@@ -15,7 +15,7 @@ from ..whole import write_text
 
 @dataclass(frozen=True)
 class SearchResults:
-    """What a search has found so far.
+    """Findings of a search so far.
 
     Attributes:
         best: the best record, or with several objectives all that no other beats in every one.

@@ -81,7 +81,7 @@ class SearchConfig:
     replay: Mapping[str, Any] = field(default_factory=dict)
 
     def identity(self) -> str:
-        """What makes a study this one: everything but the number of trials and names of files."""
+        """Identity of a study: everything but the number of trials and names of files."""
         told = {name: value for name, value in self.__dict__.items()
                 if name not in ("path", "trials", "search", "report", "beside")}
         for name in ("sampler", "pruner"):

@@ -39,7 +39,7 @@ class Replayer:
 
     def measure(self, trace: str, records: Sequence[str],
                 layers: Sequence[int] = ()) -> dict[str, Measured | str]:
-        """What was measured of each record, or in words why nothing was."""
+        """Measurements of each record, or in words why there are none."""
         try:
             return self._measure(trace, records, layers)
         except (DataError, UsageError) as error:

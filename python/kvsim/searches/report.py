@@ -23,7 +23,7 @@ MOST = 16   # candidates of a front that are measured
 
 
 class Report:
-    """What the best of a study measure on the texts set aside."""
+    """Measurements of a study's best on the texts set aside."""
 
     def __init__(self, study: Study, *, closed_loop: bool = False, model: str | None = None,
                  threads: int | None = None):

@@ -28,7 +28,7 @@ NUMBERS = ("count", "real", "share")
 
 @dataclass(frozen=True)
 class Declarations:
-    """What `kvsim policies --json` says of keys and kinds."""
+    """Keys and kinds by `kvsim policies --json`."""
 
     keys: Mapping[str, Mapping[str, Any]]    # in canonical order
     kinds: Mapping[tuple[str, str], Mapping[str, Any]]

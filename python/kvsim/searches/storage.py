@@ -92,7 +92,7 @@ class Folder:
         return JournalStorage(Log(self.journal, lock))
 
     def pending(self, worker: str) -> Path:
-        """What a worker has measured and is about to tell the study."""
+        """Measurements that a worker is about to tell the study."""
         return self.workers / f"{worker}.json"
 
 

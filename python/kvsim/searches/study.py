@@ -124,7 +124,7 @@ class Study:
         self.optuna.set_user_attr("set_aside", [one.as_json() for one in self.aside])
 
     def _references(self) -> dict[str, dict[str, Measured]]:
-        """What the references measure on each searched text, once per study."""
+        """Measurements of the references on each searched text, once per study."""
         # The first base, too: what is wrong with all candidates is said before any is tried.
         records = sorted({self.config.base[0], *(
             one.reference for one in self.config.objectives if one.reference)})
@@ -138,7 +138,7 @@ class Study:
         return known
 
     def _looks(self) -> list[tuple[Any, tuple[int, ...]]]:
-        """What a candidate is measured on, in order: a text and its layers (none: all)."""
+        """Places that a candidate is measured on, in order: a text and its layers (none: all)."""
         looks = [(one, ()) for one in self.searched]
         if self.config.pruner.layers:
             looks.insert(0, (self.searched[0], self.config.pruner.layers))
@@ -224,7 +224,7 @@ class Study:
             self.optuna.tell(told, one["values"], TrialState[one["state"]])
 
     def _tell_pending(self, worker: Worker) -> None:
-        """What dead processes measured and did not come to tell."""
+        """Measurements that dead processes did not come to tell."""
         for path in sorted(self.folder.workers.glob("*.json")):
             if not worker.is_alive(path.stem):
                 self._tell(json.loads(path.read_text(encoding="utf-8")))

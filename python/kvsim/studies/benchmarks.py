@@ -144,7 +144,7 @@ def ask(folder: Folder, sheet: Sheet, row: Row, loaded, settings, policies: list
 
 
 def plain(row: Row, question: str):
-    """The same for a model without a chat template: the texts one after the other."""
+    """For a model without a chat template: the texts one after the other."""
     from ..kvtrace.markup import Conversation, Turn
 
     turns = row.conversation(question).turns

@@ -1,4 +1,4 @@
-"""What a study takes of memory, disk and work: from a model's shape, and rates that were measured.
+"""Needs of a study of memory, disk and work: from a model's shape, and rates that were measured.
 
 `kvsim study --plan` measures the rates of the machine at hand; the table of docs/study.md is made
 with those below.

@@ -149,7 +149,7 @@ class Folder:
         return self.texts / f"{name}.json"
 
     def facts(self) -> dict[str, dict]:
-        """What is known of every text that has been begun, by name."""
+        """Knowledge of every text that has been begun, by name."""
         found = {}
         for path in sorted(self.texts.glob("*.json")):
             try:

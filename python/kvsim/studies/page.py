@@ -118,7 +118,7 @@ def number(value: float) -> str:
 
 
 def verdict(losses: pandas.DataFrame, board: pandas.DataFrame, reference: str, of: str = "") -> str:
-    """What to use at which budget, in one sentence for each model. `of`: what budgets are shares of."""
+    """The best at each budget, in one sentence for each model. `of`: what budgets are shares of."""
     said = []
     for model, own in table.competing(board[~board.policy.map(is_hindsight)]).groupby(
             "model", sort=False):
@@ -246,7 +246,7 @@ def each_category(boards: pandas.DataFrame, reference: str) -> list[str]:
 
 
 def least_bytes(least: pandas.DataFrame) -> str:
-    """What each policy must hold for one loss, the least first."""
+    """Holding that each policy needs for one loss, the least first."""
     order = least.assign(last=least.policy.map(is_hindsight)).sort_values(
         ["last", "bytes"], na_position="last", kind="stable")
     rows = "".join(

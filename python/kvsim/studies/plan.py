@@ -1,4 +1,4 @@
-"""What a study will take, before it runs: pairs, time, disk. Rates are measured on the machine."""
+"""Needs of a study, before it runs: pairs, time, disk. Rates are measured on the machine."""
 
 import tempfile
 import time

@@ -23,7 +23,7 @@ BUDGETS = ("0.1", "0.2", "0.35", "0.5")
 
 @dataclass
 class Settings:
-    """What a study is run with. Budgets as they are typed."""
+    """Options of a study. Budgets as they are typed."""
 
     policies: list[str] = field(default_factory=lambda: list(POLICIES))
     budgets: list[str] = field(default_factory=lambda: list(BUDGETS))
@@ -39,11 +39,11 @@ class Settings:
 
     @property
     def probes(self) -> list[str]:
-        """What `kvsim capture --probe` gets, one by one."""
+        """Values that `kvsim capture --probe` gets, one by one."""
         return [one for one in self.probe.split(",") if one]
 
     def shared(self, model: str) -> dict:
-        """Those that all texts of a study share."""
+        """Options that all texts of a study share."""
         return {"model": model, "budgets": self.budgets, "prompt_tokens": self.prompt_tokens,
                 "steps": self.steps, "probe": self.probe, "dtype": self.dtype}
 
@@ -62,7 +62,7 @@ def missing(folder: Folder, name: str, policies: list[str]) -> list[str]:
 
 @functools.cache
 def described(record: str) -> dict:
-    """What `kvsim policies RECORD --json` says of it; a record that is none is an error here."""
+    """Answer of `kvsim policies RECORD --json`; a record that is none is an error here."""
     told = json.loads(run(["policies", record, "--json"], False))
     if "preset" not in told:   # a key or a kind of a stage, which `kvsim policies` explains, too
         cells = [f"{one['stage']}={one['kind']}" for one in told.get("kinds", ())]
@@ -89,7 +89,7 @@ def unserved(trace: Path, policies: list[str], budgets: list[str]) -> dict[str, 
 
 
 def run_text(folder: Folder, source: Source, loaded, settings: Settings, tell: Tell) -> None:
-    """What is missing of one text. Policies that its trace cannot serve are noted, and left out."""
+    """Does the rest of one text. Policies that its trace cannot serve are noted, and left out."""
     wanted = missing(folder, source.name, settings.policies)
     if not wanted:
         return
@@ -166,7 +166,7 @@ def close_loop(trace: Path, part: Part, loaded, settings: Settings,
 
 @dataclass
 class Outcome:
-    """What became of the texts of one run."""
+    """Fate of the texts of one run."""
 
     finished: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)   # name -> why, in one line

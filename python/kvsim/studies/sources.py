@@ -41,7 +41,7 @@ class Source:
 
 @dataclass
 class Passage:
-    """What is captured: a conversation, and the answer that is forced after it ("": the model's)."""
+    """Capture's input: a conversation, and the answer that is forced after it ("": the model's)."""
 
     conversation: object
     answer: str

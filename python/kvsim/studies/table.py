@@ -1,4 +1,4 @@
-"""What a study says: losses relative to one policy, over texts, with intervals; orders; a CSV."""
+"""Findings of a study: losses relative to one policy, over texts, with intervals; orders; a CSV."""
 
 import numpy as np
 import pandas
@@ -87,7 +87,7 @@ def held(losses: pandas.DataFrame) -> str:
 
 
 def loss_between(held: np.ndarray, losses: np.ndarray, share: float) -> float:
-    """What a policy loses where it holds `share` of the bytes: log loss between its own points, linear in
+    """Loss of a policy where it holds `share` of the bytes: log loss between its own points, linear in
     log bytes; NaN outside of them. `held` ascends."""
     if not held[0] / (1 + SAME_BYTES) <= share <= held[-1] * (1 + SAME_BYTES):
         return np.nan

@@ -1,4 +1,4 @@
-"""What the tasks of a study say: accuracy with intervals, and whether KL orders policies alike."""
+"""Findings of a study's tasks: accuracy with intervals, and whether KL orders policies alike."""
 
 import itertools
 

@@ -40,7 +40,7 @@ class Lines:
     path: Path
 
     def read(self) -> list[dict]:
-        """What is known; a line that a stop cut in two counts for nothing."""
+        """Known answers; a line that a stop cut in two counts for nothing."""
         found = []
         if not self.path.is_file():
             return found
@@ -133,7 +133,7 @@ def missing(sheet: Sheet, records: list[str], instances: int) -> Iterator[tuple[
 
 
 def run_tasks(folder: Folder, chosen: list[Sheet], load, settings, tell) -> None:
-    """What is missing of all tasks. `tell(what, share, seconds left)`; `load()` gives the model."""
+    """Does the rest of all tasks. `tell(what, share, seconds left)`; `load()` gives the model."""
     from .run import canonical_records
 
     records = canonical_records(settings.policies)
@@ -170,7 +170,7 @@ def run_instance(folder: Folder, sheet: Sheet, loaded, settings, number: int,
 
 def answers_of(folder: Folder, name: str, conversation, raw: bool, tokens: int, loaded, settings,
                policies: list[str], judge: Callable[[str], float], only_right: bool = False) -> dict:
-    """What the full cache answers (`full`, its `score`), and what every policy and budget does
+    """Answers of the full cache (`full`, its `score`), and what every policy and budget does
     (`outcomes`), greedily, `tokens` at most; with `only_right` none where the full cache scores 0.
 
     Answers of builtin tasks that differ from the full cache's end where that one ends: what is right
@@ -222,7 +222,7 @@ def answer_text(loaded, ids: list[int]) -> str:
 
 def outcomes(results: Path, loaded, ids: list[int], prompt_len: int, count: int, judge,
              longest: int) -> list[dict]:
-    """What every pair of policy and budget of a results file answers, in `longest` tokens at most,
+    """Answers of every pair of policy and budget of a results file, in `longest` tokens at most,
     instead of the last `count` tokens, which are the full cache's answer. Equal caches run once."""
     from ..kvtrace.closed_loop import ClosedLoop
     from ..kvtrace.generate import end_tokens

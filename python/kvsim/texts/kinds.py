@@ -1,4 +1,4 @@
-"""What a generated text is, and the table of kinds that scripts pick from."""
+"""A generated text, and the table of kinds that scripts pick from."""
 
 import random
 import tomllib
@@ -55,7 +55,7 @@ class Kind:
         return self.origins[seed % len(self.origins)]()
 
     def before_question(self) -> "Kind":
-        """The same texts, compressed where the question begins."""
+        """These texts, compressed where the question begins."""
         return replace(self, name=f"{self.name}_agnostic", stream=self.stream or self.name,
                        meaning=f"{self.meaning}; compressed before the question", agnostic=True)
 

@@ -1,4 +1,4 @@
-"""What a whitelist, fair eviction or debiasing gains over the policy that it constrains
+"""Gain of a whitelist, fair eviction or debiasing over the policy that it constrains
 (Pitfalls, Table 1), half the sum of what the losses of two spans lose; and what it costs.
 
 From one results file, or two per text: that of the request that needs the directive, and that of

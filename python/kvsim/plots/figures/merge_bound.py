@@ -1,4 +1,4 @@
-"""What a merged pair changes of a head's output, beside KeepKV's bounds on it (Theorem 5), by the
+"""Change of a head's output by a merged pair, beside KeepKV's bounds on it (Theorem 5), by the
 steps since the merge. Medians over pairs; the line is the median over layers, the band their range.
 """
 

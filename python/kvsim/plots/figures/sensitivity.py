@@ -1,4 +1,4 @@
-"""What each hyper-parameter of a preset does: one column per axis of a sweep with the other axes at
+"""Effect of each hyper-parameter of a preset: one column per axis of a sweep with the other axes at
 their defaults, one row per metric, one line per budget. Dotted: the default.
 
 Several results files of one sweep, one per trace, make one figure: lines are means over the traces

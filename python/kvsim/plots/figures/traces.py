@@ -1,4 +1,4 @@
-"""What policies lose over several traces: stream error, and the mean, worst case and outliers of
+"""Loss of policies over several traces: stream error, and the mean, worst case and outliers of
 retained importance (DefensiveKV, Table 1); `--metric` chooses.
 
 `traces` has a row per policy: small marks are traces, the bar is their mean, the line its 95 %
@@ -21,7 +21,7 @@ POOLS = True
 
 
 class Column(NamedTuple):
-    """What is shown of a measure; its variable has values over (layer, step), or over steps."""
+    """A measure as it is shown; its variable has values over (layer, step), or over steps."""
 
     measure: str
     what: str

@@ -1,4 +1,4 @@
-"""What each policy loses in each layer, and in all: policies down, layers across.
+"""Loss of each policy in each layer, and in all: policies down, layers across.
 
 By default the residual error of each layer, with the stream error of all layers together in the
 last column, and mean retained importance; `--metric` chooses. Every cell prints its number, so that

@@ -40,7 +40,7 @@ class Detail:
 
 
 def describe(source, blocks, number):
-    """What the page reads of one results file; its numbers go into `blocks`."""
+    """The part of one results file that the page reads; its numbers go into `blocks`."""
     detail = Detail(source, blocks, f"t{number}")
     results = source.results
     content = {
@@ -259,7 +259,7 @@ def owners_of(detail, mask):
 
 
 def kept_masks(detail):
-    """What became of each entry, by the heads whose kept sets they are; None where unknown."""
+    """Fate of each entry, by the heads whose kept sets they are; None where unknown."""
     return {dim: detail.source.find(name)
             for dim, name in (("kv_head", "kept_mask"), ("head", "kept_mask_query"))}
 
@@ -308,7 +308,7 @@ def one_policy(detail, mask, dim, number, pooled):
 
 
 def looked_for(detail):
-    """What the worst steps looked for, by layer and head: blocks of a few steps each."""
+    """Entries that the worst steps looked for, by layer and head: blocks of a few steps each."""
     details = detail.source.details
     if details is None or "entry" not in details.variables:
         detail.left_out.append("What steps looked for: that needs the trace.")

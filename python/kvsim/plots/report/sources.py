@@ -1,4 +1,4 @@
-"""What a page is made from: results files, what the trace adds to them, what closed loops found."""
+"""Sources of a page: results files, what the trace adds to them, what closed loops found."""
 
 import io
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Source:
 
     @property
     def loops(self):
-        """What closed loops of the trace found."""
+        """Findings of the trace's closed loops."""
         return self.results.loops
 
     @property
@@ -65,7 +65,7 @@ def open_details(path):
 
 
 def check(results):
-    """What the page cannot do without."""
+    """Parts that the page cannot do without."""
     policies = results.policies
     if len(set(policies)) != len(policies):
         raise load.data_error(f"{results.path}: a policy is there twice")

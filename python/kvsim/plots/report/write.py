@@ -83,7 +83,7 @@ def known_policies():
 
 
 def find_details(options, folder):
-    """What the program finds in the traces: a path or None per file."""
+    """Finds of the program in the traces: a path or None per file."""
     if options.no_trace:
         return None
     status = pass_through([
