@@ -2,7 +2,7 @@
 
 import random
 
-from ..texts.messages import DAYS
+from ..texts import messages
 from ..texts.world import PLACES, person
 from .kinds import Instance, Task, holds, names_first
 from .lookups import sentences
@@ -37,7 +37,7 @@ def codes(rng: random.Random, number: int) -> Instance:
 
 
 def recall(rng: random.Random, number: int) -> Instance:
-    sentence = f"{person(rng)} left the keys at {rng.choice(PLACES)} on {rng.choice(DAYS)}."
+    sentence = f"{person(rng)} left the keys at {rng.choice(PLACES)} on {rng.choice(messages.DATA['days'])}."
     rest = " ".join(sentences(rng, 1 + number % 2))
     return Instance(f"{sentence} {rest}", "Repeat the first sentence of this text word for word.",
                     sentence)
