@@ -165,13 +165,11 @@ BestSetting best_setting(const std::vector<SettingSeries>& settings, int usual,
   result.value = resamples.value(result.best);
   result.interval = resamples.interval(result.best);
   result.chosen = resamples.chosen(result.best, usual);
-  result.usual = result.gain = kUndefined;
-  result.gain_interval = {kUndefined, kUndefined};
   if (usual < 0) return result;
   const auto other = static_cast<size_t>(usual);
   const double sign = criterion.more_is_better ? 1 : -1;
   result.usual = resamples.value(other);
-  result.gain = sign * (result.value - result.usual);
+  result.gain = sign * (result.value - result.usual) + 0.0;  // no -0
   result.gain_interval = resamples.gain(result.best, other, sign);
   return result;
 }

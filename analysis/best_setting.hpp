@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "analysis/statistics.hpp"
+#include "analysis/undefined.hpp"
 
 namespace kvsim {
 
@@ -37,13 +38,14 @@ using SettingSeries = std::vector<std::vector<double>>;
 /// The best of several settings with 95 % intervals (metrics.md 6): Student's over traces when
 /// there are at least two, else over circular blocks of steps.
 struct BestSetting {
-  size_t best = 0;   ///< index; among equals the default, else the first
-  double value = 0;  ///< mean over traces of the criterion; of errors the geometric mean
-  Interval interval;
-  double usual = 0;        ///< value of the default setting; NaN when there is none
-  double gain = 0;         ///< improvement over the default, > 0 is better; NaN when there is none
-  Interval gain_interval;  ///< paired: both settings on the same traces or steps
-  double chosen = 0;       ///< share of resamples in which it is the best, too
+  size_t best = 0;            ///< index; among equals the default, else the first
+  double value = kUndefined;  ///< mean over traces of the criterion; of errors the geometric mean
+  Interval interval = {kUndefined, kUndefined};
+  double usual = kUndefined;  ///< value of the default setting; NaN when there is none
+  double gain =
+      kUndefined;  ///< improvement over the default, > 0 is better; NaN when there is none
+  Interval gain_interval = {kUndefined, kUndefined};  ///< paired, on the same traces or steps
+  double chosen = kUndefined;  ///< share of resamples in which it is the best, too
 };
 
 /// `settings` is not empty and all have the same traces; `usual`: index of the default, or -1.

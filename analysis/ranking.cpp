@@ -10,6 +10,9 @@ namespace kvsim {
 namespace {
 
 constexpr double kEqual = 1e-7;
+constexpr double kSameBytes = 0.02;     // shares of bytes that differ by less are one
+constexpr double kLeastNumber = 1e-12;  // of a logarithm: nothing is lost
+constexpr Bounded kNothing = {kUndefined, {kUndefined, kUndefined}, kUndefined};
 
 bool off_budget(Unranked why) { return why == Unranked::holds_more || why == Unranked::holds_less; }
 
@@ -85,6 +88,32 @@ Bounded difference(std::span<const double> values, std::span<const double> other
   return paired(mine, theirs, units, scale);
 }
 
+std::vector<double> at_share(const std::vector<Point>& points, double share, Scale scale) {
+  const Point *below = nullptr, *above = nullptr;
+  for (const Point& point : points) {
+    if (std::isnan(point.held) || defined(point.series).empty()) continue;
+    if (point.held <= share * (1 + kSameBytes) && (!below || point.held > below->held))
+      below = &point;
+    if (point.held * (1 + kSameBytes) >= share && (!above || point.held < above->held))
+      above = &point;
+  }
+  if (!below || !above) return {};
+  const double width = std::log(above->held / below->held);
+  const double along = width > 0 ? std::clamp(std::log(share / below->held) / width, 0.0, 1.0) : 0;
+  const auto to = [&](double x) {
+    return scale == Scale::log ? std::log(std::max(kLeastNumber, x)) : x;
+  };
+  std::vector<double> series;
+  for (size_t k = 0; k < below->series.size(); ++k) {
+    const double x = below->series[k], y = above->series[k];
+    const double between = (1 - along) * to(x) + along * to(y);
+    series.push_back(std::isnan(x + y)     ? kUndefined
+                     : scale == Scale::log ? std::exp(between)
+                                           : between);
+  }
+  return series;
+}
+
 Standing standing(const Contest& contest) {
   const size_t count = contest.series.size();
   Standing found;
@@ -99,16 +128,22 @@ Standing standing(const Contest& contest) {
   if (first != best.end()) found.best = first - best.begin();
   const double none = contest.scale == Scale::log ? 1 : 0;
   for (size_t p = 0; p < count; ++p) {
-    found.differences.push_back({kUndefined, {kUndefined, kUndefined}, kUndefined});
-    if (found.best >= 0)
-      found.differences[p] = difference(contest.series[p],
-                                        contest.series[static_cast<size_t>(found.best)],
-                                        contest.units, contest.scale);
+    const auto from_best = [&](const std::vector<double>& series) {
+      return difference(series, contest.series[static_cast<size_t>(found.best)], contest.units,
+                        contest.scale);
+    };
+    found.differences.push_back(found.best < 0 ? kNothing : from_best(contest.series[p]));
+    found.equal_bytes.push_back(kNothing);
+    found.equal_bytes_differences.push_back(kNothing);
     const Interval& ends = found.differences[p].interval;
     const bool open = ends.low <= none && none <= ends.high;
     found.marks.push_back(best[p] ? Mark::best : in[p] && open ? Mark::equal : Mark::none);
     if (in[p] || !off_budget(contest.unranked[p])) continue;
     found.marks[p] = contest.unranked[p] == Unranked::holds_more ? Mark::more : Mark::less;
+    if (found.best < 0 || contest.points.empty()) continue;
+    const std::vector<double> series = at_share(contest.points[p], found.held, contest.scale);
+    found.equal_bytes[p] = estimate(defined(series), contest.units, contest.scale);
+    if (!series.empty()) found.equal_bytes_differences[p] = from_best(series);
   }
   return found;
 }

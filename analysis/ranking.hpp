@@ -26,11 +26,24 @@ inline constexpr double kHeldAlike = 0.05;
 /// `held`: over what the budget gives.
 Unranked unranked_by(double held);
 
+/// What a policy holds at one of its own budgets, and its numbers there.
+struct Point {
+  double held = 0;  ///< over what the budget of the contest gives; NaN: unknown
+  std::vector<double> series;
+};
+
+/// A policy's numbers where it holds `share`: on a line between the nearest two of its own points,
+/// in logarithms of what is held and, with Scale::log, of the numbers (metrics.md 6). Empty where
+/// all its points hold more, or all less.
+std::vector<double> at_share(const std::vector<Point>& points, double share, Scale scale);
+
 /// Policies at one budget by one measure, each with its numbers over the same steps or traces.
 struct Contest {
   std::vector<std::vector<double>> series;  ///< [policy][unit]; NaN is undefined
   std::vector<Unranked> unranked;           ///< [policy]
   std::vector<double> held;                 ///< [policy], over what the budget gives; NaN: unknown
+  /// [policy]: its own budgets, for the comparison at equal bytes; may be empty
+  std::vector<std::vector<Point>> points;
   Units units = Units::steps;
   Scale scale = Scale::plain;
   bool more_is_better = false;
@@ -43,6 +56,10 @@ struct Standing {
   std::vector<Bounded> values;
   /// From the best: a ratio on logarithms, else a difference.
   std::vector<Bounded> differences;
+  /// Of policies that are not ranked for what they hold, at the bytes that the ranked hold; NaN
+  /// where their own budgets hold only more, or only less.
+  std::vector<Bounded> equal_bytes;
+  std::vector<Bounded> equal_bytes_differences;  ///< from the best
   int64_t best = -1;  ///< the first of those marked so; -1: none is ranked
   /// What the ranked hold over what the budget gives: 1, unless none holds that.
   double held = 1;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "analysis/summary.hpp"
@@ -66,60 +67,29 @@ bool always_apart(Unranked why) {
          why == Unranked::scores_all_equal;
 }
 
+/// What a policy holds at its own budgets, over what one budget gives.
+std::vector<Point> points_of(const Dataset& results, int64_t policy, int64_t budget) {
+  std::vector<Point> found;
+  const double given = results.row("budget_share", {policy, budget})[0];
+  for (int64_t b = 0; b < results.size("budget"); ++b)
+    found.push_back(
+        {results.row("held_share", {policy, b})[0] / given, series_of(results, policy, b)});
+  return found;
+}
+
 Standing rank_at(const Dataset& results, int64_t budget) {
   Contest contest;
   contest.scale = Scale::log;
+  const bool shares = results.has("held_share") && results.has("budget_share");
   for (int64_t p = 0; p < results.size("policy"); ++p) {
     contest.series.push_back(series_of(results, p, budget));
     contest.unranked.push_back(unranked(results, p, budget));
     contest.held.push_back(held_of_budget(results, p, budget));
+    const bool off = shares && (contest.unranked.back() == Unranked::holds_more ||
+                                contest.unranked.back() == Unranked::holds_less);
+    contest.points.push_back(off ? points_of(results, p, budget) : std::vector<Point>());
   }
   return standing(contest);
-}
-
-/// The two budgets of a policy between which it holds `share`, and how far along the line between
-/// them; `along` NaN: nowhere.
-struct Between {
-  int64_t low = -1, high = -1;
-  double along = std::numeric_limits<double>::quiet_NaN();
-};
-
-Between between(const Dataset& results, int64_t policy, double share) {
-  Between found;
-  const auto held = [&](int64_t b) { return results.row("held_share", {policy, b})[0]; };
-  for (int64_t b = 0; b < results.size("budget"); ++b) {
-    if (std::isnan(held(b)) || std::isnan(summary_of(results, policy, b))) continue;
-    if (held(b) <= share && (found.low < 0 || held(b) > held(found.low))) found.low = b;
-    if (held(b) >= share && (found.high < 0 || held(b) < held(found.high))) found.high = b;
-  }
-  if (found.low < 0 || found.high < 0) return {};
-  const double width = std::log(held(found.high) / held(found.low));
-  found.along = width > 0 ? std::log(share / held(found.low)) / width : 0;
-  return found;
-}
-
-/// A policy that is not ranked at a budget, at the bytes of those that are.
-std::vector<AtEqualBytes> equal_bytes(const Dataset& results, int64_t budget,
-                                      const Standing& ranking) {
-  std::vector<AtEqualBytes> found;
-  if (!results.has("held_share") || !results.has("budget_share") || ranking.best < 0) return found;
-  const std::vector<double> least = series_of(results, ranking.best, budget);
-  for (int64_t p = 0; p < results.size("policy"); ++p) {
-    const Mark mark = ranking.marks[static_cast<size_t>(p)];
-    if (mark != Mark::more && mark != Mark::less) continue;
-    const double share = ranking.held * results.row("budget_share", {p, budget})[0];
-    const Between at = between(results, p, share);
-    if (std::isnan(at.along)) continue;
-    std::vector<double> series = series_of(results, p, at.low);
-    const std::vector<double> above = series_of(results, p, at.high);
-    for (size_t t = 0; t < series.size(); ++t)
-      if (!std::isnan(series[t]))
-        series[t] = std::exp((1 - at.along) * log_of(series[t]) + at.along * log_of(above[t]));
-    const double centre = mean(series);
-    found.push_back({p, budget, judged(results).squares ? std::sqrt(centre) : centre,
-                     difference(series, least, Units::steps, Scale::log)});
-  }
-  return found;
 }
 
 const std::vector<std::string>& texts(const Dataset& results, const char* name) {
@@ -182,16 +152,16 @@ std::string what_next(const Dataset& results, const Verdict& verdict) {
                      texts(results, "policy")[static_cast<size_t>(best)], why);
 }
 
-/// "a 1.25 at 0.1, 1.1 at 0.2; b 10 at 0.1" for the cells that `said` has a text for.
+/// "a 1.25 at 0.1, 1.1 at 0.2; b at 0.1" for the cells that `said` has a text for.
 template <class Said>
 std::string by_policy(const Dataset& results, const Verdict& verdict, const Said& said) {
   std::string text;
   for (const int64_t p : verdict.order) {
     std::string own;
     for (int64_t b = 0; b < results.size("budget"); ++b)
-      if (const std::string cell = said(p, b); !cell.empty())
-        own += fmt::format("{}{} at {}", own.empty() ? " " : ", ", cell,
-                           texts(results, "budget_label")[static_cast<size_t>(b)]);
+      if (const std::optional<std::string> cell = said(p, b))
+        own += (own.empty() ? " " : ", ") + *cell + (cell->empty() && !own.empty() ? "" : "at ") +
+               texts(results, "budget_label")[static_cast<size_t>(b)];
     if (!own.empty())
       text += (text.empty() ? "" : "; ") + texts(results, "policy")[static_cast<size_t>(p)] + own;
   }
@@ -200,7 +170,7 @@ std::string by_policy(const Dataset& results, const Verdict& verdict, const Said
 
 std::string compared(const AtEqualBytes& one) {
   const bool open = one.ratio.interval.low <= 1 && 1 <= one.ratio.interval.high;
-  return fmt::format("{:.3g} ({})", one.value,
+  return fmt::format("{:.3g} ({}) ", one.value,
                      open                  ? "not told apart from the least"
                      : one.ratio.value < 1 ? "less than the least"
                                            : "more than the least");
@@ -208,16 +178,20 @@ std::string compared(const AtEqualBytes& one) {
 
 /// Who does not hold what the budgets give, and what that says.
 std::string held_text(const Dataset& results, const Verdict& verdict) {
-  const std::string off = by_policy(results, verdict, [&](int64_t p, int64_t b) -> std::string {
+  using Cell = std::optional<std::string>;
+  const auto off = [&](int64_t p, int64_t b) {
     const Mark mark = verdict.marks[static_cast<size_t>(p)][static_cast<size_t>(b)];
-    if (mark != Mark::more && mark != Mark::less) return "";
-    return fmt::format("{:.3g} times", held_of_budget(results, p, b));
+    return mark == Mark::more || mark == Mark::less;
+  };
+  const std::string held = by_policy(results, verdict, [&](int64_t p, int64_t b) -> Cell {
+    if (!off(p, b)) return {};
+    return fmt::format("{:.3g} times ", held_of_budget(results, p, b));
   });
   std::string text;
-  if (!off.empty())
+  if (!held.empty())
     text += "> holds over a twentieth more than the budget gives (entries or bytes), < less; not "
             "ranked there:\n  " +
-            off + "\n";
+            held + "\n";
   std::string below;
   for (size_t b = 0; b < verdict.held.size(); ++b)
     if (verdict.held[b] != 1)
@@ -226,12 +200,17 @@ std::string held_text(const Dataset& results, const Verdict& verdict) {
   if (!below.empty())
     text += "no policy holds what the budget gives; ranked are those that hold less, alike: " +
             below + "\n";
-  const std::string equal = by_policy(results, verdict, [&](int64_t p, int64_t b) -> std::string {
-    for (const AtEqualBytes& one : verdict.at_equal_bytes)
-      if (one.policy == p && one.budget == b) return compared(one);
-    return "";
+  const std::string equal = by_policy(results, verdict, [&](int64_t p, int64_t b) -> Cell {
+    const AtEqualBytes* one = verdict.equal_bytes(p, b);
+    return one ? compared(*one) : Cell();
   });
   if (!equal.empty()) text += "at equal bytes, between its own budgets: " + equal + "\n";
+  const std::string nowhere = by_policy(results, verdict, [&](int64_t p, int64_t b) -> Cell {
+    return off(p, b) && !verdict.equal_bytes(p, b) ? Cell("") : Cell();
+  });
+  if (!nowhere.empty())
+    text += "not compared at equal bytes, as its own budgets hold only more or only less: " +
+            nowhere + "\n";
   return text;
 }
 
@@ -239,21 +218,27 @@ std::string held_text(const Dataset& results, const Verdict& verdict) {
 
 const char* judged_by(const Dataset& results) { return judged(results).summary; }
 
+const AtEqualBytes* Verdict::equal_bytes(int64_t policy, int64_t budget) const {
+  for (const AtEqualBytes& one : at_equal_bytes)
+    if (one.policy == policy && one.budget == budget) return &one;
+  return nullptr;
+}
+
 Verdict verdict(const Dataset& results) {
   Verdict found;
   if (judged(results).steps == nullptr) return found;
   const auto policies = static_cast<size_t>(results.size("policy"));
   const auto budgets = static_cast<size_t>(results.size("budget"));
   std::vector<Standing> rankings(budgets);
-  std::vector<std::vector<AtEqualBytes>> equal(budgets);
-  parallel_for(std::ssize(rankings), [&](int64_t b) {
-    const auto at = static_cast<size_t>(b);
-    rankings[at] = rank_at(results, b);
-    equal[at] = equal_bytes(results, b, rankings[at]);
-  });
+  parallel_for(std::ssize(rankings),
+               [&](int64_t b) { rankings[static_cast<size_t>(b)] = rank_at(results, b); });
   for (size_t b = 0; b < budgets; ++b) {
     found.held.push_back(rankings[b].held);
-    found.at_equal_bytes.insert(found.at_equal_bytes.end(), equal[b].begin(), equal[b].end());
+    for (size_t p = 0; p < policies; ++p)
+      if (const Bounded& one = rankings[b].equal_bytes[p]; !std::isnan(one.value))
+        found.at_equal_bytes.push_back({static_cast<int64_t>(p), static_cast<int64_t>(b),
+                                        judged(results).squares ? std::sqrt(one.value) : one.value,
+                                        rankings[b].equal_bytes_differences[p]});
   }
   std::vector<std::pair<int, double>> place;  // ranked, ranked nowhere, apart; then the error
   for (size_t p = 0; p < policies; ++p) {
@@ -268,8 +253,8 @@ Verdict verdict(const Dataset& results) {
       if (rankings[b].best < 0) continue;
       const double least = log_of(summary_of(results, rankings[b].best, static_cast<int64_t>(b)));
       if (mark != Mark::more && mark != Mark::less) ratios.push_back(own.back() - least);
-      for (const AtEqualBytes& one : equal[b])
-        if (one.policy == policy) ratios.push_back(log_of(one.value) - least);
+      if (const AtEqualBytes* one = found.equal_bytes(policy, static_cast<int64_t>(b)))
+        ratios.push_back(log_of(one->value) - least);
     }
     found.apart.push_back(budgets > 0 && always_apart(unranked(results, policy, 0)));
     double value = mean(ratios);

@@ -8,8 +8,8 @@
 
 namespace kvsim {
 
-/// A policy that does not hold what a budget gives, at what it gives: between its own budgets, on
-/// lines in logarithms of bytes and error.
+/// A policy that does not hold what a budget gives, at what it gives: between its own budgets
+/// (at_share()).
 struct AtEqualBytes {
   int64_t policy = 0;
   int64_t budget = 0;
@@ -29,6 +29,8 @@ struct Verdict {
   std::vector<std::vector<Mark>> marks;  ///< [policy][budget]
   std::vector<double> held;  ///< [budget]: what the ranked hold over what the budget gives
   std::vector<AtEqualBytes> at_equal_bytes;
+
+  const AtEqualBytes* equal_bytes(int64_t policy, int64_t budget) const;  ///< null: nowhere
 };
 
 /// The summary that policies are judged by: of the loss where the file has one, else of the stream

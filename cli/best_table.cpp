@@ -17,10 +17,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// Cells of the record that differ from its preset; all of it where it is named otherwise.
-std::string changes(const BestRow& row) {
-  if (row.record.empty()) return "none";
-  if (!row.record.starts_with(row.preset)) return row.record;
-  return row.record == row.preset ? "as it is" : row.record.substr(row.preset.size() + 1);
+std::string changes(const std::string& record, const std::string& preset) {
+  if (record.empty()) return "none";
+  if (!record.starts_with(preset)) return record;
+  return record == preset ? "as it is" : record.substr(preset.size() + 1);
 }
 
 std::string measure(const Criterion& criterion) {
@@ -61,7 +61,7 @@ std::string gain_text(double gain, const Interval& interval, int digits) {
 
 /// Says which budgets leave settings out, and what the rest hold where that is something else.
 std::string off_budget_text(const std::vector<BestRow>& rows) {
-  std::string left, held;
+  std::string left, held, nowhere;
   for (const BestRow& row : rows) {
     if (row.criterion.variable != rows.front().criterion.variable ||
         row.criterion.over != rows.front().criterion.over)
@@ -70,6 +70,8 @@ std::string off_budget_text(const std::vector<BestRow>& rows) {
     if (row.off_budget > 0)
       left += fmt::format("{}{} of {} settings of {}", left.empty() ? "" : ", ", row.off_budget,
                           row.settings, where);
+    if (row.nowhere > 0)
+      nowhere += fmt::format("{}{} of {}", nowhere.empty() ? "" : ", ", row.nowhere, where);
     if (!row.record.empty() && unranked_by(row.held) != Unranked::ranked)
       held += fmt::format("{}{} ({:.3g} times)", held.empty() ? "" : ", ", where, row.held);
   }
@@ -77,6 +79,9 @@ std::string off_budget_text(const std::vector<BestRow>& rows) {
   if (!left.empty())
     text += "not ranked, as they hold over a twentieth more or less than the budget gives: " +
             left + "\n";
+  if (!nowhere.empty())
+    text += "not compared at equal bytes, as all their budgets hold more, or all less: " + nowhere +
+            "\n";
   if (!held.empty())
     text += "all settings hold alike, but not what the budget gives: " + held + "\n";
   return text;
@@ -84,11 +89,7 @@ std::string off_budget_text(const std::vector<BestRow>& rows) {
 
 /// Columns of the CSV and fields of the JSON.
 Json fields(const BestRow& row) {
-  // Where no setting is ranked there are no numbers.
-  const auto number = [&](double value) {
-    return std::isnan(value) || (row.record.empty() && row.settings > 0) ? Json(nullptr)
-                                                                         : Json(value);
-  };
+  const auto number = [](double value) { return std::isnan(value) ? Json(nullptr) : Json(value); };
   return {{"preset", row.preset},
           {"settings", row.settings},
           {"measure", row.criterion.variable},
@@ -104,7 +105,22 @@ Json fields(const BestRow& row) {
           {"gain_high", number(row.found.gain_interval.high)},
           {"chosen", number(row.found.chosen)},
           {"held", number(row.held)},
-          {"off_budget", row.off_budget}};
+          {"off_budget", row.off_budget},
+          {"equal_bytes", row.equal_bytes_record},
+          {"equal_bytes_value", number(row.equal_bytes.value)},
+          {"equal_bytes_gain", number(row.equal_bytes.gain)},
+          {"equal_bytes_gain_low", number(row.equal_bytes.gain_interval.low)},
+          {"equal_bytes_gain_high", number(row.equal_bytes.gain_interval.high)}};
+}
+
+/// A line of the table of settings.
+std::string line(const BestRow& row, const std::string& budget, const std::string& record,
+                 const BestSetting& found, size_t width) {
+  const int shown = digits(row.criterion);
+  return fmt::format("  {:<8}{:<{}}  {:<25}{:<28}{:>4.0f} %\n", budget,
+                     printable(changes(record, row.preset)), width,
+                     value_text(found.value, found.interval, shown),
+                     gain_text(found.gain, found.gain_interval, shown), 100 * found.chosen);
 }
 
 std::string csv_cell(const Json& value) {
@@ -123,7 +139,9 @@ std::string best_text(const BestTable& table, const std::vector<std::string>& me
   });
   if (rows.empty()) return "";
   size_t width = 12;
-  for (const BestRow& row : rows) width = std::max(width, changes(row).size());
+  for (const BestRow& row : rows)
+    width = std::max({width, changes(row.record, row.preset).size(),
+                      changes(row.equal_bytes_record, row.preset).size()});
   std::string text = fmt::format(
       "best settings; 95 % intervals over {}; gain is over the preset as it is;\n"
       "chosen: share of resamples in which this setting is the best, too\n",
@@ -133,6 +151,10 @@ std::string best_text(const BestTable& table, const std::vector<std::string>& me
     text += "gain -: the preset as it is is not among the settings of this sweep\n";
   if (!table.stream_layers.empty() && rows.front().criterion.variable == "stream_error")
     text += "stream error: of " + table.stream_layers + "\n";
+  if (std::ranges::any_of(rows, [](const BestRow& row) { return !row.equal_bytes_record.empty(); }))
+    text +=
+        "equal: of settings that are not ranked the best where it holds the bytes that the budget "
+        "gives,\nbetween its own budgets; its gain is over the line above\n";
   if (const std::string off = off_budget_text(rows); !off.empty()) text += off;
   std::string head;
   for (const BestRow& row : rows) {
@@ -143,17 +165,13 @@ std::string best_text(const BestTable& table, const std::vector<std::string>& me
       text += head + fmt::format("  {:<8}{:<{}}  {:<25}{:<28}{}\n", "budget", "best", width,
                                  "value", "gain", "chosen");
     }
-    if (row.record.empty()) {
+    if (row.record.empty())
       text += fmt::format("  {:<8}none: no setting holds what the budget gives\n",
                           printable(row.budget));
-      continue;
-    }
-    const BestSetting& found = row.found;
-    const int shown = digits(row.criterion);
-    text += fmt::format("  {:<8}{:<{}}  {:<25}{:<28}{:>4.0f} %\n", printable(row.budget),
-                        printable(changes(row)), width,
-                        value_text(found.value, found.interval, shown),
-                        gain_text(found.gain, found.gain_interval, shown), 100 * found.chosen);
+    else
+      text += line(row, printable(row.budget), row.record, row.found, width);
+    if (!row.equal_bytes_record.empty())
+      text += line(row, " equal", row.equal_bytes_record, row.equal_bytes, width);
   }
   return text;
 }

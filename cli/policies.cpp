@@ -312,9 +312,13 @@ std::vector<const Source*> sources_of(const Meanings& found) {
     const Preset* bare = find_preset(found.preset->name, "");
     text += found.preset->source + "; " + (bare ? bare->source : "");
     const std::set<std::string> used = used_keys(found.settings);
+    // What has no source of its own, such as full, owes the kinds of its row to nobody.
+    const Settings row = preset_settings(*found.preset);
     for (const std::string& stage : stages()) {
       const KindInfo* kind = chosen_kind(found.settings, used, stage);
-      if (kind && kind->name != find_parameter(stage)->fallback) text += "; " + kind->source;
+      const std::string& plain = found.preset->source.empty() ? row.text(stage)
+                                                              : find_parameter(stage)->fallback;
+      if (kind && kind->name != plain) text += "; " + kind->source;
     }
   }
   for (const KindInfo* kind : found.kinds) text += "; " + kind->source;

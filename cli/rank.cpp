@@ -46,12 +46,14 @@ Word word_of(const Json& contest, const char* key, const std::vector<std::string
 
 Contest contest_of(const Json& json) {
   Contest contest;
-  for (const Json& row : json.at("series")) {
-    contest.series.emplace_back();
-    for (const Json& value : row) contest.series.back().push_back(number(value));
-    if (contest.series.back().size() != contest.series.front().size())
+  const auto series_of = [&](const Json& row) {
+    std::vector<double> series;
+    for (const Json& value : row) series.push_back(number(value));
+    if (!contest.series.empty() && series.size() != contest.series.front().size())
       not_a_contest("series of different lengths");
-  }
+    return series;
+  };
+  for (const Json& row : json.at("series")) contest.series.push_back(series_of(row));
   const size_t count = contest.series.size();
   contest.unranked.assign(count, Unranked::ranked);
   contest.held.assign(count, std::numeric_limits<double>::quiet_NaN());
@@ -66,6 +68,13 @@ Contest contest_of(const Json& json) {
     contest.unranked[p] = static_cast<Unranked>(code);
   }
   for (size_t p = 0; p < held.size(); ++p) contest.held[p] = number(held[p]);
+  for (const Json& policy : json.value("points", Json::array())) {
+    contest.points.emplace_back();
+    for (const Json& point : policy)
+      contest.points.back().push_back({number(point.at("held")), series_of(point.at("series"))});
+  }
+  if (!contest.points.empty() && contest.points.size() != count)
+    not_a_contest("points of another length than series");
   contest.units = word_of<Units>(json, "units", {"steps", "traces"});
   contest.scale = word_of<Scale>(json, "scale", {"plain", "log", "share", "count"});
   contest.more_is_better = json.value("more_is_better", false);
@@ -87,6 +96,9 @@ Json answer(const Contest& contest) {
     Json row = {{"mark", marks[static_cast<size_t>(found.marks[p])]},
                 {"estimate", bounded(found.values[p])},
                 {"difference", bounded(found.differences[p])}};
+    if (!contest.points.empty())
+      row["equal_bytes"] = {{"estimate", bounded(found.equal_bytes[p])},
+                            {"difference", bounded(found.equal_bytes_differences[p])}};
     if (contest.units == Units::steps) row["block"] = block_length(defined(contest.series[p]));
     rows.push_back(row);
   }

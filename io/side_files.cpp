@@ -38,6 +38,15 @@ std::ifstream open_text(const std::string& path) {
   std::ifstream file(path);
   if (!file)
     bad_data({.what = errno != 0 ? std::strerror(errno) : "cannot be read", .where = path});
+  // The byte order mark that some editors begin files with is no part of the text.
+  std::string mark(3, ' ');
+  file.read(mark.data(), 3);
+  if (mark.starts_with("\xFF\xFE") || mark.starts_with("\xFE\xFF"))
+    bad_data({.what = "not UTF-8", .where = path, .found = "UTF-16", .hint = "save it as UTF-8"});
+  if (mark != "\xEF\xBB\xBF") {
+    file.clear();
+    file.seekg(0);
+  }
   return file;
 }
 

@@ -113,6 +113,7 @@ group_package() {   # label: python
 }
 group_search() {   # label: python
   plots tests/python/test_search.py
+  plots tests/python/test_search_ranks.py
 }
 group_models() {   # label: capture
   newest tests/python/test_model.py

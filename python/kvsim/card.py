@@ -9,12 +9,15 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .errors import DataError, UsageError
 from .plain import printable
 from .tool import Parser, run_tool
-from .trace import Trace
 from .whole import write_text
+
+if TYPE_CHECKING:
+    from .trace import Trace
 
 EXAMPLES = """\
 Examples:
@@ -48,7 +51,7 @@ def traces_of(path: Path) -> list[Path]:
     return found
 
 
-def fields(trace: Trace) -> Iterator[tuple[str, str, str]]:
+def fields(trace: "Trace") -> Iterator[tuple[str, str, str]]:
     """Path, shape and type of every dataset of a trace, layers taken together."""
     seen: dict[str, tuple[str, set[str]]] = {}
 
@@ -100,6 +103,8 @@ def licences(args: argparse.Namespace, weights: str) -> list[str]:
 
 
 def of_traces(paths: list[Path], args: argparse.Namespace) -> str:
+    from .trace import Trace
+
     files, sources, known = [], [], {}
     models: dict[str, None] = {}
     for path in paths:
@@ -133,7 +138,7 @@ def of_traces(paths: list[Path], args: argparse.Namespace) -> str:
         "```", "", "From a shell, the whole folder: `kvsim replay . -o results`.", ""])
 
 
-def source_of(trace: Trace) -> str:
+def source_of(trace: "Trace") -> str:
     """How a trace says that it was made, in one line."""
     try:
         record = json.loads(str(trace._file.attrs.get("source", "{}")))

@@ -82,5 +82,8 @@ def run(name: str, words: Sequence[str]) -> int:
                     f"{', '.join(lacking)} ({_advice(needs)})")
     if python != sys.executable:
         os.execvpe(python, [python, "-P", "-m", "kvsim", name, *words], environment())
-    module = importlib.import_module(f"{__package__}.{COMMANDS[name]['module']}")
+    try:
+        module = importlib.import_module(f"{__package__}.{COMMANDS[name]['module']}")
+    except ModuleNotFoundError as error:
+        raise Error(f"{name}: {sys.executable} lacks {error.name} ({_advice([str(error.name)])})") from None
     return module.main(shipped(words))

@@ -1,38 +1,24 @@
-"""`kvsim compare A B RESULTS...`: paired differences of two policies, over steps or over traces."""
+"""Paired differences of two policies, over steps or over traces."""
 
 import difflib
-import sys
 from collections.abc import Iterable
 from os import PathLike
-from pathlib import Path
 
 import numpy as np
 import pandas
 import xarray
 
 from . import ranking
+from .budgets import budget_text
 from .errors import DataError, UsageError
-from .plain import printable
 from .results_file import as_file, open_results
 from .program import exchange
-from .table_text import FORMS, table_text
-from .tool import Parser, put_line, run_tool
 
 #: What is compared unless it is asked for otherwise, of what the files have.
 USUAL = ("kl_divergence", "stream_error")
 WORDS = {"kl_divergence": "loss", "stream_error": "stream error"}
 SQUARED = ("stream_error", "stream_perturbation")   # their mean over steps is of squares
 LEVEL = 0.05
-EXAMPLES = """\
-Positive measures are compared by ratio, A over B; shares and others by difference, A less B. With one
-trace the interval is over circular blocks of its later steps, with several over the traces.
-
-exit codes: 0 done, 1 failed while running, 2 usage, 3 bad data
-
-Examples:
-  kvsim compare h2o snapkv sample.nc
-  kvsim compare h2o snapkv a.nc a-loop.nc b.nc b-loop.nc --metric kl_divergence --table tex
-"""
 
 
 class Text:
@@ -57,8 +43,8 @@ def texts_of(files: Iterable[xarray.Dataset]) -> list[Text]:
 
 
 def labels(dataset: xarray.Dataset) -> list[str]:
-    """Budgets as they were typed."""
-    return [str(one) for one in np.atleast_1d(dataset["budget_label"].values)]
+    """Budgets, each by its one text: 0.2 for 20%."""
+    return [budget_text(one) for one in np.atleast_1d(dataset["budget_label"].values)]
 
 
 def series_of(dataset: xarray.Dataset, measure: str, policy: str, budget: str) -> np.ndarray:
@@ -111,19 +97,34 @@ def check_policies(texts: list[Text], measures: list[str], policies: tuple[str, 
                         f"did you mean {near[0]}?" if near else f"found {', '.join(known)}"))
 
 
-def held_apart(texts: list[Text], measure: str, policies: tuple[str, str], budget: str) -> float:
-    """A's entries over B's, mean over traces; 1 where they hold alike, NaN: unknown."""
+def check_layers(texts: list[Text], measures: list[str]) -> None:
+    """A measure of some of a model's layers is no number beside that of others."""
+    for measure in measures:
+        seen: dict[str, tuple[list, str]] = {}
+        for text in texts:
+            data = text.with_variable(measure)
+            own = data.layer.values.tolist() if "layer" in data else []
+            layers, name = seen.setdefault(str(data.attrs.get("model", "")), (own, text.name))
+            if own != layers:
+                raise DataError(f"{text.name}: {measure} is of {len(own)} layers, that of {name} of "
+                                f"{len(layers)}: expected traces of the same layers of a model")
+
+
+def held_apart(texts: list[Text], measure: str, policies: tuple[str, str], budget: str,
+               name: str = "held_of_budget", of_a: str = "") -> float:
+    """A's entries (at the budget `of_a`) over B's, mean over traces; 1 where they hold alike, NaN:
+    unknown. `name`: of another variable."""
     ratios = []
     for text in texts:
         data = text.with_variable(measure)
         if not ranking.says_what_is_held(data):
-            data = text.with_variable("held_of_budget")
+            data = text.with_variable(name)
         if data is None:
             return np.nan
-        known, b = list(map(str, data.policy.values)), labels(data).index(budget)
-        held = ranking.held_of_budget(data)
-        one, other = (held[known.index(policy), b] for policy in policies)
-        ratios.append(one / other)
+        known, own = list(map(str, data.policy.values)), labels(data)
+        held = ranking.cells(data, name, np.nan)
+        ratios.append(held[known.index(policies[0]), own.index(of_a or budget)] /
+                      held[known.index(policies[1]), own.index(budget)])
     return float(np.exp(np.mean(np.log(ratios))))
 
 
@@ -133,6 +134,7 @@ def compare_texts(policies: tuple[str, str], texts: list[Text], asked: Iterable[
 
     measures = measures_of(texts, asked)
     check_policies(texts, measures, policies)
+    check_layers(texts, measures)
     several = len(texts) > 1
     rows, contests = [], []
     for measure in measures:
@@ -148,27 +150,34 @@ def compare_texts(policies: tuple[str, str], texts: list[Text], asked: Iterable[
             numbers = [[one_number(one, measure) for one in own] for own in pair]
             shown = numbers if several else [own[0] for own in pair]
             defined = np.isfinite(np.array(shown, float)).all(axis=0)
+            held = held_apart(texts, measure, policies, budget)
+            points = []   # of A, where it does not hold what B holds
+            for other in () if ranking.alike(held) else common:
+                there = [series_of(one, measure, policies[0], other) for one in data]
+                if several:
+                    there = [one_number(one, measure) for one in there]
+                points.append((held_apart(texts, measure, policies, budget, "held_share", other),
+                               np.array(there if several else there[0], float)[defined]))
             contests.append(ranking.contest(
-                np.array(shown, float)[:, defined], scale=scale,
-                units="traces" if several else "steps", unranked=[ranking.HINDSIGHT, 0]))
+                np.array(shown, float)[:, defined], scale=scale, units="traces" if several else "steps",
+                unranked=[ranking.HOLDS_MORE, ranking.RANKED], points=[points, []]))
             rows.append({"measure": measure, "budget": budget, "scale": scale,
-                         "count": int(defined.sum()), "numbers": numbers,
-                         "held": held_apart(texts, measure, policies, budget)})
+                         "count": int(defined.sum()), "numbers": numbers, "held": held})
     table = []
     for row, answer in zip(rows, ranking.rank(contests)):
-        # B alone is ranked, so that the difference is A's from it.
-        found = {key: np.nan if one is None else one
-                 for key, one in answer["rows"][0]["difference"].items()}
         ratio = row["scale"] == "log"
         root = ratio and not several and row["measure"] in SQUARED
-        ends = [np.sqrt(found[one]) if root else found[one] for one in ("value", "low", "high")]
+        # B alone is ranked, so that the difference is A's from it.
+        found, *ends = bounds(answer["rows"][0]["difference"], root)
+        _, *equal = bounds(answer["rows"][0]["equal_bytes"]["difference"], root)
         middle = [np.exp(np.mean(np.log(np.maximum(own, 1e-12)))) if ratio else np.mean(own)
                   for own in row["numbers"]]
         table.append({
             "measure": row["measure"], "budget": row["budget"], "a": middle[0], "b": middle[1],
             "by": "ratio" if ratio else "difference", "value": ends[0], "low": ends[1],
             "high": ends[2], "chance": found["chance"], "over": "traces" if several else "steps",
-            "count": row["count"], "held": row["held"]})
+            "count": row["count"], "held": row["held"],
+            **dict(zip(("equal_bytes", "equal_bytes_low", "equal_bytes_high"), equal))})
     frame = pandas.DataFrame(table)
     known = frame.chance.notna()
     frame["differs"] = False
@@ -177,25 +186,37 @@ def compare_texts(policies: tuple[str, str], texts: list[Text], asked: Iterable[
     return frame
 
 
+def bounds(difference: dict, root: bool) -> tuple:
+    """A difference with NaN for what it has not, and its value, low and high."""
+    found = {key: np.nan if one is None else one for key, one in difference.items()}
+    return found, *(np.sqrt(found[one]) if root else found[one] for one in ("value", "low", "high"))
+
+
 def sentences(frame: pandas.DataFrame, policies: tuple[str, str], texts: list[Text]) -> list[str]:
     """The table in words, a sentence a measure and one of how sure it is."""
     a, b = policies
     said = []
     for measure, own in frame.groupby("measure", sort=False):
         name = WORDS.get(measure, str(measure).replace("_", " "))
-        parts = []
-        for row in own.itertuples():
-            interval = f"[{row.low:.3g}, {row.high:.3g}]"
-            parts.append(f"{row.value:.3g} {interval} at {row.budget}" if row.by == "ratio"
-                         else f"{row.value:+.3g} {interval} at {row.budget}")
+        sign = "" if own.by.iloc[0] == "ratio" else "+"
+        parts = [f"{row.value:{sign}.3g} [{row.low:.3g}, {row.high:.3g}] at {row.budget}"
+                 for row in own.itertuples()]
         than = f"over that of {b} is" if own.by.iloc[0] == "ratio" else f"less that of {b} is"
         said.append(f"The {name} of {a} {than} {', '.join(parts)}.")
-    off = frame[(frame.held > 1 + ranking.ALIKE) | (frame.held < 1 - ranking.ALIKE)]
+        equal = [f"{row.equal_bytes:{sign}.3g} [{row.equal_bytes_low:.3g}, {row.equal_bytes_high:.3g}] at "
+                 f"{row.budget}" for row in own.itertuples() if not np.isnan(row.equal_bytes)]
+        if equal:
+            said.append(f"Where {a} holds the bytes of {b}, between its own budgets, it is {', '.join(equal)}.")
+    off = frame[~frame.held.map(ranking.alike)]
     if len(off):
         cells = ", ".join(dict.fromkeys(f"{row.held:.3g} times at {row.budget}"
                                         for row in off.itertuples()))
         said.append(f"They do not hold alike: {a} holds, of what {b} holds, {cells}; such budgets are no "
                     "fair comparison.")
+        nowhere = ", ".join(dict.fromkeys(off[off.equal_bytes.isna()].budget))
+        if nowhere:
+            said.append(f"At {nowhere} they cannot be compared at equal bytes: all budgets of {a} hold more, "
+                        f"or all less, than {b}.")
     count, differ = len(frame), int(frame.differs.sum())
     over = f"{len(texts)} traces" if len(texts) > 1 else \
         f"{frame['count'].max()} steps of one trace, in circular blocks"
@@ -237,50 +258,4 @@ def compare(
     names = [metrics] if isinstance(metrics, str) else metrics
     wanted = [budgets] if isinstance(budgets, (str, int, float)) else budgets
     return compare_texts((str(a), str(b)), texts_of(opened), names,
-                         [str(one) for one in wanted] if wanted else None)
-
-
-#: Columns that people read; the others are in the CSV.
-COLUMNS = {"measure": "measure", "budget": "budget", "a": "A", "b": "B", "by": "by", "value": "A to B",
-           "low": "low", "high": "high", "held": "A holds", "differs": "differs"}
-
-
-def parser() -> Parser:
-    import argparse
-
-    p = Parser(prog="kvsim compare", description="How two policies differ, paired, with intervals.",
-               epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
-               allow_abbrev=False)
-    p.add_argument("a", metavar="A", help="a policy, as the files name it")
-    p.add_argument("b", metavar="B", help="the policy that it is compared with")
-    p.add_argument("results", nargs="+", type=Path, metavar="RESULTS.nc",
-                   help="files of replay, sweep or closed-loop, of one trace or several")
-    p.add_argument("--metric", metavar="LIST", help="measures, by comma: variables of the files "
-                   "(kl_divergence and stream_error, where all files have them)")
-    p.add_argument("--budget", metavar="LIST", help="budgets, by comma, as they were typed (all)")
-    p.add_argument("--table", choices=FORMS, default="text", help="form of the table (text)")
-    return p
-
-
-def main(arguments: list[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
-
-    def work() -> None:
-        frame = compare(options.a, options.b, options.results,
-                        metrics=options.metric.split(",") if options.metric else None,
-                        budgets=options.budget.split(",") if options.budget else None)
-        if options.table == "csv":
-            sys.stdout.write(table_text(frame, "csv"))
-            return
-        if options.table == "text":
-            put_line(printable(f"A {options.a}, B {options.b}"))
-        sys.stdout.write(table_text(frame[list(COLUMNS)].rename(columns=COLUMNS), options.table))
-        before = {"md": "", "tex": "% "}.get(options.table, "")
-        for line in frame.attrs["sentences"]:
-            put_line(before + line)
-
-    return run_tool("kvsim compare", work)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+                         [budget_text(one) for one in wanted] if wanted else None)

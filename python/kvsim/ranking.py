@@ -39,11 +39,15 @@ def _plain(values: Any) -> list:
 
 
 def contest(series: Sequence, *, units: str, scale: str, more_is_better: bool = False,
-            unranked: Sequence[int] = (), held: Sequence[float] = ()) -> dict[str, Any]:
-    """Policies at one budget by one measure: `series` [policy, step or trace]."""
+            unranked: Sequence[int] = (), held: Sequence[float] = (),
+            points: Sequence[Sequence[tuple[float, Sequence]]] = ()) -> dict[str, Any]:
+    """Policies at one budget by one measure: `series` [policy, step or trace]. `points`: for each policy
+    what it holds at its own budgets, over what this one gives, with its series there."""
     return {"series": _plain(series), "units": units, "scale": scale,
             "more_is_better": more_is_better, "unranked": [int(one) for one in unranked],
-            "held": _plain(held)}
+            "held": _plain(held),
+            "points": [[{"held": _plain([share])[0], "series": _plain(own)} for share, own in policy]
+                       for policy in points]}
 
 
 def rank(contests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -58,17 +62,36 @@ def rank(contests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return json.loads(done.stdout)
 
 
+def at_shares(points: Sequence[Sequence[tuple[float, float]]], shares: Sequence[float],
+              scale: str) -> np.ndarray:
+    """Number of each list of (share held, number) at the share beside it, between its own points
+    (docs/metrics.md 6, at equal bytes); NaN where all hold more, or all less."""
+    # The first policy of a contest is there to be ranked, the second is compared with it.
+    answers = rank([contest(
+        [[1], [np.nan]], units="traces", scale=scale, unranked=[RANKED, HOLDS_MORE], held=[1, np.nan],
+        points=[[], [(held / share, [number]) for held, number in own]])
+        for own, share in zip(points, shares)])
+    values = [one["rows"][1]["equal_bytes"]["estimate"]["value"] for one in answers]
+    return np.array([np.nan if one is None else one for one in values], float)
+
+
+def alike(held: float) -> bool:
+    """Is what is held what the budget gives? `held`: one over the other; NaN, unknown, is taken so."""
+    return not (held > 1 + ALIKE or held < 1 - ALIKE)
+
+
 def why_unranked(dataset: xarray.Dataset) -> np.ndarray:
     """[policy, budget]: `unranked` of results or losses; 0 where the file does not say."""
-    return _cells(dataset, "unranked", RANKED).astype(int)
+    return cells(dataset, "unranked", RANKED).astype(int)
 
 
 def held_of_budget(dataset: xarray.Dataset) -> np.ndarray:
     """[policy, budget]: what is held over what the budget gives; NaN where the file does not say."""
-    return _cells(dataset, "held_of_budget", np.nan)
+    return cells(dataset, "held_of_budget", np.nan)
 
 
-def _cells(dataset: xarray.Dataset, name: str, absent: float) -> np.ndarray:
+def cells(dataset: xarray.Dataset, name: str, absent: float) -> np.ndarray:
+    """[policy, budget]: a variable of results or losses, `absent` where they lack it."""
     shape = dataset.sizes["policy"], dataset.sizes["budget"]
     if name not in dataset:
         return np.full(shape, absent)

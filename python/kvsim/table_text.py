@@ -1,9 +1,12 @@
 """A table as text, CSV, Markdown or LaTeX, for every command that has --table."""
 
-import pandas
+from typing import TYPE_CHECKING
 
 from .errors import UsageError
 from .plain import csv_cell, printable
+
+if TYPE_CHECKING:
+    import pandas
 
 FORMS = ("text", "csv", "md", "tex")
 _ESCAPES = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -24,15 +27,17 @@ def latex(text: str) -> str:
     return "".join(_ESCAPES.get(sign, sign) for sign in text).replace("–", "--")
 
 
-def table_text(table: pandas.DataFrame, form: str = "text") -> str:
+def table_text(table: "pandas.DataFrame", form: str = "text") -> str:
     """The table in one of FORMS, ending in a new line. CSV has all digits and no marks."""
     if form not in FORMS:
         raise UsageError(f"--table: found {form}, expected one of {', '.join(FORMS)}")
     if form == "csv":
         return table.map(csv_cell).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    from pandas.api.types import is_numeric_dtype
+
     head = [str(one) for one in table.columns]
     rows = [[shown(one) for one in row] for row in table.itertuples(index=False)]
-    numeric = [pandas.api.types.is_numeric_dtype(table[one]) for one in table.columns]
+    numeric = [is_numeric_dtype(table[one]) for one in table.columns]
     if form == "tex":
         lines = [r"\begin{tabular}{" + "".join("r" if one else "l" for one in numeric) + "}",
                  r"\toprule", *(" & ".join(map(latex, row)) + r" \\" for row in [head]), r"\midrule",

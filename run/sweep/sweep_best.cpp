@@ -36,8 +36,10 @@ class Series {
     if (layers_.empty()) layers_ = stream_error_layers(results);
     for (size_t b = 0; b < options_.budgets.size(); ++b) {
       const auto column = column_of(job, results, b);
-      for (size_t r = 0; column >= 0 && r < options_.records.size(); ++r)
+      for (size_t r = 0; column >= 0 && r < options_.records.size(); ++r) {
         held_[{b, r}].push_back(held_of_budget(results, static_cast<int64_t>(r), column));
+        add_shares(results, {b, r}, trace, column);
+      }
     }
     for (size_t c = 0; c < criteria().size(); ++c) {
       if (!results.has(criteria()[c].variable)) continue;
@@ -67,12 +69,40 @@ class Series {
     const auto found = held_.find({budget, record});
     return found == held_.end() ? std::span<const double>() : found->second;
   }
+  /// A record where it holds what a budget gives, between its own budgets; empty: nowhere on some
+  /// trace.
+  SettingSeries at_equal_bytes(size_t criterion, size_t budget, size_t record) const {
+    const Criterion& by = criteria()[criterion];
+    const bool squares = by.over == Fold::rms;
+    const auto given = shares_.find({budget, record});
+    SettingSeries found;
+    for (size_t trace = 0; given != shares_.end() && trace < given->second.size(); ++trace) {
+      std::vector<Point> points;
+      for (size_t b = 0; b < options_.budgets.size(); ++b) {
+        const SettingSeries own = of(criterion, b, record);
+        if (own.empty()) continue;
+        points.push_back(
+            {shares_.at({b, record})[trace].held / given->second[trace].given, own[trace]});
+        if (squares)
+          for (double& x : points.back().series) x *= x;
+      }
+      found.push_back(at_share(points, 1, by.more_is_better ? Scale::plain : Scale::log));
+      if (found.back().empty()) return {};
+      if (squares)
+        for (double& x : found.back()) x = std::sqrt(x);
+    }
+    return found;
+  }
   size_t traces() const { return traces_.size(); }
   const std::vector<std::string>& measured() const { return measured_; }
   const std::string& stream_layers() const { return layers_; }
 
  private:
   using Key = std::array<size_t, 3>;
+  /// `held_share` and `budget_share`, added up over seeds.
+  struct Shares {
+    double held = 0, given = 0;
+  };
   using Seeds = SettingSeries;  ///< [seed][step] of one trace
 
   /// Where a budget stands in a results file; -1: nowhere, or it keeps everything.
@@ -81,6 +111,17 @@ class Series {
     const double ratio = options_.budgets[budget].ratio(job.reader->info().prompt_len);
     const auto column = std::ranges::find(budgets, ratio) - budgets.begin();
     return ratio >= 1 || column == std::ssize(budgets) ? -1 : static_cast<int64_t>(column);
+  }
+
+  void add_shares(const Dataset& results, std::array<size_t, 2> key, size_t trace, int64_t column) {
+    std::vector<Shares>& all = shares_[key];
+    all.resize(traces_.size());
+    const auto value = [&](const char* name) {
+      return results.has(name) ? results.row(name, {static_cast<int64_t>(key[1]), column})[0]
+                               : kUndefined;
+    };
+    all[trace].held += value("held_share");
+    all[trace].given += value("budget_share");
   }
 
   void add_one(const Dataset& results, Key key, size_t trace, int64_t column) {
@@ -116,8 +157,9 @@ class Series {
   std::vector<std::string> traces_;  ///< digests
   std::vector<std::string> measured_;
   std::string layers_;
-  std::map<Key, std::vector<Seeds>> series_;                   ///< [trace]
-  std::map<std::array<size_t, 2>, std::vector<double>> held_;  ///< by budget and record
+  std::map<Key, std::vector<Seeds>> series_;                     ///< [trace]
+  std::map<std::array<size_t, 2>, std::vector<double>> held_;    ///< by budget and record
+  std::map<std::array<size_t, 2>, std::vector<Shares>> shares_;  ///< [trace]
 };
 
 /// Takes out the steps that no setting measured.
@@ -222,6 +264,35 @@ std::vector<bool> ranked(const Series& series, const Comparison& of) {
   return found;
 }
 
+/// Of the settings that are not ranked the best where they hold what the budget gives, beside the
+/// best of the ranked if there is one.
+void add_equal_bytes(BestRow& row, const Series& series, const StudyOptions& options,
+                     const Comparison& of, const std::vector<bool>& in, const SettingSeries* best) {
+  std::vector<SettingSeries> settings;
+  std::vector<bool> rivals;
+  std::vector<size_t> records;
+  if (best) {
+    settings.push_back(*best);
+    rivals.push_back(false);
+    records.push_back(0);
+  }
+  for (size_t k = 0; k < in.size(); ++k) {
+    if (in[k]) continue;
+    SettingSeries own = series.at_equal_bytes(of.criterion, of.budget, of.records[k]);
+    if (own.empty()) {
+      ++row.nowhere;
+      continue;
+    }
+    settings.push_back(std::move(own));
+    rivals.push_back(true);
+    records.push_back(of.records[k]);
+  }
+  if (std::ranges::find(rivals, true) == rivals.end()) return;
+  drop_undefined(settings);
+  row.equal_bytes = best_setting(settings, best ? 0 : -1, row.criterion, options.seed, rivals);
+  row.equal_bytes_record = options.records[records[row.equal_bytes.best]].canonical();
+}
+
 std::optional<BestRow> best_row(const Series& series, const StudyOptions& options,
                                 const Comparison& of) {
   const std::vector<SettingSeries> settings = comparable(series, of.criterion, of.budget,
@@ -240,11 +311,15 @@ std::optional<BestRow> best_row(const Series& series, const StudyOptions& option
               static_cast<size_t>(std::ranges::count(in, false)),
               kUndefined,
               {}};
-  if (row.off_budget == in.size()) return row;
+  if (row.off_budget == in.size()) {
+    add_equal_bytes(row, series, options, of, in, nullptr);
+    return row;
+  }
   row.found = best_setting(settings, usual, row.criterion, options.seed, in);
   const size_t best = of.records[row.found.best];
   row.record = options.records[best].canonical();
   row.held = mean(series.held(of.budget, best));
+  if (row.off_budget > 0) add_equal_bytes(row, series, options, of, in, &settings[row.found.best]);
   return row;
 }
 

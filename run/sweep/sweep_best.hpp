@@ -17,6 +17,11 @@ struct BestRow {
   size_t off_budget;   ///< settings that hold over a twentieth more or less, and are not ranked
   double held;         ///< what the best holds over what the budget gives, mean over traces
   BestSetting found;
+  /// Of the settings that are not ranked the best where it holds what the budget gives, between its
+  /// own budgets; its gain is over `record`. Empty: none holds less there and more here.
+  std::string equal_bytes_record{};
+  BestSetting equal_bytes{};
+  size_t nowhere = 0;  ///< of `off_budget`, without such a place
 };
 
 struct BestTable {

@@ -53,7 +53,8 @@ const std::vector<Source>& sources() {
        "Chari, Vivek and Van Durme, Benjamin", "2025", "2507.08143", ""},
       {"CriticalKV",
        "Identify Critical KV Cache in LLM Inference from an Output Perturbation Perspective",
-       "Feng, Yuan and others", "2025", "2502.03805", ""},
+       "Feng, Yuan and Lv, Junlin and Cao, Yukun and Xie, Xike and Zhou, S. Kevin", "2025",
+       "2502.03805", ""},
       {"CurDKV", "Value-Guided KV Compression for LLMs via Approximated CUR Decomposition",
        "Sengupta, Ayan and Chaudhary, Siddhant and Chakraborty, Tanmoy", "2025", "2509.15038", ""},
       {"D2O",
@@ -80,18 +81,20 @@ const std::vector<Source>& sources() {
        "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language Models",
        "Zhang, Zhenyu and others", "2023", "2306.14048", "https://github.com/FMInference/H2O"},
       {"KVCompose", "KVCompose: Efficient Structured KV Cache Compression with Composite Tokens",
-       "Akulov, Gleb and others", "2025", "2509.05165", ""},
+       "Akulov, Dmitry and others", "2025", "2509.05165", ""},
       {"KVMerger",
        "Model Tells You Where to Merge: Adaptive KV Cache Merging for LLMs on Long-Context Tasks",
        "Wang, Zheng and Jin, Boxiao and Yu, Zhongzhi and Zhang, Minjia", "2024", "2407.08454", ""},
       {"KVgrad", "", "", "", "https://openreview.net/forum?id=cg1wTCJjjk", ""},
-      {"KVzap", "", "J{\\'e}gou, Simon and Jeblick, Maximilian", "2026", "2601.07891", ""},
+      {"KVzap", "KVzap: Fast, Adaptive, and Faithful KV Cache Pruning",
+       "J{\\'e}gou, Simon and Jeblick, Maximilian", "2026", "2601.07891", ""},
       {"KVzip", "KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction",
        "Kim, Jang-Hyun and others", "2025", "2505.23416", "https://github.com/snu-mllab/KVzip"},
       {"KeepKV",
-       "KeepKV: Eliminating Output Perturbation in KV Cache Compression for Efficient LLMs "
-       "Inference",
-       "Tian, Yuxuan and others", "2025", "2504.09936", "https://github.com/kkvcache/KeepKV"},
+       "KeepKV: Achieving Periodic Lossless KV Cache Compression for Efficient LLM Inference",
+       "Tian, Yuxuan and Wang, Zihan and Peng, Yebo and Yuan, Aomufei and Wang, Zhiming and Yi, "
+       "Bairen and Liu, Xin and Cui, Yong and Yang, Tong",
+       "2025", "2504.09936", "https://github.com/kkvcache/KeepKV"},
       {"KeyDiff",
        "KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference in "
        "Resource-Constrained Environments",
@@ -128,7 +131,12 @@ const std::vector<Source>& sources() {
        "2024", "2406.10774", "https://github.com/mit-han-lab/Quest"},
       {"R-KV", "R-KV: Redundancy-aware KV Cache Compression for Reasoning Models",
        "Cai, Zefan and others", "2025", "2505.24133", "https://github.com/Zefan-Cai/R-KV"},
-      {"ReST-KV", "", "", "", "", "https://github.com/an-yongqi/rest-kv"},
+      {"ReST-KV",
+       "ReST-KV: Robust KV Cache Eviction with Layer-wise Output Reconstruction and "
+       "Spatial-Temporal Smoothing",
+       "An, Yongqi and Lu, Chang and Zhu, Kuan and Yu, Tao and Zhao, Chaoyang and Wu, Hong and "
+       "Tang, Ming and Wang, Jinqiao",
+       "2026", "2605.08840", "https://github.com/an-yongqi/rest-kv"},
       {"RoCo",
        "On the Efficacy of Eviction Policy for Key-Value Constrained Generative Language Model "
        "Inference",
@@ -150,7 +158,9 @@ const std::vector<Source>& sources() {
        "Oren, Matanel and Hassid, Michael and Yarden, Nir and Adi, Yossi and Schwartz, Roy", "2024",
        "2401.06104", "https://github.com/schwartz-lab-NLP/TOVA"},
       {"TriAttention", "TriAttention: Efficient Long Reasoning with Trigonometric KV Compression",
-       "", "2026", "2604.04921", "https://github.com/WeianMao/triattention"},
+       "Mao, Weian and Lin, Xi and Huang, Wei and Xie, Yuxin and Fu, Tianfu and Zhuang, Bohan and "
+       "Han, Song and Chen, Yukang",
+       "2026", "2604.04921", "https://github.com/WeianMao/triattention"},
       {"VATP",
        "Attention Score is not All You Need for Token Importance Indicator in KV Cache Reduction: "
        "Value Also Matters",

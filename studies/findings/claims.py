@@ -18,8 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kvsim.studies.table import loss_between
+from kvsim import ranking
 from kvsim.plots import statistics
+from kvsim.studies.table import LEAST
 from . import plan, runs
 
 # Measure of a paper -> its name in the table, and how it becomes a loss.
@@ -205,12 +206,11 @@ def uneven(study, claim, budget, texts, column="entries"):
 SHARES = (0.1, 0.2, 0.35, 0.5, 0.7)   # of the full cache's bytes
 
 
-def at_share(study, text, policy, held, share):
-    """What a policy loses where it holds a share of the bytes, between its own budgets; else NaN."""
+def points_of(study, text, policy, held):
+    """[(share of the bytes that is held, loss)] of a policy at its own budgets."""
     points = np.array([[study.value(column, text, policy, budget) for column in (held, "kl")]
                        for budget in study.budgets.get((text, policy), ())]).reshape(-1, 2)
-    points = points[np.isfinite(points).all(axis=1)]
-    return loss_between(*points[np.argsort(points[:, 0])].T, share) if len(points) else np.nan
+    return [(share, max(loss, LEAST)) for share, loss in points[np.isfinite(points).all(axis=1)]]
 
 
 def at_same_bytes(study, specification):
@@ -226,8 +226,9 @@ def at_same_bytes(study, specification):
                    if all((text, one) in study.budgets for one in (claim.policy, claim.without))]
             if not any(uneven(study, claim, budget, own, held) for budget in BUDGETS_OF[texts]):
                 continue
-            pairs = {share: np.array([[at_share(study, text, one, held, share)
-                                       for one in (claim.policy, claim.without)] for text in own])
+            sides = [points_of(study, text, one, held) for text in own
+                     for one in (claim.policy, claim.without)]
+            pairs = {share: ranking.at_shares(sides, [share] * len(sides), "log").reshape(-1, 2)
                      for share in SHARES}
             found[claim, length, held] = {share: np.log(both[:, 0] / both[:, 1])
                                           for share, both in pairs.items() if np.isfinite(both).all()}

@@ -85,12 +85,17 @@ double coverage(uint64_t steps, double rho, bool skewed) {
 // Squared stream errors of the sample's 208 later steps have correlations of 0.45 to 0.65 between
 // neighbours, of 0.2 to 0.5 two steps apart.
 TEST_CASE("intervals over the steps of one trace hold the true mean", "[analysis]") {
-  CHECK(coverage(208, 0, false) > 0.93);
-  CHECK(coverage(208, 0.5, false) > 0.92);
-  CHECK(coverage(208, 0.65, false) > 0.9);
-  CHECK(coverage(208, 0.5, true) > 0.91);
-  CHECK(coverage(512, 0.65, true) > 0.91);
-  CHECK(coverage(208, 0.5, false) < 0.97);
+  // The figures of metrics.md 6. Series are drawn by hash; a library's logarithm may move one of
+  // them.
+  const auto held = [](double share) { return Approx(share).margin(0.003); };
+  CHECK(coverage(208, 0, false) == held(0.950));
+  CHECK(coverage(208, 0.5, false) == held(0.934));
+  CHECK(coverage(208, 0.65, false) == held(0.920));
+  CHECK(coverage(208, 0, true) == held(0.958));
+  CHECK(coverage(208, 0.5, true) == held(0.918));
+  CHECK(coverage(208, 0.65, true) == held(0.904));
+  CHECK(coverage(512, 0.65, true) == held(0.919));
+  CHECK(coverage(64, 0.5, true) == held(0.879));
 }
 
 TEST_CASE("first and last steps count as often as any other", "[analysis]") {

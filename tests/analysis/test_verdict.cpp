@@ -118,6 +118,28 @@ TEST_CASE("what does not hold the budget is compared between its own budgets", "
              Catch::Contains("at equal bytes, between its own budgets: good 0.0526 (less than the "
                              "least) at 0.1, 0.0118 (less than the least) at 0.5\n"));
   CHECK(found.order[0] == 2);  // by what it would lose there
+  CHECK_THAT(summary_table(dataset, {}), !Catch::Contains("not compared at equal bytes"));
+  Dataset more = results();
+  hold(more, {1, 1, 1, 1, 1.3, 1.2, 1, 1});  // 0.13 and 0.6: nothing below 0.1
+  CHECK(verdict(more).equal_bytes(2, 0) == nullptr);
+  CHECK_THAT(
+      summary_table(more, {}),
+      Catch::Contains("not compared at equal bytes, as its own budgets hold only more or only "
+                      "less: good at 0.1\n"));
+}
+
+TEST_CASE("numbers at a share of bytes lie on a line between a policy's own points", "[verdict]") {
+  const std::vector<Point> points = {{4, {0.01, 0.4}}, {1, {0.16, 0.2}}, {8, {0.001, 0.5}}};
+  const auto check = [&](double share, Scale scale, const std::vector<double>& wanted) {
+    CHECK_THAT(at_share(points, share, scale), Catch::Approx(wanted));
+  };
+  check(2, Scale::log, {0.04, std::sqrt(0.08)});
+  check(2, Scale::share, {0.085, 0.3});
+  check(4, Scale::log, {0.01, 0.4});
+  CHECK(at_share(points, 0.99, Scale::plain) == std::vector<double>{0.16, 0.2});  // within 2 %
+  CHECK(at_share(points, 0.9, Scale::plain).empty());
+  CHECK(at_share(points, 9, Scale::plain).empty());
+  CHECK(at_share({}, 1, Scale::plain).empty());
 }
 
 TEST_CASE("where none holds the budget, those that hold less and alike are ranked", "[verdict]") {

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <stdexcept>
 #include <thread>
 
 #include "io/results_reader.hpp"
@@ -256,4 +258,47 @@ TEST_CASE("a sweep of equal bytes holds what replay holds", "[sweep][equal-bytes
   const Outcome wrong = run_kvsim(sweep.line("wrong"));
   CHECK(wrong.status == 2);
   CHECK(wrong.err.find("expected one of flattened, padded, paged, in-place") != std::string::npos);
+}
+
+TEST_CASE("a setting that holds less is compared where it holds what the budget gives", "[sweep]") {
+  const Sweep sweep;
+  write_bytes(sweep.config, std::string("traces = [\"") + sweep.trace + "\"]\n" +
+                                "budgets = [0.2, 0.4, 0.9]\n[[policy]]\npreset = \"snapkv\"\n"
+                                "window = 4\n[[policy]]\npreset = \"snapkv\"\nwindow = 4\n"
+                                "quantize = \"per-token\"\nquant_residual = 0\n");
+  const Outcome run = run_kvsim(sweep.line("out", "--json"));
+  REQUIRE(run.status == 0);
+  const auto rows = nlohmann::json::parse(run.out).at("rows");
+  const auto row = [&](const char* budget) {
+    for (const auto& one : rows)
+      if (one.at("measure") == "stream_error" && one.at("budget") == budget) return one;
+    throw std::runtime_error("no such row");
+  };
+  const std::string rounded = "snapkv,window=4,quantize=per-token,quant_residual=0";
+  const auto here = row("0.2");
+  CHECK(here.at("best") == "snapkv,window=4");
+  CHECK(here.at("off_budget") == 1);
+  CHECK(here.at("equal_bytes") == rounded);
+  const Dataset results = read_results(sweep.folder / "out/t.nc");
+  const auto share = [&](int64_t b) { return results.row("held_share", {1, b})[0]; };
+  const double given = results.row("budget_share", {1, 0})[0];
+  REQUIRE(share(0) < given);
+  const int64_t below = share(1) < given ? 1 : 0, above = below + 1;
+  REQUIRE(share(above) > given);
+  const double along = std::log(given / share(below)) / std::log(share(above) / share(below));
+  const auto low = results.row("stream_error", {1, below}),
+             high = results.row("stream_error", {1, above});
+  double squares = 0;
+  for (size_t t = 0; t < low.size(); ++t)
+    squares += std::pow(std::pow(low[t], 1 - along) * std::pow(high[t], along), 2);
+  const double value = std::sqrt(squares / static_cast<double>(low.size()));
+  CHECK(here.at("equal_bytes_value").get<double>() == Approx(value));
+  CHECK(here.at("equal_bytes_gain").get<double>() ==
+        Approx(here.at("value").get<double>() - value).margin(1e-12));
+  CHECK(row("0.9").at("equal_bytes") == "");  // it never holds so many
+  const std::string told = run_kvsim(sweep.line("out")).out;
+  CHECK_THAT(told,
+             Catch::Contains("\n   equal  window=4,quantize=per-token,quant_residual=0") &&
+                 Catch::Contains("not compared at equal bytes, as all their budgets hold more, "
+                                 "or all less: 1 of snapkv at 0.9"));
 }

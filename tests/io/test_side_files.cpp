@@ -14,6 +14,21 @@ TEST_CASE("a table file is read with comments and blank lines", "[io]") {
   CHECK(table.values() == std::vector<double>{0.5, 1, -0.2, 3.25});
 }
 
+TEST_CASE("a byte order mark is no part of a table, and UTF-16 is named", "[io]") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "t.txt";
+  write_bytes(path, "\xEF\xBB\xBF"
+                    "1 2\n3 4\n");
+  CHECK(read_table(path, 2, 2).values() == std::vector<double>{1, 2, 3, 4});
+  write_bytes(path, "1");
+  CHECK(read_table(path, 1, 1).values() == std::vector<double>{1});
+  write_bytes(path, std::string("\xFF\xFE"
+                                "1\0 \0",
+                                6));
+  CHECK(error_of([&] { read_table(path, 1, 1); }).message ==
+        path + ": not UTF-8: found UTF-16 (save it as UTF-8)");
+}
+
 TEST_CASE("a table file with other content is bad data, with the line", "[io]") {
   const TemporaryFolder folder;
   const std::string path = folder / "t.txt";

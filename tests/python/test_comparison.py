@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "plots")]
 import fake_results  # noqa: E402
 import kvsim  # noqa: E402
-from kvsim import comparison, ranking  # noqa: E402
+from kvsim import comparison_command, ranking  # noqa: E402
 from kvsim.errors import DataError, UsageError  # noqa: E402
 from kvsim.table_text import table_text  # noqa: E402
 
@@ -22,7 +22,7 @@ class CompareTest(unittest.TestCase):
     def setUp(self):
         self.folder = Path(tempfile.mkdtemp())
 
-    def file(self, name, seed=0, factor=1.5, held=None):
+    def file(self, name, seed=0, factor=1.5, held=None, shares=None):
         """Two policies whose stream errors differ by `factor` at every step."""
         def edit(data):
             data.attrs.update(trace_digest=name, trace=f"{name}.h5", kvsim_version="0")
@@ -31,6 +31,8 @@ class CompareTest(unittest.TestCase):
             if held is not None:
                 data["held_of_budget"] = (("policy", "budget"), np.array(held, float))
                 data["unranked"] = (("policy", "budget"), np.zeros((2, 2), np.uint8))
+            if shares is not None:
+                data["held_share"] = (("policy", "budget"), np.array(shares, float))
             return data
 
         return fake_results.write(self.folder / f"{name}.nc", ["h2o", "snapkv"], [0.2, 0.5], seed=seed,
@@ -61,7 +63,27 @@ class CompareTest(unittest.TestCase):
         table = kvsim.compare("h2o", "snapkv", self.file("one", held=[[1.25, 1], [1, 1]]),
                               metrics="stream_error")
         self.assertEqual(table.held.tolist(), [1.25, 1])
-        self.assertRegex(" ".join(table.attrs["sentences"]), "1.25 times at 0.2; such budgets are no")
+        said = " ".join(table.attrs["sentences"])
+        self.assertRegex(said, "1.25 times at 0.2; such budgets are no")
+        self.assertIn("At 0.2 they cannot be compared at equal bytes", said)
+
+    def test_what_is_not_held_alike_is_compared_at_equal_bytes(self):
+        # h2o holds 0.15 and 0.6 of the bytes: 0.3, which snapkv holds at 0.5, is halfway in logarithms.
+        files = [self.file(name, seed, held=[[0.75, 2], [1, 1]], shares=[[0.15, 0.6], [0.2, 0.3]])
+                 for seed, name in enumerate(("one", "two", "three"))]
+        table = kvsim.compare("h2o", "snapkv", files, metrics="stream_error", budgets=["50%"])
+        self.assertEqual(table.budget.tolist(), ["0.5"])
+        errors = np.array([kvsim.open_results(one).stream_error_rms.values for one in files])
+        wanted = np.exp(np.mean(np.log(np.sqrt(errors[:, 0, 0] * errors[:, 0, 1]) / errors[:, 1, 1])))
+        self.assertAlmostEqual(table.equal_bytes[0] / wanted, 1, places=6)
+        self.assertTrue(table.equal_bytes_low[0] < wanted < table.equal_bytes_high[0])
+        self.assertRegex(" ".join(table.attrs["sentences"]), "Where h2o holds the bytes of snapkv, between")
+
+    def test_layers_are_those_of_every_trace(self):
+        files = [self.file("one"), self.file("two")]
+        other = kvsim.open_results(files[1]).load().isel(layer=[0])
+        with self.assertRaisesRegex(DataError, "two.h5: stream_error is of 1 layers, that of one.h5 of"):
+            kvsim.compare("h2o", "snapkv", [files[0], other], metrics="stream_error")
 
     def test_shares_are_compared_by_difference(self):
         table = kvsim.compare("h2o", "snapkv", self.file("one"), metrics="retained_importance")
@@ -92,7 +114,7 @@ class CompareTest(unittest.TestCase):
         self.file("one")
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            status = comparison.main(["h2o", "snapkv", str(self.folder / "one.nc"), "--metric",
+            status = comparison_command.main(["h2o", "snapkv", str(self.folder / "one.nc"), "--metric",
                                       "stream_error", "--table", "tex"])
         self.assertEqual(status, 0)
         self.assertIn(r"\bottomrule", out.getvalue())

@@ -58,10 +58,29 @@ class RankingTest(unittest.TestCase):
         self.assertEqual([row["mark"] for row in answer["rows"]], ["", "more", "less", "best"])
         self.assertEqual(answer["best"], 3)
 
+    def test_who_is_not_ranked_is_compared_between_its_own_points(self):
+        steps = np.ones((2, 50)) * [[1.0], [0.5]]
+        answer, = ranking.rank([ranking.contest(
+            steps, units="steps", scale="log", unranked=[ranking.RANKED, ranking.HOLDS_MORE],
+            points=[[], [(2.0, steps[1]), (0.5, 2 * steps[0])]])])
+        self.assertIsNone(answer["rows"][0]["equal_bytes"]["estimate"]["value"])
+        equal = answer["rows"][1]["equal_bytes"]
+        self.assertAlmostEqual(equal["estimate"]["value"], 1)   # halfway from 2 to 0.5, in logarithms
+        self.assertAlmostEqual(equal["difference"]["value"], 1)
+
+    def test_a_number_at_a_share_lies_between_its_own_points(self):
+        own = [(0.2, 0.25), (0.1, 1.0), (0.4, 0.0625)]
+        np.testing.assert_allclose(ranking.at_shares([own] * 4, [0.1, 0.2 ** 0.5 / 10 ** 0.5, 0.5, 0.4], "log"),
+                                   [1, 0.5, np.nan, 0.0625])
+        np.testing.assert_allclose(ranking.at_shares([own, []], [0.1 * 2 ** 0.5, 0.2], "share"), [0.625, np.nan])
+
     def test_odd_contests_are_one_line(self):
         for given, said in (([{"series": [[1, 2], [1]]}], "different lengths"), ([{}], "series"),
                             ({"series": []}, "no list"), ([{"series": [[1]], "units": "x"}], "units"),
-                            ([{"series": [[1]], "unranked": [9]}], "unranked 9")):
+                            ([{"series": [[1]], "unranked": [9]}], "unranked 9"),
+                            ([{"series": [[1]], "points": [[], []]}], "points of another length"),
+                            ([{"series": [[1]], "points": [[{"held": 1, "series": []}]]}],
+                             "different lengths")):
             with self.assertRaisesRegex(DataError, f"not a list of contests.*{said}"):
                 ranking.rank(given)
 

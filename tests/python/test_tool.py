@@ -7,8 +7,10 @@ import sys
 import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
 
+from kvsim.commands import COMMANDS
 from kvsim.tool import Parser
 
 
@@ -45,10 +47,25 @@ class Options(unittest.TestCase):
         self.assertEqual((found.words, found.q, found.out), (["", "a=", "-"], True, "b="))
 
 
+class Help(unittest.TestCase):
+    def test_it_needs_no_package(self):
+        bare = [sys.executable, "-S", "-P", "-m", "kvsim"]   # -S: no installed packages
+        own = {"PYTHONPATH": str(ROOT / "python"), "HOME": "/nonexistent", "PATH": "/nonexistent"}
+        for name, one in COMMANDS.items():
+            if "summary" not in one:
+                continue   # the program's own, without a help page
+            with self.subTest(name):
+                done = subprocess.run([*bare, name, "--help"], env=own, capture_output=True, text=True)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.assertTrue(done.stdout.startswith(f"Usage: kvsim {name} "), done.stdout)
+                done = subprocess.run([*bare, name, "x"], env=own, capture_output=True, text=True)
+                self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
+                self.assertIn(f"kvsim: {name}: no Python has {', '.join(one['needs'])}: ", done.stderr)
+
+
 class Reference(unittest.TestCase):
     def test_the_page_says_what_the_docstrings_say(self):
-        root = Path(__file__).resolve().parents[2]
-        done = subprocess.run([sys.executable, root / "scripts" / "reference.py", "--check"],
+        done = subprocess.run([sys.executable, ROOT / "scripts" / "reference.py", "--check"],
                               capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
 

@@ -20,7 +20,7 @@ class SearchResults:
     Attributes:
         best: the best record, or with several objectives all that no other beats in every one.
         tried: candidates so far, whatever became of them.
-        trials: a row per candidate: state, record, values, keys, why it was infeasible.
+        trials: a row per candidate: state, record, values, keys, why it was infeasible or not ranked.
         summary: what the command prints.
         report: what was measured on the texts set aside; empty without ``report=True``.
         folder: of the study.

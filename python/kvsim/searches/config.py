@@ -17,6 +17,7 @@ PRUNERS = ("none", "median", "percentile", "halving")
 APART = ("kind", "seed", "length")
 REPLAY = {"wo_steps": int, "layers": list, "importance": str, "scope": str, "horizon": int,
           "seed": int}
+RANKED_BY = UNRANKED, HELD = "unranked", "held_of_budget"   # of a results file (docs/metrics.md 6)
 LOOP = "closed_loop"   # `variable` of an objective: what the model itself loses
 
 
@@ -86,6 +87,7 @@ class SearchConfig:
                 if name not in ("path", "trials", "search", "report", "beside")}
         for name in ("sampler", "pruner"):
             told[name] = told[name].__dict__
+        told["ranked_by"] = RANKED_BY
         told["objectives"] = [one.__dict__ for one in self.objectives]
         return json.dumps(told, sort_keys=True, default=list)
 

@@ -10,13 +10,18 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from .. import ranking
 from ..errors import DataError, Error, UsageError, error_of
 from ..commands import environment, python_with
 from ..program import find_program, options, run
-from .config import LOOP, Objective, SearchConfig
+from .config import HELD, LOOP, RANKED_BY, UNRANKED, Objective, SearchConfig
 
 # Variable -> value per budget, of one record on one text.
 Measured = dict[str, list[float]]
+
+# Why a candidate is not ranked, whatever it holds.
+WHY = {ranking.HINDSIGHT: "sees later queries", ranking.NOTHING_LOST: "loses nothing at any budget",
+       ranking.SCORES_ALL_EQUAL: "gives all entries one score"}
 
 
 class Replayer:
@@ -29,6 +34,9 @@ class Replayer:
         self.threads = threads
         self.model = model
         self.loop = self.variables[0].split(".")[0] == LOOP
+        declared = {one["name"]: one["units"] for one in json.loads(run(["variables", "--json"]))}
+        # An objective in bytes weighs what a candidate holds; else it is ranked at the budget alone.
+        self.weighs_bytes = any(declared.get(name) == "bytes" for name in self.variables)
 
     def answers(self, trace: str, records: Sequence[str]) -> dict[str, tuple[str, str]]:
         """Of each record as typed its canonical text, and why a replay would not take it ("")."""
@@ -65,14 +73,28 @@ class Replayer:
                           save_keep=self.loop, **settings)], progress=False)
             if self.loop:
                 return self._closed_loop(trace, results, Path(folder) / "loop.nc")
-            return read_variables(results, self.variables, len(self.budgets))
+            return read_variables(results, [*self.variables, *RANKED_BY], len(self.budgets))
 
     def _closed_loop(self, trace: str, results: Path, target: Path) -> dict[str, Measured | str]:
         run_closed_loop(trace, results, target, self.model, self.threads)
         names = {one: one.partition(".")[2] or "kl_divergence_mean" for one in self.variables}
+        names |= {one: one for one in RANKED_BY}
         found = read_variables(target, sorted(set(names.values())), len(self.budgets))
         return {record: {one: measured[name] for one, name in names.items()}
                 for record, measured in found.items()}
+
+    def why_unranked(self, own: Measured, base: Measured) -> str:
+        """Reason why a candidate is not ranked on a text ("": it is). Where the base holds more or less than
+        a budget gives, candidates must hold as it does."""
+        for budget, code, held, usual, base_held in zip(
+                self.budgets, own[UNRANKED], own[HELD], base[UNRANKED], base[HELD]):
+            if code in WHY and code != usual:
+                return WHY[int(code)]
+            of = 1.0 if ranking.alike(base_held) else base_held
+            if not self.weighs_bytes and not ranking.alike(held / of):
+                return f"holds {held:.3g} times what budget {budget} gives" + (
+                    f", the base {of:.3g} times" if of != 1 else "")
+        return ""
 
 
 def read_variables(path: Path, names: Iterable[str], budgets: int) -> dict[str, Measured | str]:

@@ -13,7 +13,7 @@ from ..errors import UsageError
 from ..plots import statistics
 from ..program import options, run
 from ..whole import write_text
-from .config import Objective
+from .config import RANKED_BY, Objective
 from .evaluate import Measured, log_ratio, read_variables, run_closed_loop
 from .study import Study
 from .summary import counts, counts_text, number_of, write_csv
@@ -67,7 +67,8 @@ class Report:
         rows = [["text", "policy", "budget", "variable", "value", "reference"]]
         for text, found in zip(self.study.aside, self.measured):
             for record in self.records:
-                for variable, values in found[record].items():
+                for variable in (one for one in found[record] if one not in RANKED_BY):
+                    values = found[record][variable]
                     for budget, value in zip(self.study.config.budgets, values):
                         rows.append([text.name, record, budget, variable, f"{value:.9g}",
                                      self.reference])
@@ -88,7 +89,7 @@ class Report:
              *options(policy=self.records, metric=variables, threads=self.threads,
                       save_keep=self.closed_loop or replayer.loop, **settings)], progress=False)
         count = len(replayer.budgets)
-        found = read_variables(results, variables, count)
+        found = read_variables(results, [*variables, *RANKED_BY], count)
         if self.closed_loop or replayer.loop:
             loop = self.folder / f"{text.name}.loop.nc"
             run_closed_loop(text.file, results, loop, self.model, self.threads)
@@ -113,7 +114,17 @@ class Report:
         loss = [LOOP_LOSS] if self.closed_loop and LOOP_LOSS not in self.variables else []
         for variable in self.variables + loss:
             lines += ["", *self._table(variable, self.objective(variable))]
-        return "\n".join(lines)
+        return "\n".join(lines + self._unranked())
+
+    def _unranked(self) -> list[str]:
+        """Lines about policies that do not hold what the base does: no fair comparison."""
+        base = self.canonical[self.study.config.base[0]]
+        said = {}
+        for text, measured in zip(self.study.aside, self.measured):
+            for record in self.records:
+                if why := self.study.replayer.why_unranked(measured[record], measured[base]):
+                    said.setdefault(record, f"{record} {why} on {text.name}")
+        return ["", "not to be ranked with the others: " + "; ".join(said.values())] if said else []
 
     def objective(self, variable: str) -> Objective:
         """One variable alone, against what the search's objectives compare it with."""

@@ -311,11 +311,14 @@ class Evaluation:
     def _known(self) -> None:
         """Records that the study has measured are not measured again."""
         known = {one.user_attrs["record"]: one for one in self.study.trials()
-                 if one.state == TrialState.COMPLETE}
+                 if one.state == TrialState.COMPLETE or "unranked" in one.user_attrs}
         for number in self._left():
             if one := known.get(self.records[number]):
                 self.measured[number] = one.user_attrs["measured"]
-                self._end(number, "COMPLETE", one.values)
+                if why := one.user_attrs.get("unranked"):
+                    self._given_up(number, "unranked", why)
+                else:
+                    self._end(number, "COMPLETE", one.values)
                 self.outcome[number]["attributes"]["same_as"] = one.number
 
     def _look(self, step: int, look: tuple[Any, tuple[int, ...]]) -> None:
@@ -334,6 +337,10 @@ class Evaluation:
                 self._report(number, step, [one], [reference])
             else:
                 self.measured[number].append(one)
+                base = self._reference(look)[self.study.config.base[0]]
+                if why := self.study.replayer.why_unranked(one, base):
+                    self._given_up(number, "unranked", f"{text.name}: {why}")
+                    continue
                 so_far = self.measured[number]
                 looks = [item for item in self.study._looks() if not item[1]][:len(so_far)]
                 self._report(number, step, so_far, [self._reference(item) for item in looks])
@@ -369,8 +376,11 @@ class Evaluation:
                 for one in self.objectives]
 
     def _infeasible(self, number: int, reason: str) -> None:
+        self._given_up(number, "infeasible", reason)
+
+    def _given_up(self, number: int, what: str, reason: str) -> None:
         self._end(number, "PRUNED", None)
-        self.outcome[number]["attributes"]["infeasible"] = reason
+        self.outcome[number]["attributes"][what] = reason
 
     def _end(self, number: int, state: str, values: Sequence[float] | None) -> None:
         self.outcome[number] = {

@@ -11,9 +11,10 @@ import optuna
 import pandas
 from optuna.trial import FrozenTrial, TrialState
 
+from .. import ranking
 from ..plain import csv_cell
 from ..whole import whole_file
-from .config import Objective
+from .config import HELD, Objective
 from .evaluate import Measured, by_budget
 from .study import Study, look_key
 
@@ -23,12 +24,12 @@ LEAST = 16   # candidates with a key before its importance is told
 def counts(study: Study) -> dict[str, int]:
     """How many candidates were tried, and what became of them."""
     trials = [one for one in study.trials() if one.state != TrialState.WAITING]
-    infeasible = sum("infeasible" in one.user_attrs for one in trials)
-    state = {name: sum(one.state == TrialState[name] for one in trials)
+    new = [one for one in trials if "same_as" not in one.user_attrs]
+    apart = {what: sum(what in one.user_attrs for one in new) for what in ("infeasible", "unranked")}
+    state = {name: sum(one.state == TrialState[name] for one in new)
              for name in ("COMPLETE", "PRUNED", "RUNNING")}
-    again = sum("same_as" in one.user_attrs for one in trials)
-    return {"tried": len(trials), "measured": state["COMPLETE"] - again, "again": again,
-            "given up": state["PRUNED"] - infeasible, "infeasible": infeasible,
+    return {"tried": len(trials), "measured": state["COMPLETE"], "again": len(trials) - len(new),
+            "given up": state["PRUNED"] - sum(apart.values()), **apart,
             "running": state["RUNNING"]}
 
 
@@ -37,7 +38,7 @@ def counts_text(study: Study) -> str:
     parts = [f"{found['measured']} measured"]
     parts += [f"{found[name]} {text}" for name, text in
               (("again", "the same record as an earlier one"), ("given up", "given up on the way"),
-               ("infeasible", "infeasible"), ("running", "at work")) if found[name]]
+               ("infeasible", "infeasible"), ("unranked", "not ranked"), ("running", "at work")) if found[name]]
     return f"{found['tried']} candidates tried: {', '.join(parts)}"
 
 
@@ -110,6 +111,7 @@ def summary_text(study: Study) -> str:
     lines = [counts_text(study), texts_line(told["searched"], "searched on"),
              texts_line(told["set_aside"], "set aside") + opened_text(told)
              if told["set_aside"] else "no text is set aside"]
+    lines += unranked_lines(study)
     best = study.best()
     for number, objective in enumerate(study.config.objectives):
         lines += ["", *objective_lines(study, objective, best)]
@@ -121,6 +123,23 @@ def summary_text(study: Study) -> str:
         lines += ["", "found on the texts that were searched; --report measures it on others"
                   if told["set_aside"] else "found on the texts that were searched"]
     return "\n".join(lines)
+
+
+def unranked_lines(study: Study) -> list[str]:
+    """Lines about candidates that are not ranked, and a base that holds something else."""
+    base = study.config.base[0]
+    measured = study.reference[study.searched[0].digest][base]
+    off = [f"{held:.3g} times at {budget}" for budget, held in zip(study.config.budgets, measured[HELD])
+           if not ranking.alike(held)]
+    lines = [f"{base} holds {', '.join(off)} of what the budget gives; candidates are ranked that hold as "
+             "it does"] if off and not study.replayer.weighs_bytes else []
+    apart = [one for one in study.trials() if "unranked" in one.user_attrs]
+    if apart:
+        first = apart[0]
+        lines.append(f"not ranked, {number_of(apart, 'candidate')} that hold over a twentieth more or less "
+                     f"than the budget gives, or lose nothing: such as {first.user_attrs['record']} "
+                     f"({first.user_attrs['unranked']})")
+    return lines
 
 
 def opened_text(told: Mapping) -> str:
@@ -155,14 +174,16 @@ def trials_table(study: Study) -> pandas.DataFrame:
         if one.state == TrialState.WAITING:
             continue
         attributes = one.user_attrs
-        state = "infeasible" if "infeasible" in attributes else {
+        why = attributes.get("infeasible", attributes.get("unranked", ""))
+        state = "infeasible" if "infeasible" in attributes else \
+            "not ranked" if "unranked" in attributes else {
             "COMPLETE": "measured", "PRUNED": "given up", "RUNNING": "at work"}.get(
                 one.state.name, one.state.name.lower())
         row = {"candidate": one.number, "state": state, "record": attributes.get("record", "")}
         for number, objective in enumerate(study.config.objectives):
             row[objective.title] = one.values[number] if one.values else math.nan
         row |= {key: one.params[key] for key in one.params}
-        rows.append(row | {"reason": attributes.get("infeasible", "")})
+        rows.append(row | {"reason": why})
     return pandas.DataFrame(rows)
 
 

@@ -19,7 +19,7 @@ from ..tasks import QUESTIONS, TASKS
 from ..tasks.benchmark import is_benchmark
 from ..tasks.scorers import SCORERS
 from ..tool import Parser, run_tool, shard
-from .run import BUDGETS, POLICIES
+from .settings import BUDGETS, POLICIES, Settings
 
 EXAMPLES = """\
 What is written
@@ -158,8 +158,6 @@ def flat(given: list[list[str]] | None, default: list[str]) -> list[str]:
 
 
 def settings_of(args: argparse.Namespace):
-    from .run import Settings
-
     return Settings(policies=args.policy or list(POLICIES), budgets=[budget_text(one) for one in flat(args.budget, list(BUDGETS))],
                     prompt_tokens=args.prompt_tokens, steps=args.steps, dtype=args.dtype,
                     probe="" if args.probe == "none" else args.probe, threads=args.threads,

@@ -6,7 +6,7 @@ with those below.
 
 from dataclasses import dataclass
 
-from .run import BUDGETS, POLICIES
+from .settings import BUDGETS, POLICIES
 
 ENTRY_BYTES = 2   # of a number in a trace
 PROMPT_PASSES = 4   # capture, two readings of the probe, closed loop

@@ -9,7 +9,8 @@ from ..kvtrace.closed_loop import rows_at_once
 from ..plain import counted
 from .cost import GB, kept_bytes, memory_bytes, shape_of, trace_bytes, words
 from .folder import Folder
-from .run import Settings, canonical_records, missing, record_text, unserved
+from .run import canonical_records, missing, record_text, unserved
+from .settings import Settings
 from .sources import Source, passage
 from .tasks import Sheet
 

@@ -70,7 +70,7 @@ def share_of(losses: pandas.DataFrame, budget: str) -> pandas.Series:
 
 def off_budget(held: float) -> str:
     """">" for what holds over a twentieth more than the budget gives, "<" for less, else nothing."""
-    return ">" if held > 1 + ranking.ALIKE else "<" if held < 1 - ranking.ALIKE else ""
+    return "" if ranking.alike(held) else ">" if held > 1 else "<"
 
 
 def competing(board: pandas.DataFrame) -> pandas.DataFrame:
@@ -86,18 +86,9 @@ def held(losses: pandas.DataFrame) -> str:
     return "peak" if (losses.peak < if_all_stay - SAME_BYTES).any() else "bytes"
 
 
-def loss_between(held: np.ndarray, losses: np.ndarray, share: float) -> float:
-    """Loss of a policy where it holds `share` of the bytes: log loss between its own points, linear in
-    log bytes; NaN outside of them. `held` ascends."""
-    if not held[0] / (1 + SAME_BYTES) <= share <= held[-1] * (1 + SAME_BYTES):
-        return np.nan
-    logs = np.log(np.clip(losses, LEAST, None))
-    return float(np.exp(np.interp(np.log(share), np.log(held), logs)))
-
-
 def at_bytes(losses: pandas.DataFrame, reference: str) -> pandas.DataFrame:
     """The losses where every policy holds the bytes (`held`) that the reference holds on the same text at
-    each budget (`loss_between`).
+    each budget (`ranking.at_shares`).
 
     `budget` is the mean share of bytes then. A row as of losses.csv with `kl`, `top1` and `bytes`."""
     rows, column = [], held(losses)
@@ -105,19 +96,17 @@ def at_bytes(losses: pandas.DataFrame, reference: str) -> pandas.DataFrame:
         shares = every[every.policy == reference].pivot(index="text", columns="budget", values="bytes")
         labels = {f"{share:.3g}": budget for budget, share in shares.mean().items()}
         for (text, category, policy), own in every.groupby(["text", "category", "policy"], sort=False):
-            own = own.sort_values("bytes")
-            at = own.bytes.to_numpy()
             for label, budget in labels.items():
-                share = shares[budget].get(text, np.nan)
-                loss = loss_between(at, own.kl.to_numpy(), share)
-                if not np.isnan(loss):
-                    rows.append({
-                        "model": model, "text": text, "category": category, "policy": policy,
-                        "budget": label, "bytes": share,
-                        "kl": loss,
-                        "top1": float(np.interp(np.log(share), np.log(at), own.top1))})
-    return pandas.DataFrame(rows, columns=["model", "text", "category", "policy", "budget", "bytes",
-                                           "kl", "top1"])
+                rows.append({"model": model, "text": text, "category": category, "policy": policy,
+                             "budget": label, "bytes": shares[budget].get(text, np.nan),
+                             "losses": list(zip(own.bytes, own.kl.clip(lower=LEAST))),
+                             "agreements": list(zip(own.bytes, own.top1))})
+    names = ["model", "text", "category", "policy", "budget", "bytes"]
+    found = pandas.DataFrame(rows, columns=[*names, "losses", "agreements"])
+    found = found[found.bytes.notna()]
+    found["kl"] = ranking.at_shares(found.losses, found.bytes, "log")
+    found["top1"] = ranking.at_shares(found.agreements, found.bytes, "share")
+    return found[found.kl.notna()][[*names, "kl", "top1"]].reset_index(drop=True)
 
 
 def by_category(losses: pandas.DataFrame, reference: str) -> pandas.DataFrame:

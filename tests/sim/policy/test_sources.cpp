@@ -31,6 +31,7 @@ TEST_CASE("every preset's source can be cited, and the page of presets has its p
     CAPTURE(source.name);
     CHECK_THAT(page.str(), Contains("| " + source.name + " |"));
     CHECK_THAT(page.str(), Contains(source.paper) && Contains(source.code));
+    CHECK((source.authors.empty() || !source.title.empty()));
   }
 }
 
@@ -48,6 +49,8 @@ TEST_CASE("kvsim policies NAME --cite prints BibTeX", "[policy][cli]") {
   CHECK_THAT(run_kvsim("policies vatp --cite").out, Contains("{2406.12335}"));
   CHECK_THAT(run_kvsim("policies snapkv,allocate=ada --cite").out, Contains("@misc{adakv,"));
   CHECK(run_kvsim("policies sinks --cite").status == 2);
+  CHECK_THAT(run_kvsim("policies full --cite").err, Contains("nothing to cite"));
+  CHECK_THAT(run_kvsim("policies full,allocate=ada --cite").out, Contains("@misc{adakv,"));
   CHECK_THAT(run_kvsim("policies snpkv --cite").err, Contains("did you mean snapkv"));
   CHECK_THAT(run_kvsim("policies --cite").out, Contains("@misc{kvsim,") && Contains("@misc{cake,"));
 }

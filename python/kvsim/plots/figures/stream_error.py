@@ -6,6 +6,7 @@ With a single budget each policy is a row with one dot.
 import functools
 
 from .. import load, measures, style
+from ...plain import counted
 
 TITLE = "stream error by budget, a predictor of the model's loss"
 LABEL = "stream error (root mean square over steps)"
@@ -24,10 +25,12 @@ def subtitle(results):
 
 def draw_curves(results, policies, note):
     values = results.variable("stream_error_rms", "policy", "budget")
-    fig, axes = style.frame(f"Stream error by budget{note}",
-                            f"{subtitle(results)}\nLower is better.", 1, 1, 3.0, (),
-                            (style.budget_label(results), LABEL))
     rivals = values.sel(policy=[one for one in policies if not load.is_full(one)] or policies)
+    left = rivals.sizes["policy"] - len(style.leaders(results, list(rivals.policy.values)))
+    grey = f" Grey: {counted(left, 'other')}." if left else ""
+    fig, axes = style.frame(f"Stream error by budget{note}",
+                            f"{subtitle(results)}\nLower is better.{grey}", 1, 1, 3.0, (),
+                            (style.budget_label(results), LABEL))
     style.budget_lines(axes[0, 0], results, policies, values)
     style.error_axis(axes[0, 0], rivals)
     style.name_lines(axes[0, 0], results, rivals.policy.values, rivals.sortby("budget"))

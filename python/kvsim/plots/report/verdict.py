@@ -60,9 +60,9 @@ def table(sources, hindsight=()):
                     whole[np.ix_(own, columns)] = np.where(np.isnan(part), steps, part)
     order = sorted(measures, key=lambda one: FIRST.index(one) if one in FIRST else len(FIRST))
     defined = [one for one in order if not np.isnan(found[one]).all()]
-    unranked, held = who_is_ranked(sources, policies, labels, hindsight)
+    unranked, held, shares = who_is_ranked(sources, policies, labels, hindsight)
     rows = ranked([(measures[one], found[one], series.get(one)) for one in defined or order],
-                  unranked, held)
+                  unranked, held, shares)
     return {"policies": policies, "budgets": [{"label": one, "ratio": ratio[one]}
                                               for one in labels],
             "traces": [next(s.name for s in sources if s.digest == one) for one in digests],
@@ -71,37 +71,52 @@ def table(sources, hindsight=()):
 
 
 def who_is_ranked(sources, policies, labels, kinds):
-    """([policy, budget]: `unranked`, what is held over what the budget gives, mean over traces)."""
+    """[policy, budget]: `unranked`; what is held over what the budget gives; shares of the full cache's
+    bytes that are held and given: means over traces."""
     shape = len(policies), len(labels)
     unranked, held = np.zeros(shape, int), []
+    shares = {"held_share": [], "budget_share": []}
     for source in sources:
         at = np.ix_([policies.index(one) for one in source.results.policies],
                     [labels.index(one) for one in source.results.budget_labels()])
         unranked[at] = np.maximum(unranked[at], ranking.why_unranked(source.results.data))
         held.append(np.full(shape, np.nan))
         held[-1][at] = ranking.held_of_budget(source.results.data)
+        for name, own in shares.items():
+            own.append(np.full(shape, np.nan))
+            own[-1][at] = ranking.cells(source.results.data, name, np.nan)
     for policy, sees in enumerate(with_hindsight(sources, policies, kinds)):
         if sees:
             unranked[policy] = ranking.HINDSIGHT
-    return unranked, mean(np.stack(held, -1))
+    return unranked, mean(np.stack(held, -1)), [mean(np.stack(own, -1)) for own in shares.values()]
 
 
-def ranked(measures, unranked, held):
-    """Every measure with values, intervals and marks by policy and budget. A measure of one trace
-    that is no mean over steps has its values alone."""
+def ranked(measures, unranked, held, shares):
+    """Every measure with values, intervals and marks by policy and budget, and where a policy is not
+    ranked for what it holds, with what it is at equal bytes. A measure of one trace that is no mean
+    over steps has its values alone."""
+    held_share, budget_share = shares
     contests, places = [], []
     for number, (one, values, steps) in enumerate(measures):
         by_steps = steps is not None and values.shape[0] == 1
         for b in range(values.shape[2]):
-            own = steps[:, b] if by_steps else values[:, :, b].T
+            every = np.moveaxis(steps, 1, 0) if by_steps else values.T   # [budget, policy, step or trace]
+            own = every[b]
+            points = [[(held_share[p, other] / budget_share[p, b], every[other, p])
+                       for other in range(len(every))]
+                      if unranked[p, b] in (ranking.HOLDS_MORE, ranking.HOLDS_LESS) else []
+                      for p in range(len(own))]
             contests.append(ranking.contest(
                 own, units="steps" if by_steps else "traces",
                 scale=ranking.scale_of(one["variable"], one["unit"]),
-                more_is_better=one["better"] == "high", unranked=unranked[:, b], held=held[:, b]))
+                more_is_better=one["better"] == "high", unranked=unranked[:, b], held=held[:, b],
+                points=points))
             places.append((number, b, by_steps))
     cells = [{key: np.full(values.shape[1:], np.nan) for key in ("value", "low", "high")}
              for _, values, _ in measures]
     marks = [np.full(values.shape[1:], "", dtype="U5") for _, values, _ in measures]
+    equal = [[["" for _ in range(values.shape[2])] for _ in range(values.shape[1])]
+             for _, values, _ in measures]
     for (number, b, by_steps), answer in zip(places, ranking.rank(contests)):
         root = by_steps and measures[number][0]["variable"] in SQUARED.values()
         for p, row in enumerate(answer["rows"]):
@@ -111,8 +126,22 @@ def ranked(measures, unranked, held):
                     store[p, b] = np.sqrt(value) if root else value
             if measures[number][0]["better"] != "none":
                 marks[number][p, b] = row["mark"]
-    return [with_marks(one, values, store, mark) for (one, values, _), store, mark
-            in zip(measures, cells, marks)]
+                if row["mark"] in ("more", "less"):
+                    equal[number][p][b] = at_equal_bytes(measures[number][0], row["equal_bytes"], root)
+    return [with_marks(one, values, store, mark) | {"equal": told} for (one, values, _), store, mark, told
+            in zip(measures, cells, marks, equal)]
+
+
+def at_equal_bytes(one, equal, root):
+    """Words for a policy where it holds what the budget gives."""
+    value, difference = equal["estimate"]["value"], equal["difference"]
+    if value is None:
+        return "Not compared at equal bytes, as its own budgets hold only more or only less."
+    none = 1 if ranking.scale_of(one["variable"], one["unit"]) == "log" else 0
+    than = "not told apart from the best"
+    if difference["low"] is not None and not difference["low"] <= none <= difference["high"]:
+        than = f"{'less' if difference['value'] < none else 'more'} than the best"
+    return f"At equal bytes, between its own budgets: {np.sqrt(value) if root else value:.3g}, {than}."
 
 
 def with_marks(one, values, cells, marks):

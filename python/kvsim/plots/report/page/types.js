@@ -3,7 +3,7 @@
  * @typedef {{id: string, label: string, unit: string, better: "high"|"low"|"none"}} Named
  * @typedef {Named & {variable: string, fold: string, values: (number|null)[][], low: (number|null)[][]|null,
  *   high: (number|null)[][]|null, traces: (number|null)[][][]|null,
- *   marks: string[][]}} VerdictMeasure
+ *   marks: string[][], equal: string[][]}} VerdictMeasure
  * @typedef {{policies: string[], budgets: {label: string, ratio: number}[], traces: string[],
  *   measures: VerdictMeasure[], looks: Record<string, {colour: number, dash: string, marker: string}>,
  *   hindsight: boolean[], held: (number|null)[][]}} Verdict

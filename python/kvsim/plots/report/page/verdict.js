@@ -155,7 +155,7 @@ function verdictCell(measure, p, b, value) {
   if (budget === state.budget && own >= 0) classes.push(own === state.policy ? "chosen" : own === state.vs ? "beside" : "");
   const cell = make("td", {class: classes.join(" "), tabindex: "-1"}, number(value));
   if (mark === "more" || mark === "less")
-    cell.title = `It holds ${number(verdict.held[p][b])} times what the budget gives (entries or bytes), and is not ranked here.`;
+    cell.title = `It holds ${number(verdict.held[p][b])} times what the budget gives (entries or bytes), and is not ranked here. ${measure.equal[p][b]}`;
   const low = measure.low?.[p][b], high = measure.high?.[p][b];
   if (low !== null && low !== undefined) cell.append(make("small", {}, `${number(low)} – ${number(high)}`));
   cell.addEventListener("click", () => own >= 0 && budget >= 0 && choose({policy: own, budget}));

@@ -1,0 +1,65 @@
+"""`kvsim compare A B RESULTS...`."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from .plain import printable
+from .table_text import FORMS, table_text
+from .tool import Parser, put_line, run_tool
+
+EXAMPLES = """\
+Positive measures are compared by ratio, A over B; shares and others by difference, A less B. With one
+trace the interval is over circular blocks of its later steps, with several over the traces.
+
+exit codes: 0 done, 1 failed while running, 2 usage, 3 bad data
+
+Examples:
+  kvsim compare h2o snapkv sample.nc
+  kvsim compare h2o snapkv a.nc a-loop.nc b.nc b-loop.nc --metric kl_divergence --table tex
+"""
+
+#: Columns that people read; the others are in the CSV.
+COLUMNS = {"measure": "measure", "budget": "budget", "a": "A", "b": "B", "by": "by", "value": "A to B",
+           "low": "low", "high": "high", "held": "A holds", "differs": "differs"}
+
+
+def parser() -> Parser:
+    p = Parser(prog="kvsim compare", description="How two policies differ, paired, with intervals.",
+               epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+               allow_abbrev=False)
+    p.add_argument("a", metavar="A", help="a policy, as the files name it")
+    p.add_argument("b", metavar="B", help="the policy that it is compared with")
+    p.add_argument("results", nargs="+", type=Path, metavar="RESULTS.nc",
+                   help="files of replay, sweep or closed-loop, of one trace or several")
+    p.add_argument("--metric", metavar="LIST", help="measures, by comma: variables of the files "
+                   "(kl_divergence and stream_error, where all files have them)")
+    p.add_argument("--budget", metavar="LIST", help="budgets, by comma, as they were typed (all)")
+    p.add_argument("--table", choices=FORMS, default="text", help="form of the table (text)")
+    return p
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+
+    def work() -> None:
+        from .comparison import compare
+
+        frame = compare(options.a, options.b, options.results,
+                        metrics=options.metric.split(",") if options.metric else None,
+                        budgets=options.budget.split(",") if options.budget else None)
+        if options.table == "csv":
+            sys.stdout.write(table_text(frame, "csv"))
+            return
+        if options.table == "text":
+            put_line(printable(f"A {options.a}, B {options.b}"))
+        sys.stdout.write(table_text(frame[list(COLUMNS)].rename(columns=COLUMNS), options.table))
+        before = {"md": "", "tex": "% "}.get(options.table, "")
+        for line in frame.attrs["sentences"]:
+            put_line(before + line)
+
+    return run_tool("kvsim compare", work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""Which candidates of `kvsim search` are ranked. Run: python tests/python/test_search_ranks.py"""
+
+import sys
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import test_search   # puts the package on the path
+import kvsim
+from kvsim.searches import summary
+from kvsim.searches.study import Study
+
+
+class Ranks(test_search.WithTexts):
+    def test_what_holds_more_is_not_ranked(self):
+        vary = {"allocate": ["uniform", "threshold"], "window": {"low": 4, "high": 8},
+                "threshold": {"low": 0.001, "high": 0.003}}
+        found = kvsim.search(self.document(vary=vary), self.folder / "study")
+        off = found.trials[found.trials.state == "not ranked"]
+        self.assertGreater(len(off), 0)
+        self.assertEqual(set(off.allocate), {"threshold"})
+        self.assertTrue(off.reason.str.match(r"alpha_96_0: holds [1-4]\S+ times what budget 0.2 gives").all())
+        self.assertNotIn("threshold", found.best[0])
+        self.assertIn(f"not ranked, {len(off)} candidate", found.summary)
+        study = Study(self.config(vary=vary), self.folder / "study")
+        self.assertEqual(summary.counts(study)["unranked"], len(off))
+        # Of what is weighed in bytes all are ranked.
+        objective = [{"reference": "snapkv"}, {"variable": "bytes_ragged"}]
+        found = kvsim.search(self.document(vary=vary, objective=objective), self.folder / "front")
+        self.assertEqual(set(found.trials.state), {"measured"})
+
+    def test_where_the_base_holds_more_others_must_hold_as_it_does(self):
+        base = "snapkv,window=8,allocate=threshold,threshold=0.001"
+        found = kvsim.search(self.document(base=base, vary={"threshold": [0.001, 0.003]},
+                                           trials=8), self.folder / "study")
+        self.assertRegex(found.summary, rf"{base} holds 3\S+ times at 0.2, 1\S+ times at 0.5 of what the")
+        states = dict(zip(found.trials.threshold.astype(float), found.trials.state))
+        self.assertEqual(states, {0.001: "measured", 0.003: "not ranked"})
+
+
+if __name__ == "__main__":
+    unittest.main()
