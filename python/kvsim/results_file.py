@@ -13,6 +13,7 @@ import numpy as np
 import xarray
 
 from .errors import DataError, UsageError
+from .hdf5_file import damaged, is_damaged
 from .program import call
 from .whole import write_bytes
 
@@ -38,7 +39,12 @@ def open_results(path: str | PathLike) -> xarray.Dataset:
     """
     from .plots import load
 
-    data = load.open_results(path).data.load()
+    try:
+        data = load.open_results(path).data.load()
+    except (OSError, RuntimeError) as error:
+        if not is_damaged(error):
+            raise
+        raise damaged(path, load.RESULTS_FILE) from error
     if TRACE_PATH in data.attrs:
         folder = Path(path).resolve().parent
         data.attrs[TRACE_PATH] = os.path.normpath(folder / str(data.attrs[TRACE_PATH]))

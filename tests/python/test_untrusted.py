@@ -259,6 +259,16 @@ class Unreadable(unittest.TestCase):
                     with self.assertRaisesRegex(kvsim.DataError, message):
                         reader(self.folder / file)
 
+    def test_a_file_that_opens_and_holds_damaged_objects(self):
+        odd = bytearray((self.folder / "r.nc").read_bytes())
+        odd[200:260] = b"\xff" * 60   # of the root group
+        (self.folder / "inside-r.nc").write_bytes(odd)
+        message = "inside-r.nc: (damaged: the HDF5 library cannot read all of it|.* a damaged object)"
+        for command, *out in (("inspect",), ("rank",), ("explain",), ("plot", "-o", "out")):
+            self.assertRegex(self.said([PROGRAM, command, "inside-r.nc", *out]), message)
+        with self.assertRaisesRegex(kvsim.DataError, message):
+            kvsim.open_results(self.folder / "inside-r.nc")
+
     @unittest.skipUnless(os.geteuid() == 0, "becomes somebody else, as root can")
     def test_missing_rights(self):
         try:   # the program must be where everybody may look

@@ -10,7 +10,7 @@ import xarray
 
 from ..budgets import find_budget, parse_budget
 from ..errors import DataError, UsageError, line_of
-from ..hdf5_file import LinkedElsewhere, check_regular, open_hdf5, refuse_links
+from ..hdf5_file import LinkedElsewhere, check_regular, damaged, is_damaged, open_hdf5, refuse_links
 from ..plain import printable, read_text
 
 VERSION = 1   # of results files, the latest that is read
@@ -43,6 +43,8 @@ def read_dataset(source, path):
     except DataError:
         raise
     except Exception as error:  # h5py, h5netcdf and xarray each have their own kinds
+        if is_damaged(error):
+            raise damaged(path, RESULTS_FILE) from error
         raise data_error(f"{path}: not a netCDF-4 file: {line_of(error)}; expected a "
                          f"{RESULTS_FILE}") from error
 
