@@ -259,6 +259,14 @@ class Unreadable(unittest.TestCase):
                     with self.assertRaisesRegex(kvsim.DataError, message):
                         reader(self.folder / file)
 
+    def test_budgets_are_a_list_however_they_are_typed(self):
+        from kvsim.kvtrace.kept_sets import ResultsFile
+
+        results = ResultsFile(self.folder / "r.nc")
+        known = results.budget_labels
+        self.assertEqual(results.choose(["10%,.3", "0.70"], known, "budget"),
+                         [known.index(one) for one in ("0.1", "0.3", "0.7")])
+
     def test_a_file_that_opens_and_holds_damaged_objects(self):
         odd = bytearray((self.folder / "r.nc").read_bytes())
         odd[200:260] = b"\xff" * 60   # of the root group

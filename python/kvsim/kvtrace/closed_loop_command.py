@@ -62,7 +62,8 @@ def parser() -> Parser:
         help="the kvsim program, for policies that change the cache (the one that runs)")
     add("--policy", action="append", metavar="RECORD",
         help="policy, as the results name it; repeatable (all)")
-    add("--budget", action="append", metavar="B", help="a budget of the results; repeatable (all)")
+    add("--budget", action="append", metavar="LIST",
+        help="budgets of the results, by comma; repeatable (all)")
     add("--generate", type=number(int, 1), metavar="K",
         help="also write K tokens greedily and count how many agree with the full cache's")
     add("--loss", type=positive, metavar="X",

@@ -126,7 +126,7 @@ class ResultsFile:
         """Indices of the wanted names, all of them without a choice."""
         if what == "budget":
             wanted = [known[at] if (at := find_budget(one, known)) is not None else one
-                      for one in wanted or []]
+                      for typed in wanted or [] for one in typed.split(",")]
         for name in wanted or []:
             if name not in known:
                 raise CaptureError(

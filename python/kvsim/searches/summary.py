@@ -133,7 +133,8 @@ def unranked_lines(study: Study) -> list[str]:
            if not ranking.alike(held)]
     lines = [f"{base} holds {', '.join(off)} of what the budget gives; candidates are ranked that hold as "
              "it does"] if off and not study.replayer.weighs_bytes else []
-    apart = [one for one in study.trials() if "unranked" in one.user_attrs]
+    apart = [one for one in study.trials()
+             if "unranked" in one.user_attrs and "same_as" not in one.user_attrs]
     if apart:
         first = apart[0]
         lines.append(f"not ranked, {number_of(apart, 'candidate')} that hold over a twentieth more or less "
