@@ -269,14 +269,14 @@ Verdict verdict(const Dataset& results) {
   return found;
 }
 
-std::string verdict_text(const Dataset& results, const Verdict& found) {
+std::string verdict_text(const Dataset& results, const Verdict& found, const char* marks) {
   if (found.order.empty()) return "";
   std::string apart;
   for (size_t p = 0; p < found.apart.size(); ++p)
     if (found.apart[p]) apart += (apart.empty() ? "" : ", ") + texts(results, "policy")[p];
   std::string text = fmt::format("sorted by {}, geometric mean over budgets; lower is better\n",
                                  judged(results).name);
-  text += "* least at its budget; ~ not told apart from it (95 % interval over blocks of steps)\n";
+  text += fmt::format("{} (95 % interval over blocks of steps)\n", marks);
   text += held_text(results, found);
   if (!apart.empty())
     text += "last, not ranked (hindsight, nothing lost, or scores all equal): " + apart + "\n";

@@ -40,8 +40,13 @@ const char* judged_by(const Dataset& results);
 /// Empty `order` when the file has neither stream errors nor losses.
 Verdict verdict(const Dataset& results);
 
+/// How the best, and what is not told apart from it, are marked on a terminal and in a paper.
+inline constexpr const char* kTerminalMarks = "* least at its budget; ~ not told apart from it";
+inline constexpr const char* kPaperMarks = "bold: least at its budget; †: not told apart from it";
+
 /// How to read order and marks, one line each: what they are of, who is not ranked and why.
-std::string verdict_text(const Dataset& results, const Verdict& verdict);
+std::string verdict_text(const Dataset& results, const Verdict& verdict,
+                         const char* marks = kTerminalMarks);
 
 /// What to use at which budget, and what to try next; empty when nothing is ranked.
 std::string advice(const Dataset& results, const Verdict& verdict);

@@ -44,6 +44,12 @@ const char* fold_name(Fold fold) {
   return "rms";
 }
 
+/// The same, short.
+std::string short_measure(const Criterion& criterion) {
+  const std::string text = measure(criterion);
+  return fmt::format("{} ({})", text.substr(0, text.find(',')), fold_name(criterion.over));
+}
+
 /// Decimals: stream errors are small, since the stream that they are relative to is large.
 int digits(const Criterion& criterion) { return criterion.variable == "stream_error" ? 4 : 3; }
 
@@ -85,6 +91,32 @@ std::string off_budget_text(const std::vector<BestRow>& rows) {
   if (!held.empty())
     text += "all settings hold alike, but not what the budget gives: " + held + "\n";
   return text;
+}
+
+std::vector<BestRow> rows_of(const BestTable& table, const std::vector<std::string>& measures) {
+  std::vector<BestRow> rows = table.rows;
+  std::erase_if(rows, [&](const BestRow& row) {
+    return std::ranges::find(measures, row.criterion.variable) == measures.end();
+  });
+  return rows;
+}
+
+/// How to read the rows, a line each.
+std::string reading(const BestTable& table, const std::vector<BestRow>& rows) {
+  std::string text = fmt::format(
+      "best settings; 95 % intervals over {}; gain is over the preset as it is;\n"
+      "chosen: share of resamples in which this setting is the best, too\n",
+      table.traces > 1 ? fmt::format("{} traces", table.traces)
+                       : "circular blocks of the steps of one trace");
+  if (std::ranges::any_of(rows, [](const BestRow& row) { return std::isnan(row.found.gain); }))
+    text += "gain -: the preset as it is is not among the settings of this sweep\n";
+  if (!table.stream_layers.empty() && rows.front().criterion.variable == "stream_error")
+    text += "stream error: of " + table.stream_layers + "\n";
+  if (std::ranges::any_of(rows, [](const BestRow& row) { return !row.equal_bytes_record.empty(); }))
+    text +=
+        "equal: of settings that are not ranked the best where it holds the bytes that the budget "
+        "gives,\nbetween its own budgets; its gain is over the line above\n";
+  return text + off_budget_text(rows);
 }
 
 /// Columns of the CSV and fields of the JSON.
@@ -133,29 +165,13 @@ std::string csv_cell(const Json& value) {
 }  // namespace
 
 std::string best_text(const BestTable& table, const std::vector<std::string>& measures) {
-  std::vector<BestRow> rows = table.rows;
-  std::erase_if(rows, [&](const BestRow& row) {
-    return std::ranges::find(measures, row.criterion.variable) == measures.end();
-  });
+  const std::vector<BestRow> rows = rows_of(table, measures);
   if (rows.empty()) return "";
   size_t width = 12;
   for (const BestRow& row : rows)
     width = std::max({width, changes(row.record, row.preset).size(),
                       changes(row.equal_bytes_record, row.preset).size()});
-  std::string text = fmt::format(
-      "best settings; 95 % intervals over {}; gain is over the preset as it is;\n"
-      "chosen: share of resamples in which this setting is the best, too\n",
-      table.traces > 1 ? fmt::format("{} traces", table.traces)
-                       : "circular blocks of the steps of one trace");
-  if (std::ranges::any_of(rows, [](const BestRow& row) { return std::isnan(row.found.gain); }))
-    text += "gain -: the preset as it is is not among the settings of this sweep\n";
-  if (!table.stream_layers.empty() && rows.front().criterion.variable == "stream_error")
-    text += "stream error: of " + table.stream_layers + "\n";
-  if (std::ranges::any_of(rows, [](const BestRow& row) { return !row.equal_bytes_record.empty(); }))
-    text +=
-        "equal: of settings that are not ranked the best where it holds the bytes that the budget "
-        "gives,\nbetween its own budgets; its gain is over the line above\n";
-  if (const std::string off = off_budget_text(rows); !off.empty()) text += off;
+  std::string text = reading(table, rows);
   std::string head;
   for (const BestRow& row : rows) {
     const std::string own = fmt::format("\n{}, {} settings: {}\n", row.preset, row.settings,
@@ -174,6 +190,50 @@ std::string best_text(const BestTable& table, const std::vector<std::string>& me
       text += line(row, " equal", row.equal_bytes_record, row.equal_bytes, width);
   }
   return text;
+}
+
+PaperTable best_paper(const BestTable& table, const std::vector<std::string>& measures) {
+  const std::vector<BestRow> rows = rows_of(table, measures);
+  PaperTable paper;
+  paper.title = "The best setting of each preset";
+  paper.from = table.from;
+  for (const char* name : {"preset", "measure", "kept", "best setting"})
+    paper.columns.push_back({name, true});
+  for (const char* name : {"value", "gain", "chosen"}) paper.columns.push_back({name});
+  std::string head;
+  for (const BestRow& row : rows) {
+    const std::string own = row.preset + measure(row.criterion);
+    const bool first = own != head;
+    head = own;
+    const auto add = [&](bool named, const std::string& budget, const std::string& record,
+                         const BestSetting& found, Mark mark) {
+      const int shown = digits(row.criterion);
+      paper.rows.push_back({{named ? row.preset : ""},
+                            {named ? short_measure(row.criterion) : ""},
+                            {budget},
+                            {changes(record, row.preset), mark},
+                            {value_text(found.value, found.interval, shown)},
+                            {gain_text(found.gain, found.gain_interval, shown)},
+                            {fmt::format("{:.0f} %", 100 * found.chosen)}});
+    };
+    if (row.record.empty())
+      paper.rows.push_back({{first ? row.preset : ""},
+                            {first ? short_measure(row.criterion) : ""},
+                            {row.budget},
+                            {"none holds what the budget gives"},
+                            {""},
+                            {""},
+                            {""}});
+    else
+      add(first, row.budget, row.record, row.found, Mark::best);
+    if (!row.equal_bytes_record.empty())
+      add(false, "equal", row.equal_bytes_record, row.equal_bytes, Mark::none);
+  }
+  if (rows.empty()) return paper;
+  paper.notes = lines_of(reading(table, rows));
+  paper.notes.push_back("rms: root mean square over steps; mean: over steps and layers; worst: step "
+                        "and layer");
+  return paper;
 }
 
 std::string best_csv(const BestTable& table) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
 #include "analysis/variables.hpp"
 #include "cli/parse.hpp"
@@ -75,6 +76,32 @@ void add_json_option(po::options_description& options) {
 
 void add_csv_option(po::options_description& options) {
   options.add_options()("csv", one("FILE"), "also write the summaries as a tidy table");
+}
+
+void add_table_option(po::options_description& options) {
+  options.add_options()("table", one("text|md|tex"),
+                        "form of the table: for the terminal, or Markdown or LaTeX (booktabs) to "
+                        "paste, with a caption (default: text)");
+}
+
+TableForm table_form(const std::string& name, const std::string& where) {
+  const std::map<std::string, TableForm> forms = {
+      {"text", TableForm::text}, {"md", TableForm::markdown}, {"tex", TableForm::latex}};
+  const auto found = forms.find(name);
+  if (found == forms.end())
+    usage_error({.what = "unknown form of a table",
+                 .where = where,
+                 .found = name,
+                 .expected = "text, md or tex"});
+  return found->second;
+}
+
+TableForm table_form(const Values& values) {
+  const TableForm form = has(values, "table") ? table_form(text(values, "table"), "--table")
+                                              : TableForm::text;
+  if (form != TableForm::text && values.count("json") > 0)
+    usage_error({.what = "--json and --table exclude each other", .where = "--table"});
+  return form;
 }
 
 bool has(const Values& values, const char* name) { return values.count(name) > 0; }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "io/paper_table.hpp"
 #include "sim/backend/backend.hpp"
 #include "sim/core/layer_trace.hpp"
 
@@ -31,6 +32,7 @@ void add_metric_option(po::options_description& options);   ///< --metric LIST
 void add_backend_option(po::options_description& options);  ///< --backend auto|cpu|cuda
 void add_json_option(po::options_description& options);     ///< --json
 void add_csv_option(po::options_description& options);      ///< --csv FILE
+void add_table_option(po::options_description& options);    ///< --table text|md|tex
 
 /// Values of an option, as `--help` names them: one text, or several of a repeatable option.
 inline auto one(const std::string& placeholder) {
@@ -44,6 +46,10 @@ bool has(const Values& values, const char* name);
 std::string text(const Values& values, const char* name);                ///< "" when not given
 std::vector<std::string> texts(const Values& values, const char* name);  ///< of a repeatable option
 uint64_t seed(const Values& values);
+
+/// The form of --table; a form to paste goes with no --json.
+TableForm table_form(const Values& values);
+TableForm table_form(const std::string& name, const std::string& where);
 
 /// The backend of --backend; a name that this build does not have is a usage error.
 std::unique_ptr<Backend> chosen_backend(const Values& values);

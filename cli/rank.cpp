@@ -10,6 +10,7 @@
 #include "analysis/ranking.hpp"
 #include "analysis/summary.hpp"
 #include "cli/command.hpp"
+#include "cli/results_choice.hpp"
 #include "cli/terminal.hpp"
 #include "io/results_reader.hpp"
 #include "io/tables.hpp"
@@ -147,6 +148,7 @@ int run(const Values& values) {
     rank_input();
     return kDone;
   }
+  const TableForm form = table_form(values);
   for (const std::string& file : files) {
     refuse_trace_as_results(file);
     const Dataset results = read_results(file);
@@ -160,6 +162,10 @@ int run(const Values& values) {
     if (&file != &files.front()) fmt::print("\n");
     const AttributeValue* trace = results.attribute("trace");
     const auto* name = trace == nullptr ? nullptr : std::get_if<std::string>(trace);
+    if (form != TableForm::text) {
+      fmt::print("{}", printable_lines(table_text(paper_table(results, title_of(results)), form)));
+      continue;
+    }
     fmt::print("{}\n{}", printable(name == nullptr ? file : *name),
                summary_table(results, {color_enabled(stdout), terminal_width(stdout)}));
   }
@@ -176,7 +182,8 @@ const bool registered = register_command(
          "Prints what `replay` and `closed-loop` print when they end. With - it reads series of\n"
          "policies as JSON from standard input and answers with marks, intervals and differences\n"
          "as JSON: what figures, pages and `kvsim compare` are made with.",
-     .examples = {"kvsim rank sample.nc", "kvsim rank - < contests.json"},
+     .describe = add_table_option,
+     .examples = {"kvsim rank sample.nc --table tex", "kvsim rank - < contests.json"},
      .run = run});
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
-#include <sstream>
 
 #include "analysis/stream_layers.hpp"
 #include "analysis/summary.hpp"
@@ -54,6 +53,7 @@ void describe(po::options_description& options) {
   add_backend_option(options);
   add_csv_option(options);
   add_json_option(options);
+  add_table_option(options);
 }
 
 /// One results file per trace: -o itself for one trace, else named after the traces in its folder.
@@ -272,9 +272,7 @@ double wanted_error(const Values& values) {
 }
 
 void print_idle_settings(const std::string& lines) {
-  fmt::print("\nwithout effect\n");
-  std::istringstream left(lines);
-  for (std::string line; std::getline(left, line);) fmt::print("{}\n", printable(line));
+  fmt::print("\nwithout effect\n{}", printable_lines(lines));
 }
 
 void print_results(const Values& values, const std::vector<FragilityGroup>& fragility,
@@ -286,6 +284,15 @@ void print_results(const Values& values, const std::vector<FragilityGroup>& frag
     return;
   }
   if (verbosity() == Verbosity::quiet) return;
+  if (const TableForm form = table_form(values); form != TableForm::text) {
+    for (size_t t = 0; t < tables.size(); ++t) {
+      fmt::print("{}{}", t == 0 ? "" : "\n",
+                 printable_lines(table_text(
+                     paper_table(*tables[t].dataset, title_of(*tables[t].dataset)), form)));
+      note(targets[t] + " written");
+    }
+    return;
+  }
   for (size_t t = 0; t < tables.size(); ++t) {
     const SummaryStyle style{color_enabled(stdout), terminal_width(stdout)};
     const std::string name = printable(tables[t].trace);
@@ -306,10 +313,22 @@ void print_results(const Values& values, const std::vector<FragilityGroup>& frag
   }
 }
 
+/// A form to paste has the one table of policies and budgets.
+void check_form(const Values& values) {
+  if (table_form(values) == TableForm::text) return;
+  for (const char* other : {"fragility", "stream-error"})
+    if (has(values, other))
+      usage_error({.what = "only the table of policies and budgets has forms to paste",
+                   .where = "--table",
+                   .found = std::string("--") + other,
+                   .expected = "--table text"});
+}
+
 int run(const Values& values) {
   const auto traces = traces_of(values["trace"].as<std::vector<std::string>>());
   const Request request = read_request(values);
   if (has(values, "stream-error")) wanted_error(values);  // refused before any work
+  check_form(values);
   const std::unique_ptr<Backend> backend = chosen_backend(values);
   const std::vector<std::string> targets = targets_of(values, traces);
   std::vector<std::unique_ptr<TraceReader>> readers;  // what is no trace is said before all else
@@ -335,7 +354,8 @@ int run(const Values& values) {
   bool good = true;
   for (size_t t = 0; t < traces.size() && has(values, "check"); ++t)
     good = check_replay(*jobs[t].reader, jobs[t].options, datasets[t], *backend,
-                        has(values, "json") ? stderr : stdout) &&
+                        has(values, "json") || table_form(values) != TableForm::text ? stderr
+                                                                                     : stdout) &&
            good;
   return good ? kDone : kNotVerified;
 }

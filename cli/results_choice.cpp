@@ -11,6 +11,7 @@
 
 #include "cli/options.hpp"
 #include "io/results_reader.hpp"
+#include "run/study/equal_bytes.hpp"
 #include "run/study/known_results.hpp"
 #include "sim/core/error.hpp"
 #include "sim/policy/record.hpp"
@@ -118,6 +119,13 @@ std::string attribute(const Dataset& results, const char* name) {
   const AttributeValue* found = results.attribute(name);
   const std::string* text = found != nullptr ? std::get_if<std::string>(found) : nullptr;
   return text != nullptr ? *text : "";
+}
+
+std::string title_of(const Dataset& results) {
+  if (!results.has("layer")) return "What the model loses with the compressed caches (closed loop)";
+  const std::string form = attribute(results, kEqualBytes);
+  return "What later tokens lose when the cache is compressed (open-loop replay)" +
+         (form.empty() ? "" : "; budgets are shares of the full cache's bytes (" + form + ")");
 }
 
 std::string choices(const Dataset& results, const char* variable) {

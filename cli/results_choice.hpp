@@ -22,6 +22,9 @@ void refuse_trace(const std::string& path);
 /// A text attribute; empty when absent or of another type.
 std::string attribute(const Dataset& results, const char* name);
 
+/// What a table of these results is called in a paper.
+std::string title_of(const Dataset& results);
+
 /// "one of A; B": what a variable names, a few dozen at most.
 std::string choices(const Dataset& results, const char* variable);
 

@@ -41,6 +41,7 @@ void describe(po::options_description& options) {
       "csv", one("FILE"), "also write the best settings as a table");
   add_scores_option(options);
   add_json_option(options);
+  add_table_option(options);
 }
 
 struct Shard {
@@ -148,8 +149,10 @@ void print_best(const Values& values, const SweepPlan& plan, const SweepRun& swe
   if (has(values, "csv")) write_file(best_csv(table), text(values, "csv"));
   if (!printed) return;
   const auto shown = asked.empty() ? usual_measures(table.measured) : asked;
-  fmt::print("{}",
-             has(values, "json") ? printable_json(best_json(table)) : best_text(table, shown));
+  const TableForm form = table_form(values);
+  fmt::print("{}", has(values, "json")         ? printable_json(best_json(table))
+                   : form != TableForm::text ? printable_lines(table_text(best_paper(table, shown), form))
+                                             : best_text(table, shown));
 }
 
 /// Measures of --metric; each must be in the results of every trace.
@@ -191,7 +194,7 @@ void check_functions(const Values& values, const SweepConfig& config) {
 }
 
 void check_shard(const Values& values, const Shard& shard) {
-  for (const char* table : {"csv", "json", "metric"}) {
+  for (const char* table : {"csv", "json", "metric", "table"}) {
     if (shard.count == 1 || !has(values, table) || has(values, "plan")) continue;
     usage_error({.what = "one share does not know the best settings",
                  .where = std::string("--") + table,
@@ -224,6 +227,7 @@ int run(const Values& values) {
   if (has(values, "trace")) config.traces = texts(values, "trace");
   if (!has(values, "scores")) check_functions(values, config);
   const Shard shard = chosen_shard(values);
+  table_form(values);  // refused before any work
   if (!has(values, "out")) {
     usage_error(
         {.what = "missing -o", .where = "sweep", .expected = "kvsim sweep CONFIG.toml -o DIR"});

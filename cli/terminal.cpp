@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "io/hdf5.hpp"
+#include "io/paper_table.hpp"
 
 namespace kvsim::cli {
 namespace {
@@ -65,6 +66,12 @@ int terminal_width(std::FILE* stream) {
   winsize size{};
   if (ioctl(fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col >= 20) return size.ws_col;
   return 80;
+}
+
+std::string printable_lines(const std::string& text) {
+  std::string shown;
+  for (const std::string& line : lines_of(text)) shown += printable(line) + "\n";
+  return shown;
 }
 
 std::string printable_json(const std::string& document) {

@@ -25,6 +25,8 @@ int terminal_width(std::FILE* stream);
 /// Control characters (from files or arguments) and bytes that are not UTF-8 shown as \xNN, what
 /// reorders a line (U+202E and its kin) as \uNNNN, so that no text can drive the terminal.
 std::string printable(const std::string& text);
+/// The same of every line of a text that ends in a new line: the line ends are ours.
+std::string printable_lines(const std::string& text);
 /// Makes a JSON document safe, which stays one: in its strings these characters are escaped.
 std::string printable_json(const std::string& document);
 

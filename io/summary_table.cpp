@@ -8,6 +8,7 @@
 #include "analysis/stream_layers.hpp"
 #include "analysis/summary.hpp"
 #include "analysis/verdict.hpp"
+#include "io/paper_table.hpp"
 #include "io/tables.hpp"
 
 namespace kvsim {
@@ -22,6 +23,7 @@ constexpr double kLowShare = 0.5;  // retained importance below it is what `outl
 struct Column {
   std::string over;
   std::string head;
+  std::string name;  ///< where there is a page's width
   std::vector<std::string> cells;
   std::vector<bool> alarming;
   bool left = false;
@@ -66,10 +68,10 @@ double itself(std::span<const double> values) { return values[0]; }
 /// Adds one column: `variable` folded over what follows policy and budget, policies in `order`.
 void add_measure(const Dataset& dataset, const std::vector<int64_t>& order,
                  std::vector<Column>& columns, const char* over, const char* head,
-                 const char* variable, TableFold fold, std::string (*text)(double),
+                 const char* name, const char* variable, TableFold fold, std::string (*text)(double),
                  bool alarm_when_low = false) {
   if (!dataset.has(variable)) return;
-  Column column{over, head, {}, {}};
+  Column column{over, head, name, {}, {}};
   for (const int64_t p : order) {
     for (int64_t b = 0; b < dataset.size("budget"); ++b) {
       const double value = fold(dataset.row(variable, {p, b}));
@@ -85,8 +87,8 @@ std::vector<Column> name_columns(const Dataset& dataset, const std::vector<int64
   const auto& policies = std::get<std::vector<std::string>>(dataset.at("policy").values);
   const auto& budgets = std::get<std::vector<std::string>>(dataset.at("budget_label").values);
   std::vector<Column> columns(2);
-  columns[0] = {"", "policy", {}, {}, true};
-  columns[1] = {"", "budget", {}, {}};
+  columns[0] = {"", "policy", "policy", {}, {}, true};
+  columns[1] = {"", "budget", "kept", {}, {}};
   for (const int64_t p : order) {
     for (size_t b = 0; b < budgets.size(); ++b) {
       columns[0].cells.push_back(b == 0 ? policies[static_cast<size_t>(p)] : "");
@@ -124,40 +126,83 @@ std::string line_of(const std::vector<Column>& columns,
   return line + "\n";
 }
 
-}  // namespace
+/// What both forms of the table show.
+struct Summary {
+  Verdict found;
+  std::vector<int64_t> order;  ///< of policies
+  std::vector<Column> columns;
+};
 
-std::string summary_table(const Dataset& dataset, const SummaryStyle& style) {
-  const Verdict found = verdict(dataset);
-  std::vector<int64_t> order = found.order;
-  if (order.empty()) {
-    order.resize(static_cast<size_t>(dataset.size("policy")));
-    std::iota(order.begin(), order.end(), 0);
+Summary summarised(const Dataset& dataset) {
+  Summary summary{verdict(dataset), {}, {}};
+  summary.order = summary.found.order;
+  if (summary.order.empty()) {
+    summary.order.resize(static_cast<size_t>(dataset.size("policy")));
+    std::iota(summary.order.begin(), summary.order.end(), 0);
   }
-  std::vector<Column> columns = name_columns(dataset, order);
-  const std::vector<std::string> own_lines = take_long(
-      columns[0].cells, static_cast<size_t>(std::max(16, style.width - 62)));
-  const auto add_column = [&](const char* over, const char* head, const char* variable,
-                              TableFold fold, std::string (*shown)(double),
+  summary.columns = name_columns(dataset, summary.order);
+  const auto add_column = [&](const char* over, const char* head, const char* name,
+                              const char* variable, TableFold fold, std::string (*shown)(double),
                               bool alarm_when_low = false) {
-    add_measure(dataset, order, columns, over, head, variable, fold, shown, alarm_when_low);
+    add_measure(dataset, summary.order, summary.columns, over, head, name, variable, fold, shown,
+                alarm_when_low);
   };
   // What the policies are judged by stands first.
   const char* const lead = judged_by(dataset);
   const bool losses = lead != nullptr && std::string_view(lead).starts_with("kl");
   add_column(losses ? "loss," : "stream", losses ? "nats" : "error",
-             lead == nullptr ? "stream_error_rms" : lead, itself, error_text);
-  if (!found.order.empty()) add_marks(found, columns.back());
-  add_column("worst", "step", "kl_divergence_max", itself, error_text);
-  add_column("log-likelihood", "lost", "nll_difference_mean", itself, error_text);
-  add_column("same", "token", "top1_agreement_mean", itself, share_text);
-  add_column("tokens", "written", "generated_agreement", itself, count_text);
-  add_column("retained", "mean", "retained_importance_mean", mean, share_text, true);
-  add_column("importance", "worst", "retained_importance_min", minimum, share_text, true);
-  add_column("", "outliers", "outlier_count", sum, count_text);
-  add_column("output", "mean", "output_error_mean", mean, error_text);
-  add_column("error", "worst", "output_error_max", maximum, error_text);
-  add_column("residual", "worst", "residual_error_max", maximum, error_text);
-  add_column("", "smaller", "compression", itself, ratio_text);
+             losses ? "loss, nats" : "stream error", lead == nullptr ? "stream_error_rms" : lead,
+             itself, error_text);
+  add_column("worst", "step", "worst step", "kl_divergence_max", itself, error_text);
+  add_column("log-likelihood", "lost", "log-likelihood lost", "nll_difference_mean", itself,
+             error_text);
+  add_column("same", "token", "same token", "top1_agreement_mean", itself, share_text);
+  add_column("tokens", "written", "tokens written", "generated_agreement", itself, count_text);
+  add_column("retained", "mean", "importance retained, mean", "retained_importance_mean", mean,
+             share_text, true);
+  add_column("importance", "worst", "importance retained, worst", "retained_importance_min",
+             minimum, share_text, true);
+  add_column("", "outliers", "outliers", "outlier_count", sum, count_text);
+  add_column("output", "mean", "output error, mean", "output_error_mean", mean, error_text);
+  add_column("error", "worst", "output error, worst", "output_error_max", maximum, error_text);
+  add_column("residual", "worst", "residual error, worst", "residual_error_max", maximum,
+             error_text);
+  add_column("", "smaller", "smaller", "compression", itself, ratio_text);
+  return summary;
+}
+
+/// The column that is marked: of what the policies are judged by.
+constexpr size_t kMarked = 2;
+
+}  // namespace
+
+PaperTable paper_table(const Dataset& dataset, const std::string& title) {
+  const Summary summary = summarised(dataset);
+  PaperTable table;
+  table.title = title;
+  table.from = provenance(dataset);
+  for (const Column& column : summary.columns) table.columns.push_back({column.name, column.left});
+  table.rows.resize(summary.columns[0].cells.size());
+  for (const Column& column : summary.columns)
+    for (size_t row = 0; row < table.rows.size(); ++row)
+      table.rows[row].push_back({column.cells[row]});
+  size_t row = 0;
+  for (const int64_t p : summary.found.order)
+    for (const Mark mark : summary.found.marks[static_cast<size_t>(p)])
+      table.rows[row++][kMarked].mark = mark;
+  std::string notes;
+  if (const std::string layers = stream_error_layers(dataset); !layers.empty())
+    notes += "stream error: of " + layers + "\n";
+  notes += verdict_text(dataset, summary.found, kPaperMarks);
+  table.notes = lines_of(notes);
+  return table;
+}
+
+std::string summary_table(const Dataset& dataset, const SummaryStyle& style) {
+  auto [found, order, columns] = summarised(dataset);
+  const std::vector<std::string> own_lines = take_long(
+      columns[0].cells, static_cast<size_t>(std::max(16, style.width - 62)));
+  if (!found.order.empty()) add_marks(found, columns[kMarked]);
 
   std::string text;
   const auto heading = [&](const std::string Column::*part) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from os import PathLike
 
 import numpy as np
 import pandas
@@ -65,13 +66,14 @@ def least_bytes(results: xarray.Dataset, loop: xarray.Dataset, loss: float) -> p
     return pandas.DataFrame.from_dict(rows, orient="index", columns=list(FORMS)).rename_axis("policy")
 
 
-def as_text(table: pandas.DataFrame, loss: float) -> str:
-    """The table for a terminal, as `kvsim replay --stream-error` prints its own."""
-    lines = [f"{f'least MiB, loss {loss:g} nats':<44}" + "".join(f"{form:>11}" for form in table)]
-    for policy, row in table.iterrows():
-        lines.append(f"  {policy:<42}" + "".join(
-            f"{'-' if np.isnan(one) else f'{one / 2 ** 20:.3f}':>11}" for one in row))
-    return "\n".join([*lines, "between budgets by lines in logarithms; -: no budget comes so low"])
+def as_text(table: pandas.DataFrame, loss: float, form: str, loop: PathLike) -> str:
+    """The table for a terminal or to paste; `loop`: the file whose policies it is of."""
+    from .table_text import table_text
+
+    return table_text(
+        (table / 2 ** 20).reset_index(), form, of=[loop],
+        title=f"The least MiB with a loss of {loss:g} nats at most",
+        notes=["between budgets by lines in logarithms; –: no budget comes so low"])
 
 
 def by_policy(losses: pandas.DataFrame, loss: float) -> pandas.DataFrame:

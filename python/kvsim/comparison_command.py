@@ -4,9 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from .plain import printable
 from .table_text import FORMS, table_text
-from .tool import Parser, put_line, run_tool
+from .tool import Parser, run_tool
 
 EXAMPLES = """\
 Positive measures are compared by ratio, A over B; shares and others by difference, A less B. With one
@@ -39,6 +38,22 @@ def parser() -> Parser:
     return p
 
 
+def marks(frame) -> dict[tuple[int, str], str]:
+    """The better of A and B; where they do not differ, the other is not told apart."""
+    from .plots.report.verdict import better
+
+    found = {}
+    for place, row in enumerate(frame.itertuples()):
+        good = better(row.measure)
+        if good == "none" or not (row.a < row.b or row.a > row.b):
+            continue
+        first = (row.a < row.b) == (good == "low")
+        found[place, "A" if first else "B"] = "best"
+        if not row.differs:
+            found[place, "B" if first else "A"] = "equal"
+    return found
+
+
 def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
 
@@ -51,12 +66,11 @@ def main(arguments: list[str] | None = None) -> int:
         if options.table == "csv":
             sys.stdout.write(table_text(frame, "csv"))
             return
-        if options.table == "text":
-            put_line(printable(f"A {options.a}, B {options.b}"))
-        sys.stdout.write(table_text(frame[list(COLUMNS)].rename(columns=COLUMNS), options.table))
-        before = {"md": "", "tex": "% "}.get(options.table, "")
-        for line in frame.attrs["sentences"]:
-            put_line(before + line)
+        sys.stdout.write(table_text(
+            frame[list(COLUMNS)].rename(columns=COLUMNS), options.table,
+            title=f"Paired differences of A, {options.a}, and B, {options.b}, with 95 % intervals",
+            of=options.results, provenance={"kept": list(dict.fromkeys(frame.budget))},
+            marks=marks(frame), notes=frame.attrs["sentences"]))
 
     return run_tool("kvsim compare", work)
 

@@ -34,6 +34,7 @@ def plot(
     layers: str | None = None,
     policy: str | Iterable[str] | None = None,
     pool: bool = False,
+    width: str | None = None,
     overwrite: bool = False,
 ) -> Figures:
     """Draws figures of one dataset or several, all that they are enough for.
@@ -48,6 +49,7 @@ def plot(
         layers: such as "0,5,10-15".
         policy: records, as the dataset names them.
         pool: draw means over files although their layers or lengths differ.
+        width: "column" or "page" of a paper with two columns; None: 7.2 inches.
         overwrite: replace files of `out`.
 
     Returns:
@@ -64,7 +66,7 @@ def plot(
         printed = run(["plot", *files, "-o", out, *options(
             only=_list(only), formats=_list(formats), budget=budget, layers=layers,
             policy=[policy] if isinstance(policy, str) else policy and list(policy),
-            pool=pool, overwrite=overwrite)])
+            pool=pool, width=width, overwrite=overwrite)])
     figures += [Path(line) for line in printed.splitlines()]
     return figures
 

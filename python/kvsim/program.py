@@ -199,6 +199,16 @@ def run(arguments: Sequence[str | os.PathLike], progress: bool | None = None) ->
     raise error_of(process.returncode, said[-1] if said else f"status {process.returncode}")
 
 
+def answer(arguments: Sequence[str | os.PathLike], document: object) -> str:
+    """What the program prints when `document` comes to its standard input as JSON."""
+    done = subprocess.run([find_program(), *arguments], input=json.dumps(document),
+                          capture_output=True, text=True, encoding="utf-8", errors="replace")
+    if done.returncode:
+        lines = done.stderr.splitlines() or [f"status {done.returncode}"]
+        raise error_of(done.returncode, readable(lines[-1]))
+    return done.stdout
+
+
 def version() -> str:
     """Of the program, "0.1.0"."""
     return run(["--version"], progress=False).split()[1]

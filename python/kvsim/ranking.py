@@ -1,15 +1,14 @@
 """Marks, intervals and differences of policies, as the program computes them (`kvsim rank -`)."""
 
 import json
-import subprocess
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import xarray
 
-from .errors import DataError, error_of
-from .program import find_program, readable
+from .errors import DataError
+from .program import answer
 
 #: Values of the variable `unranked` of results (docs/metrics.md 6).
 RANKED, HINDSIGHT, NOTHING_LOST, SCORES_ALL_EQUAL, HOLDS_MORE, HOLDS_LESS = range(6)
@@ -54,12 +53,7 @@ def rank(contests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of each contest `best`, and `rows` with mark, estimate and difference from the best."""
     if not contests:
         return []
-    done = subprocess.run([find_program(), "rank", "-"], input=json.dumps(contests),
-                          capture_output=True, text=True, encoding="utf-8", errors="replace")
-    if done.returncode:
-        lines = done.stderr.splitlines() or [f"status {done.returncode}"]
-        raise error_of(done.returncode, readable(lines[-1]))
-    return json.loads(done.stdout)
+    return json.loads(answer(["rank", "-"], contests))
 
 
 def at_shares(points: Sequence[Sequence[tuple[float, float]]], shares: Sequence[float],

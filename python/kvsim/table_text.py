@@ -1,16 +1,19 @@
-"""A table as text, CSV, Markdown or LaTeX, for every command that has --table."""
+"""A table as text, CSV, Markdown or LaTeX, for every command that has --table: the program writes it
+(`kvsim table -`, docs/cli.md 2.3)."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any
 
 from .errors import UsageError
 from .plain import csv_cell, printable
+from .program import answer
+from .tool import TABLES
 
 if TYPE_CHECKING:
     import pandas
 
-FORMS = ("text", "csv", "md", "tex")
-_ESCAPES = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-            **{sign: "\\" + sign for sign in "&%$#_{}"}}
+FORMS = (*TABLES, "csv")
 
 
 def shown(value: object, digits: int = 3) -> str:
@@ -22,33 +25,35 @@ def shown(value: object, digits: int = 3) -> str:
     return printable(value)
 
 
-def latex(text: str) -> str:
-    """Text with LaTeX's own signs escaped."""
-    return "".join(_ESCAPES.get(sign, sign) for sign in text).replace("–", "--")
+def table_text(
+    table: "pandas.DataFrame",
+    form: str = "text",
+    *,
+    title: str = "",
+    of: Iterable[str | PathLike] = (),
+    provenance: Mapping[str, Any] | None = None,
+    marks: Mapping[tuple[int, str], str] | None = None,
+    notes: Sequence[str] = (),
+) -> str:
+    """The table in one of FORMS, ending in a new line. CSV has all digits and nothing else.
 
-
-def table_text(table: "pandas.DataFrame", form: str = "text") -> str:
-    """The table in one of FORMS, ending in a new line. CSV has all digits and no marks."""
+    The caption says where the numbers come from: results files `of`, or `provenance` itself. `marks`:
+    of a row and a column, "best", "equal", "more" or "less".
+    """
     if form not in FORMS:
         raise UsageError(f"--table: found {form}, expected one of {', '.join(FORMS)}")
     if form == "csv":
         return table.map(csv_cell).to_csv(index=False, float_format="%.6g", lineterminator="\n")
-    from pandas.api.types import is_numeric_dtype
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-    head = [str(one) for one in table.columns]
-    rows = [[shown(one) for one in row] for row in table.itertuples(index=False)]
-    numeric = [is_numeric_dtype(table[one]) for one in table.columns]
-    if form == "tex":
-        lines = [r"\begin{tabular}{" + "".join("r" if one else "l" for one in numeric) + "}",
-                 r"\toprule", *(" & ".join(map(latex, row)) + r" \\" for row in [head]), r"\midrule",
-                 *(" & ".join(map(latex, row)) + r" \\" for row in rows), r"\bottomrule",
-                 r"\end{tabular}"]
-        return "\n".join(lines) + "\n"
-    if form == "md":
-        bar = ["--:" if one else "---" for one in numeric]
-        cells = [[one.replace("|", r"\|") for one in row] for row in [head, bar, *rows]]
-        return "".join(f"| {' | '.join(row)} |\n" for row in cells)
-    widths = [max(map(len, column)) for column in zip(head, *rows)]
-    return "".join("  ".join(cell.rjust(width) if right else cell.ljust(width)
-                             for cell, width, right in zip(row, widths, numeric)).rstrip() + "\n"
-                   for row in [head, *rows])
+    names = [str(one) for one in table.columns]
+    columns = [{"name": name, "left": not (is_numeric_dtype(table[one])
+                                           or is_bool_dtype(table[one])
+                                           or name in table.attrs.get("numbers", ()))}
+               for name, one in zip(names, table.columns)]
+    rows = [[{"text": shown(cell), "mark": (marks or {}).get((place, name), "")}
+             for name, cell in zip(names, row)]
+            for place, row in enumerate(table.itertuples(index=False))]
+    document = {"title": title, "columns": columns, "rows": rows, "notes": list(notes),
+                "of": [str(one) for one in of], "from": dict(provenance or {})}
+    return answer(["table", "-", f"--table={form}"], document)

@@ -15,6 +15,16 @@ from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, Error, line_of
 from .plain import printable
 
 
+#: Forms of a table: for the terminal, and to paste.
+TABLES = ("text", "md", "tex")
+
+
+def add_table(add) -> None:
+    """--table of a command whose `add_argument` is `add`."""
+    add("--table", choices=TABLES, default="text",
+        help="form of the tables: for the terminal, or Markdown or LaTeX (booktabs) to paste (text)")
+
+
 class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong. An option without a value in its place is wrong, and so is the
     beginning of an option's name."""

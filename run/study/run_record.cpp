@@ -59,6 +59,17 @@ std::string config_json(const StudyOptions& options, const std::vector<Record>& 
   return config.dump();
 }
 
+/// What the trace says of the model, as far as it does: where it was found and how it computed.
+void describe_model(Dataset& dataset, const std::string& source) {
+  const auto told = nlohmann::ordered_json::parse(source, nullptr, false);
+  if (!told.is_object()) return;
+  for (const char* name : {"model_source", "model_revision", "model_dtype"})
+    if (told.contains(name) && told[name].is_string())
+      dataset.set_attribute(name, told[name].get<std::string>());
+  if (told.contains("libraries") && told["libraries"].is_object())
+    dataset.set_attribute("libraries", told["libraries"].dump());
+}
+
 }  // namespace
 
 void describe_run(Dataset& dataset, const TraceReader& reader, const StudyOptions& options,
@@ -76,6 +87,7 @@ void describe_run(Dataset& dataset, const TraceReader& reader, const StudyOption
   dataset.set_attribute("trace_digest", reader.digest());
   if (!reader.later().empty()) dataset.set_attribute("later", reader.later());
   dataset.set_attribute("model", info.model);
+  describe_model(dataset, info.source);
   dataset.set_attribute("num_layers", static_cast<int64_t>(info.num_layers));
   dataset.set_attribute("prompt_len", info.prompt_len);
   dataset.set_attribute("total_len", info.total_len);

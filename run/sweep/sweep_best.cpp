@@ -34,6 +34,7 @@ class Series {
                                              traces_.begin());
     std::erase_if(measured_, [&](const std::string& name) { return !results.has(name); });
     if (layers_.empty()) layers_ = stream_error_layers(results);
+    from_.push_back(provenance(results));
     for (size_t b = 0; b < options_.budgets.size(); ++b) {
       const auto column = column_of(job, results, b);
       for (size_t r = 0; column >= 0 && r < options_.records.size(); ++r) {
@@ -96,6 +97,7 @@ class Series {
   size_t traces() const { return traces_.size(); }
   const std::vector<std::string>& measured() const { return measured_; }
   const std::string& stream_layers() const { return layers_; }
+  Provenance from() const { return joined(from_, traces_.size()); }
 
  private:
   using Key = std::array<size_t, 3>;
@@ -157,6 +159,7 @@ class Series {
   std::vector<std::string> traces_;  ///< digests
   std::vector<std::string> measured_;
   std::string layers_;
+  std::vector<Provenance> from_;  ///< of each results file
   std::map<Key, std::vector<Seeds>> series_;                     ///< [trace]
   std::map<std::array<size_t, 2>, std::vector<double>> held_;    ///< by budget and record
   std::map<std::array<size_t, 2>, std::vector<Shares>> shares_;  ///< [trace]
@@ -330,7 +333,8 @@ BestTable best_settings(const SweepPlan& plan, const SweepRun& sweep,
   Series series(plan);
   for (const SweepJob& job : plan.jobs()) series.add(job, read_known_results(sweep.target(job)));
   const StudyOptions& options = plan.jobs().front().options;
-  BestTable table{series.traces(), series.measured(), series.stream_layers(), {}};
+  BestTable table{series.traces(), series.measured(), series.stream_layers(), {},
+                  series.from()};
   const std::vector<Comparison> all = comparisons(options, measures);
   std::vector<std::optional<BestRow>> rows(all.size());
   parallel_for(std::ssize(all), [&](int64_t x) {

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "analysis/best_setting.hpp"
+#include "io/paper_table.hpp"
 #include "run/sweep/sweep_run.hpp"
 
 namespace kvsim {
@@ -29,6 +30,7 @@ struct BestTable {
   std::vector<std::string> measured;  ///< measures that every results file has
   std::string stream_layers;          ///< of some results file: see stream_error_layers()
   std::vector<BestRow> rows;
+  Provenance from;
 };
 
 /// Reads the results files of a finished sweep and judges by `measures`. Presets with one setting,

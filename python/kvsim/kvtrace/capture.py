@@ -9,7 +9,7 @@ import numpy as np
 from .errors import EXIT_USAGE, CaptureError
 from .generate import Sampling, generate
 from .markup import Conversation
-from .model import LoadedModel, config_digest, config_record, library_versions, token_digest
+from .model import LoadedModel, config_digest, config_record, token_digest
 from .probes import make_probes, record_probes
 from .prompt import TokenizedPrompt, render, token_texts, tokenize
 from .record import Recorder, choose_attention, find_attention_layers, other_layers
@@ -107,9 +107,7 @@ def _source_record(
 ) -> str:
     record = {
         "tool": "kvsim capture",
-        "libraries": library_versions(),
-        "model_source": loaded.source,
-        "model_dtype": str(loaded.model.dtype).removeprefix("torch."),
+        **loaded.record(),
         "stored_dtype": options.stored_type,
         "device": loaded.model.device.type,
         "attention": attention,

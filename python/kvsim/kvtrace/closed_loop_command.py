@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..plain import counted
 from ..program import version
-from ..tool import Parser, run_tool
+from ..tool import Parser, add_table, run_tool
 from .capture_command import number, show_progress
 from .errors import EXIT_FAILURE, EXIT_USAGE, CaptureError
 
@@ -68,6 +68,7 @@ def parser() -> Parser:
         help="also write K tokens greedily and count how many agree with the full cache's")
     add("--loss", type=positive, metavar="X",
         help="also print the least bytes of each policy with a loss of X nats at most")
+    add_table(add)
     add("--model", metavar="NAME|FOLDER", help="as for kvsim capture (the one the trace names)")
     add("--gguf", metavar="FILE", help="the GGUF file inside that folder or repository")
     add = p.add_argument_group("output").add_argument
@@ -202,7 +203,7 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
     from .closed_loop import ClosedLoop
     from .kept_sets import ResultsFile
     from .loop_results import Journal, write_loop
-    from .model import library_versions, load_model
+    from .model import load_model
     from .token_trace import TokenTrace
 
     with ResultsFile(args.results) as results:
@@ -217,13 +218,14 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
             loaded = load_model(args.model or trace.model_name(), args.gguf, dtype, args.device,
                                 args.threads)
         trace.check_model(loaded)
+        model = loaded.record()
         pairs = [(p, b) for p in policies for b in budgets]
         identity = {
             "tool": "kvsim closed-loop",
             "trace_digest": results.trace_digest,
             "results": results.history,
-            "model_source": loaded.source,
-            "model_dtype": dtype,
+            "model_source": model["model_source"],
+            "model_dtype": model["model_dtype"],
             "generate": args.generate,
         }
         journal = Journal(args.out, identity, args.overwrite)
@@ -252,9 +254,9 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
             "trace_path": os.path.relpath(args.trace.resolve(), args.out.resolve().parent),
             "trace_digest": results.trace_digest,
             "model": trace.model,
-            "model_source": loaded.source,
-            "model_dtype": dtype,
-            "libraries": json.dumps(library_versions()),
+            **model,
+            "libraries": json.dumps(model["libraries"]),
+            "seed": results.seed,
             "prompt_len": trace.prompt_len,
             "total_len": len(ids),
             "compressed_layers": results.layers,
@@ -274,14 +276,14 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
               f"{counted(len(coordinates['step']), 'step')}", file=sys.stderr)
         sys.stdout.write(table_of_losses(args))
         if args.loss:
-            print(least_bytes_text(args))
+            sys.stdout.write(least_bytes_text(args))
 
 
 def table_of_losses(args: argparse.Namespace) -> str:
     """What the model lost, sorted and marked as `kvsim replay` does it: by the program."""
     from ..program import run as run_program
 
-    return run_program(["rank", args.out])
+    return run_program(["rank", args.out, f"--table={args.table}"])
 
 
 def least_bytes_text(args: argparse.Namespace) -> str:
@@ -292,7 +294,7 @@ def least_bytes_text(args: argparse.Namespace) -> str:
 
     with xarray.open_dataset(args.results, engine="h5netcdf") as results, \
             xarray.open_dataset(args.out, engine="h5netcdf") as loop:
-        return as_text(least_bytes(results, loop, args.loss), args.loss)
+        return as_text(least_bytes(results, loop, args.loss), args.loss, args.table, args.out)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -53,6 +53,15 @@ class LoadedModel:
     def num_layers(self) -> int:
         return int(self.config.num_hidden_layers)
 
+    def record(self) -> dict:
+        """Where the model was found, of which revision where a hub has several, how it computes, and
+        with what: as traces and results name it."""
+        told = {"model_source": self.source, "model_dtype": str(self.model.dtype).removeprefix("torch."),
+                "libraries": library_versions()}
+        if revision := getattr(self.model.config, "_commit_hash", None):
+            told["model_revision"] = str(revision)
+        return told
+
 
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()

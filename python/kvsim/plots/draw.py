@@ -54,6 +54,9 @@ def parse(arguments, titles):
                         type=names(FORMATS, "format"),
                         help="pdf, png, and csv for the numbers of figures that are tables "
                              "(pdf,png)")
+    parser.add_argument("--width", choices=("column", "page"), default="screen",
+                        help="for a paper of two columns: 3.25 or 6.75 inches, as ICML has them, with "
+                             "texts of the same size (7.2 inches)")
     parser.add_argument("--metric", metavar="LIST", type=names(measures.NAMES, "metric"),
                         help="measures, by comma, of the figures of sweeps, traces and worst_case: "
                              f"{', '.join(measures.NAMES)} (the first two)")
@@ -209,7 +212,7 @@ def run(options, figures):
     planned = plan(options, figures, load)
     check_targets([Path(f"{stem}.{ending}") for stem, _ in planned for ending in options.formats],
                   options.overwrite, load)
-    style.use()
+    style.use(options.width)
     written = False
     for stem, draw in planned:
         stem.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
 """The one look of all figures.
 
 Every line differs in colour, dash pattern and marker, so that a figure survives a black-and-white
-printer and a colour-blind reader. Sizes are those of a paper: 7.2 inches is a full text width.
+printer and a colour-blind reader. A figure is as wide as what it is for (WIDTHS); its texts have the
+same size in all of them.
 """
 
 import csv
@@ -23,7 +24,11 @@ from ..plain import counted, csv_cell  # noqa: E402
 from ..whole import whole_file  # noqa: E402
 from . import load, looks  # noqa: E402
 
-WIDTH = 7.2          # inches
+# Inches. A column and a page of two columns are those of ICML (3.25 and 6.75); ACM's (3.33, 7.0) and
+# IEEE's (3.5, 7.16) have room for both.
+WIDTHS = {"screen": 7.2, "column": 3.25, "page": 6.75}
+NARROW_HEIGHT = 0.75   # of a panel that stands above another one
+NARROW = 5           # inches: below it panels stand one above the other
 PAD = 0.04           # inches around everything that the layout places
 MOST_LINES = 10      # more lines than this in one panel cannot be told apart
 LOG = "log scale"
@@ -70,9 +75,21 @@ RC = {
 }
 
 
-def use():
+def use(width="screen"):
+    """Begins figures of one of WIDTHS."""
     matplotlib.rcdefaults()  # a matplotlibrc on the user's machine must not change the figures
     matplotlib.rcParams.update(RC)
+    matplotlib.rcParams["figure.figsize"] = (WIDTHS[width], 3)
+
+
+def width():
+    """Of a figure, in inches."""
+    return matplotlib.rcParams["figure.figsize"][0]
+
+
+def characters(of_screen):
+    """How many stand beside each other where there is room for `of_screen` in the widest figure."""
+    return round(of_screen * width() / WIDTHS["screen"])
 
 
 def line(colour, dash, marker):
@@ -174,9 +191,10 @@ def one_scale(figures, alike):
                     getattr(ax, f"set_{name}lim")(limits[:, 0].min(), limits[:, 1].max())
 
 
-def wrapped(record, width=34):
+def wrapped(record, most=34):
     """A long record over several lines, broken after commas only."""
-    spaced = textwrap.wrap(record.replace(",", ", "), width, break_long_words=False,
+    most = most if width() > NARROW else min(most, 20)
+    spaced = textwrap.wrap(record.replace(",", ", "), most, break_long_words=False,
                            break_on_hyphens=False)
     return "\n".join(line.replace(", ", ",") for line in spaced)
 
@@ -189,6 +207,8 @@ def key(label, style, values=0.0):
 
 def panel_grid(count, most_columns):
     """Rows and columns for `count` panels, without a nearly empty last row."""
+    if width() < NARROW:
+        most_columns = min(2, math.ceil(most_columns * width() / WIDTHS["screen"]))
     columns = min(count, most_columns)
     rows = math.ceil(count / columns)
     return rows, math.ceil(count / rows)
@@ -198,14 +218,23 @@ def frame(title, subtitle, rows, columns, panel_height, keys=(), labels=("", "")
     """A figure with title and subtitle above `rows` x `columns` panels and the legend below.
 
     `labels` are the x and y label that all panels share; `panel_height` is in inches. Returns the
-    figure and a 2-D array of axes.
+    figure and a 2-D array of axes, `rows` x `columns`; in a narrow figure the panels of a single row
+    stand in several.
     """
-    fig = plt.figure(figsize=(WIDTH, rows * panel_height), layout="constrained")
+    across = columns
+    if width() < NARROW and rows == 1 and columns > 1:
+        across = 2 if columns > 2 and columns % 2 == 0 else 1
+        panel_height *= NARROW_HEIGHT
+        # Panels of one row share an axis only where they show the same.
+        subplots = {name: shared for name, shared in subplots.items() if shared not in ("row", "col")}
+    down = rows * columns // across
+    fig = plt.figure(figsize=(width(), down * panel_height), layout="constrained")
     fig.get_layout_engine().set(w_pad=PAD, h_pad=PAD, wspace=0.02, hspace=0.03)
-    lines = [part for line in subtitle.split("\n") for part in textwrap.wrap(line, 138)]
+    title = "\n".join(textwrap.wrap(title, characters(88 if width() < NARROW else 110)))
+    lines = [part for line in subtitle.split("\n") for part in textwrap.wrap(line, characters(138))]
     # Around the panels, so that a shared label and the legend both have room of their own.
     panels = fig.subfigures()
-    left = {"x": 0.06 / WIDTH, "ha": "left"}
+    left = {"x": 0.06 / width(), "ha": "left"}
     around = [fig.suptitle(title, fontsize=9, fontweight="bold", **left),
               panels.suptitle("\n".join(lines), fontsize=7, color="0.3", **left)]
     if labels[0]:
@@ -215,8 +244,8 @@ def frame(title, subtitle, rows, columns, panel_height, keys=(), labels=("", "")
     if keys:
         around.append(legend_below(fig, list(keys)))
     heights = [part.get_window_extent().height / fig.dpi + 2 * PAD for part in around]
-    fig.set_size_inches(WIDTH, rows * panel_height + sum(heights))
-    return fig, panels.subplots(rows, columns, squeeze=False, **subplots)
+    fig.set_size_inches(width(), down * panel_height + sum(heights))
+    return fig, panels.subplots(down, across, squeeze=False, **subplots).reshape(rows, columns)
 
 
 def legend_below(fig, keys):
@@ -276,7 +305,8 @@ def hide_unused(axes, count):
 
 def panel_title(ax, text, columns):
     """A title of a panel that is one of `columns` beside each other, over up to three lines."""
-    ax.set_title("\n".join(textwrap.wrap(text, 104 // columns, max_lines=3, placeholder=" …")))
+    room = characters(104) // columns
+    ax.set_title("\n".join(textwrap.wrap(text, room, max_lines=3, placeholder=" …")))
 
 
 def layer_axis(ax, results):
@@ -440,12 +470,27 @@ def numbers(fig, header, rows):
     fig.kvsim_numbers = [header, *rows]
 
 
+def fit_titles(fig):
+    """Breaks titles that are wider than their panels."""
+    fig.draw_without_rendering()
+    for ax in fig.axes:
+        text, room = ax.get_title(), ax.get_window_extent().width
+        wide = ax.title.get_window_extent().width
+        if wide > room:
+            most = int(max(map(len, text.split("\n"))) * room / wide)
+            ax.set_title("\n".join(part for line in text.split("\n")
+                                   for part in textwrap.wrap(line, max(8, most))),
+                         fontsize=ax.title.get_fontsize())
+
+
 def settle(fig):
     """Fixes the layout, rounded: the solver's last bits depend on the order of hashes.
 
     No engine stays, for whose sake every file would be drawn twice.
     """
     if isinstance(fig.get_layout_engine(), ConstrainedLayoutEngine):
+        if width() < NARROW:
+            fit_titles(fig)
         fig.draw_without_rendering()
         fig.set_layout_engine(None)
         for box in [panels.bbox_relative for panels in fig.subfigs]:

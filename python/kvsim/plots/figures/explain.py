@@ -55,7 +55,7 @@ def visible(word):
 
 def layout(words):
     """(line, column) of each word in a fixed-width font, and the number of lines."""
-    width = int((style.WIDTH - 2 * MARGIN) / CHARACTER)
+    width = int((style.width() - 2 * MARGIN) / CHARACTER)
     places, line, column = [], 0, 0
     for word in words:
         length = max(1, len(word))
@@ -83,7 +83,7 @@ def profile(ax, importance, lost, worst):
 
 
 def text(ax, prompt, places, lines, importance, heads):
-    width = (style.WIDTH - 2 * MARGIN) / CHARACTER
+    width = (style.width() - 2 * MARGIN) / CHARACTER
     ax.set(xlim=(0, width), ylim=(lines, 0))
     ax.axis("off")
     top = np.sqrt(max(importance.max(), 1e-12))

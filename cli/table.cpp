@@ -1,0 +1,112 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "cli/command.hpp"
+#include "cli/terminal.hpp"
+#include "io/paper_table.hpp"
+#include "io/results_reader.hpp"
+#include "sim/core/error.hpp"
+
+namespace kvsim::cli::table_command {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+[[noreturn]] void not_a_table(const std::string& found) {
+  bad_data({.what = "not a table",
+            .where = "standard input",
+            .found = found,
+            .expected = "JSON as docs/cli.md 2.3 has it"});
+}
+
+PaperTable::Cell cell_of(const Json& json) {
+  if (json.is_string()) return {json.get<std::string>()};
+  static const std::vector<std::string> marks = {"", "best", "equal", "more", "less"};
+  const auto found = std::ranges::find(marks, json.value("mark", ""));
+  if (found == marks.end()) not_a_table("mark " + json.at("mark").dump());
+  return {json.at("text").get<std::string>(), static_cast<Mark>(found - marks.begin())};
+}
+
+/// Of the fields `from`, or of the results files that `of` names.
+Provenance provenance_of(const Json& json) {
+  std::vector<Provenance> parts;
+  std::set<std::string> texts;
+  for (const Json& file : json.value("of", Json::array())) {
+    parts.push_back(provenance(read_results(file.get<std::string>())));
+    texts.insert(parts.back().texts.begin(), parts.back().texts.end());
+  }
+  const Json from = json.value("from", Json::object());
+  const auto text = [&](const char* name) { return from.value(name, std::string()); };
+  const auto list = [&](const char* name) { return from.value(name, std::vector<std::string>()); };
+  if (!parts.empty()) {
+    Provenance all = joined(parts, texts.size());
+    if (from.contains("kept")) all.kept = list("kept");
+    return all;
+  }
+  Provenance found{.model = text("model"),
+                   .revision = text("revision"),
+                   .source = text("source"),
+                   .dtype = text("dtype"),
+                   .texts = list("texts"),
+                   .kept = list("kept"),
+                   .n = text("n"),
+                   .seeds = list("seeds"),
+                   .versions = text("versions")};
+  const auto ends = [&](const char* name, int64_t(&into)[2]) {
+    const auto given = from.value(name, std::vector<int64_t>());
+    if (given.size() == 2) std::ranges::copy(given, into);
+  };
+  ends("prompt", found.prompt);
+  ends("later", found.later);
+  return found;
+}
+
+PaperTable table_of(const Json& json) {
+  PaperTable table;
+  table.title = json.value("title", "");
+  table.from = provenance_of(json);
+  for (const Json& one : json.at("columns"))
+    table.columns.push_back({one.at("name").get<std::string>(), one.value("left", false)});
+  for (const Json& row : json.at("rows")) {
+    table.rows.emplace_back();
+    for (const Json& cell : row) table.rows.back().push_back(cell_of(cell));
+    if (table.rows.back().size() != table.columns.size() || table.columns.empty())
+      not_a_table(fmt::format("{} cells in row {}, {} columns", table.rows.back().size(),
+                              table.rows.size(), table.columns.size()));
+  }
+  table.notes = json.value("notes", std::vector<std::string>());
+  return table;
+}
+
+int run(const Values& values) {
+  if (text(values, "input") != "-")
+    usage_error({.what = "tables are read from standard input",
+                 .where = "table",
+                 .found = text(values, "input"),
+                 .expected = "-"});
+  const TableForm form = table_form(values);
+  const std::string input{std::istreambuf_iterator<char>(std::cin), {}};
+  try {
+    fmt::print("{}", printable_lines(table_text(table_of(Json::parse(input)), form)));
+  } catch (const Json::exception& error) {
+    not_a_table(error.what());
+  }
+  return kDone;
+}
+
+const bool registered = register_command(
+    {.name = "table",
+     .summary = "a table in JSON as text, Markdown or LaTeX: what compare and study print with",
+     .arguments = {{.name = "input", .meaning = "-: standard input"}},
+     .description = "Reads title, provenance, columns, rows with marks, and notes (docs/cli.md 2.3).",
+     .describe = add_table_option,
+     .examples = {"kvsim table - --table tex < table.json", "kvsim table - --table md < table.json"},
+     .run = run});
+
+}  // namespace
+}  // namespace kvsim::cli::table_command

@@ -1,0 +1,187 @@
+"""The tables that a study ends with: policies by budgets, for the terminal or to paste."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas
+
+from .. import ranking
+from ..plain import counted
+from ..table_text import table_text
+from . import benchmarks, table, task_table
+from .folder import Folder
+from .page import is_hindsight, number
+from .tasks import answers
+
+PAPER_MARKS = "bold: best at its budget; †: not told apart from it"
+TEXT_MARKS = "* best at its budget; ~ not told apart from it"
+
+
+def tables(folder: Folder, form: str, reference: str | None = None) -> Iterator[str]:
+    """All that the study has numbers for."""
+    marks = TEXT_MARKS if form == "text" else PAPER_MARKS
+    losses = folder.losses()
+    if not losses.empty:
+        chosen = table.reference_of(losses, reference)
+        for model, own in losses.groupby("model", sort=False):
+            yield losses_text(folder, str(model), own, chosen, form, marks)
+    answered = answers(folder)
+    for model, own in answered.groupby("model", sort=False):
+        yield accuracy_text(folder, str(model), own, form, marks)
+    asked = benchmarks.outcomes(folder)
+    for (model, name, way), own in asked.groupby(["model", "benchmark", "question"], sort=False):
+        yield scores_text(folder, str(model), str(name), str(way), own, form, marks)
+
+
+def losses_text(folder: Folder, model: str, losses: pandas.DataFrame, reference: str, form: str,
+                marks: str) -> str:
+    """The leaderboard: losses relative to the reference's."""
+    board = table.leaderboard(losses, reference)
+    marked = loss_marks(losses, board)
+    there = set(table.competing(board).policy)
+    order = sorted(dict.fromkeys(board.policy), key=lambda one: (
+        is_hindsight(one), one not in there, board[board.policy == one].relative.mean()))
+    texts = losses.drop_duplicates("text")
+    facts = folder.facts()
+    return grid(
+        board, order, cell=lambda one: number(one.relative) + interval(one.low, one.high, number),
+        marked=marked, form=form,
+        title=f"Loss (KL divergence) of {model} relative to {reference}, geometric mean over texts "
+              "[95 % interval]; lower is better",
+        notes=[f"{marks} (95 % interval over texts)",
+               "> holds over a twentieth more of the bytes than the budget gives, < less: not ranked there",
+               "hindsight (oracle) is not ranked"],
+        provenance=provenance(
+            folder, model, texts=list(map(str, texts.text)), n=counted(len(texts), "text"),
+            prompt=ends(texts.prompt_tokens), later=ends(texts.later_tokens),
+            seeds=sorted({str(facts[one]["seed"]) for one in texts.text
+                          if facts.get(one, {}).get("seed") is not None}) or ["0"]))
+
+
+def loss_marks(losses: pandas.DataFrame, board: pandas.DataFrame) -> dict[tuple[str, str], str]:
+    """Of policy and budget, as the program marks losses over texts."""
+    budgets = list(dict.fromkeys(board.budget))
+    contests, names = [], []
+    for budget in budgets:
+        wide = losses[losses.budget == budget].pivot(index="policy", columns="text", values="kl")
+        held = board[board.budget == budget].set_index("policy").held.reindex(wide.index)
+        names.append(list(wide.index))
+        contests.append(ranking.contest(
+            wide.clip(lower=table.LEAST).to_numpy(), units="traces", scale="log", held=held.to_numpy(),
+            unranked=[why_apart(policy, of) for policy, of in held.items()]))
+    return marks_of(budgets, names, ranking.rank(contests))
+
+
+def why_apart(policy: str, held: float) -> int:
+    """As the variable `unranked` of results (docs/metrics.md 6)."""
+    if is_hindsight(policy):
+        return ranking.HINDSIGHT
+    return {">": ranking.HOLDS_MORE, "<": ranking.HOLDS_LESS}.get(table.off_budget(held), ranking.RANKED)
+
+
+def marks_of(budgets: list[str], names: list[list[str]], ranked: list[dict]) -> dict:
+    return {(policy, budget): row["mark"]
+            for budget, policies, contest in zip(budgets, names, ranked)
+            for policy, row in zip(policies, contest["rows"])}
+
+
+def accuracy_text(folder: Folder, model: str, answered: pandas.DataFrame, form: str,
+                  marks: str) -> str:
+    """How often answers stay right, all tasks together."""
+    right = task_table.accuracy(answered)
+    right = right[(right.task == task_table.ALL) & (right.question == task_table.ALL)]
+    named = answered.assign(instance=answered.task + " " + answered.question + " "
+                            + answered.number.astype(str))
+    budgets, names, contests = list(dict.fromkeys(right.budget)), [], []
+    for budget in budgets:
+        wide = named[named.budget == budget].pivot(index="policy", columns="instance", values="right")
+        names.append(list(wide.index))
+        contests.append(ranking.contest(
+            wide.to_numpy(float), units="traces", scale="share", more_is_better=True,
+            unranked=[why_apart(one, 1) for one in wide.index]))
+    asked = named.drop_duplicates("instance")
+    return grid(
+        right, best_first(right, "accuracy"), form=form,
+        cell=lambda one: f"{one.accuracy:.2f}" + interval(one.low, one.high, "{:.2f}".format),
+        marked=marks_of(budgets, names, ranking.rank(contests)),
+        title=f"Right answers of {model}, of those that the full cache gives right, all tasks "
+              "[95 % interval]",
+        notes=[f"{marks} (95 % interval over instances)"],
+        provenance=provenance(folder, model, texts=sorted(set(answered.task)), seeds=["0"],
+                              n=counted(len(asked), "instance")))
+
+
+def scores_text(folder: Folder, model: str, name: str, way: str, asked: pandas.DataFrame, form: str,
+                marks: str) -> str:
+    """Scores of a benchmark, all tasks of a file together."""
+    found = benchmarks.scores(asked)
+    found = found[found.task == benchmarks.ALL]
+    tests = benchmarks.score_tests(asked)
+    head = benchmarks.head_of(folder, name, way)
+    questions, prompts = found.questions.max(), found.prompts.max()
+    return grid(
+        found, best_first(found, "score"), form=form,
+        cell=lambda one: f"{one.score:.3f}" + interval(one.low, one.high, "{:.2f}".format),
+        marked=score_marks(found, tests),
+        title=f"Mean score of {model} on {name}, question {way}, all questions of the file "
+              f"[95 % interval over prompts]; the full cache has {found.full.max():.3f}",
+        notes=[f"{marks} (paired over prompts, Holm's correction at 5 %)"],
+        provenance=provenance(
+            folder, model, texts=sorted(set(asked.task)), seeds=[str(head.get("seed", 0))],
+            n=f"{counted(int(questions), 'question')} about {counted(int(prompts), 'prompt')}"))
+
+
+def score_marks(scores: pandas.DataFrame, tests: pandas.DataFrame) -> dict[tuple[str, str], str]:
+    """The best of each budget, and what the paired tests do not tell apart from it."""
+    found = {}
+    for budget, own in scores.groupby("budget", sort=False):
+        rivals = own[~own.policy.map(is_hindsight)]
+        if len(rivals) < 2:
+            continue
+        top = rivals.score.max()
+        best = set(rivals[rivals.score == top].policy)
+        pairs = tests[tests.budget == budget]
+        apart = {other for a, b in zip(pairs[pairs.told_apart].policy, pairs[pairs.told_apart].other)
+                 for one, other in ((a, b), (b, a)) if one in best}
+        found |= {(policy, budget): "best" if policy in best else "" if policy in apart else "equal"
+                  for policy in rivals.policy}
+    return found
+
+
+def best_first(rows: pandas.DataFrame, by: str) -> list[str]:
+    means = rows.groupby("policy", sort=False)[by].mean()
+    return sorted(means.index, key=lambda one: (is_hindsight(one), -means[one]))
+
+
+def interval(low: float, high: float, shown: Callable[[float], str]) -> str:
+    return f" [{shown(low)}, {shown(high)}]" if np.isfinite(low) else ""
+
+
+def ends(numbers: pandas.Series) -> list[int]:
+    return [int(numbers.min()), int(numbers.max())]
+
+
+def provenance(folder: Folder, model: str, **told: Any) -> dict[str, Any]:
+    """What a caption says of the numbers (docs/cli.md 2.3)."""
+    known = folder.models().get(model, {})
+    versions = {"kvsim": known.get("kvsim_version", ""), **known.get("libraries", {})}
+    return {"model": model, "revision": known.get("model_revision", ""),
+            "source": known.get("model_source", ""), "dtype": known.get("model_dtype", ""),
+            "versions": ", ".join(f"{one} {own}" for one, own in versions.items() if own), **told}
+
+
+def grid(rows: pandas.DataFrame, order: list[str], *, cell: Callable[[Any], str],
+         marked: Mapping[tuple[str, str], str], form: str, title: str, notes: list[str],
+         provenance: dict[str, Any]) -> str:
+    """Policies in their order by budgets; `cell` says what stands there."""
+    cells = {(one.policy, one.budget): cell(one) for one in rows.itertuples()}
+    budgets = sorted(dict.fromkeys(rows.budget), key=table.budget_key)
+    frame = pandas.DataFrame([[policy, *(cells.get((policy, one), "–") for one in budgets)]
+                              for policy in order], columns=["policy", *budgets])
+    frame.attrs["numbers"] = budgets
+    places = {policy: place for place, policy in enumerate(order)}
+    return table_text(frame, form, title=title, notes=notes,
+                      provenance=provenance | {"kept": budgets},
+                      marks={(places[policy], budget): mark for (policy, budget), mark in marked.items()
+                             if policy in places and mark})
