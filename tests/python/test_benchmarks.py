@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 import sys
 import tempfile
 import unittest
@@ -12,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "capture")]
 
 import datasets
+import kvpress
 import numpy as np
 import pandas
 import tiny_models
@@ -22,6 +24,7 @@ import kvsim
 from kvsim.kvtrace.errors import CaptureError
 from kvsim.kvtrace.prompt import render, tokenize
 from kvsim.studies import api, benchmarks
+from kvsim.studies.run import canonical_records
 from kvsim.tasks import benchmark
 from kvsim.tasks.scorers import SCORERS, load_scorer, scorer_of
 
@@ -287,6 +290,71 @@ class WithModel(unittest.TestCase):
         self.assertEqual(sorted(one.name for one in (found.folder / "benchmarks").iterdir()),
                          ["mine-known.jsonl", "mine-unknown.jsonl"])
         self.assertFalse(math.isnan(pandas.read_csv(found.folder / "scores.csv").score[0]))
+
+
+class BesidePresses(unittest.TestCase):
+    """Accuracy of `--tasks FILE` computed once more: kvpress's pipeline answers every question with its own
+    presses, a prefill for each, and plain loops count."""
+
+    PRESSES = {
+        "knorm": kvpress.KnormPress, "keydiff": kvpress.KeyDiffPress, "cur": kvpress.CURPress,
+        "tova": kvpress.TOVAPress, "streaming": kvpress.StreamingLLMPress,
+        "expected-attention": kvpress.ExpectedAttentionPress,
+        "snapkv,window=8": lambda compression_ratio: kvpress.SnapKVPress(compression_ratio, 8),
+        "snapkv,window=16,kernel=3": lambda compression_ratio: kvpress.SnapKVPress(
+            compression_ratio, 16, 3),
+    }
+    BUDGETS = ("0.25", "0.5", "0.75")
+    LONGEST = 8
+
+    def test_eight_presses_have_the_same_answers_and_accuracy(self):
+        torch.set_num_threads(1)
+        tokenizer = tiny_models.make_tokenizer()
+        torch.manual_seed(11)
+        model = transformers.AutoModelForCausalLM.from_config(
+            tiny_models.configs(len(tokenizer))["llama"]).eval()
+        pipeline = kvpress.KVPressTextGenerationPipeline(model=model, tokenizer=tokenizer)
+
+        def asked(row, press=None):
+            return pipeline(row["context"], question=row["question"], answer_prefix=row["answer_prefix"],
+                            press=press, max_new_tokens=self.LONGEST)["answer"]
+
+        rows = [{"context": TALE.format(count) * 3, "question": question, "answer_prefix": "There were",
+                 "task": "niah_single_1", "max_new_tokens": self.LONGEST}
+                for count in (12, 31, 47, 58) for question in ("How many boats?", "Who carried the oil?")]
+        for row in rows:   # what the full cache writes is right, piece by piece: scores from 0 to 1
+            row["answer"] = re.findall("[A-Za-z0-9]+", asked(row)) or ["nothing"]
+        with tempfile.TemporaryDirectory() as place:
+            path = Path(place) / "rows.jsonl"
+            path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+            found = kvsim.study(
+                model, texts=None, out=Path(place) / "study", tokenizer=tokenizer, tasks=str(path),
+                policies=[f"{one},rounding=kvpress" for one in self.PRESSES], budgets=self.BUDGETS,
+                probe=None, dtype="float32", threads=1, progress=False)
+            scores = found.scores()
+            lines = benchmarks.Lines(found.folder / "benchmarks" / "rows-unknown.jsonl").read()[1:]
+        told = {(line["row"], one["policy"], one["budget"]): one.get("text", line["full"])
+                for line in lines for one in line["outcomes"]}
+        names = dict(zip(self.PRESSES, canonical_records(
+            [f"{one},rounding=kvpress" for one in self.PRESSES])))
+        seen = set()
+        for name, press in self.PRESSES.items():
+            for budget in self.BUDGETS:
+                total = 0.0
+                for number, row in enumerate(rows):
+                    answer = asked(row, press(compression_ratio=1 - float(budget)))
+                    self.assertEqual(told[str(number), names[name], budget].split(), answer.split(),
+                                     (name, budget, number))
+                    right = 0
+                    for one in row["answer"]:
+                        if one.lower() in answer.lower():
+                            right += 1
+                    total += right / len(row["answer"])
+                ours = scores[(scores.policy == names[name]) & (scores.budget == budget)
+                              & (scores.task == "all")].score.item()
+                self.assertAlmostEqual(ours, total / len(rows), places=12, msg=(name, budget))
+                seen.add(round(ours, 3))
+        self.assertGreater(len(seen), 4)   # presses and budgets differ
 
 
 if __name__ == "__main__":

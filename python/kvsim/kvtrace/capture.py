@@ -12,7 +12,7 @@ from .markup import Conversation
 from .model import LoadedModel, config_digest, config_record, token_digest
 from .probes import make_probes, record_probes
 from .prompt import TokenizedPrompt, render, token_texts, tokenize
-from .record import Recorder, choose_attention, find_attention_layers, other_layers
+from .record import FirstPass, Recorder, choose_attention, find_attention_layers, other_layers
 from .rope import find_rotations
 from .writer import TraceWriter
 
@@ -134,10 +134,12 @@ def capture_trace(
     target: Path,
     progress=no_progress,
     tokens: tuple[list[int], TokenizedPrompt, int] | None = None,
+    keep_first: bool = False,
 ) -> dict:
     """Captures one trace into `target`; returns n, T, the layers and the size for a summary.
 
-    `tokens`: what later_tokens() gave, when somebody has called it already.
+    `tokens`: what later_tokens() gave, when somebody has called it already. `keep_first`: the summary
+    also has the FirstPass, with which a closed loop need not run the prompt again.
     """
     known = find_attention_layers(loaded.model)
     layers = sorted(known) if options.layers is None else options.layers
@@ -169,6 +171,8 @@ def capture_trace(
             text=token_texts(loaded.tokenizer, ids),
             spans=prompt.spans,
         )
+        if keep_first:
+            recorder.first = FirstPass(ids, prompt.prompt_len)
         left_out |= recorder.run(ids, leave_out=options.layers is None)
         recorder.refuse_other_model(ids)
         layers = [layer for layer in layers if layer not in left_out]
@@ -186,4 +190,5 @@ def capture_trace(
         "spans": prompt.spans,
         "probes": [(probe.name, sum(len(part.ids) for part in probe.parts)) for probe in probes],
         "bytes": target.stat().st_size,
+        "first": recorder.first,
     }

@@ -17,7 +17,7 @@ import numpy as np
 from .errors import EXIT_FAILURE, CaptureError
 from .kept_sets import KeptSets
 from .live_cache import LiveAttention, LiveCache
-from .record import call_own_attention, find_attention_layers, replace_attention, running
+from .record import FirstPass, call_own_attention, find_attention_layers, replace_attention, running
 from .rope import takes_positions
 
 REGISTERED_NAME = "kvtrace_closed_loop"
@@ -72,10 +72,12 @@ class Answer:
 class ClosedLoop:
     """One model and one text: `ids` [N] tokens, of which the first `prompt_len` are the prompt.
 
-    `live` serves the LiveCaches. A context manager: the model's own attention is back when it ends.
+    `live` serves the LiveCaches. `first`: what a pass over these tokens has left already. A context
+    manager: the model's own attention is back when it ends.
     """
 
-    def __init__(self, model, ids: list[int], prompt_len: int, live: LiveAttention | None = None):
+    def __init__(self, model, ids: list[int], prompt_len: int, live: LiveAttention | None = None,
+                 first: FirstPass | None = None):
         import torch
 
         self.model = model
@@ -83,6 +85,8 @@ class ClosedLoop:
         self.ids = torch.tensor(ids, device=self.device)
         self.prompt_len = prompt_len
         self.live = live
+        # Live caches want queries of the prompt, too.
+        self.first = first if live is None else None
         self.layers = find_attention_layers(model)
         # Whether the prompt runs again with every cache.
         self.whole = not takes_positions(model)
@@ -119,8 +123,14 @@ class ClosedLoop:
         import torch
 
         later = len(self.ids) - self.prompt_len
-        result = self.model(input_ids=self.ids[None], use_cache=False, logits_to_keep=later + 1)
-        own = result.logits[0, -later - 1 :].float()
+        if self.first is None:
+            result = self.model(input_ids=self.ids[None], use_cache=False, logits_to_keep=later + 1)
+            own = result.logits[0, -later - 1 :].float()
+        else:
+            if (self.first.ids, self.first.prompt_len) != (self.ids.tolist(), self.prompt_len):
+                raise ValueError("the first pass is of other tokens")
+            self.prompt, self.heads = self.first.prompt, self.first.heads
+            own = self.first.logits.float()
         self.first_token = int(own[0].argmax())
         self.full_logits = self._full_logits()
         if self._difference(own[1:]) > 0 and not self.whole:

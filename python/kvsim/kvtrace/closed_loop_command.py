@@ -191,8 +191,8 @@ def run_pairs(loop, results, pairs: list[tuple[int, int]], journal, args) -> int
     return ran
 
 
-def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
-    """`loaded`: the model, when somebody holds it already."""
+def run(args: argparse.Namespace, command: list[str], loaded=None, first=None) -> None:
+    """`loaded`: the model, when somebody holds it already; `first`: the FirstPass of its capture."""
     from ..whole import check_target
 
     try:
@@ -235,7 +235,7 @@ def run(args: argparse.Namespace, command: list[str], loaded=None) -> None:
                 live = live_attention(args, trace, results, policies, budgets)
                 if live is not None:
                     stack.enter_context(live)
-                loop = ClosedLoop(loaded.model, ids, trace.prompt_len, live)
+                loop = ClosedLoop(loaded.model, ids, trace.prompt_len, live, first)
                 stack.enter_context(loop)
                 trace.check_cache(loop)
                 ran = run_pairs(loop, results, pairs, journal, args)

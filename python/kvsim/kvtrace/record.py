@@ -8,7 +8,7 @@ it computes without it. One layer's tensors are alive at a time: each is written
 import contextlib
 import inspect
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -240,11 +240,31 @@ def check_rows(call: LayerCall, positions: np.ndarray) -> float:
     return worst
 
 
+@dataclass
+class FirstPass:
+    """What a pass over all tokens leaves for runs with a compressed cache: `prompt`, the prompt's keys
+    and values by layer, [1, Hkv, n, d]; `heads`, query heads by layer; `logits` [T + 1, vocabulary],
+    from the prompt's last token on."""
+
+    ids: list[int]
+    prompt_len: int
+    prompt: dict[int, tuple] = field(default_factory=dict)
+    heads: dict[int, int] = field(default_factory=dict)
+    logits: object = None
+
+    def see(self, layer: int, query, key, value) -> None:
+        self.prompt[layer] = tuple(t[:, :, : self.prompt_len].clone() for t in (key, value))
+        self.heads[layer] = query.shape[1]
+
+
 class Recorder:
     """Runs the model once over all tokens and writes the chosen layers.
 
-    `positions` [M] are the stored queries, `checks` [R] a subset of them.
+    `positions` [M] are the stored queries, `checks` [R] a subset of them. `first` keeps what a closed
+    loop begins with, when somebody wants it.
     """
+
+    first: FirstPass | None = None
 
     def __init__(self, model, layers: list[int], positions, checks, writer: TraceWriter, progress):
         self.model = model
@@ -280,9 +300,12 @@ class Recorder:
         try:
             tokens = torch.tensor([ids], device=self.model.device)
             with torch.inference_mode(), running(self.model):
-                # One row of logits is enough: all of them would take N x vocabulary floats.
-                own = self.model(input_ids=tokens, use_cache=False, logits_to_keep=1)
+                # All logits would take N x vocabulary floats.
+                rows = 1 if self.first is None else len(ids) - self.first.prompt_len + 1
+                own = self.model(input_ids=tokens, use_cache=False, logits_to_keep=rows)
                 self.last_logits = own.logits[0, -1].float()
+                if self.first is not None:
+                    self.first.logits = own.logits[0, -rows:]
         finally:
             for hook in hooks:
                 hook.remove()
@@ -373,6 +396,8 @@ class Recorder:
         )
         layer = getattr(module, "layer_idx", None)
         if layer in self.wanted and layer not in self.done:
+            if self.first is not None:
+                self.first.see(layer, query, key, value)
             self.watch.heads(output)
             self.calls[layer] = self._describe(module, query, key, value, output, kwargs)
         return output, weights

@@ -73,6 +73,7 @@ def study(
     metrics: Iterable[str] = (),
     device: str = "cpu",
     model_dtype: str = "float32",
+    dtype: str = "float16",
     threads: int = 0,
     keep_traces: bool = False,
     progress: bool | None = None,
@@ -105,6 +106,7 @@ def study(
         metrics: further measures in the results files, as for `replay`.
         device: of a model that is loaded by name.
         model_dtype: the type in which it computes: float32, bfloat16 or float16.
+        dtype: the type in which traces are stored, from which policies choose.
         threads: 0 is all cores.
         keep_traces: traces stay in the folder.
         progress: show a bar; None: on a terminal and in notebooks.
@@ -124,7 +126,7 @@ def study(
     args.prompt_tokens, args.steps, args.device = prompt_tokens, steps, device
     args.loss = loss
     args.threads, args.keep_traces, args.quiet = threads, keep_traces, True
-    args.model_dtype = model_dtype
+    args.model_dtype, args.dtype = model_dtype, dtype
     args.probe = probe or "none"
     args.metric = [list(metrics)]
     load = None

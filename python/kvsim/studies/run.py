@@ -62,8 +62,9 @@ def run_text(folder: Folder, source: Source, loaded, settings: Settings, tell: T
         return
     trace = folder.traces / f"{source.name}.h5"
     begun = next((one for one in folder.parts(source.name) if not one.finished), None)
+    first = None
     if not (trace.is_file() and folder.facts_file(source.name).is_file()):
-        capture(folder, source, loaded, settings, trace, tell)
+        first = capture(folder, source, loaded, settings, trace, tell)
     refused = unserved(trace, wanted, settings.budgets)
     if refused:
         folder.leave_out(source.name, {described(one)["canonical"]: why
@@ -83,15 +84,14 @@ def run_text(folder: Folder, source: Source, loaded, settings: Settings, tell: T
             policy=wanted, budget=",".join(settings.budgets),
             metric=",".join(settings.metrics) or None,
             threads=settings.threads or None)], False)
-    close_loop(trace, part, loaded, settings, lambda share: tell(
+    close_loop(trace, part, loaded, first, settings, lambda share: tell(
         f"{source.name}: closed loop", 0.25 + 0.75 * share))
     if not settings.keep_traces:
         trace.unlink()
 
 
-def capture(folder: Folder, source: Source, loaded, settings: Settings, trace: Path,
-            tell: Tell) -> None:
-    """The trace of a text, and what is known of it."""
+def capture(folder: Folder, source: Source, loaded, settings: Settings, trace: Path, tell: Tell):
+    """The trace of a text, and what is known of it; returns the FirstPass."""
     from ..trace import Trace
 
     tell(f"{source.name}: capture", 0)
@@ -100,27 +100,29 @@ def capture(folder: Folder, source: Source, loaded, settings: Settings, trace: P
     known = folder.facts().get(source.name)
     if known is not None and known["digest"] != text.digest:
         raise CaptureError(f"{source.name}: another text than the study has under this name")
-    record_text(text, source.name, loaded, settings, trace)
+    first = record_text(text, source.name, loaded, settings, trace, keep_first=True)
     with Trace(trace) as made:
         facts = {"category": source.category, "kind": source.kind, "seed": source.seed,
                  "origin": source.origin, "digest": text.digest,
                  "model": loaded.name, "prompt_len": made.prompt_len, "total_len": made.total_len,
                  "later_text": list(made.text[made.prompt_len :])}
     write_text(folder.facts_file(source.name), json.dumps(facts))
+    return first
 
 
-def record_text(text, name: str, loaded, settings: Settings, trace: Path) -> None:
-    """The trace of a passage."""
+def record_text(text, name: str, loaded, settings: Settings, trace: Path, keep_first: bool = False):
+    """The trace of a passage; returns the FirstPass where somebody wants it."""
     from ..kvtrace.capture import CaptureOptions, capture_trace
     from ..kvtrace.record import choose_attention
 
     choose_attention(loaded.model)
-    capture_trace(loaded, text.conversation, CaptureOptions(
+    return capture_trace(loaded, text.conversation, CaptureOptions(
         steps=text.steps, answer=text.answer, raw=text.raw, stored_type=settings.dtype,
-        probes=settings.probes, record={"tool": "kvsim study", "text": name}), trace)
+        probes=settings.probes, record={"tool": "kvsim study", "text": name}), trace,
+        keep_first=keep_first)["first"]
 
 
-def close_loop(trace: Path, part: Part, loaded, settings: Settings,
+def close_loop(trace: Path, part: Part, loaded, first, settings: Settings,
                tell: Callable[[float], None]) -> None:
     from ..kvtrace import closed_loop_command as command
 
@@ -128,7 +130,7 @@ def close_loop(trace: Path, part: Part, loaded, settings: Settings,
              f"--threads={settings.threads}"]
     args = command.parser().parse_args(words)
     args.show = lambda done, all_: tell(done / max(all_, 1))
-    command.run(args, words, loaded)
+    command.run(args, words, loaded, first)
 
 
 @dataclass

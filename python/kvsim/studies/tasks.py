@@ -193,7 +193,8 @@ def answers_of(folder: Folder, name: str, conversation, raw: bool, tokens: int, 
     for left in (trace, results):
         left.unlink(missing_ok=True)   # of an interrupted run
     try:
-        capture_trace(loaded, conversation, how, trace, tokens=written)
+        first = capture_trace(loaded, conversation, how, trace, tokens=written,
+                              keep_first=True)["first"]
         refused = unserved(trace, policies, settings.budgets)
         if refused:
             line["unserved"] = {described(one)["canonical"]: why for one, why in refused.items()}
@@ -203,8 +204,7 @@ def answers_of(folder: Folder, name: str, conversation, raw: bool, tokens: int, 
         run(["replay", trace, "-o", results, "--save-keep", "-q", *options(
             policy=policies, budget=",".join(settings.budgets),
             threads=settings.threads or None)], False)
-        line["outcomes"] = outcomes(results, loaded, ids, prompt.prompt_len, count, judge,
-                                    count if only_right else tokens)
+        line["outcomes"] = outcomes(results, loaded, first, count, judge, count if only_right else tokens)
     finally:
         for left in (trace, results):
             left.unlink(missing_ok=True)
@@ -220,10 +220,10 @@ def answer_text(loaded, ids: list[int]) -> str:
     return loaded.tokenizer.decode([int(one) for one in ids[:stop]])
 
 
-def outcomes(results: Path, loaded, ids: list[int], prompt_len: int, count: int, judge,
-             longest: int) -> list[dict]:
+def outcomes(results: Path, loaded, first, count: int, judge, longest: int) -> list[dict]:
     """Answers of every pair of policy and budget of a results file, in `longest` tokens at most,
-    instead of the last `count` tokens, which are the full cache's answer. Equal caches run once."""
+    instead of the last `count` tokens of the FirstPass, which are the full cache's answer. Equal caches
+    run once."""
     from ..kvtrace.closed_loop import ClosedLoop
     from ..kvtrace.generate import end_tokens
     from ..kvtrace.kept_sets import ResultsFile
@@ -233,9 +233,9 @@ def outcomes(results: Path, loaded, ids: list[int], prompt_len: int, count: int,
                  for b, budget in enumerate(file.budget_labels)]
     sets = {one.digest(): one for _, _, one in cells}
     found, ends = {}, frozenset(end_tokens(loaded))
-    with ClosedLoop(loaded.model, ids, prompt_len) as loop:
+    with ClosedLoop(loaded.model, first.ids, first.prompt_len, first=first) as loop:
         for part in batches(list(sets), CACHES_AT_ONCE):
-            answers = loop.answers([sets[one] for one in part], len(ids) - count, ends, longest)
+            answers = loop.answers([sets[one] for one in part], len(first.ids) - count, ends, longest)
             found.update(zip(part, answers))
     told = []
     for policy, budget, one in cells:
