@@ -19,9 +19,7 @@ std::string removed(const std::string& kept) {
   const auto number = Decimal::parse(kept);
   const bool count = number && kept.find_first_not_of("0123456789") == std::string::npos;
   if (!number || count) return "all but " + kept;
-  const std::string share = number->one_minus().text();
-  if (kept.back() != '%') return share;
-  return fmt::format("{:g}%", 100 * number->one_minus().value());
+  return number->one_minus().text();
 }
 
 std::string range(const int64_t (&ends)[2]) {
@@ -38,9 +36,9 @@ std::string some_of(const std::vector<std::string>& names) {
 
 std::string caption(const PaperTable& table) {
   const Provenance& from = table.from;
-  std::string text = table.title + ".";
+  std::string text = table.title.empty() ? "" : table.title + ".";
   const auto say = [&](const std::string& what, const std::string& value) {
-    if (!value.empty()) text += fmt::format(" {}: {}.", what, value);
+    if (!value.empty()) text += fmt::format("{}{}: {}.", text.empty() ? "" : " ", what, value);
   };
   say("Model", from.model + (from.revision.empty() ? "" : ", revision " + from.revision));
   const bool elsewhere = !from.source.empty() && from.source != from.model;
@@ -192,7 +190,8 @@ std::string as_markdown(const PaperTable& table) {
   const auto line = [](const std::vector<std::string>& cells) {
     return fmt::format("| {} |\n", fmt::join(cells, " | "));
   };
-  std::string text = "**Table.** " + markdown(caption(table)) + "\n\n";
+  std::string text = markdown(caption(table));
+  if (!text.empty()) text = "**Table.** " + text + "\n\n";
   text += line(each(table.columns, [](const PaperTable::Column& c) { return markdown(c.name); }));
   text += line(each(table.columns, [](const PaperTable::Column& c) { return c.left ? "---" : "--:"; }));
   for (const auto& row : table.rows) text += line(each(row, markdown_cell));

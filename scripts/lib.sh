@@ -13,7 +13,7 @@ PACKAGES="g++ cmake ninja-build pkg-config git ccache
   python3 python3-venv"
 TEST_PACKAGES="python3-numpy python3-h5py netcdf-bin
   chromium chromium-driver python3-selenium node-typescript
-  slurm-wlm munge iproute2 procps g++-aarch64-linux-gnu"
+  slurm-wlm munge iproute2 procps g++-aarch64-linux-gnu texlive-latex-recommended"
 LINT_PACKAGES="clang-tidy shellcheck"
 
 say() { printf '%s\n' "$*" >&2; }

@@ -106,6 +106,7 @@ group_package() {   # label: python
   plots tests/python/test_package.py
   plots tests/python/test_functions.py
   plots tests/python/test_comparison.py
+  plots tests/python/test_tables.py
   plots tests/python/test_head_gates.py
   plots tests/python/test_writer_path.py
   plots tests/python/test_untrusted.py

@@ -38,7 +38,7 @@ TEST_CASE("a table in LaTeX: escaped, best bold, dagger, kept and removed", "[ta
         "\\centering\\footnotesize\n"
         "\\caption{What is lost, 50 \\% of it. Model: org/model\\_1, revision abc. Weights: "
         "file\\_1.gguf, computed in float32. Texts: a\\_b.h5. Tokens: 10 to 20 of the prompt, 5 "
-        "later ones. Kept: 0.1, 25\\%, 512. Removed: 0.9, 75\\%, all but 512. n: 2 texts. Seeds: "
+        "later ones. Kept: 0.1, 25\\%, 512. Removed: 0.9, 0.75, all but 512. n: 2 texts. Seeds: "
         "0, 1. Versions: kvsim 1.0.}\n"
         "\\setlength{\\tabcolsep}{4pt}\n"
         "\\begin{tabular}{lrr}\n"

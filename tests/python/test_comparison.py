@@ -105,7 +105,7 @@ class CompareTest(unittest.TestCase):
     def test_the_table_has_four_forms(self):
         table = kvsim.compare("h2o", "snapkv", self.file("one"), metrics="stream_error")
         shown = table[["measure", "budget", "value"]]
-        self.assertIn("| stream_error | 0.2 | 1.5 |", table_text(shown, "md"))
+        self.assertIn(r"| stream\_error | 0.2 | 1.5 |", table_text(shown, "md"))
         self.assertIn(r"stream\_error & 0.2 & 1.5 \\", table_text(shown, "tex"))
         self.assertTrue(table_text(shown, "csv").startswith("measure,budget,value\n"))
         self.assertEqual(len(set(map(len, table_text(shown).splitlines()))), 1)
@@ -118,7 +118,9 @@ class CompareTest(unittest.TestCase):
                                       "stream_error", "--table", "tex"])
         self.assertEqual(status, 0)
         self.assertIn(r"\bottomrule", out.getvalue())
-        self.assertIn("% The stream error of h2o over that of snapkv is", out.getvalue())
+        self.assertIn("\nThe stream error of h2o over that of snapkv is", out.getvalue())
+        self.assertIn(r"\caption{Paired differences of A, h2o, and B, snapkv", out.getvalue())
+        self.assertIn(r"& 0.21 & \textbf{0.14} &", out.getvalue())
 
     def test_measures_have_a_scale(self):
         self.assertEqual([ranking.scale_of(one) for one in
