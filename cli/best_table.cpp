@@ -231,8 +231,9 @@ PaperTable best_paper(const BestTable& table, const std::vector<std::string>& me
   }
   if (rows.empty()) return paper;
   paper.notes = lines_of(reading(table, rows));
-  paper.notes.push_back("rms: root mean square over steps; mean: over steps and layers; worst: step "
-                        "and layer");
+  paper.notes.push_back(
+      "rms: root mean square over steps; mean: over steps and layers; worst: step "
+      "and layer");
   return paper;
 }
 

@@ -353,9 +353,9 @@ int run(const Values& values) {
   print_results(values, request.fragility, tables, jobs, targets);
   bool good = true;
   for (size_t t = 0; t < traces.size() && has(values, "check"); ++t)
-    good = check_replay(*jobs[t].reader, jobs[t].options, datasets[t], *backend,
-                        has(values, "json") || table_form(values) != TableForm::text ? stderr
-                                                                                     : stdout) &&
+    good = check_replay(
+               *jobs[t].reader, jobs[t].options, datasets[t], *backend,
+               has(values, "json") || table_form(values) != TableForm::text ? stderr : stdout) &&
            good;
   return good ? kDone : kNotVerified;
 }

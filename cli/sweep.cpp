@@ -150,9 +150,10 @@ void print_best(const Values& values, const SweepPlan& plan, const SweepRun& swe
   if (!printed) return;
   const auto shown = asked.empty() ? usual_measures(table.measured) : asked;
   const TableForm form = table_form(values);
-  fmt::print("{}", has(values, "json")         ? printable_json(best_json(table))
-                   : form != TableForm::text ? printable_lines(table_text(best_paper(table, shown), form))
-                                             : best_text(table, shown));
+  fmt::print("{}", has(values, "json") ? printable_json(best_json(table))
+                   : form != TableForm::text
+                       ? printable_lines(table_text(best_paper(table, shown), form))
+                       : best_text(table, shown));
 }
 
 /// Measures of --metric; each must be in the results of every trace.

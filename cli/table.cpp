@@ -103,9 +103,11 @@ const bool registered = register_command(
     {.name = "table",
      .summary = "a table in JSON as text, Markdown or LaTeX: what compare and study print with",
      .arguments = {{.name = "input", .meaning = "-: standard input"}},
-     .description = "Reads title, provenance, columns, rows with marks, and notes (docs/cli.md 2.3).",
+     .description =
+         "Reads title, provenance, columns, rows with marks, and notes (docs/cli.md 2.3).",
      .describe = add_table_option,
-     .examples = {"kvsim table - --table tex < table.json", "kvsim table - --table md < table.json"},
+     .examples = {"kvsim table - --table tex < table.json",
+                  "kvsim table - --table md < table.json"},
      .run = run});
 
 }  // namespace

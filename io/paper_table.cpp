@@ -13,7 +13,6 @@
 namespace kvsim {
 namespace {
 
-
 /// What a budget takes away: of a share the rest, of a count all but it.
 std::string removed(const std::string& kept) {
   const auto number = Decimal::parse(kept);
@@ -30,7 +29,8 @@ std::string range(const int64_t (&ends)[2]) {
 std::string some_of(const std::vector<std::string>& names) {
   constexpr size_t kNamed = 16;
   const size_t shown = std::min(names.size(), kNamed);
-  std::string text = fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+  std::string text = fmt::format(
+      "{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
   return names.size() > shown ? fmt::format("{} and {} more", text, names.size() - shown) : text;
 }
 
@@ -47,8 +47,8 @@ std::string caption(const PaperTable& table) {
                                                   : from.dtype);
   say("Texts", some_of(from.texts));
   if (from.prompt[1] > 0)
-    say("Tokens", fmt::format("{} of the prompt, {} later ones", range(from.prompt),
-                              range(from.later)));
+    say("Tokens",
+        fmt::format("{} of the prompt, {} later ones", range(from.prompt), range(from.later)));
   std::vector<std::string> rest;
   std::ranges::transform(from.kept, std::back_inserter(rest), removed);
   say("Kept", fmt::format("{}", fmt::join(from.kept, ", ")));
@@ -63,9 +63,8 @@ std::string caption(const PaperTable& table) {
 std::string escaped(const std::string& text, const std::map<std::string, std::string>& signs) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
-    const auto found = std::ranges::find_if(signs, [&](const auto& one) {
-      return text.compare(i, one.first.size(), one.first) == 0;
-    });
+    const auto found = std::ranges::find_if(
+        signs, [&](const auto& one) { return text.compare(i, one.first.size(), one.first) == 0; });
     if (found != signs.end()) {
       out += found->second;
       i += found->first.size();
@@ -78,20 +77,37 @@ std::string escaped(const std::string& text, const std::map<std::string, std::st
 }
 
 std::string latex(const std::string& text) {
-  static const std::map<std::string, std::string> signs = {
-      {"\\", "\\textbackslash{}"}, {"~", "\\textasciitilde{}"}, {"^", "\\textasciicircum{}"},
-      {"&", "\\&"}, {"%", "\\%"}, {"$", "\\$"}, {"#", "\\#"}, {"_", "\\_"}, {"{", "\\{"},
-      {"}", "\\}"}, {"<", "$<$"}, {">", "$>$"}, {"|", "$|$"}, {"\"", "''"},
-      {"`", "\\textasciigrave{}"}, {"--", "-{}-"}, {"†", "\\dag{}"}, {"–", "--"}, {"—", "---"},
-      {"×", "$\\times$"}, {"±", "$\\pm$"}, {"…", "\\ldots{}"}, {"−", "$-$"}};
+  static const std::map<std::string, std::string> signs = {{"\\", "\\textbackslash{}"},
+                                                           {"~", "\\textasciitilde{}"},
+                                                           {"^", "\\textasciicircum{}"},
+                                                           {"&", "\\&"},
+                                                           {"%", "\\%"},
+                                                           {"$", "\\$"},
+                                                           {"#", "\\#"},
+                                                           {"_", "\\_"},
+                                                           {"{", "\\{"},
+                                                           {"}", "\\}"},
+                                                           {"<", "$<$"},
+                                                           {">", "$>$"},
+                                                           {"|", "$|$"},
+                                                           {"\"", "''"},
+                                                           {"`", "\\textasciigrave{}"},
+                                                           {"--", "-{}-"},
+                                                           {"†", "\\dag{}"},
+                                                           {"–", "--"},
+                                                           {"—", "---"},
+                                                           {"×", "$\\times$"},
+                                                           {"±", "$\\pm$"},
+                                                           {"…", "\\ldots{}"},
+                                                           {"−", "$-$"}};
   return escaped(text, signs);
 }
 
 std::string markdown(const std::string& text) {
   static const std::map<std::string, std::string> signs = {
-      {"\\", "\\\\"}, {"|", "\\|"}, {"*", "\\*"}, {"_", "\\_"}, {"`", "\\`"}, {"<", "&lt;"},
-      {">", "&gt;"}, {"&", "&amp;"}, {"[", "\\["}, {"]", "\\]"}, {"~", "\\~"}, {"$", "\\$"},
-      {"#", "\\#"}};
+      {"\\", "\\\\"}, {"|", "\\|"},  {"*", "\\*"},   {"_", "\\_"}, {"`", "\\`"},
+      {"<", "&lt;"},  {">", "&gt;"}, {"&", "&amp;"}, {"[", "\\["}, {"]", "\\]"},
+      {"~", "\\~"},   {"$", "\\$"},  {"#", "\\#"}};
   return escaped(text, signs);
 }
 
@@ -169,9 +185,11 @@ std::string as_latex(const PaperTable& table) {
   const std::string kind = across(table) > kColumn ? "table*" : "table";
   std::string text = fmt::format(
       "% \\usepackage{{booktabs}}\n\\begin{{{}}}\n\\centering\\{}\n\\caption{{{}}}\n"
-      "\\setlength{{\\tabcolsep}}{{4pt}}\n\\begin{{tabular}}{{{}}}\n\\toprule\n{} \\\\\n\\midrule\n",
+      "\\setlength{{\\tabcolsep}}{{4pt}}\n\\begin{{tabular}}{{{}}}\n\\toprule\n{} "
+      "\\\\\n\\midrule\n",
       kind, across(table) > kPage ? "scriptsize" : "footnotesize", latex(caption(table)),
-      fmt::join(each(table.columns, [](const PaperTable::Column& c) { return c.left ? "l" : "r"; }), ""),
+      fmt::join(each(table.columns, [](const PaperTable::Column& c) { return c.left ? "l" : "r"; }),
+                ""),
       fmt::join(each(table.columns, latex_head), " & "));
   const bool blocks = has_blocks(table);
   for (const auto& row : table.rows) {
@@ -181,8 +199,9 @@ std::string as_latex(const PaperTable& table) {
   }
   text += "\\bottomrule\n\\end{tabular}\n";
   if (!table.notes.empty())
-    text += fmt::format("\\par\\smallskip\n\\begin{{minipage}}{{\\linewidth}}\n{}\n\\end{{minipage}}\n",
-                        fmt::join(each(table.notes, latex), "\\\\\n"));
+    text += fmt::format(
+        "\\par\\smallskip\n\\begin{{minipage}}{{\\linewidth}}\n{}\n\\end{{minipage}}\n",
+        fmt::join(each(table.notes, latex), "\\\\\n"));
   return text + fmt::format("\\end{{{}}}\n", kind);
 }
 
@@ -193,7 +212,8 @@ std::string as_markdown(const PaperTable& table) {
   std::string text = markdown(caption(table));
   if (!text.empty()) text = "**Table.** " + text + "\n\n";
   text += line(each(table.columns, [](const PaperTable::Column& c) { return markdown(c.name); }));
-  text += line(each(table.columns, [](const PaperTable::Column& c) { return c.left ? "---" : "--:"; }));
+  text += line(
+      each(table.columns, [](const PaperTable::Column& c) { return c.left ? "---" : "--:"; }));
   for (const auto& row : table.rows) text += line(each(row, markdown_cell));
   for (const std::string& note : table.notes) text += "\n" + markdown(note) + "\n";
   return text;
@@ -242,7 +262,8 @@ int64_t number_of(const Dataset& results, const char* name) {
 /// "kvsim 1.0, torch 2.9": the program's version and those of the libraries that a model ran with.
 std::string versions_of(const Dataset& results) {
   std::string text = "kvsim " + text_of(results, "kvsim_version");
-  const auto libraries = nlohmann::ordered_json::parse(text_of(results, "libraries"), nullptr, false);
+  const auto libraries = nlohmann::ordered_json::parse(text_of(results, "libraries"), nullptr,
+                                                       false);
   if (libraries.is_object())
     for (const auto& [name, version] : libraries.items())
       if (version.is_string()) text += fmt::format(", {} {}", name, version.get<std::string>());

@@ -17,8 +17,8 @@ struct Provenance {
   std::string source;  ///< where the weights were found
   std::string dtype;   ///< type that the model computed in
   std::vector<std::string> texts;
-  int64_t prompt[2] = {0, 0};  ///< tokens of the prompt, least and most
-  int64_t later[2] = {0, 0};   ///< later tokens, least and most
+  int64_t prompt[2] = {0, 0};     ///< tokens of the prompt, least and most
+  int64_t later[2] = {0, 0};      ///< later tokens, least and most
   std::vector<std::string> kept;  ///< budgets as typed
   std::string n;                  ///< how many of what the intervals are over
   std::vector<std::string> seeds;
@@ -43,9 +43,10 @@ struct PaperTable {
   std::vector<std::string> notes;  ///< a line each
 };
 
-/// The table in one form, ending in a new line. Markdown and LaTeX (booktabs) have the caption: title
-/// and provenance, with budgets as what is kept and as what is removed. The best is bold, what is not
-/// told apart from it has a dagger. Text has title and notes, and the marks of the terminal.
+/// The table in one form, ending in a new line. Markdown and LaTeX (booktabs) have the caption:
+/// title and provenance, with budgets as what is kept and as what is removed. The best is bold,
+/// what is not told apart from it has a dagger. Text has title and notes, and the marks of the
+/// terminal.
 std::string table_text(const PaperTable& table, TableForm form);
 
 /// The lines of a text.

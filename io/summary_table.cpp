@@ -67,8 +67,8 @@ double itself(std::span<const double> values) { return values[0]; }
 
 /// Adds one column: `variable` folded over what follows policy and budget, policies in `order`.
 void add_measure(const Dataset& dataset, const std::vector<int64_t>& order,
-                 std::vector<Column>& columns, const char* over, const char* head,
-                 const char* name, const char* variable, TableFold fold, std::string (*text)(double),
+                 std::vector<Column>& columns, const char* over, const char* head, const char* name,
+                 const char* variable, TableFold fold, std::string (*text)(double),
                  bool alarm_when_low = false) {
   if (!dataset.has(variable)) return;
   Column column{over, head, name, {}, {}};

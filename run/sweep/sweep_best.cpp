@@ -159,7 +159,7 @@ class Series {
   std::vector<std::string> traces_;  ///< digests
   std::vector<std::string> measured_;
   std::string layers_;
-  std::vector<Provenance> from_;  ///< of each results file
+  std::vector<Provenance> from_;                                 ///< of each results file
   std::map<Key, std::vector<Seeds>> series_;                     ///< [trace]
   std::map<std::array<size_t, 2>, std::vector<double>> held_;    ///< by budget and record
   std::map<std::array<size_t, 2>, std::vector<Shares>> shares_;  ///< [trace]
@@ -333,8 +333,7 @@ BestTable best_settings(const SweepPlan& plan, const SweepRun& sweep,
   Series series(plan);
   for (const SweepJob& job : plan.jobs()) series.add(job, read_known_results(sweep.target(job)));
   const StudyOptions& options = plan.jobs().front().options;
-  BestTable table{series.traces(), series.measured(), series.stream_layers(), {},
-                  series.from()};
+  BestTable table{series.traces(), series.measured(), series.stream_layers(), {}, series.from()};
   const std::vector<Comparison> all = comparisons(options, measures);
   std::vector<std::optional<BestRow>> rows(all.size());
   parallel_for(std::ssize(all), [&](int64_t x) {

@@ -1,6 +1,6 @@
-#include "io/paper_table.hpp"
-
 #include <catch2/catch.hpp>
+
+#include "io/paper_table.hpp"
 
 namespace kvsim {
 namespace {
@@ -80,7 +80,8 @@ TEST_CASE("a wide table takes the page of two columns, a wider one small letters
 
 TEST_CASE("a table in Markdown: escaped, best bold, dagger", "[tables]") {
   const std::string text = table_text(to_paste(), TableForm::markdown);
-  CHECK_THAT(text, Catch::StartsWith("**Table.** What is lost, 50 % of it. Model: org/model\\_1, "));
+  CHECK_THAT(text,
+             Catch::StartsWith("**Table.** What is lost, 50 % of it. Model: org/model\\_1, "));
   CHECK_THAT(text, Catch::EndsWith("\n\n"
                                    "| policy | kept | stream error |\n"
                                    "| --- | --: | --: |\n"
@@ -92,14 +93,13 @@ TEST_CASE("a table in Markdown: escaped, best bold, dagger", "[tables]") {
 }
 
 TEST_CASE("a table as text has the marks of the terminal", "[tables]") {
-  CHECK(table_text(to_paste(), TableForm::text) ==
-        "What is lost, 50 % of it\n"
-        "policy   kept  stream error\n"
-        "a,b_c=1   25%           0.5*\n"
-        "          0.1           0.6~\n"
-        "h|2       25%           0.7>\n"
-        "          0.1           0.8<\n"
-        "bold: least; †: not told apart\n");
+  CHECK(table_text(to_paste(), TableForm::text) == "What is lost, 50 % of it\n"
+                                                   "policy   kept  stream error\n"
+                                                   "a,b_c=1   25%           0.5*\n"
+                                                   "          0.1           0.6~\n"
+                                                   "h|2       25%           0.7>\n"
+                                                   "          0.1           0.8<\n"
+                                                   "bold: least; †: not told apart\n");
 }
 
 TEST_CASE("several files are one provenance: each part once, lengths as a range", "[tables]") {

@@ -285,7 +285,7 @@ class Runs(WithTexts):
         self.assertIn("2 texts, 2 policies, 1 budget: 4 runs of the model, 4 of them left", said)
         self.assertFalse((self.folder / "study").exists())
         said = command("-o", "study")
-        self.assertIn("relative to snapkv,window=4: geometric mean", said)
+        self.assertIn("relative to snapkv,window=4, geometric mean", said)
         self.assertIn("4 runs of the model, 0 of them left", command("--plan", "-o", "study"))
         page = (self.folder / "study" / "index.html").read_text("utf-8")
         self.assertIn("default-src 'none'", page)

@@ -172,7 +172,7 @@ def capture_trace(
             spans=prompt.spans,
         )
         if keep_first:
-            recorder.first = FirstPass(ids, prompt.prompt_len)
+            recorder.first_pass = FirstPass(ids, prompt.prompt_len)
         left_out |= recorder.run(ids, leave_out=options.layers is None)
         recorder.refuse_other_model(ids)
         layers = [layer for layer in layers if layer not in left_out]
@@ -190,5 +190,5 @@ def capture_trace(
         "spans": prompt.spans,
         "probes": [(probe.name, sum(len(part.ids) for part in probe.parts)) for probe in probes],
         "bytes": target.stat().st_size,
-        "first": recorder.first,
+        "first": recorder.first_pass,
     }

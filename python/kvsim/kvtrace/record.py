@@ -260,11 +260,11 @@ class FirstPass:
 class Recorder:
     """Runs the model once over all tokens and writes the chosen layers.
 
-    `positions` [M] are the stored queries, `checks` [R] a subset of them. `first` keeps what a closed
+    `positions` [M] are the stored queries, `checks` [R] a subset of them. `first_pass` keeps what a closed
     loop begins with, when somebody wants it.
     """
 
-    first: FirstPass | None = None
+    first_pass: FirstPass | None = None
 
     def __init__(self, model, layers: list[int], positions, checks, writer: TraceWriter, progress):
         self.model = model
@@ -301,11 +301,11 @@ class Recorder:
             tokens = torch.tensor([ids], device=self.model.device)
             with torch.inference_mode(), running(self.model):
                 # All logits would take N x vocabulary floats.
-                rows = 1 if self.first is None else len(ids) - self.first.prompt_len + 1
+                rows = 1 if self.first_pass is None else len(ids) - self.first_pass.prompt_len + 1
                 own = self.model(input_ids=tokens, use_cache=False, logits_to_keep=rows)
                 self.last_logits = own.logits[0, -1].float()
-                if self.first is not None:
-                    self.first.logits = own.logits[0, -rows:]
+                if self.first_pass is not None:
+                    self.first_pass.logits = own.logits[0, -rows:]
         finally:
             for hook in hooks:
                 hook.remove()
@@ -396,8 +396,8 @@ class Recorder:
         )
         layer = getattr(module, "layer_idx", None)
         if layer in self.wanted and layer not in self.done:
-            if self.first is not None:
-                self.first.see(layer, query, key, value)
+            if self.first_pass is not None:
+                self.first_pass.see(layer, query, key, value)
             self.watch.heads(output)
             self.calls[layer] = self._describe(module, query, key, value, output, kwargs)
         return output, weights

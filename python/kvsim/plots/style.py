@@ -23,12 +23,9 @@ from matplotlib.lines import Line2D  # noqa: E402
 from ..plain import counted, csv_cell  # noqa: E402
 from ..whole import whole_file  # noqa: E402
 from . import load, looks  # noqa: E402
+from .ticks import legible, log_ticks  # noqa: E402
+from .widths import NARROW, NARROW_HEIGHT, WIDTHS, characters, fit_titles, width  # noqa: E402
 
-# Inches. A column and a page of two columns are those of ICML (3.25 and 6.75); ACM's (3.33, 7.0) and
-# IEEE's (3.5, 7.16) have room for both.
-WIDTHS = {"screen": 7.2, "column": 3.25, "page": 6.75}
-NARROW_HEIGHT = 0.75   # of a panel that stands above another one
-NARROW = 5           # inches: below it panels stand one above the other
 PAD = 0.04           # inches around everything that the layout places
 MOST_LINES = 10      # more lines than this in one panel cannot be told apart
 LOG = "log scale"
@@ -80,16 +77,6 @@ def use(width="screen"):
     matplotlib.rcdefaults()  # a matplotlibrc on the user's machine must not change the figures
     matplotlib.rcParams.update(RC)
     matplotlib.rcParams["figure.figsize"] = (WIDTHS[width], 3)
-
-
-def width():
-    """Of a figure, in inches."""
-    return matplotlib.rcParams["figure.figsize"][0]
-
-
-def characters(of_screen):
-    """How many stand beside each other where there is room for `of_screen` in the widest figure."""
-    return round(of_screen * width() / WIDTHS["screen"])
 
 
 def line(colour, dash, marker):
@@ -316,22 +303,6 @@ def layer_axis(ax, results):
         ax.set_xlim(results.layers[0] - 1, results.layers[0] + 1)
 
 
-class PowersOfTen(matplotlib.ticker.LogLocator):
-    """Powers of ten, at most `numticks`; 2 and 5 times them on an axis of half as many decades."""
-
-    def tick_values(self, vmin, vmax):
-        few = vmax < vmin * 10 ** (self.numticks / 2)
-        self.set_params(subs=(1, 2, 5) if few else (1,))
-        return super().tick_values(vmin, vmax)
-
-
-def log_ticks(axis, most=4):
-    """A few ticks at powers of ten, written as typed: the text is never parsed as maths."""
-    axis.set_major_locator(PowersOfTen(numticks=most))
-    axis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_locator(matplotlib.ticker.NullLocator())
-
-
 def budget_axis(ax, results):
     """Scale and ticks for budgets: logarithmic, as halving a budget is the same step everywhere."""
     budgets, labels = results.budgets, results.budget_labels()
@@ -342,15 +313,6 @@ def budget_axis(ax, results):
     counts = results.budgets_are_counts
     shown = first[legible(ticks if ax.get_xscale() == "linear" else np.log(ticks))]
     ax.set_xticks(budgets[shown], [labels[i] if counts else f"{budgets[i]:.3g}" for i in shown])
-
-
-def legible(places, most=5):
-    """Which of the ascending places get a tick: a few, none so close to the last that both touch."""
-    kept = [0]
-    for at in range(0, places.size, math.ceil(places.size / most)):
-        if places[at] - places[kept[-1]] > (places[-1] - places[0]) / 8:
-            kept.append(at)
-    return kept
 
 
 def budget_lines(ax, results, policies, values):
@@ -468,19 +430,6 @@ def note_undefined(ax):
 def numbers(fig, header, rows):
     """Gives a figure the numbers that `--formats csv` writes beside it."""
     fig.kvsim_numbers = [header, *rows]
-
-
-def fit_titles(fig):
-    """Breaks titles that are wider than their panels."""
-    fig.draw_without_rendering()
-    for ax in fig.axes:
-        text, room = ax.get_title(), ax.get_window_extent().width
-        wide = ax.title.get_window_extent().width
-        if wide > room:
-            most = int(max(map(len, text.split("\n"))) * room / wide)
-            ax.set_title("\n".join(part for line in text.split("\n")
-                                   for part in textwrap.wrap(line, max(8, most))),
-                         fontsize=ax.title.get_fontsize())
 
 
 def settle(fig):
