@@ -183,16 +183,17 @@ def compare(options, folder: Path, theirs: list[dict], written: list[dict]) -> l
 
     names = canonical_names([canonical(one) for one in records(options)])
     ours = ours_by_cell(folder)
-    pairs = [(np.array(one["kl"]), ours[one["text"], names[one["policy"]], one["budget"]])
-             for one in theirs]
-    means = np.array([(a.mean(), b.mean()) for a, b in pairs])
-    close = np.concatenate([np.abs(a - b) <= 1e-3 + 0.01 * np.abs(a) for a, b in pairs])
+    lines, found = [], {}
+    for one in theirs:
+        a, b = np.array(one["kl"]), ours[one["text"], names[one["policy"]], one["budget"]]
+        found.setdefault(one["policy"], []).append((abs(a.mean() / b.mean() - 1), np.abs(a - b).max()))
+    for policy, own in found.items():
+        means, tokens = zip(*own)
+        lines.append(f"{policy}: loss of a ratio at most {max(means):.4%} apart, median "
+                     f"{statistics.median(means):.4%}; at a token at most {max(tokens):.2g} nats")
     said = written_by_cell(options, folder)
     same = [said[one["text"], names[one["policy"]], one["budget"]] == one["written"] for one in written]
-    return [f"loss of a pair: at most {np.abs(means[:, 0] / means[:, 1] - 1).max():.2%} apart, median "
-            f"{np.median(np.abs(means[:, 0] / means[:, 1] - 1)):.3%}",
-            f"loss at a token: {close.mean():.2%} of {close.size} within 1 % and 0.001 nats",
-            f"written greedily, {WRITTEN} tokens: {sum(same)} of {len(same)} pairs are the same text"]
+    return [*lines, f"written greedily, {WRITTEN} tokens: {sum(same)} of {len(same)} pairs are the same text"]
 
 
 def canonical_names(given: list[str]) -> dict[str, str]:
@@ -220,7 +221,8 @@ def beside(options) -> None:
             return
         timed(their_words(options, Path(place) / "written.json", "--write"))
         again = Path(place) / "kept"
-        timed([*our_words(options, again), "--keep-traces"])
+        # Rounded to 16 bits, scores that nearly tie may order otherwise than a press's.
+        timed([*our_words(options, again), "--keep-traces", "--dtype=float32"])
         written = json.loads((Path(place) / "written.json").read_text())
         for line in compare(options, again, told["cells"], written["cells"]):
             print(line)
