@@ -1,6 +1,7 @@
 #include "sim/stages/merge/merge.hpp"
 
 #include "sim/core/parallel.hpp"
+#include "sim/stages/merge/targets.hpp"
 #include "sim/stages/notes.hpp"
 #include "sim/stages/parameter.hpp"
 
