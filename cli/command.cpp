@@ -81,11 +81,11 @@ void print_command_help(const Command& command, const po::options_description& o
 }
 
 /// Dashes are in every name, so they make none alike.
-std::string option_meant(const std::string& typed, const po::options_description& options) {
+std::string option_meant(const std::string& unknown, const po::options_description& options) {
   std::vector<std::string> names;
   for (const auto& option : options.options()) names.push_back(option->long_name());
   const auto near = nearest_names(
-      typed.substr(std::min(typed.find_first_not_of('-'), typed.size())), names, 1);
+      unknown.substr(std::min(unknown.find_first_not_of('-'), unknown.size())), names, 1);
   return near.empty() ? "" : "did you mean --" + near[0] + "?";
 }
 
