@@ -142,7 +142,7 @@ class Model(unittest.TestCase):
             self.assertEqual(wrong.returncode, 2)
             self.assertIn("expected a number above 0", wrong.stderr)
             least = subprocess.run([*asked, "1e3"], check=True, **here).stdout
-            self.assertRegex(least, r"least MiB, loss 1000 nats +flattened +padded")
+            self.assertRegex(least, r"least MiB with a loss of 1000 nats at most\npolicy +flattened +padded")
             self.assertRegex(least, r"snapkv,window=4 +\d\.\d{3}")
             kvsim_command("report", "kept.nc", "loop.nc", "-o", "page.html")
             kvsim_command("plot", "kept.nc", "loop.nc", "-o", "figs", "--only", "budget",

@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "sim/core/parallel.hpp"
+#include "sim/stages/notes.hpp"
+#include "sim/stages/parameter.hpp"
 
 namespace kvsim {
 namespace {
@@ -112,3 +114,48 @@ void mix(std::span<float> x, double a, std::span<const float> y, double b) {
 double norm_of(std::span<const float> x) { return std::sqrt(dot(x, x)); }
 
 }  // namespace kvsim
+
+namespace kvsim::stages::merge::drop {
+namespace {
+
+struct Drop : Merge {
+  Drop() : Merge({"merge", "drop", "nothing remains of them", ""}) {}
+  bool merges() const override { return false; }
+  void apply(MergeRequest&) const override {}
+};
+const Register<Merge, Drop> drop;
+
+/// KeepKV Eq. 5 with equal weights: the slot is the plain mean of all its entries so far.
+class Convex : public Merge {
+ public:
+  Convex()
+      : Merge({"merge", "convex", "the plain mean of the slot's entries", "KeepKV Eq. 5",
+               "merge_threshold merge_order"}) {}
+  std::vector<std::string> votes() const override { return {"none", "count"}; }
+
+  void apply(MergeRequest& request) const override {
+    const double threshold = request.settings->real(keys::merge_threshold);
+    const auto targets = nearest_kept(request);
+    for (size_t o = 0; o < targets.size(); ++o) {
+      MergeOwner& owner = request.owners[o];
+      SlotCache& cache = *owner.cache;
+      for (size_t x = 0; x < targets[o].size(); ++x) {
+        const auto [into, cosine] = targets[o][x];
+        if (into < 0 || !(cosine > threshold)) continue;
+        const int64_t from = owner.evicted[x];
+        const double all = cache.entries(from) + cache.entries(into);
+        const double share = cache.entries(from) / all;
+        mix(cache.key(into), 1 - share, cache.key(from), share);
+        mix(cache.value(into), 1 - share, cache.value(from), share);
+        join(owner, from, into);
+      }
+    }
+  }
+};
+const Register<Merge, Convex> convex;
+const DeclareNote convex_note("merge=convex", "KeepKV Eq. 5",
+                              "\"existing methods\" have no single rule for weights",
+                              "plain mean of the members");
+
+}  // namespace
+}  // namespace kvsim::stages::merge::drop
