@@ -1,6 +1,7 @@
 // Options of how to measure: one declaration serves help, sweep files, the names of units and the
 // record in the results.
 #include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
 
 #include "run/study/option_table.hpp"
 #include "run/sweep/sweep_config.hpp"
