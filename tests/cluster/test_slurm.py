@@ -88,7 +88,7 @@ class Slurm:
         return subprocess.run(command, capture_output=True, text=True).stdout
 
     def wait(self, reached, what):
-        for _ in range(600):
+        for _ in range(6000):   # ten minutes: others may be at work on the machine
             if reached():
                 return
             time.sleep(0.1)
@@ -133,30 +133,30 @@ class SlurmTest(Workflow):
         self.slurm = Slurm()
         self.addCleanup(self.slurm.stop)
         self.slurm.begin()
+        self.held = {}   # node: (shard, process), stopped where it is: none ends by itself
 
-    def at_work(self):
-        """A (shard, process) of each node, once every node has one."""
-        found = {}
+    def hold(self):
+        """The first (shard, process) of each node, once every node has had one."""
         for shard, processes in self.shards_at_work().items():
             for process in processes:
-                found[variable(process, "SLURMD_NODENAME")] = shard, process
-        return found if set(PORTS) <= set(found) else None
-
-    def cancel(self, process):
-        """What `scancel` does to the job of a process."""
-        os.kill(process, signal.SIGSTOP)   # it cannot end by itself until it is cancelled
-        subprocess.run(["scancel", variable(process, "SLURM_JOB_ID")], check=True)
+                node = variable(process, "SLURMD_NODENAME")
+                if node in PORTS and node not in self.held:
+                    try:
+                        os.kill(process, signal.SIGSTOP)
+                    except ProcessLookupError:
+                        continue
+                    self.held[node] = shard, process
+        return self.held if set(PORTS) <= set(self.held) else None
 
     def test_a_sweep(self):
         """A job is cancelled. A node is cut off but works on: its job starts again on the other one and
         both write."""
         run = self.start(self.sweep(), *SNAKEMAKE)
+        work = self.wait_for(run, self.hold, "both nodes worked")
         units = self.folder / "out" / "units"
         self.wait_for(run, lambda: any(units.glob("*.nc")), "a unit was finished")
-        work = self.wait_for(run, self.at_work, "both nodes worked")
-        self.cancel(work["left"][1])
+        subprocess.run(["scancel", variable(work["left"][1], "SLURM_JOB_ID")], check=True)
         shard, old = work["right"]
-        os.kill(old, signal.SIGSTOP)
         self.slurm.cut_off("right")
         self.wait_for(run, lambda: set(self.shards_at_work().get(shard, [])) - {old},
                       "the lost job started again")
@@ -168,7 +168,7 @@ class SlurmTest(Workflow):
         """A job is killed by a signal, and a node is lost with all that runs there. Slurm starts nothing
         again by itself: Snakemake does."""
         run = self.start(self.study(3), "--slurm-no-requeue", *SNAKEMAKE, "gres=gpu:1")
-        work = self.wait_for(run, self.at_work, "both nodes worked")
+        work = self.wait_for(run, self.hold, "both nodes worked")
         os.kill(work["left"][1], signal.SIGKILL)
         self.slurm.lose("right")
         text = self.finish(run)

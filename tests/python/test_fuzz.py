@@ -36,7 +36,7 @@ from kvsim.searches import config, space
 kvsim.program.find_program()
 
 MEMORY = 4 << 30       # address space of a reader
-PATIENCE = 10          # seconds for one input
+PATIENCE = 10          # seconds of a processor for one input
 BATCH = 500            # inputs of one reader
 ANSWERS = (kvsim.Error, RuntimeError, OSError)   # what run_tool makes one line of
 
@@ -199,7 +199,7 @@ def read_all(name, seeds, numbers, folder, told):
         os.write(told, struct.pack("<q", number))
         data = change(random.Random(number), seeds)
         path.write_bytes(data)
-        signal.alarm(PATIENCE)
+        signal.setitimer(signal.ITIMER_PROF, PATIENCE)
         try:
             use(path)
         except ANSWERS as error:
@@ -207,7 +207,7 @@ def read_all(name, seeds, numbers, folder, told):
                 keep(folder, name, number, data, f"more than one line: {error!r}")
         except Exception:
             keep(folder, name, number, data, traceback.format_exc())
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def keep(folder, name, number, data, said):

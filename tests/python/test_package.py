@@ -313,7 +313,9 @@ class Process(WithFolder):
         with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True) as child:
             self.assertEqual(child.stdout.readline().strip(), "ready")
-            time.sleep(1)
+            while not Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text():
+                self.assertIsNone(child.poll(), "ended by itself")   # before the program was at work
+                time.sleep(0.005)
             child.send_signal(signal.SIGINT)
             _, said = child.communicate(timeout=60)
         self.assertIn("KeyboardInterrupt", said)
