@@ -73,13 +73,36 @@ class LooksTest(PlotTest):
         self.assertLessEqual({one.rstrip("-123456789") for one in names if one[-1].isdigit()},
                              {"keep_rate_ratios"})
 
-    def drawn(self, *arguments):
+    def test_a_measure_has_one_axis_in_all_figures_and_files_of_a_call(self):
+        def louder(data):
+            errors = [name for name in data if "error" in str(name)]
+            return data.assign({name: 30 * data[name] for name in errors})
+        names = [self.folder / name for name in ("soft.nc", "loud.nc")]
+        for path, edit in zip(names, (lambda data: data, louder)):
+            self.file(path.name, policies=POLICIES, budgets=(0.1, 0.2, 0.4, 0.8), edit=edit)
+        figures = self.drawn(*names, "--only", "budget,stream_error",
+                             name=lambda target: f"{target.parent.name}/{target.stem}")
+        self.assertEqual(len(figures), 4)
+        limits = {}
+        for name, figure in figures.items():
+            for ax in figure.axes:
+                measured = getattr(ax, "kvsim_measures", {}).get("y")
+                limits.setdefault(measured, set()).add((ax.get_ylim(), ax.get_yscale()))
+        self.assertLessEqual({"stream_error_rms", "output_error_max"}, set(limits))
+        for measured in limits.keys() - {None}:
+            (limit, scale), = limits[measured]
+            self.assertEqual(scale, "log")
+        # Alone each has the axis that its own numbers need.
+        alone = self.drawn(names[0], "--only", "stream_error", "--overwrite")["stream_error"]
+        self.assertNotIn((alone.axes[0].get_ylim(), "log"), limits["stream_error_rms"])
+
+    def drawn(self, *arguments, name=lambda target: target.stem):
         """Every figure that is drawn, complete, by its name."""
         found, save = {}, style.save
 
         def look_at(figure, target):
             done = save(figure, target)
-            found[target.stem] = figure
+            found[name(target)] = figure
             return done
         with unittest.mock.patch("kvsim.plots.style.save", look_at):
             code, _, err = self.draw(*arguments, "-o", self.out, "--formats", "png")
@@ -178,8 +201,10 @@ class LooksTest(PlotTest):
 
     def test_a_policy_has_one_colour_in_all_figures_of_a_run(self):
         path, seen = self.file(policies=POLICIES, budgets=(0.1, 0.2, 0.4, 0.8)), {}
+        save = style.save
 
         def look_at(figure, target):
+            done = save(figure, target)
             for shown in (figure, *figure.subfigs):
                 keys = [key for legend in shown.legends for key in legend.legend_handles]
                 for key in keys:
@@ -190,7 +215,7 @@ class LooksTest(PlotTest):
                     if text.get_text() in POLICIES and text.get_color() != "black":
                         seen.setdefault(text.get_text(), {}).setdefault(
                             text.get_color(), set()).add(target.stem)
-            return True
+            return done
         with unittest.mock.patch("kvsim.plots.style.save", look_at):
             self.assertEqual(draw.main([str(path), "-o", str(self.out), "--formats", "png"]), 0)
         expected = style.policy_looks(load.open_results(path).policies)

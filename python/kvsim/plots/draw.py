@@ -146,7 +146,7 @@ def open_inputs(options, figures, load):
 
 
 def plan(options, figures, load):
-    """All (path, function that draws) of the run. Nothing is drawn before all is known to fit."""
+    """All (name, path, function that draws) of the run. Nothing is drawn before all is known to fit."""
     together = [name for name, module in figures.items()
                 if getattr(module, "READS", "results") == "several"]
     planned, opened = [], []
@@ -179,13 +179,13 @@ def say_other_budget(results, wanted):
 
 
 def pages_of(name, given, suited, folder, options, figures, load):
-    """The (path, function that draws) of one figure; none when the file is not enough for it."""
+    """The (name, path, function that draws) of one figure; none when the file is not enough for it."""
     try:
         if name not in suited or not given:
             raise load.Missing(f"{getattr(given, 'path', 'this')} is not what {name} is drawn from")
         if getattr(figures[name], "POOLS", False) and not options.pool:
             load.check_poolable(given)
-        return [(folder / page, draw) for page, draw in figures[name].pages(given, options)]
+        return [(name, folder / page, draw) for page, draw in figures[name].pages(given, options)]
     except load.Missing as missing:
         if options.only:
             raise load.data_error(f"cannot draw {name}: {missing}") from None
@@ -206,22 +206,26 @@ def check_targets(targets, overwrite, load):
 
 
 def run(options, figures):
-    from . import load, style
+    from . import load, scales, style
     if options.budget is not None:
         parse_budget(options.budget)
     planned = plan(options, figures, load)
-    check_targets([Path(f"{stem}.{ending}") for stem, _ in planned for ending in options.formats],
+    check_targets([Path(f"{stem}.{ending}") for _, stem, _ in planned for ending in options.formats],
                   options.overwrite, load)
     style.use(options.width)
-    written = False
-    for stem, draw in planned:
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        figure = draw()
-        for ending in options.formats:
-            if style.save(figure, Path(f"{stem}.{ending}")):
-                written = True
-                put_line(f"{stem}.{ending}")
-        style.close(figure)
+    written, alike = False, {}   # figures that show the same measures, of all files
+    for one in planned:
+        alike.setdefault(getattr(figures[one[0]], "MEASURE", one[0]), []).append(one)
+    for group in alike.values():
+        drawn = [(name, stem, draw()) for name, stem, draw in group]
+        scales.one_scale([(name, figure) for name, _, figure in drawn])
+        for _, stem, figure in drawn:
+            stem.parent.mkdir(parents=True, exist_ok=True)
+            for ending in options.formats:
+                if style.save(figure, Path(f"{stem}.{ending}")):
+                    written = True
+                    put_line(f"{stem}.{ending}")
+            style.close(figure)
     if not written:
         raise load.usage_error("--formats: found csv, but no figure drawn is a table; expected pdf or "
                                "png (the summary's numbers: kvsim replay --csv FILE)")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas
 
-from . import load, measures
+from . import load, measures, statistics
 
 
 class Metric(NamedTuple):
@@ -202,6 +202,12 @@ class Grid:
         return load.stacked([one.mean("seed") if metric.over_layers
                              else np.sqrt((one ** 2).mean("seed")) for one in seeds], "trace")
 
+    def over_traces(self, metric):
+        """[policy, budget label]: mean over traces, of errors the geometric one."""
+        values = self.values(metric).transpose(..., "trace")
+        mean, _ = statistics.over_traces(values, "plain" if metric.more_is_better else "log")
+        return values.isel(trace=0, drop=True).copy(data=mean)
+
     @property
     def traces(self):
         return len({one.data.attrs.get("trace_digest", str(one.path)) for one in self.results})
@@ -210,7 +216,7 @@ class Grid:
     def subtitle(self):
         of_one = self.results[0].subtitle
         model = of_one.split(", ", 1)[0]
-        return (of_one if self.traces == 1 else f"{model}, mean of {self.traces} traces") + \
+        return (of_one if self.traces == 1 else f"{model}, mean of {self.traces} traces (errors: geometric)") + \
             measures.layers_note(self.results, self.shown)
 
 

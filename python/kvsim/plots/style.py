@@ -22,7 +22,7 @@ from matplotlib.lines import Line2D  # noqa: E402
 
 from ..plain import counted, csv_cell  # noqa: E402
 from ..whole import whole_file  # noqa: E402
-from . import load, looks  # noqa: E402
+from . import load, looks, scales  # noqa: E402
 from .ticks import legible, log_ticks  # noqa: E402
 from .widths import NARROW, NARROW_HEIGHT, WIDTHS, characters, fit_titles, width  # noqa: E402
 
@@ -144,38 +144,12 @@ def groups(listed, size):
     return [listed[a:b] for a, b in zip(bounds, bounds[1:])]
 
 
-def pages(figure, groups, draw, alike="row"):
-    """(file name, function that draws it) per group; calls draw(group, note for the title). A measure
-    has one scale on all pages: panels of one row (`alike`), or of one column, get the same limits."""
+def pages(figure, groups, draw):
+    """(file name, function that draws it) per group; calls draw(group, note for the title)."""
     if len(groups) == 1:
         return [(figure, functools.partial(draw, groups[0], ""))]
-    drawn = {}
-
-    def page(i):
-        if not drawn:
-            drawn.update({k: draw(group, f" ({k} of {len(groups)})")
-                          for k, group in enumerate(groups, start=1)})
-            one_scale(list(drawn.values()), alike)
-        return drawn.pop(i)
-
-    return [(f"{figure}-{i}", functools.partial(page, i)) for i in range(1, len(groups) + 1)]
-
-
-def one_scale(figures, alike):
-    """Equal limits for the panels of a row (y), or of a column (x and y), of several figures."""
-    together = {}
-    for fig in figures:
-        for ax in fig.axes:
-            place = ax.get_subplotspec()
-            if place is not None and not ax.images:
-                at = place.rowspan.start if alike == "row" else place.colspan.start
-                together.setdefault(at, []).append(ax)
-    for axes in together.values():
-        for name in ("y",) if alike == "row" else ("x", "y"):
-            limits = np.array([getattr(ax, f"get_{name}lim")() for ax in axes])
-            if (limits[:, 0] <= limits[:, 1]).all():
-                for ax in axes:
-                    getattr(ax, f"set_{name}lim")(limits[:, 0].min(), limits[:, 1].max())
+    return [(f"{figure}-{i}", functools.partial(draw, group, f" ({i} of {len(groups)})"))
+            for i, group in enumerate(groups, start=1)]
 
 
 def wrapped(record, most=34):
@@ -327,7 +301,7 @@ def budget_lines(ax, results, policies, values):
 
 
 def name_lines(ax, results, policies, values):
-    """The names of `budget_lines` at their right ends, once all axes have their limits."""
+    """The names of `budget_lines` at their right ends."""
     own = leaders(results, policies)
     lines = {policy: values.sel(policy=policy).dropna("budget") for policy in own}
     end_labels(ax, [(float(line.budget[-1]), float(line[-1]), policy,
@@ -335,9 +309,12 @@ def name_lines(ax, results, policies, values):
                     for policy, line in lines.items() if line.size])
 
 
-def error_axis(ax, values, axis="y"):
+def error_axis(ax, values, axis="y", measure=None):
     """Errors and losses have a logarithmic axis in every figure, whatever the numbers: half an error
-    is the same step everywhere. An error of 0 has no place on it. Linear where all are 0."""
+    is the same step everywhere. An error of 0 has no place on it. Linear where all are 0. `measure`:
+    the variable, whose axis is the same in all figures of a call (scales.py)."""
+    if measure:
+        scales.mark(ax, axis, measure)
     if (values > 0).any():
         ax.set(**{f"{axis}scale": "log"})
         log_ticks(getattr(ax, f"{axis}axis"), 6 if axis == "y" else 4)
@@ -385,12 +362,17 @@ def band(ax, x, interval, look, drawn=True):
 def end_labels(ax, ends, size=6.5):
     """Names beside the right ends of lines, in their colours, moved apart where they would overlap.
 
-    `ends`: (x, y, name, colour) of each line's last point. Called when all axes have their limits.
+    `ends`: (x, y, name, colour) of each line's last point. Placed when the figure is saved, as all axes
+    have their limits then.
     """
+    figure = ax.figure.figure or ax.figure
+    figure.kvsim_ends = [*getattr(figure, "kvsim_ends", ()), (ax, ends, size)]
+
+
+def _place_ends(figure, ax, ends, size):
     ends = sorted((one for one in ends if np.isfinite(one[1])), key=lambda one: one[1])
     if not ends:
         return
-    figure = ax.figure.figure or ax.figure
     figure.draw_without_rendering()
     high = ax.get_window_extent().height
     to_axes = ax.transData + ax.transAxes.inverted()
@@ -481,6 +463,8 @@ def save(fig, path):
                     map(csv_cell, row) for row in fig.kvsim_numbers)
         else:
             say_log(fig)
+            for ends in fig.__dict__.pop("kvsim_ends", ()):
+                _place_ends(fig, *ends)
             settle(fig)
             fig.savefig(temporary, format=kind, metadata=stamps[kind])
     return True

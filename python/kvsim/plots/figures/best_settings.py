@@ -4,6 +4,8 @@ preset as it is: the table that `kvsim sweep --json` prints, by the measures of 
 
 import functools
 
+import numpy as np
+
 from .. import load, measures, style
 
 TITLE = "best settings of a sweep with intervals (kvsim sweep --json)"
@@ -68,4 +70,7 @@ def dots(ax, rows):
     ax.set_yticks(range(len(rows)), [row["budget"] for row in rows])
     ax.set_ylim(len(rows) - 0.5, -0.8)
     ax.set_ylabel("budget")
-    ax.set_xlabel("fraction" if rows[0]["measure"].startswith("retained") else "relative")
+    share = rows[0]["measure"].startswith("retained")
+    ax.set_xlabel("fraction" if share else "relative")
+    if not share:
+        style.error_axis(ax, np.array([row["value"] for row in rows]), "x")

@@ -10,6 +10,7 @@ from .. import load, measures, style
 
 TITLE = "stream error, retained importance, output and residual error by budget"
 COLUMNS = 3
+MEASURE = "stream_error_rms"
 
 
 class Panel(NamedTuple):
@@ -80,7 +81,7 @@ def limits(ax, panel, values):
     if panel.variable.startswith("retained"):
         ax.set_ylim(-0.02, 1.03)
     else:
-        style.error_axis(ax, values)
+        style.error_axis(ax, values, measure=panel.variable)
 
 
 def draw_dots(results, panels, policies, note):
@@ -99,7 +100,7 @@ def draw_dots(results, panels, policies, note):
         if panel.variable.startswith("retained"):
             ax.set_xlim(-0.03, 1.03)
         else:
-            style.error_axis(ax, table(results, panel).sel(policy=policies), "x")
+            style.error_axis(ax, table(results, panel).sel(policy=policies), "x", panel.variable)
     for ax in axes.flat[:len(panels)]:
         style.colour_rows(ax, results, policies, labels, size)
     axes[0, 0].set_ylim(len(policies) - 0.5, -0.5)

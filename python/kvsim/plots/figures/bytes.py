@@ -5,7 +5,7 @@ import functools
 import xarray
 from matplotlib.ticker import LogLocator
 
-from .. import load, measures, style
+from .. import load, measures, scales, style
 
 TITLE = "stream error by bytes held, flattened, padded, in pages, and the peak while decoding"
 FORMS = {"bytes_flattened": "heads flattened", "bytes_padded": "heads padded to the largest",
@@ -13,6 +13,7 @@ FORMS = {"bytes_flattened": "heads flattened", "bytes_padded": "heads padded to 
          "bytes_in_place": "pages of 16 positions, nothing moves",
          "bytes_peak": "flattened, peak while decoding"}
 COLUMNS = 3
+MEASURE = "stream_error_rms"
 MEBIBYTE = 2 ** 20
 LABEL = "stream error (root mean square over steps)"
 
@@ -43,6 +44,8 @@ def draw(results, policies, note):
             marker = "" if look is style.OTHERS else look["marker"] or "o"
             ax.plot(own.held, own.error, **{**look, "marker": marker})
         ax.set(xscale="log", yscale="log", title=title)
+        scales.mark(ax, "y", MEASURE)
+        scales.mark(ax, "x", "bytes")
         for axis in (ax.xaxis, ax.yaxis):
             style.log_ticks(axis)
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))

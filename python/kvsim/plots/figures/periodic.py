@@ -57,5 +57,5 @@ def draw(results, budget, groups):
         ax.set_xscale("log")
         style.log_ticks(ax.xaxis)
         ax.set_title(style.wrapped(members[min(members)]))
-    axes[0, 0].set_ylim(bottom=0)   # shared: set when all lines are drawn
+    style.error_axis(axes[0, 0], error)
     return fig

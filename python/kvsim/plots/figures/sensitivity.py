@@ -37,9 +37,11 @@ def draw(one, lines, note):
         + grid.left_out(labels, shown),
         len(metrics), len(lines), 1.25, keys, sharey="row", sharex="col")
     for row, metric in zip(axes, metrics):
-        values = one.values(metric)
+        values, means = (table.sel(budget=shown) for table in (one.values(metric), one.over_traces(metric)))
         for ax, line in zip(row, lines):
-            draw_line(ax, line, values.sel(budget=shown))
+            draw_line(ax, line, values, means)
+            if not metric.more_is_better:
+                style.error_axis(ax, values)
         row[0].set_ylabel(metric.label, fontsize=6)
     for ax, line in zip(axes[0], lines):
         ax.set_title(line.axis.name if not line.fixed else f"{line.axis.name}\nat {line.fixed}")
@@ -48,15 +50,15 @@ def draw(one, lines, note):
     return fig
 
 
-def draw_line(ax, line, values):
+def draw_line(ax, line, values, means):
     x = line.axis.numbers
     ticks = [float(value[0]) for value in line.records] if x else list(range(len(line.records)))
-    along = values.sel(policy=list(line.records.values()))
-    for k, own in enumerate(along.transpose("budget", "trace", "policy")):
+    records = list(line.records.values())
+    for k, own in enumerate(values.sel(policy=records).transpose("budget", "trace", "policy")):
         if own.trace.size > 1:
             ax.fill_between(ticks, own.min("trace"), own.max("trace"), alpha=0.12, linewidth=0,
                             color=style.line_style(k)["color"])
-        ax.plot(ticks, own.mean("trace"), **style.line_style(k))
+        ax.plot(ticks, means.sel(policy=records, budget=own.budget), **style.line_style(k))
     texts = [line.axis.text(value) for value in line.records]
     if x and ticks[0] > 0 and ticks[-1] / ticks[0] >= 20:
         ax.set_xscale("log")

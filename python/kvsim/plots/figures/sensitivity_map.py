@@ -41,7 +41,7 @@ def draw(one, plane):
         len(metrics), len(shown), height, (),
         (columns.name, ""))
     for line, metric in zip(axes, metrics):
-        values = one.values(metric).mean("trace")
+        values = one.over_traces(metric)
         for ax, label in zip(line, shown):
             known = values.sel(budget=label).to_series()
             cells = np.reshape([known.get(record, np.nan) for record in table.flat], table.shape)

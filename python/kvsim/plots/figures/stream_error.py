@@ -10,6 +10,7 @@ from ...plain import counted
 
 TITLE = "stream error by budget, a predictor of the model's loss"
 LABEL = "stream error (root mean square over steps)"
+MEASURE = "stream_error_rms"
 
 
 def pages(results, options):
@@ -32,7 +33,7 @@ def draw_curves(results, policies, note):
                             f"{subtitle(results)}\nLower is better.{grey}", 1, 1, 3.0, (),
                             (style.budget_label(results), LABEL))
     style.budget_lines(axes[0, 0], results, policies, values)
-    style.error_axis(axes[0, 0], rivals)
+    style.error_axis(axes[0, 0], rivals, measure=MEASURE)
     style.name_lines(axes[0, 0], results, rivals.policy.values, rivals.sortby("budget"))
     return fig
 
@@ -50,6 +51,6 @@ def draw_dots(results, policies, note):
         ax.plot(values.sel(policy=policy), [y], color=look["color"], marker=look["marker"] or "o")
     style.colour_rows(ax, results, policies, labels, size)
     ax.set_ylim(len(policies) - 0.5, -0.5)
-    style.error_axis(ax, values, "x")
+    style.error_axis(ax, values, "x", MEASURE)
     ax.set_xlabel(LABEL)
     return fig

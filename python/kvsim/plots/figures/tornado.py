@@ -24,7 +24,7 @@ def pages(files, options):
 
 def effects(one, metric, budget):
     """[(line, least, most)]: (difference from the default, value of the axis), widest first."""
-    values = one.values(metric).mean("trace").sel(budget=budget).to_series()
+    values = one.over_traces(metric).sel(budget=budget).to_series()
     rows = []
     for line in one.lines():
         along = [(values[record], line.axis.text(value))
