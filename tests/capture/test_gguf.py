@@ -138,12 +138,24 @@ class Tokenizers(GgufCase):
             return gguf_tokenizer.make_tokenizer(file, "tiny", self.folder, lambda: path)
 
     def test_byte_level_tokenizers_are_compared_with_the_file(self):
-        self.byte_level(add_tokenizer_pre="gpt-2")
         self.byte_level(add_tokenizer_pre="a split that nobody knows")
-        with self.assertRaisesRegex(CaptureError, "becomes .*by the file's merges"):
-            self.byte_level(add_tokenizer_pre="gpt-2", merges=lambda merges: merges[::-1])
-        with self.assertRaisesRegex(CaptureError, "becomes .*by the file's merges"):
-            self.byte_level(add_tokenizer_pre="gpt-2", merges=lambda merges: merges[: 8])
+        for merges in (lambda all_: all_[::-1], lambda all_: all_[: 8]):
+            with self.assertRaisesRegex(CaptureError, "becomes .*by the file's merges"):
+                self.byte_level(add_tokenizer_pre="a split that nobody knows", merges=merges)
+
+    def test_byte_level_tokenizers_of_a_known_split_are_the_file_s(self):
+        text = "The keeper's oil: 1871, ninety-two.\n\n  Café"
+        for merges in (lambda all_: all_, lambda all_: all_[::-1]):
+            made = self.byte_level(begin=False, add_tokenizer_pre="smollm", merges=merges)
+            pairs = [tuple(one.decode().split(" ")) for one in GgufFile([self.path]).array("merges")]
+            ranks = {pair: rank for rank, pair in enumerate(pairs)}
+            self.assertEqual(made.convert_ids_to_tokens(made(text)["input_ids"]),
+                             tiny_gguf.byte_pairs(text, ranks))
+        begun = [self.byte_level(begin=None, add_tokenizer_pre=split)("ab")["input_ids"][0] == 2
+                 for split in ("smollm", "llama-bpe")]
+        self.assertEqual(begun, [False, True])
+        with self.assertRaisesRegex(CaptureError, "no right tokenizer"):
+            self.byte_level(add_tokenizer_pre="smollm", merges=lambda all_: ["no token"])
 
 
 class Models(GgufCase):

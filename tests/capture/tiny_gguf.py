@@ -1,9 +1,11 @@
-"""Small GGUF files: a vocabulary of SentencePiece's kind and a random model of two layers."""
+"""Small GGUF files: a vocabulary of SentencePiece's kind and a random model of two layers. The rules
+by which texts become tokens, plainly."""
 
 from pathlib import Path
 
 import gguf
 import numpy as np
+import regex
 
 SPACE = "\u2581"
 SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>"]
@@ -46,7 +48,8 @@ def write(path: Path, tokens, scores, kinds, prefix=False, begin=True, **further
     for name, number in (("pad", 0), ("eos", 1), ("bos", 2), ("unk", 3)):
         getattr(writer, f"add_{name}_token_id")(number)
     writer.add_add_space_prefix(prefix)
-    writer.add_add_bos_token(begin)
+    if begin is not None:
+        writer.add_add_bos_token(begin)
     for name, value in further.items():
         getattr(writer, name)(value)
     generator = np.random.default_rng(1)
@@ -101,4 +104,27 @@ def segments(text: str, tokens, scores, kinds, prefix=False) -> list[str]:
             found.append(whole)
             rest, at = "", at + len(whole)
     finish(rest)
+    return found
+
+
+# GPT-2's split, behind one that leaves every digit alone.
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LETTERS = [*range(33, 127), *range(161, 173), *range(174, 256)]   # bytes that stand for themselves
+OTHERS = [byte for byte in range(256) if byte not in LETTERS]
+SHOWN = {byte: chr(byte) for byte in LETTERS} | \
+    {byte: chr(256 + number) for number, byte in enumerate(OTHERS)}
+
+
+def byte_pairs(text: str, ranks: dict[tuple[str, str], int]) -> list[str]:
+    """Tokens of a byte-level vocabulary, digits alone: of the pairs inside a piece the one that was
+    learned first, the leftmost of equals, until there is none."""
+    found = []
+    for part in regex.split(r"(\p{N})", text):
+        for piece in regex.findall(GPT2, part):
+            symbols = [SHOWN[byte] for byte in piece.encode()]
+            while pairs := [(ranks[pair], at) for at, pair in enumerate(zip(symbols, symbols[1:]))
+                            if pair in ranks]:
+                at = min(pairs)[1]
+                symbols[at:at + 2] = [symbols[at] + symbols[at + 1]]
+            found += symbols
     return found

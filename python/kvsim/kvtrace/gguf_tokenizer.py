@@ -1,8 +1,9 @@
 """The tokenizer of a GGUF file, from its own tokens, scores, kinds and merges, by `tokenizers`.
 
-A vocabulary of SentencePiece is read here: of such a file without merges transformers makes, by its
-version, a tokenizer that reads another language, or takes minutes. Byte-level ones are transformers',
-compared with the file.
+Vocabularies of SentencePiece, and byte-level ones whose split is known, are read here: what
+transformers makes of them reads, by its version, another language, digits in another way or a token
+before every text, or it takes minutes. Other byte-level ones are transformers', compared with the
+file.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,6 @@ from .gguf_file import GgufFile
 
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4   # of tokenizer.ggml.token_type
 SPACE = "\u2581"
-BEGIN = "add_bos_token"
 TOKENIZER = "tokenizer.json"
 TEXTS = ("The capital of France is Paris.", "  if (x[10] >= 2048):\n\treturn \"caf\u00e9\"\n\n",
          "\u6f22\u5b57 \u00e9\u0301 \U0001f642 12345, don't  WE'LL\u00a0go")
@@ -36,6 +36,10 @@ SPLITS = {
     ("gpt-4o", "llama4"): [CASED % (SHORT + "?", SHORT + "?", "{1,3}")],
 }
 KNOWN = {name: splits for names, splits in SPLITS.items() for name in names}
+# Of these, as llama.cpp reads them, a piece that is a token is never merged from parts, and a text
+# begins with a token where the file says nothing of it.
+LIKE_LLAMA3 = {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2", "tekken"}
+COMPOSED = {"qwen2"}   # whose own tokenizer joins letters and accents first
 
 
 def make_tokenizer(file: GgufFile, called: str, folder: Path, whole: Callable[[], Path]):
@@ -44,9 +48,10 @@ def make_tokenizer(file: GgufFile, called: str, folder: Path, whole: Callable[[]
     import transformers
 
     tokens = _tokens(file, called)
-    kind = file.text("tokenizer.ggml.model", "none")
-    if kind == "llama":
-        _sentencepiece(file, called, tokens).save(str(folder / TOKENIZER))
+    kind, split = (file.text(f"tokenizer.ggml.{key}", "none") for key in ("model", "pre"))
+    if kind == "llama" or (kind == "gpt2" and split in KNOWN):
+        make = _sentencepiece if kind == "llama" else _byte_level
+        make(file, called, tokens).save(str(folder / TOKENIZER))
         made = read_tokenizer(file, folder)
         if len(made) != len(tokens) or made.convert_ids_to_tokens(list(range(len(made)))) != tokens:
             raise refused(called, f"{len(made)} tokens came out of {len(tokens)}")
@@ -104,7 +109,7 @@ def refused(called: str, why: str) -> CaptureError:
 
 def _sentencepiece(file: GgufFile, called: str, tokens: list[str]):
     """Byte pairs merged by the scores of what they make, characters without a token as bytes."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
+    from tokenizers import Tokenizer, decoders, models, normalizers
 
     scores = file.array("scores")
     kinds = file.array("token_type") or [NORMAL] * len(tokens)
@@ -121,11 +126,49 @@ def _sentencepiece(file: GgufFile, called: str, tokens: list[str]):
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(),
          *([decoders.Strip(" ", 1, 0)] if prefix else [])])
+    return _with_added(file, tokenizer, tokens, kinds, begins=True)
+
+
+def _byte_level(file: GgufFile, called: str, tokens: list[str]):
+    """The file's merges inside pieces of the split that it names."""
+    from tokenizers import Regex, decoders, normalizers, pre_tokenizers
+
+    split = file.text("tokenizer.ggml.pre", "")
+    tokenizer = _merging(file, called, tokens, ignore_merges=split in LIKE_LLAMA3)
+    if split in COMPOSED:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [*(pre_tokenizers.Split(Regex(one), behavior="isolated") for one in KNOWN[split]),
+         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    kinds = file.array("token_type") or [NORMAL] * len(tokens)
+    if len(kinds) != len(tokens):
+        raise refused(called, f"found {len(tokens)} tokens and {len(kinds)} token types")
+    return _with_added(file, tokenizer, tokens, kinds, begins=split in LIKE_LLAMA3)
+
+
+def _merging(file: GgufFile, called: str, tokens: list[str], **options):
+    """Byte pairs merged in the order of the file's merges."""
+    from tokenizers import Tokenizer, models
+
+    merges = [tuple(one.decode().split(" ", 1)) for one in file.array("merges")]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    try:
+        return Tokenizer(models.BPE(vocabulary, merges, **options))
+    except Exception as error:   # whatever the library raises of a part that is no token
+        raise refused(called, str(error).splitlines()[0][:200]) from None
+
+
+def _with_added(file: GgufFile, tokenizer, tokens: list[str], kinds, begins: bool):
+    """Special and user-defined tokens are found whole, before anything is merged. `begins`: a text
+    begins with a token where the file does not say whether it does."""
+    from tokenizers import AddedToken
+
     tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True)
                                   for token, one in zip(tokens, kinds) if one == CONTROL])
     tokenizer.add_tokens([AddedToken(token, normalized=False, special=False)
                           for token, one in zip(tokens, kinds) if one == USER_DEFINED])
-    _add_ends(file, tokenizer)
+    _add_ends(file, tokenizer, begins)
     return tokenizer
 
 
@@ -145,24 +188,14 @@ def merges_of(tokens: list[str], scores: list[float], kinds: list[int]) -> list[
 
 
 def _compare(made, file: GgufFile, called: str, tokens: list[str]) -> None:
-    """Refuses a byte-level tokenizer with other tokens than the file's, or that splits and merges
-    texts in another way than the file's merges behind the split that it names."""
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-
+    """Refuses a byte-level tokenizer with other tokens than the file's, or that merges texts in
+    another way than the file does inside the same pieces."""
     found = made.convert_ids_to_tokens(list(range(len(tokens))))
     if wrong := [number for number, one in enumerate(tokens) if found[number] != one]:
         raise refused(called, f"token {wrong[0]} is {found[wrong[0]]!r:.40}, in the file "
                       f"{tokens[wrong[0]]!r:.40}")
-    merges = [tuple(one.decode().split(" ", 1)) for one in file.array("merges")]
-    try:
-        own = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, merges))
-    except Exception as error:   # whatever the library raises of a part that is no token
-        raise refused(called, str(error).splitlines()[0][:200]) from None
-    splits = KNOWN.get(file.text("tokenizer.ggml.pre", ""))
-    own.pre_tokenizer = made.backend_tokenizer.pre_tokenizer if splits is None else \
-        pre_tokenizers.Sequence(
-            [*(pre_tokenizers.Split(Regex(split), behavior="isolated") for split in splits),
-             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    own = _merging(file, called, tokens)
+    own.pre_tokenizer = made.backend_tokenizer.pre_tokenizer
     for text in TEXTS:
         found = made(text, add_special_tokens=False)["input_ids"]
         expected = own.encode(text, add_special_tokens=False).ids
@@ -171,13 +204,14 @@ def _compare(made, file: GgufFile, called: str, tokens: list[str]) -> None:
                           f"the file's merges {made.convert_ids_to_tokens(expected)!r:.200}")
 
 
-def _add_ends(file: GgufFile, tokenizer) -> None:
+def _add_ends(file: GgufFile, tokenizer, begins: bool) -> None:
     """Tokens that begin and end a text, as far as the file asks for them."""
     from tokenizers import processors
 
     special = _special(file)
-    ends = [[special[name]] if name in special and file.number(f"tokenizer.ggml.{key}", key == BEGIN)
-            else [] for name, key in (("bos_token", BEGIN), ("eos_token", "add_eos_token"))]
+    ends = [[special[name]] if name in special and file.number(f"tokenizer.ggml.{key}", default)
+            else [] for name, key, default in (("bos_token", "add_bos_token", begins),
+                                               ("eos_token", "add_eos_token", False))]
     if first_and_last := sum(ends, []):
         first, last = ends
         tokenizer.post_processor = processors.TemplateProcessing(
